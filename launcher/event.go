@@ -1,0 +1,93 @@
+package launcher
+
+import (
+	"fmt"
+	"time"
+)
+
+// EventKind says what an Event reports.
+type EventKind string
+
+const (
+	Prepared EventKind = "prepared" // the node could start its ranks now
+	Refused  EventKind = "refused"  // it could not, or would not; nothing was started
+	Started  EventKind = "started"  // every rank of the node has been exec'd
+	Exited   EventKind = "exited"   // one rank has ended, its output included
+	Ended    EventKind = "ended"    // no process of the gang is left on the node
+)
+
+// Event is what a node tells about a gang's try. Time is the node's clock.
+type Event struct {
+	Key
+	Node NodeID    `json:"node"`
+	Kind EventKind `json:"kind"`
+	Time time.Time `json:"time"`
+	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
+	Rank int       `json:"rank"`           // Exited
+	Exit *Exit     `json:"exit,omitempty"` // Exited
+	Text string    `json:"text,omitempty"` // Refused: why, and what to do
+}
+
+// Phase is how far a node has come with one try of a gang. It only rises.
+type Phase int
+
+const (
+	PhaseNone     Phase = iota // never heard of it
+	PhasePrepared              // ready; no rank has been exec'd
+	PhaseStarted               // at least one rank may have been exec'd
+	PhaseEnded                 // no process is left, and none will start
+)
+
+func (p Phase) String() string {
+	return word(p, "none", "prepared", "started", "ended")
+}
+
+// LedgerEntry is what a node knows about one try: what a new leader adopts.
+type LedgerEntry struct {
+	Key
+	Phase   Phase        `json:"phase"`
+	Port    int          `json:"port,omitempty"` // the head's free port, or the one it was started with
+	Refused string       `json:"refused,omitempty"`
+	Ranks   []RankStatus `json:"ranks,omitempty"`
+}
+
+// RankStatus is one rank as its node sees it.
+type RankStatus struct {
+	Rank  int       `json:"rank"`
+	State RankState `json:"state"`
+	PID   int       `json:"pid,omitempty"`
+	Exit  *Exit     `json:"exit,omitempty"`
+	Time  time.Time `json:"time"` // of the last change of state
+}
+
+// RankState is a rank's place in its life. It only rises.
+type RankState int
+
+const (
+	RankPending RankState = iota
+	RankRunning
+	RankEnded
+)
+
+func (s RankState) String() string {
+	return word(s, "pending", "running", "ended")
+}
+
+// word names a number that may have come from a newer or a broken peer.
+func word[N ~int](n N, words ...string) string {
+	if n < 0 || int(n) >= len(words) {
+		return fmt.Sprintf("unknown (%d)", int(n))
+	}
+	return words[n]
+}
+
+// Advance moves a rank forward; a step back or a repeat changes nothing and is
+// told by false. A rank has ended only when waitpid and the end of its output
+// have both been seen, and then stays ended.
+func (r *RankStatus) Advance(to RankStatus) bool {
+	if to.State <= r.State {
+		return false
+	}
+	*r = to
+	return true
+}

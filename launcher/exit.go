@@ -1,0 +1,91 @@
+package launcher
+
+import (
+	"fmt"
+	"syscall"
+	"time"
+)
+
+// Exit codes with a meaning of their own. Every other code is a rank's.
+const (
+	ExitOwnFailure  = 125 // sparkrun could not do what was asked; as docker run
+	ExitInterrupted = 130 // the user pressed Ctrl-C
+	exitSignalBase  = 128 // 128+n: ended by signal n; as a shell, srun and mpirun
+)
+
+// Exit is how one rank ended.
+type Exit struct {
+	Code   int `json:"code"`             // 0..255, meaningless when Signal is set
+	Signal int `json:"signal,omitempty"` // what killed it, or 0
+	// ByUs: sparkrun had begun to end the gang before this rank ended, so its
+	// code says nothing about the cause.
+	ByUs bool `json:"by_us,omitempty"`
+	// Error is set when the rank never ran: exec itself was refused.
+	Error string `json:"error,omitempty"`
+}
+
+// Status is the one number a shell would give: 128+n for signal n.
+func (e Exit) Status() int {
+	switch {
+	case e.Error != "":
+		return ExitOwnFailure
+	case e.Signal != 0:
+		return exitSignalBase + e.Signal
+	}
+	return e.Code
+}
+
+// Failed tells whether the rank ended otherwise than by exit 0.
+func (e Exit) Failed() bool { return e.Status() != 0 }
+
+// String says it in words: "exit 7", "killed by SIGKILL (9)".
+func (e Exit) String() string {
+	switch {
+	case e.Error != "":
+		return e.Error
+	case e.Signal != 0:
+		return fmt.Sprintf("killed by %s (%d)", signalName(e.Signal), e.Signal)
+	}
+	return fmt.Sprintf("exit %d", e.Code)
+}
+
+var signalNames = map[int]string{
+	1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+	10: "SIGUSR1", 11: "SIGSEGV", 12: "SIGUSR2", 13: "SIGPIPE", 14: "SIGALRM", 15: "SIGTERM", 24: "SIGXCPU", 25: "SIGXFSZ", 31: "SIGSYS",
+}
+
+func signalName(n int) string {
+	if s, ok := signalNames[n]; ok {
+		return s
+	}
+	return syscall.Signal(n).String()
+}
+
+// RankExit is an exit with its place and its moment (the node's clock).
+type RankExit struct {
+	Rank int       `json:"rank"`
+	Host string    `json:"host"`
+	Time time.Time `json:"time"`
+	Exit Exit      `json:"exit"`
+}
+
+// RootCause picks the exit that explains a gang's failure: the earliest
+// failure among the ranks that ended by themselves; nil when none failed so.
+// Equal times are settled by rank, so that every observer picks the same.
+func RootCause(exits []RankExit) *RankExit {
+	var root *RankExit
+	for i := range exits {
+		e := &exits[i]
+		if !e.Exit.Failed() || e.Exit.ByUs {
+			continue
+		}
+		if root == nil || e.Time.Before(root.Time) || e.Time.Equal(root.Time) && e.Rank < root.Rank {
+			root = e
+		}
+	}
+	if root == nil {
+		return nil
+	}
+	out := *root
+	return &out
+}

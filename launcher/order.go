@@ -1,0 +1,97 @@
+package launcher
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+)
+
+// Fence orders leaders: an order under a lower one is stale and refused.
+// Two survivors of a forced recovery can hold the same term, so the epoch,
+// which each recovery raises, comes first.
+type Fence struct {
+	Epoch uint64 `json:"epoch"`
+	Term  uint64 `json:"term"`
+}
+
+// Compare gives -1, 0 or +1 as f is below, equal to or above g.
+func (f Fence) Compare(g Fence) int {
+	return cmp.Or(cmp.Compare(f.Epoch, g.Epoch), cmp.Compare(f.Term, g.Term))
+}
+
+func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.Epoch, f.Term) }
+
+// Key names one try of one job: what a node's ledger is kept by.
+type Key struct {
+	Job        JobID      `json:"job"`
+	Generation Generation `json:"generation"`
+}
+
+func (k Key) String() string { return fmt.Sprintf("%s.%d", k.Job, k.Generation) }
+
+// Errors a node answers orders with.
+var (
+	ErrStaleFence      = errors.New("order of a leader that has been replaced")
+	ErrStaleGeneration = errors.New("order for an older generation")
+	ErrOtherBoot       = errors.New("order meant for an earlier boot of this node")
+)
+
+// Assignment is one node's part of a plan: everything it needs to prepare its
+// ranks, and nothing it could find out better itself (its fabric environment).
+type Assignment struct {
+	Key
+	Spec Spec `json:"spec"`
+
+	Node NodeID `json:"node"`
+	Host string `json:"host"`
+	Boot string `json:"boot"` // the node's boot id when it was planned
+
+	NodeRank  int `json:"node_rank"`
+	NodeCount int `json:"node_count"`
+	FirstRank int `json:"first_rank"` // global rank of local rank 0
+	Ranks     int `json:"ranks"`      // local world size
+	World     int `json:"world"`
+
+	Head    netip.Addr `json:"head"`    // rank 0's node, reached by all
+	Addr    netip.Addr `json:"addr"`    // this node on the same network
+	Network string     `json:"network"` // "fabric", "management" or "loopback"
+	// Meeting is what the fabric environment needs of the plan (an
+	// envgen.Entry as JSON). The launcher passes it on unread.
+	Meeting []byte `json:"meeting,omitempty"`
+}
+
+// Seat gives the place of one local rank; port is 0 before the start.
+func (a Assignment) Seat(localRank, port int) Seat {
+	return Seat{
+		Job: a.Job, Generation: a.Generation,
+		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
+		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
+		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Port: port,
+	}
+}
+
+// Order is what a leader, or the CLI in standalone mode, tells a node. Exactly
+// one of the pointers is set; an order with none only raises the fence.
+type Order struct {
+	Fence   Fence       `json:"fence"`
+	Prepare *Assignment `json:"prepare,omitempty"`
+	Start   *Start      `json:"start,omitempty"`
+	End     *End        `json:"end,omitempty"`
+	Forget  *Key        `json:"forget,omitempty"`
+}
+
+// Start lets prepared ranks go. Told twice, it starts once.
+type Start struct {
+	Key
+	Port int `json:"port,omitempty"` // found free on the head in prepare
+}
+
+// End ends a gang's ranks on a node: TERM, grace, KILL. A later End may
+// shorten the grace, never lengthen it; a zero grace kills at once.
+type End struct {
+	Key
+	Grace  time.Duration `json:"grace"`
+	Reason string        `json:"reason"` // for the node's log
+}

@@ -1,0 +1,230 @@
+package launcher
+
+import (
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// JobID names a job. The client makes it, so that asking twice starts once.
+type JobID string
+
+// NodeID is a node's UUID, given when it joins and kept for life.
+type NodeID string
+
+// Generation counts the tries of one job, from 1.
+type Generation uint64
+
+const jobIDAlphabet = "23456789abcdefghjkmnpqrstuvwxyz" // no 0/o, 1/i/l: ids are read aloud and typed
+
+var (
+	jobIDPattern = regexp.MustCompile(`^[0-9a-z]{4,32}$`)
+	namePattern  = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,63}$`)
+	envPattern   = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
+)
+
+// NewJobID makes a random id of ten characters (49 bits).
+func NewJobID() JobID {
+	b := make([]byte, 10)
+	rand.Read(b) // never fails: crypto/rand ends the program instead
+	for i := range b {
+		b[i] = jobIDAlphabet[int(b[i])%len(jobIDAlphabet)]
+	}
+	return JobID(b)
+}
+
+// Validate refuses what would not do as an id, or as the name of a folder.
+func (id JobID) Validate() error {
+	if !jobIDPattern.MatchString(string(id)) {
+		return fmt.Errorf("job id %q: %w: want 4 to 32 characters of 0-9 and a-z", id, ErrInvalid)
+	}
+	return nil
+}
+
+// Defaults of a Spec's durations, used where a Spec says zero.
+const (
+	DefaultGrace        = 10 * time.Second // between TERM and KILL, as docker stop
+	DefaultStartTimeout = 60 * time.Second // from plan to the last rank started
+	DefaultNodeTimeout  = 60 * time.Second // of silence until a batch job gives a node up
+)
+
+// Spec is a job as it was asked for: whole, validated, and the same on every
+// node. It names no node by address and holds no secret.
+type Spec struct {
+	ID JobID `json:"id"`
+	// Epoch of the cluster when the id was minted. A retry from an older epoch
+	// that the record does not know is answered "unknown", never started.
+	Epoch    uint64 `json:"epoch,omitempty"`
+	Name     string `json:"name,omitempty"`
+	Workload string `json:"workload"`
+	// User is the login name the ranks run as, looked up on each node. Empty
+	// means the user of the process that starts them (standalone).
+	User string `json:"user,omitempty"`
+
+	Nodes   int      `json:"nodes"`             // how many, 1 or more; 0 = as many as On names
+	On      []string `json:"on,omitempty"`      // only these hosts, in this order
+	Exclude []string `json:"exclude,omitempty"` // never these hosts
+
+	Grace        time.Duration `json:"grace,omitempty"`
+	StartTimeout time.Duration `json:"start_timeout,omitempty"`
+	NodeTimeout  time.Duration `json:"node_timeout,omitempty"`
+
+	Stages    []Stage   `json:"stages"`
+	Submitted time.Time `json:"submitted"` // by the client's clock
+}
+
+// Stage is one step of a job: the same program on each chosen node.
+type Stage struct {
+	Name string `json:"name"`
+	// Main marks the stage whose ranks own the job's exit code: exactly one.
+	Main         bool    `json:"main,omitempty"`
+	RanksPerNode int     `json:"ranks_per_node"`
+	Argv         []Value `json:"argv"`
+	Env          []Var   `json:"env,omitempty"`
+	Workdir      string  `json:"workdir"` // absolute
+	// Files must exist on every node before any rank starts: scripts that argv
+	// names. Relative ones are relative to Workdir.
+	Files []string `json:"files,omitempty"`
+	// UsesPort asks for a free rendezvous port on rank 0's node.
+	UsesPort bool `json:"uses_port,omitempty"`
+}
+
+// Var is one variable of a rank's environment and where it comes from. Later
+// entries win over earlier ones of the same name.
+type Var struct {
+	Name   string `json:"name"`
+	Value  Value  `json:"value"`
+	Source string `json:"source"`
+}
+
+// MainStage returns the stage that owns the exit code.
+func (s Spec) MainStage() *Stage {
+	for i := range s.Stages {
+		if s.Stages[i].Main {
+			return &s.Stages[i]
+		}
+	}
+	return nil
+}
+
+// WithDefaults fills in the durations and the node count that were left out.
+func (s Spec) WithDefaults() Spec {
+	if s.Grace == 0 {
+		s.Grace = DefaultGrace
+	}
+	if s.StartTimeout == 0 {
+		s.StartTimeout = DefaultStartTimeout
+	}
+	if s.NodeTimeout == 0 {
+		s.NodeTimeout = DefaultNodeTimeout
+	}
+	if s.Nodes == 0 {
+		s.Nodes = max(1, len(s.On))
+	}
+	return s
+}
+
+// Limits that keep a record entry, and the arguments of an exec, within reason.
+const (
+	MaxRanksPerNode = 1024
+	MaxArgs         = 4096
+	MaxTextBytes    = 128 << 10 // argv and environment of one stage together
+)
+
+// ErrInvalid is wrapped by every error of Validate.
+var ErrInvalid = errors.New("invalid")
+
+// Validate tells the first thing that is wrong with the spec, by the names a
+// user knows it under.
+func (s Spec) Validate() error {
+	if err := s.ID.Validate(); err != nil {
+		return err
+	}
+	switch {
+	case s.Name != "" && !namePattern.MatchString(s.Name):
+		return fmt.Errorf("--name %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Name, ErrInvalid)
+	case s.Nodes < 0:
+		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
+	case len(s.On) > 0 && s.Nodes > len(s.On):
+		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
+	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0:
+		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
+	}
+	if twice := firstTwice(s.On); twice != "" {
+		return fmt.Errorf("--on %s: %w: named twice", twice, ErrInvalid)
+	}
+	for _, h := range s.On {
+		if slices.Contains(s.Exclude, h) {
+			return fmt.Errorf("--exclude %s: %w: --on asks for the same host", h, ErrInvalid)
+		}
+	}
+	mains := 0
+	for _, st := range s.Stages {
+		if st.Main {
+			mains++
+		}
+		if err := st.validate(); err != nil {
+			return err
+		}
+	}
+	if mains != 1 {
+		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
+	}
+	return nil
+}
+
+func (st Stage) validate() error {
+	switch {
+	case len(st.Argv) == 0 || st.Argv[0].String() == "":
+		return fmt.Errorf("stage %s: %w: no command", st.Name, ErrInvalid)
+	case st.RanksPerNode < 1 || st.RanksPerNode > MaxRanksPerNode:
+		return fmt.Errorf("--nproc-per-node %d: %w: want 1 to %d", st.RanksPerNode, ErrInvalid, MaxRanksPerNode)
+	case len(st.Argv) > MaxArgs:
+		return fmt.Errorf("stage %s: %w: %d arguments, at most %d", st.Name, ErrInvalid, len(st.Argv), MaxArgs)
+	case !strings.HasPrefix(st.Workdir, "/"):
+		return fmt.Errorf("--workdir %q: %w: want an absolute path", st.Workdir, ErrInvalid)
+	}
+	if err := validText(st.Workdir); err != nil {
+		return fmt.Errorf("--workdir %q: %w", st.Workdir, err)
+	}
+	for _, f := range st.Files {
+		if err := validText(f); err != nil {
+			return fmt.Errorf("file %q: %w", f, err)
+		}
+	}
+	size := 0
+	for _, v := range st.Argv {
+		if err := v.validate(); err != nil {
+			return fmt.Errorf("argument %q: %w", v.String(), err)
+		}
+		size += v.size()
+	}
+	for _, e := range st.Env {
+		if !envPattern.MatchString(e.Name) {
+			return fmt.Errorf("--env %q: %w: a name is letters, digits and '_', and begins with no digit", e.Name, ErrInvalid)
+		}
+		if err := e.Value.validate(); err != nil {
+			return fmt.Errorf("--env %s: %w", e.Name, err)
+		}
+		size += len(e.Name) + e.Value.size()
+	}
+	if size > MaxTextBytes {
+		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d", st.Name, ErrInvalid, size, MaxTextBytes)
+	}
+	return nil
+}
+
+func firstTwice(names []string) string {
+	seen := map[string]bool{}
+	for _, n := range names {
+		if seen[n] {
+			return n
+		}
+		seen[n] = true
+	}
+	return ""
+}

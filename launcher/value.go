@@ -1,0 +1,175 @@
+package launcher
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+)
+
+// Ref is a fact known only after placement. A Value names it instead of
+// holding text, so that no template has to be escaped or parsed.
+type Ref string
+
+const (
+	Rank           Ref = "rank"             // 0 .. world size - 1
+	LocalRank      Ref = "local-rank"       // 0 .. local world size - 1
+	NodeRank       Ref = "node-rank"        // 0 .. nodes - 1
+	WorldSize      Ref = "world-size"       // ranks in the job
+	LocalWorldSize Ref = "local-world-size" // ranks on this node
+	NodeCount      Ref = "node-count"
+	Head           Ref = "head"      // address of rank 0's node that all chosen nodes reach
+	Port           Ref = "port"      // free on Head, new with each generation
+	NodeAddr       Ref = "node-addr" // this node's address on the network of Head
+	Host           Ref = "host"
+	Job            Ref = "job"
+	RestartCount   Ref = "restart-count" // generation - 1
+)
+
+// Part is a literal or a Ref: exactly one of the two is set, or neither for
+// an empty literal.
+type Part struct {
+	Lit string `json:"lit,omitempty"`
+	Ref Ref    `json:"ref,omitempty"`
+}
+
+// Value is text in parts, joined when it is resolved.
+type Value []Part
+
+// Lit makes a Value of fixed text.
+func Lit(text string) Value { return Value{{Lit: text}} }
+
+// Lits makes a Value of each text.
+func Lits(texts ...string) []Value {
+	vs := make([]Value, len(texts))
+	for i, t := range texts {
+		vs[i] = Lit(t)
+	}
+	return vs
+}
+
+// Of makes a Value that is one Ref.
+func Of(r Ref) Value { return Value{{Ref: r}} }
+
+// String shows the value as --dry-run does before placement: refs in <>.
+func (v Value) String() string {
+	var b strings.Builder
+	for _, p := range v {
+		if p.Ref != "" {
+			b.WriteString("<" + string(p.Ref) + ">")
+		} else {
+			b.WriteString(p.Lit)
+		}
+	}
+	return b.String()
+}
+
+func (v Value) size() int {
+	n := 0
+	for _, p := range v {
+		n += len(p.Lit)
+	}
+	return n
+}
+
+func (v Value) validate() error {
+	for _, p := range v {
+		if err := validText(p.Lit); err != nil {
+			return err
+		}
+		if p.Lit != "" && p.Ref != "" {
+			return fmt.Errorf("%w: a part holds both text and the reference %q", ErrInvalid, p.Ref)
+		}
+		// The record is JSON, which would quietly replace such bytes.
+		if !utf8.ValidString(p.Lit) {
+			return fmt.Errorf("%w: is not UTF-8 text", ErrInvalid)
+		}
+		if _, err := (Seat{}).lookup(p.Ref); p.Ref != "" && err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// validText refuses what would be lost unseen on the way to a rank: execve's
+// strings end at the first NUL, and JSON, which the record is kept in, replaces
+// what is not UTF-8, so that two leaders would order two different commands.
+func validText(text string) error {
+	switch {
+	case strings.ContainsRune(text, 0):
+		return fmt.Errorf("%w: holds a NUL byte", ErrInvalid)
+	case !utf8.ValidString(text):
+		return fmt.Errorf("%w: is not UTF-8", ErrInvalid)
+	}
+	return nil
+}
+
+// Seat is the place of one rank, with all that a Ref can ask for.
+type Seat struct {
+	Job                        JobID
+	Generation                 Generation
+	Rank, LocalRank, NodeRank  int
+	World, LocalWorld, NodesIn int
+	Head, Addr, Host           string
+	Port                       int
+}
+
+func (s Seat) lookup(r Ref) (string, error) {
+	switch r {
+	case Rank:
+		return strconv.Itoa(s.Rank), nil
+	case LocalRank:
+		return strconv.Itoa(s.LocalRank), nil
+	case NodeRank:
+		return strconv.Itoa(s.NodeRank), nil
+	case WorldSize:
+		return strconv.Itoa(s.World), nil
+	case LocalWorldSize:
+		return strconv.Itoa(s.LocalWorld), nil
+	case NodeCount:
+		return strconv.Itoa(s.NodesIn), nil
+	case Head:
+		return s.Head, nil
+	case Port:
+		return strconv.Itoa(s.Port), nil
+	case NodeAddr:
+		return s.Addr, nil
+	case Host:
+		return s.Host, nil
+	case Job:
+		return string(s.Job), nil
+	case RestartCount:
+		return strconv.FormatUint(uint64(max(s.Generation, 1)-1), 10), nil
+	}
+	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
+}
+
+// Resolve turns a value into text for one rank. It fails on a Ref this version
+// does not know: a newer leader's spec on an older node.
+func (s Seat) Resolve(v Value) (string, error) {
+	var b strings.Builder
+	for _, p := range v {
+		if p.Ref == "" {
+			b.WriteString(p.Lit)
+			continue
+		}
+		text, err := s.lookup(p.Ref)
+		if err != nil {
+			return "", err
+		}
+		b.WriteString(text)
+	}
+	return b.String(), nil
+}
+
+// Argv resolves a stage's command line for one rank.
+func (s Seat) Argv(st Stage) ([]string, error) {
+	argv := make([]string, len(st.Argv))
+	for i, v := range st.Argv {
+		var err error
+		if argv[i], err = s.Resolve(v); err != nil {
+			return nil, err
+		}
+	}
+	return argv, nil
+}
