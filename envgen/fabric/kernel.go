@@ -1,0 +1,133 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"syscall"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netlink/nl"
+	"golang.org/x/sys/unix"
+)
+
+// dumpTries bounds the repeats of a dump that the kernel says changed under the reader. Each is a fresh, whole one.
+const dumpTries = 5
+
+// dump repeats a netlink listing until it is of one moment.
+func dump[T any](ctx context.Context, list func() (T, error)) (T, error) {
+	for try := 1; ; try++ {
+		result, err := list()
+		if !errors.Is(err, netlink.ErrDumpInterrupted) || try == dumpTries {
+			return result, err
+		}
+		if ctx.Err() != nil {
+			return result, context.Cause(ctx)
+		}
+	}
+}
+
+// kernelLinks lists the interfaces of this network namespace in the order of their index.
+func kernelLinks(ctx context.Context) ([]Link, error) {
+	found, err := dump(ctx, netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	addrs, err := dump(ctx, func() ([]netlink.Addr, error) { return netlink.AddrList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list addresses: %w", err)
+	}
+	routes, err := dump(ctx, func() ([]netlink.Route, error) { return netlink.RouteList(nil, netlink.FAMILY_ALL) })
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	return assemble(found, addrs, routes), nil
+}
+
+// assemble joins the three listings.
+func assemble(found []netlink.Link, addrs []netlink.Addr, routes []netlink.Route) []Link {
+	links := make([]Link, len(found))
+	at := map[int]int{} // the kernel's index -> index in links
+	for i, l := range found {
+		a := l.Attrs()
+		at[a.Index] = i
+		links[i] = Link{
+			Name: a.Name, MAC: a.HardwareAddr.String(), MTU: a.MTU, Up: a.RawFlags&unix.IFF_UP != 0,
+			OperState: a.OperState.String(), Kind: l.Type(), Loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		}
+		if links[i].Up {
+			links[i].Carrier = new(a.RawFlags&unix.IFF_LOWER_UP != 0)
+		}
+	}
+	// An address that is still being tested, has failed the test or is a privacy address of the day is no address
+	// to be reached by.
+	const passing = unix.IFA_F_TENTATIVE | unix.IFA_F_DADFAILED | unix.IFA_F_TEMPORARY | unix.IFA_F_DEPRECATED
+	for _, a := range addrs {
+		i, known := at[a.LinkIndex]
+		v4 := a.IPNet != nil && a.IP.To4() != nil
+		if p, ok := prefixOf(a.IPNet); ok && known && (v4 || a.Flags&passing == 0) {
+			links[i].Addresses = append(links[i].Addresses, p)
+		}
+	}
+	for _, r := range routes {
+		if p, ok := prefixOf(r.Dst); r.Dst != nil && (!ok || p.Bits() != 0) || r.Type != unix.RTN_UNICAST {
+			continue
+		}
+		mark := func(index int) {
+			if i, known := at[index]; known && !links[i].Loopback {
+				links[i].DefaultRoute = true
+			}
+		}
+		mark(r.LinkIndex)
+		for _, hop := range r.MultiPath {
+			mark(hop.LinkIndex)
+		}
+	}
+	return links
+}
+
+func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
+	if n == nil {
+		return netip.Prefix{}, false
+	}
+	addr, ok := netip.AddrFromSlice(n.IP)
+	ones, bits := n.Mask.Size()
+	if !ok || bits == 0 {
+		return netip.Prefix{}, false
+	}
+	if bits == 32 {
+		addr = addr.Unmap()
+	}
+	p := netip.PrefixFrom(addr, ones)
+	return p, p.IsValid()
+}
+
+// kernelEvents pokes after each message about links, addresses and routes. What the message says is not looked at:
+// the reader asks for the whole, and a lost message (ENOBUFS) is then as good as one received.
+func kernelEvents(ctx context.Context, poke func()) error {
+	sock, err := nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
+	if err != nil {
+		return fmt.Errorf("subscribe to netlink: %w", err)
+	}
+	stop := context.AfterFunc(ctx, sock.Close)
+	defer func() {
+		if stop() {
+			sock.Close()
+		}
+	}()
+	poke() // what happened before the subscription had no listener
+	for {
+		_, _, err := sock.Receive()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil, errors.Is(err, syscall.ENOBUFS):
+			poke()
+		default:
+			return fmt.Errorf("receive from netlink: %w", err)
+		}
+	}
+}

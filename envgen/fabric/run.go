@@ -1,0 +1,83 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// Run reads the node, calls changed with the inventory, and again whenever it differs from the one before: within
+// Debounce and a read of a link, address or route event, within Reread of anything else. changed is called by one
+// goroutine, one call at a time, and holds up the next read while it runs. A read that fails is logged and leaves
+// the last inventory standing. Run returns ctx's cause, or the first read's error.
+func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error {
+	ctx, cancel := context.WithCancel(ctx)
+	var listener sync.WaitGroup
+	defer listener.Wait()
+	defer cancel()
+
+	events := make(chan struct{}, 1)
+	listener.Go(func() { r.listen(ctx, events) })
+
+	last, err := r.Read(ctx)
+	if err != nil {
+		return err
+	}
+	changed(last)
+
+	timer := time.NewTimer(r.cfg.Reread)
+	defer timer.Stop()
+	incoming := (<-chan struct{})(events)
+	for afterEvent := false; ; {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-incoming:
+			// The wait is not prolonged by further events: under a storm of them news still comes out.
+			incoming, afterEvent = nil, true
+			timer.Reset(r.cfg.Debounce)
+		case <-timer.C:
+			if now, err := r.Read(ctx); err != nil {
+				if !errors.Is(err, context.Canceled) {
+					r.cfg.Log.Warn("cannot read the fabric; the last inventory stands", "err", err)
+				}
+			} else if !reflect.DeepEqual(now, last) {
+				last = now
+				changed(now)
+			}
+			incoming = events
+			next := r.cfg.Reread
+			if afterEvent {
+				next = r.cfg.Settle // the GID table follows the address
+			}
+			afterEvent = false
+			timer.Reset(next)
+		}
+	}
+}
+
+// listen keeps the event source going. Without it news would be Reread late, not lost.
+func (r *Reader) listen(ctx context.Context, events chan<- struct{}) {
+	poke := func() {
+		select {
+		case events <- struct{}{}:
+		default: // one is pending, which will see this change too
+		}
+	}
+	for {
+		err := r.cfg.Events(ctx, poke)
+		if ctx.Err() != nil {
+			return
+		}
+		r.cfg.Log.Warn("lost the kernel's network events; subscribing again", "err", err)
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(r.cfg.Reread):
+		}
+	}
+}
