@@ -1,0 +1,324 @@
+package lead
+
+import (
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// fakeNode does what an agent and its shims do, without processes.
+type fakeNode struct {
+	w    *world
+	id   launcher.NodeID
+	host string
+
+	mu      sync.Mutex
+	boot    string
+	boots   int
+	fence   launcher.Fence
+	ledger  map[launcher.Key]*fakeTry
+	links   map[*link]bool
+	away    bool // cut off, or switched off
+	refuses string
+	deaf    bool          // its ranks ignore TERM
+	slow    time.Duration // to prepare
+	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
+}
+
+// fakeTry is a ledger entry with what goes on behind it.
+type fakeTry struct {
+	launcher.LedgerEntry
+	a         *launcher.Assignment // nil: a tombstone
+	ending    bool
+	killAt    time.Time
+	forgotten bool
+}
+
+// attach is the Hello of a leader: atomic with the ledger's copy.
+func (n *fakeNode) attach(f launcher.Fence, lk *link) (Up, error) {
+	time.Sleep(time.Millisecond)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.away {
+		return Up{}, errUnknown
+	}
+	if f.Compare(n.fence) < 0 {
+		return Up{}, launcher.ErrStaleFence
+	}
+	n.fence = f
+	n.links[lk] = true
+	up := Up{Boot: n.boot, Version: "test", Inventory: inventoryOf(n.host)}
+	for _, tr := range n.ledger {
+		e := tr.LedgerEntry
+		e.Ranks = append([]launcher.RankStatus(nil), e.Ranks...)
+		up.Ledger = append(up.Ledger, e)
+	}
+	return up, nil
+}
+
+// detach ends the node's side of a stream. Orders that are on their way still
+// come: the network keeps no promise about a dead leader's last words.
+func (n *fakeNode) detach(lk *link) {
+	n.mu.Lock()
+	delete(n.links, lk)
+	n.mu.Unlock()
+	n.w.wg.Go(func() {
+		time.Sleep(700 * time.Millisecond)
+		lk.cut()
+	})
+}
+
+// obey takes the orders of one stream until it is cut.
+func (n *fakeNode) obey(lk *link) {
+	for {
+		for _, o := range lk.orders.take() {
+			time.Sleep(time.Millisecond)
+			n.mu.Lock()
+			if !n.away {
+				n.order(o)
+			}
+			n.mu.Unlock()
+		}
+		select {
+		case <-lk.orders.ready:
+			time.Sleep(n.w.lag)
+		case <-lk.broken:
+			return
+		}
+	}
+}
+
+// cutOff makes the node unreachable; heal makes it reachable again.
+func (n *fakeNode) cutOff() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.away = true
+	for lk := range n.links {
+		lk.cut()
+	}
+}
+
+func (n *fakeNode) heal() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.away = false
+}
+
+// crash is a power cut: ranks, ledger and fence are gone, the boot is another.
+// The node stays away until heal.
+func (n *fakeNode) crash() {
+	n.cutOff()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for k, tr := range n.ledger {
+		for _, r := range tr.Ranks {
+			n.w.rankEnds(witnessed{k, r.Rank})
+		}
+	}
+	n.boots++
+	n.boot = n.host + "." + string(rune('0'+n.boots))
+	n.fence = launcher.Fence{}
+	n.ledger = map[launcher.Key]*fakeTry{}
+}
+
+// quit ends the node's goroutines.
+func (n *fakeNode) quit() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for lk := range n.links {
+		lk.cut()
+	}
+}
+
+// Below, n.mu is held.
+
+func (n *fakeNode) emit(ev launcher.Event) {
+	ev.Node, ev.Time = n.id, time.Now()
+	if n.away {
+		return
+	}
+	for lk := range n.links {
+		lk.events.push(ev)
+	}
+}
+
+// later runs fn under the lock unless the node has been booted since.
+func (n *fakeNode) later(d time.Duration, fn func()) {
+	boot := n.boot
+	n.w.wg.Add(1)
+	time.AfterFunc(d, func() {
+		defer n.w.wg.Done()
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.boot == boot {
+			fn()
+		}
+	})
+}
+
+func (n *fakeNode) order(o launcher.Order) {
+	if o.Fence.Compare(n.fence) != 0 {
+		return
+	}
+	switch {
+	case o.Prepare != nil:
+		n.prepare(o.Prepare)
+	case o.Start != nil:
+		if tr := n.ledger[o.Start.Key]; tr != nil && tr.Phase == launcher.PhasePrepared {
+			n.start(tr, o.Start.Port)
+		}
+	case o.End != nil:
+		tr := n.ledger[o.End.Key]
+		if tr == nil {
+			tr = &fakeTry{LedgerEntry: launcher.LedgerEntry{Key: o.End.Key}}
+			n.ledger[o.End.Key] = tr
+		}
+		n.end(tr, o.End.Grace)
+	case o.Forget != nil:
+		if tr := n.ledger[*o.Forget]; tr != nil {
+			tr.forgotten = true
+			n.end(tr, 0)
+			n.tidy(tr)
+		}
+	}
+}
+
+func (n *fakeNode) prepare(a *launcher.Assignment) {
+	if tr := n.ledger[a.Key]; tr != nil {
+		switch {
+		case tr.Refused != "":
+			n.emit(launcher.Event{Key: a.Key, Kind: launcher.Refused, Text: tr.Refused})
+		case tr.Phase == launcher.PhaseEnded:
+			n.emit(launcher.Event{Key: a.Key, Kind: launcher.Ended})
+		case tr.Phase >= launcher.PhasePrepared:
+			n.emit(launcher.Event{Key: a.Key, Kind: launcher.Prepared, Port: tr.Port})
+		}
+		return
+	}
+	if a.Boot != n.boot {
+		n.emit(launcher.Event{Key: a.Key, Kind: launcher.Refused, Text: launcher.ErrOtherBoot.Error()})
+		return
+	}
+	tr := &fakeTry{LedgerEntry: launcher.LedgerEntry{Key: a.Key}, a: a}
+	n.ledger[a.Key] = tr
+	n.later(n.slow+time.Millisecond, func() {
+		switch {
+		case tr.Phase != launcher.PhaseNone:
+		case n.refuses != "":
+			tr.Refused = n.refuses
+			n.emit(launcher.Event{Key: a.Key, Kind: launcher.Refused, Text: n.refuses})
+		default:
+			tr.Phase = launcher.PhasePrepared
+			if a.NodeRank == 0 {
+				tr.Port = 29500
+			}
+			n.w.isPrepared(a.Key, n.id)
+			n.emit(launcher.Event{Key: a.Key, Kind: launcher.Prepared, Port: tr.Port})
+		}
+	})
+}
+
+func (n *fakeNode) start(tr *fakeTry, port int) {
+	tr.Phase, tr.Port = launcher.PhaseStarted, port
+	if port != 29500 {
+		n.w.fault("%s of %s is started with port %d", n.host, tr.Key, port)
+	}
+	for i := range tr.a.Ranks {
+		rank := tr.a.FirstRank + i
+		n.w.exec(witnessed{tr.Key, rank}, tr.a.NodeCount)
+		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
+		if after, exit := n.life(tr.Key, rank); exit != nil {
+			n.later(after, func() { n.exited(tr, rank, *exit) })
+		}
+	}
+	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started})
+}
+
+func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
+	e.ByUs = tr.ending
+	left := 0
+	for i := range tr.Ranks {
+		r := &tr.Ranks[i]
+		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e, Time: time.Now()}) {
+			n.w.rankEnds(witnessed{tr.Key, rank})
+			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Exit: &e})
+		}
+		if r.State != launcher.RankEnded {
+			left++
+		}
+	}
+	if left == 0 {
+		n.ended(tr)
+	}
+}
+
+func (n *fakeNode) ended(tr *fakeTry) {
+	if tr.Phase != launcher.PhaseEnded {
+		tr.Phase = launcher.PhaseEnded
+		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Ended})
+	}
+	n.tidy(tr)
+}
+
+func (n *fakeNode) tidy(tr *fakeTry) {
+	if tr.forgotten && tr.Phase == launcher.PhaseEnded && n.ledger[tr.Key] == tr {
+		delete(n.ledger, tr.Key)
+	}
+}
+
+// end does TERM, grace, KILL; a later, shorter grace counts.
+func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
+	if tr.Phase == launcher.PhaseEnded {
+		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Ended})
+		return
+	}
+	if tr.Phase < launcher.PhaseStarted {
+		n.ended(tr)
+		return
+	}
+	killAt := time.Now().Add(grace)
+	if tr.ending && !killAt.Before(tr.killAt) {
+		return
+	}
+	tr.ending, tr.killAt = true, killAt
+	signal, after := 15, 5*time.Millisecond
+	if n.deaf || grace == 0 {
+		signal, after = 9, grace
+	}
+	n.later(after, func() {
+		for _, r := range tr.Ranks {
+			if r.State == launcher.RankRunning {
+				n.exited(tr, r.Rank, launcher.Exit{Signal: signal})
+			}
+		}
+	})
+}
+
+// exec is the witness's note that a rank was started. None may be before all
+// nodes of the gang have been prepared.
+func (w *world) exec(k witnessed, nodes int) {
+	w.mu.Lock()
+	early := len(w.prepared[k.Key]) < nodes
+	w.execs[k]++
+	w.running[k] = true
+	w.mu.Unlock()
+	if early {
+		w.fault("rank %d of %s was started before all nodes were prepared", k.rank, k.Key)
+	}
+}
+
+func (w *world) rankEnds(k witnessed) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.running, k)
+}
+
+func (w *world) isPrepared(k launcher.Key, id launcher.NodeID) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.prepared[k] == nil {
+		w.prepared[k] = map[launcher.NodeID]bool{}
+	}
+	w.prepared[k][id] = true
+}

@@ -1,0 +1,336 @@
+// Package lead is the leader's brain. It decides where a job goes, when its
+// ranks may start, when the gang must end, and what is recorded of it. A
+// leadership is one Leader: opened when it begins, gone when it ends, with
+// nothing left in memory and nothing undone on a node.
+//
+// It must not do the talking (orders leave through Config.Send, facts come in
+// by NodeUp, NodeDown and Event) and must not decide on gossip's word.
+package lead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// Recorder writes the replicated record. Both calls return once the entry is
+// committed, with the record's own errors, or with an error that says that the
+// outcome is unknown; the leadership is over in that case.
+type Recorder interface {
+	Plan(ctx context.Context, job rendezvous.Job) error
+	End(ctx context.Context, end rendezvous.JobEnd) error
+}
+
+// Config of one leadership. All fields are needed.
+type Config struct {
+	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
+	Record   *rendezvous.Record // read only here
+	Recorder Recorder
+	// Send queues an order on a node's control stream and never blocks; what is
+	// sent while no stream is open is lost, and asked for again after NodeUp.
+	Send   func(launcher.NodeID, launcher.Order)
+	Logger *slog.Logger
+}
+
+// ErrOver tells a caller that this leadership ended under its request. What it
+// asked may or may not have been done: ask the next leader with the same id.
+var ErrOver = errors.New("the leader changed")
+
+// ErrUnknownRetry refuses to start a job whose id was minted before a forced
+// recovery that may have lost it: starting could mean starting twice.
+var ErrUnknownRetry = errors.New("the cluster was recovered since this job was submitted and does not know it")
+
+// Up is what a node says of itself when its control stream opens.
+type Up struct {
+	Boot      string
+	Version   string
+	Inventory envgen.Inventory
+	Ledger    []launcher.LedgerEntry
+}
+
+type member struct {
+	ready     bool
+	since     time.Time
+	boot      string
+	version   string
+	inventory envgen.Inventory
+}
+
+// Leader is one leadership. Its methods may be called from any goroutine and
+// at any time; after its context has ended they return ErrOver.
+type Leader struct {
+	cfg   Config
+	ctx   context.Context
+	began time.Time
+
+	mu      sync.Mutex
+	members map[launcher.NodeID]*member
+	gangs   map[launcher.JobID]*gang
+	changed chan struct{}  // closed and replaced when a member's state changes
+	over    bool           // no gang may start any more
+	gangsWG sync.WaitGroup // one per gang's loop
+}
+
+// Open begins a leadership and adopts every job that the record says runs.
+// It ends with ctx; Close then waits for what it started.
+func Open(ctx context.Context, cfg Config) *Leader {
+	l := &Leader{
+		cfg: cfg, ctx: ctx, began: time.Now(),
+		members: map[launcher.NodeID]*member{},
+		gangs:   map[launcher.JobID]*gang{},
+		changed: make(chan struct{}),
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, job := range cfg.Record.Jobs() {
+		if job.Outcome == nil {
+			l.run(newGang(l, job))
+		}
+	}
+	return l
+}
+
+// Close waits until every loop of this leadership has returned. Its context
+// must have ended.
+func (l *Leader) Close() {
+	l.mu.Lock()
+	l.over = true
+	l.mu.Unlock()
+	l.gangsWG.Wait()
+}
+
+// run starts a gang's loop. l.mu is held.
+func (l *Leader) run(g *gang) {
+	l.gangs[g.job.Spec.ID] = g
+	l.gangsWG.Add(1)
+	go func() {
+		defer l.gangsWG.Done()
+		g.run(l.ctx)
+	}()
+}
+
+// Launch places and records a job and starts it; a job that is known already
+// is not started again. It returns once the job is recorded: from then on any
+// leader will carry it on. Follow it with Watch.
+func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
+	spec = spec.WithDefaults()
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	g, err := l.admit(spec)
+	if err != nil || g == nil {
+		return err
+	}
+	select {
+	case <-g.planned:
+		if g.planErr != nil && l.ctx.Err() != nil {
+			return fmt.Errorf("%w: %v", ErrOver, g.planErr)
+		}
+		return g.planErr
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-l.ctx.Done():
+		return ErrOver
+	}
+}
+
+// admit finds the gang of a job, or places a new one; no gang and no error
+// means that the job has ended already.
+func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.over || l.ctx.Err() != nil {
+		return nil, ErrOver
+	}
+	if g := l.gangs[spec.ID]; g != nil {
+		return g, nil
+	}
+	if job, known := l.cfg.Record.Job(spec.ID); known {
+		if job.Outcome == nil {
+			return nil, ErrOver // nobody here drives it: its plan was taken for lost
+		}
+		return nil, nil
+	}
+	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
+		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
+	}
+	plan, err := rendezvous.MakePlan(spec, l.roster(), 1)
+	if err != nil {
+		return nil, err
+	}
+	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
+	l.run(g)
+	return g, nil
+}
+
+// Stop ends a job: TERM, grace, KILL. Asked again, it may shorten the grace.
+// It returns at once; Watch tells when the job has ended.
+func (l *Leader) Stop(id launcher.JobID, grace time.Duration, reason string) error {
+	l.mu.Lock()
+	g := l.gangs[id]
+	over := l.over || l.ctx.Err() != nil
+	l.mu.Unlock()
+	if over {
+		return fmt.Errorf("stop job %s: %w", id, ErrOver)
+	}
+	if g == nil {
+		switch job, known := l.cfg.Record.Job(id); {
+		case !known:
+			return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrNoJob)
+		case job.Outcome != nil:
+			return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrJobEnded)
+		}
+		return fmt.Errorf("stop job %s: %w", id, ErrOver) // as in admit
+	}
+	g.post(func() { g.stop(grace, reason) })
+	return nil
+}
+
+// Watch tells a job's story from its beginning, as far as this leadership
+// knows it, and goes on until it has ended, ctx has, or fn fails.
+func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvous.Progress) error) error {
+	l.mu.Lock()
+	g := l.gangs[id]
+	l.mu.Unlock()
+	if g != nil {
+		return g.story.follow(ctx, l.ctx, fn)
+	}
+	job, known := l.cfg.Record.Job(id)
+	switch {
+	case !known && l.ctx.Err() == nil:
+		return fmt.Errorf("job %s: %w", id, rendezvous.ErrNoJob)
+	case !known || job.Outcome == nil:
+		return ErrOver // a job that runs has a gang, unless this leadership has ended
+	}
+	if err := fn(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: job.Planned, Job: id, Plan: &job.Plan}); err != nil {
+		return err
+	}
+	return fn(rendezvous.Progress{Step: rendezvous.StepEnded, Time: job.Outcome.At, Job: id, Outcome: job.Outcome})
+}
+
+// Jobs gives every job of the record with its state.
+func (l *Leader) Jobs() []rendezvous.JobStatus {
+	jobs := l.cfg.Record.Jobs()
+	out := make([]rendezvous.JobStatus, len(jobs))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, j := range jobs {
+		out[i] = rendezvous.StatusOf(j)
+		if g := l.gangs[j.Spec.ID]; g != nil && j.Outcome == nil {
+			g.status(&out[i])
+		}
+	}
+	return out
+}
+
+// NodeUp takes a node's first words on a fresh control stream.
+func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	l.memberChanged()
+
+	entries := map[launcher.Key]launcher.LedgerEntry{}
+	for _, e := range up.Ledger {
+		entries[e.Key] = e
+		l.sweep(id, e)
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.nodeUp(id, up.Boot, entries[g.job.Key()]) })
+	}
+}
+
+// sweep lets a node forget a try that nobody drives: its end is recorded, and
+// the node was away when it was to be told. A try that runs and that the record
+// does not know was lost in a forced recovery, or ended so long ago that it was
+// pruned: only a person can tell, so it is left alone. l.mu is held.
+func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
+	if l.current(e.Key) {
+		return
+	}
+	if _, known := l.cfg.Record.Job(e.Job); !known && e.Phase == launcher.PhaseStarted {
+		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "node", id)
+		return
+	}
+	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
+}
+
+// current tells whether a try is one that this leadership drives. l.mu is held.
+func (l *Leader) current(k launcher.Key) bool {
+	g := l.gangs[k.Job]
+	return g != nil && g.job.Key() == k
+}
+
+// NodeDown tells that a node's control stream has ended or gone silent.
+func (l *Leader) NodeDown(id launcher.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.ready {
+		m.ready, m.since = false, time.Now()
+		l.memberChanged()
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.nodeDown(id) })
+	}
+}
+
+// Inventory takes a node's new inventory.
+func (l *Leader) Inventory(id launcher.NodeID, inv envgen.Inventory) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.inventory = inv
+		l.memberChanged()
+	}
+}
+
+// Event takes what a node tells of a gang.
+func (l *Leader) Event(ev launcher.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.current(ev.Key) {
+		g := l.gangs[ev.Job]
+		g.post(func() { g.event(ev) })
+	}
+}
+
+func (l *Leader) memberChanged() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Roster lists the members as this leadership sees them, and a channel that is
+// closed by the next change.
+func (l *Leader) Roster() (rendezvous.Roster, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.roster(), l.changed
+}
+
+func (l *Leader) roster() rendezvous.Roster {
+	var out rendezvous.Roster
+	for _, n := range l.cfg.Record.Nodes() {
+		m := rendezvous.Member{Node: n, Since: l.began}
+		if s := l.members[n.ID]; s != nil {
+			m.Ready, m.Since, m.Boot, m.Version, m.Inventory = s.ready, s.since, s.boot, s.version, s.inventory
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+// drop forgets a gang whose outcome is recorded.
+func (l *Leader) drop(g *gang) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gangs[g.job.Spec.ID] == g {
+		delete(l.gangs, g.job.Spec.ID)
+	}
+}

@@ -1,0 +1,190 @@
+package lead
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// The messages of a gang's mailbox. They only note facts; step draws the
+// consequences.
+
+func (g *gang) seatOf(id launcher.NodeID) *seat {
+	return g.find(func(s *seat) bool { return s.Node == id })
+}
+
+// nodeUp takes a node's ledger entry for this try; the zero entry means that
+// the node knows nothing of it.
+func (g *gang) nodeUp(id launcher.NodeID, boot string, e launcher.LedgerEntry) {
+	s := g.seatOf(id)
+	if s == nil {
+		return
+	}
+	if !s.up {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: s.Host})
+	}
+	s.up, s.since, s.known = true, time.Now(), true
+	s.preparing, s.starting, s.ending = false, false, nil
+	switch {
+	case s.phase == launcher.PhaseEnded:
+	case boot != s.Boot:
+		// A new boot proves that nothing of the old one runs.
+		if len(g.exitsOf(s)) < s.Ranks {
+			s.lose("%s restarted", s.Host)
+		}
+		g.rise(s, launcher.PhaseEnded)
+	case e.Phase == launcher.PhaseNone && s.phase != launcher.PhaseNone:
+		s.lose("%s has lost its record of the job", s.Host)
+	default:
+		g.adoptEntry(s, e)
+	}
+}
+
+// lose marks a node as one that cannot do its part any more: for good, even if
+// it comes back. The first reason stands.
+func (s *seat) lose(format string, args ...any) {
+	if s.lost == "" {
+		s.lost = fmt.Sprintf(format, args...)
+	}
+}
+
+func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
+	s.refused = e.Refused
+	g.rise(s, e.Phase)
+	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
+		g.port = e.Port
+	}
+	running := 0
+	for _, r := range e.Ranks {
+		if r.State >= launcher.RankRunning {
+			running++
+		}
+		g.rankIs(s, r)
+	}
+	if running == s.Ranks {
+		g.hasRun(s)
+	}
+}
+
+func (g *gang) nodeDown(id launcher.NodeID) {
+	s := g.seatOf(id)
+	if s == nil || !s.up {
+		return
+	}
+	s.up, s.since = false, time.Now()
+	if s.phase != launcher.PhaseEnded {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: s.Host})
+	}
+}
+
+// event takes one fact from a node's stream.
+func (g *gang) event(ev launcher.Event) {
+	s := g.seatOf(ev.Node)
+	if s == nil {
+		return
+	}
+	switch ev.Kind {
+	case launcher.Prepared:
+		if s.rank == 0 && ev.Port != 0 {
+			g.port = ev.Port
+		}
+		if g.rise(s, launcher.PhasePrepared) {
+			g.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: s.Host})
+		}
+	case launcher.Refused:
+		s.refused = ev.Text
+		g.tell(rendezvous.Progress{Step: rendezvous.StepRefused, Host: s.Host, Text: ev.Text})
+	case launcher.Started:
+		if g.rise(s, launcher.PhaseStarted) {
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStarted, Host: s.Host})
+		}
+		g.hasRun(s)
+	case launcher.Exited:
+		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+	case launcher.Ended:
+		g.rise(s, launcher.PhaseEnded)
+	}
+}
+
+// rise moves a node's phase, forward only.
+func (g *gang) rise(s *seat, to launcher.Phase) bool {
+	if to <= s.phase {
+		return false
+	}
+	s.phase = to
+	if to == launcher.PhaseStarted {
+		g.ordered = true
+	}
+	return true
+}
+
+// hasRun notes that a node has started all its ranks, and tells once all have.
+func (g *gang) hasRun(s *seat) {
+	if s.ran {
+		return
+	}
+	s.ran = true
+	if g.find(func(s *seat) bool { return !s.ran }) != nil {
+		return
+	}
+	now := time.Now()
+	g.viewMu.Lock()
+	g.started = &now
+	g.viewMu.Unlock()
+	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now})
+}
+
+func (g *gang) rankIs(s *seat, r launcher.RankStatus) {
+	// What a node says of a rank that is not its own, or of an end without an
+	// exit, is nothing to act on.
+	if r.Rank < s.FirstRank || r.Rank >= s.FirstRank+s.Ranks || r.State == launcher.RankEnded && r.Exit == nil {
+		return
+	}
+	if r.State > launcher.RankPending {
+		g.ordered = true
+	}
+	cur := s.ranks[r.Rank]
+	if cur == nil {
+		cur = &launcher.RankStatus{Rank: r.Rank}
+		s.ranks[r.Rank] = cur
+	}
+	if cur.Advance(r) && r.State == launcher.RankEnded {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepExited, Time: r.Time, Host: s.Host, Rank: r.Rank, Exit: r.Exit})
+	}
+}
+
+// stop takes a request to end the job.
+func (g *gang) stop(grace time.Duration, reason string) {
+	if g.verdict == nil {
+		g.end(rendezvous.Stopped, reason)
+		g.grace = grace
+	}
+	g.grace = min(g.grace, grace)
+}
+
+// publish brings what status shows up to date.
+func (g *gang) publish() {
+	g.viewMu.Lock()
+	defer g.viewMu.Unlock()
+	g.away = nil
+	for _, s := range g.seats {
+		if !s.up {
+			g.away = append(g.away, s.Host)
+		}
+	}
+	switch {
+	case g.verdict != nil:
+		g.state = rendezvous.StateEnds
+	case g.started != nil:
+		g.state = rendezvous.StateRuns
+	}
+}
+
+func (g *gang) status(out *rendezvous.JobStatus) {
+	g.viewMu.Lock()
+	defer g.viewMu.Unlock()
+	out.State, out.Started, out.Away = g.state, g.started, slices.Clone(g.away)
+}

@@ -1,0 +1,174 @@
+package rendezvous
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Member is a node as the leader sees it now.
+type Member struct {
+	Node
+	// Ready: its control stream is up. Gossip's opinion plays no part.
+	Ready     bool             `json:"ready"`
+	Since     time.Time        `json:"since"` // of the last change of Ready
+	Boot      string           `json:"boot,omitempty"`
+	Version   string           `json:"version,omitempty"`
+	Inventory envgen.Inventory `json:"inventory"`
+}
+
+// Roster is every member, in the order they joined.
+type Roster []Member
+
+// Plan says where each rank of one generation runs and where they meet.
+type Plan struct {
+	Generation launcher.Generation `json:"generation"`
+	Nodes      []Place             `json:"nodes"` // by node rank
+	World      int                 `json:"world"`
+	Head       netip.Addr          `json:"head"`    // rank 0's node, on Network
+	Network    string              `json:"network"` // "fabric", "management" or "loopback"
+	Why        string              `json:"why"`     // of the choice of network, one sentence
+}
+
+// Place is one node's part of a plan.
+type Place struct {
+	Node      launcher.NodeID `json:"node"`
+	Host      string          `json:"host"`
+	Boot      string          `json:"boot"`
+	FirstRank int             `json:"first_rank"`
+	Ranks     int             `json:"ranks"`
+	Entry     envgen.Entry    `json:"entry"` // the node's address, NIC and RDMA paths where the job meets
+}
+
+// ErrCannotPlace is wrapped by every error of MakePlan.
+var ErrCannotPlace = errors.New("cannot place the job")
+
+// MakePlan chooses nodes and ranks: ranks are contiguous on each node; the
+// nodes come in the order of --on, else in the order they joined the cluster.
+func MakePlan(spec launcher.Spec, roster Roster, gen launcher.Generation) (Plan, error) {
+	chosen, err := choose(spec, roster)
+	if err != nil {
+		return Plan{}, err
+	}
+	views := make([]envgen.NodeView, len(chosen))
+	for i, m := range chosen {
+		views[i] = envgen.NodeView{ID: string(m.ID), Host: m.Host, Mgmt: m.Addr.Addr(), Inventory: m.Inventory}
+	}
+	meeting, err := envgen.Meet(views)
+	if err != nil {
+		return Plan{}, fmt.Errorf("%w: %w", ErrCannotPlace, err)
+	}
+	perNode := spec.MainStage().RanksPerNode
+	plan := Plan{
+		Generation: gen,
+		World:      perNode * len(chosen),
+		Head:       meeting.Entries[0].Addr,
+		Network:    string(meeting.Kind),
+		Why:        meeting.Why,
+	}
+	for i, m := range chosen {
+		plan.Nodes = append(plan.Nodes, Place{
+			Node: m.ID, Host: m.Host, Boot: m.Boot,
+			FirstRank: i * perNode, Ranks: perNode,
+			Entry: meeting.Entries[i],
+		})
+	}
+	return plan, nil
+}
+
+func choose(spec launcher.Spec, roster Roster) ([]Member, error) {
+	byHost := map[string]Member{}
+	for _, m := range roster {
+		byHost[m.Host] = m
+	}
+	for _, h := range slices.Concat(spec.On, spec.Exclude) {
+		if _, ok := byHost[h]; !ok {
+			return nil, fmt.Errorf("%w: host %q is not in this cluster: %s", ErrCannotPlace, h, whoIsThere(roster))
+		}
+	}
+	var candidates []Member
+	if len(spec.On) > 0 {
+		for _, h := range spec.On {
+			m := byHost[h]
+			if !m.Ready {
+				return nil, fmt.Errorf("%w: host %s does not answer (since %s); start its agent or leave it out of --on",
+					ErrCannotPlace, h, m.Since.Format(time.TimeOnly))
+			}
+			candidates = append(candidates, m)
+		}
+	} else {
+		for _, m := range roster {
+			if m.Ready && !slices.Contains(spec.Exclude, m.Host) {
+				candidates = append(candidates, m)
+			}
+		}
+	}
+	if len(candidates) < spec.Nodes {
+		excluded := ""
+		if len(spec.Exclude) > 0 {
+			excluded = " without the excluded ones"
+		}
+		return nil, fmt.Errorf("%w: %s wanted, %d ready%s: %s", ErrCannotPlace,
+			count(spec.Nodes, "node"), len(candidates), excluded, whoIsThere(roster))
+	}
+	return candidates[:spec.Nodes], nil
+}
+
+func whoIsThere(roster Roster) string {
+	var ready, away []string
+	for _, m := range roster {
+		if m.Ready {
+			ready = append(ready, m.Host)
+		} else {
+			away = append(away, m.Host)
+		}
+	}
+	text := "the cluster has " + strings.Join(ready, ", ")
+	if len(ready) == 0 {
+		text = "no node is ready"
+	}
+	if len(away) > 0 {
+		text += "; away: " + strings.Join(away, ", ")
+	}
+	return text
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Assignment is what node rank i is told of the plan.
+func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
+	n := p.Nodes[i]
+	meeting, err := json.Marshal(n.Entry)
+	if err != nil {
+		panic(err) // plain data: only a change of the type could break it
+	}
+	return launcher.Assignment{
+		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
+		Spec: spec,
+		Node: n.Node, Host: n.Host, Boot: n.Boot,
+		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
+		Head: p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
+	}
+}
+
+// HostOf names the host a rank runs on.
+func (p Plan) HostOf(rank int) string {
+	for _, n := range p.Nodes {
+		if rank >= n.FirstRank && rank < n.FirstRank+n.Ranks {
+			return n.Host
+		}
+	}
+	return "?"
+}

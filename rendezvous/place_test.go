@@ -1,0 +1,204 @@
+package rendezvous
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// member is a ready node with nothing but a management NIC.
+func member(n int) Member {
+	m := Member{Node: node(n), Ready: true, Since: t0, Boot: fmt.Sprintf("boot-%d", n)}
+	m.Joined = uint64(n)
+	m.Inventory = envgen.Inventory{Host: m.Host, NICs: []envgen.NIC{{
+		Name: "enP7s7", Up: true, Addresses: []netip.Prefix{netip.PrefixFrom(m.Addr.Addr(), 24)},
+	}}}
+	return m
+}
+
+// withFabric adds an ACTIVE RoCE port in 192.168.100.0/24.
+func withFabric(m Member) Member {
+	n := m.Addr.Addr().As4()[3]
+	addr := netip.AddrFrom4([4]byte{192, 168, 100, n})
+	m.Inventory.Devices = []envgen.HCA{{
+		GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()), Netdev: "enp1s0f0np0"}},
+		Name: "rocep1s0f0", PCI: &envgen.PCIAddress{Bus: 1}, State: envgen.StateActive, LinkLayer: envgen.LayerEthernet, Netdev: "enp1s0f0np0",
+	}}
+	m.Inventory.NICs = append(m.Inventory.NICs, envgen.NIC{
+		Name: "enp1s0f0np0", Up: true, Carrier: new(true), PCI: &envgen.PCIAddress{Bus: 1}, PCIVendor: envgen.VendorMellanox,
+		Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)},
+	})
+	return m
+}
+
+func away(m Member) Member {
+	m.Ready = false
+	return m
+}
+
+func hosts(p Plan) string {
+	var out []string
+	for _, n := range p.Nodes {
+		out = append(out, n.Host)
+	}
+	return strings.Join(out, " ")
+}
+
+func TestMakePlan(t *testing.T) {
+	three := Roster{member(3), member(1), member(2)} // in the order they joined
+	tests := map[string]struct {
+		change func(*launcher.Spec)
+		roster Roster
+		want   string // hosts, or a part of the error
+	}{
+		"in the order of joining":      {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark3 spark1 spark2"},
+		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark3 spark1"},
+		"in the order of --on":         {func(s *launcher.Spec) { s.Nodes, s.On = 2, []string{"spark2", "spark3"} }, three, "spark2 spark3"},
+		"fewer than --on names":        {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark2", "spark3"} }, three, "spark2"},
+		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark3 spark2"},
+		"past one that is away":        {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{away(member(3)), member(1), member(2)}, "spark1 spark2"},
+		"more than there are":          {func(s *launcher.Spec) { s.Nodes = 4 }, three, "4 nodes wanted, 3 ready: the cluster has spark3, spark1, spark2"},
+		"more than are ready":          {func(s *launcher.Spec) { s.Nodes = 3 }, Roster{member(1), away(member(2)), member(3)}, "3 nodes wanted, 2 ready: the cluster has spark1, spark3; away: spark2"},
+		"all excluded":                 {func(s *launcher.Spec) { s.Exclude = []string{"spark1"} }, Roster{member(1)}, "1 node wanted, 0 ready without the excluded ones"},
+		"nobody there":                 {func(*launcher.Spec) {}, nil, "no node is ready"},
+		"all away":                     {func(*launcher.Spec) {}, Roster{away(member(1))}, "no node is ready; away: spark1"},
+		"--on a stranger":              {func(s *launcher.Spec) { s.On = []string{"spark9"} }, three, `host "spark9" is not in this cluster: the cluster has spark3`},
+		"--exclude a stranger":         {func(s *launcher.Spec) { s.Exclude = []string{"spark9"} }, three, `host "spark9" is not in this cluster`},
+		"--on one that is away":        {func(s *launcher.Spec) { s.On = []string{"spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer (since 12:00:00)"},
+		"a node without an address":    {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), {Node: Node{ID: "x", Host: "sparkx"}, Ready: true}}, "no network in common"},
+		"nodes of zero is no plan":     {func(s *launcher.Spec) { s.Nodes = 0 }, three, "none chosen"},
+		"one that is away is no match": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark1", "spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			spec := specFor("jjjj", 2)
+			tt.change(&spec)
+			plan, err := MakePlan(spec, tt.roster, 1)
+			if err != nil {
+				if !errors.Is(err, ErrCannotPlace) || !strings.Contains(err.Error(), tt.want) {
+					t.Fatalf("error %v, want ErrCannotPlace with %q", err, tt.want)
+				}
+				return
+			}
+			if got := hosts(plan); got != tt.want {
+				t.Fatalf("planned on %s, want %s", got, tt.want)
+			}
+		})
+	}
+}
+
+func TestPlanMeetsOnTheFabric(t *testing.T) {
+	spec := specFor("jjjj", 1)
+	spec.Nodes = 2
+	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Network != "fabric" || plan.Head != netip.MustParseAddr("192.168.100.1") || plan.Nodes[1].Entry.Addr != netip.MustParseAddr("192.168.100.2") {
+		t.Errorf("plan %+v", plan)
+	}
+	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if plan.Network != "management" || plan.Head != netip.MustParseAddr("10.0.0.1") || plan.Why == "" {
+		t.Errorf("plan %+v", plan)
+	}
+}
+
+func TestRanksAreContiguous(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		n := rapid.IntRange(1, 8).Draw(t, "nodes")
+		per := rapid.IntRange(1, 5).Draw(t, "ranks per node")
+		spec := specFor("jjjj", per)
+		spec.Nodes = n
+		var roster Roster
+		for i := 1; i <= n+rapid.IntRange(0, 2).Draw(t, "spare"); i++ {
+			roster = append(roster, member(i))
+		}
+		plan, err := MakePlan(spec, roster, 4)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if plan.World != n*per || len(plan.Nodes) != n || plan.Generation != 4 {
+			t.Fatalf("plan %+v", plan)
+		}
+		next := 0
+		for i, p := range plan.Nodes {
+			a := plan.Assignment(spec, i)
+			if p.FirstRank != next || p.Ranks != per || a.FirstRank != next || a.NodeRank != i || a.World != n*per || a.NodeCount != n {
+				t.Fatalf("node %d: place %+v, assignment %+v", i, p, a)
+			}
+			if a.Boot != roster[i].Boot || a.Node != roster[i].ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
+				t.Fatalf("assignment %+v", a)
+			}
+			for r := range p.Ranks {
+				if got := plan.HostOf(next + r); got != p.Host {
+					t.Fatalf("rank %d is on %s, want %s", next+r, got, p.Host)
+				}
+			}
+			next += p.Ranks
+		}
+		if plan.HostOf(-1) != "?" || plan.HostOf(next) != "?" {
+			t.Fatal("a rank that is nowhere has a host")
+		}
+	})
+}
+
+func TestPlanSurvivesJSON(t *testing.T) {
+	spec := specFor("jjjj", 2)
+	spec.Nodes = 2
+	six := member(2)
+	six.Addr = netip.MustParseAddrPort("[fe80::2%eth0]:7940")
+	for name, roster := range map[string]Roster{
+		"fabric":     {withFabric(member(1)), withFabric(member(2))},
+		"management": {member(1), member(2)},
+		"alone":      {six},
+	} {
+		t.Run(name, func(t *testing.T) {
+			spec.Nodes = len(roster)
+			plan, err := MakePlan(spec, roster, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			b, err := json.Marshal(plan)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var got Plan
+			if err := json.Unmarshal(b, &got); err != nil {
+				t.Fatal(err)
+			}
+			if d := diff(plan, got); d != "" {
+				t.Error(d)
+			}
+			// The entry that an assignment carries is the plan's own.
+			var e envgen.Entry
+			if err := json.Unmarshal(plan.Assignment(spec, 0).Meeting, &e); err != nil {
+				t.Fatal(err)
+			}
+			if d := diff(plan.Nodes[0].Entry, e); d != "" {
+				t.Error(d)
+			}
+		})
+	}
+}
+
+func TestStatusOf(t *testing.T) {
+	j := plannedJob("jjjj", 1, t0)
+	if got := StatusOf(j).State; got != StatePlanned {
+		t.Errorf("state %s", got)
+	}
+	j.Outcome = &Outcome{End: Rejected}
+	if got := StatusOf(j).State; got != "rejected" {
+		t.Errorf("state %s", got)
+	}
+}

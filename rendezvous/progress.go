@@ -1,0 +1,63 @@
+package rendezvous
+
+import (
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Step says what a Progress tells.
+type Step string
+
+const (
+	StepPlanned  Step = "planned"   // recorded: from here on the job is known to the cluster
+	StepPrepared Step = "prepared"  // a node could start its ranks now
+	StepRefused  Step = "refused"   // a node could not
+	StepStarted  Step = "started"   // every rank of a node has been exec'd
+	StepRunning  Step = "running"   // every rank of the job has been
+	StepExited   Step = "exited"    // a rank has ended
+	StepNodeDown Step = "node-down" // a planned node does not answer
+	StepNodeUp   Step = "node-up"   // it answers again
+	StepEnding   Step = "ending"    // the gang is being ended
+	StepEnded    Step = "ended"     // the outcome is recorded
+)
+
+// Progress is one line of a job's story, told in order to whoever follows it.
+type Progress struct {
+	Step    Step           `json:"step"`
+	Time    time.Time      `json:"time"` // the leader's clock, except StepExited: the node's
+	Job     launcher.JobID `json:"job"`
+	Host    string         `json:"host,omitempty"`
+	Rank    int            `json:"rank"` // StepExited
+	Exit    *launcher.Exit `json:"exit,omitempty"`
+	Text    string         `json:"text,omitempty"`
+	Plan    *Plan          `json:"plan,omitempty"`    // StepPlanned
+	Outcome *Outcome       `json:"outcome,omitempty"` // StepEnded
+}
+
+// State is a job's state in a word, for lists.
+type State string
+
+const (
+	StatePlanned State = "planned" // recorded; how far it came is not known here
+	StateStarts  State = "starting"
+	StateRuns    State = "running"
+	StateEnds    State = "ending"
+)
+
+// JobStatus is a job with its state now.
+type JobStatus struct {
+	Job
+	State   State      `json:"state"`             // or the outcome's End
+	Started *time.Time `json:"started,omitempty"` // when every rank had been exec'd
+	// Away lists planned hosts that do not answer.
+	Away []string `json:"away,omitempty"`
+}
+
+// StatusOf gives what the record alone can tell of a job.
+func StatusOf(j Job) JobStatus {
+	if j.Outcome != nil {
+		return JobStatus{Job: j, State: State(j.Outcome.End)}
+	}
+	return JobStatus{Job: j, State: StatePlanned}
+}

@@ -1,0 +1,104 @@
+package rendezvous
+
+import (
+	"cmp"
+	"crypto/subtle"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+func compareStrings[S ~string](a, b S) int { return strings.Compare(string(a), string(b)) }
+
+// Changed is closed by the next entry that changes the record.
+func (r *Record) Changed() <-chan struct{} {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.changed
+}
+
+// Cluster gives the cluster's UUID, epoch, and the index of the last entry;
+// the UUID is empty while the cluster has not been founded.
+func (r *Record) Cluster() (uuid string, epoch, index uint64) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Cluster, r.s.Epoch, r.s.Index
+}
+
+// Nodes lists the members in the order they joined.
+func (r *Record) Nodes() []Node {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int {
+		return cmp.Or(cmp.Compare(a.Joined, b.Joined), compareStrings(a.ID, b.ID))
+	})
+}
+
+// Node gives one member.
+func (r *Record) Node(id launcher.NodeID) (Node, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	n, ok := r.s.Nodes[id]
+	return n, ok
+}
+
+// TokenByHash finds the token a newcomer's secret belongs to.
+func (r *Record) TokenByHash(hash []byte) (Token, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, t := range r.s.Tokens {
+		if subtle.ConstantTimeCompare(t.Hash, hash) == 1 {
+			return t, nil
+		}
+	}
+	return Token{}, ErrTokenUnknown
+}
+
+// Jobs lists all jobs, oldest first.
+func (r *Record) Jobs() []Job {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return sortedJobs(r.s.Jobs)
+}
+
+// Job gives one job by its exact id.
+func (r *Record) Job(id launcher.JobID) (Job, bool) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	j, ok := r.s.Jobs[id]
+	return j, ok
+}
+
+// Find resolves what a user typed for a job: a whole id, a name (the latest job
+// that bears it), or the beginning of one id.
+func (r *Record) Find(text string) (Job, error) {
+	if j, ok := r.Job(launcher.JobID(text)); ok {
+		return j, nil
+	}
+	jobs := r.Jobs()
+	for _, j := range slices.Backward(jobs) {
+		if j.Spec.Name == text && text != "" {
+			return j, nil
+		}
+	}
+	var found []Job
+	for _, j := range jobs {
+		if text != "" && strings.HasPrefix(string(j.Spec.ID), text) {
+			found = append(found, j)
+		}
+	}
+	switch len(found) {
+	case 1:
+		return found[0], nil
+	case 0:
+		return Job{}, fmt.Errorf("job %q: %w: `sparkrun ps --all` lists them", text, ErrNoJob)
+	}
+	ids := make([]string, len(found))
+	for i, j := range found {
+		ids[i] = string(j.Spec.ID)
+	}
+	return Job{}, fmt.Errorf("job %q: %w: it could be %s", text, ErrNoJob, strings.Join(ids, ", "))
+}

@@ -1,0 +1,359 @@
+package rendezvous
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Node is a member of the cluster as the record knows it.
+type Node struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	// Addr is the management address and RPC port at the last join or change.
+	// Gossip may know better; this one survives when nobody gossips.
+	Addr netip.AddrPort `json:"addr"`
+	// Joined is the log index of the join: the stable order of nodes.
+	Joined uint64 `json:"joined"`
+}
+
+// Token lets newcomers in. The secret itself is never recorded.
+type Token struct {
+	ID      string    `json:"id"`   // not secret: for audit lines and errors
+	Hash    []byte    `json:"hash"` // of the secret
+	Role    string    `json:"role"`
+	Uses    int       `json:"uses"` // left
+	Expires time.Time `json:"expires"`
+}
+
+// Job is what was asked for, where it was put, and how it ended.
+type Job struct {
+	Spec    launcher.Spec `json:"spec"`
+	Plan    Plan          `json:"plan"`
+	Planned time.Time     `json:"planned"` // the leader's clock
+	Outcome *Outcome      `json:"outcome,omitempty"`
+}
+
+// Key is the job's current try.
+func (j Job) Key() launcher.Key { return launcher.Key{Job: j.Spec.ID, Generation: j.Plan.Generation} }
+
+// End is how a job's story closed.
+type End string
+
+const (
+	Completed End = "completed" // every rank exited 0
+	Failed    End = "failed"    // a rank failed, or a node was lost
+	Stopped   End = "stopped"   // somebody asked
+	Rejected  End = "rejected"  // a node could not prepare: no rank was started
+)
+
+// Outcome is recorded once and never changes.
+type Outcome struct {
+	End      End                 `json:"end"`
+	At       time.Time           `json:"at"`
+	ExitCode int                 `json:"exit_code"`
+	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
+	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first; see MaxExits
+}
+
+// Bounds that keep entries and snapshots small.
+const (
+	MaxEntryBytes = 256 << 10 // as much as consensus takes
+	MaxHistory    = 500       // ended jobs kept
+	MaxExits      = 16        // exits kept in an outcome
+)
+
+// Kind names a kind of entry and its version. A new kind is written only when
+// every voter knows it; a kind a node does not know stops that node.
+type Kind string
+
+const (
+	KindFound   Kind = "cluster-founded/1"
+	KindToken   Kind = "token-created/1"
+	KindJoin    Kind = "node-joined/1"
+	KindAddress Kind = "node-address/1"
+	KindRemove  Kind = "node-removed/1"
+	KindPlan    Kind = "job-planned/1"
+	KindEnd     Kind = "job-ended/1"
+)
+
+// Entry is one step of the record. Its kind says which pointer is set.
+type Entry struct {
+	Kind Kind      `json:"kind"`
+	At   time.Time `json:"at"` // the leader's clock; the machine itself has none
+
+	Found  *Found           `json:"found,omitempty"`
+	Token  *Token           `json:"token,omitempty"`
+	Join   *Join            `json:"join,omitempty"`
+	Node   *Node            `json:"node,omitempty"` // KindAddress
+	Remove *launcher.NodeID `json:"remove,omitempty"`
+	Job    *Job             `json:"job,omitempty"` // KindPlan
+	End    *JobEnd          `json:"end,omitempty"`
+}
+
+// Found is the first entry of a cluster.
+type Found struct {
+	Cluster string `json:"cluster"` // UUID
+	Epoch   uint64 `json:"epoch"`   // 1; each forced recovery raises it
+	First   Node   `json:"first"`
+}
+
+// Join uses up one use of a token and makes a node a member.
+type Join struct {
+	TokenID string `json:"token_id"`
+	Node    Node   `json:"node"`
+}
+
+// JobEnd closes one try of a job.
+type JobEnd struct {
+	launcher.Key
+	Outcome Outcome `json:"outcome"`
+}
+
+// Errors an entry can meet. The entry then changes nothing.
+var (
+	ErrFounded      = errors.New("the cluster has been founded already")
+	ErrTokenUnknown = errors.New("token not known to this cluster")
+	ErrTokenUsed    = errors.New("token used up")
+	ErrTokenExpired = errors.New("token expired")
+	ErrHostTaken    = errors.New("another node of this name is a member")
+	ErrNoNode       = errors.New("no such node")
+	ErrNoJob        = errors.New("no such job")
+	ErrJobExists    = errors.New("the job exists")
+	ErrJobEnded     = errors.New("the job has ended")
+)
+
+// UnknownKindError stops a node: its state would drift from its peers'.
+type UnknownKindError struct {
+	Kind  Kind
+	Index uint64
+}
+
+func (e UnknownKindError) Error() string {
+	return fmt.Sprintf("apply entry %d: kind %q is not known to this version of sparkrun: upgrade this node", e.Index, e.Kind)
+}
+
+// Encode checks an entry's size and renders it for the log.
+func (e Entry) Encode() ([]byte, error) {
+	b, err := json.Marshal(e)
+	if err != nil {
+		return nil, fmt.Errorf("encode entry %s: %w", e.Kind, err)
+	}
+	if len(b) > MaxEntryBytes {
+		return nil, fmt.Errorf("encode entry %s: %d bytes, at most %d", e.Kind, len(b), MaxEntryBytes)
+	}
+	return b, nil
+}
+
+// state is all that a snapshot holds.
+type state struct {
+	Cluster string                   `json:"cluster"`
+	Epoch   uint64                   `json:"epoch"`
+	Index   uint64                   `json:"index"` // of the last entry applied
+	Nodes   map[launcher.NodeID]Node `json:"nodes"`
+	Tokens  map[string]Token         `json:"tokens"`
+	Jobs    map[launcher.JobID]Job   `json:"jobs"`
+}
+
+// Record is the replicated state: the same entries in the same order give the
+// same state on every node. Reading it is safe at any time.
+type Record struct {
+	mu      sync.RWMutex
+	s       state
+	changed chan struct{} // closed and replaced by every entry that changes something
+}
+
+// NewRecord makes an empty record: a cluster not yet founded.
+func NewRecord() *Record {
+	return &Record{
+		s:       state{Nodes: map[launcher.NodeID]Node{}, Tokens: map[string]Token{}, Jobs: map[launcher.JobID]Job{}},
+		changed: make(chan struct{}),
+	}
+}
+
+// Apply takes one committed entry. It returns nil, one of the errors above, or
+// for a kind it does not know an UnknownKindError, on which the node must stop.
+func (r *Record) Apply(index uint64, data []byte) any {
+	var e Entry
+	if err := json.Unmarshal(data, &e); err != nil {
+		return UnknownKindError{Kind: Kind("unreadable: " + err.Error()), Index: index}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.s.Index = index
+	if err := r.s.apply(index, e); err != nil {
+		return err
+	}
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return nil
+}
+
+func (s *state) apply(index uint64, e Entry) error {
+	switch {
+	case e.Kind == KindFound && e.Found != nil:
+		if s.Cluster != "" {
+			return ErrFounded
+		}
+		s.Cluster, s.Epoch = e.Found.Cluster, e.Found.Epoch
+		s.putNode(index, e.Found.First)
+	case e.Kind == KindToken && e.Token != nil:
+		maps.DeleteFunc(s.Tokens, func(_ string, t Token) bool { return t.Expires.Before(e.At.Add(-24 * time.Hour)) })
+		s.Tokens[e.Token.ID] = *e.Token
+	case e.Kind == KindJoin && e.Join != nil:
+		return s.join(index, e.At, *e.Join)
+	case e.Kind == KindAddress && e.Node != nil:
+		n, ok := s.Nodes[e.Node.ID]
+		if !ok {
+			return ErrNoNode
+		}
+		n.Addr = e.Node.Addr
+		s.Nodes[n.ID] = n
+	case e.Kind == KindRemove && e.Remove != nil:
+		if _, ok := s.Nodes[*e.Remove]; !ok {
+			return ErrNoNode
+		}
+		delete(s.Nodes, *e.Remove)
+	case e.Kind == KindPlan && e.Job != nil:
+		return s.plan(*e.Job)
+	case e.Kind == KindEnd && e.End != nil:
+		return s.end(*e.End)
+	default:
+		return UnknownKindError{Kind: e.Kind, Index: index}
+	}
+	return nil
+}
+
+func (s *state) join(index uint64, at time.Time, j Join) error {
+	t, ok := s.Tokens[j.TokenID]
+	if !ok {
+		return ErrTokenUnknown
+	}
+	if err := t.Check(at); err != nil {
+		return err
+	}
+	if taken := s.hostTaken(j.Node); taken != nil {
+		return taken
+	}
+	t.Uses--
+	s.Tokens[t.ID] = t
+	s.putNode(index, j.Node)
+	return nil
+}
+
+// Check tells whether the token still lets somebody in.
+func (t Token) Check(at time.Time) error {
+	switch {
+	case t.Uses <= 0:
+		return ErrTokenUsed
+	case at.After(t.Expires):
+		return ErrTokenExpired
+	}
+	return nil
+}
+
+// hostTaken refuses a second node of one name: a cloned machine, or two people
+// who both called theirs spark1. Commands name hosts, so names must be unique.
+func (s *state) hostTaken(n Node) error {
+	for _, other := range s.Nodes {
+		if other.Host == n.Host && other.ID != n.ID {
+			return fmt.Errorf("host %s: %w (node %s at %s)", n.Host, ErrHostTaken, other.ID, other.Addr.Addr())
+		}
+	}
+	return nil
+}
+
+func (s *state) putNode(index uint64, n Node) {
+	n.Joined = index
+	if old, ok := s.Nodes[n.ID]; ok {
+		n.Joined = old.Joined
+	}
+	s.Nodes[n.ID] = n
+}
+
+// plan takes a job's first generation, or the next one of a job that runs.
+func (s *state) plan(j Job) error {
+	old, ok := s.Jobs[j.Spec.ID]
+	switch {
+	case !ok && j.Plan.Generation == 1:
+	case !ok:
+		return ErrNoJob
+	case old.Outcome != nil:
+		return ErrJobEnded
+	case j.Plan.Generation != old.Plan.Generation+1:
+		return ErrJobExists
+	}
+	j.Outcome = nil
+	s.Jobs[j.Spec.ID] = j
+	s.prune()
+	return nil
+}
+
+func (s *state) end(e JobEnd) error {
+	j, ok := s.Jobs[e.Job]
+	switch {
+	case !ok:
+		return ErrNoJob
+	case j.Outcome != nil:
+		return ErrJobEnded
+	case e.Generation != j.Plan.Generation:
+		return launcher.ErrStaleGeneration
+	}
+	out := e.Outcome
+	j.Outcome = &out
+	s.Jobs[e.Job] = j
+	return nil
+}
+
+// prune drops the oldest ended jobs beyond MaxHistory.
+func (s *state) prune() {
+	if len(s.Jobs) <= MaxHistory {
+		return
+	}
+	ended := slices.DeleteFunc(sortedJobs(s.Jobs), func(j Job) bool { return j.Outcome == nil })
+	for _, j := range ended[:max(0, min(len(ended), len(s.Jobs)-MaxHistory))] {
+		delete(s.Jobs, j.Spec.ID)
+	}
+}
+
+// sortedJobs orders by age, oldest first; ids settle equal times.
+func sortedJobs(m map[launcher.JobID]Job) []Job {
+	return slices.SortedFunc(maps.Values(m), func(a, b Job) int {
+		if c := a.Planned.Compare(b.Planned); c != 0 {
+			return c
+		}
+		return compareStrings(a.Spec.ID, b.Spec.ID)
+	})
+}
+
+// Snapshot renders the whole state.
+func (r *Record) Snapshot() ([]byte, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return json.Marshal(r.s)
+}
+
+// Restore replaces the whole state by a snapshot's.
+func (r *Record) Restore(data []byte) error {
+	fresh := NewRecord()
+	if err := json.Unmarshal(data, &fresh.s); err != nil {
+		return fmt.Errorf("restore snapshot: %w", err)
+	}
+	if fresh.s.Nodes == nil || fresh.s.Tokens == nil || fresh.s.Jobs == nil {
+		return errors.New("restore snapshot: it lacks nodes, tokens or jobs") // a null would end the next Apply in a panic
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.s = fresh.s
+	close(r.changed)
+	r.changed = make(chan struct{})
+	return nil
+}
