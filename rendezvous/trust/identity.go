@@ -1,0 +1,62 @@
+package trust
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// Identity is what this machine shows to others: a certificate, its key, and the CA they share. It is never changed.
+type Identity struct {
+	Peer // as the certificate says
+	Cert *x509.Certificate
+	CA   *x509.Certificate
+	key  Key
+}
+
+// NewIdentity puts together the key and what a join or a renewal brought (DER both), checking that they belong together.
+// An expired certificate is accepted: it is needed to ask for the next one.
+func NewIdentity(key Key, cert, ca []byte) (*Identity, error) {
+	parsedCert, err := x509.ParseCertificate(cert)
+	if err != nil {
+		return nil, fmt.Errorf("make identity: read certificate: %w", err)
+	}
+	parsedCA, err := x509.ParseCertificate(ca)
+	if err != nil {
+		return nil, fmt.Errorf("make identity: read CA certificate: %w", err)
+	}
+	if key.value() == nil || !key.value().PublicKey.Equal(parsedCert.PublicKey) {
+		return nil, errors.New("make identity: the certificate is for another key")
+	}
+	return newIdentity(key, parsedCert, parsedCA)
+}
+
+func newIdentity(key Key, cert, ca *x509.Certificate) (*Identity, error) {
+	peer, err := verifyLeaf(cert, ca, x509.ExtKeyUsageAny, cert.NotAfter)
+	if err != nil {
+		return nil, fmt.Errorf("make identity: %w", err)
+	}
+	return &Identity{Peer: peer, Cert: cert, CA: ca, key: key}, nil
+}
+
+// CSR asks for the next certificate of the same key, see [RenewalPeer].
+func (id *Identity) CSR() ([]byte, error) { return NewCSR(id.key, id.NodeID) }
+
+// RenewAt is when to ask for the next certificate: after two thirds of this one's life.
+func (id *Identity) RenewAt() time.Time {
+	return id.Cert.NotBefore.Add(id.Cert.NotAfter.Sub(id.Cert.NotBefore) * 2 / 3)
+}
+
+// certificate includes the CA's, for a newcomer knows only its pin.
+func (id *Identity) certificate() *tls.Certificate {
+	return &tls.Certificate{Certificate: [][]byte{id.Cert.Raw, id.CA.Raw}, PrivateKey: id.key.value(), Leaf: id.Cert}
+}
+
+// LogValue names the identity, instead of the certificates in full.
+func (id *Identity) LogValue() slog.Value {
+	return slog.GroupValue(slog.String("node", id.NodeID), slog.String("host", id.Host), slog.String("role", string(id.Role)),
+		slog.String("cluster", id.Cluster), slog.Time("until", id.Cert.NotAfter))
+}

@@ -1,0 +1,216 @@
+package trust
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+)
+
+// The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
+const (
+	identityFile = "node.pem"    // key, certificate, CA certificate; written last: its presence is enrolment
+	caFile       = "ca.pem"      // CA key and certificate; on voters and standbys only
+	gossipFile   = "gossip.json" // list of base64 keys, the one that encrypts first
+)
+
+const (
+	gossipKeyBytes = 32      // AES-256
+	maxFile        = 1 << 20 // bytes; ours have under 4 KiB
+)
+
+// NewGossipKey makes a key for memberlist.
+func NewGossipKey() Secret { return randomSecret(gossipKeyBytes) }
+
+// SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
+func SaveIdentity(dir string, id *Identity) error {
+	text, err := marshalBundle(id.key, id.Cert, id.CA)
+	if err != nil {
+		return fmt.Errorf("save identity: %w", err)
+	}
+	if err := writeFile(dir, identityFile, text); err != nil {
+		return fmt.Errorf("save identity: %w", err)
+	}
+	return nil
+}
+
+// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
+func LoadIdentity(dir string) (*Identity, error) {
+	path := filepath.Join(dir, identityFile)
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load identity: %w", err)
+	}
+	key, certs, err := parseBundle(text, 2)
+	if err != nil {
+		return nil, fmt.Errorf("load identity %s: %w", path, err)
+	}
+	id, err := newIdentity(key, certs[0], certs[1])
+	if err != nil {
+		return nil, fmt.Errorf("load identity %s: %w", path, err)
+	}
+	return id, nil
+}
+
+// Enrolled says whether this machine belongs to a cluster. What a crash leaves behind before SaveIdentity is no enrolment
+// and may be written over: false, nil. An identity that is there but cannot be used is an error, never a quiet false:
+// enrolling again would make a second node of this one.
+func Enrolled(dir string) (bool, error) {
+	id, err := LoadIdentity(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	if err == nil && id.Role == RoleNode { // a client does not gossip
+		_, err = LoadGossipKeys(dir)
+	}
+	if err != nil {
+		return false, fmt.Errorf("check enrolment: %w (mend it, or remove %s to join anew)", err, dir)
+	}
+	return true, nil
+}
+
+// SaveCA writes the CA with its key.
+func SaveCA(dir string, ca *CA) error {
+	text, err := ca.MarshalPEM()
+	if err != nil {
+		return fmt.Errorf("save CA: %w", err)
+	}
+	if err := writeFile(dir, caFile, text); err != nil {
+		return fmt.Errorf("save CA: %w", err)
+	}
+	return nil
+}
+
+// LoadCA wraps fs.ErrNotExist on a node that does not hold the CA.
+func LoadCA(dir string) (*CA, error) {
+	path := filepath.Join(dir, caFile)
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load CA: %w", err)
+	}
+	ca, err := ParseCA(text)
+	if err != nil {
+		return nil, fmt.Errorf("load CA %s: %w", path, err)
+	}
+	return ca, nil
+}
+
+// SaveGossipKeys writes the keyring, the key that encrypts first; the others only decrypt, while keys are rotated.
+func SaveGossipKeys(dir string, keys []Secret) error {
+	if err := checkKeyring(keys); err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	ring := make([][]byte, len(keys))
+	for i, k := range keys {
+		ring[i] = k.Reveal()
+	}
+	text, err := json.Marshal(ring) // []byte is base64 in JSON
+	if err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	if err := writeFile(dir, gossipFile, append(text, '\n')); err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	return nil
+}
+
+// LoadGossipKeys returns at least one key, the one that encrypts first.
+func LoadGossipKeys(dir string) ([]Secret, error) {
+	path := filepath.Join(dir, gossipFile)
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load gossip keys: %w", err)
+	}
+	var ring [][]byte
+	if json.Unmarshal(text, &ring) != nil { // its error could quote a key
+		return nil, fmt.Errorf("load gossip keys %s: it is not a JSON list of base64 strings", path)
+	}
+	keys := make([]Secret, len(ring))
+	for i, k := range ring {
+		keys[i] = NewSecret(k)
+	}
+	if err := checkKeyring(keys); err != nil {
+		return nil, fmt.Errorf("load gossip keys %s: %w", path, err)
+	}
+	return keys, nil
+}
+
+func checkKeyring(keys []Secret) error {
+	if len(keys) == 0 {
+		return errors.New("the list is empty")
+	}
+	for i, k := range keys {
+		if n := len(k.Reveal()); n != gossipKeyBytes {
+			return fmt.Errorf("key %d has %d bytes, want %d", i, n, gossipKeyBytes)
+		}
+	}
+	return nil
+}
+
+// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole.
+func writeFile(dir, name string, content []byte) (err error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
+		return err
+	}
+	path := filepath.Join(dir, name)
+	temp := path + ".tmp"
+	// A fixed name does not pile up after crashes; removing first makes O_EXCL give us a file of our mode, not a link.
+	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	err = errors.Join(err, f.Sync(), f.Close())
+	if err == nil {
+		err = os.Rename(temp, path)
+	}
+	if err != nil {
+		return errors.Join(err, os.Remove(temp))
+	}
+	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))) // the parent, as dir may be new
+}
+
+// syncDir makes new names in a folder survive a power cut.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// readFile refuses a file that others than its owner can touch: a key they may have read is no key.
+func readFile(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	info, err := f.Stat() // of the open file, so that it cannot be exchanged in between
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: not a regular file", path)
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("%s: mode %04o lets others than its owner at a key: run `chmod 600 %s`, and replace the key if they may have read it", path, mode, path)
+	}
+	content, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return nil, err
+	}
+	if len(content) > maxFile {
+		return nil, fmt.Errorf("%s: larger than %d bytes", path, maxFile)
+	}
+	return content, nil
+}
