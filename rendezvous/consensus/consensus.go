@@ -1,0 +1,207 @@
+// Package consensus keeps one replicated log under a state machine that it
+// does not know: which node leads, in which term, and which entries are
+// committed in which order.
+//
+// It decides who votes (see Desired), when this node is fit to lead (its disk
+// answers, a quorum hears it, every earlier entry is applied), and when it must
+// stop taking part (a store that fails or hangs, an entry nobody here
+// understands, a file that is not what was written).
+//
+// It must not know what an entry means, must not start or end anything on a
+// node, must not take gossip's word for a death, and must never skip an entry.
+package consensus
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// The answers of Apply, Verify and ApplyChange, to be told apart with
+// errors.Is. All but ErrUnknownOutcome mean that nothing was recorded.
+var (
+	// ErrNotLeader: ask the leader instead; errors.As with *NotLeaderError
+	// gives its id.
+	ErrNotLeader = errors.New("this node does not lead")
+	// ErrNoLeader: nobody leads as far as this node knows, or leadership is
+	// just moving. Asking again later is right.
+	ErrNoLeader = errors.New("no leader is known")
+	// ErrUnknownOutcome: the entry may or may not be committed, now or later.
+	// Only an entry that is safe to apply twice may be sent again.
+	ErrUnknownOutcome = errors.New("the outcome is not known")
+	// ErrBusy: the log took no new entry within the time allowed.
+	ErrBusy = errors.New("the log is busy")
+	// ErrTooLarge: the entry is over MaxEntry.
+	ErrTooLarge = errors.New("the entry is too large")
+	// ErrStopped: the node has stopped taking part, by Close or by a fault.
+	ErrStopped = errors.New("consensus is stopped")
+	// ErrStaleChange: the membership has changed since the change was computed.
+	ErrStaleChange = errors.New("the membership changed meanwhile")
+	// ErrReopen wraps the OnFatal errors that opening the same folder again
+	// heals by itself.
+	ErrReopen = errors.New("consensus must be opened again")
+)
+
+// MaxEntry is the largest entry in bytes. Entries travel in front of
+// heartbeats on one connection, so a larger one could cost the leadership.
+const MaxEntry = 256 << 10
+
+// NotLeaderError says who leads instead; Leader is "" if nobody is known to.
+type NotLeaderError struct{ Leader string }
+
+func (e *NotLeaderError) Error() string {
+	if e.Leader == "" {
+		return ErrNotLeader.Error() + " and " + ErrNoLeader.Error()
+	}
+	return ErrNotLeader.Error() + "; " + e.Leader + " does"
+}
+
+// Is makes the error match ErrNotLeader, and ErrNoLeader if nobody leads.
+func (e *NotLeaderError) Is(target error) bool {
+	return target == ErrNotLeader || (target == ErrNoLeader && e.Leader == "")
+}
+
+// Config of one node. Zero durations and counts take the default named.
+type Config struct {
+	// ID is the node's UUID. It is raft's server id and its address at once,
+	// so that a new IP address changes nothing in raft. Required.
+	ID string
+	// Dir is the folder of the log, the vote and the snapshots; it is made
+	// 0700 when missing and belongs to one ID for ever. Required.
+	Dir string
+	// Machine is what committed entries are applied to. Required.
+	Machine Machine
+
+	// Dialer opens an authenticated raft connection to a node. Required
+	// unless Transport is set.
+	Dialer func(ctx context.Context, nodeID string) (net.Conn, error)
+	// Accept yields raft connections that are already authenticated.
+	// Required unless Transport is set.
+	Accept <-chan net.Conn
+	// Transport replaces Dialer and Accept in tests inside one process
+	// (raft.NewInmemTransport); it must offer pre-votes.
+	Transport raft.Transport
+
+	// Bootstrap makes a new cluster with this node as its only voter. Only
+	// `init` may set it: it is refused when the folder has any state, since a
+	// second bootstrap would be a second cluster under the same ids.
+	Bootstrap bool
+
+	// Heartbeat is how long a follower waits without word of the leader;
+	// default 700 ms. raft looks at it only when a timer of 1-2 heartbeats
+	// fires, and a new leader needs a second voter that has noticed too, so
+	// the worst case is 3 heartbeats: 1 s would break the promise of a new
+	// leader within 3 s.
+	Heartbeat time.Duration
+	// Election is how long a candidate waits for votes; default Heartbeat,
+	// and never less.
+	Election time.Duration
+	// Lease is how long a leader goes on without hearing a quorum; default
+	// Heartbeat, and never more than it. Safety does not rest on it (see
+	// Verify), and each lost lease is an election.
+	Lease time.Duration
+	// Commit is the longest a follower waits to learn of a commit when no
+	// other entry follows; default 50 ms.
+	Commit time.Duration
+	// RPCTimeout bounds one exchange with a peer; default 3 s. Longer lets a
+	// silent connection hold back its follower.
+	RPCTimeout time.Duration
+
+	// SnapshotThreshold is the number of entries after which a snapshot is
+	// taken; default 512. SnapshotInterval is how often that is looked at;
+	// default 30 s (raft spreads it over 1-2 intervals).
+	SnapshotThreshold uint64
+	SnapshotInterval  time.Duration
+	// TrailingLogs is the number of entries kept behind a snapshot, so that a
+	// short absence needs no snapshot; default 1024.
+	TrailingLogs uint64
+
+	// StoreDeadline is how long one write to the log or the vote may take
+	// before the disk counts as hung and the node stops taking part; default
+	// 5 s. Snapshot writes get six times that.
+	StoreDeadline time.Duration
+	// ApplyTimeout is how long Apply waits for room in the log; default 10 s.
+	ApplyTimeout time.Duration
+	// HandOver is how long Close tries to pass the leadership on; default 2 s,
+	// below 0 not at all.
+	HandOver time.Duration
+
+	// OnFatal is called once, from a goroutine of its own, when this node has
+	// stopped taking part because of err. The caller closes, mends and opens
+	// again. It must not call Close itself, which waits for it.
+	OnFatal func(err error)
+	// Logger gets raft's own words too; nil discards.
+	Logger *slog.Logger
+
+	// wrapStore lets a test put a slow or failing disk under the node.
+	wrapStore func(diskStore) diskStore
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+// withDefaults fills the gaps and refuses what cannot work.
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Heartbeat, 700*time.Millisecond)
+	setDefault(&c.Election, c.Heartbeat)
+	setDefault(&c.Lease, c.Heartbeat)
+	setDefault(&c.Commit, 50*time.Millisecond)
+	setDefault(&c.RPCTimeout, 3*time.Second)
+	setDefault(&c.SnapshotThreshold, 512)
+	setDefault(&c.SnapshotInterval, 30*time.Second)
+	setDefault(&c.TrailingLogs, 1024)
+	setDefault(&c.StoreDeadline, 5*time.Second)
+	setDefault(&c.ApplyTimeout, 10*time.Second)
+	setDefault(&c.HandOver, 2*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.OnFatal == nil {
+		c.OnFatal = func(error) {}
+	}
+	switch {
+	case c.ID == "":
+		return c, errors.New("open consensus: ID is empty")
+	case c.Dir == "":
+		return c, errors.New("open consensus: Dir is empty")
+	case c.Machine == nil:
+		return c, errors.New("open consensus: Machine is nil")
+	case c.Transport == nil && (c.Dialer == nil || c.Accept == nil):
+		return c, errors.New("open consensus: neither Transport nor Dialer and Accept are set")
+	}
+	if c.Transport != nil {
+		if _, ok := c.Transport.(raft.WithPreVote); !ok {
+			return c, fmt.Errorf("open consensus: transport %T cannot ask for pre-votes", c.Transport)
+		}
+	}
+	return c, nil
+}
+
+// raftConfig is the same in raft's words.
+func (c Config) raftConfig(notify chan<- bool) *raft.Config {
+	rc := raft.DefaultConfig()
+	rc.LocalID = raft.ServerID(c.ID)
+	rc.HeartbeatTimeout = c.Heartbeat
+	rc.ElectionTimeout = c.Election
+	rc.LeaderLeaseTimeout = c.Lease
+	rc.CommitTimeout = c.Commit
+	rc.SnapshotThreshold = c.SnapshotThreshold
+	rc.SnapshotInterval = c.SnapshotInterval
+	rc.TrailingLogs = c.TrailingLogs
+	rc.NotifyCh = notify
+	rc.NoLegacyTelemetry = true
+	// A node that has been removed stays a quiet follower: whether it leaves
+	// for good is for the caller to decide.
+	rc.ShutdownOnRemove = false
+	rc.Logger = newHCLogger(c.Logger)
+	return rc
+}

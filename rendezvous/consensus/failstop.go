@@ -1,0 +1,196 @@
+package consensus
+
+import (
+	"errors"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/hashicorp/raft"
+)
+
+// HungError: the disk did not answer a write in time.
+type HungError struct {
+	What  string
+	Limit time.Duration
+}
+
+func (e *HungError) Error() string {
+	return fmt.Sprintf("%s: the disk has not answered for %v", e.What, e.Limit)
+}
+
+// failStop puts a deadline on every write and stops the node for good at the
+// first that fails. raft by itself only steps down after a failed write and is
+// elected again, goes on sending heartbeats while a write hangs, so that nobody
+// else is elected (raft #503, #612), and panics when it cannot write its term.
+type failStop struct {
+	disk  diskStore
+	limit time.Duration
+	fatal func(error)
+	// live is set once raft runs in goroutines of its own; see stop.
+	live atomic.Bool
+	// commitIndex is raft's, once it runs.
+	commitIndex atomic.Pointer[func() uint64]
+
+	mu     sync.Mutex
+	failed error
+	ops    sync.WaitGroup
+	// recent holds the last entries: replication reads them again at once.
+	recent [cacheSize]*raft.Log
+}
+
+const cacheSize = 128
+
+var (
+	_ raft.LogStore          = (*failStop)(nil)
+	_ raft.MonotonicLogStore = (*failStop)(nil)
+	_ raft.StableStore       = (*failStop)(nil)
+)
+
+// fail records the first failure and tells the node, once.
+func (f *failStop) fail(err error) error {
+	f.mu.Lock()
+	first := f.failed == nil
+	if first {
+		f.failed = err
+	}
+	err = f.failed
+	f.mu.Unlock()
+	if first {
+		f.fatal(err)
+	}
+	return err
+}
+
+func (f *failStop) failure() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.failed
+}
+
+// do runs one disk operation, but waits no longer than limit. The goroutine of
+// a hung one cannot be ended; it goes when the disk answers, see drain.
+func (f *failStop) do(what string, limit time.Duration, op func() error) error {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	done := make(chan error, 1)
+	f.ops.Go(func() { done <- op() })
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case err := <-done:
+		return err
+	case <-timer.C:
+		return f.fail(&HungError{what, limit})
+	}
+}
+
+// write is do for what the node cannot live without.
+func (f *failStop) write(what string, op func() error) error {
+	err := f.do(what, f.limit, op)
+	if err == nil {
+		return nil
+	}
+	hint := ""
+	if errors.Is(err, syscall.ENOSPC) {
+		hint = "; free some space there, then the node takes part again"
+	}
+	if f.failure() == nil {
+		err = f.fail(fmt.Errorf("%s: %w%s", what, err, hint))
+	}
+	return err
+}
+
+// stop ends the calling goroutine of raft where raft would panic on err. Its
+// deferred calls run, so that replication ends and futures are answered.
+func (f *failStop) stop(err error) error {
+	if f.live.Load() {
+		runtime.Goexit()
+	}
+	return err
+}
+
+// drain waits until no operation is under way, for at most d.
+func (f *failStop) drain(d time.Duration) bool {
+	done := make(chan struct{})
+	go func() { // ends with the last operation
+		f.ops.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-time.After(d):
+		return false
+	}
+}
+
+func (f *failStop) IsMonotonic() bool              { return true }
+func (f *failStop) FirstIndex() (uint64, error)    { return f.disk.FirstIndex() }
+func (f *failStop) LastIndex() (uint64, error)     { return f.disk.LastIndex() }
+func (f *failStop) Get(key []byte) ([]byte, error) { return f.disk.Get(key) }
+func (f *failStop) GetUint64(key []byte) (uint64, error) {
+	return f.disk.GetUint64(key)
+}
+
+func (f *failStop) GetLog(index uint64, l *raft.Log) error {
+	f.mu.Lock()
+	c := f.recent[index%cacheSize]
+	f.mu.Unlock()
+	if c != nil && c.Index == index {
+		*l = *c
+		return nil
+	}
+	err := f.disk.GetLog(index, l)
+	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
+		return f.stop(f.fail(err))
+	}
+	return err
+}
+
+func (f *failStop) StoreLog(l *raft.Log) error { return f.StoreLogs([]*raft.Log{l}) }
+
+func (f *failStop) StoreLogs(logs []*raft.Log) error {
+	if ci := f.commitIndex.Load(); ci != nil {
+		f.disk.commit((*ci)())
+	}
+	err := f.write("write raft log", func() error { return f.disk.StoreLogs(logs) })
+	if err != nil {
+		return err
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, l := range logs {
+		f.recent[l.Index%cacheSize] = l
+	}
+	return nil
+}
+
+func (f *failStop) DeleteRange(lo, hi uint64) error {
+	// Before, not after: a reader must not find what is being deleted.
+	f.mu.Lock()
+	for i, c := range f.recent {
+		if c != nil && c.Index >= lo && c.Index <= hi {
+			f.recent[i] = nil
+		}
+	}
+	f.mu.Unlock()
+	return f.write("shorten raft log", func() error { return f.disk.DeleteRange(lo, hi) })
+}
+
+func (f *failStop) Set(key, val []byte) error {
+	return f.write("write raft vote", func() error { return f.disk.Set(key, val) })
+}
+
+// SetUint64 writes the term or the term of a vote. raft panics when it cannot
+// write the term, on whatever goroutine that happens.
+func (f *failStop) SetUint64(key []byte, val uint64) error {
+	if err := f.write("write raft term", func() error { return f.disk.SetUint64(key, val) }); err != nil {
+		return f.stop(err)
+	}
+	return nil
+}

@@ -1,0 +1,106 @@
+package consensus
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/go-hclog"
+)
+
+// quietFor is how long the same words of raft are not repeated: a dead peer
+// makes it say the same thing several times a second.
+const quietFor = 30 * time.Second
+
+// slogSink passes raft's log on to slog.
+type slogSink struct {
+	log *slog.Logger
+
+	mu   sync.Mutex
+	said map[string]saidAt
+}
+
+type saidAt struct {
+	at    time.Time
+	muted int
+}
+
+func newHCLogger(log *slog.Logger) hclog.Logger {
+	// raft asks for a logger with a level; the sink below gets every line
+	// whatever that level is, and slog's handler decides.
+	l := hclog.NewInterceptLogger(&hclog.LoggerOptions{Level: hclog.Error, Output: io.Discard})
+	l.RegisterSink(&slogSink{log: log, said: map[string]saidAt{}})
+	return l
+}
+
+func slogLevel(l hclog.Level) slog.Level {
+	switch l {
+	case hclog.Trace, hclog.Debug:
+		return slog.LevelDebug
+	case hclog.Info:
+		return slog.LevelInfo
+	}
+	// raft's errors are mostly "a peer did not answer". What is an error for
+	// this node reaches OnFatal and is logged there.
+	return slog.LevelWarn
+}
+
+// Accept implements hclog.SinkAdapter.
+func (s *slogSink) Accept(_ string, level hclog.Level, msg string, args ...any) {
+	lv := slogLevel(level)
+	if !s.log.Enabled(context.Background(), lv) {
+		return
+	}
+	attrs := make([]slog.Attr, 0, len(args)/2+2)
+	attrs = append(attrs, slog.String("what", msg))
+	for i := 0; i+1 < len(args); i += 2 {
+		attrs = append(attrs, slog.String(strings.ReplaceAll(fmt.Sprint(args[i]), "-", "_"), logValue(args[i+1])))
+	}
+	if lv == slog.LevelWarn {
+		muted, quiet := s.mute(msg, args)
+		if quiet {
+			return
+		}
+		if muted > 0 {
+			attrs = append(attrs, slog.Int("repeated", muted))
+		}
+	}
+	s.log.LogAttrs(context.Background(), lv, "raft", attrs...)
+}
+
+// mute reports whether the same line was said a moment ago, and if not how
+// often it was withheld since.
+func (s *slogSink) mute(msg string, args []any) (muted int, quiet bool) {
+	key := msg
+	for i := 0; i+1 < len(args); i += 2 {
+		if k := fmt.Sprint(args[i]); k == "peer" || k == "target" || k == "server-id" {
+			key += "|" + logValue(args[i+1])
+		}
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	last, ok := s.said[key]
+	if ok && time.Since(last.at) < quietFor {
+		last.muted++
+		s.said[key] = last
+		return 0, true
+	}
+	if len(s.said) > 256 {
+		clear(s.said)
+	}
+	s.said[key] = saidAt{at: time.Now()}
+	return last.muted, false
+}
+
+// logValue renders a value at once: slog's handlers would look inside live
+// structures of raft from another goroutine.
+func logValue(v any) string {
+	if f, ok := v.(hclog.Format); ok && len(f) > 0 {
+		return fmt.Sprintf(fmt.Sprint(f[0]), f[1:]...)
+	}
+	return fmt.Sprint(v)
+}

@@ -1,0 +1,369 @@
+// Package gossip tells who is there: which nodes of the cluster answer on the
+// management network, under which address, and what they tell of themselves.
+//
+// It decides when a node counts as there or dead, and how nodes that lost each
+// other find together again. What it says is a hint: messages can be replayed
+// and deaths can be false. It must not start, end or move anything, must not
+// take a vote from anybody, must not carry secrets or facts that matter, and
+// must not take a name for an address.
+package gossip
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log"
+	"log/slog"
+	"maps"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/hashicorp/memberlist"
+	"golang.org/x/sync/errgroup"
+)
+
+// DefaultPort is the gossip port, TCP and UDP.
+const DefaultPort = 7941
+
+// Config of one node. Zero durations take the default named.
+type Config struct {
+	// Meta is what the node tells of itself; ID and Host are required.
+	Meta Meta
+	// Bind is the address on the management network to listen on and to tell
+	// others: never unspecified, since memberlist would then choose one, and
+	// without a zone. Required unless Transport is set.
+	Bind netip.Addr
+	// Port is the same on every node; default 7941.
+	Port uint16
+	// Keyring holds the cluster's gossip keys of 32 bytes, the one to send
+	// with first. Required.
+	Keyring [][]byte
+	// Label is the cluster's id: traffic of another cluster is dropped before
+	// it is decrypted. Required, at most 255 bytes.
+	Label string
+	// Allowed limits the addresses of nodes; empty allows all.
+	Allowed []netip.Prefix
+	// Peers returns the gossip addresses of all nodes known, from the disk:
+	// a node that was away for long knows nobody else.
+	Peers func() []netip.AddrPort
+	// OnChange is called for each change, one call at a time, from Run. A slow
+	// one delays the next and loses only what has been overtaken.
+	OnChange func(Event)
+	// Logger gets memberlist's words too; nil discards.
+	Logger *slog.Logger
+	// Transport replaces the sockets in tests (memberlist.MockNetwork).
+	Transport memberlist.Transport
+
+	// ProbeInterval and ProbeTimeout set how fast a death is noticed; default
+	// 500 ms and 200 ms, which is 3-5 s. memberlist's own 1 s and 500 ms need
+	// 5-8 s.
+	ProbeInterval, ProbeTimeout time.Duration
+	// ReclaimAfter is how long a dead node's id stays bound to its old
+	// address; default 5 s. Shorter would let one late message move a node.
+	ReclaimAfter time.Duration
+	// ForgetAfter is how long memberlist itself still talks to the dead, who
+	// may refute; default 30 s. Then only the rejoin loop knows them.
+	ForgetAfter time.Duration
+	// SyncInterval is how often the whole table is compared with one random
+	// peer; default 15 s: 30 s, memberlist's own, is long after a lost packet.
+	SyncInterval time.Duration
+	// RejoinInterval is how often known nodes that are not there are tried;
+	// default 15 s, +-25 %. memberlist never tries again by itself.
+	RejoinInterval time.Duration
+}
+
+// Kind of a change.
+type Kind int
+
+// The changes. Left is a node that said good-bye for good.
+const (
+	Joined Kind = iota
+	Left
+	Dead
+	Updated
+	// HostConflict: Peer has the host name of Other, which was there first.
+	HostConflict
+	// IDConflict: a node at Peer's address claims the id of Other, which is
+	// alive elsewhere. It is refused. A node that has just moved is told apart
+	// by the next Updated.
+	IDConflict
+)
+
+func (k Kind) String() string {
+	return [...]string{"joined", "left", "dead", "updated", "host conflict", "id conflict"}[k]
+}
+
+// Peer is another node.
+type Peer struct {
+	ID      string
+	Host    string
+	Addr    netip.Addr // management address, also for RPC
+	Port    uint16     // gossip port
+	RPCPort uint16
+	Meta    Meta
+	Alive   bool
+	Since   time.Time // of the last change of Alive, by this node's clock
+}
+
+// Gossip is where the node listens for gossip.
+func (p Peer) Gossip() netip.AddrPort { return netip.AddrPortFrom(p.Addr, p.Port) }
+
+// RPC is where the node listens for RPC.
+func (p Peer) RPC() netip.AddrPort { return netip.AddrPortFrom(p.Addr, p.RPCPort) }
+
+// Event is one change. Other is set for conflicts only.
+type Event struct {
+	Kind  Kind
+	Peer  Peer
+	Other *Peer
+}
+
+func setDefault[T comparable](v *T, def T) {
+	var zero T
+	if *v == zero {
+		*v = def
+	}
+}
+
+func (c Config) withDefaults() (Config, error) {
+	setDefault(&c.Port, DefaultPort)
+	setDefault(&c.ProbeInterval, 500*time.Millisecond)
+	setDefault(&c.ProbeTimeout, 200*time.Millisecond)
+	setDefault(&c.ReclaimAfter, 5*time.Second)
+	setDefault(&c.ForgetAfter, 30*time.Second)
+	setDefault(&c.SyncInterval, 15*time.Second)
+	setDefault(&c.RejoinInterval, 15*time.Second)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.OnChange == nil {
+		c.OnChange = func(Event) {}
+	}
+	if c.Peers == nil {
+		c.Peers = func() []netip.AddrPort { return nil }
+	}
+	c.Bind = c.Bind.Unmap()
+	switch {
+	case c.Transport == nil && (!c.Bind.IsValid() || c.Bind.IsUnspecified() || c.Bind.IsMulticast() || c.Bind.Zone() != ""):
+		return c, fmt.Errorf("open gossip: address %s is not one address of the management network", c.Bind)
+	case c.Label == "" || len(c.Label) > memberlist.LabelMaxSize:
+		return c, fmt.Errorf("open gossip: label of %d bytes; the cluster's id is needed", len(c.Label))
+	}
+	if err := checkKeys(c.Keyring); err != nil {
+		return c, fmt.Errorf("open gossip: %w", err)
+	}
+	return c, nil
+}
+
+func checkKeys(keys [][]byte) error {
+	if len(keys) == 0 {
+		return errors.New("the keyring is empty; there is no gossip without a key")
+	}
+	for i, k := range keys {
+		if len(k) != 32 {
+			return fmt.Errorf("gossip key %d has %d bytes instead of 32", i+1, len(k))
+		}
+	}
+	return nil
+}
+
+// Gossip is one node's ear.
+type Gossip struct {
+	cfg    Config
+	log    *slog.Logger
+	list   *memberlist.Memberlist
+	ring   *memberlist.Keyring
+	table  *table
+	rejoin chan struct{} // Rejoin asks
+	closed chan struct{}
+	once   sync.Once
+
+	update sync.Mutex // one Update at a time
+}
+
+// Open listens and answers; Run joins others. It refuses a metadata that is
+// too large (ErrMetaTooLarge).
+func Open(cfg Config) (*Gossip, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	meta, err := cfg.Meta.Encode()
+	if err != nil {
+		return nil, fmt.Errorf("open gossip: %w", err)
+	}
+	ring, err := memberlist.NewKeyring(cfg.Keyring, cfg.Keyring[0])
+	if err != nil {
+		return nil, fmt.Errorf("open gossip: %w", err)
+	}
+	g := &Gossip{
+		cfg: cfg, log: cfg.Logger, ring: ring, table: newTable(cfg.Meta, meta),
+		rejoin: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
+	if g.list, err = memberlist.Create(g.memberlistConfig()); err != nil {
+		return nil, fmt.Errorf("open gossip on %s port %d: %w", cfg.Bind, cfg.Port, err)
+	}
+	g.table.setSelf(toPeer(g.list.LocalNode()))
+	return g, nil
+}
+
+func (g *Gossip) memberlistConfig() *memberlist.Config {
+	c := memberlist.DefaultLANConfig()
+	c.Name = g.cfg.Meta.ID
+	c.Label = g.cfg.Label
+	c.Keyring = g.ring
+	c.ProbeInterval, c.ProbeTimeout = g.cfg.ProbeInterval, g.cfg.ProbeTimeout
+	c.DeadNodeReclaimTime = g.cfg.ReclaimAfter
+	c.GossipToTheDeadTime = g.cfg.ForgetAfter
+	c.PushPullInterval = g.cfg.SyncInterval
+	// One exchange of tables; 10 s would hold back a rejoin that meets a node
+	// without power.
+	c.TCPTimeout = 5 * time.Second
+	// Packets fit anyway, and what is not unpacked cannot explode.
+	c.EnableCompression = false
+	c.RequireNodeNames = false
+	c.Logger = log.New(&slogWriter{log: g.log, said: map[string]saidAt{}}, "", 0)
+	c.LogOutput = nil
+	c.Delegate, c.Events, c.Alive, c.Conflict, c.Merge = g.table, g.table, g.table, g.table, g.table
+	for _, p := range g.cfg.Allowed {
+		p = p.Masked()
+		c.CIDRsAllowed = append(c.CIDRsAllowed, net.IPNet{
+			IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+		})
+	}
+	c.BindPort, c.AdvertisePort = int(g.cfg.Port), int(g.cfg.Port)
+	if g.cfg.Transport != nil {
+		c.Transport, c.BindAddr = g.cfg.Transport, ""
+		return c
+	}
+	c.BindAddr, c.AdvertiseAddr = g.cfg.Bind.String(), g.cfg.Bind.String()
+	return c
+}
+
+// Peers returns all other nodes ever heard of since Open that have not left,
+// ordered by id.
+func (g *Gossip) Peers() []Peer { return g.table.peers() }
+
+// Addr is where this node listens.
+func (g *Gossip) Addr() netip.AddrPort { return g.table.selfPeer().Gossip() }
+
+// Rejoin tries the known nodes that are not there at once, as after a change
+// of the network.
+func (g *Gossip) Rejoin() {
+	select {
+	case g.rejoin <- struct{}{}:
+	default: // it is asked for already
+	}
+}
+
+// Update tells others something new of this node. It does not wait for them.
+func (g *Gossip) Update(m Meta) error {
+	g.update.Lock()
+	defer g.update.Unlock()
+	if m.ID != g.cfg.Meta.ID {
+		return fmt.Errorf("update gossip metadata: node id %q instead of %q", m.ID, g.cfg.Meta.ID)
+	}
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	g.table.setMeta(m, b)
+	// A time-out only says that it is still on its way.
+	if err := g.list.UpdateNode(time.Millisecond); err != nil {
+		g.log.Debug("gossip metadata on its way", "detail", err)
+	}
+	return nil
+}
+
+// SetKeyring replaces the keys, the one to send with first. A rotation adds a
+// key everywhere, then puts it first everywhere, then drops the old one.
+func (g *Gossip) SetKeyring(keys [][]byte) error {
+	if err := checkKeys(keys); err != nil {
+		return fmt.Errorf("set gossip keys: %w", err)
+	}
+	g.update.Lock()
+	defer g.update.Unlock()
+	for _, k := range keys {
+		if err := g.ring.AddKey(k); err != nil {
+			return fmt.Errorf("set gossip keys: %w", err)
+		}
+	}
+	if err := g.ring.UseKey(keys[0]); err != nil {
+		return fmt.Errorf("set gossip keys: %w", err)
+	}
+	for _, old := range slices.Clone(g.ring.GetKeys()) {
+		if !slices.ContainsFunc(keys, func(k []byte) bool { return bytes.Equal(k, old) }) {
+			if err := g.ring.RemoveKey(old); err != nil {
+				return fmt.Errorf("set gossip keys: %w", err)
+			}
+		}
+	}
+	return nil
+}
+
+// Leave says good-bye for good, waiting at most timeout for somebody to hear
+// it. Only `sparkrun leave` may: a node that is merely restarted must be
+// missed, not forgotten. Close follows.
+func (g *Gossip) Leave(timeout time.Duration) error {
+	if err := g.list.Leave(timeout); err != nil {
+		return fmt.Errorf("leave gossip: %w", err)
+	}
+	return nil
+}
+
+// Close stops listening, without a word to the others. Run returns then.
+func (g *Gossip) Close() error {
+	var err error
+	g.once.Do(func() {
+		close(g.closed)
+		g.table.close()
+		err = g.list.Shutdown()
+	})
+	return err
+}
+
+// Run joins the known nodes, tries again those that are not there, and calls
+// OnChange, until ctx ends or Close is called.
+func (g *Gossip) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var group errgroup.Group
+	group.Go(func() error { return g.table.deliver(ctx, g.log, g.cfg.OnChange) })
+	group.Go(func() error { return g.keepJoined(ctx) })
+	group.Go(func() error {
+		select {
+		case <-g.closed:
+			cancel(net.ErrClosed)
+		case <-ctx.Done():
+		}
+		return nil
+	})
+	group.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, net.ErrClosed) {
+		return err
+	}
+	return nil
+}
+
+// toPeer copies what memberlist hands out live.
+func toPeer(n *memberlist.Node) Peer {
+	addr, _ := netip.AddrFromSlice(n.Addr)
+	p := Peer{ID: strings.Clone(n.Name), Addr: addr.Unmap(), Port: n.Port}
+	if m, err := decodeMeta(n.Meta); err == nil {
+		p.Meta, p.Host, p.RPCPort = m, m.Host, m.RPCPort
+	}
+	return p
+}
+
+func sortedPeers(m map[string]*Peer) []Peer {
+	out := make([]Peer, 0, len(m))
+	for _, id := range slices.Sorted(maps.Keys(m)) {
+		out = append(out, *m[id])
+	}
+	return out
+}
