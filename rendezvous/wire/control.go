@@ -1,0 +1,181 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// maxBacklog is how many messages may wait for a slow leader before the stream
+// is closed: the ledger of the next one heals it.
+const maxBacklog = 100_000
+
+// NodeSide is a node's end of control streams.
+type NodeSide struct {
+	// Attach lets a leader in or says why not (launcher.ErrStaleFence). It gives
+	// the node's first word; what happens from then on goes through emit, which
+	// never blocks, until ctx ends.
+	Attach func(ctx context.Context, h Hello, c Caller, emit func(Up)) (UpHello, error)
+	// Order takes one order, in the order they came, and must not block.
+	Order func(launcher.Order)
+	// Silence is how long a leader may stay without a word before the stream is
+	// closed; 0 means 10 s. It ends no rank.
+	Silence time.Duration
+	Logger  *slog.Logger
+}
+
+// Serve is one leader's control stream, until either side ends it.
+func (n NodeSide) Serve(ctx context.Context, c Caller, s ControlStream) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	first, err := s.Receive()
+	if err != nil {
+		return err
+	}
+	if first.Hello == nil {
+		return fmt.Errorf("%w: a control stream begins with a hello", launcher.ErrInvalid)
+	}
+	out := newOutbox(cancel)
+	hello, err := n.Attach(ctx, *first.Hello, c, out.put)
+	if err != nil {
+		return err
+	}
+	n.Logger.Info("control stream open", "leader", first.Hello.Host, "fence", first.Hello.Fence)
+	if err := s.Send(Up{Hello: &hello}); err != nil {
+		return err
+	}
+	var writer sync.WaitGroup
+	defer writer.Wait()
+	defer cancel(nil)
+	writer.Go(func() { out.drain(ctx, s, cancel) })
+
+	silence := n.Silence
+	if silence == 0 {
+		silence = 10 * time.Second
+	}
+	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("leader %s: %w for %s", first.Hello.Host, ErrUnreachable, silence)) })
+	defer watchdog.Stop()
+	ended := make(chan error, 1)
+	go func() { // ends with the stream, which the return below ends
+		for {
+			d, err := s.Receive()
+			if err != nil {
+				ended <- err
+				return
+			}
+			watchdog.Reset(silence)
+			if d.Order != nil {
+				n.Order(*d.Order)
+			} else {
+				out.put(Up{})
+			}
+		}
+	}()
+	select {
+	case err = <-ended:
+	case <-ctx.Done():
+		err = context.Cause(ctx)
+	}
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return err
+}
+
+// outbox is what waits to be sent on one stream.
+type outbox struct {
+	mu     sync.Mutex
+	queue  []Up
+	more   chan struct{} // has room for one
+	cancel context.CancelCauseFunc
+}
+
+func newOutbox(cancel context.CancelCauseFunc) *outbox {
+	return &outbox{more: make(chan struct{}, 1), cancel: cancel}
+}
+
+func (o *outbox) put(u Up) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if len(o.queue) >= maxBacklog {
+		o.cancel(fmt.Errorf("%d messages wait for the leader", maxBacklog))
+		return
+	}
+	o.queue = append(o.queue, u)
+	select {
+	case o.more <- struct{}{}:
+	default:
+	}
+}
+
+func (o *outbox) drain(ctx context.Context, s ControlStream, fail context.CancelCauseFunc) {
+	for {
+		select {
+		case <-o.more:
+		case <-ctx.Done():
+			return
+		}
+		o.mu.Lock()
+		q := o.queue
+		o.queue = nil
+		o.mu.Unlock()
+		for _, u := range q {
+			if err := s.Send(u); err != nil {
+				fail(err)
+				return
+			}
+		}
+	}
+}
+
+// pipe is a control stream within one process.
+type pipe struct {
+	down chan Down
+	up   chan Up
+	ctx  context.Context
+	stop context.CancelFunc
+}
+
+// Pipe makes both ends of a control stream for the leader's own node. It ends
+// with ctx, or when the link is closed.
+func Pipe(ctx context.Context) (Link, ControlStream) {
+	ctx, stop := context.WithCancel(ctx)
+	p := &pipe{down: make(chan Down), up: make(chan Up), ctx: ctx, stop: stop}
+	return pipeLink{p}, pipeStream{p}
+}
+
+type pipeLink struct{ p *pipe }
+
+func (l pipeLink) Send(d Down) error    { return pass(l.p.ctx, l.p.down, d) }
+func (l pipeLink) Receive() (Up, error) { return take(l.p.ctx, l.p.up) }
+func (l pipeLink) Close()               { l.p.stop() }
+
+type pipeStream struct{ p *pipe }
+
+func (s pipeStream) Send(u Up) error        { return pass(s.p.ctx, s.p.up, u) }
+func (s pipeStream) Receive() (Down, error) { return take(s.p.ctx, s.p.down) }
+
+func pass[T any](ctx context.Context, c chan T, v T) error {
+	select {
+	case c <- v:
+		return nil
+	case <-ctx.Done():
+		return io.EOF
+	}
+}
+
+func take[T any](ctx context.Context, c chan T) (T, error) {
+	select {
+	case v := <-c:
+		return v, nil
+	case <-ctx.Done():
+		var none T
+		return none, io.EOF
+	}
+}

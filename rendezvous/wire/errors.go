@@ -1,0 +1,107 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net/url"
+
+	"connectrpc.com/connect"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// Errors of the road itself. Across the wire an error keeps its text and its
+// code, and the client gets the sentinel back for errors.Is.
+var (
+	// ErrRetry: the leader changed or went away under the request. Whether it
+	// was done is not known; ask again with the same job id.
+	ErrRetry = errors.New("the leader changed under the request")
+	// ErrNoLeader: no leader is known. The text says why and what helps.
+	ErrNoLeader = errors.New("no leader")
+	// ErrDenied: the caller may not do this.
+	ErrDenied = errors.New("not allowed")
+	// ErrUnreachable: the other side does not answer.
+	ErrUnreachable = errors.New("does not answer")
+)
+
+// codes maps sentinels to what travels. The order matters where an error wraps
+// several: the first match is sent.
+var codes = []struct {
+	code     string
+	sentinel error
+	connect  connect.Code
+}{
+	{"retry", ErrRetry, connect.CodeUnavailable},
+	{"no-leader", ErrNoLeader, connect.CodeUnavailable},
+	{"denied", ErrDenied, connect.CodePermissionDenied},
+	{"token-used", rendezvous.ErrTokenUsed, connect.CodePermissionDenied},
+	{"token-expired", rendezvous.ErrTokenExpired, connect.CodePermissionDenied},
+	{"token-unknown", rendezvous.ErrTokenUnknown, connect.CodePermissionDenied},
+	{"host-taken", rendezvous.ErrHostTaken, connect.CodeAlreadyExists},
+	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
+	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
+	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
+	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
+	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
+	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
+}
+
+const codeHeader = "Sparkrun-Code"
+
+// outbound dresses a handler's error for the wire.
+func outbound(err error) error {
+	if err == nil {
+		return nil
+	}
+	if errors.Is(err, context.Canceled) {
+		return connect.NewError(connect.CodeCanceled, err)
+	}
+	for _, c := range codes {
+		if errors.Is(err, c.sentinel) {
+			ce := connect.NewError(c.connect, errors.New(err.Error()))
+			ce.Meta().Set(codeHeader, c.code)
+			return ce
+		}
+	}
+	return connect.NewError(connect.CodeUnknown, errors.New(err.Error()))
+}
+
+// remoteError is an error that came over the wire, its sentinel restored, or
+// one of the transport, as ErrUnreachable and with its own cause.
+type remoteError struct {
+	text     string
+	sentinel error
+	cause    error
+}
+
+func (e *remoteError) Error() string   { return e.text }
+func (e *remoteError) Unwrap() []error { return []error{e.sentinel, e.cause} }
+
+// inbound restores what outbound sent. Errors of the transport become
+// ErrUnreachable.
+func inbound(err error) error {
+	var ce *connect.Error
+	if err == nil || !errors.As(err, &ce) {
+		return err
+	}
+	code := ce.Meta().Get(codeHeader)
+	for _, c := range codes {
+		if c.code == code {
+			return &remoteError{text: ce.Message(), sentinel: c.sentinel, cause: err}
+		}
+	}
+	switch {
+	case ce.Code() == connect.CodeCanceled:
+		return context.Canceled
+	case ce.Code() == connect.CodeDeadlineExceeded:
+		return context.DeadlineExceeded
+	case ce.Code() == connect.CodeUnavailable, !connect.IsWireError(err):
+		cause := ce.Unwrap()
+		if u, ok := errors.AsType[*url.Error](cause); ok {
+			cause = u.Err // "Post "https://<uuid>/...": " helps nobody
+		}
+		return &remoteError{text: cause.Error(), sentinel: ErrUnreachable, cause: cause}
+	}
+	return &remoteError{text: ce.Message(), sentinel: err, cause: err}
+}

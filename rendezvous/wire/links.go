@@ -1,0 +1,311 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Link is the leader's end of one control stream.
+type Link interface {
+	Send(Down) error
+	Receive() (Up, error)
+	Close()
+}
+
+// LinksConfig of a leader's control streams. Hello, Dial, the callbacks and
+// Logger are needed.
+type LinksConfig struct {
+	Hello Hello // the first word on every stream
+	Dial  func(ctx context.Context, node launcher.NodeID) (Link, error)
+
+	// Callbacks of one node never run at the same time: OnUp comes before any
+	// other of that stream, OnDown once after each OnUp. They must not block.
+	OnUp        func(launcher.NodeID, UpHello)
+	OnDown      func(launcher.NodeID, error)
+	OnEvent     func(launcher.Event)
+	OnInventory func(launcher.NodeID, envgen.Inventory)
+
+	// Ping is how often a quiet stream gets a heartbeat; 0 means 500 ms.
+	Ping time.Duration
+	// Silence is how long a stream may stay without a word before it is closed
+	// and the node counts as down; 0 means 2 s. With Ping it bounds the time in
+	// which a lost node is known: 2.5 s.
+	Silence time.Duration
+	// MaxWait is the longest pause between two tries to reach a node, from
+	// 100 ms up; 0 means 2 s.
+	MaxWait time.Duration
+	Logger  *slog.Logger
+}
+
+// Links keeps one control stream open to each member while this node leads.
+// Closing them undoes nothing on any node.
+type Links struct {
+	cfg LinksConfig
+
+	mu    sync.Mutex
+	ctx   context.Context // Run's; nil before
+	loops sync.WaitGroup
+	nodes map[launcher.NodeID]*linkLoop
+}
+
+// NewLinks makes the streams of one leadership; Run opens them.
+func NewLinks(cfg LinksConfig) (*Links, error) {
+	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil || cfg.Logger == nil {
+		return nil, errors.New("make control links: Dial, Logger and all callbacks are needed")
+	}
+	orDefault := func(d *time.Duration, otherwise time.Duration) {
+		if *d == 0 {
+			*d = otherwise
+		}
+	}
+	orDefault(&cfg.Ping, 500*time.Millisecond)
+	orDefault(&cfg.Silence, 2*time.Second)
+	orDefault(&cfg.MaxWait, 2*time.Second)
+	return &Links{cfg: cfg, nodes: map[launcher.NodeID]*linkLoop{}}, nil
+}
+
+// linkLoop keeps one node's stream.
+type linkLoop struct {
+	l    *Links
+	node launcher.NodeID
+	stop context.CancelFunc
+	kick chan struct{}
+
+	mu    sync.Mutex
+	queue []Down        // for the open stream; nil while there is none
+	open  bool          // a stream takes orders
+	more  chan struct{} // has room for one
+}
+
+// Run keeps the streams until ctx ends.
+func (l *Links) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	l.mu.Lock()
+	l.ctx = ctx
+	for _, n := range l.nodes {
+		l.start(n)
+	}
+	l.mu.Unlock()
+	<-ctx.Done()
+	l.mu.Lock()
+	for _, n := range l.nodes {
+		n.stop()
+	}
+	l.mu.Unlock()
+	l.loops.Wait()
+	return ctx.Err()
+}
+
+// Want names the members: a new one is dialled at once, a removed one's stream
+// is closed.
+func (l *Links) Want(ids []launcher.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	wanted := map[launcher.NodeID]bool{}
+	for _, id := range ids {
+		wanted[id] = true
+		if l.nodes[id] == nil {
+			n := &linkLoop{l: l, node: id, stop: func() {}, kick: make(chan struct{}, 1), more: make(chan struct{}, 1)}
+			l.nodes[id] = n
+			if l.ctx != nil {
+				l.start(n)
+			}
+		}
+	}
+	for id, n := range l.nodes {
+		if !wanted[id] {
+			n.stop()
+			delete(l.nodes, id)
+		}
+	}
+}
+
+// start begins a node's loop. l.mu is held.
+func (l *Links) start(n *linkLoop) {
+	if l.ctx.Err() != nil {
+		return
+	}
+	ctx, stop := context.WithCancel(l.ctx)
+	n.stop = stop
+	l.loops.Go(func() { n.run(ctx) })
+}
+
+// Kick dials a node now rather than after the pause: gossip saw it alive.
+func (l *Links) Kick(id launcher.NodeID) {
+	l.mu.Lock()
+	n := l.nodes[id]
+	l.mu.Unlock()
+	if n == nil {
+		return
+	}
+	select {
+	case n.kick <- struct{}{}:
+	default:
+	}
+}
+
+// Send queues an order for a node and never blocks. Without an open stream it
+// is dropped: the next OnUp's ledger shows that it is missing.
+func (l *Links) Send(id launcher.NodeID, o launcher.Order) {
+	l.mu.Lock()
+	n := l.nodes[id]
+	l.mu.Unlock()
+	if n != nil {
+		n.put(Down{Order: &o})
+	}
+}
+
+func (n *linkLoop) put(d Down) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.open {
+		return
+	}
+	n.queue = append(n.queue, d)
+	select {
+	case n.more <- struct{}{}:
+	default:
+	}
+}
+
+func (n *linkLoop) take() []Down {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := n.queue
+	n.queue = nil
+	return q
+}
+
+func (n *linkLoop) setOpen(open bool) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.open, n.queue = open, nil
+}
+
+// run dials, serves the stream until it breaks, and dials again.
+func (n *linkLoop) run(ctx context.Context) {
+	const firstWait = 100 * time.Millisecond
+	said := ""
+	for wait := firstWait; ; wait = min(2*wait, n.l.cfg.MaxWait) {
+		was, err := n.once(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		if was {
+			wait = firstWait
+		}
+		if err.Error() != said { // once per reason: a node may be off for months
+			said = err.Error()
+			n.l.cfg.Logger.Info("control stream closed", "node", n.node, "error", err)
+		}
+		select {
+		case <-time.After(wait):
+		case <-n.kick:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// once is the life of one stream; was tells whether the node came up.
+func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	link, err := n.l.cfg.Dial(ctx, n.node)
+	if err != nil {
+		return false, err
+	}
+	watchdog := time.AfterFunc(n.l.cfg.Silence, func() {
+		cancel(fmt.Errorf("node %s: %w for %s", n.node, ErrUnreachable, n.l.cfg.Silence))
+	})
+	defer watchdog.Stop()
+	// Receive may wait for ever on a peer whose power went: closing wakes it.
+	closed := context.AfterFunc(ctx, link.Close)
+	defer func() {
+		if closed() {
+			link.Close()
+		}
+	}()
+	// The first Send opens the connection, and may wait as long as a dial.
+	sent := make(chan error, 1)
+	go func() { sent <- link.Send(Down{Hello: &n.l.cfg.Hello}) }() // ends with the link
+	select {
+	case err = <-sent:
+	case <-ctx.Done():
+		return false, context.Cause(ctx)
+	}
+	if err != nil {
+		return false, because(ctx, err)
+	}
+	up, err := link.Receive()
+	if err != nil {
+		return false, because(ctx, err)
+	}
+	if up.Hello == nil {
+		return false, fmt.Errorf("node %s: its first message is no hello", n.node)
+	}
+	watchdog.Reset(n.l.cfg.Silence)
+
+	n.setOpen(true)
+	n.l.cfg.OnUp(n.node, *up.Hello)
+	var writer sync.WaitGroup
+	writer.Go(func() { n.write(ctx, link, cancel) })
+	for err == nil {
+		if up, err = link.Receive(); err != nil {
+			break
+		}
+		watchdog.Reset(n.l.cfg.Silence)
+		switch {
+		case up.Event != nil:
+			up.Event.Node = n.node // who says so is proven by the stream
+			n.l.cfg.OnEvent(*up.Event)
+		case up.Inventory != nil:
+			n.l.cfg.OnInventory(n.node, *up.Inventory)
+		}
+	}
+	err = because(ctx, err)
+	n.setOpen(false)
+	cancel(err)
+	writer.Wait()
+	n.l.cfg.OnDown(n.node, err)
+	return true, err
+}
+
+// because prefers the reason why we closed a link over what closing it caused.
+func because(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// write sends what is queued, and a heartbeat where that is nothing.
+func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCauseFunc) {
+	ping := time.NewTicker(n.l.cfg.Ping)
+	defer ping.Stop()
+	for {
+		var msgs []Down
+		select {
+		case <-n.more:
+			msgs = n.take()
+		case <-ping.C:
+			msgs = []Down{{}}
+		case <-ctx.Done():
+			return
+		}
+		for _, d := range msgs {
+			if err := link.Send(d); err != nil {
+				fail(err)
+				return
+			}
+		}
+	}
+}

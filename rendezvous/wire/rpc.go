@@ -1,0 +1,268 @@
+package wire
+
+import (
+	"context"
+	"io"
+	"net/http"
+
+	"connectrpc.com/connect"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// Procedures, by whom they are for.
+const (
+	clusterPath = "/sparkrun.v1.Cluster/" // users, through their agent
+	nodePath    = "/sparkrun.v1.Node/"    // members
+	joinPath    = "/sparkrun.v1.Join/"    // newcomers
+)
+
+// maxMessage bounds one message in bytes. Log chunks are far smaller; a ledger
+// of a node with a thousand ranks is about 200 kB.
+const maxMessage = 4 << 20
+
+// Cluster are the calls of users. They come over the local socket, or from the
+// member that passes a user's call on.
+type Cluster struct {
+	Status  func(context.Context, Caller, StatusRequest) (Status, error)
+	Launch  func(context.Context, Caller, LaunchRequest, func(rendezvous.Progress) error) error
+	Watch   func(context.Context, Caller, JobRequest, func(rendezvous.Progress) error) error
+	Explain func(context.Context, Caller, LaunchRequest) (ExplainResponse, error)
+	Stop    func(context.Context, Caller, StopRequest) (StopResponse, error)
+	Jobs    func(context.Context, Caller, Empty) (JobsResponse, error)
+	Logs    func(context.Context, Caller, LogsRequest, func(LogChunk) error) error
+	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
+	Leave   func(context.Context, Caller, Empty) (Empty, error)
+}
+
+// Node are the calls among members.
+type Node struct {
+	Control  func(context.Context, Caller, ControlStream) error
+	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
+	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
+	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
+}
+
+// ControlStream is the node's end of a control stream.
+type ControlStream interface {
+	Receive() (Down, error)
+	Send(Up) error
+}
+
+// Join is the call of newcomers.
+type Join func(context.Context, Caller, JoinRequest) (JoinResponse, error)
+
+// Mount serves the users' calls.
+func (h Cluster) Mount(mux *http.ServeMux) {
+	unary(mux, clusterPath+"Status", allowUser, h.Status)
+	serverStream(mux, clusterPath+"Launch", allowUser, h.Launch)
+	serverStream(mux, clusterPath+"Watch", allowUser, h.Watch)
+	unary(mux, clusterPath+"Explain", allowUser, h.Explain)
+	unary(mux, clusterPath+"Stop", allowUser, h.Stop)
+	unary(mux, clusterPath+"Jobs", allowUser, h.Jobs)
+	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
+	unary(mux, clusterPath+"Token", allowUser, h.Token)
+	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+}
+
+// Mount serves the members' calls.
+func (h Node) Mount(mux *http.ServeMux) {
+	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
+	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
+	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
+	mux.Handle(nodePath+"Control", connect.NewBidiStreamHandler(nodePath+"Control",
+		func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
+			c, err := callerOf(ctx, s.RequestHeader())
+			if err == nil {
+				err = allowMember(c)
+			}
+			if err == nil {
+				err = h.Control(ctx, c, bidi{s})
+			}
+			return outbound(err)
+		}, handlerOptions()...))
+}
+
+// Mount serves the newcomers' call.
+func (h Join) Mount(mux *http.ServeMux) {
+	unary(mux, joinPath+"Join", allowAnybody, h)
+}
+
+type bidi struct {
+	s *connect.BidiStream[Down, Up]
+}
+
+func (b bidi) Receive() (Down, error) {
+	d, err := b.s.Receive()
+	if err != nil {
+		return Down{}, err
+	}
+	return *d, nil
+}
+func (b bidi) Send(u Up) error { return b.s.Send(&u) }
+
+func handlerOptions() []connect.HandlerOption {
+	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage)}
+}
+
+func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req) (Res, error)) {
+	mux.Handle(path, connect.NewUnaryHandler(path, func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		c, err := callerOf(ctx, r.Header())
+		if err == nil {
+			err = allow(c)
+		}
+		if err != nil {
+			return nil, outbound(err)
+		}
+		res, err := fn(ctx, c, *r.Msg)
+		if err != nil {
+			return nil, outbound(err)
+		}
+		return connect.NewResponse(&res), nil
+	}, handlerOptions()...))
+}
+
+func serverStream[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req, func(Res) error) error) {
+	mux.Handle(path, connect.NewServerStreamHandler(path, func(ctx context.Context, r *connect.Request[Req], s *connect.ServerStream[Res]) error {
+		c, err := callerOf(ctx, r.Header())
+		if err == nil {
+			err = allow(c)
+		}
+		if err == nil {
+			err = fn(ctx, c, *r.Msg, func(m Res) error { return s.Send(&m) })
+		}
+		return outbound(err)
+	}, handlerOptions()...))
+}
+
+// Client calls one node: the own agent, the leader, or any member.
+type Client struct {
+	http *http.Client
+	base string
+	on   *Caller // whose call is passed on; nil = our own
+}
+
+// NewClient makes calls through hc, which knows how to reach and verify the
+// node. base is a URL whose host only hc interprets.
+func NewClient(hc *http.Client, base string) *Client { return &Client{http: hc, base: base} }
+
+// OnBehalfOf marks calls as passed on for a user of this node: the receiver
+// will not pass them on again.
+func (c *Client) OnBehalfOf(user Caller) *Client {
+	fwd := *c
+	fwd.on = &user
+	return &fwd
+}
+
+// Close drops idle connections.
+func (c *Client) Close() { c.http.CloseIdleConnections() }
+
+func (c *Client) Status(ctx context.Context, r StatusRequest) (Status, error) {
+	return call[StatusRequest, Status](ctx, c, clusterPath+"Status", r)
+}
+func (c *Client) Launch(ctx context.Context, r LaunchRequest, fn func(rendezvous.Progress) error) error {
+	return receive(ctx, c, clusterPath+"Launch", r, fn)
+}
+func (c *Client) Watch(ctx context.Context, r JobRequest, fn func(rendezvous.Progress) error) error {
+	return receive(ctx, c, clusterPath+"Watch", r, fn)
+}
+func (c *Client) Explain(ctx context.Context, r LaunchRequest) (ExplainResponse, error) {
+	return call[LaunchRequest, ExplainResponse](ctx, c, clusterPath+"Explain", r)
+}
+func (c *Client) Stop(ctx context.Context, r StopRequest) (StopResponse, error) {
+	return call[StopRequest, StopResponse](ctx, c, clusterPath+"Stop", r)
+}
+func (c *Client) Jobs(ctx context.Context) (JobsResponse, error) {
+	return call[Empty, JobsResponse](ctx, c, clusterPath+"Jobs", Empty{})
+}
+func (c *Client) Logs(ctx context.Context, r LogsRequest, fn func(LogChunk) error) error {
+	return receive(ctx, c, clusterPath+"Logs", r, fn)
+}
+func (c *Client) Token(ctx context.Context, r TokenRequest) (TokenResponse, error) {
+	return call[TokenRequest, TokenResponse](ctx, c, clusterPath+"Token", r)
+}
+func (c *Client) Leave(ctx context.Context) error {
+	_, err := call[Empty, Empty](ctx, c, clusterPath+"Leave", Empty{})
+	return err
+}
+func (c *Client) NodeLogs(ctx context.Context, r NodeLogsRequest, fn func(LogChunk) error) error {
+	return receive(ctx, c, nodePath+"NodeLogs", r, fn)
+}
+func (c *Client) Prepared(ctx context.Context, a launcher.Assignment) (NodePlan, error) {
+	return call[launcher.Assignment, NodePlan](ctx, c, nodePath+"Prepared", a)
+}
+func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
+	_, err := call[CAKey, Empty](ctx, c, nodePath+"KeepCA", k)
+	return err
+}
+func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) {
+	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)
+}
+
+func (c *Client) options() []connect.ClientOption {
+	return []connect.ClientOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage)}
+}
+
+func call[Req, Res any](ctx context.Context, c *Client, path string, req Req) (Res, error) {
+	r := connect.NewRequest(&req)
+	c.on.write(r.Header())
+	res, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallUnary(ctx, r)
+	if err != nil {
+		var none Res
+		return none, inbound(err)
+	}
+	return *res.Msg, nil
+}
+
+func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req, fn func(Res) error) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends the stream at the server when fn fails
+	r := connect.NewRequest(&req)
+	c.on.write(r.Header())
+	s, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallServerStream(ctx, r)
+	if err != nil {
+		return inbound(err)
+	}
+	defer s.Close()
+	for s.Receive() {
+		if err := fn(*s.Msg()); err != nil {
+			return err
+		}
+	}
+	return inbound(s.Err())
+}
+
+// ControlLink is the leader's end of a control stream.
+type ControlLink struct {
+	s *connect.BidiStreamForClient[Down, Up]
+}
+
+// Control opens a control stream; it ends with ctx.
+func (c *Client) Control(ctx context.Context) *ControlLink {
+	return &ControlLink{connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx)}
+}
+
+// Send queues one message on the stream.
+func (l *ControlLink) Send(d Down) error {
+	err := l.s.Send(&d)
+	if err == io.EOF {
+		_, err = l.Receive() // the reason why the other side hung up
+	}
+	return inbound(err)
+}
+
+// Receive waits for the node's next message.
+func (l *ControlLink) Receive() (Up, error) {
+	u, err := l.s.Receive()
+	if err != nil {
+		return Up{}, inbound(err)
+	}
+	return *u, nil
+}
+
+// Close ends the stream.
+func (l *ControlLink) Close() {
+	l.s.CloseRequest()
+	l.s.CloseResponse()
+}

@@ -1,0 +1,196 @@
+package wire
+
+import (
+	"net/netip"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// Empty is a message that says only that it came.
+type Empty struct{}
+
+// StatusRequest asks for the cluster's state. With WaitNodes the answer comes
+// when that many nodes are ready, or with an error after Timeout.
+type StatusRequest struct {
+	WaitNodes int           `json:"wait_nodes,omitempty"`
+	Timeout   time.Duration `json:"timeout,omitempty"`
+}
+
+// Status is the cluster as one node sees it. Without a leader it is what that
+// node's own copy of the record and gossip say.
+type Status struct {
+	Cluster string       `json:"cluster"`
+	Epoch   uint64       `json:"epoch"`
+	Term    uint64       `json:"term"`
+	Self    string       `json:"self"`   // the answering node's host name
+	Leader  string       `json:"leader"` // its host name; empty = none is known
+	Problem string       `json:"problem,omitempty"`
+	Nodes   []NodeStatus `json:"nodes"`
+}
+
+// NodeStatus is one member.
+type NodeStatus struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	Addr netip.Addr      `json:"addr"` // management
+	// State is "ready" (the leader's control stream is up), "away", or "unknown"
+	// where there is no leader to tell.
+	State     string           `json:"state"`
+	Since     time.Time        `json:"since"`
+	Role      string           `json:"role"` // "leader", "voter", "standby" or ""
+	Version   string           `json:"version,omitempty"`
+	Inventory envgen.Inventory `json:"inventory"`
+}
+
+// LaunchRequest submits a job, or follows one that was submitted: asking twice
+// with one id starts once. The answer is the job's story.
+type LaunchRequest struct {
+	Spec launcher.Spec `json:"spec"`
+}
+
+// JobRequest names a job by id, name, or the beginning of an id.
+type JobRequest struct {
+	Job string `json:"job"`
+}
+
+// StopRequest ends a job; a zero Grace kills at once, nil means the job's own.
+type StopRequest struct {
+	Job   string         `json:"job"`
+	Grace *time.Duration `json:"grace,omitempty"`
+}
+
+// StopResponse names the job that is being ended.
+type StopResponse struct {
+	Job launcher.JobID `json:"job"`
+}
+
+// JobsResponse lists jobs, oldest first. Without a leader it is what the
+// answering node's copy of the record says, and Problem says so.
+type JobsResponse struct {
+	Jobs    []rendezvous.JobStatus `json:"jobs"`
+	Problem string                 `json:"problem,omitempty"`
+}
+
+// LogsRequest reads the output of a job's ranks from every node that has some.
+type LogsRequest struct {
+	Job    string `json:"job"`
+	Follow bool   `json:"follow,omitempty"` // until every rank has ended
+	Ranks  []int  `json:"ranks,omitempty"`  // empty = all
+	// Cursors say where to go on; a file without one is read from its start.
+	Cursors []Cursor `json:"cursors,omitempty"`
+}
+
+// The words of output are the launcher's.
+type (
+	Cursor   = launcher.Cursor
+	Stream   = launcher.Stream
+	LogChunk = launcher.Chunk
+)
+
+const (
+	Stdout = launcher.Stdout
+	Stderr = launcher.Stderr
+)
+
+// NodeLogsRequest is a LogsRequest for the part of one node.
+type NodeLogsRequest struct {
+	Key     launcher.Key `json:"key"`
+	Follow  bool         `json:"follow,omitempty"`
+	Ranks   []int        `json:"ranks"`
+	Cursors []Cursor     `json:"cursors,omitempty"`
+}
+
+// TokenRequest asks for a token that lets nodes in.
+type TokenRequest struct {
+	Uses int           `json:"uses"` // 1 or more
+	TTL  time.Duration `json:"ttl"`
+}
+
+// TokenResponse carries the token; it is shown once and kept nowhere.
+type TokenResponse struct {
+	Token   string    `json:"token"`
+	Expires time.Time `json:"expires"`
+	// Join lists addresses a newcomer can use.
+	Join []netip.AddrPort `json:"join"`
+}
+
+// ExplainResponse shows what a launch would do, per node.
+type ExplainResponse struct {
+	Plan  rendezvous.Plan `json:"plan"`
+	Nodes []NodePlan      `json:"nodes"`
+}
+
+// NodePlan is one node's part of a dry run, with the first local rank's
+// command and the environment of each.
+type NodePlan struct {
+	Host  string              `json:"host"`
+	Error string              `json:"error,omitempty"` // why the node would refuse
+	Ranks []launcher.RankPlan `json:"ranks,omitempty"`
+}
+
+// JoinRequest comes from a machine that is no member yet. Its secret proves
+// that a member invited it; the CSR proves that it holds its key.
+type JoinRequest struct {
+	Secret []byte          `json:"secret"`
+	CSR    []byte          `json:"csr"` // DER
+	Node   launcher.NodeID `json:"node"`
+	Host   string          `json:"host"`
+	Addr   netip.AddrPort  `json:"addr"` // its management address and RPC port
+}
+
+// String keeps the secret out of logs and errors.
+func (r JoinRequest) String() string { return "join of " + r.Host + " (" + string(r.Node) + ")" }
+
+// GoString does so for %#v.
+func (r JoinRequest) GoString() string { return r.String() }
+
+// JoinResponse makes the newcomer a member.
+type JoinResponse struct {
+	Cluster    string           `json:"cluster"`
+	Epoch      uint64           `json:"epoch"`
+	Cert       []byte           `json:"cert"` // PEM
+	CACert     []byte           `json:"ca_cert"`
+	GossipKeys [][]byte         `json:"gossip_keys"`
+	Peers      []netip.AddrPort `json:"peers"` // gossip addresses
+	Leader     string           `json:"leader"`
+}
+
+// CAKey hands the certificate authority's key to a node that becomes a voter
+// or a standby, so that joins survive the loss of the node that made it.
+type CAKey struct {
+	PEM []byte `json:"pem"`
+}
+
+// Down is what a leader says on a control stream: Hello first, then orders. A
+// Down with neither is a heartbeat.
+type Down struct {
+	Hello *Hello          `json:"hello,omitempty"`
+	Order *launcher.Order `json:"order,omitempty"`
+}
+
+// Hello opens a control stream: the node refuses a fence below its own.
+type Hello struct {
+	Fence  launcher.Fence  `json:"fence"`
+	Leader launcher.NodeID `json:"leader"`
+	Host   string          `json:"host"`
+}
+
+// Up is what a node says on a control stream: Hello first, then events. An Up
+// with nothing set answers a heartbeat.
+type Up struct {
+	Hello     *UpHello          `json:"hello,omitempty"`
+	Event     *launcher.Event   `json:"event,omitempty"`
+	Inventory *envgen.Inventory `json:"inventory,omitempty"`
+}
+
+// UpHello is a node's first word: which boot of it, what hardware, and what it
+// knows of gangs.
+type UpHello struct {
+	Boot      string                 `json:"boot"`
+	Version   string                 `json:"version"`
+	Inventory envgen.Inventory       `json:"inventory"`
+	Ledger    []launcher.LedgerEntry `json:"ledger"`
+}
