@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"strconv"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// login is whom ranks run as on this node.
+type login struct {
+	name, home, shell string
+	uid, gid          uint32
+	groups            []uint32
+	switches          bool // the ranks' credentials differ from ours
+}
+
+const defaultPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+// settings are the variables a login gives.
+func (u login) settings() []launcher.Setting {
+	source := "login of " + u.name
+	return []launcher.Setting{
+		{Name: "HOME", Value: u.home, Source: source},
+		{Name: "USER", Value: u.name, Source: source},
+		{Name: "LOGNAME", Value: u.name, Source: source},
+		{Name: "SHELL", Value: u.shell, Source: source},
+		{Name: "PATH", Value: defaultPath, Source: "default"},
+	}
+}
+
+// lookup finds a login by name. An empty name is the user we are. The files are
+// asked first, as nsswitch.conf does, because a launch waits for the answer;
+// then the C library (getent), because LDAP and SSSD users are in no file.
+func (a *Agent) lookup(ctx context.Context, name string) (login, error) {
+	if name == "" {
+		return self(), nil
+	}
+	u, err := loginFromFiles(name)
+	if errors.Is(err, errNoUser) {
+		u, err = loginFromLibrary(ctx, name)
+	}
+	if err != nil {
+		return login{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	u.switches = u.uid != uint32(os.Geteuid())
+	if u.switches && os.Geteuid() != 0 {
+		return login{}, fmt.Errorf("user %q: the agent runs as uid %d and cannot become another: run it as root", name, os.Geteuid())
+	}
+	return u, nil
+}
+
+var errNoUser = errors.New("not known on this node: create the user here")
+
+func loginFromFiles(name string) (login, error) {
+	text, err := os.ReadFile("/etc/passwd")
+	if err != nil {
+		return login{}, errNoUser
+	}
+	for line := range strings.Lines(string(text)) {
+		if !strings.HasPrefix(line, name+":") {
+			continue
+		}
+		u, err := parsePasswd(strings.TrimSuffix(line, "\n"))
+		if err != nil {
+			return login{}, err
+		}
+		// Built without cgo, GroupIds reads /etc/group.
+		ids, err := (&user.User{Username: name, Gid: strconv.Itoa(int(u.gid))}).GroupIds()
+		if err != nil {
+			return login{}, fmt.Errorf("groups: %w", err)
+		}
+		u.groups, err = parseGroups(ids)
+		return u, err
+	}
+	return login{}, errNoUser
+}
+
+func loginFromLibrary(ctx context.Context, name string) (login, error) {
+	line, err := getent(ctx, "passwd", name)
+	if err != nil {
+		return login{}, err
+	}
+	u, err := parsePasswd(line)
+	if err != nil {
+		return login{}, err
+	}
+	out, err := exec.CommandContext(ctx, "id", "-G", "--", name).Output()
+	if err != nil {
+		return login{}, fmt.Errorf("groups: %w", err)
+	}
+	u.groups, err = parseGroups(strings.Fields(string(out)))
+	return u, err
+}
+
+func parseGroups(ids []string) ([]uint32, error) {
+	var out []uint32
+	for _, id := range ids {
+		g, err := strconv.ParseUint(id, 10, 32)
+		if err != nil {
+			return nil, fmt.Errorf("groups: %w", err)
+		}
+		out = append(out, uint32(g))
+	}
+	return out, nil
+}
+
+// getent asks the C library's databases. Exit code 2 means "no such key"
+// (getent(1)).
+func getent(ctx context.Context, database, key string) (string, error) {
+	out, err := exec.CommandContext(ctx, "getent", database, "--", key).Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.ExitCode() == 2 {
+		return "", errNoUser
+	}
+	if err != nil {
+		return "", fmt.Errorf("getent %s: %w", database, err)
+	}
+	return strings.TrimSuffix(string(out), "\n"), nil
+}
+
+// parsePasswd reads one line of passwd(5).
+func parsePasswd(line string) (login, error) {
+	f := strings.Split(line, ":")
+	if len(f) != 7 {
+		return login{}, fmt.Errorf("passwd line has %d fields, want 7", len(f))
+	}
+	uid, err1 := strconv.ParseUint(f[2], 10, 32)
+	gid, err2 := strconv.ParseUint(f[3], 10, 32)
+	if err := errors.Join(err1, err2); err != nil {
+		return login{}, fmt.Errorf("passwd line: %w", err)
+	}
+	u := login{name: f[0], home: f[5], shell: f[6], uid: uint32(uid), gid: uint32(gid)}
+	if u.shell == "" {
+		u.shell = "/bin/sh" // passwd(5)
+	}
+	return u, nil
+}
+
+// self is the login this process runs as.
+func self() login {
+	l := login{name: os.Getenv("USER"), home: os.Getenv("HOME"), shell: os.Getenv("SHELL"), uid: uint32(os.Geteuid()), gid: uint32(os.Getegid())}
+	if me, err := user.Current(); err == nil {
+		l.name, l.home = me.Username, me.HomeDir
+	}
+	if l.shell == "" {
+		l.shell = "/bin/sh"
+	}
+	return l
+}

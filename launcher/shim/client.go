@@ -1,0 +1,201 @@
+package shim
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Key names the try whose shim this is.
+func (c *Client) Key() launcher.Key { return c.key }
+
+// Dir is where the shim lives.
+func (c *Client) Dir() string { return c.dir }
+
+// Start has the ranks exec'd and returns once each was, or could not be: an
+// exec that fails is told by an Exited event with Exit.Error. A second Start
+// never execs anything again and gives nil, whatever ranks it names. ErrEnded:
+// the gang was ended first; ErrRefused: an output file or the journal could
+// not be opened, nothing was exec'd, and Start may be tried again.
+func (c *Client) Start(ctx context.Context, ranks []Rank) error {
+	_, err := c.call(ctx, request{Op: opStart, Ranks: ranks})
+	return c.wrap("start", err)
+}
+
+// End begins the end and returns: TERM to every process of the gang, KILL
+// after grace (0 or more) to whatever is left. The Ended event tells when
+// nothing is. A later End may shorten the grace, never lengthen it. Before
+// Start it ends the gang for good.
+func (c *Client) End(ctx context.Context, grace time.Duration) error {
+	_, err := c.call(ctx, request{Op: opEnd, Grace: grace})
+	return c.wrap("end", err)
+}
+
+// Signal passes a signal to the process group of a rank, or with Gang of every
+// running rank. ErrNoRank: it isn't running.
+func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {
+	_, err := c.call(ctx, request{Op: opSignal, Rank: &rank, Sig: sig})
+	return c.wrap("signal", err)
+}
+
+// Release lets the shim exit, once what it knows is recorded elsewhere, and
+// returns when it has. ErrRunning: the gang hasn't ended. ErrGone: the shim
+// went by itself.
+func (c *Client) Release(ctx context.Context) error {
+	conn, off, err := c.dial(ctx)
+	if err != nil {
+		return c.wrap("release", err)
+	}
+	defer conn.Close()
+	defer off()
+	in := bufio.NewReader(conn)
+	if _, err := exchange(conn, in, request{Op: opRelease}); err != nil {
+		return c.wrap("release", cut(ctx, err))
+	}
+	_, err = in.ReadByte() // nothing more comes: the kernel closes it at exit
+	if !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
+		return c.wrap("release", cut(ctx, err))
+	}
+	if c.reaped != nil {
+		select {
+		case <-c.reaped:
+		case <-ctx.Done():
+			return c.wrap("release", context.Cause(ctx))
+		}
+	}
+	return c.Close()
+}
+
+// Events calls fn with each event numbered from or higher, first the recorded
+// ones, then each as it happens. It returns nil after Ended, fn's error, or
+// ErrGone when the shim died: Replay has what it told.
+func (c *Client) Events(ctx context.Context, from int, fn func(Event) error) error {
+	conn, off, err := c.dial(ctx)
+	if err != nil {
+		return c.wrap("watch", err)
+	}
+	defer conn.Close()
+	defer off()
+	if err := writeLine(conn, request{V: protocolVersion, ID: 1, Op: opEvents, From: from}); err != nil {
+		return c.wrap("watch", cut(ctx, err))
+	}
+	in := bufio.NewReader(conn)
+	for {
+		resp, err := readResponse(in)
+		if err != nil {
+			return c.wrap("watch", cut(ctx, err))
+		}
+		if resp.Event == nil {
+			return nil
+		}
+		if err := fn(*resp.Event); err != nil {
+			return err
+		}
+	}
+}
+
+// Close lets go of the shim. With Config.DieWithClient that ends the gang;
+// otherwise the shim doesn't notice.
+func (c *Client) Close() error {
+	if c.held == nil {
+		return nil
+	}
+	err := c.held.Close()
+	if errors.Is(err, net.ErrClosed) {
+		return nil
+	}
+	return err
+}
+
+func (c *Client) hold(ctx context.Context) error {
+	conn, off, err := c.dial(ctx)
+	if err != nil {
+		return c.wrap("hold", err)
+	}
+	if _, err := exchange(conn, bufio.NewReader(conn), request{Op: opHold}); err != nil || !off() {
+		conn.Close()
+		return c.wrap("hold", cut(ctx, err))
+	}
+	c.held = conn // outlives ctx, which was for the Spawn
+	return nil
+}
+
+func (c *Client) call(ctx context.Context, req request) (response, error) {
+	conn, off, err := c.dial(ctx)
+	if err != nil {
+		return response{}, err
+	}
+	defer conn.Close()
+	defer off()
+	resp, err := exchange(conn, bufio.NewReader(conn), req)
+	return resp, cut(ctx, err)
+}
+
+// dial connects. The end of ctx closes the connection until off is called,
+// which gives false when it was too late.
+func (c *Client) dial(ctx context.Context) (conn net.Conn, off func() bool, err error) {
+	err = atSocket(c.dir, func(path string) error {
+		conn, err = (&net.Dialer{}).DialContext(ctx, "unix", path)
+		return err
+	})
+	switch {
+	case ctx.Err() != nil && err != nil:
+		return nil, nil, context.Cause(ctx)
+	case errors.Is(err, syscall.ENOENT) || errors.Is(err, syscall.ECONNREFUSED):
+		return nil, nil, ErrGone
+	case err != nil:
+		return nil, nil, err
+	}
+	return conn, context.AfterFunc(ctx, func() { conn.Close() }), nil
+}
+
+func exchange(conn net.Conn, in *bufio.Reader, req request) (response, error) {
+	req.V, req.ID = protocolVersion, 1
+	if err := writeLine(conn, req); err != nil {
+		return response{}, err
+	}
+	return readResponse(in)
+}
+
+func readResponse(in *bufio.Reader) (response, error) {
+	var resp response
+	line, err := in.ReadBytes('\n')
+	if err != nil {
+		return resp, err
+	}
+	if err := json.Unmarshal(line, &resp); err != nil {
+		return resp, fmt.Errorf("read answer: %w", err)
+	}
+	if resp.Error != nil {
+		return resp, resp.Error.err()
+	}
+	return resp, nil
+}
+
+// cut gives a broken connection its meaning.
+func cut(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case errors.Is(err, io.EOF), errors.Is(err, syscall.EPIPE), errors.Is(err, syscall.ECONNRESET):
+		return fmt.Errorf("%w: it died before it answered", ErrGone)
+	}
+	return err
+}
+
+func (c *Client) wrap(verb string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("%s gang %s: %w", verb, c.key, err)
+}

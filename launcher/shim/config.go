@@ -1,0 +1,206 @@
+package shim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// How long leftovers are borne: processes that live on after the rank they
+// come from has exited by itself.
+const (
+	// OutputWait is given to what still holds a rank's output, and to whatever
+	// is left once every rank has exited. `exec > >(tee log)` needs
+	// milliseconds; a daemon would need for ever. After it comes SIGKILL.
+	OutputWait = 2 * time.Second
+	// outputCut is given after that kill, for a holder that is no descendant
+	// (the descriptor was passed through a socket): then the pipe is abandoned.
+	outputCut = time.Second
+)
+
+// Config is what a shim is told at birth, by Spawn.
+type Config struct {
+	// Key names the try. It is in every answer to hello, so that a client never
+	// talks to the shim of another try.
+	Key launcher.Key `json:"key"`
+	// LogDir gets rank-N.out and rank-N.err (mode 0600). Absolute; it is made,
+	// with mode 0700, where it is missing.
+	LogDir string `json:"log_dir"`
+	// Grace lies between TERM and KILL when the shim ends the gang by its own
+	// decision: SIGTERM to the shim, DieWithClient, EndOnFailure. An End order
+	// brings its own. 0 means launcher.DefaultGrace.
+	Grace time.Duration `json:"grace,omitempty"`
+	// UID, GID and Groups are what the ranks run as; nil UID: as the shim does.
+	// Setting them takes root. Groups are the supplementary ones, all of them.
+	UID    *uint32  `json:"uid,omitempty"`
+	GID    *uint32  `json:"gid,omitempty"`
+	Groups []uint32 `json:"groups,omitempty"`
+	// DieWithClient ends the gang when the connection that Spawn keeps open
+	// drops: standalone mode, where nobody else would end it. The shim then
+	// exits after the end without waiting for Release.
+	DieWithClient bool `json:"die_with_client,omitempty"`
+	// EndOnFailure ends the gang once one rank has exited otherwise than by 0.
+	// False leaves that to whoever sees the other nodes' ranks too.
+	EndOnFailure bool `json:"end_on_failure,omitempty"`
+	// StartTimeout is how long the shim waits for Start. Then it records the
+	// end and exits, and nothing was ever exec'd. 0 means
+	// launcher.DefaultStartTimeout.
+	StartTimeout time.Duration `json:"start_timeout,omitempty"`
+	// Cgroup is the name, below sparkrun/ in the cgroup tree, of a group made
+	// for the ranks. It must be unique on this kernel (two simulated nodes
+	// share one). Empty: none. Where none can be made the gang goes without,
+	// and is ended by walking its descendants.
+	Cgroup string `json:"cgroup,omitempty"`
+}
+
+func (c Config) withDefaults() Config {
+	if c.Grace == 0 {
+		c.Grace = launcher.DefaultGrace
+	}
+	if c.StartTimeout == 0 {
+		c.StartTimeout = launcher.DefaultStartTimeout
+	}
+	return c
+}
+
+func (c Config) validate() error {
+	switch {
+	case c.Key.Job == "" || c.Key.Generation == 0:
+		return fmt.Errorf("configure shim %s: %w: want a job and a generation", c.Key, launcher.ErrInvalid)
+	case !filepath.IsAbs(c.LogDir):
+		return fmt.Errorf("configure shim %s: log folder %q: %w: want an absolute path", c.Key, c.LogDir, launcher.ErrInvalid)
+	case c.Grace < 0 || c.StartTimeout < 0:
+		return fmt.Errorf("configure shim %s: %w: a duration is below zero", c.Key, launcher.ErrInvalid)
+	case (c.UID == nil) != (c.GID == nil) || c.UID == nil && c.Groups != nil:
+		return fmt.Errorf("configure shim %s: %w: user and group go together", c.Key, launcher.ErrInvalid)
+	case c.Cgroup != "" && (strings.ContainsAny(c.Cgroup, "/\x00\n") || c.Cgroup[0] == '.'):
+		return fmt.Errorf("configure shim %s: cgroup %q: %w: want a name, not a path", c.Key, c.Cgroup, launcher.ErrInvalid)
+	}
+	return nil
+}
+
+// Rank is one process to exec. Nothing is added to it but the variable
+// SPARKRUN_GANG, by which Reap finds what a killed shim left.
+type Rank struct {
+	Rank      int      // in the world; names the output files
+	LocalRank int      // on this node
+	Argv      []string // argv[0] without a slash is looked up in Env's PATH
+	Env       []string // whole: nothing is inherited
+	Dir       string   // absolute
+}
+
+func validRanks(ranks []Rank) error {
+	if len(ranks) == 0 {
+		return errors.New("no ranks")
+	}
+	seen := map[int]bool{}
+	for _, r := range ranks {
+		switch {
+		case r.Rank < 0 || seen[r.Rank]:
+			return fmt.Errorf("rank %d: negative or given twice", r.Rank)
+		case len(r.Argv) == 0 || r.Argv[0] == "":
+			return fmt.Errorf("rank %d: no command", r.Rank)
+		case !filepath.IsAbs(r.Dir):
+			return fmt.Errorf("rank %d: working folder %q: want an absolute path", r.Rank, r.Dir)
+		case hasNUL(r.Argv) || hasNUL(r.Env) || strings.ContainsRune(r.Dir, 0):
+			return fmt.Errorf("rank %d: a NUL byte in its command, environment or folder", r.Rank)
+		}
+		seen[r.Rank] = true
+	}
+	return nil
+}
+
+func hasNUL(ss []string) bool {
+	for _, s := range ss {
+		if strings.IndexByte(s, 0) >= 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// wireRank is a Rank as the protocol writes it.
+type wireRank struct {
+	Rank      int    `json:"rank"`
+	LocalRank int    `json:"local_rank"`
+	Argv      []text `json:"argv"`
+	Env       []text `json:"env"`
+	Dir       text   `json:"dir"`
+}
+
+// MarshalJSON writes what PROTOCOL.md calls a rank.
+func (r Rank) MarshalJSON() ([]byte, error) {
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir)})
+}
+
+// UnmarshalJSON reads it.
+func (r *Rank) UnmarshalJSON(b []byte) error {
+	var w wireRank
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir)}
+	return nil
+}
+
+// text is a string of any bytes: arguments, variables and paths need not be
+// UTF-8, and JSON would quietly replace what is not.
+type text string
+
+func (t text) MarshalJSON() ([]byte, error) {
+	if utf8.ValidString(string(t)) {
+		return plain(string(t))
+	}
+	return plain(struct {
+		B64 []byte `json:"b64"`
+	}{[]byte(t)})
+}
+
+func (t *text) UnmarshalJSON(b []byte) error {
+	if len(b) > 0 && b[0] == '"' {
+		return json.Unmarshal(b, (*string)(t))
+	}
+	var w struct {
+		B64 []byte `json:"b64"`
+	}
+	if err := json.Unmarshal(b, &w); err != nil {
+		return err
+	}
+	*t = text(w.B64)
+	return nil
+}
+
+func texts(ss []string) []text {
+	ts := make([]text, len(ss))
+	for i, s := range ss {
+		ts[i] = text(s)
+	}
+	return ts
+}
+
+func untexts(ts []text) []string {
+	ss := make([]string, len(ts))
+	for i, t := range ts {
+		ss[i] = string(t)
+	}
+	return ss
+}
+
+// plain is json.Marshal without the escapes meant for HTML: a person reads
+// journals, and `>` is common in commands.
+func plain(v any) ([]byte, error) {
+	var b bytes.Buffer
+	enc := json.NewEncoder(&b)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(v); err != nil {
+		return nil, err
+	}
+	return bytes.TrimSuffix(b.Bytes(), []byte{'\n'}), nil
+}

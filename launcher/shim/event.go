@@ -1,0 +1,105 @@
+package shim
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Kind says what an Event reports. A reader passes over kinds it doesn't know.
+type Kind string
+
+const (
+	Starting   Kind = "starting"    // written before the first exec: from here on, ranks may have run
+	Started    Kind = "started"     // one rank has been exec'd
+	OutputLost Kind = "output-lost" // a gap in one rank's output file
+	Exited     Kind = "exited"      // one rank has ended: waitpid and the end of its output
+	Ended      Kind = "ended"       // no process of the gang is left, and none will start; always the last
+)
+
+// Gang is the Rank of an event that concerns no single rank.
+const Gang = -1
+
+// Event is one line of the journal: first written there, then told.
+type Event struct {
+	Seq  int       `json:"seq"` // from 1, without gaps
+	Time time.Time `json:"time"`
+	Kind Kind      `json:"kind"`
+	Rank int       `json:"rank"` // Gang for Starting and Ended
+	// PID is the rank's process, in Started and, where it ran, in Exited.
+	PID  int            `json:"pid,omitempty"`
+	Exit *launcher.Exit `json:"exit,omitempty"` // Exited; Time is then that of waitpid
+	Lost *Lost          `json:"lost,omitempty"` // OutputLost
+	Why  string         `json:"why,omitempty"`  // Ended: what brought the end about, in words
+	// Trace is in Starting, Ticks in Started: what Reap goes by.
+	Trace *Trace `json:"trace,omitempty"`
+	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse
+}
+
+// Lost is one gap in an output file: Bytes that should stand at Offset don't.
+// A gap is told when it opens and again, with the final count, when it closes:
+// the later event with the same Stream and Offset replaces the earlier.
+type Lost struct {
+	Stream string `json:"stream"` // "out" or "err"
+	Offset int64  `json:"offset"` // in bytes from the file's begin
+	Bytes  int64  `json:"bytes"`
+	Error  string `json:"error"` // why, for example "no space left on device"
+}
+
+// Trace is what a gang can be found by when its shim is dead.
+type Trace struct {
+	Boot   string `json:"boot"`             // after another boot no process is left
+	Mark   string `json:"mark"`             // value of SPARKRUN_GANG in each rank's environment
+	Cgroup string `json:"cgroup,omitempty"` // its folder
+}
+
+const (
+	journalName = "journal"
+	lockName    = "lock"
+	socketName  = "shim.sock"
+	logName     = "shim.log"
+)
+
+// Replay reads the journal of a shim, dead or alive. A line cut short by the
+// shim's death was never told to anybody and is left out. No journal at all
+// gives no events: nothing was ever exec'd.
+func Replay(dir string) ([]Event, error) {
+	b, err := os.ReadFile(filepath.Join(dir, journalName))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("replay shim: %w", err)
+	}
+	events, err := parseJournal(b)
+	if err != nil {
+		return events, fmt.Errorf("replay shim %s: %w", dir, err)
+	}
+	return events, nil
+}
+
+func parseJournal(b []byte) ([]Event, error) {
+	var events []Event
+	for {
+		line, rest, whole := bytes.Cut(b, []byte{'\n'})
+		if !whole {
+			return events, nil
+		}
+		var e Event
+		if err := json.Unmarshal(line, &e); err != nil {
+			return events, fmt.Errorf("journal line %d: %w", len(events)+1, err)
+		}
+		if e.Seq != len(events)+1 {
+			return events, fmt.Errorf("journal line %d: has number %d", len(events)+1, e.Seq)
+		}
+		events = append(events, e)
+		b = rest
+	}
+}

@@ -1,0 +1,432 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"golang.org/x/sys/unix"
+)
+
+// phase is how far a gang has come. It only rises.
+type phase int
+
+const (
+	waiting  phase = iota // for Start; nothing was exec'd
+	starting              // the journal says so; ranks are being exec'd
+	running               // each rank was exec'd, or could not be
+	ending                // TERM was sent, the grace runs
+	killing               // KILL is sent until nobody is left
+	ended                 // nobody is left; the record waits to be taken over
+)
+
+func (p phase) String() string {
+	return [...]string{"waiting", "starting", "running", "ending", "killing", "ended"}[p]
+}
+
+// killPause lies between two passes of KILL while processes die. A pass also
+// follows killAgain after the last, in case a death was not told to us.
+const (
+	killPause = 10 * time.Millisecond
+	killAgain = time.Second
+)
+
+type output struct {
+	f    *os.File
+	size int64
+}
+
+// gang is the state of one try's ranks. All of it belongs to the goroutine in
+// run; others hand it functions through in.
+type gang struct {
+	cfg    Config
+	log    *slog.Logger
+	j      *journal
+	cg     *cgroup // nil: none
+	trace  Trace
+	oomAdj string // the shim's own oom_score_adj at birth
+
+	in   chan func()
+	gone chan struct{} // closed when run returns
+	sigs chan os.Signal
+	chld chan os.Signal
+
+	phase    phase
+	why      string // what began the end
+	startBy  time.Time
+	ranks    []*rank
+	byPID    map[int]*rank
+	early    map[int]death // reaped before their fork was told of
+	unborn   int           // ranks whose fork is still to be told of
+	stop     atomic.Bool   // tells the starter to fork no more
+	starters []func(error) // callers of Start, waiting
+	killAt   time.Time     // end of the grace
+	lastExit time.Time
+	lastKill time.Time
+	died     bool // somebody has since
+	leave    bool // exit after the end without a Release
+	released bool
+
+	now, wake time.Time // of this step; when the next one is due at the latest
+}
+
+type death struct {
+	exit *launcher.Exit
+	at   time.Time
+}
+
+// run is the loop of the shim's life.
+func (g *gang) run() {
+	defer close(g.gone)
+	g.startBy = time.Now().Add(g.cfg.StartTimeout)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		g.step()
+		if g.phase == ended && (g.leave || g.released) {
+			return
+		}
+		if !g.wake.IsZero() {
+			timer.Reset(time.Until(g.wake))
+		}
+		select {
+		case <-g.chld:
+		case <-timer.C:
+		case f := <-g.in:
+			f()
+		case s := <-g.sigs:
+			g.leave = true
+			g.end(g.cfg.Grace, "the shim got "+s.String())
+		}
+	}
+}
+
+// do runs f in the loop and waits for its answer, which may come later.
+func (g *gang) do(f func(answer func(error))) error {
+	done := make(chan error, 1)
+	select {
+	case g.in <- func() { f(func(err error) { done <- err }) }:
+	case <-g.gone:
+		return ErrGone
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-g.gone:
+		return ErrGone
+	}
+}
+
+func (g *gang) advance(to phase, why string) {
+	if to <= g.phase {
+		return
+	}
+	g.log.Info("phase", "from", g.phase.String(), "to", to.String(), "why", why)
+	g.phase = to
+	if to >= ending && g.why == "" {
+		g.why = why
+	}
+}
+
+// due tells whether t has come, and else sees to it that the loop wakes then.
+func (g *gang) due(t time.Time) bool {
+	if !g.now.Before(t) {
+		return true
+	}
+	if g.wake.IsZero() || t.Before(g.wake) {
+		g.wake = t
+	}
+	return false
+}
+
+// step looks at everything and does what is due. It is called after each
+// thing that happens, and decides by state alone, never by what happened.
+func (g *gang) step() {
+	g.wake = time.Time{}
+	childless := g.reap()
+	g.now = time.Now()
+	switch g.phase {
+	case waiting:
+		if g.due(g.startBy) {
+			g.leave = true
+			g.finish(fmt.Sprintf("never told to start, for %s", g.cfg.StartTimeout))
+		}
+		return
+	case ended:
+		return
+	}
+	allExited, allTold := g.unborn == 0, g.unborn == 0
+	childless = childless && g.unborn == 0
+	for _, r := range g.ranks {
+		g.settle(r, childless)
+		allExited = allExited && r.exit != nil
+		allTold = allTold && r.told
+	}
+	if allTold && childless && !g.cg.populated() {
+		g.finish("every rank has exited")
+		return
+	}
+	if allExited && g.phase < ending && g.due(g.lastExit.Add(OutputWait)) {
+		g.advance(killing, "every rank has exited, and left processes behind")
+	}
+	g.killIfDue()
+}
+
+func (g *gang) killIfDue() {
+	if g.phase == ending && g.due(g.killAt) {
+		g.advance(killing, "the grace is over")
+	}
+	if g.phase != killing {
+		return
+	}
+	next := g.lastKill.Add(killAgain)
+	if g.died {
+		next = g.lastKill.Add(killPause)
+	}
+	if g.due(next) {
+		g.died = false
+		g.lastKill = g.now
+		g.kill()
+		g.due(g.now.Add(killAgain))
+	}
+}
+
+// settle brings one rank as far as it can come: an exit is told once its
+// output has ended too, and leftovers are not waited for in vain.
+func (g *gang) settle(r *rank, childless bool) {
+	switch {
+	case r.told || r.exit == nil:
+	case r.open == 0:
+		r.told = true
+		g.note(Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Exit: r.exit, Time: r.died})
+	case childless:
+		// No process of ours holds the pipe. All that was written is in it.
+		r.cut()
+	case r.exit.ByUs:
+		// The grace is for its children too: a shell dies at once by the TERM
+		// that the program below it still obeys.
+	case !r.killed && g.due(r.died.Add(OutputWait)):
+		r.killed = true
+		g.killHolders(r)
+		g.due(r.died.Add(OutputWait + outputCut))
+	case r.killed && g.due(r.died.Add(OutputWait+outputCut)):
+		r.cut()
+	}
+}
+
+func (r *rank) cut() {
+	for _, s := range r.streams {
+		s.cut()
+	}
+}
+
+// start begins to exec the ranks, once in the life of this gang.
+func (g *gang) start(ranks []Rank, answer func(error)) {
+	switch {
+	case g.ranks == nil && g.phase == ended:
+		answer(ErrEnded)
+		return
+	case g.ranks != nil && g.unborn == 0:
+		answer(nil)
+		return
+	}
+	g.starters = append(g.starters, answer)
+	if g.ranks != nil {
+		return
+	}
+	files, err := g.openOutputs(ranks)
+	if err == nil {
+		err = g.j.reserve(len(ranks))
+	}
+	if err == nil {
+		// From this line on a successor must assume that ranks have run.
+		err = g.j.write(Event{Kind: Starting, Rank: Gang, Trace: &g.trace})
+	}
+	if err != nil {
+		for _, f := range files {
+			f[0].f.Close()
+			f[1].f.Close()
+		}
+		g.starters = nil
+		answer(fmt.Errorf("%w: %w", ErrRefused, err))
+		return
+	}
+	g.advance(starting, "told to")
+	g.protect(false)
+	g.unborn = len(ranks)
+	for _, r := range ranks {
+		g.ranks = append(g.ranks, &rank{Rank: r})
+	}
+	go g.bearAll(ranks, files)
+}
+
+func (g *gang) openOutputs(ranks []Rank) (files [][2]output, err error) {
+	for _, r := range ranks {
+		out, outSize, err := openOutput(g.cfg.LogDir, r.Rank, "out")
+		if err != nil {
+			return files, err
+		}
+		errs, errSize, err := openOutput(g.cfg.LogDir, r.Rank, "err")
+		if err != nil {
+			out.Close()
+			return files, err
+		}
+		files = append(files, [2]output{{out, outSize}, {errs, errSize}})
+	}
+	return files, nil
+}
+
+var errNotStarted = errors.New("not started: the gang was ended first")
+
+// bearAll forks one rank after the other, apart from the loop: an exec from a
+// disk that hangs must not keep the shim from answering. Its join is unborn.
+func (g *gang) bearAll(ranks []Rank, files [][2]output) {
+	for i, r := range ranks {
+		b := born{at: time.Now(), err: errNotStarted}
+		if !g.stop.Load() {
+			b = bear(r, g.cfg, g.cg, g.trace.Mark, files[i])
+		}
+		if b.err != nil {
+			files[i][0].f.Close()
+			files[i][1].f.Close()
+		}
+		g.in <- func() { g.tellBorn(g.ranks[i], b) }
+	}
+}
+
+// tellBorn enters one rank's process, which may be dead already.
+func (g *gang) tellBorn(r *rank, b born) {
+	if g.unborn--; g.unborn == 0 {
+		g.protect(true)
+		g.advance(running, "each rank was exec'd, or could not be")
+		for _, answer := range g.starters {
+			defer answer(nil)
+		}
+		g.starters = nil
+	}
+	if b.err != nil {
+		byUs := errors.Is(b.err, errNotStarted)
+		g.exited(r, &launcher.Exit{Error: b.err.Error(), ByUs: byUs}, b.at)
+		return
+	}
+	r.pid, r.streams, r.pipes, r.open = b.pid, b.streams, b.pipes, len(b.streams)
+	g.byPID[r.pid] = r
+	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
+	for _, s := range r.streams {
+		s.lost = func(l Lost) {
+			g.in <- func() { g.note(Event{Kind: OutputLost, Rank: r.Rank.Rank, Lost: &l}) }
+		}
+		go func() { // its join is open
+			s.run()
+			s.dst.(*os.File).Close()
+			g.in <- func() { r.open-- }
+		}()
+	}
+	if d, dead := g.early[r.pid]; dead {
+		delete(g.early, r.pid)
+		delete(g.byPID, r.pid)
+		g.exited(r, d.exit, d.at)
+		return
+	}
+	switch g.phase { // it slipped through while the gang was being ended
+	case ending:
+		_ = unix.Kill(-r.pid, unix.SIGTERM)
+	case killing:
+		g.died = true
+	}
+}
+
+// reap collects every dead child, ranks and orphans alike, and tells whether
+// none is left: as a subreaper the shim then has no descendant at all.
+func (g *gang) reap() (childless bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err == unix.ECHILD
+		case pid == 0:
+			return false
+		}
+		at := time.Now()
+		g.died = true
+		if r := g.byPID[pid]; r != nil {
+			delete(g.byPID, pid)
+			g.exited(r, exitOf(ws, g.phase >= ending), at)
+		} else if g.unborn > 0 {
+			// Its fork may not have been told of yet. A PID comes round again
+			// only after all others, so a mistaken entry does no harm.
+			g.early[pid] = death{exitOf(ws, g.phase >= ending), at}
+		}
+	}
+}
+
+func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
+	r.exit, r.died = exit, at
+	if at.After(g.lastExit) {
+		g.lastExit = at
+	}
+	g.log.Info("rank exited", "rank", r.Rank.Rank, "pid", r.pid, "exit", exit.String())
+	if g.cfg.EndOnFailure && exit.Failed() && !exit.ByUs {
+		g.end(g.cfg.Grace, fmt.Sprintf("rank %d: %s", r.Rank.Rank, exit))
+	}
+}
+
+// end begins the end: TERM now, KILL after grace. Later calls may only shorten.
+func (g *gang) end(grace time.Duration, why string) {
+	if g.phase < ending {
+		g.reap() // who is dead by now has died by himself
+	}
+	at := time.Now().Add(grace)
+	switch {
+	case g.phase == waiting:
+		g.finish(why)
+	case g.phase < ending:
+		g.stop.Store(true)
+		g.killAt = at
+		g.advance(ending, why)
+		if grace > 0 {
+			g.term()
+		}
+	case g.phase == ending && at.Before(g.killAt):
+		g.killAt = at
+	}
+}
+
+// signal passes one on to a rank's process group, or to each one's.
+func (g *gang) signal(to int, sig syscall.Signal) error {
+	sent := false
+	for _, r := range g.ranks {
+		if (to == Gang || to == r.Rank.Rank) && r.running() {
+			if err := unix.Kill(-r.pid, sig); err != nil {
+				return fmt.Errorf("rank %d: %w: %w", r.Rank.Rank, ErrRefused, err)
+			}
+			sent = true
+		}
+	}
+	if !sent && to != Gang {
+		return fmt.Errorf("rank %d: %w", to, ErrNoRank)
+	}
+	return nil
+}
+
+func (g *gang) finish(why string) {
+	g.advance(ended, why)
+	if err := g.cg.remove(); err != nil {
+		g.log.Warn("cgroup stays", "error", err)
+	}
+	g.note(Event{Kind: Ended, Rank: Gang, Why: g.why})
+}
+
+func (g *gang) note(e Event) {
+	if err := g.j.record(e); err != nil {
+		g.log.Error("event not kept on disk", "seq", e.Seq, "kind", e.Kind, "error", err)
+	}
+}

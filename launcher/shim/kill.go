@@ -1,0 +1,90 @@
+package shim
+
+import (
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// term sends TERM once to each living descendant, then CONT: one that is
+// stopped finds the TERM pending when it wakes. Ranks' process groups go first
+// and whole; whoever left them is found below the shim. The table is read
+// twice because a process whose parent dies meanwhile escapes one reading.
+func (g *gang) term() {
+	groups := map[int]bool{}
+	for _, r := range g.ranks {
+		if r.running() {
+			groups[r.pid] = true
+			_ = unix.Kill(-r.pid, unix.SIGTERM)
+			_ = unix.Kill(-r.pid, unix.SIGCONT)
+		}
+	}
+	sent := map[int]bool{}
+	for range 2 {
+		for _, p := range below(processes(), []int{os.Getpid()}, nil) {
+			if groups[p.pgrp] || sent[p.pid] {
+				continue // twice would read as impatience to some programs
+			}
+			sent[p.pid] = true
+			_ = unix.Kill(p.pid, unix.SIGTERM)
+			_ = unix.Kill(p.pid, unix.SIGCONT)
+		}
+	}
+}
+
+// kill sends KILL to everything, once. A process that was forked behind its
+// back is found by the next pass, which follows each death: a killed process
+// can finish no fork, and what it left becomes the shim's child.
+func (g *gang) kill() {
+	g.cg.kill()
+	for _, p := range below(processes(), []int{os.Getpid()}, nil) {
+		_ = unix.Kill(p.pid, unix.SIGKILL)
+	}
+}
+
+// killHolders ends what a rank that has exited left behind and what still
+// holds its output. Descendants of living ranks are not looked at.
+func (g *gang) killHolders(r *rank) {
+	living := map[int]bool{}
+	for _, o := range g.ranks {
+		if o.running() {
+			living[o.pid] = true
+		}
+	}
+	n := 0
+	for _, p := range below(processes(), []int{os.Getpid()}, living) {
+		for _, pipe := range r.pipes {
+			if holds(p.pid, pipe) {
+				_ = unix.Kill(p.pid, unix.SIGKILL)
+				n++
+				break
+			}
+		}
+	}
+	g.log.Info("leftovers killed", "rank", r.Rank.Rank, "processes", n)
+}
+
+const oomFile = "/proc/self/oom_score_adj"
+
+// protect takes the shim out of the OOM killer's reach, or makes it for a
+// moment as its ranks shall be, for they inherit it. An agent that protects
+// itself must not thereby protect the ranks: they get 0 then.
+func (g *gang) protect(on bool) {
+	if g.oomAdj == "" {
+		b, err := os.ReadFile(oomFile)
+		if err != nil {
+			return
+		}
+		g.oomAdj = strings.TrimSpace(string(b))
+	}
+	value := "-999"
+	if !on {
+		n, _ := strconv.Atoi(g.oomAdj)
+		value = strconv.Itoa(max(n, 0))
+	}
+	if g.oomAdj != value || on {
+		_ = os.WriteFile(oomFile, []byte(value), 0) // without privilege it stays as it is
+	}
+}

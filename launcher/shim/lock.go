@@ -1,0 +1,71 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// DIR/lock has two bytes, locked by open file description, so that the kernel
+// lets go of them when the shim dies, however it dies:
+//
+//	birth  from before life is tried until the socket listens
+//	life   for as long as the shim lives
+//
+// Who gets birth and finds life taken therefore knows that the other listens.
+const (
+	birth = 0
+	life  = 1
+)
+
+func openLock(dir string) (*os.File, error) {
+	return os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
+}
+
+func lockByte(f *os.File, kind int16, at int64, wait bool) error {
+	cmd := unix.F_OFD_SETLK
+	if wait {
+		cmd = unix.F_OFD_SETLKW
+	}
+	for {
+		err := unix.FcntlFlock(f.Fd(), cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err == unix.EAGAIN || err == unix.EACCES:
+			return errLocked
+		case err != nil:
+			return fmt.Errorf("lock %s: %w", f.Name(), err)
+		}
+		return nil
+	}
+}
+
+var errLocked = errors.New("held by another")
+
+// awaitBirth returns once no shim of dir is on its way up. A wait for a lock
+// can't be called off, hence the goroutine; it ends with that shim's birth.
+func awaitBirth(ctx context.Context, dir string) error {
+	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY, 0)
+	if err != nil {
+		return err
+	}
+	if lockByte(f, unix.F_RDLCK, birth, false) == nil {
+		return f.Close()
+	}
+	done := make(chan error, 1)
+	go func() {
+		defer f.Close()
+		done <- lockByte(f, unix.F_RDLCK, birth, true)
+	}()
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

@@ -1,0 +1,144 @@
+package shim
+
+import (
+	"crypto/rand"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// What a shim writes into the pipe that Spawn gave it as descriptor 3.
+const (
+	readyFD   = 3
+	readyOK   = "ok"   // it listens
+	readyHeld = "held" // another one does
+)
+
+// Main is the whole life of `sparkrun shim DIR`: it reads its Config from
+// stdin, as Spawn sends it, and returns the process's exit code. Its log goes
+// to stderr.
+func Main(dir string) int {
+	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
+	ready := readyPipe()
+	// Whatever else was left open by those before us must not reach a rank.
+	_ = unix.CloseRange(readyFD, ^uint(0), unix.CLOSE_RANGE_CLOEXEC)
+	status, err := live(dir, log, func() { say(ready, readyOK) })
+	if err != nil {
+		log.Error("shim", "error", err)
+		f := faultOf(err)
+		say(ready, f.Code+" "+f.Text)
+		return 1
+	}
+	if status != "" {
+		say(ready, status)
+	}
+	return 0
+}
+
+// readyPipe gives nil when the shim was started by hand: 3 may then be
+// anything.
+func readyPipe() *os.File {
+	var st unix.Stat_t
+	if unix.Fstat(readyFD, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFIFO {
+		return nil
+	}
+	return os.NewFile(readyFD, "ready")
+}
+
+func say(ready *os.File, status string) {
+	if ready != nil {
+		_, _ = io.WriteString(ready, status+"\n")
+		ready.Close()
+	}
+}
+
+// live comes up under the birth lock and keeps the life lock to the end. It
+// returns readyHeld at once when another shim has that.
+func live(dir string, log *slog.Logger, ready func()) (status string, err error) {
+	var cfg Config
+	if err := json.NewDecoder(os.Stdin).Decode(&cfg); err != nil {
+		return "", fmt.Errorf("read shim configuration: %w", err)
+	}
+	if err := cfg.validate(); err != nil {
+		return "", err
+	}
+	cfg = cfg.withDefaults()
+	log = log.With("job", cfg.Key.Job, "generation", cfg.Key.Generation)
+	if dir, err = filepath.Abs(dir); err != nil {
+		return "", err
+	}
+	lock, err := openLock(dir)
+	if err != nil {
+		return "", fmt.Errorf("open lock: %w", err)
+	}
+	defer lock.Close()
+	if err := lockByte(lock, unix.F_WRLCK, birth, true); err != nil {
+		return "", err
+	}
+	if err := lockByte(lock, unix.F_WRLCK, life, false); errors.Is(err, errLocked) {
+		return readyHeld, nil
+	} else if err != nil {
+		return "", err
+	}
+	j, err := openJournal(dir)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(cfg.LogDir, 0o700); err != nil {
+		return "", fmt.Errorf("make log folder: %w", err)
+	}
+	// Orphans come to us from here on, so that none is lost when its parent
+	// dies and none is left when we say so.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
+		return "", fmt.Errorf("become subreaper: %w", err)
+	}
+	g := newGang(cfg, log, j)
+	ln, err := listen(dir)
+	if err != nil {
+		return "", fmt.Errorf("listen in %s: %w", dir, err)
+	}
+	if err := lockByte(lock, unix.F_UNLCK, birth, false); err != nil {
+		return "", err
+	}
+	ready()
+	_ = os.Chdir("/")
+	if cfg.Cgroup != "" { // no client waits for this: a Start comes later
+		if g.cg, err = makeCgroup(cgroupRoot, cfg.Cgroup); err != nil {
+			log.Warn("no cgroup, descendants are walked instead", "error", err)
+		} else {
+			g.trace.Cgroup = g.cg.path
+		}
+	}
+	s := &server{g: g, log: log, ln: ln, bye: make(chan struct{})}
+	go s.run() // ends in close
+	g.run()
+	s.close()
+	return "", os.Remove(filepath.Join(dir, socketName))
+}
+
+func newGang(cfg Config, log *slog.Logger, j *journal) *gang {
+	var nonce [8]byte
+	rand.Read(nonce[:])
+	g := &gang{
+		cfg: cfg, log: log, j: j,
+		trace: Trace{Boot: bootID(), Mark: fmt.Sprintf("%s/%x", cfg.Key, nonce)},
+		in:    make(chan func()), gone: make(chan struct{}),
+		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
+		byPID: map[int]*rank{}, early: map[int]death{},
+	}
+	signal.Notify(g.chld, syscall.SIGCHLD)
+	signal.Notify(g.sigs, syscall.SIGTERM)
+	// Caught rather than ignored: what is ignored stays so in the ranks.
+	// XFSZ (a limit of file sizes, ulimit -f) would end a Go program; caught, it
+	// is an error of write like a full disk.
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGXFSZ)
+	return g
+}

@@ -1,0 +1,182 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	chunk = 64 << 10
+	// pipeBytes is asked of the kernel: fewer switches between rank and shim.
+	// Without privilege the sum per user is bounded (pipe-user-pages-soft).
+	pipeBytes = 256 << 10
+	// A full disk is tried again after this long. Until then bytes are only
+	// counted, so that a disk at its brim makes few, large gaps.
+	retryAfter = time.Second
+)
+
+// chunks are lent only while there is something to read: a thousand quiet
+// ranks take no memory.
+var chunks = sync.Pool{New: func() any { return new([chunk]byte) }}
+
+// copier carries one stream of one rank from its pipe to its file, byte for
+// byte, and never makes the rank wait for a file that can't be written.
+type copier struct {
+	src    *os.File
+	dst    io.Writer
+	name   string     // "out" or "err"
+	offset int64      // the file's length
+	lost   func(Lost) // called for each gap, when it opens and when it closes
+
+	gap   Lost
+	retry time.Time
+}
+
+// openOutput opens a rank's file, to be appended to. A link is refused: the
+// folder may have been made by somebody else.
+func openOutput(dir string, rank int, stream string) (*os.File, int64, error) {
+	path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream))
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
+	if err != nil {
+		return nil, 0, fmt.Errorf("open output: %w", err)
+	}
+	st, err := f.Stat()
+	if err != nil {
+		f.Close()
+		return nil, 0, fmt.Errorf("open output: %w", err)
+	}
+	return f, st.Size(), nil
+}
+
+// outputPipe gives the end that the shim reads, known to the poller so that no
+// thread waits in it, and the end for the rank, which blocks as it expects.
+func outputPipe() (r *os.File, w int, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC); err != nil {
+		return nil, 0, fmt.Errorf("make output pipe: %w", err)
+	}
+	_, _ = unix.FcntlInt(uintptr(p[0]), unix.F_SETPIPE_SZ, pipeBytes)
+	if err := unix.SetNonblock(p[0], true); err != nil {
+		unix.Close(p[0])
+		unix.Close(p[1])
+		return nil, 0, fmt.Errorf("make output pipe: %w", err)
+	}
+	return os.NewFile(uintptr(p[0]), "output"), p[1], nil
+}
+
+// run copies until the last writer has closed the pipe, or cut was called.
+func (c *copier) run() {
+	defer c.src.Close()
+	defer c.close()
+	rc, err := c.src.SyscallConn()
+	if err != nil {
+		return
+	}
+	for {
+		n, err := c.turn(rc.Read)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		if n == 0 || err != nil {
+			return
+		}
+	}
+	// Cut: what was written before is still in the pipe, and no more than fits.
+	for left := 1 << 20; left > 0; {
+		n, err := c.turn(func(f func(uintptr) bool) error {
+			return rc.Control(func(fd uintptr) {
+				if !f(fd) {
+					left = 0
+				}
+			})
+		})
+		if n == 0 || err != nil {
+			return
+		}
+		left -= n
+	}
+}
+
+// turn reads once and writes what was read.
+func (c *copier) turn(read func(func(uintptr) bool) error) (n int, err error) {
+	var b *[chunk]byte
+	var rerr error
+	err = read(func(fd uintptr) bool {
+		b = chunks.Get().(*[chunk]byte)
+		n, rerr = ignoreEINTR(func() (int, error) { return syscall.Read(int(fd), b[:]) })
+		if rerr == syscall.EAGAIN {
+			chunks.Put(b)
+			b, n = nil, 0
+			return false
+		}
+		return true
+	})
+	if b == nil {
+		return 0, err
+	}
+	defer chunks.Put(b)
+	if n > 0 && rerr == nil {
+		c.write(b[:n], time.Now())
+	}
+	return max(n, 0), errors.Join(err, rerr)
+}
+
+func ignoreEINTR(f func() (int, error)) (int, error) {
+	for {
+		n, err := f()
+		if err != syscall.EINTR {
+			return n, err
+		}
+	}
+}
+
+// write puts b into the file, or counts it as lost: P7, a log is a prefix plus
+// counted gaps.
+func (c *copier) write(b []byte, now time.Time) {
+	if c.gap.Bytes > 0 && now.Before(c.retry) {
+		c.gap.Bytes += int64(len(b))
+		return
+	}
+	n, err := c.dst.Write(b)
+	if n > 0 {
+		c.close()
+		c.offset += int64(n)
+	}
+	if err == nil {
+		return
+	}
+	c.retry = now.Add(retryAfter)
+	opens := c.gap.Bytes == 0
+	c.gap = Lost{Stream: c.name, Offset: c.offset, Bytes: c.gap.Bytes + int64(len(b)-n), Error: cause(err)}
+	if opens {
+		c.lost(c.gap)
+	}
+}
+
+// close tells the final size of an open gap.
+func (c *copier) close() {
+	if c.gap.Bytes > 0 {
+		c.lost(c.gap)
+		c.gap = Lost{}
+	}
+}
+
+// cut makes run return soon, though somebody still holds the pipe.
+func (c *copier) cut() { _ = c.src.SetReadDeadline(time.Unix(1, 0)) }
+
+// cause is the bare reason: path and verb are known to whoever reads it.
+func cause(err error) string {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return no.Error()
+	}
+	return err.Error()
+}

@@ -1,0 +1,227 @@
+package shim
+
+import (
+	"bytes"
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+// fullDisk takes room bytes, and then none.
+type fullDisk struct {
+	bytes.Buffer
+	room int
+}
+
+func (d *fullDisk) Write(b []byte) (int, error) {
+	n := min(len(b), d.room)
+	d.room -= n
+	d.Buffer.Write(b[:n])
+	if n < len(b) {
+		return n, &os.PathError{Op: "write", Path: "x", Err: syscall.ENOSPC}
+	}
+	return n, nil
+}
+
+// P7: what is in the file, with the gaps that are told put in, has the length
+// of what was written.
+func TestGapsAreCounted(t *testing.T) {
+	disk := &fullDisk{room: 10}
+	var told []Lost
+	c := &copier{dst: disk, name: "out", lost: func(l Lost) { told = append(told, l) }}
+	at := time.Now()
+	c.write([]byte("12345678"), at)
+	c.write([]byte("abcd"), at) // half of it fits
+	c.write([]byte("efgh"), at) // not even tried
+	disk.room = 100
+	c.write([]byte("ijkl"), at.Add(retryAfter-1)) // still not
+	c.write([]byte("mnop"), at.Add(retryAfter))
+	disk.room = 0
+	c.write([]byte("qrst"), at.Add(time.Hour))
+	c.close()
+	const why = "no space left on device"
+	want := []Lost{
+		{"out", 10, 2, why}, {"out", 10, 10, why},
+		{"out", 14, 4, why}, {"out", 14, 4, why},
+	}
+	if d := cmp.Diff(want, told); d != "" {
+		t.Error(d)
+	}
+	if got := disk.String(); got != "12345678abmnop" {
+		t.Errorf("file holds %q", got)
+	}
+}
+
+func TestParseStat(t *testing.T) {
+	line := "42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123 45 1844\n"
+	got, ok := parseStat([]byte(line))
+	if want := (proc{pid: 42, ppid: 7, pgrp: 40, session: 39, ticks: 987654}); !ok || got != want {
+		t.Errorf("%+v %v, want %+v", got, ok, want)
+	}
+	self, ok := readProc(os.Getpid())
+	if !ok || self.ppid != os.Getppid() || self.pgrp != unix.Getpgrp() {
+		t.Errorf("own entry %+v %v", self, ok)
+	}
+}
+
+func TestBelow(t *testing.T) {
+	procs := []proc{
+		{pid: 2, ppid: 1}, {pid: 3, ppid: 2}, {pid: 4, ppid: 3, dead: true}, {pid: 5, ppid: 4},
+		{pid: 6, ppid: 1}, {pid: 7, ppid: 6}, {pid: 8, ppid: 9}, {pid: 9, ppid: 8}, {pid: 10, ppid: 0},
+	}
+	pids := func(ps []proc) map[int]bool {
+		m := map[int]bool{}
+		for _, p := range ps {
+			m[p.pid] = true
+		}
+		return m
+	}
+	for _, tc := range []struct {
+		root   int
+		except map[int]bool
+		want   map[int]bool
+	}{
+		{1, nil, map[int]bool{2: true, 3: true, 5: true, 6: true, 7: true}},
+		{1, map[int]bool{2: true}, map[int]bool{6: true, 7: true}},
+		{8, nil, map[int]bool{9: true, 8: true}}, // a ring ends
+	} {
+		if d := cmp.Diff(tc.want, pids(below(procs, []int{tc.root}, tc.except))); d != "" {
+			t.Errorf("below %d: %s", tc.root, d)
+		}
+	}
+}
+
+// A rank's strings are any bytes; JSON's are not.
+func TestRankOnTheWire(t *testing.T) {
+	in := Rank{Rank: 3, LocalRank: 1, Argv: []string{"a", "\xff\xfe", "<&>"}, Env: []string{"X=\x80"}, Dir: "/d\xe9"}
+	b, err := json.Marshal(in)
+	must(t, err)
+	var out Rank
+	must(t, json.Unmarshal(b, &out))
+	if d := cmp.Diff(in, out); d != "" {
+		t.Errorf("%s\n%s", b, d)
+	}
+}
+
+// Both hierarchies a machine can have; which ones exist is the machine's.
+func TestCgroup(t *testing.T) {
+	if !asRoot() {
+		return // not ours to make: TestEndLeavesNobody covers going without
+	}
+	tried := 0
+	for _, root := range []string{cgroupRoot, onlyFreezer(t)} {
+		if _, _, err := cgroupMount(root); err != nil {
+			continue
+		}
+		tried++
+		cg, err := makeCgroup(root, "shim-unit-"+strconv.Itoa(os.Getpid()))
+		must(t, err)
+		pid, err := cg.fork(&syscall.SysProcAttr{}, nil2(cg))
+		must(t, err)
+		if got := cg.procs(); !cg.populated() || len(got) < 1 || got[0] != pid {
+			t.Errorf("%s: members %v, want %d", cg.path, got, pid)
+		}
+		if own := ownCgroup(cg.dir != nil); strings.Contains(own, "shim-unit") {
+			t.Errorf("this thread stays in %s", own)
+		}
+		cg.kill()
+		var ws unix.WaitStatus
+		_, err = ignoreEINTR(func() (int, error) { return unix.Wait4(pid, &ws, 0, nil) })
+		must(t, err)
+		if ws.Signal() != unix.SIGKILL {
+			t.Errorf("%s: ended by %v", cg.path, ws)
+		}
+		must(t, cg.remove())
+		if _, err := os.Stat(cg.path); err == nil {
+			t.Errorf("%s stays", cg.path)
+		}
+	}
+	if tried == 0 {
+		t.Error("no cgroup hierarchy on this machine")
+	}
+}
+
+// nil2 forks a sleeper the way execRank does.
+func nil2(cg *cgroup) func() (int, error) {
+	return func() (int, error) {
+		sys := &syscall.SysProcAttr{}
+		if cg.dir != nil {
+			sys.UseCgroupFD, sys.CgroupFD = true, int(cg.dir.Fd())
+		}
+		return syscall.ForkExec("/bin/sleep", []string{"sleep", "1000"}, &syscall.ProcAttr{Sys: sys})
+	}
+}
+
+// onlyFreezer is a root that shows the v1 freezer alone, where there is one.
+func onlyFreezer(t *testing.T) string {
+	dir := t.TempDir()
+	must(t, os.Symlink(filepath.Join(cgroupRoot, "freezer"), filepath.Join(dir, "freezer")))
+	return dir
+}
+
+func FuzzDecodeRequest(f *testing.F) {
+	for _, s := range []string{
+		`{"v":1,"id":1,"op":"hello"}`, `{"v":1,"id":2,"op":"signal","rank":-1,"signal":15}`, `{"v":2}`, `[]`, `{"v":1,"op":"end","grace_ns":-1}`,
+		`{"v":1,"id":3,"op":"start","ranks":[{"rank":0,"local_rank":0,"argv":["a",{"b64":"/w=="}],"env":[],"dir":"/"}]}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, line []byte) {
+		r, err := decodeRequest(line)
+		if err != nil {
+			return
+		}
+		b, err := plain(r)
+		must(t, err)
+		again, err := decodeRequest(b)
+		if err != nil {
+			t.Fatalf("%s: %v", b, err)
+		}
+		if !reflect.DeepEqual(normal(r), normal(again)) {
+			t.Errorf("%+v became %+v", r, again)
+		}
+	})
+}
+
+// normal takes away the difference between no ranks and an absent list.
+func normal(r request) request {
+	if len(r.Ranks) == 0 {
+		r.Ranks = nil
+	}
+	return r
+}
+
+func FuzzParseJournal(f *testing.F) {
+	f.Add([]byte("{\"seq\":1,\"kind\":\"starting\",\"rank\":-1}\n{\"seq\":2,\"ki"))
+	f.Add([]byte("\n"))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		es, err := parseJournal(b)
+		if err == nil && len(es) != bytes.Count(b, []byte{'\n'}) {
+			t.Errorf("%d events of %d lines", len(es), bytes.Count(b, []byte{'\n'}))
+		}
+		for i, e := range es {
+			if e.Seq != i+1 {
+				t.Errorf("event %d has number %d", i+1, e.Seq)
+			}
+		}
+	})
+}
+
+func FuzzParseStat(f *testing.F) {
+	f.Add([]byte("42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123"))
+	f.Add([]byte(") ("))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		if p, ok := parseStat(b); !ok && p.ticks != 0 && p.pid == 0 && len(b) == 0 {
+			t.Error("something out of nothing")
+		}
+	})
+}

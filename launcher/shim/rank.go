@@ -1,0 +1,177 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"golang.org/x/sys/unix"
+)
+
+// markName is the one variable the shim adds to a rank's environment.
+const markName = "SPARKRUN_GANG"
+
+// rank is one Rank on its way. Only the gang's loop touches it.
+type rank struct {
+	Rank
+	pid     int
+	exit    *launcher.Exit // set at waitpid
+	died    time.Time      // when that was
+	told    bool           // Exited is in the journal
+	killed  bool           // its leftovers were, so that its output may end
+	streams []*copier
+	pipes   []string // "pipe:[inode]" of each stream
+	open    int      // streams that have not ended
+}
+
+func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }
+
+// born is what became of one fork and exec.
+type born struct {
+	pid     int
+	ticks   uint64
+	at      time.Time
+	err     error
+	streams []*copier
+	pipes   []string
+}
+
+// bear makes the pipes and execs one rank in a session of its own, so that
+// neither a terminal's nor the shim's signals reach it, and so that its
+// session's number finds its children. out and err are taken over.
+func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]output) born {
+	var b born
+	var ends []int
+	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return born{at: time.Now(), err: fmt.Errorf("open %s: %w", os.DevNull, err)}
+	}
+	ends = append(ends, null)
+	for i, name := range []string{"out", "err"} {
+		src, w, err := outputPipe()
+		if err != nil {
+			b.err = err
+			break
+		}
+		ends = append(ends, w)
+		var st unix.Stat_t
+		_ = unix.Fstat(w, &st)
+		b.pipes = append(b.pipes, fmt.Sprintf("pipe:[%d]", st.Ino))
+		b.streams = append(b.streams, &copier{src: src, dst: files[i].f, name: name, offset: files[i].size})
+	}
+	if b.err == nil {
+		b.pid, b.err = execRank(r, cfg, cg, mark, ends)
+		b.at = time.Now()
+	}
+	for _, fd := range ends {
+		unix.Close(fd)
+	}
+	if b.err != nil {
+		b.at = time.Now()
+		for _, s := range b.streams {
+			s.src.Close()
+		}
+		b.streams, b.pipes = nil, nil
+		return b
+	}
+	if p, ok := readProc(b.pid); ok {
+		b.ticks = p.ticks
+	}
+	return b
+}
+
+func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, error) {
+	path, err := lookPath(r)
+	if err != nil {
+		return 0, err
+	}
+	sys := &syscall.SysProcAttr{Setsid: true}
+	if cfg.UID != nil {
+		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
+	}
+	attr := &syscall.ProcAttr{Dir: r.Dir, Env: append(r.Env[:len(r.Env):len(r.Env)], markName+"="+mark), Sys: sys}
+	for _, fd := range ends {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
+	if err != nil {
+		return 0, execError(r, path, cfg.UID, err)
+	}
+	return pid, nil
+}
+
+// lookPath finds argv[0] in the rank's own PATH, as the rank's shell would.
+func lookPath(r Rank) (string, error) {
+	name := r.Argv[0]
+	if strings.Contains(name, "/") {
+		return name, nil
+	}
+	path := "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+	for _, v := range r.Env {
+		if p, ok := strings.CutPrefix(v, "PATH="); ok {
+			path = p
+			break // getenv takes the first too
+		}
+	}
+	found := fs.ErrNotExist
+	for _, dir := range filepath.SplitList(path) {
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(r.Dir, dir)
+		}
+		file := filepath.Join(dir, name)
+		st, err := os.Stat(file)
+		switch {
+		case err != nil || st.IsDir():
+		case st.Mode()&0o111 == 0:
+			found = fs.ErrPermission
+		default:
+			return file, nil
+		}
+	}
+	if found == fs.ErrPermission {
+		return "", fmt.Errorf("exec %q: permission denied: make it executable", name)
+	}
+	return "", fmt.Errorf("exec %q: not found", name)
+}
+
+// execError says which part of "no such file" or "permission denied" it was.
+func execError(r Rank, path string, uid *uint32, err error) error {
+	if st, serr := os.Stat(r.Dir); serr != nil && errors.Is(serr, fs.ErrNotExist) || serr == nil && !st.IsDir() {
+		return fmt.Errorf("exec %q: working folder %q: not found", r.Argv[0], r.Dir)
+	}
+	who := ""
+	if uid != nil {
+		who = fmt.Sprintf(" for uid %d", *uid)
+	}
+	if !filepath.IsAbs(path) {
+		path = filepath.Join(r.Dir, path)
+	}
+	switch err {
+	case syscall.ENOENT:
+		if _, serr := os.Stat(path); serr == nil {
+			return fmt.Errorf("exec %q: its interpreter (the #! line, or the loader) is not found", r.Argv[0])
+		}
+		return fmt.Errorf("exec %q: not found", r.Argv[0])
+	case syscall.EACCES:
+		return fmt.Errorf("exec %q in %q: permission denied%s", r.Argv[0], r.Dir, who)
+	case syscall.ENOEXEC:
+		return fmt.Errorf("exec %q: no program for this machine (no #! line, or another architecture)", r.Argv[0])
+	case syscall.EAGAIN:
+		return fmt.Errorf("exec %q: the limit of processes%s is reached (ulimit -u)", r.Argv[0], who)
+	}
+	return fmt.Errorf("exec %q: %w", r.Argv[0], err)
+}
+
+// exitOf turns what waitpid gave into words of the launcher.
+func exitOf(ws unix.WaitStatus, byUs bool) *launcher.Exit {
+	if ws.Signaled() {
+		return &launcher.Exit{Signal: int(ws.Signal()), ByUs: byUs}
+	}
+	return &launcher.Exit{Code: ws.ExitStatus(), ByUs: byUs}
+}

@@ -1,0 +1,201 @@
+package shim
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Reap ends, by KILL, whatever a dead shim left running, and then completes
+// its journal with Ended: nothing will ever start from dir again. Ranks that
+// the journal doesn't call Exited ended in a way nobody saw.
+//
+// Survivors are found by cgroup, where there was one; by the recorded PIDs and
+// their start times; by their sessions; by SPARKRUN_GANG in the environment;
+// and as descendants of all these. Only a process that has left all of them,
+// without a cgroup, is missed. ErrAlive: a shim lives there, and nothing was
+// done. When ctx ends first, the error names who is left.
+func Reap(ctx context.Context, dir string) error {
+	lock, err := openLock(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("reap shim: %w", err)
+	}
+	defer lock.Close()
+	if err := lockByte(lock, unix.F_WRLCK, life, false); err != nil {
+		if errors.Is(err, errLocked) {
+			err = ErrAlive
+		}
+		return fmt.Errorf("reap shim %s: %w", dir, err)
+	}
+	events, err := Replay(dir)
+	if err != nil {
+		return err
+	}
+	if len(events) == 0 {
+		return nil
+	}
+	r := remains{started: map[int]uint64{}}
+	for _, e := range events {
+		switch {
+		case e.Kind == Ended:
+			return nil
+		case e.Kind == Starting && e.Trace != nil:
+			r.trace = *e.Trace
+		case e.Kind == Started:
+			r.started[e.PID] = e.Ticks
+		}
+	}
+	if r.trace.Boot == bootID() { // else the kernel ended them all
+		if err := r.end(ctx); err != nil {
+			return fmt.Errorf("reap shim %s: %w", dir, err)
+		}
+	}
+	return complete(dir, len(events))
+}
+
+// remains is what a dead shim's journal tells about its ranks.
+type remains struct {
+	trace   Trace
+	started map[int]uint64 // PID -> start time
+}
+
+func (r remains) end(ctx context.Context) error {
+	var cg *cgroup
+	if r.trace.Cgroup != "" {
+		var err error
+		if cg, err = openCgroup(r.trace.Cgroup); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	for {
+		left := r.survivors(cg)
+		if len(left) == 0 {
+			return cg.remove()
+		}
+		cg.kill()
+		if err := killAndWait(left); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return fmt.Errorf("%d processes don't die, among them PID %d: %w", len(left), left[0].pid, context.Cause(ctx))
+		}
+	}
+}
+
+func (r remains) survivors(cg *cgroup) []proc {
+	procs := processes()
+	byPID := map[int]proc{}
+	for _, p := range procs {
+		byPID[p.pid] = p
+	}
+	known := map[int]bool{}
+	for _, pid := range cg.procs() {
+		known[pid] = true
+	}
+	var found []proc
+	var roots []int
+	except := map[int]bool{os.Getpid(): true}
+	for _, p := range procs {
+		ticks, rank := r.started[p.pid]
+		if except[p.pid] || !known[p.pid] && !(rank && ticks == p.ticks) &&
+			!r.inSession(p, byPID) && !marked(p.pid, markName+"="+r.trace.Mark) {
+			continue
+		}
+		except[p.pid] = true
+		roots = append(roots, p.pid)
+		if !p.dead {
+			found = append(found, p)
+		}
+	}
+	return append(found, below(procs, roots, except)...)
+}
+
+// inSession tells whether p is of the session that a rank led. A session's
+// number isn't given out again while one of its members lives; a leader that
+// bears it with another start time shows that it was.
+func (r remains) inSession(p proc, byPID map[int]proc) bool {
+	ticks, ours := r.started[p.session]
+	if !ours || p.ticks < ticks {
+		return false
+	}
+	leader, lives := byPID[p.session]
+	return !lives || leader.ticks == ticks
+}
+
+// killAndWait ends processes through descriptors, which a reused PID can't
+// mislead, and waits up to a second for their deaths. They aren't our
+// children.
+func killAndWait(procs []proc) error {
+	var fds []unix.PollFd
+	defer func() {
+		for _, f := range fds {
+			unix.Close(int(f.Fd))
+		}
+	}()
+	for _, p := range procs {
+		fd, err := unix.PidfdOpen(p.pid, 0)
+		if err != nil {
+			continue // gone, or out of descriptors: the next pass finds it
+		}
+		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
+		if now, ok := readProc(p.pid); !ok || now.ticks != p.ticks {
+			continue
+		}
+		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err == unix.EPERM {
+			return fmt.Errorf("kill PID %d: %w: it changed its user, root has to end it", p.pid, err)
+		}
+	}
+	until := time.Now().Add(time.Second)
+	for waits := fds; len(waits) > 0; {
+		rest := time.Until(until)
+		if rest <= 0 {
+			return nil
+		}
+		n, err := unix.Poll(waits, int(rest.Milliseconds())+1)
+		if err != nil && err != unix.EINTR {
+			return fmt.Errorf("wait for killed processes: %w", err)
+		}
+		if n <= 0 {
+			continue
+		}
+		var open []unix.PollFd
+		for _, f := range waits {
+			if f.Revents == 0 {
+				open = append(open, f)
+			}
+		}
+		waits = open
+	}
+	return nil
+}
+
+// complete cuts off a line that the shim's death cut short, and adds Ended.
+func complete(dir string, n int) error {
+	path := filepath.Join(dir, journalName)
+	b, err := os.ReadFile(path)
+	if err != nil {
+		return fmt.Errorf("complete journal: %w", err)
+	}
+	if err := os.Truncate(path, int64(bytes.LastIndexByte(b, '\n')+1)); err != nil {
+		return fmt.Errorf("complete journal: %w", err)
+	}
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	if err != nil {
+		return fmt.Errorf("complete journal: %w", err)
+	}
+	err = writeLine(f, Event{Seq: n + 1, Time: time.Now(), Kind: Ended, Rank: Gang, Why: "the shim died, and what it left was killed"})
+	if err = errors.Join(err, f.Close()); err != nil {
+		return fmt.Errorf("complete journal: %w", err)
+	}
+	return nil
+}

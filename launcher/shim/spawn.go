@@ -1,0 +1,172 @@
+package shim
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// SelfExe is the running program itself, even after its file was replaced: a
+// shim is of the same version as the agent that started it.
+const SelfExe = "/proc/self/exe"
+
+// Spawn starts a shim for dir, in a session of its own, and returns when it
+// listens. exe is run as `sparkrun shim DIR`; SelfExe is the usual one. dir is
+// made, with mode 0700, where it is missing, and must be on a local
+// filesystem.
+//
+// There is at most one shim per dir, ever: where one lives, Spawn attaches to
+// it and cfg goes unread; where one has died after it was told to start, the
+// error is ErrMayHaveRun. When ctx ends first, nothing was exec'd and none
+// stays behind.
+func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		err = os.MkdirAll(dir, 0o700)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, err)
+	}
+	status, reaped, err := launch(ctx, exe, dir, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, err)
+	}
+	var c *Client
+	switch code, text, _ := strings.Cut(status, " "); code {
+	case readyOK:
+		c = &Client{dir: dir, key: cfg.Key, reaped: reaped}
+	case readyHeld:
+		<-reaped // it is on its way out
+		if c, err = Attach(ctx, dir); err != nil {
+			return nil, err
+		}
+		if c.key != cfg.Key {
+			return nil, fmt.Errorf("spawn shim %s: %s belongs to %s", cfg.Key, dir, c.key)
+		}
+	default:
+		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, fault{code, text}.err())
+	}
+	if cfg.DieWithClient {
+		if err := c.hold(ctx); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// launch runs the process and gives what it says when it is up. The channel
+// closes when the process has been reaped: it is our child while we live, and
+// init's afterwards.
+func launch(ctx context.Context, exe, dir string, cfg Config) (status string, reaped <-chan struct{}, err error) {
+	config, err := plain(cfg)
+	if err != nil {
+		return "", nil, err
+	}
+	var opened []*os.File
+	defer func() {
+		for _, f := range opened {
+			f.Close()
+		}
+	}()
+	pipe := func() (r, w *os.File) {
+		if err == nil {
+			r, w, err = os.Pipe()
+			opened = append(opened, r, w)
+		}
+		return r, w
+	}
+	in, configW := pipe()
+	readyR, readyW := pipe()
+	if err != nil {
+		return "", nil, err
+	}
+	log, err := os.OpenFile(filepath.Join(dir, logName), os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return "", nil, err
+	}
+	opened = append(opened, log)
+	p, err := os.StartProcess(exe, []string{"sparkrun", "shim", dir}, &os.ProcAttr{
+		Dir:   "/",
+		Env:   []string{}, // a rank's is given whole; the shim needs none
+		Files: []*os.File{in, log, log, readyW},
+		Sys:   &syscall.SysProcAttr{Setsid: true},
+	})
+	if err != nil {
+		return "", nil, err
+	}
+	done := make(chan struct{})
+	go func() { // its join is done: Release waits for it
+		_, _ = p.Wait()
+		close(done)
+	}()
+	in.Close()
+	readyW.Close() // so that its death is the end of the pipe
+	stop := context.AfterFunc(ctx, func() {
+		_ = readyR.SetReadDeadline(time.Unix(1, 0))
+		_ = configW.SetWriteDeadline(time.Unix(1, 0))
+	})
+	defer stop()
+	_, werr := configW.Write(config)
+	configW.Close()
+	line, err := bufio.NewReader(readyR).ReadString('\n')
+	switch {
+	case err == nil:
+		return strings.TrimSuffix(line, "\n"), done, nil
+	case ctx.Err() != nil:
+		err = context.Cause(ctx)
+	case errors.Is(err, io.EOF):
+		err = errors.Join(fmt.Errorf("it died while coming up: see %s", log.Name()), werr)
+	}
+	_ = p.Kill()
+	<-done
+	return "", nil, err
+}
+
+// Attach finds the shim of dir again, for example after the agent was
+// restarted. ErrGone says that none lives there: Replay tells how far it came.
+func Attach(ctx context.Context, dir string) (*Client, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return nil, fmt.Errorf("attach to shim: %w", err)
+	}
+	c := &Client{dir: dir}
+	resp, err := c.call(ctx, request{Op: opHello})
+	if errors.Is(err, ErrGone) && ctx.Err() == nil {
+		// One that is on its way up counts as living.
+		if err := awaitBirth(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, fmt.Errorf("attach to shim in %s: %w", dir, err)
+		}
+		resp, err = c.call(ctx, request{Op: opHello})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("attach to shim in %s: %w", dir, err)
+	}
+	if resp.Hello == nil {
+		return nil, fmt.Errorf("attach to shim in %s: %w: an empty hello", dir, ErrRefused)
+	}
+	c.key = resp.Hello.Key
+	return c, nil
+}
+
+// Client talks to one shim. Its methods may be called at once from several
+// goroutines; each uses a connection of its own.
+type Client struct {
+	dir    string
+	key    launcher.Key
+	held   net.Conn        // DieWithClient: as long as this is open
+	reaped <-chan struct{} // closed once our child is gone; nil: it isn't ours
+}

@@ -1,0 +1,174 @@
+package shim
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// protocolVersion is 1 for ever: what comes later comes as a new op or a new
+// field that an old shim passes over.
+const protocolVersion = 1
+
+// maxRequest bounds one request line: launcher's limits times its most ranks
+// would be more, but no kernel would exec such ranks on one node.
+const maxRequest = 64 << 20
+
+// Errors a shim, or the lack of one, answers with.
+var (
+	ErrGone       = errors.New("no shim lives here")
+	ErrAlive      = errors.New("its shim still lives")
+	ErrMayHaveRun = errors.New("an earlier shim of this try may have started its ranks: replay its journal, and reap")
+	ErrEnded      = errors.New("the gang was ended before it was started")
+	ErrRunning    = errors.New("the gang has not ended")
+	ErrNoRank     = errors.New("no such rank is running")
+	ErrRequest    = errors.New("the shim did not understand the request")
+	ErrUnknownOp  = errors.New("the shim is older than this request")
+	ErrRefused    = errors.New("the shim could not do it")
+)
+
+// codes are the protocol's names of errors.
+var codes = []struct {
+	code string
+	err  error
+}{
+	{"may-have-run", ErrMayHaveRun},
+	{"ended", ErrEnded},
+	{"running", ErrRunning},
+	{"no-rank", ErrNoRank},
+	{"bad-request", ErrRequest},
+	{"unknown-op", ErrUnknownOp},
+	{"gone", ErrGone},
+	{"refused", ErrRefused}, // any other
+}
+
+type request struct {
+	V     int            `json:"v"`
+	ID    int64          `json:"id"`
+	Op    string         `json:"op"`
+	Ranks []Rank         `json:"ranks,omitempty"`    // start
+	Grace time.Duration  `json:"grace_ns,omitempty"` // end
+	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
+	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
+	From  int            `json:"from,omitempty"`     // events
+}
+
+// The ops.
+const (
+	opHello   = "hello"
+	opHold    = "hold"
+	opStart   = "start"
+	opEnd     = "end"
+	opSignal  = "signal"
+	opEvents  = "events"
+	opRelease = "release"
+)
+
+type response struct {
+	V     int    `json:"v"`
+	ID    int64  `json:"id"`
+	OK    bool   `json:"ok,omitempty"`
+	Error *fault `json:"error,omitempty"`
+	Hello *hello `json:"hello,omitempty"`
+	Event *Event `json:"event,omitempty"` // of events: many, before the ok
+}
+
+type hello struct {
+	Key   launcher.Key `json:"key"`
+	PID   int          `json:"pid"`
+	Phase string       `json:"phase"`
+}
+
+type fault struct {
+	Code string `json:"code"`
+	Text string `json:"text"`
+}
+
+func faultOf(err error) *fault {
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return &fault{c.code, err.Error()}
+		}
+	}
+	return &fault{"refused", err.Error()}
+}
+
+// err gives the sentinel back to the client's side, with the shim's words.
+func (f fault) err() error {
+	for _, c := range codes {
+		if c.code == f.Code {
+			return &remoteError{f.Text, c.err}
+		}
+	}
+	return &remoteError{f.Text, ErrRefused}
+}
+
+type remoteError struct {
+	text string
+	kind error
+}
+
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() error { return e.kind }
+
+// decodeRequest reads one line. The request it gives with an error has the id
+// to answer under, as far as it could be read.
+func decodeRequest(line []byte) (request, error) {
+	var r request
+	if err := json.Unmarshal(line, &r); err != nil {
+		return r, fmt.Errorf("read request: %w: %w", ErrRequest, err)
+	}
+	if r.V != protocolVersion {
+		return r, fmt.Errorf("read request: %w: version %d, this shim speaks %d", ErrRequest, r.V, protocolVersion)
+	}
+	switch r.Op {
+	case opHello, opHold, opEvents, opRelease:
+	case opStart:
+		if err := validRanks(r.Ranks); err != nil {
+			return r, fmt.Errorf("start: %w: %w", ErrRequest, err)
+		}
+	case opEnd:
+		if r.Grace < 0 {
+			return r, fmt.Errorf("end: %w: grace %s is below zero", ErrRequest, r.Grace)
+		}
+	case opSignal:
+		if r.Rank == nil || *r.Rank < Gang || r.Sig < 1 || r.Sig > 64 {
+			return r, fmt.Errorf("signal: %w: want a rank, or %d for all, and a signal from 1 to 64", ErrRequest, Gang)
+		}
+	default:
+		return r, fmt.Errorf("op %q: %w", r.Op, ErrUnknownOp)
+	}
+	return r, nil
+}
+
+// readLine reads up to a newline, and no more than most bytes.
+func readLine(r *bufio.Reader, most int) ([]byte, error) {
+	var line []byte
+	for {
+		part, err := r.ReadSlice('\n')
+		line = append(line, part...)
+		switch {
+		case len(line) > most:
+			return nil, fmt.Errorf("read request: %w: longer than %d bytes", ErrRequest, most)
+		case err == nil:
+			return line, nil
+		case err != bufio.ErrBufferFull:
+			return nil, err
+		}
+	}
+}
+
+func writeLine(w io.Writer, v any) error {
+	line, err := plain(v)
+	if err != nil {
+		return err
+	}
+	_, err = w.Write(append(line, '\n'))
+	return err
+}
