@@ -1,0 +1,117 @@
+package workloads
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Sources, as a dry run shows them.
+const (
+	sourceCaller = "caller's environment"
+	sourceUser   = "--env"
+)
+
+// callersVars travel from the caller to every rank: what finds programs,
+// libraries and caches, and the language of messages. The list is short on
+// purpose: a shell's variables describe the machine it runs on, and the ranks
+// run on others.
+var callersVars = []string{
+	"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "HF_HOME", "LANG", "LC_ALL",
+}
+
+// environment puts together what every rank gets, later entries winning: the
+// caller's, the workload's, the user's.
+func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
+	var env []launcher.Var
+	for _, name := range callersVars {
+		if v, ok := lookup(r.Environ, name); ok && v != "" {
+			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
+		}
+	}
+	env = append(env, seatVars(workload)...)
+	env = append(env, own...)
+	for _, text := range r.Env {
+		v, err := userVar(text, r.Environ)
+		if err != nil {
+			return nil, err
+		}
+		env = append(env, v)
+	}
+	return env, nil
+}
+
+// seatVars tell a rank its place under the names that torch's elastic agent
+// uses (torch/distributed/elastic/agent/server/local_elastic_agent.py) and,
+// where torch has none, under ours.
+func seatVars(workload string) []launcher.Var {
+	of := launcher.Of
+	lit := launcher.Lit
+	vars := []launcher.Var{
+		{Name: "RANK", Value: of(launcher.Rank)},
+		{Name: "LOCAL_RANK", Value: of(launcher.LocalRank)},
+		{Name: "GROUP_RANK", Value: of(launcher.NodeRank)},
+		{Name: "ROLE_RANK", Value: of(launcher.Rank)}, // one role: the ranks in it are all ranks
+		{Name: "ROLE_NAME", Value: lit("default")},
+		{Name: "LOCAL_WORLD_SIZE", Value: of(launcher.LocalWorldSize)},
+		{Name: "WORLD_SIZE", Value: of(launcher.WorldSize)},
+		{Name: "GROUP_WORLD_SIZE", Value: of(launcher.NodeCount)},
+		{Name: "ROLE_WORLD_SIZE", Value: of(launcher.WorldSize)},
+		{Name: "MASTER_ADDR", Value: of(launcher.Head)},
+		{Name: "MASTER_PORT", Value: of(launcher.Port)},
+		{Name: "TORCHELASTIC_RESTART_COUNT", Value: of(launcher.RestartCount)},
+		{Name: "TORCHELASTIC_MAX_RESTARTS", Value: lit("0")},
+		{Name: "TORCHELASTIC_RUN_ID", Value: of(launcher.Job)},
+		// torch compares with exactly "True", which would make every rank a
+		// client of a store that we do not run. With any other text rank 0
+		// listens at MASTER_ADDR:MASTER_PORT; "False" is what torchrun writes.
+		{Name: "TORCHELASTIC_USE_AGENT_STORE", Value: lit("False")},
+		{Name: "SPARKRUN_JOB", Value: of(launcher.Job)},
+		{Name: "SPARKRUN_HOST", Value: of(launcher.Host)},
+		{Name: "SPARKRUN_ADDR", Value: of(launcher.NodeAddr)},
+		{Name: "SPARKRUN_NODE_RANK", Value: of(launcher.NodeRank)},
+		{Name: "SPARKRUN_NODE_COUNT", Value: of(launcher.NodeCount)},
+	}
+	for i := range vars {
+		vars[i].Source = workload
+	}
+	return vars
+}
+
+// callersOr takes a variable from the caller where it is set, else gives it the
+// workload's default: what torchrun does with those that tune a run.
+func (r Request) callersOr(name, value, workload string) launcher.Var {
+	if v, ok := lookup(r.Environ, name); ok {
+		return launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller}
+	}
+	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: workload}
+}
+
+// userVar reads one --env.
+func userVar(text string, environ []string) (launcher.Var, error) {
+	name, value, given := strings.Cut(text, "=")
+	if !given {
+		v, ok := lookup(environ, name)
+		if !ok && name != "" {
+			return launcher.Var{}, fmt.Errorf("--env %s: %w: it is not set here; set it, or write --env %s=VALUE", name, launcher.ErrInvalid, name)
+		}
+		value = v
+	}
+	if secret(name) {
+		return launcher.Var{}, fmt.Errorf("--env %s: %w: its name says that it holds a secret, and the cluster's record would keep it; "+
+			"put it into a file on the nodes that the program reads", name, launcher.ErrInvalid)
+	}
+	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceUser}, nil
+}
+
+// secret goes by the name alone: what a value is cannot be told.
+func secret(name string) bool {
+	n := strings.ToUpper(name)
+	for _, end := range []string{"_TOKEN", "_KEY", "_SECRET"} {
+		if strings.HasSuffix(n, end) {
+			return true
+		}
+	}
+	return strings.Contains(n, "PASSWORD")
+}

@@ -1,0 +1,163 @@
+// Package workloads decides what a request becomes: the command, environment
+// and files of a launcher.Spec. One file a workload; all of it is pure, so that
+// a dry run and a launch cannot differ.
+//
+// It must not look at the machine it runs on: what it needs to know of the
+// caller (variables, working directory) is in the Request, and what only a node
+// can know (an address, a port, a rank) stays a Ref.
+package workloads
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Request is what a user asked for.
+type Request struct {
+	// Job says who, where and for how long. Its Workload and Stages are filled
+	// in here, the rest passes through.
+	Job launcher.Spec
+	// RanksPerNode is the number of processes on each node; 0 means 1.
+	RanksPerNode int
+	// Workdir is absolute and the same on every node.
+	Workdir string
+	// Args is what follows the flags: a command, or a script and its arguments.
+	Args []string
+	// Environ is the caller's environment as os.Environ gives it. Only what
+	// callersVars names is taken of it, and what Env asks for by name.
+	Environ []string
+	// Env is the user's wish: NAME=VALUE, or NAME for the caller's value. It
+	// wins over everything else.
+	Env []string
+	// Torchrun is read by that workload alone.
+	Torchrun Torchrun
+}
+
+// Workload makes Specs of one kind.
+type Workload struct {
+	Name string
+	// Spec gives a valid spec with its defaults filled in. Its errors wrap
+	// launcher.ErrInvalid.
+	Spec func(Request) (launcher.Spec, error)
+}
+
+// All lists the workloads by name.
+func All() []Workload {
+	return []Workload{
+		{Name: "exec", Spec: execSpec},
+		{Name: "torchrun", Spec: torchrunSpec},
+	}
+}
+
+// ErrUnknown is wrapped by Find's error.
+var ErrUnknown = errors.New("unknown workload")
+
+// Find gives a workload by name. The error of a name that is none suggests one.
+func Find(name string) (Workload, error) {
+	all := All()
+	var known []string
+	for _, w := range all {
+		if w.Name == name {
+			return w, nil
+		}
+		known = append(known, w.Name)
+	}
+	hint := ""
+	if near := nearest(name, known); near != "" {
+		hint = fmt.Sprintf("did you mean %s? ", near)
+	}
+	return Workload{}, fmt.Errorf("%w %q: %sknown: %s", ErrUnknown, name, hint, strings.Join(known, ", "))
+}
+
+// finish makes the spec of a workload that has one stage.
+func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error) {
+	spec := r.Job
+	spec.Workload = workload
+	st.Main = true
+	spec.Stages = []launcher.Stage{st}
+	if err := wellFormed(st); err != nil {
+		return launcher.Spec{}, err
+	}
+	if err := spec.Validate(); err != nil {
+		return launcher.Spec{}, err
+	}
+	return spec.WithDefaults(), nil
+}
+
+// wellFormed refuses text that is no UTF-8: the record and the wire would change
+// it on the way.
+func wellFormed(st launcher.Stage) error {
+	for _, v := range st.Argv {
+		if !utf8.ValidString(v.String()) {
+			return fmt.Errorf("argument %q: %w: it is not UTF-8", v, launcher.ErrInvalid)
+		}
+	}
+	for _, e := range st.Env {
+		if !utf8.ValidString(e.Value.String()) {
+			return fmt.Errorf("variable %s (%s): %w: its value is not UTF-8", e.Name, e.Source, launcher.ErrInvalid)
+		}
+	}
+	if !utf8.ValidString(st.Workdir) {
+		return fmt.Errorf("--workdir %q: %w: it is not UTF-8", st.Workdir, launcher.ErrInvalid)
+	}
+	return nil
+}
+
+func (r Request) ranksPerNode() int {
+	if r.RanksPerNode == 0 {
+		return 1
+	}
+	return r.RanksPerNode
+}
+
+// nearest picks the candidate that a typo of up to two letters, or a name cut
+// short, was meant for; empty when none or the text itself is too short to tell.
+func nearest(text string, candidates []string) string {
+	best, bestAt := "", 3
+	for _, c := range candidates {
+		if len(text) >= 3 && strings.HasPrefix(c, strings.ToLower(text)) {
+			return c
+		}
+		if d := distance(strings.ToLower(text), c); d < bestAt && d < len(c)-1 {
+			best, bestAt = c, d
+		}
+	}
+	return best
+}
+
+// distance counts the letters to insert, drop or change to make b of a
+// (Levenshtein).
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			change := diagonal
+			if a[i] != b[j] {
+				change++
+			}
+			diagonal = row[j+1]
+			row[j+1] = min(change, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
+
+// lookup finds a variable in an environment; the last one of a name counts.
+func lookup(environ []string, name string) (string, bool) {
+	for _, kv := range slices.Backward(environ) {
+		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
+			return v, true
+		}
+	}
+	return "", false
+}

@@ -1,0 +1,254 @@
+package workloads
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+var update = flag.Bool("update", false, "write the goldens anew")
+
+func request(args ...string) Request {
+	return Request{
+		Job:     launcher.Spec{ID: "abcd234567", Nodes: 2},
+		Workdir: "/home/ada/run",
+		Args:    args,
+		Environ: []string{"PATH=/usr/bin:/bin", "HOME=/home/ada", "LANG=C.UTF-8", "HF_TOKEN=hf_x", "CUDA_HOME=", "BATCH=32"},
+	}
+}
+
+// render shows what each rank of two nodes would be exec'd with.
+func render(t *testing.T, spec launcher.Spec) string {
+	t.Helper()
+	var b strings.Builder
+	st := spec.MainStage()
+	fmt.Fprintf(&b, "workload %s  workdir %s  files %q  port %t  grace %s\n", spec.Workload, st.Workdir, st.Files, st.UsesPort, spec.Grace)
+	for node := range 2 {
+		for local := range st.RanksPerNode {
+			seat := launcher.Seat{
+				Job: spec.ID, Generation: 1, Rank: node*st.RanksPerNode + local, LocalRank: local, NodeRank: node,
+				World: 2 * st.RanksPerNode, LocalWorld: st.RanksPerNode, NodesIn: 2,
+				Head: "192.168.0.1", Addr: fmt.Sprintf("192.168.0.%d", node+1), Host: fmt.Sprintf("spark%d", node+1), Port: 29512,
+			}
+			argv, err := seat.Argv(*st)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "\nrank %d: %q\n", seat.Rank, argv)
+			for _, v := range st.Env {
+				text, err := seat.Resolve(v.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "  %s=%s  (%s)\n", v.Name, text, v.Source)
+			}
+		}
+	}
+	return b.String()
+}
+
+func TestGolden(t *testing.T) {
+	two := func(r Request) Request { r.RanksPerNode = 2; return r }
+	tests := map[string]struct {
+		workload string
+		req      Request
+	}{
+		"exec":     {"exec", request("sh", "-c", "echo $RANK")},
+		"torchrun": {"torchrun", two(request("train.py", "--lr", "0.1"))},
+		"torchrun-env": {"torchrun", func() Request {
+			r := two(request("train.py"))
+			r.Environ = append(r.Environ, "VIRTUAL_ENV=/opt/venv", "OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3")
+			r.Env = []string{"BATCH", "NCCL_DEBUG=INFO", "EMPTY=", "MASTER_PORT=1234", "EQ=a=b"}
+			return r
+		}()},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w, err := Find(tc.workload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec, err := w.Spec(tc.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := render(t, spec)
+			file := filepath.Join("testdata", name+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(want), got); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+// A torch worker that misses one of these does not start, or starts as another
+// rank than it is.
+func TestEveryTorchVariable(t *testing.T) {
+	r := request("train.py")
+	r.RanksPerNode = 2
+	spec, err := torchrunSpec(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	have := map[string]bool{}
+	for _, v := range spec.MainStage().Env {
+		if have[v.Name] {
+			t.Errorf("%s is there twice", v.Name)
+		}
+		have[v.Name] = true
+	}
+	for _, name := range strings.Fields(`RANK LOCAL_RANK GROUP_RANK ROLE_RANK ROLE_NAME LOCAL_WORLD_SIZE WORLD_SIZE GROUP_WORLD_SIZE
+		ROLE_WORLD_SIZE MASTER_ADDR MASTER_PORT TORCHELASTIC_RESTART_COUNT TORCHELASTIC_MAX_RESTARTS TORCHELASTIC_RUN_ID
+		TORCHELASTIC_USE_AGENT_STORE TORCH_NCCL_ASYNC_ERROR_HANDLING OMP_NUM_THREADS`) {
+		if !have[name] {
+			t.Errorf("%s is missing", name)
+		}
+	}
+}
+
+func TestCommands(t *testing.T) {
+	tests := map[string]struct {
+		torch   Torchrun
+		args    []string
+		venv    string
+		argv    string
+		files   []string
+		refused string
+	}{
+		"script":         {args: []string{"a.py", "-x"}, argv: "python3 -u a.py -x", files: []string{"a.py"}},
+		"venv":           {args: []string{"a.py"}, venv: "/v", argv: "/v/bin/python3 -u a.py", files: []string{"a.py"}},
+		"python wins":    {torch: Torchrun{Python: "python3.12"}, args: []string{"a.py"}, venv: "/v", argv: "python3.12 -u a.py", files: []string{"a.py"}},
+		"module":         {torch: Torchrun{Module: true}, args: []string{"pkg.train", "x"}, argv: "python3 -u -m pkg.train x"},
+		"no python":      {torch: Torchrun{NoPython: true}, args: []string{"./train"}, argv: "./train"},
+		"none of both":   {torch: Torchrun{NoPython: true, Module: true}, args: []string{"x"}, refused: "a --module needs python"},
+		"which python":   {torch: Torchrun{NoPython: true, Python: "p"}, args: []string{"x"}, refused: "--python names one"},
+		"no script":      {refused: "no script"},
+		"empty script":   {args: []string{""}, refused: "no script"},
+		"NUL in command": {args: []string{"a.py", "x\x00y"}, refused: "NUL"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := request(tc.args...)
+			r.Torchrun = tc.torch
+			if tc.venv != "" {
+				r.Environ = append(r.Environ, "VIRTUAL_ENV="+tc.venv)
+			}
+			spec, err := torchrunSpec(r)
+			if tc.refused != "" {
+				wantInvalid(t, err, tc.refused)
+				return
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := spec.MainStage()
+			var argv []string
+			for _, v := range st.Argv {
+				argv = append(argv, v.String())
+			}
+			if diff := cmp.Diff(tc.argv, strings.Join(argv, " ")); diff != "" {
+				t.Error(diff)
+			}
+			if diff := cmp.Diff(tc.files, st.Files); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestRefused(t *testing.T) {
+	tests := map[string]struct {
+		change func(*Request)
+		says   string
+	}{
+		"no command":      {func(r *Request) { r.Args = nil }, "no command: sparkrun launch exec"},
+		"variable unset":  {func(r *Request) { r.Env = []string{"NOPE"} }, "--env NOPE: invalid: it is not set here"},
+		"no name":         {func(r *Request) { r.Env = []string{"=x"} }, `--env "": invalid`},
+		"nothing":         {func(r *Request) { r.Env = []string{""} }, `--env "": invalid`},
+		"bad name":        {func(r *Request) { r.Env = []string{"A-B=x"} }, `--env "A-B": invalid`},
+		"token":           {func(r *Request) { r.Env = []string{"HF_TOKEN"} }, "--env HF_TOKEN: invalid: its name says that it holds a secret"},
+		"key":             {func(r *Request) { r.Env = []string{"WANDB_API_KEY=1"} }, "put it into a file on the nodes"},
+		"secret":          {func(r *Request) { r.Env = []string{"aws_secret=1"} }, "secret"},
+		"password":        {func(r *Request) { r.Env = []string{"PGPASSWORD_FILE=1"} }, "secret"},
+		"relative folder": {func(r *Request) { r.Workdir = "run" }, "--workdir"},
+		"too many ranks":  {func(r *Request) { r.RanksPerNode = 5000 }, "--nproc-per-node 5000"},
+		"less than none":  {func(r *Request) { r.RanksPerNode = -1 }, "--nproc-per-node -1"},
+		"not UTF-8":       {func(r *Request) { r.Args = []string{"a\xff"} }, "it is not UTF-8"},
+		"value not UTF-8": {func(r *Request) { r.Env = []string{"A=\xff"} }, "variable A (--env): invalid"},
+		"no such id":      {func(r *Request) { r.Job.ID = "A" }, "job id"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := request("true")
+			tc.change(&r)
+			_, err := execSpec(r)
+			wantInvalid(t, err, tc.says)
+			if err != nil && strings.Contains(err.Error(), "hf_x") {
+				t.Errorf("the secret itself is in the error: %v", err)
+			}
+		})
+	}
+}
+
+// The caller's own variables must not leak: HOME and tokens describe, or
+// belong to, the machine that asks.
+func TestCallersEnvironmentStaysShort(t *testing.T) {
+	spec, err := execSpec(request("true"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, v := range spec.MainStage().Env {
+		if v.Source == sourceCaller {
+			got = append(got, v.Name)
+		}
+	}
+	if diff := cmp.Diff([]string{"PATH", "LANG"}, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+}
+
+func TestFind(t *testing.T) {
+	tests := map[string]string{
+		"exec":     "",
+		"torchrun": "",
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, torchrun`,
+		"":         `unknown workload "": known: exec, torchrun`,
+	}
+	for name, want := range tests {
+		w, err := Find(name)
+		switch {
+		case want == "" && (err != nil || w.Name != name):
+			t.Errorf("Find(%q) = %q, %v", name, w.Name, err)
+		case want != "" && (err == nil || err.Error() != want || !errors.Is(err, ErrUnknown)):
+			t.Errorf("Find(%q): %v\nwant %s", name, err, want)
+		}
+	}
+}
+
+func wantInvalid(t *testing.T, err error, says string) {
+	t.Helper()
+	if !errors.Is(err, launcher.ErrInvalid) || !strings.Contains(err.Error(), says) {
+		t.Errorf("error %v, want an invalid request that says %q", err, says)
+	}
+}
