@@ -1,0 +1,221 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// The agents under test start their shims from this very program.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == "shim" {
+		os.Exit(shim.Main(os.Args[2]))
+	}
+	os.Exit(m.Run())
+}
+
+// host is one node of a cluster in this process: its own address on
+// loopback, its own folders, everything else real.
+type host struct {
+	t    *testing.T
+	cfg  Config
+	addr string
+	stop context.CancelFunc
+	done chan error
+}
+
+type cluster struct {
+	t     *testing.T
+	hosts []*host
+}
+
+// nextNet keeps clusters of tests that run at once apart: each gets a 127.0.N.0/24.
+var nextNet struct {
+	sync.Mutex
+	n int
+}
+
+func newCluster(t *testing.T, size int) *cluster {
+	t.Helper()
+	nextNet.Lock()
+	nextNet.n++
+	net := nextNet.n
+	nextNet.Unlock()
+	c := &cluster{t: t}
+	base := t.TempDir()
+	for i := range size {
+		name := fmt.Sprintf("spark%d", i+1)
+		dir := filepath.Join(base, name)
+		h := &host{t: t, addr: fmt.Sprintf("127.0.%d.%d", net, 10+i)}
+		h.cfg = Config{
+			Paths: Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
+			Host:  name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
+		}
+		c.hosts = append(c.hosts, h)
+	}
+	t.Cleanup(func() {
+		for _, h := range c.hosts {
+			h.halt()
+		}
+	})
+	ctx := t.Context()
+	if _, err := Init(ctx, c.hosts[0].cfg); err != nil {
+		t.Fatal(err)
+	}
+	c.hosts[0].start()
+	c.hosts[0].wait(1)
+	if size > 1 {
+		token, err := c.hosts[0].client().Token(ctx, wire.TokenRequest{Uses: size - 1, TTL: time.Minute})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range c.hosts[1:] {
+			if _, err := Join(ctx, h.cfg, c.hosts[0].addr, token.Token); err != nil {
+				t.Fatal(err)
+			}
+			h.start()
+		}
+	}
+	c.hosts[0].wait(size)
+	return c
+}
+
+// testLogger shows a node's log when its test fails.
+func testLogger(t *testing.T, name string) *slog.Logger {
+	var mu sync.Mutex
+	var buf bytes.Buffer
+	t.Cleanup(func() {
+		mu.Lock()
+		defer mu.Unlock()
+		if t.Failed() {
+			t.Logf("log of %s:\n%s", name, buf.Bytes())
+		}
+	})
+	return slog.New(slog.NewTextHandler(lockedWriter{&mu, &buf}, &slog.HandlerOptions{Level: slog.LevelInfo})).With("on", name)
+}
+
+type lockedWriter struct {
+	mu  *sync.Mutex
+	buf *bytes.Buffer
+}
+
+func (w lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.buf.Write(b)
+}
+
+func (h *host) start() {
+	ctx, stop := context.WithCancel(context.Background())
+	h.stop, h.done = stop, make(chan error, 1)
+	go func() { h.done <- Run(ctx, h.cfg) }()
+}
+
+func (h *host) halt() {
+	if h.stop == nil {
+		return
+	}
+	h.stop()
+	if err := <-h.done; err != nil {
+		h.t.Errorf("agent of %s: %v", h.cfg.Host, err)
+	}
+	h.stop = nil
+}
+
+func (h *host) client() *wire.Client { return Dial(h.cfg.Paths.Socket) }
+
+// wait blocks until the host sees n ready nodes.
+func (h *host) wait(n int) wire.Status {
+	h.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for {
+		c := h.client()
+		st, err := c.Status(h.t.Context(), wire.StatusRequest{WaitNodes: n, Timeout: time.Until(deadline)})
+		c.Close()
+		if err == nil {
+			return st
+		}
+		if !errors.Is(err, ErrNoAgent) || time.Now().After(deadline) {
+			h.t.Fatalf("wait for %d nodes on %s: %v", n, h.cfg.Host, err)
+		}
+		time.Sleep(10 * time.Millisecond) // the socket is about to be made
+	}
+}
+
+func (c *cluster) leader() *host {
+	c.t.Helper()
+	st := c.hosts[0].wait(len(c.hosts))
+	for _, h := range c.hosts {
+		if h.cfg.Host == st.Leader {
+			return h
+		}
+	}
+	c.t.Fatalf("no leader in %+v", st)
+	return nil
+}
+
+// command is a spec that runs a shell line on each of n nodes.
+func command(nodes, perNode int, line string) launcher.Spec {
+	return launcher.Spec{
+		ID: launcher.NewJobID(), Workload: "exec", Nodes: nodes, Grace: 2 * time.Second,
+		Stages: []launcher.Stage{{
+			Name: "main", Main: true, RanksPerNode: perNode, Argv: launcher.Lits("sh", "-c", line), Workdir: "/", UsesPort: true,
+			Env: []launcher.Var{
+				{Name: "RANK", Value: launcher.Of(launcher.Rank), Source: "test"},
+				{Name: "HOST", Value: launcher.Of(launcher.Host), Source: "test"},
+				{Name: "MASTER", Value: append(launcher.Of(launcher.Head), append(launcher.Lit(":"), launcher.Of(launcher.Port)...)...), Source: "test"},
+			},
+		}},
+	}
+}
+
+// run launches through a host's socket and returns the outcome.
+func (h *host) run(spec launcher.Spec) *rendezvous.Outcome {
+	h.t.Helper()
+	var out *rendezvous.Outcome
+	c := h.client()
+	defer c.Close()
+	err := c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		if p.Step == rendezvous.StepEnded {
+			out = p.Outcome
+		}
+		return nil
+	})
+	if err != nil || out == nil {
+		h.t.Fatalf("launch on %s: %v (outcome %v)", h.cfg.Host, err, out)
+	}
+	return out
+}
+
+// output reads a job's stdout through a host's socket, by rank.
+func (h *host) output(job launcher.JobID) map[int]string {
+	h.t.Helper()
+	out := map[int]string{}
+	c := h.client()
+	defer c.Close()
+	err := c.Logs(h.t.Context(), wire.LogsRequest{Job: string(job)}, func(ch wire.LogChunk) error {
+		if ch.Note != "" {
+			h.t.Errorf("note: %s", ch.Note)
+		}
+		if ch.Stream == wire.Stdout {
+			out[ch.Rank] += string(ch.Data)
+		}
+		return nil
+	})
+	if err != nil {
+		h.t.Fatalf("logs on %s: %v", h.cfg.Host, err)
+	}
+	return out
+}

@@ -1,0 +1,221 @@
+// Package node makes a whole node of the parts: it wires identity, gossip,
+// raft, the leader's brain, the agent and the RPC together, and is the only
+// place that knows all of them. Tests run several nodes in one process with it.
+//
+// It must not decide what the parts decide; where it chooses, it is only which
+// of them to ask.
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+)
+
+// Ports of a node. RPC and raft share one by ALPN; gossip has one of its own,
+// TCP and UDP.
+const (
+	DefaultRPCPort    = 7940
+	DefaultGossipPort = 7941
+)
+
+// Paths of a node. Each can be set by an environment variable.
+type Paths struct {
+	State  string // SPARKRUN_STATE: identity, raft, output; survives reboots
+	Run    string // SPARKRUN_RUN: fence, shims; must not survive a reboot
+	Sysfs  string // SPARKRUN_SYSFS
+	Socket string // SPARKRUN_SOCKET: where the CLI finds the agent
+}
+
+// DefaultPaths are those of a system's agent, or what the environment says.
+func DefaultPaths() Paths {
+	or := func(name, otherwise string) string {
+		if v := os.Getenv(name); v != "" {
+			return v
+		}
+		return otherwise
+	}
+	p := Paths{
+		State: or("SPARKRUN_STATE", "/var/lib/sparkrun"),
+		Run:   or("SPARKRUN_RUN", "/run/sparkrun"),
+		Sysfs: or("SPARKRUN_SYSFS", "/sys"),
+	}
+	p.Socket = or("SPARKRUN_SOCKET", filepath.Join(p.Run, "agent.sock"))
+	return p
+}
+
+func (p Paths) trust() string  { return filepath.Join(p.State, "trust") }
+func (p Paths) raft() string   { return filepath.Join(p.State, "raft") }
+func (p Paths) logs() string   { return filepath.Join(p.State, "logs") }
+func (p Paths) member() string { return filepath.Join(p.State, "node.json") }
+
+// Config of a node.
+type Config struct {
+	Paths Paths
+	// Host is the name the cluster knows this node by; empty means the
+	// machine's host name. It must be unique in the cluster.
+	Host string
+	// Management is an interface or address to talk over; empty means the
+	// wired NIC that is no ConnectX. Init and Join remember it.
+	Management string
+	RPCPort    int // 0 means DefaultRPCPort
+	GossipPort int // 0 means DefaultGossipPort
+	Version    string
+	Logger     *slog.Logger // nil discards
+}
+
+func (c Config) withDefaults() (Config, error) {
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.RPCPort == 0 {
+		c.RPCPort = DefaultRPCPort
+	}
+	if c.GossipPort == 0 {
+		c.GossipPort = DefaultGossipPort
+	}
+	if c.Host == "" {
+		host, err := os.Hostname()
+		if err != nil {
+			return c, fmt.Errorf("read host name: %w", err)
+		}
+		c.Host = host
+	}
+	return c, nil
+}
+
+// Errors that the CLI has hints for.
+var (
+	// ErrNoAgent: nothing listens on the agent's socket.
+	ErrNoAgent = errors.New("no sparkrun agent runs on this machine")
+	// ErrNotEnrolled: this machine belongs to no cluster.
+	ErrNotEnrolled = errors.New("this machine is in no cluster")
+	// ErrEnrolled: it belongs to one already.
+	ErrEnrolled = errors.New("this machine is in a cluster already")
+	// ErrRunning: another agent has this machine's state open.
+	ErrRunning = errors.New("another sparkrun agent runs on this machine")
+)
+
+// membership is what a node must remember besides keys: node.json.
+type membership struct {
+	Node       launcher.NodeID  `json:"node"`
+	Cluster    string           `json:"cluster"`
+	Host       string           `json:"host"`
+	Management string           `json:"management,omitempty"` // as the user asked
+	RPCPort    int              `json:"rpc_port"`
+	GossipPort int              `json:"gossip_port"`
+	Founder    bool             `json:"founder,omitempty"` // made the cluster: bootstraps raft once
+	Epoch      uint64           `json:"epoch"`
+	Peers      []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
+}
+
+func loadMembership(p Paths) (membership, error) {
+	var m membership
+	b, err := os.ReadFile(p.member())
+	if err != nil {
+		return m, fmt.Errorf("read membership: %w", err)
+	}
+	if err := json.Unmarshal(b, &m); err != nil {
+		return m, fmt.Errorf("read membership %s: %w", p.member(), err)
+	}
+	return m, nil
+}
+
+// save replaces node.json as a whole and durably: after a power cut the node
+// must still know its peers.
+func (m membership) save(p Paths) error {
+	b, err := json.MarshalIndent(m, "", "  ")
+	if err != nil {
+		return fmt.Errorf("write membership: %w", err)
+	}
+	tmp := p.member() + ".new"
+	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write membership: %w", err)
+	}
+	_, err = f.Write(append(b, '\n'))
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return fmt.Errorf("write membership: %w", err)
+	}
+	if err := os.Rename(tmp, p.member()); err != nil {
+		return fmt.Errorf("write membership: %w", err)
+	}
+	return nil
+}
+
+// checkFree refuses to enrol a machine twice: it would become a second node of
+// the first cluster, or lose it.
+func checkFree(p Paths) error {
+	enrolled, err := trust.Enrolled(p.trust())
+	if err != nil {
+		return err
+	}
+	if !enrolled {
+		return nil
+	}
+	m, err := loadMembership(p)
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s, as %s", ErrEnrolled, m.Cluster, m.Host)
+}
+
+// lock makes sure that one agent at a time uses a state folder. The kernel lets
+// go of it with the process, whatever way that ends.
+func lock(p Paths) (*os.File, error) {
+	if err := os.MkdirAll(p.State, 0o755); err != nil {
+		return nil, fmt.Errorf("open state folder: %w", err)
+	}
+	f, err := os.OpenFile(filepath.Join(p.State, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open state folder: %w", err)
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		return nil, fmt.Errorf("%w (it holds %s)", ErrRunning, p.State)
+	}
+	return f, nil
+}
+
+// survey reads this machine's hardware and settles its management address.
+func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, envgen.ManagementChoice, error) {
+	r, err := fabric.New(fabric.Config{Sysfs: cfg.Paths.Sysfs, Hostname: func() (string, error) { return cfg.Host, nil }, Log: cfg.Logger})
+	if err != nil {
+		return nil, envgen.Inventory{}, envgen.ManagementChoice{}, err
+	}
+	inv, err := r.Read(ctx)
+	if err != nil {
+		return nil, inv, envgen.ManagementChoice{}, err
+	}
+	mgmt, err := envgen.Management(inv, cfg.Management)
+	return r, inv, mgmt, err
+}
+
+// removeState takes back an enrolment. The ranks' output is kept.
+func removeState(p Paths) error {
+	// The identity goes first: without it the rest is no membership.
+	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), ignoreMissing(os.Remove(p.member())))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// joinTimeout bounds a join as a whole.
+const joinTimeout = 30 * time.Second

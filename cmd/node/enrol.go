@@ -1,0 +1,189 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Founded is what Init made.
+type Founded struct {
+	Cluster string
+	Host    string
+	Addr    netip.AddrPort // management address and RPC port: what others join at
+	Warning string
+}
+
+// Init makes this machine the first node of a new cluster. It writes the
+// machine's state and starts nothing: the agent does.
+func Init(ctx context.Context, cfg Config) (Founded, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return Founded{}, err
+	}
+	held, err := lock(cfg.Paths)
+	if err != nil {
+		return Founded{}, err
+	}
+	defer held.Close()
+	if err := checkFree(cfg.Paths); err != nil {
+		return Founded{}, err
+	}
+	_, _, mgmt, err := survey(ctx, cfg)
+	if err != nil {
+		return Founded{}, err
+	}
+	now := time.Now()
+	m := membership{
+		Node: launcher.NodeID(uuid.NewString()), Cluster: uuid.NewString(), Host: cfg.Host, Management: cfg.Management,
+		RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Founder: true, Epoch: 1,
+	}
+	ca, err := trust.NewCA(m.Cluster, now)
+	if err != nil {
+		return Founded{}, err
+	}
+	key, err := trust.NewKey()
+	if err != nil {
+		return Founded{}, err
+	}
+	csr, err := trust.NewCSR(key, string(m.Node))
+	if err != nil {
+		return Founded{}, err
+	}
+	cert, err := ca.Issue(csr, string(m.Node), m.Host, trust.RoleNode, now)
+	if err != nil {
+		return Founded{}, err
+	}
+	id, err := trust.NewIdentity(key, cert.Raw, ca.Cert.Raw)
+	if err != nil {
+		return Founded{}, err
+	}
+	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
+		return Founded{}, err
+	}
+	if err := enrol(cfg.Paths, m, id, []trust.Secret{trust.NewGossipKey()}); err != nil {
+		return Founded{}, err
+	}
+	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warning: mgmt.Warning}, nil
+}
+
+// enrol writes a membership; the identity comes last and completes it.
+func enrol(p Paths, m membership, id *trust.Identity, keys []trust.Secret) error {
+	if err := trust.SaveGossipKeys(p.trust(), keys); err != nil {
+		return err
+	}
+	if err := m.save(p); err != nil {
+		return err
+	}
+	return trust.SaveIdentity(p.trust(), id)
+}
+
+// Joined is what Join found.
+type Joined struct {
+	Cluster string
+	Host    string
+	Addr    netip.AddrPort // this node's
+	Leader  string
+	Warning string
+}
+
+// Join makes this machine a member of the cluster that has a node at addr
+// (HOST[:PORT]) and gave out the token. It writes the machine's state and
+// starts nothing: the agent does.
+func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return Joined{}, err
+	}
+	token, err := trust.ParseToken(tokenText)
+	if err != nil {
+		return Joined{}, err
+	}
+	held, err := lock(cfg.Paths)
+	if err != nil {
+		return Joined{}, err
+	}
+	defer held.Close()
+	if err := checkFree(cfg.Paths); err != nil {
+		return Joined{}, err
+	}
+	_, _, mgmt, err := survey(ctx, cfg)
+	if err != nil {
+		return Joined{}, err
+	}
+	m := membership{
+		Node: launcher.NodeID(uuid.NewString()), Host: cfg.Host, Management: cfg.Management,
+		RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort,
+	}
+	key, err := trust.NewKey()
+	if err != nil {
+		return Joined{}, err
+	}
+	csr, err := trust.NewCSR(key, string(m.Node))
+	if err != nil {
+		return Joined{}, err
+	}
+	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
+	res, err := askToJoin(ctx, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self})
+	if err != nil {
+		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
+	}
+	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
+	if err != nil {
+		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
+	}
+	if trust.PinOf(id.CA) != token.Pin {
+		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
+	}
+	m.Cluster, m.Epoch, m.Peers = res.Cluster, res.Epoch, res.Peers
+	keys := make([]trust.Secret, len(res.GossipKeys))
+	for i, k := range res.GossipKeys {
+		keys[i] = trust.NewSecret(k)
+	}
+	if err := enrol(cfg.Paths, m, id, keys); err != nil {
+		return Joined{}, err
+	}
+	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, Warning: mgmt.Warning}, nil
+}
+
+// askToJoin sends the secret, over a connection whose other end has proven in
+// the handshake that it belongs to the cluster which the token pins.
+func askToJoin(ctx context.Context, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
+	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
+		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
+	}
+	tr := &http.Transport{TLSClientConfig: trust.JoinClient(token.Pin, nil, "h2"), Protocols: http2Only()}
+	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addr)
+	defer c.Close()
+	for {
+		res, err := c.Join(ctx, req)
+		if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+			return res, err
+		}
+		select { // a cluster that has just been started elects its leader first
+		case <-ctx.Done():
+			return res, err
+		case <-time.After(250 * time.Millisecond):
+		}
+	}
+}
+
+func http2Only() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP2(true)
+	return p
+}

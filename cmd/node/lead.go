@@ -1,0 +1,256 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// leadership is what a node has while it leads, and only then.
+type leadership struct {
+	*lead.Leader
+	links *wire.Links
+	fence launcher.Fence
+}
+
+// lead is one leadership of this node: what it opens here it closes here.
+func (n *node) lead(ctx context.Context, term uint64) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	if err := n.found(ctx); err != nil {
+		return err
+	}
+	_, epoch, _ := n.record.Cluster()
+	fence := launcher.Fence{Epoch: epoch, Term: term}
+
+	var brain *lead.Leader
+	links, err := wire.NewLinks(wire.LinksConfig{
+		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host},
+		Dial:  n.dialControl,
+		OnUp: func(id launcher.NodeID, up wire.UpHello) {
+			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, Ledger: up.Ledger})
+		},
+		OnDown: func(id launcher.NodeID, why error) {
+			n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+			brain.NodeDown(id)
+		},
+		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
+		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { brain.Inventory(id, inv) },
+		Logger:      n.log,
+	})
+	if err != nil {
+		return err
+	}
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Logger: n.log})
+	defer brain.Close()
+	defer cancel() // before Close, which waits for what ctx ends
+
+	n.update(func() { n.leading.Store(&leadership{Leader: brain, links: links, fence: fence}) })
+	defer n.update(func() { n.leading.Store(nil) })
+
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return links.Run(ctx) })
+	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
+	return g.Wait()
+}
+
+// found writes a new cluster's first entry.
+func (n *node) found(ctx context.Context) error {
+	if cluster, _, _ := n.record.Cluster(); cluster != "" {
+		return nil
+	}
+	addr, err := n.managementAddr(ctx)
+	if err != nil {
+		return err
+	}
+	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
+		Cluster: n.m.Cluster, Epoch: n.m.Epoch,
+		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))},
+	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
+}
+
+// dialControl opens a control stream; the leader's own node needs no network.
+func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, error) {
+	if id != n.m.Node {
+		return n.peers.client(id).Control(ctx), nil
+	}
+	link, stream := wire.Pipe(ctx)
+	go func() { // ends with the pipe
+		err := n.nodeSide().Serve(ctx, wire.Caller{Node: id, Host: n.m.Host}, stream)
+		if err != nil && ctx.Err() == nil {
+			n.log.Warn("own control stream", "error", err)
+		}
+		link.Close()
+	}()
+	return link, nil
+}
+
+// tendMembers keeps a control stream to every member, and raft's roles as they
+// should be: one change a pass, on raft's own evidence.
+func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links) error {
+	retry := time.NewTicker(5 * time.Second) // for silences, which nothing tells of
+	defer retry.Stop()
+	for {
+		recordChanged := n.record.Changed()
+		raftChanged := n.raft.LeaderChanged()
+		_, changed := n.view()
+		roster, rosterChanged := brain.Roster()
+
+		var ids []launcher.NodeID
+		var members []consensus.Member
+		for _, m := range roster {
+			ids = append(ids, m.ID)
+			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready})
+		}
+		links.Want(ids)
+		n.noteAddresses(ctx, roster)
+		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
+			continue
+		}
+		select {
+		case <-recordChanged:
+		case <-raftChanged:
+		case <-rosterChanged:
+		case <-changed:
+		case <-retry.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// changeRole makes one change of raft's membership; true means look again.
+func (n *node) changeRole(ctx context.Context, c consensus.Change) bool {
+	if c.Zero() {
+		return false
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	if c.To > c.From && c.ID != string(n.m.Node) {
+		if err := n.handOverCA(ctx, launcher.NodeID(c.ID)); err != nil {
+			n.log.Warn("hand over the CA key", "node", n.hostOf(launcher.NodeID(c.ID)), "error", err)
+			return false
+		}
+	}
+	if err := n.raft.ApplyChange(ctx, c); err != nil {
+		n.log.Warn("change raft membership", "node", n.hostOf(launcher.NodeID(c.ID)), "to", c.To, "error", err)
+		return errors.Is(err, consensus.ErrStaleChange)
+	}
+	return true
+}
+
+// handOverCA gives the CA's key to a node that becomes a voter or standby: it
+// may have to sign certificates when this one is gone.
+func (n *node) handOverCA(ctx context.Context, id launcher.NodeID) error {
+	ca, err := trust.LoadCA(n.cfg.Paths.trust())
+	if err != nil {
+		return err
+	}
+	pem, err := ca.MarshalPEM()
+	if err != nil {
+		return err
+	}
+	return n.peers.client(id).KeepCA(ctx, wire.CAKey{PEM: pem})
+}
+
+// noteAddresses records where members have moved to, so that they are found
+// even when nobody gossips.
+func (n *node) noteAddresses(ctx context.Context, roster rendezvous.Roster) {
+	for _, m := range roster {
+		now, err := n.whereIs(m.ID)
+		if err != nil || now == m.Addr || !now.Addr().IsValid() {
+			continue
+		}
+		moved := m.Node
+		moved.Addr = now
+		err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindAddress, Node: &moved}, func() bool {
+			x, _ := n.record.Node(m.ID)
+			return x.Addr == now
+		})
+		if err != nil {
+			n.log.Warn("record address", "node", m.Host, "error", err)
+		}
+	}
+}
+
+// whereIs gives a member's present address: our own by the hardware, another's
+// by gossip.
+func (n *node) whereIs(id launcher.NodeID) (netip.AddrPort, error) {
+	if id != n.m.Node {
+		return n.locate(id)
+	}
+	inv, _ := n.view()
+	mgmt, err := envgen.Management(inv, n.cfg.Management)
+	return netip.AddrPortFrom(mgmt.Addr, uint16(n.m.RPCPort)), err
+}
+
+func (n *node) hostOf(id launcher.NodeID) string {
+	if m, ok := n.record.Node(id); ok {
+		return m.Host
+	}
+	return string(id)
+}
+
+// recorder writes the record through raft.
+type recorder struct{ n *node }
+
+func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
+	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job}, func() bool {
+		j, ok := r.n.record.Job(job.Spec.ID)
+		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
+	})
+}
+
+func (r recorder) End(ctx context.Context, end rendezvous.JobEnd) error {
+	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end}, func() bool {
+		j, ok := r.n.record.Job(end.Job)
+		return ok && j.Outcome != nil
+	})
+}
+
+// apply commits one entry, or learns that it cannot. An unknown outcome is
+// settled by looking at the record, and by trying again while we lead: done
+// tells whether the record has it.
+func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() bool) error {
+	e.At = time.Now()
+	data, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	for {
+		res, err := r.n.raft.Apply(ctx, data)
+		switch {
+		case err == nil:
+			refused, _ := res.(error)
+			if refused != nil && done() {
+				return nil // an earlier try of ours had been committed
+			}
+			return refused
+		case errors.Is(err, consensus.ErrNotLeader), ctx.Err() != nil:
+			return fmt.Errorf("%w: %w", lead.ErrOver, err)
+		case errors.Is(err, consensus.ErrTooLarge), errors.Is(err, consensus.ErrStopped):
+			return err
+		}
+		r.n.log.Warn("record entry", "kind", e.Kind, "error", err)
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", lead.ErrOver, err)
+		}
+		if done() {
+			return nil
+		}
+	}
+}

@@ -1,0 +1,222 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"os/user"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// protoRaft is raft's protocol on the one TLS port (ALPN).
+const protoRaft = "sparkrun-raft/1"
+
+// Dial gives the local agent. Nothing is sent before the first call, which
+// meets ErrNoAgent when nothing listens.
+func Dial(socket string) *wire.Client {
+	tr := &http.Transport{
+		Protocols: new(http.Protocols),
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			c, err := (&net.Dialer{}).DialContext(ctx, "unix", socket)
+			if errors.Is(err, os.ErrNotExist) || errors.Is(err, unix.ECONNREFUSED) {
+				return nil, fmt.Errorf("%w: nothing listens on %s", ErrNoAgent, socket)
+			}
+			if errors.Is(err, os.ErrPermission) {
+				return nil, fmt.Errorf("open %s: %w: you must be root or in the group sparkrun", socket, wire.ErrDenied)
+			}
+			return c, err
+		},
+	}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	return wire.NewClient(&http.Client{Transport: tr}, "http://agent")
+}
+
+// listenLocal opens the CLI's socket: for root and the group sparkrun.
+func listenLocal(path string) (net.Listener, error) {
+	if err := os.Remove(path); ignoreMissing(err) != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	l, err := net.Listen("unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	gid := -1
+	if g, err := user.LookupGroup("sparkrun"); err == nil {
+		gid, _ = strconv.Atoi(g.Gid)
+	}
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
+		l.Close()
+		return nil, fmt.Errorf("open %s: %w", path, err)
+	}
+	return l, nil
+}
+
+// localServer serves users; who they are the kernel says (SO_PEERCRED).
+func localServer(h http.Handler) *http.Server {
+	srv := &http.Server{Handler: h, Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second,
+		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
+			if u, err := peerUser(c); err == nil {
+				return wire.WithCaller(ctx, wire.Caller{User: u})
+			}
+			return ctx // no user: every call is refused
+		},
+	}
+	srv.Protocols.SetUnencryptedHTTP2(true)
+	return srv
+}
+
+func peerUser(c net.Conn) (*wire.User, error) {
+	uc, ok := c.(*net.UnixConn)
+	if !ok {
+		return nil, errors.New("not a unix socket")
+	}
+	raw, err := uc.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	var cred *unix.Ucred
+	var credErr error
+	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
+		return nil, err
+	}
+	if credErr != nil {
+		return nil, credErr
+	}
+	name, err := loginName(cred.Uid)
+	if err != nil {
+		return nil, err
+	}
+	return &wire.User{Name: name, UID: cred.Uid}, nil
+}
+
+// clusterServer serves members and newcomers on the TLS port. Raft's
+// connections are handed to raftConns.
+func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}) *http.Server {
+	srv := &http.Server{
+		Protocols: http2Only(),
+		TLSConfig: gate.Server(trust.Proto{Name: "h2", Open: true}, trust.Proto{Name: protoRaft}),
+		// It bounds the TLS handshake too.
+		ReadHeaderTimeout: 5 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+	}
+	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := wire.Caller{Addr: r.RemoteAddr}
+		if r.TLS != nil {
+			switch p, err := gate.Peer(*r.TLS); {
+			case err == nil && p.Role == trust.RoleNode:
+				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
+			case !errors.Is(err, trust.ErrNoCertificate):
+				// Removed since the handshake, or no node: nothing is served.
+				http.Error(w, "not a member of this cluster", http.StatusForbidden)
+				return
+			}
+		}
+		h.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
+	})
+	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
+		protoRaft: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+			// The server closes the connection when this function returns.
+			rc := &raftConn{Conn: c, closed: make(chan struct{})}
+			select {
+			case raftConns <- rc:
+				select {
+				case <-rc.closed:
+				case <-done:
+				}
+			case <-done:
+			}
+		},
+	}
+	return srv
+}
+
+// raftConn tells when raft has closed it.
+type raftConn struct {
+	net.Conn
+	once   sync.Once
+	closed chan struct{}
+}
+
+func (c *raftConn) Close() error {
+	c.once.Do(func() { close(c.closed) })
+	return c.Conn.Close()
+}
+
+// peers keeps one HTTP/2 connection to each member that is talked to. Members
+// are named by their id; where they live is asked at each dial.
+type peers struct {
+	gate   *trust.Gate
+	locate func(launcher.NodeID) (netip.AddrPort, error)
+
+	mu      sync.Mutex
+	clients map[launcher.NodeID]*wire.Client
+}
+
+func (p *peers) client(id launcher.NodeID) *wire.Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.clients[id]; c != nil {
+		return c
+	}
+	tr := &http.Transport{
+		Protocols:       http2Only(),
+		TLSClientConfig: p.gate.Client(string(id), "h2"),
+		// A peer whose power went sends no word: ask after 1 s of silence.
+		HTTP2:               &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 1500 * time.Millisecond},
+		TLSHandshakeTimeout: dialTimeout,
+		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, id) },
+	}
+	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+string(id))
+	p.clients[id] = c
+	return c
+}
+
+// dialTimeout bounds reaching a peer: on one network it answers in
+// milliseconds or not at all.
+const dialTimeout = 2 * time.Second
+
+func (p *peers) dial(ctx context.Context, id launcher.NodeID) (net.Conn, error) {
+	addr, err := p.locate(id)
+	if err != nil {
+		return nil, err
+	}
+	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr.String())
+}
+
+// dialRaft opens a raft connection to a member.
+func (p *peers) dialRaft(ctx context.Context, id string) (net.Conn, error) {
+	c, err := p.dial(ctx, launcher.NodeID(id))
+	if err != nil {
+		return nil, err
+	}
+	t := tls.Client(c, p.gate.Client(id, protoRaft))
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+func (p *peers) close() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, c := range p.clients {
+		c.Close()
+	}
+}

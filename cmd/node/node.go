@@ -1,0 +1,506 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/hashicorp/raft"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// node is a running agent.
+type node struct {
+	cfg  Config
+	log  *slog.Logger
+	boot string
+
+	gate   *trust.Gate
+	reader *fabric.Reader
+	record *rendezvous.Record
+	raft   *consensus.Raft
+	agent  *agent.Agent
+	peers  *peers
+
+	raftConns chan net.Conn
+	raftFatal chan error
+	left      chan struct{} // closed when this node has left the cluster
+	leaveOnce sync.Once
+	done      <-chan struct{} // the run's end
+
+	gossip  atomic.Pointer[gossip.Gossip]
+	leading atomic.Pointer[leadership]
+
+	mu      sync.Mutex
+	m       membership
+	inv     envgen.Inventory
+	hint    hint          // who said last that it leads
+	changed chan struct{} // closed and replaced when inv, hint, leading or gossip changes
+}
+
+// hint is what the last leader's control stream said.
+type hint struct {
+	leader launcher.NodeID
+	host   string
+	live   bool // the stream is open
+}
+
+// Run is the agent: it keeps this machine in its cluster until ctx ends or the
+// machine has left.
+func Run(ctx context.Context, cfg Config) error {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return err
+	}
+	held, err := lock(cfg.Paths)
+	if err != nil {
+		return err
+	}
+	defer held.Close()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	n, err := open(ctx, cfg)
+	if err != nil {
+		return err
+	}
+	defer n.close()
+	return n.run(ctx)
+}
+
+// open reads what this machine remembers and re-attaches to its ranks.
+func open(ctx context.Context, cfg Config) (_ *node, err error) {
+	enrolled, err := trust.Enrolled(cfg.Paths.trust())
+	if err != nil {
+		return nil, err
+	}
+	if !enrolled {
+		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others", ErrNotEnrolled)
+	}
+	id, err := trust.LoadIdentity(cfg.Paths.trust())
+	if err != nil {
+		return nil, err
+	}
+	m, err := loadMembership(cfg.Paths)
+	if err != nil {
+		return nil, err
+	}
+	cfg.Host, cfg.RPCPort, cfg.GossipPort = m.Host, m.RPCPort, m.GossipPort
+	if cfg.Management == "" {
+		cfg.Management = m.Management
+	}
+	n := &node{
+		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
+		raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
+		done: ctx.Done(), changed: make(chan struct{}),
+	}
+	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
+		return nil, err
+	}
+	n.peers = &peers{gate: n.gate, locate: n.locate, clients: map[launcher.NodeID]*wire.Client{}}
+	if n.reader, n.inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
+		return nil, err // without an address yet, run waits for one
+	}
+	if n.boot, err = n.reader.BootID(); err != nil {
+		return nil, err
+	}
+	n.agent, err = agent.Open(agent.Config{
+		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
+		Fabric: n.fabricEnv, Logger: cfg.Logger,
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			n.agent.Close()
+		}
+	}()
+	if err = n.openRaft(); err != nil {
+		return nil, err
+	}
+	return n, nil
+}
+
+// openRaft bootstraps a founder's raft, once: a founder that has lost its raft
+// folder later must not begin a second cluster under the same ids.
+func (n *node) openRaft() (err error) {
+	cfg := consensus.Config{
+		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
+		Dialer: n.peers.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
+	}
+	n.raft, err = consensus.Open(cfg)
+	if errors.Is(err, raft.ErrCantBootstrap) { // died between the bootstrap and the note of it
+		cfg.Bootstrap = false
+		n.raft, err = consensus.Open(cfg)
+	}
+	if err != nil || !n.m.Founder {
+		return err
+	}
+	n.m.Founder = false
+	return n.m.save(n.cfg.Paths)
+}
+
+func (n *node) close() {
+	n.raft.Close()
+	n.agent.Close()
+	n.peers.close()
+	select {
+	case <-n.left:
+		if err := removeState(n.cfg.Paths); err != nil {
+			n.log.Error("remove state", "error", err)
+		}
+	default:
+	}
+}
+
+// run keeps the parts going; the first that fails ends all.
+func (n *node) run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return n.serveLocal(ctx) })
+	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
+	g.Go(func() error { return n.network(ctx) })
+	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
+	g.Go(func() error {
+		select {
+		case err := <-n.raftFatal:
+			return err
+		case <-n.left:
+			return errLeft
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
+	err := g.Wait()
+	if errors.Is(err, errLeft) || errors.Is(err, context.Canceled) {
+		return nil
+	}
+	return err
+}
+
+var errLeft = errors.New("this node has left the cluster")
+
+// machine lets consensus drive the record.
+type machine struct{ *rendezvous.Record }
+
+func (m machine) Apply(index uint64, entry []byte) any {
+	res := m.Record.Apply(index, entry)
+	if unknown, ok := res.(rendezvous.UnknownKindError); ok {
+		return &consensus.FatalError{Index: index, Err: unknown}
+	}
+	return res
+}
+
+// serveLocal answers the CLI.
+func (n *node) serveLocal(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Dir(n.cfg.Paths.Socket), 0o755); err != nil {
+		return fmt.Errorf("open agent socket: %w", err)
+	}
+	l, err := listenLocal(n.cfg.Paths.Socket)
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	n.clusterCalls().Mount(mux)
+	return serve(ctx, localServer(mux), l.(net.Listener), (*http.Server).Serve)
+}
+
+// serve runs a server until ctx ends and every handler has returned.
+func serve(ctx context.Context, srv *http.Server, l net.Listener, with func(*http.Server, net.Listener) error) error {
+	var closed sync.WaitGroup
+	defer closed.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the server
+	closed.Go(func() {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if srv.Shutdown(grace) != nil {
+			srv.Close()
+		}
+	})
+	err := with(srv, l)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("serve %s: %w", l.Addr(), err)
+}
+
+// network keeps the cluster's port and gossip on the management address, and
+// moves them when it changes.
+func (n *node) network(ctx context.Context) error {
+	for {
+		addr, err := n.managementAddr(ctx)
+		if err != nil {
+			return err
+		}
+		if err := n.networkAt(ctx, addr); err != nil {
+			return err
+		}
+		n.log.Warn("management address changed", "old", addr)
+	}
+}
+
+// managementAddr waits until there is a management address.
+func (n *node) managementAddr(ctx context.Context) (netip.Addr, error) {
+	said := ""
+	for {
+		inv, changed := n.view()
+		mgmt, err := envgen.Management(inv, n.cfg.Management)
+		if err == nil {
+			return mgmt.Addr, nil
+		}
+		if err.Error() != said {
+			said = err.Error()
+			n.log.Warn("wait for a management address", "error", err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return netip.Addr{}, ctx.Err()
+		}
+	}
+}
+
+// networkAt serves and gossips on one address until another takes its place.
+func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
+	n.mu.Lock()
+	rpc, gossipPort := n.m.RPCPort, n.m.GossipPort
+	n.mu.Unlock()
+	l, err := listen(ctx, netip.AddrPortFrom(addr, uint16(rpc)))
+	if err != nil {
+		return err
+	}
+	g, err := n.openGossip(addr, gossipPort)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	defer g.Close()
+	n.gossip.Store(g)
+	defer n.gossip.Store(nil)
+
+	mux := http.NewServeMux()
+	n.clusterCalls().Mount(mux)
+	n.nodeCalls().Mount(mux)
+	wire.Join(n.join).Mount(mux)
+	srv := clusterServer(mux, n.gate, n.raftConns, n.done)
+
+	moved := errors.New("moved")
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error {
+		return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
+	})
+	eg.Go(func() error { return g.Run(ctx) })
+	eg.Go(func() error { return n.rememberPeers(ctx) })
+	eg.Go(func() error {
+		for {
+			inv, changed := n.view()
+			if mgmt, err := envgen.Management(inv, n.cfg.Management); err == nil && mgmt.Addr != addr {
+				return moved
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	if err := eg.Wait(); !errors.Is(err, moved) {
+		return err
+	}
+	return nil
+}
+
+// listen waits for an address that the kernel has not finished setting up.
+func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+		if err == nil || time.Now().After(deadline) {
+			if err != nil {
+				return nil, fmt.Errorf("listen on %s: %w", addr, err)
+			}
+			return l, nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
+	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+	if err != nil {
+		return nil, err
+	}
+	ring := make([][]byte, len(keys))
+	for i, k := range keys {
+		ring[i] = k.Reveal()
+	}
+	n.mu.Lock()
+	m := n.m
+	n.mu.Unlock()
+	return gossip.Open(gossip.Config{
+		NodeID: string(m.Node), Host: m.Host, Bind: addr, Port: port, Keyring: ring, Label: m.Cluster,
+		RPCPort: m.RPCPort, Epoch: m.Epoch, Version: n.cfg.Version,
+		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
+	})
+}
+
+// view gives the inventory and a channel that the next change of anything
+// closes.
+func (n *node) view() (envgen.Inventory, <-chan struct{}) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.inv, n.changed
+}
+
+// update changes what is under n.mu and wakes those who wait.
+func (n *node) update(fn func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	fn()
+	close(n.changed)
+	n.changed = make(chan struct{})
+}
+
+func (n *node) surveyed(inv envgen.Inventory) { n.update(func() { n.inv = inv }) }
+
+// gossiped takes gossip's hints: somebody seen alive is dialled now rather
+// than after the back-off.
+func (n *node) gossiped(ev gossip.Event) {
+	if l := n.leading.Load(); l != nil && ev.Kind != gossip.Dead && ev.Kind != gossip.Left {
+		l.links.Kick(launcher.NodeID(ev.Peer.ID))
+	}
+	n.update(func() {})
+}
+
+// knownPeers are the gossip addresses worth trying.
+func (n *node) knownPeers() []netip.AddrPort {
+	n.mu.Lock()
+	out := append([]netip.AddrPort(nil), n.m.Peers...)
+	port := uint16(n.m.GossipPort)
+	self := n.m.Node
+	n.mu.Unlock()
+	seen := map[netip.AddrPort]bool{}
+	for _, a := range out {
+		seen[a] = true
+	}
+	for _, m := range n.record.Nodes() {
+		if a := netip.AddrPortFrom(m.Addr.Addr(), port); m.ID != self && !seen[a] {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// rememberPeers writes down who was there, so that a node that comes back
+// alone after months knows whom to ask.
+func (n *node) rememberPeers(ctx context.Context) error {
+	for {
+		_, changed := n.view()
+		if g := n.gossip.Load(); g != nil {
+			var peers []netip.AddrPort
+			for _, p := range g.Peers() {
+				if p.Alive && p.ID != string(n.m.Node) {
+					peers = append(peers, netip.AddrPortFrom(p.Addr, uint16(p.Port)))
+				}
+			}
+			if err := n.rememberThese(peers); err != nil {
+				n.log.Warn("remember peers", "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (n *node) rememberThese(peers []netip.AddrPort) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(peers) == 0 || equalSets(peers, n.m.Peers) {
+		return nil // an empty view is no reason to forget everybody
+	}
+	n.m.Peers = peers
+	return n.m.save(n.cfg.Paths)
+}
+
+func equalSets(a, b []netip.AddrPort) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	in := map[netip.AddrPort]bool{}
+	for _, x := range a {
+		in[x] = true
+	}
+	for _, x := range b {
+		if !in[x] {
+			return false
+		}
+	}
+	return true
+}
+
+// locate finds a member's management address and RPC port: gossip knows where
+// it is now, the record where it was.
+func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
+	if g := n.gossip.Load(); g != nil {
+		for _, p := range g.Peers() {
+			if p.ID == string(id) && p.Addr.IsValid() {
+				return netip.AddrPortFrom(p.Addr, uint16(p.RPCPort)), nil
+			}
+		}
+	}
+	if m, ok := n.record.Node(id); ok {
+		return m.Addr, nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
+}
+
+// admits is the membership list that every handshake asks. A node without a
+// copy of the record (it is outside raft, or has just joined) has no list, and
+// takes the certificate's word.
+func (n *node) admits(p trust.Peer) error {
+	if _, known := n.record.Node(launcher.NodeID(p.NodeID)); known || !n.hasRecord() {
+		return nil
+	}
+	return rendezvous.ErrNoNode
+}
+
+// hasRecord tells whether this node gets the record replicated.
+func (n *node) hasRecord() bool {
+	if n.raft == nil {
+		return false
+	}
+	for _, s := range n.raft.Members().Servers {
+		if s.ID == string(n.m.Node) {
+			_, _, index := n.record.Cluster()
+			return index > 0
+		}
+	}
+	return false
+}

@@ -1,0 +1,228 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// StandaloneConfig of a launch without a cluster.
+type StandaloneConfig struct {
+	Sysfs  string // empty means /sys
+	Logger *slog.Logger
+}
+
+// Standalone launches on this machine only, with no agent and no root: the
+// leader's brain and the node's agent in one process, over a record in memory.
+// Its ranks end when this process does. Its calls are those of wire.Client.
+type Standalone struct {
+	host   string
+	run    string
+	record *rendezvous.Record
+	agent  *agent.Agent
+	leader *lead.Leader
+	inv    envgen.Inventory
+	node   rendezvous.Node
+	stop   context.CancelFunc
+	told   chan struct{} // closed when the events' loop has returned
+}
+
+// OpenStandalone reads this machine and is ready to launch.
+func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		return nil, fmt.Errorf("read host name: %w", err)
+	}
+	reader, err := fabric.New(fabric.Config{Sysfs: cfg.Sysfs, Log: cfg.Logger})
+	if err != nil {
+		return nil, err
+	}
+	ctx, stop := context.WithCancel(context.Background())
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	s := &Standalone{host: host, record: rendezvous.NewRecord(), stop: stop, told: make(chan struct{})}
+	if s.inv, err = reader.Read(ctx); err != nil {
+		return nil, err
+	}
+	boot, err := reader.BootID()
+	if err != nil {
+		return nil, err
+	}
+	mgmt, err := envgen.Management(s.inv, "")
+	if err != nil { // a laptop on a train: one machine needs no network
+		mgmt.Addr = netip.AddrFrom4([4]byte{127, 0, 0, 1})
+	}
+	s.node = rendezvous.Node{ID: launcher.NodeID(uuid.NewString()), Host: host, Addr: netip.AddrPortFrom(mgmt.Addr, 0)}
+	if s.run, err = os.MkdirTemp(os.Getenv("XDG_RUNTIME_DIR"), "sparkrun-"); err != nil {
+		return nil, fmt.Errorf("make a run folder: %w", err)
+	}
+	logs, err := standaloneLogs()
+	if err != nil {
+		return nil, err
+	}
+	s.agent, err = agent.Open(agent.Config{
+		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
+		Fabric: func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	found := rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
+	if err := s.write(found); err != nil {
+		return nil, err
+	}
+	fence := launcher.Fence{Epoch: 1, Term: 1}
+	if err := s.agent.Raise(fence); err != nil {
+		return nil, err
+	}
+	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Logger: cfg.Logger,
+		Send: func(_ launcher.NodeID, o launcher.Order) {
+			if err := s.agent.Order(o); err != nil {
+				cfg.Logger.Error("order", "error", err)
+			}
+		}})
+	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Inventory: s.inv})
+	next, cancel := s.agent.Events()
+	go func() {
+		defer close(s.told)
+		defer cancel()
+		for {
+			ev, err := next(ctx)
+			if err != nil {
+				return
+			}
+			s.leader.Event(ev)
+		}
+	}()
+	return s, nil
+}
+
+// standaloneLogs is where output is kept: the user's state folder (XDG Base
+// Directory Specification).
+func standaloneLogs() (string, error) {
+	if dir := os.Getenv("XDG_STATE_HOME"); dir != "" {
+		return filepath.Join(dir, "sparkrun", "logs"), nil
+	}
+	home, err := os.UserHomeDir()
+	if err != nil {
+		return "", fmt.Errorf("find a folder for output: %w: set XDG_STATE_HOME", err)
+	}
+	return filepath.Join(home, ".local", "state", "sparkrun", "logs"), nil
+}
+
+// Close ends what still runs.
+func (s *Standalone) Close() {
+	s.stop()
+	s.leader.Close()
+	<-s.told
+	s.agent.Close()
+	os.RemoveAll(s.run)
+}
+
+// memory is the recorder of a record that nobody else has.
+type memory struct{ s *Standalone }
+
+func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
+	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job})
+}
+
+func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {
+	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end})
+}
+
+func (s *Standalone) write(e rendezvous.Entry) error {
+	e.At = time.Now()
+	data, err := e.Encode()
+	if err != nil {
+		return err
+	}
+	_, _, index := s.record.Cluster()
+	refused, _ := s.record.Apply(index+1, data).(error)
+	return refused
+}
+
+// Launch runs a job on this machine and tells its story.
+func (s *Standalone) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+	if err := s.onlyHere(r.Spec); err != nil {
+		return err
+	}
+	if err := s.leader.Launch(ctx, r.Spec); err != nil {
+		return err
+	}
+	return s.leader.Watch(ctx, r.Spec.ID, tell)
+}
+
+func (s *Standalone) onlyHere(spec launcher.Spec) error {
+	if spec.Nodes > 1 || len(spec.On) > 1 || len(spec.On) == 1 && spec.On[0] != s.host {
+		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a cluster", launcher.ErrInvalid, s.host)
+	}
+	return nil
+}
+
+// Watch tells a job's story.
+func (s *Standalone) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+	return s.leader.Watch(ctx, launcher.JobID(r.Job), tell)
+}
+
+// Stop ends a job.
+func (s *Standalone) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+	job, err := s.record.Find(r.Job)
+	if err != nil {
+		return wire.StopResponse{}, err
+	}
+	grace := job.Spec.Grace
+	if r.Grace != nil {
+		grace = *r.Grace
+	}
+	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(job.Spec.ID, grace, "stopped")
+}
+
+// Logs reads the output of a job's ranks.
+func (s *Standalone) Logs(ctx context.Context, r wire.LogsRequest, send func(wire.LogChunk) error) error {
+	job, err := s.record.Find(r.Job)
+	if err != nil {
+		return err
+	}
+	return s.agent.Logs(ctx, agent.LogsRequest{
+		Key: job.Key(), Ranks: ranksOf(job.Plan.Nodes[0], r.Ranks), Follow: r.Follow, Cursors: r.Cursors}, send)
+}
+
+// Explain shows what Launch would do.
+func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	spec := r.Spec.WithDefaults()
+	if err := errors.Join(spec.Validate(), s.onlyHere(spec)); err != nil {
+		return wire.ExplainResponse{}, err
+	}
+	roster, _ := s.leader.Roster()
+	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	if err != nil {
+		return wire.ExplainResponse{}, err
+	}
+	ranks, err := s.agent.Explain(ctx, plan.Assignment(spec, 0))
+	p := wire.NodePlan{Host: s.host, Ranks: ranks}
+	if err != nil {
+		p.Error = err.Error()
+	}
+	return wire.ExplainResponse{Plan: plan, Nodes: []wire.NodePlan{p}}, nil
+}

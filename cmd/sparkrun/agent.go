@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+	"log/slog"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+)
+
+type agentOptions struct{ verbose bool }
+
+func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
+	opts := &agentOptions{}
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Keep this machine in its cluster: the daemon",
+		Long: `Runs in the foreground until TERM or Ctrl-C, and logs to standard error. It keeps
+this machine in the cluster, takes part in electing a leader, leads when elected,
+starts and ends ranks, and answers the other commands on
+/run/sparkrun/agent.sock.
+
+Ending or killing it ends no job: ranks go on, and the next agent finds them. It
+must run as root to start ranks as the users who ask for them. A machine that is
+in no cluster has no use for it: run sparkrun init or sparkrun join first.
+
+SPARKRUN_LOG=debug says more, as --verbose does.`,
+		Example: `  sudo systemctl start sparkrun
+  sudo sparkrun agent --verbose`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
+	return cmd
+}
+
+func (a *app) agent(ctx context.Context, o agentOptions) error {
+	level := slog.LevelInfo
+	if text, set := a.getenv("SPARKRUN_LOG"); set && text != "" {
+		if err := level.UnmarshalText([]byte(text)); err != nil {
+			return usagef("SPARKRUN_LOG=%s: want debug, info, warn or error", text)
+		}
+	}
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	c := a.nodeConfig(node.Config{Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil // asked to end, and ended
+}

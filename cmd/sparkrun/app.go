@@ -1,0 +1,139 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+)
+
+// app is what the commands touch of the world outside; tests give their own.
+type app struct {
+	in             io.Reader
+	out, err       io.Writer
+	outTTY, errTTY bool
+	environ        []string
+	getwd          func() (string, error)
+	version        string
+
+	dial       func() *backend
+	standalone func() (*backend, error)
+	signals    func() (c <-chan os.Signal, stop func())
+}
+
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sparkrun",
+		Short: "Run jobs on several DGX Sparks as on one machine",
+		Long: `sparkrun joins machines to a cluster and starts programs on all of them at once,
+each with the rank, the addresses and the network settings it needs.
+
+On the first machine: sparkrun init, then the agent. On every other: sparkrun
+join, then the agent. From then on any of them can launch, watch and stop jobs;
+nothing needs ssh. A single machine needs none of this: launch --standalone.
+
+sparkrun exits with 0, or 1 when something went wrong, or 2 when the command line
+made no sense. launch exits as its ranks do, and with 125 for its own failures.`,
+		Example: `  sudo sparkrun init && sudo systemctl start sparkrun
+  sparkrun status
+  sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
+  sparkrun launch exec --nodes 3 -- hostname`,
+		Version: a.version,
+	}
+	group(root)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetVersionTemplate("sparkrun {{.Version}}\n")
+	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Global Flags:", "Flags of every workload:"))
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+	root.AddCommand(
+		newInitCmd(a.init), newJoinCmd(a.join), newAgentCmd(a.agent), newTokenCmd(a.createToken), newLeaveCmd(a.leave),
+		newStatusCmd(a.status),
+		newLaunchCmd(a.complete(), a.launch), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop),
+		newShimCmd(), newVersionCmd(a.printVersion),
+	)
+	return root
+}
+
+// group makes a command that only holds others: alone it shows its help, and a
+// word it does not know is an error with a suggestion.
+func group(cmd *cobra.Command) {
+	cmd.Args, cmd.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		near := ""
+		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+			near = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
+		}
+		return usagef("unknown command %q for %s%s", args[0], cmd.CommandPath(), near)
+	}
+}
+
+// takes checks the number of arguments; what names them.
+func takes(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > n:
+			return usagef("unexpected argument %q", args[n])
+		case len(args) < n:
+			return usagef("%s is missing", what)
+		}
+		return nil
+	}
+}
+
+// running gives a command's function a context that ends with Ctrl-C.
+func running[O any](opts *O, run func(context.Context, O) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := stoppable(cmd.Context())
+		defer stop()
+		err := run(ctx, *opts)
+		if ctx.Err() != nil && err != nil {
+			return exits(exitOf(os.Interrupt), nil)
+		}
+		return err
+	}
+}
+
+// say prints one of sparkrun's own lines.
+func (a *app) say(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
+
+// colour tells whether to colour a stream: https://no-color.org.
+func (a *app) colour(tty bool) bool {
+	no, _ := a.getenv("NO_COLOR")
+	term, _ := a.getenv("TERM")
+	return tty && no == "" && term != "dumb"
+}
+
+func (a *app) getenv(name string) (string, bool) {
+	for _, kv := range a.environ {
+		if k, v, _ := strings.Cut(kv, "="); k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// table prints rows in columns.
+func (a *app) table(rows [][]string) error {
+	w := tabwriter.NewWriter(a.out, 0, 0, 3, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	return w.Flush()
+}
+
+// object prints one JSON value, indented for people as jq would.
+func (a *app) object(v any) error {
+	enc := json.NewEncoder(a.out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

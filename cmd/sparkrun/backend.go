@@ -1,0 +1,50 @@
+package main
+
+import (
+	"context"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// gangs start, follow and end jobs: a cluster through its agent, or this
+// machine alone.
+type gangs interface {
+	Launch(context.Context, wire.LaunchRequest, func(rendezvous.Progress) error) error
+	Watch(context.Context, wire.JobRequest, func(rendezvous.Progress) error) error
+	Logs(context.Context, wire.LogsRequest, func(wire.LogChunk) error) error
+	Stop(context.Context, wire.StopRequest) (wire.StopResponse, error)
+}
+
+// cluster is what an agent tells and does beside jobs.
+type cluster interface {
+	Status(context.Context, wire.StatusRequest) (wire.Status, error)
+	Jobs(context.Context) (wire.JobsResponse, error)
+	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
+	Leave(context.Context) error
+}
+
+// backend is the other end of a command.
+type backend struct {
+	gangs
+	cluster // nil in standalone mode
+	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
+	close   func()
+}
+
+// dialAgent prepares calls to this machine's agent. Whether one is there shows
+// at the first call.
+func dialAgent() *backend {
+	c := node.Dial(node.DefaultPaths().Socket)
+	return &backend{gangs: c, cluster: c, explain: c.Explain, close: c.Close}
+}
+
+// openStandalone makes this process the agent of its own job.
+func openStandalone() (*backend, error) {
+	s, err := node.OpenStandalone(node.StandaloneConfig{})
+	if err != nil {
+		return nil, err
+	}
+	return &backend{gangs: s, explain: s.Explain, close: func() { s.Close() }}, nil
+}

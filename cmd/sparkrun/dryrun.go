@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// dryRun shows what a launch would do. A machine that would refuse makes it
+// fail, as it would the launch.
+func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json bool) error {
+	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	if err != nil {
+		return err
+	}
+	if json {
+		err = a.object(res)
+	} else {
+		err = writePlan(a.out, spec, res)
+	}
+	if err != nil {
+		return err
+	}
+	for _, n := range res.Nodes {
+		if n.Error != "" {
+			return fmt.Errorf("%s would refuse: %s", n.Host, n.Error)
+		}
+	}
+	return nil
+}
+
+func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
+	fmt.Fprintf(w, "%s, %s; they meet at %s (%s: %s)\n",
+		count(len(res.Nodes), "machine"), count(res.Plan.World, "rank"), res.Plan.Head, res.Plan.Network, res.Plan.Why)
+	for i, n := range res.Nodes {
+		first, ranks := 0, len(n.Ranks)
+		if i < len(res.Plan.Nodes) {
+			first, ranks = res.Plan.Nodes[i].FirstRank, res.Plan.Nodes[i].Ranks
+		}
+		fmt.Fprintf(w, "\n%s: %s\n", n.Host, rankSpan(first, ranks))
+		if n.Error != "" {
+			fmt.Fprintf(w, "  would refuse: %s\n", n.Error)
+		}
+		if len(n.Ranks) == 0 {
+			continue
+		}
+		fmt.Fprintf(w, "  in %s\n  $ %s\n", spec.MainStage().Workdir, quoteAll(n.Ranks[0].Argv))
+		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+		fmt.Fprintln(t, "    VARIABLE\tFROM\tVALUE")
+		for _, v := range n.Ranks[0].Env {
+			fmt.Fprintf(t, "    %s\t%s\t%s\n", v.Name, v.Source, valueOn(n.Ranks, v.Name, spec))
+		}
+		if err := t.Flush(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// valueOn gives a variable's value on a node: one for all ranks, or one each.
+func valueOn(ranks []launcher.RankPlan, name string, spec launcher.Spec) string {
+	if isPort(spec, name) {
+		return "a free port, found at the start"
+	}
+	var values []string
+	same := true
+	for _, r := range ranks {
+		for _, v := range r.Env {
+			if v.Name == name {
+				values = append(values, quote(v.Value))
+				same = same && values[0] == values[len(values)-1]
+			}
+		}
+	}
+	if same {
+		return values[0]
+	}
+	return strings.Join(values, " | ")
+}
+
+// isPort tells whether a variable's value is found in prepare, so that a dry
+// run cannot know it.
+func isPort(spec launcher.Spec, name string) bool {
+	is := false
+	for _, v := range spec.MainStage().Env {
+		if v.Name == name {
+			is = len(v.Value) == 1 && v.Value[0].Ref == launcher.Port
+		}
+	}
+	return is
+}
+
+func rankSpan(first, n int) string {
+	if n == 1 {
+		return fmt.Sprintf("rank %d", first)
+	}
+	return fmt.Sprintf("ranks %d to %d", first, first+n-1)
+}
+
+func count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+func quoteAll(argv []string) string {
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		out[i] = quote(a)
+	}
+	return strings.Join(out, " ")
+}
+
+// quote writes a word as a shell would have to be given it.
+func quote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}

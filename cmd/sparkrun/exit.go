@@ -1,0 +1,110 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Exit codes of commands other than launch. launch gives its ranks' codes, and
+// launcher.ExitOwnFailure for everything that is sparkrun's own, so that the two
+// cannot be mistaken for each other.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+// exitError carries an exit code. With no err everything has been said.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string {
+	if e.err == nil {
+		return fmt.Sprintf("exit %d", e.code)
+	}
+	return e.err.Error()
+}
+func (e *exitError) Unwrap() error { return e.err }
+
+// exits wraps a code that is to be the process's; 0 is no error.
+func exits(code int, err error) error {
+	if code == 0 && err == nil {
+		return nil
+	}
+	return &exitError{code, err}
+}
+
+// usageError is a command line that makes no sense.
+type usageError struct{ text string }
+
+func (e *usageError) Error() string { return e.text }
+
+func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(format, args...)} }
+
+func isLaunch(cmd *cobra.Command) bool {
+	for c := cmd; c != nil; c = c.Parent() {
+		if c.Name() == "launch" {
+			return true
+		}
+	}
+	return false
+}
+
+// codeOf is the one place where an error becomes an exit code.
+func codeOf(cmd *cobra.Command, err error) int {
+	var exit *exitError
+	var usage *usageError
+	switch {
+	case errors.As(err, &exit):
+		return exit.code
+	case isLaunch(cmd):
+		return launcher.ExitOwnFailure
+	case errors.As(err, &usage):
+		return exitUsage
+	}
+	return exitFailure
+}
+
+// complaint is what an error looks like: a line, and a hint where one helps.
+func complaint(cmd *cobra.Command, err error) string {
+	var exit *exitError
+	if errors.As(err, &exit) && exit.err == nil {
+		return ""
+	}
+	text := fmt.Sprintf("sparkrun: %v\n", err)
+	if h := hint(cmd, err); h != "" {
+		text += fmt.Sprintf("hint: %s\n", h)
+	}
+	return text
+}
+
+func hint(cmd *cobra.Command, err error) string {
+	var usage *usageError
+	switch {
+	case errors.As(err, &usage), errors.Is(err, launcher.ErrInvalid) && isLaunch(cmd):
+		return fmt.Sprintf("`%s --help` shows how", cmd.CommandPath())
+	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
+		return "start it with `systemctl start sparkrun` (or `sparkrun agent` as root), or launch on this machine alone with --standalone"
+	case errors.Is(err, node.ErrNoAgent):
+		return "start it with `systemctl start sparkrun`, or `sparkrun agent` as root"
+	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":
+		return "`sparkrun token create` lets other machines in; `sparkrun leave` takes this one out"
+	case errors.Is(err, node.ErrEnrolled):
+		return "`sparkrun leave` takes it out of its cluster first"
+	case errors.Is(err, rendezvous.ErrTokenUsed), errors.Is(err, rendezvous.ErrTokenExpired), errors.Is(err, rendezvous.ErrTokenUnknown):
+		return "`sparkrun token create` on a machine of the cluster makes a new token"
+	case errors.Is(err, rendezvous.ErrHostTaken):
+		return "give this machine another name with --host, or take the old one out with `sparkrun leave` there"
+	case errors.Is(err, wire.ErrUnreachable) && cmd.Name() == "join":
+		return "the address must be a member's on the management network, and its agent must run"
+	}
+	return ""
+}

@@ -1,0 +1,298 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Bounds on waiting. Once a job is recorded there are none: it goes on without
+// us, and only its user may turn away.
+const (
+	patience         = 15 * time.Second // for the cluster to take the job
+	leaderlessWait   = 5 * time.Second  // of that, while it says that it has no leader
+	quietAfterEnd    = 10 * time.Second // for output that is late when the job has ended
+	goroutinesJoined = time.Second      // for a write to a stuck terminal, when we leave
+)
+
+// follower carries one launch from its request to its exit code.
+type follower struct {
+	gangs      gangs
+	spec       launcher.Spec
+	out        *printer
+	say        func(string)
+	signals    <-chan os.Signal
+	standalone bool // the job lives no longer than we do
+	detach     bool // return when it runs
+	leader     string
+
+	accepted, started, running flagged
+	interrupted                atomic.Bool
+	troubled                   atomic.Bool // output may have been out of reach for a while
+	outcome                    *rendezvous.Outcome
+	world                      int
+}
+
+// flagged is a fact that becomes true once.
+type flagged struct {
+	once sync.Once
+	c    chan struct{}
+}
+
+func (f *flagged) set()     { f.once.Do(func() { close(f.c) }) }
+func (f *flagged) is() bool { return closed(f.c) }
+func newFlagged() flagged   { return flagged{c: make(chan struct{})} }
+func closed[T any](c <-chan T) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
+}
+
+// run returns the exit code, or an error of sparkrun's own.
+func (f *follower) run(ctx context.Context) (int, error) {
+	f.accepted, f.started, f.running = newFlagged(), newFlagged(), newFlagged()
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
+
+	told := make(chan error, 1)
+	wg.Go(func() { told <- f.story(ctx) })
+
+	read := make(chan error, 1)
+	reading := false
+	readCtx, stopReading := context.WithCancel(ctx)
+	defer stopReading()
+
+	started, running := f.started.c, f.running.c
+	if f.detach {
+		started = nil // nobody reads
+	} else {
+		running = nil
+	}
+	var tick <-chan time.Time
+	var lastTaken int64
+	var lastMoved time.Time
+	in := interrupts{f: f, wg: &wg}
+	ended := false // f.outcome may be read
+
+	for {
+		select {
+		case <-running:
+			return 0, nil
+		case <-started:
+			started, reading = nil, true
+			// Of outages the story tells: one line is enough.
+			trouble := outage{say: func(string) { f.troubled.Store(true) }}
+			r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), follow: true, launched: true, outage: trouble}
+			wg.Go(func() { read <- r.run(readCtx) })
+		case err := <-read:
+			reading = false
+			switch {
+			case errors.Is(err, errOutput):
+				return f.outputBroken(err, ended), nil
+			case err != nil && readCtx.Err() == nil:
+				f.say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.spec.ID))
+			}
+			if ended {
+				return f.finish(ctx, in.signal), nil
+			}
+		case err := <-told:
+			switch {
+			case errors.Is(err, errOutput):
+				return f.outputBroken(err, ended), nil
+			case errors.Is(err, errInterrupted):
+				return exitOf(in.signal), err
+			case err != nil:
+				return launcher.ExitOwnFailure, err
+			}
+			ended = true
+			if !reading || f.outcome.End == rendezvous.Rejected {
+				return f.finish(ctx, in.signal), nil
+			}
+			// The output is a step behind. It is waited for as long as it moves.
+			quiet := time.NewTicker(time.Second)
+			defer quiet.Stop()
+			tick, lastTaken, lastMoved = quiet.C, f.out.taken.Load(), time.Now()
+		case now := <-tick:
+			if n := f.out.taken.Load(); n != lastTaken || f.out.busy.Load() {
+				lastTaken, lastMoved = n, now
+			}
+			if now.Sub(lastMoved) >= quietAfterEnd {
+				tick = nil
+				f.say(fmt.Sprintf("some output is out of reach; `sparkrun logs %s` tries again", f.spec.ID))
+				stopReading()
+			}
+		case sig := <-f.signals:
+			switch {
+			case sig == syscall.SIGHUP && !f.standalone:
+				f.say("hung up: " + f.goesOn())
+				return exitOf(sig), nil
+			case ended: // only our own reader is slow
+				return cmp.Or(f.outcome.ExitCode, exitOf(sig)), nil
+			case !in.take(ctx, sig):
+				f.say(fmt.Sprintf("not waiting any longer; `sparkrun ps` shows whether job %s has ended", f.spec.ID))
+				return exitOf(in.signal), nil
+			}
+		}
+	}
+}
+
+// goesOn says what becomes of a job that we turn away from.
+func (f *follower) goesOn() string {
+	switch {
+	case f.standalone:
+		return "the job ends with it"
+	case !f.accepted.is():
+		return fmt.Sprintf("`sparkrun ps` tells whether job %s was started", f.spec.ID)
+	}
+	return fmt.Sprintf("job %[1]s goes on; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.spec.ID)
+}
+
+// outputBroken: the reader of our output has gone, which says nothing about the
+// job. Exit like a program that SIGPIPE killed, as `yes | head` does.
+func (f *follower) outputBroken(err error, ended bool) int {
+	if !ended {
+		f.say(fmt.Sprintf("%v: %s", err, f.goesOn()))
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return exitOf(syscall.SIGPIPE)
+	}
+	return launcher.ExitOwnFailure
+}
+
+// finish prints what is left and draws the exit code from the outcome.
+func (f *follower) finish(ctx context.Context, sig os.Signal) int {
+	o := *f.outcome
+	if f.troubled.Load() && f.started.is() && !f.detach {
+		f.readAgain(ctx)
+	}
+	broken := f.out.flush()
+	switch {
+	case o.End == rendezvous.Completed && broken != nil:
+		return f.outputBroken(broken, true)
+	case o.End == rendezvous.Completed:
+		return 0
+	case o.End == rendezvous.Stopped && sig != nil:
+		f.say("stopped: every rank has ended")
+		return exitOf(sig)
+	}
+	f.say(sentence(o, f.spec.ID, f.world))
+	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
+}
+
+// readAgain fetches what a node that was away for a while may have been left
+// out with. What was printed is not printed again.
+func (f *follower) readAgain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
+	defer cancel()
+	r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), launched: true, outage: outage{say: f.say}}
+	if err := r.run(ctx); err != nil && !errors.Is(err, errOutput) {
+		f.say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.spec.ID))
+	}
+}
+
+// sentence is the last line: which rank, which host, why.
+func sentence(o rendezvous.Outcome, id launcher.JobID, world int) string {
+	cause := o.Cause
+	if cause == "" {
+		cause = "no cause was recorded"
+	}
+	switch {
+	case o.End == rendezvous.Stopped:
+		return fmt.Sprintf("job %s was ended: %s", id, cause)
+	case o.End == rendezvous.Rejected && !strings.Contains(cause, "no rank was started"):
+		return cause + "; no rank was started"
+	case o.End == rendezvous.Failed && world > 1:
+		return cause + "; the gang was ended"
+	}
+	return cause
+}
+
+func exitOf(sig os.Signal) int {
+	if s, ok := sig.(syscall.Signal); ok {
+		return launcher.Exit{Signal: int(s)}.Status()
+	}
+	return launcher.ExitInterrupted
+}
+
+// interrupts turns the user's signals into requests: end, kill, leave.
+type interrupts struct {
+	f      *follower
+	wg     *sync.WaitGroup
+	signal os.Signal // the first one
+	count  int
+	cancel context.CancelFunc // of the request before
+}
+
+// take gives false when the user has asked a third time.
+func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
+	if in.signal == nil {
+		in.signal = sig
+	}
+	in.f.interrupted.Store(true)
+	in.count++
+	switch in.count {
+	case 1:
+		in.stop(ctx, nil)
+		in.f.say(fmt.Sprintf("stopping; the ranks have %s (again to kill)", in.f.spec.WithDefaults().Grace))
+	case 2:
+		in.stop(ctx, new(time.Duration))
+		in.f.say("killing (again to leave without waiting)")
+	default:
+		return false
+	}
+	return true
+}
+
+// stop asks until it has been heard; nil means the job's own grace.
+func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
+	if in.cancel != nil {
+		in.cancel()
+	}
+	ctx, in.cancel = context.WithCancel(ctx)
+	f := in.f
+	in.wg.Go(func() {
+		var again pause
+		for {
+			_, err := f.gangs.Stop(ctx, wire.StopRequest{Job: string(f.spec.ID), Grace: grace})
+			switch {
+			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
+				return
+			case errors.Is(err, rendezvous.ErrNoJob) && !f.accepted.is(): // not yet
+			case !passing(err):
+				f.say(fmt.Sprintf("stop job %s: %v", f.spec.ID, err))
+				return
+			}
+			if again.wait(ctx) != nil {
+				return
+			}
+		}
+	})
+}
+
+// joined waits for goroutines, but not for one that a stuck terminal holds: the
+// process is about to end.
+func joined(wg *sync.WaitGroup, limit time.Duration) {
+	done := make(chan struct{})
+	go func() { wg.Wait(); close(done) }()
+	t := time.NewTimer(limit)
+	defer t.Stop()
+	select {
+	case <-done:
+	case <-t.C:
+	}
+}

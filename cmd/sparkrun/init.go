@@ -1,0 +1,54 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+)
+
+type initOptions struct{ node node.Config }
+
+func newInitCmd(run func(context.Context, initOptions) error) *cobra.Command {
+	opts := &initOptions{}
+	cmd := &cobra.Command{
+		Use:   "init",
+		Short: "Make this machine the first of a new cluster",
+		Long: `Makes a cluster: a certificate authority, this machine's own key and certificate,
+and the key of its gossip, all below /var/lib/sparkrun. Other machines come in by
+a token (sparkrun token create, sparkrun join).
+
+It starts nothing: the agent does the work, as a service or by sparkrun agent. It
+changes nothing on a machine that is in a cluster already.`,
+		Example: `  sudo sparkrun init
+  sudo systemctl start sparkrun
+  sudo sparkrun init --management enP7s7`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	nodeFlags(cmd.Flags(), &opts.node)
+	return cmd
+}
+
+func (a *app) init(ctx context.Context, o initOptions) error {
+	f, err := node.Init(ctx, a.nodeConfig(o.node))
+	if err != nil {
+		return err
+	}
+	if f.Warning != "" {
+		a.say("warning: " + f.Warning)
+	}
+	fmt.Fprintf(a.out, "cluster %s is founded, %s is its first machine\n", f.Cluster, f.Host)
+	fmt.Fprintf(a.err, `next:  systemctl start sparkrun      the agent (or: sparkrun agent)
+       sparkrun token create         lets others in; they run: sparkrun join %s
+`, f.Addr.Addr())
+	return nil
+}
+
+// nodeConfig completes what the flags say.
+func (a *app) nodeConfig(c node.Config) node.Config {
+	c.Paths, c.Version = node.DefaultPaths(), a.version
+	return c
+}

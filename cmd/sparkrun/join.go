@@ -1,0 +1,138 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+)
+
+type joinOptions struct {
+	node      node.Config
+	addr      string
+	tokenFile string // a path, "-" for stdin, or empty: ask on the terminal
+}
+
+func newJoinCmd(run func(context.Context, joinOptions) error) *cobra.Command {
+	opts := &joinOptions{}
+	cmd := &cobra.Command{
+		Use:   "join ADDR",
+		Short: "Make this machine a member of a cluster",
+		Long: `Joins the cluster that has a member at ADDR (an address on the management
+network, with a port where it is not 7940). The token from sparkrun token create
+is asked for without showing it, or read from a file; it is never an argument,
+because every user of a machine can read those. The token proves to the cluster
+that this machine is invited, and to this machine that it talks to the right
+cluster.
+
+It starts nothing: the agent does the work. A machine is in one cluster at most.`,
+		Example: `  sudo sparkrun join 10.0.0.1
+  sudo sparkrun join 10.0.0.1 --token-file /root/token
+  ssh spark1 sparkrun token create | sudo sparkrun join 10.0.0.1 --token-file -`,
+		Args: takes(1, "the address of a member"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.addr = args[0]
+			return running(opts, run)(cmd, args)
+		},
+	}
+	nodeFlags(cmd.Flags(), &opts.node)
+	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")
+	return cmd
+}
+
+func (a *app) join(ctx context.Context, o joinOptions) error {
+	token, err := a.readToken(ctx, o.tokenFile)
+	if err != nil {
+		return err
+	}
+	j, err := node.Join(ctx, a.nodeConfig(o.node), o.addr, token)
+	if err != nil {
+		return err
+	}
+	if j.Warning != "" {
+		a.say("warning: " + j.Warning)
+	}
+	fmt.Fprintf(a.out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
+	fmt.Fprintln(a.err, "next:  systemctl start sparkrun      the agent (or: sparkrun agent)")
+	return nil
+}
+
+const maxToken = 4 << 10 // bytes; a token has some hundred
+
+func (a *app) readToken(ctx context.Context, file string) (string, error) {
+	var text []byte
+	var err error
+	switch file {
+	case "":
+		text, err = a.askToken(ctx)
+	case "-":
+		text, err = io.ReadAll(io.LimitReader(a.in, maxToken+1))
+	default:
+		text, err = readSmall(file)
+	}
+	if err != nil {
+		return "", err
+	}
+	if len(text) > maxToken {
+		return "", errors.New("read token: that is no token: it is too long")
+	}
+	token := strings.TrimSpace(string(text))
+	if token == "" {
+		return "", errors.New("read token: there is none in what was given")
+	}
+	return token, nil
+}
+
+func readSmall(file string) ([]byte, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		var path *fs.PathError
+		if errors.As(err, &path) {
+			err = path.Err
+		}
+		return nil, fmt.Errorf("read token file %s: %w", file, err)
+	}
+	defer f.Close()
+	return io.ReadAll(io.LimitReader(f, maxToken+1))
+}
+
+// askToken reads a line from the terminal without showing it.
+func (a *app) askToken(ctx context.Context) ([]byte, error) {
+	f, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, usagef("no terminal to ask for the token on: give --token-file PATH, or --token-file - and the token on standard input")
+	}
+	before, err := term.GetState(int(f.Fd()))
+	if err != nil {
+		return nil, fmt.Errorf("ask for the token: %w", err)
+	}
+	fmt.Fprint(a.err, "token: ")
+	defer fmt.Fprintln(a.err)
+	type answer struct {
+		text []byte
+		err  error
+	}
+	read := make(chan answer, 1)
+	go func() { // ends with the line, or with the process
+		text, err := term.ReadPassword(int(f.Fd()))
+		read <- answer{text, err}
+	}()
+	select {
+	case r := <-read:
+		if r.err != nil {
+			return nil, fmt.Errorf("ask for the token: %w", r.err)
+		}
+		return r.text, nil
+	case <-ctx.Done():
+		term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,239 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+type launchOptions struct {
+	workload string
+	request  workloads.Request // its Workdir as typed, possibly empty or relative
+
+	detach, dryRun, json, standalone bool
+}
+
+func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
+	opts := &launchOptions{}
+	cmd := &cobra.Command{
+		Use:   "launch [flags] WORKLOAD -- ...",
+		Short: "Start a job on some of the machines",
+		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
+
+The machines are chosen, every one of them checks that it could start its ranks
+(program, script, working directory, user), and only then any rank starts. When
+a rank fails the others are ended: TERM, the grace, KILL. launch then exits with
+the code of the rank that failed first (128+n when signal n killed it), and its
+last line names rank, host and cause. Its own failures exit with 125.
+
+Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
+hang-up, a closed laptop or a killed launch leaves the job running: ps, logs and
+stop find it from any machine. With --standalone the job ends with launch.
+
+Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
+VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
+Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and all
+else that a torch worker reads. --dry-run shows the lot. Files do not travel
+either: programs, scripts and data must be on the machines already.`,
+		Example: `  sparkrun launch torchrun --nodes 2 --nproc-per-node 1 -- train.py --lr 0.1
+  sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
+  sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Help()
+			}
+			_, err := workloads.Find(args[0])
+			return err // a known one is a command of its own
+		},
+	}
+	cmd.AddCommand(newExecCmd(opts, run), newTorchrunCmd(opts, run))
+	// torchrun's own spelling serves as well.
+	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
+			name = "nodes"
+		}
+		return pflag.NormalizedName(name)
+	})
+	bindLaunch(cmd.PersistentFlags(), opts)
+	for _, flag := range []string{"on", "exclude"} {
+		if err := cmd.RegisterFlagCompletionFunc(flag, complete.hosts); err != nil {
+			panic(err) // the flag is bound above
+		}
+	}
+	return cmd
+}
+
+func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
+	r, job := &o.request, &o.request.Job
+	fs.Var(positive{&job.Nodes}, "nodes", "how many machines (default: those of --on, else 1)")
+	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: host,host")
+	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: host,host")
+	fs.Var(positive{&r.RanksPerNode}, "nproc-per-node", "ranks on each machine (default: 1)")
+	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; repeat for more")
+	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one)")
+	fs.StringVar(&job.Name, "name", "", "a name for ps, logs and stop")
+	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
+	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
+	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
+	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence after which a machine is given up (default: 1m)")
+	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
+	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output")
+	fs.BoolVar(&o.standalone, "standalone", false, "this machine only, without agent and cluster")
+}
+
+// workloadRun completes the options of a workload's command and runs them.
+func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		opts.workload, opts.request.Args = cmd.Name(), args
+		if g := cmd.Flag("grace"); g.Changed && opts.request.Job.Grace == 0 {
+			// A Spec's zero means "the default": the shortest grace there is
+			// kills just as soon.
+			opts.request.Job.Grace = time.Millisecond
+		}
+		for _, name := range []string{"start-timeout", "node-timeout"} {
+			if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
+				return usagef("--%s 0: want more than 0", name)
+			}
+		}
+		if err := opts.check(); err != nil {
+			return err
+		}
+		return run(cmd.Context(), *opts)
+	}
+}
+
+func (o launchOptions) check() error {
+	job := o.request.Job
+	switch {
+	case o.dryRun && o.detach:
+		return usagef("--dry-run and --detach: give one of them")
+	case o.standalone && o.detach:
+		return usagef("--detach: a --standalone job ends with its launch")
+	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
+		return usagef("--on and --exclude: --standalone knows this machine only")
+	case o.standalone && job.Nodes > 1:
+		return usagef("--nodes %d: --standalone knows this machine only", job.Nodes)
+	}
+	return nil
+}
+
+// spec makes the job of the options. Everything that can be wrong with it by
+// itself is found here, before anybody is asked.
+func (a *app) spec(o launchOptions) (launcher.Spec, error) {
+	w, err := workloads.Find(o.workload)
+	if err != nil {
+		return launcher.Spec{}, err
+	}
+	r := o.request
+	if !filepath.IsAbs(r.Workdir) {
+		cwd, err := a.getwd()
+		if err != nil {
+			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
+		}
+		r.Workdir = filepath.Join(cwd, r.Workdir)
+	}
+	r.Environ = a.environ
+	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
+	return w.Spec(r)
+}
+
+func (a *app) launch(ctx context.Context, o launchOptions) error {
+	spec, err := a.spec(o)
+	if err != nil {
+		return err
+	}
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	if o.dryRun {
+		ctx, stop := stoppable(ctx)
+		defer stop()
+		if err := a.dryRun(ctx, b, spec, o.json); err == nil || ctx.Err() == nil {
+			return err
+		}
+		return exits(launcher.ExitInterrupted, nil)
+	}
+	// Signals are the job's business from here on: none may end us unheard.
+	signals, stop := a.signals()
+	defer stop()
+	f := follower{
+		gangs: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+	}
+	if b.cluster != nil {
+		st, sig, err := statusUnless(ctx, b, signals)
+		switch {
+		case err != nil:
+			return err
+		case sig != nil:
+			return exits(exitOf(sig), nil)
+		}
+		f.spec.Epoch, f.leader = st.Epoch, st.Leader
+	}
+	n := openNotes(a.err)
+	f.say, f.out.note = n.say, n.say
+	if o.detach {
+		f.out = newPrinter(discard{}, discard{}) // its story is not told
+	}
+	code, err := f.run(ctx)
+	n.Close()
+	if o.detach && code == 0 && err == nil {
+		return a.printID(spec.ID, o.json)
+	}
+	return exits(code, err)
+}
+
+func (a *app) open(standalone bool) (*backend, error) {
+	if standalone {
+		return a.standalone()
+	}
+	return a.dial(), nil
+}
+
+// statusUnless asks for the cluster's state; a signal ends the asking.
+func statusUnless(ctx context.Context, c cluster, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		st  wire.Status
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() { // ends with ctx at the latest
+		st, err := c.Status(ctx, wire.StatusRequest{})
+		told <- answer{st, err}
+	}()
+	select {
+	case t := <-told:
+		return t.st, nil, t.err
+	case sig := <-signals:
+		return wire.Status{}, sig, nil
+	}
+}
+
+type discard struct{}
+
+func (discard) Write(b []byte) (int, error) { return len(b), nil }
+
+func (a *app) printID(id launcher.JobID, json bool) error {
+	if json {
+		return a.object(struct {
+			JobID launcher.JobID `json:"job_id"`
+		}{id})
+	}
+	_, err := fmt.Fprintln(a.out, id)
+	return err
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newExecCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "exec [flags] -- COMMAND [ARG...]",
+		Short: "Run any program, once a rank",
+		Long: `Runs COMMAND on the chosen machines, once a rank. It is not given to a shell: write
+sh -c '...' where one is meant. Flags come before the command. It gets the same
+variables as a torch worker.`,
+		Example: `  sparkrun launch exec --nodes 3 -- hostname
+  sparkrun launch exec --nodes 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'
+  sparkrun launch exec -d --name nightly --on spark2 -- ./nightly.sh`,
+		Args: cobra.ArbitraryArgs,
+		RunE: workloadRun(opts, run),
+	}
+	cmd.Flags().SetInterspersed(false) // the command's flags are its own
+	return cmd
+}

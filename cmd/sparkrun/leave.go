@@ -1,0 +1,72 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+type leaveOptions struct{ yes bool }
+
+func newLeaveCmd(run func(context.Context, leaveOptions) error) *cobra.Command {
+	opts := &leaveOptions{}
+	cmd := &cobra.Command{
+		Use:   "leave",
+		Short: "Take this machine out of its cluster",
+		Long: `Takes this machine out for good: the others forget it, its keys are removed, and
+its agent ends. It asks first. To come back it needs a new token.
+
+To stop for a while, stop the agent instead: a member may be away for as long as
+it likes.`,
+		Example: `  sudo sparkrun leave
+  sudo sparkrun leave --yes`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+func (a *app) leave(ctx context.Context, o leaveOptions) error {
+	if !o.yes {
+		f, ok := a.in.(*os.File)
+		if !ok || !term.IsTerminal(int(f.Fd())) {
+			return usagef("no terminal to ask on: give --yes to leave the cluster")
+		}
+		fmt.Fprint(a.err, "Take this machine out of its cluster? [y/N] ")
+		answer, err := a.line(ctx)
+		if err != nil {
+			return err
+		}
+		if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(answer)), "y") {
+			return fmt.Errorf("nothing was changed")
+		}
+	}
+	b := a.dial()
+	defer b.close()
+	if err := b.Leave(ctx); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.out, "this machine is in no cluster any more")
+	return nil
+}
+
+// line reads one line of input, unless ctx ends first.
+func (a *app) line(ctx context.Context) (string, error) {
+	read := make(chan string, 1)
+	go func() { // ends with the line, or with the process
+		text, _ := bufio.NewReader(a.in).ReadString('\n')
+		read <- text
+	}()
+	select {
+	case text := <-read:
+		return text, nil
+	case <-ctx.Done():
+		return "", ctx.Err()
+	}
+}

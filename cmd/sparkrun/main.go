@@ -1,0 +1,94 @@
+// Command sparkrun is everything a node needs and everything a person types:
+// the agent, and the commands that ask it. It decides what is printed, what the
+// exit code is, and which hint an error gets.
+//
+// It must not decide anything about clusters, jobs or ranks: it asks cmd/node
+// and the agent, and workloads for what a launch means.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"runtime/debug"
+	"syscall"
+
+	"golang.org/x/term"
+)
+
+// version is set by the release build: -ldflags "-X main.version=1.2.3".
+var version = ""
+
+func main() { os.Exit(run()) }
+
+func run() int {
+	a := &app{
+		in: os.Stdin, out: os.Stdout, err: os.Stderr,
+		outTTY: term.IsTerminal(int(os.Stdout.Fd())), errTTY: term.IsTerminal(int(os.Stderr.Fd())),
+		environ: os.Environ(), getwd: os.Getwd, version: buildVersion(),
+		dial: dialAgent, standalone: openStandalone, signals: listen,
+	}
+	return a.run(context.Background(), os.Args[1:])
+}
+
+// run executes one command line and gives its exit code.
+func (a *app) run(ctx context.Context, args []string) int {
+	root := newRootCmd(a)
+	root.SetArgs(args)
+	root.SetIn(a.in)
+	root.SetOut(a.out)
+	root.SetErr(a.err)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	if text := complaint(cmd, err); text != "" {
+		fmt.Fprint(a.err, text)
+	}
+	return codeOf(cmd, err)
+}
+
+// stoppable gives a context that ends with the first Ctrl-C or TERM.
+func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}
+
+// listen brings the signals that a launch decides about itself. One that was
+// ignored when we were started (nohup, a shell's background job) stays ignored.
+func listen() (<-chan os.Signal, func()) {
+	c := make(chan os.Signal, 4)
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+	// A write to a closed pipe must come back as an error: the Go runtime ends
+	// the process otherwise.
+	pipe := make(chan os.Signal, 1)
+	signal.Notify(pipe, syscall.SIGPIPE)
+	return c, func() { signal.Stop(c); signal.Stop(pipe) }
+}
+
+func buildVersion() string {
+	if version != "" {
+		return version
+	}
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "unknown"
+	}
+	rev, dirty := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision" && len(s.Value) >= 12:
+			rev = s.Value[:12]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			dirty = "+changes"
+		}
+	}
+	if rev == "" {
+		return "devel"
+	}
+	return "devel-" + rev + dirty
+}

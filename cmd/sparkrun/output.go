@@ -1,0 +1,64 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// outputReader brings a job's output to a printer. The printer's cursors make
+// every try go on where the last one ended.
+type outputReader struct {
+	gangs  gangs
+	out    *printer
+	job    string
+	ranks  []int
+	follow bool
+	// launched: the job is known to exist. A node that does not know it yet is
+	// asked again, and nothing that passes ends the reading.
+	launched bool
+	outage   outage
+}
+
+// run returns nil once there is no more to come.
+func (r *outputReader) run(ctx context.Context) error {
+	var again pause
+	for first := true; ; first = false {
+		begun := time.Now()
+		err := r.gangs.Logs(ctx, wire.LogsRequest{
+			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(),
+		}, func(c wire.LogChunk) error {
+			first = false
+			again.reset()
+			r.outage.over()
+			return r.out.take(c)
+		})
+		switch {
+		case err == nil:
+			return nil
+		case errors.Is(err, errOutput):
+			return err
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case errors.Is(err, errGap):
+		case r.launched && errors.Is(err, rendezvous.ErrNoJob): // the record is on its way here
+		case !passing(err), first && !r.launched && errors.Is(err, node.ErrNoAgent):
+			return err
+		case !r.follow && r.outage.lasted() > patience:
+			return err
+		default:
+			if time.Since(begun) > lastPause { // it had been open
+				again.reset()
+			}
+			r.outage.failed(fmt.Sprintf("the output is cut off (%v); waiting for it", err))
+		}
+		if err := again.wait(ctx); err != nil {
+			return err
+		}
+	}
+}

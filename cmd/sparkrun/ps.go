@@ -1,0 +1,127 @@
+package main
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+type psOptions struct{ all, json bool }
+
+func newPsCmd(run func(context.Context, psOptions) error) *cobra.Command {
+	opts := &psOptions{}
+	cmd := &cobra.Command{
+		Use:   "ps",
+		Short: "List jobs",
+		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
+and wherever they run; with --all also those that have. It changes nothing.
+
+--json prints an array with one object a job:
+  job_id, name, workload, user
+  state      planned, starting, running, ending; then completed, failed, stopped
+             or rejected (no rank was started)
+  exit_code  null until the job has ended
+  cause      why it ended, null when completed or running
+  hosts      by node rank;  away: those of them that do not answer
+  ranks      in all
+  planned, started, ended   RFC 3339; null while that has not come`,
+		Example: `  sparkrun ps
+  sparkrun ps --all
+  sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+// jobLine is a job as ps --json prints it. Scripts read it: fields may come,
+// none may go.
+type jobLine struct {
+	JobID    launcher.JobID   `json:"job_id"`
+	Name     string           `json:"name"`
+	Workload string           `json:"workload"`
+	User     string           `json:"user"`
+	State    rendezvous.State `json:"state"`
+	ExitCode *int             `json:"exit_code"`
+	Cause    *string          `json:"cause"`
+	Hosts    []string         `json:"hosts"`
+	Away     []string         `json:"away"`
+	Ranks    int              `json:"ranks"`
+	Planned  time.Time        `json:"planned"`
+	Started  *time.Time       `json:"started"`
+	Ended    *time.Time       `json:"ended"`
+}
+
+func newJobLine(j rendezvous.JobStatus) jobLine {
+	l := jobLine{
+		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
+		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
+	}
+	for _, n := range j.Plan.Nodes {
+		l.Hosts = append(l.Hosts, n.Host)
+	}
+	if o := j.Outcome; o != nil {
+		l.ExitCode, l.Ended = &o.ExitCode, &o.At
+		if o.Cause != "" {
+			l.Cause = &o.Cause
+		}
+	}
+	return l
+}
+
+func (a *app) ps(ctx context.Context, o psOptions) error {
+	b := a.dial()
+	defer b.close()
+	res, err := b.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	lines := []jobLine{}
+	for _, j := range res.Jobs {
+		if o.all || j.Outcome == nil {
+			lines = append(lines, newJobLine(j))
+		}
+	}
+	if o.json {
+		err = a.object(lines)
+	} else {
+		err = a.table(jobRows(lines, time.Now()))
+	}
+	if res.Problem != "" {
+		a.say(res.Problem)
+	}
+	return err
+}
+
+func jobRows(lines []jobLine, now time.Time) [][]string {
+	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
+	for _, l := range lines {
+		exit, state := "-", string(l.State)
+		if l.ExitCode != nil {
+			exit = strconv.Itoa(*l.ExitCode)
+		}
+		if len(l.Away) > 0 {
+			state += " (" + hosts(l.Away) + " away)"
+		}
+		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), l.Workload, hosts(l.Hosts), state, age(now.Sub(l.Planned)), exit})
+	}
+	return rows
+}
+
+// hosts names a few and counts the rest.
+func hosts(names []string) string {
+	const few = 4
+	if len(names) > few {
+		names = append(slices.Clone(names[:few-1]), "+"+strconv.Itoa(len(names)-few+1))
+	}
+	return strings.Join(names, ",")
+}

@@ -1,0 +1,83 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// passing tells errors that another try may not meet: the agent or the leader
+// went away, and others will come. A call that the other side cancelled is one:
+// that is how an agent that is being stopped ends its streams.
+func passing(err error) bool {
+	for _, is := range []error{
+		wire.ErrRetry, wire.ErrNoLeader, wire.ErrUnreachable, node.ErrNoAgent, context.Canceled, context.DeadlineExceeded,
+	} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}
+
+// How long to wait between tries. The first is short because a new leader is
+// there within a second or two, the last bounds the load of many that wait.
+const (
+	firstPause = 50 * time.Millisecond
+	lastPause  = time.Second
+)
+
+type pause struct{ next time.Duration }
+
+func (p *pause) reset() { p.next = 0 }
+
+// wait sleeps longer each time, and returns early with ctx's error.
+func (p *pause) wait(ctx context.Context) error {
+	p.next = min(max(2*p.next, firstPause), lastPause)
+	t := time.NewTimer(p.next)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// outage says what is wrong once it has lasted, and when it is over: a change
+// of leaders takes a second, and nobody wants to read of every try.
+type outage struct {
+	say   func(string)
+	since time.Time // of the first failure in a row
+	said  bool
+}
+
+const outageSilence = 500 * time.Millisecond
+
+func (o *outage) failed(sentence string) {
+	if o.since.IsZero() {
+		o.since = time.Now()
+	}
+	if !o.said && time.Since(o.since) >= outageSilence {
+		o.said = true
+		o.say(sentence)
+	}
+}
+
+func (o *outage) over() {
+	if o.said {
+		o.say("following again")
+	}
+	o.since, o.said = time.Time{}, false
+}
+
+// lasted tells for how long it has failed.
+func (o *outage) lasted() time.Duration {
+	if o.since.IsZero() {
+		return 0
+	}
+	return time.Since(o.since)
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type statusOptions struct {
+	request wire.StatusRequest
+	json    bool
+}
+
+func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command {
+	opts := &statusOptions{}
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show the cluster's machines and who leads",
+		Long: `Shows every machine of the cluster: its management address, whether its agent
+answers the leader, its role, and how many of its fabric ports have a link.
+
+Without a leader it shows what this machine knows by itself, and says what is
+wrong. It changes nothing.
+
+--json prints everything that is known; "leader" is the leader's host name, empty
+when there is none.`,
+		Example: `  sparkrun status
+  sparkrun status --json | jq -r .leader
+  sparkrun status --wait-nodes 3 --timeout 30s`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().Var(positive{&opts.request.WaitNodes}, "wait-nodes", "wait until so many machines are ready")
+	opts.request.Timeout = 30 * time.Second
+	cmd.Flags().Var(span{&opts.request.Timeout}, "timeout", "how long to wait for them")
+	return cmd
+}
+
+func (a *app) status(ctx context.Context, o statusOptions) error {
+	b := a.dial()
+	defer b.close()
+	if o.request.WaitNodes == 0 {
+		o.request.Timeout = 0
+	}
+	st, err := waitStatus(ctx, b, o.request)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.object(st)
+	}
+	leader := "leader " + st.Leader
+	if st.Leader == "" {
+		leader = "no leader"
+	}
+	fmt.Fprintf(a.out, "cluster %s, %s\n", st.Cluster, leader)
+	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "FABRIC"}}
+	for _, n := range st.Nodes {
+		state := n.State
+		if n.State == "away" && !n.Since.IsZero() {
+			state += " " + age(time.Since(n.Since))
+		}
+		addr := "-"
+		if n.Addr.IsValid() {
+			addr = n.Addr.String()
+		}
+		rows = append(rows, []string{n.Host, addr, state, or(n.Role, "-"), fabricOf(n.Inventory)})
+	}
+	if err := a.table(rows); err != nil {
+		return err
+	}
+	if st.Problem != "" {
+		a.say(st.Problem)
+	}
+	return nil
+}
+
+// waitStatus asks again while agents and leaders change under a request that
+// waits: that is what it waits for.
+func waitStatus(ctx context.Context, c cluster, r wire.StatusRequest) (wire.Status, error) {
+	end := time.Now().Add(r.Timeout)
+	var again pause
+	for {
+		st, err := c.Status(ctx, r)
+		if err == nil || r.WaitNodes == 0 || !passing(err) || ctx.Err() != nil || !time.Now().Before(end) {
+			return st, err
+		}
+		if err := again.wait(ctx); err != nil {
+			return st, err
+		}
+		r.Timeout = max(time.Until(end), time.Millisecond)
+	}
+}
+
+// fabricOf sums up a node's RDMA ports: those with a link, and their rate.
+func fabricOf(inv envgen.Inventory) string {
+	ports := envgen.Ports(inv)
+	if len(ports) == 0 {
+		return "none"
+	}
+	up := 0
+	var rates []string
+	for _, p := range ports {
+		// The twins are one socket: its rate is in each of them, not their sum.
+		i := slices.IndexFunc(p.Twins, func(h envgen.HCA) bool { return h.State == envgen.StateActive })
+		if i < 0 {
+			continue
+		}
+		up++
+		if r := p.Twins[i].RateMbps; r != nil {
+			if text := fmt.Sprintf("%d Gb/s", *r/1000); !slices.Contains(rates, text) {
+				rates = append(rates, text)
+			}
+		}
+	}
+	text := fmt.Sprintf("%d of %d ports up", up, len(ports))
+	if len(rates) > 0 {
+		text += ", " + strings.Join(rates, " and ")
+	}
+	return text
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// age says how long ago in one number: 12s, 5m, 3h, 2d.
+func age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+// joinAddr leaves the port out where join finds it by itself.
+func joinAddr(a netip.AddrPort) string {
+	if a.Port() == node.DefaultRPCPort {
+		return a.Addr().String()
+	}
+	return a.String()
+}

@@ -1,0 +1,134 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type stopOptions struct {
+	request wire.StopRequest
+	kill    bool
+}
+
+func newStopCmd(complete completion, run func(context.Context, stopOptions) error) *cobra.Command {
+	opts := &stopOptions{}
+	var grace time.Duration
+	cmd := &cobra.Command{
+		Use:   "stop JOB",
+		Short: "End a job",
+		Long: `Ends all ranks of a job: TERM, then KILL after the grace that the job was launched
+with, or the one given here. It waits until no process of the job is left on any
+machine, and says so. Ctrl-C ends the waiting, not the stopping.
+
+JOB is an id, the beginning of one, or a name. A job that has ended already is no
+error.`,
+		Example: `  sparkrun stop k3x
+  sparkrun stop train --grace 60s
+  sparkrun stop k3x --kill`,
+		Args:              takes(1, "the job"),
+		ValidArgsFunction: complete.jobs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.request.Job = args[0]
+			switch {
+			case opts.kill && cmd.Flags().Changed("grace"):
+				return usagef("--kill and --grace: give one of them")
+			case opts.kill:
+				opts.request.Grace = new(time.Duration)
+			case cmd.Flags().Changed("grace"):
+				opts.request.Grace = &grace
+			}
+			return running(opts, run)(cmd, args)
+		},
+	}
+	cmd.Flags().Var(span{&grace}, "grace", "time between TERM and KILL (default: the job's own)")
+	cmd.Flags().BoolVar(&opts.kill, "kill", false, "kill at once")
+	return cmd
+}
+
+func (a *app) stop(ctx context.Context, o stopOptions) error {
+	b := a.dial()
+	defer b.close()
+	job, err := askToStop(ctx, b, o.request)
+	if errors.Is(err, rendezvous.ErrJobEnded) {
+		fmt.Fprintf(a.out, "job %s had ended already\n", o.request.Job)
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	outcome, err := watchEnd(ctx, b, string(job.Job), outage{say: a.say})
+	if err != nil {
+		if ctx.Err() != nil {
+			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
+		}
+		return err
+	}
+	how := ""
+	if outcome.End != rendezvous.Stopped {
+		how = fmt.Sprintf(" (%s, exit code %d)", outcome.End, outcome.ExitCode)
+	}
+	fmt.Fprintf(a.out, "job %s has ended%s\n", job.Job, how)
+	return nil
+}
+
+// askToStop asks until a leader has heard it; to ask twice does no harm.
+func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopResponse, error) {
+	var again pause
+	var trouble outage
+	trouble.say = func(string) {}
+	for first := true; ; first = false {
+		res, err := g.Stop(ctx, r)
+		if err == nil || !passing(err) || ctx.Err() != nil || first && errors.Is(err, node.ErrNoAgent) {
+			return res, err
+		}
+		trouble.failed("")
+		limit := patience
+		if errors.Is(err, wire.ErrNoLeader) {
+			limit = leaderlessWait
+		}
+		if trouble.lasted() >= limit {
+			return res, err
+		}
+		if werr := again.wait(ctx); werr != nil {
+			return res, werr
+		}
+	}
+}
+
+// watchEnd waits for a job's end through changes of agents and leaders.
+func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (rendezvous.Outcome, error) {
+	var again pause
+	var outcome *rendezvous.Outcome
+	for {
+		err := g.Watch(ctx, wire.JobRequest{Job: job}, func(p rendezvous.Progress) error {
+			trouble.over()
+			again.reset()
+			if p.Step == rendezvous.StepEnded {
+				outcome = p.Outcome
+			}
+			return nil
+		})
+		switch {
+		case outcome != nil:
+			return *outcome, nil
+		case ctx.Err() != nil:
+			return rendezvous.Outcome{}, ctx.Err()
+		case err == nil:
+			err = errCutShort
+		case !passing(err):
+			return rendezvous.Outcome{}, err
+		}
+		trouble.failed(fmt.Sprintf("%v; waiting", err))
+		if err := again.wait(ctx); err != nil {
+			return rendezvous.Outcome{}, err
+		}
+	}
+}

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+var (
+	errInterrupted = errors.New("interrupted before the cluster answered")
+	errCutShort    = fmt.Errorf("%w: the story broke off", wire.ErrRetry)
+)
+
+// story follows the job from one leader to the next until it has ended. Before
+// the job is recorded it asks by Launch, which starts it once however often it
+// is asked; afterwards by Watch, which never starts anything.
+func (f *follower) story(ctx context.Context) error {
+	seen := sieve{}
+	trouble := outage{say: f.say}
+	var again pause
+	asked := false // some try may have reached a leader
+	for {
+		ask := func(fn func(rendezvous.Progress) error) error {
+			if f.accepted.is() {
+				return f.gangs.Watch(ctx, wire.JobRequest{Job: string(f.spec.ID)}, fn)
+			}
+			return f.gangs.Launch(ctx, wire.LaunchRequest{Spec: f.spec}, fn)
+		}
+		err := ask(func(p rendezvous.Progress) error {
+			trouble.over()
+			again.reset()
+			return f.hear(p, seen)
+		})
+		switch {
+		case errors.Is(err, errOutput):
+			return err
+		case f.outcome != nil:
+			return nil
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err == nil:
+			err = errCutShort
+		}
+		if !passing(err) {
+			return err
+		}
+		unsaid := errors.Is(err, node.ErrNoAgent) || errors.Is(err, wire.ErrNoLeader)
+		asked = asked || !unsaid
+		trouble.failed(f.why(err))
+		if f.accepted.is() {
+			// The leader that comes may tell only what it saw itself.
+			f.started.set()
+			f.troubled.Store(true)
+		} else if err := f.patience(err, asked, &trouble); err != nil {
+			return err
+		}
+		if err := again.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// patience tells when to give up on a job that is not known to be recorded.
+func (f *follower) patience(err error, asked bool, trouble *outage) error {
+	over := trouble.lasted() >= patience
+	if !asked {
+		over = over || errors.Is(err, node.ErrNoAgent) || f.interrupted.Load() || trouble.lasted() >= leaderlessWait
+	}
+	switch {
+	case f.interrupted.Load() && !asked:
+		return fmt.Errorf("%w: nothing was started", errInterrupted)
+	case f.interrupted.Load():
+		return fmt.Errorf("%w: `sparkrun ps` will show job %[2]s if it was started, `sparkrun stop %[2]s` ends it", errInterrupted, f.spec.ID)
+	case over && asked:
+		return fmt.Errorf("launch job %s: %w; whether it was started is not known: `sparkrun ps` will tell", f.spec.ID, err)
+	case over:
+		return err
+	}
+	return nil
+}
+
+// why says what is waited for.
+func (f *follower) why(err error) string {
+	what := ""
+	switch {
+	case errors.Is(err, node.ErrNoAgent):
+		what = "the agent on this machine does not answer; waiting for it"
+	case errors.Is(err, wire.ErrNoLeader):
+		what = err.Error()
+	case f.leader != "":
+		what = f.leader + " (leader) does not answer; waiting for a new leader"
+	default:
+		what = "the leader does not answer; waiting for a new one"
+	}
+	if f.accepted.is() {
+		what += "; the job goes on meanwhile"
+	}
+	return what
+}
+
+// hear takes one step of the story.
+func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
+	if p.Plan != nil {
+		f.world = p.Plan.World
+		f.out.world(p.Plan.World)
+	}
+	if seen.fresh(p) {
+		if err := f.out.event(p); err != nil {
+			return err
+		}
+	}
+	f.accepted.set()
+	switch p.Step {
+	case rendezvous.StepStarted, rendezvous.StepExited:
+		f.started.set()
+	case rendezvous.StepRunning:
+		f.started.set()
+		f.running.set()
+	case rendezvous.StepNodeDown:
+		f.troubled.Store(true)
+	case rendezvous.StepEnded:
+		f.outcome = p.Outcome
+	}
+	return nil
+}
+
+// sieve keeps back what was told before: a new leader tells a job's story from
+// its beginning.
+type sieve map[string]rendezvous.Step
+
+func (s sieve) fresh(p rendezvous.Progress) bool {
+	key := string(p.Step)
+	switch p.Step {
+	case rendezvous.StepPrepared, rendezvous.StepRefused, rendezvous.StepStarted:
+		key += " " + p.Host
+	case rendezvous.StepExited:
+		key += fmt.Sprintf(" %d", p.Rank)
+	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
+		key = "node " + p.Host // these two take turns
+	}
+	if s[key] == p.Step {
+		return false
+	}
+	s[key] = p.Step
+	return true
+}
