@@ -1,0 +1,214 @@
+# shellcheck shell=bash
+# A lab as a whole: up, status, down, and its lock. All of a lab is its folder,
+# the processes whose argv names that folder, and one cgroup; `down` goes by
+# these alone, so that it clears up whatever half of a lab there is.
+
+# lock: one command at a time changes a lab. The lock is the folder itself, so
+# that none is left behind. Daemons must be started with 9>&-.
+lock() {
+	exec 9<"$DIR"
+	flock -n 9 || {
+		say "waiting for another command on lab '$LAB'"
+		flock -w 120 9 || die 1 "another command holds lab '$LAB' for two minutes now"
+	}
+	[[ $DIR -ef /proc/self/fd/9 ]] || die 1 "lab '$LAB' was taken down meanwhile"
+}
+
+# with_root CMD...: while no other lab comes or goes.
+with_root() {
+	while :; do
+		mkdir -p "$ROOT"
+		[[ -O $ROOT ]] || die 1 "$ROOT belongs to someone else: look at it and remove it"
+		exec 8<"$ROOT"
+		flock 8
+		[[ $ROOT -ef /proc/self/fd/8 ]] && break
+	done
+	local code=0
+	"$@" || code=$?
+	exec 8<&-
+	return $code
+}
+
+load() { # what `up` decided: HOSTS, TOPOLOGY, AGENTS, CGROUP
+	local count
+	read -r count TOPOLOGY AGENTS CGROUP <"$DIR/lab" || die 1 "lab '$LAB' is half up: '$0 down' first"
+	host_names "$count"
+}
+
+host_names() {
+	local i
+	HOSTS=()
+	for ((i = 1; i <= $1; i++)); do HOSTS+=("spark$i"); done
+}
+
+cmd_up() {
+	local nodes="" binary="" share shares=() tool SECONDS=0
+	TOPOLOGY=switch AGENTS=yes
+	while (($#)); do
+		case $1 in
+		--nodes | --topology | --binary | --share)
+			(($# >= 2)) || usage "$1 wants a value"
+			case $1 in
+			--nodes) nodes=$2 ;;
+			--topology) TOPOLOGY=$2 ;;
+			--binary) binary=$2 ;;
+			--share) shares+=("$2") ;;
+			esac
+			shift 2
+			;;
+		--no-agent) AGENTS=no && shift ;;
+		*) usage "up: what is '$1'?" ;;
+		esac
+	done
+	case $TOPOLOGY in
+	switch) nodes=${nodes:-3} ;;
+	pair) [[ ${nodes:=2} == 2 ]] || usage "a pair has 2 hosts, not $nodes" ;;
+	*) usage "no topology '$TOPOLOGY': switch or pair" ;;
+	esac
+	[[ $nodes =~ ^[1-9][0-9]{0,2}$ && $nodes -le 200 ]] || usage "--nodes $nodes: 1 to 200"
+	for share in "${shares[@]}"; do
+		[[ $share == /tmp/* && -d $share ]] || usage "--share $share: only a folder below /tmp needs it"
+	done
+	for tool in ip nsenter unshare setsid setpriv flock; do
+		command -v $tool >/dev/null || die 1 "$tool is missing: apt-get install iproute2 util-linux"
+	done
+	[[ ! -d $DIR ]] || up_already
+	binary_find "$binary"
+
+	with_root folder_make || up_already
+	lock
+	trap 'up_failed' EXIT
+	find_cgroup
+	host_names "$nodes"
+	hosts_make "${shares[@]}"
+	trap - EXIT
+	if [[ $AGENTS == yes ]]; then
+		cluster_make
+		say "$nodes hosts are up and joined after $SECONDS s: $0 exec spark1 -- sparkrun status"
+	else
+		say "$nodes hosts are up, without agents: $0 exec spark1 -- CMD..."
+	fi
+}
+
+up_already() { die 1 "lab '$LAB' is there already: use it, or '$0 down' first, or have a second one: LAB=other $0 up"; }
+
+up_failed() {
+	say "it did not come up; clearing away what there was"
+	cat "$DIR"/console.log "$DIR"/hosts/*/console.log >&2 2>/dev/null || :
+	dismantle
+}
+
+folder_make() { # under with_root
+	mkdir "$DIR" 2>/dev/null || return 1
+	[[ -d /var/lib/sparkrun ]] || { : >"$ROOT/.made" && mkdir /var/lib/sparkrun; } # to mount on
+}
+
+hosts_make() { # hosts_make SHARE...
+	local host
+	mkdir "$DIR/bin" "$DIR/hosts" "${HOSTS[@]/#/$DIR/hosts/}"
+	# Copies: the lab goes on by what it was made with, and its hosts see them
+	# wherever this repository lies.
+	cp "$HERE/lab.d/init" "$HERE/lab.d/enter" "$DIR/"
+	# shellcheck disable=SC2153 # set by binary_find
+	cp "$BINARY" "$DIR/bin/sparkrun"
+	[[ $REPO/ != /tmp/* ]] || set -- "$@" "$REPO"
+	: >"$DIR/shares"
+	(($# == 0)) || realpath "$@" >"$DIR/shares"
+
+	boot switch &
+	local switch=$!
+	sysfs_skeleton
+	disk_make "${HOSTS[@]}"
+	wait $switch
+	switch_up
+	power_on "${HOSTS[@]}"
+	echo "${#HOSTS[@]} $TOPOLOGY $AGENTS $CGROUP" >"$DIR/lab"
+}
+
+cmd_status() {
+	local host nic flags boot agent line pid other
+	(($# == 0)) || usage "status takes nothing"
+	[[ -d $DIR ]] || die 1 "no lab '$LAB' is up: $0 up"
+	load
+	printf "lab '%s': %d hosts, topology %s, agents %s\n" "$LAB" ${#HOSTS[@]} "$TOPOLOGY" "$AGENTS"
+	printf 'folder %s; logs: hosts/*/{agent,join,console}.log\n\n' "$DIR"
+	printf '%-8s %-6s %-7s %-9s %-13s %-9s %-9s %-9s %-9s %-9s %s\n' \
+		HOST POWER PID BOOT ADDRESS enP7s7 port0 port0twin port1 port1twin AGENT
+	for host in "${HOSTS[@]}"; do
+		if ! pid_of "$host"; then
+			printf '%-8s off\n' "$host"
+			continue
+		fi
+		# shellcheck disable=SC2153 # set by pid_of
+		pid=$PID
+		local -A up=()
+		while read -r nic _ _ flags; do
+			[[ $flags == *LOWER_UP* ]] && up[${nic%%@*}]=up
+		done < <(nsenter --target "$pid" --net ip -br link)
+		line=()
+		for nic in "${NICS[@]}"; do
+			[[ ${NET[$nic]-} && -e $DIR/hosts/$host/cut ]] && is_cut "$host" "$nic" && up[$nic]="cut"
+			line+=("${up[$nic]:-no-cable}")
+		done
+		read -r boot <"$DIR/hosts/$host/boot_id"
+		agent=none
+		[[ ! -e $DIR/hosts/$host/agent.pid ]] || agent=dead
+		! agent_pid "$host" || agent="pid $REPLY"
+		address "$host" enP7s7
+		printf '%-8s %-6s %-7s %-9s %-13s %-9s %-9s %-9s %-9s %-9s %s\n' \
+			"$host" on "$pid" "${boot%%-*}" "$REPLY" "${line[@]}" "$agent"
+	done
+	for other in "$ROOT"/*/; do
+		other=${other%/}
+		[[ $other == "$DIR" ]] || printf '\nanother lab: LAB=%s %s status\n' "${other##*/}" "$0"
+	done
+}
+
+cmd_down() {
+	(($# == 0)) || usage "down takes nothing"
+	find_cgroup
+	if [[ -d $DIR ]]; then
+		lock
+	elif ! lab_pids; then
+		die 1 "no lab '$LAB' is up"
+	fi
+	dismantle
+}
+
+# lab_pids sets PIDS: the keepers of this lab's hosts and those entering them;
+# their parents (unshare) only when none of these is left, for they reap them.
+lab_pids() {
+	local file argv parents=()
+	PIDS=()
+	for file in /proc/[0-9]*/cmdline; do
+		argv=()
+		mapfile -d '' -t argv 2>/dev/null <"$file" || continue
+		[[ " ${argv[*]-} " == *" $DIR/"@(init|enter)" "* ]] || continue
+		file=${file%/cmdline}
+		[[ ${argv[0]} == bash ]] && PIDS+=("${file##*/}") || parents+=("${file##*/}")
+	done 2>/dev/null
+	((${#PIDS[@]})) || PIDS=("${parents[@]}")
+	((${#PIDS[@]}))
+}
+
+dismantle() {
+	local tries=0
+	while lab_pids; do
+		((tries++ < 20)) || die 1 "processes of lab '$LAB' do not end: ${PIDS[*]}"
+		kill -9 "${PIDS[@]}" 2>/dev/null || :
+		gone "${PIDS[@]}" || :
+	done
+	cgroup_remove "$CGROUP/sparkrun-lab/$LAB"
+	with_root folder_remove
+}
+
+folder_remove() { # under with_root; the last lab takes along what the first one made
+	local left
+	rm -rf --one-file-system "$DIR"
+	left=("$ROOT"/*/)
+	[[ -e ${left[0]} ]] && return
+	[[ ! -e $ROOT/.made ]] || rmdir --ignore-fail-on-non-empty /var/lib/sparkrun
+	rm -f "$ROOT/.made"
+	[[ -z $CGROUP || ! -d $CGROUP/sparkrun-lab ]] || rmdir --ignore-fail-on-non-empty "$CGROUP/sparkrun-lab"
+	rmdir "$ROOT"
+}
