@@ -204,12 +204,14 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 
 // gossipAddrs lists where members gossip, this one first.
 func (n *node) gossipAddrs() []netip.AddrPort {
-	var out []netip.AddrPort
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.Alive {
-				out = append(out, netip.AddrPortFrom(p.Addr, uint16(p.Port)))
-			}
+	g := n.gossip.Load()
+	if g == nil {
+		return nil
+	}
+	out := []netip.AddrPort{g.Addr()}
+	for _, p := range g.Peers() {
+		if p.Alive {
+			out = append(out, p.Gossip())
 		}
 	}
 	return out

@@ -362,8 +362,8 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	m := n.m
 	n.mu.Unlock()
 	return gossip.Open(gossip.Config{
-		NodeID: string(m.Node), Host: m.Host, Bind: addr, Port: port, Keyring: ring, Label: m.Cluster,
-		RPCPort: m.RPCPort, Epoch: m.Epoch, Version: n.cfg.Version,
+		Meta: gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version},
+		Bind: addr, Port: uint16(port), Keyring: ring, Label: m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }
@@ -423,8 +423,8 @@ func (n *node) rememberPeers(ctx context.Context) error {
 		if g := n.gossip.Load(); g != nil {
 			var peers []netip.AddrPort
 			for _, p := range g.Peers() {
-				if p.Alive && p.ID != string(n.m.Node) {
-					peers = append(peers, netip.AddrPortFrom(p.Addr, uint16(p.Port)))
+				if p.Alive {
+					peers = append(peers, p.Gossip())
 				}
 			}
 			if err := n.rememberThese(peers); err != nil {
@@ -470,8 +470,8 @@ func equalSets(a, b []netip.AddrPort) bool {
 func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
 	if g := n.gossip.Load(); g != nil {
 		for _, p := range g.Peers() {
-			if p.ID == string(id) && p.Addr.IsValid() {
-				return netip.AddrPortFrom(p.Addr, uint16(p.RPCPort)), nil
+			if p.ID == string(id) {
+				return p.RPC(), nil
 			}
 		}
 	}

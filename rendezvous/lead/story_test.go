@@ -150,7 +150,7 @@ func TestOneRefuses(t *testing.T) {
 		if w.started("jjjj") != 0 {
 			t.Error("a rank was started")
 		}
-		if got := steps(story); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ending ended") || strings.Contains(got, "running") {
+		if got := steps(story); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ended") || strings.Contains(got, "running") {
 			t.Errorf("story %s", got)
 		}
 		w.settle()
