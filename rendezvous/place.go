@@ -24,7 +24,7 @@ type Member struct {
 	Inventory envgen.Inventory `json:"inventory"`
 }
 
-// Roster is every member, in the order they joined.
+// Roster is every member, in the order of their names.
 type Roster []Member
 
 // Plan says where each rank of one generation runs and where they meet.
@@ -51,7 +51,7 @@ type Place struct {
 var ErrCannotPlace = errors.New("cannot place the job")
 
 // MakePlan chooses nodes and ranks: ranks are contiguous on each node; the
-// nodes come in the order of --on, else in the order they joined the cluster.
+// nodes come in the order of --on, else in the order of their names.
 func MakePlan(spec launcher.Spec, roster Roster, gen launcher.Generation) (Plan, error) {
 	chosen, err := choose(spec, roster)
 	if err != nil {

@@ -28,13 +28,44 @@ func (r *Record) Cluster() (uuid string, epoch, index uint64) {
 	return r.s.Cluster, r.s.Epoch, r.s.Index
 }
 
-// Nodes lists the members in the order they joined.
+// Nodes lists the members by name, as a person counts: spark2 before spark10.
+// It is the order of ranks: stable, and known without asking.
 func (r *Record) Nodes() []Node {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int {
-		return cmp.Or(cmp.Compare(a.Joined, b.Joined), compareStrings(a.ID, b.ID))
+		return cmp.Or(compareNatural(a.Host, b.Host), compareStrings(a.ID, b.ID))
 	})
+}
+
+// compareNatural compares texts with runs of digits as numbers; texts that
+// differ only in leading zeros are settled byte by byte.
+func compareNatural(a, b string) int {
+	x, y := a, b
+	for x != "" && y != "" {
+		dx, dy := digits(x), digits(y)
+		if dx > 0 && dy > 0 {
+			nx, ny := strings.TrimLeft(x[:dx], "0"), strings.TrimLeft(y[:dy], "0")
+			if c := cmp.Or(cmp.Compare(len(nx), len(ny)), cmp.Compare(nx, ny)); c != 0 {
+				return c
+			}
+			x, y = x[dx:], y[dy:]
+			continue
+		}
+		if c := cmp.Compare(x[0], y[0]); c != 0 {
+			return c
+		}
+		x, y = x[1:], y[1:]
+	}
+	return cmp.Or(cmp.Compare(len(x), len(y)), cmp.Compare(a, b))
+}
+
+func digits(s string) int {
+	n := 0
+	for n < len(s) && s[n] >= '0' && s[n] <= '9' {
+		n++
+	}
+	return n
 }
 
 // Node gives one member.

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -20,7 +21,7 @@ type Node struct {
 	// Addr is the management address and RPC port at the last join or change.
 	// Gossip may know better; this one survives when nobody gossips.
 	Addr netip.AddrPort `json:"addr"`
-	// Joined is the log index of the join: the stable order of nodes.
+	// Joined is the log index of the join: the age of a member.
 	Joined uint64 `json:"joined"`
 }
 
@@ -143,10 +144,13 @@ func (e UnknownKindError) Error() string {
 
 // Encode checks an entry's size and renders it for the log.
 func (e Entry) Encode() ([]byte, error) {
-	b, err := json.Marshal(e)
-	if err != nil {
+	var buf bytes.Buffer
+	enc := json.NewEncoder(&buf)
+	enc.SetEscapeHTML(false) // a `<` in a command would take six bytes
+	if err := enc.Encode(e); err != nil {
 		return nil, fmt.Errorf("encode entry %s: %w", e.Kind, err)
 	}
+	b := buf.Bytes()
 	if len(b) > MaxEntryBytes {
 		return nil, fmt.Errorf("encode entry %s: %d bytes, at most %d", e.Kind, len(b), MaxEntryBytes)
 	}

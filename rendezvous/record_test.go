@@ -82,7 +82,7 @@ func TestHostTakenNamesTheHolder(t *testing.T) {
 func TestNodesKeepTheirOrder(t *testing.T) {
 	l := founded(t)
 	l.must(t, tokenEntry("t", 9, t0))
-	for _, n := range []int{5, 3, 4} {
+	for _, n := range []int{10, 5, 3, 4} {
 		l.must(t, joinEntry("t", node(n), t0))
 	}
 	moved := node(3)
@@ -96,7 +96,7 @@ func TestNodesKeepTheirOrder(t *testing.T) {
 	for _, n := range l.Nodes() {
 		got = append(got, n.Host+" "+n.Addr.Addr().String())
 	}
-	want := []string{"spark1 10.0.0.1", "spark5 10.0.0.98", "spark3 10.0.0.99", "spark4 10.0.0.4"}
+	want := []string{"spark1 10.0.0.1", "spark3 10.0.0.99", "spark4 10.0.0.4", "spark5 10.0.0.98", "spark10 10.0.0.10"}
 	if d := diff(want, got); d != "" {
 		t.Error(d)
 	}
@@ -324,7 +324,8 @@ func drawEntry(t *rapid.T) Entry {
 // a restore in between.
 func TestSameEntriesSameRecord(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		entries := rapid.SliceOfN(rapid.Custom(drawEntry), 0, 40).Draw(t, "entries")
+		founding := Entry{Kind: KindFound, At: t0, Found: &Found{Cluster: "c", Epoch: 1, First: node(1)}}
+		entries := append([]Entry{founding}, rapid.SliceOfN(rapid.Custom(drawEntry), 0, 40).Draw(t, "entries")...)
 		restoreAt := rapid.IntRange(0, len(entries)).Draw(t, "restore at")
 		one, two := NewRecord(), NewRecord()
 		for i, e := range entries {

@@ -121,7 +121,7 @@ func (s *slowDisk) SetUint64(k []byte, v uint64) error {
 
 // cluster runs nodes that reach each other in memory or over loopback TCP.
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	tcp   bool
 	nodes []*node
 	tune  func(*Config)
@@ -152,7 +152,7 @@ func (l *tcpListener) close() {
 	}
 }
 
-func newCluster(t *testing.T, tcp bool, tune func(*Config)) *cluster {
+func newCluster(t testing.TB, tcp bool, tune func(*Config)) *cluster {
 	c := &cluster{t: t, tcp: tcp, tune: tune, inmem: map[string]*raft.InmemTransport{}, addrs: map[string]string{}, lns: map[string]*tcpListener{}, cut: map[string]bool{}}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
@@ -175,7 +175,7 @@ func (c *cluster) add() *node {
 	return n
 }
 
-func testLogger(t *testing.T) *slog.Logger {
+func testLogger() *slog.Logger {
 	if os.Getenv("CONSENSUS_LOG") == "" {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (c *cluster) open(n *node, bootstrap bool) error {
 			return n.slow
 		},
 	}
-	if l := testLogger(c.t); l != nil {
+	if l := testLogger(); l != nil {
 		cfg.Logger = l.With("node", n.id[len(n.id)-2:])
 	}
 	if c.tcp {
@@ -311,7 +311,7 @@ func (c *cluster) isolate(n *node, cut bool) {
 }
 
 // eventually waits for cond, woken by nothing: only for what has no channel.
-func eventually(t *testing.T, within time.Duration, what string, cond func() bool) {
+func eventually(t testing.TB, within time.Duration, what string, cond func() bool) {
 	t.Helper()
 	deadline := time.Now().Add(within)
 	for !cond() {
@@ -379,7 +379,7 @@ func (c *cluster) converge(lead *node, ids ...string) {
 }
 
 // start makes a cluster of n voters and standbys.
-func start(t *testing.T, n int, tcp bool, tune func(*Config)) (*cluster, *node) {
+func start(t testing.TB, n int, tcp bool, tune func(*Config)) (*cluster, *node) {
 	t.Helper()
 	c := newCluster(t, tcp, tune)
 	var ids []string

@@ -89,8 +89,9 @@ const (
 	// HostConflict: Peer has the host name of Other, which was there first.
 	HostConflict
 	// IDConflict: a node at Peer's address claims the id of Other, which is
-	// alive elsewhere. It is refused. A node that has just moved is told apart
-	// by the next Updated.
+	// alive elsewhere, and is refused. If the node has moved, Dead and Joined
+	// follow within seconds; if not, the machine is a copy. The node concerned
+	// hears of it, too, as Peer and Other.
 	IDConflict
 )
 
@@ -310,7 +311,17 @@ func (g *Gossip) SetKeyring(keys [][]byte) error {
 // it. Only `sparkrun leave` may: a node that is merely restarted must be
 // missed, not forgotten. Close follows.
 func (g *Gossip) Leave(timeout time.Duration) error {
-	if err := g.list.Leave(timeout); err != nil {
+	g.update.Lock()
+	defer g.update.Unlock()
+	m := g.table.selfPeer().Meta
+	m.Leaving = true
+	b, err := m.Encode()
+	if err != nil {
+		return err
+	}
+	g.table.setMeta(m, b)
+	err = g.list.UpdateNode(timeout / 2)
+	if err = errors.Join(err, g.list.Leave(timeout/2)); err != nil {
 		return fmt.Errorf("leave gossip: %w", err)
 	}
 	return nil

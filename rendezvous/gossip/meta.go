@@ -30,6 +30,9 @@ type Meta struct {
 	Version string // of sparkrun, "" if unknown
 	// InventoryHash changes with the node's hardware facts; "" if unknown.
 	InventoryHash string
+	// Leaving is set by Leave: memberlist does not tell its listeners whether
+	// a node said good-bye or died.
+	Leaving bool
 }
 
 // Fields are tag, length, value, in ascending order of tags. A reader passes
@@ -41,6 +44,7 @@ const (
 	tagEpoch
 	tagVersion
 	tagInventory
+	tagLeaving
 )
 
 // Encode returns the bytes to gossip, or an error that names the field.
@@ -64,6 +68,9 @@ func (m Meta) Encode() ([]byte, error) {
 	put(tagEpoch, binary.AppendUvarint(nil, m.Epoch))
 	put(tagVersion, []byte(m.Version))
 	put(tagInventory, []byte(m.InventoryHash))
+	if m.Leaving {
+		put(tagLeaving, []byte{1})
+	}
 	if len(b) > maxMeta {
 		return nil, fmt.Errorf("encode gossip metadata: %w: %d bytes of %d", ErrMetaTooLarge, len(b), maxMeta)
 	}
@@ -143,6 +150,8 @@ func decodeMeta(b []byte) (m Meta, err error) {
 			m.Version = string(v)
 		case tagInventory:
 			m.InventoryHash = string(v)
+		case tagLeaving:
+			bad, m.Leaving = len(v) != 1 || v[0] != 1, true
 		}
 		if bad {
 			return Meta{}, fmt.Errorf("decode gossip metadata: field %d: bad value", tag)

@@ -16,6 +16,9 @@ const (
 	settleFirst = time.Second
 	// joinsAtOnce bounds the tries that wait for nodes without power.
 	joinsAtOnce = 8
+	// joinsAPass bounds a pass: one node met tells of all others, and 200
+	// nodes that start together must not make 40000 exchanges.
+	joinsAPass = 16
 )
 
 // keepJoined is the rejoin loop.
@@ -45,7 +48,7 @@ func (g *Gossip) keepJoined(ctx context.Context) error {
 	}
 }
 
-// targets are the known addresses of nodes that are not there, or of all.
+// targets are known addresses of nodes that are not there, or of any.
 func (g *Gossip) targets(all bool) []netip.AddrPort {
 	self := g.table.selfPeer().Gossip()
 	alive, seen := map[netip.AddrPort]bool{}, map[netip.AddrPort]bool{self: true}
@@ -68,7 +71,8 @@ func (g *Gossip) targets(all bool) []netip.AddrPort {
 	for _, a := range g.cfg.Peers() {
 		add(a)
 	}
-	return out
+	rand.Shuffle(len(out), func(i, j int) { out[i], out[j] = out[j], out[i] })
+	return out[:min(len(out), joinsAPass)]
 }
 
 // joinAll exchanges tables with each address.

@@ -138,7 +138,7 @@ func (t *table) NotifyUpdate(n *memberlist.Node) { t.set(toPeer(n), true) }
 // NotifyLeave implements memberlist.EventDelegate.
 func (t *table) NotifyLeave(n *memberlist.Node) {
 	p := toPeer(n)
-	if n.State == memberlist.StateLeft {
+	if p.Meta.Leaving { // n.State is not filled in here
 		t.drop(p)
 		return
 	}
@@ -213,8 +213,9 @@ func (t *table) NotifyConflict(existing, other *memberlist.Node) {
 }
 
 // NotifyMerge implements memberlist.MergeDelegate. It is called with what a
-// peer believes, also of this node: until every peer has its address right
-// the rejoin loop tries again soon. Nothing is ever refused.
+// peer believes, also of this node: while one has its address wrong or takes it
+// for dead the rejoin loop tries again soon. (A peer that does not know it at
+// all learns of it in this very exchange.) Nothing is ever refused.
 func (t *table) NotifyMerge(peers []*memberlist.Node) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -222,11 +223,11 @@ func (t *table) NotifyMerge(peers []*memberlist.Node) error {
 		if n.Name != t.self.ID {
 			continue
 		}
-		if addr, _ := netip.AddrFromSlice(n.Addr); n.State == memberlist.StateAlive && netip.AddrPortFrom(addr.Unmap(), n.Port) == t.self.Gossip() {
-			return nil
+		addr, _ := netip.AddrFromSlice(n.Addr)
+		if n.State != memberlist.StateAlive || netip.AddrPortFrom(addr.Unmap(), n.Port) != t.self.Gossip() {
+			t.unsettled = true
 		}
 	}
-	t.unsettled = true
 	return nil
 }
 

@@ -32,11 +32,12 @@ type gang struct {
 	box  []func()
 
 	// Below: the loop's own.
-	seats    []*seat
-	port     int
-	deadline time.Time // for the last rank to be started
-	ordered  bool      // Start has been sent, or a ledger says that it was
-	verdict  *rendezvous.Outcome
+	seats     []*seat
+	port      int
+	deadline  time.Time // for the last rank to be started
+	refusedAt time.Time // of the first refusal; zero while there is none
+	ordered   bool      // Start has been sent, or a ledger says that it was
+	verdict   *rendezvous.Outcome
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
@@ -207,7 +208,9 @@ func (g *gang) judge(now time.Time) {
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
 		g.end(rendezvous.Failed, g.anyRefused().refusal())
 	case g.anyRefused() != nil:
-		g.end(rendezvous.Rejected, g.anyRefused().refusal())
+		if !g.moreAnswers(now) {
+			g.end(rendezvous.Rejected, g.refusals())
+		}
 	case g.anyLost() != nil && !g.ordered && g.fresh:
 		g.end(rendezvous.Rejected, g.anyLost().lost+" before the start: no rank was started")
 	case g.anyLost() != nil:
@@ -362,6 +365,9 @@ func (g *gang) nextDeadline() time.Time {
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))
 	}
+	if g.verdict == nil && g.anyRefused() != nil {
+		earliest(g.refusedAt.Add(answersWait))
+	}
 	for _, s := range g.seats {
 		if !s.up && !g.over(s) {
 			earliest(s.since.Add(g.job.Spec.NodeTimeout))
@@ -396,6 +402,38 @@ func (g *gang) record(ctx context.Context) bool {
 }
 
 func (s *seat) refusal() string { return s.Host + ": " + s.refused }
+
+// answersWait is how long a refusal waits for the other nodes': who misses a
+// program on one node wants to hear of all that lack it.
+const answersWait = 500 * time.Millisecond
+
+// moreAnswers tells whether a node may still say that it refuses, too.
+func (g *gang) moreAnswers(now time.Time) bool {
+	if g.refusedAt.IsZero() {
+		g.refusedAt = now
+	}
+	return now.Sub(g.refusedAt) < answersWait && !now.After(g.deadline) &&
+		g.find(func(s *seat) bool { return s.up && s.refused == "" && s.phase == launcher.PhaseNone }) != nil
+}
+
+// refusals says who refused and why; a reason that several share is said once.
+func (g *gang) refusals() string {
+	var reasons []string
+	hosts := map[string][]string{}
+	for _, s := range g.seats {
+		if s.refused == "" {
+			continue
+		}
+		if hosts[s.refused] == nil {
+			reasons = append(reasons, s.refused)
+		}
+		hosts[s.refused] = append(hosts[s.refused], s.Host)
+	}
+	for i, r := range reasons {
+		reasons[i] = strings.Join(hosts[r], ", ") + ": " + r
+	}
+	return strings.Join(reasons, "; ")
+}
 
 func blame(r launcher.RankExit) string {
 	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Exit)

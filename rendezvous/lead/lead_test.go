@@ -3,6 +3,7 @@ package lead
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"sync"
@@ -301,8 +302,8 @@ func TestSweep(t *testing.T) {
 		for _, e := range []rendezvous.Entry{
 			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("ended", 1, 1), Plan: rendezvous.Plan{Generation: 1}}},
 			{Kind: rendezvous.KindEnd, End: &rendezvous.JobEnd{Key: launcher.Key{Job: "ended", Generation: 1}, Outcome: rendezvous.Outcome{End: rendezvous.Failed}}},
-			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1), Plan: rendezvous.Plan{Generation: 1}}},
-			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1), Plan: rendezvous.Plan{Generation: 2, Nodes: []rendezvous.Place{{Node: "id1", Boot: "b", Ranks: 1}}}}},
+			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(), Plan: rendezvous.Plan{Generation: 1}}},
+			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(), Plan: rendezvous.Plan{Generation: 2, Nodes: []rendezvous.Place{{Node: "id1", Boot: "b", Ranks: 1}}}}},
 		} {
 			if err := w.commit(e); err != nil {
 				t.Fatal(err)
@@ -431,3 +432,28 @@ func TestCloseLeavesNothing(t *testing.T) {
 		t.Errorf("launch after Close: %v", err)
 	}
 }
+
+func TestExitsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.nodes[0].life = func(_ launcher.Key, rank int) (time.Duration, *launcher.Exit) {
+			return time.Duration(40-rank) * time.Second, &launcher.Exit{Code: rank + 1}
+		}
+		w.ready()
+		if _, err := w.client(t.Context(), spec("jjjj", 1, 40)); err != nil {
+			t.Fatal(err)
+		}
+		out := mustOutcome(t, w, "jjjj")
+		if len(out.Exits) != rendezvous.MaxExits || out.Exits[0].Rank != 39 || out.ExitCode != 40 {
+			t.Errorf("%d exits, first %+v, code %d", len(out.Exits), out.Exits[0], out.ExitCode)
+		}
+		for i := 1; i < len(out.Exits); i++ {
+			if out.Exits[i].Time.Equal(out.Exits[i-1].Time) && out.Exits[i].Rank < out.Exits[i-1].Rank {
+				t.Error("exits of one moment are not in the order of ranks")
+			}
+		}
+		w.settle()
+	})
+}
+
+func ids(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }

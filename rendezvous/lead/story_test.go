@@ -3,7 +3,6 @@ package lead
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -480,28 +479,3 @@ func TestStartRefusedOnOneNode(t *testing.T) {
 		w.settle()
 	})
 }
-
-func TestExitsAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, 1)
-		w.nodes[0].life = func(_ launcher.Key, rank int) (time.Duration, *launcher.Exit) {
-			return time.Duration(40-rank) * time.Second, &launcher.Exit{Code: rank + 1}
-		}
-		w.ready()
-		if _, err := w.client(t.Context(), spec("jjjj", 1, 40)); err != nil {
-			t.Fatal(err)
-		}
-		out := mustOutcome(t, w, "jjjj")
-		if len(out.Exits) != rendezvous.MaxExits || out.Exits[0].Rank != 39 || out.ExitCode != 40 {
-			t.Errorf("%d exits, first %+v, code %d", len(out.Exits), out.Exits[0], out.ExitCode)
-		}
-		for i := 1; i < len(out.Exits); i++ {
-			if out.Exits[i].Time.Equal(out.Exits[i-1].Time) && out.Exits[i].Rank < out.Exits[i-1].Rank {
-				t.Error("exits of one moment are not in the order of ranks")
-			}
-		}
-		w.settle()
-	})
-}
-
-func ids(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"strconv"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -58,16 +60,16 @@ func (c *Caller) write(h http.Header) {
 }
 
 func parseUser(text string) (User, error) {
-	var u User
-	var name string
-	if _, err := fmt.Sscanf(text, "%d:%s", &u.UID, &name); err != nil {
-		return User{}, fmt.Errorf("read caller %q: %w", text, err)
+	id, name, _ := strings.Cut(text, ":")
+	uid, err := strconv.ParseUint(id, 10, 32)
+	if err != nil {
+		return User{}, fmt.Errorf("read caller %q: %w: its user id", text, ErrDenied)
 	}
-	var err error
-	if u.Name, err = url.QueryUnescape(name); err != nil {
-		return User{}, fmt.Errorf("read caller %q: %w", text, err)
+	name, err = url.QueryUnescape(name)
+	if err != nil || name == "" {
+		return User{}, fmt.Errorf("read caller %q: %w: its user name", text, ErrDenied)
 	}
-	return u, nil
+	return User{Name: name, UID: uint32(uid)}, nil
 }
 
 func allowUser(c Caller) error {

@@ -30,10 +30,30 @@ type NodeSide struct {
 	Logger  *slog.Logger
 }
 
-// Serve is one leader's control stream, until either side ends it.
+// Serve is one leader's control stream, until either side ends it; nil when the
+// leader did.
 func (n NodeSide) Serve(ctx context.Context, c Caller, s ControlStream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
+	var halves sync.WaitGroup
+	halves.Go(func() { cancel(n.read(ctx, c, s, &halves, cancel)) })
+	<-ctx.Done()
+	s.Close()
+	halves.Wait()
+	if err := context.Cause(ctx); !errors.Is(err, io.EOF) {
+		return err
+	}
+	return nil
+}
+
+// read lets the leader in and takes its orders until the stream ends. The other
+// half, which writes, begins with the node's hello.
+func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *sync.WaitGroup, cancel context.CancelCauseFunc) error {
+	silence := n.Silence
+	if silence == 0 {
+		silence = 10 * time.Second
+	}
+	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("leader at %s: %w for %s", c.Host, ErrUnreachable, silence)) })
+	defer watchdog.Stop()
 	first, err := s.Receive()
 	if err != nil {
 		return err
@@ -47,45 +67,27 @@ func (n NodeSide) Serve(ctx context.Context, c Caller, s ControlStream) error {
 		return err
 	}
 	n.Logger.Info("control stream open", "leader", first.Hello.Host, "fence", first.Hello.Fence)
-	if err := s.Send(Up{Hello: &hello}); err != nil {
-		return err
-	}
-	var writer sync.WaitGroup
-	defer writer.Wait()
-	defer cancel(nil)
-	writer.Go(func() { out.drain(ctx, s, cancel) })
-
-	silence := n.Silence
-	if silence == 0 {
-		silence = 10 * time.Second
-	}
-	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("leader %s: %w for %s", first.Hello.Host, ErrUnreachable, silence)) })
-	defer watchdog.Stop()
-	ended := make(chan error, 1)
-	go func() { // ends with the stream, which the return below ends
-		for {
-			d, err := s.Receive()
-			if err != nil {
-				ended <- err
-				return
-			}
-			watchdog.Reset(silence)
-			if d.Order != nil {
-				n.Order(*d.Order)
-			} else {
-				out.put(Up{})
-			}
+	halves.Go(func() {
+		if err := s.Send(Up{Hello: &hello}); err != nil {
+			cancel(err)
+			return
 		}
-	}()
-	select {
-	case err = <-ended:
-	case <-ctx.Done():
-		err = context.Cause(ctx)
+		out.drain(ctx, s, cancel)
+	})
+	for {
+		watchdog.Reset(silence)
+		d, err := s.Receive()
+		switch {
+		case err != nil:
+			return err
+		case ctx.Err() != nil:
+			return nil // ended meanwhile: no order is taken any more
+		case d.Order != nil:
+			n.Order(*d.Order)
+		default:
+			out.put(Up{})
+		}
 	}
-	if errors.Is(err, io.EOF) {
-		err = nil
-	}
-	return err
 }
 
 // outbox is what waits to be sent on one stream.
@@ -143,7 +145,7 @@ type pipe struct {
 }
 
 // Pipe makes both ends of a control stream for the leader's own node. It ends
-// with ctx, or when the link is closed.
+// with ctx, or when either end is closed.
 func Pipe(ctx context.Context) (Link, ControlStream) {
 	ctx, stop := context.WithCancel(ctx)
 	p := &pipe{down: make(chan Down), up: make(chan Up), ctx: ctx, stop: stop}
@@ -160,6 +162,7 @@ type pipeStream struct{ p *pipe }
 
 func (s pipeStream) Send(u Up) error        { return pass(s.p.ctx, s.p.up, u) }
 func (s pipeStream) Receive() (Down, error) { return take(s.p.ctx, s.p.down) }
+func (s pipeStream) Close()                 { s.p.stop() }
 
 func pass[T any](ctx context.Context, c chan T, v T) error {
 	select {

@@ -54,15 +54,18 @@ func outbound(err error) error {
 	if err == nil {
 		return nil
 	}
-	if errors.Is(err, context.Canceled) {
-		return connect.NewError(connect.CodeCanceled, err)
-	}
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
 			ce := connect.NewError(c.connect, errors.New(err.Error()))
 			ce.Meta().Set(codeHeader, c.code)
 			return ce
 		}
+	}
+	switch {
+	case errors.Is(err, context.Canceled):
+		return connect.NewError(connect.CodeCanceled, err)
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.NewError(connect.CodeDeadlineExceeded, err)
 	}
 	return connect.NewError(connect.CodeUnknown, errors.New(err.Error()))
 }
@@ -94,14 +97,16 @@ func inbound(err error) error {
 	switch {
 	case ce.Code() == connect.CodeCanceled:
 		return context.Canceled
-	case ce.Code() == connect.CodeDeadlineExceeded:
-		return context.DeadlineExceeded
-	case ce.Code() == connect.CodeUnavailable, !connect.IsWireError(err):
+	case !connect.IsWireError(err) || ce.Code() == connect.CodeUnavailable:
+		// A dial that ran out of time has a deadline of its own: that is the
+		// other side's silence, not the end of the caller's patience.
 		cause := ce.Unwrap()
 		if u, ok := errors.AsType[*url.Error](cause); ok {
 			cause = u.Err // "Post "https://<uuid>/...": " helps nobody
 		}
 		return &remoteError{text: cause.Error(), sentinel: ErrUnreachable, cause: cause}
+	case ce.Code() == connect.CodeDeadlineExceeded:
+		return context.DeadlineExceeded
 	}
 	return &remoteError{text: ce.Message(), sentinel: err, cause: err}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"sync"
 	"time"
@@ -53,6 +54,9 @@ type Links struct {
 	ctx   context.Context // Run's; nil before
 	loops sync.WaitGroup
 	nodes map[launcher.NodeID]*linkLoop
+	// last is the done of the latest loop of each node that was started: one
+	// that is wanted again waits for it, or its callbacks would mix.
+	last map[launcher.NodeID]<-chan struct{}
 }
 
 // NewLinks makes the streams of one leadership; Run opens them.
@@ -68,7 +72,7 @@ func NewLinks(cfg LinksConfig) (*Links, error) {
 	orDefault(&cfg.Ping, 500*time.Millisecond)
 	orDefault(&cfg.Silence, 2*time.Second)
 	orDefault(&cfg.MaxWait, 2*time.Second)
-	return &Links{cfg: cfg, nodes: map[launcher.NodeID]*linkLoop{}}, nil
+	return &Links{cfg: cfg, nodes: map[launcher.NodeID]*linkLoop{}, last: map[launcher.NodeID]<-chan struct{}{}}, nil
 }
 
 // linkLoop keeps one node's stream.
@@ -135,7 +139,17 @@ func (l *Links) start(n *linkLoop) {
 	}
 	ctx, stop := context.WithCancel(l.ctx)
 	n.stop = stop
-	l.loops.Go(func() { n.run(ctx) })
+	before, done := l.last[n.node], make(chan struct{})
+	l.last[n.node] = done
+	l.loops.Go(func() {
+		defer close(done)
+		if before != nil {
+			<-before
+		}
+		if ctx.Err() == nil {
+			n.run(ctx)
+		}
+	})
 }
 
 // Kick dials a node now rather than after the pause: gossip saw it alive.
@@ -215,36 +229,33 @@ func (n *linkLoop) run(ctx context.Context) {
 	}
 }
 
+// openTimeout bounds a stream's way from the dial to the node's hello: longer
+// than Silence, for a busy node has a handshake and a ledger to write.
+const openTimeout = 5 * time.Second
+
 // once is the life of one stream; was tells whether the node came up.
 func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	after := func(d time.Duration) *time.Timer {
+		return time.AfterFunc(d, func() { cancel(fmt.Errorf("node %s: %w for %s", n.node, ErrUnreachable, d)) })
+	}
+	opening := after(max(openTimeout, n.l.cfg.Silence))
+	defer opening.Stop()
 	link, err := n.l.cfg.Dial(ctx, n.node)
-	if err != nil {
-		return false, err
-	}
-	watchdog := time.AfterFunc(n.l.cfg.Silence, func() {
-		cancel(fmt.Errorf("node %s: %w for %s", n.node, ErrUnreachable, n.l.cfg.Silence))
-	})
-	defer watchdog.Stop()
-	// Receive may wait for ever on a peer whose power went: closing wakes it.
-	closed := context.AfterFunc(ctx, link.Close)
-	defer func() {
-		if closed() {
-			link.Close()
-		}
-	}()
-	// The first Send opens the connection, and may wait as long as a dial.
-	sent := make(chan error, 1)
-	go func() { sent <- link.Send(Down{Hello: &n.l.cfg.Hello}) }() // ends with the link
-	select {
-	case err = <-sent:
-	case <-ctx.Done():
-		return false, context.Cause(ctx)
-	}
 	if err != nil {
 		return false, because(ctx, err)
 	}
+	var helpers sync.WaitGroup
+	defer helpers.Wait()
+	defer cancel(nil)
+	// Send and Receive may wait for ever on a peer whose power went: closing
+	// wakes both.
+	helpers.Go(func() {
+		<-ctx.Done()
+		link.Close()
+	})
+	helpers.Go(func() { n.write(ctx, link, cancel) })
 	up, err := link.Receive()
 	if err != nil {
 		return false, because(ctx, err)
@@ -252,17 +263,17 @@ func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 	if up.Hello == nil {
 		return false, fmt.Errorf("node %s: its first message is no hello", n.node)
 	}
-	watchdog.Reset(n.l.cfg.Silence)
-
+	opening.Stop()
 	n.setOpen(true)
 	n.l.cfg.OnUp(n.node, *up.Hello)
-	var writer sync.WaitGroup
-	writer.Go(func() { n.write(ctx, link, cancel) })
-	for err == nil {
+	watchdog := after(n.l.cfg.Silence)
+	defer watchdog.Stop()
+	for {
+		watchdog.Reset(n.l.cfg.Silence)
 		if up, err = link.Receive(); err != nil {
 			break
 		}
-		watchdog.Reset(n.l.cfg.Silence)
+		watchdog.Stop() // our own slowness is not the node's silence
 		switch {
 		case up.Event != nil:
 			up.Event.Node = n.node // who says so is proven by the stream
@@ -273,8 +284,6 @@ func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 	}
 	err = because(ctx, err)
 	n.setOpen(false)
-	cancel(err)
-	writer.Wait()
 	n.l.cfg.OnDown(n.node, err)
 	return true, err
 }
@@ -287,12 +296,20 @@ func because(ctx context.Context, err error) error {
 	return err
 }
 
-// write sends what is queued, and a heartbeat where that is nothing.
+// write sends the hello, what is queued, and heartbeats.
 func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCauseFunc) {
 	ping := time.NewTicker(n.l.cfg.Ping)
 	defer ping.Stop()
-	for {
-		var msgs []Down
+	for msgs := []Down{{Hello: &n.l.cfg.Hello}}; ; {
+		for _, d := range msgs {
+			switch err := link.Send(d); {
+			case errors.Is(err, io.EOF):
+				return // the node hung up: Receive tells why
+			case err != nil:
+				fail(err)
+				return
+			}
+		}
 		select {
 		case <-n.more:
 			msgs = n.take()
@@ -300,12 +317,6 @@ func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCaus
 			msgs = []Down{{}}
 		case <-ctx.Done():
 			return
-		}
-		for _, d := range msgs {
-			if err := link.Send(d); err != nil {
-				fail(err)
-				return
-			}
 		}
 	}
 }

@@ -2,8 +2,10 @@ package wire
 
 import (
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"time"
 
 	"connectrpc.com/connect"
 
@@ -44,10 +46,14 @@ type Node struct {
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 }
 
-// ControlStream is the node's end of a control stream.
+// ControlStream is the node's end of a control stream. Receive and Send may be
+// called side by side, each from one goroutine.
 type ControlStream interface {
 	Receive() (Down, error)
 	Send(Up) error
+	// Close wakes a Receive that waits, and within a second a Send that does:
+	// neither ends by itself while the other side only keeps silent.
+	Close()
 }
 
 // Join is the call of newcomers.
@@ -71,17 +77,19 @@ func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
-	mux.Handle(nodePath+"Control", connect.NewBidiStreamHandler(nodePath+"Control",
-		func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
+	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
+		deadlines := http.NewResponseController(w)
+		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
 			c, err := callerOf(ctx, s.RequestHeader())
 			if err == nil {
 				err = allowMember(c)
 			}
 			if err == nil {
-				err = h.Control(ctx, c, bidi{s})
+				err = h.Control(ctx, c, bidi{s, deadlines})
 			}
 			return outbound(err)
-		}, handlerOptions()...))
+		}, handlerOptions()...).ServeHTTP(w, r)
+	})
 }
 
 // Mount serves the newcomers' call.
@@ -90,7 +98,8 @@ func (h Join) Mount(mux *http.ServeMux) {
 }
 
 type bidi struct {
-	s *connect.BidiStream[Down, Up]
+	s         *connect.BidiStream[Down, Up]
+	deadlines *http.ResponseController
 }
 
 func (b bidi) Receive() (Down, error) {
@@ -102,8 +111,16 @@ func (b bidi) Receive() (Down, error) {
 }
 func (b bidi) Send(u Up) error { return b.s.Send(&u) }
 
+// Close leaves a second for what is being written: the handler's error is the
+// last word on the stream, and tells the leader why.
+func (b bidi) Close() {
+	b.deadlines.SetReadDeadline(time.Unix(1, 0))
+	b.deadlines.SetWriteDeadline(time.Now().Add(time.Second))
+}
+
 func handlerOptions() []connect.HandlerOption {
-	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage)}
+	// No compression: it would cost more than it saves on a LAN or a socket.
+	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
 }
 
 func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req) (Res, error)) {
@@ -201,7 +218,7 @@ func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) 
 }
 
 func (c *Client) options() []connect.ClientOption {
-	return []connect.ClientOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage)}
+	return []connect.ClientOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil)}
 }
 
 func call[Req, Res any](ctx context.Context, c *Client, path string, req Req) (Res, error) {
@@ -233,21 +250,26 @@ func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req,
 	return inbound(s.Err())
 }
 
-// ControlLink is the leader's end of a control stream.
+// ControlLink is the leader's end of a control stream. Receive and Send may be
+// called side by side, each from one goroutine.
 type ControlLink struct {
-	s *connect.BidiStreamForClient[Down, Up]
+	s      *connect.BidiStreamForClient[Down, Up]
+	cancel context.CancelFunc
 }
 
-// Control opens a control stream; it ends with ctx.
+// Control opens a control stream with the first Send; it ends with ctx or by
+// Close.
 func (c *Client) Control(ctx context.Context) *ControlLink {
-	return &ControlLink{connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx)}
+	ctx, cancel := context.WithCancel(ctx)
+	return &ControlLink{connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx), cancel}
 }
 
-// Send queues one message on the stream.
+// Send writes one message. io.EOF says that the other side hung up; Receive
+// then tells why.
 func (l *ControlLink) Send(d Down) error {
 	err := l.s.Send(&d)
-	if err == io.EOF {
-		_, err = l.Receive() // the reason why the other side hung up
+	if errors.Is(err, io.EOF) {
+		return io.EOF
 	}
 	return inbound(err)
 }
@@ -261,8 +283,9 @@ func (l *ControlLink) Receive() (Up, error) {
 	return *u, nil
 }
 
-// Close ends the stream.
+// Close ends the stream, and with it a Send or Receive that waits.
 func (l *ControlLink) Close() {
+	l.cancel() // first: the closes below would wait for a silent node
 	l.s.CloseRequest()
 	l.s.CloseResponse()
 }

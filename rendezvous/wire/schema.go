@@ -117,6 +117,12 @@ type TokenResponse struct {
 	Join []netip.AddrPort `json:"join"`
 }
 
+// String keeps the token out of logs.
+func (r TokenResponse) String() string { return "a token until " + r.Expires.Format(time.RFC3339) }
+
+// GoString does so for %#v.
+func (r TokenResponse) GoString() string { return r.String() }
+
 // ExplainResponse shows what a launch would do, per node.
 type ExplainResponse struct {
 	Plan  rendezvous.Plan `json:"plan"`
@@ -158,11 +164,23 @@ type JoinResponse struct {
 	Leader     string           `json:"leader"`
 }
 
+// String keeps the gossip keys out of logs.
+func (r JoinResponse) String() string { return "welcome to cluster " + r.Cluster }
+
+// GoString does so for %#v.
+func (r JoinResponse) GoString() string { return r.String() }
+
 // CAKey hands the certificate authority's key to a node that becomes a voter
 // or a standby, so that joins survive the loss of the node that made it.
 type CAKey struct {
 	PEM []byte `json:"pem"`
 }
+
+// String keeps the key out of logs.
+func (CAKey) String() string { return "a CA key" }
+
+// GoString does so for %#v.
+func (k CAKey) GoString() string { return k.String() }
 
 // Down is what a leader says on a control stream: Hello first, then orders. A
 // Down with neither is a heartbeat.

@@ -1,0 +1,261 @@
+// Package e2e tests sparkrun as its users have it: the binary, in the
+// simulated Sparks of scripts/lab, with real PyTorch. It needs root, iproute2
+// and python3-torch; scripts/test installs them.
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// python is Debian's, which has Debian's torch.
+const python = "/usr/bin/python3"
+
+var rounds = flag.Int("rounds", 50, "how often the leader is killed under submits")
+
+var binary string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	dir, err := os.MkdirTemp("/var/tmp", "sparkrun-e2e-")
+	if err == nil {
+		binary = filepath.Join(dir, "sparkrun")
+		build := exec.Command("go", "build", "-trimpath", "-o", binary, "../../cmd/sparkrun")
+		build.Env = append(os.Environ(), "CGO_ENABLED=0")
+		var out []byte
+		if out, err = build.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%w: %s", err, out)
+		}
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "build sparkrun:", err)
+		os.Exit(1)
+	}
+	code := m.Run()
+	os.RemoveAll(dir)
+	os.Exit(code)
+}
+
+// lab is a set of simulated hosts that ends with its test.
+type lab struct {
+	t    testing.TB
+	name string
+}
+
+var labs atomic.Int64
+
+func up(t testing.TB, nodes int, flags ...string) *lab {
+	t.Helper()
+	l := &lab{t: t, name: fmt.Sprintf("e2e%d-%d", os.Getpid(), labs.Add(1))}
+	t.Cleanup(func() {
+		if t.Failed() {
+			l.showLogs()
+		}
+		l.do("down")
+	})
+	l.do(append([]string{"up", "--nodes", fmt.Sprint(nodes), "--binary", binary}, flags...)...)
+	return l
+}
+
+func (l *lab) command(args ...string) *exec.Cmd {
+	cmd := exec.Command("../lab", args...)
+	cmd.Env = append(os.Environ(), "LAB="+l.name)
+	return cmd
+}
+
+// do runs a command of the lab itself; it must succeed.
+func (l *lab) do(args ...string) string {
+	l.t.Helper()
+	out, err := l.command(args...).CombinedOutput()
+	if err != nil {
+		l.t.Fatalf("lab %s: %v\n%s", strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}
+
+func (l *lab) showLogs() {
+	logs, _ := filepath.Glob("/var/tmp/sparkrun-lab/" + l.name + "/hosts/*/agent.log")
+	for _, path := range logs {
+		b, _ := os.ReadFile(path)
+		if len(b) > 12000 {
+			b = b[len(b)-12000:]
+		}
+		l.t.Logf("%s:\n%s", path, b)
+	}
+}
+
+// result is what a person at a host's terminal would have seen.
+type result struct {
+	out, err string
+	code     int
+	took     time.Duration
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit %d after %s\nstdout:\n%s\nstderr:\n%s", r.code, r.took.Round(time.Millisecond), r.out, r.err)
+}
+
+// on runs a command on a host to its end.
+func (l *lab) on(host string, args ...string) result {
+	l.t.Helper()
+	return l.start(host, args...).wait()
+}
+
+// running is a command on a host that has not ended.
+type running struct {
+	l        *lab
+	cmd      *exec.Cmd
+	out, err *bytes.Buffer
+	began    time.Time
+}
+
+func (l *lab) start(host string, args ...string) *running {
+	l.t.Helper()
+	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
+	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
+	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
+	if err := r.cmd.Start(); err != nil {
+		l.t.Fatal(err)
+	}
+	return r
+}
+
+func (r *running) wait() result {
+	r.l.t.Helper()
+	timeout := time.AfterFunc(2*time.Minute, func() { r.cmd.Process.Kill() })
+	defer timeout.Stop()
+	err := r.cmd.Wait()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		r.l.t.Fatal(err)
+	}
+	return result{out: r.out.String(), err: r.err.String(), code: r.cmd.ProcessState.ExitCode(), took: time.Since(r.began)}
+}
+
+// must fails the test unless the command exits 0.
+func (r result) must(t testing.TB) result {
+	t.Helper()
+	if r.code != 0 {
+		t.Fatalf("want exit 0, got %s", r)
+	}
+	return r
+}
+
+// eventually waits for something that nothing here can be told of.
+func eventually(t testing.TB, within time.Duration, what string, ok func() bool) time.Duration {
+	t.Helper()
+	began := time.Now()
+	for !ok() {
+		if time.Since(began) > within {
+			t.Fatalf("not within %s: %s", within, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	return time.Since(began)
+}
+
+// processes lists what runs on a host beside init and the agent, without what
+// has ended and not been waited for.
+func (l *lab) processes(host string) string {
+	l.t.Helper()
+	out := l.on(host, "ps", "-eo", "pid=,ppid=,stat=,args=").must(l.t).out
+	var left []string
+	for line := range strings.Lines(out) {
+		f := strings.Fields(line)
+		if f[0] == "1" || f[2][0] == 'Z' || strings.Contains(line, "sparkrun agent") || strings.Contains(line, "ps -eo") {
+			continue
+		}
+		left = append(left, strings.TrimSpace(line))
+	}
+	return strings.Join(left, "\n")
+}
+
+func (l *lab) assertNothingLeft(hosts ...string) {
+	l.t.Helper()
+	for _, h := range hosts {
+		left := ""
+		began := time.Now()
+		for left = l.processes(h); left != "" && time.Since(began) < 3*time.Second; left = l.processes(h) {
+			time.Sleep(50 * time.Millisecond)
+		}
+		if left != "" {
+			l.t.Errorf("left on %s:\n%s", h, left)
+		}
+	}
+}
+
+// job is a line of `ps --json`.
+type job struct {
+	ID       string `json:"job_id"`
+	Name     string `json:"name"`
+	State    string `json:"state"`
+	ExitCode *int   `json:"exit_code"`
+}
+
+func (l *lab) jobs(host string) map[string]job {
+	l.t.Helper()
+	var list []job
+	out := l.on(host, "sparkrun", "ps", "--all", "--json").must(l.t).out
+	if err := json.Unmarshal([]byte(out), &list); err != nil {
+		l.t.Fatalf("ps --json: %v\n%s", err, out)
+	}
+	byName := map[string]job{}
+	for _, j := range list {
+		byName[j.Name] = j
+	}
+	return byName
+}
+
+// leader asks a host who leads; empty while nobody does.
+func (l *lab) leader(host string) string {
+	l.t.Helper()
+	r := l.on(host, "sparkrun", "status", "--json")
+	var st struct {
+		Leader string `json:"leader"`
+	}
+	if json.Unmarshal([]byte(r.out), &st) != nil {
+		return ""
+	}
+	return st.Leader
+}
+
+// other gives hosts that are none of these.
+func other(n int, not ...string) []string {
+	var out []string
+next:
+	for i := 1; i <= n; i++ {
+		h := fmt.Sprintf("spark%d", i)
+		for _, x := range not {
+			if x == h {
+				continue next
+			}
+		}
+		out = append(out, h)
+	}
+	return out
+}
+
+// scratch is a folder that all hosts share: the hosts have /tmp of their own.
+func scratch(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("/var/tmp", "sparkrun-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
