@@ -29,8 +29,8 @@ func (p phase) String() string {
 	return [...]string{"waiting", "starting", "running", "ending", "killing", "ended"}[p]
 }
 
-// killPause lies between two passes of KILL while processes die. A pass also
-// follows killAgain after the last, in case a death was not told to us.
+// killPause lies between two passes of TERM or KILL while processes die. One also
+// follows killAgain after the last KILL, in case a death was not told to us.
 const (
 	killPause = 10 * time.Millisecond
 	killAgain = time.Second
@@ -66,10 +66,11 @@ type gang struct {
 	stop     atomic.Bool   // tells the starter to fork no more
 	starters []func(error) // callers of Start, waiting
 	killAt   time.Time     // end of the grace
+	termed   map[proc]bool // who has had TERM
 	lastExit time.Time
-	lastKill time.Time
-	died     bool // somebody has since
-	leave    bool // exit after the end without a Release
+	lastPass time.Time // of TERM or KILL
+	died     bool      // somebody has since
+	leave    bool      // exit after the end without a Release
 	released bool
 
 	now, wake time.Time // of this step; when the next one is due at the latest
@@ -173,27 +174,29 @@ func (g *gang) step() {
 	}
 	if allExited && g.phase < ending && g.due(g.lastExit.Add(OutputWait)) {
 		g.advance(killing, "every rank has exited, and left processes behind")
+		g.lastPass = time.Time{}
 	}
 	g.killIfDue()
 }
 
+// killIfDue makes the passes of TERM and KILL that follow the first.
 func (g *gang) killIfDue() {
 	if g.phase == ending && g.due(g.killAt) {
 		g.advance(killing, "the grace is over")
+		g.lastPass = time.Time{}
 	}
-	if g.phase != killing {
-		return
-	}
-	next := g.lastKill.Add(killAgain)
-	if g.died {
-		next = g.lastKill.Add(killPause)
-	}
-	if g.due(next) {
-		g.died = false
-		g.lastKill = g.now
+	soon := g.died && g.due(g.lastPass.Add(killPause))
+	switch {
+	case g.phase == ending && soon:
+		g.termOrphans()
+	case g.phase == killing && (soon || g.due(g.lastPass.Add(killAgain))):
 		g.kill()
 		g.due(g.now.Add(killAgain))
+	default:
+		return
 	}
+	g.died = false
+	g.lastPass = g.now
 }
 
 // settle brings one rank as far as it can come: an exit is told once its
@@ -335,7 +338,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 	}
 	switch g.phase { // it slipped through while the gang was being ended
 	case ending:
-		_ = unix.Kill(-r.pid, unix.SIGTERM)
+		termGroup(r)
 	case killing:
 		g.died = true
 	}
@@ -392,6 +395,7 @@ func (g *gang) end(grace time.Duration, why string) {
 		g.stop.Store(true)
 		g.killAt = at
 		g.advance(ending, why)
+		g.lastPass = time.Now()
 		if grace > 0 {
 			g.term()
 		}

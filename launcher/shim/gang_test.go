@@ -93,6 +93,7 @@ func TestEndLeavesNobody(t *testing.T) {
 		{"its orphans ignore TERM", "(setsid sh -c \"trap '' TERM; echo up > $GATE; while :; do sleep 1000; done\" &); sleep 1000", 400 * time.Millisecond, false},
 		{"stopped", "say up; kill -STOP $$; sleep 1000", 30 * time.Second, true},
 		{"forks for ever", stubborn + "f() { sleep 0.01; (setsid sh -c \"trap '' TERM; $1\" &) ; }; say up; while :; do (sleep 1000 &); sleep 0.005; done", 200 * time.Millisecond, false},
+		{"leaves an orphan on its way out", "trap '(setsid sleep 1005 &); exit 0' TERM; say up; while :; do sleep 0.02; done", 30 * time.Second, true},
 		{"no grace", stubborn + "say up; while :; do sleep 1000; done", 0, false},
 		{"empties its environment", "setsid env -i sleep 1004 & say up; sleep 1000", 30 * time.Second, true},
 	} {

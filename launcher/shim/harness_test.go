@@ -192,8 +192,9 @@ func (b *bench) log(rank int, stream string) string {
 // test itself put into their environment.
 func (b *bench) alive() []int {
 	var pids []int
-	for _, p := range processes() {
-		if !p.dead && marked(p.pid, b.id) {
+	procs, _ := processes()
+	for _, p := range procs {
+		if yes, _ := marked(p, b.id); yes && !p.dead {
 			pids = append(pids, p.pid)
 		}
 	}
@@ -211,7 +212,8 @@ func (b *bench) noneAlive() {
 // shims lists the shims of this bench's folder.
 func (b *bench) shims() []int {
 	var pids []int
-	for _, p := range processes() {
+	procs, _ := processes()
+	for _, p := range procs {
 		cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
 		if !p.dead && bytes.Equal(cmd, []byte("sparkrun\x00shim\x00"+b.dir+"\x00")) {
 			pids = append(pids, p.pid)

@@ -9,28 +9,73 @@ import (
 )
 
 // term sends TERM once to each living descendant, then CONT: one that is
-// stopped finds the TERM pending when it wakes. Ranks' process groups go first
-// and whole; whoever left them is found below the shim. The table is read
-// twice because a process whose parent dies meanwhile escapes one reading.
+// stopped finds the TERM pending when it wakes. Ranks' process groups get it
+// whole, which the kernel makes atomic against fork; whoever left them is
+// found below the shim. The table is read twice because a process whose parent
+// dies meanwhile escapes one reading.
 func (g *gang) term() {
 	groups := map[int]bool{}
 	for _, r := range g.ranks {
+		groups[r.pid] = r.running()
+	}
+	for pass := range 2 {
+		var others []proc
+		for _, p := range descendants(nil) {
+			switch {
+			case !groups[p.pgrp]:
+				others = append(others, p)
+			case pass == 0:
+				// Only who was seen before the signal has surely had it: a
+				// handler may fork another into its group.
+				g.termed[p.born()] = true
+			}
+		}
+		for _, r := range g.ranks {
+			if pass == 0 && r.running() {
+				termGroup(r)
+			}
+		}
+		g.termEach(others)
+	}
+}
+
+func termGroup(r *rank) {
+	_ = unix.Kill(-r.pid, unix.SIGTERM)
+	_ = unix.Kill(-r.pid, unix.SIGCONT)
+}
+
+// termOrphans passes TERM on to what was forked behind the back of term and
+// has lost its parent since. A child whose parent lives may be what that one
+// cleans up with, and is left to it.
+func (g *gang) termOrphans() {
+	procs, _ := processes()
+	living := map[int]bool{}
+	for _, r := range g.ranks {
 		if r.running() {
-			groups[r.pid] = true
-			_ = unix.Kill(-r.pid, unix.SIGTERM)
-			_ = unix.Kill(-r.pid, unix.SIGCONT)
+			living[r.pid] = true
 		}
 	}
-	sent := map[int]bool{}
-	for range 2 {
-		for _, p := range below(processes(), []int{os.Getpid()}, nil) {
-			if groups[p.pgrp] || sent[p.pid] {
-				continue // twice would read as impatience to some programs
-			}
-			sent[p.pid] = true
-			_ = unix.Kill(p.pid, unix.SIGTERM)
-			_ = unix.Kill(p.pid, unix.SIGCONT)
+	var roots []int
+	var orphans []proc
+	for _, p := range procs {
+		if p.ppid == os.Getpid() && !p.dead && !living[p.pid] && !g.termed[p.born()] {
+			roots = append(roots, p.pid)
+			orphans = append(orphans, p)
 		}
+	}
+	g.termEach(append(orphans, below(procs, roots, nil)...))
+}
+
+// termEach passes over who has had it: twice would read as impatience to some
+// programs.
+func (g *gang) termEach(procs []proc) {
+	for _, p := range procs {
+		if g.termed[p.born()] {
+			continue
+		}
+		g.termed[p.born()] = true
+		_ = unix.Kill(p.pid, unix.SIGTERM)
+		_ = unix.Kill(p.pid, unix.SIGCONT)
 	}
 }
 
@@ -39,7 +84,7 @@ func (g *gang) term() {
 // can finish no fork, and what it left becomes the shim's child.
 func (g *gang) kill() {
 	g.cg.kill()
-	for _, p := range below(processes(), []int{os.Getpid()}, nil) {
+	for _, p := range descendants(nil) {
 		_ = unix.Kill(p.pid, unix.SIGKILL)
 	}
 }
@@ -54,7 +99,7 @@ func (g *gang) killHolders(r *rank) {
 		}
 	}
 	n := 0
-	for _, p := range below(processes(), []int{os.Getpid()}, living) {
+	for _, p := range descendants(living) {
 		for _, pipe := range r.pipes {
 			if holds(p.pid, pipe) {
 				_ = unix.Kill(p.pid, unix.SIGKILL)

@@ -100,8 +100,12 @@ func TestShimKilledDuringStart(t *testing.T) {
 		}
 		shim := b.shim()
 		var wg sync.WaitGroup
-		wg.Go(func() { _ = b.c.Start(b.ctx, ranks) })             // it may or may not get there
-		time.Sleep(time.Duration(round) * 150 * time.Microsecond) // spreads the kills over the start
+		wg.Go(func() { _ = b.c.Start(b.ctx, ranks) }) // it may or may not get there
+		if round < 20 {
+			time.Sleep(time.Duration(round) * 300 * time.Microsecond) // spreads the kills over the start
+		} else {
+			b.until(func(e Event) bool { return e.Seq > round%5 }) // one after each line of the journal
+		}
 		must(t, unix.Kill(shim, unix.SIGKILL))
 		<-b.c.reaped
 		wg.Wait()
@@ -153,7 +157,8 @@ func TestShimKilled(t *testing.T) {
 				t.Errorf("Reap under a living shim: %v", err)
 			}
 			var inSession []int
-			for _, p := range processes() {
+			procs, _ := processes()
+			for _, p := range procs {
 				for _, e := range kinds(mustReplay(t, b.dir), Started) {
 					if p.session == e.PID {
 						inSession = append(inSession, p.pid)

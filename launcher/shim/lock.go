@@ -10,13 +10,19 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// DIR/lock has two bytes, locked by open file description, so that the kernel
-// lets go of them when the shim dies, however it dies:
+// DIR/lock has two bytes. The kernel lets go of them when the shim dies,
+// however it dies:
 //
 //	birth  from before life is tried until the socket listens
 //	life   for as long as the shim lives
 //
 // Who gets birth and finds life taken therefore knows that the other listens.
+//
+// A shim's locks are its process's: the child of a fork that its death cut
+// short still has the descriptor, and must not keep the dead alive. They end
+// with any close of the file, so a shim opens it once. All others, who may do
+// so several times in one process, lock by open file description. The two
+// kinds exclude each other (fcntl(2)).
 const (
 	birth = 0
 	life  = 1
@@ -26,11 +32,8 @@ func openLock(dir string) (*os.File, error) {
 	return os.OpenFile(filepath.Join(dir, lockName), os.O_CREATE|os.O_RDWR, 0o600)
 }
 
-func lockByte(f *os.File, kind int16, at int64, wait bool) error {
-	cmd := unix.F_OFD_SETLK
-	if wait {
-		cmd = unix.F_OFD_SETLKW
-	}
+// lockByte takes or leaves one byte; cmd is F_SETLK or a variant of it.
+func lockByte(f *os.File, cmd int, kind int16, at int64) error {
 	for {
 		err := unix.FcntlFlock(f.Fd(), cmd, &unix.Flock_t{Type: kind, Start: at, Len: 1})
 		switch {
@@ -54,13 +57,13 @@ func awaitBirth(ctx context.Context, dir string) error {
 	if err != nil {
 		return err
 	}
-	if lockByte(f, unix.F_RDLCK, birth, false) == nil {
+	if lockByte(f, unix.F_OFD_SETLK, unix.F_RDLCK, birth) == nil {
 		return f.Close()
 	}
 	done := make(chan error, 1)
 	go func() {
 		defer f.Close()
-		done <- lockByte(f, unix.F_RDLCK, birth, true)
+		done <- lockByte(f, unix.F_OFD_SETLKW, unix.F_RDLCK, birth)
 	}()
 	select {
 	case err := <-done:

@@ -80,10 +80,10 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 		return "", fmt.Errorf("open lock: %w", err)
 	}
 	defer lock.Close()
-	if err := lockByte(lock, unix.F_WRLCK, birth, true); err != nil {
+	if err := lockByte(lock, unix.F_SETLKW, unix.F_WRLCK, birth); err != nil {
 		return "", err
 	}
-	if err := lockByte(lock, unix.F_WRLCK, life, false); errors.Is(err, errLocked) {
+	if err := lockByte(lock, unix.F_SETLK, unix.F_WRLCK, life); errors.Is(err, errLocked) {
 		return readyHeld, nil
 	} else if err != nil {
 		return "", err
@@ -105,7 +105,7 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	if err != nil {
 		return "", fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	if err := lockByte(lock, unix.F_UNLCK, birth, false); err != nil {
+	if err := lockByte(lock, unix.F_SETLK, unix.F_UNLCK, birth); err != nil {
 		return "", err
 	}
 	ready()
@@ -133,6 +133,7 @@ func newGang(cfg Config, log *slog.Logger, j *journal) *gang {
 		in:    make(chan func()), gone: make(chan struct{}),
 		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
 		byPID: map[int]*rank{}, early: map[int]death{},
+		termed: map[proc]bool{},
 	}
 	signal.Notify(g.chld, syscall.SIGCHLD)
 	signal.Notify(g.sigs, syscall.SIGTERM)

@@ -2,6 +2,8 @@ package shim
 
 import (
 	"bytes"
+	"errors"
+	"io/fs"
 	"os"
 	"strconv"
 
@@ -14,6 +16,9 @@ type proc struct {
 	ticks                    uint64 // start time since boot, in clock ticks
 	dead                     bool   // zombie: nothing to end, only to reap
 }
+
+// born is what of a process never changes and never comes again.
+func (p proc) born() proc { return proc{pid: p.pid, ticks: p.ticks} }
 
 // parseStat reads fields 1-6 and 22. The command in field 2 may hold blanks
 // and parentheses, hence the search from the end.
@@ -52,15 +57,18 @@ func readProc(pid int) (proc, bool) {
 }
 
 // processes reads the whole table. It is no snapshot: a process whose parent
-// dies meanwhile may seem to belong to nobody, so callers look again.
-func processes() []proc {
+// dies meanwhile may seem to belong to nobody, so callers look again. steady
+// is false when one that was listed had gone before it was read: it may have
+// left a child that is not in the list.
+func processes() (procs []proc, steady bool) {
 	d, err := os.Open("/proc")
 	if err != nil {
-		return nil
+		return nil, false
 	}
 	defer d.Close()
 	names, _ := d.Readdirnames(-1)
-	procs := make([]proc, 0, len(names))
+	procs = make([]proc, 0, len(names))
+	steady = true
 	for _, name := range names {
 		if name[0] < '1' || name[0] > '9' {
 			continue
@@ -71,9 +79,18 @@ func processes() []proc {
 		}
 		if p, ok := readProc(pid); ok {
 			procs = append(procs, p)
+		} else {
+			steady = false
 		}
 	}
-	return procs
+	return procs, steady
+}
+
+// descendants are all living ones of this process, without the subtrees of
+// those in except.
+func descendants(except map[int]bool) []proc {
+	procs, _ := processes()
+	return below(procs, []int{os.Getpid()}, except)
 }
 
 // below gives the living descendants of the roots, without the roots. A
@@ -123,19 +140,29 @@ func holds(pid int, pipe string) bool {
 }
 
 // marked tells whether a process was born with mark, a NAME=value, in its
-// environment.
-func marked(pid int, mark string) bool {
-	b, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/environ")
+// environment. known is false when it could not be told at this moment: the
+// process is gone, or between the two halves of an exec, where it has neither
+// environment nor command line (as a kernel thread has none ever).
+func marked(p proc, mark string) (yes, known bool) {
+	base := "/proc/" + strconv.Itoa(p.pid)
+	b, err := os.ReadFile(base + "/environ")
 	if err != nil {
-		return false
+		return false, errors.Is(err, fs.ErrPermission)
 	}
 	for v := range bytes.SplitSeq(b, []byte{0}) {
 		if string(v) == mark {
-			return true
+			return true, true
 		}
 	}
-	return false
+	if len(b) == 0 && p.pid != kthreadd && p.ppid != kthreadd {
+		b, err = os.ReadFile(base + "/cmdline")
+		return false, err == nil && len(b) > 0
+	}
+	return false, true
 }
+
+// kthreadd is the parent of all kernel threads.
+const kthreadd = 2
 
 func bootID() string {
 	b, _ := os.ReadFile("/proc/sys/kernel/random/boot_id")

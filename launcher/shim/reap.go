@@ -31,7 +31,7 @@ func Reap(ctx context.Context, dir string) error {
 		return fmt.Errorf("reap shim: %w", err)
 	}
 	defer lock.Close()
-	if err := lockByte(lock, unix.F_WRLCK, life, false); err != nil {
+	if err := lockByte(lock, unix.F_OFD_SETLK, unix.F_WRLCK, life); err != nil {
 		if errors.Is(err, errLocked) {
 			err = ErrAlive
 		}
@@ -63,6 +63,14 @@ func Reap(ctx context.Context, dir string) error {
 	return complete(dir, len(events))
 }
 
+// A look at the process table in which nobody is left counts only when each
+// process in it could be judged. Where that never happens - on a busy machine
+// some process is always just gone - mostLooks of them do.
+const (
+	mostLooks = 50
+	lookAgain = 2 * time.Millisecond
+)
+
 // remains is what a dead shim's journal tells about its ranks.
 type remains struct {
 	trace   Trace
@@ -77,11 +85,21 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 	}
-	for {
-		left := r.survivors(cg)
-		if len(left) == 0 {
+	for looks := 0; ; {
+		left, sure := r.survivors(cg)
+		if len(left) == 0 && (sure || looks == mostLooks) {
 			return cg.remove()
 		}
+		if len(left) == 0 { // nobody in sight, but not everybody could be seen
+			looks++
+			select {
+			case <-time.After(lookAgain):
+				continue
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
+		}
+		looks = 0
 		cg.kill()
 		if err := killAndWait(left); err != nil {
 			return err
@@ -92,8 +110,9 @@ func (r remains) end(ctx context.Context) error {
 	}
 }
 
-func (r remains) survivors(cg *cgroup) []proc {
-	procs := processes()
+// survivors lists who is left; sure is false when there may be others.
+func (r remains) survivors(cg *cgroup) (found []proc, sure bool) {
+	procs, sure := processes()
 	byPID := map[int]proc{}
 	for _, p := range procs {
 		byPID[p.pid] = p
@@ -102,13 +121,19 @@ func (r remains) survivors(cg *cgroup) []proc {
 	for _, pid := range cg.procs() {
 		known[pid] = true
 	}
-	var found []proc
 	var roots []int
 	except := map[int]bool{os.Getpid(): true}
 	for _, p := range procs {
+		if except[p.pid] {
+			continue
+		}
 		ticks, rank := r.started[p.pid]
-		if except[p.pid] || !known[p.pid] && !(rank && ticks == p.ticks) &&
-			!r.inSession(p, byPID) && !marked(p.pid, markName+"="+r.trace.Mark) {
+		ours := known[p.pid] || rank && ticks == p.ticks || r.inSession(p, byPID)
+		if !ours && !p.dead {
+			yes, told := marked(p, markName+"="+r.trace.Mark)
+			ours, sure = yes, sure && told
+		}
+		if !ours {
 			continue
 		}
 		except[p.pid] = true
@@ -117,7 +142,7 @@ func (r remains) survivors(cg *cgroup) []proc {
 			found = append(found, p)
 		}
 	}
-	return append(found, below(procs, roots, except)...)
+	return append(found, below(procs, roots, except)...), sure
 }
 
 // inSession tells whether p is of the session that a rank led. A session's

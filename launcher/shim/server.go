@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bufio"
+	"cmp"
 	"errors"
 	"log/slog"
 	"net"
@@ -19,7 +20,7 @@ type server struct {
 	g       *gang
 	log     *slog.Logger
 	ln      net.Listener
-	telling sync.RWMutex  // read-locked by each stream of events
+	telling sync.RWMutex  // read-locked from each request to its answer
 	bye     chan struct{} // closed when the gang's loop is over
 }
 
@@ -98,16 +99,9 @@ func (s *server) serve(c net.Conn) {
 			return
 		}
 		req, err := decodeRequest(line)
-		resp := response{V: protocolVersion, ID: req.ID}
-		if err == nil {
-			held = held || req.Op == opHold
-			err = s.answer(c, req, &resp)
-		}
-		if err != nil {
-			resp.Error = faultOf(err)
-		}
-		resp.OK = err == nil
-		if writeLine(c, resp) != nil || req.Op == opEvents {
+		held = held || err == nil && req.Op == opHold
+		err = s.reply(c, req, err)
+		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents {
 			return
 		}
 		if req.Op == opRelease && err == nil {
@@ -116,6 +110,23 @@ func (s *server) serve(c net.Conn) {
 			select {}
 		}
 	}
+}
+
+// refusal is an error that was answered; any other is the connection's.
+type refusal struct{ error }
+
+func (s *server) reply(c net.Conn, req request, err error) error {
+	s.telling.RLock()
+	defer s.telling.RUnlock()
+	resp := response{V: protocolVersion, ID: req.ID}
+	if err == nil {
+		err = s.answer(c, req, &resp)
+	}
+	if resp.OK = err == nil; !resp.OK {
+		resp.Error = faultOf(err)
+		err = &refusal{err}
+	}
+	return cmp.Or(writeLine(c, resp), err)
 }
 
 func (s *server) answer(c net.Conn, req request, resp *response) error {
@@ -149,8 +160,6 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 // last request of its connection: whatever the client does there afterwards
 // is read as his leaving. A reader who is slow holds up only himself.
 func (s *server) events(c net.Conn, req request) error {
-	s.telling.RLock()
-	defer s.telling.RUnlock()
 	left := make(chan struct{})
 	go func() { // ends with the connection, which serve closes
 		_, _ = c.Read(make([]byte, 1))
@@ -176,7 +185,8 @@ func (s *server) events(c net.Conn, req request) error {
 	}
 }
 
-// close gives readers a moment to get the last event.
+// close gives requests a moment to be answered, and readers to get the last
+// event.
 func (s *server) close() {
 	close(s.bye)
 	s.ln.Close()

@@ -41,24 +41,12 @@ func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, err)
 	}
-	status, reaped, err := launch(ctx, exe, dir, cfg)
+	c, err := launchOrAttach(ctx, exe, dir, cfg)
+	if errors.Is(err, ErrGone) { // the other one left between our two looks
+		c, err = launchOrAttach(ctx, exe, dir, cfg)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, err)
-	}
-	var c *Client
-	switch code, text, _ := strings.Cut(status, " "); code {
-	case readyOK:
-		c = &Client{dir: dir, key: cfg.Key, reaped: reaped}
-	case readyHeld:
-		<-reaped // it is on its way out
-		if c, err = Attach(ctx, dir); err != nil {
-			return nil, err
-		}
-		if c.key != cfg.Key {
-			return nil, fmt.Errorf("spawn shim %s: %s belongs to %s", cfg.Key, dir, c.key)
-		}
-	default:
-		return nil, fmt.Errorf("spawn shim %s: %w", cfg.Key, fault{code, text}.err())
 	}
 	if cfg.DieWithClient {
 		if err := c.hold(ctx); err != nil {
@@ -66,6 +54,26 @@ func Spawn(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
 		}
 	}
 	return c, nil
+}
+
+func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, error) {
+	status, reaped, err := launch(ctx, exe, dir, cfg)
+	if err != nil {
+		return nil, err
+	}
+	switch code, text, _ := strings.Cut(status, " "); code {
+	case readyOK:
+		return &Client{dir: dir, key: cfg.Key, reaped: reaped}, nil
+	case readyHeld:
+		<-reaped // ours is on its way out
+		c, err := Attach(ctx, dir)
+		if err == nil && c.key != cfg.Key {
+			return nil, fmt.Errorf("folder %s belongs to %s", dir, c.key)
+		}
+		return c, err
+	default:
+		return nil, fault{code, text}.err()
+	}
 }
 
 // launch runs the process and gives what it says when it is up. The channel
