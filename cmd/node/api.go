@@ -33,8 +33,8 @@ func (n *node) leader(c wire.Caller) (*leadership, *wire.Client, error) {
 		return nil, nil, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
 	}
 	id := n.leaderID()
-	if id == "" || id == n.m.Node { // elected, but not ready yet
-		return nil, nil, fmt.Errorf("%w: %s", wire.ErrNoLeader, n.whyNoLeader())
+	if id == "" || id == n.m.Node { // or elected, but not ready yet
+		return nil, nil, n.noLeader()
 	}
 	return nil, n.peers.client(id).OnBehalfOf(c), nil
 }
@@ -53,8 +53,9 @@ func (n *node) leaderID() launcher.NodeID {
 	return ""
 }
 
-// whyNoLeader says in one line what is wrong and what helps.
-func (n *node) whyNoLeader() string {
+// noLeader says in one line what is wrong and what helps: ErrNoLeader where
+// waiting does not, ErrRetry where an election is under way.
+func (n *node) noLeader() error {
 	var voters, silent []string
 	alive := n.gossipAlive()
 	for _, s := range n.raft.Members().Servers {
@@ -69,13 +70,13 @@ func (n *node) whyNoLeader() string {
 	}
 	switch {
 	case len(voters) == 0:
-		return "this node has not met its cluster yet: check that another node's agent runs and that the management network joins them"
-	case len(voters) == 1 && len(silent) == 1:
-		return fmt.Sprintf("%s, the only voter of this cluster, does not answer. Running jobs go on; to launch again start its agent (`systemctl start sparkrun` on %s). A third node would have taken over", voters[0], voters[0])
+		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the management network joins them", wire.ErrNoLeader)
+	case len(voters) == 1 && voters[0] != n.m.Host:
+		return fmt.Errorf("%w: %s, the only voter of this cluster, does not answer: start its agent there (`systemctl start sparkrun`); running jobs go on meanwhile, and with a third node the cluster would too", wire.ErrNoLeader, voters[0])
 	case 2*len(silent) >= len(voters):
-		return fmt.Sprintf("%s of the voters %s do not answer, and a majority is needed: start their agents", strings.Join(silent, ", "), strings.Join(voters, ", "))
+		return fmt.Errorf("%w: of the voters %s, %s do not answer, and a majority is needed: start their agents", wire.ErrNoLeader, strings.Join(voters, ", "), strings.Join(silent, ", "))
 	}
-	return "an election is under way"
+	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
 }
 
 func (n *node) gossipAlive() map[launcher.NodeID]bool {

@@ -173,6 +173,24 @@ func checkFree(p Paths) error {
 	return fmt.Errorf("%w: %s, as %s", ErrEnrolled, m.Cluster, m.Host)
 }
 
+// claim takes the state folder for an enrolment. An agent that runs holds the
+// lock, and "in a cluster already" says more; so that is asked first, and again
+// once nobody else can change the answer.
+func claim(p Paths) (*os.File, error) {
+	if err := checkFree(p); err != nil {
+		return nil, err
+	}
+	held, err := lock(p)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkFree(p); err != nil {
+		held.Close()
+		return nil, err
+	}
+	return held, nil
+}
+
 // lock makes sure that one agent at a time uses a state folder. The kernel lets
 // go of it with the process, whatever way that ends.
 func lock(p Paths) (*os.File, error) {

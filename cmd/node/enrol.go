@@ -33,14 +33,11 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err != nil {
 		return Founded{}, err
 	}
-	held, err := lock(cfg.Paths)
+	held, err := claim(cfg.Paths)
 	if err != nil {
 		return Founded{}, err
 	}
 	defer held.Close()
-	if err := checkFree(cfg.Paths); err != nil {
-		return Founded{}, err
-	}
 	_, _, mgmt, err := survey(ctx, cfg)
 	if err != nil {
 		return Founded{}, err
@@ -113,14 +110,11 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	if err != nil {
 		return Joined{}, err
 	}
-	held, err := lock(cfg.Paths)
+	held, err := claim(cfg.Paths)
 	if err != nil {
 		return Joined{}, err
 	}
 	defer held.Close()
-	if err := checkFree(cfg.Paths); err != nil {
-		return Joined{}, err
-	}
 	_, _, mgmt, err := survey(ctx, cfg)
 	if err != nil {
 		return Joined{}, err

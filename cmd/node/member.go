@@ -149,7 +149,7 @@ func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wir
 	if l == nil {
 		id := n.leaderID()
 		if c.Node != "" || id == "" || id == n.m.Node {
-			return wire.JoinResponse{}, fmt.Errorf("%w: %s", wire.ErrRetry, n.whyNoLeader())
+			return wire.JoinResponse{}, n.noLeader()
 		}
 		res, err := n.peers.client(id).Join(ctx, r)
 		return res, n.passed(err)

@@ -122,6 +122,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.boot, err = n.reader.BootID(); err != nil {
 		return nil, err
 	}
+	// Users pass through it to the socket; what the agent keeps there is 0700.
+	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
+		return nil, fmt.Errorf("make the run folder: %w", err)
+	}
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
 		Fabric: n.fabricEnv, Logger: cfg.Logger,
