@@ -173,7 +173,7 @@ func testHangUpDetaches(t *testing.T, l *lab) {
 func testBadInput(t *testing.T, l *lab) {
 	l.on("spark2", "mkdir", "-p", "/tmp/only-on-spark2").must(t)
 	l.on("spark2", "sh", "-c", "cp /bin/true /tmp/only-on-spark2/prog; touch /tmp/only-on-spark2/train.py").must(t)
-	l.on("spark1", "useradd", "-M", "-G", "root", "alice").must(t)
+	l.on("spark1", "useradd", "-M", "-G", "sparkrun", "alice").must(t)
 	for _, c := range []struct {
 		name string
 		args string
@@ -221,11 +221,11 @@ func testBadInput(t *testing.T, l *lab) {
 // A job runs as the user who launched it, by name, and not as root.
 func testCallingUser(t *testing.T, l *lab) {
 	for _, h := range []string{"spark1", "spark2", "spark3"} {
-		l.on(h, "sh", "-c", "groupadd -f helpers; useradd -M -G root,helpers bob").must(t)
+		l.on(h, "sh", "-c", "groupadd -f helpers; useradd -M -G sparkrun,helpers bob").must(t)
 	}
 	r := l.on("spark2", "su", "bob", "-c", "sparkrun launch exec --nodes 3 --workdir / -- sh -c 'id -un; id -Gn; echo $HOME'").must(t)
 	for rank := range 3 {
-		for _, want := range []string{"bob", "bob root helpers", "/home/bob"} {
+		for _, want := range []string{"bob", "bob sparkrun helpers", "/home/bob"} {
 			if !strings.Contains(r.out, fmt.Sprintf("[%d] %s\n", rank, want)) {
 				t.Errorf("rank %d: want %q in %s", rank, want, r)
 			}

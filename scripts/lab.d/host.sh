@@ -11,6 +11,8 @@ disk_make() {
 		me=$DIR/hosts/$host
 		mkdir -p "$me"/{lib,sysfs,etc.work,etc}
 		echo "$host" >"$me/etc/hostname"
+		# The group a package would make: its members may use the agent.
+		{ grep -v '^sparkrun:' /etc/group && echo 'sparkrun:x:986:'; } >"$me/etc/group"
 		id=$(md5sum <<<"$LAB/$host")
 		echo "5a52${id:0:28}" >"$me/etc/machine-id"
 		{
