@@ -78,12 +78,18 @@ type remoteError struct {
 	cause    error
 }
 
-func (e *remoteError) Error() string   { return e.text }
-func (e *remoteError) Unwrap() []error { return []error{e.sentinel, e.cause} }
+func (e *remoteError) Error() string { return e.text }
+func (e *remoteError) Unwrap() []error {
+	if e.cause == nil {
+		return []error{e.sentinel}
+	}
+	return []error{e.sentinel, e.cause}
+}
 
 // inbound restores what outbound sent. Errors of the transport become
-// ErrUnreachable.
-func inbound(err error) error {
+// ErrUnreachable; so does a cancellation that is not the caller's own (ctx): the
+// other side, or the connection, was cut down.
+func inbound(ctx context.Context, err error) error {
 	var ce *connect.Error
 	if err == nil || !errors.As(err, &ce) {
 		return err
@@ -95,18 +101,25 @@ func inbound(err error) error {
 		}
 	}
 	switch {
-	case ce.Code() == connect.CodeCanceled:
-		return context.Canceled
-	case !connect.IsWireError(err) || ce.Code() == connect.CodeUnavailable:
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case !connect.IsWireError(err), ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeCanceled:
 		// A dial that ran out of time has a deadline of its own: that is the
 		// other side's silence, not the end of the caller's patience.
-		cause := ce.Unwrap()
-		if u, ok := errors.AsType[*url.Error](cause); ok {
-			cause = u.Err // "Post "https://<uuid>/...": " helps nobody
-		}
-		return &remoteError{text: cause.Error(), sentinel: ErrUnreachable, cause: cause}
+		return unreachable(ce.Unwrap())
 	case ce.Code() == connect.CodeDeadlineExceeded:
 		return context.DeadlineExceeded
 	}
 	return &remoteError{text: ce.Message(), sentinel: err, cause: err}
+}
+
+func unreachable(cause error) error {
+	if u, ok := errors.AsType[*url.Error](cause); ok {
+		cause = u.Err // "Post "https://<uuid>/...": " helps nobody
+	}
+	text := cause.Error()
+	if errors.Is(cause, context.Canceled) || text == context.Canceled.Error() {
+		text, cause = "the connection was cut", nil // it is not the caller who gave up
+	}
+	return &remoteError{text: text, sentinel: ErrUnreachable, cause: cause}
 }

@@ -227,7 +227,7 @@ func call[Req, Res any](ctx context.Context, c *Client, path string, req Req) (R
 	res, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallUnary(ctx, r)
 	if err != nil {
 		var none Res
-		return none, inbound(err)
+		return none, inbound(ctx, err)
 	}
 	return *res.Msg, nil
 }
@@ -239,7 +239,7 @@ func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req,
 	c.on.write(r.Header())
 	s, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallServerStream(ctx, r)
 	if err != nil {
-		return inbound(err)
+		return inbound(ctx, err)
 	}
 	defer s.Close()
 	for s.Receive() {
@@ -247,12 +247,13 @@ func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req,
 			return err
 		}
 	}
-	return inbound(s.Err())
+	return inbound(ctx, s.Err())
 }
 
 // ControlLink is the leader's end of a control stream. Receive and Send may be
 // called side by side, each from one goroutine.
 type ControlLink struct {
+	ctx    context.Context // the stream's
 	s      *connect.BidiStreamForClient[Down, Up]
 	cancel context.CancelFunc
 }
@@ -261,7 +262,7 @@ type ControlLink struct {
 // Close.
 func (c *Client) Control(ctx context.Context) *ControlLink {
 	ctx, cancel := context.WithCancel(ctx)
-	return &ControlLink{connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx), cancel}
+	return &ControlLink{ctx, connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx), cancel}
 }
 
 // Send writes one message. io.EOF says that the other side hung up; Receive
@@ -271,14 +272,14 @@ func (l *ControlLink) Send(d Down) error {
 	if errors.Is(err, io.EOF) {
 		return io.EOF
 	}
-	return inbound(err)
+	return inbound(l.ctx, err)
 }
 
 // Receive waits for the node's next message.
 func (l *ControlLink) Receive() (Up, error) {
 	u, err := l.s.Receive()
 	if err != nil {
-		return Up{}, inbound(err)
+		return Up{}, inbound(l.ctx, err)
 	}
 	return *u, nil
 }
