@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
-	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -50,12 +50,29 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 			continue
 		}
 		fmt.Fprintf(w, "  in %s\n  $ %s\n", spec.MainStage().Workdir, quoteAll(n.Ranks[0].Argv))
-		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-		fmt.Fprintln(t, "    VARIABLE\tFROM\tVALUE")
-		for _, v := range n.Ranks[0].Env {
-			fmt.Fprintf(t, "    %s\t%s\t%s\n", v.Name, v.Source, valueOn(n.Ranks, v.Name, spec))
+		if err := writeEnv(w, n.Ranks, spec); err != nil {
+			return err
 		}
-		if err := t.Flush(); err != nil {
+	}
+	return nil
+}
+
+// widest bounds the column of values: one long path must not push every source
+// out of sight.
+const widest = 48
+
+func writeEnv(w io.Writer, ranks []launcher.RankPlan, spec launcher.Spec) error {
+	width := 0
+	var settings []string
+	for _, v := range ranks[0].Env {
+		text := v.Name + "=" + valueOn(ranks, v.Name, spec)
+		settings = append(settings, text)
+		if n := utf8.RuneCountInString(text); n <= widest {
+			width = max(width, n)
+		}
+	}
+	for i, v := range ranks[0].Env {
+		if _, err := fmt.Fprintf(w, "    %-*s  # %s\n", width, settings[i], v.Source); err != nil {
 			return err
 		}
 	}
@@ -65,7 +82,7 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 // valueOn gives a variable's value on a node: one for all ranks, or one each.
 func valueOn(ranks []launcher.RankPlan, name string, spec launcher.Spec) string {
 	if isPort(spec, name) {
-		return "a free port, found at the start"
+		return "<free port>"
 	}
 	var values []string
 	same := true

@@ -21,7 +21,7 @@ import (
 // us, and only its user may turn away.
 const (
 	patience         = 15 * time.Second // for the cluster to take the job
-	leaderlessWait   = 5 * time.Second  // of that, while it says that it has no leader
+	leaderlessWait   = time.Second      // of that, while it says that it has no leader and that waiting does not help
 	quietAfterEnd    = 10 * time.Second // for output that is late when the job has ended
 	goroutinesJoined = time.Second      // for a write to a stuck terminal, when we leave
 )

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
@@ -246,6 +247,9 @@ func (p *printer) write(s wire.Stream) error {
 		p.buf = nil
 	}
 	if err != nil {
+		if path, ok := errors.AsType[*fs.PathError](err); ok {
+			err = path.Err // "write /dev/stdout: " says it twice
+		}
 		p.failed = fmt.Errorf("%w: %w", errOutput, err)
 	}
 	return p.failed

@@ -57,11 +57,12 @@ type outage struct {
 
 const outageSilence = 500 * time.Millisecond
 
+// failed takes one failure; an empty sentence is never said.
 func (o *outage) failed(sentence string) {
 	if o.since.IsZero() {
 		o.since = time.Now()
 	}
-	if !o.said && time.Since(o.since) >= outageSilence {
+	if !o.said && sentence != "" && time.Since(o.since) >= outageSilence {
 		o.said = true
 		o.say(sentence)
 	}

@@ -83,7 +83,6 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopResponse, error) {
 	var again pause
 	var trouble outage
-	trouble.say = func(string) {}
 	for first := true; ; first = false {
 		res, err := g.Stop(ctx, r)
 		if err == nil || !passing(err) || ctx.Err() != nil || first && errors.Is(err, node.ErrNoAgent) {

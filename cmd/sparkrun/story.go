@@ -66,7 +66,8 @@ func (f *follower) story(ctx context.Context) error {
 
 // patience tells when to give up on a job that is not known to be recorded.
 func (f *follower) patience(err error, asked bool, trouble *outage) error {
-	over := trouble.lasted() >= patience
+	over := trouble.lasted() >= patience ||
+		errors.Is(err, wire.ErrNoLeader) && trouble.lasted() >= leaderlessWait
 	if !asked {
 		over = over || errors.Is(err, node.ErrNoAgent) || f.interrupted.Load() || trouble.lasted() >= leaderlessWait
 	}
@@ -83,10 +84,12 @@ func (f *follower) patience(err error, asked bool, trouble *outage) error {
 	return nil
 }
 
-// why says what is waited for.
+// why says what is waited for; nothing where the error will say it in a moment.
 func (f *follower) why(err error) string {
 	what := ""
 	switch {
+	case errors.Is(err, wire.ErrNoLeader) && !f.accepted.is():
+		return ""
 	case errors.Is(err, node.ErrNoAgent):
 		what = "the agent on this machine does not answer; waiting for it"
 	case errors.Is(err, wire.ErrNoLeader):
@@ -104,6 +107,7 @@ func (f *follower) why(err error) string {
 
 // hear takes one step of the story.
 func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
+	f.accepted.set()
 	if p.Plan != nil {
 		f.world = p.Plan.World
 		f.out.world(p.Plan.World)
@@ -113,7 +117,6 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 			return err
 		}
 	}
-	f.accepted.set()
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.started.set()

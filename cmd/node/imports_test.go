@@ -1,0 +1,96 @@
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/sparkrun/sparkrun"
+
+// Between trees imports point down. A tree that is not listed may be imported
+// by cmd only.
+var mayImportTree = map[string][]string{
+	"launcher":   nil,
+	"envgen":     nil,
+	"rendezvous": {"launcher", "envgen"},
+	"workloads":  {"launcher", "envgen"},
+	"cmd":        {"launcher", "envgen", "rendezvous", "workloads"},
+	"scripts":    nil,
+}
+
+// Within a tree a child imports its parent, never the reverse, and siblings do
+// not import each other, but for these.
+var mayImportSibling = map[string]string{
+	"launcher/agent -> launcher/shim": "the agent drives the shims it starts",
+	"cmd/sparkrun -> cmd/node":        "the program is the command line of a node",
+}
+
+func TestImportsPointDown(t *testing.T) {
+	out, err := exec.Command("go", "list", "-json=ImportPath,Imports,TestImports,XTestImports", module+"/...").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	packages := 0
+	for dec := json.NewDecoder(strings.NewReader(string(out))); ; packages++ {
+		var p struct {
+			ImportPath                         string
+			Imports, TestImports, XTestImports []string
+		}
+		if err := dec.Decode(&p); errors.Is(err, io.EOF) {
+			break
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		from := strings.TrimPrefix(p.ImportPath, module+"/")
+		for _, imported := range p.Imports {
+			if to, ours := strings.CutPrefix(imported, module+"/"); ours {
+				if why := refuse(from, to); why != "" {
+					t.Errorf("%s imports %s: %s", from, to, why)
+				}
+			} else if from == "launcher" && strings.Contains(imported, ".") {
+				t.Errorf("launcher imports %s: it holds words, and needs the standard library only", imported)
+			}
+		}
+	}
+	if packages < 10 {
+		t.Fatalf("go list told of %d packages only", packages)
+	}
+}
+
+// refuse says why one package may not import another; empty where it may.
+func refuse(from, to string) string {
+	fromTree, _, _ := strings.Cut(from, "/")
+	toTree, _, _ := strings.Cut(to, "/")
+	if fromTree != toTree {
+		for _, tree := range mayImportTree[fromTree] {
+			if tree == toTree {
+				return ""
+			}
+		}
+		return "between these trees nothing may be imported that way"
+	}
+	switch {
+	case strings.HasPrefix(from, to+"/"):
+		return "" // a child takes its parent's words
+	case strings.HasPrefix(to, from+"/"):
+		return "a parent must not know its children"
+	case mayImportSibling[from+" -> "+to] != "":
+		return ""
+	}
+	return "siblings do not know each other: take what is needed as a func or a small interface, wired in cmd/node"
+}
+
+func TestImportRuleRefuses(t *testing.T) {
+	for _, c := range [][2]string{
+		{"launcher", "envgen"}, {"envgen/fabric", "rendezvous"}, {"rendezvous", "rendezvous/lead"},
+		{"rendezvous/lead", "rendezvous/wire"}, {"launcher/shim", "launcher/agent"}, {"workloads", "rendezvous"}, {"rendezvous/wire", "cmd/node"},
+	} {
+		if refuse(c[0], c[1]) == "" {
+			t.Errorf("%s -> %s is let through", c[0], c[1])
+		}
+	}
+}

@@ -1,0 +1,448 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+var update = flag.Bool("update", false, "write the goldens anew")
+
+func TestMain(m *testing.M) {
+	testscript.Main(m, map[string]func(){"sparkrun": main})
+}
+
+// TestScripts runs the real binary where no agent and no cluster is.
+func TestScripts(t *testing.T) {
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/script",
+		Setup: func(e *testscript.Env) error {
+			e.Setenv("SPARKRUN_STATE", filepath.Join(e.WorkDir, "state"))
+			e.Setenv("SPARKRUN_RUN", filepath.Join(e.WorkDir, "run"))
+			e.Setenv("SPARKRUN_SOCKET", filepath.Join(e.WorkDir, "agent.sock"))
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			// exits CODE COMMAND...: run it and want that exit code
+			"exits": func(ts *testscript.TestScript, _ bool, args []string) {
+				err := ts.Exec(args[1], args[2:]...)
+				got := "0"
+				var exit interface{ ExitCode() int }
+				if errors.As(err, &exit) {
+					got = strconv.Itoa(exit.ExitCode())
+				}
+				if got != args[0] {
+					ts.Fatalf("exit code %s, want %s (%v)", got, args[0], err)
+				}
+			},
+		},
+		UpdateScripts: *update,
+	})
+}
+
+// parse gives a launch command line's options without doing anything.
+func parse(t *testing.T, args ...string) (launchOptions, error) {
+	t.Helper()
+	var got launchOptions
+	root := &cobra.Command{Use: "sparkrun", SilenceErrors: true, SilenceUsage: true}
+	root.AddCommand(newLaunchCmd(completion{}, func(_ context.Context, o launchOptions) error { got = o; return nil }))
+	root.SetArgs(append([]string{"launch"}, args...))
+	root.SetOut(&bytes.Buffer{})
+	root.SetErr(&bytes.Buffer{})
+	return got, root.ExecuteContext(t.Context())
+}
+
+func TestLaunchFlags(t *testing.T) {
+	tests := map[string]launchOptions{
+		"exec -- hostname -f": {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
+		"exec hostname -f":    {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
+		"--nodes 3 exec --nproc-per-node=2 -- true --nodes 9": {workload: "exec", request: workloads.Request{
+			Job: launcher.Spec{Nodes: 3}, RanksPerNode: 2, Args: []string{"true", "--nodes", "9"}}},
+		"exec --on a,b --on c --exclude d --name n -d -- x": {workload: "exec", detach: true, request: workloads.Request{
+			Job: launcher.Spec{On: []string{"a", "b", "c"}, Exclude: []string{"d"}, Name: "n"}, Args: []string{"x"}}},
+		"exec -e A=1,2 --env B --workdir w --json --dry-run -- x": {workload: "exec", json: true, dryRun: true, request: workloads.Request{
+			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
+		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {workload: "exec", request: workloads.Request{
+			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
+		"exec --grace 0 -- x": {workload: "exec", request: workloads.Request{
+			Job: launcher.Spec{Grace: time.Millisecond}, Args: []string{"x"}}},
+		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {workload: "torchrun", request: workloads.Request{
+			Job: launcher.Spec{Nodes: 2}, RanksPerNode: 4, Args: []string{"train.py", "--lr", "1"}}},
+		"torchrun --python /p -- a.py": {workload: "torchrun", request: workloads.Request{
+			Torchrun: workloads.Torchrun{Python: "/p"}, Args: []string{"a.py"}}},
+		"torchrun -m pkg.train -m": {workload: "torchrun", request: workloads.Request{
+			Torchrun: workloads.Torchrun{Module: true}, Args: []string{"pkg.train", "-m"}}},
+		"torchrun --no_python ./x": {workload: "torchrun", request: workloads.Request{
+			Torchrun: workloads.Torchrun{NoPython: true}, Args: []string{"./x"}}},
+		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
+	}
+	for line, want := range tests {
+		t.Run(line, func(t *testing.T) {
+			got, err := parse(t, strings.Fields(line)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestLaunchFlagsRefused(t *testing.T) {
+	tests := map[string]string{
+		"exec --nodes 0 -- x":                "want 1 or more",
+		"exec --nodes two -- x":              "want 1 or more",
+		"exec --nproc-per-node -1 -- x":      "want 1 or more",
+		"exec --grace fast -- x":             "want a time such as 30s",
+		"exec --grace -3s -- x":              "want no less than 0",
+		"exec --grace 99999999999999 -- x":   "want a time",
+		"exec --node-timeout 0 -- x":         "--node-timeout 0: want more than 0",
+		"exec --python p -- x":               "unknown flag: --python",
+		"exec --detach --dry-run -- x":       "give one of them",
+		"exec --standalone -d -- x":          "ends with its launch",
+		"exec --standalone --nodes 2 -- x":   "this machine only",
+		"exec --standalone --on spark2 -- x": "this machine only",
+		"exce -- x":                          "did you mean exec?",
+		"--nodes 2 torchrn a.py":             "did you mean torchrun?",
+	}
+	for line, want := range tests {
+		if _, err := parse(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("launch %s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// fakeCluster answers what commands ask of an agent.
+type fakeCluster struct {
+	status   func(wire.StatusRequest) (wire.Status, error)
+	jobs     wire.JobsResponse
+	token    wire.TokenResponse
+	err      error
+	leaves   int
+	requests []any
+}
+
+func (f *fakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Status, error) {
+	f.requests = append(f.requests, r)
+	if f.status == nil {
+		return wire.Status{Epoch: 3, Leader: "spark1"}, f.err
+	}
+	return f.status(r)
+}
+func (f *fakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.jobs, f.err }
+func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.token, f.err
+}
+func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
+
+// cli runs one command line against fakes.
+func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
+	t.Helper()
+	var o, e syncBuffer
+	b.close = func() {}
+	a := &app{
+		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
+		getwd: func() (string, error) { return "/home/ada", nil },
+		dial:  func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+	}
+	code = a.run(t.Context(), line)
+	return code, o.String(), e.String()
+}
+
+func TestLaunchSendsWhatWasAsked(t *testing.T) {
+	g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed)), logs: prints(out(0, 0, "hi\n"))}
+	var spec launcher.Spec
+	b := &backend{gangs: spying{g, &spec}, cluster: &fakeCluster{}}
+	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--workdir", "run", "-e", "A=1", "--", "echo", "hi")
+	if code != 0 || o != "[0] hi\n" || e != "" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+	}
+	st := spec.MainStage()
+	if spec.Epoch != 3 || spec.Nodes != 2 || st.Workdir != "/home/ada/run" || st.Argv[0].String() != "echo" || spec.Grace != launcher.DefaultGrace {
+		t.Errorf("sent %+v", spec)
+	}
+}
+
+type spying struct {
+	*fakeGangs
+	spec *launcher.Spec
+}
+
+func (s spying) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+	*s.spec = r.Spec
+	return s.fakeGangs.Launch(ctx, r, tell)
+}
+
+func TestExitCodes(t *testing.T) {
+	story := func(o rendezvous.Outcome) *fakeGangs {
+		return &fakeGangs{launch: tells(planned(2), started("a"), runs, ended(o)), watch: tells(planned(2), ended(stopped))}
+	}
+	tests := map[string]struct {
+		line string
+		g    *fakeGangs
+		c    *fakeCluster
+		code int
+		out  string // contained
+		err  string // contained
+	}{
+		"a rank's code":        {line: "launch exec -- x", g: story(failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
+		"nothing to say":       {line: "launch exec -- x", g: story(completed)},
+		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `systemctl start sparkrun` (or `sparkrun agent` as root), or launch on this machine alone with --standalone\n"},
+		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
+		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
+		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
+		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
+		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `systemctl start sparkrun`, or `sparkrun agent` as root\n"},
+		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
+		"too many words":       {line: "ps now", code: 2, err: `unexpected argument "now"`},
+		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
+		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
+		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
+		"stopped":              {line: "stop job", g: story(stopped), out: "has ended\n"},
+		"stop what has ended":  {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
+		"stop what is not":     {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
+		"stop how":             {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
+		"logs of what is not": {line: "logs job", g: &fakeGangs{logs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+			return rendezvous.ErrNoJob
+		}}, code: 1, err: "no such job"},
+		"logs":                   {line: "logs job", g: &fakeGangs{logs: prints(out(3, 0, "x"))}, out: "[3] x\n"},
+		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want 0 or more"},
+		"leave asks":             {line: "leave", code: 2, err: "give --yes"},
+		"leave":                  {line: "leave --yes", out: "in no cluster any more"},
+		"join needs a token":     {line: "join 10.0.0.1", code: 2, err: "--token-file"},
+		"join with an empty one": {line: "join 10.0.0.1 --token-file -", code: 1, err: "there is none"},
+		"version":                {line: "version", out: "sparkrun 1.2.3\n"},
+		"version flag":           {line: "--version", out: "sparkrun 1.2.3\n"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			if tc.g == nil {
+				tc.g = &fakeGangs{}
+			}
+			if tc.c == nil {
+				tc.c = &fakeCluster{}
+			}
+			code, o, e := cli(t, &backend{gangs: tc.g, cluster: tc.c}, strings.Fields(tc.line)...)
+			if code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			if !strings.Contains(o, tc.out) || !strings.Contains(e, tc.err) || tc.err == "" && e != "" {
+				t.Errorf("stdout %q\nstderr %q\nwant %q and %q", o, e, tc.out, tc.err)
+			}
+		})
+	}
+}
+
+// An agent that is restarted while status waits is no reason to give up.
+func TestStatusWaits(t *testing.T) {
+	n := 0
+	c := &fakeCluster{}
+	c.status = func(r wire.StatusRequest) (wire.Status, error) {
+		if n++; n < 3 {
+			return wire.Status{}, node.ErrNoAgent
+		}
+		return wire.Status{Cluster: "c", Leader: "spark1"}, nil
+	}
+	code, o, e := cli(t, &backend{cluster: c}, "status", "--wait-nodes", "2", "--timeout", "20")
+	if code != 0 || e != "" || !strings.HasPrefix(o, "cluster c, leader spark1\n") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+	}
+	if first := c.requests[0].(wire.StatusRequest); first.WaitNodes != 2 || first.Timeout != 20*time.Second {
+		t.Errorf("asked %+v", first)
+	}
+}
+
+func TestStatusTable(t *testing.T) {
+	pci := func(domain uint32, function uint8) *envgen.PCIAddress {
+		return &envgen.PCIAddress{Domain: domain, Bus: 1, Function: function}
+	}
+	rate := 200_000
+	down := 40_000
+	inv := envgen.Inventory{Devices: []envgen.HCA{
+		{Name: "rocep1s0f0", PCI: pci(0, 0), State: envgen.StateActive, RateMbps: &rate},
+		{Name: "roceP2p1s0f0", PCI: pci(2, 0), State: envgen.StateActive, RateMbps: &rate},
+		{Name: "rocep1s0f1", PCI: pci(0, 1), State: envgen.StateDown, RateMbps: &down},
+		{Name: "roceP2p1s0f1", PCI: pci(2, 1), State: envgen.StateDown, RateMbps: &down},
+	}}
+	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+		return wire.Status{Cluster: "3f2a", Problem: "no leader: start spark2's agent", Nodes: []wire.NodeStatus{
+			{Host: "spark1", Addr: netip.MustParseAddr("10.0.0.1"), State: "ready", Role: "leader", Inventory: inv},
+			{Host: "spark2", State: "away", Since: time.Now().Add(-5 * time.Minute)},
+		}}, nil
+	}}
+	code, o, e := cli(t, &backend{cluster: c}, "status")
+	want := `cluster 3f2a, no leader
+HOST     ADDRESS    STATE     ROLE     FABRIC
+spark1   10.0.0.1   ready     leader   1 of 2 ports up, 200 Gb/s
+spark2   -          away 5m   -        none
+`
+	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: no leader: start spark2's agent\n" {
+		t.Errorf("code %d, stderr %q, -want +got:\n%s", code, e, diff)
+	}
+}
+
+func someJobs() wire.JobsResponse {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	nodes := func(hosts ...string) (ps []rendezvous.Place) {
+		for _, h := range hosts {
+			ps = append(ps, rendezvous.Place{Host: h})
+		}
+		return ps
+	}
+	old := rendezvous.Job{
+		Spec: launcher.Spec{ID: "aaaa", Workload: "exec", User: "ada"}, Planned: at,
+		Plan:    rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
+		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7, Cause: "rank 1 on spark2: exit 7"},
+	}
+	now := rendezvous.Job{
+		Spec: launcher.Spec{ID: "bbbb", Name: "train", Workload: "torchrun", User: "ada"}, Planned: at.Add(time.Hour),
+		Plan: rendezvous.Plan{World: 4, Nodes: nodes("spark1", "spark2")},
+	}
+	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{
+		rendezvous.StatusOf(old), {Job: now, State: rendezvous.StateRuns, Away: []string{"spark2"}},
+	}}
+}
+
+func TestPs(t *testing.T) {
+	var lines []jobLine
+	for _, j := range someJobs().Jobs {
+		lines = append(lines, newJobLine(j))
+	}
+	got := jobRows(lines, lines[1].Planned.Add(90*time.Second))
+	want := [][]string{
+		{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"},
+		{"aaaa", "-", "exec", "spark1,spark2,spark3,+3", "failed", "61m", "7"},
+		{"bbbb", "train", "torchrun", "spark1,spark2", "running (spark2 away)", "90s", "-"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("-want +got:\n%s", diff)
+	}
+	_, running, _ := cli(t, &backend{cluster: &fakeCluster{jobs: someJobs()}}, "ps")
+	if strings.Contains(running, "aaaa") || !strings.Contains(running, "bbbb") {
+		t.Errorf("ps without --all:\n%s", running)
+	}
+	code, none, _ := cli(t, &backend{cluster: &fakeCluster{}}, "ps", "--json")
+	if code != 0 || none != "[]\n" {
+		t.Errorf("no jobs: %q", none)
+	}
+}
+
+// Scripts read this: a field that goes breaks them.
+func TestPsJSON(t *testing.T) {
+	_, got, _ := cli(t, &backend{cluster: &fakeCluster{jobs: someJobs()}}, "ps", "--all", "--json")
+	golden(t, "ps.json", got)
+}
+
+func TestDryRun(t *testing.T) {
+	env := func(rank string) []launcher.Setting {
+		return []launcher.Setting{
+			{Name: "HOME", Value: "/home/ada", Source: "login of ada"},
+			{Name: "NCCL_IB_HCA", Value: "=rocep1s0f0", Source: "fabric"},
+			{Name: "RANK", Value: rank, Source: "exec"},
+			{Name: "MASTER_PORT", Value: "0", Source: "exec"},
+			{Name: "EMPTY", Value: "", Source: "--env"},
+		}
+	}
+	argv := []string{"sh", "-c", "echo it's $RANK"}
+	res := wire.ExplainResponse{
+		Plan: rendezvous.Plan{
+			World: 3, Head: netip.MustParseAddr("192.168.0.1"), Network: "fabric", Why: "all have an address in 192.168.0.0/24",
+			Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 2}, {Host: "spark2", FirstRank: 2, Ranks: 1}},
+		},
+		Nodes: []wire.NodePlan{
+			{Host: "spark1", Ranks: []launcher.RankPlan{{Rank: 0, Argv: argv, Env: env("0")}, {Rank: 1, Argv: argv, Env: env("1")}}},
+			{Host: "spark2", Error: `program "sh": not found`},
+		},
+	}
+	b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--dry-run", "--", "sh", "-c", "echo it's $RANK")
+	if code != 125 || e != "sparkrun: spark2 would refuse: program \"sh\": not found\n" {
+		t.Errorf("code %d, stderr %q", code, e)
+	}
+	golden(t, "dryrun.txt", o)
+}
+
+func TestTokenCreate(t *testing.T) {
+	c := &fakeCluster{token: wire.TokenResponse{Token: "spark-xyz", Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
+	code, o, e := cli(t, &backend{cluster: c}, "token", "create", "--uses", "3", "--ttl", "60")
+	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") || !strings.Contains(e, "3 times") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+	}
+	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute}}, c.requests); diff != "" {
+		t.Error(diff)
+	}
+}
+
+// Help is documentation: every command explains itself and gives an example.
+func TestHelp(t *testing.T) {
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		if c.Name() == "help" || c.Name() == "completion" {
+			return
+		}
+		if c.Short == "" || c.Long == "" || c.Example == "" && !c.Hidden {
+			t.Errorf("%s: Short, Long or Example is missing", c.CommandPath())
+		}
+		for line := range strings.Lines(c.Long) {
+			if len(line) > 90 {
+				t.Errorf("%s: a line of %d letters: %s", c.CommandPath(), len(line), line)
+			}
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(newRootCmd(&app{}))
+}
+
+// A token in argv can be read by every user of the machine.
+func TestNoTokenArgument(t *testing.T) {
+	join := newJoinCmd(nil)
+	if f := join.Flags().Lookup("token"); f != nil {
+		t.Error("join has --token")
+	}
+	code, _, e := cli(t, &backend{}, "join", "10.0.0.1", "spark-secret")
+	if code != 2 || !strings.Contains(e, "unexpected argument") {
+		t.Errorf("code %d, %s", code, e)
+	}
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s -want +got:\n%s", name, diff)
+	}
+}
