@@ -154,18 +154,6 @@ func (h *host) wait(n int) wire.Status {
 	}
 }
 
-func (c *cluster) leader() *host {
-	c.t.Helper()
-	st := c.hosts[0].wait(len(c.hosts))
-	for _, h := range c.hosts {
-		if h.cfg.Host == st.Leader {
-			return h
-		}
-	}
-	c.t.Fatalf("no leader in %+v", st)
-	return nil
-}
-
 // command is a spec that runs a shell line on each of n nodes.
 func command(nodes, perNode int, line string) launcher.Spec {
 	return launcher.Spec{

@@ -224,7 +224,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
-	return serve(ctx, localServer(mux), l.(net.Listener), (*http.Server).Serve)
+	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
 }
 
 // serve runs a server until ctx ends and every handler has returned.

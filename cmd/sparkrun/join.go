@@ -132,7 +132,7 @@ func (a *app) askToken(ctx context.Context) ([]byte, error) {
 		}
 		return r.text, nil
 	case <-ctx.Done():
-		term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
+		_ = term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
 		return nil, ctx.Err()
 	}
 }

@@ -86,7 +86,7 @@ func (f *follower) patience(err error, asked bool, trouble *outage) error {
 
 // why says what is waited for; nothing where the error will say it in a moment.
 func (f *follower) why(err error) string {
-	what := ""
+	var what string
 	switch {
 	case errors.Is(err, wire.ErrNoLeader) && !f.accepted.is():
 		return ""

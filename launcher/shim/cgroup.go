@@ -130,7 +130,7 @@ func (c *cgroup) procs() []int {
 	}
 	_ = filepath.WalkDir(c.path, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || !d.IsDir() {
-			return nil
+			return nil //nolint:nilerr // a group that is gone has no processes
 		}
 		b, _ := os.ReadFile(filepath.Join(path, "cgroup.procs"))
 		for f := range bytes.FieldsSeq(b) {

@@ -3,6 +3,7 @@ package shim
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -220,8 +221,17 @@ func FuzzParseStat(f *testing.F) {
 	f.Add([]byte("42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123"))
 	f.Add([]byte(") ("))
 	f.Fuzz(func(t *testing.T, b []byte) {
-		if p, ok := parseStat(b); !ok && p.ticks != 0 && p.pid == 0 && len(b) == 0 {
-			t.Error("something out of nothing")
+		p, ok := parseStat(b)
+		if !ok {
+			return
+		}
+		state := "S"
+		if p.dead {
+			state = "Z"
+		}
+		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d 0", p.pid, state, p.ppid, p.pgrp, p.session, strings.Repeat(" 0", 15), p.ticks)
+		if again, ok := parseStat([]byte(line)); !ok || again != p {
+			t.Errorf("%q gave %+v, written out %+v", b, p, again)
 		}
 	})
 }

@@ -261,7 +261,7 @@ func (n *Raft) shutdown() {
 	ended := make(chan struct{})
 	go func() { // ends with raft, which may wait for a disk
 		defer close(ended)
-		n.stopping.Error()
+		_ = n.stopping.Error()
 	}()
 	select {
 	case <-ended:

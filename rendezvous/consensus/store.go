@@ -169,8 +169,7 @@ type boltStore struct {
 func openStore(dir, nodeID string) (*boltStore, error) {
 	path := filepath.Join(dir, logFile)
 	img, err := readImage(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
+	if errors.Is(err, os.ErrNotExist) {
 		if err := createStore(path, nodeID); err != nil {
 			return nil, fmt.Errorf("create %s: %w", path, err)
 		}

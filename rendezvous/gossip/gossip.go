@@ -354,7 +354,7 @@ func (g *Gossip) Run(ctx context.Context) error {
 		}
 		return nil
 	})
-	group.Wait()
+	_ = group.Wait()
 	if err := context.Cause(ctx); !errors.Is(err, net.ErrClosed) {
 		return err
 	}

@@ -143,7 +143,7 @@ func decodeMeta(b []byte) (m Meta, err error) {
 				m.RPCPort = binary.BigEndian.Uint16(v)
 			}
 		case tagEpoch:
-			n := 0
+			var n int
 			m.Epoch, n = binary.Uvarint(v)
 			bad = n != len(v) || (n > 1 && v[n-1] == 0)
 		case tagVersion:

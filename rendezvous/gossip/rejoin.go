@@ -90,5 +90,5 @@ func (g *Gossip) joinAll(ctx context.Context, addrs []netip.AddrPort) {
 			return nil
 		})
 	}
-	group.Wait()
+	_ = group.Wait()
 }

@@ -131,7 +131,7 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	select {
 	case <-g.planned:
 		if g.planErr != nil && l.ctx.Err() != nil {
-			return fmt.Errorf("%w: %v", ErrOver, g.planErr)
+			return fmt.Errorf("%w: %w", ErrOver, g.planErr)
 		}
 		return g.planErr
 	case <-ctx.Done():

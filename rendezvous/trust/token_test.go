@@ -175,13 +175,13 @@ func TestSecretsAreNotShown(t *testing.T) {
 	}
 	var forbidden []string
 	for _, b := range [][]byte{token.Secret.Reveal(), privateBytes(t, member.key), privateBytes(t, ca.key)} {
-		decimal := strings.Trim(fmt.Sprint(b[:6]), "[]")
+		decimal := strings.Trim(fmt.Sprintf("%d", b[:6]), "[]")
 		quoted := fmt.Sprintf("%#v", b[:6])
 		forbidden = append(forbidden, base64.RawURLEncoding.EncodeToString(b)[:20], base64.RawStdEncoding.EncodeToString(b)[:20],
 			hex.EncodeToString(b[:6]), decimal, strings.ReplaceAll(decimal, " ", ","), quoted[len("[]byte{"):len(quoted)-1], string(b[:6]))
 	}
 	// The numbers of a key are printed as one decimal number.
-	forbidden = append(forbidden, member.key.value().D.String(), ca.key.value().D.String())
+	forbidden = append(forbidden, member.key.value().D.String(), ca.key.value().D.String()) //nolint:staticcheck // read, not used
 
 	for name, v := range values {
 		var shown strings.Builder

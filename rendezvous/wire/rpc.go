@@ -114,8 +114,8 @@ func (b bidi) Send(u Up) error { return b.s.Send(&u) }
 // Close leaves a second for what is being written: the handler's error is the
 // last word on the stream, and tells the leader why.
 func (b bidi) Close() {
-	b.deadlines.SetReadDeadline(time.Unix(1, 0))
-	b.deadlines.SetWriteDeadline(time.Now().Add(time.Second))
+	_ = b.deadlines.SetReadDeadline(time.Unix(1, 0))
+	_ = b.deadlines.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
 func handlerOptions() []connect.HandlerOption {
