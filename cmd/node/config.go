@@ -208,6 +208,25 @@ func lock(p Paths) (*os.File, error) {
 	return f, nil
 }
 
+// AwaitExit waits until no agent has this machine's state open.
+func AwaitExit(ctx context.Context, p Paths) error {
+	f, err := os.OpenFile(filepath.Join(p.State, "lock"), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return fmt.Errorf("open state folder: %w", err)
+	}
+	held := make(chan error, 1)
+	go func() { // ends when the lock is free, or with the process
+		held <- syscall.Flock(int(f.Fd()), syscall.LOCK_EX)
+		f.Close()
+	}()
+	select {
+	case err := <-held:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
 // survey reads this machine's hardware and settles its management address.
 func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, envgen.ManagementChoice, error) {
 	r, err := fabric.New(fabric.Config{Sysfs: cfg.Paths.Sysfs, Hostname: func() (string, error) { return cfg.Host, nil }, Log: cfg.Logger})

@@ -112,6 +112,9 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		var members []consensus.Member
 		for _, m := range roster {
 			ids = append(ids, m.ID)
+			if m.ID == n.m.Node && n.leaving.Load() {
+				continue
+			}
 			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready})
 		}
 		links.Want(ids)

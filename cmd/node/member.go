@@ -273,6 +273,7 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
+	defer n.leaving.Store(false)
 	for {
 		err := n.askToLeave(ctx, c)
 		if err == nil {
@@ -295,24 +296,23 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 	return wire.Empty{}, nil
 }
 
-// askToLeave has this node struck from the record. A leader cannot be struck by
-// itself while others remain: raft's other voter takes over first.
+// askToLeave has this node struck from the record by another: a leader passes
+// the leadership on first, and stays until raft no longer needs its vote.
 func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 	l, leader, err := n.leader(c)
-	if err != nil {
+	switch {
+	case err != nil:
 		return err
-	}
-	if l == nil {
+	case l == nil:
 		return n.passed(leader.Leave(ctx))
-	}
-	if len(n.record.Nodes()) <= 1 {
+	case len(n.record.Nodes()) <= 1:
 		return nil // the last one takes the cluster with it
 	}
-	return n.strike(ctx, n.m.Node)
+	n.update(func() { n.leaving.Store(true) })
+	return fmt.Errorf("%s passes the leadership on: %w", n.m.Host, wire.ErrRetry)
 }
 
-// strike removes a member. For the leader itself, tendMembers then finds that
-// it must pass the leadership on.
+// strike removes a member other than this one, which leads.
 func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 	if n.leading.Load() == nil {
 		return fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/netip"
@@ -104,12 +105,13 @@ func peerUser(c net.Conn) (*wire.User, error) {
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
 // connections are handed to raftConns.
-func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}) *http.Server {
+func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
 		TLSConfig: gate.Server(trust.Proto{Name: "h2", Open: true}, trust.Proto{Name: protoRaft}),
 		// It bounds the TLS handshake too.
 		ReadHeaderTimeout: 5 * time.Second,
+		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
 	}

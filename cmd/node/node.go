@@ -45,6 +45,7 @@ type node struct {
 	raftFatal chan error
 	left      chan struct{} // closed when this node has left the cluster
 	leaveOnce sync.Once
+	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
 	done      <-chan struct{} // the run's end
 
 	gossip  atomic.Pointer[gossip.Gossip]
@@ -307,7 +308,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	n.clusterCalls().Mount(mux)
 	n.nodeCalls().Mount(mux)
 	wire.Join(n.join).Mount(mux)
-	srv := clusterServer(mux, n.gate, n.raftConns, n.done)
+	srv := clusterServer(mux, n.gate, n.raftConns, n.done, n.log)
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)

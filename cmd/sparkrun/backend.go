@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"fmt"
+	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -36,8 +38,29 @@ type backend struct {
 // dialAgent prepares calls to this machine's agent. Whether one is there shows
 // at the first call.
 func dialAgent() *backend {
-	c := node.Dial(node.DefaultPaths().Socket)
-	return &backend{gangs: c, cluster: c, explain: c.Explain, close: c.Close}
+	paths := node.DefaultPaths()
+	c := node.Dial(paths.Socket)
+	return &backend{gangs: c, cluster: localAgent{c, paths}, explain: c.Explain, close: c.Close}
+}
+
+// localAgent is the agent of this machine, whose end shows here.
+type localAgent struct {
+	*wire.Client
+	paths node.Paths
+}
+
+// Leave returns when the agent has ended and this machine's state is gone.
+func (l localAgent) Leave(ctx context.Context) error {
+	if err := l.Client.Leave(ctx); err != nil {
+		return err
+	}
+	l.Close() // an open connection would keep the agent waiting
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	if err := node.AwaitExit(ctx, l.paths); err != nil {
+		return fmt.Errorf("the cluster has let this machine go, but its agent has not ended: %w: see its log", err)
+	}
+	return nil
 }
 
 // openStandalone makes this process the agent of its own job.
