@@ -37,8 +37,8 @@ func BenchmarkLaunchTrue(b *testing.B) {
 	// What it costs to enter a simulated host is the lab's, not sparkrun's.
 	launch := (launches - entry) / n
 	b.ReportMetric(float64(launch.Microseconds())/1000, "ms/launch")
-	b.ReportMetric(float64((bare / n).Microseconds())/1000, "ms/8-bare-execs")
+	b.ReportMetric(float64((bare/n).Microseconds())/1000, "ms/8-bare-execs")
 	b.ReportMetric(float64(launch)/float64(bare/n), "launch/bare")
-	b.ReportMetric(float64((entry / n).Microseconds())/1000, "ms/lab-entry")
+	b.ReportMetric(float64((entry/n).Microseconds())/1000, "ms/lab-entry")
 	b.ReportMetric(0, "ns/op")
 }
