@@ -1,0 +1,237 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// network keeps the cluster's port and gossip on the management address, and
+// moves them when it changes.
+func (n *node) network(ctx context.Context) error {
+	for {
+		addr, err := n.managementAddr(ctx)
+		if err != nil {
+			return err
+		}
+		if err := n.networkAt(ctx, addr); err != nil {
+			return err
+		}
+		n.log.Warn("management address changed", "old", addr)
+	}
+}
+
+// managementAddr waits until there is a management address.
+func (n *node) managementAddr(ctx context.Context) (netip.Addr, error) {
+	said := ""
+	for {
+		inv, changed := n.view()
+		mgmt, err := envgen.Management(inv, n.cfg.Management)
+		if err == nil {
+			return mgmt.Addr, nil
+		}
+		if err.Error() != said {
+			said = err.Error()
+			n.log.Warn("wait for a management address", "error", err)
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return netip.Addr{}, ctx.Err()
+		}
+	}
+}
+
+// networkAt serves and gossips on one address until another takes its place.
+func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
+	n.mu.Lock()
+	rpc, gossipPort := n.m.RPCPort, n.m.GossipPort
+	n.mu.Unlock()
+	l, err := listen(ctx, netip.AddrPortFrom(addr, uint16(rpc)))
+	if err != nil {
+		return err
+	}
+	g, err := n.openGossip(addr, gossipPort)
+	if err != nil {
+		l.Close()
+		return err
+	}
+	defer g.Close()
+	n.gossip.Store(g)
+	defer n.gossip.Store(nil)
+
+	mux := http.NewServeMux()
+	n.clusterCalls().Mount(mux)
+	n.nodeCalls().Mount(mux)
+	wire.Join(n.join).Mount(mux)
+	srv := clusterServer(mux, n.gate, n.raftConns, n.done, n.log)
+
+	moved := errors.New("moved")
+	eg, ctx := errgroup.WithContext(ctx)
+	eg.Go(func() error {
+		return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
+	})
+	eg.Go(func() error { return g.Run(ctx) })
+	eg.Go(func() error { return n.rememberPeers(ctx) })
+	eg.Go(func() error {
+		for {
+			inv, changed := n.view()
+			if mgmt, err := envgen.Management(inv, n.cfg.Management); err == nil && mgmt.Addr != addr {
+				return moved
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	if err := eg.Wait(); !errors.Is(err, moved) {
+		return err
+	}
+	return nil
+}
+
+// listen waits for an address that the kernel has not finished setting up.
+func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
+	for deadline := time.Now().Add(10 * time.Second); ; {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr.String())
+		if err == nil || time.Now().After(deadline) {
+			if err != nil {
+				return nil, fmt.Errorf("listen on %s: %w", addr, err)
+			}
+			return l, nil
+		}
+		select {
+		case <-time.After(100 * time.Millisecond):
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
+	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+	if err != nil {
+		return nil, err
+	}
+	ring := make([][]byte, len(keys))
+	for i, k := range keys {
+		ring[i] = k.Reveal()
+	}
+	n.mu.Lock()
+	m := n.m
+	n.mu.Unlock()
+	return gossip.Open(gossip.Config{
+		Meta: gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version},
+		Bind: addr, Port: uint16(port), Keyring: ring, Label: m.Cluster,
+		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
+	})
+}
+
+// gossiped takes gossip's hints: somebody seen alive is dialled now rather
+// than after the back-off.
+func (n *node) gossiped(ev gossip.Event) {
+	if l := n.leading.Load(); l != nil && ev.Kind != gossip.Dead && ev.Kind != gossip.Left {
+		l.links.Kick(launcher.NodeID(ev.Peer.ID))
+	}
+	n.update(func() {})
+}
+
+// knownPeers are the gossip addresses worth trying.
+func (n *node) knownPeers() []netip.AddrPort {
+	n.mu.Lock()
+	out := append([]netip.AddrPort(nil), n.m.Peers...)
+	port := uint16(n.m.GossipPort)
+	self := n.m.Node
+	n.mu.Unlock()
+	seen := map[netip.AddrPort]bool{}
+	for _, a := range out {
+		seen[a] = true
+	}
+	for _, m := range n.record.Nodes() {
+		if a := netip.AddrPortFrom(m.Addr.Addr(), port); m.ID != self && !seen[a] {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// rememberPeers writes down who was there, so that a node that comes back
+// alone after months knows whom to ask.
+func (n *node) rememberPeers(ctx context.Context) error {
+	for {
+		_, changed := n.view()
+		if g := n.gossip.Load(); g != nil {
+			var peers []netip.AddrPort
+			for _, p := range g.Peers() {
+				if p.Alive {
+					peers = append(peers, p.Gossip())
+				}
+			}
+			if err := n.rememberThese(peers); err != nil {
+				n.log.Warn("remember peers", "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+func (n *node) rememberThese(peers []netip.AddrPort) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(peers) == 0 || equalSets(peers, n.m.Peers) {
+		return nil // an empty view is no reason to forget everybody
+	}
+	n.m.Peers = peers
+	return n.m.save(n.cfg.Paths)
+}
+
+func equalSets(a, b []netip.AddrPort) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	in := map[netip.AddrPort]bool{}
+	for _, x := range a {
+		in[x] = true
+	}
+	for _, x := range b {
+		if !in[x] {
+			return false
+		}
+	}
+	return true
+}
+
+// locate finds a member's management address and RPC port: gossip knows where
+// it is now, the record where it was.
+func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
+	if g := n.gossip.Load(); g != nil {
+		for _, p := range g.Peers() {
+			if p.ID == string(id) {
+				return p.RPC(), nil
+			}
+		}
+	}
+	if m, ok := n.record.Node(id); ok {
+		return m.Addr, nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
+}
