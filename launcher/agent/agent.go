@@ -15,30 +15,36 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config of an Agent.
+// Config of an Agent. All of it is required but KeepLogs and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
 	// RunDir holds the fence and a folder for each try: it must not survive a
-	// reboot (/run/sparkrun).
+	// reboot (/run/sparkrun). Absolute.
 	RunDir string
 	// LogDir keeps the ranks' output: JOB/GENERATION/rank-N.out and .err.
+	// Absolute.
 	LogDir string
 	// KeepLogs is how many jobs' output is kept; 0 means 200.
 	KeepLogs int
 	// Fabric gives the variables this node's hardware calls for, at this moment.
+	// It is asked once a try, in prepare, and once more if the agent was
+	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
-	// DieWithUs ends the ranks when this process dies: the standalone mode.
+	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
+	// standalone mode.
 	DieWithUs bool
 	Logger    *slog.Logger
 }
@@ -52,19 +58,26 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
 
+	ports atomic.Uint32 // where the next search for a port begins
+
 	mu    sync.Mutex
 	fence launcher.Fence
 	tries map[launcher.Key]*try
 	feeds map[*feed]struct{}
 }
 
-// Open reads the fence and finds the shims of a previous life again.
+// Open reads the fence and finds the shims of a previous life again. One Agent
+// at a time may be open for a RunDir: the caller sees to that.
 func Open(cfg Config) (*Agent, error) {
 	if cfg.KeepLogs == 0 {
 		cfg.KeepLogs = 200
 	}
+	if !filepath.IsAbs(cfg.RunDir) || !filepath.IsAbs(cfg.LogDir) || cfg.Fabric == nil || cfg.Logger == nil {
+		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}}
+	a.ports.Store(rand.Uint32())
 	if err := os.MkdirAll(a.jobsDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
@@ -74,19 +87,13 @@ func Open(cfg Config) (*Agent, error) {
 	if err := readJSON(a.fencePath(), &a.fence); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open agent: %w: remove the file if the node has been rebooted since", err)
 	}
-	dirs, err := os.ReadDir(a.jobsDir())
-	if err != nil {
+	if err := a.reattachAll(); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
-	}
-	for _, d := range dirs {
-		if err := a.reattach(filepath.Join(a.jobsDir(), d.Name())); err != nil {
-			cfg.Logger.Error("re-attach", "dir", d.Name(), "error", err)
-		}
 	}
 	return a, nil
 }
 
-// Close stops driving; the shims and their ranks go on.
+// Close stops driving; the shims and their ranks go on, but with DieWithUs.
 func (a *Agent) Close() {
 	a.stop()
 	a.loops.Wait()
@@ -141,6 +148,12 @@ func (a *Agent) Order(o launcher.Order) error {
 	if o.Fence.Compare(a.fence) != 0 {
 		return fmt.Errorf("fence %s: %w: this node obeys %s", o.Fence, launcher.ErrStaleFence, a.fence)
 	}
+	a.take(o)
+	return nil
+}
+
+// take hands an order to its try. a.mu is held.
+func (a *Agent) take(o launcher.Order) {
 	switch {
 	case o.Prepare != nil:
 		a.prepare(o)
@@ -155,34 +168,41 @@ func (a *Agent) Order(o launcher.Order) error {
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 	}
-	return nil
 }
 
 func (a *Agent) prepare(o launcher.Order) {
 	as := o.Prepare
-	if t := a.tries[as.Key]; t != nil {
-		t.post(o) // asked again: it repeats what it has come to
+	t := a.tries[as.Key]
+	if err := a.admit(*as, t == nil); err != nil {
+		a.emit(launcher.Event{Key: as.Key, Kind: launcher.Refused, Text: err.Error()})
 		return
 	}
-	refuse := func(why error) {
-		a.emit(launcher.Event{Key: as.Key, Kind: launcher.Refused, Text: why.Error()})
+	if t == nil {
+		a.add(newTry(a, as.Key, as))
 	}
-	if err := errors.Join(as.Job.Validate(), as.Spec.Validate()); err != nil {
-		refuse(err) // its id becomes the name of a folder
-		return
+	a.pass(as.Key, o) // asked again, a try repeats what it has come to
+}
+
+// admit refuses what this node must not even prepare. a.mu is held.
+func (a *Agent) admit(as launcher.Assignment, isNew bool) error {
+	if err := validate(as); err != nil {
+		return err
 	}
 	if as.Boot != a.cfg.Boot {
-		refuse(launcher.ErrOtherBoot)
-		return
+		return launcher.ErrOtherBoot
 	}
-	for k := range a.tries {
-		if k.Job == as.Job && k.Generation > as.Generation {
-			refuse(launcher.ErrStaleGeneration)
-			return
+	for k, t := range a.tries {
+		switch {
+		case !isNew || k.Job != as.Job:
+		case k.Generation > as.Generation:
+			return launcher.ErrStaleGeneration
+		case t.snapshot().Phase != launcher.PhaseEnded:
+			// Two generations of a job must never run at once. The leader knows;
+			// a node that relies on it alone would be the weaker half.
+			return fmt.Errorf("generation %d of job %s has not ended on this node: end it first", k.Generation, k.Job)
 		}
 	}
-	a.add(newTry(a, as.Key, as))
-	a.pass(as.Key, o)
+	return nil
 }
 
 func (a *Agent) pass(k launcher.Key, o launcher.Order) {
@@ -191,7 +211,7 @@ func (a *Agent) pass(k launcher.Key, o launcher.Order) {
 	}
 }
 
-// add starts a try's loop. a.mu is held, except while Open runs.
+// add starts a try's loop. a.mu is held.
 func (a *Agent) add(t *try) {
 	a.tries[t.key] = t
 	a.loops.Add(1)
@@ -201,10 +221,18 @@ func (a *Agent) add(t *try) {
 	}()
 }
 
+// remove takes a try out of the ledger, at the end of its loop. Orders that
+// came too late for the loop are taken as those for a try nobody knows.
 func (a *Agent) remove(t *try) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.tries, t.key)
+	if a.ctx.Err() != nil {
+		return
+	}
+	for _, o := range t.takeOrders() {
+		a.take(o)
+	}
 }
 
 // feed is one listener's queue of events. It is bounded only by what a node's
@@ -219,15 +247,22 @@ type feed struct {
 // event; cancel ends the subscription. Ask for the Ledger after subscribing:
 // what happens between is then told twice, which is harmless, and never missed.
 func (a *Agent) Events() (next func(context.Context) (launcher.Event, error), cancel func()) {
+	f := a.subscribe()
+	return f.next, func() { a.unsubscribe(f) }
+}
+
+func (a *Agent) subscribe() *feed {
 	f := &feed{more: make(chan struct{}, 1)}
 	a.mu.Lock()
+	defer a.mu.Unlock()
 	a.feeds[f] = struct{}{}
-	a.mu.Unlock()
-	return f.next, func() {
-		a.mu.Lock()
-		defer a.mu.Unlock()
-		delete(a.feeds, f)
-	}
+	return f
+}
+
+func (a *Agent) unsubscribe(f *feed) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.feeds, f)
 }
 
 func (f *feed) next(ctx context.Context) (launcher.Event, error) {
@@ -246,6 +281,14 @@ func (f *feed) next(ctx context.Context) (launcher.Event, error) {
 			return launcher.Event{}, ctx.Err()
 		}
 	}
+}
+
+// clear forgets what is queued, for a listener to whom it is enough that
+// something has happened.
+func (f *feed) clear() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.evs = nil
 }
 
 // emit tells every listener. a.mu is held.

@@ -16,8 +16,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// chunkBytes is the most that is read and sent at once.
-const chunkBytes = 128 << 10
+const (
+	// chunkBytes is the most that is read and sent at once.
+	chunkBytes = 128 << 10
+	// lookAgain is between two looks where inotify cannot be had: its instances
+	// are few for each user (fs.inotify.max_user_instances).
+	lookAgain = 200 * time.Millisecond
+)
 
 // LogsRequest asks for the output of a try's local ranks.
 type LogsRequest struct {
@@ -29,181 +34,262 @@ type LogsRequest struct {
 
 // Logs reads the ranks' output files from the cursors on, in the order of their
 // bytes within each file. It is told of growth by inotify and of ends by the
-// ledger; fn may be slow without slowing any rank.
+// ledger; fn may be slow without slowing any rank. A chunk's Data is only fn's
+// until it returns.
+//
+// A try that is not in the ledger counts as ended: whoever follows one asks
+// after the node has prepared it, or asks again. It writes nothing, so that a
+// question about a job that never was leaves no trace.
 func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk) error) error {
 	if err := r.Key.Job.Validate(); err != nil {
 		return err
 	}
-	dir := a.logDir(r.Key)
-	var grown <-chan fsnotify.Event
-	if r.Follow {
-		if err := os.MkdirAll(dir, 0o750); err != nil { // may be asked before it is prepared
-			return fmt.Errorf("follow output: %w", err)
-		}
-		w, err := fsnotify.NewWatcher()
-		if err != nil {
-			return fmt.Errorf("follow output: %w", err)
-		}
-		defer w.Close()
-		if err := w.Add(dir); err != nil {
-			return fmt.Errorf("follow output: %w", err)
-		}
-		grown = w.Events
+	l := newReader(a.logDir(r.Key), r, fn)
+	if !r.Follow {
+		l.allDirty()
+		return l.readAll(ctx, func() {})
 	}
-	next, cancel := a.Events()
-	defer cancel()
-	ended := make(chan struct{}, 1)
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
-	go func() { // joined by ctx: it holds nothing but the subscription
-		for {
-			ev, err := next(ctx)
-			if err != nil {
-				return
-			}
-			if ev.Key == r.Key {
-				select {
-				case ended <- struct{}{}:
-				default:
-				}
-			}
-		}
-	}()
-
-	files := tails(dir, r)
-	buf := make([]byte, chunkBytes)
+	defer context.AfterFunc(a.ctx, stop)() // a closed agent hears of no end
+	news := a.subscribe()
+	defer a.unsubscribe(news)
+	l.watch()
+	defer l.unwatch()
 	for {
+		news.clear()
+		l.look()
 		// Asked before reading: what was written before an end is read after it.
-		over := !r.Follow || a.allEnded(r.Key, r.Ranks)
-		for _, f := range files {
-			if err := f.read(ctx, buf, fn); err != nil {
-				return err
-			}
-		}
+		over := a.allEnded(r.Key, l.wanted)
 		if over {
-			return nil
+			l.allDirty()
+		}
+		if err := l.readAll(ctx, l.mark); err != nil || over {
+			return err
 		}
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-ended:
-		case <-grown:
-			drain(grown)
+		case <-news.more:
+		case ev := <-l.grown:
+			l.grew(ev)
+		case <-l.lost: // too much happened while fn was slow
+			l.allDirty()
+		case <-l.tick:
+			l.allDirty()
 		}
 	}
 }
 
-// allEnded tells whether no more output can come from these ranks here. A try
-// that is not in the ledger has ended, or has not been heard of: the caller
-// asks only for what a plan put here, and the leader forgets nothing early.
-func (a *Agent) allEnded(k launcher.Key, ranks []int) bool {
+// allEnded tells whether no more output can come from these ranks here.
+func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
 	a.mu.Lock()
 	t := a.tries[k]
 	a.mu.Unlock()
-	if t == nil {
-		return true
-	}
-	e := t.snapshot()
-	if e.Phase == launcher.PhaseEnded {
-		return true
-	}
-	for _, rank := range ranks {
-		i := slices.IndexFunc(e.Ranks, func(s launcher.RankStatus) bool { return s.Rank == rank })
-		if i < 0 || e.Ranks[i].State != launcher.RankEnded {
-			return false
-		}
-	}
-	return true
+	return t == nil || t.allEnded(wanted)
 }
 
-// drain takes what else has been told: one reading serves all of it.
-func drain(c <-chan fsnotify.Event) {
+// reader is one call of Logs.
+type reader struct {
+	dir    string
+	fn     func(launcher.Chunk) error
+	wanted map[int]bool
+	files  []*tail
+	byName map[string]*tail
+	buf    []byte
+
+	watcher *fsnotify.Watcher // nil: none could be had
+	watched bool              // dir exists and is
+	grown   <-chan fsnotify.Event
+	lost    <-chan error
+	ticker  *time.Ticker // in the watcher's place
+	tick    <-chan time.Time
+}
+
+// tail is one output file and how far it has been read.
+type tail struct {
+	path  string
+	at    launcher.Cursor
+	dirty bool // may hold more
+}
+
+func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader {
+	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
+	from := map[launcher.Cursor]int64{}
+	for _, c := range r.Cursors {
+		from[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
+	}
+	for _, rank := range r.Ranks {
+		if l.wanted[rank] {
+			continue
+		}
+		l.wanted[rank] = true
+		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
+			name := fmt.Sprintf("rank-%d.%s", rank, stream)
+			at := launcher.Cursor{Rank: rank, Stream: stream}
+			at.Offset = from[at]
+			f := &tail{path: filepath.Join(dir, name), at: at}
+			l.files = append(l.files, f)
+			l.byName[f.path] = f
+		}
+	}
+	return l
+}
+
+func (l *reader) watch() {
+	w, err := fsnotify.NewWatcher()
+	if err != nil {
+		l.poll()
+		return
+	}
+	l.watcher, l.grown, l.lost = w, w.Events, w.Errors
+}
+
+// poll takes the watcher's place.
+func (l *reader) poll() {
+	l.unwatch()
+	l.watcher, l.grown, l.lost = nil, nil, nil
+	l.ticker = time.NewTicker(lookAgain)
+	l.tick = l.ticker.C
+}
+
+func (l *reader) unwatch() {
+	if l.watcher != nil {
+		l.watcher.Close()
+	}
+	if l.ticker != nil {
+		l.ticker.Stop()
+	}
+}
+
+// look begins to watch the folder once it is there: prepare makes it, and says
+// so before any rank writes.
+func (l *reader) look() {
+	if l.watched {
+		return
+	}
+	if l.watcher != nil {
+		err := l.watcher.Add(l.dir)
+		if errors.Is(err, fs.ErrNotExist) {
+			return
+		}
+		if err != nil { // fs.inotify.max_user_watches
+			l.poll()
+		}
+	}
+	l.watched = true
+	l.allDirty() // what was there before
+}
+
+func (l *reader) allDirty() {
+	for _, f := range l.files {
+		f.dirty = true
+	}
+}
+
+func (l *reader) grew(ev fsnotify.Event) {
+	if f := l.byName[ev.Name]; f != nil {
+		f.dirty = true
+	}
+}
+
+// mark takes what has been told meanwhile without waiting for more.
+func (l *reader) mark() {
 	for {
 		select {
-		case <-c:
+		case ev := <-l.grown:
+			l.grew(ev)
+		case <-l.lost:
+			l.allDirty()
 		default:
 			return
 		}
 	}
 }
 
-// tail is one output file and how far it has been read.
-type tail struct {
-	path string
-	at   launcher.Cursor
-}
-
-func tails(dir string, r LogsRequest) []*tail {
-	var out []*tail
-	for _, rank := range r.Ranks {
-		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
-			f := &tail{
-				path: filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream)),
-				at:   launcher.Cursor{Rank: rank, Stream: stream},
+// readAll passes on everything up to the present end of the files that may
+// hold more. They take turns: one rank that writes without a pause must not
+// hide the others. meanwhile is called between the turns.
+func (l *reader) readAll(ctx context.Context, meanwhile func()) error {
+	for {
+		meanwhile()
+		left := false
+		for _, f := range l.files {
+			if !f.dirty {
+				continue
 			}
-			for _, c := range r.Cursors {
-				if c.Rank == rank && c.Stream == stream {
-					f.at.Offset = c.Offset
-				}
+			if err := ctx.Err(); err != nil {
+				return err
 			}
-			out = append(out, f)
+			if err := f.read(l.buf, l.fn); err != nil {
+				return err
+			}
+			left = left || f.dirty
+		}
+		if !left {
+			return nil
 		}
 	}
-	return out
 }
 
-// read passes on everything up to the present end of the file.
-func (f *tail) read(ctx context.Context, buf []byte, fn func(launcher.Chunk) error) error {
+// read passes on one chunk, and leaves the file dirty where there is more.
+func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	file, err := os.Open(f.path)
 	if errors.Is(err, fs.ErrNotExist) {
+		f.dirty = false
 		return nil // not started yet, or never
 	}
 	if err != nil {
 		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
 	}
 	defer file.Close()
-	for ctx.Err() == nil {
-		n, err := file.ReadAt(buf, f.at.Offset)
-		if n > 0 {
-			if err := fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset, Data: buf[:n]}); err != nil {
-				return err
-			}
-			f.at.Offset += int64(n)
-		}
-		if err == io.EOF {
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
-		}
+	n, err := file.ReadAt(buf, f.at.Offset)
+	if err != nil && err != io.EOF {
+		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
 	}
-	return ctx.Err()
+	f.dirty = err == nil
+	if n == 0 {
+		return nil
+	}
+	at := f.at.Offset
+	f.at.Offset += int64(n)
+	return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: at, Data: buf[:n]})
 }
 
 // pruneLogs removes the oldest jobs' output beyond KeepLogs. A job that is in
 // the ledger is kept whatever its age.
 func (a *Agent) pruneLogs() {
-	jobs, err := os.ReadDir(a.cfg.LogDir)
-	if err != nil || len(jobs) <= a.cfg.KeepLogs {
+	entries, err := os.ReadDir(a.cfg.LogDir)
+	if err != nil || len(entries) <= a.cfg.KeepLogs {
 		return
 	}
+	type job struct {
+		name string
+		last time.Time // when its latest try was prepared
+	}
+	var jobs []job
+	for _, d := range entries {
+		fi, err := d.Info()
+		if err == nil && d.IsDir() && launcher.JobID(d.Name()).Validate() == nil {
+			jobs = append(jobs, job{d.Name(), fi.ModTime()})
+		}
+	}
+	if len(jobs) <= a.cfg.KeepLogs {
+		return
+	}
+	slices.SortFunc(jobs, func(x, y job) int { return x.last.Compare(y.last) })
 	a.mu.Lock()
 	alive := map[string]bool{}
 	for k := range a.tries {
 		alive[string(k.Job)] = true
 	}
 	a.mu.Unlock()
-	age := func(d os.DirEntry) time.Time {
-		fi, err := d.Info()
-		if err != nil {
-			return time.Time{}
+	for _, j := range jobs[:len(jobs)-a.cfg.KeepLogs] {
+		if alive[j.name] {
+			continue
 		}
-		return fi.ModTime()
-	}
-	slices.SortFunc(jobs, func(x, y os.DirEntry) int { return age(x).Compare(age(y)) })
-	for _, d := range jobs[:len(jobs)-a.cfg.KeepLogs] {
-		if !alive[d.Name()] {
-			os.RemoveAll(filepath.Join(a.cfg.LogDir, d.Name()))
+		if err := os.RemoveAll(filepath.Join(a.cfg.LogDir, j.name)); err != nil {
+			a.cfg.Logger.Warn("remove old output", "job", j.name, "error", err)
 		}
 	}
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"time"
@@ -16,47 +15,59 @@ import (
 )
 
 // try is one (job, generation) on this node. Its loop is the only one to move
-// its state, and only forward: none, prepared, started, ended.
+// its state, and only forward: none, prepared, started, ended. Whatever may
+// take long (a disk, a shim that is stopped) happens beside the loop, so that
+// an End is never kept waiting by what it is to end.
 type try struct {
-	a          *Agent
-	key        launcher.Key
-	dir        string               // /run/sparkrun/jobs/KEY
-	assignment *launcher.Assignment // nil: a tombstone, or found without one
+	a   *Agent
+	key launcher.Key
+	dir string // RunDir/jobs/KEY
 
 	mail     chan struct{} // has room for one: "there are orders"
 	orders   []launcher.Order
 	ordersMu sync.Mutex
 
-	entry   launcher.LedgerEntry // written by the loop under entryMu
+	entry   launcher.LedgerEntry // written by the loop under entryMu, which alone may read it without
 	entryMu sync.Mutex
 
 	// The loop's own.
-	plan      *prepared // what prepare found out
-	shim      *shim.Client
-	ready     chan result // of the prepare under way
-	abort     context.CancelFunc
-	news      chan shim.Event // from the shim's journal
-	forgotten bool            // remove it once it has ended
+	assignment *launcher.Assignment // nil: a tombstone, or its file was unreadable
+	at         map[int]int          // rank -> its index in entry.Ranks
+	plan       *prepared            // what prepare found out; nil in a later life
+	hold       net.Listener         // keeps the head's port until the start
+	found      bool                 // dir is of a previous life
+	kept       bool                 // dir holds a shim, or what a dead one left
+	shim       *shim.Client         // nil: has yet to be attached to
+	heard      int                  // last number of the journal that is in entry
+	replaying  bool                 // what is noted is of a previous life
+	ready      chan result          // of the prepare under way
+	abort      context.CancelFunc
+	begun      chan error      // of the start under way
+	news       chan shim.Event // from the shim's journal
+	execd      bool            // the journal says that ranks may have run
+	ending     bool            // an End has been ordered in this life
+	forgotten  bool            // remove it once it has ended
 }
 
 // prepared is a node's part of a plan, ready to go.
 type prepared struct {
-	who  login
-	cfg  shim.Config
-	hold net.Listener // keeps the head's port until the start
+	who    login
+	fabric []launcher.Setting
+	cfg    shim.Config
 }
 
 type result struct {
 	plan *prepared
+	port int // 0: none was asked for
+	hold net.Listener
 	shim *shim.Client
-	port int
 	err  error
 }
 
 // newTry makes a try; a nil assignment makes a tombstone.
 func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
 	return &try{
-		a: a, key: k, dir: a.tryDir(k), assignment: as,
+		a: a, key: k, dir: a.tryDir(k), assignment: as, at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
 	}
 }
@@ -70,13 +81,15 @@ func (t *try) snapshot() launcher.LedgerEntry {
 }
 
 // change moves the entry and tells about it in one step, so that a listener
-// who reads the ledger after subscribing misses nothing.
+// who reads the ledger after subscribing misses nothing. A nil fn only tells.
 func (t *try) change(ev *launcher.Event, fn func(e *launcher.LedgerEntry)) {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
-	t.entryMu.Lock()
-	fn(&t.entry)
-	t.entryMu.Unlock()
+	if fn != nil {
+		t.entryMu.Lock()
+		fn(&t.entry)
+		t.entryMu.Unlock()
+	}
 	if ev != nil {
 		ev.Key = t.key
 		t.a.emit(*ev)
@@ -103,10 +116,16 @@ func (t *try) takeOrders() []launcher.Order {
 
 func (t *try) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
+	var beside sync.WaitGroup // what ends soon once ctx has
+	defer t.leave()
+	defer beside.Wait()
 	defer cancel()
-	defer t.letGo()
-	if t.shim != nil {
-		go t.listen(ctx) // joined by ctx: it holds nothing but the connection
+	attend := func() {
+		client, from := t.shim, t.heard+1
+		beside.Go(func() { t.attend(ctx, client, from) })
+	}
+	if t.kept && t.entry.Phase != launcher.PhaseEnded {
+		attend()
 	}
 	for {
 		select {
@@ -114,162 +133,253 @@ func (t *try) run(ctx context.Context) {
 			return
 		case <-t.mail:
 			for _, o := range t.takeOrders() {
-				t.obey(ctx, o)
+				t.obey(ctx, &beside, o)
 			}
 		case r := <-t.ready:
-			t.prepareDone(ctx, r)
+			if t.prepareDone(r) {
+				attend()
+			}
+		case err := <-t.begun:
+			t.startDone(ctx, err)
 		case ev := <-t.news:
 			t.note(ev)
 		}
-		if t.forgotten && t.snapshot().Phase == launcher.PhaseEnded && t.ready == nil {
-			t.forget()
+		if t.forgotten && t.entry.Phase == launcher.PhaseEnded && t.ready == nil {
+			t.forget(ctx)
 			return
 		}
 	}
 }
 
-func (t *try) obey(ctx context.Context, o launcher.Order) {
+// leave lets go of what only this process holds; the shim goes on, unless it
+// is to die with us. A prepare that hangs on a disk is not waited for: it
+// cleans up when it comes back, and spawns nothing any more.
+func (t *try) leave() {
+	t.letGo()
+	if t.shim != nil {
+		t.shim.Close()
+	}
+	if ready := t.ready; ready != nil {
+		t.abort()
+		go func() {
+			r := <-ready
+			r.release()
+			if r.shim != nil {
+				r.shim.Close()
+			}
+		}()
+	}
+}
+
+func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order) {
 	switch {
 	case o.Prepare != nil:
+		if t.assignment == nil {
+			t.assignment = o.Prepare // of a key there is only one, ever
+		}
 		t.obeyPrepare(ctx)
 	case o.Start != nil:
 		t.obeyStart(ctx, *o.Start)
 	case o.End != nil:
-		t.obeyEnd(ctx, *o.End)
+		t.obeyEnd(ctx, beside, *o.End)
 	case o.Forget != nil:
 		t.forgotten = true
-		if t.snapshot().Phase != launcher.PhaseEnded {
-			t.obeyEnd(ctx, launcher.End{Key: t.key, Reason: "its end is recorded"})
+		if t.entry.Phase != launcher.PhaseEnded {
+			t.obeyEnd(ctx, beside, launcher.End{Key: t.key, Reason: "its end is recorded"})
 		}
 	}
 }
 
 func (t *try) obeyPrepare(ctx context.Context) {
-	switch e := t.snapshot(); {
-	case e.Refused != "":
-		t.change(&launcher.Event{Kind: launcher.Refused, Text: e.Refused}, func(*launcher.LedgerEntry) {})
-	case e.Phase == launcher.PhaseEnded:
-		t.change(&launcher.Event{Kind: launcher.Ended}, func(*launcher.LedgerEntry) {})
-	case e.Phase >= launcher.PhasePrepared:
-		t.change(&launcher.Event{Kind: launcher.Prepared, Port: e.Port}, func(*launcher.LedgerEntry) {})
+	switch {
+	case t.entry.Refused != "":
+		t.change(&launcher.Event{Kind: launcher.Refused, Text: t.entry.Refused}, nil)
+	case t.entry.Phase == launcher.PhaseEnded:
+		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
+	case t.entry.Phase >= launcher.PhasePrepared:
+		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port}, nil)
 	case t.ready == nil:
 		pctx, abort := context.WithCancel(ctx)
 		ready := make(chan result, 1)
+		as := *t.assignment
 		t.ready, t.abort = ready, abort
-		go func() { ready <- t.a.ready(pctx, *t.assignment, t.dir) }() // joined by ready
+		go func() { ready <- t.a.ready(pctx, as, t.dir) }() // joined by ready, see leave
 	}
 }
 
-func (t *try) prepareDone(ctx context.Context, r result) {
+// prepareDone tells whether there is a shim to attend to now.
+func (t *try) prepareDone(r result) bool {
 	t.ready = nil
 	t.abort()
-	switch e := t.snapshot(); {
-	case e.Phase == launcher.PhaseEnded: // ended meanwhile
+	switch {
+	case t.entry.Phase == launcher.PhaseEnded: // ended meanwhile
 		t.discard(r)
+		return false
 	case r.err != nil:
 		t.discard(r)
-		t.change(&launcher.Event{Kind: launcher.Refused, Text: r.err.Error()}, func(e *launcher.LedgerEntry) { e.Refused = r.err.Error() })
-	default:
-		t.plan, t.shim = r.plan, r.shim
-		go t.listen(ctx)
-		t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port}, func(e *launcher.LedgerEntry) {
-			e.Phase, e.Port = launcher.PhasePrepared, r.port
-		})
+		t.refuse(r.err.Error())
+		return false
 	}
+	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
+	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port}, func(e *launcher.LedgerEntry) {
+		e.Phase, e.Port = launcher.PhasePrepared, r.port
+	})
+	return true
 }
 
 // discard undoes a prepare that comes to nothing.
 func (t *try) discard(r result) {
-	if r.plan != nil && r.plan.hold != nil {
-		r.plan.hold.Close()
-	}
+	r.release()
 	if r.shim != nil {
-		r.shim.End(t.a.ctx, 0)
-		r.shim.Release(t.a.ctx)
-		r.shim.Close()
+		t.dismiss(t.a.ctx, r.shim, true)
 	}
-	os.RemoveAll(t.dir)
+	if err := os.RemoveAll(t.dir); err != nil {
+		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
+	}
+}
+
+func (r result) release() {
+	if r.hold != nil {
+		r.hold.Close()
+	}
+}
+
+// dismiss has a shim exit, and waits a while for it.
+func (t *try) dismiss(ctx context.Context, c *shim.Client, end bool) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	var err error
+	if end {
+		err = c.End(ctx, 0)
+	}
+	if err == nil {
+		err = c.Release(ctx)
+	}
+	if err != nil && !errors.Is(err, shim.ErrGone) {
+		t.a.cfg.Logger.Error("release shim", "job", t.key.Job, "error", err)
+	}
+	c.Close()
+}
+
+func (t *try) refuse(why string) {
+	t.change(&launcher.Event{Kind: launcher.Refused, Text: why}, func(e *launcher.LedgerEntry) { e.Refused = why })
 }
 
 // obeyStart lets the ranks go. The phase rises before the shim is told: from
 // here on a rank may have been exec'd, whatever happens to us.
 func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
-	if t.snapshot().Phase != launcher.PhasePrepared {
+	if t.entry.Phase != launcher.PhasePrepared {
 		return // told before, or ended
 	}
-	plan, err := t.planFor(s.Port)
+	keep := s.Port != t.entry.Port
 	t.change(nil, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port = launcher.PhaseStarted, s.Port
 	})
 	t.letGo()
-	if err == nil {
-		err = t.shim.Start(ctx, plan)
+	begun, as, plan, client := make(chan error, 1), t.assignment, t.plan, t.shim
+	t.begun = begun
+	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
+		var err error
+		if keep {
+			err = writePort(t.dir, s.Port)
+		}
+		if err == nil {
+			err = t.start(ctx, as, plan, client, s.Port)
+		}
+		begun <- err
+	}()
+}
+
+// start has the shim exec the ranks. It runs beside the loop.
+func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, port int) error {
+	if as == nil {
+		return fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
 	}
-	if err != nil && ctx.Err() == nil {
-		t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
-		t.change(&launcher.Event{Kind: launcher.Refused, Text: fmt.Sprintf("start ranks: %v", err)}, func(e *launcher.LedgerEntry) {
-			e.Refused = fmt.Sprintf("start ranks: %v", err)
-		})
+	var err error
+	if plan == nil { // prepared in this agent's previous life
+		if plan, err = t.a.surroundings(ctx, *as); err != nil {
+			return err
+		}
 	}
+	ranks, err := ranksFor(*as, plan, port)
+	if err != nil {
+		return err
+	}
+	if client == nil {
+		if client, err = shim.Attach(ctx, t.dir); err != nil {
+			return err
+		}
+	}
+	return client.Start(ctx, ranks)
+}
+
+func (t *try) startDone(ctx context.Context, err error) {
+	t.begun = nil
+	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
+		return // who is being ended has refused nothing
+	}
+	t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
+	t.refuse(fmt.Sprintf("start ranks: %v", err))
 }
 
 // letGo frees the head's port for rank 0.
 func (t *try) letGo() {
-	if t.plan != nil && t.plan.hold != nil {
-		t.plan.hold.Close()
-		t.plan.hold = nil
+	if t.hold != nil {
+		t.hold.Close()
+		t.hold = nil
 	}
 }
 
-func (t *try) obeyEnd(ctx context.Context, e launcher.End) {
+func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
+	t.ending = true
 	switch {
-	case t.snapshot().Phase == launcher.PhaseEnded:
-		t.change(&launcher.Event{Kind: launcher.Ended}, func(*launcher.LedgerEntry) {})
-	case t.shim != nil:
+	case t.entry.Phase == launcher.PhaseEnded:
+		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
+	case t.kept:
+		t.a.cfg.Logger.Info("end ranks", "job", t.key.Job, "grace", e.Grace, "reason", e.Reason)
 		t.letGo()
-		if err := t.shim.End(ctx, e.Grace); err != nil && ctx.Err() == nil {
-			t.a.cfg.Logger.Error("end ranks", "job", t.key.Job, "error", err)
-		}
+		client := t.shim
+		beside.Go(func() { t.end(ctx, client, max(e.Grace, 0)) })
 	default: // a tombstone, refused, or still preparing
 		if t.abort != nil {
 			t.abort()
 		}
-		t.ended()
+		t.ended(time.Time{})
 	}
 }
 
-func (t *try) ended() {
-	t.change(&launcher.Event{Kind: launcher.Ended}, func(e *launcher.LedgerEntry) { e.Phase = launcher.PhaseEnded })
-}
-
-// listen passes on what the shim's journal tells, from its beginning.
-func (t *try) listen(ctx context.Context) {
-	err := t.shim.Events(ctx, 0, func(ev shim.Event) error {
-		select {
-		case t.news <- ev:
-			return nil
-		case <-ctx.Done():
-			return ctx.Err()
+// end tells the shim, which alone knows when it is done. A shim that cannot be
+// reached is told again: an End that got lost would leave its job for ever
+// ending. Twice does no harm, for a later End only shortens the grace.
+func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration) {
+	for {
+		var err error
+		if client == nil {
+			client, err = shim.Attach(ctx, t.dir)
 		}
-	})
-	if err == nil || ctx.Err() != nil {
-		return
-	}
-	// The shim is gone without a last word: end what it left, tell what it knew.
-	t.a.cfg.Logger.Error("shim lost", "job", t.key.Job, "error", err)
-	for _, ev := range t.autopsy(ctx) {
-		select {
-		case t.news <- ev:
-		case <-ctx.Done():
+		if err == nil {
+			err = client.End(ctx, grace)
+		}
+		if err == nil || ctx.Err() != nil || errors.Is(err, shim.ErrGone) {
+			return // attend buries who is gone
+		}
+		t.a.cfg.Logger.Error("end ranks", "job", t.key.Job, "error", err)
+		if !pause(ctx, again) {
 			return
 		}
 	}
 }
 
+func (t *try) ended(at time.Time) {
+	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase = launcher.PhaseEnded })
+}
+
 // note takes one fact of the shim's journal.
 func (t *try) note(ev shim.Event) {
+	t.heard = max(t.heard, ev.Seq)
 	switch ev.Kind {
 	case shim.Starting:
+		t.execd = true
 		t.change(nil, func(e *launcher.LedgerEntry) { e.Phase = max(e.Phase, launcher.PhaseStarted) })
 	case shim.OutputLost:
 		t.a.cfg.Logger.Warn("output lost", "job", t.key.Job, "rank", ev.Rank, "bytes", ev.Lost.Bytes, "error", ev.Lost.Error)
@@ -278,106 +388,114 @@ func (t *try) note(ev shim.Event) {
 	case shim.Exited:
 		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, PID: ev.PID, Time: ev.Time, Exit: ev.Exit})
 	case shim.Ended:
-		if t.snapshot().Phase != launcher.PhaseEnded {
-			t.ended()
-		}
+		t.noteEnded(ev)
 	}
 }
 
+func (t *try) noteEnded(ev shim.Event) {
+	switch {
+	case t.entry.Phase == launcher.PhaseEnded:
+		return
+	case t.execd: // a shim that was killed could not see its ranks' exits
+		for _, r := range t.ranks() {
+			t.rankIs(launcher.RankStatus{Rank: r, State: launcher.RankEnded, Time: ev.Time,
+				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
+		}
+	case !t.replaying && !t.ending && t.entry.Refused == "":
+		t.refuse("ended before the start: " + ev.Why)
+	}
+	t.letGo()
+	t.ended(ev.Time)
+}
+
+// ranks lists the global ranks of this node, as far as they are known.
+func (t *try) ranks() []int {
+	var out []int
+	if as := t.assignment; as != nil {
+		for r := as.FirstRank; r < as.FirstRank+as.Ranks; r++ {
+			out = append(out, r)
+		}
+		return out
+	}
+	for _, r := range t.entry.Ranks {
+		out = append(out, r.Rank)
+	}
+	return out
+}
+
+// rankIs moves one rank, and tells of its end, and once of the start of all.
 func (t *try) rankIs(r launcher.RankStatus) {
-	before := t.snapshot()
-	i := slices.IndexFunc(before.Ranks, func(x launcher.RankStatus) bool { return x.Rank == r.Rank })
-	if i >= 0 && r.State <= before.Ranks[i].State {
+	i, known := t.at[r.Rank]
+	if known && r.State <= t.entry.Ranks[i].State {
 		return
 	}
-	note := func(e *launcher.LedgerEntry) {
+	if !known {
+		i = len(t.entry.Ranks)
+		t.at[r.Rank] = i
+	} else if r.PID == 0 {
+		r.PID = t.entry.Ranks[i].PID
+	}
+	var ev *launcher.Event
+	if r.State == launcher.RankEnded {
+		ev = &launcher.Event{Kind: launcher.Exited, Rank: r.Rank, Exit: r.Exit, Time: r.Time}
+	}
+	t.change(ev, func(e *launcher.LedgerEntry) {
 		e.Phase = max(e.Phase, launcher.PhaseStarted)
-		if i < 0 {
-			e.Ranks = append(e.Ranks, r)
-		} else {
-			e.Ranks = slices.Clone(e.Ranks)
-			e.Ranks[i] = r
+		if !known {
+			e.Ranks = append(e.Ranks, launcher.RankStatus{Rank: r.Rank})
+		}
+		e.Ranks[i].Advance(r)
+	})
+	if !known && t.allExecd() {
+		t.change(&launcher.Event{Kind: launcher.Started, Time: r.Time}, nil)
+	}
+}
+
+func (t *try) allExecd() bool {
+	never := func(r launcher.RankStatus) bool { return r.PID == 0 }
+	return t.assignment != nil && len(t.entry.Ranks) == t.assignment.Ranks && !slices.ContainsFunc(t.entry.Ranks, never)
+}
+
+// allEnded tells whether no output can come any more from the wanted ranks.
+func (t *try) allEnded(wanted map[int]bool) bool {
+	t.entryMu.Lock()
+	defer t.entryMu.Unlock()
+	if t.entry.Phase == launcher.PhaseEnded {
+		return true
+	}
+	ended := 0
+	for _, r := range t.entry.Ranks {
+		if wanted[r.Rank] && r.State == launcher.RankEnded {
+			ended++
 		}
 	}
-	if r.State == launcher.RankEnded {
-		t.change(&launcher.Event{Kind: launcher.Exited, Rank: r.Rank, Exit: r.Exit, Time: r.Time}, note)
-	} else {
-		t.change(nil, note)
-	}
-	if t.assignment != nil && i < 0 && len(before.Ranks)+1 == t.assignment.Ranks {
-		t.change(&launcher.Event{Kind: launcher.Started, Time: r.Time}, func(*launcher.LedgerEntry) {})
-	}
+	return ended == len(wanted)
 }
 
 // forget drops a try whose end is recorded. Its output stays.
-func (t *try) forget() {
-	if t.shim != nil {
-		ctx, cancel := context.WithTimeout(t.a.ctx, 5*time.Second)
-		defer cancel()
-		t.shim.Release(ctx)
-		t.shim.Close()
+func (t *try) forget(ctx context.Context) {
+	if t.kept || t.found {
+		client, err := t.shim, error(nil)
+		if client == nil {
+			client, err = shim.Attach(ctx, t.dir)
+		}
+		if err == nil {
+			t.dismiss(ctx, client, !t.kept) // one that came up late waits for a start
+		}
 	}
-	os.RemoveAll(t.dir)
+	if err := os.RemoveAll(t.dir); err != nil {
+		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
+	}
 	t.a.remove(t)
 	t.a.pruneLogs()
 }
 
-// reattach finds a try of this agent's previous life.
-func (a *Agent) reattach(dir string) error {
-	var as launcher.Assignment
-	if err := readJSON(filepath.Join(dir, "assignment.json"), &as); err != nil {
-		return errors.Join(err, os.RemoveAll(dir)) // died before it had prepared anything
+// pause waits, and tells whether there is a reason to go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
 	}
-	ctx, cancel := context.WithTimeout(a.ctx, 10*time.Second)
-	defer cancel()
-	t := newTry(a, as.Key, &as)
-	client, err := shim.Attach(ctx, dir)
-	if err != nil {
-		left := t.autopsy(ctx)
-		if len(left) == 0 {
-			return os.RemoveAll(dir) // no rank was ever started: to be prepared anew
-		}
-		for _, ev := range left {
-			t.note(ev)
-		}
-	} else {
-		t.shim = client
-		t.entry.Phase = launcher.PhasePrepared // the journal will tell whether more
-		t.entry.Port = readPort(dir)
-	}
-	a.cfg.Logger.Info("re-attached", "job", as.Job, "generation", as.Generation, "phase", t.entry.Phase)
-	a.add(t)
-	return nil
-}
-
-// autopsy ends what a dead shim left behind and tells its journal to the end:
-// ranks that may have run and of which no exit is known get one that says so.
-// It is empty when nothing was ever exec'd.
-func (t *try) autopsy(ctx context.Context) []shim.Event {
-	if err := shim.Reap(ctx, t.dir); err != nil {
-		t.a.cfg.Logger.Error("reap ranks of a lost shim", "job", t.key.Job, "error", err)
-	}
-	told, err := shim.Replay(t.dir)
-	if err != nil {
-		t.a.cfg.Logger.Error("replay journal", "job", t.key.Job, "error", err)
-	}
-	if !slices.ContainsFunc(told, func(ev shim.Event) bool { return ev.Kind == shim.Starting }) {
-		return nil
-	}
-	exited := map[int]bool{}
-	var out []shim.Event
-	for _, ev := range told {
-		if ev.Kind == shim.Ended {
-			continue // told last
-		}
-		exited[ev.Rank] = exited[ev.Rank] || ev.Kind == shim.Exited
-		out = append(out, ev)
-	}
-	for r := t.assignment.FirstRank; r < t.assignment.FirstRank+t.assignment.Ranks; r++ {
-		if !exited[r] {
-			out = append(out, shim.Event{Kind: shim.Exited, Time: time.Now(), Rank: r,
-				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
-		}
-	}
-	return append(out, shim.Event{Kind: shim.Ended, Time: time.Now(), Rank: shim.Gang})
 }

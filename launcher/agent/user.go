@@ -7,8 +7,12 @@ import (
 	"os"
 	"os/exec"
 	"os/user"
+	"runtime"
 	"strconv"
 	"strings"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -38,12 +42,13 @@ func (u login) settings() []launcher.Setting {
 // lookup finds a login by name. An empty name is the user we are. The files are
 // asked first, as nsswitch.conf does, because a launch waits for the answer;
 // then the C library (getent), because LDAP and SSSD users are in no file.
-func (a *Agent) lookup(ctx context.Context, name string) (login, error) {
+func lookup(ctx context.Context, name string) (login, error) {
 	if name == "" {
 		return self(), nil
 	}
 	u, err := loginFromFiles(name)
-	if errors.Is(err, errNoUser) {
+	// getent takes a number for a uid: "0" would be root under another name.
+	if errors.Is(err, errNoUser) && strings.Trim(name, "0123456789") != "" && !strings.ContainsAny(name, ":\n\x00") {
 		u, err = loginFromLibrary(ctx, name)
 	}
 	if err != nil {
@@ -56,6 +61,44 @@ func (a *Agent) lookup(ctx context.Context, name string) (login, error) {
 	return u, nil
 }
 
+// do calls f with the login's rights to files, as its ranks will have them. The
+// kernel keeps these apart for each thread (credentials(7)), so f runs in one
+// of its own, which ends with its goroutine because it is never unlocked.
+func (u login) do(f func() error) error {
+	if !u.switches {
+		return f()
+	}
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread()
+		err := u.take()
+		if err == nil {
+			err = f()
+		}
+		done <- err
+	}()
+	return <-done
+}
+
+// take gives this thread the login's rights to files. Raw calls: those of
+// package syscall change every thread.
+func (u login) take() error {
+	var groups unsafe.Pointer
+	if len(u.groups) > 0 {
+		groups = unsafe.Pointer(&u.groups[0])
+	}
+	if _, _, no := unix.RawSyscall(unix.SYS_SETGROUPS, uintptr(len(u.groups)), uintptr(groups), 0); no != 0 {
+		return fmt.Errorf("take the groups of user %s: %w", u.name, no)
+	}
+	if _, err := unix.SetfsgidRetGid(int(u.gid)); err != nil {
+		return fmt.Errorf("take the group of user %s: %w", u.name, err)
+	}
+	if _, err := unix.SetfsuidRetUid(int(u.uid)); err != nil {
+		return fmt.Errorf("take the uid of user %s: %w", u.name, err)
+	}
+	return nil
+}
+
 var errNoUser = errors.New("not known on this node: create the user here")
 
 func loginFromFiles(name string) (login, error) {
@@ -64,7 +107,7 @@ func loginFromFiles(name string) (login, error) {
 		return login{}, errNoUser
 	}
 	for line := range strings.Lines(string(text)) {
-		if !strings.HasPrefix(line, name+":") {
+		if first, _, _ := strings.Cut(line, ":"); first != name {
 			continue
 		}
 		u, err := parsePasswd(strings.TrimSuffix(line, "\n"))

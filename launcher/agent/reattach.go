@@ -1,0 +1,185 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+const (
+	again      = time.Second     // between two attempts to reach a shim
+	attachWait = 2 * time.Second // a shim that does not answer holds up Open no longer
+	reapWait   = 10 * time.Second
+)
+
+// reattachAll finds the tries of this agent's previous life. What it cannot
+// make out it logs and leaves as it is: ranks may run there.
+func (a *Agent) reattachAll() error {
+	dirs, err := os.ReadDir(a.jobsDir())
+	if err != nil {
+		return err
+	}
+	var all sync.WaitGroup // at once, so that one stopped shim delays only its own
+	for _, d := range dirs {
+		all.Go(func() {
+			if err := a.reattach(d.Name()); err != nil {
+				a.cfg.Logger.Error("re-attach", "dir", d.Name(), "error", err)
+			}
+		})
+	}
+	all.Wait()
+	return nil
+}
+
+// reattach takes up one try. The journal is read from its file, so that the
+// ledger is whole when Open returns, whatever state the shim is in.
+func (a *Agent) reattach(name string) error {
+	key, err := parseKey(name)
+	if err != nil {
+		return fmt.Errorf("%w: left alone", err)
+	}
+	t := newTry(a, key, nil)
+	var as launcher.Assignment
+	switch err := readJSON(filepath.Join(t.dir, "assignment.json"), &as); {
+	case err != nil:
+		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", err)
+	case as.Key != key:
+		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
+	default:
+		t.assignment = &as
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, attachWait)
+	defer cancel()
+	var attachErr error
+	t.shim, attachErr = shim.Attach(ctx, t.dir)
+	gone := errors.Is(attachErr, shim.ErrGone)
+	told, err := shim.Replay(t.dir) // after the attach: of one who is gone it is all
+	if err != nil {
+		a.cfg.Logger.Error("replay journal", "job", key.Job, "error", err)
+	}
+	t.found = true
+	switch {
+	case gone && err == nil && len(told) == 0:
+		// To be prepared anew, or forgotten. The folder stays: a shim that our
+		// predecessor forked as it died may come up in it yet, and whoever spawns
+		// another there finds it. In a folder made afresh there would be two.
+		return a.readmit(t)
+	case gone && err == nil && !mayHaveRun(told):
+		return os.RemoveAll(t.dir) // it waited in vain for a start, and left
+	case attachErr != nil && !gone: // else attend sees to it
+		a.cfg.Logger.Error("attach to shim", "job", key.Job, "error", attachErr)
+	}
+	t.kept = true
+	t.replaying = true
+	for _, ev := range told {
+		t.note(ev)
+	}
+	t.replaying = false
+	t.entry.Phase = max(t.entry.Phase, launcher.PhasePrepared)
+	t.entry.Port = readPort(t.dir)
+	if t.entry.Phase == launcher.PhasePrepared && t.entry.Port != 0 {
+		// Where somebody took it meanwhile nothing can be done: it has been told.
+		if t.hold, err = listenOn(t.entry.Port); err != nil {
+			a.cfg.Logger.Warn("hold port again", "job", key.Job, "error", err)
+		}
+	}
+	return a.readmit(t)
+}
+
+func (a *Agent) readmit(t *try) error {
+	a.cfg.Logger.Info("re-attached", "job", t.key.Job, "generation", t.key.Generation, "phase", t.entry.Phase.String())
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.add(t)
+	return nil
+}
+
+func mayHaveRun(told []shim.Event) bool {
+	return slices.ContainsFunc(told, func(ev shim.Event) bool { return ev.Kind == shim.Starting })
+}
+
+// parseKey reads the name of a try's folder, as Key.String writes it.
+func parseKey(name string) (launcher.Key, error) {
+	job, gen, _ := strings.Cut(name, ".")
+	n, err := strconv.ParseUint(gen, 10, 64)
+	k := launcher.Key{Job: launcher.JobID(job), Generation: launcher.Generation(n)}
+	if err != nil || k.Job.Validate() != nil || n == 0 || k.String() != name {
+		return launcher.Key{}, fmt.Errorf("folder %q: not the name of a try", name)
+	}
+	return k, nil
+}
+
+// attend passes on what the shim's journal tells from a number on, until its
+// last word. When the connection breaks it finds the shim again; when the shim
+// is dead it buries the gang.
+func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
+	for {
+		var err error
+		if client == nil {
+			client, err = shim.Attach(ctx, t.dir)
+		}
+		if err == nil {
+			err = client.Events(ctx, from, func(ev shim.Event) error {
+				from = ev.Seq + 1
+				return t.tell(ctx, ev)
+			})
+		}
+		if err != nil && errors.Is(err, shim.ErrGone) && ctx.Err() == nil {
+			t.a.cfg.Logger.Error("shim lost", "job", t.key.Job, "error", err)
+			err = t.bury(ctx, from)
+		}
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		t.a.cfg.Logger.Error("attend to shim", "job", t.key.Job, "error", err)
+		if !pause(ctx, again) {
+			return
+		}
+	}
+}
+
+func (t *try) tell(ctx context.Context, ev shim.Event) error {
+	select {
+	case t.news <- ev:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// bury ends what a dead shim left behind and tells its journal to the end. It
+// fails, and says nothing, as long as a process of the gang lives: Ended is a
+// promise that others build on.
+func (t *try) bury(ctx context.Context, from int) error {
+	reap, cancel := context.WithTimeout(ctx, reapWait)
+	defer cancel()
+	if err := shim.Reap(reap, t.dir); err != nil {
+		return err
+	}
+	told, err := shim.Replay(t.dir)
+	if err != nil {
+		return err
+	}
+	if len(told) == 0 && from > 1 {
+		return fmt.Errorf("journal in %s is gone: its ranks may live", t.dir)
+	}
+	if len(told) == 0 { // it was never told to start: Reap adds nothing then
+		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.Gang, Why: "its shim died: see the kernel's log, and prepare again"}}
+	}
+	for _, ev := range told[min(max(from, 1)-1, len(told)):] {
+		if err := t.tell(ctx, ev); err != nil {
+			return err
+		}
+	}
+	return nil
+}
