@@ -121,12 +121,11 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 	return wire.Empty{}, trust.SaveCA(n.cfg.Paths.trust(), ca)
 }
 
-// fabricEnv works out the fabric's variables from the hardware as it is now.
+// fabricEnv works out the fabric's variables from the hardware as it is now:
+// the view that netlink keeps up to date, since a read of the whole tree takes
+// as long as the rest of a launch.
 func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
-	inv, err := n.reader.Read(context.Background())
-	if err != nil {
-		return nil, err
-	}
+	inv, _ := n.view()
 	return fabricSettings(inv, a)
 }
 
