@@ -54,7 +54,10 @@ type Entry struct {
 	NIC  string     `json:"nic"`
 	// Paths are the RDMA devices usable with every peer: those in a subnet that all nodes share. Lowest port and
 	// primary twin first; empty when there are none.
+	// In a ring they are all devices that reach a neighbour, although no subnet joins all nodes.
 	Paths []Path `json:"paths,omitempty"`
+	// Shape is how the fabric joins the nodes of the job; empty where the meeting was found without a topology.
+	Shape Shape `json:"shape,omitempty"`
 }
 
 // ErrNoMeeting is wrapped by Meet's error when the nodes have no network in common.
@@ -65,15 +68,8 @@ var ErrNoMeeting = errors.New("the nodes have no network in common")
 // depend on the order of the nodes; a subnet in which an address occurs twice is no match. One node alone meets
 // itself on its management address, or on loopback when it has none.
 func Meet(nodes []NodeView) (Meeting, error) {
-	if len(nodes) == 0 {
-		return Meeting{}, fmt.Errorf("meet nodes: none chosen: %w", ErrNoMeeting)
-	}
-	seen := map[string]string{}
-	for _, n := range nodes {
-		if other, dup := seen[n.ID]; dup {
-			return Meeting{}, fmt.Errorf("meet nodes: %s and %s have the same id %s", other, n.Host, n.ID)
-		}
-		seen[n.ID] = n.Host
+	if err := checkChosen(nodes); err != nil {
+		return Meeting{}, err
 	}
 	if len(nodes) == 1 {
 		return meetAlone(nodes[0]), nil
@@ -83,6 +79,20 @@ func Meet(nodes []NodeView) (Meeting, error) {
 		return *fabric, nil
 	}
 	return meetManagement(nodes, whyNot)
+}
+
+func checkChosen(nodes []NodeView) error {
+	if len(nodes) == 0 {
+		return fmt.Errorf("meet nodes: none chosen: %w", ErrNoMeeting)
+	}
+	seen := map[string]string{}
+	for _, n := range nodes {
+		if other, dup := seen[n.ID]; dup {
+			return fmt.Errorf("meet nodes: %s and %s have the same id %s", other, n.Host, n.ID)
+		}
+		seen[n.ID] = n.Host
+	}
+	return nil
 }
 
 func meetAlone(n NodeView) Meeting {
@@ -295,7 +305,7 @@ func meetManagement(nodes []NodeView, whyNot string) (Meeting, error) {
 	for i := range m.Entries {
 		m.Entries[i].Subnet = m.Subnet
 	}
-	m.Why = "management is used: " + whyNot
+	m.Why = "the management network is used: " + whyNot
 	return m, nil
 }
 

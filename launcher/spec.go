@@ -67,6 +67,7 @@ type Spec struct {
 
 	Nodes   int      `json:"nodes"`             // how many, 1 or more; 0 = as many as On names
 	On      []string `json:"on,omitempty"`      // only these hosts, in this order
+	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
 	Grace        time.Duration `json:"grace,omitempty"`

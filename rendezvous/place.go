@@ -51,7 +51,8 @@ type Place struct {
 var ErrCannotPlace = errors.New("cannot place the job")
 
 // MakePlan chooses nodes and ranks: ranks are contiguous on each node; the
-// nodes come in the order of --on, else in the order of their names.
+// nodes come in the order of --on, else in the order of their names, the node
+// that the user is on among them.
 func MakePlan(spec launcher.Spec, roster Roster, gen launcher.Generation) (Plan, error) {
 	chosen, err := choose(spec, roster)
 	if err != nil {
@@ -117,6 +118,11 @@ func choose(spec launcher.Spec, roster Roster) ([]Member, error) {
 		}
 		return nil, fmt.Errorf("%w: %s wanted, %d ready%s: %s", ErrCannotPlace,
 			count(spec.Nodes, "node"), len(candidates), excluded, whoIsThere(roster))
+	}
+	// Who types on a node expects the job there, with the files that are there.
+	near := slices.IndexFunc(candidates, func(m Member) bool { return m.Host == spec.Near })
+	if near >= spec.Nodes && len(spec.On) == 0 {
+		candidates[spec.Nodes-1] = candidates[near]
 	}
 	return candidates[:spec.Nodes], nil
 }

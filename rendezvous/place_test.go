@@ -202,3 +202,18 @@ func TestStatusOf(t *testing.T) {
 		t.Errorf("state %s", got)
 	}
 }
+
+// A job that does not fill the cluster runs where its user is.
+func TestPlanTakesTheUsersNode(t *testing.T) {
+	roster := Roster{member(1), member(2), member(3), member(4)}
+	for near, want := range map[string]string{
+		"spark1": "spark1 spark2", "spark2": "spark1 spark2", "spark4": "spark1 spark4", "laptop": "spark1 spark2",
+	} {
+		spec := specFor("jjjj", 1)
+		spec.Nodes, spec.Near = 2, near
+		plan, err := MakePlan(spec, roster, 1)
+		if err != nil || hosts(plan) != want {
+			t.Errorf("from %s: %s (%v), want %s", near, hosts(plan), err, want)
+		}
+	}
+}

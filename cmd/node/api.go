@@ -23,20 +23,63 @@ func (n *node) clusterCalls() wire.Cluster {
 	}
 }
 
-// leader finds who answers a request that only a leader can: this node, or the
-// one it is to be passed to. A request that was passed on already stays here.
-func (n *node) leader(c wire.Caller) (*leadership, *wire.Client, error) {
+// way is where a request that only a leader can answer goes: to the leadership
+// of this node, or on to another's.
+type way struct {
+	*leadership              // nil: to another
+	remote      *wire.Client // on behalf of the caller
+	ctx         context.Context
+	n           *node
+	to          launcher.NodeID
+	caller      context.Context
+}
+
+// leader finds the way. A request that was passed on already stays here. done
+// must be called when the request has been answered.
+func (n *node) leader(ctx context.Context, c wire.Caller) (w way, done func(), err error) {
+	done = func() {}
 	if l := n.leading.Load(); l != nil {
-		return l, nil, nil
+		return way{leadership: l, ctx: ctx}, done, nil
 	}
 	if c.Forwarded() || c.Node != "" {
-		return nil, nil, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
+		return way{}, done, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
 	}
 	id := n.leaderID()
 	if id == "" || id == n.m.Node { // or elected, but not ready yet
-		return nil, nil, n.noLeader()
+		return way{}, done, n.noLeader()
 	}
-	return nil, n.peers.client(id).OnBehalfOf(c), nil
+	w = way{remote: n.peers.client(id).OnBehalfOf(c), n: n, to: id, caller: ctx}
+	// Raft knows of another leader before a dead one's connection breaks.
+	var cancel context.CancelFunc
+	w.ctx, cancel = context.WithCancel(ctx)
+	go func() { // ends with done
+		for {
+			changed := n.raft.LeaderChanged()
+			if now, _ := n.raft.Leader(); now != "" && launcher.NodeID(now) != id {
+				cancel()
+			}
+			select {
+			case <-changed:
+			case <-w.ctx.Done():
+				return
+			}
+		}
+	}()
+	return w, cancel, nil
+}
+
+// passed turns the loss of the leader on the way into ErrRetry: the client
+// asks again with the same id, and finds the next leader.
+func (w way) passed(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case w.ctx.Err() != nil && w.caller.Err() == nil:
+		return fmt.Errorf("%s no longer leads: %w", w.n.hostOf(w.to), wire.ErrRetry)
+	case errors.Is(err, wire.ErrUnreachable):
+		return fmt.Errorf("the leader %s does not answer: %w", w.n.hostOf(w.to), wire.ErrRetry)
+	}
+	return err
 }
 
 // leaderID is raft's leader, or for a node outside raft the one whose control
@@ -69,15 +112,21 @@ func (n *node) noLeader() error {
 		}
 	}
 	switch {
+	case time.Since(n.began) < justStarted:
+		return fmt.Errorf("the agent of %s has just been started: %w", n.m.Host, wire.ErrRetry)
 	case len(voters) == 0:
 		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the management network joins them", wire.ErrNoLeader)
 	case len(voters) == 1 && voters[0] != n.m.Host:
-		return fmt.Errorf("%w: %s, the only voter of this cluster, does not answer: start its agent there (`systemctl start sparkrun`); running jobs go on meanwhile, and with a third node the cluster would too", wire.ErrNoLeader, voters[0])
+		return fmt.Errorf("%w: %s, the only voter of this cluster, does not answer: start its agent there; running jobs go on meanwhile, and with a third node the cluster would too", wire.ErrNoLeader, voters[0])
 	case 2*len(silent) >= len(voters):
-		return fmt.Errorf("%w: of the voters %s, %s do not answer, and a majority is needed: start their agents", wire.ErrNoLeader, strings.Join(voters, ", "), strings.Join(silent, ", "))
+		return fmt.Errorf("%w: %s do not answer, and a majority of the voters (%s) is needed: start their agents", wire.ErrNoLeader, strings.Join(silent, ", "), strings.Join(voters, ", "))
 	}
 	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
 }
+
+// justStarted is how long a node that has come up may need to hear of its
+// leader, or to elect one.
+const justStarted = 5 * time.Second
 
 func (n *node) gossipAlive() map[launcher.NodeID]bool {
 	alive := map[launcher.NodeID]bool{n.m.Node: true}
@@ -91,15 +140,6 @@ func (n *node) gossipAlive() map[launcher.NodeID]bool {
 	return alive
 }
 
-// passed turns the loss of the leader on the way into ErrRetry: the client
-// asks again with the same id, and finds the next leader.
-func (n *node) passed(err error) error {
-	if errors.Is(err, wire.ErrUnreachable) {
-		return fmt.Errorf("the leader %s does not answer: %w", n.hostOf(n.leaderID()), wire.ErrRetry)
-	}
-	return err
-}
-
 // led does the same for a leadership that ended here.
 func led(err error) error {
 	if errors.Is(err, lead.ErrOver) || errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrNoLeader) {
@@ -109,44 +149,55 @@ func led(err error) error {
 }
 
 func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	if err != nil {
 		return err
 	}
-	if l == nil {
-		return n.passed(leader.Launch(ctx, r, tell))
+	if to.leadership == nil {
+		return to.passed(to.remote.Launch(to.ctx, r, tell))
 	}
-	r.Spec.User = c.User.Name // never what the message says
+	r.Spec.User, r.Spec.Near = c.User.Name, n.nearOf(c) // never what the message says
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
-	if err := l.Launch(ctx, r.Spec); err != nil {
+	if err := to.Launch(ctx, r.Spec); err != nil {
 		return led(err)
 	}
-	return led(l.Watch(ctx, r.Spec.ID, tell))
+	return led(to.Watch(ctx, r.Spec.ID, tell))
+}
+
+// nearOf is the host a user typed on.
+func (n *node) nearOf(c wire.Caller) string {
+	if c.Forwarded() {
+		return c.Host
+	}
+	return n.m.Host
 }
 
 func (n *node) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	if err != nil {
 		return err
 	}
-	if l == nil {
-		return n.passed(leader.Watch(ctx, r, tell))
+	if to.leadership == nil {
+		return to.passed(to.remote.Watch(to.ctx, r, tell))
 	}
 	job, err := n.record.Find(r.Job)
 	if err != nil {
 		return err
 	}
-	return led(l.Watch(ctx, job.Spec.ID, tell))
+	return led(to.Watch(ctx, job.Spec.ID, tell))
 }
 
 func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	if err != nil {
 		return wire.StopResponse{}, err
 	}
-	if l == nil {
-		res, err := leader.Stop(ctx, r)
-		return res, n.passed(err)
+	if to.leadership == nil {
+		res, err := to.remote.Stop(to.ctx, r)
+		return res, to.passed(err)
 	}
 	job, err := n.record.Find(r.Job)
 	if err != nil {
@@ -159,24 +210,25 @@ func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wir
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, led(l.Stop(job.Spec.ID, grace, "stopped by "+c.User.Name))
+	return wire.StopResponse{Job: job.Spec.ID}, led(to.Stop(job.Spec.ID, grace, "stopped by "+c.User.Name))
 }
 
 func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	if l == nil {
-		res, err := leader.Explain(ctx, r)
-		return res, n.passed(err)
+	if to.leadership == nil {
+		res, err := to.remote.Explain(to.ctx, r)
+		return res, to.passed(err)
 	}
 	spec := r.Spec.WithDefaults()
-	spec.User = c.User.Name
+	spec.User, spec.Near = c.User.Name, n.nearOf(c)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := l.Roster()
+	roster, _ := to.Roster()
 	plan, err := rendezvous.MakePlan(spec, roster, 1)
 	if err != nil {
 		return wire.ExplainResponse{}, err
@@ -201,18 +253,19 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 // jobs answers from the leader, who must prove that it still is one; without a
 // leader, from this node's copy, and says so.
 func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
-	l, leader, err := n.leader(c)
-	if err == nil && l != nil {
+	to, done, err := n.leader(ctx, c)
+	defer done()
+	if err == nil && to.leadership != nil {
 		if err = n.raft.Verify(ctx); err == nil {
-			return wire.JobsResponse{Jobs: l.Jobs()}, nil
+			return wire.JobsResponse{Jobs: to.Jobs()}, nil
 		}
 		err = led(err)
 	} else if err == nil {
 		var res wire.JobsResponse
-		if res, err = leader.Jobs(ctx); err == nil {
+		if res, err = to.remote.Jobs(to.ctx); err == nil {
 			return res, nil
 		}
-		err = n.passed(err)
+		err = to.passed(err)
 	}
 	if c.Node != "" || !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return wire.JobsResponse{}, err
@@ -274,17 +327,18 @@ func because(problem string) string {
 // statusNow is the leader's view, or without one this node's own. The channel
 // is closed, or yields, when asking again makes sense.
 func (n *node) statusNow(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, <-chan struct{}, error) {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	switch {
-	case err == nil && l != nil:
-		roster, more := l.Roster()
-		return n.statusOf(roster, l.fence), more, nil
+	case err == nil && to.leadership != nil:
+		roster, more := to.Roster()
+		return n.statusOf(roster, to.fence), more, nil
 	case err == nil:
-		st, err := leader.Status(ctx, r) // the leader does the waiting
-		if err == nil || !errors.Is(err, wire.ErrUnreachable) && !errors.Is(err, wire.ErrRetry) {
+		st, err := to.remote.Status(to.ctx, r) // the leader does the waiting
+		if err = to.passed(err); !errors.Is(err, wire.ErrRetry) {
 			return st, nil, err
 		}
-		return n.statusAlone(n.passed(err)), soon(ctx), nil
+		return n.statusAlone(err), soon(ctx), nil
 	case c.Node != "":
 		return wire.Status{}, nil, err
 	}
@@ -325,9 +379,9 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 // statusAlone is what this node knows without a leader: its copy of the
 // record, and gossip's hints.
 func (n *node) statusAlone(problem error) wire.Status {
-	cluster, epoch, _ := n.record.Cluster()
+	_, epoch, _ := n.record.Cluster()
 	_, term := n.raft.Leader()
-	st := wire.Status{Cluster: cluster, Epoch: epoch, Term: term, Problem: problem.Error()}
+	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch, Term: term, Problem: problem.Error()}
 	roles, alive := n.roles(), n.gossipAlive()
 	inv, _ := n.view()
 	for _, m := range n.record.Nodes() {

@@ -33,6 +33,7 @@ type host struct {
 	t    *testing.T
 	cfg  Config
 	addr string
+	n    *node // while it runs
 	stop context.CancelFunc
 	done chan error
 }
@@ -119,9 +120,22 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 }
 
 func (h *host) start() {
+	h.t.Helper()
 	ctx, stop := context.WithCancel(context.Background())
+	held, err := lock(h.cfg.Paths)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	if h.n, err = open(ctx, h.cfg); err != nil {
+		h.t.Fatal(err)
+	}
 	h.stop, h.done = stop, make(chan error, 1)
-	go func() { h.done <- Run(ctx, h.cfg) }()
+	go func(n *node) {
+		err := n.run(ctx)
+		n.close()
+		held.Close()
+		h.done <- err
+	}(h.n)
 }
 
 func (h *host) halt() {

@@ -160,6 +160,9 @@ func (m membership) save(p Paths) error {
 // the first cluster, or lose it.
 func checkFree(p Paths) error {
 	enrolled, err := trust.Enrolled(p.trust())
+	if errors.Is(err, fs.ErrPermission) {
+		return fmt.Errorf("%s belongs to root: run it as root (sudo)", p.State)
+	}
 	if err != nil {
 		return err
 	}

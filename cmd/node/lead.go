@@ -203,6 +203,13 @@ func (n *node) hostOf(id launcher.NodeID) string {
 	if m, ok := n.record.Node(id); ok {
 		return m.Host
 	}
+	if g := n.gossip.Load(); g != nil {
+		for _, p := range g.Peers() {
+			if p.ID == string(id) {
+				return p.Host
+			}
+		}
+	}
 	return string(id)
 }
 

@@ -24,7 +24,7 @@ import (
 
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
-	return wire.Node{Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA}
+	return wire.Node{Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew}
 }
 
 // nodeSide is this node's end of a leader's control stream.
@@ -144,14 +144,16 @@ func fabricSettings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Set
 // join makes a newcomer a member: by this node where it leads, else by the
 // leader.
 func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
-	l := n.leading.Load()
-	if l == nil {
+	if n.leading.Load() == nil {
 		id := n.leaderID()
 		if c.Node != "" || id == "" || id == n.m.Node {
 			return wire.JoinResponse{}, n.noLeader()
 		}
 		res, err := n.peers.client(id).Join(ctx, r)
-		return res, n.passed(err)
+		if errors.Is(err, wire.ErrUnreachable) {
+			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
+		}
+		return res, err
 	}
 	res, err := n.admit(ctx, r)
 	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
@@ -228,13 +230,14 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (w
 	if err := mustBeRoot(c, "create token"); err != nil {
 		return wire.TokenResponse{}, err
 	}
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	if err != nil {
 		return wire.TokenResponse{}, err
 	}
-	if l == nil {
-		res, err := leader.Token(ctx, r)
-		return res, n.passed(err)
+	if to.leadership == nil {
+		res, err := to.remote.Token(to.ctx, r)
+		return res, to.passed(err)
 	}
 	token, rec, err := trust.NewToken(n.gate.Identity().CA, trust.RoleNode, r.Uses, r.TTL, time.Now())
 	if err != nil {
@@ -298,12 +301,13 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 // askToLeave has this node struck from the record by another: a leader passes
 // the leadership on first, and stays until raft no longer needs its vote.
 func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
-	l, leader, err := n.leader(c)
+	to, done, err := n.leader(ctx, c)
+	defer done()
 	switch {
 	case err != nil:
 		return err
-	case l == nil:
-		return n.passed(leader.Leave(ctx))
+	case to.leadership == nil:
+		return to.passed(to.remote.Leave(to.ctx))
 	case len(n.record.Nodes()) <= 1:
 		return nil // the last one takes the cluster with it
 	}

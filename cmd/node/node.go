@@ -46,6 +46,7 @@ type node struct {
 	leaveOnce sync.Once
 	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
 	done      <-chan struct{} // the run's end
+	began     time.Time
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
@@ -110,7 +111,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
-		done: ctx.Done(), changed: make(chan struct{}),
+		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
 	}
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
@@ -183,6 +184,7 @@ func (n *node) run(ctx context.Context) error {
 	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
+	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error {
 		select {
 		case err := <-n.raftFatal:

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -33,5 +35,32 @@ func TestLaunchOnThreeNodes(t *testing.T) {
 				t.Errorf("ranks disagree on the rendezvous: %v", masters)
 			}
 		}
+	}
+}
+
+// A member's certificate is renewed by the leader, over the member's own key,
+// and is in use at once: by the leader, too.
+func TestCertificateIsRenewed(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	for _, h := range c.hosts {
+		before := h.n.gate.Identity()
+		if err := h.n.renewNow(t.Context()); err != nil {
+			t.Fatalf("%s: %v", h.cfg.Host, err)
+		}
+		used := h.n.gate.Identity()
+		kept, err := trust.LoadIdentity(h.cfg.Paths.trust())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if used.Cert.Equal(before.Cert) || !used.Cert.Equal(kept.Cert) || used.Peer != before.Peer {
+			t.Errorf("%s: before %v, used %v, kept %v", h.cfg.Host, before, used, kept)
+		}
+	}
+	c.hosts[1].halt()
+	c.hosts[1].start()
+	c.hosts[1].wait(2)
+	if out := c.hosts[1].run(command(2, 1, "true")); out.End != rendezvous.Completed {
+		t.Errorf("a launch under new certificates: %+v", out)
 	}
 }

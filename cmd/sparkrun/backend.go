@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -47,6 +48,18 @@ func dialAgent() *backend {
 type localAgent struct {
 	*wire.Client
 	paths node.Paths
+}
+
+// Token waits for a leader that is about to be there: an agent that has just
+// been started is asked for a token next.
+func (l localAgent) Token(ctx context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+	var again pause
+	for end := time.Now().Add(patience); ; {
+		res, err := l.Client.Token(ctx, r)
+		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.wait(ctx) != nil {
+			return res, err
+		}
+	}
 }
 
 // Leave returns when the agent has ended and this machine's state is gone.

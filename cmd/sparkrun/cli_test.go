@@ -281,7 +281,7 @@ func TestStatusTable(t *testing.T) {
 	}
 	rate := 200_000
 	down := 40_000
-	inv := envgen.Inventory{Devices: []envgen.HCA{
+	inv := envgen.Inventory{NICs: []envgen.NIC{{Name: "enP7s7"}}, Devices: []envgen.HCA{
 		{Name: "rocep1s0f0", PCI: pci(0, 0), State: envgen.StateActive, RateMbps: &rate},
 		{Name: "roceP2p1s0f0", PCI: pci(2, 0), State: envgen.StateActive, RateMbps: &rate},
 		{Name: "rocep1s0f1", PCI: pci(0, 1), State: envgen.StateDown, RateMbps: &down},
@@ -297,7 +297,7 @@ func TestStatusTable(t *testing.T) {
 	want := `cluster 3f2a, no leader
 HOST     ADDRESS    STATE     ROLE     FABRIC
 spark1   10.0.0.1   ready     leader   1 of 2 ports up, 200 Gb/s
-spark2   -          away 5m   -        none
+spark2   -          away 5m   -        -
 `
 	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: no leader: start spark2's agent\n" {
 		t.Errorf("code %d, stderr %q, -want +got:\n%s", code, e, diff)

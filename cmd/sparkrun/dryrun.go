@@ -35,8 +35,8 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json b
 }
 
 func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
-	fmt.Fprintf(w, "%s, %s; they meet at %s (%s: %s)\n",
-		count(len(res.Nodes), "machine"), count(res.Plan.World, "rank"), res.Plan.Head, res.Plan.Network, res.Plan.Why)
+	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n",
+		count(len(res.Nodes), "machine"), count(res.Plan.World, "rank"), res.Plan.Head, res.Plan.Why)
 	for i, n := range res.Nodes {
 		first, ranks := 0, len(n.Ranks)
 		if i < len(res.Plan.Nodes) {

@@ -34,9 +34,10 @@ type printer struct {
 	mu       sync.Mutex
 	width    int // of the widest rank's number
 	tails    map[tailKey]*tail
-	lastNote map[string]string // by host
-	buf      []byte            // for one write
-	failed   error             // sticky
+	lastNote map[string]string    // by host
+	buf      []byte               // for one write
+	failed   error                // sticky
+	ended    *rendezvous.Progress // with json: the end of the story, told last
 
 	taken atomic.Int64 // chunks taken in full: tells a stalled stream from a slow reader
 	busy  atomic.Bool  // a write has not returned
@@ -210,11 +211,23 @@ func (p *printer) event(e rendezvous.Progress) error {
 	if !p.json || p.failed != nil {
 		return p.failed
 	}
-	p.object(eventLine{Type: "event", Progress: e})
+	if e.Step == rendezvous.StepEnded {
+		p.ended = &e // told last: output may still be on its way
+		return nil
+	}
+	return p.tell(e)
+}
+
+func (p *printer) tell(e rendezvous.Progress) error {
+	line := eventLine{Type: "event", Progress: e}
+	if e.Step == rendezvous.StepExited {
+		line.Rank = &e.Rank
+	}
+	p.object(line)
 	return p.write(wire.Stdout)
 }
 
-// flush prints the last lines that have no end.
+// flush prints the last lines that have no end, and the end of the story.
 func (p *printer) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -225,6 +238,10 @@ func (p *printer) flush() error {
 				return err
 			}
 		}
+	}
+	if e := p.ended; e != nil && p.failed == nil {
+		p.ended = nil
+		return p.tell(*e)
 	}
 	return p.failed
 }
@@ -272,6 +289,7 @@ type (
 	eventLine struct {
 		Type string `json:"type"` // "event"
 		rendezvous.Progress
+		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress's
 	}
 	noteLine struct {
 		Type string `json:"type"` // "note"

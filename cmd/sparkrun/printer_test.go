@@ -186,6 +186,8 @@ func TestPrinterJSON(t *testing.T) {
 	p.json = true
 	for _, err := range []error{
 		p.event(rendezvous.Progress{Step: rendezvous.StepStarted, Job: "j", Host: "spark1"}),
+		p.event(rendezvous.Progress{Step: rendezvous.StepExited, Job: "j", Host: "spark1", Rank: 0}),
+		p.event(rendezvous.Progress{Step: rendezvous.StepEnded, Job: "j"}), // while output is on its way
 		p.take(out(0, 0, "a <b>\n")),
 		p.take(errs(1, 7, "")), // nothing
 		p.take(errs(1, 0, "\xff\n\n")),
@@ -210,12 +212,14 @@ func TestPrinterJSON(t *testing.T) {
 		got = append(got, m)
 	}
 	want := []map[string]any{
-		{"type": "event", "step": "started", "job": "j", "host": "spark1", "rank": 0.0},
+		{"type": "event", "step": "started", "job": "j", "host": "spark1"},
+		{"type": "event", "step": "exited", "job": "j", "host": "spark1", "rank": 0.0},
 		{"type": "output", "rank": 0.0, "host": "spark1", "stream": "out", "offset": 0.0, "line": "a <b>"},
 		{"type": "output", "rank": 1.0, "host": "spark2", "stream": "err", "offset": 0.0, "base64": "/w=="},
 		{"type": "output", "rank": 1.0, "host": "spark2", "stream": "err", "offset": 2.0, "line": ""},
 		{"type": "note", "host": "spark2", "text": "away"},
 		{"type": "output", "rank": 0.0, "host": "spark1", "stream": "out", "offset": 6.0, "line": "tail", "partial": true},
+		{"type": "event", "step": "ended", "job": "j"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

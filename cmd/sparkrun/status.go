@@ -105,7 +105,10 @@ func waitStatus(ctx context.Context, c cluster, r wire.StatusRequest) (wire.Stat
 // fabricOf sums up a node's RDMA ports: those with a link, and their rate.
 func fabricOf(inv envgen.Inventory) string {
 	ports := envgen.Ports(inv)
-	if len(ports) == 0 {
+	switch {
+	case len(inv.NICs) == 0:
+		return "-" // nothing has been heard of it
+	case len(ports) == 0:
 		return "none"
 	}
 	up := 0

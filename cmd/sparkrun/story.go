@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -115,6 +116,10 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	if seen.fresh(p) {
 		if err := f.out.event(p); err != nil {
 			return err
+		}
+		// A pulled cable must not make a job ten times slower in silence.
+		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 {
+			f.say(p.Plan.Why)
 		}
 	}
 	switch p.Step {

@@ -73,7 +73,7 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 		case <-news.more:
 		case ev := <-l.grown:
 			l.grew(ev)
-		case <-l.lost: // too much happened while fn was slow
+		case <-l.lost: //nolint:errcheck // too much happened while fn was slow
 			l.allDirty()
 		case <-l.tick:
 			l.allDirty()
@@ -199,7 +199,7 @@ func (l *reader) mark() {
 		select {
 		case ev := <-l.grown:
 			l.grew(ev)
-		case <-l.lost:
+		case <-l.lost: //nolint:errcheck // a channel of signals
 			l.allDirty()
 		default:
 			return

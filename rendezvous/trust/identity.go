@@ -45,6 +45,9 @@ func newIdentity(key Key, cert, ca *x509.Certificate) (*Identity, error) {
 // CSR asks for the next certificate of the same key, see [RenewalPeer].
 func (id *Identity) CSR() ([]byte, error) { return NewCSR(id.key, id.NodeID) }
 
+// Renewed is the same identity with its next certificate (DER).
+func (id *Identity) Renewed(cert []byte) (*Identity, error) { return NewIdentity(id.key, cert, id.CA.Raw) }
+
 // RenewAt is when to ask for the next certificate: after two thirds of this one's life.
 func (id *Identity) RenewAt() time.Time {
 	return id.Cert.NotBefore.Add(id.Cert.NotAfter.Sub(id.Cert.NotBefore) * 2 / 3)

@@ -16,7 +16,7 @@ import (
 var (
 	// ErrRetry: the leader changed or went away under the request. Whether it
 	// was done is not known; ask again with the same job id.
-	ErrRetry = errors.New("the leader changed under the request")
+	ErrRetry = errors.New("try again")
 	// ErrNoLeader: no leader is known. The text says why and what helps.
 	ErrNoLeader = errors.New("no leader")
 	// ErrDenied: the caller may not do this.

@@ -44,6 +44,7 @@ type Node struct {
 	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
+	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be
@@ -77,6 +78,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
+	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
@@ -212,6 +214,9 @@ func (c *Client) Prepared(ctx context.Context, a launcher.Assignment) (NodePlan,
 func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 	_, err := call[CAKey, Empty](ctx, c, nodePath+"KeepCA", k)
 	return err
+}
+func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, error) {
+	return call[RenewRequest, RenewResponse](ctx, c, nodePath+"Renew", r)
 }
 func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) {
 	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)

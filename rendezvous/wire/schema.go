@@ -182,6 +182,16 @@ func (CAKey) String() string { return "a CA key" }
 // GoString does so for %#v.
 func (k CAKey) GoString() string { return k.String() }
 
+// RenewRequest asks for a new certificate over the node's own key.
+type RenewRequest struct {
+	CSR []byte `json:"csr"` // DER
+}
+
+// RenewResponse carries it.
+type RenewResponse struct {
+	Cert []byte `json:"cert"` // DER
+}
+
 // Down is what a leader says on a control stream: Hello first, then orders. A
 // Down with neither is a heartbeat.
 type Down struct {

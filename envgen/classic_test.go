@@ -1,0 +1,61 @@
+package envgen
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+// onePort is a Spark with one cable in the port of function f: the machines of
+// the notes that show ibdev2netdev.
+func onePort(f int) Inventory {
+	var inv Inventory
+	for _, d := range []struct {
+		hca, nic string
+		function int
+	}{
+		{"roceP2p1s0f1", "enP2p1s0f1np1", 1}, {"rocep1s0f0", "enp1s0f0np0", 0},
+		{"rocep1s0f1", "enp1s0f1np1", 1}, {"roceP2p1s0f0", "enP2p1s0f0np0", 0},
+	} {
+		nic := NIC{Name: d.nic, OperState: "down"}
+		if d.function == f {
+			nic.OperState = "up"
+		}
+		inv.NICs = append(inv.NICs, nic)
+		inv.Devices = append(inv.Devices, HCA{Name: d.hca, Netdev: d.nic})
+	}
+	return inv
+}
+
+func TestIBDev2Netdev(t *testing.T) {
+	for f, want := range map[int]string{
+		0: "rocep1s0f0 port 1 ==> enp1s0f0np0 (Up)\nrocep1s0f1 port 1 ==> enp1s0f1np1 (Down)\n" +
+			"roceP2p1s0f0 port 1 ==> enP2p1s0f0np0 (Up)\nroceP2p1s0f1 port 1 ==> enP2p1s0f1np1 (Down)\n",
+		1: "rocep1s0f0 port 1 ==> enp1s0f0np0 (Down)\nrocep1s0f1 port 1 ==> enp1s0f1np1 (Up)\n" +
+			"roceP2p1s0f0 port 1 ==> enP2p1s0f0np0 (Down)\nroceP2p1s0f1 port 1 ==> enP2p1s0f1np1 (Up)\n",
+	} {
+		if diff := cmp.Diff(want, IBDev2Netdev(onePort(f))); diff != "" {
+			t.Errorf("cable in port %d (-want +got):\n%s", f, diff)
+		}
+	}
+}
+
+func TestShowGIDs(t *testing.T) {
+	gid := netip.MustParseAddr
+	inv := Inventory{Devices: []HCA{{Name: "rocep1s0f0", GIDs: []GID{
+		{Index: 0, Type: GIDTypeIBorRoCEv1, Addr: gid("fe80::4ebb:47ff:fe2e:bf42"), Netdev: "enp1s0f0np0"},
+		{Index: 2, Type: GIDTypeIBorRoCEv1, Addr: gid("::ffff:192.168.100.10"), Netdev: "enp1s0f0np0"},
+		{Index: 3, Type: GIDTypeRoCEv2, Addr: gid("::ffff:192.168.100.10"), Netdev: "enp1s0f0np0"},
+		{Index: 10, Type: GIDTypeRoCEv2, Addr: gid("fe80::"), Netdev: "enp1s0f0np0"},
+	}}}}
+	want := "DEV\tPORT\tINDEX\tGID\t\t\t\t\tIPv4 \t\tVER\tDEV\n" +
+		"---\t----\t-----\t---\t\t\t\t\t------------ \t---\t---\n" +
+		"rocep1s0f0\t1\t0\tfe80:0000:0000:0000:4ebb:47ff:fe2e:bf42\t\t\tv1\tenp1s0f0np0\n" +
+		"rocep1s0f0\t1\t2\t0000:0000:0000:0000:0000:ffff:c0a8:640a\t192.168.100.10 \tv1\tenp1s0f0np0\n" +
+		"rocep1s0f0\t1\t3\t0000:0000:0000:0000:0000:ffff:c0a8:640a\t192.168.100.10 \tv2\tenp1s0f0np0\n" +
+		"n_gids_found=3\n"
+	if diff := cmp.Diff(want, ShowGIDs(inv)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,106 @@
+package agent
+
+import (
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// note takes one fact of the shim's journal.
+func (t *try) note(ev shim.Event) {
+	t.heard = max(t.heard, ev.Seq)
+	switch ev.Kind {
+	case shim.Starting:
+		t.execd = true
+		t.change(nil, func(e *launcher.LedgerEntry) { e.Phase = max(e.Phase, launcher.PhaseStarted) })
+	case shim.OutputLost:
+		t.a.cfg.Logger.Warn("output lost", "job", t.key.Job, "rank", ev.Rank, "bytes", ev.Lost.Bytes, "error", ev.Lost.Error)
+	case shim.Started:
+		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})
+	case shim.Exited:
+		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, PID: ev.PID, Time: ev.Time, Exit: ev.Exit})
+	case shim.Ended:
+		t.noteEnded(ev)
+	}
+}
+
+func (t *try) noteEnded(ev shim.Event) {
+	switch {
+	case t.entry.Phase == launcher.PhaseEnded:
+		return
+	case t.execd: // a shim that was killed could not see its ranks' exits
+		for _, r := range t.ranks() {
+			t.rankIs(launcher.RankStatus{Rank: r, State: launcher.RankEnded, Time: ev.Time,
+				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
+		}
+	case !t.replaying && !t.ending && t.entry.Refused == "":
+		t.refuse("ended before the start: " + ev.Why)
+	}
+	t.letGo()
+	t.ended(ev.Time)
+}
+
+// ranks lists the global ranks of this node, as far as they are known.
+func (t *try) ranks() []int {
+	var out []int
+	if as := t.assignment; as != nil {
+		for r := as.FirstRank; r < as.FirstRank+as.Ranks; r++ {
+			out = append(out, r)
+		}
+		return out
+	}
+	for _, r := range t.entry.Ranks {
+		out = append(out, r.Rank)
+	}
+	return out
+}
+
+// rankIs moves one rank, and tells of its end, and once of the start of all.
+func (t *try) rankIs(r launcher.RankStatus) {
+	i, known := t.at[r.Rank]
+	if known && r.State <= t.entry.Ranks[i].State {
+		return
+	}
+	if !known {
+		i = len(t.entry.Ranks)
+		t.at[r.Rank] = i
+	} else if r.PID == 0 {
+		r.PID = t.entry.Ranks[i].PID
+	}
+	var ev *launcher.Event
+	if r.State == launcher.RankEnded {
+		ev = &launcher.Event{Kind: launcher.Exited, Rank: r.Rank, Exit: r.Exit, Time: r.Time}
+	}
+	t.change(ev, func(e *launcher.LedgerEntry) {
+		e.Phase = max(e.Phase, launcher.PhaseStarted)
+		if !known {
+			e.Ranks = append(e.Ranks, launcher.RankStatus{Rank: r.Rank})
+		}
+		e.Ranks[i].Advance(r)
+	})
+	if !known && t.allExecd() {
+		t.change(&launcher.Event{Kind: launcher.Started, Time: r.Time}, nil)
+	}
+}
+
+func (t *try) allExecd() bool {
+	never := func(r launcher.RankStatus) bool { return r.PID == 0 }
+	return t.assignment != nil && len(t.entry.Ranks) == t.assignment.Ranks && !slices.ContainsFunc(t.entry.Ranks, never)
+}
+
+// allEnded tells whether no output can come any more from the wanted ranks.
+func (t *try) allEnded(wanted map[int]bool) bool {
+	t.entryMu.Lock()
+	defer t.entryMu.Unlock()
+	if t.entry.Phase == launcher.PhaseEnded {
+		return true
+	}
+	ended := 0
+	for _, r := range t.entry.Ranks {
+		if wanted[r.Rank] && r.State == launcher.RankEnded {
+			ended++
+		}
+	}
+	return ended == len(wanted)
+}
