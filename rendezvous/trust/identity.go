@@ -46,7 +46,9 @@ func newIdentity(key Key, cert, ca *x509.Certificate) (*Identity, error) {
 func (id *Identity) CSR() ([]byte, error) { return NewCSR(id.key, id.NodeID) }
 
 // Renewed is the same identity with its next certificate (DER).
-func (id *Identity) Renewed(cert []byte) (*Identity, error) { return NewIdentity(id.key, cert, id.CA.Raw) }
+func (id *Identity) Renewed(cert []byte) (*Identity, error) {
+	return NewIdentity(id.key, cert, id.CA.Raw)
+}
 
 // RenewAt is when to ask for the next certificate: after two thirds of this one's life.
 func (id *Identity) RenewAt() time.Time {
