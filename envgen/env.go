@@ -23,8 +23,12 @@ type Place struct {
 	Entry Entry
 	// Nodes is the number of nodes in the job. A job on one node needs no fabric.
 	Nodes int
-	// NCCL is the version the ranks will load; nil (not known) means 2.21 or later, as every NCCL for GB10 is.
+	// NCCL is the version the ranks will load; nil (not known) means 2.21 or later, as every NCCL for GB10 is, and in a
+	// ring 2.30.7 or later.
 	NCCL *NCCLVersion
+	// SubnetAware is true where the ranks' NCCL is older than 2.30.7 and yet routes by subnet: the dgxspark-3node-ring
+	// fork. It matters in rings only.
+	SubnetAware bool
 }
 
 // Env gives the network variables for a rank's place, in a fixed order. It sets nothing that NCCL chooses better
@@ -45,7 +49,13 @@ func ncclFabric(place Place) []Var {
 	}
 	paths, devices := livePaths(place)
 	if len(paths) == 0 {
-		return ncclSockets(place)
+		return ncclSockets(place, fmt.Sprintf("no RoCE subnet joins all %d nodes", place.Nodes))
+	}
+	var extra profile
+	if place.Entry.Shape == ShapeRing {
+		if extra = ringProfile(place, paths); extra.unusable != "" {
+			return ncclSockets(place, extra.unusable)
+		}
 	}
 	names := make([]string, len(devices))
 	for i, h := range devices {
@@ -58,24 +68,25 @@ func ncclFabric(place Place) []Var {
 		{"NCCL_IB_HCA", "=" + strings.Join(names, ","), source},
 	}
 	if place.NCCL == nil || !place.NCCL.Before(ncclOwnGID) {
-		return append(vars,
+		vars = append(vars,
 			Var{"NCCL_IB_ROCE_VERSION_NUM", "2", "fabric: NCCL finds each device's RoCE v2 GID by itself"},
 			Var{"NCCL_IB_ADDR_FAMILY", "AF_INET", "fabric: the subnets are IPv4"})
+		return append(vars, extra.vars...)
 	}
-	if index, ok := sharedGIDIndex(paths, devices); ok {
+	if index, ok := sharedGIDIndex(paths, devices); ok && place.Entry.Shape != ShapeRing {
 		vars = append(vars, Var{"NCCL_IB_GID_INDEX", strconv.Itoa(index),
 			fmt.Sprintf("fabric: NCCL %s cannot choose; the RoCE v2 row of every device used", place.NCCL)})
 	}
-	return vars
+	return append(vars, extra.vars...)
 }
 
 // ncclSockets keeps NCCL off RoCE devices that do not reach every peer: left alone it would pick them, and hang in
 // its first connection.
-func ncclSockets(place Place) []Var {
+func ncclSockets(place Place, why string) []Var {
 	for _, h := range place.Inventory.Devices {
 		if h.Active() && h.RoCE() {
 			return []Var{{"NCCL_IB_DISABLE", "1",
-				fmt.Sprintf("%s: no RoCE subnet joins all %d nodes, so %s must stay idle", place.Entry.Kind, place.Nodes, h.Name)}}
+				fmt.Sprintf("%s: %s, so %s must stay idle", place.Entry.Kind, why, h.Name)}}
 		}
 	}
 	return nil

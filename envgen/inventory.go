@@ -21,6 +21,8 @@ type Inventory struct {
 	Devices []HCA `json:"devices"`
 	// NICs are the network interfaces of the node's network namespace, in the kernel's order of creation.
 	NICs []NIC `json:"nics"`
+	// Cabling is what the node's cable probe hears; nil where none runs.
+	Cabling *Cabling `json:"cabling,omitempty"`
 }
 
 // States and link layers as the kernel spells them in ports/N/state, phys_state and link_layer.

@@ -48,8 +48,9 @@ func compareWays(a, b way) int {
 // each ACTIVE RoCE device without one the reason: a job runs at half its speed where a twin lacks an address, and
 // the reader of --dry-run should see which.
 func fabricWays(inv Inventory, mgmt netip.Addr) (ways []way, leftOut []string) {
+	mgmtNet := managementSubnet(inv, mgmt)
 	for _, port := range Ports(inv) {
-		lan := lanReason(inv, mgmt, port)
+		lan := lanReason(inv, mgmtNet, port)
 		for _, h := range port.Twins {
 			if !h.Active() || !h.RoCE() {
 				continue

@@ -2,8 +2,6 @@ package envgen
 
 import (
 	"cmp"
-	"fmt"
-	"net/netip"
 	"slices"
 )
 
@@ -71,33 +69,4 @@ func SortedDevices(devices []HCA) []HCA {
 		return 1
 	})
 	return sorted
-}
-
-// lanReason says why a port serves the local network and not the fabric; empty when it does not. A port with the
-// default route or in management's subnet leads to hosts that are no members, and RDMA over it would leave the
-// direct cable idle. The whole port counts: its twins share the cable.
-func lanReason(inv Inventory, mgmt netip.Addr, port Port) string {
-	var mgmtNet netip.Prefix
-	if nic, ok := inv.Holder(mgmt); ok && !nic.Loopback && !inv.FabricNIC(nic) {
-		// Management put on a fabric NIC by the user is no sign of a LAN: its subnet is the fabric's own.
-		p, _ := nic.prefixOf(mgmt)
-		mgmtNet = p.Masked()
-	}
-	for _, h := range port.Twins {
-		for _, name := range h.Netdevs() {
-			nic, ok := inv.NIC(name)
-			if !ok {
-				continue
-			}
-			if nic.DefaultRoute {
-				return fmt.Sprintf("%s carries the default route", name)
-			}
-			for _, p := range nic.Addresses {
-				if mgmtNet.IsValid() && mgmtNet.Overlaps(p.Masked()) && !p.Addr().IsLinkLocalUnicast() {
-					return fmt.Sprintf("%s is in management's subnet %s", name, mgmtNet)
-				}
-			}
-		}
-	}
-	return ""
 }

@@ -93,12 +93,16 @@ func TestTheLaterSettingWins(t *testing.T) {
 func TestRanksGetTheirOwnValues(t *testing.T) {
 	n := newNode(t)
 	as := n.as("", ranks(6, 3))
+	st := &as.Spec.Stages[0]
+	st.Env = []launcher.Var{{Name: "RANK", Value: launcher.Of(launcher.Rank)}, {Name: "HOME", Value: launcher.Of(launcher.Rank)}} // over what all share
 	plans, err := n.a.Explain(n.ctx, as)
 	must(t, err)
 	for i, p := range plans {
-		at := slices.IndexFunc(p.Env, func(s launcher.Setting) bool { return s.Name == "RANK" })
-		if p.Rank != 6+i || p.Env[at].Value != strconv.Itoa(6+i) {
-			t.Errorf("plan %d: rank %d, %+v", i, p.Rank, p.Env[at])
+		for _, name := range []string{"RANK", "HOME"} {
+			at := slices.IndexFunc(p.Env, func(s launcher.Setting) bool { return s.Name == name })
+			if p.Rank != 6+i || p.Env[at].Value != strconv.Itoa(6+i) {
+				t.Errorf("plan %d: rank %d, %+v", i, p.Rank, p.Env[at])
+			}
 		}
 	}
 }
@@ -250,6 +254,15 @@ func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 			case !refused && err != nil:
 				t.Errorf("root is refused: %v", err)
 			}
+		}
+	}
+	// By his groups, and by these alone.
+	must(t, os.Chmod(filepath.Join(n.base, "mine.py"), 0o640))
+	for group, want := range map[int]bool{4242: true, 4343: false, 0: false} {
+		must(t, os.Chown(filepath.Join(n.base, "mine.py"), 0, group))
+		u := login{name: "ada", uid: 65533, gid: 65533, groups: []uint32{65533, 4242}, switches: true}
+		if err := u.do(func() error { return u.isFile(filepath.Join(n.base, "mine.py")) }); (err == nil) != want {
+			t.Errorf("group %d: %v", group, err)
 		}
 	}
 	// No thread has kept the user's rights.

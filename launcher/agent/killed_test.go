@@ -142,14 +142,22 @@ func TestWhatCannotBeReapedIsNotEnded(t *testing.T) {
 	path := filepath.Join(n.cfg.RunDir, "jobs", key.String(), "journal")
 	whole, err := os.ReadFile(path)
 	must(t, err)
-	must(t, os.WriteFile(path, append([]byte("damaged\n"), whole...), 0o600))
+	must(t, syscall.Kill(n.shimPIDs()[0], syscall.SIGSTOP))
+	must(t, os.WriteFile(path+".bad", append([]byte("damaged\n"), whole...), 0o600))
+	must(t, os.Rename(path+".bad", path))
 	must(t, syscall.Kill(n.shimPIDs()[0], syscall.SIGKILL))
 	n.poll("two attempts", func() bool { return strings.Count(n.log.String(), "attend to shim") >= 2 })
 	n.end(key, 0)
 	if n.heard(launcher.Ended) > 0 || n.entry(key).Phase != launcher.PhaseStarted {
 		t.Errorf("said to have ended with %v alive", n.survivors())
 	}
-	must(t, os.WriteFile(path, whole, 0o600))
+	n.drop()
+	n.open()
+	if e := n.entry(key); e.Phase != launcher.PhasePrepared { // the least that is sure
+		t.Errorf("after a restart: %+v", e)
+	}
+	must(t, os.WriteFile(path+".whole", whole, 0o600))
+	must(t, os.Rename(path+".whole", path)) // half a journal would be another one
 	n.hear(launcher.Ended)
 	if left := n.survivors(); len(left) > 0 {
 		t.Errorf("survivors %v", left)

@@ -13,6 +13,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.uber.org/goleak"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -204,6 +205,11 @@ func TestEndOfThePrepared(t *testing.T) {
 	if n.heard(launcher.Refused) > 0 || n.witness() != nil {
 		t.Errorf("heard %v", n.rec.all())
 	}
+	n.drop()
+	n.open()
+	if e := n.entry(key); e.Phase != launcher.PhaseEnded || e.Refused != "" {
+		t.Errorf("after a restart: %+v", e)
+	}
 }
 
 // blocked is a fabric that hangs, as a stuck disk would.
@@ -244,10 +250,11 @@ func TestASlowPrepareHoldsUpNobody(t *testing.T) {
 	n.end(launcher.Key{Job: "efgh", Generation: 1}, 0)
 	n.hear(launcher.Ended)
 	n.drop()
-	if dirs, _ := os.ReadDir(filepath.Join(n.cfg.RunDir, "jobs")); len(dirs) > 0 {
-		t.Errorf("it left %v", dirs)
-	}
 	release()
+	goleak.VerifyNone(t)
+	if dirs, _ := os.ReadDir(filepath.Join(n.cfg.RunDir, "jobs")); len(dirs) > 0 || len(n.shimPIDs()) > 0 {
+		t.Errorf("it went on after the agent's end: %v", dirs)
+	}
 	n.open()
 	n.prepare(n.as("witness"))
 	n.hear(launcher.Prepared)
@@ -300,6 +307,7 @@ func TestEndRacesForget(t *testing.T) {
 		n.launch(n.as("true"))
 		n.hear(launcher.Ended)
 		n.order(launcher.Order{Forget: &key})
+		<-time.After(time.Duration(rand.IntN(3000)) * time.Microsecond)
 		n.end(key, 0) // of a leader that has not heard of the end
 		n.hear(launcher.Ended)
 		n.order(launcher.Order{Forget: &key})

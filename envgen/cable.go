@@ -1,0 +1,202 @@
+package envgen
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+)
+
+// Cabling is what a node's cable probe knows at one moment: whom each of its fabric NICs hears. It is part of the
+// node's Inventory and changes only with the cabling, not with each frame.
+type Cabling struct {
+	// Probed are the NICs on which the probe listens and speaks now, sorted. On a NIC that is not among them silence
+	// says nothing.
+	Probed []string `json:"probed,omitempty"`
+	// Sightings are by NIC, then the neighbour's node, NIC and MAC.
+	Sightings []Sighting `json:"sightings,omitempty"`
+	// Strangers are by NIC, then MAC: at most a few for a NIC, for one is enough to know.
+	Strangers []Stranger `json:"strangers,omitempty"`
+	// Trouble says why the probe does not work, with the remedy; empty while it does.
+	Trouble string `json:"trouble,omitempty"`
+}
+
+// Sighting says that one of our NICs and one of a member's hear each other: each proved lately that it heard the
+// other. Both twins of a port share its wire, so that one cable is up to four sightings; the answer to rely on is
+// port to port (Slot to Peer.Slot). Through a switch a NIC has several neighbours.
+type Sighting struct {
+	// NIC and Slot (see CableNICs) are ours.
+	NIC  string    `json:"nic"`
+	Slot string    `json:"slot"`
+	Peer Neighbour `json:"peer"`
+	// Clone is true where the neighbour says that it is this very node and is not: a machine copied with its state.
+	// A neighbour that is this node in truth has a cable from one of its ports to another, or both on one switch.
+	Clone bool `json:"clone,omitempty"`
+	// Since is when they first heard each other, in whole seconds of our clock.
+	Since time.Time `json:"since"`
+}
+
+// Neighbour is the far end of a Sighting, as it says itself; that it is a member is proven.
+type Neighbour struct {
+	// Node is the node's id, Host its name.
+	Node string `json:"node"`
+	Host string `json:"host"`
+	// NIC, Slot (see CableNICs), PCI and MAC are the far interface's. PCI is nil where it has none.
+	NIC  string      `json:"nic"`
+	Slot string      `json:"slot"`
+	PCI  *PCIAddress `json:"pci,omitempty"`
+	MAC  string      `json:"mac"`
+	// Boot differs after each restart of the machine: 16 hexadecimal digits, made from its boot id.
+	Boot string `json:"boot"`
+}
+
+// Stranger is a host on a NIC's wire that did not prove to be a member. Only that node says so: see Strangers.
+type Stranger struct {
+	NIC  string `json:"nic"`
+	Slot string `json:"slot"`
+	MAC  string `json:"mac"`
+	// Heard is what gave it away: StrangerProbe or StrangerARP.
+	Heard string `json:"heard"`
+}
+
+const (
+	// StrangerProbe is a cable probe of another cluster.
+	StrangerProbe = "probe"
+	// StrangerARP is a question or an answer about an IPv4 address.
+	StrangerARP = "arp"
+)
+
+// CableNIC is a NIC at which a cable can end.
+type CableNIC struct {
+	NIC NIC
+	// Slot is the Port.Slot of the NIC's RDMA device. Without a device it is the PCI slot, else the NIC's name.
+	Slot string
+}
+
+// CableNICs returns the interfaces a cable probe uses: Ethernet NICs of the fabric, in the inventory's order, with or
+// without carrier. Left out is what has no socket of its own: VLANs and bonds (their frames are those of the NIC below,
+// which is in the list), virtual functions and their representors.
+func CableNICs(inv Inventory) []CableNIC {
+	var nics []CableNIC
+	for _, n := range inv.NICs {
+		if !inv.FabricNIC(n) || n.Loopback || len(n.MAC) != len("02:00:00:00:00:00") || strings.HasPrefix(n.PortName, "pf") {
+			continue // an InfiniBand interface has a longer address
+		}
+		switch n.Kind {
+		case "vlan", "bond", "team", "bridge", "macvlan", "ipvlan", "ipoib":
+			continue
+		}
+		slot := n.Name
+		if n.PCI != nil {
+			slot = n.PCI.Slot()
+		}
+		guest := false
+		for _, h := range inv.Devices {
+			if !slices.Contains(h.Netdevs(), n.Name) {
+				continue
+			}
+			guest = h.PhysFn != nil || h.LinkLayer == LayerInfiniBand
+			slot = h.Name
+			if h.PCI != nil {
+				slot = h.PCI.Slot()
+			}
+			break
+		}
+		if !guest {
+			nics = append(nics, CableNIC{NIC: n, Slot: slot})
+		}
+	}
+	return nics
+}
+
+// WithCabling returns the inventory with what the cable probe knows. What it says of a NIC that has lost its carrier
+// is left out: the inventory knows first.
+func (inv Inventory) WithCabling(c Cabling) Inventory {
+	live := func(name string) bool {
+		n, ok := inv.NIC(name)
+		return ok && n.HasCarrier()
+	}
+	c.Probed = filter(c.Probed, live)
+	c.Sightings = filter(c.Sightings, func(s Sighting) bool { return live(s.NIC) })
+	c.Strangers = filter(c.Strangers, func(s Stranger) bool { return live(s.NIC) })
+	inv.Cabling = &c
+	return inv
+}
+
+func filter[T any](all []T, keep func(T) bool) []T {
+	var kept []T
+	for _, x := range all {
+		if keep(x) {
+			kept = append(kept, x)
+		}
+	}
+	return kept
+}
+
+// Cables joins what the nodes' probes say: every pair of ports of which at least one hears the other, once, sorted.
+// The carrier of the far end is not looked at. A neighbour whose MAC is not the one its node has there is a clone of
+// that node, and no cable of it.
+func Cables(views []NodeView) []Cable {
+	nodes := make(map[string]Inventory, len(views))
+	for _, v := range views {
+		nodes[v.ID] = v.Inventory
+	}
+	var cables []Cable
+	for _, v := range views {
+		if v.Inventory.Cabling == nil {
+			continue
+		}
+		for _, s := range v.Inventory.Cabling.Sightings {
+			if far, known := nodes[s.Peer.Node]; s.Clone || known && !far.hasNIC(s.Peer.NIC, s.Peer.MAC) {
+				continue
+			}
+			a, b := CableEnd{Node: v.ID, Port: s.Slot}, CableEnd{Node: s.Peer.Node, Port: s.Peer.Slot}
+			if compareEnds(a, b) > 0 {
+				a, b = b, a
+			}
+			cables = append(cables, Cable{A: a, B: b})
+		}
+	}
+	slices.SortFunc(cables, func(x, y Cable) int { return cmp.Or(compareEnds(x.A, y.A), compareEnds(x.B, y.B)) })
+	return slices.Compact(cables)
+}
+
+func compareEnds(a, b CableEnd) int {
+	return cmp.Or(cmp.Compare(a.Node, b.Node), cmp.Compare(a.Port, b.Port))
+}
+
+// hasNIC reports whether the inventory does not speak against an interface of that name and MAC. One it does not list
+// was renamed a moment ago, or hot-plugged.
+func (inv Inventory) hasNIC(name, mac string) bool {
+	n, ok := inv.NIC(name)
+	return !ok || n.MAC == mac
+}
+
+// Strangers says for each node's ports, by node id and slot, which host that is no member was heard there, as
+// RoleSettings takes it. A host that is silent to the probe but has a MAC of any known node is a member whose agent
+// does not run.
+func Strangers(views []NodeView) map[string]map[string]string {
+	members := map[string]bool{}
+	for _, v := range views {
+		for _, n := range v.Inventory.NICs {
+			members[n.MAC] = true
+		}
+	}
+	found := map[string]map[string]string{}
+	for _, v := range views {
+		if v.Inventory.Cabling == nil {
+			continue
+		}
+		for _, s := range v.Inventory.Cabling.Strangers {
+			if members[s.MAC] || found[v.ID][s.Slot] != "" {
+				continue
+			}
+			if found[v.ID] == nil {
+				found[v.ID] = map[string]string{}
+			}
+			found[v.ID][s.Slot] = fmt.Sprintf("the host %s (%s on %s)", s.MAC, s.Heard, s.NIC)
+		}
+	}
+	return found
+}
