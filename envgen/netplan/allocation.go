@@ -1,0 +1,169 @@
+package netplan
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+)
+
+// Allocation is what a plan must remember so that the next one moves nobody. It holds nodes and ports that are away
+// too, until Forget.
+type Allocation struct {
+	// Numbers are the nodes' own, from 1: node N's address ends in 10+N where that was free.
+	Numbers map[string]int `json:"numbers"`
+	// Rails are in order of creation.
+	Rails []Rail `json:"rails"`
+}
+
+// Rail is one set of subnets, a subnet for each lane, that joins at most one port of each node. A cable or a switch
+// has one rail; a switch with both ports of a node on it has two, for two interfaces of one node in one subnet
+// answer for each other.
+type Rail struct {
+	Subnets []netip.Prefix `json:"subnets"`
+	Seats   []Seat         `json:"seats"`
+}
+
+// Seat is a port's place on a rail.
+type Seat struct {
+	End
+	Twins []SeatTwin `json:"twins"`
+}
+
+// SeatTwin is the address of one interface.
+type SeatTwin struct {
+	// Key is the twin's PCI address, or its name where it has none.
+	Key string `json:"key"`
+	// Lane is the index of the subnet. It stays when the other twin is missing.
+	Lane int        `json:"lane"`
+	Addr netip.Addr `json:"addr"`
+}
+
+// ParseAllocation reads what json.Marshal made of an Allocation. Unknown fields are refused: what a newer version
+// remembers must not be lost by writing it back.
+func ParseAllocation(data []byte) (Allocation, error) {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	var a Allocation
+	if err := dec.Decode(&a); err != nil {
+		return Allocation{}, fmt.Errorf("parse netplan allocation: %w", err)
+	}
+	if err := a.check(); err != nil {
+		return Allocation{}, err
+	}
+	return a, nil
+}
+
+// Forget drops nodes that have left the cluster, so that their numbers and subnets may be given to others.
+func (a Allocation) Forget(nodes ...string) Allocation {
+	out := Allocation{Numbers: map[string]int{}}
+	for id, n := range a.Numbers {
+		if !slices.Contains(nodes, id) {
+			out.Numbers[id] = n
+		}
+	}
+	for _, r := range a.Rails {
+		kept := Rail{Subnets: slices.Clone(r.Subnets)}
+		for _, s := range r.Seats {
+			if !slices.Contains(nodes, s.Node) {
+				kept.Seats = append(kept.Seats, s)
+			}
+		}
+		if len(kept.Seats) > 0 {
+			out.Rails = append(out.Rails, kept)
+		}
+	}
+	return out
+}
+
+// check holds a remembered allocation to what this package would have written: it may come from another node.
+func (a *Allocation) check() error {
+	if a == nil {
+		return nil
+	}
+	bad := func(format string, args ...any) error {
+		return fmt.Errorf("check netplan allocation: %s; forget it and plan anew", fmt.Sprintf(format, args...))
+	}
+	numbers := map[int]string{}
+	for id, n := range a.Numbers {
+		if other, dup := numbers[n]; dup || n < 1 {
+			return bad("nodes %s and %s have number %d", id, other, n)
+		}
+		numbers[n] = id
+	}
+	var subnets []netip.Prefix
+	ends := map[End]bool{}
+	for _, r := range a.Rails {
+		for _, s := range r.Subnets {
+			if !s.IsValid() || !s.Addr().Is4() || s.Bits() < 8 || s.Bits() > 30 || s.Masked() != s {
+				return bad("%s is no IPv4 subnet of /8 to /30", s)
+			}
+			if i := slices.IndexFunc(subnets, s.Overlaps); i >= 0 {
+				return bad("subnet %s overlaps %s", s, subnets[i])
+			}
+			subnets = append(subnets, s)
+		}
+		if err := r.check(ends, bad); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r Rail) check(ends map[End]bool, bad func(string, ...any) error) error {
+	nodes := map[string]bool{}
+	addrs := map[netip.Addr]bool{}
+	for _, s := range r.Seats {
+		if ends[s.End] || nodes[s.Node] {
+			return bad("port %s of node %s has two seats, or its node two on one link", s.Slot, s.Node)
+		}
+		ends[s.End], nodes[s.Node] = true, true
+		lanes := map[int]bool{}
+		keys := map[string]bool{}
+		for _, t := range s.Twins {
+			if t.Lane < 0 || t.Lane >= len(r.Subnets) || lanes[t.Lane] || keys[t.Key] {
+				return bad("interface %s of node %s is on lane %d, which is not there or taken", t.Key, s.Node, t.Lane)
+			}
+			if !usableHost(r.Subnets[t.Lane], t.Addr) || addrs[t.Addr] {
+				return bad("address %s of node %s is not in %s, or taken", t.Addr, s.Node, r.Subnets[t.Lane])
+			}
+			lanes[t.Lane], keys[t.Key], addrs[t.Addr] = true, true, true
+		}
+	}
+	return nil
+}
+
+// usableHost reports whether addr is in the subnet and neither its first nor its last address.
+func usableHost(subnet netip.Prefix, addr netip.Addr) bool {
+	return addr.Is4() && subnet.Contains(addr) && addr != subnet.Addr() && subnet.Contains(addr.Next())
+}
+
+// clone copies what a new plan will change.
+func (a *Allocation) clone() Allocation {
+	out := Allocation{Numbers: map[string]int{}}
+	if a == nil {
+		return out
+	}
+	for id, n := range a.Numbers {
+		out.Numbers[id] = n
+	}
+	for _, r := range a.Rails {
+		c := Rail{Subnets: slices.Clone(r.Subnets)}
+		for _, s := range r.Seats {
+			c.Seats = append(c.Seats, Seat{s.End, slices.Clone(s.Twins)})
+		}
+		out.Rails = append(out.Rails, c)
+	}
+	return out
+}
+
+// seat returns the rail and seat of a port.
+func (a Allocation) seat(e End) (rail, seat int, ok bool) {
+	for i, r := range a.Rails {
+		if j := slices.IndexFunc(r.Seats, func(s Seat) bool { return s.End == e }); j >= 0 {
+			return i, j, true
+		}
+	}
+	return 0, 0, false
+}

@@ -1,0 +1,161 @@
+package netplan
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Disk is Files below a folder of the machine: "/" for its own configuration.
+type Disk struct{ Root string }
+
+func (d Disk) at(path string) string { return filepath.Join(d.Root, path) }
+
+func (d Disk) Read(path string) ([]byte, fs.FileMode, error) {
+	info, err := os.Stat(d.at(path))
+	if err != nil {
+		return nil, 0, err
+	}
+	if !info.Mode().IsRegular() || info.Size() > maxFile {
+		return nil, 0, fmt.Errorf("read %s: no ordinary file of up to %d bytes", path, maxFile)
+	}
+	data, err := os.ReadFile(d.at(path))
+	return data, info.Mode().Perm(), err
+}
+
+// Write goes through a file whose name netplan does not read.
+func (d Disk) Write(path string, data []byte, mode fs.FileMode) (err error) {
+	dir := filepath.Dir(d.at(path))
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".new-*") // 0600 from its first moment
+	if err != nil {
+		return err
+	}
+	defer func() {
+		f.Close()
+		if err != nil {
+			os.Remove(f.Name())
+		}
+	}()
+	if _, err := f.Write(data); err != nil {
+		return err
+	}
+	if err := f.Chmod(mode); err != nil {
+		return err
+	}
+	if err := f.Sync(); err != nil {
+		return err
+	}
+	if err := os.Rename(f.Name(), d.at(path)); err != nil {
+		return err
+	}
+	return syncFolder(dir)
+}
+
+func (d Disk) Remove(path string) error {
+	if err := os.Remove(d.at(path)); err != nil {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	return syncFolder(filepath.Dir(d.at(path)))
+}
+
+func (d Disk) List(dir string) ([]string, error) {
+	entries, err := os.ReadDir(d.at(dir))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var names []string
+	for _, e := range entries {
+		if !e.IsDir() {
+			names = append(names, e.Name())
+		}
+	}
+	return names, err
+}
+
+// Lock is for Config.Lock: it holds the file until it is let go of or the process ends.
+func (d Disk) Lock(path string) (func(), error) {
+	if err := os.MkdirAll(filepath.Dir(d.at(path)), 0o700); err != nil {
+		return nil, err
+	}
+	f, err := os.OpenFile(d.at(path), os.O_RDWR|os.O_CREATE, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		f.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("another process changes netplan (%s is locked): %w", path, ErrBusy)
+		}
+		return nil, fmt.Errorf("lock %s: %w", path, err)
+	}
+	return func() { f.Close() }, nil
+}
+
+// syncFolder makes a rename or removal survive a power cut.
+func syncFolder(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return f.Sync()
+}
+
+// Command is the netplan program, for Config.Check and Config.Apply.
+type Command struct {
+	// Program is its path; default netplan, from PATH.
+	Program string
+}
+
+// Check runs netplan generate on a copy of the files in a folder of its own.
+func (c Command) Check(ctx context.Context, files []Source) error {
+	root, err := os.MkdirTemp("", "sparkrun-netplan-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(root)
+	for _, f := range files {
+		if err := (Disk{root}).Write(f.Path, f.Data, fileMode); err != nil {
+			return fmt.Errorf("copy %s: %w", f.Path, err)
+		}
+	}
+	err = c.run(ctx, "generate", "--root-dir", root)
+	if err != nil {
+		// The messages name files of the copy; people know the originals.
+		return errors.New(strings.ReplaceAll(err.Error(), root, ""))
+	}
+	return nil
+}
+
+// Apply runs netplan apply on the machine's own files.
+func (c Command) Apply(ctx context.Context) error { return c.run(ctx, "apply") }
+
+func (c Command) run(ctx context.Context, args ...string) error {
+	program := c.Program
+	if program == "" {
+		program = "netplan"
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.WaitDelay = time.Second // what it started may hold its output
+	out, err := cmd.CombinedOutput()
+	if errors.Is(err, exec.ErrNotFound) {
+		return fmt.Errorf("%w; install it: sudo apt-get install netplan.io", err)
+	}
+	if err != nil {
+		return fmt.Errorf("%s %s: %w: %s", program, args[0], err, strings.TrimSpace(string(out)))
+	}
+	return nil
+}
