@@ -73,7 +73,7 @@ func (a Assignment) Seat(localRank, port int) Seat {
 }
 
 // Order is what a leader, or the CLI in standalone mode, tells a node. Exactly
-// one of the pointers is set; an order with none only raises the fence.
+// one of the pointers is set.
 type Order struct {
 	Fence   Fence       `json:"fence"`
 	Prepare *Assignment `json:"prepare,omitempty"`

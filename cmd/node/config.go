@@ -246,8 +246,10 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 
 // removeState takes back an enrolment. The ranks' output is kept.
 func removeState(p Paths) error {
-	// The identity goes first: without it the rest is no membership.
-	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), ignoreMissing(os.Remove(p.member())))
+	// The identity goes first: without it the rest is no membership. The fence
+	// goes too: the leaders of another cluster may have lower terms.
+	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), ignoreMissing(os.Remove(p.member())),
+		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))))
 }
 
 func ignoreMissing(err error) error {

@@ -188,6 +188,7 @@ func TestRanksOfAnotherUser(t *testing.T) {
 	must(t, os.WriteFile(filepath.Join(n.base, "witness"), nil, 0o666))
 	must(t, os.Chmod(filepath.Join(n.base, "witness"), 0o666))
 	if os.Geteuid() != 0 {
+		as.Spec.User = "root"
 		n.prepare(as)
 		if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "run it as root") {
 			t.Error(text)
