@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -124,7 +125,7 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	g, err := l.admit(spec)
+	g, err := l.admitSettled(ctx, spec)
 	if err != nil || g == nil {
 		return err
 	}
@@ -139,6 +140,38 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	case <-l.ctx.Done():
 		return ErrOver
 	}
+}
+
+// settle is how long a new leader gives its members to open their control
+// streams before it says that one is away.
+const settle = 3 * time.Second
+
+// admitSettled admits a job; at the beginning of a leadership it waits for
+// members that are not there yet, rather than refuse for want of them.
+func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*gang, error) {
+	settled := time.NewTimer(time.Until(l.began.Add(settle)))
+	defer settled.Stop()
+	for {
+		_, changed := l.Roster()
+		g, err := l.admit(spec)
+		if !errors.Is(err, rendezvous.ErrCannotPlace) || time.Since(l.began) >= settle || l.complete() {
+			return g, err
+		}
+		select {
+		case <-changed:
+		case <-settled.C:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-l.ctx.Done():
+			return nil, ErrOver
+		}
+	}
+}
+
+// complete tells whether every member has been heard.
+func (l *Leader) complete() bool {
+	roster, _ := l.Roster()
+	return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return !m.Ready })
 }
 
 // admit finds the gang of a job, or places a new one; no gang and no error

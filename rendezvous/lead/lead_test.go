@@ -457,3 +457,36 @@ func TestExitsAreBounded(t *testing.T) {
 }
 
 func ids(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }
+
+// A launch that reaches a leader in its first moments waits for the members
+// that have not opened their streams yet, instead of refusing for want of them.
+func TestNewLeaderWaitsForItsMembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		ctx, cancel := context.WithCancel(t.Context())
+		r := &reign{w: w}
+		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: 1, Term: 1}, Record: w.record, Recorder: r,
+			Send: func(launcher.NodeID, launcher.Order) {}, Logger: slog.New(slog.DiscardHandler)})
+		began := time.Now()
+		admitted := make(chan error, 1)
+		go func() {
+			_, err := l.admitSettled(ctx, spec("jjjj", 2, 1).WithDefaults())
+			admitted <- err
+		}()
+		time.Sleep(time.Second)
+		for _, n := range w.record.Nodes() {
+			l.NodeUp(n.ID, Up{Boot: "boot", Inventory: inventoryOf(n.Host)})
+		}
+		if err := <-admitted; err != nil || time.Since(began) != time.Second {
+			t.Errorf("admitted after %s: %v", time.Since(began), err)
+		}
+		// Once it is settled, what is missing is missed at once; so is what no
+		// member could give.
+		began = time.Now()
+		if _, err := l.admitSettled(ctx, spec("kkkk", 3, 1).WithDefaults()); !errors.Is(err, rendezvous.ErrCannotPlace) || time.Since(began) != 0 {
+			t.Errorf("three of two: %v after %s", err, time.Since(began))
+		}
+		cancel()
+		l.Close()
+	})
+}
