@@ -139,7 +139,8 @@ type Group struct {
 type Link struct {
 	// Ends are two or more ports, by node (in the order of Topology.Nodes), then as its ports.
 	Ends []PortEnd `json:"ends"`
-	// Role is fabric where all ends are fabric ports. Nothing else is part of the topology's shape or has lanes.
+	// Role is fabric where two ends or more are fabric ports, and only those are part of the topology's shape and have
+	// lanes; other ends are merely on the same switch.
 	Role Role `json:"role"`
 	// Seen is true where the cable probe saw the link, false where it follows from addresses alone: then more than two
 	// ends of two nodes may be several cables.

@@ -128,16 +128,12 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	ring := make([][]byte, len(keys))
-	for i, k := range keys {
-		ring[i] = k.Reveal()
-	}
 	n.mu.Lock()
 	m := n.m
 	n.mu.Unlock()
 	return gossip.Open(gossip.Config{
 		Meta: gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version},
-		Bind: addr, Port: uint16(port), Keyring: ring, Label: m.Cluster,
+		Bind: addr, Port: uint16(port), Keyring: revealed(keys), Label: m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }

@@ -35,6 +35,7 @@ type node struct {
 
 	gate   *trust.Gate
 	reader *fabric.Reader
+	probe  *fabric.Probe
 	record *rendezvous.Record
 	raft   *consensus.Raft
 	agent  *agent.Agent
@@ -54,8 +55,9 @@ type node struct {
 	mu      sync.Mutex
 	m       membership
 	inv     envgen.Inventory
-	hint    hint          // who said last that it leads
-	changed chan struct{} // closed and replaced when inv, hint, leading or gossip changes
+	heard   *envgen.Cabling // the probe's last word, part of inv; nil before its first
+	hint    hint            // who said last that it leads
+	changed chan struct{}   // closed and replaced when inv, hint, leading or gossip changes
 }
 
 // hint is what the last leader's control stream said.
@@ -123,6 +125,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.boot, err = n.reader.BootID(); err != nil {
 		return nil, err
 	}
+	if n.probe, err = n.newProbe(); err != nil {
+		return nil, err
+	}
 	// Users pass through it to the socket; what the agent keeps there is 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
@@ -182,6 +187,7 @@ func (n *node) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.serveLocal(ctx) })
 	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
+	g.Go(func() error { return n.probe.Run(ctx, n.cabled) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
@@ -267,8 +273,6 @@ func (n *node) update(fn func()) {
 	close(n.changed)
 	n.changed = make(chan struct{})
 }
-
-func (n *node) surveyed(inv envgen.Inventory) { n.update(func() { n.inv = inv }) }
 
 // admits is the membership list that every handshake asks. A node without a
 // copy of the record (it is outside raft, or has just joined) has no list, and

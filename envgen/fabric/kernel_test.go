@@ -6,10 +6,7 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
 	"slices"
-	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -56,22 +53,7 @@ func TestReadThisMachine(t *testing.T) {
 
 // TestLiveNamespace runs TestInsideNamespace in a network namespace of its own, where links may be made and cut.
 func TestLiveNamespace(t *testing.T) {
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestInsideNamespace$", "-test.v")
-	cmd.Env = append(os.Environ(), ownNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("in a network namespace (needs root or unprivileged user namespaces): %v\n%s", err, out)
-	}
-	if !strings.Contains(string(out), "PASS: TestInsideNamespace") {
-		t.Fatalf("the test did not run:\n%s", out)
-	}
-	t.Log(string(out))
+	inNamespace(t, "TestInsideNamespace")
 }
 
 // TestInsideNamespace pulls and plugs a cable (a veth) under a simulated Spark and takes the time of the news.

@@ -1,9 +1,11 @@
 // Package fabric decides what this node's network hardware is at this moment: it reads sysfs and asks the kernel
-// (netlink), gives an envgen.Inventory, and says when that has changed.
+// (netlink), gives an envgen.Inventory, and says when that has changed. Its Probe decides which ports of which members
+// that hardware is cabled to, by what the NICs hear.
 //
 // It must not judge what it finds (that is envgen's), must not change anything on the node, and must not know
 // devices by their names. A device it cannot read is left out of the inventory or shown without the fact; it never
-// keeps the rest from being read.
+// keeps the rest from being read. Nothing that came over a cable is believed unless a key of the cluster signed it and
+// it is shown to be of this moment.
 package fabric
 
 import (

@@ -84,6 +84,9 @@ const (
 	showPorts    = "sparkrun fabric"
 	giveAddress  = "sparkrun netplan apply"
 	showNetplans = "sparkrun netplan diff"
+
+	overrideManagement = "sudo sparkrun join --management "
+	overrideFabric     = "sudo sparkrun join --fabric-port "
 )
 
 // checker gathers findings.
@@ -193,7 +196,7 @@ func (c *checker) checkNode(h *host) {
 		c.add(CodeManagementOnFabric, envgen.SeverityWarning, h, nil, n.Name,
 			fmt.Sprintf("%s is managed over fabric NIC %s: when its cable goes, the node leaves the cluster too, and its addresses cannot be changed",
 				h.Host, n.Name),
-			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), "sparkrun agent --management "+c.otherNIC(inv))
+			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), overrideManagement+c.otherNIC(inv))
 	}
 	if inv.Cabling == nil {
 		return
@@ -206,8 +209,8 @@ func (c *checker) checkNode(h *host) {
 	for _, s := range inv.Cabling.Sightings {
 		if s.Clone {
 			c.add(CodeClonedNode, envgen.SeverityError, h, h.portOf(s.Slot), s.NIC,
-				fmt.Sprintf("behind %s of %s is another machine that says it is %s: it was copied with its state", s.NIC, h.Host, s.Peer.Host),
-				fmt.Sprintf("%s (%s) has node id %s and boot %s", s.Peer.NIC, s.Peer.MAC, s.Peer.Node, s.Peer.Boot), "sparkrun leave --local")
+				fmt.Sprintf("behind %s of %s is another machine that says it is %s: it was copied with its state, and must leave and join anew", s.NIC, h.Host, s.Peer.Host),
+				fmt.Sprintf("%s (%s) has node id %s and boot %s", s.Peer.NIC, s.Peer.MAC, s.Peer.Node, s.Peer.Boot), showCabling)
 		}
 	}
 }

@@ -249,6 +249,11 @@ func (c *checker) checkPartners(p *port) {
 			same := slices.DeleteFunc(slices.Clone(c.subnets[path.Subnet]), func(q *port) bool { return q.host == p.host })
 			near, overlap := c.overlapping(p, path.Subnet)
 			switch {
+			case len(same) > 0 && c.reaches(p):
+				// The twin shows that the cable is right, so the address is wrong.
+				c.add(CodePeerNotInSubnet, envgen.SeverityWarning, p.host, p, path.HCA,
+					fmt.Sprintf("%s of %s is in %s, which is %s's%s", path.NIC, p.full(), path.Subnet, same[0].full(), c.farEnds(p)),
+					fmt.Sprintf("%s/%d on %s", path.Addr, path.Subnet.Bits(), path.NIC), giveAddress)
 			case len(same) > 0 && c.elsewhere(p, same[0]):
 				c.swapped(p, path, same[0])
 			case len(same) > 0:

@@ -39,7 +39,7 @@ func (c *checker) checkCables() {
 		}
 	}
 	for _, p := range c.w.ports {
-		if c.lonely(p) && !told[p] && c.othersProbe(p.host) {
+		if c.lonely(p) && !told[p] && !c.remembered(p) && c.othersProbe(p.host) {
 			c.add(CodeNoNeighbour, c.cost(p.host), p.host, p, p.devices[0].Name,
 				fmt.Sprintf("%s has a link, but the probe hears no member there: the far end is another machine, its agent does not run, or a switch keeps the frames", p.full()),
 				"no probe frame at "+deviceNames(p), showCabling)
@@ -50,6 +50,13 @@ func (c *checker) checkCables() {
 // lonely reports whether a probe listens on a live fabric port and hears nobody.
 func (c *checker) lonely(p *port) bool {
 	return p.role == envgen.RoleFabric && p.live && p.probed && c.w.linkOf[p.id] < 0
+}
+
+// remembered reports whether a cable was seen at the port whose far end has no link now: told there.
+func (c *checker) remembered(p *port) bool {
+	return slices.ContainsFunc(c.w.links, func(l envgen.Link) bool {
+		return !l.Up && slices.Contains(l.Ends, envgen.PortEnd{Node: p.host.ID, Slot: p.Slot})
+	})
 }
 
 func (c *checker) othersProbe(h *host) bool {

@@ -93,7 +93,7 @@ func (c *checker) checkLAN(p *port) {
 	}
 	c.add(CodePortLAN, envgen.SeverityInfo, p.host, p, p.devices[0].Name,
 		fmt.Sprintf("%s serves the LAN and no job: %s", p.full(), p.why), p.why,
-		"sparkrun agent --fabric-port "+p.arg())
+		overrideFabric+p.arg())
 }
 
 // straightToMember reports whether the probe saw a cable without a switch from the port to another node.

@@ -13,7 +13,7 @@ import (
 // only ever merge sets of ports: that is why no path appears when a cable goes.
 func (w *world) join(cables []envgen.Cable) {
 	seen, via := w.resolve(cables)
-	fabric, other, dead := newSets(len(w.ports)), newSets(len(w.ports)), newSets(len(w.ports))
+	live, dead := newSets(len(w.ports)), newSets(len(w.ports))
 	bySight := map[int]bool{} // ports with a seen live cable
 	for _, e := range seen {
 		a, b := w.ports[e[0]], w.ports[e[1]]
@@ -23,20 +23,17 @@ func (w *world) join(cables []envgen.Cable) {
 			for _, p := range []*port{a, b} {
 				w.dead[p.id] = w.dead[p.id] || !p.live
 			}
-		case a.role == envgen.RoleFabric && b.role == envgen.RoleFabric:
-			fabric.union(a.id, b.id)
-			bySight[a.id], bySight[b.id] = true, true
 		default:
-			other.union(a.id, b.id)
+			live.union(a.id, b.id)
 			bySight[a.id], bySight[b.id] = true, true
 		}
 	}
 	for _, ids := range w.joinedByAddress() {
 		for _, id := range ids[1:] {
-			fabric.union(ids[0], id)
+			live.union(ids[0], id)
 		}
 	}
-	for _, s := range []sets{fabric, other, dead} {
+	for _, s := range []sets{live, dead} {
 		for _, ids := range s.groups() {
 			w.links = append(w.links, w.link(ids, bySight, via))
 		}
@@ -191,18 +188,14 @@ func linkLocalPorts(h *host) []*port {
 func (w *world) link(ids []int, bySight map[int]bool, via map[[2]int]string) envgen.Link {
 	l := envgen.Link{Role: envgen.RoleFabric, Up: true}
 	hosts := map[*host]bool{}
+	roles := map[envgen.Role]int{}
 	for i, id := range ids {
 		p := w.ports[id]
 		hosts[p.host] = true
+		roles[p.role]++
 		l.Ends = append(l.Ends, envgen.PortEnd{Node: p.host.ID, Slot: p.Slot})
 		l.Up = l.Up && p.live
 		l.Seen = l.Seen || bySight[id] || !p.live
-		switch {
-		case p.role == envgen.RoleLAN:
-			l.Role = envgen.RoleLAN
-		case p.role == envgen.RoleUnused && p.live && l.Role != envgen.RoleLAN:
-			l.Role = envgen.RoleUnused
-		}
 		if s := p.speed(); s != nil && (l.SpeedMbps == nil || *s < *l.SpeedMbps) {
 			l.SpeedMbps = s
 		}
@@ -211,6 +204,13 @@ func (w *world) link(ids []int, bySight map[int]bool, via map[[2]int]string) env
 				l.Via = name
 			}
 		}
+	}
+	switch {
+	case !l.Up || roles[envgen.RoleFabric] > 1:
+	case roles[envgen.RoleLAN] > 0:
+		l.Role = envgen.RoleLAN
+	default:
+		l.Role = envgen.RoleUnused
 	}
 	// A cable has two ends. Where only addresses speak, two nodes with several ports may have several cables.
 	l.Switched = l.Via != "" || len(ids) > 2 && (l.Seen || len(hosts) > 2)
@@ -222,7 +222,11 @@ func (w *world) lanesOf(index int, l envgen.Link) []envgen.Lane {
 	at := map[netip.Prefix]int{}
 	var lanes []envgen.Lane
 	for _, e := range l.Ends {
-		for _, d := range w.portAt(e).devices {
+		p := w.portAt(e)
+		if p.role != envgen.RoleFabric {
+			continue // on the same switch, but not for jobs
+		}
+		for _, d := range p.devices {
 			for _, path := range d.paths {
 				i, ok := at[path.Subnet]
 				if !ok {

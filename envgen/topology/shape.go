@@ -17,11 +17,10 @@ func (w *world) shape(t *envgen.Topology) {
 		if !l.Up || l.Role != envgen.RoleFabric {
 			continue
 		}
-		first := w.portAt(l.Ends[0]).host.at
-		for _, e := range l.Ends[1:] {
-			at := w.portAt(e).host.at
-			joined = joined || at != first
-			s.union(first, at)
+		on := w.fabricHosts(l)
+		joined = joined || len(on) > 1
+		for _, h := range on {
+			s.union(on[0].at, h.at)
 		}
 	}
 	members := map[int][]*host{}
@@ -58,12 +57,7 @@ func (w *world) neighbours(hosts []*host) (direct map[*host][]*host, cables, swi
 		if !l.Up || l.Role != envgen.RoleFabric {
 			continue
 		}
-		var on []*host
-		for _, e := range l.Ends {
-			if h := w.portAt(e).host; !slices.Contains(on, h) {
-				on = append(on, h)
-			}
-		}
+		on := w.fabricHosts(l)
 		if !slices.Contains(hosts, on[0]) || len(on) == 1 && !l.Switched {
 			continue
 		}
@@ -73,7 +67,7 @@ func (w *world) neighbours(hosts []*host) (direct map[*host][]*host, cables, swi
 			continue
 		}
 		cables += cablesOf(l, w)
-		// Not switched means two hosts.
+		// Not switched means two hosts, or a fabric link would have three ends.
 		for i, h := range on {
 			if other := on[1-i]; !slices.Contains(direct[h], other) {
 				direct[h] = append(direct[h], other)
@@ -81,6 +75,17 @@ func (w *world) neighbours(hosts []*host) (direct map[*host][]*host, cables, swi
 		}
 	}
 	return direct, cables, switches, allOnEach
+}
+
+// fabricHosts are the hosts that have a fabric port on the link.
+func (w *world) fabricHosts(l envgen.Link) []*host {
+	var on []*host
+	for _, e := range l.Ends {
+		if p := w.portAt(e); p.role == envgen.RoleFabric && !slices.Contains(on, p.host) {
+			on = append(on, p.host)
+		}
+	}
+	return on
 }
 
 // cablesOf is one, but for a link that only addresses show: two ports of each of two nodes in one subnet are most
@@ -266,5 +271,5 @@ func (p *port) full() string { return p.host.Host + " " + p.word() }
 func compareFindings(a, b envgen.Finding) int {
 	return cmp.Or(cmp.Compare(a.Severity.Rank(), b.Severity.Rank()), cmp.Compare(a.Code, b.Code),
 		cmp.Compare(a.Host, b.Host), cmp.Compare(a.Node, b.Node), cmp.Compare(a.Port, b.Port),
-		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Text, b.Text))
+		cmp.Compare(a.Device, b.Device), cmp.Compare(a.Text, b.Text), cmp.Compare(a.Evidence, b.Evidence), cmp.Compare(a.Remedy, b.Remedy))
 }

@@ -76,7 +76,8 @@ agent_kill() { # agent_kill HOST: kill -9 of that one process; its ranks live on
 	local host=$1
 	agent_pid "$host" || die 1 "$host has no agent: '$0 start $host --agent'"
 	on "$host" bash -c "kill -9 $REPLY"
-	while agent_pid "$host"; do pause 0.01; done
+	# Until it is reaped: its memory, and so its argv, goes before its locks do.
+	while [[ -e /proc/$PID/root/proc/$REPLY ]]; do pause 0.01; done
 	rm -f "$DIR/hosts/$host/agent.pid"
 }
 

@@ -33,26 +33,24 @@ boot() {
 	exec 4<>"$ready"
 	rm "$ready"
 	for name; do
-		me=$DIR/hosts/$name
-		[[ $name != switch ]] || me=$DIR
+		[[ -d $DIR/hosts/$name ]] && me=$DIR/hosts/$name || me=$DIR
 		boot_one "$name" >>"$me/console.log" 2>&1 </dev/null &
 	done
 	while ((said < $#)); do
 		read -r -t 20 -u 4 word pid || die 1 "a host did not come up within 20 s: see $DIR/hosts/*/console.log"
-		[[ $pid != failed ]] || die 1 "start $word: see $DIR/hosts/$word/console.log"
-		me=$DIR/hosts/$word
-		[[ $word != switch ]] || me=$DIR
-		echo "$pid $CGROUP" >"$me/on"
+		[[ -d $DIR/hosts/$word ]] && me=$DIR/hosts/$word/ || me=$DIR/$word.
+		[[ $pid != failed ]] || die 1 "start $word: see ${me%/*}/console.log"
+		echo "$pid $CGROUP" >"${me}on"
 		((++said))
 	done
 	exec 4>&-
 }
 
-# boot_one becomes the parent of PID 1, or the switch's keeper itself. It holds
+# boot_one becomes the parent of PID 1, or a bare network's keeper itself. It holds
 # the lab's lock until then: `down` must not miss one still on its way.
 boot_one() {
 	local name=$1 me=$DIR/hosts/$1 cgroup id
-	[[ $name != switch ]] || exec setsid unshare --net bash "$DIR/init" switch 9>&-
+	[[ -d $me ]] || exec setsid unshare --net bash "$DIR/init" "$name" 9>&-
 	rm -rf "${me:?}/tmp" "$me/agent.pid"
 	mkdir -m 1777 "$me/tmp"
 	chmod 1777 "$me/tmp"
@@ -74,6 +72,7 @@ power_on() { # power_on HOST...
 	wire_hosts "$@"
 	for host; do : >"$DIR/hosts/$host/wired"; done
 	wire_apply
+	for host; do slow_links "$host"; done
 	sysfs_sync_all "$@"
 }
 

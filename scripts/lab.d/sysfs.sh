@@ -138,6 +138,8 @@ sysfs_sync() {
 
 	rm -rf "${me:?}/$tree"
 	cp -a "$DIR/skeleton" "$me/$tree"
+	faults_read "$host"
+	for nic in "${NICS[@]}"; do sysfs_faults "$me/$tree" "$nic"; done
 	for nic in "${!index[@]}"; do
 		word=$me/$tree/class/net/$nic
 		if [[ -z ${PCI[$nic]-} ]]; then # lo, and whatever was added by hand
@@ -148,7 +150,7 @@ sysfs_sync() {
 		[[ -z ${RDMA[$nic]-} ]] || sysfs_hca "$me/$tree/class/infiniband/${RDMA[$nic]}" "$nic"
 	done
 	for nic in "${NICS[@]}"; do # a netdev that is gone leaves its PCI device behind
-		[[ ${index[$nic]-} ]] && continue
+		[[ ${index[$nic]-} || ${FAULT["missing-twin $nic"]-} ]] && continue
 		pci_dir "$nic"
 		rm -rf "$me/$tree/class/net/$nic" "${me:?}/$tree/$REPLY/net"
 		[[ -z ${RDMA[$nic]-} ]] || sysfs_hca "$me/$tree/class/infiniband/${RDMA[$nic]}" "$nic"
@@ -159,6 +161,14 @@ sysfs_sync() {
 	mv -T "$me/sys.new" "$me/sys"
 }
 
+# sysfs_faults TREE NIC: what is wrong with its PCI function (fault.sh).
+sysfs_faults() {
+	pci_dir "$2"
+	[[ -z ${FAULT["pcie-x2 $2"]-} ]] || echo 2 >"$1/$REPLY/current_link_width"
+	[[ ${FAULT["missing-twin $2"]-} ]] || return 0
+	rm -rf "${1:?}/$REPLY" "$1/bus/pci/devices/${PCI[$2]}" "$1/class/net/$2" "$1/class/infiniband/${RDMA[$2]}"
+}
+
 # sysfs_netdev FOLDER NIC, with sysfs_sync's readings. While a link is
 # administratively down the kernel refuses carrier and speed: absent here.
 sysfs_netdev() {
@@ -166,6 +176,7 @@ sysfs_netdev() {
 	if [[ ${flags[$nic]} == *,LOWER_UP,* ]]; then
 		carrier=1 state=up speed=10000
 		[[ -z ${RDMA[$nic]-} ]] || speed=200000
+		[[ -z ${FAULT["rate-100 $nic"]-} ]] || speed=100000
 		[[ $nic != lo ]] || state=unknown type=772
 	fi
 	echo "${index[$nic]}" >"$at/ifindex"
@@ -196,6 +207,11 @@ sysfs_hca() {
 		echo '4: ACTIVE' >"$port/state"
 		echo '5: LinkUp' >"$port/phys_state"
 		echo '200 Gb/sec (4X HDR)' >"$port/rate"
+		[[ -z ${FAULT["rate-100 $nic"]-} ]] || echo '100 Gb/sec (4X EDR)' >"$port/rate"
+		if [[ ${FAULT["not-active $nic"]-} ]]; then # carrier, and RDMA that does not follow
+			echo '1: DOWN' >"$port/state"
+			echo '2: Polling' >"$port/phys_state"
+		fi
 	else
 		echo '1: DOWN' >"$port/state"
 		echo '3: Disabled' >"$port/phys_state"
@@ -207,6 +223,7 @@ sysfs_hca() {
 	own=fe80:0000:0000:0000:$REPLY
 	gid_rows "$own"
 	for address in ${addresses[$nic]-}; do
+		[[ $address != *.* || -z ${FAULT["no-gid $nic"]-} ]] || continue
 		gid "$address"
 		[[ $REPLY == "$own" ]] || gid_rows "$REPLY"
 	done
@@ -223,9 +240,12 @@ gid_rows() { # two more rows of the table sysfs_hca is writing
 	done
 }
 
-sysfs_sync_all() { # sysfs_sync_all HOST...
+sysfs_sync_all() { # sysfs_sync_all HOST...; each once, for two at a time would spoil the tree
 	local host pids=()
+	local -A seen=()
 	for host; do
+		[[ -z ${seen[$host]-} ]] || continue
+		seen[$host]=yes
 		sysfs_sync "$host" &
 		pids+=($!)
 	done
@@ -234,5 +254,9 @@ sysfs_sync_all() { # sysfs_sync_all HOST...
 
 # sync_cabled_with HOST: the trees of all whose carrier a change at HOST moves.
 sync_cabled_with() {
-	if [[ $TOPOLOGY == pair ]]; then sysfs_sync_all "${HOSTS[@]}"; else sysfs_sync "$1"; fi
+	local hosts=("$1") port
+	for port in p0 p1; do
+		[[ ${PLUG[$1.$port]-} != *.* ]] || hosts+=("${PLUG[$1.$port]%.*}")
+	done
+	sysfs_sync_all "${hosts[@]}"
 }

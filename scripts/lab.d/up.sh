@@ -29,10 +29,11 @@ with_root() {
 	return $code
 }
 
-load() { # what `up` decided: HOSTS, TOPOLOGY, AGENTS, CGROUP
+load() { # what `up` decided: HOSTS, TOPOLOGY, AGENTS, ADDRESSES, CGROUP; and PLUG as it is now
 	local count
-	read -r count TOPOLOGY AGENTS CGROUP <"$DIR/lab" || die 1 "lab '$LAB' is half up: '$0 down' first"
+	read -r count TOPOLOGY AGENTS ADDRESSES CGROUP <"$DIR/lab" || die 1 "lab '$LAB' is half up: '$0 down' first"
 	host_names "$count"
+	plugs_read
 }
 
 host_names() {
@@ -43,7 +44,7 @@ host_names() {
 
 cmd_up() {
 	local nodes="" binary="" share shares=() tool SECONDS=0
-	TOPOLOGY=switch AGENTS=yes
+	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes
 	while (($#)); do
 		case $1 in
 		--nodes | --topology | --binary | --share)
@@ -57,19 +58,15 @@ cmd_up() {
 			shift 2
 			;;
 		--no-agent) AGENTS=no && shift ;;
+		--no-addresses) ADDRESSES=no && shift ;;
 		*) usage "up: what is '$1'?" ;;
 		esac
 	done
-	case $TOPOLOGY in
-	switch) nodes=${nodes:-3} ;;
-	pair) [[ ${nodes:=2} == 2 ]] || usage "a pair has 2 hosts, not $nodes" ;;
-	*) usage "no topology '$TOPOLOGY': switch or pair" ;;
-	esac
-	[[ $nodes =~ ^[1-9][0-9]{0,2}$ && $nodes -le 200 ]] || usage "--nodes $nodes: 1 to 200"
+	topology_check "$nodes"
 	for share in "${shares[@]}"; do
 		[[ $share == /tmp/* && -d $share ]] || usage "--share $share: only a folder below /tmp needs it"
 	done
-	for tool in ip nsenter unshare setsid setpriv flock; do
+	for tool in ip tc nsenter unshare setsid setpriv flock; do
 		command -v $tool >/dev/null || die 1 "$tool is missing: apt-get install iproute2 util-linux"
 	done
 	[[ ! -d $DIR ]] || up_already
@@ -79,14 +76,15 @@ cmd_up() {
 	lock
 	trap 'up_failed' EXIT
 	find_cgroup
-	host_names "$nodes"
+	host_names "$NODES"
+	cabling
 	hosts_make "${shares[@]}"
 	trap - EXIT
 	if [[ $AGENTS == yes ]]; then
 		cluster_make
-		say "$nodes hosts are up and joined after $SECONDS s: $0 exec spark1 -- sparkrun status"
+		say "$NODES hosts are up and joined after $SECONDS s: $0 exec spark1 -- sparkrun status"
 	else
-		say "$nodes hosts are up, without agents: $0 exec spark1 -- CMD..."
+		say "$NODES hosts are up, without agents: $0 exec spark1 -- CMD..."
 	fi
 }
 
@@ -115,18 +113,21 @@ hosts_make() { # hosts_make SHARE...
 	: >"$DIR/shares"
 	(($# == 0)) || realpath "$@" >"$DIR/shares"
 
-	boot switch &
+	local networks=(switch)
+	[[ $TOPOLOGY != mixed ]] || networks+=(nas)
+	boot "${networks[@]}" &
 	local switch=$!
 	sysfs_skeleton
 	disk_make "${HOSTS[@]}"
 	wait $switch
 	switch_up
+	plugs_write
 	power_on "${HOSTS[@]}"
-	echo "${#HOSTS[@]} $TOPOLOGY $AGENTS $CGROUP" >"$DIR/lab"
+	echo "${#HOSTS[@]} $TOPOLOGY $AGENTS $ADDRESSES $CGROUP" >"$DIR/lab"
 }
 
 cmd_status() {
-	local host nic flags boot agent line pid other
+	local host nic flags boot agent line pid other word
 	(($# == 0)) || usage "status takes nothing"
 	[[ -d $DIR ]] || die 1 "no lab '$LAB' is up: $0 up"
 	load
@@ -141,14 +142,23 @@ cmd_status() {
 		fi
 		# shellcheck disable=SC2153 # set by pid_of
 		pid=$PID
-		local -A up=()
+		local -A up=() there=()
 		while read -r nic _ _ flags; do
+			there[${nic%%@*}]=yes
 			[[ $flags == *LOWER_UP* ]] && up[${nic%%@*}]=up
 		done < <(nsenter --target "$pid" --net ip -br link)
 		line=()
 		for nic in "${NICS[@]}"; do
-			[[ ${NET[$nic]-} && -e $DIR/hosts/$host/cut ]] && is_cut "$host" "$nic" && up[$nic]="cut"
-			line+=("${up[$nic]:-no-cable}")
+			word=${up[$nic]:-no-link}
+			other=$host.${SUFFIX[$nic]}
+			if [[ ! ${there[$nic]-} ]]; then
+				word=missing
+			elif [[ $nic != enP7s7 && ! ${PLUG[${other%t}]-} ]]; then
+				word=no-cable
+			elif is_cut "$host" "$nic"; then
+				word=cut
+			fi
+			line+=("$word")
 		done
 		read -r boot <"$DIR/hosts/$host/boot_id"
 		agent=none
@@ -158,10 +168,29 @@ cmd_status() {
 		printf '%-8s %-6s %-7s %-9s %-13s %-9s %-9s %-9s %-9s %-9s %s\n' \
 			"$host" on "$pid" "${boot%%-*}" "$REPLY" "${line[@]}" "$agent"
 	done
+	status_cables
 	for other in "$ROOT"/*/; do
 		other=${other%/}
 		[[ $other == "$DIR" ]] || printf '\nanother lab: LAB=%s %s status\n' "${other##*/}" "$0"
 	done
+}
+
+status_cables() { # and what is broken on purpose
+	local host port other
+	local -A on=()
+	printf '\n'
+	for host in "${HOSTS[@]}"; do
+		for port in p0 p1; do
+			other=${PLUG[$host.$port]-}
+			case $other in
+			"") ;;
+			*.*) [[ $other < $host.$port ]] || printf 'cable: %s port %s - %s port %s\n' "$host" "${port#p}" "${other%.*}" "${other#*.p}" ;;
+			*) on[$other]+=", $host port ${port#p}" ;;
+			esac
+		done
+		[[ ! -e $DIR/hosts/$host/fault ]] || sed "s/^/fault: $host /" "$DIR/hosts/$host/fault"
+	done
+	for other in "${!on[@]}"; do echo "$other: ${on[$other]#, }"; done
 }
 
 cmd_down() {

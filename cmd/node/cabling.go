@@ -1,0 +1,49 @@
+package node
+
+import (
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+)
+
+// newProbe makes the cable probe, which signs with the cluster's gossip keys:
+// whoever has them is a member.
+func (n *node) newProbe() (*fabric.Probe, error) {
+	return fabric.NewProbe(fabric.ProbeConfig{
+		Cluster: n.m.Cluster, Node: string(n.m.Node), Host: n.m.Host, Boot: n.boot, Log: n.log,
+		Keys: func() ([][]byte, error) {
+			keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+			if err != nil {
+				return nil, err
+			}
+			return revealed(keys), nil
+		},
+	})
+}
+
+func revealed(keys []trust.Secret) [][]byte {
+	ring := make([][]byte, len(keys))
+	for i, k := range keys {
+		ring[i] = k.Reveal()
+	}
+	return ring
+}
+
+// surveyed takes what the hardware is now. A link that is gone takes what was
+// heard over it along at once; the probe itself follows.
+func (n *node) surveyed(inv envgen.Inventory) {
+	n.probe.Follow(inv)
+	n.update(func() {
+		if n.inv = inv; n.heard != nil {
+			n.inv = inv.WithCabling(*n.heard)
+		}
+	})
+}
+
+// cabled takes what the probe hears now.
+func (n *node) cabled(c envgen.Cabling) {
+	n.update(func() {
+		n.heard = &c
+		n.inv = n.inv.WithCabling(c)
+	})
+}

@@ -1,0 +1,48 @@
+package node
+
+import (
+	"log/slog"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// What the probe hears travels with the inventory, and what was heard over a
+// link ends with it, whoever tells of that first.
+func TestCablingJoinsTheInventory(t *testing.T) {
+	n := &node{log: slog.New(slog.DiscardHandler), boot: "b", changed: make(chan struct{}),
+		m: membership{Node: "n1", Cluster: "c1", Host: "spark1"}}
+	var err error
+	if n.probe, err = n.newProbe(); err != nil {
+		t.Fatal(err)
+	}
+	with := func(carrier bool) envgen.Inventory {
+		return envgen.Inventory{Host: "spark1", NICs: []envgen.NIC{{Name: "enp1s0f0np0", Up: true, Carrier: &carrier}}}
+	}
+	heard := envgen.Cabling{Probed: []string{"enp1s0f0np0"}, Sightings: []envgen.Sighting{{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "n2"}}}}
+	sees := func(when string, want int) {
+		t.Helper()
+		inv, _ := n.view()
+		if inv.Cabling == nil || len(inv.Cabling.Sightings) != want || len(inv.NICs) != 1 {
+			t.Errorf("%s: %+v with %+v, want %d sightings", when, inv, inv.Cabling, want)
+		}
+	}
+	n.surveyed(with(true))
+	if inv, _ := n.view(); inv.Cabling != nil {
+		t.Errorf("before the probe's first word: %+v", inv.Cabling)
+	}
+	_, changed := n.view()
+	n.cabled(heard)
+	sees("heard", 1)
+	select {
+	case <-changed:
+	default:
+		t.Error("nobody was woken")
+	}
+	n.surveyed(with(false))
+	sees("no carrier", 0)
+	n.cabled(heard) // was on its way
+	sees("no carrier, and a late word", 0)
+	n.surveyed(with(true))
+	sees("plugged in again", 1)
+}

@@ -1,0 +1,440 @@
+package fabric
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"reflect"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// ProbeConfig says who probes and with which keys.
+type ProbeConfig struct {
+	// Cluster is the cluster's id, Node this node's, Host its name: 1 to 64 bytes of printable text each. Frames of
+	// another cluster come from strangers.
+	Cluster string
+	Node    string
+	Host    string
+	// Boot is the id of this boot of the machine (Reader.BootID). Only a digest of it is sent.
+	Boot string
+	// Keys gives the cluster's secrets, at least one: the first signs, all are accepted. It is asked again every
+	// KeysEvery, so that a rotation needs no restart.
+	Keys func() ([][]byte, error)
+	// KeysEvery: 0 means 30 s. Within that time after a new key was added everywhere it may be made the first.
+	KeysEvery time.Duration
+	// Open opens a NIC for one EtherType; nil means a packet socket, which needs CAP_NET_RAW.
+	Open func(nic envgen.NIC, etherType uint16) (Wire, error)
+	// Log hears what keeps the probe from working; nil discards.
+	Log *slog.Logger
+}
+
+// Probe finds out what is cabled to what: on each of the node's fabric NICs it tells members at the other end which
+// port of which node this is, and learns the same of them.
+type Probe struct {
+	cfg    ProbeConfig
+	mu     sync.Mutex
+	latest envgen.Inventory
+	poke   chan struct{}
+}
+
+// NewProbe checks the configuration. Nothing is sent before Run.
+func NewProbe(cfg ProbeConfig) (*Probe, error) {
+	for _, text := range []struct{ what, value string }{{"cluster", cfg.Cluster}, {"node", cfg.Node}, {"host", cfg.Host}} {
+		if text.value == "" || len(text.value) > maxText || !printable(text.value) {
+			return nil, fmt.Errorf("configure cable probe: %s %q: want 1 to %d bytes of printable text", text.what, text.value, maxText)
+		}
+	}
+	if cfg.Keys == nil || cfg.KeysEvery < 0 {
+		return nil, errors.New("configure cable probe: want a source of keys and a time that is not negative")
+	}
+	if cfg.KeysEvery == 0 {
+		cfg.KeysEvery = 30 * time.Second
+	}
+	if cfg.Open == nil {
+		cfg.Open = openPacketWire
+	}
+	if cfg.Log == nil {
+		cfg.Log = slog.New(slog.DiscardHandler)
+	}
+	return &Probe{cfg: cfg, poke: make(chan struct{}, 1)}, nil
+}
+
+// Follow takes the node's inventory whenever it has changed: Run opens the fabric NICs that have a carrier and closes
+// the others. It never blocks, and may be called before Run and by any goroutine.
+func (p *Probe) Follow(inv envgen.Inventory) {
+	p.mu.Lock()
+	p.latest = inv
+	p.mu.Unlock()
+	select {
+	case p.poke <- struct{}{}:
+	default: // one is pending, and will see this inventory
+	}
+}
+
+// Run probes until ctx ends and returns its cause. changed is told what is known at first and whenever that has
+// changed, by one goroutine, one call at a time. What the kernel refuses is said in Cabling.Trouble and in the log
+// once; it never ends Run.
+func (p *Probe) Run(ctx context.Context, changed func(envgen.Cabling)) error {
+	r := &probing{
+		cfg: p.cfg, changed: changed, in: make(chan heard, 64),
+		ears: map[string]*openEar{}, ours: map[session]string{}, ports: map[string]time.Time{}, own: map[mac]bool{},
+		retry: map[string]time.Time{}, said: map[string]bool{}, dirty: true,
+		// An agent before this one may have spoken just now.
+		quietUntil: time.Now().Add(probeBeat),
+	}
+	defer r.closeAll()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-p.poke:
+			p.mu.Lock()
+			r.inv = p.latest
+			p.mu.Unlock()
+			r.follow(time.Now())
+		case h := <-r.in:
+			r.take(h, time.Now())
+		case <-timer.C:
+		}
+		timer.Reset(time.Until(r.tick(time.Now())))
+	}
+}
+
+const (
+	// tellDelay gathers what changes at once, as when a switch comes up.
+	tellDelay = 100 * time.Millisecond
+	// reopenDelay is how long a NIC whose socket broke is left alone.
+	reopenDelay = probeBeat
+)
+
+// probing is one Run: all of it belongs to that goroutine, but for the channel.
+type probing struct {
+	cfg     ProbeConfig
+	changed func(envgen.Cabling)
+	in      chan heard
+
+	inv    envgen.Inventory
+	own    map[mac]bool // of all our interfaces
+	keys   *keyring
+	keysAt time.Time // when to ask again
+	ears   map[string]*openEar
+	ours   map[session]string   // of the ears: session -> slot
+	ports  map[string]time.Time // slot -> when it may send next
+	retry  map[string]time.Time // NIC -> not before
+
+	quietUntil time.Time
+
+	denied  bool // by the kernel, for good
+	trouble string
+	said    map[string]bool
+
+	dirty  bool
+	tellAt time.Time
+	last   *envgen.Cabling
+}
+
+// openEar is an ear and its sockets.
+type openEar struct {
+	*ear
+	wires []Wire // the probe's first
+	done  chan struct{}
+	pumps sync.WaitGroup
+}
+
+// heard is a frame, or the error that ended a socket.
+type heard struct {
+	ear     *openEar
+	arp     bool
+	payload []byte
+	from    mac
+	err     error
+}
+
+// take believes a frame or not.
+func (r *probing) take(h heard, now time.Time) {
+	e := h.ear
+	if r.ears[e.nic.Name] != e {
+		return // was on its way when the NIC was closed
+	}
+	if h.err != nil {
+		// Set down or taken away: the inventory will say so. Anything else gets another try.
+		r.cfg.Log.Debug("lost the cable probe's socket", "nic", e.nic.Name, "err", h.err)
+		r.close(e)
+		r.retry[e.nic.Name] = now.Add(reopenDelay)
+		return
+	}
+	if h.arp {
+		r.notice(e, h.from, envgen.StrangerARP, now)
+		return
+	}
+	f, err := r.keys.open(h.payload)
+	switch {
+	case err == nil:
+		r.dirty = e.hear(f, r.cfg.Node, r.ours, now) || r.dirty
+	case errors.Is(err, errNotProbe):
+	case errors.Is(err, errStranger):
+		r.notice(e, h.from, envgen.StrangerProbe, now)
+	default: // forged, newer or broken: believed in nothing
+		r.sayOnce("drop a cable probe", e.nic.Name+h.from.String()+err.Error(), "nic", e.nic.Name, "from", h.from, "err", err)
+	}
+}
+
+// notice leaves out what a twin or another port of ours sent, on the same switch.
+func (r *probing) notice(e *openEar, from mac, how string, now time.Time) {
+	if !r.own[from] {
+		r.dirty = e.notice(from, how, now) || r.dirty
+	}
+}
+
+// follow opens and closes NICs as the inventory has them.
+func (r *probing) follow(now time.Time) {
+	clear(r.own)
+	for _, n := range r.inv.NICs {
+		if m, err := net.ParseMAC(n.MAC); err == nil && len(m) == len(mac{}) {
+			r.own[mac(m)] = true
+		}
+	}
+	want := map[string]envgen.CableNIC{}
+	for _, c := range envgen.CableNICs(r.inv) {
+		if c.NIC.HasCarrier() {
+			want[c.NIC.Name] = c
+		}
+	}
+	for name, e := range r.ears {
+		c, still := want[name]
+		samePCI := reflect.DeepEqual(c.NIC.PCI, e.nic.PCI)
+		if !still || c.Slot != e.slot || c.NIC.MAC != e.nic.MAC || !samePCI {
+			r.close(e)
+		}
+	}
+	for name := range r.retry {
+		if _, still := want[name]; !still {
+			delete(r.retry, name)
+		}
+	}
+	for slot, at := range r.ports {
+		if at.Before(now) {
+			delete(r.ports, slot)
+		}
+	}
+}
+
+// openMissing opens the NICs that have a carrier and no socket, and gives the next time to try.
+func (r *probing) openMissing(now time.Time) (next time.Time) {
+	if r.denied || r.keys == nil {
+		return next
+	}
+	for _, c := range envgen.CableNICs(r.inv) {
+		name := c.NIC.Name
+		if !c.NIC.HasCarrier() || r.ears[name] != nil {
+			continue
+		}
+		if at := r.retry[name]; at.After(now) {
+			next = sooner(next, at)
+			continue
+		}
+		err := r.open(c)
+		switch {
+		case isDenied(err): // there is nothing to try again
+			r.denied, r.dirty = true, true
+			r.trouble = "the cable probe may not open packet sockets: run the agent as root or with CAP_NET_RAW, and allow it AF_PACKET"
+			r.cfg.Log.Warn("cannot probe cables; cabling stays unknown", "remedy", r.trouble, "err", err)
+			return time.Time{}
+		case err != nil:
+			r.retry[name] = now.Add(reopenDelay)
+			next = sooner(next, r.retry[name])
+			r.sayOnce("cannot probe a cable yet", name+err.Error(), "nic", name, "err", err)
+		}
+	}
+	return next
+}
+
+func (r *probing) open(c envgen.CableNIC) error {
+	m, err := net.ParseMAC(c.NIC.MAC)
+	if err != nil || len(m) != len(mac{}) {
+		return fmt.Errorf("open %s: bad MAC %q", c.NIC.Name, c.NIC.MAC)
+	}
+	e := &openEar{ear: newEar(c, mac(m), newSession()), done: make(chan struct{})}
+	for _, etherType := range []uint16{EtherTypeProbe, EtherTypeARP} {
+		w, err := r.cfg.Open(c.NIC, etherType)
+		if err != nil {
+			for _, w := range e.wires {
+				w.Close()
+			}
+			return err
+		}
+		e.wires = append(e.wires, w)
+	}
+	delete(r.retry, c.NIC.Name)
+	r.ears[c.NIC.Name], r.ours[e.session] = e, e.slot
+	r.dirty = true
+	for i, w := range e.wires {
+		e.pumps.Go(func() { r.pump(e, w, i > 0) })
+	}
+	return nil
+}
+
+// sayOnce warns of one thing once; what is different each time is bounded too.
+func (r *probing) sayOnce(message, key string, args ...any) {
+	if r.said[key] || len(r.said) >= 100 {
+		return
+	}
+	r.said[key] = true
+	r.cfg.Log.Warn(message, args...)
+}
+
+func (r *probing) close(e *openEar) {
+	delete(r.ears, e.nic.Name)
+	delete(r.ours, e.session)
+	r.dirty = true
+	close(e.done)
+	for _, w := range e.wires {
+		w.Close()
+	}
+	e.pumps.Wait()
+}
+
+func (r *probing) closeAll() {
+	for _, e := range r.ears {
+		r.close(e)
+	}
+}
+
+// pump passes on what a socket receives, no more than a fabric of our size can send: under a flood the kernel throws
+// away, which costs nothing.
+func (r *probing) pump(e *openEar, w Wire, arp bool) {
+	perSecond := 512
+	if arp {
+		perSecond = 16
+	}
+	buf := make([]byte, maxFrame)
+	var second time.Time
+	for n := 0; ; n++ {
+		size, from, err := w.Receive(buf)
+		h := heard{ear: e, arp: arp, from: from, err: err}
+		if err == nil && !arp {
+			h.payload = append([]byte(nil), buf[:size]...)
+		}
+		select {
+		case r.in <- h:
+		case <-e.done:
+			return
+		}
+		if err != nil {
+			return
+		}
+		if since := time.Since(second); since >= time.Second {
+			second, n = time.Now(), 0
+		} else if n >= perSecond {
+			select {
+			case <-time.After(time.Second - since):
+			case <-e.done:
+				return
+			}
+		}
+	}
+}
+
+// tick does what is due and gives the time when something is again, zero if nothing is.
+func (r *probing) tick(now time.Time) (next time.Time) {
+	if !r.keysAt.After(now) {
+		r.loadKeys()
+		r.keysAt = now.Add(r.cfg.KeysEvery)
+	}
+	next = sooner(r.keysAt, r.openMissing(now))
+	for _, e := range r.ears {
+		at, changed := e.expire(now)
+		r.dirty = r.dirty || changed
+		next = sooner(next, at)
+	}
+	next = sooner(next, r.send(now))
+	if !r.dirty {
+		return next
+	}
+	if r.tellAt.IsZero() {
+		r.tellAt = now
+		if r.last != nil { // what is known at first is told at once
+			r.tellAt = now.Add(tellDelay)
+		}
+	}
+	if r.tellAt.After(now) {
+		return sooner(next, r.tellAt)
+	}
+	r.dirty, r.tellAt = false, time.Time{}
+	r.tell()
+	return next
+}
+
+// send lets each port speak whose beat has come: the twin that has been silent for longest. A NIC that came up speaks
+// at once if its port has been silent for a beat, else at the port's next; so does one that has a new neighbour.
+func (r *probing) send(now time.Time) (next time.Time) {
+	turn := map[string]*openEar{}
+	twins := map[string]int{}
+	for name, e := range r.ears {
+		twins[e.slot]++
+		first := turn[e.slot]
+		if first == nil || e.lastSent.Before(first.lastSent) || e.lastSent.Equal(first.lastSent) && name < first.nic.Name {
+			turn[e.slot] = e
+		}
+	}
+	for slot, e := range turn {
+		if at := later(r.quietUntil, r.ports[slot]); at.After(now) {
+			next = sooner(next, at)
+			continue
+		}
+		r.ports[slot] = now.Add(probeBeat + rand.N(probeJitter))
+		next = sooner(next, r.ports[slot])
+		f := e.next(frame{node: r.cfg.Node, host: r.cfg.Host, boot: shortDigest(r.cfg.Boot)}, twins[slot], now)
+		if err := e.wires[0].Send(r.keys.seal(f)); err != nil {
+			// Lost, as on a wire. A socket that is broken tells its Receive too.
+			r.cfg.Log.Debug("cable probe not sent", "nic", e.nic.Name, "err", err)
+		}
+	}
+	return next
+}
+
+func later(a, b time.Time) time.Time {
+	if a.After(b) {
+		return a
+	}
+	return b
+}
+
+func (r *probing) loadKeys() {
+	secrets, err := r.cfg.Keys()
+	var keys *keyring
+	if err == nil {
+		keys, err = newKeyring(r.cfg.Cluster, secrets)
+	}
+	if err != nil {
+		r.sayOnce("cannot load the cable probe's keys", err.Error(), "err", err)
+		if r.keys == nil { // else the old ones stay
+			r.trouble, r.dirty = err.Error(), true
+		}
+		return
+	}
+	if r.keys == nil {
+		r.trouble, r.dirty = "", true
+	}
+	r.keys = keys
+}
+
+func (r *probing) tell() {
+	c := envgen.Cabling{Trouble: r.trouble}
+	for _, e := range r.ears {
+		e.cabling(&c)
+	}
+	sortCabling(&c)
+	if r.last == nil || !reflect.DeepEqual(*r.last, c) {
+		r.last = &c
+		r.changed(c)
+	}
+}

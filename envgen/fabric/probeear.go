@@ -1,0 +1,326 @@
+package fabric
+
+import (
+	"cmp"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+const (
+	// probeBeat is the least time between two frames of one physical port, whichever twin sends.
+	probeBeat = 2 * time.Second
+	// probeJitter is the most a port waits longer, by chance: neighbours that came up in one instant do not go on
+	// talking past each other, and a switch's do not all talk at once.
+	probeJitter = 100 * time.Millisecond
+	// probeSlack is added to every deadline, for the jitter of missedBeats frames and for timers, which are late.
+	probeSlack = 500 * time.Millisecond
+	// missedBeats is after how many times of what a neighbour announced its silence means that it is gone.
+	missedBeats = 3
+	// maxEvery bounds what a neighbour may announce, and with it how long it stays seen.
+	maxEvery = 30 * time.Second
+	// goneStay is how long a neighbour's counter outlives its sighting: longer than any proof lasts, so that a
+	// recording of it proves nothing.
+	goneStay = (1+missedBeats)*maxEvery + 2*probeSlack
+	// maxNeighbours bounds one NIC's memory, maxUnproven what of it recordings can fill: each costs room for an echo.
+	maxNeighbours = 1024
+	maxUnproven   = 128
+	// strangerGrace is how long a host goes on before it is called a stranger: a member that starts has proven itself
+	// by then. strangerStay is how long it is remembered.
+	strangerGrace = 15 * time.Second
+	strangerStay  = 10 * time.Minute
+	// maxStrangers is how many of a NIC are told: members whose agent does not run are among them, and one more is
+	// enough to know. maxFaces bounds those watched.
+	maxStrangers = 16
+	maxFaces     = 64
+)
+
+// ear is what one NIC has heard and said, from the moment it was opened. It has no clock and no lock: one goroutine
+// tells it what happens when.
+type ear struct {
+	nic     envgen.NIC
+	slot    string
+	mac     mac
+	session session
+
+	sent     counter
+	sentAt   [64]time.Time // by counter, the newest: an older proof is none
+	lastSent time.Time
+	every    time.Duration // as announced last
+	turn     int           // where the next frame's echoes begin
+
+	heard   map[session]*neighbour
+	faces   map[mac]*face
+	members map[mac]bool // proved themselves to us once
+}
+
+// neighbour is another port's session.
+type neighbour struct {
+	counter counter // the newest heard
+	heardAt time.Time
+	every   time.Duration
+	peer    envgen.Neighbour
+	clone   bool
+
+	// proven is true while it is sighted. provenBy is when we sent the newest frame of ours that it echoed; zero while
+	// it never has. since is when it was proven first.
+	proven   bool
+	provenBy time.Time
+	since    time.Time
+	// gone is true when it was proven and has been silent for too long.
+	gone bool
+}
+
+// face is a MAC that frames came from which proved nothing.
+type face struct {
+	first, last time.Time
+	how         string
+	told        bool
+}
+
+// newSession draws what nobody can guess: who knows it has heard us.
+func newSession() session {
+	var nonce [8]byte
+	rand.Read(nonce[:]) // never fails
+	return session(binary.BigEndian.Uint64(nonce[:]))
+}
+
+func newEar(n envgen.CableNIC, m mac, s session) *ear {
+	return &ear{nic: n.NIC, slot: n.Slot, mac: m, session: s, every: probeBeat,
+		heard: map[session]*neighbour{}, faces: map[mac]*face{}, members: map[mac]bool{}}
+}
+
+// next fills in what only the ear knows of its next frame: number, beat and echoes. twins is how many NICs share the
+// port's beat.
+func (e *ear) next(f frame, twins int, now time.Time) frame {
+	e.sent++
+	e.sentAt[int(e.sent)%len(e.sentAt)] = now
+	e.lastSent = now
+
+	all := make([]session, 0, len(e.heard))
+	for s, n := range e.heard {
+		if !n.gone {
+			all = append(all, s)
+		}
+	}
+	slices.Sort(all)
+	// More than one frame holds go in turn, and the announced time says so.
+	rounds := max(1, (len(all)+maxEchoes-1)/maxEchoes)
+	e.every = probeBeat * time.Duration(twins*rounds)
+	if e.turn >= len(all) {
+		e.turn = 0
+	}
+	part := all[e.turn:min(e.turn+maxEchoes, len(all))]
+	e.turn += maxEchoes
+
+	f.every, f.session, f.counter, f.mac = e.every, e.session, e.sent, e.mac
+	f.pci, f.nic, f.slot = e.nic.PCI, e.nic.Name, e.slot
+	f.echoes = make([]echo, len(part))
+	for i, s := range part {
+		f.echoes[i] = echo{s, e.heard[s].counter}
+	}
+	return f
+}
+
+// hear takes a frame that a member signed, and reports whether the sightings may differ now. self and ours (this
+// node's open sessions, with their slots) tell this node's own ports from a clone.
+func (e *ear) hear(f frame, self string, ours map[session]string, now time.Time) bool {
+	slot, own := ours[f.session]
+	if own && slot == e.slot {
+		return false // our own frame thrown back, or our twin's by the switch: no cable
+	}
+	n, known := e.heard[f.session]
+	if known && f.counter <= n.counter {
+		return false // heard before
+	}
+	if !known {
+		if !e.room() {
+			return false
+		}
+		n = &neighbour{clone: f.node == self && !own}
+		e.heard[f.session] = n
+	}
+	was := n.peer
+	n.counter, n.heardAt, n.every, n.gone = f.counter, now, min(max(f.every, probeBeat), maxEvery), false
+	n.peer = envgen.Neighbour{Node: f.node, Host: f.host, NIC: f.nic, Slot: f.slot, PCI: f.pci, MAC: f.mac.String(),
+		Boot: hex.EncodeToString(f.boot[:])}
+	if at, ok := e.proof(f); ok && at.After(n.provenBy) && now.Before(at.Add(e.proofAge(n))) {
+		n.provenBy = at
+		if !n.proven {
+			n.proven, n.since = true, now.UTC().Truncate(time.Second)
+			e.welcome(f.session, n, f.mac)
+			return true
+		}
+	}
+	return n.proven && !sameNeighbour(was, n.peer)
+}
+
+// proof gives when we sent the frame that f echoes: f was made after that. Only who heard it knows its name.
+func (e *ear) proof(f frame) (sentAt time.Time, ok bool) {
+	for _, heard := range f.echoes {
+		if heard.session == e.session && heard.counter > 0 && heard.counter <= e.sent && e.sent-heard.counter < counter(len(e.sentAt)) {
+			return e.sentAt[int(heard.counter)%len(e.sentAt)], true
+		}
+	}
+	return time.Time{}, false
+}
+
+// proofAge is how long a frame of ours proves that whoever echoes it is there now: until the neighbour should have
+// heard our next one, and missedBeats of its own.
+func (e *ear) proofAge(n *neighbour) time.Duration {
+	return min(e.every, maxEvery) + missedBeats*n.every + probeSlack
+}
+
+// expiry is when the neighbour's state ends unless it speaks. A proof that is not renewed ends too: then it does not
+// hear us any more.
+func (e *ear) expiry(n *neighbour) time.Time {
+	if n.gone {
+		return n.heardAt.Add(goneStay)
+	}
+	at := n.heardAt.Add(missedBeats*n.every + probeSlack)
+	if proof := n.provenBy.Add(e.proofAge(n)); n.proven && proof.Before(at) {
+		return proof
+	}
+	return at
+}
+
+// welcome takes back what the newly proven neighbour was before its agent or its NIC started anew, so that its port
+// is not seen twice.
+func (e *ear) welcome(s session, n *neighbour, m mac) {
+	for other, old := range e.heard {
+		if other == s || !old.proven || old.peer.MAC != n.peer.MAC || old.peer.Node != n.peer.Node {
+			continue
+		}
+		if old.since.Before(n.since) {
+			n.since = old.since
+		}
+		old.proven, old.gone = false, true
+	}
+	delete(e.faces, m)
+	if len(e.members) < maxNeighbours {
+		e.members[m] = true
+	}
+}
+
+// room makes room for one more neighbour that has proven nothing. Proven ones never make way for it.
+func (e *ear) room() bool {
+	var oldest session
+	unproven := 0
+	for s, n := range e.heard {
+		if n.proven || n.gone {
+			continue
+		}
+		if unproven == 0 || n.heardAt.Before(e.heard[oldest].heardAt) {
+			oldest = s
+		}
+		unproven++
+	}
+	if unproven >= maxUnproven || unproven > 0 && len(e.heard) >= maxNeighbours {
+		delete(e.heard, oldest)
+	}
+	return len(e.heard) < maxNeighbours
+}
+
+// expire forgets who is silent. It gives the next time to look, zero if there is none, and whether the sightings or
+// the strangers differ now.
+func (e *ear) expire(now time.Time) (next time.Time, changed bool) {
+	for s, n := range e.heard {
+		if !e.expiry(n).After(now) {
+			changed = changed || n.proven
+			if n.gone || n.provenBy.IsZero() {
+				delete(e.heard, s)
+				continue
+			}
+			n.proven, n.gone = false, true
+		}
+		next = sooner(next, e.expiry(n))
+	}
+	for m, f := range e.faces {
+		if at := f.last.Add(strangerStay); at.After(now) {
+			next = sooner(next, at)
+			continue
+		}
+		changed = changed || f.told
+		delete(e.faces, m)
+	}
+	return next, changed
+}
+
+// sooner is the earlier of two times, of which zero is none.
+func sooner(a, b time.Time) time.Time {
+	if a.IsZero() || !b.IsZero() && b.Before(a) {
+		return b
+	}
+	return a
+}
+
+// notice takes a frame that proves nothing, by where it came from, and reports whether the strangers differ now.
+func (e *ear) notice(from mac, how string, now time.Time) bool {
+	if from[0]&1 != 0 || from == (mac{}) || e.members[from] {
+		return false // a group's address is no host's
+	}
+	f, known := e.faces[from]
+	if !known {
+		if len(e.faces) >= maxFaces {
+			return false
+		}
+		f = &face{first: now, how: how}
+		e.faces[from] = f
+	}
+	f.last = now
+	changed := f.told && how == envgen.StrangerProbe && f.how != how
+	if how == envgen.StrangerProbe { // says more than a question
+		f.how = how
+	}
+	if f.told || now.Sub(f.first) < strangerGrace || e.told() >= maxStrangers {
+		return changed
+	}
+	f.told = true
+	return true
+}
+
+func (e *ear) told() (n int) {
+	for _, f := range e.faces {
+		if f.told {
+			n++
+		}
+	}
+	return n
+}
+
+// cabling adds what the ear knows to c.
+func (e *ear) cabling(c *envgen.Cabling) {
+	c.Probed = append(c.Probed, e.nic.Name)
+	for _, n := range e.heard {
+		if n.proven {
+			c.Sightings = append(c.Sightings, envgen.Sighting{NIC: e.nic.Name, Slot: e.slot, Peer: n.peer, Clone: n.clone, Since: n.since})
+		}
+	}
+	for m, f := range e.faces {
+		if f.told {
+			c.Strangers = append(c.Strangers, envgen.Stranger{NIC: e.nic.Name, Slot: e.slot, MAC: m.String(), Heard: f.how})
+		}
+	}
+}
+
+// sortCabling brings what several ears added into its order.
+func sortCabling(c *envgen.Cabling) {
+	slices.Sort(c.Probed)
+	slices.SortFunc(c.Sightings, func(a, b envgen.Sighting) int {
+		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Peer.Node, b.Peer.Node), cmp.Compare(a.Peer.NIC, b.Peer.NIC),
+			cmp.Compare(a.Peer.MAC, b.Peer.MAC), cmp.Compare(a.Peer.Boot, b.Peer.Boot), a.Since.Compare(b.Since))
+	})
+	slices.SortFunc(c.Strangers, func(a, b envgen.Stranger) int {
+		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.MAC, b.MAC))
+	})
+}
+
+func sameNeighbour(a, b envgen.Neighbour) bool {
+	samePCI := a.PCI == b.PCI || a.PCI != nil && b.PCI != nil && *a.PCI == *b.PCI
+	a.PCI, b.PCI = nil, nil
+	return samePCI && a == b
+}

@@ -1,0 +1,122 @@
+package fabric
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// Wire is one NIC's way to send and receive frames of one kind. Send and Receive are called by one goroutine each;
+// Close ends a Receive that waits.
+type Wire interface {
+	// Send sends what follows the Ethernet header to the group of all probes.
+	Send(payload []byte) error
+	// Receive waits for a frame and gives what follows its header, cut to the buffer, and where it came from.
+	Receive(payload []byte) (n int, from [6]byte, err error)
+	Close() error
+}
+
+const (
+	// EtherTypeProbe is IEEE 802's local experimental type 1. NVIDIA's set-up scripts use it too, for a moment; their
+	// frames lack our first word and are no concern.
+	EtherTypeProbe uint16 = 0x88b5
+	// EtherTypeARP is IPv4's question who has an address.
+	EtherTypeARP uint16 = 0x0806
+)
+
+// probeGroup is where probes go: a group address (the lowest bit) of local administration (the next), then "SPARK".
+// It is none of 01:80:c2:00:00:0X, which switches and bridges keep to themselves, and none of IP's, which they prune.
+var probeGroup = [8]byte{0x03, 'S', 'P', 'A', 'R', 'K'}
+
+// packetWire is an AF_PACKET socket. The poller watches it, so that Close wakes a Receive.
+type packetWire struct {
+	file *os.File
+	to   unix.SockaddrLinklayer
+}
+
+// isDenied tells a missing right from a NIC that is not there now. The last is what a service manager's filter on
+// address families gives.
+func isDenied(err error) bool {
+	return errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.EAFNOSUPPORT)
+}
+
+// openPacketWire needs CAP_NET_RAW in the network namespace's user namespace.
+func openPacketWire(nic envgen.NIC, etherType uint16) (Wire, error) {
+	link, err := net.InterfaceByName(nic.Name)
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
+	}
+	// Made with protocol 0 it hears nothing until bind has named the interface.
+	fd, err := unix.Socket(unix.AF_PACKET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
+	}
+	var swapped [2]byte
+	binary.NativeEndian.PutUint16(swapped[:], etherType)
+	w := &packetWire{file: os.NewFile(uintptr(fd), "packet:"+nic.Name), to: unix.SockaddrLinklayer{
+		Protocol: binary.BigEndian.Uint16(swapped[:]), Ifindex: link.Index, Halen: 6, Addr: probeGroup}}
+	err = unix.Bind(fd, &unix.SockaddrLinklayer{Protocol: w.to.Protocol, Ifindex: link.Index})
+	if err == nil && etherType == EtherTypeProbe {
+		// The NIC's filter must let the group in.
+		err = unix.SetsockoptPacketMreq(fd, unix.SOL_PACKET, unix.PACKET_ADD_MEMBERSHIP,
+			&unix.PacketMreq{Ifindex: int32(link.Index), Type: unix.PACKET_MR_MULTICAST, Alen: 6, Address: probeGroup})
+	}
+	if err != nil {
+		w.file.Close()
+		return nil, fmt.Errorf("open packet socket on %s: %w", nic.Name, err)
+	}
+	return w, nil
+}
+
+func (w *packetWire) Close() error { return w.file.Close() }
+
+func (w *packetWire) Send(payload []byte) error {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return err
+	}
+	// A full queue loses the frame, as a wire might: the next goes out in two seconds.
+	var sent error
+	if err := raw.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), payload, 0, &w.to) }); err != nil {
+		return err
+	}
+	return os.NewSyscallError("sendto", sent)
+}
+
+func (w *packetWire) Receive(payload []byte) (n int, from [6]byte, err error) {
+	raw, err := w.file.SyscallConn()
+	if err != nil {
+		return 0, from, err
+	}
+	var failed error
+	err = raw.Read(func(fd uintptr) (done bool) {
+		for {
+			var addr unix.Sockaddr
+			n, addr, failed = unix.Recvfrom(int(fd), payload, 0)
+			if failed == unix.EINTR {
+				continue
+			}
+			if failed == unix.EAGAIN {
+				return false
+			}
+			ll, ok := addr.(*unix.SockaddrLinklayer)
+			if failed == nil && (!ok || ll.Pkttype == unix.PACKET_OUTGOING || ll.Halen != 6) {
+				continue // our own, on its way out
+			}
+			if ok {
+				copy(from[:], ll.Addr[:6])
+			}
+			return true
+		}
+	})
+	if err = errors.Join(err, os.NewSyscallError("recvfrom", failed)); err != nil {
+		return 0, from, err
+	}
+	return n, from, nil
+}
