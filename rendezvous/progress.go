@@ -57,7 +57,7 @@ type JobStatus struct {
 // StatusOf gives what the record alone can tell of a job.
 func StatusOf(j Job) JobStatus {
 	if j.Outcome != nil {
-		return JobStatus{Job: j, State: State(j.Outcome.End)}
+		return JobStatus{Job: j, State: State(j.Outcome.End), Started: j.Outcome.Started}
 	}
 	return JobStatus{Job: j, State: StatePlanned}
 }

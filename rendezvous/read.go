@@ -103,23 +103,25 @@ func (r *Record) Job(id launcher.JobID) (Job, bool) {
 	return j, ok
 }
 
-// Find resolves what a user typed for a job: a whole id, a name (the latest job
-// that bears it), or the beginning of one id.
+// Find resolves what a user typed for a job: a whole id; a name, which means the
+// job of that name that has not ended, else the latest; or the beginning of one
+// id. Several jobs that run under one name have to be told apart by their ids.
 func (r *Record) Find(text string) (Job, error) {
+	if text == "" {
+		return Job{}, fmt.Errorf("job \"\": %w: name one: `sparkrun ps --all` lists them", ErrNoJob)
+	}
 	if j, ok := r.Job(launcher.JobID(text)); ok {
 		return j, nil
 	}
 	jobs := r.Jobs()
-	for _, j := range slices.Backward(jobs) {
-		if j.Spec.Name == text && text != "" {
-			return j, nil
+	found := slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return j.Spec.Name != text || j.Outcome != nil })
+	if len(found) == 0 {
+		for _, j := range slices.Backward(jobs) {
+			if j.Spec.Name == text {
+				return j, nil
+			}
 		}
-	}
-	var found []Job
-	for _, j := range jobs {
-		if text != "" && strings.HasPrefix(string(j.Spec.ID), text) {
-			found = append(found, j)
-		}
+		found = slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return !strings.HasPrefix(string(j.Spec.ID), text) })
 	}
 	switch len(found) {
 	case 1:

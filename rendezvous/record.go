@@ -58,6 +58,7 @@ const (
 // Outcome is recorded once and never changes.
 type Outcome struct {
 	End      End                 `json:"end"`
+	Started  *time.Time          `json:"started,omitempty"` // when every rank had been exec'd
 	At       time.Time           `json:"at"`
 	ExitCode int                 `json:"exit_code"`
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed

@@ -461,3 +461,32 @@ func FuzzRestore(f *testing.F) {
 		r.Find("k")
 	})
 }
+
+// A name means the job that runs under it; two have to be told apart.
+func TestFindPrefersWhatRuns(t *testing.T) {
+	l := founded(t)
+	plan := func(id launcher.JobID) {
+		s := specFor(id, 1)
+		s.Name = "train"
+		l.must(t, Entry{Kind: KindPlan, Job: &Job{Spec: s, Plan: Plan{Generation: 1, World: 1}, Planned: t0}})
+	}
+	end := func(id launcher.JobID) {
+		l.must(t, Entry{Kind: KindEnd, End: &JobEnd{Key: launcher.Key{Job: id, Generation: 1}, Outcome: Outcome{End: Completed, At: t0}}})
+	}
+	plan("aaaa")
+	plan("bbbb")
+	if _, err := l.Find("train"); !errors.Is(err, ErrNoJob) || !strings.Contains(err.Error(), "aaaa, bbbb") {
+		t.Errorf("two run: %v", err)
+	}
+	end("bbbb")
+	if j, err := l.Find("train"); err != nil || j.Spec.ID != "aaaa" {
+		t.Errorf("one runs: %s, %v", j.Spec.ID, err)
+	}
+	end("aaaa")
+	if j, err := l.Find("train"); err != nil || j.Spec.ID != "bbbb" {
+		t.Errorf("none runs: %s, %v", j.Spec.ID, err)
+	}
+	if _, err := l.Find(""); !errors.Is(err, ErrNoJob) {
+		t.Errorf("no name: %v", err)
+	}
+}

@@ -270,7 +270,7 @@ func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Jobs
 	if c.Node != "" || !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return wire.JobsResponse{}, err
 	}
-	res := wire.JobsResponse{Problem: err.Error()}
+	res := wire.JobsResponse{Problem: n.better(err).Error()}
 	for _, j := range n.record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		n.localState(&st)
@@ -291,6 +291,15 @@ func (n *node) localState(st *rendezvous.JobStatus) {
 	}
 }
 
+// better says why there is no leader, where that is known by now, in place of
+// what asking the last one gave.
+func (n *node) better(err error) error {
+	if n.leading.Load() == nil && n.leaderID() == "" {
+		return n.noLeader()
+	}
+	return err
+}
+
 func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, error) {
 	if r.Timeout > 0 {
 		var cancel context.CancelFunc
@@ -308,7 +317,7 @@ func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) 
 		case <-more:
 		case <-changed:
 		case <-ctx.Done():
-			return st, fmt.Errorf("%d of %d nodes are ready after %s%s", ready(st), r.WaitNodes, r.Timeout, because(st.Problem))
+			return st, fmt.Errorf("%w after %s: %d of %d nodes are ready%s", wire.ErrNotYet, r.Timeout, ready(st), r.WaitNodes, because(st.Problem))
 		}
 	}
 }
@@ -334,11 +343,12 @@ func (n *node) statusNow(ctx context.Context, c wire.Caller, r wire.StatusReques
 		roster, more := to.Roster()
 		return n.statusOf(roster, to.fence), more, nil
 	case err == nil:
-		st, err := to.remote.Status(to.ctx, r) // the leader does the waiting
+		r.Timeout -= min(r.Timeout/10, time.Second) // its word on what is missing shall come before our own
+		st, err := to.remote.Status(to.ctx, r)
 		if err = to.passed(err); !errors.Is(err, wire.ErrRetry) {
 			return st, nil, err
 		}
-		return n.statusAlone(err), soon(ctx), nil
+		return n.statusAlone(n.better(err)), soon(ctx), nil
 	case c.Node != "":
 		return wire.Status{}, nil, err
 	}

@@ -87,6 +87,14 @@ func (c Config) withDefaults() (Config, error) {
 	if c.GossipPort == 0 {
 		c.GossipPort = DefaultGossipPort
 	}
+	for flag, port := range map[string]int{"--rpc-port": c.RPCPort, "--gossip-port": c.GossipPort} {
+		if port < 1 || port > 65535 {
+			return c, fmt.Errorf("%s %d: %w: want 1 to 65535", flag, port, launcher.ErrInvalid)
+		}
+	}
+	if c.RPCPort == c.GossipPort {
+		return c, fmt.Errorf("--rpc-port and --gossip-port %d: %w: they must differ", c.RPCPort, launcher.ErrInvalid)
+	}
 	if c.Host == "" {
 		host, err := os.Hostname()
 		if err != nil {

@@ -22,6 +22,11 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 	if err != nil {
 		return err
 	}
+	for _, rank := range r.Ranks {
+		if rank < 0 || rank >= job.Plan.World {
+			return fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", job.Spec.ID, rank, job.Plan.World-1, launcher.ErrInvalid)
+		}
+	}
 	g, ctx := errgroup.WithContext(ctx)
 	chunks := make(chan wire.LogChunk)
 	pulls, pctx := errgroup.WithContext(ctx)

@@ -442,7 +442,7 @@ func blame(r launcher.RankExit) string {
 // outcome completes the verdict with what the ranks reported since.
 func (g *gang) outcome() rendezvous.Outcome {
 	out := *g.verdict
-	out.At = time.Now()
+	out.At, out.Started = time.Now(), g.started
 	if g.inherited {
 		switch {
 		case g.rootCause() != nil:

@@ -66,8 +66,11 @@ func TestHappyPath(t *testing.T) {
 			t.Errorf("story %s, want %s", got, want)
 		}
 		last := story[len(story)-1]
-		if d := cmp.Diff(&rendezvous.Outcome{End: rendezvous.Completed, At: last.Outcome.At}, last.Outcome); d != "" {
+		if d := cmp.Diff(&rendezvous.Outcome{End: rendezvous.Completed, At: last.Outcome.At, Started: last.Outcome.Started}, last.Outcome); d != "" {
 			t.Error(d)
+		}
+		if last.Outcome.Started == nil || last.Outcome.Started.Sub(began) > time.Second {
+			t.Errorf("started at %v, asked at %v", last.Outcome.Started, began)
 		}
 		if took := time.Since(began); took > time.Minute+2*time.Second {
 			t.Errorf("it took %s", took)

@@ -21,6 +21,8 @@ var (
 	ErrNoLeader = errors.New("no leader")
 	// ErrDenied: the caller may not do this.
 	ErrDenied = errors.New("not allowed")
+	// ErrNotYet: what was waited for has not come in the time given.
+	ErrNotYet = errors.New("not yet")
 	// ErrUnreachable: the other side does not answer.
 	ErrUnreachable = errors.New("does not answer")
 )
@@ -34,6 +36,7 @@ var codes = []struct {
 }{
 	{"retry", ErrRetry, connect.CodeUnavailable},
 	{"no-leader", ErrNoLeader, connect.CodeUnavailable},
+	{"not-yet", ErrNotYet, connect.CodeFailedPrecondition},
 	{"denied", ErrDenied, connect.CodePermissionDenied},
 	{"token-used", rendezvous.ErrTokenUsed, connect.CodePermissionDenied},
 	{"token-expired", rendezvous.ErrTokenExpired, connect.CodePermissionDenied},

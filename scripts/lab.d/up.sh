@@ -43,7 +43,8 @@ host_names() {
 }
 
 cmd_up() {
-	local nodes="" binary="" share shares=() tool SECONDS=0
+	local nodes="" binary="" share shares=() tool
+	SECONDS=0 # not local: that takes its meaning away
 	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes
 	while (($#)); do
 		case $1 in
