@@ -1,6 +1,9 @@
 package topology
 
 import (
+	"encoding/xml"
+	"errors"
+	"io"
 	"strings"
 	"testing"
 	"unicode/utf8"
@@ -51,6 +54,33 @@ func TestMapFits(t *testing.T) {
 					t.Errorf("%s: line %d of width %d has %d columns: %s", file, i, width, n, line)
 				}
 			}
+		}
+	}
+}
+
+// A host name comes from another machine and may hold anything: an escape sequence for the terminal, markup for the
+// picture.
+func TestDrawingsOfHostileNames(t *testing.T) {
+	f := load(t, "findings/cable-swapped.txt")
+	for i := range f.in.Nodes {
+		f.in.Nodes[i].Host = "\x1b]0;owned\a<script>&\xff\u202e"
+		f.in.Nodes[i].Inventory.Devices[0].Name = "\x1b[2J</text>"
+	}
+	topo := derive(t, f.in)
+	if text := Map(topo, 80); strings.ContainsAny(text, "\x1b\a\u202e") || !utf8.ValidString(text) {
+		t.Errorf("the map lets through what it should not:\n%q", text)
+	}
+	dec := xml.NewDecoder(strings.NewReader(string(SVG(topo))))
+	for {
+		token, err := dec.Token()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "script" {
+			t.Fatal("the picture holds a host name's markup")
 		}
 	}
 }

@@ -10,59 +10,81 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fxamacker/cbor/v2"
 	"github.com/google/go-cmp/cmp"
 	"pgregory.net/rapid"
 
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// drawInput makes any cluster, sound or not: few addresses, so that they collide, and cables to anywhere.
+// drawInput makes any cluster, sound or not: few subnets, so that ports meet, and now and then one address twice, a
+// dead link, an odd prefix, a cable to nowhere. (rapid likes small numbers: what is rare is the largest.)
 func drawInput(t *rapid.T) Input {
 	var in Input
+	rare := func(label string) bool { return rapid.IntRange(0, 19).Draw(t, label) == 19 }
 	count := rapid.IntRange(0, 6).Draw(t, "nodes")
-	addr := rapid.SampledFrom([]string{"-", "10.0.1.1/24", "10.0.1.2/24", "10.0.1.3/24", "10.0.2.1/24", "10.0.2.2/24", "10.0.3.1/24", "10.0.3.2/28", "10.0.4.1/30",
-		"10.0.4.2/30", "169.254.0.1/16", "169.254.0.2/16", "172.16.0.200/24", "10.0.0.1/8", "10.0.5.5/32"})
 	for i := range count {
-		host := fmt.Sprintf("n%d", rapid.IntRange(0, 9).Draw(t, "host"))
-		kind := rapid.SampledFrom([]string{"", "", "", "server", "bare", "infiniband", "nodriver"}).Draw(t, "kind")
+		host := fmt.Sprintf("n%d", i)
+		if rare("same host") {
+			host = "n0"
+		}
+		kind := ""
+		if rare("other machine") {
+			kind = rapid.SampledFrom([]string{"server", "bare", "infiniband", "nodriver"}).Draw(t, "kind")
+		}
 		n := newNode([]string{host, fmt.Sprintf("172.16.0.%d/24", i+1), kind})
 		n.ID = fmt.Sprintf("id-%d", i)
+		probed := rapid.Bool().Draw(t, "probed")
 		for port := range 2 {
+			plugged := !rare("unplugged")
 			for which := range 2 {
-				h, nic := twin(&n, port, which)
-				if h == nil || nic == nil || !rapid.Bool().Draw(t, "plugged") {
-					continue
-				}
-				plug(&n, port, which, addr.Draw(t, "addr"))
-				nic.DefaultRoute = rapid.IntRange(0, 20).Draw(t, "default") == 0
-				nic.Carrier = new(rapid.IntRange(0, 9).Draw(t, "carrier") > 0)
-				if rapid.IntRange(0, 9).Draw(t, "state") == 0 {
-					h.State = envgen.StateDown
-				}
-				if rapid.Bool().Draw(t, "probed") {
-					if n.Inventory.Cabling == nil {
-						n.Inventory.Cabling = &envgen.Cabling{}
-					}
-					n.Inventory.Cabling.Probed = append(n.Inventory.Cabling.Probed, nic.Name)
+				if h, nic := twin(&n, port, which); h != nil && nic != nil && plugged {
+					drawDevice(t, &n, port, which, fmt.Sprintf("%d", 10*i+2*port+which+1), probed)
 				}
 			}
 		}
-		if rapid.IntRange(0, 9).Draw(t, "override") == 0 {
+		if rare("override") {
 			n.FabricPorts = []string{rapid.SampledFrom([]string{"0", "1", "01:00.1", "nonsense"}).Draw(t, "port")}
 		}
-		if rapid.IntRange(0, 9).Draw(t, "stranger") == 0 {
+		if rare("stranger") {
 			in.Strangers = map[string]map[string]string{n.ID: {slot(rapid.IntRange(0, 1).Draw(t, "slot")): "someone"}}
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
 	for range rapid.IntRange(0, 8).Draw(t, "cables") {
 		end := func() envgen.CableEnd {
-			return envgen.CableEnd{Node: fmt.Sprintf("id-%d", rapid.IntRange(0, count).Draw(t, "end")),
-				Port: rapid.SampledFrom([]string{"01:00.0", "01:00.1", "0", "enp1s0f1np1", "eth0", "mlx5_1", "nowhere"}).Draw(t, "port")}
+			e := envgen.CableEnd{Node: fmt.Sprintf("id-%d", rapid.IntRange(0, max(count-1, 0)).Draw(t, "end")),
+				Port: rapid.SampledFrom([]string{"01:00.0", "01:00.1", "0", "enp1s0f1np1"}).Draw(t, "port")}
+			if rare("lost") {
+				e = envgen.CableEnd{Node: rapid.SampledFrom([]string{"id-0", "id-99"}).Draw(t, "far"), Port: "nowhere"}
+			}
+			return e
 		}
-		in.Cables = append(in.Cables, envgen.Cable{A: end(), B: end(), Via: rapid.SampledFrom([]string{"", "", "sw1", "sw2"}).Draw(t, "via")})
+		in.Cables = append(in.Cables, envgen.Cable{A: end(), B: end(), Via: rapid.SampledFrom([]string{"", "", "", "sw1", "sw2"}).Draw(t, "via")})
 	}
 	return in
+}
+
+// drawDevice plugs one device in, most often soundly. last is the host's part of its address.
+func drawDevice(t *rapid.T, n *Node, port, which int, last string, probed bool) {
+	rare := func(label string) bool { return rapid.IntRange(0, 19).Draw(t, label) == 19 }
+	addr := fmt.Sprintf("10.0.%d.%s/24", rapid.IntRange(0, 3).Draw(t, "subnet"), last)
+	if rare("odd address") {
+		addr = rapid.SampledFrom([]string{"-", "10.0.1.1/24", "10.0.2.2/28", "169.254.0.1/16", "169.254.0.2/16", "172.16.0.200/24", "10.0.0.1/8", "10.0.5.5/32"}).Draw(t, "addr")
+	}
+	plug(n, port, which, addr)
+	h, nic := twin(n, port, which)
+	nic.DefaultRoute = rare("default")
+	nic.Carrier = new(!rare("no carrier"))
+	if rare("not active") {
+		h.State = envgen.StateDown
+	}
+	if probed {
+		if n.Inventory.Cabling == nil {
+			n.Inventory.Cabling = &envgen.Cabling{}
+		}
+		n.Inventory.Cabling.Probed = append(n.Inventory.Cabling.Probed, nic.Name)
+	}
 }
 
 // shuffled is the same cluster told in another order: of nodes, of cables, of their ends, of devices.
@@ -173,18 +195,23 @@ func TestPropertySound(t *testing.T) {
 		if Map(topo, 80) == "" && len(in.Nodes) > 0 || len(SVG(topo)) == 0 {
 			t.Fatal("no picture")
 		}
-		data, err := json.Marshal(topo)
-		if err != nil {
-			t.Fatal(err)
-		}
-		var back envgen.Topology
-		if err := json.Unmarshal(data, &back); err != nil {
-			t.Fatal(err)
-		}
-		if diff := cmp.Diff(topo, back, byValue, emptyIsNil); diff != "" {
-			t.Fatalf("(-sent +received):\n%s", diff)
-		}
+		travels(t, topo, json.Marshal, json.Unmarshal)
+		travels(t, topo, cbor.Marshal, cbor.Unmarshal)
 	})
+}
+
+func travels(t *rapid.T, topo envgen.Topology, marshal func(any) ([]byte, error), unmarshal func([]byte, any) error) {
+	data, err := marshal(topo)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var back envgen.Topology
+	if err := unmarshal(data, &back); err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(topo, back, byValue, emptyIsNil); diff != "" {
+		t.Fatalf("(-sent +received):\n%s", diff)
+	}
 }
 
 // Lists that are empty on one side and absent on the other are alike.

@@ -73,11 +73,12 @@ agent_listens() { # at PID's host: is a socket of that name open, not merely lef
 }
 
 agent_kill() { # agent_kill HOST: kill -9 of that one process; its ranks live on
-	local host=$1
+	local host=$1 agent
 	agent_pid "$host" || die 1 "$host has no agent: '$0 start $host --agent'"
-	on "$host" bash -c "kill -9 $REPLY"
+	agent=$REPLY
+	on "$host" bash -c "kill -9 $agent"
 	# Until it is reaped: its memory, and so its argv, goes before its locks do.
-	while [[ -e /proc/$PID/root/proc/$REPLY ]]; do pause 0.01; done
+	while [[ -e /proc/$PID/root/proc/$agent ]]; do pause 0.01; done
 	rm -f "$DIR/hosts/$host/agent.pid"
 }
 
