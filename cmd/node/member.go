@@ -309,7 +309,7 @@ func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 	case to.leadership == nil:
 		return to.passed(to.remote.Leave(to.ctx))
 	case len(n.record.Nodes()) <= 1:
-		return nil // the last one takes the cluster with it
+		return to.Retire(n.m.Node) // the last one takes the cluster with it
 	}
 	n.update(func() { n.leaving.Store(true) })
 	return fmt.Errorf("%s passes the leadership on: %w", n.m.Host, wire.ErrRetry)
@@ -317,15 +317,20 @@ func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 
 // strike removes a member other than this one, which leads.
 func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
-	if n.leading.Load() == nil {
+	l := n.leading.Load()
+	if l == nil {
 		return fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
 	}
 	if _, in := n.record.Node(id); in {
+		if err := l.Retire(id); err != nil {
+			return err
+		}
 		err := recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
 			_, in := n.record.Node(id)
 			return !in
 		})
 		if err != nil {
+			l.Unretire(id)
 			return led(err)
 		}
 	}

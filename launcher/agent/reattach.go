@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -38,7 +39,21 @@ func (a *Agent) reattachAll() error {
 		})
 	}
 	all.Wait()
+	a.endStrays(dirs)
 	return nil
+}
+
+// endStrays has shims end whose folders were removed: nobody could find, stop
+// or read their ranks any more.
+func (a *Agent) endStrays(dirs []os.DirEntry) {
+	strays := shim.Living(a.jobsDir())
+	for _, d := range dirs {
+		delete(strays, d.Name())
+	}
+	for name := range strays {
+		a.cfg.Logger.Error("end a shim whose folder was removed", "dir", a.jobsDir(), "job", name)
+		shim.Rouse(filepath.Join(a.jobsDir(), name), syscall.SIGTERM)
+	}
 }
 
 // reattach takes up one try. The journal is read from its file, so that the

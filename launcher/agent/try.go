@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -348,6 +349,9 @@ func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.En
 	}
 }
 
+// answerWait is how long a shim may take to say that it has heard an End.
+const answerWait = 3 * time.Second
+
 // end tells the shim, which alone knows when it is done. A shim that cannot be
 // reached is told again: an End that got lost would leave its job for ever
 // ending. Twice does no harm, for a later End only shortens the grace.
@@ -358,10 +362,23 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 			client, err = shim.Attach(ctx, t.dir)
 		}
 		if err == nil {
-			err = client.End(ctx, grace)
+			answer, cancel := context.WithTimeout(ctx, answerWait)
+			err = client.End(answer, grace)
+			cancel()
 		}
-		if err == nil || ctx.Err() != nil || errors.Is(err, shim.ErrGone) {
-			return // attend buries who is gone
+		if err == nil || ctx.Err() != nil {
+			return
+		}
+		if errors.Is(err, shim.ErrGone) {
+			// attend buries who is gone. One whose folder was removed seems gone and
+			// is not: it can still be signalled.
+			if shim.Rouse(t.dir, syscall.SIGTERM) {
+				t.a.cfg.Logger.Error("end ranks: the shim's folder is gone, told it by a signal", "job", t.key.Job, "dir", t.dir)
+			}
+			return
+		}
+		if errors.Is(err, context.DeadlineExceeded) {
+			shim.Rouse(t.dir, syscall.SIGCONT) // somebody may have stopped it
 		}
 		t.a.cfg.Logger.Error("end ranks", "job", t.key.Job, "error", err)
 		if !pause(ctx, again) {

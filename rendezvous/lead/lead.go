@@ -62,6 +62,7 @@ type member struct {
 	boot      string
 	version   string
 	inventory envgen.Inventory
+	retired   bool // gets no ranks any more
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -194,7 +195,13 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
-	plan, err := rendezvous.MakePlan(spec, l.roster(), 1)
+	roster := l.roster()
+	for i, m := range roster {
+		if s := l.members[m.ID]; s != nil && s.retired {
+			roster[i].Ready = false
+		}
+	}
+	plan, err := rendezvous.MakePlan(spec, roster, 1)
 	if err != nil {
 		return nil, err
 	}
@@ -267,7 +274,9 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	was := l.members[id]
+	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory,
+		retired: was != nil && was.retired}
 	l.memberChanged()
 
 	entries := map[launcher.Key]launcher.LedgerEntry{}
@@ -331,6 +340,36 @@ func (l *Leader) Event(ev launcher.Event) {
 	if l.current(ev.Key) {
 		g := l.gangs[ev.Job]
 		g.post(func() { g.event(ev) })
+	}
+}
+
+// Retire keeps new ranks away from a member that is to be struck from the
+// record; it refuses while a job has ranks there, for nobody could end them
+// afterwards. Unretire takes it back.
+func (l *Leader) Retire(id launcher.NodeID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.gangs {
+		for _, p := range g.job.Plan.Nodes {
+			if p.Node == id {
+				return fmt.Errorf("job %[1]s has ranks on %[2]s: stop it first (`sparkrun stop %[1]s`)", g.job.Spec.ID, p.Host)
+			}
+		}
+	}
+	l.retire(id, true)
+	return nil
+}
+
+// Unretire is for a member that stays after all.
+func (l *Leader) Unretire(id launcher.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retire(id, false)
+}
+
+func (l *Leader) retire(id launcher.NodeID, retired bool) {
+	if m := l.members[id]; m != nil {
+		m.retired = retired
 	}
 }
 

@@ -86,6 +86,36 @@ func TestLaunchRefuses(t *testing.T) {
 	})
 }
 
+// A member that leaves has no ranks, and gets none.
+func TestRetire(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(exitAfter(time.Second, 0))
+		r := w.ready()
+		id := w.nodes[1].id
+		if err := r.leader.Launch(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.leader.Retire(id); err == nil || !strings.Contains(err.Error(), "sparkrun stop jjjj") {
+			t.Errorf("retire a node with ranks: %v", err)
+		}
+		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Error(err)
+		}
+		if err := r.leader.Retire(id); err != nil {
+			t.Error(err)
+		}
+		if err := r.leader.Launch(t.Context(), spec("kkkk", 2, 1)); !errors.Is(err, rendezvous.ErrCannotPlace) {
+			t.Errorf("launch on a retired node: %v", err)
+		}
+		r.leader.Unretire(id)
+		if _, err := w.client(t.Context(), spec("mmmm", 2, 1)); err != nil {
+			t.Error(err)
+		}
+		w.settle()
+	})
+}
+
 // A job of an older epoch that the record does know is followed as usual.
 func TestRetryOfAKnownJobOfAnotherEpoch(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
