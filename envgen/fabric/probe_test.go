@@ -403,15 +403,18 @@ func TestProbeReopens(t *testing.T) {
 		time.Sleep(8 * time.Second)
 		wantWords(t, a, "01:00.0 enp1s0f0np0 spark2 enp1s0f0np0")
 
-		before := a.sockets[port0[0]].opened
 		e.mu.Lock()
+		before := a.sockets[port0[0]].opened
 		a.sockets[port0[0]].broken = true
 		for w := range a.sockets[port0[0]].wires {
 			w.fail(syscall.ENETDOWN)
 		}
 		e.mu.Unlock()
 		time.Sleep(20 * time.Second)
-		if n := a.sockets[port0[0]].opened - before; n < 8 || n > 11 {
+		e.mu.Lock()
+		n := a.sockets[port0[0]].opened - before
+		e.mu.Unlock()
+		if n < 8 || n > 11 {
 			t.Errorf("a NIC whose sockets break at once was opened %d times in 20 s", n)
 		}
 		e.checkBeat(t)

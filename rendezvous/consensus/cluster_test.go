@@ -398,7 +398,7 @@ func (c *cluster) same(want []string) {
 		if !n.up {
 			continue
 		}
-		eventually(c.t, 15*time.Second, fmt.Sprintf("entries of %s are %d", n.id, len(want)), func() bool {
+		eventually(c.t, 45*time.Second, fmt.Sprintf("entries of %s are %d", n.id, len(want)), func() bool {
 			return fmt.Sprint(n.machine.all()) == fmt.Sprint(want)
 		})
 	}
