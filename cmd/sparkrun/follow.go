@@ -112,6 +112,8 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			}
 		case err := <-told:
 			switch {
+			case f.detach && f.running.is(): // it ran: how it went on is not waited for
+				return 0, nil
 			case errors.Is(err, errOutput):
 				return f.outputBroken(err, ended), nil
 			case errors.Is(err, errInterrupted):
