@@ -219,7 +219,9 @@ func TestRestartsNeedNoJoin(t *testing.T) {
 
 	moving := other(3, l.leader("spark1"))[0]
 	l.on(moving, "sh", "-c", "ip addr flush dev enP7s7 && ip addr add 172.30.0.99/24 dev enP7s7").must(t)
-	eventually(t, 15*time.Second, moving+" is found under its new address", func() bool {
+	// Gossip takes its time: the old address is dead after 3-5 s, free for another
+	// after 5 s more, and who was refused tries again within 19 s.
+	eventually(t, 40*time.Second, moving+" is found under its new address", func() bool {
 		out := l.on(l.leader("spark1"), "sparkrun", "status").out
 		return regexp.MustCompile(moving + ` +172\.30\.0\.99 +ready`).MatchString(out)
 	})
