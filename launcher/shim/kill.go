@@ -18,6 +18,7 @@ func (g *gang) term() {
 	for _, r := range g.ranks {
 		groups[r.pid] = r.running()
 	}
+	before := map[proc]bool{}
 	for pass := range 2 {
 		var others []proc
 		for _, p := range descendants(nil) {
@@ -25,8 +26,11 @@ func (g *gang) term() {
 			case !groups[p.pgrp]:
 				others = append(others, p)
 			case pass == 0:
-				// Only who was seen before the signal has surely had it: a
-				// handler may fork another into its group.
+				before[p.born()] = true
+			case before[p.born()]:
+				// Only who was in its group before the signal and after it has
+				// surely had it: a handler may fork another into the group, and one
+				// that was seen there may have left it by setsid in time to miss it.
 				g.termed[p.born()] = true
 			}
 		}
