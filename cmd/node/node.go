@@ -133,7 +133,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
 	n.agent, err = agent.Open(agent.Config{
-		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
+		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -49,6 +49,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = context.Cause(ctx); r.err != nil {
 		return r // ended while a disk hung: the folder is not ours any more
 	}
+	a.lingerFor(ctx, as.Key, r.plan.who)
 	if as.Spec.MainStage().UsesPort && as.NodeRank == 0 {
 		if r.hold, r.port, r.err = a.holdPort(firstPort, lastPort); r.err != nil {
 			return r
