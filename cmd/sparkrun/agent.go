@@ -9,7 +9,10 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 )
 
-type agentOptions struct{ verbose bool }
+type agentOptions struct {
+	verbose     bool
+	memoryFloor *int64
+}
 
 func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
 	opts := &agentOptions{}
@@ -27,10 +30,12 @@ in no cluster has no use for it: run sparkrun init or sparkrun join first.
 
 SPARKRUN_LOG=debug says more, as --verbose does.`,
 		Example: `  sudo systemctl start sparkrun
-  sudo sparkrun agent --verbose`,
+  sudo sparkrun agent --verbose
+  sudo sparkrun agent --memory-floor 4GiB`,
 		Args: takes(0, ""),
 		RunE: running(opts, run),
 	}
+	cmd.Flags().Var(amount{&opts.memoryFloor}, "memory-floor", "take no job with less memory available; 0: take any (default: 2%, at least 1GiB)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	return cmd
 }
@@ -45,7 +50,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	c := a.nodeConfig(node.Config{Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	c := a.nodeConfig(node.Config{MemoryFloor: o.memoryFloor, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}

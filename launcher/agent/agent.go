@@ -26,7 +26,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config of an Agent. All of it is required but StateDir, KeepLogs and DieWithUs.
+// Config of an Agent. All of it is required but StateDir, KeepLogs, MemoryFloor and
+// DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -46,6 +47,8 @@ type Config struct {
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
+	// MemoryFloor, in bytes of MemAvailable: prepare refuses below it. 0: none.
+	MemoryFloor int64
 	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
 	// standalone mode.
 	DieWithUs bool

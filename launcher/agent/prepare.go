@@ -118,7 +118,11 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if err != nil {
 		return p, err
 	}
-	return p, p.who.do(func() error { return p.who.mayRun(*as.Spec.MainStage(), first) })
+	st := *as.Spec.MainStage()
+	if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
+		return p, err
+	}
+	return p, a.hasResources(st)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home
