@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -67,6 +69,29 @@ func (p positive) Set(text string) error {
 		return fmt.Errorf("want 1 or more")
 	}
 	*p.n = n
+	return nil
+}
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	v     *string
+	words []string
+}
+
+func (c choice) Type() string { return strings.Join(c.words, "|") }
+
+func (c choice) String() string {
+	if c.v == nil {
+		return ""
+	}
+	return *c.v
+}
+
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return fmt.Errorf("want %s", strings.Join(c.words, " or "))
+	}
+	*c.v = text
 	return nil
 }
 
