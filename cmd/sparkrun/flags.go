@@ -2,7 +2,9 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
@@ -73,6 +75,29 @@ func (p positive) Set(text string) error {
 // fabricPortFlag binds what overrides the rules about which ports are for jobs.
 func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
 	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
+}
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	v     *string
+	words []string
+}
+
+func (c choice) Type() string { return strings.Join(c.words, "|") }
+
+func (c choice) String() string {
+	if c.v == nil {
+		return ""
+	}
+	return *c.v
+}
+
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return fmt.Errorf("want %s", strings.Join(c.words, " or "))
+	}
+	*c.v = text
+	return nil
 }
 
 // nodeFlags bind what a machine is told once, when it joins a cluster.
