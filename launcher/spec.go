@@ -109,6 +109,9 @@ type Stage struct {
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`
+	// GPU: its ranks compute on each node's GPU, so that a node where a process
+	// of somebody else does refuses.
+	GPU bool `json:"gpu,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later

@@ -142,8 +142,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
 	n.agent, err = agent.Open(agent.Config{
-		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
-		Fabric: n.fabricEnv, Logger: cfg.Logger,
+		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		MemoryFloor: *cfg.MemoryFloor, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
