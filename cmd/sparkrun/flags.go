@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -72,6 +73,34 @@ func (p positive) Set(text string) error {
 	return nil
 }
 
+// fabricPortFlag binds what overrides the rules about which ports are for jobs.
+func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
+	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
+}
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	v     *string
+	words []string
+}
+
+func (c choice) Type() string { return strings.Join(c.words, "|") }
+
+func (c choice) String() string {
+	if c.v == nil {
+		return ""
+	}
+	return *c.v
+}
+
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return fmt.Errorf("want %s", strings.Join(c.words, " or "))
+	}
+	*c.v = text
+	return nil
+}
+
 // amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
 // powers of 1024, with or without "iB". The variable stays nil when it is not given.
 type amount struct{ n **int64 }
@@ -110,6 +139,7 @@ func parseBytes(text string) (int64, error) {
 func nodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
 	fs.StringVar(&c.Management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+	fabricPortFlag(fs, &c.FabricPorts)
 	fs.IntVar(&c.RPCPort, "rpc-port", node.DefaultRPCPort, "port of the agent's calls and raft, TCP")
 	fs.IntVar(&c.GossipPort, "gossip-port", node.DefaultGossipPort, "port of gossip, TCP and UDP")
 }
