@@ -31,6 +31,7 @@ type cluster interface {
 // backend is the other end of a command.
 type backend struct {
 	gangs
+	ranks
 	cluster // nil in standalone mode
 	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close   func()
@@ -41,7 +42,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -82,5 +83,5 @@ func openStandalone() (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{gangs: s, explain: s.Explain, close: func() { s.Close() }}, nil
+	return &backend{gangs: s, ranks: s, explain: s.Explain, close: func() { s.Close() }}, nil
 }

@@ -47,6 +47,7 @@ var codes = []struct {
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
+	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
 }
 
