@@ -36,6 +36,10 @@ a rank fails the others are ended: TERM, the grace, KILL. launch then exits with
 the code of the rank that failed first (128+n when signal n killed it), and its
 last line names rank, host and cause. Its own failures exit with 125.
 
+A job on two machines or more is refused, with nothing started, where the fabric
+between them is broken (a cable out, no common subnet, ...): the reasons name
+machine, port and remedy, and --force starts it all the same.
+
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs and
 stop find it from any machine. With --standalone the job ends with launch.
@@ -88,6 +92,8 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence after which a machine is given up (default: 1m)")
+	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
+	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output")
 	fs.BoolVar(&o.standalone, "standalone", false, "this machine only, without agent and cluster")
