@@ -11,12 +11,12 @@ import (
 type bearing int
 
 const (
-	// bearsNot is told by `sparkrun doctor`: it costs speed, or nothing.
-	bearsNot bearing = iota
+	// bearsNot is no matter of a launch: it costs speed, or nothing.
+	bearsNot bearing = 0
 	// bearsLoss stops a job which it leaves without RoCE between its nodes; one that has another way is only warned.
-	bearsLoss
+	bearsLoss bearing = 1
 	// bearsHang stops a job that uses what is wrong: it would start, and hang in its first connection.
-	bearsHang
+	bearsHang bearing = 2
 )
 
 // bearings is the preflight's table; DESIGN.md has it with the reasons. Every code is in it.
@@ -47,8 +47,8 @@ var bearings = map[string]bearing{
 	CodePortsOneSubnet:     bearsHang,
 	CodeSubnetOnTwoLinks:   bearsLoss,
 	CodeDuplicateAddress:   bearsLoss,
-	CodeOverlapsBridge:     bearsHang,
-	CodeOverlapsManagement: bearsHang,
+	CodeOverlapsBridge:     bearsHang | bearsLoss,
+	CodeOverlapsManagement: bearsHang | bearsLoss,
 	CodeOverlapsOther:      bearsNot,
 	CodePeerNotInSubnet:    bearsLoss,
 	CodePrefixUnequal:      bearsLoss,
@@ -80,10 +80,12 @@ func Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entr
 	j := newJob(t, nodes, entries)
 	var found []envgen.Finding
 	for _, f := range t.Findings {
-		switch b := bearings[f.Code]; {
-		case b == bearsHang && j.uses(f), b == bearsLoss && !j.joined && j.between(f):
+		b := bearings[f.Code]
+		hangs, loses := b&bearsHang != 0 && j.uses(f), b&bearsLoss != 0 && j.between(f)
+		switch {
+		case hangs, loses && !j.joined:
 			f.Severity = envgen.SeverityError
-		case b == bearsLoss && j.between(f):
+		case loses:
 			f.Severity = envgen.SeverityWarning
 		default:
 			continue
