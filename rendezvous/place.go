@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -94,6 +95,17 @@ func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen l
 		})
 	}
 	return plan, nil
+}
+
+// Sides are the plan's nodes, as the roster it was made of has them, and where
+// each meets the others, by node rank.
+func (p Plan) Sides(roster Roster) (views []envgen.NodeView, entries []envgen.Entry) {
+	for _, n := range p.Nodes {
+		i := slices.IndexFunc(roster, func(m Member) bool { return m.ID == n.Node })
+		views = append(views, roster[i].View())
+		entries = append(entries, n.Entry)
+	}
+	return views, entries
 }
 
 func whoIsThere(roster Roster) string {

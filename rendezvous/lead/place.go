@@ -48,13 +48,7 @@ func (l *Leader) place(spec launcher.Spec, gen launcher.Generation) (rendezvous.
 	if err != nil || l.cfg.Fabric == nil {
 		return plan, nil, err
 	}
-	var views []envgen.NodeView
-	var entries []envgen.Entry
-	for _, p := range plan.Nodes {
-		i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.ID == p.Node })
-		views = append(views, roster[i].View())
-		entries = append(entries, p.Entry)
-	}
+	views, entries := plan.Sides(roster)
 	findings := l.cfg.Fabric.Preflight(topology, views, entries)
 	if spec.Force {
 		findings = rendezvous.Forced(findings)
