@@ -41,6 +41,8 @@ type node struct {
 	agent  *agent.Agent
 	peers  *peers
 
+	warnedOfPorts string // the survey's last warning about --fabric-port
+
 	raftConns chan net.Conn
 	raftFatal chan error
 	left      chan struct{} // closed when this node has left the cluster
@@ -109,6 +111,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Host, cfg.RPCPort, cfg.GossipPort = m.Host, m.RPCPort, m.GossipPort
 	if cfg.Management == "" {
 		cfg.Management = m.Management
+	}
+	if len(cfg.FabricPorts) == 0 {
+		cfg.FabricPorts = m.FabricPorts
 	}
 	n := &node{
 		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),

@@ -70,10 +70,16 @@ func (p positive) Set(text string) error {
 	return nil
 }
 
+// fabricPortFlag binds what overrides the rules about which ports are for jobs.
+func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
+	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
+}
+
 // nodeFlags bind what a machine is told once, when it joins a cluster.
 func nodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
 	fs.StringVar(&c.Management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+	fabricPortFlag(fs, &c.FabricPorts)
 	fs.IntVar(&c.RPCPort, "rpc-port", node.DefaultRPCPort, "port of the agent's calls and raft, TCP")
 	fs.IntVar(&c.GossipPort, "gossip-port", node.DefaultGossipPort, "port of gossip, TCP and UDP")
 }
