@@ -167,3 +167,11 @@ type Mention struct {
 	// Blocks is true where the NIC does not become what sparkrun's own file says.
 	Blocks bool `json:"blocks,omitempty"`
 }
+
+// Measure works out the offset from the four times of one exchange: asked and answered by the asker's clock, received
+// and sent by the node's. How the time on the way divides is not known; half of it bounds the error.
+func (c *Clock) Measure(asked, received, sent, answered time.Time) {
+	way := answered.Sub(asked) - sent.Sub(received)
+	offset, bound := (received.Sub(asked)+sent.Sub(answered))/2, max(way, 0)/2
+	c.Offset, c.Bound = &offset, &bound
+}

@@ -91,8 +91,8 @@ type Listener struct {
 
 // Plan says what each node has to try, by node id: pings along every lane of the topology both ways, a claim of each
 // address on the fabric and of management's, and a connection to each listener of the others. Lanes in which an address
-// occurs twice are left to the claims.
-func Plan(t envgen.Topology, listeners []Listener) map[string]Orders {
+// occurs twice are left to the claims. A node for which present says no is left out on both sides: it is known to be away.
+func Plan(t envgen.Topology, listeners []Listener, present func(node string) bool) map[string]Orders {
 	out := map[string]Orders{}
 	order := func(node string, change func(*Orders)) {
 		o := out[node]
@@ -102,13 +102,16 @@ func Plan(t envgen.Topology, listeners []Listener) map[string]Orders {
 	for _, l := range t.Lanes {
 		for _, a := range l.Ends {
 			for _, b := range l.Ends {
-				if a.Node != b.Node && a.Path.Addr != b.Path.Addr {
+				if a.Node != b.Node && a.Path.Addr != b.Path.Addr && present(a.Node) && present(b.Node) {
 					order(a.Node, func(o *Orders) { o.Echoes = append(o.Echoes, Echo{From: fabricEnd(t, a), To: fabricEnd(t, b)}) })
 				}
 			}
 		}
 	}
 	for _, n := range t.Nodes {
+		if !present(n.ID) {
+			continue
+		}
 		for _, p := range n.Ports {
 			if p.Role != envgen.RoleFabric {
 				continue
@@ -126,7 +129,7 @@ func Plan(t envgen.Topology, listeners []Listener) map[string]Orders {
 			order(n.ID, func(o *Orders) { o.Claims = append(o.Claims, Claim{mgmtEnd(n)}) })
 		}
 		for _, l := range listeners {
-			if to, ok := t.Node(l.Node); ok && l.Node != n.ID {
+			if to, ok := t.Node(l.Node); ok && l.Node != n.ID && present(l.Node) {
 				order(n.ID, func(o *Orders) { o.Dials = append(o.Dials, Dial{To: mgmtEnd(to), Addr: l.Addr, What: l.What}) })
 			}
 		}
