@@ -60,13 +60,12 @@ func (r *Reader) docker(ctx context.Context) Docker {
 	}
 	out, err := r.try(ctx, "docker", "info", "--format", "{{json .}}")
 	version, trouble, runtimes, parseErr := parseDockerInfo(out)
-	switch {
-	case parseErr == nil:
-		d.Version, d.Trouble, d.Runtimes = version, trouble, runtimes
-	case err != nil:
-		d.Trouble = err.Error()
-	default:
-		d.Trouble = "docker info: " + parseErr.Error()
+	d.Version, d.Trouble, d.Runtimes = version, trouble, runtimes
+	if err == nil {
+		err = parseErr
+	}
+	if d.Version == "" && d.Trouble == "" && err != nil {
+		d.Trouble = "docker info: " + err.Error()
 	}
 	return d
 }

@@ -91,7 +91,8 @@ func unwrapped(err error) string {
 	return err.Error()
 }
 
-// dialEcho opens a raw socket that hears echo replies of this one peer on this one NIC and nothing else.
+// dialEcho opens a raw socket that sends by one NIC and hears echo replies of one peer. It is not bound to the NIC: twins
+// are on one wire and answer ARP for each other, so a reply may well come in by the other one.
 func dialEcho(ctx context.Context, e Echo) (*net.IPConn, error) {
 	d := net.Dialer{
 		LocalAddr: &net.IPAddr{IP: e.From.Addr.AsSlice()},
@@ -111,8 +112,14 @@ func dialEcho(ctx context.Context, e Echo) (*net.IPConn, error) {
 }
 
 func prepareEcho(fd int, nic string) error {
-	if err := unix.BindToDevice(fd, nic); err != nil {
-		return os.NewSyscallError("bind to "+nic, err)
+	link, err := net.InterfaceByName(nic)
+	if err != nil {
+		return err
+	}
+	var index [4]byte // IP_UNICAST_IF wants it in network order (ip(7))
+	binary.BigEndian.PutUint32(index[:], uint32(link.Index))
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_UNICAST_IF, int(binary.NativeEndian.Uint32(index[:]))); err != nil {
+		return os.NewSyscallError("send by "+nic, err)
 	}
 	// PROBE is DO, the don't-fragment bit, without belief in what was learnt of the path before.
 	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_PROBE); err != nil {
