@@ -73,8 +73,11 @@ type Config struct {
 	Management string
 	RPCPort    int // 0 means DefaultRPCPort
 	GossipPort int // 0 means DefaultGossipPort
-	Version    string
-	Logger     *slog.Logger // nil discards
+	// NetplanApply is a program to run in place of `netplan apply`: for tests on
+	// hosts without networkd. Empty means the real one.
+	NetplanApply string
+	Version      string
+	Logger       *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {

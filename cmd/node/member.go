@@ -24,7 +24,10 @@ import (
 
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
-	return wire.Node{Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew}
+	return wire.Node{
+		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew,
+		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
+	}
 }
 
 // nodeSide is this node's end of a leader's control stream.
@@ -125,6 +128,9 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 // the view that netlink keeps up to date, since a read of the whole tree takes
 // as long as the rest of a launch.
 func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
+	if err := n.netplan.idle(a); err != nil {
+		return nil, err
+	}
 	inv, _ := n.view()
 	return fabricSettings(inv, a)
 }

@@ -25,7 +25,8 @@ Ending or killing it ends no job: ranks go on, and the next agent finds them. It
 must run as root to start ranks as the users who ask for them. A machine that is
 in no cluster has no use for it: run sparkrun init or sparkrun join first.
 
-SPARKRUN_LOG=debug says more, as --verbose does.`,
+SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
+runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
   sudo sparkrun agent --verbose`,
 		Args: takes(0, ""),
