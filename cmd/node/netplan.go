@@ -37,9 +37,24 @@ type netplanSide struct {
 // netplanTrial is one change on its way.
 type netplanTrial struct {
 	change string
-	commit chan struct{} // closed when all nodes have got there
-	once   sync.Once
-	cancel context.CancelCauseFunc
+	// applied and reached are closed when all nodes have got there.
+	applied, reached chan struct{}
+	once             [2]sync.Once
+	cancel           context.CancelCauseFunc
+}
+
+// agree is for the applier.
+func (t *netplanTrial) agree(ctx context.Context, got netplan.State) error {
+	all := t.applied
+	if got == netplan.StateReached {
+		all = t.reached
+	}
+	select {
+	case <-all:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // newNetplanSide makes the node's part, of the machine's own netplan.
@@ -209,7 +224,8 @@ func (s *netplanSide) check(ctx context.Context, c wire.Caller, o wire.NetplanOr
 // plain is an applier's error as a part of a sentence: of one line, and without
 // what the sentence says anyway.
 func plain(err error) string {
-	return strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "apply netplan: ")
+	text := strings.TrimPrefix(strings.ReplaceAll(err.Error(), "\n", "; "), "apply netplan: ")
+	return strings.TrimSuffix(text, "; "+netplan.ErrRolledBack.Error())
 }
 
 // try makes this node's part of a change. It goes back when the call ends
@@ -220,7 +236,7 @@ func (s *netplanSide) try(ctx context.Context, c wire.Caller, o wire.NetplanOrde
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	trial := &netplanTrial{change: o.Change, commit: make(chan struct{}), cancel: cancel}
+	trial := &netplanTrial{change: o.Change, applied: make(chan struct{}), reached: make(chan struct{}), cancel: cancel}
 	// From here on no job begins on the interfaces: those before it the applier
 	// finds by netplanBusy.
 	if !s.begin(trial) {
@@ -231,14 +247,7 @@ func (s *netplanSide) try(ctx context.Context, c wire.Caller, o wire.NetplanOrde
 	if err != nil {
 		return tell(wire.NetplanStep{Error: plain(err)})
 	}
-	order.Confirm = func(ctx context.Context) error {
-		select {
-		case <-trial.commit:
-			return nil
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	order.Agree = trial.agree
 	order.Tell = func(st netplan.State) {
 		switch st {
 		case netplan.StateCommitted, netplan.StateUnchanged, netplan.StateRolledBack: // the last word, below
@@ -282,8 +291,10 @@ func (s *netplanSide) decide(_ context.Context, c wire.Caller, d wire.NetplanDec
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	case t == nil || t.change != d.Change:
 		return wire.Empty{}, fmt.Errorf("decide netplan change %s: %s tries no such change", d.Change, s.host)
-	case d.Commit:
-		t.once.Do(func() { close(t.commit) })
+	case d.All == string(netplan.StateApplied):
+		t.once[0].Do(func() { close(t.applied) })
+	case d.All == string(netplan.StateReached):
+		t.once[1].Do(func() { close(t.reached) })
 	default:
 		t.cancel(errors.New(d.Why))
 	}

@@ -53,15 +53,25 @@ type netplanRun struct {
 	parts []netplanPart
 	tell  func(wire.NetplanProgress)
 	at    []netplanProgress // by part
-	// decided: it has been said whether it stays (commit), or why not.
-	decided, commit bool
-	why             string
+	stage netplanStage
+	// why says what a change that goes back failed of.
+	why string
 }
+
+// netplanStage is how far a change got as a whole. It only rises.
+type netplanStage int
+
+const (
+	stageApplying   netplanStage = iota // until every node has applied
+	stageReaching                       // until every node has reached its peers
+	stageCommitting                     // it stays
+	stageGoingBack
+)
 
 // netplanProgress is how far one part got.
 type netplanProgress struct {
 	state   netplan.State
-	applied bool // its peers had a chance to reach it
+	applied bool // its peers have a chance to reach it
 	over    bool
 	lost    bool   // its node no longer answers
 	cause   string // why it failed
@@ -97,7 +107,7 @@ func (r *netplanRun) run(ctx context.Context) error {
 	}
 	var told sync.WaitGroup
 	defer told.Wait()
-	brought := false
+	said := stageApplying
 	for left, off := len(r.parts), ctx.Done(); left > 0; {
 		select {
 		case e := <-events:
@@ -107,26 +117,36 @@ func (r *netplanRun) run(ctx context.Context) error {
 			}
 		case <-off:
 			off = nil
-			r.decide(false, "it was called off")
+			r.advance(stageGoingBack, "it was called off")
 		}
 		r.judge()
-		if !r.decided || brought {
+		if r.stage == said {
 			continue
 		}
-		brought = true
+		said = r.stage
 		for i, p := range r.parts {
-			if r.at[i].over {
-				continue
+			if d := r.decision(p.order.Change); !r.at[i].over {
+				told.Go(func() {
+					if p.calls.NetplanDecide(context.WithoutCancel(ctx), d) != nil && d.All == "" {
+						hangUp[i]() // which says the same
+					}
+				})
 			}
-			told.Go(func() {
-				d := wire.NetplanDecision{Change: p.order.Change, Commit: r.commit, Why: r.why}
-				if err := p.calls.NetplanDecide(context.WithoutCancel(ctx), d); err != nil && !r.commit {
-					hangUp[i]() // which says the same
-				}
-			})
 		}
 	}
 	return r.verdict()
+}
+
+// decision is what the nodes are told of a stage.
+func (r *netplanRun) decision(change string) wire.NetplanDecision {
+	d := wire.NetplanDecision{Change: change, Why: r.why}
+	switch r.stage {
+	case stageReaching:
+		d.All = string(netplan.StateApplied)
+	case stageCommitting:
+		d.All = string(netplan.StateReached)
+	}
+	return d
 }
 
 // take notes what a part says.
@@ -134,7 +154,7 @@ func (r *netplanRun) take(e netplanEvent) {
 	p := &r.at[e.part]
 	fail := func(cause string) {
 		if p.cause == "" {
-			p.cause, p.root = cause, !r.decided
+			p.cause, p.root = cause, r.stage < stageCommitting
 		}
 	}
 	if e.step == nil {
@@ -155,30 +175,37 @@ func (r *netplanRun) take(e netplanEvent) {
 	r.tell(wire.NetplanProgress{Host: r.parts[e.part].host, NetplanStep: *e.step})
 }
 
-// judge decides once that is possible: at once where a node cannot be reached by
-// its peers, else when each has reached its own or given up, so that all say
-// whom they miss.
+// judge moves the change on once that is possible. It goes back at once where a
+// node cannot be reached by its peers, else when each has reached its own or
+// given up, so that all say whom they miss.
 func (r *netplanRun) judge() {
-	wait, failed := false, ""
+	applying, reaching, failed := false, false, ""
 	for i, p := range r.at {
 		if p.cause != "" {
-			failed = r.parts[i].host + ": " + p.cause
+			failed = r.parts[i].host + " failed"
 			if !p.applied || p.lost {
-				r.decide(false, failed)
-				return
+				r.advance(stageGoingBack, failed)
 			}
 		}
-		wait = wait || !p.over && p.state != netplan.StateReached
+		applying = applying || !p.over && !p.applied
+		reaching = reaching || !p.over && p.state != netplan.StateReached
 	}
-	if !wait {
-		r.decide(failed == "", failed)
+	switch {
+	case applying:
+	case reaching:
+		r.advance(stageReaching, "")
+	case failed != "":
+		r.advance(stageGoingBack, failed)
+	default:
+		r.advance(stageCommitting, "")
 	}
 }
 
-// decide is the only place where a change is decided, once.
-func (r *netplanRun) decide(commit bool, why string) {
-	if !r.decided {
-		r.decided, r.commit, r.why = true, commit, why
+// advance is the only place where the stage moves; what stays or goes back is
+// decided once.
+func (r *netplanRun) advance(to netplanStage, why string) {
+	if r.stage < stageCommitting && to > r.stage {
+		r.stage, r.why = to, why
 	}
 }
 
@@ -191,7 +218,7 @@ func (r *netplanRun) verdict() error {
 		switch {
 		case p.cause == "":
 			continue
-		case p.root || r.commit:
+		case p.root || r.stage == stageCommitting:
 			causes = append(causes, host+": "+p.cause)
 		}
 		switch {
@@ -202,9 +229,9 @@ func (r *netplanRun) verdict() error {
 		}
 	}
 	switch {
-	case r.decided && r.commit && len(causes) == 0:
+	case r.stage == stageCommitting && len(causes) == 0:
 		return nil
-	case r.commit:
+	case r.stage == stageCommitting:
 		return fmt.Errorf("apply netplan: the others have it, but %s; see `sparkrun netplan diff` and apply again", strings.Join(causes, "; "))
 	}
 	if len(causes) == 0 {

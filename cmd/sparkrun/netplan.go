@@ -267,7 +267,9 @@ func (a *app) netplanChange(ctx context.Context, o netplanApplyOptions, question
 	began := time.Now()
 	fmt.Fprintln(a.out)
 	err = b.NetplanApply(ctx, o.request, func(p wire.NetplanProgress) error {
-		fmt.Fprintln(a.out, progressLine(p))
+		if line := progressLine(p); line != "" {
+			fmt.Fprintln(a.out, line)
+		}
 		return nil
 	})
 	if err != nil {
@@ -277,19 +279,18 @@ func (a *app) netplanChange(ctx context.Context, o netplanApplyOptions, question
 	return nil
 }
 
-// progressLine says a step in a person's words.
+// progressLine says a step in a person's words; empty for those that only a
+// program wants to know of.
 func progressLine(p wire.NetplanProgress) string {
 	words := map[netplan.State]string{
-		netplan.StateChecked: "netplan accepts it", netplan.StateMarked: "what is there is kept",
-		netplan.StateWritten: "the file is written", netplan.StateApplied: "applied; waiting for its neighbours",
-		netplan.StateReached: "all neighbours answer", netplan.StateCommitted: "stays",
-		netplan.StateUnchanged: "is as it should be", netplan.StateRolledBack: "is back at what it had",
+		netplan.StateApplied: "applied; waiting for its neighbours", netplan.StateReached: "all neighbours answer",
+		netplan.StateCommitted: "stays", netplan.StateUnchanged: "is as it should be", netplan.StateRolledBack: "is back at what it had",
 	}[netplan.State(p.State)]
-	if words == "" {
-		words = or(p.State, "did nothing")
-	}
-	if p.Error != "" {
-		return fmt.Sprintf("%s: %s: %s", p.Host, words, p.Error)
+	switch {
+	case p.Error != "":
+		return fmt.Sprintf("%s: %s: %s", p.Host, or(words, "did nothing"), p.Error)
+	case words == "":
+		return ""
 	}
 	return fmt.Sprintf("%s: %s", p.Host, words)
 }

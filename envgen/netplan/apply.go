@@ -325,16 +325,15 @@ func (c *change) run(ctx context.Context, m marker) error {
 		return err
 	}
 	c.advance(StateApplied)
+	if err := c.agree(ctx, 2*a.cfg.ApplyTimeout); err != nil {
+		return err
+	}
 	if err := c.reach(ctx); err != nil {
 		return err
 	}
 	c.advance(StateReached)
-	if c.order.Confirm != nil {
-		confirmCtx, cancel := context.WithTimeout(ctx, c.order.Grace+a.cfg.ApplyTimeout)
-		defer cancel()
-		if err := c.order.Confirm(confirmCtx); err != nil {
-			return fmt.Errorf("wait for the other nodes: %w", err)
-		}
+	if err := c.agree(ctx, c.order.Grace+a.cfg.ApplyTimeout); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -342,6 +341,19 @@ func (c *change) run(ctx context.Context, m marker) error {
 	// This write is the commit: from here on the change stays, whatever happens.
 	if err := a.writeMarker(lastName, m); err != nil {
 		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// agree waits until the other nodes are as far as this one.
+func (c *change) agree(ctx context.Context, limit time.Duration) error {
+	if c.order.Agree == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := c.order.Agree(ctx, c.out.State); err != nil {
+		return fmt.Errorf("wait for the other nodes: %w", err)
 	}
 	return nil
 }

@@ -30,7 +30,7 @@ type world struct {
 	log     []string
 	check   func([]Source) error
 	applies func() error
-	confirm func(context.Context) error
+	agree   func(context.Context, State) error
 }
 
 var errDead = errors.New("power cut")
@@ -215,10 +215,19 @@ func TestTryRollsBack(t *testing.T) {
 			w.applies = func() error { w.applies = nil; return errors.New("networkd is not running") }
 		}, want: "netplan apply: networkd is not running"},
 		{name: "another node rolls back", old: true, spoil: func(w *world) {
-			w.confirm = func(context.Context) error { return errors.New("spark2 rolled back") }
+			w.agree = func(context.Context, State) error { return errors.New("spark2 rolled back") }
 		}, want: "wait for the other nodes: spark2 rolled back"},
-		{name: "the other nodes say nothing", old: true, spoil: func(w *world) {
-			w.confirm = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		{name: "another node does not apply", old: true, spoil: func(w *world) {
+			w.agree = func(ctx context.Context, _ State) error { <-ctx.Done(); return ctx.Err() }
+		}, want: "wait for the other nodes: context deadline exceeded", after: 120 * time.Second},
+		{name: "another node does not get there", old: true, spoil: func(w *world) {
+			w.agree = func(ctx context.Context, got State) error {
+				if got == StateApplied {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}
 		}, want: "wait for the other nodes: context deadline exceeded", after: 90 * time.Second},
 		{name: "the caller ends it", old: true, spoil: func(w *world) { w.up = false }, cancel: 5 * time.Second,
 			want: "context canceled", after: 5 * time.Second},
@@ -239,7 +248,7 @@ func TestTryRollsBack(t *testing.T) {
 				}
 				began := time.Now()
 				o := order(t)
-				o.Confirm = w.confirm
+				o.Agree = w.agree
 				out, err := w.applier(t).Try(ctx, o)
 				if !errors.Is(err, ErrRolledBack) || !strings.Contains(err.Error(), tc.want) || out.State != StateRolledBack {
 					t.Errorf("%v: %v, want ...%s...", out.State, err, tc.want)
@@ -549,7 +558,7 @@ func TestOneChangeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(installer())
 		o := order(t)
-		o.Confirm = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		o.Agree = func(ctx context.Context, _ State) error { <-ctx.Done(); return ctx.Err() }
 		a := w.applier(t)
 		first := make(chan error, 1)
 		go func() { _, err := a.Try(t.Context(), o); first <- err }()

@@ -20,10 +20,11 @@ type Order struct {
 	Force bool
 	// Grace is how long peers have to answer; 0 means Config.Grace.
 	Grace time.Duration
-	// Confirm is asked once all peers answer, and waits for the other nodes, at most ApplyTimeout + Grace: an error
-	// rolls back here too. nil commits at once, so that a node stays with the new file when its neighbour goes back to
-	// the old one.
-	Confirm func(ctx context.Context) error
+	// Agree waits for the other nodes, twice: with StateApplied before the peers are asked, for they answer only once
+	// they have applied too, and with StateReached before the commit. An error rolls back. It has twice ApplyTimeout,
+	// then ApplyTimeout + Grace. nil waits for nobody, so that a node stays with the new file when its neighbour goes
+	// back to the old one.
+	Agree func(ctx context.Context, got State) error
 	// Tell is told each state as the change gets there, and must not block; nil tells nobody.
 	Tell func(State)
 }

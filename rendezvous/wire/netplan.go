@@ -125,8 +125,10 @@ type NetplanPeer struct {
 // NetplanDecision ends a node's wait for the others.
 type NetplanDecision struct {
 	Change string `json:"change"`
-	Commit bool   `json:"commit"`
-	Why    string `json:"why,omitempty"` // it goes back
+	// All is the state that every node has got to, applied or reached: go on.
+	// Empty means back, and Why why.
+	All string `json:"all,omitempty"`
+	Why string `json:"why,omitempty"`
 }
 
 func (h Cluster) mountNetplan(mux *http.ServeMux) {
@@ -167,8 +169,8 @@ func (c *Client) NetplanTry(ctx context.Context, o NetplanOrder, fn func(Netplan
 	return receive(ctx, c, nodePath+"NetplanTry", o, fn)
 }
 
-// NetplanDecide tells a member that all nodes have got there, or that it is to
-// go back.
+// NetplanDecide tells a member that all nodes have got as far as it, or that it
+// is to go back.
 func (c *Client) NetplanDecide(ctx context.Context, d NetplanDecision) error {
 	_, err := call[NetplanDecision, Empty](ctx, c, nodePath+"NetplanDecide", d)
 	return err
