@@ -37,6 +37,10 @@ type Cluster struct {
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
 
+	Follow   func(context.Context, Caller, Empty, func(Status) error) error
+	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
+	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
+
 	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 }
@@ -48,6 +52,9 @@ type Node struct {
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
+
+	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
+	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
 
 	NetplanRead   func(context.Context, Caller, Empty) (NetplanFacts, error)
 	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
@@ -79,6 +86,9 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
+	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
+	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
 	h.mountNetplan(mux)
 }
 
@@ -88,6 +98,8 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
+	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
+	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountNetplan(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
