@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -143,7 +143,7 @@ func TestReadThroughAnyFS(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := fx.reader(t, os.DirFS(fx.root).(fs.ReadLinkFS)).Read(t.Context())
+	got, err := fx.reader(t, os.DirFS(fx.Root).(fs.ReadLinkFS)).Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -222,14 +222,12 @@ func BenchmarkRead(b *testing.B) {
 	fx := loadFixture(b, "spark-one-cable")
 	for _, dev := range []string{"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"} {
 		for row := 8; row < 256; row++ {
-			p := &planter{root: fx.root}
-			p.file("class/infiniband/"+dev+"/ports/1/gids/"+strconv.Itoa(row), "0000:0000:0000:0000:0000:0000:0000:0000")
-			if p.err != nil {
-				b.Fatal(p.err)
+			if err := fx.Line(fmt.Sprintf("file class/infiniband/%s/ports/1/gids/%d 0000:0000:0000:0000:0000:0000:0000:0000", dev, row)); err != nil {
+				b.Fatal(err)
 			}
 		}
 	}
-	r, err := New(Config{Sysfs: fx.root, Links: func(context.Context) ([]Link, error) { return fx.links, nil }})
+	r, err := New(Config{Sysfs: fx.Root, Links: func(context.Context) ([]Link, error) { return fx.links, nil }})
 	if err != nil {
 		b.Fatal(err)
 	}
