@@ -64,7 +64,7 @@ func TestInsideNamespace(t *testing.T) {
 	}
 	defer goleak.VerifyNone(t)
 	fx := loadFixture(t, "spark-one-cable")
-	r, err := New(Config{FS: fabrictest.Tree{ReadLinkFS: dirFS(fx.Root)}})
+	r, err := New(Config{FS: fabrictest.Tree{ReadLinkFS: dirFS(fx.Plant(t))}})
 	if err != nil {
 		t.Fatal(err)
 	}

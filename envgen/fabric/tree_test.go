@@ -24,11 +24,11 @@ func loadFixture(t testing.TB, name string) fixture {
 	return fx
 }
 
-// reader reads the fixture in place of the machine; nil means by the package's own dirFS.
+// reader reads the fixture in place of the machine, from memory where tree is nil.
 func (fx fixture) reader(t testing.TB, tree fs.ReadLinkFS) *Reader {
 	t.Helper()
 	if tree == nil {
-		tree = dirFS(fx.Root)
+		tree = fx.Files
 	}
 	r, err := New(Config{
 		FS:       fabrictest.Tree{ReadLinkFS: tree},

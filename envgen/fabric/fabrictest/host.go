@@ -1,5 +1,5 @@
 // Package fabrictest makes what a machine's kernel shows of its network hardware out of a few lines of text: a sysfs
-// tree on the disk, and what netlink would list. Tests give both to fabric.New in place of the machine.
+// tree, in memory or on the disk, and what netlink would list. Tests give both to fabric.New in place of the machine.
 //
 // It must not be imported by what is shipped, and must not decide what a tree means: it imitates the kernel, and
 // where it is wrong about the kernel every test built on it is.
@@ -8,13 +8,14 @@ package fabrictest
 import (
 	"fmt"
 	"io/fs"
+	"maps"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"testing/fstest"
 )
 
 // Host is a machine in the making: Line adds to it, and later lines win. Its words, one a line, "#" for remarks and an
@@ -37,8 +38,8 @@ import (
 //	nic RDMA PCI IF ADDR [word ...]            one port of a server's card, plugged in; the words are those of card and hca
 //	lose PCI                                   a PCI function that does not show itself
 type Host struct {
-	// Root is the tree, to be read as /sys.
-	Root string
+	// Files is the tree, to be read as /sys.
+	Files fstest.MapFS
 	// Links are what netlink lists, in the order in which they were first named.
 	Links []Link
 
@@ -66,16 +67,14 @@ type device struct {
 	rows      int // of the GID table that are filled
 }
 
-// New makes a host without hardware in a folder of the test.
-func New(t testing.TB) *Host {
-	return &Host{Root: t.TempDir(), devices: map[string]*device{}}
-}
+// New makes a host without hardware.
+func New() *Host { return &Host{Files: fstest.MapFS{}, devices: map[string]*device{}} }
 
 // Load makes a host of a file: what stands before the first part says what it is, "-- tree --" holds the words
 // above, and "-- links --" what follows the word link.
 func Load(t testing.TB, file string) *Host {
 	t.Helper()
-	h := New(t)
+	h := New()
 	for _, p := range Parts(t, file) {
 		for i, line := range p.Lines {
 			if p.Name == "links" && strings.TrimSpace(strings.SplitN(line, "#", 2)[0]) != "" {
@@ -118,8 +117,20 @@ func Parts(t testing.TB, file string) []Part {
 // Tree is a tree that answers as sysfs does where a plain folder cannot: a file whose text is EINVAL cannot be read.
 type Tree struct{ fs.ReadLinkFS }
 
-// FS is the host's tree.
-func (h *Host) FS() Tree { return Tree{os.DirFS(h.Root).(fs.ReadLinkFS)} }
+// FS is the host's tree in memory.
+func (h *Host) FS() Tree { return Tree{h.Files} }
+
+// Plant writes the tree into a folder of the test, for readers of a real one. What cannot be read is left out.
+func (h *Host) Plant(t testing.TB) (root string) {
+	t.Helper()
+	root = t.TempDir()
+	readable := maps.Clone(h.Files)
+	maps.DeleteFunc(readable, func(_ string, f *fstest.MapFile) bool { return string(f.Data) == einval+"\n" })
+	if err := os.CopyFS(root, readable); err != nil {
+		t.Fatal(err)
+	}
+	return root
+}
 
 // ReadFile implements fs.ReadFileFS.
 func (t Tree) ReadFile(name string) ([]byte, error) {
@@ -159,7 +170,8 @@ func (h *Host) Line(line string) error {
 	case "file":
 		return h.file(name, strings.Join(words[2:], " "))
 	case "gone":
-		return os.RemoveAll(filepath.Join(h.Root, name))
+		h.remove(name)
+		return nil
 	case "spark":
 		return h.makeSpark(name, words[2], opts)
 	case "port":

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -133,6 +131,8 @@ func (h *Host) lose(pci string) error {
 	}
 	delete(h.devices, pci)
 	h.Links = slices.DeleteFunc(h.Links, func(l Link) bool { return l.Name == d.net })
-	return errors.Join(os.RemoveAll(filepath.Join(h.Root, cardDir(pci))), os.Remove(filepath.Join(h.Root, "class/infiniband", d.rdma)),
-		os.Remove(filepath.Join(h.Root, "class/net", d.net)))
+	for _, name := range []string{cardDir(pci), "class/infiniband/" + d.rdma, "class/net/" + d.net} {
+		h.remove(name)
+	}
+	return nil
 }

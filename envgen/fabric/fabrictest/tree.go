@@ -3,22 +3,46 @@ package fabrictest
 import (
 	"errors"
 	"fmt"
+	"io/fs"
+	"maps"
 	"net/netip"
-	"os"
+	"path"
 	"path/filepath"
 	"strings"
+	"testing/fstest"
 )
 
-// file writes one file of the tree, in place of what it was; no content, no file.
+// file makes one file of the tree, in place of what it was; no content, no file.
 func (h *Host) file(name, content string) error {
 	if content == "" {
 		return nil
 	}
-	full := filepath.Join(h.Root, name)
-	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-		return err
+	real, err := h.resolve(name)
+	if err == nil {
+		h.Files[real] = &fstest.MapFile{Data: []byte(strings.ReplaceAll(content, "_", " ") + "\n"), Mode: 0o644}
 	}
-	return os.WriteFile(full, []byte(strings.ReplaceAll(content, "_", " ")+"\n"), 0o644)
+	return err
+}
+
+// resolve follows the links on the way to a name, as the kernel does: what is written through class/net ends up with
+// the device.
+func (h *Host) resolve(name string) (string, error) {
+	real := "."
+	for rest, links := strings.Split(name, "/"), 0; len(rest) > 0; {
+		real, rest = path.Join(real, rest[0]), rest[1:]
+		if f := h.Files[real]; f != nil && f.Mode&fs.ModeSymlink != 0 {
+			if links++; links > 40 {
+				return "", fmt.Errorf("%s: a loop of links", name)
+			}
+			real = path.Join(path.Dir(real), string(f.Data))
+		}
+	}
+	return real, nil
+}
+
+// remove takes a file, a link or a folder with all that is in it away.
+func (h *Host) remove(name string) {
+	maps.DeleteFunc(h.Files, func(file string, _ *fstest.MapFile) bool { return file == name || strings.HasPrefix(file, name+"/") })
 }
 
 // files writes several: name, content, name, content.
@@ -31,19 +55,19 @@ func (h *Host) files(dir string, pairs ...string) error {
 	return nil
 }
 
-func (h *Host) dir(name string) error { return os.MkdirAll(filepath.Join(h.Root, name), 0o755) }
+func (h *Host) dir(name string) {
+	if h.Files[name] == nil {
+		h.Files[name] = &fstest.MapFile{Mode: fs.ModeDir | 0o755}
+	}
+}
 
 // symlink makes a relative link as sysfs has them: its last word is the target's name, even where that is a parent.
 func (h *Host) symlink(name, target string) error {
-	full := filepath.Join(h.Root, name)
-	if err := os.MkdirAll(filepath.Dir(full), 0o755); err != nil {
-		return err
+	relative, err := filepath.Rel(path.Dir(name), path.Dir(target))
+	if err == nil {
+		h.Files[name] = &fstest.MapFile{Data: []byte(path.Join(relative, path.Base(target))), Mode: fs.ModeSymlink | 0o777}
 	}
-	relative, err := filepath.Rel(filepath.Dir(full), filepath.Join(h.Root, filepath.Dir(target)))
-	if err != nil {
-		return err
-	}
-	return os.Symlink(filepath.Join(relative, filepath.Base(target)), full)
+	return err
 }
 
 func cardDir(pci string) string {
@@ -69,9 +93,10 @@ func (h *Host) hca(name string, o opts) error {
 	if o.has("on") {
 		card := cardDir(o["on"])
 		dir = card + "/infiniband/" + name
-		err = errors.Join(h.dir(dir), h.symlink(dir+"/device", card))
+		h.dir(dir)
+		err = h.symlink(dir+"/device", card)
 		if o.has("net") {
-			err = errors.Join(err, h.dir(card+"/net/"+o["net"]))
+			h.dir(card + "/net/" + o["net"])
 		}
 	}
 	err = errors.Join(err, h.symlink("class/infiniband/"+name, dir), h.files(dir, "parent", o["parent"], "node_guid", o["guid"],
@@ -130,13 +155,14 @@ func (h *Host) net(name string, o opts) error {
 	case o.has("on"):
 		dir = cardDir(o["on"]) + "/net/" + name
 	}
-	err := h.dir(dir)
+	h.dir(dir)
+	var err error
 	if o.has("on") {
-		err = errors.Join(err, h.symlink(dir+"/device", filepath.Dir(filepath.Dir(dir))))
+		err = h.symlink(dir+"/device", path.Dir(path.Dir(dir)))
 	}
 	err = errors.Join(err, h.symlink("class/net/"+name, dir), h.files(dir, "speed", o.or("speed", "-1"), "phys_port_name", o["port"]))
 	if o.has("wireless") {
-		err = errors.Join(err, h.dir(dir+"/wireless"))
+		h.dir(dir + "/wireless")
 	}
 	return err
 }
