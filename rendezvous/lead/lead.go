@@ -29,15 +29,19 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Config of one leadership. All fields are needed.
+// Config of one leadership. All fields but Answers are needed.
 type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
 	Recorder Recorder
 	// Send queues an order on a node's control stream and never blocks; what is
 	// sent while no stream is open is lost, and asked for again after NodeUp.
-	Send   func(launcher.NodeID, launcher.Order)
-	Logger *slog.Logger
+	Send func(launcher.NodeID, launcher.Order)
+	// Answers looks for any sign of life of a node whose control stream is down:
+	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
+	// means that the stream alone tells.
+	Answers func(context.Context, rendezvous.Place) bool
+	Logger  *slog.Logger
 }
 
 // ErrOver tells a caller that this leadership ended under its request. What it
