@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
@@ -34,8 +35,14 @@ var update = flag.Bool("update", false, "write the golden files anew")
 //	cable HOST/N HOST/N      the ports hear each other; any name of a port will do
 //	switch HOST/N ...        every port hears every other
 //	stranger HOST/N MAC      a host that is no member asks there
-//	silent HOST              no probe runs there
+//	silent HOST              no probe runs there; trouble HOST WHY: it cannot
+//	unknown HOST/N NAME      a member that nobody knows is cabled there
+//	clone HOST/N MAC         a copy of this machine is
+//	fabric-port HOST NAME... the user's word; management HOST ADDR is another
+//	measured HOST/HCA GBPS   what a bandwidth test said
+//	rename HOST NAME         a node with another's name
 //
+// "-- later HOST --" changes a machine ten seconds after its counters were read, and
 // "-- want HOST/KIND --" is text that others published for such a machine, and that must come out equal: ibdev2netdev
 // by its text, netplan by its values.
 func TestRoadGoldens(t *testing.T) {
@@ -105,28 +112,64 @@ func asYAML(t *testing.T, text string) (value any) {
 
 // road is a case: the machines as a cluster sees them.
 type road struct {
+	in    topology.Input
 	views []envgen.NodeView
 	want  map[string]string
 }
 
-func loadRoad(t *testing.T, file string) *road {
+// script is the text of a case.
+type script struct {
+	cluster []string
+	hosts   []string
+	lines   map[string][]string // by host
+	later   map[string][]string // what changed ten seconds after the first reading of the counters
+	want    map[string]string
+}
+
+// readScript reads a case. One that begins with "-- base --" and the name of another adds to its machines; where it has
+// a cluster of its own, that one counts.
+func readScript(t *testing.T, file string) *script {
 	t.Helper()
-	r := &road{want: map[string]string{}}
-	var cluster []string
+	s := &script{lines: map[string][]string{}, later: map[string][]string{}, want: map[string]string{}}
 	for _, p := range fabrictest.Parts(t, file) {
-		if name, ok := strings.CutPrefix(p.Name, "want "); ok {
-			r.want[name] = strings.Join(p.Lines, "\n") + "\n"
-		} else if p.Name == "cluster" {
-			cluster = p.Lines
-		} else {
-			r.views = append(r.views, readMachine(t, p))
+		want, wanted := strings.CutPrefix(p.Name, "want ")
+		later, isLater := strings.CutPrefix(p.Name, "later ")
+		switch {
+		case p.Name == "base":
+			s = readScript(t, filepath.Join("testdata/road", p.Lines[0]+".txtar"))
+		case p.Name == "cluster":
+			s.cluster = p.Lines
+		case wanted:
+			s.want[want] = strings.Join(p.Lines, "\n") + "\n"
+		case isLater:
+			s.later[later] = p.Lines
+		default:
+			if s.lines[p.Name] == nil {
+				s.hosts = append(s.hosts, p.Name)
+			}
+			s.lines[p.Name] = append(s.lines[p.Name], p.Lines...)
 		}
 	}
-	for _, line := range cluster {
+	return s
+}
+
+func loadRoad(t *testing.T, file string) *road {
+	t.Helper()
+	s := readScript(t, file)
+	r := &road{want: s.want}
+	counters := map[string][]envgen.Counters{}
+	for _, host := range s.hosts {
+		r.views = append(r.views, readMachine(t, host, s, counters))
+	}
+	var words [][]string
+	for _, line := range s.cluster {
 		line, _, _ = strings.Cut(line, "#")
-		if words := strings.Fields(line); len(words) > 0 {
-			r.cabling(t, words)
+		if w := strings.Fields(line); len(w) > 0 {
+			words = append(words, w)
 		}
+	}
+	for _, w := range words {
+		r.cabling(t, w)
 	}
 	for i := range r.views {
 		v := &r.views[i]
@@ -134,21 +177,32 @@ func loadRoad(t *testing.T, file string) *road {
 			v.Inventory = v.Inventory.WithCabling(*c)
 		}
 	}
+	r.in = topology.Observed(r.views)
+	for i := range r.in.Nodes {
+		r.in.Nodes[i].Counters = counters[r.in.Nodes[i].Host]
+	}
+	for _, w := range words {
+		r.known(t, w)
+	}
 	return r
 }
 
 // readMachine plants a machine and reads it as an agent would.
-func readMachine(t *testing.T, p fabrictest.Part) envgen.NodeView {
+func readMachine(t *testing.T, host string, s *script, counters map[string][]envgen.Counters) envgen.NodeView {
 	t.Helper()
 	h := fabrictest.New()
-	for i, line := range p.Lines {
-		if err := h.Line(line); err != nil {
-			t.Fatalf("%s, line %d: %s: %v", p.Name, i+1, line, err)
+	plant := func(lines []string) {
+		t.Helper()
+		for i, line := range lines {
+			if err := h.Line(line); err != nil {
+				t.Fatalf("%s, line %d: %s: %v", host, i+1, line, err)
+			}
 		}
 	}
+	plant(s.lines[host])
 	reader, err := fabric.New(fabric.Config{
 		FS:       h.FS(),
-		Hostname: func() (string, error) { return p.Name, nil },
+		Hostname: func() (string, error) { return host, nil },
 		Links: func(context.Context) (links []fabric.Link, _ error) {
 			for _, l := range h.Links {
 				links = append(links, fabric.Link(l))
@@ -159,6 +213,11 @@ func readMachine(t *testing.T, p fabrictest.Part) envgen.NodeView {
 	if err != nil {
 		t.Fatal(err)
 	}
+	before := reader.Counters()
+	plant(s.later[host])
+	after := reader.Counters()
+	after.At = before.At.Add(10 * time.Second)
+	counters[host] = after.Since(before)
 	inv, err := reader.Read(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -168,7 +227,7 @@ func readMachine(t *testing.T, p fabrictest.Part) envgen.NodeView {
 		inv.Cabling.Probed = append(inv.Cabling.Probed, n.NIC.Name)
 	}
 	slices.Sort(inv.Cabling.Probed)
-	view := envgen.NodeView{ID: "id-" + p.Name, Host: p.Name, Inventory: inv}
+	view := envgen.NodeView{ID: "id-" + host, Host: host, Inventory: inv}
 	if choice, err := envgen.Management(inv, ""); err == nil {
 		view.Mgmt = choice.Addr
 	}
@@ -193,10 +252,49 @@ func (r *road) cabling(t *testing.T, words []string) {
 		for _, n := range r.port(t, words[1]) {
 			inv.Cabling.Strangers = append(inv.Cabling.Strangers, envgen.Stranger{NIC: n.NIC.Name, Slot: n.Slot, MAC: words[2], Heard: envgen.StrangerARP})
 		}
+	case "unknown": // a member that nobody else knows
+		inv := &r.view(t, host).Inventory
+		for _, n := range r.port(t, words[1]) {
+			inv.Cabling.Sightings = append(inv.Cabling.Sightings, envgen.Sighting{NIC: n.NIC.Name, Slot: n.Slot, Peer: envgen.Neighbour{
+				Node: "id-" + words[2], Host: words[2], NIC: "enp1s0f0np0", Slot: "01:00.0", MAC: "4c:bb:47:00:00:42"}})
+		}
+	case "clone": // a machine copied with its state answers
+		v := r.view(t, host)
+		for _, n := range r.port(t, words[1]) {
+			v.Inventory.Cabling.Sightings = append(v.Inventory.Cabling.Sightings, envgen.Sighting{NIC: n.NIC.Name, Slot: n.Slot, Clone: true, Peer: envgen.Neighbour{
+				Node: v.ID, Host: v.Host, NIC: n.NIC.Name, Slot: n.Slot, MAC: words[2], Boot: "0123456789abcdef"}})
+		}
 	case "silent":
 		r.view(t, host).Inventory.Cabling = nil
+	case "trouble":
+		r.view(t, host).Inventory.Cabling = &envgen.Cabling{Trouble: strings.Join(words[2:], " ")}
+	case "fabric-port":
+		r.view(t, host).Inventory.FabricPorts = words[2:]
+	case "management":
+		r.view(t, host).Mgmt = netip.MustParseAddr(words[2])
+	case "measured", "rename": // see known
 	default:
 		t.Fatalf("no such word as %q", words[0])
+	}
+}
+
+// known adds what does not travel in an inventory.
+func (r *road) known(t *testing.T, words []string) {
+	t.Helper()
+	host, device, _ := strings.Cut(words[1], "/")
+	for i := range r.in.Nodes {
+		n := &r.in.Nodes[i]
+		switch {
+		case n.Host != host:
+		case words[0] == "measured":
+			var gbps float64
+			if _, err := fmt.Sscan(words[2], &gbps); err != nil {
+				t.Fatal(err)
+			}
+			n.Measured = append(n.Measured, envgen.Measurement{HCA: device, Gbps: gbps, By: "ib_write_bw"})
+		case words[0] == "rename":
+			n.Host = words[2]
+		}
 	}
 }
 
@@ -255,7 +353,7 @@ func (r *road) walk(t *testing.T) (out parts) {
 		out.add(v.Host+"/ibdev2netdev", envgen.IBDev2Netdev(v.Inventory))
 		out.add(v.Host+"/show_gids", envgen.ShowGIDs(v.Inventory))
 	}
-	topo, err := topology.Derive(topology.Observed(r.views))
+	topo, err := topology.Derive(r.in)
 	if err != nil {
 		t.Fatal(err)
 	}

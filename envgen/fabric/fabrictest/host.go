@@ -37,6 +37,10 @@ import (
 //	port N ADDR [ADDR]                         plug in port N of a spark: the addresses of its twins, - for none
 //	nic RDMA PCI IF ADDR [word ...]            one port of a server's card, plugged in; the words are those of card and hca
 //	lose PCI                                   a PCI function that does not show itself
+//	address IF [PREFIX ...]                    in place of what a plugged-in interface has, in its GID table too
+//	pull IF ...                                take the cable out: addresses stay
+//	off IF ...                                 set down by its owner: ip link set down
+//	unlist IF                                  an interface that is in another network namespace
 type Host struct {
 	// Files is the tree, to be read as /sys.
 	Files fstest.MapFS
@@ -180,6 +184,15 @@ func (h *Host) Line(line string) error {
 		return h.nic(words[1:], opts)
 	case "lose":
 		return h.lose(name)
+	case "address":
+		return h.address(name, words[2:])
+	case "pull":
+		return h.cut("pulled", words[1:])
+	case "off":
+		return h.cut("down", words[1:])
+	case "unlist":
+		h.Links = slices.DeleteFunc(h.Links, func(l Link) bool { return l.Name == name })
+		return nil
 	}
 	return fmt.Errorf("no such word as %q", words[0])
 }

@@ -94,9 +94,14 @@ func (h *Host) plug(pci, addr, gbps string) error {
 	if addr == "-" {
 		return err
 	}
-	prefix, bad := netip.ParsePrefix(addr)
-	if bad != nil {
-		return bad
+	return errors.Join(err, h.hold(d, addr))
+}
+
+// hold gives an interface an address: netlink lists it, and the GID table has two more rows.
+func (h *Host) hold(d *device, addr string) error {
+	prefix, err := netip.ParsePrefix(addr)
+	if err != nil {
+		return err
 	}
 	for _, version := range []string{"v1", "v2"} {
 		err = errors.Join(err, h.gid([]string{d.rdma, strconv.Itoa(d.rows), version, netip.AddrFrom16(prefix.Addr().As16()).String(), d.net}))
@@ -121,6 +126,47 @@ func (h *Host) nic(words []string, o opts) error {
 	}
 	h.devices[pci].rows = 2
 	return errors.Join(err, h.lines("gid "+rdma+" 0 v1 fe80::a288:c2ff:fe46:1 "+net, "gid "+rdma+" 1 v2 fe80::a288:c2ff:fe46:1 "+net), h.plug(pci, addr, "400"))
+}
+
+// on returns the function beneath an interface.
+func (h *Host) on(net string) (*device, error) {
+	for _, d := range h.devices {
+		if d.net == net {
+			return d, nil
+		}
+	}
+	return nil, fmt.Errorf("no function has the interface %s", net)
+}
+
+// address replaces the addresses of an interface and the rows that come of them.
+func (h *Host) address(net string, addrs []string) error {
+	d, err := h.on(net)
+	if err != nil {
+		return err
+	}
+	for ; d.rows > 2; d.rows-- {
+		row, port := strconv.Itoa(d.rows-1), "class/infiniband/"+d.rdma+"/ports/1"
+		err = errors.Join(err, h.files(port, "gids/"+row, gidText(netip.IPv6Unspecified()), "gid_attrs/types/"+row, einval, "gid_attrs/ndevs/"+row, einval))
+	}
+	err = errors.Join(err, h.Line("link "+net+" bare"))
+	for _, a := range addrs {
+		err = errors.Join(err, h.hold(d, a))
+	}
+	return err
+}
+
+// cut ends the link of interfaces.
+func (h *Host) cut(how string, nets []string) error {
+	var err error
+	for _, net := range nets {
+		d, bad := h.on(net)
+		if bad != nil {
+			return bad
+		}
+		err = errors.Join(err, h.files("class/infiniband/"+d.rdma+"/ports/1", "state", "1:_DOWN", "phys_state", "3:_Disabled", "rate", "40_Gb/sec_(4X_QDR)"),
+			h.file("class/net/"+net+"/speed", "-1"), h.Line("link "+net+" "+how))
+	}
+	return err
 }
 
 // lose takes a function away as if the machine had never had it.
