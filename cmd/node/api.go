@@ -21,6 +21,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Input: n.input, Signal: n.signal, Token: n.token, Leave: n.leave,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 	}
 }
 
@@ -158,6 +159,9 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if to.leadership == nil {
 		return to.passed(to.remote.Launch(to.ctx, r, tell))
 	}
+	if n.netplanBegun.Load() {
+		return fmt.Errorf("the nodes' netplan files are being changed: %w", wire.ErrRetry)
+	}
 	if r.Spec.User, err = runsAs(c, r.Spec.User); err != nil {
 		return err
 	}
@@ -247,12 +251,11 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := to.Roster()
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, findings, err := to.Place(spec)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	res := wire.ExplainResponse{Plan: plan, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
+	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
 	each(len(plan.Nodes), func(i int) {
 		a := plan.Assignment(spec, i)
 		var err error
