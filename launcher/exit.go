@@ -23,6 +23,9 @@ type Exit struct {
 	ByUs bool `json:"by_us,omitempty"`
 	// Error is set when the rank never ran: exec itself was refused.
 	Error string `json:"error,omitempty"`
+	// Cause is set when the node itself ended the rank, by its own judgement,
+	// and says why. ByUs is then false: this is what explains the failure.
+	Cause string `json:"cause,omitempty"`
 }
 
 // Status is the one number a shell would give: 128+n for signal n.
@@ -44,6 +47,8 @@ func (e Exit) String() string {
 	switch {
 	case e.Error != "":
 		return e.Error
+	case e.Cause != "":
+		return e.Cause
 	case e.Signal != 0:
 		return fmt.Sprintf("killed by %s (%d)", signalName(e.Signal), e.Signal)
 	}
