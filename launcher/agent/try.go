@@ -45,6 +45,7 @@ type try struct {
 	abort      context.CancelFunc
 	begun      chan error      // of the start under way
 	news       chan shim.Event // from the shim's journal
+	lost       []lostOutput    // as the journal tells it
 	execd      bool            // the journal says that ranks may have run
 	ending     bool            // an End has been ordered in this life
 	forgotten  bool            // remove it once it has ended
