@@ -20,6 +20,7 @@ func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Token: n.token, Leave: n.leave,
+		Follow: n.follow, Counters: n.counters, Report: n.report,
 	}
 }
 

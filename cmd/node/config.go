@@ -22,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -77,6 +78,9 @@ type Config struct {
 	FabricPorts []string
 	RPCPort     int // 0 means DefaultRPCPort
 	GossipPort  int // 0 means DefaultGossipPort
+	// MemoryFloor in bytes: below it this node takes no jobs. nil means
+	// agent.DefaultMemoryFloor, 0 none.
+	MemoryFloor *int64
 	Version     string
 	Logger      *slog.Logger // nil discards
 }
@@ -84,6 +88,9 @@ type Config struct {
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MemoryFloor == nil {
+		c.MemoryFloor = new(agent.DefaultMemoryFloor())
 	}
 	if c.RPCPort == 0 {
 		c.RPCPort = DefaultRPCPort

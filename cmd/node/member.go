@@ -23,7 +23,10 @@ import (
 
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
-	return wire.Node{Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew}
+	return wire.Node{
+		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew,
+		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
+	}
 }
 
 // nodeSide is this node's end of a leader's control stream.

@@ -177,11 +177,8 @@ func (j job) between(f envgen.Finding) bool {
 	if !chosen {
 		return false
 	}
-	if f.Code == CodeNoRDMADevice {
-		return meant(v.Inventory) // a machine without a ConnectX was never meant for the fabric
-	}
 	if f.Port == "" {
-		return true
+		return meant(v.Inventory) // a machine without a ConnectX was never meant for the fabric
 	}
 	ids := j.partners(envgen.PortEnd{Node: f.Node, Slot: f.Port})
 	if len(ids) == 0 {

@@ -29,7 +29,7 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Config of one leadership. All fields but Fabric are needed.
+// Config of one leadership. All fields but Answers and Fabric are needed.
 type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
@@ -37,6 +37,10 @@ type Config struct {
 	// Send queues an order on a node's control stream and never blocks; what is
 	// sent while no stream is open is lost, and asked for again after NodeUp.
 	Send func(launcher.NodeID, launcher.Order)
+	// Answers looks for any sign of life of a node whose control stream is down:
+	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
+	// means that the stream alone tells.
+	Answers func(context.Context, rendezvous.Place) bool
 	// Fabric chooses and judges the nodes of a job; nil knows of no fabric, and
 	// every job meets on management.
 	Fabric Fabric
