@@ -83,6 +83,9 @@ func (t Topology) shapeOf(nodes []NodeView) Shape {
 // nearest miss lacks.
 func (t Topology) sharedLanes(nodes []NodeView) (shared []Lane, whyNot string) {
 	whyNot = "the fabric has no subnet between any of the nodes"
+	if !slices.ContainsFunc(nodes, func(n NodeView) bool { return len(n.Inventory.Devices) > 0 }) {
+		whyNot = "no node has an RDMA device"
+	}
 	best := 0
 	for _, l := range t.Lanes {
 		members := map[int]bool{}

@@ -58,11 +58,13 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	return roles, why
 }
 
-// Live reports whether a twin of the port is ACTIVE or its interface has a carrier.
+// Live reports whether a twin of the port has a link: its interface a carrier, or where nobody knows of one, ACTIVE.
+// The carrier is known first: for a moment after a cable was pulled the device may still say ACTIVE.
 func (p Port) Live(inv Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
 		nic, ok := inv.NIC(h.Netdev)
-		return h.Active() || ok && nic.HasCarrier()
+		gone := ok && h.RoCE() && nic.Carrier != nil && !*nic.Carrier
+		return h.Active() && !gone || ok && nic.HasCarrier()
 	})
 }
 
