@@ -148,7 +148,7 @@ func (t Topology) rankOf(e LaneEnd) pathRank {
 func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeting {
 	best := lanes[0]
 	m := Meeting{Kind: NetworkFabric, Subnet: best.Subnet,
-		Why: fmt.Sprintf("a %s: all %d nodes have an address in %s over %s", shape, len(nodes), best.Subnet, t.linkWords(best.Link))}
+		Why: fmt.Sprintf("%s: all %d nodes have an address in %s over %s", shape.words(), len(nodes), best.Subnet, t.linkWords(best.Link))}
 	for _, n := range nodes {
 		first, _ := t.firstEnd(best, n.ID)
 		e := Entry{ID: n.ID, Host: n.Host, Kind: m.Kind, Subnet: m.Subnet, Addr: first.Path.Addr, NIC: first.Path.NIC, Shape: shape}
@@ -156,6 +156,14 @@ func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeti
 		m.Entries = append(m.Entries, e)
 	}
 	return m
+}
+
+// words completes "the nodes are": a pair, a switch.
+func (s Shape) words() string {
+	if s == ShapeMixed {
+		return "a mixed fabric"
+	}
+	return "a " + string(s)
 }
 
 func (t Topology) linkWords(link int) string {

@@ -20,6 +20,8 @@ func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Token: n.token, Leave: n.leave,
+		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 	}
 }
 
@@ -157,6 +159,9 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if to.leadership == nil {
 		return to.passed(to.remote.Launch(to.ctx, r, tell))
 	}
+	if n.netplanBegun.Load() {
+		return fmt.Errorf("the nodes' netplan files are being changed: %w", wire.ErrRetry)
+	}
 	r.Spec.User, r.Spec.Near = c.User.Name, n.nearOf(c) // never what the message says
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
 	if err := to.Launch(ctx, r.Spec); err != nil {
@@ -228,12 +233,11 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := to.Roster()
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, findings, err := to.Place(spec)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	res := wire.ExplainResponse{Plan: plan, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
+	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
 	each(len(plan.Nodes), func(i int) {
 		a := plan.Assignment(spec, i)
 		var err error

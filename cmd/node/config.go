@@ -22,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -77,13 +78,22 @@ type Config struct {
 	FabricPorts []string
 	RPCPort     int // 0 means DefaultRPCPort
 	GossipPort  int // 0 means DefaultGossipPort
-	Version     string
-	Logger      *slog.Logger // nil discards
+	// MemoryFloor in bytes: below it this node takes no jobs. nil means
+	// agent.DefaultMemoryFloor, 0 none.
+	MemoryFloor *int64
+	// NetplanApply is a program to run in place of `netplan apply`: for tests on
+	// hosts without networkd. Empty means the real one.
+	NetplanApply string
+	Version      string
+	Logger       *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MemoryFloor == nil {
+		c.MemoryFloor = new(agent.DefaultMemoryFloor())
 	}
 	if c.RPCPort == 0 {
 		c.RPCPort = DefaultRPCPort

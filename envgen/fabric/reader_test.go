@@ -5,11 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"flag"
+	"fmt"
 	"io/fs"
 	"net/netip"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -136,19 +136,30 @@ func TestReadServesTheRules(t *testing.T) {
 	}
 }
 
-// The reader gives the same facts through os.DirFS, which a captured tree may come as.
+// The reader gives the same facts from a folder, by its own fast way and through os.DirFS, which a captured tree may
+// come as.
 func TestReadThroughAnyFS(t *testing.T) {
-	fx := loadFixture(t, "spark-one-cable")
-	want, err := fx.reader(t, nil).Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	got, err := fx.reader(t, os.DirFS(fx.root).(fs.ReadLinkFS)).Read(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(want, got, byValue); diff != "" {
-		t.Errorf("(-dirFS +os.DirFS):\n%s", diff)
+	for _, name := range []string{"spark-one-cable", "bond-and-vlan", "no-hca", "rxe"} {
+		fx := loadFixture(t, name)
+		root := fx.Plant(t)
+		want, err := fx.reader(t, nil).Read(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, tree := range []fs.FS{dirFS(root), os.DirFS(root)} {
+			r, err := New(Config{FS: tree, Hostname: func() (string, error) { return "spark1", nil },
+				Links: func(context.Context) ([]Link, error) { return fx.links, nil }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			got, err := r.Read(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(want, got, byValue); diff != "" {
+				t.Errorf("%s (-in memory +%T):\n%s", name, tree, diff)
+			}
+		}
 	}
 }
 
@@ -222,14 +233,12 @@ func BenchmarkRead(b *testing.B) {
 	fx := loadFixture(b, "spark-one-cable")
 	for _, dev := range []string{"rocep1s0f0", "rocep1s0f1", "roceP2p1s0f0", "roceP2p1s0f1"} {
 		for row := 8; row < 256; row++ {
-			p := &planter{root: fx.root}
-			p.file("class/infiniband/"+dev+"/ports/1/gids/"+strconv.Itoa(row), "0000:0000:0000:0000:0000:0000:0000:0000")
-			if p.err != nil {
-				b.Fatal(p.err)
+			if err := fx.Line(fmt.Sprintf("file class/infiniband/%s/ports/1/gids/%d 0000:0000:0000:0000:0000:0000:0000:0000", dev, row)); err != nil {
+				b.Fatal(err)
 			}
 		}
 	}
-	r, err := New(Config{Sysfs: fx.root, Links: func(context.Context) ([]Link, error) { return fx.links, nil }})
+	r, err := New(Config{Sysfs: fx.Plant(b), Links: func(context.Context) ([]Link, error) { return fx.links, nil }})
 	if err != nil {
 		b.Fatal(err)
 	}
