@@ -57,11 +57,14 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	return roles, why
 }
 
-// Live reports whether a twin of the port is ACTIVE or its interface has a carrier.
+// Live reports whether a twin of the port has a link: its interface has a carrier or, where that is not known, its
+// RDMA device is ACTIVE. The carrier is news first.
 func (p Port) Live(inv Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
-		nic, ok := inv.NIC(h.Netdev)
-		return h.Active() || ok && nic.HasCarrier()
+		if nic, ok := inv.NIC(h.Netdev); ok && nic.Carrier != nil {
+			return *nic.Carrier
+		}
+		return h.Active()
 	})
 }
 
