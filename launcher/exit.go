@@ -8,6 +8,7 @@ import (
 
 // Exit codes with a meaning of their own. Every other code is a rank's.
 const (
+	ExitTimedOut    = 124 // the job's time limit passed; as timeout(1)
 	ExitOwnFailure  = 125 // sparkrun could not do what was asked; as docker run
 	ExitInterrupted = 130 // the user pressed Ctrl-C
 	exitSignalBase  = 128 // 128+n: ended by signal n; as a shell, srun and mpirun

@@ -52,6 +52,19 @@ const (
 	DefaultNodeTimeout  = 60 * time.Second // of silence until a batch job gives a node up
 )
 
+// Never is a time-out that does not come: what a service has for its nodes.
+// Added to a time of this age it still is one (292 years later).
+const Never = time.Duration(1<<63 - 1)
+
+// FailurePolicy says what becomes of a gang when one of its ranks fails or one
+// of its nodes is lost.
+type FailurePolicy string
+
+const (
+	StopOnFailure     FailurePolicy = "stop"     // the others are ended; also what "" means
+	ContinueOnFailure FailurePolicy = "continue" // the others run to their own ends
+)
+
 // Spec is a job as it was asked for: whole, validated, and the same on every
 // node. It names no node by address and holds no secret.
 type Spec struct {
@@ -70,9 +83,22 @@ type Spec struct {
 	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
+	// Force starts the job although the preflight says that the fabric would
+	// fail it.
+	Force bool `json:"force,omitempty"`
+	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
+	NCCL string `json:"nccl,omitempty"`
+	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
+	// than 2.30.7: a fork.
+	NCCLSubnetAware bool `json:"nccl_subnet_aware,omitempty"`
+
 	Grace        time.Duration `json:"grace,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
-	NodeTimeout  time.Duration `json:"node_timeout,omitempty"`
+	NodeTimeout  time.Duration `json:"node_timeout,omitempty"` // Never is allowed
+	// Timeout bounds the whole job, from the moment it was first placed: 0 means
+	// that nothing does.
+	Timeout   time.Duration `json:"timeout,omitempty"`
+	OnFailure FailurePolicy `json:"on_failure,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
@@ -92,6 +118,9 @@ type Stage struct {
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`
+	// GPU: its ranks compute on each node's GPU, so that a node where a process
+	// of somebody else does refuses.
+	GPU bool `json:"gpu,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -152,7 +181,9 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
 	case len(s.On) > 0 && s.Nodes > len(s.On):
 		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
-	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0:
+	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
+		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
+	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}
 	if twice := firstTwice(s.On); twice != "" {

@@ -41,6 +41,8 @@ type node struct {
 	agent  *agent.Agent
 	peers  *peers
 
+	warnedOfPorts string // the survey's last warning about --fabric-port
+
 	raftConns chan net.Conn
 	raftFatal chan error
 	left      chan struct{} // closed when this node has left the cluster
@@ -112,6 +114,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if cfg.Management == "" {
 		cfg.Management = m.Management
 	}
+	if len(cfg.FabricPorts) == 0 {
+		cfg.FabricPorts = m.FabricPorts
+	}
 	kept := &recent{}
 	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
@@ -137,8 +142,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
 	n.agent, err = agent.Open(agent.Config{
-		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
-		Fabric: n.fabricEnv, Logger: cfg.Logger,
+		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		MemoryFloor: *cfg.MemoryFloor, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -84,6 +84,8 @@ func TestLaunchFlags(t *testing.T) {
 			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
 		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
+		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {workload: "exec", request: workloads.Request{
+			Job: launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure}, Args: []string{"x"}}},
 		"exec --grace 0 -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{Grace: time.Millisecond}, Args: []string{"x"}}},
 		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {workload: "torchrun", request: workloads.Request{
@@ -117,7 +119,9 @@ func TestLaunchFlagsRefused(t *testing.T) {
 		"exec --grace fast -- x":             "want a time such as 30s",
 		"exec --grace -3s -- x":              "want no less than 0",
 		"exec --grace 99999999999999 -- x":   "want a time",
-		"exec --node-timeout 0 -- x":         "--node-timeout 0: want more than 0",
+		"exec --start-timeout 0 -- x":        "--start-timeout 0: want more than 0",
+		"exec --timeout 0 -- x":              "--timeout 0: want more than 0",
+		"exec --on-failure ignore -- x":      "want stop or continue",
 		"exec --python p -- x":               "unknown flag: --python",
 		"exec --detach --dry-run -- x":       "give one of them",
 		"exec --standalone -d -- x":          "ends with its launch",

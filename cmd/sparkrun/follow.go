@@ -249,11 +249,11 @@ func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
 	in.count++
 	switch in.count {
 	case 1:
-		in.stop(ctx, nil)
 		in.f.say(fmt.Sprintf("stopping; the ranks have %s (again to kill)", in.f.spec.WithDefaults().Grace))
+		in.stop(ctx, nil)
 	case 2:
-		in.stop(ctx, new(time.Duration))
 		in.f.say("killing (again to leave without waiting)")
+		in.stop(ctx, new(time.Duration))
 	default:
 		return false
 	}

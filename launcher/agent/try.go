@@ -406,6 +406,7 @@ func (t *try) forget(ctx context.Context) {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
 	t.a.remove(t)
+	t.a.settleLinger(ctx)
 	t.a.pruneLogs()
 }
 

@@ -23,6 +23,8 @@ type world struct {
 	nodes  []*fakeNode
 	wg     sync.WaitGroup
 	lag    time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
+	// answers is the leaders' Config.Answers; nil = none.
+	answers func(context.Context, rendezvous.Place) bool
 
 	mu       sync.Mutex
 	index    uint64
@@ -118,7 +120,7 @@ func (w *world) crown(dieAt int) *reign {
 	w.terms++
 	r := &reign{w: w, fence: launcher.Fence{Epoch: w.epoch, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}

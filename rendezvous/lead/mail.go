@@ -74,7 +74,7 @@ func (g *gang) nodeDown(id launcher.NodeID) {
 	if s == nil || !s.up {
 		return
 	}
-	s.up, s.since = false, time.Now()
+	s.up, s.since, s.heard, s.askAt = false, time.Now(), time.Now(), time.Now()
 	if s.phase != launcher.PhaseEnded {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: s.Host})
 	}
