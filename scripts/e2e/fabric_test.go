@@ -79,7 +79,7 @@ func (f fabric) finds(code, host, port string) bool {
 	return false
 }
 
-// sees waits until the cluster's view is such, and gives the time it took.
+// sees waits until the cluster's view is such, and logs how long it took.
 func (l *lab) sees(host, what string, ok func(fabric) bool) {
 	l.t.Helper()
 	var last fabric
@@ -129,7 +129,7 @@ func (l *lab) lines(host string, args ...string) <-chan string {
 }
 
 // until waits for a line that ends so.
-func until(t testing.TB, lines <-chan string, end string) {
+func until(t testing.TB, lines <-chan string, end string) string {
 	t.Helper()
 	deadline := time.After(patience)
 	var seen []string
@@ -137,10 +137,11 @@ func until(t testing.TB, lines <-chan string, end string) {
 		select {
 		case line := <-lines:
 			if seen = append(seen, line); strings.HasSuffix(line, end) {
-				return
+				return line
 			}
 		case <-deadline:
 			t.Fatalf("no line ends with %q in\n%s", end, strings.Join(seen, "\n"))
+			return ""
 		}
 	}
 }
@@ -158,10 +159,14 @@ func TestFabricOfThree(t *testing.T) {
 	until(t, watch, l.fabric("spark3").Topology.Why)
 	began := time.Now()
 	l.do("unplug", "spark1", "0")
-	commanded := time.Since(began)
-	until(t, watch, "gone: cable: spark1 port 0 - spark2 port 1")
-	took := time.Since(began)
-	t.Logf("a pulled cable shows on another host after %s; pulling took %s of it", took.Round(time.Millisecond), commanded.Round(time.Millisecond))
+	line := until(t, watch, "gone: cable: spark1 port 0 - spark2 port 1")
+	shown, err := time.Parse(time.RFC3339, strings.Fields(line)[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The product's goal is 1 s; a test on a busy machine asks for less.
+	took := shown.Sub(began)
+	t.Logf("a pulled cable shows on another host %s after the command that pulls it", took.Round(time.Millisecond))
 	if took > 10*time.Second {
 		t.Errorf("a pulled cable shows on another host after %s", took)
 	}
@@ -173,9 +178,9 @@ func TestFabricOfThree(t *testing.T) {
 		return shaped("ring", "spark1/0-spark2/0 spark1/1-spark3/0 spark2/1-spark3/1")(f) && f.finds("ring-miswired", "spark2", "0")
 	})
 
+	l.do("unplug", "spark2", "1")
 	for _, h := range other(3) {
-		l.do("unplug", h, "1")
-		l.do("cable", h, "0", "switch")
+		l.do("cable", h, "0", "switch") // takes its cable out
 	}
 	l.do("fault", "spark3", "missing-twin", "0")
 	l.sees("spark1", "the switch, and the missing twin", func(f fabric) bool {
