@@ -173,8 +173,8 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	b.close = func() {}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
-		getwd: func() (string, error) { return "/home/ada", nil },
-		dial:  func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
+		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)
