@@ -11,8 +11,8 @@ import (
 // Cabling is what a node's cable probe knows at one moment: whom each of its fabric NICs hears. It is part of the
 // node's Inventory and changes only with the cabling, not with each frame.
 type Cabling struct {
-	// Probed are the NICs on which the probe listens and speaks now, sorted. On a NIC that is not among them silence
-	// says nothing.
+	// Probed are the NICs on which the probe listens and speaks, and has long enough for silence to say that nobody is
+	// there, sorted. On a NIC that is not among them silence says nothing.
 	Probed []string `json:"probed,omitempty"`
 	// Sightings are by NIC, then the neighbour's node, NIC and MAC.
 	Sightings []Sighting `json:"sightings,omitempty"`

@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // RoleSettings is what beyond the inventory decides about the roles of a node's ports.
@@ -95,6 +96,30 @@ func PortsByName(ports []Port) map[string]int {
 		delete(names, name)
 	}
 	return names
+}
+
+// UnknownFabricPort says which of the ports that the user declared are not there, and which ports are; empty where all
+// are. Such a port may yet be plugged in, or get its driver.
+func (inv Inventory) UnknownFabricPort() string {
+	ports := Ports(inv)
+	byName := PortsByName(ports)
+	missing := filter(inv.FabricPorts, func(name string) bool { _, ok := byName[name]; return !ok })
+	if len(missing) == 0 {
+		return ""
+	}
+	there := make([]string, len(ports))
+	for i, p := range ports {
+		names := make([]string, len(p.Twins))
+		for j, h := range p.Twins {
+			names[j] = h.Name
+		}
+		there[i] = fmt.Sprintf("%s (%s)", p.Slot, strings.Join(names, ", "))
+	}
+	if len(there) == 0 {
+		there = []string{"none"}
+	}
+	return fmt.Sprintf("--fabric-port %s names no port of %s, or more than one (there are: %s); it counts from when it is there",
+		joinWords(missing), inv.Host, strings.Join(there, "; "))
 }
 
 // DevicePaths finds the addresses under which a device of the port can be used: those with a RoCE v2 row in its GID

@@ -83,6 +83,15 @@ type Spec struct {
 	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
+	// Force starts the job although the preflight says that the fabric would
+	// fail it.
+	Force bool `json:"force,omitempty"`
+	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
+	NCCL string `json:"nccl,omitempty"`
+	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
+	// than 2.30.7: a fork.
+	NCCLSubnetAware bool `json:"nccl_subnet_aware,omitempty"`
+
 	Grace        time.Duration `json:"grace,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	NodeTimeout  time.Duration `json:"node_timeout,omitempty"` // Never is allowed
@@ -109,6 +118,9 @@ type Stage struct {
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`
+	// GPU: its ranks compute on each node's GPU, so that a node where a process
+	// of somebody else does refuses.
+	GPU bool `json:"gpu,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later

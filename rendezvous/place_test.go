@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -44,6 +46,15 @@ func away(m Member) Member {
 	return m
 }
 
+// derive is the topology of the members that are ready.
+func derive(roster Roster) envgen.Topology {
+	t, err := topology.Derive(topology.Observed(roster.Views()))
+	if err != nil {
+		panic(err) // two members with one id
+	}
+	return t
+}
+
 func hosts(p Plan) string {
 	var out []string
 	for _, n := range p.Nodes {
@@ -59,11 +70,12 @@ func TestMakePlan(t *testing.T) {
 		roster Roster
 		want   string // hosts, or a part of the error
 	}{
-		"in the order of joining":      {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark3 spark1 spark2"},
-		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark3 spark1"},
+		"in the order of names":        {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark1 spark2 spark3"},
+		"the first to join":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark1 spark3"},
+		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 1 }, three, "spark3"},
 		"in the order of --on":         {func(s *launcher.Spec) { s.Nodes, s.On = 2, []string{"spark2", "spark3"} }, three, "spark2 spark3"},
 		"fewer than --on names":        {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark2", "spark3"} }, three, "spark2"},
-		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark3 spark2"},
+		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark2 spark3"},
 		"past one that is away":        {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{away(member(3)), member(1), member(2)}, "spark1 spark2"},
 		"more than there are":          {func(s *launcher.Spec) { s.Nodes = 4 }, three, "4 nodes wanted, 3 ready: the cluster has spark3, spark1, spark2"},
 		"more than are ready":          {func(s *launcher.Spec) { s.Nodes = 3 }, Roster{member(1), away(member(2)), member(3)}, "3 nodes wanted, 2 ready: the cluster has spark1, spark3; away: spark2"},
@@ -81,7 +93,7 @@ func TestMakePlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := specFor("jjjj", 2)
 			tt.change(&spec)
-			plan, err := MakePlan(spec, tt.roster, 1)
+			plan, err := MakePlan(spec, tt.roster, derive(tt.roster), 1)
 			if err != nil {
 				if !errors.Is(err, ErrCannotPlace) || !strings.Contains(err.Error(), tt.want) {
 					t.Fatalf("error %v, want ErrCannotPlace with %q", err, tt.want)
@@ -98,14 +110,14 @@ func TestMakePlan(t *testing.T) {
 func TestPlanMeetsOnTheFabric(t *testing.T) {
 	spec := specFor("jjjj", 1)
 	spec.Nodes = 2
-	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, 1)
+	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, derive(Roster{withFabric(member(1)), withFabric(member(2))}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if plan.Network != "fabric" || plan.Head != netip.MustParseAddr("192.168.100.1") || plan.Nodes[1].Entry.Addr != netip.MustParseAddr("192.168.100.2") {
 		t.Errorf("plan %+v", plan)
 	}
-	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, 1)
+	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, derive(Roster{withFabric(member(1)), member(2)}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +136,7 @@ func TestRanksAreContiguous(t *testing.T) {
 		for i := 1; i <= n+rapid.IntRange(0, 2).Draw(t, "spare"); i++ {
 			roster = append(roster, member(i))
 		}
-		plan, err := MakePlan(spec, roster, 4)
+		plan, err := MakePlan(spec, roster, derive(roster), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +149,8 @@ func TestRanksAreContiguous(t *testing.T) {
 			if p.FirstRank != next || p.Ranks != per || a.FirstRank != next || a.NodeRank != i || a.World != n*per || a.NodeCount != n {
 				t.Fatalf("node %d: place %+v, assignment %+v", i, p, a)
 			}
-			if a.Boot != roster[i].Boot || a.Node != roster[i].ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
+			m := roster[slices.IndexFunc(roster, func(m Member) bool { return m.Host == p.Host })]
+			if a.Boot != m.Boot || a.Node != m.ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
 				t.Fatalf("assignment %+v", a)
 			}
 			for r := range p.Ranks {
@@ -165,7 +178,7 @@ func TestPlanSurvivesJSON(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec.Nodes = len(roster)
-			plan, err := MakePlan(spec, roster, 1)
+			plan, err := MakePlan(spec, roster, derive(roster), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,7 +224,7 @@ func TestPlanTakesTheUsersNode(t *testing.T) {
 	} {
 		spec := specFor("jjjj", 1)
 		spec.Nodes, spec.Near = 2, near
-		plan, err := MakePlan(spec, roster, 1)
+		plan, err := MakePlan(spec, roster, derive(roster), 1)
 		if err != nil || hosts(plan) != want {
 			t.Errorf("from %s: %s (%v), want %s", near, hosts(plan), err, want)
 		}

@@ -20,6 +20,7 @@ func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Token: n.token, Leave: n.leave,
+		Follow: n.follow, Counters: n.counters, Report: n.report,
 	}
 }
 
@@ -228,12 +229,11 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := to.Roster()
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, findings, err := to.Place(spec)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	res := wire.ExplainResponse{Plan: plan, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
+	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
 	each(len(plan.Nodes), func(i int) {
 		a := plan.Assignment(spec, i)
 		var err error

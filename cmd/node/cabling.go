@@ -32,6 +32,8 @@ func revealed(keys []trust.Secret) [][]byte {
 // surveyed takes what the hardware is now. A link that is gone takes what was
 // heard over it along at once; the probe itself follows.
 func (n *node) surveyed(inv envgen.Inventory) {
+	inv.FabricPorts = n.cfg.FabricPorts
+	n.warnOfPorts(inv)
 	n.probe.Follow(inv)
 	n.update(func() {
 		if n.inv = inv; n.heard != nil {
@@ -46,4 +48,14 @@ func (n *node) cabled(c envgen.Cabling) {
 		n.heard = &c
 		n.inv = n.inv.WithCabling(c)
 	})
+}
+
+// warnOfPorts logs once what --fabric-port names and is not there. Only the
+// survey's goroutine calls it.
+func (n *node) warnOfPorts(inv envgen.Inventory) {
+	warning := inv.UnknownFabricPort()
+	if warning != "" && warning != n.warnedOfPorts {
+		n.log.Warn("fabric port", "problem", warning)
+	}
+	n.warnedOfPorts = warning
 }

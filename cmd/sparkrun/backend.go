@@ -28,10 +28,18 @@ type cluster interface {
 	Leave(context.Context) error
 }
 
+// fabrics is what agents tell of the machines' hardware.
+type fabrics interface {
+	Follow(context.Context, func(wire.Status) error) error
+	Counters(context.Context) (wire.CountersResponse, error)
+	Report(context.Context, func(wire.Evidence) error) error
+}
+
 // backend is the other end of a command.
 type backend struct {
 	gangs
 	cluster // nil in standalone mode
+	fabrics // nil in standalone mode
 	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close   func()
 }
@@ -41,7 +49,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, cluster: localAgent{c, paths}, fabrics: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

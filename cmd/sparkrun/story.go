@@ -117,6 +117,9 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		if err := f.out.event(p); err != nil {
 			return err
 		}
+		for _, finding := range p.Findings {
+			f.say("warning: " + rendezvous.Describe(finding))
+		}
 		// A pulled cable must not make a job ten times slower in silence.
 		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 {
 			f.say(p.Plan.Why)

@@ -35,10 +35,16 @@ type fixture struct {
 	probing []string
 }
 
-func load(t testing.TB, file string) *fixture {
+// load reads a fixture; more lines change it.
+func load(t testing.TB, file string, more ...string) *fixture {
 	t.Helper()
 	f := &fixture{}
 	f.read(t, filepath.Join("testdata", file))
+	for _, line := range more {
+		if err := f.line(strings.Fields(line)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
 	for i := range f.in.Nodes {
 		n := &f.in.Nodes[i]
 		cabling := n.Inventory.Cabling

@@ -51,6 +51,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = context.Cause(ctx); r.err != nil {
 		return r // ended while a disk hung: the folder is not ours any more
 	}
+	a.lingerFor(ctx, as.Key, r.plan.who)
 	if as.Spec.MainStage().UsesPort && as.NodeRank == 0 {
 		if r.hold, r.port, r.err = a.holdPort(firstPort, lastPort); r.err != nil {
 			return r
@@ -122,7 +123,11 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if err != nil {
 		return p, err
 	}
-	return p, p.who.do(func() error { return p.who.mayRun(*as.Spec.MainStage(), first) })
+	st := *as.Spec.MainStage()
+	if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
+		return p, err
+	}
+	return p, a.hasResources(st)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

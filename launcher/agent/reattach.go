@@ -72,6 +72,11 @@ func (a *Agent) reattach(name string) error {
 		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
 	default:
 		t.assignment = &as
+		if who, err := lookup(a.ctx, as.Spec.User); err == nil {
+			a.mu.Lock()
+			a.lent[key] = who
+			a.mu.Unlock()
+		}
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, attachWait)
 	defer cancel()

@@ -410,6 +410,7 @@ func (t *try) forget(ctx context.Context) {
 	}
 	t.removeDirs()
 	t.a.remove(t)
+	t.a.settleLinger(ctx)
 	t.a.pruneLogs()
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -19,6 +20,8 @@ type gang struct {
 	l     *Leader
 	job   rendezvous.Job
 	story *story
+	// findings are what the preflight warned of; known to the leader that planned.
+	findings []envgen.Finding
 
 	fresh   bool          // to be recorded first
 	planned chan struct{} // closed once the plan is recorded, or cannot be
@@ -104,7 +107,7 @@ func (g *gang) plan(ctx context.Context) error {
 			return fmt.Errorf("record job %s: %w", g.job.Spec.ID, err)
 		}
 	}
-	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &g.job.Plan})
+	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &g.job.Plan, Findings: g.findings})
 	return nil
 }
 

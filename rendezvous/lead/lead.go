@@ -29,7 +29,7 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Config of one leadership. All fields but Answers are needed.
+// Config of one leadership. All fields but Answers and Fabric are needed.
 type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
@@ -41,7 +41,10 @@ type Config struct {
 	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
 	// means that the stream alone tells.
 	Answers func(context.Context, rendezvous.Place) bool
-	Logger  *slog.Logger
+	// Fabric chooses and judges the nodes of a job; nil knows of no fabric, and
+	// every job meets on management.
+	Fabric Fabric
+	Logger *slog.Logger
 }
 
 // ErrOver tells a caller that this leadership ended under its request. What it
@@ -80,6 +83,7 @@ type Leader struct {
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
 	gangs   map[launcher.JobID]*gang
+	derived derived        // the last topology
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no gang may start any more
 	gangsWG sync.WaitGroup // one per gang's loop
@@ -160,7 +164,7 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*gang, e
 	for {
 		_, changed := l.Roster()
 		g, err := l.admit(spec)
-		if !errors.Is(err, rendezvous.ErrCannotPlace) || time.Since(l.began) >= settle || l.complete() {
+		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) || time.Since(l.began) >= settle || l.complete() {
 			return g, err
 		}
 		select {
@@ -200,17 +204,15 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
-	roster := l.roster()
-	for i, m := range roster {
-		if s := l.members[m.ID]; s != nil && s.retired {
-			roster[i].Ready = false
-		}
+	plan, findings, err := l.place(spec, 1)
+	if err == nil {
+		err = rendezvous.Unfit(findings)
 	}
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
 	if err != nil {
 		return nil, err
 	}
 	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
+	g.findings = findings
 	l.run(g)
 	return g, nil
 }

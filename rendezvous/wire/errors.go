@@ -46,6 +46,7 @@ var codes = []struct {
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
+	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
 }

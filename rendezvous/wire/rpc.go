@@ -36,6 +36,10 @@ type Cluster struct {
 	Logs    func(context.Context, Caller, LogsRequest, func(LogChunk) error) error
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
+
+	Follow   func(context.Context, Caller, Empty, func(Status) error) error
+	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
+	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
 }
 
 // Node are the calls among members.
@@ -45,6 +49,9 @@ type Node struct {
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
+
+	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
+	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be
@@ -71,6 +78,9 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
+	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
+	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
 }
 
 // Mount serves the members' calls.
@@ -79,6 +89,8 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
+	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
+	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {

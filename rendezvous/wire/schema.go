@@ -127,6 +127,8 @@ func (r TokenResponse) GoString() string { return r.String() }
 type ExplainResponse struct {
 	Plan  rendezvous.Plan `json:"plan"`
 	Nodes []NodePlan      `json:"nodes"`
+	// Findings are the preflight's: an error would refuse the launch.
+	Findings []envgen.Finding `json:"findings,omitempty"`
 }
 
 // NodePlan is one node's part of a dry run, with the first local rank's
