@@ -27,10 +27,12 @@ type RoleSettings struct {
 // link is unused.
 func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, why []string) {
 	named := map[int]bool{}
-	byName := PortsByName(ports)
-	for _, name := range settings.FabricPorts {
-		if i, ok := byName[name]; ok {
-			named[i] = true
+	if len(settings.FabricPorts) > 0 {
+		byName := PortsByName(ports)
+		for _, name := range settings.FabricPorts {
+			if i, ok := byName[name]; ok {
+				named[i] = true
+			}
 		}
 	}
 	subnet := settings.MgmtSubnet.Masked()
