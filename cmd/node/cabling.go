@@ -35,9 +35,7 @@ func (n *node) surveyed(inv envgen.Inventory) {
 	inv.FabricPorts = n.cfg.FabricPorts
 	n.warnOfPorts(inv)
 	n.probe.Follow(inv)
-	n.update(func() {
-		n.recable(inv)
-	})
+	n.update(func() { n.recable(inv) })
 }
 
 // recable makes the inventory of the hardware and of what the probe heard last.
