@@ -83,6 +83,15 @@ type Spec struct {
 	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
+	// Force starts the job although the preflight says that the fabric would
+	// fail it.
+	Force bool `json:"force,omitempty"`
+	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
+	NCCL string `json:"nccl,omitempty"`
+	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
+	// than 2.30.7: a fork.
+	NCCLSubnetAware bool `json:"nccl_subnet_aware,omitempty"`
+
 	Grace        time.Duration `json:"grace,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	NodeTimeout  time.Duration `json:"node_timeout,omitempty"` // Never is allowed
@@ -112,6 +121,13 @@ type Stage struct {
 	// GPU: its ranks compute on each node's GPU, so that a node where a process
 	// of somebody else does refuses.
 	GPU bool `json:"gpu,omitempty"`
+
+	Stdin Stdin `json:"stdin,omitempty"`
+	// TTY gives the one rank that Stdin names a terminal of this size for all
+	// three streams; its output is then Stdout alone.
+	TTY     *Window  `json:"tty,omitempty"`
+	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
+	BindTo  Binding  `json:"bind_to,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -218,6 +234,9 @@ func (st Stage) validate() error {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
+	}
+	if err := st.validateSeating(); err != nil {
+		return err
 	}
 	size := 0
 	for _, v := range st.Argv {

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -33,6 +34,8 @@ type Progress struct {
 	Text    string         `json:"text,omitempty"`
 	Plan    *Plan          `json:"plan,omitempty"`    // StepPlanned
 	Outcome *Outcome       `json:"outcome,omitempty"` // StepEnded
+	// Findings are what the preflight warned of (StepPlanned).
+	Findings []envgen.Finding `json:"findings,omitempty"`
 }
 
 // State is a job's state in a word, for lists.

@@ -60,9 +60,12 @@ func (n *node) counters(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.
 	res := wire.CountersResponse{Nodes: make([]wire.NodeCounters, len(st.Nodes))}
 	each(len(st.Nodes), func(i int) {
 		id, host := st.Nodes[i].ID, st.Nodes[i].Host
-		got, err := n.countersOf(ctx, c, id)
-		if err != nil {
-			got = wire.NodeCounters{Error: err.Error()}
+		got := wire.NodeCounters{Error: host + " is away"}
+		if st.Nodes[i].State != "away" { // nobody shall wait for it
+			var err error
+			if got, err = n.countersOf(ctx, c, id); err != nil {
+				got = wire.NodeCounters{Error: err.Error()}
+			}
 		}
 		got.ID, got.Host = id, host
 		res.Nodes[i] = got

@@ -48,12 +48,13 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		},
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
 		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { brain.Inventory(id, inv) },
+		OnClock:     func(id launcher.NodeID, ahead time.Duration) { brain.Clock(id, ahead) },
 		Logger:      n.log,
 	})
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)

@@ -250,6 +250,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
+	wire.Doctor(n.doctor).Mount(mux)
 	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
 }
 

@@ -14,6 +14,8 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -90,47 +92,91 @@ func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- w
 // nodeReport gives this node's part: what the reader reads, what it makes of it,
 // and the end of the agent's log.
 func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
-	taken, err := n.reader.Capture(ctx)
+	files, err := captured(ctx, n.reader, func(inv *envgen.Inventory) {
+		// What the probe heard and the user declared is in no file.
+		whole, _ := n.view()
+		whole.NICs, whole.Devices = inv.NICs, inv.Devices
+		*inv = whole
+	})
 	if err != nil {
 		return err
 	}
-	// What the probe heard and the user declared is in no file.
-	inv, _ := n.view()
-	inv.NICs, inv.Devices = taken.Inventory.NICs, taken.Inventory.Devices
-	taken.Inventory = inv
-	files, err := taken.Files()
-	if err != nil {
-		return err
-	}
-	if files["versions.json"], err = n.versions(); err != nil {
+	about := running{Node: n.m.Node, Host: n.m.Host, Boot: n.boot, Began: n.began, Sparkrun: n.cfg.Version}
+	if files["versions.json"], err = about.text(); err != nil {
 		return err
 	}
 	files["agent.log"] = n.recent.tail()
+	return sendFiles(files, wire.Evidence{Node: n.m.Node, Host: n.m.Host}, send)
+}
+
+// captured reads the machine as files; complete may add to the inventory.
+func captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inventory)) (map[string][]byte, error) {
+	taken, err := r.Capture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	complete(&taken.Inventory)
+	return taken.Files()
+}
+
+func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidence) error) error {
 	for _, path := range slices.Sorted(maps.Keys(files)) {
-		if err := send(wire.Evidence{Node: n.m.Node, Host: n.m.Host, Path: path, Data: files[path]}); err != nil {
+		of.Path, of.Data = path, files[path]
+		if err := send(of); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// versions tells what runs here.
-func (n *node) versions() ([]byte, error) {
+// Survey reads this machine's hardware without an agent.
+func Survey(ctx context.Context) (envgen.Inventory, error) {
+	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+	if err != nil {
+		return envgen.Inventory{}, err
+	}
+	return r.Read(ctx)
+}
+
+// Evidence gives this machine's part of a report without an agent: no log, and
+// nothing of the cables.
+func Evidence(ctx context.Context, send func(wire.Evidence) error) error {
+	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+	if err != nil {
+		return err
+	}
+	var host string
+	files, err := captured(ctx, r, func(inv *envgen.Inventory) { host = inv.Host })
+	if err != nil {
+		return err
+	}
+	if files["versions.json"], err = (running{Host: host}).text(); err != nil {
+		return err
+	}
+	return sendFiles(files, wire.Evidence{Host: host}, send)
+}
+
+// running is what runs on a node.
+type running struct {
+	Node     launcher.NodeID `json:"node,omitempty"`
+	Host     string          `json:"host"`
+	Boot     string          `json:"boot,omitempty"`
+	Began    time.Time       `json:"agent_began,omitzero"`
+	Sparkrun string          `json:"sparkrun,omitempty"`
+	Go       string          `json:"go"`
+	Arch     string          `json:"arch"`
+	Kernel   string          `json:"kernel"`
+	System   string          `json:"os_release"`
+}
+
+// text completes it with what is the same for every process of the machine.
+func (r running) text() ([]byte, error) {
 	var u unix.Utsname
 	if err := unix.Uname(&u); err != nil {
 		return nil, fmt.Errorf("read the kernel's version: %w", err)
 	}
 	system, _ := os.ReadFile("/etc/os-release") // a container may have none
-	return json.MarshalIndent(struct {
-		Node     launcher.NodeID `json:"node"`
-		Host     string          `json:"host"`
-		Boot     string          `json:"boot"`
-		Began    time.Time       `json:"agent_began"`
-		Sparkrun string          `json:"sparkrun"`
-		Go       string          `json:"go"`
-		Arch     string          `json:"arch"`
-		Kernel   string          `json:"kernel"`
-		System   string          `json:"os_release"`
-	}{n.m.Node, n.m.Host, n.boot, n.began, n.cfg.Version, runtime.Version(), runtime.GOARCH,
-		unix.ByteSliceToString(u.Release[:]), string(bytes.TrimSpace(system))}, "", " ")
+	r.Go, r.Arch, r.Kernel = runtime.Version(), runtime.GOARCH, unix.ByteSliceToString(u.Release[:])
+	r.System = string(bytes.TrimSpace(system))
+	return json.MarshalIndent(r, "", " ")
 }

@@ -26,6 +26,14 @@ type cluster interface {
 	Jobs(context.Context) (wire.JobsResponse, error)
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
 	Leave(context.Context) error
+	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
+}
+
+// fabrics is what agents tell of the machines' hardware.
+type fabrics interface {
+	Follow(context.Context, func(wire.Status) error) error
+	Counters(context.Context) (wire.CountersResponse, error)
+	Report(context.Context, func(wire.Evidence) error) error
 }
 
 // addresser plans and sets the fabric's addresses.
@@ -37,7 +45,9 @@ type addresser interface {
 // backend is the other end of a command.
 type backend struct {
 	gangs
+	ranks
 	cluster   // nil in standalone mode
+	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
 	explain   func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close     func()
@@ -48,7 +58,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, addresser: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -89,5 +99,5 @@ func openStandalone() (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{gangs: s, explain: s.Explain, close: func() { s.Close() }}, nil
+	return &backend{gangs: s, ranks: s, explain: s.Explain, close: func() { s.Close() }}, nil
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // span is a flag's duration: 90s, 2m, or a bare number of seconds as srun
@@ -51,6 +53,30 @@ func parseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// ulimits is a flag that is given once a limit.
+type ulimits struct{ all *[]launcher.Ulimit }
+
+func (u ulimits) Type() string { return "name=soft:hard" }
+
+func (u ulimits) String() string {
+	if u.all == nil {
+		return ""
+	}
+	var texts []string
+	for _, l := range *u.all {
+		texts = append(texts, l.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+func (u ulimits) Set(text string) error {
+	l, err := launcher.ParseUlimit(text)
+	if err == nil {
+		*u.all = append(*u.all, l)
+	}
+	return err
+}
+
 // positive is a flag's count from 1 up; the variable stays 0 when it is not
 // given.
 type positive struct{ n *int }
@@ -70,6 +96,33 @@ func (p positive) Set(text string) error {
 		return fmt.Errorf("want 1 or more")
 	}
 	*p.n = n
+	return nil
+}
+
+// ncclFlags bind what decides between NCCL's variables of old and new.
+func ncclFlags(fs *pflag.FlagSet, version *string, subnetAware *bool) {
+	fs.Var(ncclVersion{version}, "nccl", "the NCCL that the ranks load, such as 2.28.9 (default: a current one)")
+	fs.BoolVar(subnetAware, "nccl-subnet-aware", false, "it routes by subnet although it is older than 2.30.7: the dgxspark-3node-ring fork")
+}
+
+// ncclVersion is a flag's release of NCCL.
+type ncclVersion struct{ text *string }
+
+func (v ncclVersion) Type() string { return "version" }
+
+func (v ncclVersion) String() string {
+	if v.text == nil {
+		return ""
+	}
+	return *v.text
+}
+
+func (v ncclVersion) Set(text string) error {
+	parsed, err := envgen.ParseNCCLVersion(text)
+	if err != nil {
+		return err
+	}
+	*v.text = parsed.String()
 	return nil
 }
 

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -19,6 +20,8 @@ type gang struct {
 	l     *Leader
 	job   rendezvous.Job
 	story *story
+	// findings are what the preflight warned of; known to the leader that planned.
+	findings []envgen.Finding
 
 	fresh   bool          // to be recorded first
 	planned chan struct{} // closed once the plan is recorded, or cannot be
@@ -58,8 +61,9 @@ type seat struct {
 	heard  time.Time // the last sign of life of a node that is not up
 	askAt  time.Time // when to look for the next one
 	asking bool
-	known  bool   // its phase is known: fresh, or told by a ledger
-	lost   string // why it cannot do its part any more: empty, or a sentence
+	known  bool          // its phase is known: fresh, or told by a ledger
+	ahead  time.Duration // of its clock before ours
+	lost   string        // why it cannot do its part any more: empty, or a sentence
 
 	phase   launcher.Phase
 	refused string
@@ -89,6 +93,7 @@ func plant(l *Leader, job rendezvous.Job) *gang {
 	g.fresh = true
 	for _, s := range g.seats {
 		s.up, s.known = true, true // MakePlan takes only nodes that are ready
+		s.ahead = l.members[s.Node].ahead
 	}
 	return g
 }
@@ -102,7 +107,7 @@ func (g *gang) plan(ctx context.Context) error {
 			return fmt.Errorf("record job %s: %w", g.job.Spec.ID, err)
 		}
 	}
-	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &g.job.Plan})
+	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &g.job.Plan, Findings: g.findings})
 	return nil
 }
 
