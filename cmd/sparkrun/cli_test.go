@@ -144,6 +144,7 @@ type fakeCluster struct {
 	token    wire.TokenResponse
 	err      error
 	leaves   int
+	doctor   wire.DoctorResponse
 	requests []any
 }
 
@@ -159,6 +160,10 @@ func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenR
 	f.requests = append(f.requests, r)
 	return f.token, f.err
 }
+func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.doctor, f.err
+}
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 
 // cli runs one command line against fakes.
@@ -168,8 +173,8 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	b.close = func() {}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
-		getwd: func() (string, error) { return "/home/ada", nil },
-		dial:  func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
+		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)

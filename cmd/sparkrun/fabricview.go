@@ -117,7 +117,10 @@ func (v *fabricView) heading(n wire.NodeStatus) string {
 			text += ", state unknown"
 		}
 	default:
-		text += ", " + n.State + ": this is what was known of it last"
+		text += ", " + n.State
+		if len(n.Inventory.NICs) > 0 {
+			text += ": this is what was known of it last"
+		}
 	}
 	return text
 }

@@ -36,13 +36,23 @@ func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error
 		return nil, err
 	}
 	st := as.Spec.MainStage()
+	var here machine
+	if st.BindTo == launcher.BindCore || st.BindTo == launcher.BindNUMA {
+		if here, err = readMachine("/sys"); err != nil {
+			return nil, err
+		}
+	}
 	ranks := make([]shim.Rank, len(plans))
 	for i, p := range plans {
 		env := make([]string, len(p.Env))
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir}
+		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir,
+			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, i, as.Ranks)}
+		if st.HasTTY(p.Rank) {
+			ranks[i].TTY = st.TTY
+		}
 	}
 	return ranks, nil
 }
