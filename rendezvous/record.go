@@ -85,6 +85,7 @@ const (
 	KindRemove  Kind = "node-removed/1"
 	KindPlan    Kind = "job-planned/1"
 	KindEnd     Kind = "job-ended/1"
+	KindNetplan Kind = "netplan-allocated/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -99,6 +100,8 @@ type Entry struct {
 	Remove *launcher.NodeID `json:"remove,omitempty"`
 	Job    *Job             `json:"job,omitempty"` // KindPlan
 	End    *JobEnd          `json:"end,omitempty"`
+
+	Netplan *Allocated `json:"netplan,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -166,6 +169,7 @@ type state struct {
 	Nodes   map[launcher.NodeID]Node `json:"nodes"`
 	Tokens  map[string]Token         `json:"tokens"`
 	Jobs    map[launcher.JobID]Job   `json:"jobs"`
+	Netplan json.RawMessage          `json:"netplan,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -231,6 +235,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.plan(*e.Job)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
+	case e.Kind == KindNetplan && e.Netplan != nil:
+		return s.allocate(*e.Netplan)
 	default:
 		return UnknownKindError{Kind: e.Kind, Index: index}
 	}

@@ -21,6 +21,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Token: n.token, Leave: n.leave,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 	}
 }
 
@@ -157,6 +158,9 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	}
 	if to.leadership == nil {
 		return to.passed(to.remote.Launch(to.ctx, r, tell))
+	}
+	if n.netplanBegun.Load() {
+		return fmt.Errorf("the nodes' netplan files are being changed: %w", wire.ErrRetry)
 	}
 	r.Spec.User, r.Spec.Near = c.User.Name, n.nearOf(c) // never what the message says
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)

@@ -81,8 +81,11 @@ type Config struct {
 	// MemoryFloor in bytes: below it this node takes no jobs. nil means
 	// agent.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
-	Version     string
-	Logger      *slog.Logger // nil discards
+	// NetplanApply is a program to run in place of `netplan apply`: for tests on
+	// hosts without networkd. Empty means the real one.
+	NetplanApply string
+	Version      string
+	Logger       *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {

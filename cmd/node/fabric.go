@@ -27,6 +27,9 @@ func (fabricRules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries
 // the view that netlink keeps up to date, since a read of the whole tree takes
 // as long as the rest of a launch.
 func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
+	if err := n.netplan.idle(a); err != nil {
+		return nil, err
+	}
 	inv, _ := n.view()
 	return fabricSettings(inv, a)
 }

@@ -40,6 +40,10 @@ type node struct {
 	raft   *consensus.Raft
 	agent  *agent.Agent
 	peers  *peers
+	// netplan is this node's part in changes of addresses; netplanBegun is true
+	// while it coordinates one as the leader.
+	netplan      *netplanSide
+	netplanBegun atomic.Bool
 
 	warnedOfPorts string // the survey's last warning about --fabric-port
 
@@ -137,6 +141,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.probe, err = n.newProbe(); err != nil {
 		return nil, err
 	}
+	if n.netplan, err = n.newNetplanSide(); err != nil {
+		return nil, err
+	}
+	n.netplan.recover(ctx, n.log) // before the agent takes jobs
 	// Users pass through it to the socket; what the agent keeps there is 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
@@ -242,6 +250,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
+	wire.Doctor(n.doctor).Mount(mux)
 	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
 }
 

@@ -33,7 +33,8 @@ Jobs use every ConnectX port but those of a LAN (sparkrun init and join remember
 another choice); --fabric-port names the ports for jobs for as long as this agent
 runs. A port that is not there is warned of, and counts once it is.
 
-SPARKRUN_LOG=debug says more, as --verbose does.`,
+SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
+runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
   sudo sparkrun agent --verbose
   sudo sparkrun agent --fabric-port 0

@@ -62,7 +62,10 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
 	root.AddCommand(
 		newInitCmd(a.init), newJoinCmd(a.join), newAgentCmd(a.agent), newTokenCmd(a.createToken), newLeaveCmd(a.leave),
-		newStatusCmd(a.status), newFabricCmd(a.fabric), newReportCmd(a.report), newEnvCmd(a.complete(), a.env),
+		newStatusCmd(a.status), newEnvCmd(a.complete(), a.env),
+		newFabricCmd(a.fabric), newReportCmd(a.report),
+		newDoctorCmd(a.doctor),
+		newNetplanCmd(a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
 		newLaunchCmd(a.complete(), a.launch), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop),
 		newShimCmd(), newVersionCmd(a.printVersion),
 	)

@@ -26,6 +26,7 @@ type cluster interface {
 	Jobs(context.Context) (wire.JobsResponse, error)
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
 	Leave(context.Context) error
+	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
 }
 
 // fabrics is what agents tell of the machines' hardware.
@@ -35,13 +36,20 @@ type fabrics interface {
 	Report(context.Context, func(wire.Evidence) error) error
 }
 
+// addresser plans and sets the fabric's addresses.
+type addresser interface {
+	Netplan(context.Context, wire.NetplanRequest) (wire.NetplanPlan, error)
+	NetplanApply(context.Context, wire.NetplanApplyRequest, func(wire.NetplanProgress) error) error
+}
+
 // backend is the other end of a command.
 type backend struct {
 	gangs
-	cluster // nil in standalone mode
-	fabrics // nil in standalone mode
-	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
-	close   func()
+	cluster   // nil in standalone mode
+	fabrics   // nil in standalone mode
+	addresser // nil in standalone mode
+	explain   func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
+	close     func()
 }
 
 // dialAgent prepares calls to this machine's agent. Whether one is there shows
@@ -49,7 +57,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, fabrics: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

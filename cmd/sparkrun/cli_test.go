@@ -144,6 +144,7 @@ type fakeCluster struct {
 	token    wire.TokenResponse
 	err      error
 	leaves   int
+	doctor   wire.DoctorResponse
 	requests []any
 }
 
@@ -158,6 +159,10 @@ func (f *fakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return 
 func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
 	f.requests = append(f.requests, r)
 	return f.token, f.err
+}
+func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.doctor, f.err
 }
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 

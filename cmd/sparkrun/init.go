@@ -50,5 +50,6 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 // nodeConfig completes what the flags say.
 func (a *app) nodeConfig(c node.Config) node.Config {
 	c.Paths, c.Version = node.DefaultPaths(), a.version
+	c.NetplanApply, _ = a.getenv("SPARKRUN_NETPLAN_APPLY")
 	return c
 }

@@ -91,21 +91,18 @@ func TestOpenCaptureErrors(t *testing.T) {
 
 func TestCounters(t *testing.T) {
 	fx := loadFixture(t, "spark-one-cable")
-	plantCounters := func(at string, values map[string]string) {
-		p := &planter{root: fx.root}
-		for name, v := range values {
-			p.file("class/infiniband/rocep1s0f0/ports/1/"+at+"/"+name, v)
-		}
-		if p.err != nil {
-			t.Fatal(p.err)
+	count := func(lines ...string) {
+		for _, l := range lines {
+			if err := fx.Line("count rocep1s0f0 " + l); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	r := fx.reader(t, nil)
-	plantCounters("counters", map[string]string{"port_xmit_data": "100", "VL15_dropped": "N/A (no PMA)", "symbol_error": "7"})
-	plantCounters("hw_counters", map[string]string{"packet_seq_err": "18446744073709551610", "lifespan": "10"})
+	count("counters/port_xmit_data 100", "counters/VL15_dropped N/A_(no_PMA)", "counters/symbol_error 7",
+		"hw_counters/packet_seq_err 18446744073709551610", "hw_counters/lifespan 10")
 	before := r.Counters()
-	plantCounters("counters", map[string]string{"port_xmit_data": "350", "symbol_error": "2"})
-	plantCounters("hw_counters", map[string]string{"packet_seq_err": "18446744073709551615", "new": "4"})
+	count("counters/port_xmit_data 350", "counters/symbol_error 2", "hw_counters/packet_seq_err 18446744073709551615", "hw_counters/new 4")
 	after := r.Counters()
 	after.At = before.At.Add(10 * time.Second)
 	want := []envgen.Counters{{HCA: "rocep1s0f0", Span: 10 * time.Second, Counts: map[string]uint64{

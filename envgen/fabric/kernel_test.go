@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric/fabrictest"
 )
 
 // ownNamespace is set in the copy of this test program that runs in a network namespace of its own.
@@ -63,7 +64,7 @@ func TestInsideNamespace(t *testing.T) {
 	}
 	defer goleak.VerifyNone(t)
 	fx := loadFixture(t, "spark-one-cable")
-	r, err := New(Config{FS: kernelManners{dirFS(fx.root)}})
+	r, err := New(Config{FS: fabrictest.Tree{ReadLinkFS: dirFS(fx.Plant(t))}})
 	if err != nil {
 		t.Fatal(err)
 	}

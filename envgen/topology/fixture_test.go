@@ -397,6 +397,12 @@ func setNode(n *Node, key, value string) {
 		n.Mgmt = netip.MustParseAddr(value)
 	case "mgmt-subnet":
 		n.MgmtSubnet = netip.MustParsePrefix(value)
+	case "wireless": // management's NIC is
+		for i, nic := range n.Inventory.NICs {
+			if held, ok := n.Inventory.Holder(n.Mgmt); ok && held.Name == nic.Name {
+				n.Inventory.NICs[i].Wireless = value == "yes"
+			}
+		}
 	case "trouble":
 		n.Inventory.Cabling = &envgen.Cabling{Trouble: strings.ReplaceAll(value, "_", " ")}
 	default:

@@ -24,6 +24,7 @@ var bearings = map[string]bearing{
 	CodeNoRDMADevice:       bearsLoss,
 	CodeFabricPortUnknown:  bearsLoss,
 	CodeManagementOnFabric: bearsNot,
+	CodeManagementWireless: bearsNot,
 	CodeDuplicateHost:      bearsNot,
 	CodeProbeTrouble:       bearsNot,
 	CodeClonedNode:         bearsLoss,

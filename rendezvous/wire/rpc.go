@@ -40,6 +40,9 @@ type Cluster struct {
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
 	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
+
+	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
+	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 }
 
 // Node are the calls among members.
@@ -52,6 +55,11 @@ type Node struct {
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
+
+	NetplanRead   func(context.Context, Caller, Empty) (NetplanFacts, error)
+	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
+	NetplanTry    func(context.Context, Caller, NetplanOrder, func(NetplanStep) error) error
+	NetplanDecide func(context.Context, Caller, NetplanDecision) (Empty, error)
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be
@@ -81,6 +89,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
+	h.mountNetplan(mux)
 }
 
 // Mount serves the members' calls.
@@ -91,6 +100,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
+	h.mountNetplan(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {

@@ -47,7 +47,7 @@ agent_start() {
 	# The reader of $! is the host's own shell, so the number is the host's.
 	# shellcheck disable=SC2016 # expanded there
 	nsenter --target "$PID" --net --mount --uts --ipc --pid --cgroup \
-		env -i HOME=/root LANG=C.UTF-8 SPARKRUN_SYSFS="$me/sysfs/sys" "${kept[@]}" \
+		env -i HOME=/root LANG=C.UTF-8 SPARKRUN_SYSFS="$me/sysfs/sys" SPARKRUN_NETPLAN_APPLY="$DIR/fake-netplan-apply" "${kept[@]}" \
 		PATH="$DIR/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
 		bash -c '
 			[[ -z $2 ]] || echo $$ >"$2/system.slice/sparkrun.service/cgroup.procs"
@@ -82,10 +82,12 @@ agent_kill() { # agent_kill HOST: kill -9 of that one process; its ranks live on
 	rm -f "$DIR/hosts/$host/agent.pid"
 }
 
+PATIENCE=15s # for all to be seen by the first
+
 # cluster_make: spark1 makes the cluster, the others join all at once.
 cluster_make() {
 	local first=${HOSTS[0]} rest=("${HOSTS[@]:1}") host token pids=() failed=()
-	local wait=(on "$first" sparkrun status --timeout 15s --wait-nodes)
+	local wait=(on "$first" sparkrun status --timeout $PATIENCE --wait-nodes)
 	on "$first" sparkrun init >>"$DIR/hosts/$first/join.log" 2>&1 || join_failed init "$first"
 	agent_start "$first"
 	if ((${#rest[@]})); then

@@ -6,11 +6,11 @@
 
 # topology_check NODES: sets NODES to how many hosts TOPOLOGY gets.
 topology_check() {
-	local least=1 most=200 usual=3
+	local least=1 most=200 usual=${USUAL:-3}
 	case $TOPOLOGY in
 	switch) ;;
 	pair | pair2 | mixed) least=2 most=2 usual=2 ;;
-	ring) least=3 most=77 ;; # two subnets a cable
+	ring) least=3 most=77 usual=3 ;; # two subnets a cable
 	*) usage "no topology '$TOPOLOGY': switch, pair, pair2, ring or mixed" ;;
 	esac
 	NODES=${1:-$usual}

@@ -43,7 +43,7 @@ host_names() {
 }
 
 cmd_up() {
-	local nodes="" binary="" share shares=() tool
+	local nodes="" binary="" share shares=()
 	SECONDS=0 # not local: that takes its meaning away
 	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes
 	while (($#)); do
@@ -67,9 +67,7 @@ cmd_up() {
 	for share in "${shares[@]}"; do
 		[[ $share == /tmp/* && -d $share ]] || usage "--share $share: only a folder below /tmp needs it"
 	done
-	for tool in ip tc nsenter unshare setsid setpriv flock; do
-		command -v $tool >/dev/null || die 1 "$tool is missing: apt-get install iproute2 util-linux"
-	done
+	tools_need
 	[[ ! -d $DIR ]] || up_already
 	binary_find "$binary"
 
@@ -87,6 +85,13 @@ cmd_up() {
 	else
 		say "$NODES hosts are up, without agents: $0 exec spark1 -- CMD..."
 	fi
+}
+
+tools_need() {
+	local tool
+	for tool in ip tc nsenter unshare setsid setpriv flock; do
+		command -v $tool >/dev/null || die 1 "$tool is missing: apt-get install iproute2 util-linux"
+	done
 }
 
 up_already() { die 1 "lab '$LAB' is there already: use it, or '$0 down' first, or have a second one: LAB=other $0 up"; }
@@ -107,7 +112,7 @@ hosts_make() { # hosts_make SHARE...
 	mkdir "$DIR/bin" "$DIR/hosts" "${HOSTS[@]/#/$DIR/hosts/}"
 	# Copies: the lab goes on by what it was made with, and its hosts see them
 	# wherever this repository lies.
-	cp "$HERE/lab.d/init" "$HERE/lab.d/enter" "$DIR/"
+	cp "$HERE/lab.d/init" "$HERE/lab.d/enter" "$HERE/lab.d/fake-netplan-apply" "$DIR/"
 	# shellcheck disable=SC2153 # set by binary_find
 	cp "$BINARY" "$DIR/bin/sparkrun"
 	[[ $REPO/ != /tmp/* ]] || set -- "$@" "$REPO"
