@@ -121,6 +121,13 @@ type Stage struct {
 	// GPU: its ranks compute on each node's GPU, so that a node where a process
 	// of somebody else does refuses.
 	GPU bool `json:"gpu,omitempty"`
+
+	Stdin Stdin `json:"stdin,omitempty"`
+	// TTY gives the one rank that Stdin names a terminal of this size for all
+	// three streams; its output is then Stdout alone.
+	TTY     *Window  `json:"tty,omitempty"`
+	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
+	BindTo  Binding  `json:"bind_to,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -227,6 +234,9 @@ func (st Stage) validate() error {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
+	}
+	if err := st.validateSeating(); err != nil {
+		return err
 	}
 	size := 0
 	for _, v := range st.Argv {

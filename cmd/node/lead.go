@@ -48,6 +48,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		},
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
 		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { brain.Inventory(id, inv) },
+		OnClock:     func(id launcher.NodeID, ahead time.Duration) { brain.Clock(id, ahead) },
 		Logger:      n.log,
 	})
 	if err != nil {

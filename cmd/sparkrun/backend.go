@@ -45,6 +45,7 @@ type addresser interface {
 // backend is the other end of a command.
 type backend struct {
 	gangs
+	ranks
 	cluster   // nil in standalone mode
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
@@ -57,7 +58,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -98,5 +99,5 @@ func openStandalone() (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{gangs: s, explain: s.Explain, close: func() { s.Close() }}, nil
+	return &backend{gangs: s, ranks: s, explain: s.Explain, close: func() { s.Close() }}, nil
 }

@@ -226,7 +226,7 @@ func TestExitCodes(t *testing.T) {
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
 		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `systemctl start sparkrun`, or `sparkrun agent` as root\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
-		"too many words":       {line: "ps now", code: 2, err: `unexpected argument "now"`},
+		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},

@@ -12,6 +12,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // span is a flag's duration: 90s, 2m, or a bare number of seconds as srun
@@ -50,6 +51,30 @@ func parseSpan(text string) (time.Duration, error) {
 		return 0, fmt.Errorf("want no less than 0")
 	}
 	return d, nil
+}
+
+// ulimits is a flag that is given once a limit.
+type ulimits struct{ all *[]launcher.Ulimit }
+
+func (u ulimits) Type() string { return "name=soft:hard" }
+
+func (u ulimits) String() string {
+	if u.all == nil {
+		return ""
+	}
+	var texts []string
+	for _, l := range *u.all {
+		texts = append(texts, l.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+func (u ulimits) Set(text string) error {
+	l, err := launcher.ParseUlimit(text)
+	if err == nil {
+		*u.all = append(*u.all, l)
+	}
+	return err
 }
 
 // positive is a flag's count from 1 up; the variable stays 0 when it is not

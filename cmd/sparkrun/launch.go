@@ -95,6 +95,10 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
 	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
+	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
+	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
+	fs.StringVar(&job.User, "user", "", "run the ranks as this user; for root only (default: you)")
 	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
@@ -131,6 +135,8 @@ func (o launchOptions) check() error {
 	switch {
 	case o.dryRun && o.detach:
 		return usagef("--dry-run and --detach: give one of them")
+	case o.request.Stdin.Any() && o.detach:
+		return usagef("--stdin and --detach: nobody stays to read it")
 	case o.standalone && o.detach:
 		return usagef("--detach: a --standalone job ends with its launch")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
@@ -183,7 +189,10 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	signals, stop := a.signals()
 	defer stop()
 	f := follower{
-		gangs: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+		gangs: b, ranks: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+	}
+	if o.request.Stdin.Any() {
+		f.in = a.in
 	}
 	if b.cluster != nil {
 		st, sig, err := statusUnless(ctx, b, signals)

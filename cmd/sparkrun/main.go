@@ -62,7 +62,7 @@ func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
 // ignored when we were started (nohup, a shell's background job) stays ignored.
 func listen() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 4)
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, forwarded...) {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)
 		}

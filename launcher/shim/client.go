@@ -46,6 +46,22 @@ func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error
 	return c.wrap("signal", err)
 }
 
+// Input writes to a rank that was started with one, and returns when all of it
+// is in the rank's pipe: as soon as the rank reads. offset counts what was
+// written before; what the rank has had already is passed over, so that a call
+// without an answer may be repeated. end closes it behind data. ErrNoRank:
+// nobody reads any more.
+func (c *Client) Input(ctx context.Context, rank int, offset int64, data []byte, end bool) error {
+	_, err := c.call(ctx, request{Op: opInput, Rank: &rank, Offset: offset, Data: data, End: end})
+	return c.wrap("write input of", err)
+}
+
+// Resize tells a rank's terminal its size, and the rank SIGWINCH.
+func (c *Client) Resize(ctx context.Context, rank int, w launcher.Window) error {
+	_, err := c.call(ctx, request{Op: opResize, Rank: &rank, Window: &w})
+	return c.wrap("resize terminal of", err)
+}
+
 // Release lets the shim exit, once what it knows is recorded elsewhere, and
 // returns when it has. ErrRunning: the gang hasn't ended. ErrGone: the shim
 // went by itself.

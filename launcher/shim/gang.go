@@ -317,7 +317,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 		g.exited(r, &launcher.Exit{Error: b.err.Error(), ByUs: byUs}, b.at)
 		return
 	}
-	r.pid, r.streams, r.pipes, r.open = b.pid, b.streams, b.pipes, len(b.streams)
+	r.pid, r.plumbing, r.open = b.pid, b.plumbing, len(b.streams)
 	g.byPID[r.pid] = r
 	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
 	for _, s := range r.streams {
@@ -373,6 +373,9 @@ func (g *gang) reap() (childless bool) {
 
 func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
 	r.exit, r.died = exit, at
+	if r.in != nil {
+		r.in.close()
+	}
 	if at.After(g.lastExit) {
 		g.lastExit = at
 	}
@@ -419,6 +422,19 @@ func (g *gang) signal(to int, sig syscall.Signal) error {
 		return fmt.Errorf("rank %d: %w", to, ErrNoRank)
 	}
 	return nil
+}
+
+// input finds a living rank's input.
+func (g *gang) input(of int) (*input, error) {
+	for _, r := range g.ranks {
+		if r.Rank.Rank == of && r.running() {
+			if r.in == nil {
+				return nil, fmt.Errorf("rank %d: %w: it was started without input", of, ErrRefused)
+			}
+			return r.in, nil
+		}
+	}
+	return nil, fmt.Errorf("rank %d: %w", of, ErrNoRank)
 }
 
 func (g *gang) finish(why string) {

@@ -26,6 +26,9 @@ const (
 // stdin, as Spawn sends it, and returns the process's exit code. Its log goes
 // to stderr.
 func Main(dir string) int {
+	if dir == confineArg {
+		return confine()
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	ready := readyPipe()
 	// Whatever else was left open by those before us must not reach a rank.

@@ -61,8 +61,9 @@ type seat struct {
 	heard  time.Time // the last sign of life of a node that is not up
 	askAt  time.Time // when to look for the next one
 	asking bool
-	known  bool   // its phase is known: fresh, or told by a ledger
-	lost   string // why it cannot do its part any more: empty, or a sentence
+	known  bool          // its phase is known: fresh, or told by a ledger
+	ahead  time.Duration // of its clock before ours
+	lost   string        // why it cannot do its part any more: empty, or a sentence
 
 	phase   launcher.Phase
 	refused string
@@ -92,6 +93,7 @@ func plant(l *Leader, job rendezvous.Job) *gang {
 	g.fresh = true
 	for _, s := range g.seats {
 		s.up, s.known = true, true // MakePlan takes only nodes that are ready
+		s.ahead = l.members[s.Node].ahead
 	}
 	return g
 }

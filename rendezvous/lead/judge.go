@@ -159,7 +159,7 @@ func (g *gang) exitsOf(s *seat) []launcher.RankExit {
 	var out []launcher.RankExit
 	for _, r := range s.ranks {
 		if r.State == launcher.RankEnded && r.Exit != nil {
-			out = append(out, launcher.RankExit{Rank: r.Rank, Host: s.Host, Time: r.Time, Exit: *r.Exit})
+			out = append(out, launcher.RankExit{Rank: r.Rank, Host: s.Host, Time: r.Time.Add(-s.ahead), Exit: *r.Exit})
 		}
 	}
 	return out
@@ -240,10 +240,14 @@ func (g *gang) outcome() rendezvous.Outcome {
 	// that is not about ranks stands: what failed since is a consequence.
 	if root := g.rootCause(); root != nil && (g.byRank || g.inherited) {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
+		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
+			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)
+		}
 	}
 	for _, s := range g.seats {
 		for _, e := range g.exitsOf(s) {
 			if e.Exit.Failed() {
+				e.Exit = e.Exit.Bare() // the root's is told in full
 				out.Exits = append(out.Exits, e)
 			}
 		}

@@ -69,7 +69,8 @@ type member struct {
 	boot      string
 	version   string
 	inventory envgen.Inventory
-	retired   bool // gets no ranks any more
+	ahead     time.Duration // of its clock before ours; 0 until it was measured
+	retired   bool          // gets no ranks any more
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -281,8 +282,11 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory,
-		retired: was != nil && was.retired}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	if was != nil {
+		now.retired, now.ahead = was.retired, was.ahead
+	}
+	l.members[id] = now
 	l.memberChanged()
 
 	entries := map[launcher.Key]launcher.LedgerEntry{}
@@ -291,6 +295,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		l.sweep(id, e)
 	}
 	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, now.ahead) })
 		g.post(func() { g.nodeUp(id, up.Boot, entries[g.job.Key()]) })
 	}
 }
@@ -326,6 +331,18 @@ func (l *Leader) NodeDown(id launcher.NodeID) {
 	}
 	for _, g := range l.gangs {
 		g.post(func() { g.nodeDown(id) })
+	}
+}
+
+// Clock takes how far a node's clock is ahead of ours.
+func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.ahead = ahead
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, ahead) })
 	}
 }
 

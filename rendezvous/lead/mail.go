@@ -69,6 +69,12 @@ func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	}
 }
 
+func (g *gang) clockIs(id launcher.NodeID, ahead time.Duration) {
+	if s := g.seatOf(id); s != nil {
+		s.ahead = ahead
+	}
+}
+
 func (g *gang) nodeDown(id launcher.NodeID) {
 	s := g.seatOf(id)
 	if s == nil || !s.up {

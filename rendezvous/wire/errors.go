@@ -48,6 +48,7 @@ var codes = []struct {
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
 	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
+	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
 }
 

@@ -34,6 +34,8 @@ type Cluster struct {
 	Stop    func(context.Context, Caller, StopRequest) (StopResponse, error)
 	Jobs    func(context.Context, Caller, Empty) (JobsResponse, error)
 	Logs    func(context.Context, Caller, LogsRequest, func(LogChunk) error) error
+	Input   func(context.Context, Caller, InputRequest) (Empty, error)
+	Signal  func(context.Context, Caller, SignalRequest) (Empty, error)
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
 
@@ -50,6 +52,7 @@ type Node struct {
 	Control  func(context.Context, Caller, ControlStream) error
 	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
+	Reach    func(context.Context, Caller, NodeReachRequest) (Empty, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
 
@@ -84,6 +87,8 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Stop", allowUser, h.Stop)
 	unary(mux, clusterPath+"Jobs", allowUser, h.Jobs)
 	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
+	unary(mux, clusterPath+"Input", allowUser, h.Input)
+	unary(mux, clusterPath+"Signal", allowUser, h.Signal)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
@@ -96,6 +101,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
+	unary(mux, nodePath+"Reach", allowMember, h.Reach)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
