@@ -154,15 +154,15 @@ func (a *app) collect(ctx context.Context, b *backend, now time.Time) (bundle.Bu
 // addCluster adds what is known of the cluster as a whole. What cannot be had is
 // left out with a word in its place.
 func (a *app) addCluster(ctx context.Context, b *backend, st wire.Status, r *bundle.Bundle) error {
-	add := func(name string, v any, err error) error {
-		if errors.Is(err, node.ErrNoAgent) {
+	add := func(name string, v any, missing error) error {
+		if errors.Is(missing, node.ErrNoAgent) {
 			return nil
 		}
-		if err != nil {
-			r.Cluster[name+".error"] = []byte(err.Error() + "\n")
-			return nil
+		if missing != nil {
+			name, v = name+".missing", missing.Error()
 		}
-		r.Cluster[name], err = json.MarshalIndent(v, "", " ")
+		text, err := json.MarshalIndent(v, "", " ")
+		r.Cluster[name] = text
 		return err
 	}
 	found, derr := b.Doctor(ctx, wire.DoctorRequest{})
