@@ -27,10 +27,12 @@ type RoleSettings struct {
 // link is unused.
 func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, why []string) {
 	named := map[int]bool{}
-	byName := PortsByName(ports)
-	for _, name := range settings.FabricPorts {
-		if i, ok := byName[name]; ok {
-			named[i] = true
+	if len(settings.FabricPorts) > 0 {
+		byName := PortsByName(ports)
+		for _, name := range settings.FabricPorts {
+			if i, ok := byName[name]; ok {
+				named[i] = true
+			}
 		}
 	}
 	subnet := settings.MgmtSubnet.Masked()
@@ -58,11 +60,13 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	return roles, why
 }
 
-// Live reports whether a twin of the port is ACTIVE or its interface has a carrier.
+// Live reports whether a twin of the port has a link: its interface a carrier, or where nobody knows of one, ACTIVE.
+// The carrier is known first: for a moment after a cable was pulled the device may still say ACTIVE.
 func (p Port) Live(inv Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
 		nic, ok := inv.NIC(h.Netdev)
-		return h.Active() || ok && nic.HasCarrier()
+		gone := ok && h.RoCE() && nic.Carrier != nil && !*nic.Carrier
+		return h.Active() && !gone || ok && nic.HasCarrier()
 	})
 }
 

@@ -173,8 +173,8 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	b.close = func() {}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
-		getwd: func() (string, error) { return "/home/ada", nil },
-		dial:  func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
+		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)
@@ -226,7 +226,7 @@ func TestExitCodes(t *testing.T) {
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
 		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `systemctl start sparkrun`, or `sparkrun agent` as root\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
-		"too many words":       {line: "ps now", code: 2, err: `unexpected argument "now"`},
+		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},

@@ -117,7 +117,10 @@ func (v *fabricView) heading(n wire.NodeStatus) string {
 			text += ", state unknown"
 		}
 	default:
-		text += ", " + n.State + ": this is what was known of it last"
+		text += ", " + n.State
+		if len(n.Inventory.NICs) > 0 {
+			text += ": this is what was known of it last"
+		}
 	}
 	return text
 }
@@ -231,7 +234,7 @@ func columns(b *strings.Builder, rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	w.Flush() // a Builder takes everything
+	_ = w.Flush() // a Builder takes everything
 	for line := range strings.Lines(text.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}

@@ -202,6 +202,9 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		return exitOf(sig)
 	}
 	f.say(sentence(o, f.spec.ID, f.world))
+	for _, line := range why(o) {
+		f.say(line)
+	}
 	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
 }
 

@@ -8,24 +8,23 @@ import (
 	"fmt"
 	"net"
 	"slices"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 )
 
-// Echo asks a peer once by ICMP (RFC 792), over the peer's NIC and no other: it is for Config.Reachable. Routes play
-// no part, so that an answer over another interface does not count. It needs CAP_NET_RAW.
+// Echo asks a peer once by ICMP (RFC 792), for Config.Reachable. The question leaves by the peer's NIC whatever the
+// routes say. The answer may come in by another: twins share a wire and answer ARP for each other, so that the peer may
+// have the sibling's MAC. It needs CAP_NET_RAW.
 func Echo(ctx context.Context, p Peer) error {
 	if !p.Addr.Is4() {
 		return errors.New("ask for an echo: want an IPv4 address")
 	}
-	listen := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
-		var bound error
-		err := c.Control(func(fd uintptr) { bound = unix.BindToDevice(int(fd), p.NIC) })
-		return errors.Join(err, bound)
-	}}
-	conn, err := listen.ListenPacket(ctx, "ip4:icmp", "0.0.0.0")
+	nic, err := net.InterfaceByName(p.NIC)
+	if err != nil {
+		return fmt.Errorf("ask for an echo on %s: %w", p.NIC, err)
+	}
+	conn, err := net.ListenIP("ip4:icmp", &net.IPAddr{IP: net.IPv4zero})
 	if err != nil {
 		return fmt.Errorf("ask for an echo on %s: %w", p.NIC, err)
 	}
@@ -33,19 +32,20 @@ func Echo(ctx context.Context, p Peer) error {
 	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	question := echoRequest(rand.Text())
-	if _, err := conn.WriteTo(question, &net.IPAddr{IP: p.Addr.AsSlice()}); err != nil {
+	by := unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(nic.Index)})
+	if _, _, err := conn.WriteMsgIP(question, by, &net.IPAddr{IP: p.Addr.AsSlice()}); err != nil {
 		return fmt.Errorf("send an echo request: %w", err)
 	}
 	buf := make([]byte, 1500)
 	for {
-		n, from, err := conn.ReadFrom(buf)
+		n, from, err := conn.ReadFromIP(buf)
 		if ctx.Err() != nil {
 			return errors.New("no echo")
 		}
 		if err != nil {
 			return fmt.Errorf("wait for an echo: %w", err)
 		}
-		if ip, ok := from.(*net.IPAddr); ok && ip.IP.Equal(p.Addr.AsSlice()) && answers(question, buf[:n]) {
+		if from.IP.Equal(p.Addr.AsSlice()) && answers(question, buf[:n]) {
 			return nil
 		}
 	}

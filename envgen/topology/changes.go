@@ -125,22 +125,18 @@ func (d *diff) set(name, what string, was, is []string) {
 	}
 }
 
-// links tells of cables that came, went, died or live again.
+// links tells of cables that went and came. One that was seen and has no link is gone, too: the other end's word of that
+// comes a moment later and is no news.
 func (d *diff) links() {
-	was, is := linkNames(d.before.Topology), linkNames(d.after.Topology)
-	for i, name := range was {
-		if !slices.Contains(is, name) && d.before.Topology.Links[i].Up {
+	was, is := liveLinks(d.before.Topology), liveLinks(d.after.Topology)
+	for _, name := range was {
+		if !slices.Contains(is, name) {
 			d.say("gone: %s", name)
 		}
 	}
-	for i, name := range is {
-		l := d.after.Topology.Links[i]
-		at := slices.Index(was, name)
-		switch {
-		case at < 0 && l.Up:
+	for _, name := range is {
+		if !slices.Contains(was, name) {
 			d.say("cabled: %s", name)
-		case at >= 0 && d.before.Topology.Links[at].Up != l.Up:
-			d.say("%s: %s", either(l.Up, "cabled", "dead"), name)
 		}
 	}
 }
@@ -164,11 +160,13 @@ func (d *diff) findings() {
 	}
 }
 
-// linkNames name each link by its kind and ends: "cable: spark1 port 0 - spark2 port 0".
-func linkNames(t envgen.Topology) []string {
+// liveLinks name each link that is up by its kind and ends: "cable: spark1 port 0 - spark2 port 0".
+func liveLinks(t envgen.Topology) []string {
 	var names []string
 	for _, l := range t.Links {
-		names = append(names, linkKind(l)+": "+linkEnds(t, l))
+		if l.Up {
+			names = append(names, linkKind(l)+": "+linkEnds(t, l))
+		}
 	}
 	return names
 }

@@ -97,6 +97,7 @@ func (e *environ) plan(as launcher.Assignment, localRank, port int) (launcher.Ra
 	st := as.Spec.MainStage()
 	seat := as.Seat(localRank, port)
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
+	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, seat.Rank), Source: "sparkrun"})
 	for _, v := range st.Env {
 		text, err := seat.Resolve(v.Value)
 		if err != nil {

@@ -38,17 +38,17 @@ func TestReadingParts(t *testing.T) {
 	for name, text := range map[string]string{"rank-0.out": "01234", "rank-0.out.5": "56789", "rank-0.out.20": "abcde", "rank-0.out.25": "f", "rank-0.err": ""} {
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
-	const gap = "[10 B of its output were not kept (--max-output)]"
+	const gap = "[rank 0: 10 B of its stdout were not kept (--max-output)]"
 	for from, want := range map[int64]string{
 		0: "0123456789" + gap + "abcdef", 3: "3456789" + gap + "abcdef", 5: "56789" + gap + "abcdef", 9: "9" + gap + "abcdef",
-		10: gap + "abcdef", 12: "[8 B of its output were not kept (--max-output)]abcdef", 22: "cdef", 25: "f", 26: "", 99: "",
+		10: gap + "abcdef", 12: "[rank 0: 8 B of its stdout were not kept (--max-output)]abcdef", 22: "cdef", 25: "f", 26: "", 99: "",
 	} {
 		if got := told(t, dir, from); got != want {
 			t.Errorf("from %d: %q, want %q", from, got, want)
 		}
 	}
 	must(t, os.Remove(filepath.Join(dir, "rank-0.out.5")))
-	if got, want := told(t, dir, 4), "4[15 B of its output were not kept (--max-output)]abcdef"; got != want {
+	if got, want := told(t, dir, 4), "4[rank 0: 15 B of its stdout were not kept (--max-output)]abcdef"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 	if got := told(t, t.TempDir(), 0); got != "" {
@@ -127,7 +127,7 @@ func TestLostOutputIsTold(t *testing.T) {
 			}
 			return nil
 		}))
-		if want := "253 KiB of its stdout were lost at byte 40960: file too large"; got != 40<<10 || last != want {
+		if want := "rank 0: 253 KiB of its stdout were lost at byte 40960: file too large"; got != 40<<10 || last != want {
 			t.Errorf("follow %v: %d bytes and %q, want %q", follow, got, last, want)
 		}
 	}

@@ -35,8 +35,7 @@ func (g *gang) judge(now time.Time) {
 			g.failedBy(*g.rootCause())
 		}
 	case g.timedOut(now):
-		g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
-		g.verdict.ExitCode = launcher.ExitTimedOut
+		g.endForTime()
 	case g.beingEnded():
 		g.inherited = true
 		g.end(rendezvous.Stopped, "it was being ended when the leader changed")
@@ -89,6 +88,11 @@ func (g *gang) timeLimit() time.Time {
 func (g *gang) timedOut(now time.Time) bool {
 	limit := g.timeLimit()
 	return !limit.IsZero() && !now.Before(limit)
+}
+
+func (g *gang) endForTime() {
+	g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
+	g.verdict.ExitCode = launcher.ExitTimedOut
 }
 
 // end sets the verdict: from here on the gang only winds down.
@@ -159,7 +163,7 @@ func (g *gang) exitsOf(s *seat) []launcher.RankExit {
 	var out []launcher.RankExit
 	for _, r := range s.ranks {
 		if r.State == launcher.RankEnded && r.Exit != nil {
-			out = append(out, launcher.RankExit{Rank: r.Rank, Host: s.Host, Time: r.Time, Exit: *r.Exit})
+			out = append(out, launcher.RankExit{Rank: r.Rank, Host: s.Host, Time: r.Time.Add(-s.ahead), Exit: *r.Exit})
 		}
 	}
 	return out
@@ -214,6 +218,7 @@ func blame(r launcher.RankExit) string {
 // outcome completes the verdict with what the ranks reported since.
 func (g *gang) outcome() rendezvous.Outcome {
 	out := *g.verdict
+	out.Exits = nil
 	out.At, out.Started = time.Now(), g.started
 	if g.inherited {
 		switch {
@@ -240,10 +245,14 @@ func (g *gang) outcome() rendezvous.Outcome {
 	// that is not about ranks stands: what failed since is a consequence.
 	if root := g.rootCause(); root != nil && (g.byRank || g.inherited) {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
+		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
+			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)
+		}
 	}
 	for _, s := range g.seats {
 		for _, e := range g.exitsOf(s) {
 			if e.Exit.Failed() {
+				e.Exit = e.Exit.Bare() // the root's is told in full
 				out.Exits = append(out.Exits, e)
 			}
 		}

@@ -69,7 +69,8 @@ type member struct {
 	boot      string
 	version   string
 	inventory envgen.Inventory
-	retired   bool // gets no ranks any more
+	ahead     time.Duration // of its clock before ours; 0 until it was measured
+	retired   bool          // gets no ranks any more
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -203,12 +204,12 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
-	plan, findings, err := l.place(spec, 1)
-	if err == nil {
-		err = rendezvous.Unfit(findings)
-	}
+	plan, findings, err := l.placeJob(spec, nil)
 	if err != nil {
 		return nil, err
+	}
+	if spec.Stage(launcher.StageBefore) != nil {
+		plan = plan.Single(launcher.StageBefore, plan.Generation)
 	}
 	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
 	g.findings = findings
@@ -281,8 +282,11 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory,
-		retired: was != nil && was.retired}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	if was != nil {
+		now.retired, now.ahead = was.retired, was.ahead
+	}
+	l.members[id] = now
 	l.memberChanged()
 
 	entries := map[launcher.Key]launcher.LedgerEntry{}
@@ -291,7 +295,8 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		l.sweep(id, e)
 	}
 	for _, g := range l.gangs {
-		g.post(func() { g.nodeUp(id, up.Boot, entries[g.job.Key()]) })
+		g.post(func() { g.clockIs(id, now.ahead) })
+		g.post(func() { g.nodeUp(id, up.Boot, entries) })
 	}
 }
 
@@ -326,6 +331,18 @@ func (l *Leader) NodeDown(id launcher.NodeID) {
 	}
 	for _, g := range l.gangs {
 		g.post(func() { g.nodeDown(id) })
+	}
+}
+
+// Clock takes how far a node's clock is ahead of ours.
+func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.ahead = ahead
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, ahead) })
 	}
 }
 
@@ -411,4 +428,5 @@ func (l *Leader) drop(g *gang) {
 	if l.gangs[g.job.Spec.ID] == g {
 		delete(l.gangs, g.job.Spec.ID)
 	}
+	l.poke()
 }

@@ -189,3 +189,65 @@ func TestNeverGivingUpANode(t *testing.T) {
 		w.settle()
 	})
 }
+
+// Clocks differ by more than what lies between two failures: the measured
+// difference puts them in order.
+func TestRootCauseByCorrectedTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[0].life = exitAfter(5*time.Second+20*time.Millisecond, 1)
+		w.nodes[1].life = exitAfter(5*time.Second, 7)
+		w.nodes[1].ahead = time.Hour
+		r := w.ready()
+		r.leader.Clock("id2", time.Hour)
+		r.leader.Clock("nobody", time.Hour)
+		began := time.Now()
+		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		out := mustOutcome(t, w, "jjjj")
+		if out.Root == nil || out.Root.Rank != 1 || out.Root.Time.Sub(began) > 6*time.Second || out.Exits[0].Rank != 1 {
+			t.Errorf("outcome %+v", out)
+		}
+		w.settle()
+	})
+}
+
+// Ranks that only report a lost peer are no cause while there is a better one.
+func TestLostPeersComeLast(t *testing.T) {
+	report := &launcher.Exit{Code: 1, Words: "Connection closed by peer", LostPeer: true}
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[0].life = func(launcher.Key, int) (time.Duration, *launcher.Exit) { return 5 * time.Second, report }
+		w.nodes[1].life = exitAfter(5*time.Second+30*time.Millisecond, 7)
+		w.ready()
+		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		if out := mustOutcome(t, w, "jjjj"); out.ExitCode != 7 || out.Root == nil || out.Root.Rank != 1 {
+			t.Errorf("outcome %+v", out)
+		}
+		w.settle()
+	})
+	// The peer went with its machine, which is known later than its absence.
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[0].life = func(launcher.Key, int) (time.Duration, *launcher.Exit) { return 5 * time.Second, report }
+		w.ready()
+		s := spec("jjjj", 2, 1)
+		s.NodeTimeout = 20 * time.Second
+		go func() {
+			time.Sleep(4900 * time.Millisecond)
+			w.nodes[1].cutOff()
+		}()
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		want := "spark2 has not answered for 20s; what was noticed of it: rank 0 on spark1: exit 1: Connection closed by peer"
+		if out := mustOutcome(t, w, "jjjj"); out.ExitCode != 125 || out.Root != nil || out.Cause != want {
+			t.Errorf("outcome %+v", out)
+		}
+		w.nodes[1].heal()
+		w.settle()
+	})
+}
