@@ -131,6 +131,33 @@ func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
 	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
 }
 
+// nodeCount is a flag's number of machines: N, or MIN:MAX as torchrun takes it.
+type nodeCount struct{ least, most *int }
+
+func (n nodeCount) Type() string { return "N|MIN:MAX" }
+
+func (n nodeCount) String() string {
+	switch {
+	case n.most == nil || *n.most == 0:
+		return ""
+	case *n.least != 0:
+		return fmt.Sprintf("%d:%d", *n.least, *n.most)
+	}
+	return strconv.Itoa(*n.most)
+}
+
+func (n nodeCount) Set(text string) error {
+	least, most, elastic := strings.Cut(text, ":")
+	if !elastic {
+		*n.least = 0
+		return positive{n.most}.Set(text)
+	}
+	if err := (positive{n.least}).Set(least); err != nil {
+		return err
+	}
+	return positive{n.most}.Set(most)
+}
+
 // choice is a flag that takes one of a few words.
 type choice struct {
 	v     *string
