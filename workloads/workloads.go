@@ -41,6 +41,8 @@ type Request struct {
 	// Before and After are shell commands that run once, as one rank on rank 0's
 	// node: before the first try of the job, and when it has completed.
 	Before, After string
+	// NoGPUs: the job takes none, whatever its workload does else.
+	NoGPUs bool
 	// Torchrun is read by that workload alone.
 	Torchrun Torchrun
 }
@@ -86,6 +88,7 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	spec := r.Job
 	spec.Workload = workload
 	st.Main = true
+	st.GPU = spec.GPUs != launcher.NoGPUs
 	st.Stdin, st.Ulimits, st.BindTo = r.Stdin, r.Ulimits, r.BindTo
 	spec.Stages = []launcher.Stage{st}
 	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {

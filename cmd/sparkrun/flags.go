@@ -158,6 +158,33 @@ func (n nodeCount) Set(text string) error {
 	return positive{n.most}.Set(most)
 }
 
+// gpuCount is a flag's share of a machine's GPUs.
+type gpuCount struct {
+	g    *launcher.GPUs
+	none *bool
+}
+
+func (g gpuCount) Type() string { return "all|none|N" }
+
+func (g gpuCount) String() string {
+	if g.g == nil {
+		return ""
+	}
+	return string(*g.g)
+}
+
+func (g gpuCount) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	*g.g, *g.none = launcher.GPUs(text), false
+	switch {
+	case text == "none" || text == "0":
+		*g.g, *g.none = launcher.NoGPUs, true
+	case text != string(launcher.AllGPUs) && (err != nil || n < 1):
+		return fmt.Errorf("want all, none or a number")
+	}
+	return nil
+}
+
 // choice is a flag that takes one of a few words.
 type choice struct {
 	v     *string

@@ -231,6 +231,11 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		return exitOf(sig)
 	}
 	f.say(sentence(o, f.spec.ID, f.world))
+	if r := o.Root; r != nil && !f.detach { // its output has just been read
+		bare := *r
+		bare.Exit.Last = ""
+		o.Root = &bare
+	}
 	for _, line := range why(o) {
 		f.say(line)
 	}

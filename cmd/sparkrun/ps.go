@@ -39,6 +39,7 @@ after it. It changes nothing.
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
   try, tries which try of the job this is, from 1, of how many at most
+  line       its place among those that wait for their first machines, from 1; 0: it does not
   waits      what it waits for; null when it does not
   planned, started, ended   RFC 3339; null while that has not come`,
 		Example: `  sparkrun ps
@@ -79,6 +80,7 @@ type jobLine struct {
 	Try      int              `json:"try"`
 	Tries    int              `json:"tries"`
 	Waits    *string          `json:"waits"`
+	Line     int              `json:"line"`
 	Planned  time.Time        `json:"planned"`
 	Started  *time.Time       `json:"started"`
 	Ended    *time.Time       `json:"ended"`
@@ -90,6 +92,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
 	}
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
+	l.Line = j.Line
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}
@@ -138,6 +141,9 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		exit, state := "-", string(l.State)
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
+		}
+		if l.Line > 0 {
+			state += fmt.Sprintf(" (number %d in line)", l.Line)
 		}
 		if l.Tries > 1 {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)

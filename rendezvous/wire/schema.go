@@ -232,4 +232,5 @@ type UpHello struct {
 	Version   string                 `json:"version"`
 	Inventory envgen.Inventory       `json:"inventory"`
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
+	GPUs      int                    `json:"gpus,omitempty"` // NVIDIA's
 }
