@@ -30,7 +30,9 @@ import (
 func sparkView(t *testing.T, n int, cables map[int]string) envgen.NodeView {
 	t.Helper()
 	mac := func(n, port, twin int) string { return fmt.Sprintf("4c:bb:47:2e:%02x:%d%d", n, twin, port) }
-	name := func(port, twin int) string { return fmt.Sprintf("%[2]sf%[1]dnp%[1]d", port, []string{"enp1s0", "enP2p1s0"}[twin]) }
+	name := func(port, twin int) string {
+		return fmt.Sprintf("%[2]sf%[1]dnp%[1]d", port, []string{"enp1s0", "enP2p1s0"}[twin])
+	}
 	inv := envgen.Inventory{Host: fmt.Sprintf("spark%d", n), Cabling: &envgen.Cabling{}}
 	inv.NICs = append(inv.NICs, envgen.NIC{Name: "enP7s7", Kind: "device", Physical: true, Up: true, Carrier: new(true),
 		MAC: mac(n, 9, 0), Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", n))}})
