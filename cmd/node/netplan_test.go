@@ -141,6 +141,14 @@ func TestNetplanFollowsTheCabling(t *testing.T) {
 		}
 	}
 	off := []envgen.NodeView{sparkView(t, 1, map[int]string{0: "2/1"}), sparkView(t, 2, map[int]string{1: "1/0"})}
+	if in, topo, err := netplanInput(append(off, sparkView(t, 4, nil)), nil); err != nil || len(unanswered(topo, in.Links)) != 0 {
+		t.Errorf("ports that are all linked or dead: %v, %q", err, unanswered(topo, in.Links))
+	}
+	alone := sparkView(t, 2, map[int]string{0: "9/0", 1: "1/0"})
+	if in, topo, err := netplanInput([]envgen.NodeView{off[0], alone}, nil); err != nil || len(unanswered(topo, in.Links)) != 1 ||
+		!strings.HasPrefix(unanswered(topo, in.Links)[0], "spark2 port 0 has a link") {
+		t.Errorf("a port that leads to nobody: %v, %q", err, unanswered(topo, in.Links))
+	}
 	same("spark3 is off", planOf(t, off, ring[2:], kept(all...), nil), "spark1 enp1s0f1np1")
 	pulled := slices.Clone(ring)
 	pulled[2], pulled[0] = sparkView(t, 3, map[int]string{1: "2/0"}), sparkView(t, 1, map[int]string{0: "2/1"})

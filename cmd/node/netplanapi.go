@@ -182,7 +182,7 @@ func (n *node) draftAddresses(d *netplanDraft, views, away []envgen.NodeView, fa
 	if err != nil {
 		return err
 	}
-	d.plan.Notes = plan.Notes
+	d.plan.Notes = slices.Concat(plan.Notes, unanswered(t, in.Links))
 	for _, f := range plan.Files {
 		d.add(n, f.Node, f.Host, orderOf(f))
 	}

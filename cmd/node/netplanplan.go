@@ -97,6 +97,21 @@ func netplanLinks(t envgen.Topology, planned map[netplan.End]bool) ([]netplan.Li
 	return links, nil
 }
 
+// unanswered says which fabric ports have a link and no member at its other end.
+func unanswered(t envgen.Topology, links []netplan.Link) []string {
+	var notes []string
+	for _, n := range t.Nodes {
+		for _, p := range n.Ports {
+			end := netplan.End{Node: n.ID, Slot: p.Slot}
+			if p.Role != envgen.RoleFabric || slices.ContainsFunc(links, func(l netplan.Link) bool { return slices.Contains(l.Ends, end) }) {
+				continue
+			}
+			notes = append(notes, portWords(t, []netplan.End{end})+" has a link, but no member answers the probe there: it gets no new address")
+		}
+	}
+	return notes
+}
+
 func portWords(t envgen.Topology, ends []netplan.End) string {
 	var words []string
 	for _, e := range ends {
