@@ -83,7 +83,7 @@ func ncclFabric(place Place) []Var {
 // ncclSockets keeps NCCL off RoCE devices that do not reach every peer: left alone it would pick them, and hang in
 // its first connection.
 func ncclSockets(place Place, why string) []Var {
-	for _, h := range place.Inventory.Devices {
+	for _, h := range SortedDevices(place.Inventory.Devices) {
 		if h.Active() && h.RoCE() {
 			return []Var{{"NCCL_IB_DISABLE", "1",
 				fmt.Sprintf("%s: %s, so %s must stay idle", place.Entry.Kind, why, h.Name)}}

@@ -64,3 +64,10 @@ type Measurement struct {
 	// By names the test: ib_write_bw.
 	By string `json:"by"`
 }
+
+// Explanation says what a code stands for, to who looks it up.
+type Explanation struct {
+	Code string `json:"code"`
+	// Text is a sentence that holds for every finding of the code.
+	Text string `json:"text"`
+}

@@ -23,6 +23,9 @@ type Inventory struct {
 	NICs []NIC `json:"nics"`
 	// Cabling is what the node's cable probe hears; nil where none runs.
 	Cabling *Cabling `json:"cabling,omitempty"`
+	// FabricPorts are the ports that the node's user declared to be the fabric (--fabric-port), by any of their names
+	// (see PortsByName): those and no others are. Empty leaves it to the rules. A name may fit no port yet.
+	FabricPorts []string `json:"fabric_ports,omitempty"`
 }
 
 // States and link layers as the kernel spells them in ports/N/state, phys_state and link_layer.

@@ -83,13 +83,15 @@ func (t Topology) shapeOf(nodes []NodeView) Shape {
 // nearest miss lacks.
 func (t Topology) sharedLanes(nodes []NodeView) (shared []Lane, whyNot string) {
 	whyNot = "the fabric has no subnet between any of the nodes"
+	if !slices.ContainsFunc(nodes, func(n NodeView) bool { return len(n.Inventory.Devices) > 0 }) {
+		whyNot = "no node has an RDMA device"
+	}
 	best := 0
 	for _, l := range t.Lanes {
 		members := map[int]bool{}
-		for i, n := range nodes {
-			members[i] = slices.ContainsFunc(l.Ends, func(e LaneEnd) bool { return e.Node == n.ID })
-			if !members[i] {
-				delete(members, i)
+		for i := range nodes {
+			if l.has(nodes[i].ID) {
+				members[i] = true
 			}
 		}
 		switch {
@@ -148,7 +150,7 @@ func (t Topology) rankOf(e LaneEnd) pathRank {
 func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeting {
 	best := lanes[0]
 	m := Meeting{Kind: NetworkFabric, Subnet: best.Subnet,
-		Why: fmt.Sprintf("a %s: all %d nodes have an address in %s over %s", shape, len(nodes), best.Subnet, t.linkWords(best.Link))}
+		Why: fmt.Sprintf("%s: all %d nodes have an address in %s over %s", shape.words(), len(nodes), best.Subnet, t.linkWords(best.Link))}
 	for _, n := range nodes {
 		first, _ := t.firstEnd(best, n.ID)
 		e := Entry{ID: n.ID, Host: n.Host, Kind: m.Kind, Subnet: m.Subnet, Addr: first.Path.Addr, NIC: first.Path.NIC, Shape: shape}
@@ -156,6 +158,14 @@ func (t Topology) meetOnLanes(nodes []NodeView, lanes []Lane, shape Shape) Meeti
 		m.Entries = append(m.Entries, e)
 	}
 	return m
+}
+
+// words completes "the nodes are": a pair, a switch.
+func (s Shape) words() string {
+	if s == ShapeMixed {
+		return "a mixed fabric"
+	}
+	return "a " + string(s)
 }
 
 func (t Topology) linkWords(link int) string {
@@ -174,9 +184,9 @@ func (t Topology) linkWords(link int) string {
 func (t Topology) pathsOf(node string, lanes []Lane) []Path {
 	var ends []LaneEnd
 	for _, l := range lanes {
-		for _, e := range l.Ends {
-			if e.Node == node {
-				ends = append(ends, e)
+		for i := range l.Ends { // by index: a ring of 64 has thousands, and each is 200 bytes
+			if l.Ends[i].Node == node {
+				ends = append(ends, l.Ends[i])
 			}
 		}
 	}
@@ -223,11 +233,15 @@ func (t Topology) ringPaths(nodes []NodeView) (paths [][]Path, whyNot string) {
 	return paths, ""
 }
 
-func (l Lane) joins(a, b string) bool {
-	has := func(id string) bool {
-		return slices.ContainsFunc(l.Ends, func(e LaneEnd) bool { return e.Node == id })
+func (l *Lane) joins(a, b string) bool { return l.has(a) && l.has(b) }
+
+func (l *Lane) has(node string) bool {
+	for i := range l.Ends {
+		if l.Ends[i].Node == node {
+			return true
+		}
 	}
-	return has(a) && has(b)
+	return false
 }
 
 // prefixLength is the shortest of the paths' subnets: the length by which NCCL can tell neighbours apart.

@@ -50,7 +50,11 @@ func ParsePCIAddress(text string) (PCIAddress, error) {
 func (a PCIAddress) String() string { return fmt.Sprintf("%04x:%s", a.Domain, a.Slot()) }
 
 // Slot is the address without its domain, 01:00.1: what twins have in common.
-func (a PCIAddress) Slot() string { return fmt.Sprintf("%02x:%02x.%d", a.Bus, a.Device, a.Function) }
+func (a PCIAddress) Slot() string {
+	// By hand: every port of a cluster is asked, several times.
+	const digits = "0123456789abcdef"
+	return string([]byte{digits[a.Bus>>4], digits[a.Bus&15], ':', digits[a.Device>>4], digits[a.Device&15], '.', '0' + a.Function&7})
+}
 
 // Compare orders by domain, bus, device, function.
 func (a PCIAddress) Compare(b PCIAddress) int {

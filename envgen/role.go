@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // RoleSettings is what beyond the inventory decides about the roles of a node's ports.
@@ -26,10 +27,12 @@ type RoleSettings struct {
 // link is unused.
 func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, why []string) {
 	named := map[int]bool{}
-	byName := PortsByName(ports)
-	for _, name := range settings.FabricPorts {
-		if i, ok := byName[name]; ok {
-			named[i] = true
+	if len(settings.FabricPorts) > 0 {
+		byName := PortsByName(ports)
+		for _, name := range settings.FabricPorts {
+			if i, ok := byName[name]; ok {
+				named[i] = true
+			}
 		}
 	}
 	subnet := settings.MgmtSubnet.Masked()
@@ -57,11 +60,13 @@ func Roles(inv Inventory, ports []Port, settings RoleSettings) (roles []Role, wh
 	return roles, why
 }
 
-// Live reports whether a twin of the port is ACTIVE or its interface has a carrier.
+// Live reports whether a twin of the port has a link: its interface a carrier, or where nobody knows of one, ACTIVE.
+// The carrier is known first: for a moment after a cable was pulled the device may still say ACTIVE.
 func (p Port) Live(inv Inventory) bool {
 	return slices.ContainsFunc(p.Twins, func(h HCA) bool {
 		nic, ok := inv.NIC(h.Netdev)
-		return h.Active() || ok && nic.HasCarrier()
+		gone := ok && h.RoCE() && nic.Carrier != nil && !*nic.Carrier
+		return h.Active() && !gone || ok && nic.HasCarrier()
 	})
 }
 
@@ -95,6 +100,30 @@ func PortsByName(ports []Port) map[string]int {
 		delete(names, name)
 	}
 	return names
+}
+
+// UnknownFabricPort says which of the ports that the user declared are not there, and which ports are; empty where all
+// are. Such a port may yet be plugged in, or get its driver.
+func (inv Inventory) UnknownFabricPort() string {
+	ports := Ports(inv)
+	byName := PortsByName(ports)
+	missing := filter(inv.FabricPorts, func(name string) bool { _, ok := byName[name]; return !ok })
+	if len(missing) == 0 {
+		return ""
+	}
+	there := make([]string, len(ports))
+	for i, p := range ports {
+		names := make([]string, len(p.Twins))
+		for j, h := range p.Twins {
+			names[j] = h.Name
+		}
+		there[i] = fmt.Sprintf("%s (%s)", p.Slot, strings.Join(names, ", "))
+	}
+	if len(there) == 0 {
+		there = []string{"none"}
+	}
+	return fmt.Sprintf("--fabric-port %s names no port of %s, or more than one (there are: %s); it counts from when it is there",
+		joinWords(missing), inv.Host, strings.Join(there, "; "))
 }
 
 // DevicePaths finds the addresses under which a device of the port can be used: those with a RoCE v2 row in its GID

@@ -1,6 +1,7 @@
 package launcher
 
 import (
+	"cmp"
 	"fmt"
 	"syscall"
 	"time"
@@ -8,6 +9,7 @@ import (
 
 // Exit codes with a meaning of their own. Every other code is a rank's.
 const (
+	ExitTimedOut    = 124 // the job's time limit passed; as timeout(1)
 	ExitOwnFailure  = 125 // sparkrun could not do what was asked; as docker run
 	ExitInterrupted = 130 // the user pressed Ctrl-C
 	exitSignalBase  = 128 // 128+n: ended by signal n; as a shell, srun and mpirun
@@ -22,6 +24,32 @@ type Exit struct {
 	ByUs bool `json:"by_us,omitempty"`
 	// Error is set when the rank never ran: exec itself was refused.
 	Error string `json:"error,omitempty"`
+	// Cause is set when the node itself ended the rank, by its own judgement,
+	// and says why. ByUs is then false: this is what explains the failure.
+	Cause string `json:"cause,omitempty"`
+
+	// What the node found out about a rank that failed by itself: see the bounds
+	// below. All of it is for people, but LostPeer.
+	Words string `json:"words,omitempty"` // why, in a sentence: out of memory, an Xid, an exception
+	Trace string `json:"trace,omitempty"` // of the exception, from TORCHELASTIC_ERROR_FILE
+	Last  string `json:"last,omitempty"`  // the last lines that it wrote
+	// LostPeer: it only reports that another rank has gone, so that one is the
+	// cause, if anything is known of it.
+	LostPeer bool `json:"lost_peer,omitempty"`
+}
+
+// Bounds on what is told of one failed rank; what is longer is cut.
+const (
+	MaxWordsBytes = 400
+	MaxTraceBytes = 6 << 10 // its end: the innermost frames and the exception
+	MaxLastLines  = 10
+	MaxLineBytes  = 300
+)
+
+// Bare leaves out what is only for people, and long.
+func (e Exit) Bare() Exit {
+	e.Trace, e.Last = "", ""
+	return e
 }
 
 // Status is the one number a shell would give: 128+n for signal n.
@@ -38,11 +66,21 @@ func (e Exit) Status() int {
 // Failed tells whether the rank ended otherwise than by exit 0.
 func (e Exit) Failed() bool { return e.Status() != 0 }
 
-// String says it in words: "exit 7", "killed by SIGKILL (9)".
+// String says it in words: "exit 7", "killed by SIGKILL (9)", "exit 1:
+// RuntimeError: out of luck".
 func (e Exit) String() string {
+	if e.Words != "" && e.Error == "" {
+		return e.how() + ": " + e.Words
+	}
+	return e.how()
+}
+
+func (e Exit) how() string {
 	switch {
 	case e.Error != "":
 		return e.Error
+	case e.Cause != "":
+		return e.Cause
 	case e.Signal != 0:
 		return fmt.Sprintf("killed by %s (%d)", signalName(e.Signal), e.Signal)
 	}
@@ -61,25 +99,25 @@ func signalName(n int) string {
 	return syscall.Signal(n).String()
 }
 
-// RankExit is an exit with its place and its moment (the node's clock).
+// RankExit is an exit with its place and its moment.
 type RankExit struct {
-	Rank int       `json:"rank"`
-	Host string    `json:"host"`
+	Rank int    `json:"rank"`
+	Host string `json:"host"`
+	// Time is by the leader's clock: the node's, less what the two were measured
+	// to differ by. The error is at most half a round trip between them.
 	Time time.Time `json:"time"`
 	Exit Exit      `json:"exit"`
 }
 
 // RootCause picks the exit that explains a gang's failure: the earliest
-// failure among the ranks that ended by themselves; nil when none failed so.
-// Equal times are settled by rank, so that every observer picks the same.
+// failure among the ranks that ended by themselves, those that only report a
+// lost peer coming last; nil when none failed so. Equal times are settled by
+// rank, so that every observer picks the same.
 func RootCause(exits []RankExit) *RankExit {
 	var root *RankExit
 	for i := range exits {
 		e := &exits[i]
-		if !e.Exit.Failed() || e.Exit.ByUs {
-			continue
-		}
-		if root == nil || e.Time.Before(root.Time) || e.Time.Equal(root.Time) && e.Rank < root.Rank {
+		if e.Exit.Failed() && !e.Exit.ByUs && (root == nil || explainsBetter(e, root)) {
 			root = e
 		}
 	}
@@ -88,4 +126,11 @@ func RootCause(exits []RankExit) *RankExit {
 	}
 	out := *root
 	return &out
+}
+
+func explainsBetter(a, b *RankExit) bool {
+	if a.Exit.LostPeer != b.Exit.LostPeer {
+		return b.Exit.LostPeer
+	}
+	return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank)) < 0
 }

@@ -52,6 +52,19 @@ const (
 	DefaultNodeTimeout  = 60 * time.Second // of silence until a batch job gives a node up
 )
 
+// Never is a time-out that does not come: what a service has for its nodes.
+// Added to a time of this age it still is one (292 years later).
+const Never = time.Duration(1<<63 - 1)
+
+// FailurePolicy says what becomes of a gang when one of its ranks fails or one
+// of its nodes is lost.
+type FailurePolicy string
+
+const (
+	StopOnFailure     FailurePolicy = "stop"     // the others are ended; also what "" means
+	ContinueOnFailure FailurePolicy = "continue" // the others run to their own ends
+)
+
 // Spec is a job as it was asked for: whole, validated, and the same on every
 // node. It names no node by address and holds no secret.
 type Spec struct {
@@ -70,9 +83,30 @@ type Spec struct {
 	Near    string   `json:"near,omitempty"`    // a host that is taken first where On leaves the choice
 	Exclude []string `json:"exclude,omitempty"` // never these hosts
 
+	// Force starts the job although the preflight says that the fabric would
+	// fail it.
+	Force bool `json:"force,omitempty"`
+	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
+	NCCL string `json:"nccl,omitempty"`
+	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
+	// than 2.30.7: a fork.
+	NCCLSubnetAware bool `json:"nccl_subnet_aware,omitempty"`
+
 	Grace        time.Duration `json:"grace,omitempty"`
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
-	NodeTimeout  time.Duration `json:"node_timeout,omitempty"`
+	NodeTimeout  time.Duration `json:"node_timeout,omitempty"` // Never is allowed
+	// Timeout bounds the whole job, from the moment it was first placed: 0 means
+	// that nothing does.
+	Timeout   time.Duration `json:"timeout,omitempty"`
+	OnFailure FailurePolicy `json:"on_failure,omitempty"`
+
+	// MinNodes allows a try on fewer nodes, down to this many: as many are taken
+	// as there are. 0 means Nodes.
+	MinNodes int `json:"min_nodes,omitempty"`
+	// Spare nodes are held and not used, until a try after the loss of a node.
+	Spare int `json:"spare,omitempty"`
+	// MaxRestarts is how often the main stage is tried again after a failure.
+	MaxRestarts int `json:"max_restarts,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
@@ -92,6 +126,16 @@ type Stage struct {
 	Files []string `json:"files,omitempty"`
 	// UsesPort asks for a free rendezvous port on rank 0's node.
 	UsesPort bool `json:"uses_port,omitempty"`
+	// GPU: its ranks compute on each node's GPU, so that a node where a process
+	// of somebody else does refuses.
+	GPU bool `json:"gpu,omitempty"`
+
+	Stdin Stdin `json:"stdin,omitempty"`
+	// TTY gives the one rank that Stdin names a terminal of this size for all
+	// three streams; its output is then Stdout alone.
+	TTY     *Window  `json:"tty,omitempty"`
+	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
+	BindTo  Binding  `json:"bind_to,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -110,6 +154,37 @@ func (s Spec) MainStage() *Stage {
 		}
 	}
 	return nil
+}
+
+// Names of the stages beside the main one. Each runs once, as a single rank on
+// the node of rank 0: before the first try of the main stage, and after one
+// that completed.
+const (
+	StageBefore = "before"
+	StageAfter  = "after"
+)
+
+// Stage gives a stage by its name, the main one for "".
+func (s Spec) Stage(name string) *Stage {
+	if name == "" {
+		return s.MainStage()
+	}
+	for i := range s.Stages {
+		if s.Stages[i].Name == name && !s.Stages[i].Main {
+			return &s.Stages[i]
+		}
+	}
+	return nil
+}
+
+// Only is the spec of one stage: what a node is told, which knows of no others.
+func (s Spec) Only(name string) Spec {
+	if st := s.Stage(name); st != nil {
+		only := *st
+		only.Main = true
+		s.Stages = []Stage{only}
+	}
+	return s
 }
 
 // WithDefaults fills in the durations and the node count that were left out.
@@ -132,6 +207,7 @@ func (s Spec) WithDefaults() Spec {
 // Limits that keep a record entry, and the arguments of an exec, within reason.
 const (
 	MaxRanksPerNode = 1024
+	MaxRestarts     = 1000
 	MaxArgs         = 4096
 	MaxTextBytes    = 128 << 10 // argv and environment of one stage together
 )
@@ -150,9 +226,17 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--name %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Name, ErrInvalid)
 	case s.Nodes < 0:
 		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
+	case s.MinNodes < 0 || s.Nodes > 0 && s.MinNodes > s.Nodes:
+		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
+	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
+		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
+	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
+		return fmt.Errorf("--spare %d: %w: --on names only %d hosts for %d nodes", s.Spare, ErrInvalid, len(s.On), s.Nodes)
 	case len(s.On) > 0 && s.Nodes > len(s.On):
 		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
-	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0:
+	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
+		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
+	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}
 	if twice := firstTwice(s.On); twice != "" {
@@ -165,8 +249,11 @@ func (s Spec) Validate() error {
 	}
 	mains := 0
 	for _, st := range s.Stages {
-		if st.Main {
+		switch {
+		case st.Main:
 			mains++
+		case st.RanksPerNode != 1:
+			return fmt.Errorf("stage %s: %w: %d ranks, want one", st.Name, ErrInvalid, st.RanksPerNode)
 		}
 		if err := st.validate(); err != nil {
 			return err
@@ -196,6 +283,9 @@ func (st Stage) validate() error {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
+	}
+	if err := st.validateSeating(); err != nil {
+		return err
 	}
 	size := 0
 	for _, v := range st.Argv {

@@ -35,6 +35,19 @@ type Plan struct {
 	Head       netip.Addr          `json:"head"`    // rank 0's node, on Network
 	Network    string              `json:"network"` // "fabric", "management" or "loopback"
 	Why        string              `json:"why"`     // of the choice of network, one sentence
+
+	// Stage is what this generation runs: "" is the main stage.
+	Stage string `json:"stage,omitempty"`
+	// Restarts counts the tries of the main stage before this generation.
+	Restarts int `json:"restarts,omitempty"`
+	// Held are nodes that the job keeps for its next generation.
+	Held []Holding `json:"held,omitempty"`
+}
+
+// Holding is a node that a job has and does not use.
+type Holding struct {
+	Node launcher.NodeID `json:"node"`
+	Host string          `json:"host"`
 }
 
 // Place is one node's part of a plan.
@@ -50,19 +63,32 @@ type Place struct {
 // ErrCannotPlace is wrapped by every error of MakePlan.
 var ErrCannotPlace = errors.New("cannot place the job")
 
+// Views are the members that are ready, as envgen takes them.
+func (r Roster) Views() []envgen.NodeView {
+	var views []envgen.NodeView
+	for _, m := range r {
+		if m.Ready {
+			views = append(views, m.View())
+		}
+	}
+	return views
+}
+
+// View is the member as envgen takes it.
+func (m Member) View() envgen.NodeView {
+	return envgen.NodeView{ID: string(m.ID), Host: m.Host, Mgmt: m.Addr.Addr(), Inventory: m.Inventory}
+}
+
 // MakePlan chooses nodes and ranks: ranks are contiguous on each node; the
-// nodes come in the order of --on, else in the order of their names, the node
-// that the user is on among them.
-func MakePlan(spec launcher.Spec, roster Roster, gen launcher.Generation) (Plan, error) {
-	chosen, err := choose(spec, roster)
+// nodes come in the order of --on, else the topology chooses and orders them,
+// the node that the user is on among them. The topology is that of the members
+// that are ready; one that is empty joins nobody.
+func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation) (Plan, error) {
+	chosen, err := choose(spec, roster, topology)
 	if err != nil {
 		return Plan{}, err
 	}
-	views := make([]envgen.NodeView, len(chosen))
-	for i, m := range chosen {
-		views[i] = envgen.NodeView{ID: string(m.ID), Host: m.Host, Mgmt: m.Addr.Addr(), Inventory: m.Inventory}
-	}
-	meeting, err := envgen.Meet(views)
+	meeting, err := topology.Meet(Roster(chosen).Views())
 	if err != nil {
 		return Plan{}, fmt.Errorf("%w: %w", ErrCannotPlace, err)
 	}
@@ -84,47 +110,15 @@ func MakePlan(spec launcher.Spec, roster Roster, gen launcher.Generation) (Plan,
 	return plan, nil
 }
 
-func choose(spec launcher.Spec, roster Roster) ([]Member, error) {
-	byHost := map[string]Member{}
-	for _, m := range roster {
-		byHost[m.Host] = m
+// Sides are the plan's nodes, as the roster it was made of has them, and where
+// each meets the others, by node rank.
+func (p Plan) Sides(roster Roster) (views []envgen.NodeView, entries []envgen.Entry) {
+	for _, n := range p.Nodes {
+		i := slices.IndexFunc(roster, func(m Member) bool { return m.ID == n.Node })
+		views = append(views, roster[i].View())
+		entries = append(entries, n.Entry)
 	}
-	for _, h := range slices.Concat(spec.On, spec.Exclude) {
-		if _, ok := byHost[h]; !ok {
-			return nil, fmt.Errorf("%w: host %q is not in this cluster: %s", ErrCannotPlace, h, whoIsThere(roster))
-		}
-	}
-	var candidates []Member
-	if len(spec.On) > 0 {
-		for _, h := range spec.On {
-			m := byHost[h]
-			if !m.Ready {
-				return nil, fmt.Errorf("%w: host %s does not answer (since %s); start its agent or leave it out of --on",
-					ErrCannotPlace, h, m.Since.Format(time.TimeOnly))
-			}
-			candidates = append(candidates, m)
-		}
-	} else {
-		for _, m := range roster {
-			if m.Ready && !slices.Contains(spec.Exclude, m.Host) {
-				candidates = append(candidates, m)
-			}
-		}
-	}
-	if len(candidates) < spec.Nodes {
-		excluded := ""
-		if len(spec.Exclude) > 0 {
-			excluded = " without the excluded ones"
-		}
-		return nil, fmt.Errorf("%w: %s wanted, %d ready%s: %s", ErrCannotPlace,
-			count(spec.Nodes, "node"), len(candidates), excluded, whoIsThere(roster))
-	}
-	// Who types on a node expects the job there, with the files that are there.
-	near := slices.IndexFunc(candidates, func(m Member) bool { return m.Host == spec.Near })
-	if near >= spec.Nodes && len(spec.On) == 0 {
-		candidates[spec.Nodes-1] = candidates[near]
-	}
-	return candidates[:spec.Nodes], nil
+	return views, entries
 }
 
 func whoIsThere(roster Roster) string {
@@ -162,11 +156,25 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 	return launcher.Assignment{
 		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
-		Spec: spec,
+		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
 		Head: p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
 	}
+}
+
+// Single is the part of a plan that a stage before or after the main one runs
+// on: one rank on the node of rank 0. The other nodes are held.
+func (p Plan) Single(stage string, gen launcher.Generation) Plan {
+	first := p.Nodes[0]
+	first.FirstRank, first.Ranks = 0, 1
+	one := p
+	one.Nodes, one.World, one.Stage, one.Generation = []Place{first}, 1, stage, gen
+	one.Held = slices.Clone(p.Held)
+	for _, n := range p.Nodes[1:] {
+		one.Held = append(one.Held, Holding{Node: n.Node, Host: n.Host})
+	}
+	return one
 }
 
 // HostOf names the host a rank runs on.

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -44,6 +46,15 @@ func away(m Member) Member {
 	return m
 }
 
+// derive is the topology of the members that are ready.
+func derive(roster Roster) envgen.Topology {
+	t, err := topology.Derive(topology.Observed(roster.Views()))
+	if err != nil {
+		panic(err) // two members with one id
+	}
+	return t
+}
+
 func hosts(p Plan) string {
 	var out []string
 	for _, n := range p.Nodes {
@@ -59,11 +70,12 @@ func TestMakePlan(t *testing.T) {
 		roster Roster
 		want   string // hosts, or a part of the error
 	}{
-		"in the order of joining":      {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark3 spark1 spark2"},
-		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark3 spark1"},
+		"in the order of names":        {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark1 spark2 spark3"},
+		"the first to join":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark1 spark3"},
+		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 1 }, three, "spark3"},
 		"in the order of --on":         {func(s *launcher.Spec) { s.Nodes, s.On = 2, []string{"spark2", "spark3"} }, three, "spark2 spark3"},
 		"fewer than --on names":        {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark2", "spark3"} }, three, "spark2"},
-		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark3 spark2"},
+		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark2 spark3"},
 		"past one that is away":        {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{away(member(3)), member(1), member(2)}, "spark1 spark2"},
 		"more than there are":          {func(s *launcher.Spec) { s.Nodes = 4 }, three, "4 nodes wanted, 3 ready: the cluster has spark3, spark1, spark2"},
 		"more than are ready":          {func(s *launcher.Spec) { s.Nodes = 3 }, Roster{member(1), away(member(2)), member(3)}, "3 nodes wanted, 2 ready: the cluster has spark1, spark3; away: spark2"},
@@ -81,7 +93,7 @@ func TestMakePlan(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			spec := specFor("jjjj", 2)
 			tt.change(&spec)
-			plan, err := MakePlan(spec, tt.roster, 1)
+			plan, err := MakePlan(spec, tt.roster, derive(tt.roster), 1)
 			if err != nil {
 				if !errors.Is(err, ErrCannotPlace) || !strings.Contains(err.Error(), tt.want) {
 					t.Fatalf("error %v, want ErrCannotPlace with %q", err, tt.want)
@@ -98,14 +110,14 @@ func TestMakePlan(t *testing.T) {
 func TestPlanMeetsOnTheFabric(t *testing.T) {
 	spec := specFor("jjjj", 1)
 	spec.Nodes = 2
-	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, 1)
+	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, derive(Roster{withFabric(member(1)), withFabric(member(2))}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if plan.Network != "fabric" || plan.Head != netip.MustParseAddr("192.168.100.1") || plan.Nodes[1].Entry.Addr != netip.MustParseAddr("192.168.100.2") {
 		t.Errorf("plan %+v", plan)
 	}
-	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, 1)
+	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, derive(Roster{withFabric(member(1)), member(2)}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -124,7 +136,7 @@ func TestRanksAreContiguous(t *testing.T) {
 		for i := 1; i <= n+rapid.IntRange(0, 2).Draw(t, "spare"); i++ {
 			roster = append(roster, member(i))
 		}
-		plan, err := MakePlan(spec, roster, 4)
+		plan, err := MakePlan(spec, roster, derive(roster), 4)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -137,7 +149,8 @@ func TestRanksAreContiguous(t *testing.T) {
 			if p.FirstRank != next || p.Ranks != per || a.FirstRank != next || a.NodeRank != i || a.World != n*per || a.NodeCount != n {
 				t.Fatalf("node %d: place %+v, assignment %+v", i, p, a)
 			}
-			if a.Boot != roster[i].Boot || a.Node != roster[i].ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
+			m := roster[slices.IndexFunc(roster, func(m Member) bool { return m.Host == p.Host })]
+			if a.Boot != m.Boot || a.Node != m.ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
 				t.Fatalf("assignment %+v", a)
 			}
 			for r := range p.Ranks {
@@ -165,7 +178,7 @@ func TestPlanSurvivesJSON(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec.Nodes = len(roster)
-			plan, err := MakePlan(spec, roster, 1)
+			plan, err := MakePlan(spec, roster, derive(roster), 1)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -211,9 +224,141 @@ func TestPlanTakesTheUsersNode(t *testing.T) {
 	} {
 		spec := specFor("jjjj", 1)
 		spec.Nodes, spec.Near = 2, near
-		plan, err := MakePlan(spec, roster, 1)
+		plan, err := MakePlan(spec, roster, derive(roster), 1)
 		if err != nil || hosts(plan) != want {
 			t.Errorf("from %s: %s (%v), want %s", near, hosts(plan), err, want)
 		}
+	}
+}
+
+// shaped makes ready members and what their fabric is: cables between ports
+// "1.0" (port 0 of spark1), each with two subnets. A switch joins the ports of
+// one word: "1.0=2.0=3.1".
+func shaped(t *testing.T, nodes int, links ...string) (Roster, envgen.Topology) {
+	t.Helper()
+	var roster Roster
+	for n := 1; n <= nodes; n++ {
+		m := member(n)
+		m.Inventory.Cabling = &envgen.Cabling{}
+		roster = append(roster, m)
+	}
+	plug := func(end string, subnet int) (node int, slot string) {
+		var port int
+		if _, err := fmt.Sscanf(end, "%d.%d", &node, &port); err != nil {
+			t.Fatalf("port %q: %v", end, err)
+		}
+		inv := &roster[node-1].Inventory
+		for twin := range 2 {
+			nic := fmt.Sprintf("enP%dp1s0f%dnp%d", twin, port, port)
+			addr := netip.AddrFrom4([4]byte{192, 168, byte(10*subnet + twin), byte(node)})
+			at := &envgen.PCIAddress{Domain: uint32(2 * twin), Bus: 1, Function: uint8(port)}
+			inv.Devices = append(inv.Devices, envgen.HCA{
+				Name: fmt.Sprintf("roceP%dp1s0f%d", twin, port), PCI: at, State: envgen.StateActive, LinkLayer: envgen.LayerEthernet, Netdev: nic,
+				GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()), Netdev: nic}},
+			})
+			inv.NICs = append(inv.NICs, envgen.NIC{Name: nic, PCI: at, PCIVendor: envgen.VendorMellanox, Up: true, Carrier: new(true), MTU: 9000,
+				Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
+			inv.Cabling.Probed = append(inv.Cabling.Probed, nic)
+		}
+		return node, fmt.Sprintf("01:00.%d", port)
+	}
+	for i, link := range links {
+		type end struct {
+			node int
+			slot string
+		}
+		var ends []end
+		for _, text := range strings.Split(link, "=") {
+			n, slot := plug(text, i+1)
+			for _, e := range ends {
+				far := roster[e.node-1]
+				c := roster[n-1].Inventory.Cabling
+				c.Sightings = append(c.Sightings, envgen.Sighting{Slot: slot, Peer: envgen.Neighbour{Node: string(far.ID), Host: far.Host, Slot: e.slot}})
+			}
+			ends = append(ends, end{n, slot})
+		}
+	}
+	return roster, derive(roster)
+}
+
+// Where the user leaves the choice, the fabric makes it, and orders the ranks.
+func TestPlanFollowsTheFabric(t *testing.T) {
+	pair := []string{"1.0=2.0"}
+	ring3 := []string{"1.0=2.1", "2.0=3.1", "3.0=1.1"}
+	ring4 := []string{"1.0=3.1", "3.0=2.1", "2.0=4.1", "4.0=1.1"} // 1 - 3 - 2 - 4
+	switch4 := []string{"1.0=2.0=3.1=4.0"}
+	islands := []string{"1.0=3.0", "2.0=4.0=5.0"}
+	chain := []string{"1.0=3.1", "3.0=2.1"}
+	on := func(hosts ...string) func(*launcher.Spec) {
+		return func(s *launcher.Spec) { s.On, s.Nodes = hosts, len(hosts) }
+	}
+	from := func(host string, nodes int) func(*launcher.Spec) {
+		return func(s *launcher.Spec) { s.Near, s.Nodes = host, nodes }
+	}
+	tests := map[string]struct {
+		nodes   int
+		links   []string
+		ask     func(*launcher.Spec)
+		want    string
+		network envgen.Network
+		paths   int // RDMA devices of each node
+		why     string
+	}{
+		"a pair":                           {2, pair, from("spark2", 2), "spark1 spark2", "fabric", 2, "a pair: all 2 nodes have an address in 192.168.10.0/24 over the cable"},
+		"one of a pair":                    {2, pair, from("spark2", 1), "spark2", "management", 0, "spark2 is alone"},
+		"two cables":                       {2, []string{"1.0=2.0", "1.1=2.1"}, from("spark1", 2), "spark1 spark2", "fabric", 4, "a pair"},
+		"a pair beside a third":            {3, []string{"1.0=3.0"}, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"the third itself":                 {3, []string{"1.0=3.0"}, from("spark2", 2), "spark1 spark2", "management", 0, "the management network is used"},
+		"a switch":                         {4, switch4, from("spark4", 3), "spark1 spark2 spark4", "fabric", 2, "a switch: all 3 nodes"},
+		"a ring":                           {3, ring3, from("spark3", 3), "spark1 spark2 spark3", "management", 4, "a ring of 3"},
+		"a ring in another order":          {4, ring4, from("spark2", 4), "spark1 spark3 spark2 spark4", "management", 4, "a ring of 4"},
+		"two of a ring are neighbours":     {4, ring4, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"two of a ring, from the far side": {4, ring4, from("spark2", 2), "spark3 spark2", "fabric", 2, "a pair"},
+		"not the excluded neighbour": {4, ring4, func(s *launcher.Spec) { s.Nodes, s.Near, s.Exclude = 2, "spark2", []string{"spark3"} },
+			"spark2 spark4", "fabric", 2, "a pair"},
+		"three of a ring":                {4, ring4, from("spark1", 3), "spark1 spark3 spark2", "management", 0, "the management network is used"},
+		"--on is the user's order":       {4, ring4, on("spark4", "spark1", "spark3", "spark2"), "spark4 spark1 spark3 spark2", "management", 4, "a ring of 4"},
+		"--on opposites":                 {4, ring4, on("spark1", "spark2"), "spark1 spark2", "management", 0, "no subnet between"},
+		"the island that is large":       {5, islands, from("", 3), "spark2 spark4 spark5", "fabric", 2, "a switch"},
+		"the user's island":              {5, islands, from("spark3", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"the user's island is too small": {5, islands, from("spark3", 3), "spark1 spark3 spark2", "management", 0, "the management network is used"},
+		"neighbours of a chain":          {3, chain, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"a whole chain":                  {3, chain, from("", 3), "spark1 spark3 spark2", "management", 0, "no RoCE subnet joins all 3"},
+		"no fabric":                      {3, nil, from("spark3", 2), "spark1 spark3", "management", 0, "no node has an RDMA device"},
+		"pair and switch in one":         {4, []string{"1.0=2.0", "2.1=3.1=4.1"}, from("spark4", 3), "spark2 spark3 spark4", "fabric", 2, "mixed"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			roster, topo := shaped(t, tt.nodes, tt.links...)
+			spec := specFor("jjjj", 1)
+			tt.ask(&spec)
+			plan, err := MakePlan(spec, roster, topo, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := hosts(plan); got != tt.want {
+				t.Errorf("planned on %s, want %s", got, tt.want)
+			}
+			if plan.Network != string(tt.network) || !strings.Contains(plan.Why, tt.why) {
+				t.Errorf("they meet on %s (%s), want %s (... %s ...)", plan.Network, plan.Why, tt.network, tt.why)
+			}
+			for _, p := range plan.Nodes {
+				if len(p.Entry.Paths) != tt.paths {
+					t.Errorf("%s has %d RDMA devices of the job, want %d", p.Host, len(p.Entry.Paths), tt.paths)
+				}
+			}
+		})
+	}
+}
+
+// A node with a half-broken port is chosen only where no sound one is.
+func TestPlanPrefersMoreLanes(t *testing.T) {
+	roster, _ := shaped(t, 3, "1.0=2.1", "2.0=3.1", "3.0=1.1")
+	roster[1].Inventory.Devices[0].State = envgen.StateDown // spark2's primary twin towards spark1
+	spec := specFor("jjjj", 1)
+	spec.Nodes = 2
+	plan, err := MakePlan(spec, roster, derive(roster), 1)
+	if err != nil || hosts(plan) != "spark1 spark3" {
+		t.Errorf("planned on %s (%v), want spark1 spark3", hosts(plan), err)
 	}
 }

@@ -300,7 +300,7 @@ func drawEntry(t *rapid.T) Entry {
 	id := launcher.JobID(rapid.SampledFrom([]string{"aaaa", "bbbb", "cccc"}).Draw(t, "job"))
 	gen := launcher.Generation(rapid.IntRange(1, 3).Draw(t, "generation"))
 	tok := rapid.SampledFrom([]string{"t1", "t2"}).Draw(t, "token")
-	switch rapid.IntRange(0, 7).Draw(t, "kind") {
+	switch rapid.IntRange(0, 8).Draw(t, "kind") {
 	case 0:
 		return Entry{Kind: KindFound, At: at, Found: &Found{Cluster: "c", Epoch: 1, First: n}}
 	case 1:
@@ -313,6 +313,8 @@ func drawEntry(t *rapid.T) Entry {
 		return Entry{Kind: KindRemove, At: at, Remove: &n.ID}
 	case 6:
 		return planOf(plannedJob(id, gen, at.In(time.FixedZone("", 7200))))
+	case 7:
+		return allocated(rapid.SampledFrom([]string{`{}`, `null`, `{ "of": "<a & b>" }`}).Draw(t, "allocation"))
 	}
 	e := endOf(id, gen)
 	e.End.Outcome.Exits = []launcher.RankExit{{Rank: 1, Host: "spark1", Time: at, Exit: launcher.Exit{Signal: 9}}}
@@ -399,7 +401,7 @@ func FuzzRecordApply(f *testing.F) {
 	for _, e := range []Entry{
 		{Kind: KindFound, At: t0, Found: &Found{Cluster: "c", Epoch: 1, First: node(1)}},
 		tokenEntry("t", 1, t0), joinEntry("t", node(2), t0), planOf(plannedJob("jjjj", 1, t0)), endOf("jjjj", 1),
-		{Kind: KindAddress, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
+		allocated(`{"numbers":{}}`), {Kind: KindAddress, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
 	} {
 		b, err := e.Encode()
 		if err != nil {

@@ -34,6 +34,10 @@ type Request struct {
 	// Env is the user's wish: NAME=VALUE, or NAME for the caller's value. It
 	// wins over everything else.
 	Env []string
+	// Stdin, Ulimits and BindTo are of every workload's ranks.
+	Stdin   launcher.Stdin
+	Ulimits []launcher.Ulimit
+	BindTo  launcher.Binding
 	// Torchrun is read by that workload alone.
 	Torchrun Torchrun
 }
@@ -79,6 +83,7 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	spec := r.Job
 	spec.Workload = workload
 	st.Main = true
+	st.Stdin, st.Ulimits, st.BindTo = r.Stdin, r.Ulimits, r.BindTo
 	spec.Stages = []launcher.Stage{st}
 	if err := wellFormed(st); err != nil {
 		return launcher.Spec{}, err

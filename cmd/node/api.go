@@ -19,7 +19,9 @@ import (
 func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
-		Jobs: n.jobs, Logs: n.logs, Token: n.token, Leave: n.leave,
+		Jobs: n.jobs, Logs: n.logs, Input: n.input, Signal: n.signal, Token: n.token, Leave: n.leave,
+		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 	}
 }
 
@@ -157,12 +159,30 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if to.leadership == nil {
 		return to.passed(to.remote.Launch(to.ctx, r, tell))
 	}
-	r.Spec.User, r.Spec.Near = c.User.Name, n.nearOf(c) // never what the message says
+	if n.netplanBegun.Load() {
+		return fmt.Errorf("the nodes' netplan files are being changed: %w", wire.ErrRetry)
+	}
+	if r.Spec.User, err = runsAs(c, r.Spec.User); err != nil {
+		return err
+	}
+	r.Spec.Near = n.nearOf(c)
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
 	if err := to.Launch(ctx, r.Spec); err != nil {
 		return led(err)
 	}
 	return led(to.Watch(ctx, r.Spec.ID, tell))
+}
+
+// runsAs is the user whose ranks a caller may start: their own, or for root
+// any. The message's word alone counts for nothing.
+func runsAs(c wire.Caller, wanted string) (string, error) {
+	switch {
+	case wanted == "" || wanted == c.User.Name:
+		return c.User.Name, nil
+	case c.User.UID == 0:
+		return wanted, nil
+	}
+	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, wire.ErrDenied)
 }
 
 // nearOf is the host a user typed on.
@@ -224,16 +244,18 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 		return res, to.passed(err)
 	}
 	spec := r.Spec.WithDefaults()
-	spec.User, spec.Near = c.User.Name, n.nearOf(c)
+	if spec.User, err = runsAs(c, spec.User); err != nil {
+		return wire.ExplainResponse{}, err
+	}
+	spec.Near = n.nearOf(c)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := to.Roster()
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, findings, err := to.Place(spec)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	res := wire.ExplainResponse{Plan: plan, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
+	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
 	each(len(plan.Nodes), func(i int) {
 		a := plan.Assignment(spec, i)
 		var err error

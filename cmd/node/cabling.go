@@ -32,18 +32,37 @@ func revealed(keys []trust.Secret) [][]byte {
 // surveyed takes what the hardware is now. A link that is gone takes what was
 // heard over it along at once; the probe itself follows.
 func (n *node) surveyed(inv envgen.Inventory) {
+	inv.FabricPorts = n.cfg.FabricPorts
+	n.warnOfPorts(inv)
 	n.probe.Follow(inv)
-	n.update(func() {
-		if n.inv = inv; n.heard != nil {
-			n.inv = inv.WithCabling(*n.heard)
-		}
-	})
+	n.update(func() { n.recable(inv) })
+}
+
+// recable makes the inventory of the hardware and of what the probe heard last.
+// n.mu is held.
+func (n *node) recable(inv envgen.Inventory) {
+	pulled := inv.PulledSince(n.inv.Cabling)
+	if n.inv = inv; n.heard != nil {
+		c := *n.heard
+		c.Pulled = pulled
+		n.inv = inv.WithCabling(c)
+	}
 }
 
 // cabled takes what the probe hears now.
 func (n *node) cabled(c envgen.Cabling) {
 	n.update(func() {
 		n.heard = &c
-		n.inv = n.inv.WithCabling(c)
+		n.recable(n.inv)
 	})
+}
+
+// warnOfPorts logs once what --fabric-port names and is not there. Only the
+// survey's goroutine calls it.
+func (n *node) warnOfPorts(inv envgen.Inventory) {
+	warning := inv.UnknownFabricPort()
+	if warning != "" && warning != n.warnedOfPorts {
+		n.log.Warn("fabric port", "problem", warning)
+	}
+	n.warnedOfPorts = warning
 }

@@ -62,8 +62,9 @@ func newCluster(t *testing.T, size int) *cluster {
 		dir := filepath.Join(base, name)
 		h := &host{t: t, addr: fmt.Sprintf("127.0.%d.%d", net, 10+i)}
 		h.cfg = Config{
-			Paths: Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
-			Host:  name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
+			MemoryFloor: new(int64(0)),
+			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
+			Host:        name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
 		}
 		c.hosts = append(c.hosts, h)
 	}

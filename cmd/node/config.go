@@ -22,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -71,15 +72,28 @@ type Config struct {
 	// Management is an interface or address to talk over; empty means the
 	// wired NIC that is no ConnectX. Init and Join remember it.
 	Management string
-	RPCPort    int // 0 means DefaultRPCPort
-	GossipPort int // 0 means DefaultGossipPort
-	Version    string
-	Logger     *slog.Logger // nil discards
+	// FabricPorts are the ports for jobs, by any of their names
+	// (envgen.PortsByName), and no others are; empty means all but those of a
+	// LAN. Init and Join remember them.
+	FabricPorts []string
+	RPCPort     int // 0 means DefaultRPCPort
+	GossipPort  int // 0 means DefaultGossipPort
+	// MemoryFloor in bytes: below it this node takes no jobs. nil means
+	// agent.DefaultMemoryFloor, 0 none.
+	MemoryFloor *int64
+	// NetplanApply is a program to run in place of `netplan apply`: for tests on
+	// hosts without networkd. Empty means the real one.
+	NetplanApply string
+	Version      string
+	Logger       *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.MemoryFloor == nil {
+		c.MemoryFloor = new(agent.DefaultMemoryFloor())
 	}
 	if c.RPCPort == 0 {
 		c.RPCPort = DefaultRPCPort
@@ -119,15 +133,17 @@ var (
 
 // membership is what a node must remember besides keys: node.json.
 type membership struct {
-	Node       launcher.NodeID  `json:"node"`
-	Cluster    string           `json:"cluster"`
-	Host       string           `json:"host"`
-	Management string           `json:"management,omitempty"` // as the user asked
-	RPCPort    int              `json:"rpc_port"`
-	GossipPort int              `json:"gossip_port"`
-	Founder    bool             `json:"founder,omitempty"` // made the cluster: bootstraps raft once
-	Epoch      uint64           `json:"epoch"`
-	Peers      []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
+	Node       launcher.NodeID `json:"node"`
+	Cluster    string          `json:"cluster"`
+	Host       string          `json:"host"`
+	Management string          `json:"management,omitempty"` // as the user asked
+	// FabricPorts are as the user asked.
+	FabricPorts []string         `json:"fabric_ports,omitempty"`
+	RPCPort     int              `json:"rpc_port"`
+	GossipPort  int              `json:"gossip_port"`
+	Founder     bool             `json:"founder,omitempty"` // made the cluster: bootstraps raft once
+	Epoch       uint64           `json:"epoch"`
+	Peers       []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
 }
 
 func loadMembership(p Paths) (membership, error) {
@@ -248,6 +264,7 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 	if err != nil {
 		return nil, inv, envgen.ManagementChoice{}, err
 	}
+	inv.FabricPorts = cfg.FabricPorts
 	mgmt, err := envgen.Management(inv, cfg.Management)
 	return r, inv, mgmt, err
 }

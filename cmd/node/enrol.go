@@ -7,12 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/google/uuid"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -20,10 +22,10 @@ import (
 
 // Founded is what Init made.
 type Founded struct {
-	Cluster string
-	Host    string
-	Addr    netip.AddrPort // management address and RPC port: what others join at
-	Warning string
+	Cluster  string
+	Host     string
+	Addr     netip.AddrPort // management address and RPC port: what others join at
+	Warnings []string
 }
 
 // Init makes this machine the first node of a new cluster. It writes the
@@ -38,14 +40,14 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 		return Founded{}, err
 	}
 	defer held.Close()
-	_, _, mgmt, err := survey(ctx, cfg)
+	_, inv, mgmt, err := survey(ctx, cfg)
 	if err != nil {
 		return Founded{}, err
 	}
 	now := time.Now()
 	m := membership{
 		Node: launcher.NodeID(uuid.NewString()), Cluster: uuid.NewString(), Host: cfg.Host, Management: cfg.Management,
-		RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Founder: true, Epoch: 1,
+		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Founder: true, Epoch: 1,
 	}
 	ca, err := trust.NewCA(m.Cluster, now)
 	if err != nil {
@@ -73,7 +75,12 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := enrol(cfg.Paths, m, id, []trust.Secret{trust.NewGossipKey()}); err != nil {
 		return Founded{}, err
 	}
-	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warning: mgmt.Warning}, nil
+	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
+}
+
+// warnings are what the user should know of the choices that were made.
+func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
+	return slices.DeleteFunc([]string{mgmt.Warning, inv.UnknownFabricPort()}, func(text string) bool { return text == "" })
 }
 
 // enrol writes a membership; the identity comes last and completes it.
@@ -89,11 +96,11 @@ func enrol(p Paths, m membership, id *trust.Identity, keys []trust.Secret) error
 
 // Joined is what Join found.
 type Joined struct {
-	Cluster string
-	Host    string
-	Addr    netip.AddrPort // this node's
-	Leader  string
-	Warning string
+	Cluster  string
+	Host     string
+	Addr     netip.AddrPort // this node's
+	Leader   string
+	Warnings []string
 }
 
 // Join makes this machine a member of the cluster that has a node at addr
@@ -115,13 +122,13 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, err
 	}
 	defer held.Close()
-	_, _, mgmt, err := survey(ctx, cfg)
+	_, inv, mgmt, err := survey(ctx, cfg)
 	if err != nil {
 		return Joined{}, err
 	}
 	m := membership{
 		Node: launcher.NodeID(uuid.NewString()), Host: cfg.Host, Management: cfg.Management,
-		RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort,
+		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort,
 	}
 	key, err := trust.NewKey()
 	if err != nil {
@@ -151,7 +158,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	if err := enrol(cfg.Paths, m, id, keys); err != nil {
 		return Joined{}, err
 	}
-	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, Warning: mgmt.Warning}, nil
+	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, Warnings: warnings(inv, mgmt)}, nil
 }
 
 // askToJoin sends the secret, over a connection whose other end has proven in

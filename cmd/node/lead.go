@@ -48,12 +48,17 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		},
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
 		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { brain.Inventory(id, inv) },
+		OnClock:     func(id launcher.NodeID, ahead time.Duration) { brain.Clock(id, ahead) },
 		Logger:      n.log,
 	})
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Logger: n.log})
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Logger: n.log,
+		Answers: func(ctx context.Context, p rendezvous.Place) bool {
+			roster, _ := brain.Roster()
+			return n.answers(ctx, roster, p)
+		}})
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
@@ -217,7 +222,7 @@ func (n *node) hostOf(id launcher.NodeID) string {
 type recorder struct{ n *node }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job}, func() bool {
+	return r.apply(ctx, job.Entry(), func() bool {
 		j, ok := r.n.record.Job(job.Spec.ID)
 		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
 	})

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -24,7 +23,11 @@ import (
 
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
-	return wire.Node{Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, KeepCA: n.keepCA, Renew: n.renew}
+	return wire.Node{
+		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, KeepCA: n.keepCA, Renew: n.renew,
+		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
+		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
+	}
 }
 
 // nodeSide is this node's end of a leader's control stream.
@@ -119,26 +122,6 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 		return wire.Empty{}, fmt.Errorf("%w: the CA key is another cluster's", wire.ErrDenied)
 	}
 	return wire.Empty{}, trust.SaveCA(n.cfg.Paths.trust(), ca)
-}
-
-// fabricEnv works out the fabric's variables from the hardware as it is now:
-// the view that netlink keeps up to date, since a read of the whole tree takes
-// as long as the rest of a launch.
-func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
-	inv, _ := n.view()
-	return fabricSettings(inv, a)
-}
-
-func fabricSettings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, error) {
-	var entry envgen.Entry
-	if err := json.Unmarshal(a.Meeting, &entry); err != nil {
-		return nil, fmt.Errorf("read the plan's meeting: %w", err)
-	}
-	var out []launcher.Setting
-	for _, v := range envgen.Env(envgen.Place{Inventory: inv, Entry: entry, Nodes: a.NodeCount}) {
-		out = append(out, launcher.Setting(v))
-	}
-	return out, nil
 }
 
 // join makes a newcomer a member: by this node where it leads, else by the

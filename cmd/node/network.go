@@ -76,6 +76,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	n.nodeCalls().Mount(mux)
+	n.patients().Mount(mux)
 	wire.Join(n.join).Mount(mux)
 	srv := clusterServer(mux, n.gate, n.raftConns, n.done, n.log)
 

@@ -40,6 +40,12 @@ type node struct {
 	raft   *consensus.Raft
 	agent  *agent.Agent
 	peers  *peers
+	// netplan is this node's part in changes of addresses; netplanBegun is true
+	// while it coordinates one as the leader.
+	netplan      *netplanSide
+	netplanBegun atomic.Bool
+
+	warnedOfPorts string // the survey's last warning about --fabric-port
 
 	raftConns chan net.Conn
 	raftFatal chan error
@@ -48,16 +54,18 @@ type node struct {
 	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
 	done      <-chan struct{} // the run's end
 	began     time.Time
+	recent    *recent
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
 
-	mu      sync.Mutex
-	m       membership
-	inv     envgen.Inventory
-	heard   *envgen.Cabling // the probe's last word, part of inv; nil before its first
-	hint    hint            // who said last that it leads
-	changed chan struct{}   // closed and replaced when inv, hint, leading or gossip changes
+	mu       sync.Mutex
+	m        membership
+	inv      envgen.Inventory
+	heard    *envgen.Cabling  // the probe's last word, part of inv; nil before its first
+	hint     hint             // who said last that it leads
+	readings []fabric.Reading // of the devices' counters, oldest first; see count
+	changed  chan struct{}    // closed and replaced when inv, hint, leading or gossip changes
 }
 
 // hint is what the last leader's control stream said.
@@ -110,8 +118,13 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if cfg.Management == "" {
 		cfg.Management = m.Management
 	}
+	if len(cfg.FabricPorts) == 0 {
+		cfg.FabricPorts = m.FabricPorts
+	}
+	kept := &recent{}
+	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
-		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
+		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
 		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
 	}
@@ -128,13 +141,17 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.probe, err = n.newProbe(); err != nil {
 		return nil, err
 	}
+	if n.netplan, err = n.newNetplanSide(); err != nil {
+		return nil, err
+	}
+	n.netplan.recover(ctx, n.log) // before the agent takes jobs
 	// Users pass through it to the socket; what the agent keeps there is 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
 	n.agent, err = agent.Open(agent.Config{
-		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(),
-		Fabric: n.fabricEnv, Logger: cfg.Logger,
+		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		MemoryFloor: *cfg.MemoryFloor, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -188,6 +205,7 @@ func (n *node) run(ctx context.Context) error {
 	g.Go(func() error { return n.serveLocal(ctx) })
 	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
 	g.Go(func() error { return n.probe.Run(ctx, n.cabled) })
+	g.Go(func() error { return n.count(ctx) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
@@ -232,6 +250,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	}
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
+	wire.Doctor(n.doctor).Mount(mux)
 	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
 }
 

@@ -96,7 +96,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	if err := s.agent.Raise(fence); err != nil {
 		return nil, err
 	}
-	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Logger: cfg.Logger,
+	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Fabric: fabricRules{}, Logger: cfg.Logger,
 		Send: func(_ launcher.NodeID, o launcher.Order) {
 			if err := s.agent.Order(o); err != nil {
 				cfg.Logger.Error("order", "error", err)
@@ -144,7 +144,7 @@ func (s *Standalone) Close() {
 type memory struct{ s *Standalone }
 
 func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
-	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job})
+	return m.s.write(job.Entry())
 }
 
 func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {
@@ -214,8 +214,7 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 	if err := errors.Join(spec.Validate(), s.onlyHere(spec)); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	roster, _ := s.leader.Roster()
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, _, err := s.leader.Place(spec) // one node needs no fabric
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}

@@ -9,7 +9,11 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 )
 
-type agentOptions struct{ verbose bool }
+type agentOptions struct {
+	verbose     bool
+	fabricPorts []string
+	memoryFloor *int64
+}
 
 func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
 	opts := &agentOptions{}
@@ -25,13 +29,22 @@ Ending or killing it ends no job: ranks go on, and the next agent finds them. It
 must run as root to start ranks as the users who ask for them. A machine that is
 in no cluster has no use for it: run sparkrun init or sparkrun join first.
 
-SPARKRUN_LOG=debug says more, as --verbose does.`,
+Jobs use every ConnectX port but those of a LAN (sparkrun init and join remember
+another choice); --fabric-port names the ports for jobs for as long as this agent
+runs. A port that is not there is warned of, and counts once it is.
+
+SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
+runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
-  sudo sparkrun agent --verbose`,
+  sudo sparkrun agent --verbose
+  sudo sparkrun agent --fabric-port 0
+  sudo sparkrun agent --memory-floor 4GiB`,
 		Args: takes(0, ""),
 		RunE: running(opts, run),
 	}
+	cmd.Flags().Var(amount{&opts.memoryFloor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
+	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
 	return cmd
 }
 
@@ -45,7 +58,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	c := a.nodeConfig(node.Config{Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	c := a.nodeConfig(node.Config{FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}

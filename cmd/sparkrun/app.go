@@ -10,6 +10,9 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // app is what the commands touch of the world outside; tests give their own.
@@ -20,6 +23,12 @@ type app struct {
 	environ        []string
 	getwd          func() (string, error)
 	version        string
+
+	// columns gives the terminal's width; evidence and survey read this machine
+	// where no agent does.
+	columns  func() int
+	survey   func(context.Context) (envgen.Inventory, error)
+	evidence func(context.Context, func(wire.Evidence) error) error
 
 	dial       func() *backend
 	standalone func() (*backend, error)
@@ -53,7 +62,10 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
 	root.AddCommand(
 		newInitCmd(a.init), newJoinCmd(a.join), newAgentCmd(a.agent), newTokenCmd(a.createToken), newLeaveCmd(a.leave),
-		newStatusCmd(a.status),
+		newStatusCmd(a.status), newEnvCmd(a.complete(), a.env),
+		newFabricCmd(a.fabric), newReportCmd(a.report),
+		newDoctorCmd(a.doctor),
+		newNetplanCmd(a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
 		newLaunchCmd(a.complete(), a.launch), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop),
 		newShimCmd(), newVersionCmd(a.printVersion),
 	)

@@ -26,14 +26,31 @@ type cluster interface {
 	Jobs(context.Context) (wire.JobsResponse, error)
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
 	Leave(context.Context) error
+	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
+}
+
+// fabrics is what agents tell of the machines' hardware.
+type fabrics interface {
+	Follow(context.Context, func(wire.Status) error) error
+	Counters(context.Context) (wire.CountersResponse, error)
+	Report(context.Context, func(wire.Evidence) error) error
+}
+
+// addresser plans and sets the fabric's addresses.
+type addresser interface {
+	Netplan(context.Context, wire.NetplanRequest) (wire.NetplanPlan, error)
+	NetplanApply(context.Context, wire.NetplanApplyRequest, func(wire.NetplanProgress) error) error
 }
 
 // backend is the other end of a command.
 type backend struct {
 	gangs
-	cluster // nil in standalone mode
-	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
-	close   func()
+	ranks
+	cluster   // nil in standalone mode
+	fabrics   // nil in standalone mode
+	addresser // nil in standalone mode
+	explain   func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
+	close     func()
 }
 
 // dialAgent prepares calls to this machine's agent. Whether one is there shows
@@ -41,7 +58,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, cluster: localAgent{c, paths}, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -82,5 +99,5 @@ func openStandalone() (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{gangs: s, explain: s.Explain, close: func() { s.Close() }}, nil
+	return &backend{gangs: s, ranks: s, explain: s.Explain, close: func() { s.Close() }}, nil
 }

@@ -84,6 +84,8 @@ func TestLaunchFlags(t *testing.T) {
 			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
 		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
+		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {workload: "exec", request: workloads.Request{
+			Job: launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure}, Args: []string{"x"}}},
 		"exec --grace 0 -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{Grace: time.Millisecond}, Args: []string{"x"}}},
 		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {workload: "torchrun", request: workloads.Request{
@@ -117,7 +119,9 @@ func TestLaunchFlagsRefused(t *testing.T) {
 		"exec --grace fast -- x":             "want a time such as 30s",
 		"exec --grace -3s -- x":              "want no less than 0",
 		"exec --grace 99999999999999 -- x":   "want a time",
-		"exec --node-timeout 0 -- x":         "--node-timeout 0: want more than 0",
+		"exec --start-timeout 0 -- x":        "--start-timeout 0: want more than 0",
+		"exec --timeout 0 -- x":              "--timeout 0: want more than 0",
+		"exec --on-failure ignore -- x":      "want stop or continue",
 		"exec --python p -- x":               "unknown flag: --python",
 		"exec --detach --dry-run -- x":       "give one of them",
 		"exec --standalone -d -- x":          "ends with its launch",
@@ -140,6 +144,7 @@ type fakeCluster struct {
 	token    wire.TokenResponse
 	err      error
 	leaves   int
+	doctor   wire.DoctorResponse
 	requests []any
 }
 
@@ -155,6 +160,10 @@ func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenR
 	f.requests = append(f.requests, r)
 	return f.token, f.err
 }
+func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.doctor, f.err
+}
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 
 // cli runs one command line against fakes.
@@ -164,8 +173,8 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	b.close = func() {}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
-		getwd: func() (string, error) { return "/home/ada", nil },
-		dial:  func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
+		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)
@@ -217,7 +226,7 @@ func TestExitCodes(t *testing.T) {
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
 		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `systemctl start sparkrun`, or `sparkrun agent` as root\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
-		"too many words":       {line: "ps now", code: 2, err: `unexpected argument "now"`},
+		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},

@@ -8,6 +8,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -26,6 +27,9 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json b
 	if err != nil {
 		return err
 	}
+	if err := rendezvous.Unfit(res.Findings); err != nil {
+		return fmt.Errorf("the launch would be refused: %w", err)
+	}
 	for _, n := range res.Nodes {
 		if n.Error != "" {
 			return fmt.Errorf("%s would refuse: %s", n.Host, n.Error)
@@ -37,6 +41,9 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json b
 func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
 	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n",
 		count(len(res.Nodes), "machine"), count(res.Plan.World, "rank"), res.Plan.Head, res.Plan.Why)
+	for _, f := range res.Findings {
+		fmt.Fprintf(w, "%s: %s\n", f.Severity, rendezvous.Describe(f))
+	}
 	for i, n := range res.Nodes {
 		first, ranks := 0, len(n.Ranks)
 		if i < len(res.Plan.Nodes) {

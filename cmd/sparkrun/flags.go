@@ -2,12 +2,17 @@ package main
 
 import (
 	"fmt"
+	"math"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // span is a flag's duration: 90s, 2m, or a bare number of seconds as srun
@@ -48,6 +53,30 @@ func parseSpan(text string) (time.Duration, error) {
 	return d, nil
 }
 
+// ulimits is a flag that is given once a limit.
+type ulimits struct{ all *[]launcher.Ulimit }
+
+func (u ulimits) Type() string { return "name=soft:hard" }
+
+func (u ulimits) String() string {
+	if u.all == nil {
+		return ""
+	}
+	var texts []string
+	for _, l := range *u.all {
+		texts = append(texts, l.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+func (u ulimits) Set(text string) error {
+	l, err := launcher.ParseUlimit(text)
+	if err == nil {
+		*u.all = append(*u.all, l)
+	}
+	return err
+}
+
 // positive is a flag's count from 1 up; the variable stays 0 when it is not
 // given.
 type positive struct{ n *int }
@@ -70,10 +99,100 @@ func (p positive) Set(text string) error {
 	return nil
 }
 
+// ncclFlags bind what decides between NCCL's variables of old and new.
+func ncclFlags(fs *pflag.FlagSet, version *string, subnetAware *bool) {
+	fs.Var(ncclVersion{version}, "nccl", "the NCCL that the ranks load, such as 2.28.9 (default: a current one)")
+	fs.BoolVar(subnetAware, "nccl-subnet-aware", false, "it routes by subnet although it is older than 2.30.7: the dgxspark-3node-ring fork")
+}
+
+// ncclVersion is a flag's release of NCCL.
+type ncclVersion struct{ text *string }
+
+func (v ncclVersion) Type() string { return "version" }
+
+func (v ncclVersion) String() string {
+	if v.text == nil {
+		return ""
+	}
+	return *v.text
+}
+
+func (v ncclVersion) Set(text string) error {
+	parsed, err := envgen.ParseNCCLVersion(text)
+	if err != nil {
+		return err
+	}
+	*v.text = parsed.String()
+	return nil
+}
+
+// fabricPortFlag binds what overrides the rules about which ports are for jobs.
+func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
+	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
+}
+
+// choice is a flag that takes one of a few words.
+type choice struct {
+	v     *string
+	words []string
+}
+
+func (c choice) Type() string { return strings.Join(c.words, "|") }
+
+func (c choice) String() string {
+	if c.v == nil {
+		return ""
+	}
+	return *c.v
+}
+
+func (c choice) Set(text string) error {
+	if !slices.Contains(c.words, text) {
+		return fmt.Errorf("want %s", strings.Join(c.words, " or "))
+	}
+	*c.v = text
+	return nil
+}
+
+// amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
+// powers of 1024, with or without "iB". The variable stays nil when it is not given.
+type amount struct{ n **int64 }
+
+func (a amount) Type() string { return "size" }
+
+func (a amount) String() string {
+	if a.n == nil || *a.n == nil {
+		return ""
+	}
+	return strconv.FormatInt(**a.n, 10)
+}
+
+func (a amount) Set(text string) error {
+	n, err := parseBytes(text)
+	if err == nil {
+		*a.n = &n
+	}
+	return err
+}
+
+func parseBytes(text string) (int64, error) {
+	number := strings.TrimSuffix(strings.TrimSuffix(text, "B"), "i")
+	shift := 0
+	if i := strings.IndexAny("KMGTkmgt", number[max(len(number)-1, 0):]); i >= 0 && number != "" {
+		number, shift = number[:len(number)-1], 10*(i%4+1)
+	}
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil || n < 0 || n > math.MaxInt64>>shift {
+		return 0, fmt.Errorf("want a size such as 512M, 2GiB, or a number of bytes")
+	}
+	return n << shift, nil
+}
+
 // nodeFlags bind what a machine is told once, when it joins a cluster.
 func nodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
 	fs.StringVar(&c.Management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+	fabricPortFlag(fs, &c.FabricPorts)
 	fs.IntVar(&c.RPCPort, "rpc-port", node.DefaultRPCPort, "port of the agent's calls and raft, TCP")
 	fs.IntVar(&c.GossipPort, "gossip-port", node.DefaultGossipPort, "port of gossip, TCP and UDP")
 }

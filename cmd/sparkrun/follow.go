@@ -5,7 +5,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,6 +31,8 @@ const (
 // follower carries one launch from its request to its exit code.
 type follower struct {
 	gangs      gangs
+	ranks      ranks
+	in         io.Reader // what ranks are to read; nil: none does
 	spec       launcher.Spec
 	out        *printer
 	say        func(string)
@@ -99,6 +103,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			trouble := outage{say: func(string) { f.troubled.Store(true) }}
 			r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), follow: true, launched: true, outage: trouble}
 			wg.Go(func() { read <- r.run(readCtx) })
+			if f.in != nil {
+				go f.feed(ctx) // not joined: a read of a terminal ends with the process
+			}
 		case err := <-read:
 			reading = false
 			switch {
@@ -140,6 +147,8 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			}
 		case sig := <-f.signals:
 			switch {
+			case slices.Contains(forwarded, sig):
+				wg.Go(func() { forward(ctx, f.ranks, string(f.spec.ID), sig.(syscall.Signal), f.say) })
 			case sig == syscall.SIGHUP && !f.standalone:
 				f.say("hung up: " + f.goesOn())
 				return exitOf(sig), nil
@@ -193,6 +202,9 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		return exitOf(sig)
 	}
 	f.say(sentence(o, f.spec.ID, f.world))
+	for _, line := range why(o) {
+		f.say(line)
+	}
 	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
 }
 
@@ -249,11 +261,11 @@ func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
 	in.count++
 	switch in.count {
 	case 1:
-		in.stop(ctx, nil)
 		in.f.say(fmt.Sprintf("stopping; the ranks have %s (again to kill)", in.f.spec.WithDefaults().Grace))
+		in.stop(ctx, nil)
 	case 2:
-		in.stop(ctx, new(time.Duration))
 		in.f.say("killing (again to leave without waiting)")
+		in.stop(ctx, new(time.Duration))
 	default:
 		return false
 	}

@@ -37,8 +37,8 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 	if err != nil {
 		return err
 	}
-	if f.Warning != "" {
-		a.say("warning: " + f.Warning)
+	for _, w := range f.Warnings {
+		a.say("warning: " + w)
 	}
 	fmt.Fprintf(a.out, "cluster %s is founded, %s is its first machine\n", f.Cluster, f.Host)
 	fmt.Fprintf(a.err, `next:  systemctl start sparkrun      the agent (or: sparkrun agent)
@@ -50,5 +50,6 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 // nodeConfig completes what the flags say.
 func (a *app) nodeConfig(c node.Config) node.Config {
 	c.Paths, c.Version = node.DefaultPaths(), a.version
+	c.NetplanApply, _ = a.getenv("SPARKRUN_NETPLAN_APPLY")
 	return c
 }

@@ -57,8 +57,8 @@ func (a *app) join(ctx context.Context, o joinOptions) error {
 	if err != nil {
 		return err
 	}
-	if j.Warning != "" {
-		a.say("warning: " + j.Warning)
+	for _, w := range j.Warnings {
+		a.say("warning: " + w)
 	}
 	fmt.Fprintf(a.out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
 	fmt.Fprintln(a.err, "next:  systemctl start sparkrun      the agent (or: sparkrun agent)")

@@ -32,9 +32,14 @@ func newLaunchCmd(complete completion, run func(context.Context, launchOptions) 
 
 The machines are chosen, every one of them checks that it could start its ranks
 (program, script, working directory, user), and only then any rank starts. When
-a rank fails the others are ended: TERM, the grace, KILL. launch then exits with
-the code of the rank that failed first (128+n when signal n killed it), and its
-last line names rank, host and cause. Its own failures exit with 125.
+a rank fails the others are ended: TERM, the grace, KILL (--on-failure continue
+lets them run). launch then exits with the code of the rank that failed first
+(128+n when signal n killed it), and its last lines name rank, host and cause.
+Its own failures exit with 125, a job past its --timeout with 124.
+
+A job on two machines or more is refused, with nothing started, where the fabric
+between them is broken (a cable out, no common subnet, ...): the reasons name
+machine, port and remedy, and --force starts it all the same.
 
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs and
@@ -87,7 +92,15 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
-	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence after which a machine is given up (default: 1m)")
+	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
+	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
+	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
+	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
+	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
+	fs.StringVar(&job.User, "user", "", "run the ranks as this user; for root only (default: you)")
+	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
+	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output")
 	fs.BoolVar(&o.standalone, "standalone", false, "this machine only, without agent and cluster")
@@ -102,7 +115,10 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 			// kills just as soon.
 			opts.request.Job.Grace = time.Millisecond
 		}
-		for _, name := range []string{"start-timeout", "node-timeout"} {
+		if f := cmd.Flag("node-timeout"); f.Changed && opts.request.Job.NodeTimeout == 0 {
+			opts.request.Job.NodeTimeout = launcher.Never
+		}
+		for _, name := range []string{"start-timeout", "timeout"} {
 			if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
 				return usagef("--%s 0: want more than 0", name)
 			}
@@ -119,6 +135,8 @@ func (o launchOptions) check() error {
 	switch {
 	case o.dryRun && o.detach:
 		return usagef("--dry-run and --detach: give one of them")
+	case o.request.Stdin.Any() && o.detach:
+		return usagef("--stdin and --detach: nobody stays to read it")
 	case o.standalone && o.detach:
 		return usagef("--detach: a --standalone job ends with its launch")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
@@ -171,7 +189,10 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	signals, stop := a.signals()
 	defer stop()
 	f := follower{
-		gangs: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+		gangs: b, ranks: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+	}
+	if o.request.Stdin.Any() {
+		f.in = a.in
 	}
 	if b.cluster != nil {
 		st, sig, err := statusUnless(ctx, b, signals)

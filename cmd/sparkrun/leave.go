@@ -34,17 +34,8 @@ it likes.`,
 
 func (a *app) leave(ctx context.Context, o leaveOptions) error {
 	if !o.yes {
-		f, ok := a.in.(*os.File)
-		if !ok || !term.IsTerminal(int(f.Fd())) {
-			return usagef("no terminal to ask on: give --yes to leave the cluster")
-		}
-		fmt.Fprint(a.err, "Take this machine out of its cluster? [y/N] ")
-		answer, err := a.line(ctx)
-		if err != nil {
+		if err := a.confirm(ctx, "Take this machine out of its cluster?", "to leave the cluster"); err != nil {
 			return err
-		}
-		if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(answer)), "y") {
-			return fmt.Errorf("nothing was changed")
 		}
 	}
 	b := a.dial()
@@ -53,6 +44,23 @@ func (a *app) leave(ctx context.Context, o leaveOptions) error {
 		return err
 	}
 	fmt.Fprintln(a.out, "this machine is in no cluster any more")
+	return nil
+}
+
+// confirm asks a yes-or-no question on the terminal; to completes "give --yes".
+func (a *app) confirm(ctx context.Context, question, to string) error {
+	f, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return usagef("no terminal to ask on: give --yes %s", to)
+	}
+	fmt.Fprint(a.err, question+" [y/N] ")
+	answer, err := a.line(ctx)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(answer)), "y") {
+		return fmt.Errorf("nothing was changed")
+	}
 	return nil
 }
 

@@ -12,9 +12,12 @@ import (
 	"os"
 	"os/signal"
 	"runtime/debug"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/term"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
 )
 
 // version is set by the release build: -ldflags "-X main.version=1.2.3".
@@ -27,6 +30,7 @@ func run() int {
 		in: os.Stdin, out: os.Stdout, err: os.Stderr,
 		outTTY: term.IsTerminal(int(os.Stdout.Fd())), errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 		environ: os.Environ(), getwd: os.Getwd, version: buildVersion(),
+		columns: terminalWidth, survey: node.Survey, evidence: node.Evidence,
 		dial: dialAgent, standalone: openStandalone, signals: listen,
 	}
 	return a.run(context.Background(), os.Args[1:])
@@ -58,7 +62,7 @@ func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
 // ignored when we were started (nohup, a shell's background job) stays ignored.
 func listen() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 4)
-	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+	for _, s := range append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, forwarded...) {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)
 		}
@@ -68,6 +72,18 @@ func listen() (<-chan os.Signal, func()) {
 	pipe := make(chan os.Signal, 1)
 	signal.Notify(pipe, syscall.SIGPIPE)
 	return c, func() { signal.Stop(c); signal.Stop(pipe) }
+}
+
+// terminalWidth is that of standard output; where it is none, $COLUMNS or a
+// width that most windows have.
+func terminalWidth() int {
+	if w, _, err := term.GetSize(int(os.Stdout.Fd())); err == nil && w > 0 {
+		return w
+	}
+	if w, err := strconv.Atoi(os.Getenv("COLUMNS")); err == nil && w > 0 {
+		return w
+	}
+	return 100
 }
 
 func buildVersion() string {

@@ -13,15 +13,21 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-type psOptions struct{ all, json bool }
+type psOptions struct {
+	all, json bool
+	job       string // empty: a list
+}
 
 func newPsCmd(run func(context.Context, psOptions) error) *cobra.Command {
 	opts := &psOptions{}
 	cmd := &cobra.Command{
-		Use:   "ps",
-		Short: "List jobs",
+		Use:   "ps [JOB]",
+		Short: "List jobs, or tell all about one",
 		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
-and wherever they run; with --all also those that have. It changes nothing.
+and wherever they run; with --all also those that have. With JOB (an id, the
+beginning of one, or a name) it tells where that job's ranks are and, when it has
+failed, why: the rank that failed first, its trace or last lines, and who failed
+after it. It changes nothing.
 
 --json prints an array with one object a job:
   job_id, name, workload, user
@@ -34,9 +40,20 @@ and wherever they run; with --all also those that have. It changes nothing.
   planned, started, ended   RFC 3339; null while that has not come`,
 		Example: `  sparkrun ps
   sparkrun ps --all
+  sparkrun ps train
   sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
-		Args: takes(0, ""),
-		RunE: running(opts, run),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("unexpected argument %q", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				opts.job = args[0]
+			}
+			return running(opts, run)(cmd, args)
+		},
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
@@ -84,6 +101,9 @@ func (a *app) ps(ctx context.Context, o psOptions) error {
 	res, err := b.Jobs(ctx)
 	if err != nil {
 		return err
+	}
+	if o.job != "" {
+		return a.psJob(res.Jobs, o)
 	}
 	lines := []jobLine{}
 	for _, j := range res.Jobs {

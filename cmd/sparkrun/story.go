@@ -117,8 +117,12 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		if err := f.out.event(p); err != nil {
 			return err
 		}
-		// A pulled cable must not make a job ten times slower in silence.
-		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 {
+		for _, finding := range p.Findings {
+			f.say("warning: " + rendezvous.Describe(finding))
+		}
+		// A pulled cable must not make a job ten times slower in silence. A ring
+		// meets on management too, and has its RDMA devices.
+		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 && len(p.Plan.Nodes[0].Entry.Paths) == 0 {
 			f.say(p.Plan.Why)
 		}
 	}

@@ -88,6 +88,58 @@ func assemble(found []netlink.Link, addrs []netlink.Addr, routes []netlink.Route
 	return links
 }
 
+// kernelRoutes lists the routes of all tables but the local one, which only repeats the addresses.
+func kernelRoutes(ctx context.Context) ([]Route, error) {
+	found, err := dump(ctx, func() ([]netlink.Route, error) {
+		return netlink.RouteListFiltered(netlink.FAMILY_ALL, &netlink.Route{Table: unix.RT_TABLE_UNSPEC}, netlink.RT_FILTER_TABLE)
+	})
+	if err != nil {
+		return nil, fmt.Errorf("list routes: %w", err)
+	}
+	links, err := dump(ctx, netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	names := map[int]string{}
+	for _, l := range links {
+		names[l.Attrs().Index] = l.Attrs().Name
+	}
+	var routes []Route
+	for _, r := range found {
+		if r.Table != unix.RT_TABLE_LOCAL {
+			routes = append(routes, routeOf(r, names))
+		}
+	}
+	return routes, nil
+}
+
+func routeOf(r netlink.Route, names map[int]string) Route {
+	out := Route{Table: r.Table, Metric: r.Priority, Type: r.Type}
+	var ok bool
+	if out.Dst, ok = prefixOf(r.Dst); !ok {
+		out.Dst = netip.PrefixFrom(netip.IPv4Unspecified(), 0)
+		if r.Family == netlink.FAMILY_V6 {
+			out.Dst = netip.PrefixFrom(netip.IPv6Unspecified(), 0)
+		}
+	}
+	if src, ok := netip.AddrFromSlice(r.Src); ok {
+		out.Src = src.Unmap()
+	}
+	way := func(gateway net.IP, link int) {
+		if via, ok := netip.AddrFromSlice(gateway); ok {
+			out.Via = append(out.Via, via.Unmap())
+		}
+		if link != 0 {
+			out.Dev = append(out.Dev, names[link])
+		}
+	}
+	way(r.Gw, r.LinkIndex)
+	for _, hop := range r.MultiPath {
+		way(hop.Gw, hop.LinkIndex)
+	}
+	return out
+}
+
 func prefixOf(n *net.IPNet) (netip.Prefix, bool) {
 	if n == nil {
 		return netip.Prefix{}, false

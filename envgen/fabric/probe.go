@@ -241,7 +241,7 @@ func (r *probing) openMissing(now time.Time) (next time.Time) {
 			next = sooner(next, at)
 			continue
 		}
-		err := r.open(c)
+		err := r.open(c, now)
 		switch {
 		case isDenied(err): // there is nothing to try again
 			r.denied, r.dirty = true, true
@@ -257,12 +257,13 @@ func (r *probing) openMissing(now time.Time) (next time.Time) {
 	return next
 }
 
-func (r *probing) open(c envgen.CableNIC) error {
+func (r *probing) open(c envgen.CableNIC, now time.Time) error {
 	m, err := net.ParseMAC(c.NIC.MAC)
 	if err != nil || len(m) != len(mac{}) {
 		return fmt.Errorf("open %s: bad MAC %q", c.NIC.Name, c.NIC.MAC)
 	}
 	e := &openEar{ear: newEar(c, mac(m), newSession()), done: make(chan struct{})}
+	e.young, e.youngUntil = true, now.Add(silenceSpeaks)
 	for _, etherType := range []uint16{EtherTypeProbe, EtherTypeARP} {
 		w, err := r.cfg.Open(c.NIC, etherType)
 		if err != nil {

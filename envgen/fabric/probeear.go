@@ -21,6 +21,9 @@ const (
 	probeSlack = 500 * time.Millisecond
 	// missedBeats is after how many times of what a neighbour announced its silence means that it is gone.
 	missedBeats = 3
+	// silenceSpeaks is how long a NIC listens before its silence says that nobody is there: two ports that come up in
+	// one instant know each other after 4.3 s.
+	silenceSpeaks = missedBeats*probeBeat + probeSlack
 	// maxEvery bounds what a neighbour may announce, and with it how long it stays seen.
 	maxEvery = 30 * time.Second
 	// goneStay is how long a neighbour's counter outlives its sighting: longer than any proof lasts, so that a
@@ -52,6 +55,10 @@ type ear struct {
 	lastSent time.Time
 	every    time.Duration // as announced last
 	turn     int           // where the next frame's echoes begin
+
+	// young is true until youngUntil: silence says nothing yet.
+	young      bool
+	youngUntil time.Time
 
 	heard   map[session]*neighbour
 	faces   map[mac]*face
@@ -225,9 +232,15 @@ func (e *ear) room() bool {
 	return len(e.heard) < maxNeighbours
 }
 
-// expire forgets who is silent. It gives the next time to look, zero if there is none, and whether the sightings or
-// the strangers differ now.
+// expire forgets who is silent. It gives the next time to look, zero if there is none, and whether the sightings, the
+// strangers or the meaning of silence differ now.
 func (e *ear) expire(now time.Time) (next time.Time, changed bool) {
+	if e.young {
+		if e.young = e.youngUntil.After(now); e.young {
+			next = e.youngUntil
+		}
+		changed = !e.young
+	}
 	for s, n := range e.heard {
 		if !e.expiry(n).After(now) {
 			changed = changed || n.proven
@@ -294,11 +307,15 @@ func (e *ear) told() (n int) {
 
 // cabling adds what the ear knows to c.
 func (e *ear) cabling(c *envgen.Cabling) {
-	c.Probed = append(c.Probed, e.nic.Name)
+	probed := !e.young
 	for _, n := range e.heard {
 		if n.proven {
+			probed = true
 			c.Sightings = append(c.Sightings, envgen.Sighting{NIC: e.nic.Name, Slot: e.slot, Peer: n.peer, Clone: n.clone, Since: n.since})
 		}
+	}
+	if probed {
+		c.Probed = append(c.Probed, e.nic.Name)
 	}
 	for m, f := range e.faces {
 		if f.told {

@@ -37,14 +37,16 @@ type Config struct {
 	Hostname func() (string, error)
 	// Links lists the interfaces; nil means the kernel's, by netlink.
 	Links func(context.Context) ([]Link, error)
+	// Routes lists the routes of all tables, for Capture alone; nil means the kernel's, by netlink.
+	Routes func(context.Context) ([]Route, error)
 	// Events calls poke after each change of a link, an address or a route, until ctx ends (then it returns nil) or
 	// the source breaks. poke never blocks. nil means the kernel's, by netlink.
 	Events func(ctx context.Context, poke func()) error
 	// Debounce is how long Run waits after an event before it reads, so that a burst costs one read; 0 means 100 ms.
 	// Run's news is late by so much.
 	Debounce time.Duration
-	// Settle is when Run reads again after an event: the kernel fills the GID table from a queue, later than it
-	// tells of the address. 0 means 1 s.
+	// Settle is when Run reads again after an event, and then after twice as long each time until it is Reread: the
+	// kernel fills the GID table from a queue, later than it tells of the address. 0 means 1 s.
 	Settle time.Duration
 	// Reread is how often Run reads without any event, for what has none (GIDs, port states); 0 means 10 s.
 	Reread time.Duration
@@ -64,6 +66,21 @@ type Link struct {
 	Loopback     bool           `json:"loopback,omitempty"`
 	Addresses    []netip.Prefix `json:"addresses,omitempty"`
 	DefaultRoute bool           `json:"default_route,omitempty"`
+}
+
+// Route is one of the kernel's routes.
+type Route struct {
+	// Dst is 0.0.0.0/0 or ::/0 for a default route.
+	Dst netip.Prefix `json:"dst"`
+	// Via are the gateways and Dev the interfaces, several where the route has several ways.
+	Via []netip.Addr `json:"via,omitempty"`
+	Dev []string     `json:"dev,omitempty"`
+	Src netip.Addr   `json:"src,omitzero"`
+	// Table is 254 for the main one.
+	Table  int `json:"table"`
+	Metric int `json:"metric,omitempty"`
+	// Type is the kernel's RTN_ number: 1 is unicast.
+	Type int `json:"type"`
 }
 
 // Reader reads one node. It keeps no state between reads and may be used by several goroutines.
@@ -98,6 +115,9 @@ func New(cfg Config) (*Reader, error) {
 	}
 	if cfg.Links == nil {
 		cfg.Links = kernelLinks
+	}
+	if cfg.Routes == nil {
+		cfg.Routes = kernelRoutes
 	}
 	if cfg.Events == nil {
 		cfg.Events = kernelEvents

@@ -105,7 +105,10 @@ func (s sysfs) devices() ([]envgen.HCA, error) {
 	}
 	devices := make([]envgen.HCA, 0, len(entries))
 	for _, e := range entries {
-		devices = append(devices, s.device(e.Name()))
+		h := s.device(e.Name())
+		if s.exists("class/infiniband/" + e.Name()) { // else it was removed meanwhile, and read in part
+			devices = append(devices, h)
+		}
 	}
 	return envgen.SortedDevices(devices), nil
 }

@@ -62,12 +62,8 @@ type Config struct {
 	// Busy names the job that uses one of the interfaces, or is empty. From asking until Try returns the caller
 	// starts no job on them.
 	Busy func(ctx context.Context, nics []string) (string, error)
-	// Confirm is asked once all peers answer, and waits for the other nodes, at most ApplyTimeout + Grace: an error
-	// rolls back here too. nil commits at once, so that a node stays with the new file when its neighbour goes back to
-	// the old one.
-	Confirm func(ctx context.Context) error
-	// Grace is how long peers have to answer after Apply. Default 30 s, which a switch port with
-	// spanning tree needs; shorter rolls back a good change, longer leaves a bad one in force.
+	// Grace is how long peers have to answer after Apply where an Order does not say. Default 30 s, which a switch port
+	// with spanning tree needs; shorter rolls back a good change, longer leaves a bad one in force.
 	Grace time.Duration
 	// ApplyTimeout bounds one Check or Apply. Default 60 s; what takes longer is taken for failed.
 	ApplyTimeout time.Duration
@@ -103,43 +99,6 @@ func New(cfg Config) (*Applier, error) {
 	}
 	return &Applier{cfg: cfg}, nil
 }
-
-// Order is one change of this node's file.
-type Order struct {
-	// Text is the new content of Path; nil removes it.
-	Text *string
-	// NICs are the node's fabric interfaces, Management the one the cluster talks over.
-	NICs       []Twin
-	Management Twin
-	// Peers are those that are up: one that is off would undo the change.
-	Peers []Peer
-	// Force writes although other files spoil ours, and undoes over a person's edit. It overrides nothing else.
-	Force bool
-}
-
-// Outcome says what a change came to.
-type Outcome struct {
-	State State
-	// Changes and Diff are what was, or would have been, done.
-	Changes []Change
-	Diff    string
-	// Mentions are other files that name the interfaces.
-	Mentions []Mention
-}
-
-// State is how far a change got. It moves forward only.
-type State string
-
-const (
-	StateChecked    State = "checked"     // netplan accepts it, nothing is written
-	StateMarked     State = "marked"      // what was there is safe, and a crash from here on is undone
-	StateWritten    State = "written"     // the file is there
-	StateApplied    State = "applied"     // netplan apply has run
-	StateReached    State = "reached"     // all peers answer
-	StateCommitted  State = "committed"   // it stays
-	StateUnchanged  State = "unchanged"   // the file was as ordered already
-	StateRolledBack State = "rolled back" // what was there is in force again
-)
 
 // Sources reads the node's netplan files.
 func (a *Applier) Sources() ([]Source, error) {
@@ -202,15 +161,19 @@ type change struct {
 func (c *change) advance(s State) {
 	c.out.State = s
 	c.a.cfg.Log.Info("netplan change", "state", string(s), "path", Path)
+	if c.order.Tell != nil {
+		c.order.Tell(s)
+	}
 }
 
 func (a *Applier) try(ctx context.Context, o Order) (Outcome, error) {
+	o.Grace = cmp.Or(o.Grace, a.cfg.Grace)
 	c := &change{a: a, order: o}
 	old, err := c.check(ctx)
 	if err != nil || c.out.State == StateUnchanged {
 		return c.out, err
 	}
-	m := marker{Version: markerVersion, ID: rand.Text(), At: time.Now().UTC(), Old: old, New: o.Text}
+	m := marker{Version: markerVersion, ID: rand.Text(), Change: o.Change, At: time.Now().UTC(), Old: old, New: o.Text}
 	if err := a.writeMarker(pendingName, m); err != nil {
 		return c.out, fmt.Errorf("back up %s: %w", Path, err)
 	}
@@ -304,10 +267,11 @@ func (c *change) describe() (sources []Source, old *backup, err error) {
 	return sources, old, nil
 }
 
-// Preview says what Try would do, without refusing anything and without touching anything.
-func (a *Applier) Preview(o Order) (Outcome, error) {
+// Check says what Try would do and, as its error, why it would refuse. It touches nothing.
+func (a *Applier) Check(ctx context.Context, o Order) (Outcome, error) {
+	o.Tell = nil // nothing begins
 	c := &change{a: a, order: o}
-	_, _, err := c.describe()
+	_, err := c.check(ctx)
 	return c.out, err
 }
 
@@ -361,16 +325,15 @@ func (c *change) run(ctx context.Context, m marker) error {
 		return err
 	}
 	c.advance(StateApplied)
-	if err := a.reach(ctx, c.order.Peers); err != nil {
+	if err := c.agree(ctx, 2*a.cfg.ApplyTimeout); err != nil {
+		return err
+	}
+	if err := c.reach(ctx); err != nil {
 		return err
 	}
 	c.advance(StateReached)
-	if a.cfg.Confirm != nil {
-		confirmCtx, cancel := context.WithTimeout(ctx, a.cfg.Grace+a.cfg.ApplyTimeout)
-		defer cancel()
-		if err := a.cfg.Confirm(confirmCtx); err != nil {
-			return fmt.Errorf("wait for the other nodes: %w", err)
-		}
+	if err := c.agree(ctx, c.order.Grace+a.cfg.ApplyTimeout); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)
@@ -378,6 +341,19 @@ func (c *change) run(ctx context.Context, m marker) error {
 	// This write is the commit: from here on the change stays, whatever happens.
 	if err := a.writeMarker(lastName, m); err != nil {
 		return fmt.Errorf("commit: %w", err)
+	}
+	return nil
+}
+
+// agree waits until the other nodes are as far as this one.
+func (c *change) agree(ctx context.Context, limit time.Duration) error {
+	if c.order.Agree == nil {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	if err := c.order.Agree(ctx, c.out.State); err != nil {
+		return fmt.Errorf("wait for the other nodes: %w", err)
 	}
 	return nil
 }
@@ -406,23 +382,23 @@ func (a *Applier) apply(ctx context.Context) error {
 }
 
 // reach waits until every peer has answered once.
-func (a *Applier) reach(ctx context.Context, peers []Peer) error {
-	ctx, cancel := context.WithTimeout(ctx, a.cfg.Grace)
+func (c *change) reach(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.order.Grace)
 	defer cancel()
-	silent := make([]error, len(peers))
+	silent := make([]error, len(c.order.Peers))
 	var wg sync.WaitGroup
-	for i, p := range peers {
-		wg.Go(func() { silent[i] = a.reachOne(ctx, p) })
+	for i, p := range c.order.Peers {
+		wg.Go(func() { silent[i] = c.reachOne(ctx, p) })
 	}
 	wg.Wait()
 	return errors.Join(silent...)
 }
 
-func (a *Applier) reachOne(ctx context.Context, p Peer) error {
+func (c *change) reachOne(ctx context.Context, p Peer) error {
 	var last error
 	for {
 		once, cancel := context.WithTimeout(ctx, probeTimeout)
-		err := a.cfg.Reachable(once, p)
+		err := c.a.cfg.Reachable(once, p)
 		cancel()
 		if err == nil {
 			return nil
@@ -433,7 +409,7 @@ func (a *Applier) reachOne(ctx context.Context, p Peer) error {
 		select {
 		case <-ctx.Done():
 			if errors.Is(ctx.Err(), context.DeadlineExceeded) {
-				return fmt.Errorf("%s did not answer within %s: %w", p, a.cfg.Grace, last)
+				return fmt.Errorf("%s did not answer within %s: %w", p, c.order.Grace, last)
 			}
 			return fmt.Errorf("ask %s: %w", p, context.Cause(ctx))
 		case <-time.After(probeEvery):

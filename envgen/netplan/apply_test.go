@@ -30,7 +30,7 @@ type world struct {
 	log     []string
 	check   func([]Source) error
 	applies func() error
-	confirm func(context.Context) error
+	agree   func(context.Context, State) error
 }
 
 var errDead = errors.New("power cut")
@@ -141,8 +141,7 @@ func (w *world) applier(t *testing.T) *Applier {
 			}
 			return w.busy, nil
 		},
-		Confirm: w.confirm,
-		Log:     slog.New(slog.DiscardHandler),
+		Log: slog.New(slog.DiscardHandler),
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -216,10 +215,19 @@ func TestTryRollsBack(t *testing.T) {
 			w.applies = func() error { w.applies = nil; return errors.New("networkd is not running") }
 		}, want: "netplan apply: networkd is not running"},
 		{name: "another node rolls back", old: true, spoil: func(w *world) {
-			w.confirm = func(context.Context) error { return errors.New("spark2 rolled back") }
+			w.agree = func(context.Context, State) error { return errors.New("spark2 rolled back") }
 		}, want: "wait for the other nodes: spark2 rolled back"},
-		{name: "the other nodes say nothing", old: true, spoil: func(w *world) {
-			w.confirm = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		{name: "another node does not apply", old: true, spoil: func(w *world) {
+			w.agree = func(ctx context.Context, _ State) error { <-ctx.Done(); return ctx.Err() }
+		}, want: "wait for the other nodes: context deadline exceeded", after: 120 * time.Second},
+		{name: "another node does not get there", old: true, spoil: func(w *world) {
+			w.agree = func(ctx context.Context, got State) error {
+				if got == StateApplied {
+					return nil
+				}
+				<-ctx.Done()
+				return ctx.Err()
+			}
 		}, want: "wait for the other nodes: context deadline exceeded", after: 90 * time.Second},
 		{name: "the caller ends it", old: true, spoil: func(w *world) { w.up = false }, cancel: 5 * time.Second,
 			want: "context canceled", after: 5 * time.Second},
@@ -239,7 +247,9 @@ func TestTryRollsBack(t *testing.T) {
 					time.AfterFunc(tc.cancel, cancel)
 				}
 				began := time.Now()
-				out, err := w.applier(t).Try(ctx, order(t))
+				o := order(t)
+				o.Agree = w.agree
+				out, err := w.applier(t).Try(ctx, o)
 				if !errors.Is(err, ErrRolledBack) || !strings.Contains(err.Error(), tc.want) || out.State != StateRolledBack {
 					t.Errorf("%v: %v, want ...%s...", out.State, err, tc.want)
 				}
@@ -547,10 +557,11 @@ func TestUndo(t *testing.T) {
 func TestOneChangeAtATime(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(installer())
-		w.confirm = func(ctx context.Context) error { <-ctx.Done(); return ctx.Err() }
+		o := order(t)
+		o.Agree = func(ctx context.Context, _ State) error { <-ctx.Done(); return ctx.Err() }
 		a := w.applier(t)
 		first := make(chan error, 1)
-		go func() { _, err := a.Try(t.Context(), order(t)); first <- err }()
+		go func() { _, err := a.Try(t.Context(), o); first <- err }()
 		synctest.Wait()
 		if _, err := a.Try(t.Context(), order(t)); !errors.Is(err, ErrBusy) {
 			t.Errorf("the second: %v", err)
@@ -567,15 +578,53 @@ func TestOneChangeAtATime(t *testing.T) {
 	})
 }
 
-func TestPreviewTouchesNothing(t *testing.T) {
+func TestCheckTouchesNothing(t *testing.T) {
 	files := installer()
 	files["/etc/netplan/99-x.yaml"] = "network: {ethernets: {enp1s0f1np1: {addresses: [10.0.0.1/24]}}}"
 	w := newWorld(files)
-	w.busy = "a job"
-	out, err := w.applier(t).Preview(order(t))
-	if err != nil || len(w.log) > 0 || len(out.Mentions) != 1 || out.Diff == "" || len(out.Changes) != 2 {
-		t.Errorf("%+v %v %v", out, err, w.log)
+	o := order(t)
+	o.Tell = func(s State) { t.Errorf("told %s", s) }
+	seen := func(want error) {
+		t.Helper()
+		out, err := w.applier(t).Check(t.Context(), o)
+		if !errors.Is(err, want) || len(w.log) > 0 || len(out.Mentions) != 1 || out.Diff == "" || len(out.Changes) != 2 {
+			t.Errorf("%+v %v %v", out, err, w.log)
+		}
 	}
+	seen(ErrMentioned)
+	o.Force = true
+	seen(nil)
+	w.busy = "a job"
+	seen(ErrBusy)
+}
+
+func TestLast(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(installer())
+		a := w.applier(t)
+		if change, at, err := a.Last(); change != "" || !at.IsZero() || err != nil {
+			t.Errorf("before any: %q %v %v", change, at, err)
+		}
+		if _, err := a.Undoing(Order{}); !errors.Is(err, ErrNothing) {
+			t.Errorf("undoing nothing: %v", err)
+		}
+		o := order(t)
+		o.Change = "c1"
+		var told []State
+		o.Tell = func(s State) { told = append(told, s) }
+		if _, err := a.Try(t.Context(), o); err != nil {
+			t.Fatal(err)
+		}
+		if change, at, err := a.Last(); change != "c1" || !at.Equal(time.Now()) || err != nil {
+			t.Errorf("after it: %q %v %v", change, at, err)
+		}
+		if want := []State{StateChecked, StateMarked, StateWritten, StateApplied, StateReached, StateCommitted}; !slices.Equal(told, want) {
+			t.Errorf("told %q", told)
+		}
+		if back, err := a.Undoing(o); back.Text != nil || err != nil {
+			t.Errorf("undoing %+v, %v", back, err)
+		}
+	})
 }
 
 func TestNew(t *testing.T) {

@@ -27,8 +27,10 @@ const (
 type marker struct {
 	Version int `json:"version"`
 	// ID tells a change from the next one with the same texts.
-	ID string    `json:"id"`
-	At time.Time `json:"at"`
+	ID string `json:"id"`
+	// Change is the Order's.
+	Change string    `json:"change,omitempty"`
+	At     time.Time `json:"at"`
 	// Old is nil where there was no file; New is nil where the change removes it.
 	Old *backup `json:"old"`
 	New *string `json:"new"`
@@ -159,31 +161,49 @@ func (a *Applier) edited(m marker) (bool, error) {
 }
 
 // Undo tries what was there before the last committed change, with the order's peers and refusals; Text is not
-// looked at. Undoing twice is back where it began. ErrNothing where no change was made, ErrEdited where the file is
-// not as that change left it (Force undoes it all the same).
+// looked at. Undoing twice is back where it began. Errors are Undoing's and Try's.
 func (a *Applier) Undo(ctx context.Context, o Order) (Outcome, error) {
 	unlock, err := a.lock()
 	if err != nil {
 		return Outcome{}, err
 	}
 	defer unlock()
+	if o, err = a.Undoing(o); err != nil {
+		return Outcome{}, err
+	}
+	return a.try(ctx, o)
+}
+
+// Undoing returns the order with the text there was before the last committed change. ErrNothing where no change was
+// made, ErrEdited where the file is not as that change left it (Force undoes it all the same).
+func (a *Applier) Undoing(o Order) (Order, error) {
 	m, err := a.readMarker(lastName)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Outcome{}, fmt.Errorf("undo netplan change: %w", ErrNothing)
+		return o, fmt.Errorf("undo netplan change: %w", ErrNothing)
 	}
 	if err != nil {
-		return Outcome{}, err
+		return o, err
 	}
 	asLeft, err := a.same(m.New)
 	if err != nil {
-		return Outcome{}, err
+		return o, err
 	}
 	if !asLeft && !o.Force {
-		return Outcome{}, fmt.Errorf("undo netplan change of %s: %s: %w; --force overrides", m.At.Format(time.RFC3339), Path, ErrEdited)
+		return o, fmt.Errorf("undo netplan change of %s: %s: %w; --force overrides", m.At.Format(time.RFC3339), Path, ErrEdited)
 	}
 	o.Text = nil
 	if m.Old != nil {
 		o.Text = new(string(m.Old.Text))
 	}
-	return a.try(ctx, o)
+	return o, nil
+}
+
+// Last names the last change that was committed on this node, as its Order did, and when it was begun. The time is
+// zero where there was none.
+func (a *Applier) Last() (change string, at time.Time, err error) {
+	m, err := a.readMarker(lastName)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", time.Time{}, nil
+	}
+	return m.Change, m.At, err
 }

@@ -15,6 +15,7 @@ const (
 	CodeNoRDMADevice       = "no-rdma-device"
 	CodeFabricPortUnknown  = "fabric-port-unknown"
 	CodeManagementOnFabric = "management-on-fabric"
+	CodeManagementWireless = "management-wireless"
 	CodeDuplicateHost      = "duplicate-host"
 	CodeProbeTrouble       = "probe-trouble"
 	CodeClonedNode         = "cloned-node"
@@ -67,7 +68,7 @@ const (
 // Codes are all codes, in the order in which DESIGN.md tells of them.
 func Codes() []string {
 	return []string{
-		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeDuplicateHost, CodeProbeTrouble, CodeClonedNode,
+		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost, CodeProbeTrouble, CodeClonedNode,
 		CodePortLAN, CodeNoLink, CodeTwinMissing, CodeTwinDown, CodeCarrierNotActive, CodeNoInterface, CodeBondOnFabric,
 		CodeMTULow, CodeLinkSpeed, CodePCIeDegraded, CodeLinkErrors, CodeRetransmits, CodeLinkDegraded,
 		CodeNoIPv4, CodeSeveralIPv4, CodeNoRoCEv2GID, CodeTwinsOneSubnet, CodePortsOneSubnet, CodeSubnetOnTwoLinks,
@@ -197,6 +198,11 @@ func (c *checker) checkNode(h *host) {
 			fmt.Sprintf("%s is managed over fabric NIC %s: when its cable goes, the node leaves the cluster too, and its addresses cannot be changed",
 				h.Host, n.Name),
 			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), overrideManagement+c.otherNIC(inv))
+	}
+	if n, ok := inv.Holder(h.Mgmt); ok && n.Wireless {
+		c.add(CodeManagementWireless, envgen.SeverityWarning, h, nil, n.Name,
+			fmt.Sprintf("%s is managed over Wi-Fi: the cluster takes it for lost when the radio is, and in a ring all jobs meet there", h.Host),
+			fmt.Sprintf("management address %s is on %s", h.Mgmt, n.Name), "nmcli device status")
 	}
 	if inv.Cabling == nil {
 		return

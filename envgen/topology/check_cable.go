@@ -31,7 +31,7 @@ func (c *checker) checkCables() {
 		}
 		pair := [2]*host{a.host, b.host}
 		pairs[pair]++
-		if pairs[pair] == 2 {
+		if pairs[pair] == 2 && len(a.Twins)+len(b.Twins) > 2 { // a server's cards do not share their PCIe links
 			c.add(CodeSecondCable, envgen.SeverityInfo, b.host, b, b.devices[0].Name,
 				fmt.Sprintf("%s and %s have a second cable: it adds nearly nothing (about 208 Gb/s in all), for both share the machine's two PCIe links",
 					a.host.Host, b.host.Host),

@@ -84,3 +84,17 @@ func TestFindingsAreWhole(t *testing.T) {
 		}
 	}
 }
+
+// Every code can be looked up.
+func TestExplanations(t *testing.T) {
+	var explained []string
+	for _, e := range Explanations() {
+		explained = append(explained, e.Code)
+		if e.Text == "" || strings.HasSuffix(e.Text, ".") {
+			t.Errorf("%s: %q", e.Code, e.Text)
+		}
+	}
+	if !slices.Equal(explained, Codes()) {
+		t.Errorf("explained %v\nbut codes are %v", explained, Codes())
+	}
+}

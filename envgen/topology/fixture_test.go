@@ -35,10 +35,16 @@ type fixture struct {
 	probing []string
 }
 
-func load(t testing.TB, file string) *fixture {
+// load reads a fixture; more lines change it.
+func load(t testing.TB, file string, more ...string) *fixture {
 	t.Helper()
 	f := &fixture{}
 	f.read(t, filepath.Join("testdata", file))
+	for _, line := range more {
+		if err := f.line(strings.Fields(line)); err != nil {
+			t.Fatalf("%s: %v", line, err)
+		}
+	}
 	for i := range f.in.Nodes {
 		n := &f.in.Nodes[i]
 		cabling := n.Inventory.Cabling
@@ -391,6 +397,12 @@ func setNode(n *Node, key, value string) {
 		n.Mgmt = netip.MustParseAddr(value)
 	case "mgmt-subnet":
 		n.MgmtSubnet = netip.MustParsePrefix(value)
+	case "wireless": // management's NIC is
+		for i, nic := range n.Inventory.NICs {
+			if held, ok := n.Inventory.Holder(n.Mgmt); ok && held.Name == nic.Name {
+				n.Inventory.NICs[i].Wireless = value == "yes"
+			}
+		}
 	case "trouble":
 		n.Inventory.Cabling = &envgen.Cabling{Trouble: strings.ReplaceAll(value, "_", " ")}
 	default:

@@ -372,22 +372,25 @@ func legend(b *strings.Builder, t envgen.Topology, width int) {
 
 // linkWords are a link in a line: speed, kind, ends, subnets.
 func linkWords(t envgen.Topology, index int, l envgen.Link) string {
-	words := []string{speedWords(l), linkKind(l) + ":"}
+	text := speedWords(l) + " " + linkKind(l) + ": " + linkEnds(t, l)
+	if subnets := linkSubnets(t, index); len(subnets) > 0 {
+		text += " (" + strings.Join(subnets, ", ") + ")"
+	}
+	return text
+}
+
+// linkEnds names a link's ports: two with a dash between them, more in a list.
+func linkEnds(t envgen.Topology, l envgen.Link) string {
 	var ends []string
 	for _, e := range l.Ends {
 		n, _ := t.Node(e.Node)
 		p, _ := n.Port(e.Slot)
 		ends = append(ends, clean(n.Host)+" "+portName(n, p))
 	}
-	sep := " - "
 	if len(ends) > 2 {
-		sep = ", "
+		return strings.Join(ends, ", ")
 	}
-	text := strings.Join(words, " ") + " " + strings.Join(ends, sep)
-	if subnets := linkSubnets(t, index); len(subnets) > 0 {
-		text += " (" + strings.Join(subnets, ", ") + ")"
-	}
-	return text
+	return strings.Join(ends, " - ")
 }
 
 func speedWords(l envgen.Link) string {

@@ -22,7 +22,7 @@ import (
 func drawInput(t *rapid.T) Input {
 	var in Input
 	rare := func(label string) bool { return rapid.IntRange(0, 19).Draw(t, label) == 19 }
-	count := rapid.IntRange(0, 6).Draw(t, "nodes")
+	count := rapid.IntRange(0, 16).Draw(t, "nodes")
 	for i := range count {
 		host := fmt.Sprintf("n%d", i)
 		if rare("same host") {
@@ -51,7 +51,7 @@ func drawInput(t *rapid.T) Input {
 		}
 		in.Nodes = append(in.Nodes, n)
 	}
-	for range rapid.IntRange(0, 8).Draw(t, "cables") {
+	for range rapid.IntRange(0, 8+count).Draw(t, "cables") {
 		end := func() envgen.CableEnd {
 			e := envgen.CableEnd{Node: fmt.Sprintf("id-%d", rapid.IntRange(0, max(count-1, 0)).Draw(t, "end")),
 				Port: rapid.SampledFrom([]string{"01:00.0", "01:00.1", "0", "enp1s0f1np1"}).Draw(t, "port")}

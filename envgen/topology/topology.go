@@ -28,12 +28,12 @@ type Input struct {
 	Strangers map[string]map[string]string
 }
 
-// Observed is the input that the nodes themselves give: their inventories and what their probes hear. The caller adds
-// what users decided (FabricPorts) and what was counted and measured.
+// Observed is the input that the nodes themselves give: their inventories, what their users declared and what their
+// probes hear. The caller adds what was counted and measured.
 func Observed(views []envgen.NodeView) Input {
 	in := Input{Cables: envgen.Cables(views), Strangers: envgen.Strangers(views)}
 	for _, v := range views {
-		in.Nodes = append(in.Nodes, Node{ID: v.ID, Host: v.Host, Inventory: v.Inventory, Mgmt: v.Mgmt})
+		in.Nodes = append(in.Nodes, Node{ID: v.ID, Host: v.Host, Inventory: v.Inventory, Mgmt: v.Mgmt, FabricPorts: v.Inventory.FabricPorts})
 	}
 	return in
 }

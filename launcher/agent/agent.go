@@ -26,7 +26,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config of an Agent. All of it is required but KeepLogs and DieWithUs.
+// Config of an Agent. All of it is required but StateDir, KeepLogs, MemoryFloor and
+// DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -36,12 +37,19 @@ type Config struct {
 	// LogDir keeps the ranks' output: JOB/GENERATION/rank-N.out and .err.
 	// Absolute.
 	LogDir string
+	// StateDir outlives reboots; it notes which users' lingering is ours to end.
+	// Empty: logind is left alone, and may remove the shared memory of a user who
+	// logs out while their ranks run.
+	StateDir string
 	// KeepLogs is how many jobs' output is kept; 0 means 200.
 	KeepLogs int
 	// Fabric gives the variables this node's hardware calls for, at this moment.
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
+	// MemoryFloor, in bytes of MemAvailable: below it prepare refuses, and the
+	// largest gang is ended. 0: none.
+	MemoryFloor int64
 	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
 	// standalone mode.
 	DieWithUs bool
@@ -57,12 +65,14 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
 
-	ports atomic.Uint32 // where the next search for a port begins
+	ports  atomic.Uint32 // where the next search for a port begins
+	linger *linger
 
 	mu    sync.Mutex
 	fence launcher.Fence
 	tries map[launcher.Key]*try
 	feeds map[*feed]struct{}
+	lent  map[launcher.Key]login // whom each try's ranks run as
 }
 
 // Open reads the fence and finds the shims of a previous life again. One Agent
@@ -75,7 +85,11 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}}
+	a.linger = newLinger("")
+	if cfg.StateDir != "" {
+		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
+	}
 	a.ports.Store(rand.Uint32())
 	if err := os.MkdirAll(a.jobsDir(), 0o700); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
@@ -88,6 +102,10 @@ func Open(cfg Config) (*Agent, error) {
 	}
 	if err := a.reattachAll(); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
+	}
+	a.settleLinger(ctx)
+	if cfg.MemoryFloor > 0 {
+		a.loops.Go(func() { a.guard(ctx) })
 	}
 	return a, nil
 }
@@ -226,6 +244,7 @@ func (a *Agent) remove(t *try) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	delete(a.tries, t.key)
+	delete(a.lent, t.key)
 	if a.ctx.Err() != nil {
 		return
 	}

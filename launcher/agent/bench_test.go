@@ -65,7 +65,7 @@ func BenchmarkOwnShare(b *testing.B) {
 			for b.Loop() {
 				p, err := n.a.check(n.ctx, as)
 				must(b, err)
-				must(b, n.a.layOut(as, dir, 29500, p.cfg.LogDir))
+				must(b, n.a.layOut(as, dir, 29500, p))
 				_, err = ranksFor(as, p, 29500)
 				must(b, err)
 			}

@@ -36,13 +36,23 @@ func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error
 		return nil, err
 	}
 	st := as.Spec.MainStage()
+	var here machine
+	if st.BindTo == launcher.BindCore || st.BindTo == launcher.BindNUMA {
+		if here, err = readMachine("/sys"); err != nil {
+			return nil, err
+		}
+	}
 	ranks := make([]shim.Rank, len(plans))
 	for i, p := range plans {
 		env := make([]string, len(p.Env))
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir}
+		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir,
+			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, i, as.Ranks)}
+		if st.HasTTY(p.Rank) {
+			ranks[i].TTY = st.TTY
+		}
 	}
 	return ranks, nil
 }
@@ -87,6 +97,7 @@ func (e *environ) plan(as launcher.Assignment, localRank, port int) (launcher.Ra
 	st := as.Spec.MainStage()
 	seat := as.Seat(localRank, port)
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
+	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, seat.Rank), Source: "sparkrun"})
 	for _, v := range st.Env {
 		text, err := seat.Resolve(v.Value)
 		if err != nil {

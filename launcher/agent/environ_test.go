@@ -59,7 +59,7 @@ func TestTheLaterSettingWins(t *testing.T) {
 		"HOME": me.home, "USER": me.name, "LOGNAME": me.name, // login
 		"SHELL": "/bin/of-the-fabric", "NCCL_IB_HCA": "=rocep1s0f0", // login < fabric
 		"NCCL_DEBUG": "TRACE", "PATH": "/opt/bin:/usr/bin:/bin", // fabric < spec, and in it the last
-		"EMPTY": "", "MASTER": "127.0.0.1:0", "RANK": "5",
+		"EMPTY": "", "MASTER": "127.0.0.1:0", "RANK": "5", "TORCHELASTIC_ERROR_FILE": errorPath(as, 5),
 		"GATE": filepath.Join(n.base, "gate"), "WITNESS": filepath.Join(n.base, "witness"),
 		"TEST_ID": strings.TrimPrefix(n.mark, "TEST_ID="),
 	}

@@ -76,7 +76,7 @@ func TestExitsAreToldAsTheyWere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			n := newNode(t)
 			n.launch(n.as(tt.script))
-			if d := cmp.Diff(&tt.want, n.hear(launcher.Exited).Exit); d != "" {
+			if d := cmp.Diff(tt.want, n.hear(launcher.Exited).Exit.Bare()); d != "" {
 				t.Error(d)
 			}
 			n.hear(launcher.Ended)

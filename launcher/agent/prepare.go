@@ -31,6 +31,8 @@ func validate(as launcher.Assignment) error {
 	switch {
 	case as.Job != as.Spec.ID:
 		return fmt.Errorf("assignment of job %s: %w: its spec is of job %s", as.Job, launcher.ErrInvalid, as.Spec.ID)
+	case strings.ContainsAny(string(as.Node), "/\x00"):
+		return fmt.Errorf("assignment of job %s: %w: node id %q", as.Job, launcher.ErrInvalid, as.Node)
 	case as.Generation < 1:
 		return fmt.Errorf("assignment of job %s: %w: generation 0", as.Job, launcher.ErrInvalid)
 	case as.Ranks < 1 || as.Ranks > launcher.MaxRanksPerNode || as.FirstRank < 0 || as.World-as.FirstRank < as.Ranks:
@@ -49,12 +51,13 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = context.Cause(ctx); r.err != nil {
 		return r // ended while a disk hung: the folder is not ours any more
 	}
+	a.lingerFor(ctx, as.Key, r.plan.who)
 	if as.Spec.MainStage().UsesPort && as.NodeRank == 0 {
 		if r.hold, r.port, r.err = a.holdPort(firstPort, lastPort); r.err != nil {
 			return r
 		}
 	}
-	if r.err = a.layOut(as, dir, r.port, r.plan.cfg.LogDir); r.err == nil {
+	if r.err = a.layOut(as, dir, r.port, r.plan); r.err == nil {
 		// Not to be broken off: a shim that is killed while it comes up leaves its
 		// cgroup, one that is up can be told to end.
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
@@ -69,11 +72,14 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 
 // layOut writes what a later life of this agent has to know. The assignment
 // comes before the shim: a folder without one holds none.
-func (a *Agent) layOut(as launcher.Assignment, dir string, port int, logDir string) error {
+func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	if err := os.MkdirAll(logDir, 0o750); err != nil {
+	if err := os.MkdirAll(p.cfg.LogDir, 0o750); err != nil {
+		return err
+	}
+	if err := makeErrorDir(as, p.who); err != nil {
 		return err
 	}
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
@@ -117,7 +123,11 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if err != nil {
 		return p, err
 	}
-	return p, p.who.do(func() error { return p.who.mayRun(*as.Spec.MainStage(), first) })
+	st := *as.Spec.MainStage()
+	if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
+		return p, err
+	}
+	return p, a.hasResources(st)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

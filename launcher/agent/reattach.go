@@ -72,6 +72,11 @@ func (a *Agent) reattach(name string) error {
 		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
 	default:
 		t.assignment = &as
+		if who, err := lookup(a.ctx, as.Spec.User); err == nil {
+			a.mu.Lock()
+			a.lent[key] = who
+			a.mu.Unlock()
+		}
 	}
 	ctx, cancel := context.WithTimeout(a.ctx, attachWait)
 	defer cancel()
@@ -90,14 +95,15 @@ func (a *Agent) reattach(name string) error {
 		// another there finds it. In a folder made afresh there would be two.
 		return a.readmit(t)
 	case gone && err == nil && !mayHaveRun(told):
-		return os.RemoveAll(t.dir) // it waited in vain for a start, and left
+		t.removeDirs() // it waited in vain for a start, and left
+		return nil
 	case attachErr != nil && !gone: // else attend sees to it
 		a.cfg.Logger.Error("attach to shim", "job", key.Job, "error", attachErr)
 	}
 	t.kept = true
 	t.replaying = true
 	for _, ev := range told {
-		t.note(ev)
+		t.note(t.explained(ctx, ev))
 	}
 	t.replaying = false
 	t.entry.Phase = max(t.entry.Phase, launcher.PhasePrepared)
@@ -165,7 +171,7 @@ func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
 
 func (t *try) tell(ctx context.Context, ev shim.Event) error {
 	select {
-	case t.news <- ev:
+	case t.news <- t.explained(ctx, ev):
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

@@ -93,7 +93,7 @@ func TestReopenAtEveryPhase(t *testing.T) {
 				t.Errorf("at the end: %+v", e)
 			}
 			for _, r := range e.Ranks {
-				if d := cmp.Diff(exit(r.Rank+3), r.Exit); d != "" {
+				if d := cmp.Diff(*exit(r.Rank + 3), r.Exit.Bare()); d != "" {
 					t.Errorf("rank %d: %s", r.Rank, d)
 				}
 				for _, b := range before.Ranks {

@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -45,6 +46,7 @@ type try struct {
 	abort      context.CancelFunc
 	begun      chan error      // of the start under way
 	news       chan shim.Event // from the shim's journal
+	explains   atomic.Int64    // failed ranks so far
 	execd      bool            // the journal says that ranks may have run
 	ending     bool            // an End has been ordered in this life
 	forgotten  bool            // remove it once it has ended
@@ -234,7 +236,11 @@ func (t *try) discard(r result) {
 	if r.shim != nil {
 		t.dismiss(t.a.ctx, r.shim, true)
 	}
-	if err := os.RemoveAll(t.dir); err != nil {
+	t.removeDirs()
+}
+
+func (t *try) removeDirs() {
+	if err := errors.Join(os.RemoveAll(t.dir), os.RemoveAll(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
 }
@@ -402,10 +408,9 @@ func (t *try) forget(ctx context.Context) {
 			t.dismiss(ctx, client, !t.kept) // one that came up late waits for a start
 		}
 	}
-	if err := os.RemoveAll(t.dir); err != nil {
-		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
-	}
+	t.removeDirs()
 	t.a.remove(t)
+	t.a.settleLinger(ctx)
 	t.a.pruneLogs()
 }
 

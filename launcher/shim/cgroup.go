@@ -36,17 +36,25 @@ func makeCgroup(root, name string) (*cgroup, error) {
 	var errs []error
 	for _, base := range []string{mount, filepath.Join(mount, ownCgroup(v2))} {
 		path := filepath.Join(base, "sparkrun", name)
-		if err := os.MkdirAll(path, 0o755); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		c, err := openCgroup(path)
+		c, err := newCgroup(mount, path)
 		if err == nil {
-			c.mount = mount
+			return c, nil
 		}
-		return c, err
+		errs = append(errs, err)
 	}
 	return nil, fmt.Errorf("make cgroup %s: %w", name, errors.Join(errs...))
+}
+
+// newCgroup makes a group, and those above it where they are missing.
+func newCgroup(mount, path string) (*cgroup, error) {
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		return nil, err
+	}
+	c, err := openCgroup(path)
+	if err == nil {
+		c.mount = mount
+	}
+	return c, err
 }
 
 // openCgroup opens an existing group.

@@ -39,11 +39,35 @@ func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	return c.wrap("end", err)
 }
 
+// EndFor ends the gang at once, by the node's own judgement: cause stands in
+// the exits of the ranks that run, in place of ByUs. A gang that is being ended
+// already only ends sooner.
+func (c *Client) EndFor(ctx context.Context, cause string) error {
+	_, err := c.call(ctx, request{Op: opEnd, Cause: cause})
+	return c.wrap("end", err)
+}
+
 // Signal passes a signal to the process group of a rank, or with Gang of every
 // running rank. ErrNoRank: it isn't running.
 func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {
 	_, err := c.call(ctx, request{Op: opSignal, Rank: &rank, Sig: sig})
 	return c.wrap("signal", err)
+}
+
+// Input writes to a rank that was started with one, and returns when all of it
+// is in the rank's pipe: as soon as the rank reads. offset counts what was
+// written before; what the rank has had already is passed over, so that a call
+// without an answer may be repeated. end closes it behind data. ErrNoRank:
+// nobody reads any more.
+func (c *Client) Input(ctx context.Context, rank int, offset int64, data []byte, end bool) error {
+	_, err := c.call(ctx, request{Op: opInput, Rank: &rank, Offset: offset, Data: data, End: end})
+	return c.wrap("write input of", err)
+}
+
+// Resize tells a rank's terminal its size, and the rank SIGWINCH.
+func (c *Client) Resize(ctx context.Context, rank int, w launcher.Window) error {
+	_, err := c.call(ctx, request{Op: opResize, Rank: &rank, Window: &w})
+	return c.wrap("resize terminal of", err)
 }
 
 // Release lets the shim exit, once what it knows is recorded elsewhere, and

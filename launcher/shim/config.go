@@ -94,6 +94,11 @@ type Rank struct {
 	Argv      []string // argv[0] without a slash is looked up in Env's PATH
 	Env       []string // whole: nothing is inherited
 	Dir       string   // absolute
+
+	Stdin   bool              // has an input, which Client.Input writes; else an empty one
+	TTY     *launcher.Window  // a terminal for all three, its input included
+	Ulimits []launcher.Ulimit // of the process, set before it execs
+	CPUs    []int             // that it may run on; none: any
 }
 
 func validRanks(ranks []Rank) error {
@@ -112,6 +117,11 @@ func validRanks(ranks []Rank) error {
 		case hasNUL(r.Argv) || hasNUL(r.Env) || strings.ContainsRune(r.Dir, 0):
 			return fmt.Errorf("rank %d: a NUL byte in its command, environment or folder", r.Rank)
 		}
+		for _, u := range r.Ulimits {
+			if _, known := resources[u.Name]; !known {
+				return fmt.Errorf("rank %d: ulimit %q: unknown", r.Rank, u.Name)
+			}
+		}
 		seen[r.Rank] = true
 	}
 	return nil
@@ -128,16 +138,20 @@ func hasNUL(ss []string) bool {
 
 // wireRank is a Rank as the protocol writes it.
 type wireRank struct {
-	Rank      int    `json:"rank"`
-	LocalRank int    `json:"local_rank"`
-	Argv      []text `json:"argv"`
-	Env       []text `json:"env"`
-	Dir       text   `json:"dir"`
+	Rank      int               `json:"rank"`
+	LocalRank int               `json:"local_rank"`
+	Argv      []text            `json:"argv"`
+	Env       []text            `json:"env"`
+	Dir       text              `json:"dir"`
+	Stdin     bool              `json:"stdin,omitempty"`
+	TTY       *launcher.Window  `json:"tty,omitempty"`
+	Ulimits   []launcher.Ulimit `json:"ulimits,omitempty"`
+	CPUs      []int             `json:"cpus,omitempty"`
 }
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir)})
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs})
 }
 
 // UnmarshalJSON reads it.
@@ -146,7 +160,7 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir)}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs}
 	return nil
 }
 

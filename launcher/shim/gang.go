@@ -58,6 +58,7 @@ type gang struct {
 
 	phase    phase
 	why      string // what began the end
+	cause    string // why the node ended ranks by its own judgement
 	startBy  time.Time
 	ranks    []*rank
 	byPID    map[int]*rank
@@ -317,7 +318,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 		g.exited(r, &launcher.Exit{Error: b.err.Error(), ByUs: byUs}, b.at)
 		return
 	}
-	r.pid, r.streams, r.pipes, r.open = b.pid, b.streams, b.pipes, len(b.streams)
+	r.pid, r.plumbing, r.open = b.pid, b.plumbing, len(b.streams)
 	g.byPID[r.pid] = r
 	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
 	for _, s := range r.streams {
@@ -362,17 +363,20 @@ func (g *gang) reap() (childless bool) {
 		g.died = true
 		if r := g.byPID[pid]; r != nil {
 			delete(g.byPID, pid)
-			g.exited(r, exitOf(ws, g.phase >= ending), at)
+			g.exited(r, g.exitOf(ws), at)
 		} else if g.unborn > 0 {
 			// Its fork may not have been told of yet. A PID comes round again
 			// only after all others, so a mistaken entry does no harm.
-			g.early[pid] = death{exitOf(ws, g.phase >= ending), at}
+			g.early[pid] = death{g.exitOf(ws), at}
 		}
 	}
 }
 
 func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
 	r.exit, r.died = exit, at
+	if r.in != nil {
+		r.in.close()
+	}
 	if at.After(g.lastExit) {
 		g.lastExit = at
 	}
@@ -404,6 +408,28 @@ func (g *gang) end(grace time.Duration, why string) {
 	}
 }
 
+// endFor is an End order. With a cause it is the node's own judgement.
+func (g *gang) endFor(cause string, grace time.Duration) {
+	why := "told to end"
+	if cause != "" {
+		why = cause
+	}
+	if g.phase < ending {
+		g.reap() // who is dead by now has died by himself
+		g.cause = cause
+	}
+	g.end(grace, why)
+}
+
+// exitOf is how a child ended, in words of the launcher.
+func (g *gang) exitOf(ws unix.WaitStatus) *launcher.Exit {
+	e := exitOf(ws, g.phase >= ending)
+	if e.ByUs && g.cause != "" {
+		e.ByUs, e.Cause = false, g.cause
+	}
+	return e
+}
+
 // signal passes one on to a rank's process group, or to each one's.
 func (g *gang) signal(to int, sig syscall.Signal) error {
 	sent := false
@@ -419,6 +445,19 @@ func (g *gang) signal(to int, sig syscall.Signal) error {
 		return fmt.Errorf("rank %d: %w", to, ErrNoRank)
 	}
 	return nil
+}
+
+// input finds a living rank's input.
+func (g *gang) input(of int) (*input, error) {
+	for _, r := range g.ranks {
+		if r.Rank.Rank == of && r.running() {
+			if r.in == nil {
+				return nil, fmt.Errorf("rank %d: %w: it was started without input", of, ErrRefused)
+			}
+			return r.in, nil
+		}
+	}
+	return nil, fmt.Errorf("rank %d: %w", of, ErrNoRank)
 }
 
 func (g *gang) finish(why string) {

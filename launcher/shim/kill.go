@@ -104,7 +104,7 @@ func (g *gang) killHolders(r *rank) {
 	}
 	n := 0
 	for _, p := range descendants(living) {
-		for _, pipe := range r.pipes {
+		for _, pipe := range r.holds {
 			if holds(p.pid, pipe) {
 				_ = unix.Kill(p.pid, unix.SIGKILL)
 				n++

@@ -26,6 +26,9 @@ const (
 // stdin, as Spawn sends it, and returns the process's exit code. Its log goes
 // to stderr.
 func Main(dir string) int {
+	if dir == confineArg {
+		return confine()
+	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	ready := readyPipe()
 	// Whatever else was left open by those before us must not reach a rank.
@@ -111,7 +114,7 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	ready()
 	_ = os.Chdir("/")
 	if cfg.Cgroup != "" { // no client waits for this: a Start comes later
-		if g.cg, err = makeCgroup(cgroupRoot, cfg.Cgroup); err != nil {
+		if g.cg, err = home(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
 			log.Warn("no cgroup, descendants are walked instead", "error", err)
 		} else {
 			g.trace.Cgroup = g.cg.path

@@ -40,6 +40,10 @@ type copier struct {
 	retry time.Time
 }
 
+// ReservedBytes is what output leaves of a filesystem of that size: room for
+// everybody else who keeps state there, such as the agent's raft.
+func ReservedBytes(total int64) int64 { return min(64<<20, total/20) }
+
 // openOutput opens a rank's file, to be appended to. A link is refused: the
 // folder may have been made by somebody else.
 func openOutput(dir string, rank int, stream string) (*os.File, int64, error) {

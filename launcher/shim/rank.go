@@ -20,67 +20,43 @@ const markName = "SPARKRUN_GANG"
 // rank is one Rank on its way. Only the gang's loop touches it.
 type rank struct {
 	Rank
-	pid     int
-	exit    *launcher.Exit // set at waitpid
-	died    time.Time      // when that was
-	told    bool           // Exited is in the journal
-	killed  bool           // its leftovers were, so that its output may end
-	streams []*copier
-	pipes   []string // "pipe:[inode]" of each stream
-	open    int      // streams that have not ended
+	pid    int
+	exit   *launcher.Exit // set at waitpid
+	died   time.Time      // when that was
+	told   bool           // Exited is in the journal
+	killed bool           // its leftovers were, so that its output may end
+	plumbing
+	open int // streams that have not ended
 }
 
 func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }
 
 // born is what became of one fork and exec.
 type born struct {
-	pid     int
-	ticks   uint64
-	at      time.Time
-	err     error
-	streams []*copier
-	pipes   []string
+	pid   int
+	ticks uint64
+	at    time.Time
+	err   error
+	plumbing
 }
 
-// bear makes the pipes and execs one rank in a session of its own, so that
+// bear lays the pipes and execs one rank in a session of its own, so that
 // neither a terminal's nor the shim's signals reach it, and so that its
 // session's number finds its children. out and err are taken over.
 func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]output) born {
-	var b born
-	var ends []int
-	null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	p, err := plumb(r, cfg.UID, files)
 	if err != nil {
-		return born{at: time.Now(), err: fmt.Errorf("open %s: %w", os.DevNull, err)}
+		return born{at: time.Now(), err: err}
 	}
-	ends = append(ends, null)
-	for i, name := range []string{"out", "err"} {
-		src, w, err := outputPipe()
-		if err != nil {
-			b.err = err
-			break
-		}
-		ends = append(ends, w)
-		var st unix.Stat_t
-		_ = unix.Fstat(w, &st)
-		b.pipes = append(b.pipes, fmt.Sprintf("pipe:[%d]", st.Ino))
-		b.streams = append(b.streams, &copier{src: src, dst: files[i].f, name: name, offset: files[i].size})
+	pid, err := execRank(r, cfg, cg, mark, p.child)
+	at := time.Now()
+	p.closeChild()
+	if err != nil {
+		p.close()
+		return born{at: at, err: err}
 	}
-	if b.err == nil {
-		b.pid, b.err = execRank(r, cfg, cg, mark, ends)
-		b.at = time.Now()
-	}
-	for _, fd := range ends {
-		unix.Close(fd)
-	}
-	if b.err != nil {
-		b.at = time.Now()
-		for _, s := range b.streams {
-			s.src.Close()
-		}
-		b.streams, b.pipes = nil, nil
-		return b
-	}
-	if p, ok := readProc(b.pid); ok {
+	b := born{pid: pid, at: at, plumbing: p}
+	if p, ok := readProc(pid); ok {
 		b.ticks = p.ticks
 	}
 	return b
@@ -91,13 +67,16 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, err
 	if err != nil {
 		return 0, err
 	}
-	sys := &syscall.SysProcAttr{Setsid: true}
+	sys := &syscall.SysProcAttr{Setsid: true, Setctty: r.TTY != nil} // Ctty 0: its stdin
 	if cfg.UID != nil {
 		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
 	}
 	attr := &syscall.ProcAttr{Dir: r.Dir, Env: append(r.Env[:len(r.Env):len(r.Env)], markName+"="+mark), Sys: sys}
 	for _, fd := range ends {
 		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	if len(r.Ulimits) > 0 || len(r.CPUs) > 0 {
+		return forkConfined(r, path, cfg, cg, attr)
 	}
 	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
 	if err != nil {

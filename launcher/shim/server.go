@@ -139,9 +139,23 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	case opStart:
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
 	case opEnd:
-		return s.g.do(func(answer func(error)) { s.g.end(req.Grace, "told to end"); answer(nil) })
+		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
 	case opSignal:
 		return s.g.do(func(answer func(error)) { answer(s.g.signal(*req.Rank, req.Sig)) })
+	case opInput, opResize:
+		var in *input
+		err := s.g.do(func(answer func(error)) {
+			var err error
+			in, err = s.g.input(*req.Rank)
+			answer(err)
+		})
+		switch {
+		case err != nil:
+			return err
+		case req.Op == opResize:
+			return in.resize(*req.Window)
+		}
+		return in.write(req.Offset, req.Data, req.End) // waits for its reader, and only here
 	case opRelease:
 		return s.g.do(func(answer func(error)) {
 			if s.g.phase != ended {

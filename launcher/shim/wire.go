@@ -54,9 +54,15 @@ type request struct {
 	Op    string         `json:"op"`
 	Ranks []Rank         `json:"ranks,omitempty"`    // start
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
+	Cause string         `json:"cause,omitempty"`    // end
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
 	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
 	From  int            `json:"from,omitempty"`     // events
+
+	Offset int64            `json:"offset,omitempty"` // input
+	Data   []byte           `json:"data,omitempty"`   // input
+	End    bool             `json:"end,omitempty"`    // input
+	Window *launcher.Window `json:"window,omitempty"` // resize
 }
 
 // The ops.
@@ -66,6 +72,8 @@ const (
 	opStart   = "start"
 	opEnd     = "end"
 	opSignal  = "signal"
+	opInput   = "input"
+	opResize  = "resize"
 	opEvents  = "events"
 	opRelease = "release"
 )
@@ -140,6 +148,14 @@ func decodeRequest(line []byte) (request, error) {
 	case opSignal:
 		if r.Rank == nil || *r.Rank < Gang || r.Sig < 1 || r.Sig > 64 {
 			return r, fmt.Errorf("signal: %w: want a rank, or %d for all, and a signal from 1 to 64", ErrRequest, Gang)
+		}
+	case opInput:
+		if r.Rank == nil || *r.Rank < 0 || r.Offset < 0 {
+			return r, fmt.Errorf("input: %w: want a rank, and an offset of 0 or more", ErrRequest)
+		}
+	case opResize:
+		if r.Rank == nil || *r.Rank < 0 || r.Window == nil {
+			return r, fmt.Errorf("resize: %w: want a rank, and a window", ErrRequest)
 		}
 	default:
 		return r, fmt.Errorf("op %q: %w", r.Op, ErrUnknownOp)

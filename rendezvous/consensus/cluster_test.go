@@ -344,7 +344,7 @@ func (c *cluster) leader(within time.Duration, but ...*node) *node {
 
 func (c *cluster) apply(n *node, entry string) {
 	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 10*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 60*time.Second)
 	defer cancel()
 	if _, err := n.Apply(ctx, []byte(entry)); err != nil {
 		c.t.Fatalf("apply %q: %v", entry, err)
@@ -358,7 +358,7 @@ func (c *cluster) converge(lead *node, ids ...string) {
 	for i, id := range ids {
 		members = append(members, Member{ID: id, Joined: uint64(i), Healthy: true})
 	}
-	ctx, cancel := context.WithTimeout(c.t.Context(), 20*time.Second)
+	ctx, cancel := context.WithTimeout(c.t.Context(), 60*time.Second)
 	defer cancel()
 	if err := lead.Verify(ctx); err != nil {
 		c.t.Fatal(err)
@@ -386,7 +386,7 @@ func start(t testing.TB, n int, tcp bool, tune func(*Config)) (*cluster, *node) 
 	for range n {
 		ids = append(ids, c.add().id)
 	}
-	lead := c.leader(5 * time.Second)
+	lead := c.leader(30 * time.Second)
 	c.converge(lead, ids...)
 	return c, lead
 }

@@ -71,7 +71,7 @@ func TestRunGivesUp(t *testing.T) {
 	go func() { // joined by done
 		done <- lead.Run(ctx, func(context.Context, uint64) error { return io.ErrUnexpectedEOF })
 	}()
-	next := c.leader(10*time.Second, lead)
+	next := c.leader(30*time.Second, lead)
 	c.apply(next, "x")
 	cancel()
 	<-done
@@ -79,13 +79,13 @@ func TestRunGivesUp(t *testing.T) {
 
 // Close hands over at once, without waiting for an election's timeout.
 func TestCloseHandsOver(t *testing.T) {
-	c, lead := start(t, 3, true, func(c *Config) { c.Heartbeat = 2 * time.Second })
+	c, lead := start(t, 3, true, func(c *Config) { c.Heartbeat = 4 * time.Second })
 	c.apply(lead, "x")
 	c.same([]string{"x"})
 	_, term := lead.Leader()
 	begin := time.Now()
 	lead.Close()
-	next := c.leader(time.Second, lead)
+	next := c.leader(3*time.Second, lead)
 	if _, t2 := next.Leader(); t2 <= term {
 		t.Errorf("term %d after %d", t2, term)
 	}
@@ -106,7 +106,7 @@ func TestLeaderChangedWakes(t *testing.T) {
 			follower = n
 		}
 	}
-	eventually(t, 5*time.Second, "the follower knows the leader", func() bool {
+	eventually(t, 30*time.Second, "the follower knows the leader", func() bool {
 		id, _ := follower.Leader()
 		return id == lead.id
 	})
@@ -114,7 +114,7 @@ func TestLeaderChangedWakes(t *testing.T) {
 	c.crash(lead)
 	select {
 	case <-changed:
-	case <-time.After(5 * time.Second):
+	case <-time.After(30 * time.Second):
 		t.Fatal("nobody was woken")
 	}
 	if time.Since(follower.LastContact()) > 10*time.Second {
@@ -140,9 +140,9 @@ func TestSilence(t *testing.T) {
 		return -1
 	}
 	c.crash(gone)
-	eventually(t, 5*time.Second, "a silence of 1 s", func() bool { return silent() > time.Second })
+	eventually(t, 30*time.Second, "a silence of 1 s", func() bool { return silent() > time.Second })
 	if err := c.open(gone, false); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, 10*time.Second, "the silence has ended", func() bool { return silent() == 0 })
+	eventually(t, 30*time.Second, "the silence has ended", func() bool { return silent() == 0 })
 }

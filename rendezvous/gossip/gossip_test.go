@@ -131,7 +131,7 @@ func all(t *testing.T, ears ...*ear) {
 		}
 		delete(missing, e.id)
 		for len(missing) > 0 {
-			ev := e.wait(t, 15*time.Second, fmt.Sprint("still missing: ", missing), func(ev Event) bool { return ev.Kind == Joined })
+			ev := e.wait(t, 45*time.Second, fmt.Sprint("still missing: ", missing), func(ev Event) bool { return ev.Kind == Joined })
 			delete(missing, ev.Peer.ID)
 		}
 	}
@@ -217,7 +217,7 @@ func TestDeathAndReturn(t *testing.T) {
 	begin := time.Now()
 	c.stop() // without a word
 	for _, e := range []*ear{a, b} {
-		e.wait(t, 10*time.Second, "a death", is(Dead, c.id))
+		e.wait(t, 45*time.Second, "a death", is(Dead, c.id))
 	}
 	d := time.Since(begin)
 	t.Logf("dead after %v", d)
@@ -228,8 +228,8 @@ func TestDeathAndReturn(t *testing.T) {
 		t.Errorf("the dead node is %+v", p)
 	}
 	c = n.open(n.config(3))
-	a.wait(t, 10*time.Second, "a return", is(Joined, c.id))
-	b.wait(t, 10*time.Second, "a return", is(Joined, c.id))
+	a.wait(t, 45*time.Second, "a return", is(Joined, c.id))
+	b.wait(t, 45*time.Second, "a return", is(Joined, c.id))
 }
 
 func TestLeave(t *testing.T) {
@@ -240,7 +240,7 @@ func TestLeave(t *testing.T) {
 		t.Fatal(err)
 	}
 	b.stop()
-	a.wait(t, 5*time.Second, "a good-bye", is(Left, b.id))
+	a.wait(t, 45*time.Second, "a good-bye", is(Left, b.id))
 	if len(a.Peers()) != 0 {
 		t.Errorf("peers %+v", a.Peers())
 	}
@@ -255,7 +255,7 @@ func TestUpdate(t *testing.T) {
 	if err := b.Update(m); err != nil {
 		t.Fatal(err)
 	}
-	if ev := a.wait(t, 5*time.Second, "an update", is(Updated, b.id)); ev.Peer.Meta != m {
+	if ev := a.wait(t, 45*time.Second, "an update", is(Updated, b.id)); ev.Peer.Meta != m {
 		t.Errorf("metadata %+v, want %+v", ev.Peer.Meta, m)
 	}
 	m.Host = strings.Repeat("h", 65)
@@ -320,19 +320,19 @@ func TestPartitionHeals(t *testing.T) {
 	n.cut[addr(3)], n.cut[addr(4)] = 1, 1
 	n.mu.Unlock()
 	lost := map[string]bool{}
-	ears[0].wait(t, 15*time.Second, "the other side lost", func(e Event) bool {
+	ears[0].wait(t, 45*time.Second, "the other side lost", func(e Event) bool {
 		lost[e.Peer.ID] = e.Kind == Dead
 		return lost[nodeID(3)] && lost[nodeID(4)]
 	})
-	ears[3].wait(t, 15*time.Second, "spark1 lost", is(Dead, nodeID(1)))
+	ears[3].wait(t, 45*time.Second, "spark1 lost", is(Dead, nodeID(1)))
 	if !ears[0].Peers()[0].Alive {
 		t.Error("spark2 is on the same side")
 	}
 	n.mu.Lock()
 	clear(n.cut)
 	n.mu.Unlock()
-	ears[0].wait(t, 15*time.Second, "spark3 again", is(Joined, nodeID(3)))
-	ears[3].wait(t, 15*time.Second, "spark1 again", is(Joined, nodeID(1)))
+	ears[0].wait(t, 45*time.Second, "spark3 again", is(Joined, nodeID(3)))
+	ears[3].wait(t, 45*time.Second, "spark1 again", is(Joined, nodeID(1)))
 }
 
 // A node may come back under another address.
@@ -346,7 +346,7 @@ func TestAddressChange(t *testing.T) {
 	moved.Bind = addr(30)
 	c = n.open(moved)
 	for _, e := range []*ear{a, b} {
-		e.wait(t, 20*time.Second, "the node at its new address", func(ev Event) bool {
+		e.wait(t, 45*time.Second, "the node at its new address", func(ev Event) bool {
 			return ev.Peer.ID == c.id && ev.Peer.Addr == addr(30) && (ev.Kind == Joined || ev.Kind == Updated)
 		})
 	}
@@ -356,7 +356,7 @@ func TestAddressChange(t *testing.T) {
 	if err := c.Update(m); err != nil {
 		t.Fatal(err)
 	}
-	a.wait(t, 10*time.Second, "an update from the new address", func(ev Event) bool { return ev.Peer.Meta.Epoch == 9 && ev.Peer.Addr == addr(30) })
+	a.wait(t, 45*time.Second, "an update from the new address", func(ev Event) bool { return ev.Peer.Meta.Epoch == 9 && ev.Peer.Addr == addr(30) })
 }
 
 func TestConflicts(t *testing.T) {
@@ -368,11 +368,11 @@ func TestConflicts(t *testing.T) {
 	same := n.config(3)
 	same.Meta.Host = "spark2"
 	n.open(same)
-	ev := a.wait(t, 10*time.Second, "a host conflict", func(e Event) bool { return e.Kind == HostConflict })
+	ev := a.wait(t, 45*time.Second, "a host conflict", func(e Event) bool { return e.Kind == HostConflict })
 	if ids := map[string]bool{ev.Peer.ID: true, ev.Other.ID: true}; !ids[nodeID(2)] || !ids[nodeID(3)] {
 		t.Errorf("conflict of %s and %s", ev.Peer.ID, ev.Other.ID)
 	}
-	b.wait(t, 10*time.Second, "a host conflict with itself", func(e Event) bool {
+	b.wait(t, 45*time.Second, "a host conflict with itself", func(e Event) bool {
 		return e.Kind == HostConflict && e.Peer.ID == nodeID(3) && e.Other.ID == nodeID(2)
 	})
 
@@ -380,7 +380,7 @@ func TestConflicts(t *testing.T) {
 	clone := n.config(2)
 	clone.Bind = addr(20)
 	n.open(clone)
-	ev = a.wait(t, 10*time.Second, "an id conflict", func(e Event) bool { return e.Kind == IDConflict })
+	ev = a.wait(t, 45*time.Second, "an id conflict", func(e Event) bool { return e.Kind == IDConflict })
 	if ev.Peer.Addr != addr(20) || ev.Other.Addr != addr(2) {
 		t.Errorf("conflict of %v with %v", ev.Peer.Addr, ev.Other.Addr)
 	}
@@ -439,7 +439,7 @@ func TestKeyRotation(t *testing.T) {
 	cfg := n.config(3)
 	cfg.Keyring = [][]byte{key2}
 	c := n.open(cfg)
-	a.wait(t, 10*time.Second, "a node with the new key", is(Joined, c.id))
+	a.wait(t, 45*time.Second, "a node with the new key", is(Joined, c.id))
 	if got := a.ring.GetKeys(); len(got) != 1 || !bytes.Equal(got[0], key2) {
 		t.Errorf("%d keys left", len(got))
 	}

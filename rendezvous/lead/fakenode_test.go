@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -23,6 +24,7 @@ type fakeNode struct {
 	refuses string
 	deaf    bool          // its ranks ignore TERM
 	slow    time.Duration // to prepare
+	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 }
 
@@ -134,7 +136,7 @@ func (n *fakeNode) quit() {
 // Below, n.mu is held.
 
 func (n *fakeNode) emit(ev launcher.Event) {
-	ev.Node, ev.Time = n.id, time.Now()
+	ev.Node, ev.Time = n.id, time.Now().Add(n.ahead)
 	if n.away {
 		return
 	}
@@ -240,7 +242,7 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 	left := 0
 	for i := range tr.Ranks {
 		r := &tr.Ranks[i]
-		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e, Time: time.Now()}) {
+		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
 			n.w.rankEnds(witnessed{tr.Key, rank})
 			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Exit: &e})
 		}
@@ -300,6 +302,11 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 func (w *world) exec(k witnessed, nodes int) {
 	w.mu.Lock()
 	early := len(w.prepared[k.Key]) < nodes
+	for other := range w.running {
+		if other.Job == k.Job && other.Generation != k.Generation {
+			w.faults = append(w.faults, fmt.Sprintf("rank %d of %s was started while rank %d of %s ran", k.rank, k.Key, other.rank, other.Key))
+		}
+	}
 	w.execs[k]++
 	w.running[k] = true
 	w.mu.Unlock()

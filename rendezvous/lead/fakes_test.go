@@ -21,8 +21,11 @@ type world struct {
 	t      testing.TB
 	record *rendezvous.Record
 	nodes  []*fakeNode
+	fabric Fabric // of every leadership; nil knows of none
 	wg     sync.WaitGroup
 	lag    time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
+	// answers is the leaders' Config.Answers; nil = none.
+	answers func(context.Context, rendezvous.Place) bool
 
 	mu       sync.Mutex
 	index    uint64
@@ -118,7 +121,7 @@ func (w *world) crown(dieAt int) *reign {
 	w.terms++
 	r := &reign{w: w, fence: launcher.Fence{Epoch: w.epoch, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}
@@ -193,7 +196,9 @@ func (r *reign) kill() {
 // Plan and End are the Recorder. A reign can die before an entry is committed
 // and after, without knowing.
 func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
-	return r.propose(ctx, rendezvous.Entry{Kind: rendezvous.KindPlan, At: time.Now(), Job: &job})
+	e := job.Entry()
+	e.At = time.Now()
+	return r.propose(ctx, e)
 }
 
 func (r *reign) End(ctx context.Context, end rendezvous.JobEnd) error {

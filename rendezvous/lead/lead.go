@@ -29,14 +29,21 @@ type Recorder interface {
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
-// Config of one leadership. All fields are needed.
+// Config of one leadership. All fields but Answers and Fabric are needed.
 type Config struct {
 	Fence    launcher.Fence     // (epoch, term) of this leadership, in every order
 	Record   *rendezvous.Record // read only here
 	Recorder Recorder
 	// Send queues an order on a node's control stream and never blocks; what is
 	// sent while no stream is open is lost, and asked for again after NodeUp.
-	Send   func(launcher.NodeID, launcher.Order)
+	Send func(launcher.NodeID, launcher.Order)
+	// Answers looks for any sign of life of a node whose control stream is down:
+	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
+	// means that the stream alone tells.
+	Answers func(context.Context, rendezvous.Place) bool
+	// Fabric chooses and judges the nodes of a job; nil knows of no fabric, and
+	// every job meets on management.
+	Fabric Fabric
 	Logger *slog.Logger
 }
 
@@ -62,7 +69,8 @@ type member struct {
 	boot      string
 	version   string
 	inventory envgen.Inventory
-	retired   bool // gets no ranks any more
+	ahead     time.Duration // of its clock before ours; 0 until it was measured
+	retired   bool          // gets no ranks any more
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -75,6 +83,7 @@ type Leader struct {
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
 	gangs   map[launcher.JobID]*gang
+	derived derived        // the last topology
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no gang may start any more
 	gangsWG sync.WaitGroup // one per gang's loop
@@ -155,7 +164,7 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*gang, e
 	for {
 		_, changed := l.Roster()
 		g, err := l.admit(spec)
-		if !errors.Is(err, rendezvous.ErrCannotPlace) || time.Since(l.began) >= settle || l.complete() {
+		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) || time.Since(l.began) >= settle || l.complete() {
 			return g, err
 		}
 		select {
@@ -195,17 +204,15 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
-	roster := l.roster()
-	for i, m := range roster {
-		if s := l.members[m.ID]; s != nil && s.retired {
-			roster[i].Ready = false
-		}
-	}
-	plan, err := rendezvous.MakePlan(spec, roster, 1)
+	plan, findings, err := l.placeJob(spec, nil)
 	if err != nil {
 		return nil, err
 	}
+	if spec.Stage(launcher.StageBefore) != nil {
+		plan = plan.Single(launcher.StageBefore, plan.Generation)
+	}
 	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
+	g.findings = findings
 	l.run(g)
 	return g, nil
 }
@@ -275,8 +282,11 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	l.members[id] = &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory,
-		retired: was != nil && was.retired}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	if was != nil {
+		now.retired, now.ahead = was.retired, was.ahead
+	}
+	l.members[id] = now
 	l.memberChanged()
 
 	entries := map[launcher.Key]launcher.LedgerEntry{}
@@ -285,7 +295,8 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		l.sweep(id, e)
 	}
 	for _, g := range l.gangs {
-		g.post(func() { g.nodeUp(id, up.Boot, entries[g.job.Key()]) })
+		g.post(func() { g.clockIs(id, now.ahead) })
+		g.post(func() { g.nodeUp(id, up.Boot, entries) })
 	}
 }
 
@@ -320,6 +331,18 @@ func (l *Leader) NodeDown(id launcher.NodeID) {
 	}
 	for _, g := range l.gangs {
 		g.post(func() { g.nodeDown(id) })
+	}
+}
+
+// Clock takes how far a node's clock is ahead of ours.
+func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.ahead = ahead
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, ahead) })
 	}
 }
 
@@ -405,4 +428,5 @@ func (l *Leader) drop(g *gang) {
 	if l.gangs[g.job.Spec.ID] == g {
 		delete(l.gangs, g.job.Spec.ID)
 	}
+	l.poke()
 }

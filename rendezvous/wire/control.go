@@ -85,7 +85,7 @@ func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *s
 		case d.Order != nil:
 			n.Order(*d.Order)
 		default:
-			out.put(Up{})
+			out.put(Up{Pong: &Pong{Ping: d.Ping, Clock: time.Now()}})
 		}
 	}
 }

@@ -46,7 +46,9 @@ var codes = []struct {
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
+	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
+	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
 }
 

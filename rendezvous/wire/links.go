@@ -33,6 +33,10 @@ type LinksConfig struct {
 	OnEvent     func(launcher.Event)
 	OnInventory func(launcher.NodeID, envgen.Inventory)
 
+	// OnClock tells how far a node's clock is ahead of ours, whenever a better
+	// measurement than the last has been made. Nil: nobody wants to know.
+	OnClock func(launcher.NodeID, time.Duration)
+
 	// Ping is how often a quiet stream gets a heartbeat; 0 means 500 ms.
 	Ping time.Duration
 	// Silence is how long a stream may stay without a word before it is closed
@@ -86,6 +90,7 @@ type linkLoop struct {
 	queue []Down        // for the open stream; nil while there is none
 	open  bool          // a stream takes orders
 	more  chan struct{} // has room for one
+	clock clock         // of the open stream
 }
 
 // Run keeps the streams until ctx ends.
@@ -201,7 +206,7 @@ func (n *linkLoop) take() []Down {
 func (n *linkLoop) setOpen(open bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.open, n.queue = open, nil
+	n.open, n.queue, n.clock = open, nil, clock{}
 }
 
 // run dials, serves the stream until it breaks, and dials again.
@@ -280,12 +285,29 @@ func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 			n.l.cfg.OnEvent(*up.Event)
 		case up.Inventory != nil:
 			n.l.cfg.OnInventory(n.node, *up.Inventory)
+		case up.Pong != nil:
+			n.pong(*up.Pong)
 		}
 	}
 	err = because(ctx, err)
 	n.setOpen(false)
 	n.l.cfg.OnDown(n.node, err)
 	return true, err
+}
+
+func (n *linkLoop) ping() Down {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.clock.ask(time.Now())
+}
+
+func (n *linkLoop) pong(p Pong) {
+	n.mu.Lock()
+	ahead, ok := n.clock.hear(p, time.Now())
+	n.mu.Unlock()
+	if ok && n.l.cfg.OnClock != nil {
+		n.l.cfg.OnClock(n.node, ahead)
+	}
 }
 
 // because prefers the reason why we closed a link over what closing it caused.
@@ -314,7 +336,7 @@ func (n *linkLoop) write(ctx context.Context, link Link, fail context.CancelCaus
 		case <-n.more:
 			msgs = n.take()
 		case <-ping.C:
-			msgs = []Down{{}}
+			msgs = []Down{n.ping()}
 		case <-ctx.Done():
 			return
 		}

@@ -34,8 +34,17 @@ type Cluster struct {
 	Stop    func(context.Context, Caller, StopRequest) (StopResponse, error)
 	Jobs    func(context.Context, Caller, Empty) (JobsResponse, error)
 	Logs    func(context.Context, Caller, LogsRequest, func(LogChunk) error) error
+	Input   func(context.Context, Caller, InputRequest) (Empty, error)
+	Signal  func(context.Context, Caller, SignalRequest) (Empty, error)
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
+
+	Follow   func(context.Context, Caller, Empty, func(Status) error) error
+	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
+	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
+
+	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
+	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 }
 
 // Node are the calls among members.
@@ -43,8 +52,17 @@ type Node struct {
 	Control  func(context.Context, Caller, ControlStream) error
 	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
+	Reach    func(context.Context, Caller, NodeReachRequest) (Empty, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
+
+	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
+	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
+
+	NetplanRead   func(context.Context, Caller, Empty) (NetplanFacts, error)
+	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
+	NetplanTry    func(context.Context, Caller, NetplanOrder, func(NetplanStep) error) error
+	NetplanDecide func(context.Context, Caller, NetplanDecision) (Empty, error)
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be
@@ -69,16 +87,26 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Stop", allowUser, h.Stop)
 	unary(mux, clusterPath+"Jobs", allowUser, h.Jobs)
 	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
+	unary(mux, clusterPath+"Input", allowUser, h.Input)
+	unary(mux, clusterPath+"Signal", allowUser, h.Signal)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
+	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
+	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
+	h.mountNetplan(mux)
 }
 
 // Mount serves the members' calls.
 func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
+	unary(mux, nodePath+"Reach", allowMember, h.Reach)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
+	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
+	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
+	h.mountNetplan(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {

@@ -127,6 +127,8 @@ func (r TokenResponse) GoString() string { return r.String() }
 type ExplainResponse struct {
 	Plan  rendezvous.Plan `json:"plan"`
 	Nodes []NodePlan      `json:"nodes"`
+	// Findings are the preflight's: an error would refuse the launch.
+	Findings []envgen.Finding `json:"findings,omitempty"`
 }
 
 // NodePlan is one node's part of a dry run, with the first local rank's
@@ -193,10 +195,11 @@ type RenewResponse struct {
 }
 
 // Down is what a leader says on a control stream: Hello first, then orders. A
-// Down with neither is a heartbeat.
+// Down with neither is a heartbeat, and has a number.
 type Down struct {
 	Hello *Hello          `json:"hello,omitempty"`
 	Order *launcher.Order `json:"order,omitempty"`
+	Ping  uint64          `json:"ping,omitempty"`
 }
 
 // Hello opens a control stream: the node refuses a fence below its own.
@@ -206,12 +209,13 @@ type Hello struct {
 	Host   string          `json:"host"`
 }
 
-// Up is what a node says on a control stream: Hello first, then events. An Up
-// with nothing set answers a heartbeat.
+// Up is what a node says on a control stream: Hello first, then events. A Pong
+// answers a heartbeat.
 type Up struct {
 	Hello     *UpHello          `json:"hello,omitempty"`
 	Event     *launcher.Event   `json:"event,omitempty"`
 	Inventory *envgen.Inventory `json:"inventory,omitempty"`
+	Pong      *Pong             `json:"pong,omitempty"`
 }
 
 // UpHello is a node's first word: which boot of it, what hardware, and what it

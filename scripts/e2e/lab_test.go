@@ -186,7 +186,7 @@ func (l *lab) assertNothingLeft(hosts ...string) {
 	for _, h := range hosts {
 		left := ""
 		began := time.Now()
-		for left = l.processes(h); left != "" && time.Since(began) < 3*time.Second; left = l.processes(h) {
+		for left = l.processes(h); left != "" && time.Since(began) < 20*time.Second; left = l.processes(h) {
 			time.Sleep(50 * time.Millisecond)
 		}
 		if left != "" {

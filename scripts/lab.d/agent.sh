@@ -47,7 +47,7 @@ agent_start() {
 	# The reader of $! is the host's own shell, so the number is the host's.
 	# shellcheck disable=SC2016 # expanded there
 	nsenter --target "$PID" --net --mount --uts --ipc --pid --cgroup \
-		env -i HOME=/root LANG=C.UTF-8 SPARKRUN_SYSFS="$me/sysfs/sys" "${kept[@]}" \
+		env -i HOME=/root LANG=C.UTF-8 SPARKRUN_SYSFS="$me/sysfs/sys" SPARKRUN_NETPLAN_APPLY="$DIR/fake-netplan-apply" "${kept[@]}" \
 		PATH="$DIR/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin" \
 		bash -c '
 			[[ -z $2 ]] || echo $$ >"$2/system.slice/sparkrun.service/cgroup.procs"

@@ -112,7 +112,7 @@ hosts_make() { # hosts_make SHARE...
 	mkdir "$DIR/bin" "$DIR/hosts" "${HOSTS[@]/#/$DIR/hosts/}"
 	# Copies: the lab goes on by what it was made with, and its hosts see them
 	# wherever this repository lies.
-	cp "$HERE/lab.d/init" "$HERE/lab.d/enter" "$DIR/"
+	cp "$HERE/lab.d/init" "$HERE/lab.d/enter" "$HERE/lab.d/fake-netplan-apply" "$DIR/"
 	# shellcheck disable=SC2153 # set by binary_find
 	cp "$BINARY" "$DIR/bin/sparkrun"
 	[[ $REPO/ != /tmp/* ]] || set -- "$@" "$REPO"

@@ -1,0 +1,69 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"syscall"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// answers looks for a sign of life of a member whose control stream is down: in
+// gossip, and at every address of it that is known, those of its fabric too. A
+// machine that refuses a connection is there: its ranks may be as well.
+func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvous.Place) bool {
+	if n.gossipAlive()[p.Node] {
+		return true
+	}
+	inv, _ := n.view()
+	addrs := addressesOf(roster, p, inv)
+	var any atomic.Bool
+	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	each(len(addrs), func(i int) {
+		to := net.JoinHostPort(addrs[i].String(), strconv.Itoa(n.m.RPCPort))
+		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
+		if err == nil {
+			c.Close()
+		}
+		if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
+			any.Store(true)
+			cancel()
+		}
+	})
+	return any.Load()
+}
+
+// addressesOf lists where a planned node may be reached: where its job meets, at
+// its management address, and on its RDMA ports' interfaces. Addresses that this
+// node has as well would answer for it.
+func addressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Inventory) []netip.Addr {
+	out := []netip.Addr{p.Entry.Addr}
+	if i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.ID == p.Node }); i >= 0 {
+		m := roster[i]
+		out = append(out, m.Addr.Addr())
+		for _, d := range m.Inventory.Devices {
+			for _, nic := range m.Inventory.NICs {
+				if !slices.Contains(d.Netdevs(), nic.Name) {
+					continue
+				}
+				for _, a := range nic.Addresses {
+					out = append(out, a.Addr())
+				}
+			}
+		}
+	}
+	out = slices.DeleteFunc(out, func(a netip.Addr) bool {
+		return !a.IsGlobalUnicast() || slices.ContainsFunc(own.NICs, func(nic envgen.NIC) bool {
+			return slices.ContainsFunc(nic.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
+		})
+	})
+	slices.SortFunc(out, netip.Addr.Compare)
+	return slices.Compact(out)
+}

@@ -1,0 +1,88 @@
+package node
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// fabricRules lets a leader ask envgen/topology.
+type fabricRules struct{}
+
+func (fabricRules) Derive(nodes []envgen.NodeView) (envgen.Topology, error) {
+	return topology.Derive(topology.Observed(nodes))
+}
+
+func (fabricRules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) []envgen.Finding {
+	return topology.Preflight(t, nodes, entries)
+}
+
+// fabricEnv works out the fabric's variables from the hardware as it is now:
+// the view that netlink keeps up to date, since a read of the whole tree takes
+// as long as the rest of a launch.
+func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
+	if err := n.netplan.idle(a); err != nil {
+		return nil, err
+	}
+	inv, _ := n.view()
+	return fabricSettings(inv, a)
+}
+
+func fabricSettings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, error) {
+	var entry envgen.Entry
+	if err := json.Unmarshal(a.Meeting, &entry); err != nil {
+		return nil, fmt.Errorf("read the plan's meeting: %w", err)
+	}
+	vars, err := FabricVars(inv, entry, a.NodeCount, a.Spec)
+	var out []launcher.Setting
+	for _, v := range vars {
+		out = append(out, launcher.Setting(v))
+	}
+	return out, err
+}
+
+// FabricVars gives the variables of a node's place in a job: its hardware, where
+// it meets the others, how many nodes there are, and the NCCL of the spec.
+func FabricVars(inv envgen.Inventory, entry envgen.Entry, nodes int, spec launcher.Spec) ([]envgen.Var, error) {
+	place := envgen.Place{Inventory: inv, Entry: entry, Nodes: nodes, SubnetAware: spec.NCCLSubnetAware}
+	if spec.NCCL != "" {
+		v, err := envgen.ParseNCCLVersion(spec.NCCL)
+		if err != nil {
+			return nil, fmt.Errorf("--nccl: %w: %w", launcher.ErrInvalid, err)
+		}
+		place.NCCL = &v
+	}
+	return envgen.Env(place), nil
+}
+
+// Preview says where a job would go in the cluster that st shows, and what the
+// fabric has against it: what the leader would answer, worked out here.
+func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
+	if st.Leader == "" {
+		return rendezvous.Plan{}, nil, fmt.Errorf("%w: %s", wire.ErrNoLeader, st.Problem)
+	}
+	var roster rendezvous.Roster
+	for _, n := range st.Nodes {
+		roster = append(roster, rendezvous.Member{
+			Node:  rendezvous.Node{ID: n.ID, Host: n.Host, Addr: netip.AddrPortFrom(n.Addr, 0)},
+			Ready: n.State == "ready", Since: n.Since, Inventory: n.Inventory,
+		})
+	}
+	spec.Stages = []launcher.Stage{{Name: "preview", Main: true, RanksPerNode: 1}}
+	t, err := fabricRules{}.Derive(roster.Views())
+	if err != nil {
+		return rendezvous.Plan{}, nil, err
+	}
+	plan, err := rendezvous.MakePlan(spec.WithDefaults(), roster, t, 1)
+	if err != nil {
+		return rendezvous.Plan{}, nil, err
+	}
+	views, entries := plan.Sides(roster)
+	return plan, topology.Preflight(t, views, entries), nil
+}

@@ -1,0 +1,106 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// coalesce is how long after a word the next one may come: what changes
+	// meanwhile is told at once in its newest form. The first change after a
+	// quiet time is told without delay.
+	coalesce = 50 * time.Millisecond
+	// leaderless is how long somebody who has heard a leader's view is left with
+	// it while there is none: an election takes no longer, and this node's own
+	// view would say that all others are unknown.
+	leaderless = 3 * time.Second
+	// silences is how often a node without a leader looks again by itself: that
+	// somebody does not answer is told by nothing.
+	silences = 200 * time.Millisecond
+)
+
+// follow tells the cluster's state and then each change of it, never the same
+// twice. It goes on under the next leader; without one it is this node's view.
+func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Status) error) error {
+	var told *wire.Status
+	var broken error // of send: the caller has gone
+	tell := func(st wire.Status) error {
+		st.Self = n.m.Host
+		if told != nil && reflect.DeepEqual(*told, st) {
+			return nil
+		}
+		told = &st
+		broken = send(st)
+		return broken
+	}
+	heard := time.Time{} // when a leader's view was the newest
+	for {
+		_, changed := n.view()
+		led, err := n.followLeader(ctx, c, tell)
+		if led {
+			heard = time.Now()
+		}
+		lost := errors.Is(err, wire.ErrRetry) || errors.Is(err, wire.ErrNoLeader)
+		if broken != nil || ctx.Err() != nil || c.Node != "" || !lost {
+			return err
+		}
+		if time.Since(heard) >= leaderless {
+			if err := tell(n.statusAlone(n.better(err))); err != nil {
+				return err
+			}
+		}
+		select {
+		case <-changed:
+		case <-time.After(silences):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// followLeader does so while the present leader leads; led tells whether it
+// has told anything.
+func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.Status) error) (led bool, err error) {
+	to, done, err := n.leader(ctx, c)
+	defer done()
+	if err != nil {
+		return false, err
+	}
+	if to.leadership == nil {
+		err := to.remote.Follow(to.ctx, func(st wire.Status) error {
+			led = true
+			return tell(st)
+		})
+		return led, to.passed(err)
+	}
+	for {
+		_, changed := n.view()
+		recordChanged, raftChanged := n.record.Changed(), n.raft.LeaderChanged()
+		roster, rosterChanged := to.Roster()
+		if n.leading.Load() != to.leadership {
+			return true, fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)
+		}
+		if err := tell(n.statusOf(roster, to.fence)); err != nil {
+			return true, err
+		}
+		pause := time.NewTimer(coalesce)
+		select {
+		case <-changed:
+		case <-recordChanged:
+		case <-raftChanged:
+		case <-rosterChanged:
+		case <-ctx.Done():
+			return true, ctx.Err()
+		}
+		select {
+		case <-pause.C:
+		case <-ctx.Done():
+			return true, ctx.Err()
+		}
+	}
+}

@@ -1,0 +1,208 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/netplan"
+	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// patients answers a doctor on another member.
+func (n *node) patients() wire.Patients {
+	return wire.Patients{Examine: n.examine, Mend: n.mend}
+}
+
+// hostReader reads what this machine is beside its NICs.
+func hostReader(cfg Config) *envhost.Reader {
+	return envhost.New(envhost.Config{
+		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
+		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
+	})
+}
+
+// examine says what this node is at this moment, and tries its part of the
+// checks.
+func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
+	res := wire.ExamineResponse{Received: time.Now()}
+	if r.Facts != nil {
+		facts := hostReader(n.cfg).Read(ctx, *r.Facts)
+		inv, _ := n.view()
+		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
+		res.Facts = &facts
+	}
+	if r.Orders != nil {
+		report := reach.Try(ctx, *r.Orders)
+		res.Report = &report
+	}
+	res.Inventory, _ = n.view()
+	res.Counters = n.counted()
+	res.Sent = time.Now()
+	return res, ctx.Err()
+}
+
+// netplanMentions are the netplan files that name a fabric NIC besides another
+// one: besides sparkrun's own where that is there.
+func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []envhost.Mention {
+	var sources []netplan.Source
+	for _, dir := range []string{"/lib/netplan", "/etc/netplan", "/run/netplan"} {
+		names, _ := disk.List(dir)
+		for _, name := range names {
+			path := filepath.Join(dir, name)
+			if !strings.HasSuffix(name, ".yaml") || strings.HasPrefix(name, ".") {
+				continue
+			}
+			if data, _, err := disk.Read(path); err == nil {
+				sources = append(sources, netplan.Source{Path: path, Data: data})
+			}
+		}
+	}
+	docs, _ := netplan.ParseAll(sources)
+	var nics []netplan.Twin
+	ours := netplan.Document{Path: netplan.Path}
+	for _, nic := range inv.NICs {
+		if inv.FabricNIC(nic) {
+			nics = append(nics, netplan.Twin{NIC: nic.Name, MAC: nic.MAC})
+			ours.Definitions = append(ours.Definitions, netplan.Definition{ID: nic.Name, Section: "ethernets"})
+		}
+	}
+	own := slices.IndexFunc(docs, func(d netplan.Document) bool { return d.Path == netplan.Path })
+	if own >= 0 {
+		ours = docs[own]
+	}
+	var out []envhost.Mention
+	mentions := netplan.Mentions(docs, ours, nics)
+	for _, m := range mentions {
+		effect := strings.Join(m.Effects, "; ")
+		if own < 0 {
+			// Nothing of ours is there to compare with: two others may be at odds.
+			i := slices.IndexFunc(mentions, func(o netplan.Mention) bool { return o.NIC == m.NIC && o.Path != m.Path })
+			if i < 0 {
+				continue
+			}
+			effect, m.Blocks = "so does "+mentions[i].Path+", and netplan adds their address lists up", false
+		}
+		out = append(out, envhost.Mention{NIC: m.NIC, Path: m.Path, Line: m.Line, Effect: effect, Remedy: m.Remedy, Blocks: m.Blocks})
+	}
+	return out
+}
+
+// hands are what a node may do to its machine when it is asked to mend itself.
+type hands struct {
+	up    func(nic string) error
+	mtu   func(nic string, bytes int) error
+	cache func() error
+}
+
+var realHands = hands{
+	up: func(nic string) error {
+		link, err := netlink.LinkByName(nic)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetUp(link)
+	},
+	mtu: func(nic string, bytes int) error {
+		link, err := netlink.LinkByName(nic)
+		if err != nil {
+			return err
+		}
+		return netlink.LinkSetMTU(link, bytes)
+	},
+	cache: func() error {
+		unix.Sync() // dirty pages cannot be dropped
+		return os.WriteFile("/proc/sys/vm/drop_caches", []byte("3\n"), 0o200)
+	},
+}
+
+// mend does the few things that doctor --fix may do here. It comes on behalf
+// of root: the NICs are the whole cluster's.
+func (n *node) mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (wire.MendResponse, error) {
+	if c.User == nil {
+		return wire.MendResponse{}, fmt.Errorf("mend %s: %w: no user asks for it", n.m.Host, wire.ErrDenied)
+	}
+	if err := mustBeRoot(c, "mend "+n.m.Host); err != nil {
+		return wire.MendResponse{}, err
+	}
+	inv, _ := n.view()
+	mgmt := ""
+	if choice, err := envgen.Management(inv, n.cfg.Management); err == nil {
+		mgmt = choice.NIC
+	}
+	var res wire.MendResponse
+	for _, m := range r.Mends {
+		done := wire.Mended{Host: n.m.Host, Mend: m, Command: commandOf(m)}
+		err := realHands.mend(inv, mgmt, m)
+		if err != nil {
+			done.Error = err.Error()
+		} else if m.Kind == wire.MendUp {
+			n.awaitCarrier(ctx, m.NIC)
+		}
+		n.log.Info("mend", "command", done.Command, "user", c.User.Name, "from", c.Host, "error", err)
+		res.Mended = append(res.Mended, done)
+	}
+	return res, nil
+}
+
+func commandOf(m wire.Mend) string {
+	switch m.Kind {
+	case wire.MendUp:
+		return "ip link set dev " + m.NIC + " up"
+	case wire.MendMTU:
+		return fmt.Sprintf("ip link set dev %s mtu %d", m.NIC, netplan.MTU)
+	}
+	return "sync; echo 3 >/proc/sys/vm/drop_caches"
+}
+
+// mend does one thing, or says why it will not.
+func (h hands) mend(inv envgen.Inventory, mgmt string, m wire.Mend) error {
+	if m.Kind == wire.MendCache {
+		return h.cache()
+	}
+	nic, ok := inv.NIC(m.NIC)
+	switch {
+	case !ok:
+		return fmt.Errorf("there is no NIC %q", m.NIC)
+	case mgmt == "" || nic.Name == mgmt:
+		return fmt.Errorf("%s may carry management: the cluster does not change what it talks over", m.NIC)
+	case !inv.FabricNIC(nic):
+		return fmt.Errorf("%s is no NIC of the fabric", m.NIC)
+	case m.Kind == wire.MendUp:
+		return h.up(m.NIC)
+	case m.Kind == wire.MendMTU:
+		return h.mtu(m.NIC, netplan.MTU)
+	}
+	return errors.New("unknown mend " + m.Kind)
+}
+
+// carrierWithin is how long a ConnectX may take to train its link.
+const carrierWithin = 5 * time.Second
+
+// awaitCarrier waits until a NIC that was set up has its link, or will not.
+func (n *node) awaitCarrier(ctx context.Context, name string) {
+	ctx, cancel := context.WithTimeout(ctx, carrierWithin)
+	defer cancel()
+	for {
+		inv, changed := n.view()
+		if nic, ok := inv.NIC(name); ok && nic.HasCarrier() {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}

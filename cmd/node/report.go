@@ -1,0 +1,182 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"os"
+	"runtime"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// reportBytes and reportFiles bound what is taken from one node: a Spark has
+	// about 400 files of 0.5 MB together.
+	reportBytes = 8 << 20
+	reportFiles = 10_000
+	// reportTimeout bounds one node's part.
+	reportTimeout = 20 * time.Second
+)
+
+// report passes on the evidence of every node, each as it comes. A node that is
+// away, or that gives more than it may, is named and the others are heard.
+func (n *node) report(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
+	st, err := n.status(ctx, c, wire.StatusRequest{})
+	if err != nil {
+		return err
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	files := make(chan wire.Evidence)
+	pulls, pctx := errgroup.WithContext(ctx)
+	for _, m := range st.Nodes {
+		pulls.Go(func() error { return n.pullEvidence(pctx, m, files) })
+	}
+	g.Go(func() error {
+		defer close(files)
+		return pulls.Wait()
+	})
+	g.Go(func() error {
+		for e := range files {
+			if err := send(e); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	return g.Wait()
+}
+
+// pullEvidence fails only with ctx.
+func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- wire.Evidence) error {
+	deliver := func(e wire.Evidence) error {
+		e.Node, e.Host = m.ID, m.Host
+		select {
+		case out <- e:
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	size, count := 0, 0
+	take := func(e wire.Evidence) error {
+		if size, count = size+len(e.Data), count+1; size > reportBytes || count > reportFiles {
+			return fmt.Errorf("%s has more to report than %d MiB in %d files", m.Host, reportBytes>>20, reportFiles)
+		}
+		return deliver(e)
+	}
+	pull, cancel := context.WithTimeout(ctx, reportTimeout)
+	defer cancel()
+	var err error
+	if m.ID == n.m.Node {
+		err = n.nodeReport(pull, wire.Caller{Node: n.m.Node}, wire.Empty{}, take)
+	} else {
+		err = n.peers.client(m.ID).NodeReport(pull, take)
+	}
+	if err == nil || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return deliver(wire.Evidence{Missing: err.Error()})
+}
+
+// nodeReport gives this node's part: what the reader reads, what it makes of it,
+// and the end of the agent's log.
+func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
+	files, err := captured(ctx, n.reader, func(inv *envgen.Inventory) {
+		// What the probe heard and the user declared is in no file.
+		whole, _ := n.view()
+		whole.NICs, whole.Devices = inv.NICs, inv.Devices
+		*inv = whole
+	})
+	if err != nil {
+		return err
+	}
+	about := running{Node: n.m.Node, Host: n.m.Host, Boot: n.boot, Began: n.began, Sparkrun: n.cfg.Version}
+	if files["versions.json"], err = about.text(); err != nil {
+		return err
+	}
+	files["agent.log"] = n.recent.tail()
+	return sendFiles(files, wire.Evidence{Node: n.m.Node, Host: n.m.Host}, send)
+}
+
+// captured reads the machine as files; complete may add to the inventory.
+func captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inventory)) (map[string][]byte, error) {
+	taken, err := r.Capture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	complete(&taken.Inventory)
+	return taken.Files()
+}
+
+func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidence) error) error {
+	for _, path := range slices.Sorted(maps.Keys(files)) {
+		of.Path, of.Data = path, files[path]
+		if err := send(of); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Survey reads this machine's hardware without an agent.
+func Survey(ctx context.Context) (envgen.Inventory, error) {
+	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+	if err != nil {
+		return envgen.Inventory{}, err
+	}
+	return r.Read(ctx)
+}
+
+// Evidence gives this machine's part of a report without an agent: no log, and
+// nothing of the cables.
+func Evidence(ctx context.Context, send func(wire.Evidence) error) error {
+	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+	if err != nil {
+		return err
+	}
+	var host string
+	files, err := captured(ctx, r, func(inv *envgen.Inventory) { host = inv.Host })
+	if err != nil {
+		return err
+	}
+	if files["versions.json"], err = (running{Host: host}).text(); err != nil {
+		return err
+	}
+	return sendFiles(files, wire.Evidence{Host: host}, send)
+}
+
+// running is what runs on a node.
+type running struct {
+	Node     launcher.NodeID `json:"node,omitempty"`
+	Host     string          `json:"host"`
+	Boot     string          `json:"boot,omitempty"`
+	Began    time.Time       `json:"agent_began,omitzero"`
+	Sparkrun string          `json:"sparkrun,omitempty"`
+	Go       string          `json:"go"`
+	Arch     string          `json:"arch"`
+	Kernel   string          `json:"kernel"`
+	System   string          `json:"os_release"`
+}
+
+// text completes it with what is the same for every process of the machine.
+func (r running) text() ([]byte, error) {
+	var u unix.Utsname
+	if err := unix.Uname(&u); err != nil {
+		return nil, fmt.Errorf("read the kernel's version: %w", err)
+	}
+	system, _ := os.ReadFile("/etc/os-release") // a container may have none
+	r.Go, r.Arch, r.Kernel = runtime.Version(), runtime.GOARCH, unix.ByteSliceToString(u.Release[:])
+	r.System = string(bytes.TrimSpace(system))
+	return json.MarshalIndent(r, "", " ")
+}

@@ -1,0 +1,196 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/user"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type doctorOptions struct {
+	request wire.DoctorRequest
+	json    bool
+	quiet   bool
+	codes   bool
+	explain string
+}
+
+func newDoctorCmd(run func(context.Context, doctorOptions) error) *cobra.Command {
+	opts := &doctorOptions{}
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Find what is wrong with the machines, their cables and settings",
+		Long: `Examines all machines of the cluster side by side: cables, addresses and RDMA
+devices; limits, Docker, NCCL's files, versions, clocks, disks, memory, firewalls
+and mounts; and whether packets pass: a don't-fragment ping as large as the MTU
+between all that share a cable, both ways, a question who else has an address,
+and a connection to each agent. It takes a few seconds and changes nothing.
+
+Each finding has a code that never changes its meaning, the machine and device,
+what was seen, and a command to mend it, to be run on that machine. An error is
+what makes a job fail, hang, or run without the fabric; a warning costs speed or
+will bite later; a note needs nothing done.
+
+--fix, for root, does three things where a finding calls for them, and nothing
+else: it sets a fabric NIC up that is set down, sets the MTU of a fabric NIC to
+9000 until the next reboot, and drops the page cache. It never touches the NIC
+that the cluster talks over. Then it examines again.
+
+Where no agent runs it looks at this machine alone, and says so.
+
+Exit code 1 if an error stands, else 0.`,
+		Example: `  sparkrun doctor
+  sparkrun doctor --node spark2 --quiet
+  sudo sparkrun doctor --fix
+  sparkrun doctor --json | jq -r '.findings[] | select(.severity == "error") | .code'
+  sparkrun doctor --explain mtu-low`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	f := cmd.Flags()
+	f.StringVar(&opts.request.Node, "node", "", "tell only what is wrong on this machine")
+	f.BoolVar(&opts.request.Fix, "fix", false, "set NICs up, set their MTU, drop the page cache, where that helps; as root")
+	f.BoolVar(&opts.json, "json", false, "print JSON: what was read of each machine, too")
+	f.BoolVarP(&opts.quiet, "quiet", "q", false, "print errors only")
+	f.BoolVar(&opts.codes, "codes", false, "list all codes and what they mean")
+	f.StringVar(&opts.explain, "explain", "", "say what a code means")
+	return cmd
+}
+
+func (a *app) doctor(ctx context.Context, o doctorOptions) error {
+	if o.codes || o.explain != "" {
+		return a.explainCodes(o)
+	}
+	o.request.Ask = a.asking()
+	b := a.dial()
+	defer b.close()
+	res, err := b.Doctor(ctx, o.request)
+	if errors.Is(err, node.ErrNoAgent) && !o.request.Fix {
+		a.say("no agent runs here: looking at this machine alone")
+		res, err = node.DoctorAlone(ctx, node.Config{Paths: node.DefaultPaths()}, o.request, err)
+	}
+	if err != nil {
+		return err
+	}
+	if o.json {
+		if err := a.object(res); err != nil {
+			return err
+		}
+	} else {
+		a.tellDoctor(res, o.quiet)
+	}
+	if ofSeverity(res.Findings, envgen.SeverityError) > 0 {
+		return exits(exitFailure, nil)
+	}
+	return nil
+}
+
+// asking is the user as this machine knows him. The agent takes his name from
+// the socket.
+func (a *app) asking() host.Ask {
+	var ask host.Ask
+	if u, err := user.Current(); err == nil {
+		ask.User = u.Username
+	}
+	ask.Path, _ = a.getenv("PATH")
+	ask.ConfFile, _ = a.getenv("NCCL_CONF_FILE")
+	return ask
+}
+
+func (a *app) explainCodes(o doctorOptions) error {
+	all := node.Explanations()
+	if o.explain != "" {
+		i := slices.IndexFunc(all, func(e envgen.Explanation) bool { return e.Code == o.explain })
+		if i < 0 {
+			return usagef("--explain %s: no finding has that code; `sparkrun doctor --codes` lists them", o.explain)
+		}
+		all = all[i : i+1]
+	}
+	if o.json {
+		return a.object(all)
+	}
+	var rows [][]string
+	for _, e := range all {
+		rows = append(rows, []string{e.Code, e.Text})
+	}
+	return a.table(rows)
+}
+
+// severities are in the order in which they are told.
+var severities = []struct {
+	severity envgen.Severity
+	noun     string
+}{{envgen.SeverityError, "error"}, {envgen.SeverityWarning, "warning"}, {envgen.SeverityInfo, "note"}}
+
+func (a *app) tellDoctor(res wire.DoctorResponse, quiet bool) {
+	for _, m := range res.Mended {
+		what := "done"
+		if m.Error != "" {
+			what = "not done: " + m.Error
+		}
+		fmt.Fprintf(a.out, "%s: %s (%s)\n", m.Host, m.Command, what)
+	}
+	if len(res.Mended) > 0 {
+		fmt.Fprintln(a.out)
+	}
+	var counts []string
+	for _, s := range severities {
+		n := ofSeverity(res.Findings, s.severity)
+		counts = append(counts, count(n, s.noun))
+		if n == 0 || quiet && s.severity != envgen.SeverityError {
+			continue
+		}
+		fmt.Fprintln(a.out, strings.ToUpper(s.noun+"s"))
+		for _, f := range res.Findings {
+			if f.Severity == s.severity {
+				a.tellFinding(f)
+			}
+		}
+		fmt.Fprintln(a.out)
+	}
+	if !quiet {
+		fmt.Fprintf(a.out, "%s on %s\n", strings.Join(counts, ", "), count(len(res.Nodes), "machine"))
+	}
+}
+
+// tellFinding prints one finding; its command stands alone on its line, to be
+// copied.
+func (a *app) tellFinding(f envgen.Finding) {
+	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
+	fmt.Fprintf(a.out, "  %s  %s\n    %s\n", f.Code, plain(or(where, "cluster")), plain(f.Text))
+	fmt.Fprintf(a.out, "    seen: %s\n", plain(f.Evidence))
+	on := "on any machine"
+	if f.Host != "" {
+		on = "on " + plain(f.Host)
+	}
+	fmt.Fprintf(a.out, "    %s: %s\n", on, plain(f.Remedy))
+}
+
+// plain keeps what came from other machines' files from steering the terminal.
+func plain(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
+			return '?'
+		}
+		return r
+	}, text)
+}
+
+func ofSeverity(findings []envgen.Finding, s envgen.Severity) int {
+	n := 0
+	for _, f := range findings {
+		if f.Severity == s {
+			n++
+		}
+	}
+	return n
+}

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+var (
+	mtuLow = envgen.Finding{Code: "mtu-low", Severity: envgen.SeverityWarning, Node: "2", Host: "spark2", Port: "01:00.0", Device: "enp1s0f0np0",
+		Text: "enp1s0f0np0 has MTU 1500", Evidence: "enp1s0f0np0 mtu 1500", Remedy: "sudo ip link set dev enp1s0f0np0 mtu 9000"}
+	islands = envgen.Finding{Code: "islands", Severity: envgen.SeverityError, Text: "the fabric joins some nodes only\x1b[2J",
+		Evidence: "spark1 | spark2", Remedy: "sparkrun fabric --map"}
+)
+
+func TestDoctorTells(t *testing.T) {
+	two := []wire.DoctorNode{{Host: "spark1"}, {Host: "spark2"}}
+	tests := map[string]struct {
+		line string
+		res  wire.DoctorResponse
+		code int
+		out  string
+	}{
+		"all is well": {"doctor", wire.DoctorResponse{Nodes: two}, 0, "0 errors, 0 warnings, 0 notes on 2 machines\n"},
+		"a warning": {"doctor", wire.DoctorResponse{Nodes: two, Findings: []envgen.Finding{mtuLow}}, 0, `WARNINGS
+  mtu-low  spark2 01:00.0 enp1s0f0np0
+    enp1s0f0np0 has MTU 1500
+    seen: enp1s0f0np0 mtu 1500
+    on spark2: sudo ip link set dev enp1s0f0np0 mtu 9000
+
+0 errors, 1 warning, 0 notes on 2 machines
+`},
+		"errors alone": {"doctor -q", wire.DoctorResponse{Nodes: two, Findings: []envgen.Finding{islands, mtuLow}}, 1, `ERRORS
+  islands  cluster
+    the fabric joins some nodes only?[2J
+    seen: spark1 | spark2
+    on any machine: sparkrun fabric --map
+
+`},
+		"mended": {"doctor --fix", wire.DoctorResponse{Nodes: two, Mended: []wire.Mended{
+			{Host: "spark1", Command: "ip link set dev x up"}, {Host: "spark2", Command: "ip link set dev y mtu 9000", Error: "it may carry management"},
+		}}, 0, `spark1: ip link set dev x up (done)
+spark2: ip link set dev y mtu 9000 (not done: it may carry management)
+
+0 errors, 0 warnings, 0 notes on 2 machines
+`},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, out, e := cli(t, &backend{cluster: &fakeCluster{doctor: tc.res}}, strings.Fields(tc.line)...)
+			if code != tc.code || e != "" {
+				t.Errorf("exit code %d, want %d; stderr %q", code, tc.code, e)
+			}
+			if diff := cmp.Diff(tc.out, out); diff != "" {
+				t.Errorf("-want +got:\n%s", diff)
+			}
+		})
+	}
+}
+
+func TestDoctorAsks(t *testing.T) {
+	c := &fakeCluster{doctor: wire.DoctorResponse{Self: "spark1", Findings: []envgen.Finding{islands}}}
+	code, out, _ := cli(t, &backend{cluster: c}, "doctor", "--node", "spark2", "--fix", "--json")
+	r, ok := c.requests[0].(wire.DoctorRequest)
+	if !ok || r.Node != "spark2" || !r.Fix || r.Ask.Path != "/bin" {
+		t.Errorf("asked %+v", c.requests)
+	}
+	var got wire.DoctorResponse
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || got.Self != "spark1" || len(got.Findings) != 1 {
+		t.Errorf("exit code %d, %v: %s", code, err, out)
+	}
+}
+
+// Without an agent there is nobody to mend anything; and what fails for another
+// reason is not taken for it.
+func TestDoctorFails(t *testing.T) {
+	for err, line := range map[error]string{node.ErrNoAgent: "doctor --fix", errors.New("broken"): "doctor"} {
+		if code, out, e := cli(t, &backend{cluster: &fakeCluster{err: err}}, strings.Fields(line)...); code != 1 || out != "" || e == "" {
+			t.Errorf("%s with %v: exit code %d, stdout %q, stderr %q", line, err, code, out, e)
+		}
+	}
+}

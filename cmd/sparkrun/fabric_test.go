@@ -1,0 +1,345 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/bundle"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// fakeFabrics answers what fabric and report ask of agents.
+type fakeFabrics struct {
+	follow   func(ctx context.Context, try int, fn func(wire.Status) error) error
+	counters wire.CountersResponse
+	evidence []wire.Evidence
+	tries    int
+}
+
+func (f *fakeFabrics) Follow(ctx context.Context, fn func(wire.Status) error) error {
+	f.tries++
+	return f.follow(ctx, f.tries, fn)
+}
+func (f *fakeFabrics) Counters(context.Context) (wire.CountersResponse, error) {
+	return f.counters, nil
+}
+func (f *fakeFabrics) Report(_ context.Context, fn func(wire.Evidence) error) error {
+	for _, e := range f.evidence {
+		if err := fn(e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// spark is a machine with one port of two twins, cabled to peer; without one it
+// has no link.
+func spark(host, addr, peer string) wire.NodeStatus {
+	carrier := peer != ""
+	inv := envgen.Inventory{Host: host, Cabling: &envgen.Cabling{}, NICs: []envgen.NIC{
+		{Name: "enP7s7", MAC: "02:00:00:00:00:" + addr, Up: true, Carrier: new(true), MTU: 1500, Physical: true, OperState: "up",
+			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0." + addr + "/24")}},
+	}}
+	for i, nic := range []string{"enp1s0f0np0", "enP2p1s0f0np0"} {
+		pci := envgen.PCIAddress{Domain: uint32(2 * i), Bus: 1}
+		subnet := []string{"192.168.177.", "192.168.178."}[i]
+		state, oper := envgen.StateDown, "down"
+		var speed *int
+		if carrier {
+			state, oper, speed = envgen.StateActive, "up", new(200000)
+		}
+		at := netip.MustParseAddr(subnet + addr)
+		inv.NICs = append(inv.NICs, envgen.NIC{
+			Name: nic, PCI: &pci, PCIVendor: envgen.VendorMellanox, MAC: "02:00:00:00:0" + string(rune('1'+i)) + ":" + addr, MTU: 9000,
+			Up: true, Carrier: &carrier, SpeedMbps: speed, OperState: oper, Physical: true,
+			Addresses: []netip.Prefix{netip.PrefixFrom(at, 24)},
+		})
+		inv.Devices = append(inv.Devices, envgen.HCA{
+			Name: []string{"rocep1s0f0", "roceP2p1s0f0"}[i], PCI: &pci, State: state, LinkLayer: envgen.LayerEthernet, Netdev: nic,
+			Firmware: "28.45.4028", PCIeGTps: new(32.0), PCIeLanes: new(4), RateMbps: new(200000), Type: "MT4129",
+			GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(at.As16()), Netdev: nic}},
+		})
+		if carrier {
+			inv.Cabling.Probed = append(inv.Cabling.Probed, nic)
+			inv.Cabling.Sightings = append(inv.Cabling.Sightings, envgen.Sighting{NIC: nic, Slot: pci.Slot(),
+				Peer: envgen.Neighbour{Node: "id-" + peer, Host: peer, NIC: nic, Slot: pci.Slot()}})
+		}
+	}
+	return wire.NodeStatus{ID: launcher.NodeID("id-" + host), Host: host, Addr: netip.MustParseAddr("10.0.0." + addr), State: "ready", Inventory: inv}
+}
+
+// pair is two Sparks with one cable, or with none.
+func pair(cabled bool) wire.Status {
+	peers := []string{"", ""}
+	if cabled {
+		peers = []string{"spark2", "spark1"}
+	}
+	st := wire.Status{Cluster: "c", Self: "spark1", Leader: "spark1", Nodes: []wire.NodeStatus{spark("spark1", "11", peers[0]), spark("spark2", "12", peers[1])}}
+	// Who is heard is believed only under the MAC that he has.
+	for i := range st.Nodes {
+		for j := range st.Nodes[i].Inventory.Cabling.Sightings {
+			s := &st.Nodes[i].Inventory.Cabling.Sightings[j]
+			far, _ := st.Nodes[1-i].Inventory.NIC(s.Peer.NIC)
+			s.Peer.MAC = far.MAC
+		}
+	}
+	return st
+}
+
+func statusIs(st wire.Status, err error) *fakeCluster {
+	return &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, err }}
+}
+
+func fabricCLI(t *testing.T, st wire.Status, f *fakeFabrics, line string) (code int, out, err string) {
+	t.Helper()
+	return cli(t, &backend{gangs: &fakeGangs{}, cluster: statusIs(st, nil), fabrics: f}, strings.Fields(line)...)
+}
+
+func TestFabricForms(t *testing.T) {
+	st := pair(true)
+	away := spark("spark3", "13", "")
+	away.State, away.Inventory = "away", envgen.Inventory{}
+	st.Nodes = append(st.Nodes, away)
+	for name, line := range map[string]string{
+		"fabric.txt": "fabric", "fabric.map": "fabric --map", "fabric.ibdev2netdev": "fabric --ibdev2netdev",
+		"fabric.gids": "fabric --gids --node spark1 --node spark2", "fabric-node.txt": "fabric --node spark2",
+	} {
+		code, out, err := fabricCLI(t, st, &fakeFabrics{}, line)
+		if code != 0 || err != "sparkrun: nothing is known of spark3\n" {
+			t.Errorf("%s: exit code %d, stderr %q", line, code, err)
+		}
+		golden(t, name, out)
+	}
+	code, out, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --svg -")
+	if code != 0 || !strings.HasPrefix(out, "<svg") {
+		t.Errorf("exit code %d, %.40q", code, out)
+	}
+	file := filepath.Join(t.TempDir(), "a.svg")
+	if code, _, err := fabricCLI(t, st, &fakeFabrics{}, "fabric --svg "+file); code != 0 {
+		t.Errorf("exit code %d: %s", code, err)
+	}
+	if content, err := os.ReadFile(file); err != nil || string(content) != out {
+		t.Errorf("%v, %.40q", err, content)
+	}
+}
+
+func TestFabricJSON(t *testing.T) {
+	f := &fakeFabrics{counters: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
+		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute, Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}
+	code, out, _ := fabricCLI(t, pair(true), f, "fabric --json")
+	var got fabricObject
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v in %s", code, err, out)
+	}
+	if got.Topology.Shape != envgen.ShapePair || got.Self != "spark1" || got.Leader != "spark1" || len(got.Nodes) != 2 ||
+		len(got.Nodes[1].Inventory.Devices) != 2 || got.Counters[0].Counters[0].Counts["packet_seq_err"] != 5 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestFabricRefuses(t *testing.T) {
+	for line, want := range map[string]string{
+		"fabric --map --json":          "--map and --json: give one of them",
+		"fabric --watch --gids":        "--gids does not go with it",
+		"fabric --watch --from x":      "a report does not change",
+		"fabric --map --node spark1":   "a drawing shows all machines",
+		"fabric spark1":                "unexpected argument",
+		"fabric --node spark9":         "no machine spark9: there are spark1, spark2",
+		"fabric --from /nowhere":       "open report: open /nowhere: no such file",
+		"fabric --from ../../LICENSE":  "no report of sparkrun",
+		"fabric --svg /nowhere/at/all": "write /nowhere/at/all: no such file",
+	} {
+		code, out, err := fabricCLI(t, pair(true), &fakeFabrics{}, line)
+		if code == 0 || out != "" || !strings.Contains(err, want) {
+			t.Errorf("%s: exit code %d, stdout %q, stderr %q, want %q", line, code, out, err, want)
+		}
+	}
+}
+
+// Without a leader, and without an agent, it shows what there is and says so.
+func TestFabricAlone(t *testing.T) {
+	alone := pair(true)
+	alone.Leader, alone.Problem, alone.Nodes[1].Inventory = "", "no leader: spark2 does not answer", envgen.Inventory{}
+	code, out, err := fabricCLI(t, alone, &fakeFabrics{}, "fabric")
+	if code != 0 || !strings.Contains(out, "spark1, 10.0.0.11") || !strings.Contains(err, "no leader: spark2 does not answer") {
+		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, err)
+	}
+	var o, e syncBuffer
+	b := &backend{gangs: &fakeGangs{}, cluster: statusIs(wire.Status{}, node.ErrNoAgent), fabrics: &fakeFabrics{}, close: func() {}}
+	a := &app{out: &o, err: &e, dial: func() *backend { return b }, columns: func() int { return 100 },
+		survey: func(context.Context) (envgen.Inventory, error) { return spark("spark1", "11", "").Inventory, nil }}
+	if code := a.run(t.Context(), []string{"fabric"}); code != 0 || !strings.Contains(o.String(), "rocep1s0f0") || !strings.Contains(e.String(), "no sparkrun agent runs on this machine") {
+		t.Errorf("exit code %d, stdout %s, stderr %s", code, o.String(), e.String())
+	}
+}
+
+// A watch prints each change once, goes on after an agent that went away, keeps
+// the last view while there is no leader, and ends with Ctrl-C.
+func TestFabricWatch(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		leaderless := pair(true)
+		leaderless.Leader, leaderless.Problem = "", "an election is under way"
+		leaderless.Nodes = leaderless.Nodes[:1]
+		led := pair(false)
+		led.Leader = "spark2"
+		var o, e syncBuffer
+		ctx, interrupt := context.WithCancel(t.Context())
+		f := &fakeFabrics{follow: func(ctx context.Context, try int, fn func(wire.Status) error) error {
+			switch try {
+			case 1:
+				if err := errors.Join(fn(pair(true)), fn(pair(true)), fn(leaderless)); err != nil {
+					return err
+				}
+				return node.ErrNoAgent
+			case 2:
+				if err := fn(led); err != nil {
+					return err
+				}
+			}
+			interrupt()
+			<-ctx.Done()
+			return ctx.Err()
+		}}
+		b := &backend{fabrics: f, close: func() {}}
+		a := &app{out: &o, err: &e, dial: func() *backend { return b }, columns: func() int { return 100 }}
+		if err := a.watchFabric(ctx, fabricOptions{watch: true}); err != nil {
+			t.Fatal(err)
+		}
+		var said []string
+		for line := range strings.Lines(o.String()) {
+			stamp, text, _ := strings.Cut(strings.TrimSpace(line), " ")
+			if _, err := time.Parse("2006-01-02T15:04:05.000Z07:00", stamp); err != nil {
+				t.Errorf("%q: %v", line, err)
+			}
+			said = append(said, text)
+		}
+		want := []string{
+			"pair: spark1 and spark2 are joined by one cable, seen by the probe",
+			"no leader, the last view stands: an election is under way",
+			"leader spark2",
+			"spark1 port 0 lost its link",
+		}
+		if len(said) < len(want) || !cmp.Equal(want, said[:len(want)]) {
+			t.Errorf("said\n%s", strings.Join(said, "\n"))
+		}
+		if !strings.Contains(o.String(), "gone: cable: spark1 port 0 - spark2 port 0\n") {
+			t.Errorf("the cable is not told of:\n%s", o.String())
+		}
+	})
+}
+
+// On a terminal the whole is drawn anew.
+func TestFabricWatchDraws(t *testing.T) {
+	var o syncBuffer
+	w := &fabricWatch{app: &app{out: &o, outTTY: true, columns: func() int { return 80 }}, opts: fabricOptions{drawing: true}, now: time.Now}
+	if err := errors.Join(w.take(pair(true)), w.take(pair(false))); err != nil {
+		t.Fatal(err)
+	}
+	if n := strings.Count(o.String(), "\x1b[H\x1b[2J"); n != 2 {
+		t.Errorf("%d times drawn, want 2", n)
+	}
+	if !strings.Contains(o.String(), "┌ spark1") || !strings.Contains(o.String(), "spark2 port 0 lost its link") {
+		t.Error(o.String())
+	}
+}
+
+// A report holds what all machines gave, no secrets, and shows the same fabric
+// when it is read elsewhere.
+func TestReport(t *testing.T) {
+	st := pair(true)
+	c := statusIs(st, nil)
+	job := rendezvous.Job{}
+	job.Spec.ID, job.Spec.Stages = "job2345678", []launcher.Stage{{
+		Argv: launcher.Lits("serve", "--api-key", "hunter2", "--url=https://ada:hunter2@host/"),
+		Env:  []launcher.Var{{Name: "HF_TOKEN", Value: launcher.Lit("hunter2")}, {Name: "PLAIN", Value: launcher.Lit("kept-as-it-is")}},
+	}}
+	c.jobs.Jobs = []rendezvous.JobStatus{{Job: job}}
+	f := &fakeFabrics{evidence: []wire.Evidence{
+		{Node: "id-spark1", Host: "spark1", Path: "agent.log", Data: []byte("joined with password=hunter2\n")},
+		{Node: "id-spark1", Host: "spark1", Path: "sys/class/infiniband/x/node_guid", Data: []byte("4cbb:4703:002e:bf42\n")},
+		{Node: "id-spark2", Host: "spark2", Missing: "spark2 does not answer"},
+	}}
+	file := filepath.Join(t.TempDir(), "r.tar.gz")
+	b := &backend{gangs: &fakeGangs{}, cluster: c, fabrics: f}
+	code, out, err := cli(t, b, "report", "-o", file)
+	if code != 0 || out != file+"\n" || !strings.Contains(err, "spark2 is not whole in it: spark2 does not answer") {
+		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, err)
+	}
+	info, serr := os.Stat(file)
+	if serr != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, mode %v: others may read it", serr, info.Mode())
+	}
+	content, rerr := os.ReadFile(file)
+	if rerr != nil {
+		t.Fatal(rerr)
+	}
+	r, rerr := bundle.Read(bytes.NewReader(content))
+	if rerr != nil {
+		t.Fatal(rerr)
+	}
+	for _, files := range []map[string][]byte{r.Cluster, r.Files["spark1"]} {
+		for name, text := range files {
+			if bytes.Contains(text, []byte("hunter2")) {
+				t.Errorf("a secret is in %s: %s", name, text)
+			}
+		}
+	}
+	if !bytes.Contains(r.Cluster[jobsFile], []byte("kept-as-it-is")) || !bytes.Contains(r.Files["spark1"]["sys/class/infiniband/x/node_guid"], []byte("4cbb")) {
+		t.Error("too much was taken out")
+	}
+	code, live, _ := fabricCLI(t, st, f, "fabric")
+	fromCode, from, notes := cli(t, &backend{}, "fabric", "--from", file)
+	if code != 0 || fromCode != 0 {
+		t.Fatalf("exit codes %d and %d: %s", code, fromCode, notes)
+	}
+	if diff := cmp.Diff(live, from); diff != "" {
+		t.Errorf("-live +from the report:\n%s", diff)
+	}
+	// What spark1 gave is no whole capture, and spark2 gave nothing.
+	if !strings.Contains(notes, "spark1: what was captured cannot be read again") || !strings.Contains(notes, "spark2 is not whole in the report") {
+		t.Errorf("notes: %s", notes)
+	}
+}
+
+// A report from elsewhere commands no terminal.
+func TestFromIsHarmless(t *testing.T) {
+	evil := "spark\x1b]0;pwned\x07"
+	st := pair(true)
+	st.Nodes[0].Host, st.Nodes[0].Inventory.Host, st.Problem = evil, evil, "\x1b[2J"
+	st.Nodes[0].Inventory.Devices[0].Firmware = "\x1b[31m"
+	st.Nodes[0].Inventory.NICs[1].Name = "eth\x1b[8m"
+	text, err := json.Marshal(st)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var packed bytes.Buffer
+	r := bundle.Bundle{Manifest: bundle.Manifest{Host: evil, Nodes: []bundle.Node{{Host: "spark1", Missing: "\x1b[5m"}}}, Cluster: map[string][]byte{statusFile: text}}
+	if err := bundle.Write(&packed, r); err != nil {
+		t.Fatal(err)
+	}
+	for _, form := range []string{"", "--map", "--svg=-", "--ibdev2netdev", "--gids"} {
+		var o, e syncBuffer
+		a := &app{in: bytes.NewReader(packed.Bytes()), out: &o, err: &e, columns: func() int { return 100 }}
+		if code := a.run(t.Context(), strings.Fields("fabric --from - "+form)); code != 0 {
+			t.Errorf("%s: exit code %d: %s", form, code, e.String())
+		}
+		if strings.ContainsAny(o.String()+e.String(), "\x1b\x07") {
+			t.Errorf("%s: %q %q", form, o.String(), e.String())
+		}
+	}
+}

@@ -1,0 +1,111 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// watchFabric shows the fabric at every change, until it is interrupted. The
+// agent tells of changes; nothing here asks again while all is well.
+func (a *app) watchFabric(ctx context.Context, o fabricOptions) error {
+	b := a.dial()
+	defer b.close()
+	w := &fabricWatch{app: a, opts: o, now: time.Now}
+	interruption := outage{say: a.say}
+	var again pause
+	for first := true; ; {
+		err := b.Follow(ctx, func(st wire.Status) error {
+			first = false
+			again.reset()
+			interruption.over()
+			return w.take(st)
+		})
+		switch {
+		case ctx.Err() != nil:
+			return nil // Ctrl-C is how a watch ends
+		case errors.Is(err, errOutput), first && errors.Is(err, node.ErrNoAgent), err != nil && !passing(err):
+			return err
+		case err != nil:
+			interruption.failed(fmt.Sprintf("the view is cut off (%v); waiting for it", err))
+		}
+		if again.wait(ctx) != nil {
+			return nil
+		}
+	}
+}
+
+// fabricWatch shows one view after the other.
+type fabricWatch struct {
+	app  *app
+	opts fabricOptions
+	now  func() time.Time
+	last *fabricView
+}
+
+// take shows a view. One that a node without a leader has by itself says less
+// than the one before it, which stands.
+func (w *fabricWatch) take(st wire.Status) error {
+	if st.Leader == "" && w.last != nil && w.last.status.Leader != "" {
+		w.last.status.Problem = st.Problem
+		return w.show(w.last, []string{"no leader, the last view stands: " + st.Problem})
+	}
+	v, err := newFabricView(st, nil)
+	if err == nil {
+		err = v.only(w.opts.nodes)
+	}
+	if err != nil {
+		return err
+	}
+	var lines []string
+	if w.last == nil {
+		lines = append([]string{fmt.Sprintf("%s: %s", v.scene.Topology.Shape, v.scene.Topology.Why)}, v.notes...)
+	} else {
+		lines = append(membersChanged(w.last.status, st), topology.Changes(w.last.scene, v.scene)...)
+	}
+	w.last = v
+	return w.show(v, lines)
+}
+
+// show draws anew on a terminal, and elsewhere prints what changed.
+func (w *fabricWatch) show(v *fabricView, lines []string) error {
+	stamp := w.now().Format("2006-01-02T15:04:05.000Z07:00")
+	var b strings.Builder
+	if w.app.outTTY {
+		b.WriteString("\x1b[H\x1b[2J") // home, clear
+		b.WriteString(w.app.show(v, w.opts))
+		b.WriteString("\n")
+	}
+	for _, line := range lines {
+		fmt.Fprintf(&b, "%s %s\n", stamp, printable(line))
+	}
+	if _, err := io.WriteString(w.app.out, b.String()); err != nil {
+		return fmt.Errorf("%w: %w", errOutput, err)
+	}
+	return nil
+}
+
+// membersChanged tells of leaders and of members that came and went.
+func membersChanged(before, after wire.Status) []string {
+	var lines []string
+	if before.Leader != after.Leader || before.Problem != after.Problem && after.Leader != "" {
+		lines = append(lines, "leader "+or(after.Leader, "none"))
+	}
+	was := map[string]string{}
+	for _, n := range before.Nodes {
+		was[n.Host] = n.State
+	}
+	for _, n := range after.Nodes {
+		if state, known := was[n.Host]; known && state != n.State {
+			lines = append(lines, fmt.Sprintf("%s is %s", n.Host, n.State))
+		}
+	}
+	return lines
+}

@@ -1,0 +1,78 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// ranks are what can be done to a job's ranks while they run.
+type ranks interface {
+	Input(context.Context, wire.InputRequest) error
+	Signal(context.Context, wire.SignalRequest) error
+}
+
+// inputChunk is read of our input and sent at once.
+const inputChunk = 32 << 10
+
+// feed waits until every rank runs: before that, one that has no reader yet
+// looks like one that has ended.
+func (f *follower) feed(ctx context.Context) {
+	select {
+	case <-f.running.c:
+		feed(ctx, f.ranks, string(f.spec.ID), f.in, f.say)
+	case <-ctx.Done():
+	}
+}
+
+// feed sends our standard input to the job until either ends. It is read no
+// faster than the ranks do, and what is lost with an agent is sent again.
+func feed(ctx context.Context, to ranks, job string, in io.Reader, say func(string)) {
+	buf := make([]byte, inputChunk)
+	for at := int64(0); ; {
+		n, rerr := in.Read(buf)
+		r := wire.InputRequest{Job: job, Offset: at, Data: buf[:n], End: rerr != nil}
+		at += int64(n)
+		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
+		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):
+			return // as a pipe whose reader has gone
+		case err != nil:
+			say(fmt.Sprintf("the ranks get no more input: %v", err))
+			return
+		case r.End:
+			return
+		}
+	}
+}
+
+// send asks until it has been heard.
+func send(ctx context.Context, ask func() error) error {
+	var again pause
+	for {
+		err := ask()
+		if err == nil || !passing(err) || again.wait(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// forwarded are the signals that mean something to ranks and nothing to launch.
+var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP}
+
+// forward passes a signal on to every rank. For TSTP we stop too, as the shell
+// that sent it expects, and CONT wakes both.
+func forward(ctx context.Context, to ranks, job string, sig syscall.Signal, say func(string)) {
+	err := send(ctx, func() error { return to.Signal(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
+	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrNoReader) {
+		say(fmt.Sprintf("pass on signal %s: %v", sig, err))
+	}
+	if sig == syscall.SIGTSTP {
+		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
+	}
+}

@@ -1,0 +1,296 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/envgen/netplan"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type netplanShowOptions struct {
+	node string
+	json bool
+}
+
+type netplanDiffOptions struct{ json bool }
+
+type netplanApplyOptions struct {
+	request wire.NetplanApplyRequest
+	yes     bool
+}
+
+func newNetplanCmd(
+	show func(context.Context, netplanShowOptions) error, diff func(context.Context, netplanDiffOptions) error,
+	apply, rollback func(context.Context, netplanApplyOptions) error,
+) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "netplan",
+		Short: "Give the fabric's ports their addresses",
+		Long: `Works out which address every fabric port of every machine gets, from the cables
+and switches that the probe sees, and writes them as one netplan file a machine,
+` + netplan.Path + `: each twin in a subnet of its own, MTU 9000. Ports that
+lead to a LAN and the interface the cluster talks over are left alone.
+
+An address once given stays: machines that join or leave move nobody, and
+addresses that worked before sparkrun are taken over. What has to move when a
+cable goes elsewhere, diff shows.`,
+		Example: `  sparkrun netplan show
+  sudo sparkrun netplan diff
+  sudo sparkrun netplan apply`,
+	}
+	group(cmd)
+	cmd.AddCommand(newNetplanShowCmd(show), newNetplanDiffCmd(diff), newNetplanApplyCmd(apply), newNetplanRollbackCmd(rollback))
+	return cmd
+}
+
+func newNetplanShowCmd(run func(context.Context, netplanShowOptions) error) *cobra.Command {
+	opts := &netplanShowOptions{}
+	cmd := &cobra.Command{
+		Use:   "show",
+		Short: "Print the file each machine should have",
+		Long: `Prints for each machine the netplan file that sparkrun would write, and looks at
+no file there. It changes nothing.`,
+		Example: `  sparkrun netplan show
+  sparkrun netplan show --node spark2
+  sparkrun netplan show --json | jq -r '.nodes[].text'`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().StringVar(&opts.node, "node", "", "this machine's file only, as it is")
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+func newNetplanDiffCmd(run func(context.Context, netplanDiffOptions) error) *cobra.Command {
+	opts := &netplanDiffOptions{}
+	cmd := &cobra.Command{
+		Use:   "diff",
+		Short: "Compare each machine's files with what they should be",
+		Long: `Shows what apply would change on each machine, as diff -u does and in words, names
+every other netplan file that names the same interface (netplan adds the
+addresses of all files up), and says why apply would refuse. It changes nothing.`,
+		Example: `  sudo sparkrun netplan diff
+  sudo sparkrun netplan diff --json | jq '.nodes[] | select(.verdict.refusal)'`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+func newNetplanApplyCmd(run func(context.Context, netplanApplyOptions) error) *cobra.Command {
+	opts := &netplanApplyOptions{}
+	cmd := &cobra.Command{
+		Use:   "apply",
+		Short: "Put the files in force on all machines, or on none",
+		Long: `Shows what diff shows, asks, then writes the files and runs netplan apply on all
+machines at the same time. Every machine then has to reach its neighbours over
+each of its interfaces. Where one does not within --grace, or fails otherwise, all
+go back to what they had; so does a machine that loses its power or its agent in
+between, at its next start.
+
+It refuses while a job uses the ports, for the interface the cluster talks over,
+where netplan itself does not accept the files, and where another file would
+spoil ours; --force overrides the last of these, nothing else.`,
+		Example: `  sudo sparkrun netplan apply
+  sudo sparkrun netplan apply --yes --grace 1m`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	applyFlags(cmd, opts, "write although another netplan file spoils ours")
+	cmd.Flags().Var(span{&opts.request.Grace}, "grace", "how long neighbours have to answer (default 30s; a switch with spanning tree needs that)")
+	return cmd
+}
+
+func newNetplanRollbackCmd(run func(context.Context, netplanApplyOptions) error) *cobra.Command {
+	opts := &netplanApplyOptions{request: wire.NetplanApplyRequest{Rollback: true}}
+	cmd := &cobra.Command{
+		Use:   "rollback",
+		Short: "Undo the last change on all machines",
+		Long: `Puts back what was there before the last apply, on every machine that it changed.
+Rolling back twice is back where it began. Nobody has to answer afterwards; what
+is refused is the same as for apply, and a file that was edited since.`,
+		Example: `  sudo sparkrun netplan rollback
+  sudo sparkrun netplan rollback --yes`,
+		Args: takes(0, ""),
+		RunE: running(opts, run),
+	}
+	applyFlags(cmd, opts, "undo over an edit of the file, and beside files that spoil it")
+	return cmd
+}
+
+func applyFlags(cmd *cobra.Command, opts *netplanApplyOptions, force string) {
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&opts.request.Force, "force", false, force)
+}
+
+func (a *app) netplanShow(ctx context.Context, o netplanShowOptions) error {
+	b := a.dial()
+	defer b.close()
+	plan, err := b.Netplan(ctx, wire.NetplanRequest{})
+	if err != nil {
+		return err
+	}
+	if o.node != "" {
+		i := slices.IndexFunc(plan.Nodes, func(n wire.NetplanNode) bool { return n.Host == o.node || n.Node == launcher.NodeID(o.node) })
+		if i < 0 {
+			return fmt.Errorf("show netplan of %s: it gets no file: these do: %s", o.node, strings.Join(planHosts(plan), ", "))
+		}
+		plan.Nodes = plan.Nodes[i : i+1]
+	}
+	switch {
+	case o.json:
+		return a.object(plan)
+	case o.node != "":
+		_, err := fmt.Fprint(a.out, textOf(plan.Nodes[0]))
+		return err
+	}
+	fmt.Fprintln(a.out, plan.Why)
+	a.notes(plan)
+	for _, n := range plan.Nodes {
+		fmt.Fprintf(a.out, "\n%s:%s\n%s", n.Host, netplan.Path, textOf(n))
+	}
+	return nil
+}
+
+func textOf(n wire.NetplanNode) string {
+	if n.Text == nil {
+		return ""
+	}
+	return *n.Text
+}
+
+func planHosts(plan wire.NetplanPlan) []string {
+	var hosts []string
+	for _, n := range plan.Nodes {
+		hosts = append(hosts, n.Host)
+	}
+	return hosts
+}
+
+func (a *app) notes(plan wire.NetplanPlan) {
+	for _, note := range plan.Notes {
+		fmt.Fprintln(a.out, "note: "+note)
+	}
+}
+
+func (a *app) netplanDiff(ctx context.Context, o netplanDiffOptions) error {
+	b := a.dial()
+	defer b.close()
+	plan, err := b.Netplan(ctx, wire.NetplanRequest{Compare: true})
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.object(plan)
+	}
+	a.difference(plan)
+	return nil
+}
+
+// difference prints what would change; it tells whether there is anything.
+func (a *app) difference(plan wire.NetplanPlan) (any bool) {
+	fmt.Fprintln(a.out, plan.Why)
+	a.notes(plan)
+	for _, n := range plan.Nodes {
+		v := n.Verdict
+		if v == nil {
+			continue
+		}
+		fmt.Fprintf(a.out, "\n%s\n", n.Host)
+		if v.Unchanged {
+			fmt.Fprintln(a.out, "  as it should be")
+			continue
+		}
+		any = true
+		fmt.Fprint(a.out, v.Diff)
+		for _, c := range v.Changes {
+			fmt.Fprintln(a.out, "  "+c)
+		}
+		for _, m := range v.Mentions {
+			mark := "beside ours"
+			if m.Blocks {
+				mark = "SPOILS ours"
+			}
+			fmt.Fprintf(a.out, "  %s: %s\n", mark, m.Text)
+		}
+		if v.Refusal != "" {
+			fmt.Fprintln(a.out, "  refused: "+v.Refusal)
+		}
+	}
+	return any
+}
+
+func (a *app) netplanApply(ctx context.Context, o netplanApplyOptions) error {
+	return a.netplanChange(ctx, o, "Put this in force on %s?", "to apply it")
+}
+
+func (a *app) netplanRollback(ctx context.Context, o netplanApplyOptions) error {
+	return a.netplanChange(ctx, o, "Go back to this on %s?", "to roll back")
+}
+
+// netplanChange shows, asks and does. The digest ties what is done to what was
+// shown.
+func (a *app) netplanChange(ctx context.Context, o netplanApplyOptions, question, to string) error {
+	b := a.dial()
+	defer b.close()
+	plan, err := b.Netplan(ctx, wire.NetplanRequest{Compare: true, Rollback: o.request.Rollback, Force: o.request.Force})
+	if err != nil {
+		return err
+	}
+	if !a.difference(plan) {
+		fmt.Fprintln(a.out, "\nnothing to change")
+		return nil
+	}
+	var refused []string
+	for _, n := range plan.Nodes {
+		if n.Verdict != nil && n.Verdict.Refusal != "" {
+			refused = append(refused, n.Host)
+		}
+	}
+	if len(refused) > 0 {
+		return fmt.Errorf("%s would refuse, as above; nothing was touched", strings.Join(refused, ", "))
+	}
+	if !o.yes {
+		if err := a.confirm(ctx, fmt.Sprintf("\n"+question, strings.Join(planHosts(plan), ", ")), to); err != nil {
+			return err
+		}
+	}
+	o.request.Digest = plan.Digest
+	began := time.Now()
+	fmt.Fprintln(a.out)
+	err = b.NetplanApply(ctx, o.request, func(p wire.NetplanProgress) error {
+		if line := progressLine(p); line != "" {
+			fmt.Fprintln(a.out, line)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(a.out, "done on %s after %s\n", strings.Join(planHosts(plan), ", "), time.Since(began).Round(100*time.Millisecond))
+	return nil
+}
+
+// progressLine says a step in a person's words; empty for those that only a
+// program wants to know of.
+func progressLine(p wire.NetplanProgress) string {
+	words := map[netplan.State]string{
+		netplan.StateApplied: "applied; waiting for its neighbours", netplan.StateReached: "all neighbours answer",
+		netplan.StateCommitted: "stays", netplan.StateUnchanged: "is as it should be", netplan.StateRolledBack: "is back at what it had",
+	}[netplan.State(p.State)]
+	switch {
+	case p.Error != "":
+		return fmt.Sprintf("%s: %s: %s", p.Host, or(words, "did nothing"), p.Error)
+	case words == "":
+		return ""
+	}
+	return fmt.Sprintf("%s: %s", p.Host, words)
+}

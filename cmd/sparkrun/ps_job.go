@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// psJob tells all about one job.
+func (a *app) psJob(jobs []rendezvous.JobStatus, o psOptions) error {
+	j, err := pick(jobs, o.job)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.object(newJobLine(j))
+	}
+	for _, line := range describe(j, time.Now()) {
+		if _, err := fmt.Fprintln(a.out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pick finds the job that a user means, by the rules of the record.
+func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error) {
+	exact := func(j rendezvous.JobStatus) bool { return string(j.Spec.ID) == text }
+	named := func(j rendezvous.JobStatus) bool { return j.Spec.Name == text }
+	runs := func(j rendezvous.JobStatus) bool { return named(j) && j.Outcome == nil }
+	begins := func(j rendezvous.JobStatus) bool { return strings.HasPrefix(string(j.Spec.ID), text) }
+	for _, is := range []func(rendezvous.JobStatus) bool{exact, runs, named, begins} {
+		found := slices.DeleteFunc(slices.Clone(jobs), func(j rendezvous.JobStatus) bool { return !is(j) })
+		if len(found) > 0 {
+			return found[len(found)-1], nil // the latest
+		}
+	}
+	return rendezvous.JobStatus{}, fmt.Errorf("job %q: %w: `sparkrun ps --all` lists them", text, rendezvous.ErrNoJob)
+}
+
+// describe is a job on a screen.
+func describe(j rendezvous.JobStatus, now time.Time) []string {
+	l := newJobLine(j)
+	head := fmt.Sprintf("job %s", j.Spec.ID)
+	if j.Spec.Name != "" {
+		head += fmt.Sprintf(" (%s)", j.Spec.Name)
+	}
+	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, or(j.Spec.User, "?"), l.State)
+	if l.ExitCode != nil {
+		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
+	}
+	out := []string{head}
+	for _, p := range j.Plan.Nodes {
+		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
+		if slices.Contains(j.Away, p.Host) {
+			line += ", does not answer"
+		}
+		out = append(out, line)
+	}
+	out = append(out, times(j, now))
+	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
+		out = append(out, sentence(*o, j.Spec.ID, j.Plan.World))
+		out = append(out, why(*o)...)
+	}
+	return out
+}
+
+func times(j rendezvous.JobStatus, now time.Time) string {
+	text := "  placed " + age(now.Sub(j.Planned)) + " ago"
+	switch {
+	case j.Outcome != nil && j.Started != nil:
+		text += ", ran for " + age(j.Outcome.At.Sub(*j.Started))
+	case j.Started != nil:
+		text += ", runs for " + age(now.Sub(*j.Started))
+	}
+	if j.Outcome != nil {
+		text += ", ended " + age(now.Sub(j.Outcome.At)) + " ago"
+	}
+	return text
+}

@@ -1,0 +1,55 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// whyLines bounds what is shown of a trace: a screen, not a book.
+const whyLines = 24
+
+// why explains a failure on less than a screen: the trace of the rank that failed
+// first or, without one, the last lines that it wrote; then who else failed by
+// itself.
+func why(o rendezvous.Outcome) []string {
+	var out []string
+	if r := o.Root; r != nil {
+		switch {
+		case r.Exit.Trace != "":
+			out = append(out, fmt.Sprintf("trace of rank %d:", r.Rank))
+			out = append(out, indented(r.Exit.Trace)...)
+		case r.Exit.Last != "":
+			out = append(out, fmt.Sprintf("the last lines of rank %d:", r.Rank))
+			out = append(out, indented(r.Exit.Last)...)
+		}
+	}
+	for _, e := range o.Exits {
+		if o.Root != nil && e.Rank == o.Root.Rank || e.Exit.ByUs {
+			continue
+		}
+		out = append(out, fmt.Sprintf("then rank %d on %s: %s%s", e.Rank, e.Host, e.Exit, later(o.Root, e)))
+	}
+	return out
+}
+
+// later says how much later than the cause another failure came.
+func later(root *launcher.RankExit, e launcher.RankExit) string {
+	if root == nil || !e.Time.After(root.Time) {
+		return ""
+	}
+	return fmt.Sprintf(" (%.2f s later)", e.Time.Sub(root.Time).Seconds())
+}
+
+func indented(text string) []string {
+	lines := strings.Split(text, "\n")
+	if len(lines) > whyLines {
+		lines = append([]string{"…"}, lines[len(lines)-whyLines:]...)
+	}
+	for i := range lines {
+		lines[i] = "  " + lines[i]
+	}
+	return lines
+}

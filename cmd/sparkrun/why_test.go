@@ -1,0 +1,87 @@
+package main
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// failedJob is a job whose rank 1 raised, which rank 0 noticed.
+func failedJob(at time.Time) rendezvous.JobStatus {
+	root := launcher.RankExit{Rank: 1, Host: "spark2", Time: at, Exit: launcher.Exit{Code: 1,
+		Words: "RuntimeError: out of luck", Trace: "Traceback (most recent call last):\n  boom()\nRuntimeError: out of luck", Last: "bye"}}
+	started := at.Add(-3 * time.Minute)
+	return rendezvous.JobStatus{
+		Job: rendezvous.Job{
+			Spec:    launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada"},
+			Planned: started,
+			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
+				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
+			Outcome: &rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 1, At: at, Started: &started, Root: &root,
+				Cause: "rank 1 on spark2: exit 1: RuntimeError: out of luck",
+				Exits: []launcher.RankExit{
+					{Rank: 1, Host: "spark2", Time: at, Exit: root.Exit.Bare()},
+					{Rank: 0, Host: "spark1", Time: at.Add(40 * time.Millisecond), Exit: launcher.Exit{Code: 1, LostPeer: true, Words: "Connection closed by peer"}},
+					{Rank: 2, Host: "spark1", Time: at.Add(time.Second), Exit: launcher.Exit{Signal: 15, ByUs: true}},
+				}},
+		},
+		State: rendezvous.State(rendezvous.Failed), Started: &started,
+	}
+}
+
+func TestDescribeAFailedJob(t *testing.T) {
+	now := time.Now()
+	want := `job zvuddexrd9 (train): torchrun of ada, failed, exit code 1
+  spark1: rank 0
+  spark2: rank 1
+  placed 4m ago, ran for 3m, ended 60s ago
+rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended
+trace of rank 1:
+  Traceback (most recent call last):
+    boom()
+  RuntimeError: out of luck
+then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
+	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute)), now), "\n")); d != "" {
+		t.Error(d)
+	}
+}
+
+// Without a trace the last lines tell, and a long trace keeps to the screen.
+func TestWhy(t *testing.T) {
+	j := failedJob(time.Now())
+	j.Outcome.Root.Exit.Trace = ""
+	if got := strings.Join(why(*j.Outcome), "\n"); !strings.HasPrefix(got, "the last lines of rank 1:\n  bye\nthen ") {
+		t.Errorf("without a trace: %s", got)
+	}
+	j.Outcome.Root.Exit.Trace = strings.Repeat("frame\n", 100) + "the end"
+	if got := why(*j.Outcome); len(got) > whyLines+4 || !strings.Contains(strings.Join(got, "\n"), "the end") {
+		t.Errorf("a long trace takes %d lines", len(got))
+	}
+	if got := why(rendezvous.Outcome{End: rendezvous.Stopped}); len(got) != 0 {
+		t.Errorf("a stopped job is explained by %q", got)
+	}
+}
+
+func TestPickAJob(t *testing.T) {
+	job := func(id launcher.JobID, name string, ended bool) rendezvous.JobStatus {
+		j := rendezvous.JobStatus{Job: rendezvous.Job{Spec: launcher.Spec{ID: id, Name: name}}}
+		if ended {
+			j.Outcome = &rendezvous.Outcome{}
+		}
+		return j
+	}
+	jobs := []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false), job("bbbb1", "train", true), job("train2", "x", true)}
+	for text, want := range map[string]launcher.JobID{"aaaa1": "aaaa1", "train": "aaaa2", "bb": "bbbb1", "x": "train2", "aaaa": "aaaa2"} {
+		if j, err := pick(jobs, text); err != nil || j.Spec.ID != want {
+			t.Errorf("%s: %s, %v, want %s", text, j.Spec.ID, err, want)
+		}
+	}
+	if _, err := pick(jobs, "none"); err == nil {
+		t.Error("found a job that is not there")
+	}
+}

@@ -1,0 +1,57 @@
+package bundle
+
+import (
+	"regexp"
+	"strings"
+)
+
+// Redacted stands where a secret was.
+const Redacted = "[redacted]"
+
+// Rules says to people what Redact and SecretName do.
+const Rules = "Taken out: sparkrun's tokens, private keys, passwords in URLs, bearer tokens, access tokens of known forms, " +
+	"and the values of variables, flags and fields whose names say token, secret, password, credential or key. " +
+	"Left in, because a report is of no use without: host names, users' names, IP addresses, MACs, GUIDs and GIDs, " +
+	"programs and arguments of jobs."
+
+// secretWord is in the names of secrets. "key" alone must be a word of its own: NCCL_KEYS is none, API_KEY is.
+const secretWord = `(?:[A-Za-z0-9_.-]*(?:token|secret|passw(?:or)?d|passphrase|credential|api[-_]?key)[A-Za-z0-9_.-]*|(?:[A-Za-z0-9_.-]*[-_.])?key)`
+
+var (
+	secretName = regexp.MustCompile(`(?i)^-*` + secretWord + `$`)
+	// A value ends where a shell, JSON or a query string would end it.
+	assigned  = regexp.MustCompile(`(?i)(\b` + secretWord + `\\?"?\s*[=:]\s*\\?"?)([^\s"'\\,;&]+)`)
+	pemBlock  = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
+	bearer    = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	userinfo  = regexp.MustCompile(`(://[^\s/:@"]*):[^\s/@"]+@`)
+	knownForm = regexp.MustCompile(`\b(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
+)
+
+// SecretName reports whether a variable, flag or field of that name holds a secret. What a value is cannot be told.
+func SecretName(name string) bool { return secretName.MatchString(name) }
+
+// Redact takes secrets out of a text such as a log. It keeps JSON well-formed.
+func Redact(text []byte) []byte {
+	text = pemBlock.ReplaceAll(text, []byte(Redacted))
+	text = bearer.ReplaceAll(text, []byte("$1 "+Redacted))
+	text = userinfo.ReplaceAll(text, []byte("$1:"+Redacted+"@"))
+	text = knownForm.ReplaceAll(text, []byte(Redacted))
+	return assigned.ReplaceAll(text, []byte("${1}"+Redacted))
+}
+
+// RedactArgs takes secrets out of a command line: what Redact finds in each argument, and what follows a flag whose
+// name says that it is a secret.
+func RedactArgs(args []string) []string {
+	out := make([]string, 0, len(args))
+	hide := false
+	for _, arg := range args {
+		flag := strings.HasPrefix(arg, "-")
+		if hide && !flag {
+			out, hide = append(out, Redacted), false
+			continue
+		}
+		hide = flag && SecretName(arg)
+		out = append(out, string(Redact([]byte(arg))))
+	}
+	return out
+}

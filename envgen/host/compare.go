@@ -1,0 +1,204 @@
+package host
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+const (
+	// skewWarning puts logs out of order; skewError comes near what a certificate's beginning allows.
+	skewWarning = time.Second
+	skewError   = time.Minute
+)
+
+// compare judges all nodes together.
+func (j *judge) compare(nodes []Node) {
+	j.skew(nodes)
+	j.unequal(nodes, CodeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version", func(f Facts) string { return f.Driver })
+	j.unequal(nodes, CodeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r", func(f Facts) string { return f.Kernel })
+	for _, p := range []struct{ name, code, what string }{
+		{"nccl", CodeNCCLUnequal, "NCCL"}, {"vllm", CodeVLLMUnequal, "vLLM"}, {"torch", CodeTorchUnequal, "PyTorch"},
+	} {
+		for _, where := range places(nodes, p.name) {
+			j.unequal(nodes, p.code, envgen.SeverityWarning, p.what+" in "+where, "ls "+where, func(f Facts) string { return versionIn(f, p.name, where) })
+		}
+	}
+	for _, path := range confPaths(nodes) {
+		j.confUnequal(nodes, path)
+	}
+	j.volumes(nodes)
+}
+
+// skew judges the clocks against the asking node's. Only what exceeds the bound is known.
+func (j *judge) skew(nodes []Node) {
+	for _, n := range nodes {
+		c := n.Facts.Clock
+		if c.Offset == nil || c.Bound == nil {
+			continue
+		}
+		off := c.Offset.Abs() - *c.Bound
+		if off <= skewWarning {
+			continue
+		}
+		severity, how := envgen.SeverityWarning, "ahead of"
+		if off > skewError {
+			severity = envgen.SeverityError
+		}
+		if *c.Offset < 0 {
+			how = "behind"
+		}
+		j.about(n, CodeClockSkew, severity, fmt.Sprintf("the clock of %s is %s %s that of the node that asked", n.Host, c.Offset.Abs().Round(100*time.Millisecond), how),
+			fmt.Sprintf("offset %s, give or take %s", c.Offset.Round(time.Millisecond), c.Bound.Round(time.Millisecond)), "sudo timedatectl set-ntp true && timedatectl timesync-status")
+	}
+}
+
+// unequal names the nodes that differ from most. What a node does not have differs from nothing.
+func (j *judge) unequal(nodes []Node, code string, s envgen.Severity, what, remedy string, of func(Facts) string) {
+	have := map[string][]string{}
+	for _, n := range nodes {
+		if v := of(n.Facts); v != "" {
+			have[v] = append(have[v], n.Host)
+		}
+	}
+	if len(have) < 2 {
+		return
+	}
+	usual := most(have)
+	for _, n := range nodes {
+		if v := of(n.Facts); v != "" && v != usual {
+			j.about(n, code, s, fmt.Sprintf("%s on %s is not the same as on %s", what, n.Host, strings.Join(have[usual], ", ")),
+				fmt.Sprintf("%s here, %s on %s", v, usual, strings.Join(have[usual], ", ")), remedy)
+		}
+	}
+}
+
+// most is the value of the most nodes; among equals the newest, so that the advice is never to go back.
+func most(have map[string][]string) string {
+	return slices.MaxFunc(slices.Sorted(maps.Keys(have)), func(a, b string) int {
+		if d := len(have[a]) - len(have[b]); d != 0 {
+			return d
+		}
+		return CompareVersions(a, b)
+	})
+}
+
+func places(nodes []Node, name string) []string {
+	var out []string
+	for _, n := range nodes {
+		for _, p := range n.Facts.Packages {
+			if p.Name == name && !slices.Contains(out, p.Where) {
+				out = append(out, p.Where)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// versionIn is the version of a package in a folder: the newest where several lie there.
+func versionIn(f Facts, name, where string) string {
+	newest := ""
+	for _, p := range f.Packages {
+		if p.Name == name && p.Where == where && (newest == "" || CompareVersions(p.Version, newest) > 0) {
+			newest = p.Version
+		}
+	}
+	return newest
+}
+
+func confPaths(nodes []Node) []string {
+	var out []string
+	for _, n := range nodes {
+		for _, c := range n.Facts.NCCLConf {
+			if !slices.Contains(out, c.Path) {
+				out = append(out, c.Path)
+			}
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+// confUnequal compares one file of NCCL's on all nodes; a node without it has an empty one.
+func (j *judge) confUnequal(nodes []Node, path string) {
+	words := func(f Facts) string {
+		var out []string
+		for _, c := range f.NCCLConf {
+			for _, s := range c.Settings {
+				if c.Path == path {
+					out = append(out, s.Name+"="+s.Value)
+				}
+			}
+		}
+		slices.Sort(out)
+		return or(strings.Join(out, " "), "nothing")
+	}
+	have := map[string][]string{}
+	for _, n := range nodes {
+		have[words(n.Facts)] = append(have[words(n.Facts)], n.Host)
+	}
+	if len(have) < 2 {
+		return
+	}
+	usual := most(have)
+	for _, n := range nodes {
+		if v := words(n.Facts); v != usual {
+			j.about(n, CodeNCCLConfUnequal, envgen.SeverityWarning, fmt.Sprintf("%s says something else on %s than on %s", path, n.Host, strings.Join(have[usual], ", ")),
+				fmt.Sprintf("%s here, %s there", v, usual), "sudoedit "+path)
+		}
+	}
+}
+
+// remote are transports by which two machines can reach one disk. Two local disks with one UUID are copies, as of a
+// machine that was cloned, and do no harm.
+var remote = []string{"tcp", "rdma", "fc", "iscsi"}
+
+// volumes finds a volume that two nodes have mounted and one of them writes to: each keeps its own idea of the file
+// system in memory. One writer may stay; a second destroys it, and a reader sees it change under him.
+func (j *judge) volumes(nodes []Node) {
+	type mount struct {
+		node Node
+		Volume
+	}
+	byUUID := map[string][]mount{}
+	for _, n := range nodes {
+		for _, v := range n.Facts.Volumes {
+			if slices.Contains(remote, v.Transport) {
+				byUUID[v.UUID] = append(byUUID[v.UUID], mount{n, v})
+			}
+		}
+	}
+	for _, uuid := range slices.Sorted(maps.Keys(byUUID)) {
+		all := byUUID[uuid]
+		first := slices.IndexFunc(all, func(m mount) bool { return m.Write })
+		if first < 0 {
+			continue
+		}
+		var words []string
+		for _, m := range all {
+			how := "read-only"
+			if m.Write {
+				how = "writable"
+			}
+			words = append(words, fmt.Sprintf("%s on %s at %s, %s, over %s", m.Device, m.node.Host, m.Dir, how, m.Transport))
+		}
+		for _, m := range all {
+			if m.node.ID == all[first].node.ID {
+				continue
+			}
+			severity, effect := envgen.SeverityWarning, "what is read there may be wrong"
+			if m.Write {
+				severity, effect = envgen.SeverityError, "two writers destroy the file system"
+			}
+			j.about(m.node, CodeVolumeShared, severity,
+				fmt.Sprintf("%s volume %s is mounted at %s of %s while %s writes to it: %s", m.FS, uuid, m.Dir, m.node.Host, all[first].node.Host, effect),
+				strings.Join(words, "; "), "sudo umount "+m.Dir)
+			j.found[len(j.found)-1].Device = m.Device
+		}
+	}
+}

@@ -1,0 +1,177 @@
+// Package host decides what a node is beside its network hardware, as far as a job cares: limits, Docker, NCCL's
+// configuration files, versions, clock, disks, memory, firewall, mounts. Reader reads it into Facts; Judge says what is
+// wrong in the Facts of a cluster's nodes, and is pure.
+//
+// It must not change anything, must not look at NICs (envgen/fabric does), must not run a program that may hang without
+// a time limit, and must not let one fact that cannot be read keep the rest from being read. Of users' files it takes
+// NCCL's settings and nothing else.
+package host
+
+import "time"
+
+// Facts are what one node was at one moment. Absent facts are nil or empty, never 0. They travel between nodes and into
+// bug reports as they are.
+type Facts struct {
+	// OS is PRETTY_NAME of /etc/os-release, DGX the release in /etc/dgx-release (empty on other machines), Kernel the
+	// running kernel's release.
+	OS     string `json:"os,omitempty"`
+	DGX    string `json:"dgx,omitempty"`
+	Kernel string `json:"kernel,omitempty"`
+	// User is the login for whom the node was examined: its home and its limits count.
+	User string `json:"user,omitempty"`
+	// RDMA counts the devices in /sys/class/infiniband.
+	RDMA int `json:"rdma"`
+
+	Limits   Limits    `json:"limits"`
+	Docker   Docker    `json:"docker"`
+	NCCLConf []Conf    `json:"nccl_conf,omitempty"`
+	Driver   string    `json:"nvidia_driver,omitempty"`
+	Packages []Package `json:"packages,omitempty"`
+	Clock    Clock     `json:"clock"`
+	Disks    []Disk    `json:"disks,omitempty"`
+	// Memory is nil where /proc/meminfo could not be read.
+	Memory   *Memory   `json:"memory,omitempty"`
+	Firewall *Firewall `json:"firewall,omitempty"`
+	Programs []Program `json:"programs,omitempty"`
+	Volumes  []Volume  `json:"volumes,omitempty"`
+	// Netplan is what the node's netplan files say of its fabric NICs where that is more than one file's business.
+	Netplan []Mention `json:"netplan,omitempty"`
+	// RemoveIPC tells whether logind removes a user's shared memory at the end of his last session, and Lingers
+	// whether User is spared; both nil where there is no logind.
+	RemoveIPC *bool `json:"remove_ipc,omitempty"`
+	Lingers   *bool `json:"lingers,omitempty"`
+	// PeerMem are the lines that load nvidia-peermem, as file:line.
+	PeerMem []string `json:"peermem,omitempty"`
+	// Trouble are facts that could not be read, in words.
+	Trouble []string `json:"trouble,omitempty"`
+}
+
+// Limit is a resource limit; nil as a *Limit means that it is not known.
+type Limit struct {
+	Unlimited bool `json:"unlimited,omitempty"`
+	// Value is in the resource's unit: bytes for memlock, a number for open files.
+	Value uint64 `json:"value,omitempty"`
+}
+
+// Limits of what the agent starts.
+type Limits struct {
+	// Memlock (bytes) and Files are the agent's own soft limits, which ranks inherit.
+	Memlock *Limit `json:"memlock,omitempty"`
+	Files   *Limit `json:"files,omitempty"`
+	// Unit is LimitMEMLOCK of the service's unit and its drop-ins, as written; empty where none says.
+	Unit string `json:"unit,omitempty"`
+	// PAM are the memlock lines of /etc/security/limits.conf and limits.d, as file:line text. They concern logins, not
+	// services: people expect more of them.
+	PAM []string `json:"pam,omitempty"`
+}
+
+// Docker is the container engine.
+type Docker struct {
+	// Installed is the path of its client; empty where there is none.
+	Installed string `json:"installed,omitempty"`
+	// Version is the running engine's; empty where it does not run, and Trouble then says why not.
+	Version string `json:"version,omitempty"`
+	Trouble string `json:"trouble,omitempty"`
+	// Runtimes are the engine's, sorted; CDI the kinds of devices that CDI files offer: nvidia.com/gpu.
+	Runtimes []string `json:"runtimes,omitempty"`
+	CDI      []string `json:"cdi,omitempty"`
+}
+
+// Conf is a file that NCCL reads by itself.
+type Conf struct {
+	Path     string    `json:"path"`
+	Settings []Setting `json:"settings,omitempty"`
+}
+
+// Setting is a line of it.
+type Setting struct {
+	Line  int    `json:"line"` // from 1
+	Name  string `json:"name"`
+	Value string `json:"value"`
+}
+
+// Package is an installed library that has to be alike on all nodes.
+type Package struct {
+	// Name is nccl, torch or vllm.
+	Name    string `json:"name"`
+	Version string `json:"version"`
+	// Where is the folder it lies in. Packages of one Where on two nodes are meant to be the same.
+	Where string `json:"where"`
+}
+
+// Clock is the node's, at the moment it was examined.
+type Clock struct {
+	// Synchronised is the kernel's word (adjtimex); nil where it did not say.
+	Synchronised *bool `json:"synchronised,omitempty"`
+	// Offset is how far the clock is ahead of the asking node's, give or take Bound; both nil where nobody measured.
+	Offset *time.Duration `json:"offset,omitempty"`
+	Bound  *time.Duration `json:"bound,omitempty"`
+}
+
+// Disk is where sparkrun or its jobs write.
+type Disk struct {
+	// What it is for: state, output, tmp.
+	What  string `json:"what"`
+	Path  string `json:"path"`
+	Free  uint64 `json:"free"` // bytes, for others than root
+	Total uint64 `json:"total"`
+}
+
+// Memory is in bytes, from /proc/meminfo.
+type Memory struct {
+	Total     uint64 `json:"total"`
+	Free      uint64 `json:"free"`
+	Available uint64 `json:"available"`
+	// Cached is the page cache without shared memory, which drop_caches does not free.
+	Cached   uint64 `json:"cached"`
+	Swap     uint64 `json:"swap"`
+	SwapUsed uint64 `json:"swap_used"`
+}
+
+// Firewall is a heuristic reading of the packet filter: peers' connections are the proof.
+type Firewall struct {
+	// Drops are the input chains that refuse what no rule accepts, in words.
+	Drops []string `json:"drops,omitempty"`
+	// Accepts are those of our ports that some rule accepts.
+	Accepts []int `json:"accepts,omitempty"`
+}
+
+// Program is one `sparkrun` in PATH.
+type Program struct {
+	Path string `json:"path"`
+	// Ours is true where it is this agent's own program.
+	Ours bool `json:"ours,omitempty"`
+	// Python is true where it is a Python script.
+	Python bool `json:"python,omitempty"`
+}
+
+// Volume is a mounted file system that only one machine at a time may mount for writing.
+type Volume struct {
+	Device string `json:"device"`
+	Dir    string `json:"dir"`
+	FS     string `json:"fs"`
+	UUID   string `json:"uuid"`
+	Write  bool   `json:"write,omitempty"`
+	// Transport is how the machine reaches the disk: pcie, tcp, rdma, iscsi, fc; empty where sysfs does not tell.
+	Transport string `json:"transport,omitempty"`
+}
+
+// Mention is a netplan file that names a fabric NIC which another file names as well.
+type Mention struct {
+	NIC  string `json:"nic"`
+	Path string `json:"path"`
+	Line int    `json:"line"`
+	// Effect says what that does, Remedy is a command that ends it.
+	Effect string `json:"effect"`
+	Remedy string `json:"remedy"`
+	// Blocks is true where the NIC does not become what sparkrun's own file says.
+	Blocks bool `json:"blocks,omitempty"`
+}
+
+// Measure works out the offset from the four times of one exchange: asked and answered by the asker's clock, received
+// and sent by the node's. How the time on the way divides is not known; half of it bounds the error.
+func (c *Clock) Measure(asked, received, sent, answered time.Time) {
+	way := answered.Sub(asked) - sent.Sub(received)
+	offset, bound := (received.Sub(asked)+sent.Sub(answered))/2, max(way, 0)/2
+	c.Offset, c.Bound = &offset, &bound
+}

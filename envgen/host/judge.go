@@ -1,0 +1,294 @@
+package host
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// Node is one node of a cluster and what was read there.
+type Node struct {
+	ID    string
+	Host  string
+	Facts Facts
+}
+
+// Cluster is what Judge looks at.
+type Cluster struct {
+	Nodes []Node
+	// Shape is the fabric's, for what only a ring needs; empty needs nothing.
+	Shape envgen.Shape
+}
+
+const (
+	gib = 1 << 30
+	mib = 1 << 20
+)
+
+// Judge runs every rule over the nodes and over all of them together. The same nodes in any order give the same findings
+// but for their order, which is that of the nodes.
+func Judge(c Cluster) []envgen.Finding {
+	j := &judge{shape: c.Shape}
+	for i := range c.Nodes {
+		j.node = &c.Nodes[i]
+		j.limits()
+		j.docker()
+		j.conf()
+		j.versions()
+		j.files()
+		j.resources()
+		j.clock()
+	}
+	j.compare(c.Nodes)
+	return j.found
+}
+
+type judge struct {
+	shape envgen.Shape
+	node  *Node
+	found []envgen.Finding
+}
+
+// add records a finding about the node at hand.
+func (j *judge) add(code string, s envgen.Severity, text, evidence, remedy string) {
+	j.about(*j.node, code, s, text, evidence, remedy)
+}
+
+func (j *judge) about(n Node, code string, s envgen.Severity, text, evidence, remedy string) {
+	j.found = append(j.found, envgen.Finding{Code: code, Severity: s, Node: n.ID, Host: n.Host, Text: text, Evidence: evidence, Remedy: remedy})
+}
+
+// gpu reports whether the node has an NVIDIA driver: without one nothing of a GPU's is missed.
+func (j *judge) gpu() bool { return j.node.Facts.Driver != "" }
+
+const (
+	// leastMemlock in bytes is what NCCL's buffers of one rank with two devices need, by far.
+	leastMemlock = gib
+	leastFiles   = 4096
+)
+
+func (j *judge) limits() {
+	f := j.node.Facts
+	if l := f.Limits.Memlock; l != nil && !l.Unlimited && f.RDMA > 0 {
+		severity, who := envgen.SeverityWarning, "ranks"
+		switch {
+		case f.User == "root":
+			who = "ranks of others than root, who is exempt,"
+		case l.Value < leastMemlock:
+			severity = envgen.SeverityError
+		}
+		evidence := fmt.Sprintf("the agent's limit is %s; LimitMEMLOCK of its unit is %s", size(l.Value), or(f.Limits.Unit, "not set"))
+		if len(f.Limits.PAM) > 0 {
+			evidence += "; " + f.Limits.PAM[0] + " does not hold for services"
+		}
+		j.add(CodeMemlock, severity, fmt.Sprintf("%s on %s may lock %s of memory: RDMA has to lock all it sends from", who, j.node.Host, size(l.Value)), evidence,
+			`sudo mkdir -p /etc/systemd/system/sparkrun.service.d && printf '[Service]\nLimitMEMLOCK=infinity\n' | sudo tee /etc/systemd/system/sparkrun.service.d/memlock.conf && sudo systemctl daemon-reload && sudo systemctl restart sparkrun`)
+	}
+	if l := f.Limits.Files; l != nil && !l.Unlimited && l.Value < leastFiles {
+		j.add(CodeOpenFiles, envgen.SeverityWarning, fmt.Sprintf("ranks on %s may open %d files", j.node.Host, l.Value),
+			fmt.Sprintf("the agent's limit is %d", l.Value),
+			`sudo mkdir -p /etc/systemd/system/sparkrun.service.d && printf '[Service]\nLimitNOFILE=1048576\n' | sudo tee /etc/systemd/system/sparkrun.service.d/files.conf && sudo systemctl daemon-reload && sudo systemctl restart sparkrun`)
+	}
+}
+
+func (j *judge) docker() {
+	d := j.node.Facts.Docker
+	switch {
+	case d.Installed == "":
+		j.add(CodeDockerMissing, envgen.SeverityInfo, j.node.Host+" has no Docker: jobs in containers cannot run there", "no docker in /usr/bin or /usr/local/bin", "sudo apt-get install docker.io")
+	case d.Version == "":
+		j.add(CodeDockerDown, envgen.SeverityWarning, "Docker's engine on "+j.node.Host+" does not answer: jobs in containers cannot run there",
+			or(d.Trouble, "docker info tells no version"), "sudo systemctl start docker")
+	case j.gpu() && !slices.Contains(d.Runtimes, "nvidia") && !slices.Contains(d.CDI, "nvidia.com/gpu"):
+		j.add(CodeDockerGPU, envgen.SeverityWarning, "containers on "+j.node.Host+" get no GPU: Docker has neither the nvidia runtime nor a CDI device",
+			fmt.Sprintf("Docker %s has runtimes %s; CDI kinds: %s", d.Version, or(strings.Join(d.Runtimes, ", "), "none"), or(strings.Join(d.CDI, ", "), "none")),
+			"sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
+	}
+}
+
+// bogus are names that guides give and NCCL does not know.
+var bogus = map[string]string{"NCCL_TIMEOUT": "a time limit is PyTorch's", "NCCL_NCHANNELS": "NCCL has MIN_NCHANNELS and MAX_NCHANNELS"}
+
+// steering are settings that change which way a job's data takes.
+var steering = []string{
+	"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO",
+	"NCCL_CROSS_NIC", "NCCL_IB_MERGE_NICS", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_NET_GDR_LEVEL", "NCCL_HOSTID",
+}
+
+// conf judges the files NCCL reads. The environment that a job is given wins over them (NCCL sets only what is not
+// set), so they hurt by what sparkrun leaves to NCCL, and in runs by hand.
+func (j *judge) conf() {
+	for _, c := range j.node.Facts.NCCLConf {
+		var hurts, words, nothing []string
+		for _, s := range c.Settings {
+			if why, is := bogus[s.Name]; is {
+				nothing = append(nothing, fmt.Sprintf("%s (%s)", s.Name, why))
+				continue
+			}
+			words = append(words, fmt.Sprintf("%d: %s=%s", s.Line, s.Name, s.Value))
+			if slices.Contains(steering, s.Name) {
+				hurts = append(hurts, s.Name)
+			}
+		}
+		if len(nothing) > 0 {
+			j.add(CodeNCCLConfBogus, envgen.SeverityWarning, fmt.Sprintf("%s of %s sets %s, which NCCL does not have", c.Path, j.node.Host, strings.Join(nothing, ", ")),
+				"read in "+c.Path, "sudoedit "+c.Path)
+		}
+		switch {
+		case len(hurts) > 0:
+			j.add(CodeNCCLConf, envgen.SeverityWarning, fmt.Sprintf("%s of %s sets %s for every job there, beside what sparkrun works out", c.Path, j.node.Host, strings.Join(hurts, ", ")),
+				strings.Join(words, "; "), fmt.Sprintf("sudo mv %[1]s %[1]s.off", c.Path))
+		case len(words) > 0:
+			j.add(CodeNCCLConf, envgen.SeverityInfo, fmt.Sprintf("%s of %s is read by NCCL in every job there", c.Path, j.node.Host), strings.Join(words, "; "), "cat "+c.Path)
+		}
+	}
+}
+
+// Versions of NCCL that matter: since when it chooses GIDs itself, and since when it knows rings.
+const (
+	ncclChoosesGID = "2.21"
+	ncclKnowsRings = "2.30.7"
+)
+
+func (j *judge) versions() {
+	least, why := ncclChoosesGID, "it takes GID 0, which is RoCE v1, unless NCCL_IB_GID_INDEX is set"
+	if j.shape == envgen.ShapeRing {
+		least, why = ncclKnowsRings, "in a ring without a switch it does not know which device leads where"
+	}
+	var old []Package
+	newest := ""
+	for _, p := range j.node.Facts.Packages {
+		if p.Name != "nccl" {
+			continue
+		}
+		if newest == "" || CompareVersions(p.Version, newest) > 0 {
+			newest = p.Version
+		}
+		if CompareVersions(p.Version, least) < 0 {
+			old = append(old, p)
+		}
+	}
+	if len(old) > 0 && CompareVersions(newest, least) < 0 { // who has a newer one as well may know which to use
+		j.add(CodeNCCLOld, envgen.SeverityWarning, fmt.Sprintf("NCCL on %s is older than %s: %s", j.node.Host, least, why),
+			fmt.Sprintf("%s in %s", old[0].Version, old[0].Where), "pip install --upgrade nvidia-nccl-cu13")
+	}
+}
+
+// files judges what lies on the disk where it should not.
+func (j *judge) files() {
+	f := j.node.Facts
+	for i, p := range f.Programs {
+		if p.Ours {
+			continue
+		}
+		what := "another program"
+		if p.Python {
+			what = "the Python tool of that name, which has nothing to do with this one,"
+		}
+		first := !slices.ContainsFunc(f.Programs[:i], func(o Program) bool { return o.Ours })
+		if first {
+			j.add(CodeOtherProgram, envgen.SeverityWarning, fmt.Sprintf("%s comes first where %s types sparkrun on %s", what, or(f.User, "a user"), j.node.Host),
+				p.Path, "sudo ln -sf "+ours(f.Programs)+" /usr/local/bin/sparkrun && hash -r && type -a sparkrun")
+		} else {
+			j.add(CodeOtherProgram, envgen.SeverityInfo, fmt.Sprintf("%s is on %s as well, behind this one in PATH", what, j.node.Host), p.Path, "type -a sparkrun")
+		}
+	}
+	for _, m := range f.Netplan {
+		severity := envgen.SeverityWarning
+		if m.Blocks {
+			severity = envgen.SeverityError
+		}
+		j.add(CodeNetplanTwice, severity, fmt.Sprintf("%s of %s is named by more than one netplan file: %s", m.NIC, j.node.Host, m.Effect),
+			fmt.Sprintf("%s:%d", m.Path, m.Line), m.Remedy)
+		j.found[len(j.found)-1].Device = m.NIC
+	}
+	if f.RemoveIPC != nil && *f.RemoveIPC && f.User != "" && f.User != "root" && f.Lingers != nil && !*f.Lingers {
+		j.add(CodeRemoveIPC, envgen.SeverityWarning,
+			fmt.Sprintf("when %s logs out of %s, logind removes his shared memory, and that of his running jobs with it", f.User, j.node.Host),
+			"RemoveIPC is on and "+f.User+" does not linger", "sudo loginctl enable-linger "+f.User)
+	}
+	if w := f.Firewall; w != nil && len(w.Drops) > 0 && len(w.Accepts) == 0 {
+		j.add(CodeFirewall, envgen.SeverityInfo, "the packet filter of "+j.node.Host+" may keep other nodes away: no rule names the agent's ports",
+			strings.Join(w.Drops, "; "), "sudo ufw allow 7940:7941/tcp && sudo ufw allow 7941/udp")
+	}
+	if len(f.PeerMem) > 0 {
+		j.add(CodePeerMem, envgen.SeverityInfo, "nvidia-peermem is to be loaded when "+j.node.Host+" boots: on GB10 that fails, and no job needs it",
+			strings.Join(f.PeerMem, ", "), "sudo sed -i '/nvidia.peermem/d' "+strings.SplitN(f.PeerMem[0], ":", 2)[0])
+	}
+	if len(f.Trouble) > 0 {
+		j.add(CodeFactsMissing, envgen.SeverityInfo, "not everything could be read on "+j.node.Host, strings.Join(f.Trouble, "; "), "sudo sparkrun doctor --json")
+	}
+}
+
+func ours(programs []Program) string {
+	for _, p := range programs {
+		if p.Ours {
+			return p.Path
+		}
+	}
+	return "$(readlink -f /proc/$(pgrep -o -x sparkrun)/exe)"
+}
+
+const (
+	// A full state folder stops the agent: raft writes there.
+	diskError   = 100 * mib
+	diskWarning = gib
+	dropCache   = "sync && echo 3 | sudo tee /proc/sys/vm/drop_caches"
+)
+
+func (j *judge) resources() {
+	f := j.node.Facts
+	for _, d := range f.Disks {
+		evidence := fmt.Sprintf("%s of %s free", size(d.Free), size(d.Total))
+		text := fmt.Sprintf("the disk of %s (%s) on %s is nearly full", d.Path, d.What, j.node.Host)
+		switch {
+		case d.Free < diskError:
+			j.add(CodeDiskFull, envgen.SeverityError, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
+		case d.Free < diskWarning:
+			j.add(CodeDiskFull, envgen.SeverityWarning, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
+		}
+	}
+	m := f.Memory
+	if m == nil || !j.gpu() {
+		return
+	}
+	evidence := fmt.Sprintf("%s of %s available, %s in the page cache", size(m.Available), size(m.Total), size(m.Cached))
+	switch {
+	case m.Cached > m.Total/4 && m.Free < m.Total/2:
+		j.add(CodePageCache, envgen.SeverityWarning, fmt.Sprintf("the page cache of %s holds %s, which the GPU cannot have", j.node.Host, size(m.Cached)), evidence, dropCache)
+	case m.Available < m.Total/8:
+		j.add(CodeMemoryLow, envgen.SeverityWarning, fmt.Sprintf("%s has %s of memory left: a model that does not fit can freeze it", j.node.Host, size(m.Available)), evidence, "ps -eo rss,user,args --sort=-rss | head")
+	}
+	if m.SwapUsed > m.Total/20 {
+		j.add(CodeSwapUsed, envgen.SeverityWarning, fmt.Sprintf("%s has swapped out %s", j.node.Host, size(m.SwapUsed)), fmt.Sprintf("%s of %s swap in use", size(m.SwapUsed), size(m.Swap)), "sudo swapoff -a")
+	}
+}
+
+func (j *judge) clock() {
+	c := j.node.Facts.Clock
+	if c.Synchronised != nil && !*c.Synchronised {
+		j.add(CodeClockUnsynched, envgen.SeverityWarning, "nothing keeps the clock of "+j.node.Host, "the kernel says that its clock is not synchronised", "sudo timedatectl set-ntp true")
+	}
+}
+
+func or(text, otherwise string) string {
+	if text == "" {
+		return otherwise
+	}
+	return text
+}
+
+// size is a number of bytes for people.
+func size(n uint64) string {
+	switch {
+	case n >= 10*gib:
+		return fmt.Sprintf("%d GiB", n/gib)
+	case n >= gib:
+		return fmt.Sprintf("%.1f GiB", float64(n)/gib)
+	case n >= mib:
+		return fmt.Sprintf("%d MiB", n/mib)
+	}
+	return fmt.Sprintf("%d KiB", n/1024)
+}

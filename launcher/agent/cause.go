@@ -1,0 +1,178 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+const (
+	// explainWait bounds the reading: a disk that hangs must not keep an exit back.
+	explainWait = time.Second
+	// explainMost is how many failed ranks of a try are explained: when a thousand
+	// fail, the first ones tell.
+	explainMost = 16
+
+	outputTail  = 16 << 10  // bytes of output that are looked at
+	recordMost  = 256 << 10 // bytes of an error file
+	kernelMost  = 8 << 20   // bytes of the kernel's log
+	kernelEntry = 8 << 10   // its longest record: LOG_LINE_MAX, with its dictionary
+)
+
+// explained adds to a rank's failure what this node can tell of it. It is called
+// apart from the try's loop, for it reads files.
+func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
+	if ev.Kind != shim.Exited || ev.Exit == nil || !ev.Exit.Failed() || ev.Exit.ByUs || ev.Exit.Error != "" {
+		return ev
+	}
+	if t.explains.Add(1) > explainMost {
+		return ev
+	}
+	told := make(chan launcher.Exit, 1)
+	go func() { // ends with its reads; nobody waits longer than explainWait
+		told <- t.gather(ctx, ev).judge(*ev.Exit)
+	}()
+	wait := time.NewTimer(explainWait)
+	defer wait.Stop()
+	select {
+	case exit := <-told:
+		ev.Exit = &exit
+	case <-wait.C:
+		t.a.cfg.Logger.Warn("explain exit: reading takes too long", "job", t.key.Job, "rank", ev.Rank)
+	case <-ctx.Done():
+	}
+	return ev
+}
+
+func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
+	found := evidence{pid: ev.PID, kernel: kernelLog()}
+	var since unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // what the kernel log counts by
+		found.died = time.Duration(since.Nano()) - time.Since(ev.Time)
+	}
+	dir := t.a.logDir(t.key)
+	for _, stream := range []launcher.Stream{launcher.Stderr, launcher.Stdout} {
+		path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", ev.Rank, stream))
+		if found.lines = lastLines(path); len(found.lines) > 0 {
+			break
+		}
+	}
+	record, err := t.errorFile(ctx, ev.Rank)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		t.a.cfg.Logger.Warn("read error file", "job", t.key.Job, "rank", ev.Rank, "error", err)
+	}
+	found.record = record
+	return found
+}
+
+// lastLines gives the lines at the end of a file, without empty ones.
+func lastLines(path string) []string {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return nil
+	}
+	defer f.Close()
+	from := int64(0)
+	if st, err := f.Stat(); err == nil {
+		from = max(0, st.Size()-outputTail)
+	}
+	b, err := io.ReadAll(io.NewSectionReader(f, from, outputTail))
+	if err != nil {
+		return nil
+	}
+	if from > 0 {
+		_, b, _ = bytes.Cut(b, []byte("\n"))
+	}
+	var lines []string
+	for line := range strings.Lines(strings.ToValidUTF8(string(b), "?")) {
+		if line = strings.TrimRight(line, "\r\n "); strings.TrimSpace(line) != "" {
+			lines = append(lines, line)
+		}
+	}
+	return lines
+}
+
+// kernelLog reads the kernel's ring buffer as far as it goes now: one record a
+// read, without waiting for more (Documentation/ABI/testing/dev-kmsg). Nothing
+// where it may not be read.
+func kernelLog() string {
+	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return ""
+	}
+	defer unix.Close(fd)
+	var all strings.Builder
+	record := make([]byte, kernelEntry)
+	for all.Len() < kernelMost {
+		n, err := unix.Read(fd, record)
+		switch {
+		case err == unix.EINTR || err == unix.EPIPE: // EPIPE: overwritten meanwhile; the next read goes on
+			continue
+		case err != nil || n <= 0:
+			return all.String()
+		}
+		all.Write(record[:n])
+	}
+	return all.String()
+}
+
+// Error files lie outside RunDir and LogDir, which are closed to the ranks'
+// user, in a folder that is his. The name is known in a later life too.
+
+func errorDir(k launcher.Key, node launcher.NodeID) string {
+	return filepath.Join(os.TempDir(), fmt.Sprintf("sparkrun-%s-%s", k, node))
+}
+
+func errorPath(as launcher.Assignment, rank int) string {
+	return filepath.Join(errorDir(as.Key, as.Node), fmt.Sprintf("rank-%d.json", rank))
+}
+
+// makeErrorDir makes the folder; a folder of somebody else's is not used.
+func makeErrorDir(as launcher.Assignment, who login) error {
+	dir := errorDir(as.Key, as.Node)
+	err := os.Mkdir(dir, 0o700)
+	if err == nil && who.switches {
+		err = os.Lchown(dir, int(who.uid), int(who.gid))
+	}
+	if err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("make folder for error files: %w", err)
+	}
+	return nil
+}
+
+// errorFile reads a rank's, with its user's rights: he may have put a link there.
+func (t *try) errorFile(ctx context.Context, rank int) (data []byte, err error) {
+	if t.assignment == nil {
+		return nil, nil
+	}
+	who, err := lookup(ctx, t.assignment.Spec.User)
+	if err != nil {
+		return nil, err
+	}
+	err = who.do(func() error {
+		f, err := os.OpenFile(errorPath(*t.assignment, rank), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			return err
+		}
+		defer f.Close()
+		st, err := f.Stat()
+		if err != nil || !st.Mode().IsRegular() {
+			return err
+		}
+		data, err = io.ReadAll(io.LimitReader(f, recordMost))
+		return err
+	})
+	return data, err
+}

@@ -1,0 +1,127 @@
+package agent
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+const (
+	torchRecord = `{"message": {"message": "RuntimeError: out of luck", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"boom.py\", line 3, in main\n    raise RuntimeError(\"out of luck\")\nRuntimeError: out of luck\n", "timestamp": "1771070400"}}}`
+	// Records of /dev/kmsg: priority, number, microseconds since boot, flags; text.
+	kernelText = `6,339,5140900,-;NET: Registered PF_INET6 protocol family
+3,812,90000000,-;Out of memory: Killed process 4711 (python3) total-vm:118000000kB, anon-rss:100663296kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:200kB oom_score_adj:0
+4,813,95000000,-;NVRM: Xid (PCI:000f:01:00): 31, pid=4712, name=python3, Ch 00000008, intr 00000000. MMU Fault
+4,814,96000000,-;NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus.
+3,815,97000000,-;Memory cgroup out of memory: Killed process 4713 (train) total-vm:1kB, anon-rss:1048576kB
+`
+)
+
+func TestJudgeAnExit(t *testing.T) {
+	code, killed := launcher.Exit{Code: 1}, launcher.Exit{Signal: 9}
+	tests := map[string]struct {
+		exit launcher.Exit
+		ev   evidence
+		want string // Exit.String()
+		lost bool
+	}{
+		"nothing is known": {exit: code, want: "exit 1"},
+		"the OOM killer": {exit: killed, ev: evidence{pid: 4711, kernel: kernelText},
+			want: "killed by SIGKILL (9): out of memory: the kernel's OOM killer ended it (it held 96.0 GiB)"},
+		"the limit of a cgroup": {exit: killed, ev: evidence{pid: 4713, kernel: kernelText},
+			want: "killed by SIGKILL (9): out of memory: its cgroup's limit was reached, and the kernel's OOM killer ended it (it held 1.0 GiB)"},
+		"another was killed by it": {exit: killed, ev: evidence{pid: 4714, kernel: kernelText}, want: "killed by SIGKILL (9)"},
+		"an Xid of its own": {exit: code, ev: evidence{pid: 4712, kernel: kernelText, lines: []string{"RuntimeError: x"}},
+			want: "exit 1: the GPU reported an error: NVRM: Xid (PCI:000f:01:00): 31, pid=4712, name=python3, Ch 00000008, intr 00000000. MMU Fault"},
+		"an Xid of nobody's, just then": {exit: code, ev: evidence{pid: 1, kernel: kernelText, died: 97 * time.Second},
+			want: "exit 1: the GPU reported an error: NVRM: Xid (PCI:000f:01:00): 79, GPU has fallen off the bus."},
+		"an Xid of nobody's, long ago": {exit: code, ev: evidence{pid: 1, kernel: kernelText, died: time.Hour}, want: "exit 1"},
+		"an error file":                {exit: code, ev: evidence{record: []byte(torchRecord), lines: []string{"boom"}}, want: "exit 1: RuntimeError: out of luck"},
+		"an error file of a lost peer": {exit: code, lost: true,
+			ev:   evidence{record: []byte(`{"message":{"message":"RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:3"}}`)},
+			want: "exit 1: RuntimeError: [pair.cc:534] Connection closed by peer [10.0.0.2]:3"},
+		"an old error file": {exit: code, ev: evidence{record: []byte(`{"message": "it broke"}`)}, want: "exit 1: it broke"},
+		"a broken one":      {exit: code, ev: evidence{record: []byte(`{"message": {`), lines: []string{"ValueError: 3"}}, want: "exit 1: ValueError: 3"},
+		"an exception, and more behind it": {exit: code, ev: evidence{lines: []string{"Traceback", "torch.cuda.CudaError: odd", "bye"}},
+			want: "exit 1: torch.cuda.CudaError: odd"},
+		"CUDA's memory": {exit: code, ev: evidence{lines: []string{"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB"}},
+			want: "exit 1: the GPU's memory ran out"},
+		"a CUDA error": {exit: code, ev: evidence{lines: []string{"RuntimeError: CUDA error: an illegal memory access was encountered", "Compile with..."}},
+			want: "exit 1: CUDA error: an illegal memory access was encountered"},
+		"gloo's lost peer": {exit: code, lost: true, ev: evidence{lines: []string{
+			"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"}},
+			want: "exit 1: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"},
+		"NCCL's lost peer": {exit: launcher.Exit{Signal: 6}, lost: true, ev: evidence{lines: []string{
+			"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."}},
+			want: "killed by SIGABRT (6): ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."},
+		"escape sequences": {exit: code, ev: evidence{lines: []string{"ValueError: \x1b[31mred\x1b[0m"}}, want: "exit 1: ValueError: [31mred[0m"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := tt.ev.judge(tt.exit)
+			if got.String() != tt.want || got.LostPeer != tt.lost {
+				t.Errorf("%q, lost a peer: %t; want %q, %t", got, got.LostPeer, tt.want, tt.lost)
+			}
+		})
+	}
+}
+
+// What is told stays small, whatever a rank wrote.
+func TestCausesAreBounded(t *testing.T) {
+	long := strings.Repeat("ä", 10_000)
+	ev := evidence{record: []byte(`{"message":{"message":"` + long + `","extraInfo":{"py_callstack":"first\n` + strings.Repeat(strings.Repeat("ö", 50)+`\n`, 500) + `last"}}}`)}
+	for range 100 {
+		ev.lines = append(ev.lines, long)
+	}
+	e := ev.judge(launcher.Exit{Code: 1})
+	if len(e.Words) > launcher.MaxWordsBytes || len(e.Trace) > launcher.MaxTraceBytes+len("…\n") || len(e.Last) > launcher.MaxLastLines*(launcher.MaxLineBytes+1) {
+		t.Errorf("words %d, trace %d, last lines %d bytes", len(e.Words), len(e.Trace), len(e.Last))
+	}
+	if !strings.HasSuffix(e.Trace, "\nlast") || strings.Contains(e.Trace, "first") {
+		t.Errorf("the trace is cut at its end: %q", e.Trace)
+	}
+}
+
+// A rank that fails leaves its last lines and its error file to be read, and the
+// folder of that file goes with the try.
+func TestAnExitIsExplained(t *testing.T) {
+	n := newNode(t)
+	record := n.base + "/record.json"
+	must(t, os.WriteFile(record, []byte(torchRecord), 0o644))
+	as := n.as(`echo one; echo two >&2; cat ` + record + ` > "$TORCHELASTIC_ERROR_FILE"; exit 3`)
+	n.launch(as)
+	want := launcher.Exit{Code: 3, Words: "RuntimeError: out of luck", Last: "two",
+		Trace: "Traceback (most recent call last):\n  File \"boom.py\", line 3, in main\n    raise RuntimeError(\"out of luck\")\nRuntimeError: out of luck"}
+	if d := cmp.Diff(&want, n.hear(launcher.Exited).Exit); d != "" {
+		t.Error(d)
+	}
+	n.hear(launcher.Ended)
+	if _, err := os.Stat(errorDir(as.Key, as.Node)); err != nil {
+		t.Error(err)
+	}
+	n.order(launcher.Order{Forget: &as.Key})
+	for n.entry(as.Key).Key == as.Key {
+		must(t, n.ctx.Err())
+		time.Sleep(time.Millisecond)
+	}
+	if _, err := os.Stat(errorDir(as.Key, as.Node)); !os.IsNotExist(err) {
+		t.Errorf("the folder of the error file is left: %v", err)
+	}
+}
+
+// A link in place of the error file is not followed.
+func TestErrorFileIsNoLink(t *testing.T) {
+	n := newNode(t)
+	secret := n.base + "/secret"
+	must(t, os.WriteFile(secret, []byte(torchRecord), 0o644))
+	n.launch(n.as(`ln -s ` + secret + ` "$TORCHELASTIC_ERROR_FILE"; exit 3`))
+	if e := n.hear(launcher.Exited).Exit; e.Words != "" || e.Trace != "" {
+		t.Errorf("the link was followed: %+v", e)
+	}
+	n.hear(launcher.Ended)
+}

@@ -1,0 +1,202 @@
+package agent
+
+import (
+	"encoding/json"
+	"fmt"
+	"regexp"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// What a rank and the kernel wrote, turned into a sentence. All of it is pure:
+// texts in, words out.
+
+// evidence is what was found of one failed rank.
+type evidence struct {
+	pid    int
+	died   time.Duration // since boot, as the kernel log counts; 0 = not known
+	kernel string        // records of /dev/kmsg
+	record []byte        // the error file
+	lines  []string      // the end of its output
+}
+
+// judge adds the words to an exit. The kernel knows better than the program why
+// it was killed, the program better than its output why it failed.
+func (ev evidence) judge(e launcher.Exit) launcher.Exit {
+	message, trace := errorRecord(ev.record)
+	text, lost := recognise(ev.lines)
+	if message != "" {
+		_, lost = recognise([]string{message})
+	}
+	kernel := ""
+	if e.Signal == 9 {
+		kernel = outOfMemory(ev.kernel, ev.pid)
+	}
+	if kernel == "" {
+		kernel = xid(ev.kernel, ev.pid, ev.died)
+	}
+	e.LostPeer = lost && kernel == ""
+	for _, words := range []string{kernel, message, text} {
+		if e.Words == "" {
+			e.Words = cut(clean(words), launcher.MaxWordsBytes)
+		}
+	}
+	e.Trace = tailOf(clean(trace), launcher.MaxTraceBytes)
+	var last []string
+	for _, l := range ev.lines[max(0, len(ev.lines)-launcher.MaxLastLines):] {
+		last = append(last, cut(clean(l), launcher.MaxLineBytes))
+	}
+	e.Last = strings.Join(last, "\n")
+	return e
+}
+
+// errorRecord reads what @record of torch.distributed.elastic writes into
+// TORCHELASTIC_ERROR_FILE (error_handler.py): a message of "Type: text" with its
+// trace, or in older ones a bare string.
+func errorRecord(data []byte) (message, trace string) {
+	var outer struct {
+		Message json.RawMessage `json:"message"`
+	}
+	if json.Unmarshal(data, &outer) != nil {
+		return "", ""
+	}
+	var inner struct {
+		Message   string `json:"message"`
+		ExtraInfo struct {
+			Callstack string `json:"py_callstack"`
+		} `json:"extraInfo"`
+	}
+	if json.Unmarshal(outer.Message, &inner) == nil && inner.Message != "" {
+		return inner.Message, inner.ExtraInfo.Callstack
+	}
+	_ = json.Unmarshal(outer.Message, &message)
+	return message, ""
+}
+
+// peerLost are the texts by which gloo, NCCL and torch's store say that the
+// other side of a connection has gone.
+var peerLost = regexp.MustCompile(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
+	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
+	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out`)
+
+// known are texts that name a cause better than the exception that carries them.
+var known = []struct {
+	text  *regexp.Regexp
+	words string
+}{
+	{regexp.MustCompile(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`), "the GPU's memory ran out"},
+	{regexp.MustCompile(`CUDA error: .*`), ""},
+	{regexp.MustCompile(`CUDA driver version is insufficient.*`), ""},
+	{regexp.MustCompile(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
+	{regexp.MustCompile(`NCCL WARN .*`), ""},
+	{regexp.MustCompile(`Address already in use`), "the port is taken: " + "Address already in use"},
+}
+
+// exception is the last line of a Python trace.
+var exception = regexp.MustCompile(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
+
+// recognise finds the words for a failure in the end of a rank's output; lost
+// tells that they say no more than that a peer has gone.
+func recognise(lines []string) (words string, lost bool) {
+	all := strings.Join(lines, "\n")
+	lost = peerLost.MatchString(all)
+	for _, k := range known {
+		if found := k.text.FindString(all); found != "" {
+			if k.words != "" {
+				return k.words, lost
+			}
+			return found, lost
+		}
+	}
+	for i := len(lines) - 1; i >= 0; i-- {
+		if m := exception.FindString(lines[i]); m != "" {
+			return m, lost
+		}
+	}
+	if lost {
+		return strings.TrimSpace(peerLost.FindString(all)), true
+	}
+	return "", false
+}
+
+// oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup
+// alike: "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
+var oomKill = regexp.MustCompile(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
+
+func outOfMemory(kernel string, pid int) string {
+	for _, m := range oomKill.FindAllStringSubmatch(kernel, -1) {
+		if m[2] != strconv.Itoa(pid) {
+			continue
+		}
+		words := "out of memory: the kernel's OOM killer ended it"
+		if m[1] != "" {
+			words = "out of memory: its cgroup's limit was reached, and the kernel's OOM killer ended it"
+		}
+		if kb, err := strconv.ParseInt(m[4], 10, 64); err == nil {
+			words += fmt.Sprintf(" (it held %.1f GiB)", float64(kb)/(1<<20))
+		}
+		return words
+	}
+	return ""
+}
+
+// xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00):
+// 31, pid=1234, name=python3, Ch 00000008, ...".
+var xidLine = regexp.MustCompile(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
+
+// xidWithin is how long before a rank's death an Xid of nobody's counts as its
+// cause.
+const xidWithin = 10 * time.Second
+
+func xid(kernel string, pid int, died time.Duration) string {
+	found := ""
+	for _, m := range xidLine.FindAllStringSubmatch(kernel, -1) {
+		us, err := strconv.ParseInt(m[1], 10, 64)
+		at := time.Duration(us) * time.Microsecond
+		recent := err == nil && died > 0 && at <= died+time.Second && died-at <= xidWithin
+		if m[4] == strconv.Itoa(pid) && pid > 0 || m[4] == "" && recent {
+			found = "the GPU reported an error: " + m[2]
+		}
+	}
+	return found
+}
+
+// clean keeps what a terminal can show: no control characters but line ends.
+func clean(s string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || !unicode.IsControl(r) && r != utf8.RuneError:
+			return r
+		case r == '\t':
+			return ' '
+		}
+		return -1
+	}, s)
+}
+
+// cut keeps the beginning, and says that there is more.
+func cut(s string, n int) string {
+	s = strings.TrimRight(s, "\n ")
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}
+
+// tailOf keeps the end, from the beginning of a line on.
+func tailOf(s string, n int) string {
+	s = strings.TrimRight(s, "\n ")
+	if len(s) <= n {
+		return s
+	}
+	s = s[len(s)-n:]
+	if _, rest, more := strings.Cut(s, "\n"); more {
+		s = rest
+	}
+	return "…\n" + strings.ToValidUTF8(s, "")
+}

@@ -1,0 +1,124 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// leastRunBytes is what a try needs in RunDir: assignment, journal, logs of a shim.
+const leastRunBytes = 4 << 20
+
+// hasResources refuses what this node has too little of at the moment.
+func (a *Agent) hasResources(st launcher.Stage) error {
+	err := errors.Join(a.hasRoom(), a.hasMemory())
+	if st.GPU {
+		err = errors.Join(err, gpuFree("/proc"))
+	}
+	return err
+}
+
+// hasRoom refuses a try whose output would be lost from its first byte on.
+func (a *Agent) hasRoom() error {
+	if st, err := statfs(a.cfg.LogDir); err == nil {
+		if keep := shim.ReservedBytes(st.total); st.free <= keep {
+			return fmt.Errorf("%s has %s free, and %s are kept for the rest of the machine: free some space on this node", a.cfg.LogDir, size(st.free), size(keep))
+		}
+	}
+	if st, err := statfs(a.cfg.RunDir); err == nil && st.free < leastRunBytes {
+		return fmt.Errorf("%s has %s free, want %s: free some space on this node", a.cfg.RunDir, size(st.free), size(leastRunBytes))
+	}
+	return nil
+}
+
+type room struct{ total, free int64 } // bytes
+
+func statfs(path string) (room, error) {
+	var st unix.Statfs_t
+	if err := unix.Statfs(path, &st); err != nil {
+		return room{}, err
+	}
+	return room{total: int64(st.Blocks) * st.Bsize, free: int64(st.Bavail) * st.Bsize}, nil
+}
+
+// hasMemory refuses a try that the guard would end as soon as it ran.
+func (a *Agent) hasMemory() error {
+	m, err := readMemory()
+	if err != nil || m.available >= a.cfg.MemoryFloor {
+		return nil //nolint:nilerr // a kernel that doesn't tell is no reason to refuse
+	}
+	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it", size(m.available), size(a.cfg.MemoryFloor))
+}
+
+// memory is what the kernel says of all of it, in bytes.
+type memory struct{ total, available int64 }
+
+func readMemory() (memory, error) {
+	b, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		return memory{}, err
+	}
+	return parseMemory(string(b))
+}
+
+// parseMemory reads two lines of /proc/meminfo (proc_meminfo(5)). On machines
+// whose GPU shares the memory, what it holds is missing from MemAvailable too.
+func parseMemory(text string) (m memory, err error) {
+	for line := range strings.Lines(text) {
+		f := strings.Fields(line)
+		if len(f) < 2 {
+			continue
+		}
+		var to *int64
+		switch f[0] {
+		case "MemTotal:":
+			to = &m.total
+		case "MemAvailable:":
+			to = &m.available
+		default:
+			continue
+		}
+		kib, err := strconv.ParseInt(f[1], 10, 64)
+		if err != nil {
+			return memory{}, fmt.Errorf("read meminfo: %s %q: %w", f[0], f[1], err)
+		}
+		*to = kib << 10
+	}
+	if m.total == 0 {
+		return memory{}, fmt.Errorf("read meminfo: no MemTotal")
+	}
+	return m, nil
+}
+
+// size writes bytes for people.
+func size(n int64) string {
+	const units = "KMGT"
+	v, unit := float64(n), -1
+	for v >= 1024 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	if unit < 0 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[unit:unit+1] + "iB"
+}
+
+// DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what
+// sshd, the agent and the kernel need to stay responsive. On small machines it
+// is an eighth at most; 0 where the kernel doesn't tell.
+func DefaultMemoryFloor() int64 {
+	m, err := readMemory()
+	if err != nil {
+		return 0
+	}
+	return floorOf(m.total)
+}
+
+func floorOf(total int64) int64 { return min(max(total/50, 1<<30), total/8) }

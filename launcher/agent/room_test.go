@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+func TestParseMemory(t *testing.T) {
+	got, err := parseMemory("MemTotal:       32768 kB\nMemFree: 1 kB\nMemAvailable:    1024 kB\nHugePages_Total:       0\n")
+	if want := (memory{total: 32 << 20, available: 1 << 20}); err != nil || got != want {
+		t.Errorf("got %+v, %v", got, err)
+	}
+	for _, bad := range []string{"", "MemTotal: much kB\n"} {
+		if _, err := parseMemory(bad); err == nil {
+			t.Errorf("%q is taken", bad)
+		}
+	}
+	if m, err := readMemory(); err != nil || m.available <= 0 || m.available > m.total {
+		t.Errorf("this machine: %+v, %v", m, err)
+	}
+}
+
+func TestDefaultMemoryFloor(t *testing.T) {
+	for total, want := range map[int64]int64{
+		1 << 30:   128 << 20,        // a small virtual machine
+		32 << 30:  1 << 30,          // a PC
+		128 << 30: (128 << 30) / 50, // a Spark
+		0:         0,                // a kernel that doesn't tell
+		1 << 50:   int64(1<<50) / int64(50),
+	} {
+		if got := floorOf(total); got != want {
+			t.Errorf("of %s: %s, want %s", size(total), size(got), size(want))
+		}
+	}
+}
+
+func TestSizeInWords(t *testing.T) {
+	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 64 << 20: "64 MiB", 2684354560: "2.5 GiB", 3 << 50: "3072 TiB"} {
+		if got := size(n); got != want {
+			t.Errorf("%d: %q, want %q", n, got, want)
+		}
+	}
+}
+
+// A node without memory takes no job, and says so before anything runs.
+func TestRefusedBelowTheMemoryFloor(t *testing.T) {
+	n := newNode(t, func(c *Config) { c.MemoryFloor = math.MaxInt64 })
+	n.prepare(n.as("witness"))
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "less than its --memory-floor of") {
+		t.Errorf("refused with %q", text)
+	}
+}
+
+// fakeProc is a /proc of processes that have files open.
+func fakeProc(t *testing.T, procs map[string]struct{ comm, environ, open string }) string {
+	dir := t.TempDir()
+	for pid, p := range procs {
+		must(t, os.MkdirAll(filepath.Join(dir, pid, "fd"), 0o755))
+		must(t, os.WriteFile(filepath.Join(dir, pid, "comm"), []byte(p.comm+"\n"), 0o600))
+		must(t, os.WriteFile(filepath.Join(dir, pid, "environ"), []byte(p.environ), 0o600))
+		must(t, os.Symlink("/dev/null", filepath.Join(dir, pid, "fd", "0")))
+		must(t, os.Symlink(p.open, filepath.Join(dir, pid, "fd", "5")))
+	}
+	return dir
+}
+
+// A desktop is no reason to refuse, nor are ranks: only the leader weighs jobs
+// against each other. Somebody's forgotten notebook is.
+func TestGPUHolders(t *testing.T) {
+	type p = struct{ comm, environ, open string }
+	procs := map[string]p{
+		"10": {"Xorg", "", computeDevice},
+		"11": {"gnome-shell", "A=b", computeDevice},
+		"12": {"python3", "A=b\x00SPARKRUN_GANG=abcd.1/ff\x00", computeDevice},
+		"13": {"editor", "", "/dev/nvidia0"}, // draws, computes nothing
+		"14": {"bash", "", "/home/x/nvidia-uvm"},
+	}
+	if err := gpuFree(fakeProc(t, procs)); err != nil {
+		t.Errorf("nobody computes: %v", err)
+	}
+	procs["15"] = p{"jupyter-lab", "NOT_SPARKRUN_GANG=1", computeDevice}
+	err := gpuFree(fakeProc(t, procs))
+	if err == nil || !strings.Contains(err.Error(), "jupyter-lab (PID 15) computes on the GPU") {
+		t.Errorf("error %v", err)
+	}
+}

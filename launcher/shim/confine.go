@@ -1,0 +1,157 @@
+package shim
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// confineArg in DIR's place makes the shim's program the first half of a rank's
+// exec: limits bind a whole process, and raising them takes the privilege that
+// the rank itself won't have. So they are set between fork and exec, in a
+// process that is the rank already: same PID, cgroup, session, descriptors.
+const confineArg = "@rank"
+
+// The descriptors it has beside the rank's own three.
+const (
+	confineIn  = 3 // its confinement, as JSON, to the end
+	confineOut = 4 // what failed; nothing where the exec went through
+)
+
+// confinement is all that has to happen before the program runs.
+type confinement struct {
+	Ulimits []launcher.Ulimit
+	CPUs    []int
+	UID     *uint32
+	GID     *uint32
+	Groups  []uint32
+	Path    text
+	Argv    []text
+	Env     []text
+	Dir     text
+}
+
+// stumble is where a confinement came to its end.
+type stumble struct {
+	What  string // empty: the exec itself
+	Errno syscall.Errno
+}
+
+// resources are the numbers of launcher.UlimitNames (getrlimit(2)).
+var resources = map[string]int{
+	"core": unix.RLIMIT_CORE, "cpu": unix.RLIMIT_CPU, "data": unix.RLIMIT_DATA, "fsize": unix.RLIMIT_FSIZE,
+	"locks": unix.RLIMIT_LOCKS, "memlock": unix.RLIMIT_MEMLOCK, "msgqueue": unix.RLIMIT_MSGQUEUE, "nice": unix.RLIMIT_NICE,
+	"nofile": unix.RLIMIT_NOFILE, "nproc": unix.RLIMIT_NPROC, "rss": unix.RLIMIT_RSS, "rtprio": unix.RLIMIT_RTPRIO,
+	"rttime": unix.RLIMIT_RTTIME, "sigpending": unix.RLIMIT_SIGPENDING, "stack": unix.RLIMIT_STACK,
+}
+
+// confine becomes the rank. It returns only when that failed.
+func confine() int {
+	in, out := os.NewFile(confineIn, "confinement"), os.NewFile(confineOut, "stumble")
+	unix.CloseOnExec(confineIn)
+	unix.CloseOnExec(confineOut)
+	var c confinement
+	if err := json.NewDecoder(in).Decode(&c); err != nil {
+		return 1 // the shim died before it could tell: so do we
+	}
+	what, err := c.become()
+	var no syscall.Errno
+	if !errors.As(err, &no) {
+		no = syscall.EINVAL
+	}
+	_ = json.NewEncoder(out).Encode(stumble{what, no})
+	return 1
+}
+
+// become sets what binds the process, then who it is, then where: as root
+// might not even see a home on NFS.
+func (c confinement) become() (what string, err error) {
+	runtime.LockOSThread() // processors are a thread's, and this one execs
+	if len(c.CPUs) > 0 {
+		var set unix.CPUSet
+		for _, cpu := range c.CPUs {
+			set.Set(cpu)
+		}
+		if err := unix.SchedSetaffinity(0, &set); err != nil {
+			return fmt.Sprintf("bind to processors %v", c.CPUs), err
+		}
+	}
+	for _, u := range c.Ulimits {
+		// Package syscall's, which knows that the runtime has raised nofile for
+		// itself and would else put it back at the exec.
+		limit := syscall.Rlimit{Cur: limitOf(u.Soft), Max: limitOf(u.Hard)}
+		if err := syscall.Setrlimit(resources[u.Name], &limit); err != nil {
+			return "ulimit " + u.String(), err
+		}
+	}
+	if c.UID != nil {
+		groups := make([]int, len(c.Groups))
+		for i, g := range c.Groups {
+			groups[i] = int(g)
+		}
+		if err := errors.Join(syscall.Setgroups(groups), syscall.Setgid(int(*c.GID)), syscall.Setuid(int(*c.UID))); err != nil {
+			return fmt.Sprintf("become uid %d", *c.UID), err
+		}
+	}
+	if err := syscall.Chdir(string(c.Dir)); err != nil {
+		return "", err // execError looks at the folder
+	}
+	return "", syscall.Exec(string(c.Path), untexts(c.Argv), untexts(c.Env))
+}
+
+func limitOf(n int64) uint64 {
+	if n == launcher.Unlimited {
+		return unix.RLIM_INFINITY
+	}
+	return uint64(n)
+}
+
+// forkConfined forks a rank that has limits or processors of its own, and
+// waits until it has exec'd. attr is as for a rank without.
+func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.ProcAttr) (pid int, err error) {
+	inR, inW, err := os.Pipe()
+	if err != nil {
+		return 0, err
+	}
+	defer inW.Close()
+	outR, outW, err := os.Pipe()
+	if err != nil {
+		inR.Close()
+		return 0, err
+	}
+	defer outR.Close()
+	attr.Sys.Credential = nil // not yet
+	pid, err = cg.fork(attr.Sys, func() (int, error) {
+		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", confineArg}, &syscall.ProcAttr{
+			Dir: "/", Env: []string{}, Files: append(attr.Files, inR.Fd(), outW.Fd()), Sys: attr.Sys})
+	})
+	inR.Close()
+	outW.Close()
+	if err != nil {
+		return 0, err
+	}
+	c := confinement{Ulimits: r.Ulimits, CPUs: r.CPUs, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
+		Path: text(path), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
+	_ = json.NewEncoder(inW).Encode(c) // one that was killed meanwhile reads nothing
+	told, _ := io.ReadAll(outR)
+	var s stumble
+	switch {
+	case len(told) == 0: // it is the rank now, or dead, which waitpid tells
+		return pid, nil
+	case json.Unmarshal(told, &s) != nil:
+		return 0, fmt.Errorf("exec %q: %s", r.Argv[0], told)
+	case s.What == "":
+		return 0, execError(r, path, cfg.UID, s.Errno)
+	case s.Errno == syscall.EPERM:
+		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise LimitNOFILE= and the like in its unit, or ask for less", s.What, s.Errno)
+	}
+	return 0, fmt.Errorf("%s: %w", s.What, s.Errno)
+}

@@ -1,0 +1,202 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// plumbing is a rank's three descriptors, and our ends of them.
+type plumbing struct {
+	child   []int // 0, 1 and 2; ours to close after the fork
+	in      *input
+	streams []*copier
+	holds   []string // what a link in /proc/PID/fd of a holder says
+}
+
+// plumb lays a rank's pipes or its terminal. files are the output files: one
+// that stays without a stream is closed. After an error nothing is open but files.
+func plumb(r Rank, uid *uint32, files [2]output) (p plumbing, err error) {
+	defer func() {
+		if err != nil {
+			p.close()
+		}
+	}()
+	if r.TTY != nil {
+		return p, p.layTTY(*r.TTY, uid, files)
+	}
+	if err := p.layStdin(r.Stdin); err != nil {
+		return p, err
+	}
+	for i, name := range []string{"out", "err"} {
+		src, w, err := outputPipe()
+		if err != nil {
+			return p, err
+		}
+		p.child = append(p.child, w)
+		var st unix.Stat_t
+		_ = unix.Fstat(w, &st)
+		p.holds = append(p.holds, fmt.Sprintf("pipe:[%d]", st.Ino))
+		p.streams = append(p.streams, &copier{src: src, dst: files[i].f, name: name, offset: files[i].size})
+	}
+	return p, nil
+}
+
+// layStdin gives an empty input, or the end of a pipe.
+func (p *plumbing) layStdin(wanted bool) error {
+	if !wanted {
+		null, err := unix.Open(os.DevNull, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open %s: %w", os.DevNull, err)
+		}
+		p.child = append(p.child, null)
+		return nil
+	}
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		return fmt.Errorf("make input pipe: %w", err)
+	}
+	p.child = append(p.child, ends[0])
+	if err := unix.SetNonblock(ends[1], true); err != nil {
+		unix.Close(ends[1])
+		return fmt.Errorf("make input pipe: %w", err)
+	}
+	p.in = &input{f: os.NewFile(uintptr(ends[1]), "input")}
+	return nil
+}
+
+// layTTY opens a pseudo-terminal (pts(4)): one stream for out and err, and
+// what is typed is input.
+func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]output) error {
+	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return fmt.Errorf("open a terminal: %w", err)
+	}
+	f := os.NewFile(uintptr(master), "terminal")
+	src := &copier{src: f, dst: files[0].f, name: "out", offset: files[0].size}
+	p.streams = append(p.streams, src)
+	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(master, unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		return fmt.Errorf("open a terminal: %w", err)
+	}
+	name := fmt.Sprintf("/dev/pts/%d", n)
+	p.holds = append(p.holds, name)
+	slave, err := unix.Open(name, unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("open terminal %s: %w", name, err)
+	}
+	p.child = append(p.child, slave)
+	if uid != nil {
+		_ = unix.Fchown(slave, int(*uid), -1) // for who opens it by its name
+	}
+	for range 2 {
+		fd, err := unix.FcntlInt(uintptr(slave), unix.F_DUPFD_CLOEXEC, 0)
+		if err != nil {
+			return fmt.Errorf("open terminal %s: %w", name, err)
+		}
+		p.child = append(p.child, fd)
+	}
+	p.in = &input{f: f, tty: true}
+	files[1].f.Close() // stays empty
+	return p.in.resize(w)
+}
+
+func (p *plumbing) closeChild() {
+	for _, fd := range p.child {
+		unix.Close(fd)
+	}
+	p.child = nil
+}
+
+func (p *plumbing) close() {
+	p.closeChild()
+	for _, s := range p.streams {
+		s.src.Close()
+	}
+	if p.in != nil {
+		p.in.close()
+	}
+}
+
+// input is our end of a rank's standard input. A write waits for its reader,
+// and so does the one behind it.
+type input struct {
+	f   *os.File
+	tty bool
+
+	mu   sync.Mutex
+	at   int64 // bytes written so far
+	over bool  // its end was told
+}
+
+var errInputOver = errors.New("its end was told before")
+
+// write passes on what of data is new: offset counts from the first byte ever,
+// so that who got no answer can ask again. end closes it behind data; in a
+// terminal it is typed, as Ctrl-D.
+func (in *input) write(offset int64, data []byte, end bool) error {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	switch {
+	case offset < 0 || offset > in.at:
+		return fmt.Errorf("%w: input at %d, but the rank has had %d bytes", ErrRefused, offset, in.at)
+	case offset+int64(len(data)) <= in.at:
+		data = nil
+	default:
+		data = data[in.at-offset:]
+	}
+	if in.over {
+		if len(data) > 0 {
+			return fmt.Errorf("%w: input: %w", ErrRefused, errInputOver)
+		}
+		return nil
+	}
+	n, err := in.f.Write(data)
+	in.at += int64(n)
+	if err == nil && end {
+		in.over = true
+		if !in.tty {
+			return in.f.Close()
+		}
+		const endOfTransmission = 4 // VEOF, termios(3)
+		_, err = in.f.Write([]byte{endOfTransmission})
+	}
+	if errors.Is(err, os.ErrClosed) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.EIO) {
+		return fmt.Errorf("%w: nobody reads its input any more", ErrNoRank)
+	}
+	return err
+}
+
+// close ends a write that waits. A terminal is closed by who reads it.
+func (in *input) close() {
+	if !in.tty {
+		in.f.Close()
+	}
+}
+
+func (in *input) resize(w launcher.Window) error {
+	if !in.tty {
+		return fmt.Errorf("%w: it has no terminal", ErrRefused)
+	}
+	rc, err := in.f.SyscallConn()
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrNoRank, err)
+	}
+	var ierr error
+	err = rc.Control(func(fd uintptr) {
+		ierr = unix.IoctlSetWinsize(int(fd), unix.TIOCSWINSZ, &unix.Winsize{Row: w.Rows, Col: w.Cols})
+	})
+	if err = errors.Join(err, ierr); err != nil {
+		return fmt.Errorf("%w: resize terminal: %w", ErrNoRank, err)
+	}
+	return nil
+}

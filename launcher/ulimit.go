@@ -1,0 +1,73 @@
+package launcher
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// Ulimit bounds one resource of each process of a rank (setrlimit(2)).
+type Ulimit struct {
+	Name string `json:"name"` // one of UlimitNames
+	Soft int64  `json:"soft"` // Unlimited, or 0 and up; bytes where it is a size
+	Hard int64  `json:"hard"`
+}
+
+// Unlimited is a Ulimit without a bound.
+const Unlimited = -1
+
+// UlimitNames are those of docker run --ulimit.
+var UlimitNames = []string{
+	"core", "cpu", "data", "fsize", "locks", "memlock", "msgqueue", "nice", "nofile", "nproc",
+	"rss", "rtprio", "rttime", "sigpending", "stack",
+}
+
+// ParseUlimit reads NAME=SOFT[:HARD], as docker run --ulimit; "unlimited" or
+// -1 is no limit.
+func ParseUlimit(text string) (Ulimit, error) {
+	name, limits, _ := strings.Cut(text, "=")
+	soft, hard, both := strings.Cut(limits, ":")
+	if !both {
+		hard = soft
+	}
+	u := Ulimit{Name: name}
+	var err error
+	if u.Soft, err = parseLimit(soft); err == nil {
+		u.Hard, err = parseLimit(hard)
+	}
+	if err != nil {
+		return u, fmt.Errorf("--ulimit %s: %w: want NAME=SOFT or NAME=SOFT:HARD, such as memlock=unlimited or nofile=4096:65536", text, ErrInvalid)
+	}
+	return u, u.validate()
+}
+
+func parseLimit(text string) (int64, error) {
+	if text == "unlimited" {
+		return Unlimited, nil
+	}
+	return strconv.ParseInt(text, 10, 64)
+}
+
+func (u Ulimit) String() string {
+	return fmt.Sprintf("%s=%s:%s", u.Name, limitText(u.Soft), limitText(u.Hard))
+}
+
+func limitText(n int64) string {
+	if n == Unlimited {
+		return "unlimited"
+	}
+	return strconv.FormatInt(n, 10)
+}
+
+func (u Ulimit) validate() error {
+	switch {
+	case !slices.Contains(UlimitNames, u.Name):
+		return fmt.Errorf("--ulimit %s: %w: known are %s", u.Name, ErrInvalid, strings.Join(UlimitNames, ", "))
+	case u.Soft < Unlimited || u.Hard < Unlimited:
+		return fmt.Errorf("--ulimit %s: %w: want 0 or more, or unlimited", u, ErrInvalid)
+	case u.Hard != Unlimited && (u.Soft == Unlimited || u.Soft > u.Hard):
+		return fmt.Errorf("--ulimit %s: %w: the first number is above the second, which bounds it", u, ErrInvalid)
+	}
+	return nil
+}

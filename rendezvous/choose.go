@@ -1,0 +1,169 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// choose takes the nodes of a job, in rank order: those of --on as they are
+// named, else those that the fabric joins best, as the topology orders them.
+func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Member, error) {
+	byHost := map[string]Member{}
+	for _, m := range roster {
+		byHost[m.Host] = m
+	}
+	for _, h := range slices.Concat(spec.On, spec.Exclude) {
+		if _, ok := byHost[h]; !ok {
+			return nil, fmt.Errorf("%w: host %q is not in this cluster: %s", ErrCannotPlace, h, whoIsThere(roster))
+		}
+	}
+	var candidates []Member
+	if len(spec.On) > 0 {
+		for _, h := range spec.On {
+			m := byHost[h]
+			if !m.Ready {
+				return nil, fmt.Errorf("%w: host %s does not answer (since %s); start its agent or leave it out of --on",
+					ErrCannotPlace, h, m.Since.Format(time.TimeOnly))
+			}
+			candidates = append(candidates, m)
+		}
+	} else {
+		for _, m := range roster {
+			if m.Ready && !slices.Contains(spec.Exclude, m.Host) {
+				candidates = append(candidates, m)
+			}
+		}
+	}
+	if len(candidates) < spec.Nodes {
+		excluded := ""
+		if len(spec.Exclude) > 0 {
+			excluded = " without the excluded ones"
+		}
+		return nil, fmt.Errorf("%w: %s wanted, %d ready%s: %s", ErrCannotPlace,
+			count(spec.Nodes, "node"), len(candidates), excluded, whoIsThere(roster))
+	}
+	if len(spec.On) > 0 {
+		return candidates[:spec.Nodes], nil
+	}
+	// Who types on a node expects the job there, with the files that are there.
+	if near := slices.IndexFunc(candidates, func(m Member) bool { return m.Host == spec.Near }); near > 0 {
+		candidates = slices.Concat(candidates[near:near+1], candidates[:near], candidates[near+1:])
+	}
+	if spec.Nodes < 2 {
+		return candidates[:spec.Nodes], nil
+	}
+	chosen := bestJoined(candidates, spec.Nodes, topology, candidates[0].Host == spec.Near)
+	return inRankOrder(chosen, topology), nil
+}
+
+// crew is a possible choice of nodes for a job.
+type crew struct {
+	members []int // indices of candidates, ascending
+	// tier is how well the fabric joins them: all by RoCE, all into one piece, or not.
+	tier int
+	// lanes is how many subnets join them; more are faster.
+	lanes int
+}
+
+const (
+	tierRoCE = iota
+	tierJoined
+	tierAny
+)
+
+// bestJoined takes n (2 or more) of the candidates, which come in the order of preference:
+// nodes that one subnet of the fabric joins or that are a whole ring, else
+// nodes in one piece of the fabric, else the first n. The first candidate is
+// among them where it must be.
+func bestJoined(candidates []Member, n int, t envgen.Topology, withFirst bool) []Member {
+	at := make(map[string]int, len(candidates))
+	for i, m := range candidates {
+		at[string(m.ID)] = i
+	}
+	present := func(ids []string) []int {
+		var found []int
+		for _, id := range ids {
+			if i, ok := at[id]; ok && !slices.Contains(found, i) {
+				found = append(found, i)
+			}
+		}
+		return found
+	}
+	all := make([]int, n)
+	for i := range all {
+		all[i] = i
+	}
+	crews := []crew{{members: all, tier: tierAny}}
+	propose := func(members []int, tier int) {
+		if slices.Sort(members); len(members) >= n {
+			crews = append(crews, crew{members: members[:n], tier: tier})
+		}
+	}
+	for _, l := range t.Lanes {
+		if !l.Spoilt {
+			propose(present(laneNodes(l)), tierRoCE)
+		}
+	}
+	for _, g := range t.Groups {
+		if g.Shape == envgen.ShapeRing && len(g.Nodes) == n {
+			propose(present(g.Nodes), tierRoCE)
+		}
+		if len(g.Nodes) > 1 {
+			propose(present(g.Nodes), tierJoined)
+		}
+	}
+	if withFirst {
+		crews = slices.DeleteFunc(crews, func(c crew) bool { return c.members[0] != 0 })
+	}
+	for i := range crews {
+		crews[i].lanes = lanesOf(t, candidates, crews[i].members)
+	}
+	// The first n are always among the crews.
+	best := slices.MinFunc(crews, func(a, b crew) int {
+		return cmp.Or(cmp.Compare(a.tier, b.tier), cmp.Compare(b.lanes, a.lanes), slices.Compare(a.members, b.members))
+	})
+	var chosen []Member
+	for _, i := range best.members {
+		chosen = append(chosen, candidates[i])
+	}
+	return chosen
+}
+
+func laneNodes(l envgen.Lane) []string {
+	var ids []string
+	for _, e := range l.Ends {
+		ids = append(ids, e.Node)
+	}
+	return ids
+}
+
+// lanesOf counts the subnets in which all the members are.
+func lanesOf(t envgen.Topology, candidates []Member, members []int) (joined int) {
+	for _, l := range t.Lanes {
+		ids := laneNodes(l)
+		if !l.Spoilt && !slices.ContainsFunc(members, func(i int) bool { return !slices.Contains(ids, string(candidates[i].ID)) }) {
+			joined++
+		}
+	}
+	return joined
+}
+
+// inRankOrder sorts nodes as ranks should go: along a ring.
+func inRankOrder(chosen []Member, t envgen.Topology) []Member {
+	byID := make(map[string]Member, len(chosen))
+	ids := make([]string, len(chosen))
+	for i, m := range chosen {
+		ids[i] = string(m.ID)
+		byID[ids[i]] = m
+	}
+	ordered := make([]Member, len(chosen))
+	for i, id := range t.RankOrder(ids) {
+		ordered[i] = byID[id]
+	}
+	return ordered
+}

@@ -1,0 +1,268 @@
+package lead
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// collectWait is how long the first failure waits for others before the gang is
+// ended: what the ranks do by themselves until then may explain it better, what
+// they do afterwards is our doing.
+const collectWait = 50 * time.Millisecond
+
+// judge decides whether the gang must end, and why: the first reason stands.
+func (g *gang) judge(now time.Time) {
+	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
+	switch {
+	case g.anyRefused() != nil && g.ordered: // refused the start itself
+		g.end(rendezvous.Failed, g.anyRefused().refusal())
+	case g.anyRefused() != nil:
+		if !g.moreAnswers(now) {
+			g.end(rendezvous.Rejected, g.refusals())
+		}
+	case g.anyLost() != nil && !g.ordered && g.fresh:
+		g.end(rendezvous.Rejected, g.anyLost().lost+" before the start: no rank was started")
+	case g.anyLost() != nil && !goOn:
+		g.end(rendezvous.Failed, g.anyLost().lost)
+	case g.rootCause() != nil && !goOn:
+		if !g.collecting(now) {
+			g.failedBy(*g.rootCause())
+		}
+	case g.timedOut(now):
+		g.endForTime()
+	case g.beingEnded():
+		g.inherited = true
+		g.end(rendezvous.Stopped, "it was being ended when the leader changed")
+	case g.allDone():
+		g.conclude()
+	case g.endedEarly() != nil:
+		s := g.endedEarly()
+		g.end(rendezvous.Failed, fmt.Sprintf("%s ended its ranks before they had exited: see its agent's log", s.Host))
+	case !g.ordered && g.downBeforeStart() != nil:
+		g.end(rendezvous.Rejected, fmt.Sprintf("%s was lost before the start: no rank was started", g.downBeforeStart().Host))
+	case now.After(g.deadline) && g.notStarted() != "":
+		g.end(rendezvous.Failed, fmt.Sprintf("not started within %s: %s", g.job.Spec.StartTimeout, g.notStarted()))
+	}
+}
+
+// collecting tells whether the first failure is too fresh to be judged.
+func (g *gang) collecting(now time.Time) bool {
+	if g.failedAt.IsZero() {
+		g.failedAt = now
+	}
+	return now.Sub(g.failedAt) < collectWait && !g.allDone()
+}
+
+func (g *gang) failedBy(r launcher.RankExit) {
+	g.byRank = true
+	g.end(rendezvous.Failed, blame(r))
+}
+
+// conclude is for a gang whose ranks have all ended by themselves. Where they
+// were to go on after a failure, it is told now.
+func (g *gang) conclude() {
+	switch {
+	case g.rootCause() != nil:
+		g.failedBy(*g.rootCause())
+	case g.anyLost() != nil:
+		g.end(rendezvous.Failed, g.anyLost().lost)
+	default:
+		g.end(rendezvous.Completed, "")
+	}
+}
+
+// timeLimit is when the job must have ended; zero means never.
+func (g *gang) timeLimit() time.Time {
+	if g.job.Spec.Timeout == 0 {
+		return time.Time{}
+	}
+	return g.job.Planned.Add(g.job.Spec.Timeout)
+}
+
+func (g *gang) timedOut(now time.Time) bool {
+	limit := g.timeLimit()
+	return !limit.IsZero() && !now.Before(limit)
+}
+
+func (g *gang) endForTime() {
+	g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
+	g.verdict.ExitCode = launcher.ExitTimedOut
+}
+
+// end sets the verdict: from here on the gang only winds down.
+func (g *gang) end(how rendezvous.End, cause string) {
+	g.verdict = &rendezvous.Outcome{End: how, Cause: cause}
+	g.l.cfg.Logger.Info("gang ends", "job", g.job.Spec.ID, "end", how, "cause", cause)
+	if how != rendezvous.Completed {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: cause})
+	}
+}
+
+func (g *gang) find(is func(*seat) bool) *seat {
+	if i := slices.IndexFunc(g.seats, is); i >= 0 {
+		return g.seats[i]
+	}
+	return nil
+}
+
+func (g *gang) anyRefused() *seat { return g.find(func(s *seat) bool { return s.refused != "" }) }
+func (g *gang) anyLost() *seat    { return g.find(func(s *seat) bool { return s.lost != "" }) }
+
+func (g *gang) endedEarly() *seat {
+	return g.find(func(s *seat) bool {
+		return s.phase == launcher.PhaseEnded && s.lost == "" && len(g.exitsOf(s)) < s.Ranks
+	})
+}
+
+// beingEnded tells whether an earlier leader had begun to end the gang. Its
+// reason is gone with it, unless a rank's exit or a refusal still tells.
+func (g *gang) beingEnded() bool {
+	for _, s := range g.seats {
+		if slices.ContainsFunc(g.exitsOf(s), func(e launcher.RankExit) bool { return e.Exit.ByUs }) {
+			return true
+		}
+	}
+	return !g.fresh && g.endedEarly() != nil
+}
+
+// allDone tells whether no rank is left to wait for: each has exited, or is on a
+// node that was given up.
+func (g *gang) allDone() bool {
+	return g.find(func(s *seat) bool { return s.lost == "" && len(g.exitsOf(s)) < s.Ranks }) == nil
+}
+
+// downBeforeStart is meant for a gang whose nodes were all heard of: a new
+// leader has to wait for the ledgers, which may say that ranks run.
+func (g *gang) downBeforeStart() *seat {
+	if !g.allKnown() {
+		return nil
+	}
+	return g.find(func(s *seat) bool { return !s.up })
+}
+
+// notStarted names the nodes that answer and have not come to the start.
+func (g *gang) notStarted() string {
+	var late []string
+	for _, s := range g.seats {
+		if s.up && s.known && s.phase < launcher.PhaseStarted {
+			late = append(late, fmt.Sprintf("%s is %s", s.Host, map[launcher.Phase]string{
+				launcher.PhaseNone: "still preparing", launcher.PhasePrepared: "prepared and waiting"}[s.phase]))
+		}
+	}
+	return strings.Join(late, ", ")
+}
+
+// exitsOf lists a node's ended ranks.
+func (g *gang) exitsOf(s *seat) []launcher.RankExit {
+	var out []launcher.RankExit
+	for _, r := range s.ranks {
+		if r.State == launcher.RankEnded && r.Exit != nil {
+			out = append(out, launcher.RankExit{Rank: r.Rank, Host: s.Host, Time: r.Time.Add(-s.ahead), Exit: *r.Exit})
+		}
+	}
+	return out
+}
+
+func (g *gang) rootCause() *launcher.RankExit {
+	var exits []launcher.RankExit
+	for _, s := range g.seats {
+		exits = append(exits, g.exitsOf(s)...)
+	}
+	return launcher.RootCause(exits)
+}
+
+func (s *seat) refusal() string { return s.Host + ": " + s.refused }
+
+// answersWait is how long a refusal waits for the other nodes': who misses a
+// program on one node wants to hear of all that lack it.
+const answersWait = 500 * time.Millisecond
+
+// moreAnswers tells whether a node may still say that it refuses, too.
+func (g *gang) moreAnswers(now time.Time) bool {
+	if g.refusedAt.IsZero() {
+		g.refusedAt = now
+	}
+	return now.Sub(g.refusedAt) < answersWait && !now.After(g.deadline) &&
+		g.find(func(s *seat) bool { return s.up && s.refused == "" && s.phase == launcher.PhaseNone }) != nil
+}
+
+// refusals says who refused and why; a reason that several share is said once.
+func (g *gang) refusals() string {
+	var reasons []string
+	hosts := map[string][]string{}
+	for _, s := range g.seats {
+		if s.refused == "" {
+			continue
+		}
+		if hosts[s.refused] == nil {
+			reasons = append(reasons, s.refused)
+		}
+		hosts[s.refused] = append(hosts[s.refused], s.Host)
+	}
+	for i, r := range reasons {
+		reasons[i] = strings.Join(hosts[r], ", ") + ": " + r
+	}
+	return strings.Join(reasons, "; ")
+}
+
+func blame(r launcher.RankExit) string {
+	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Exit)
+}
+
+// outcome completes the verdict with what the ranks reported since.
+func (g *gang) outcome() rendezvous.Outcome {
+	out := *g.verdict
+	out.Exits = nil
+	out.At, out.Started = time.Now(), g.started
+	if g.inherited {
+		switch {
+		case g.rootCause() != nil:
+			out.End = rendezvous.Failed
+		case g.anyRefused() != nil && !g.ordered:
+			out.End, out.Cause = rendezvous.Rejected, g.anyRefused().refusal()
+		case g.anyRefused() != nil:
+			out.End, out.Cause = rendezvous.Failed, g.anyRefused().refusal()
+		case g.anyLost() != nil:
+			out.End, out.Cause = rendezvous.Failed, g.anyLost().lost
+		}
+	}
+	switch out.End {
+	case rendezvous.Failed, rendezvous.Rejected:
+		out.ExitCode = cmp.Or(out.ExitCode, launcher.ExitOwnFailure)
+	case rendezvous.Stopped:
+		out.ExitCode = launcher.Exit{Signal: 15}.Status()
+		if g.grace == 0 {
+			out.ExitCode = launcher.Exit{Signal: 9}.Status()
+		}
+	}
+	// The earliest failure may have been reported after a later one. A verdict
+	// that is not about ranks stands: what failed since is a consequence.
+	if root := g.rootCause(); root != nil && (g.byRank || g.inherited) {
+		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
+		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
+			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)
+		}
+	}
+	for _, s := range g.seats {
+		for _, e := range g.exitsOf(s) {
+			if e.Exit.Failed() {
+				e.Exit = e.Exit.Bare() // the root's is told in full
+				out.Exits = append(out.Exits, e)
+			}
+		}
+	}
+	slices.SortFunc(out.Exits, func(a, b launcher.RankExit) int {
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank))
+	})
+	out.Exits = out.Exits[:min(len(out.Exits), rendezvous.MaxExits)]
+	if out.End == rendezvous.Completed {
+		out.Exits = nil
+	}
+	return out
+}

@@ -1,0 +1,46 @@
+package rendezvous
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// ErrFabricUnfit is wrapped by the refusal of a job that the fabric would fail.
+var ErrFabricUnfit = errors.New("the fabric would fail this job")
+
+// Unfit is the error for the findings that stop a job, each with the node, the
+// port, the code and the remedy; nil where none is an error.
+func Unfit(findings []envgen.Finding) error {
+	var lines []string
+	for _, f := range findings {
+		if f.Severity == envgen.SeverityError {
+			lines = append(lines, "\n  "+Describe(f))
+		}
+	}
+	if lines == nil {
+		return nil
+	}
+	return fmt.Errorf("%w; nothing is started:%s", ErrFabricUnfit, strings.Join(lines, ""))
+}
+
+// Forced makes warnings of errors: the user starts the job all the same.
+func Forced(findings []envgen.Finding) []envgen.Finding {
+	forced := slices.Clone(findings)
+	for i := range forced {
+		if forced[i].Severity == envgen.SeverityError {
+			forced[i].Severity = envgen.SeverityWarning
+		}
+	}
+	return forced
+}
+
+// Describe writes a finding as one line.
+func Describe(f envgen.Finding) string {
+	where := strings.Join(slices.DeleteFunc([]string{cmp.Or(f.Host, "cluster"), f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
+	return fmt.Sprintf("%s: %s [%s] (remedy: %s)", where, f.Text, f.Code, f.Remedy)
+}

@@ -1,0 +1,120 @@
+package wire
+
+import (
+	"context"
+	"net/http"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// DoctorRequest asks for everything that is wrong in the cluster. The user is the caller's, whatever Ask says.
+type DoctorRequest struct {
+	Ask host.Ask `json:"ask"`
+	// Fix first does the few things that are safe to do, see Mend.
+	Fix bool `json:"fix,omitempty"`
+	// Node is a host name: only what is wrong there is told and mended. Empty means all.
+	Node string `json:"node,omitempty"`
+}
+
+// DoctorResponse is what was found, worst first.
+type DoctorResponse struct {
+	Self     string           `json:"self"` // the host that asked the others
+	Nodes    []DoctorNode     `json:"nodes"`
+	Findings []envgen.Finding `json:"findings"`
+	// Mended is what Fix did or tried, in that order. The findings are from after it.
+	Mended []Mended `json:"mended,omitempty"`
+}
+
+// DoctorNode is one node that was examined, or was not.
+type DoctorNode struct {
+	ID    launcher.NodeID `json:"id"`
+	Host  string          `json:"host"`
+	State string          `json:"state"`
+	Error string          `json:"error,omitempty"` // why nothing was learnt of it
+	Facts *host.Facts     `json:"facts,omitempty"`
+}
+
+// ExamineRequest asks a node what it is, or to try its part of the checks, or both.
+type ExamineRequest struct {
+	Facts  *host.Ask     `json:"facts,omitempty"`
+	Orders *reach.Orders `json:"orders,omitempty"`
+}
+
+// ExamineResponse answers what was asked. The two times are the node's own clock, for the asker to compare with his.
+type ExamineResponse struct {
+	Facts     *host.Facts      `json:"facts,omitempty"`
+	Inventory envgen.Inventory `json:"inventory"`
+	// Counters are what the node's devices counted lately.
+	Counters []envgen.Counters `json:"counters,omitempty"`
+	Report   *reach.Report     `json:"report,omitempty"`
+	Received time.Time         `json:"received"`
+	Sent     time.Time         `json:"sent"`
+}
+
+// The kinds of Mend: there are no others.
+const (
+	MendUp    = "up"    // set a fabric NIC up
+	MendMTU   = "mtu"   // set a fabric NIC's MTU to 9000, until the next reboot
+	MendCache = "cache" // drop the page cache
+)
+
+// Mend is one thing a node may do to itself.
+type Mend struct {
+	Kind string `json:"kind"`
+	NIC  string `json:"nic,omitempty"`
+}
+
+// MendRequest asks a node to do them, in order. It comes on behalf of a user, who must be root.
+type MendRequest struct {
+	Mends []Mend `json:"mends"`
+}
+
+// MendResponse tells of each.
+type MendResponse struct {
+	Mended []Mended `json:"mended"`
+}
+
+// Mended is what was done, as the command that would have done it.
+type Mended struct {
+	Host    string `json:"host"`
+	Mend    Mend   `json:"mend"`
+	Command string `json:"command"`
+	Error   string `json:"error,omitempty"`
+}
+
+// Doctor is the user's call for it.
+type Doctor func(context.Context, Caller, DoctorRequest) (DoctorResponse, error)
+
+// Mount serves it.
+func (h Doctor) Mount(mux *http.ServeMux) { unary(mux, clusterPath+"Doctor", allowUser, h) }
+
+// Patients are the members' calls for it.
+type Patients struct {
+	Examine func(context.Context, Caller, ExamineRequest) (ExamineResponse, error)
+	Mend    func(context.Context, Caller, MendRequest) (MendResponse, error)
+}
+
+// Mount serves them.
+func (h Patients) Mount(mux *http.ServeMux) {
+	unary(mux, nodePath+"Examine", allowMember, h.Examine)
+	unary(mux, nodePath+"Mend", allowMember, h.Mend)
+}
+
+// Doctor asks this machine's agent what is wrong in the cluster.
+func (c *Client) Doctor(ctx context.Context, r DoctorRequest) (DoctorResponse, error) {
+	return call[DoctorRequest, DoctorResponse](ctx, c, clusterPath+"Doctor", r)
+}
+
+// Examine asks a member what it is and to try its part.
+func (c *Client) Examine(ctx context.Context, r ExamineRequest) (ExamineResponse, error) {
+	return call[ExamineRequest, ExamineResponse](ctx, c, nodePath+"Examine", r)
+}
+
+// Mend asks a member to mend itself, on a root user's behalf.
+func (c *Client) Mend(ctx context.Context, r MendRequest) (MendResponse, error) {
+	return call[MendRequest, MendResponse](ctx, c, nodePath+"Mend", r)
+}

@@ -1,0 +1,55 @@
+package wire
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// ErrNoReader: the rank has ended, or reads its input no more.
+var ErrNoReader = errors.New("no such rank is running, or it reads no more")
+
+// InputRequest is a piece of a job's standard input, for the ranks that its
+// spec names. Sent again, it is written once.
+type InputRequest struct {
+	Job    string `json:"job"`
+	Offset int64  `json:"offset"` // of the first byte of Data, from the input's begin
+	Data   []byte `json:"data,omitempty"`
+	End    bool   `json:"end,omitempty"` // nothing follows
+}
+
+// SignalRequest passes a signal to ranks of a job; no Ranks means all.
+type SignalRequest struct {
+	Job    string `json:"job"`
+	Ranks  []int  `json:"ranks,omitempty"`
+	Signal int    `json:"signal"`
+}
+
+// NodeReachRequest is one rank's part of these: a Signal, or else input.
+type NodeReachRequest struct {
+	Key    launcher.Key `json:"key"`
+	Rank   int          `json:"rank"`
+	Signal int          `json:"signal,omitempty"`
+	Offset int64        `json:"offset,omitempty"`
+	Data   []byte       `json:"data,omitempty"`
+	End    bool         `json:"end,omitempty"`
+}
+
+// Input writes to a job's ranks, and returns when all of them have taken it.
+func (c *Client) Input(ctx context.Context, r InputRequest) error {
+	_, err := call[InputRequest, Empty](ctx, c, clusterPath+"Input", r)
+	return err
+}
+
+// Signal passes a signal on.
+func (c *Client) Signal(ctx context.Context, r SignalRequest) error {
+	_, err := call[SignalRequest, Empty](ctx, c, clusterPath+"Signal", r)
+	return err
+}
+
+// NodeReach reaches a rank of the node that is called.
+func (c *Client) NodeReach(ctx context.Context, r NodeReachRequest) error {
+	_, err := call[NodeReachRequest, Empty](ctx, c, nodePath+"Reach", r)
+	return err
+}

@@ -1,0 +1,62 @@
+package wire
+
+import (
+	"context"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// CountersResponse is what every node's RDMA devices counted lately, by host.
+type CountersResponse struct {
+	Nodes []NodeCounters `json:"nodes"`
+}
+
+// NodeCounters are one node's.
+type NodeCounters struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	// Counters are increases, a device each; empty until the node's agent has
+	// read them twice.
+	Counters []envgen.Counters `json:"counters,omitempty"`
+	// Error says why there are none.
+	Error string `json:"error,omitempty"`
+}
+
+// Evidence is one file of a report: what a node read and knows, secrets taken
+// out. Host is empty where it is about the whole cluster.
+type Evidence struct {
+	Node launcher.NodeID `json:"node,omitempty"`
+	Host string          `json:"host,omitempty"`
+	// Path is relative to the node's part, with slashes.
+	Path string `json:"path,omitempty"`
+	Data []byte `json:"data,omitempty"`
+	// Missing says, in place of a file, why a node gave nothing or not all.
+	Missing string `json:"missing,omitempty"`
+}
+
+// Follow tells the cluster's state, and again after every change until ctx
+// ends or the agent does. fn's error ends it.
+func (c *Client) Follow(ctx context.Context, fn func(Status) error) error {
+	return receive(ctx, c, clusterPath+"Follow", Empty{}, fn)
+}
+
+// Counters asks all nodes for what their devices counted in the last minute.
+func (c *Client) Counters(ctx context.Context) (CountersResponse, error) {
+	return call[Empty, CountersResponse](ctx, c, clusterPath+"Counters", Empty{})
+}
+
+// Report collects every node's evidence, in no order.
+func (c *Client) Report(ctx context.Context, fn func(Evidence) error) error {
+	return receive(ctx, c, clusterPath+"Report", Empty{}, fn)
+}
+
+// NodeCounters asks one member.
+func (c *Client) NodeCounters(ctx context.Context) (NodeCounters, error) {
+	return call[Empty, NodeCounters](ctx, c, nodePath+"NodeCounters", Empty{})
+}
+
+// NodeReport asks one member for its evidence.
+func (c *Client) NodeReport(ctx context.Context, fn func(Evidence) error) error {
+	return receive(ctx, c, nodePath+"NodeReport", Empty{}, fn)
+}
