@@ -50,8 +50,9 @@ type Assignment struct {
 
 	NodeRank  int `json:"node_rank"`
 	NodeCount int `json:"node_count"`
-	FirstRank int `json:"first_rank"` // global rank of local rank 0
-	Ranks     int `json:"ranks"`      // local world size
+	FirstRank int `json:"first_rank"`         // global rank of local rank 0
+	Ranks     int `json:"ranks"`              // local world size
+	Restarts  int `json:"restarts,omitempty"` // tries of the main stage before this one
 	World     int `json:"world"`
 
 	Head    netip.Addr `json:"head"`    // rank 0's node, reached by all
@@ -65,7 +66,7 @@ type Assignment struct {
 // Seat gives the place of one local rank; port is 0 before the start.
 func (a Assignment) Seat(localRank, port int) Seat {
 	return Seat{
-		Job: a.Job, Generation: a.Generation,
+		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
 		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
 		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
 		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Port: port,

@@ -100,6 +100,14 @@ type Spec struct {
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	OnFailure FailurePolicy `json:"on_failure,omitempty"`
 
+	// MinNodes allows a try on fewer nodes, down to this many: as many are taken
+	// as there are. 0 means Nodes.
+	MinNodes int `json:"min_nodes,omitempty"`
+	// Spare nodes are held and not used, until a try after the loss of a node.
+	Spare int `json:"spare,omitempty"`
+	// MaxRestarts is how often the main stage is tried again after a failure.
+	MaxRestarts int `json:"max_restarts,omitempty"`
+
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
 }
@@ -148,6 +156,37 @@ func (s Spec) MainStage() *Stage {
 	return nil
 }
 
+// Names of the stages beside the main one. Each runs once, as a single rank on
+// the node of rank 0: before the first try of the main stage, and after one
+// that completed.
+const (
+	StageBefore = "before"
+	StageAfter  = "after"
+)
+
+// Stage gives a stage by its name, the main one for "".
+func (s Spec) Stage(name string) *Stage {
+	if name == "" {
+		return s.MainStage()
+	}
+	for i := range s.Stages {
+		if s.Stages[i].Name == name && !s.Stages[i].Main {
+			return &s.Stages[i]
+		}
+	}
+	return nil
+}
+
+// Only is the spec of one stage: what a node is told, which knows of no others.
+func (s Spec) Only(name string) Spec {
+	if st := s.Stage(name); st != nil {
+		only := *st
+		only.Main = true
+		s.Stages = []Stage{only}
+	}
+	return s
+}
+
 // WithDefaults fills in the durations and the node count that were left out.
 func (s Spec) WithDefaults() Spec {
 	if s.Grace == 0 {
@@ -168,6 +207,7 @@ func (s Spec) WithDefaults() Spec {
 // Limits that keep a record entry, and the arguments of an exec, within reason.
 const (
 	MaxRanksPerNode = 1024
+	MaxRestarts     = 1000
 	MaxArgs         = 4096
 	MaxTextBytes    = 128 << 10 // argv and environment of one stage together
 )
@@ -186,6 +226,12 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--name %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Name, ErrInvalid)
 	case s.Nodes < 0:
 		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
+	case s.MinNodes < 0 || s.Nodes > 0 && s.MinNodes > s.Nodes:
+		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
+	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
+		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
+	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
+		return fmt.Errorf("--spare %d: %w: --on names only %d hosts for %d nodes", s.Spare, ErrInvalid, len(s.On), s.Nodes)
 	case len(s.On) > 0 && s.Nodes > len(s.On):
 		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
@@ -203,8 +249,11 @@ func (s Spec) Validate() error {
 	}
 	mains := 0
 	for _, st := range s.Stages {
-		if st.Main {
+		switch {
+		case st.Main:
 			mains++
+		case st.RanksPerNode != 1:
+			return fmt.Errorf("stage %s: %w: %d ranks, want one", st.Name, ErrInvalid, st.RanksPerNode)
 		}
 		if err := st.validate(); err != nil {
 			return err

@@ -23,7 +23,7 @@ const (
 	NodeAddr       Ref = "node-addr" // this node's address on the network of Head
 	Host           Ref = "host"
 	Job            Ref = "job"
-	RestartCount   Ref = "restart-count" // generation - 1
+	RestartCount   Ref = "restart-count" // tries of the main stage before this one
 )
 
 // Part is a literal or a Ref: exactly one of the two is set, or neither for
@@ -108,6 +108,7 @@ func validText(text string) error {
 type Seat struct {
 	Job                        JobID
 	Generation                 Generation
+	Restarts                   int
 	Rank, LocalRank, NodeRank  int
 	World, LocalWorld, NodesIn int
 	Head, Addr, Host           string
@@ -139,7 +140,7 @@ func (s Seat) lookup(r Ref) (string, error) {
 	case Job:
 		return string(s.Job), nil
 	case RestartCount:
-		return strconv.FormatUint(uint64(max(s.Generation, 1)-1), 10), nil
+		return strconv.Itoa(s.Restarts), nil
 	}
 	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
 }

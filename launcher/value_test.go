@@ -12,7 +12,7 @@ var secondNode = Assignment{
 	Key:  Key{Job: "abcd", Generation: 3},
 	Node: "id2", Host: "spark2",
 	NodeRank: 1, NodeCount: 2, FirstRank: 4, Ranks: 4, World: 8,
-	Head: netip.MustParseAddr("192.168.100.1"), Addr: netip.MustParseAddr("192.168.100.2"),
+	Restarts: 2, Head: netip.MustParseAddr("192.168.100.1"), Addr: netip.MustParseAddr("192.168.100.2"),
 }
 
 func TestResolveKnowsEveryRef(t *testing.T) {
@@ -50,14 +50,6 @@ func TestResolveRefusesAnUnknownRef(t *testing.T) {
 	}
 	if _, err := (Seat{}).Argv(Stage{Argv: []Value{Lit("a"), Of("moon")}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("error %v", err)
-	}
-}
-
-func TestRestartCountOfTheFirstTryIsZero(t *testing.T) {
-	for gen, want := range map[Generation]string{0: "0", 1: "0", 2: "1"} {
-		if got, _ := (Seat{Generation: gen}).Resolve(Of(RestartCount)); got != want {
-			t.Errorf("generation %d: restart count %s, want %s", gen, got, want)
-		}
 	}
 }
 

@@ -35,6 +35,19 @@ type Plan struct {
 	Head       netip.Addr          `json:"head"`    // rank 0's node, on Network
 	Network    string              `json:"network"` // "fabric", "management" or "loopback"
 	Why        string              `json:"why"`     // of the choice of network, one sentence
+
+	// Stage is what this generation runs: "" is the main stage.
+	Stage string `json:"stage,omitempty"`
+	// Restarts counts the tries of the main stage before this generation.
+	Restarts int `json:"restarts,omitempty"`
+	// Held are nodes that the job keeps for its next generation.
+	Held []Holding `json:"held,omitempty"`
+}
+
+// Holding is a node that a job has and does not use.
+type Holding struct {
+	Node launcher.NodeID `json:"node"`
+	Host string          `json:"host"`
 }
 
 // Place is one node's part of a plan.
@@ -143,11 +156,25 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 	return launcher.Assignment{
 		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
-		Spec: spec,
+		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
 		Head: p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
 	}
+}
+
+// Single is the part of a plan that a stage before or after the main one runs
+// on: one rank on the node of rank 0. The other nodes are held.
+func (p Plan) Single(stage string, gen launcher.Generation) Plan {
+	first := p.Nodes[0]
+	first.FirstRank, first.Ranks = 0, 1
+	one := p
+	one.Nodes, one.World, one.Stage, one.Generation = []Place{first}, 1, stage, gen
+	one.Held = slices.Clone(p.Held)
+	for _, n := range p.Nodes[1:] {
+		one.Held = append(one.Held, Holding{Node: n.Node, Host: n.Host})
+	}
+	return one
 }
 
 // HostOf names the host a rank runs on.

@@ -20,20 +20,24 @@ const (
 	StepNodeDown Step = "node-down" // a planned node does not answer
 	StepNodeUp   Step = "node-up"   // it answers again
 	StepEnding   Step = "ending"    // the gang is being ended
+	StepAgain    Step = "again"     // another generation will follow: the text says why, and when
+	StepWaiting  Step = "waiting"   // for what the text says
 	StepEnded    Step = "ended"     // the outcome is recorded
 )
 
 // Progress is one line of a job's story, told in order to whoever follows it.
 type Progress struct {
-	Step    Step           `json:"step"`
-	Time    time.Time      `json:"time"` // the leader's clock, except StepExited: the node's
-	Job     launcher.JobID `json:"job"`
-	Host    string         `json:"host,omitempty"`
-	Rank    int            `json:"rank"` // StepExited
-	Exit    *launcher.Exit `json:"exit,omitempty"`
-	Text    string         `json:"text,omitempty"`
-	Plan    *Plan          `json:"plan,omitempty"`    // StepPlanned
-	Outcome *Outcome       `json:"outcome,omitempty"` // StepEnded
+	Step Step           `json:"step"`
+	Time time.Time      `json:"time"` // the leader's clock, except StepExited: the node's
+	Job  launcher.JobID `json:"job"`
+	// Generation that this is of: each tells its own steps.
+	Generation launcher.Generation `json:"generation,omitempty"`
+	Host       string              `json:"host,omitempty"`
+	Rank       int                 `json:"rank"` // StepExited
+	Exit       *launcher.Exit      `json:"exit,omitempty"`
+	Text       string              `json:"text,omitempty"`
+	Plan       *Plan               `json:"plan,omitempty"`    // StepPlanned
+	Outcome    *Outcome            `json:"outcome,omitempty"` // StepEnded
 	// Findings are what the preflight warned of (StepPlanned).
 	Findings []envgen.Finding `json:"findings,omitempty"`
 }
@@ -46,6 +50,7 @@ const (
 	StateStarts  State = "starting"
 	StateRuns    State = "running"
 	StateEnds    State = "ending"
+	StateWaits   State = "waiting" // for its next generation
 )
 
 // JobStatus is a job with its state now.
@@ -55,6 +60,8 @@ type JobStatus struct {
 	Started *time.Time `json:"started,omitempty"` // when every rank had been exec'd
 	// Away lists planned hosts that do not answer.
 	Away []string `json:"away,omitempty"`
+	// Waits says what a job waits for.
+	Waits string `json:"waits,omitempty"`
 }
 
 // StatusOf gives what the record alone can tell of a job.

@@ -40,6 +40,8 @@ type Job struct {
 	Plan    Plan          `json:"plan"`
 	Planned time.Time     `json:"planned"` // the leader's clock
 	Outcome *Outcome      `json:"outcome,omitempty"`
+	// Tries are the generations before the plan's, the latest MaxTries of them.
+	Tries []Try `json:"tries,omitempty"`
 }
 
 // Key is the job's current try.
@@ -71,6 +73,7 @@ const (
 	MaxEntryBytes = 256 << 10 // as much as consensus takes
 	MaxHistory    = 500       // ended jobs kept
 	MaxExits      = 16        // exits kept in an outcome
+	MaxTries      = 20        // tries kept of a job
 )
 
 // Kind names a kind of entry and its version. A new kind is written only when
@@ -85,6 +88,7 @@ const (
 	KindRemove  Kind = "node-removed/1"
 	KindPlan    Kind = "job-planned/1"
 	KindEnd     Kind = "job-ended/1"
+	KindQueue   Kind = "job-queued/1"
 	KindNetplan Kind = "netplan-allocated/1"
 )
 
@@ -98,7 +102,7 @@ type Entry struct {
 	Join   *Join            `json:"join,omitempty"`
 	Node   *Node            `json:"node,omitempty"` // KindAddress
 	Remove *launcher.NodeID `json:"remove,omitempty"`
-	Job    *Job             `json:"job,omitempty"` // KindPlan
+	Job    *Job             `json:"job,omitempty"` // KindPlan, KindQueue
 	End    *JobEnd          `json:"end,omitempty"`
 
 	Netplan *Allocated `json:"netplan,omitempty"`
@@ -134,6 +138,7 @@ var (
 	ErrNoJob        = errors.New("no such job")
 	ErrJobExists    = errors.New("the job exists")
 	ErrJobEnded     = errors.New("the job has ended")
+	ErrRestarts     = errors.New("the job may not be restarted so")
 )
 
 // UnknownKindError stops a node: its state would drift from its peers'.
@@ -233,6 +238,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		delete(s.Nodes, *e.Remove)
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
+	case e.Kind == KindQueue && e.Job != nil:
+		return s.queue(*e.Job)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
 	case e.Kind == KindNetplan && e.Netplan != nil:
@@ -290,7 +297,28 @@ func (s *state) putNode(index uint64, n Node) {
 	s.Nodes[n.ID] = n
 }
 
-// plan takes a job's first generation, or the next one of a job that runs.
+// queue takes a job that waits for its first nodes: its plan is of generation 0.
+func (s *state) queue(j Job) error {
+	if _, known := s.Jobs[j.Spec.ID]; known {
+		return ErrJobExists
+	}
+	j.Plan, j.Outcome, j.Tries = Plan{}, nil, nil
+	s.Jobs[j.Spec.ID] = j
+	s.prune()
+	return nil
+}
+
+// Entry records the job's plan or, without one, that it waits for its nodes.
+func (j Job) Entry() Entry {
+	kind := KindPlan
+	if j.Plan.Generation == 0 {
+		kind = KindQueue
+	}
+	return Entry{Kind: kind, Job: &j}
+}
+
+// plan takes a job's first generation, or the next one of a job that has not
+// ended.
 func (s *state) plan(j Job) error {
 	old, ok := s.Jobs[j.Spec.ID]
 	switch {
@@ -301,6 +329,11 @@ func (s *state) plan(j Job) error {
 		return ErrJobEnded
 	case j.Plan.Generation != old.Plan.Generation+1:
 		return ErrJobExists
+	case j.Plan.Restarts < old.Plan.Restarts || j.Plan.Restarts > min(old.Plan.Restarts+1, old.Spec.MaxRestarts):
+		return ErrRestarts
+	}
+	if ok {
+		j.Spec = old.Spec // what was asked for does not change
 	}
 	j.Outcome = nil
 	s.Jobs[j.Spec.ID] = j

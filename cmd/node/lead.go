@@ -222,7 +222,7 @@ func (n *node) hostOf(id launcher.NodeID) string {
 type recorder struct{ n *node }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job}, func() bool {
+	return r.apply(ctx, job.Entry(), func() bool {
 		j, ok := r.n.record.Job(job.Spec.ID)
 		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
 	})

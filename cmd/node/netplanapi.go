@@ -11,7 +11,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
-	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -160,11 +159,7 @@ func (n *node) netplanFacts(ctx context.Context, views []envgen.NodeView) (map[s
 }
 
 func (n *node) draftAddresses(d *netplanDraft, views, away []envgen.NodeView, facts map[string]wire.NetplanFacts) error {
-	t, err := topology.Derive(topology.Observed(views))
-	if err != nil {
-		return err
-	}
-	in, err := netplanInput(t, views, away)
+	in, t, err := netplanInput(views, away)
 	if err != nil {
 		return err
 	}

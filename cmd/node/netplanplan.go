@@ -13,17 +13,23 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // errNoCabling says that there is nothing to plan addresses for.
 var errNoCabling = errors.New("no cable or switch that the probe sees joins two nodes")
 
-// netplanInput is what a plan takes of the topology that the views show: pure. Only
+// netplanInput is what the nodes' inventories make of the cabling: pure. Only
 // links that a probe has seen count, and of them only the ends with the role
 // fabric; everything else keeps what it has. others are the members that cannot
 // take part now: nothing may overlap what they have.
-func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input, err error) {
+func netplanInput(views, others []envgen.NodeView) (netplan.Input, envgen.Topology, error) {
+	in := netplan.Input{}
+	t, err := topology.Derive(topology.Observed(views))
+	if err != nil {
+		return in, t, err
+	}
 	planned := map[netplan.End]bool{}
 	nics := map[string]bool{} // node id and name
 	for i, n := range t.Nodes {
@@ -53,13 +59,13 @@ func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netpla
 		}
 	}
 	if in.Links, err = netplanLinks(t, planned); err != nil {
-		return in, err
+		return in, t, err
 	}
 	in.Kind = kindOf(t.Shape, in)
 	for _, v := range slices.Concat(views, others) {
 		in.Reserved = append(in.Reserved, reserved(v, nics)...)
 	}
-	return in, nil
+	return in, t, nil
 }
 
 // netplanLinks are the links between planned ports of different nodes.

@@ -361,7 +361,7 @@ func (r *road) walk(t *testing.T) (out parts) {
 	out.add("topology", topologyText(t, topo))
 	out.add("findings", findingsText(topo.Findings))
 	r.environments(t, topo, &out)
-	r.netplans(t, topo, &out)
+	r.netplans(t, &out)
 	out.add("map", topology.Map(topo, 100))
 	out.add("svg", string(topology.SVG(topo)))
 	return out
@@ -461,30 +461,36 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 }
 
 // netplans writes the files that follow, with the addresses that are there left as they are.
-func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
+func (r *road) netplans(t *testing.T, out *parts) {
 	t.Helper()
-	in, err := netplanInput(topo, r.views, nil)
+	in, _, err := netplanInput(r.views, nil)
 	if errors.Is(err, errNoCabling) {
-		return
-	}
-	var plan netplan.Plan
-	if err == nil {
-		held := map[string][]netplan.Held{}
-		for _, v := range r.views {
-			for _, nic := range v.Inventory.NICs {
-				held[v.ID] = append(held[v.ID], netplan.Held{NIC: nic.Name, Addresses: nic.Addresses})
-			}
-		}
-		plan, err = addresses(in, held)
-	}
-	if err != nil {
 		out.add("netplan", err.Error())
 		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	held := map[string][]netplan.Held{}
+	for _, v := range r.views {
+		for _, nic := range envgen.CableNICs(v.Inventory) {
+			h := netplan.Held{NIC: nic.NIC.Name}
+			for _, a := range nic.NIC.Addresses {
+				if a.Addr().Is4() && !a.Addr().IsLinkLocalUnicast() {
+					h.Addresses = append(h.Addresses, a)
+				}
+			}
+			held[v.ID] = append(held[v.ID], h)
+		}
+	}
+	plan, err := addresses(in, held)
+	if err != nil {
+		t.Fatal(err)
 	}
 	for _, f := range plan.Files {
 		out.add(f.Host+"/netplan", f.Text)
 	}
-	if notes := slices.Concat(plan.Notes, unanswered(topo, in.Links)); len(notes) > 0 {
-		out.add("netplan notes", strings.Join(notes, "\n"))
+	if len(plan.Notes) > 0 {
+		out.add("netplan notes", strings.Join(plan.Notes, "\n"))
 	}
 }

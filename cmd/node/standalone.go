@@ -144,7 +144,7 @@ func (s *Standalone) Close() {
 type memory struct{ s *Standalone }
 
 func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
-	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindPlan, Job: &job})
+	return m.s.write(job.Entry())
 }
 
 func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {

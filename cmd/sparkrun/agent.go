@@ -42,7 +42,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 		Args: takes(0, ""),
 		RunE: running(opts, run),
 	}
-	cmd.Flags().Var(amount{&opts.memoryFloor}, "memory-floor", "take no job with less memory available; 0: take any (default: 2%, at least 1GiB)")
+	cmd.Flags().Var(amount{&opts.memoryFloor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
 	return cmd

@@ -47,7 +47,8 @@ type Config struct {
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
-	// MemoryFloor, in bytes of MemAvailable: prepare refuses below it. 0: none.
+	// MemoryFloor, in bytes of MemAvailable: below it prepare refuses, and the
+	// largest gang is ended. 0: none.
 	MemoryFloor int64
 	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
 	// standalone mode.
@@ -103,6 +104,9 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
 	a.settleLinger(ctx)
+	if cfg.MemoryFloor > 0 {
+		a.loops.Go(func() { a.guard(ctx) })
+	}
 	return a, nil
 }
 

@@ -58,6 +58,7 @@ type gang struct {
 
 	phase    phase
 	why      string // what began the end
+	cause    string // why the node ended ranks by its own judgement
 	startBy  time.Time
 	ranks    []*rank
 	byPID    map[int]*rank
@@ -362,11 +363,11 @@ func (g *gang) reap() (childless bool) {
 		g.died = true
 		if r := g.byPID[pid]; r != nil {
 			delete(g.byPID, pid)
-			g.exited(r, exitOf(ws, g.phase >= ending), at)
+			g.exited(r, g.exitOf(ws), at)
 		} else if g.unborn > 0 {
 			// Its fork may not have been told of yet. A PID comes round again
 			// only after all others, so a mistaken entry does no harm.
-			g.early[pid] = death{exitOf(ws, g.phase >= ending), at}
+			g.early[pid] = death{g.exitOf(ws), at}
 		}
 	}
 }
@@ -405,6 +406,28 @@ func (g *gang) end(grace time.Duration, why string) {
 	case g.phase == ending && at.Before(g.killAt):
 		g.killAt = at
 	}
+}
+
+// endFor is an End order. With a cause it is the node's own judgement.
+func (g *gang) endFor(cause string, grace time.Duration) {
+	why := "told to end"
+	if cause != "" {
+		why = cause
+	}
+	if g.phase < ending {
+		g.reap() // who is dead by now has died by himself
+		g.cause = cause
+	}
+	g.end(grace, why)
+}
+
+// exitOf is how a child ended, in words of the launcher.
+func (g *gang) exitOf(ws unix.WaitStatus) *launcher.Exit {
+	e := exitOf(ws, g.phase >= ending)
+	if e.ByUs && g.cause != "" {
+		e.ByUs, e.Cause = false, g.cause
+	}
+	return e
 }
 
 // signal passes one on to a rank's process group, or to each one's.

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"fmt"
 	"sync"
 	"time"
 
@@ -301,6 +302,11 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 func (w *world) exec(k witnessed, nodes int) {
 	w.mu.Lock()
 	early := len(w.prepared[k.Key]) < nodes
+	for other := range w.running {
+		if other.Job == k.Job && other.Generation != k.Generation {
+			w.faults = append(w.faults, fmt.Sprintf("rank %d of %s was started while rank %d of %s ran", k.rank, k.Key, other.rank, other.Key))
+		}
+	}
 	w.execs[k]++
 	w.running[k] = true
 	w.mu.Unlock()

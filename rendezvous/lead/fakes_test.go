@@ -196,7 +196,9 @@ func (r *reign) kill() {
 // Plan and End are the Recorder. A reign can die before an entry is committed
 // and after, without knowing.
 func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
-	return r.propose(ctx, rendezvous.Entry{Kind: rendezvous.KindPlan, At: time.Now(), Job: &job})
+	e := job.Entry()
+	e.At = time.Now()
+	return r.propose(ctx, e)
 }
 
 func (r *reign) End(ctx context.Context, end rendezvous.JobEnd) error {

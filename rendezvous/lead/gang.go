@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -12,14 +13,18 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// gang drives one try of one job. It is a state machine fed by a mailbox: after
+// gang drives one job, a generation at a time. It is a state machine fed by a mailbox: after
 // each message, step compares what every planned node has come to with what is
 // wanted, and sends what is missing. A new leader runs the same step on what
 // the ledgers say, so adopting a job is no case of its own.
 type gang struct {
 	l     *Leader
-	job   rendezvous.Job
+	job   rendezvous.Job // changed by the loop, under l.mu
 	story *story
+	// pending is a plan that is being recorded: its nodes are taken. Guarded by
+	// l.mu, as queued is, which tells that the job waits for its first nodes.
+	pending *rendezvous.Plan
+	queued  bool
 	// findings are what the preflight warned of; known to the leader that planned.
 	findings []envgen.Finding
 
@@ -42,6 +47,8 @@ type gang struct {
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
+	wait      *waiting      // between two generations
+	noMore    bool          // no other generation follows: somebody has asked for the end
 	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
 
@@ -49,6 +56,7 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
+	text    string // what it waits for
 }
 
 // seat is one planned node. What was sent is remembered per stream only: a new
@@ -80,9 +88,10 @@ func newGang(l *Leader, job rendezvous.Job) *gang {
 	g := &gang{
 		l: l, job: job, story: newStory(), planned: make(chan struct{}), mail: make(chan struct{}, 1),
 		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StateStarts,
+		seats: seatsOf(job.Plan, time.Now()),
 	}
-	for i, p := range job.Plan.Nodes {
-		g.seats = append(g.seats, &seat{Place: p, rank: i, since: time.Now(), heard: time.Now(), askAt: time.Now().Add(askSoon), ranks: map[int]*launcher.RankStatus{}})
+	if job.Plan.Generation == 0 {
+		g.queued, g.wait, g.state = true, &waiting{}, rendezvous.StateWaits
 	}
 	return g
 }
@@ -107,12 +116,20 @@ func (g *gang) plan(ctx context.Context) error {
 			return fmt.Errorf("record job %s: %w", g.job.Spec.ID, err)
 		}
 	}
-	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &g.job.Plan, Findings: g.findings})
+	if !g.queued {
+		g.tellPlanned()
+	}
 	return nil
 }
 
+func (g *gang) tellPlanned() {
+	plan := g.job.Plan
+	g.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: g.job.Planned, Plan: &plan, Findings: g.findings, Text: g.job.TryText()})
+	g.findings = nil
+}
+
 func (g *gang) tell(p rendezvous.Progress) {
-	p.Job = g.job.Spec.ID
+	p.Job, p.Generation = g.job.Spec.ID, g.job.Plan.Generation
 	if p.Time.IsZero() {
 		p.Time = time.Now()
 	}
@@ -154,13 +171,15 @@ func (g *gang) run(ctx context.Context) {
 		for _, msg := range g.takeMail() {
 			msg()
 		}
-		if g.step(time.Now()) {
-			if g.record(ctx) {
-				return
-			}
+		switch over, again := g.turn(ctx); {
+		case over:
+			return
+		case again:
 			timer.Reset(time.Second) // could not be recorded: again, while we lead
-		} else if next := g.nextDeadline(); !next.IsZero() {
-			timer.Reset(time.Until(next))
+		default:
+			if next := g.nextDeadline(); !next.IsZero() {
+				timer.Reset(time.Until(next))
+			}
 		}
 		select {
 		case <-ctx.Done():
@@ -169,6 +188,28 @@ func (g *gang) run(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+// turn is one round of the loop: over, when the outcome is recorded; again, when
+// it could not be.
+func (g *gang) turn(ctx context.Context) (over, again bool) {
+	if g.wait == nil && g.step(time.Now()) {
+		out := g.outcome()
+		next, more := g.follows(out)
+		if !more {
+			over = g.record(ctx)
+			return over, !over
+		}
+		g.pause(next, out)
+	}
+	if g.wait == nil {
+		return false, false
+	}
+	over = g.goOn(ctx)
+	if g.wait == nil { // a generation has begun
+		return false, g.step(time.Now())
+	}
+	return over, !over && g.verdict != nil
 }
 
 // step sends what is missing; true means that no node has anything left.
@@ -181,6 +222,11 @@ func (g *gang) step(now time.Time) (done bool) {
 		g.advance()
 	} else {
 		g.wind()
+		if hosts := g.unproven(); len(hosts) > 0 {
+			g.waits(fmt.Sprintf("the next try waits: whether ranks still run on %[1]s is not known; start that machine, or if it is off for good "+
+				"say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " ")))
+			g.noMore = g.noMore || g.timedOut(now)
+		}
 	}
 	g.publish()
 	return g.verdict != nil && g.find(func(s *seat) bool { return !g.over(s) }) == nil
@@ -194,7 +240,7 @@ func (g *gang) over(s *seat) bool {
 	if s.up {
 		return s.phase == launcher.PhaseEnded
 	}
-	return s.phase == launcher.PhaseEnded || s.lost != "" || !g.ordered && g.allKnown()
+	return s.phase == launcher.PhaseEnded || s.lost != "" && !g.mustProve() || !g.ordered && g.allKnown()
 }
 
 func (g *gang) allKnown() bool { return g.find(func(s *seat) bool { return !s.known }) == nil }
@@ -250,6 +296,13 @@ func (g *gang) nextDeadline() time.Time {
 			next = t
 		}
 	}
+	if g.wait != nil {
+		earliest(g.wait.nextLook(time.Now()))
+		if limit := g.timeLimit(); !limit.IsZero() {
+			earliest(limit)
+		}
+		return next
+	}
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))
 	}
@@ -259,7 +312,7 @@ func (g *gang) nextDeadline() time.Time {
 	if g.verdict == nil && !g.failedAt.IsZero() {
 		earliest(g.failedAt.Add(collectWait))
 	}
-	if limit := g.timeLimit(); g.verdict == nil && !limit.IsZero() {
+	if limit := g.timeLimit(); !limit.IsZero() && (g.verdict == nil || len(g.unproven()) > 0 && !g.noMore) {
 		earliest(limit)
 	}
 	for _, s := range g.seats {
@@ -278,6 +331,12 @@ func (g *gang) nextDeadline() time.Time {
 // record writes the outcome, lets the nodes forget, and tells the followers.
 func (g *gang) record(ctx context.Context) bool {
 	out := g.outcome()
+	if out.End == rendezvous.Rejected && g.job.Plan.Generation > 1 {
+		out.End = rendezvous.Failed // ranks of earlier generations have run
+	}
+	if text := g.job.TryText(); text != "" && out.End == rendezvous.Failed {
+		out.Cause += " (" + text + ")"
+	}
 	err := g.l.cfg.Recorder.End(ctx, rendezvous.JobEnd{Key: g.job.Key(), Outcome: out})
 	if errors.Is(err, rendezvous.ErrJobEnded) {
 		// An attempt whose outcome was unknown has been recorded after all.
@@ -289,12 +348,7 @@ func (g *gang) record(ctx context.Context) bool {
 		g.l.cfg.Logger.Warn("record outcome", "job", g.job.Spec.ID, "error", err)
 		return false
 	}
-	// To all: one that came back while we were recording is told here or not
-	// at all, and what is sent to one that is away is lost.
-	for _, s := range g.seats {
-		key := g.job.Key()
-		g.send(s, launcher.Order{Forget: &key})
-	}
+	g.forgetAll()
 	g.l.drop(g)
 	g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out})
 	return true

@@ -35,8 +35,7 @@ func (g *gang) judge(now time.Time) {
 			g.failedBy(*g.rootCause())
 		}
 	case g.timedOut(now):
-		g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
-		g.verdict.ExitCode = launcher.ExitTimedOut
+		g.endForTime()
 	case g.beingEnded():
 		g.inherited = true
 		g.end(rendezvous.Stopped, "it was being ended when the leader changed")
@@ -89,6 +88,11 @@ func (g *gang) timeLimit() time.Time {
 func (g *gang) timedOut(now time.Time) bool {
 	limit := g.timeLimit()
 	return !limit.IsZero() && !now.Before(limit)
+}
+
+func (g *gang) endForTime() {
+	g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
+	g.verdict.ExitCode = launcher.ExitTimedOut
 }
 
 // end sets the verdict: from here on the gang only winds down.
@@ -214,6 +218,7 @@ func blame(r launcher.RankExit) string {
 // outcome completes the verdict with what the ranks reported since.
 func (g *gang) outcome() rendezvous.Outcome {
 	out := *g.verdict
+	out.Exits = nil
 	out.At, out.Started = time.Now(), g.started
 	if g.inherited {
 		switch {

@@ -204,12 +204,12 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
-	plan, findings, err := l.place(spec, 1)
-	if err == nil {
-		err = rendezvous.Unfit(findings)
-	}
+	plan, findings, err := l.placeJob(spec, nil)
 	if err != nil {
 		return nil, err
+	}
+	if spec.Stage(launcher.StageBefore) != nil {
+		plan = plan.Single(launcher.StageBefore, plan.Generation)
 	}
 	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
 	g.findings = findings
@@ -296,7 +296,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	}
 	for _, g := range l.gangs {
 		g.post(func() { g.clockIs(id, now.ahead) })
-		g.post(func() { g.nodeUp(id, up.Boot, entries[g.job.Key()]) })
+		g.post(func() { g.nodeUp(id, up.Boot, entries) })
 	}
 }
 
@@ -428,4 +428,5 @@ func (l *Leader) drop(g *gang) {
 	if l.gangs[g.job.Spec.ID] == g {
 		delete(l.gangs, g.job.Spec.ID)
 	}
+	l.poke()
 }

@@ -16,10 +16,10 @@ func (g *gang) seatOf(id launcher.NodeID) *seat {
 	return g.find(func(s *seat) bool { return s.Node == id })
 }
 
-// nodeUp takes a node's ledger entry for this try; the zero entry means that
+// nodeUp takes a node's ledger; the zero entry for this generation means that
 // the node knows nothing of it.
-func (g *gang) nodeUp(id launcher.NodeID, boot string, e launcher.LedgerEntry) {
-	s := g.seatOf(id)
+func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]launcher.LedgerEntry) {
+	s, e := g.seatOf(id), ledger[g.job.Key()]
 	if s == nil {
 		return
 	}
@@ -89,7 +89,7 @@ func (g *gang) nodeDown(id launcher.NodeID) {
 // event takes one fact from a node's stream.
 func (g *gang) event(ev launcher.Event) {
 	s := g.seatOf(ev.Node)
-	if s == nil {
+	if s == nil || ev.Key != g.job.Key() { // it was sent to the generation before
 		return
 	}
 	switch ev.Kind {
@@ -164,6 +164,7 @@ func (g *gang) rankIs(s *seat, r launcher.RankStatus) {
 
 // stop takes a request to end the job.
 func (g *gang) stop(grace time.Duration, reason string) {
+	g.noMore = true
 	if g.verdict == nil {
 		g.end(rendezvous.Stopped, reason)
 		g.grace = grace
@@ -182,6 +183,8 @@ func (g *gang) publish() {
 		}
 	}
 	switch {
+	case g.wait != nil || len(g.unproven()) > 0:
+		g.state = rendezvous.StateWaits
 	case g.verdict != nil:
 		g.state = rendezvous.StateEnds
 	case g.started != nil:
@@ -192,5 +195,5 @@ func (g *gang) publish() {
 func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	out.State, out.Started, out.Away = g.state, g.started, slices.Clone(g.away)
+	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
 }

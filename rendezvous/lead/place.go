@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"fmt"
 	"slices"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -29,22 +30,79 @@ type derived struct {
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.place(spec, 1)
+	return l.place(spec, l.available())
 }
 
-// place makes a plan and its preflight. l.mu is held.
-func (l *Leader) place(spec launcher.Spec, gen launcher.Generation) (rendezvous.Plan, []envgen.Finding, error) {
-	roster := l.roster()
-	topology, err := l.topology(roster)
-	if err != nil {
-		return rendezvous.Plan{}, nil, err
+// placeJob plans a job's first generation, or with the job's gang a later one:
+// as many nodes as there are, down to those that it can do with, and its spare
+// ones. l.mu is held.
+func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envgen.Finding, error) {
+	again := g != nil && g.job.Plan.Generation > 0
+	least := spec.Nodes
+	if spec.MinNodes > 0 {
+		least = spec.MinNodes
 	}
+	roster := l.available()
+	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
+		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
+			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready }) && len(spec.On) > least
+		})
+	}
+	var first error
+	for n := spec.Nodes; n >= least; n-- {
+		spec.Nodes = n
+		plan, findings, err := l.place(spec, roster)
+		if err == nil {
+			err = rendezvous.Unfit(findings)
+		}
+		if err == nil {
+			plan.Held, err = spares(spec, roster, plan, again)
+		}
+		if err == nil {
+			return plan, findings, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return rendezvous.Plan{}, nil, first
+}
+
+// spares picks nodes that are ready and that the plan does not use. A first try
+// has to have them all; later ones take what is left.
+func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, again bool) ([]rendezvous.Holding, error) {
+	var held []rendezvous.Holding
+	for _, m := range roster {
+		used := slices.ContainsFunc(plan.Nodes, func(p rendezvous.Place) bool { return p.Node == m.ID })
+		allowed := !slices.Contains(spec.Exclude, m.Host) && (len(spec.On) == 0 || slices.Contains(spec.On, m.Host))
+		if len(held) < spec.Spare && m.Ready && allowed && !used {
+			held = append(held, rendezvous.Holding{Node: m.ID, Host: m.Host})
+		}
+	}
+	if len(held) < spec.Spare && !again {
+		return nil, fmt.Errorf("%w: %d nodes and %d spare ones wanted, %d of these are ready", rendezvous.ErrCannotPlace, len(plan.Nodes), spec.Spare, len(plan.Nodes)+len(held))
+	}
+	return held, nil
+}
+
+// available is the roster as placement may use it. l.mu is held.
+func (l *Leader) available() rendezvous.Roster {
+	roster := l.roster()
 	for i, m := range roster {
 		if s := l.members[m.ID]; s != nil && s.retired {
 			roster[i].Ready = false
 		}
 	}
-	plan, err := rendezvous.MakePlan(spec, roster, topology, gen)
+	return roster
+}
+
+// place makes a plan and its preflight. l.mu is held.
+func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster) (rendezvous.Plan, []envgen.Finding, error) {
+	topology, err := l.topology(l.roster())
+	if err != nil {
+		return rendezvous.Plan{}, nil, err
+	}
+	plan, err := rendezvous.MakePlan(spec, roster, topology, 1)
 	if err != nil || l.cfg.Fabric == nil {
 		return plan, nil, err
 	}

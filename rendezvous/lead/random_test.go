@@ -85,6 +85,7 @@ func randomStory(t *testing.T, seed uint64) {
 		for j := range jobs {
 			s := spec(ids(j), 1+rng.IntN(len(w.nodes)), 1+rng.IntN(3))
 			s.Grace, s.NodeTimeout, s.StartTimeout = upTo(5*time.Second), time.Second+upTo(30*time.Second), time.Second+upTo(20*time.Second)
+			s.MaxRestarts, s.MinNodes = rng.IntN(4), 1+rng.IntN(s.Nodes)
 			callers := 1 + rng.IntN(2)
 			start := upTo(10 * time.Second)
 			for range callers {
@@ -135,7 +136,12 @@ func checkOutcome(t *testing.T, w *world, j rendezvous.Job) {
 		t.Errorf("job %s has no outcome", j.Spec.ID)
 		return
 	}
-	started := w.started(j.Spec.ID)
+	started := 0 // of the last generation
+	for k := range w.execs {
+		if k.Key == j.Key() {
+			started++
+		}
+	}
 	switch o.End {
 	case rendezvous.Completed:
 		if started != j.Plan.World || o.ExitCode != 0 {

@@ -1,0 +1,91 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Try is a generation that has ended, in short.
+type Try struct {
+	Generation launcher.Generation `json:"generation"`
+	Stage      string              `json:"stage,omitempty"`
+	Hosts      []string            `json:"hosts"`
+	Started    *time.Time          `json:"started,omitempty"` // when every rank had been exec'd
+	Ended      time.Time           `json:"ended"`
+	ExitCode   int                 `json:"exit_code"`
+	Cause      string              `json:"cause,omitempty"`
+}
+
+// Next is the generation that follows one that has ended.
+type Next struct {
+	Stage    string
+	Restarts int
+	Pause    time.Duration // before it
+}
+
+// Next tells what follows the generation that came to out; false: nothing does,
+// and the job has ended. Only failures are tried again: a job that was stopped,
+// ran out of its time, or could not even be started once, is not.
+func (j Job) Next(out Outcome) (Next, bool) {
+	n := Next{Restarts: j.Plan.Restarts}
+	failed := out.End == Failed && out.ExitCode != launcher.ExitTimedOut || out.End == Rejected && n.Restarts > 0
+	switch {
+	case j.Plan.Stage == launcher.StageBefore && out.End == Completed:
+		return n, true
+	case j.Plan.Stage != "":
+	case out.End == Completed && j.Spec.Stage(launcher.StageAfter) != nil:
+		n.Stage = launcher.StageAfter
+		return n, true
+	case failed && n.Restarts < j.Spec.MaxRestarts:
+		n.Restarts++
+		n.Pause = pauseAfter(j.After(out).Tries)
+		return n, true
+	}
+	return Next{}, false
+}
+
+// After is the job with the present generation among its tries.
+func (j Job) After(out Outcome) Job {
+	t := Try{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At, ExitCode: out.ExitCode, Cause: out.Cause}
+	for _, p := range j.Plan.Nodes {
+		t.Hosts = append(t.Hosts, p.Host)
+	}
+	j.Tries = append(slices.Clone(j.Tries), t)
+	j.Tries = j.Tries[max(0, len(j.Tries)-MaxTries):]
+	return j
+}
+
+// The pause doubles from one quick failure to the next; a try that ran well for
+// a while is no such failure.
+const (
+	firstPause = time.Second
+	lastPause  = time.Minute
+	goodRun    = 10 * time.Minute
+)
+
+func pauseAfter(tries []Try) time.Duration {
+	pause := firstPause
+	for i, t := range slices.Backward(tries) {
+		if t.Stage != "" || t.Started != nil && t.Ended.Sub(*t.Started) >= goodRun {
+			break
+		}
+		if i < len(tries)-1 {
+			pause = min(2*pause, lastPause)
+		}
+	}
+	return pause
+}
+
+// TryText says which try of the main stage this is, where there may be several.
+func (j Job) TryText() string {
+	switch {
+	case j.Plan.Stage != "":
+		return "--" + j.Plan.Stage
+	case j.Spec.MaxRestarts == 0:
+		return ""
+	}
+	return fmt.Sprintf("try %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
+}

@@ -1,0 +1,327 @@
+package lead
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// perTry makes every rank of the n-th generation exit with the n-th code, after d.
+func perTry(d time.Duration, codes ...int) func(launcher.Key, int) (time.Duration, *launcher.Exit) {
+	return func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+		return d, &launcher.Exit{Code: codes[min(int(k.Generation), len(codes))-1]}
+	}
+}
+
+func mustJob(t *testing.T, w *world, id launcher.JobID) rendezvous.Job {
+	t.Helper()
+	mustOutcome(t, w, id)
+	j, _ := w.record.Job(id)
+	return j
+}
+
+// tellOf lists the texts of one kind of step.
+func tellOf(story []rendezvous.Progress, step rendezvous.Step) []string {
+	var out []string
+	for _, p := range story {
+		if p.Step == step {
+			out = append(out, p.Text)
+		}
+	}
+	return out
+}
+
+func TestRestarts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(perTry(5*time.Second, 7, 8, 0))
+		w.ready()
+		s := spec("jjjj", 2, 1)
+		s.MaxRestarts = 3
+		began := time.Now()
+		story, err := w.client(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "jjjj")
+		if o := j.Outcome; o.End != rendezvous.Completed || o.ExitCode != 0 || j.Plan.Generation != 3 || j.Plan.Restarts != 2 {
+			t.Errorf("outcome %+v of generation %d", o, j.Plan.Generation)
+		}
+		if len(j.Tries) != 2 || j.Tries[0].ExitCode != 7 || j.Tries[1].ExitCode != 8 || !j.Planned.Equal(story[0].Time) {
+			t.Errorf("tries %+v, planned %s", j.Tries, j.Planned)
+		}
+		want := []string{"rank 0 on spark1: exit 7; try 2 of 4 in 1s", "rank 0 on spark1: exit 8; try 3 of 4 in 2s"}
+		if d := cmp.Diff(want, tellOf(story, rendezvous.StepAgain)); d != "" {
+			t.Error(d)
+		}
+		if took := time.Since(began); took < 18*time.Second || took > 20*time.Second {
+			t.Errorf("three tries of 5 s and pauses of 1 s and 2 s took %s", took)
+		}
+		w.settle()
+	})
+}
+
+func TestRestartsAreBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(exitAfter(time.Second, 7))
+		w.ready()
+		s := spec("jjjj", 2, 1)
+		s.MaxRestarts = 2
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "jjjj")
+		if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 || o.Cause != "rank 0 on spark1: exit 7 (try 3 of 3)" || j.Plan.Generation != 3 {
+			t.Errorf("generation %d: %+v", j.Plan.Generation, o)
+		}
+		w.settle()
+	})
+}
+
+// What cannot even be prepared once, was stopped, or ran out of its time is not
+// tried again.
+func TestWhatIsNotRestarted(t *testing.T) {
+	tests := map[string]struct {
+		setUp func(*world, *reign)
+		end   rendezvous.End
+	}{
+		"refused":     {func(w *world, _ *reign) { w.nodes[1].refuses = "no such user" }, rendezvous.Rejected},
+		"out of time": {func(*world, *reign) {}, rendezvous.Failed},
+		"stopped":     {func(w *world, r *reign) { stopAfter(w, r, 3*time.Second) }, rendezvous.Stopped},
+		"stopped while it waits": {func(w *world, r *reign) {
+			w.each(exitAfter(2900*time.Millisecond, 1))
+			stopAfter(w, r, 3*time.Second)
+		}, rendezvous.Stopped},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 2)
+				tt.setUp(w, w.ready())
+				s := spec("jjjj", 2, 1)
+				s.MaxRestarts, s.Timeout = 5, 10*time.Second
+				if _, err := w.client(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				if j := mustJob(t, w, "jjjj"); j.Outcome.End != tt.end || j.Plan.Generation != 1 {
+					t.Errorf("generation %d: %+v", j.Plan.Generation, j.Outcome)
+				}
+				w.settle()
+			})
+		})
+	}
+}
+
+func stopAfter(w *world, r *reign, d time.Duration) {
+	w.wg.Go(func() {
+		time.Sleep(d)
+		if err := r.leader.Stop("jjjj", time.Second, "enough"); err != nil {
+			w.fault("stop: %v", err)
+		}
+	})
+}
+
+// A node that is cut off may run its ranks on: the next try waits until it is
+// back, whatever else is free, and says so.
+func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		r := w.ready()
+		s := spec("jjjj", 3, 1)
+		s.MaxRestarts, s.MinNodes, s.NodeTimeout = 1, 2, 20*time.Second
+		go func() {
+			time.Sleep(time.Second)
+			w.nodes[2].cutOff()
+			time.Sleep(10 * time.Minute)
+			if n := w.started("jjjj"); n != 3 {
+				w.fault("%d ranks were started while spark3 was away", n)
+			}
+			js := r.leader.Jobs()[0]
+			if js.State != rendezvous.StateWaits || !strings.Contains(js.Waits, "mark-dead spark3") {
+				w.fault("status %s, %q", js.State, js.Waits)
+			}
+			w.each(exitAfter(time.Second, 0))
+			w.nodes[2].heal()
+		}()
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || len(j.Plan.Nodes) != 3 {
+			t.Errorf("generation %d on %d nodes: %+v", j.Plan.Generation, len(j.Plan.Nodes), j.Outcome)
+		}
+		w.settle()
+	})
+}
+
+// A person says that the node is gone: the job goes on with those that are left.
+func TestMarkDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		r := w.ready()
+		s := spec("jjjj", 3, 1)
+		s.MaxRestarts, s.MinNodes = 1, 2
+		go func() {
+			time.Sleep(time.Second)
+			w.nodes[2].crash()
+			if err := r.leader.MarkDead("id2"); !errors.Is(err, ErrAnswers) {
+				w.fault("mark a node dead that answers: %v", err)
+			}
+			time.Sleep(3 * time.Second)
+			for i := range 2 {
+				w.nodes[i].life = exitAfter(time.Second, 0)
+			}
+			if err := r.leader.MarkDead("id3"); err != nil {
+				w.fault("mark dead: %v", err)
+			}
+		}()
+		began := time.Now()
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if took := time.Since(began); took > 20*time.Second {
+			t.Errorf("it took %s", took)
+		}
+		j := mustJob(t, w, "jjjj")
+		if j.Outcome.End != rendezvous.Completed || len(j.Plan.Nodes) != 2 || j.Tries[0].Cause != "spark3 was marked dead" {
+			t.Errorf("on %d nodes after %+v: %+v", len(j.Plan.Nodes), j.Tries, j.Outcome)
+		}
+		w.nodes[2].heal()
+		w.settle()
+	})
+}
+
+// Another boot proves that nothing of the old one runs: no word of anybody is
+// needed, and a spare node takes the place of one that stays away.
+func TestSpareNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		r := w.ready()
+		s := spec("jjjj", 2, 1)
+		s.MaxRestarts, s.Spare, s.On = 1, 1, []string{"spark3", "spark2", "spark1"}
+		go func() {
+			time.Sleep(time.Second)
+			j, _ := w.record.Job("jjjj")
+			if len(j.Plan.Held) != 1 || j.Plan.Held[0].Host != "spark1" {
+				w.fault("held: %+v", j.Plan.Held)
+			}
+			w.nodes[1].refuses = "worn out"
+			w.nodes[2].crash()
+			time.Sleep(4 * time.Second)
+			w.nodes[0].life, w.nodes[1].life = exitAfter(time.Second, 0), exitAfter(time.Second, 0)
+			w.nodes[1].refuses = ""
+			if err := r.leader.MarkDead("id3"); err != nil {
+				w.fault("mark dead: %v", err)
+			}
+		}()
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "jjjj")
+		if j.Outcome.End != rendezvous.Completed || j.Plan.Nodes[0].Host != "spark2" || j.Plan.Nodes[1].Host != "spark1" || len(j.Plan.Held) != 0 {
+			t.Errorf("plan %+v: %+v", j.Plan, j.Outcome)
+		}
+		w.nodes[2].heal()
+		w.settle()
+	})
+}
+
+// before and after run once each, as one rank where rank 0 is, whatever the main
+// stage's tries come to.
+func TestBeforeAndAfter(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(perTry(time.Second, 0, 7, 0, 0))
+		w.ready()
+		s := withStages(spec("jjjj", 2, 2))
+		s.MaxRestarts = 1
+		story, err := w.client(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "jjjj")
+		var got []string
+		for _, p := range story {
+			if p.Step == rendezvous.StepPlanned {
+				got = append(got, strings.TrimSpace(p.Plan.Stage+" "+p.Text)+" on "+p.Plan.Nodes[0].Host)
+			}
+		}
+		want := []string{"before --before on spark1", "try 1 of 2 on spark1", "try 2 of 2 on spark1", "after --after on spark1"}
+		if d := cmp.Diff(want, got); d != "" || j.Outcome.End != rendezvous.Completed {
+			t.Errorf("%s: %+v", d, j.Outcome)
+		}
+		for gen, ranks := range map[launcher.Generation]int{1: 1, 2: 4, 3: 4, 4: 1} {
+			n := 0
+			for k := range w.execs {
+				if k.Generation == gen {
+					n++
+				}
+			}
+			if n != ranks {
+				t.Errorf("generation %d started %d ranks", gen, n)
+			}
+		}
+		w.settle()
+	})
+}
+
+func TestBeforeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(perTry(time.Second, 3, 0))
+		w.ready()
+		s := withStages(spec("jjjj", 2, 2))
+		s.MaxRestarts = 5
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if j := mustJob(t, w, "jjjj"); j.Outcome.ExitCode != 3 || j.Outcome.Cause != "rank 0 on spark1: exit 3 (--before)" || j.Plan.Generation != 1 {
+			t.Errorf("outcome %+v", j.Outcome)
+		}
+		w.settle()
+	})
+}
+
+func withStages(s launcher.Spec) launcher.Spec {
+	for _, name := range []string{launcher.StageBefore, launcher.StageAfter} {
+		s.Stages = append(s.Stages, launcher.Stage{Name: name, RanksPerNode: 1, Argv: launcher.Lits("true"), Workdir: "/"})
+	}
+	slices.Reverse(s.Stages)
+	return s
+}
+
+// However often leaders die meanwhile, the tries are as many as were asked for,
+// and none runs beside another.
+func TestRestartsUnderDyingLeaders(t *testing.T) {
+	for k := 1; k <= 60; k++ {
+		synctest.Test(t, func(t *testing.T) {
+			w := newWorld(t, 2)
+			w.each(perTry(2*time.Second, 7, 8, 0))
+			w.succession(100*time.Millisecond, k, 25)
+			s := spec("jjjj", 2, 2)
+			s.MaxRestarts = 2
+			for {
+				_, err := w.client(t.Context(), s)
+				if err == nil {
+					break
+				}
+				if !errors.Is(err, rendezvous.ErrCannotPlace) {
+					t.Fatalf("leader dies after %d: %v", k, err)
+				}
+				time.Sleep(50 * time.Millisecond)
+			}
+			if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 3 || len(j.Tries) != 2 {
+				t.Errorf("leader dies after %d: generation %d, %+v", k, j.Plan.Generation, j.Outcome)
+			}
+			w.settle()
+		})
+	}
+}
