@@ -16,6 +16,9 @@ type Cabling struct {
 	Probed []string `json:"probed,omitempty"`
 	// Sightings are by NIC, then the neighbour's node, NIC and MAC.
 	Sightings []Sighting `json:"sightings,omitempty"`
+	// Pulled are the sightings that a NIC had when it lost its link: a cable that was there and is out or dead. They
+	// are forgotten when the NIC has a link again.
+	Pulled []Sighting `json:"pulled,omitempty"`
 	// Strangers are by NIC, then MAC: at most a few for a NIC, for one is enough to know.
 	Strangers []Stranger `json:"strangers,omitempty"`
 	// Trouble says why the probe does not work, with the remedy; empty while it does.
@@ -120,8 +123,26 @@ func (inv Inventory) WithCabling(c Cabling) Inventory {
 	c.Probed = filter(c.Probed, live)
 	c.Sightings = filter(c.Sightings, func(s Sighting) bool { return live(s.NIC) })
 	c.Strangers = filter(c.Strangers, func(s Stranger) bool { return live(s.NIC) })
+	c.Pulled = filter(c.Pulled, func(s Sighting) bool { return !live(s.NIC) })
 	inv.Cabling = &c
 	return inv
+}
+
+// PulledSince returns what a node's cabling was before at the NICs that have no link now. Where addresses go with the
+// carrier nothing else would tell that there was a cable.
+func (inv Inventory) PulledSince(before *Cabling) []Sighting {
+	if before == nil {
+		return nil
+	}
+	dead := func(s Sighting) bool {
+		n, ok := inv.NIC(s.NIC)
+		return ok && !n.HasCarrier()
+	}
+	now := filter(before.Sightings, dead)
+	old := filter(before.Pulled, func(s Sighting) bool {
+		return dead(s) && !slices.ContainsFunc(now, func(n Sighting) bool { return n.NIC == s.NIC })
+	})
+	return append(old, now...)
 }
 
 func filter[T any](all []T, keep func(T) bool) []T {
@@ -134,8 +155,8 @@ func filter[T any](all []T, keep func(T) bool) []T {
 	return kept
 }
 
-// Cables joins what the nodes' probes say: every pair of ports of which at least one hears the other, once, sorted.
-// The carrier of the far end is not looked at. A neighbour whose MAC is not the one its node has there is a clone of
+// Cables joins what the nodes' probes say: every pair of ports of which at least one hears the other, or did until its
+// link went, once, sorted. The carrier of the far end is not looked at. A neighbour whose MAC is not the one its node has there is a clone of
 // that node, and no cable of it.
 func Cables(views []NodeView) []Cable {
 	nodes := make(map[string]Inventory, len(views))
@@ -147,7 +168,7 @@ func Cables(views []NodeView) []Cable {
 		if v.Inventory.Cabling == nil {
 			continue
 		}
-		for _, s := range v.Inventory.Cabling.Sightings {
+		for _, s := range append(slices.Clone(v.Inventory.Cabling.Sightings), v.Inventory.stillPulled(v.ID, nodes)...) {
 			if far, known := nodes[s.Peer.Node]; s.Clone || known && !far.hasNIC(s.Peer.NIC, s.Peer.MAC) {
 				continue
 			}
@@ -160,6 +181,24 @@ func Cables(views []NodeView) []Cable {
 	}
 	slices.SortFunc(cables, func(x, y Cable) int { return cmp.Or(compareEnds(x.A, y.A), compareEnds(x.B, y.B)) })
 	return slices.Compact(cables)
+}
+
+// stillPulled leaves out the cables that were moved: their far end hears a port now that was not on the same wire.
+func (inv Inventory) stillPulled(id string, nodes map[string]Inventory) []Sighting {
+	was := map[CableEnd]map[CableEnd]bool{} // by our port, all that were on its wire
+	for _, s := range inv.Cabling.Pulled {
+		ours := CableEnd{Node: id, Port: s.Slot}
+		if was[ours] == nil {
+			was[ours] = map[CableEnd]bool{ours: true}
+		}
+		was[ours][CableEnd{Node: s.Peer.Node, Port: s.Peer.Slot}] = true
+	}
+	return filter(inv.Cabling.Pulled, func(s Sighting) bool {
+		far := nodes[s.Peer.Node].Cabling
+		return far == nil || !slices.ContainsFunc(far.Sightings, func(f Sighting) bool {
+			return f.Slot == s.Peer.Slot && !was[CableEnd{Node: id, Port: s.Slot}][CableEnd{Node: f.Peer.Node, Port: f.Peer.Slot}]
+		})
+	})
 }
 
 func compareEnds(a, b CableEnd) int {

@@ -24,6 +24,9 @@ type Exit struct {
 	ByUs bool `json:"by_us,omitempty"`
 	// Error is set when the rank never ran: exec itself was refused.
 	Error string `json:"error,omitempty"`
+	// Cause is set when the node itself ended the rank, by its own judgement,
+	// and says why. ByUs is then false: this is what explains the failure.
+	Cause string `json:"cause,omitempty"`
 
 	// What the node found out about a rank that failed by itself: see the bounds
 	// below. All of it is for people, but LostPeer.
@@ -76,6 +79,8 @@ func (e Exit) how() string {
 	switch {
 	case e.Error != "":
 		return e.Error
+	case e.Cause != "":
+		return e.Cause
 	case e.Signal != 0:
 		return fmt.Sprintf("killed by %s (%d)", signalName(e.Signal), e.Signal)
 	}

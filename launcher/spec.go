@@ -100,6 +100,9 @@ type Spec struct {
 	// that nothing does.
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	OnFailure FailurePolicy `json:"on_failure,omitempty"`
+	// MaxOutput bounds what is kept of each stream of a rank, in bytes: its
+	// begin and its end. 0 means 1 GiB.
+	MaxOutput int64 `json:"max_output,omitempty"`
 
 	// MinNodes allows a try on fewer nodes, down to this many: as many are taken
 	// as there are. 0 means Nodes.
@@ -262,6 +265,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
+	case s.MaxOutput < 0:
+		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}

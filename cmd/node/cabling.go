@@ -35,18 +35,25 @@ func (n *node) surveyed(inv envgen.Inventory) {
 	inv.FabricPorts = n.cfg.FabricPorts
 	n.warnOfPorts(inv)
 	n.probe.Follow(inv)
-	n.update(func() {
-		if n.inv = inv; n.heard != nil {
-			n.inv = inv.WithCabling(*n.heard)
-		}
-	})
+	n.update(func() { n.recable(inv) })
+}
+
+// recable makes the inventory of the hardware and of what the probe heard last.
+// n.mu is held.
+func (n *node) recable(inv envgen.Inventory) {
+	pulled := inv.PulledSince(n.inv.Cabling)
+	if n.inv = inv; n.heard != nil {
+		c := *n.heard
+		c.Pulled = pulled
+		n.inv = inv.WithCabling(c)
+	}
 }
 
 // cabled takes what the probe hears now.
 func (n *node) cabled(c envgen.Cabling) {
 	n.update(func() {
 		n.heard = &c
-		n.inv = n.inv.WithCabling(c)
+		n.recable(n.inv)
 	})
 }
 

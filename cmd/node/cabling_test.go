@@ -43,6 +43,12 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	sees("no carrier", 0)
 	n.cabled(heard) // was on its way
 	sees("no carrier, and a late word", 0)
+	if inv, _ := n.view(); len(inv.Cabling.Pulled) != 1 || inv.Cabling.Pulled[0].Peer.Node != "n2" {
+		t.Errorf("the cable that was pulled is forgotten: %+v", inv.Cabling)
+	}
 	n.surveyed(with(true))
 	sees("plugged in again", 1)
+	if inv, _ := n.view(); len(inv.Cabling.Pulled) != 0 {
+		t.Errorf("plugged in again, and still called pulled: %+v", inv.Cabling.Pulled)
+	}
 }

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -39,16 +39,19 @@ func (n *node) count(ctx context.Context) error {
 	}
 }
 
-// nodeCounters is what this node's devices counted since the oldest reading.
-func (n *node) nodeCounters(context.Context, wire.Caller, wire.Empty) (wire.NodeCounters, error) {
+// counted is what this node's devices counted since the oldest reading.
+func (n *node) counted() []envgen.Counters {
 	now := n.reader.Counters()
 	n.mu.Lock()
-	before := fabric.Reading{}
-	if len(n.readings) > 0 {
-		before = n.readings[0]
+	defer n.mu.Unlock()
+	if len(n.readings) == 0 {
+		return nil
 	}
-	n.mu.Unlock()
-	return wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: now.Since(before)}, nil
+	return now.Since(n.readings[0])
+}
+
+func (n *node) nodeCounters(context.Context, wire.Caller, wire.Empty) (wire.NodeCounters, error) {
+	return wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: n.counted()}, nil
 }
 
 // counters asks every node; no leader is needed for it.

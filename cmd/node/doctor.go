@@ -158,8 +158,21 @@ func (n *node) look(ctx context.Context, c wire.Caller, ask *envhost.Ask) (*visi
 			p.Inventory = p.answer.Inventory
 		}
 	})
-	v.topology, err = topology.Derive(topology.Observed(v.views()))
+	v.topology, err = v.derive()
 	return v, err
+}
+
+// derive judges what was seen together with what was counted.
+func (v *visit) derive() (envgen.Topology, error) {
+	in := topology.Observed(v.views())
+	for i := range in.Nodes {
+		for _, p := range v.patients {
+			if string(p.ID) == in.Nodes[i].ID {
+				in.Nodes[i].Counters = p.answer.Counters
+			}
+		}
+	}
+	return topology.Derive(in)
 }
 
 func (n *node) askNode(ctx context.Context, id launcher.NodeID, r wire.ExamineRequest) (wire.ExamineResponse, error) {
@@ -396,7 +409,7 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 	facts := hostReader(cfg).Read(ctx, r.Ask)
 	facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
 	p.answer.Facts = &facts
-	if v.topology, err = topology.Derive(topology.Observed(v.views())); err != nil {
+	if v.topology, err = v.derive(); err != nil {
 		return wire.DoctorResponse{}, err
 	}
 	found := append(v.findings(), envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: cfg.Host,

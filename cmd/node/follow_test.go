@@ -121,6 +121,16 @@ func TestFollowAlone(t *testing.T) {
 	}
 	f := standby.follow()
 	f.until("the leader's view", func(st wire.Status) bool { return ready(st) == 2 })
+	for deadline := time.After(40 * time.Second); len(standby.n.record.Nodes()) < 2 || len(standby.n.raft.Members().Servers) < 2; {
+		recordChanged, raftChanged := standby.n.record.Changed(), standby.n.raft.LeaderChanged()
+		select {
+		case <-recordChanged:
+		case <-raftChanged:
+		case <-time.After(50 * time.Millisecond): // raft tells of no new member
+		case <-deadline:
+			t.Fatal("the standby gets no record")
+		}
+	}
 	c.hosts[0].halt()
 	f.until("no leader", func(st wire.Status) bool {
 		return st.Leader == "" && strings.Contains(st.Problem, "the only voter") && len(st.Nodes) == 2

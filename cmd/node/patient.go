@@ -48,6 +48,7 @@ func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest
 		res.Report = &report
 	}
 	res.Inventory, _ = n.view()
+	res.Counters = n.counted()
 	res.Sent = time.Now()
 	return res, ctx.Err()
 }

@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -462,78 +463,34 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 // netplans writes the files that follow, with the addresses that are there left as they are.
 func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
 	t.Helper()
-	in, held := r.netplanInput(topo)
-	if len(in.Links) == 0 {
+	in, err := netplanInput(topo, r.views, nil)
+	if errors.Is(err, errNoCabling) {
+		out.add("netplan", err.Error())
 		return
 	}
-	adopted, notes, err := netplan.Adopt(in, held)
 	if err != nil {
 		t.Fatal(err)
 	}
-	in.Previous = &adopted
-	plan, err := netplan.Make(in)
+	held := map[string][]netplan.Held{}
+	for _, v := range r.views {
+		for _, nic := range envgen.CableNICs(v.Inventory) {
+			h := netplan.Held{NIC: nic.NIC.Name}
+			for _, a := range nic.NIC.Addresses {
+				if a.Addr().Is4() && !a.Addr().IsLinkLocalUnicast() {
+					h.Addresses = append(h.Addresses, a)
+				}
+			}
+			held[v.ID] = append(held[v.ID], h)
+		}
+	}
+	plan, err := addresses(in, held)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range plan.Files {
 		out.add(f.Host+"/netplan", f.Text)
 	}
-	if notes = append(notes, plan.Notes...); len(notes) > 0 {
+	if notes := slices.Concat(plan.Notes, unanswered(topo, in.Links)); len(notes) > 0 {
 		out.add("netplan notes", strings.Join(notes, "\n"))
 	}
-}
-
-// netplanInput takes what the topology knows of fabric ports and links.
-func (r *road) netplanInput(topo envgen.Topology) (in netplan.Input, held map[string][]netplan.Held) {
-	in.Kind, held = netplan.Kind(topo.Shape), map[string][]netplan.Held{}
-	for _, l := range topo.Links {
-		link := netplan.Link{}
-		for _, e := range l.Ends {
-			if l.Role == envgen.RoleFabric {
-				link.Ends = append(link.Ends, netplan.End{Node: e.Node, Slot: e.Slot})
-			}
-		}
-		if len(link.Ends) > 0 {
-			in.Links = append(in.Links, link)
-		}
-	}
-	if topo.Shape == envgen.ShapePair {
-		in.Kind = map[int]netplan.Kind{1: netplan.KindPair1, 2: netplan.KindPair2}[len(in.Links)]
-	}
-	if in.Kind == "" {
-		in.Kind = netplan.KindMixed // several cards
-	}
-	for _, n := range topo.Nodes {
-		node := netplan.Node{ID: n.ID, Host: n.Host, Management: n.MgmtNIC}
-		inv := r.views[slices.IndexFunc(r.views, func(v envgen.NodeView) bool { return v.ID == n.ID })].Inventory
-		for _, p := range n.Ports {
-			port := netplan.Port{Slot: p.Slot, Number: p.Number}
-			for _, d := range p.Devices {
-				nic, ok := inv.NIC(d.NIC)
-				if !ok || p.Role != envgen.RoleFabric {
-					continue
-				}
-				port.Twins = append(port.Twins, netplan.Twin{NIC: nic.Name, MAC: nic.MAC, PCI: nic.PCI.String()})
-				var addrs []netip.Prefix
-				for _, a := range nic.Addresses {
-					if a.Addr().Is4() && !a.Addr().IsLinkLocalUnicast() {
-						addrs = append(addrs, a)
-					}
-				}
-				held[n.ID] = append(held[n.ID], netplan.Held{NIC: nic.Name, Addresses: addrs})
-			}
-			if len(port.Twins) > 0 {
-				node.Ports = append(node.Ports, port)
-			}
-		}
-		for _, nic := range inv.NICs {
-			for _, a := range nic.Addresses {
-				if a.Addr().Is4() && !nic.Loopback && !inv.FabricNIC(nic) {
-					in.Reserved = append(in.Reserved, netplan.Reserved{Prefix: a.Masked(), Why: nic.Name + " of " + n.Host})
-				}
-			}
-		}
-		in.Nodes = append(in.Nodes, node)
-	}
-	return in, held
 }

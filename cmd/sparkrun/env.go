@@ -162,13 +162,13 @@ func writeShell(w io.Writer, vars []envgen.Var) error {
 	return nil
 }
 
-// writeEnvFile writes docker's env file: NAME=VALUE to the end of the line, with
-// neither quotes nor escapes (docker/cli, opts/file.go), so that a line break
-// cannot be said.
+// writeEnvFile writes docker's env file: NAME=VALUE to the end of the line,
+// without escapes (docker/cli, pkg/kvfile), so that a line break cannot be said.
+// Nor can a value in quotes: newer dockers take them off, older ones do not.
 func writeEnvFile(w io.Writer, vars []envgen.Var) error {
 	for _, v := range vars {
-		if strings.ContainsAny(v.Value, "\r\n") {
-			return fmt.Errorf("write an env file: the value of %s has a line break, which docker cannot read", v.Name)
+		if strings.ContainsAny(v.Value, "\r\n\"'") {
+			return fmt.Errorf("write an env file: the value of %s has a quote or a line break, which dockers read differently", v.Name)
 		}
 		if _, err := fmt.Fprintf(w, "%s=%s\n", v.Name, v.Value); err != nil {
 			return err

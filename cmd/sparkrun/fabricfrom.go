@@ -21,6 +21,7 @@ const (
 	jobsFile     = "jobs.json"
 	topologyFile = "topology.json"
 	countersFile = "counters.json"
+	doctorFile   = "doctor.json"
 )
 
 // replay makes the view of a report: what was captured on each machine goes

@@ -234,7 +234,7 @@ func columns(b *strings.Builder, rows [][]string) {
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	w.Flush() // a Builder takes everything
+	_ = w.Flush() // a Builder takes everything
 	for line := range strings.Lines(text.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}

@@ -209,22 +209,22 @@ func (c choice) Set(text string) error {
 }
 
 // amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
-// powers of 1024, with or without "iB". The variable stays nil when it is not given.
-type amount struct{ n **int64 }
+// powers of 1024, with or without "iB".
+type amount struct{ n *int64 }
 
 func (a amount) Type() string { return "size" }
 
 func (a amount) String() string {
-	if a.n == nil || *a.n == nil {
+	if a.n == nil || *a.n == 0 {
 		return ""
 	}
-	return strconv.FormatInt(**a.n, 10)
+	return strconv.FormatInt(*a.n, 10)
 }
 
 func (a amount) Set(text string) error {
 	n, err := parseBytes(text)
 	if err == nil {
-		*a.n = &n
+		*a.n = n
 	}
 	return err
 }

@@ -95,6 +95,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
 	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
 	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
 	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
 	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")

@@ -275,7 +275,7 @@ func (a *app) netplanChange(ctx context.Context, o netplanApplyOptions, question
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.out, "done on %d machines after %s\n", len(plan.Nodes), time.Since(began).Round(100*time.Millisecond))
+	fmt.Fprintf(a.out, "done on %s after %s\n", strings.Join(planHosts(plan), ", "), time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 

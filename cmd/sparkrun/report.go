@@ -34,8 +34,8 @@ this machine's part alone.
 
 It is a tar.gz archive of plain files:
   manifest.json        what this is, by which sparkrun, which machines
-  cluster/             status.json, jobs.json, topology.json (with the findings),
-                       counters.json
+  cluster/             status.json, jobs.json, topology.json, counters.json, and
+                       doctor.json: what sparkrun doctor finds, and the facts
   nodes/HOST/sys/      every file of sysfs that the reader looks at, with
   nodes/HOST/sys-*     what symbolic links and folders there said
   nodes/HOST/          links.json (interfaces and addresses), routes.json,
@@ -154,17 +154,18 @@ func (a *app) collect(ctx context.Context, b *backend, now time.Time) (bundle.Bu
 // addCluster adds what is known of the cluster as a whole. What cannot be had is
 // left out with a word in its place.
 func (a *app) addCluster(ctx context.Context, b *backend, st wire.Status, r *bundle.Bundle) error {
-	add := func(name string, v any, err error) error {
-		if errors.Is(err, node.ErrNoAgent) {
+	add := func(name string, v any, missing error) error {
+		if errors.Is(missing, node.ErrNoAgent) {
 			return nil
 		}
-		if err != nil {
-			r.Cluster[name+".error"] = []byte(err.Error() + "\n")
-			return nil
+		if missing != nil {
+			name, v = name+".missing", missing.Error()
 		}
-		r.Cluster[name], err = json.MarshalIndent(v, "", " ")
+		text, err := json.MarshalIndent(v, "", " ")
+		r.Cluster[name] = text
 		return err
 	}
+	found, derr := b.Doctor(ctx, wire.DoctorRequest{})
 	counters, cerr := b.Counters(ctx)
 	jobs, jerr := b.Jobs(ctx)
 	v, err := newFabricView(st, counters.Nodes)
@@ -174,6 +175,7 @@ func (a *app) addCluster(ctx context.Context, b *backend, st wire.Status, r *bun
 	return errors.Join(
 		add(statusFile, st, nil), add(topologyFile, v.scene.Topology, nil),
 		add(countersFile, counters.Nodes, cerr), add(jobsFile, redactedJobs(jobs.Jobs), jerr),
+		add(doctorFile, found, derr),
 	)
 }
 

@@ -97,13 +97,16 @@ func Write(w io.Writer, b Bundle) error {
 	}
 	zw := gzip.NewWriter(w)
 	tw := tar.NewWriter(zw)
-	files := 0
+	files, total := 0, 0
 	add := func(name string, content []byte) error {
 		if err := checkName(name); err != nil {
 			return fmt.Errorf("write report: %w", err)
 		}
-		if files++; len(content) > MaxFile || files > MaxFiles {
-			return fmt.Errorf("write report: %s: more than %d MiB, or more than %d files", name, MaxFile>>20, MaxFiles)
+		// A file costs its content in blocks of 512 bytes and three more for its name.
+		files, total = files+1, total+len(content)+4*512
+		if len(content) > MaxFile || files > MaxFiles || total > MaxTotal {
+			return fmt.Errorf("write report: %s: it has more than %d MiB, or the report more than %d files or %d MiB",
+				name, MaxFile>>20, MaxFiles, MaxTotal>>20)
 		}
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: name, Size: int64(len(content)), Mode: 0o644, ModTime: b.Made.Truncate(time.Second), Format: tar.FormatPAX}
 		if err := tw.WriteHeader(h); err != nil {

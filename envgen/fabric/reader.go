@@ -45,8 +45,8 @@ type Config struct {
 	// Debounce is how long Run waits after an event before it reads, so that a burst costs one read; 0 means 100 ms.
 	// Run's news is late by so much.
 	Debounce time.Duration
-	// Settle is when Run reads again after an event: the kernel fills the GID table from a queue, later than it
-	// tells of the address. 0 means 1 s.
+	// Settle is when Run reads again after an event, and then after twice as long each time until it is Reread: the
+	// kernel fills the GID table from a queue, later than it tells of the address. 0 means 1 s.
 	Settle time.Duration
 	// Reread is how often Run reads without any event, for what has none (GIDs, port states); 0 means 10 s.
 	Reread time.Duration

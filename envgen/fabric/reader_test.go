@@ -71,6 +71,7 @@ func TestReadServesTheRules(t *testing.T) {
 		"infiniband":        {"eno1", "", "mlx5_0"},
 		"virtual-functions": {"", "", "mlx5_0"},
 		"rxe":               {"eth0", "=rocep1s0f0", "rocep1s0f0 rxe9"},
+		"rxe-vm":            {"enP7s7", "=roceP2p1s0f0,roceP2p1s0f1,rocep1s0f1", "roceP2p1s0f0 roceP2p1s0f1 rocep1s0f0 rocep1s0f1"},
 		"bond-and-vlan":     {"", "=mlx5_bond_0,roceP2p1s0f0", "mlx5_bond_0+roceP2p1s0f0"},
 	} {
 		t.Run(name, func(t *testing.T) {

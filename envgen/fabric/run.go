@@ -32,13 +32,13 @@ func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error 
 	timer := time.NewTimer(r.cfg.Reread)
 	defer timer.Stop()
 	incoming := (<-chan struct{})(events)
-	for afterEvent := false; ; {
+	for next := r.cfg.Reread; ; {
 		select {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		case <-incoming:
 			// The wait is not prolonged by further events: under a storm of them news still comes out.
-			incoming, afterEvent = nil, true
+			incoming, next = nil, 0
 			timer.Reset(r.cfg.Debounce)
 		case <-timer.C:
 			if now, err := r.Read(ctx); err != nil {
@@ -50,11 +50,8 @@ func (r *Reader) Run(ctx context.Context, changed func(envgen.Inventory)) error 
 				changed(now)
 			}
 			incoming = events
-			next := r.cfg.Reread
-			if afterEvent {
-				next = r.cfg.Settle // the GID table follows the address
-			}
-			afterEvent = false
+			// GID table and port state follow the link and the address, and nothing tells when.
+			next = min(max(2*next, r.cfg.Settle), r.cfg.Reread)
 			timer.Reset(next)
 		}
 	}

@@ -156,6 +156,35 @@ func TestRunReadsAgainAfterAnEvent(t *testing.T) {
 	})
 }
 
+// After an event the tables that follow it are looked at sooner, and then as seldom as before.
+func TestRunSettles(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := &world{}
+		_, stop := start(t, w, Config{})
+		reads := func() int {
+			synctest.Wait()
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			return w.reads
+		}
+		w.poke()
+		before := reads()
+		begin := time.Now()
+		for _, step := range []struct {
+			at   time.Duration
+			more int
+		}{{99, 0}, {100, 1}, {1099, 1}, {1100, 2}, {3099, 2}, {3100, 3}, {7099, 3}, {7100, 4}, {15_099, 4}, {15_100, 5}, {25_099, 5}, {25_100, 6}, {35_100, 7}} {
+			time.Sleep(step.at*time.Millisecond - time.Since(begin))
+			if got := reads() - before; got != step.more {
+				t.Errorf("%d reads %d ms after an event, want %d", got, step.at, step.more)
+			}
+		}
+		if err := stop(); !errors.Is(err, errStopped) {
+			t.Error(err)
+		}
+	})
+}
+
 func TestRunRereads(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{links: []Link{{Name: "a"}}}

@@ -90,13 +90,12 @@ var (
 	devinfoGID   = regexp.MustCompile(`^\s*GID\[\s*(\d+)\]:\s+(\S+?)(?:, (.*\S))?\s*$`)
 )
 
-// devinfo reads ibv_devinfo -v: "hca_id: rocep1s0f0", "state: PORT_ACTIVE (4)", "GID[  0]: fe80::5054:ff:fe12:3456, RoCE v2".
-func devinfo(t *testing.T) []vmDevice {
+// devinfo reads ibv_devinfo -v of one device: "hca_id: rocep1s0f0", "state: PORT_ACTIVE (4)", "GID[  0]: fe80::5054:ff:fe12:3456, RoCE v2".
+func devinfo(t *testing.T, device string) vmDevice {
 	t.Helper()
-	var devices []vmDevice
-	for line := range strings.Lines(run(t, "ibv_devinfo", "-v")) {
+	var d vmDevice
+	for line := range strings.Lines(run(t, "ibv_devinfo", "-v", "-d", device)) {
 		if m := devinfoGID.FindStringSubmatch(line); m != nil {
-			d := &devices[len(devices)-1]
 			d.GIDs = append(d.GIDs, m[1]+" "+netip.MustParseAddr(m[2]).String()+" "+m[3])
 			continue
 		}
@@ -104,12 +103,9 @@ func devinfo(t *testing.T) []vmDevice {
 		if m == nil {
 			continue
 		}
-		if m[1] == "hca_id" {
-			devices = append(devices, vmDevice{Name: m[2]})
-			continue
-		}
-		d := &devices[len(devices)-1]
 		switch m[1] {
+		case "hca_id":
+			d.Name = m[2]
 		case "node_guid":
 			d.NodeGUID = m[2]
 		case "sys_image_guid":
@@ -120,31 +116,30 @@ func devinfo(t *testing.T) []vmDevice {
 			d.LinkLayer = m[2]
 		}
 	}
-	slices.SortFunc(devices, func(a, b vmDevice) int { return strings.Compare(a.Name, b.Name) })
-	return devices
+	return d
 }
 
-// differences holds one reading against ibv_devinfo -v, rdma link and the kernel's table.
-func differences(t *testing.T, inv envgen.Inventory) string {
+// differences holds one reading against ibv_devinfo -v and the kernel's table, for some devices (a table of rxe has
+// 1024 rows, which take seconds on an emulated machine), and against rdma link for all.
+func differences(t *testing.T, inv envgen.Inventory, netdevs ...string) string {
 	t.Helper()
-	devices := slices.Clone(inv.Devices)
-	slices.SortFunc(devices, func(a, b envgen.HCA) int { return strings.Compare(a.Name, b.Name) })
 	var all strings.Builder
-	var ours []vmDevice
 	links := map[string]string{}
-	for _, h := range devices {
-		d := vmDevice{Name: h.Name, NodeGUID: h.NodeGUID, SysImageGUID: h.SysImageGUID, State: h.State, LinkLayer: h.LinkLayer}
-		for _, g := range h.GIDs {
-			d.GIDs = append(d.GIDs, fmt.Sprintf("%d %s %s", g.Index, g.Addr, g.Type))
-		}
-		ours = append(ours, d)
+	for _, h := range inv.Devices {
 		links[h.Name] = h.State + " " + h.Netdev
+		if !slices.Contains(netdevs, h.Netdev) {
+			continue
+		}
+		ours := vmDevice{Name: h.Name, NodeGUID: h.NodeGUID, SysImageGUID: h.SysImageGUID, State: h.State, LinkLayer: h.LinkLayer}
+		for _, g := range h.GIDs {
+			ours.GIDs = append(ours.GIDs, fmt.Sprintf("%d %s %s", g.Index, g.Addr, g.Type))
+		}
 		if diff := cmp.Diff(kernelGIDs(t, h.Name), h.GIDs, byValue); diff != "" {
 			fmt.Fprintf(&all, "GID table of %s (-kernel +ours):\n%s\n", h.Name, diff)
 		}
-	}
-	if diff := cmp.Diff(devinfo(t), ours); diff != "" {
-		fmt.Fprintf(&all, "ibv_devinfo -v (-tool +ours):\n%s\n", diff)
+		if diff := cmp.Diff(devinfo(t, h.Name), ours); diff != "" {
+			fmt.Fprintf(&all, "ibv_devinfo -v of %s (-tool +ours):\n%s\n", h.Name, diff)
+		}
 	}
 	var told []struct{ Ifname, State, Netdev string }
 	if err := json.Unmarshal([]byte(run(t, "rdma", "-j", "link")), &told); err != nil {
@@ -162,14 +157,14 @@ func differences(t *testing.T, inv envgen.Inventory) string {
 
 // agree waits until the reader and all of the tools say the same: one may be asked before a step of the kernel and
 // the next one after it, a link-local address that comes late for one.
-func agree(t *testing.T, r *Reader) {
+func agree(t *testing.T, r *Reader, netdevs ...string) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); ; {
 		inv, err := r.Read(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
-		diff := differences(t, inv)
+		diff := differences(t, inv, netdevs...)
 		if diff == "" {
 			return
 		}
@@ -191,7 +186,7 @@ func TestVMReaderAgreesWithTheTools(t *testing.T) {
 	if len(inv.Devices) != 4 {
 		t.Fatalf("%d RDMA devices, want the four of a Spark", len(inv.Devices))
 	}
-	agree(t, r)
+	agree(t, r, "enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1")
 	if mgmt, err := envgen.Management(inv, ""); err != nil || mgmt.NIC != "enP7s7" {
 		t.Errorf("management %q, %v; want enP7s7", mgmt.NIC, err)
 	}
@@ -203,12 +198,15 @@ func TestVMRxeIsAsOurTreesSay(t *testing.T) {
 	if err != nil || len(devices) == 0 {
 		t.Fatalf("no RDMA devices: %v", err)
 	}
-	for _, d := range devices {
+	for i, d := range devices {
 		if _, err := os.Lstat(d + "/device"); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s/device: %v; want none", d, err)
 		}
 		if parent, err := os.ReadFile(d + "/parent"); err != nil || !strings.HasPrefix(string(parent), "en") {
 			t.Errorf("%s/parent reads %q, %v; want the interface's name", d, parent, err)
+		}
+		if i > 0 {
+			continue // the tables are alike, and long
 		}
 		for _, g := range kernelGIDs(t, filepath.Base(d)) {
 			if g.Type != "RoCE v2" {
@@ -258,12 +256,14 @@ func TestVMReaderFollows(t *testing.T) {
 			return i >= 0 && inv.NICs[i].MTU == want
 		}
 	}
-	ip := func(args string) { run(t, "ip", strings.Fields(args+" dev "+vmNetdev)...) }
-	defer func() { // what a failed step left
+	ip := func(t *testing.T, args string) { run(t, "ip", strings.Fields(args+" dev "+vmNetdev)...) }
+	restore := func() { // also what a run that was killed has left
 		_ = exec.Command("ip", "addr", "del", "10.99.0.1/24", "dev", vmNetdev).Run()
 		_ = exec.Command("ip", "addr", "del", "fd99::1/64", "dev", vmNetdev).Run()
 		_ = exec.Command("ip", "link", "set", vmNetdev, "up", "mtu", "9000").Run()
-	}()
+	}
+	restore()
+	defer restore()
 
 	<-news // the first reading
 	for _, step := range []struct {
@@ -283,7 +283,7 @@ func TestVMReaderFollows(t *testing.T) {
 	} {
 		ok := t.Run(step.name, func(t *testing.T) {
 			start := time.Now()
-			ip(step.change)
+			ip(t, step.change)
 			deadline := time.After(60 * time.Second)
 			for {
 				select {
@@ -299,7 +299,7 @@ func TestVMReaderFollows(t *testing.T) {
 				}
 				break
 			}
-			agree(t, r)
+			agree(t, r, vmNetdev)
 		})
 		if !ok {
 			break

@@ -39,8 +39,8 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	answers := make(chan uint16)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	context.AfterFunc(ctx, func() { c.SetReadDeadline(time.Unix(1, 0)) })
-	go func() { // ends with the deadline, which cancel sets
+	context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails on a closed one only
+	go func() {                                                               // ends with the deadline, which cancel sets
 		defer close(answers)
 		listenEcho(c, id, len(large), func(seq uint16) {
 			select {

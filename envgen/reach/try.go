@@ -7,7 +7,6 @@ import (
 	"net"
 	"slices"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -80,16 +79,6 @@ func dial(ctx context.Context, d Dial) DialResult {
 		why = "no answer: a firewall drops it, or the network is cut"
 	}
 	return DialResult{Dial: d, Why: why}
-}
-
-// pause waits, unless ctx ends first.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // noRight makes an error of one that is about our rights, nil of any other.

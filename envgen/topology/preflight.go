@@ -231,7 +231,7 @@ func overlap(a, b envgen.PortState) bool {
 	for _, d := range a.Devices {
 		for _, e := range b.Devices {
 			for _, x := range d.Addresses {
-				if slices.ContainsFunc(e.Addresses, func(y netip.Prefix) bool { return x.Overlaps(y) }) {
+				if slices.ContainsFunc(e.Addresses, x.Overlaps) {
 					return true
 				}
 			}

@@ -39,6 +39,14 @@ func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	return c.wrap("end", err)
 }
 
+// EndFor ends the gang at once, by the node's own judgement: cause stands in
+// the exits of the ranks that run, in place of ByUs. A gang that is being ended
+// already only ends sooner.
+func (c *Client) EndFor(ctx context.Context, cause string) error {
+	_, err := c.call(ctx, request{Op: opEnd, Cause: cause})
+	return c.wrap("end", err)
+}
+
 // Signal passes a signal to the process group of a rank, or with Gang of every
 // running rank. ErrNoRank: it isn't running.
 func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {

@@ -3,6 +3,7 @@ package shim
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -36,11 +37,6 @@ const (
 	killAgain = time.Second
 )
 
-type output struct {
-	f    *os.File
-	size int64
-}
-
 // gang is the state of one try's ranks. All of it belongs to the goroutine in
 // run; others hand it functions through in.
 type gang struct {
@@ -58,6 +54,7 @@ type gang struct {
 
 	phase    phase
 	why      string // what began the end
+	cause    string // why the node ended ranks by its own judgement
 	startBy  time.Time
 	ranks    []*rank
 	byPID    map[int]*rank
@@ -252,8 +249,8 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 	}
 	if err != nil {
 		for _, f := range files {
-			f[0].f.Close()
-			f[1].f.Close()
+			f[0].Close()
+			f[1].Close()
 		}
 		g.starters = nil
 		answer(fmt.Errorf("%w: %w", ErrRefused, err))
@@ -268,18 +265,18 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 	go g.bearAll(ranks, files)
 }
 
-func (g *gang) openOutputs(ranks []Rank) (files [][2]output, err error) {
+func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
 	for _, r := range ranks {
-		out, outSize, err := openOutput(g.cfg.LogDir, r.Rank, "out")
+		out, err := openOutput(g.cfg.LogDir, r.Rank, "out", g.cfg.MaxOutput)
 		if err != nil {
 			return files, err
 		}
-		errs, errSize, err := openOutput(g.cfg.LogDir, r.Rank, "err")
+		errs, err := openOutput(g.cfg.LogDir, r.Rank, "err", g.cfg.MaxOutput)
 		if err != nil {
 			out.Close()
 			return files, err
 		}
-		files = append(files, [2]output{{out, outSize}, {errs, errSize}})
+		files = append(files, [2]*logFile{out, errs})
 	}
 	return files, nil
 }
@@ -288,15 +285,15 @@ var errNotStarted = errors.New("not started: the gang was ended first")
 
 // bearAll forks one rank after the other, apart from the loop: an exec from a
 // disk that hangs must not keep the shim from answering. Its join is unborn.
-func (g *gang) bearAll(ranks []Rank, files [][2]output) {
+func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		b := born{at: time.Now(), err: errNotStarted}
 		if !g.stop.Load() {
 			b = bear(r, g.cfg, g.cg, g.trace.Mark, files[i])
 		}
 		if b.err != nil {
-			files[i][0].f.Close()
-			files[i][1].f.Close()
+			files[i][0].Close()
+			files[i][1].Close()
 		}
 		g.in <- func() { g.tellBorn(g.ranks[i], b) }
 	}
@@ -326,7 +323,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 		}
 		go func() { // its join is open
 			s.run()
-			s.dst.(*os.File).Close()
+			s.dst.(io.Closer).Close()
 			g.in <- func() { r.open-- }
 		}()
 	}
@@ -362,11 +359,11 @@ func (g *gang) reap() (childless bool) {
 		g.died = true
 		if r := g.byPID[pid]; r != nil {
 			delete(g.byPID, pid)
-			g.exited(r, exitOf(ws, g.phase >= ending), at)
+			g.exited(r, g.exitOf(ws), at)
 		} else if g.unborn > 0 {
 			// Its fork may not have been told of yet. A PID comes round again
 			// only after all others, so a mistaken entry does no harm.
-			g.early[pid] = death{exitOf(ws, g.phase >= ending), at}
+			g.early[pid] = death{g.exitOf(ws), at}
 		}
 	}
 }
@@ -405,6 +402,28 @@ func (g *gang) end(grace time.Duration, why string) {
 	case g.phase == ending && at.Before(g.killAt):
 		g.killAt = at
 	}
+}
+
+// endFor is an End order. With a cause it is the node's own judgement.
+func (g *gang) endFor(cause string, grace time.Duration) {
+	why := "told to end"
+	if cause != "" {
+		why = cause
+	}
+	if g.phase < ending {
+		g.reap() // who is dead by now has died by himself
+		g.cause = cause
+	}
+	g.end(grace, why)
+}
+
+// exitOf is how a child ended, in words of the launcher.
+func (g *gang) exitOf(ws unix.WaitStatus) *launcher.Exit {
+	e := exitOf(ws, g.phase >= ending)
+	if e.ByUs && g.cause != "" {
+		e.ByUs, e.Cause = false, g.cause
+	}
+	return e
 }
 
 // signal passes one on to a rank's process group, or to each one's.

@@ -139,7 +139,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	case opStart:
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
 	case opEnd:
-		return s.g.do(func(answer func(error)) { s.g.end(req.Grace, "told to end"); answer(nil) })
+		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
 	case opSignal:
 		return s.g.do(func(answer func(error)) { answer(s.g.signal(*req.Rank, req.Sig)) })
 	case opInput, opResize:

@@ -54,6 +54,7 @@ type request struct {
 	Op    string         `json:"op"`
 	Ranks []Rank         `json:"ranks,omitempty"`    // start
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
+	Cause string         `json:"cause,omitempty"`    // end
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
 	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
 	From  int            `json:"from,omitempty"`     // events

@@ -48,9 +48,11 @@ type ExamineRequest struct {
 type ExamineResponse struct {
 	Facts     *host.Facts      `json:"facts,omitempty"`
 	Inventory envgen.Inventory `json:"inventory"`
-	Report    *reach.Report    `json:"report,omitempty"`
-	Received  time.Time        `json:"received"`
-	Sent      time.Time        `json:"sent"`
+	// Counters are what the node's devices counted lately.
+	Counters []envgen.Counters `json:"counters,omitempty"`
+	Report   *reach.Report     `json:"report,omitempty"`
+	Received time.Time         `json:"received"`
+	Sent     time.Time         `json:"sent"`
 }
 
 // The kinds of Mend: there are no others.

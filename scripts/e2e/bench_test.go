@@ -42,3 +42,27 @@ func BenchmarkLaunchTrue(b *testing.B) {
 	b.ReportMetric(float64((entry/n).Microseconds())/1000, "ms/lab-entry")
 	b.ReportMetric(0, "ns/op")
 }
+
+// BenchmarkFabricWatchIdle measures the processor time of `fabric --watch`, and
+// of the agent that it follows, while nothing changes. The goal is 1 % of a
+// core.
+//
+//	go test ./scripts/e2e -run NONE -bench FabricWatchIdle -benchtime 1x
+func BenchmarkFabricWatchIdle(b *testing.B) {
+	l := up(b, 2, "--topology", "pair")
+	const seconds = 20
+	const script = `sparkrun fabric --watch >/dev/null & watch=$!
+agent=$(pgrep -of 'sparkrun agent')
+ticks() { awk '{print $14 + $15}' /proc/$1/stat; }
+sleep 15; w=$(ticks $watch); a=$(ticks $agent); sleep %d
+echo $(($(ticks $watch) - w)) $(($(ticks $agent) - a)); kill $watch`
+	for b.Loop() {
+		var watch, agent int // in hundredths of a second
+		out := l.on("spark2", "sh", "-c", fmt.Sprintf(script, seconds)).must(b).out
+		if _, err := fmt.Sscan(out, &watch, &agent); err != nil {
+			b.Fatalf("%v in %q", err, out)
+		}
+		b.ReportMetric(float64(watch)/seconds, "%core-watch")
+		b.ReportMetric(float64(agent)/seconds, "%core-agent")
+	}
+}

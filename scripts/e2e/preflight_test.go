@@ -75,6 +75,25 @@ func TestLaunchOverAPulledCable(t *testing.T) {
 		r = launch("spark3", "--nodes", "3", "--", "true")
 		return r.code == 0
 	})
+
+	// Where a network manager takes the addresses away with the carrier, the
+	// cable that was seen is remembered.
+	eventually(t, 30*time.Second, "the probe sees the cable", func() bool {
+		r = launch("spark3", "--on", "spark1,spark2", "--dry-run", "--", "true")
+		return strings.Contains(r.out, "over the cable seen by the probe")
+	})
+	l.do("unplug", "spark1", "0")
+	for host, nics := range map[string]string{"spark1": "enp1s0f0np0 enP2p1s0f0np0", "spark2": "enp1s0f1np1 enP2p1s0f1np1"} {
+		l.on(host, "sh", "-c", "for i in "+nics+"; do ip addr flush dev $i; done").must(t)
+		l.do("sync", host)
+	}
+	eventually(t, 30*time.Second, "it is refused without addresses, too", func() bool {
+		r = launch("spark3", "--nodes", "3", "--", "true")
+		return r.code == 125 && strings.Contains(r.err, "though a cable was seen there")
+	})
+	if !strings.Contains(r.err, "spark1 01:00.0 ") || !strings.Contains(r.err, "spark2 01:00.1 ") {
+		t.Errorf("the refusal does not name both ends: %s", r)
+	}
 	l.assertNothingLeft("spark1", "spark2", "spark3")
 }
 

@@ -54,7 +54,6 @@ HELP
 }
 
 tools_need() {
-	[[ ${#shares[@]} == 0 ]] || usage "--share: a VM sees nothing of this machine's disk"
 	# shellcheck source=SCRIPTDIR/../needs
 	source "$HERE/needs"
 	need ip:iproute2 tc:iproute2 nsenter:util-linux unshare:util-linux setsid:util-linux flock:util-linux \
@@ -284,7 +283,7 @@ cmd_status() {
 	status_cables
 }
 
-vm_only() { usage "$1 is of hosts in namespaces: a VM has its own kernel's truth to tell"; }
+vm_only() { usage "$1 works on hosts in namespaces only: what a VM tells, its own kernel tells it"; }
 cmd_fault() { vm_only fault; }
 cmd_mend() { vm_only mend; }
 cmd_sync() { vm_only sync; }

@@ -1,0 +1,189 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// The guard keeps a node from being eaten by its own ranks. Where CPU and GPU
+// share the memory an allocation too many can freeze the machine, sshd
+// included, and the kernel's OOM killer neither sees what the GPU holds nor
+// comes in time. So below MemoryFloor the largest gang is ended, while the
+// machine still answers.
+const (
+	// guardEvery is between two looks: reading meminfo takes 20 us.
+	guardEvery = 500 * time.Millisecond
+	// stallTrigger wakes the guard at once when for 150 ms of a second every
+	// task waited for memory (PSI, Documentation/accounting/psi.rst).
+	stallTrigger = "full 150000 1000000"
+	pressureFile = "/proc/pressure/memory"
+	// warnAt times the floor the log says that it comes near, once until twice
+	// that is available again.
+	warnAt = 2
+)
+
+// guard looks after memory until ctx ends.
+func (a *Agent) guard(ctx context.Context) {
+	w, err := newStallWatch(ctx)
+	if err != nil {
+		a.cfg.Logger.Error("the memory guard is off", "error", err)
+		return
+	}
+	defer w.close()
+	warned := false
+	for ctx.Err() == nil {
+		stalled := w.wait(guardEvery)
+		m, err := readMemory()
+		if err != nil {
+			a.cfg.Logger.Error("the memory guard is off", "error", err)
+			return
+		}
+		switch near := m.available < warnAt*a.cfg.MemoryFloor; {
+		case m.available < a.cfg.MemoryFloor, near && stalled:
+			a.relieve(ctx, m)
+		case near && !warned:
+			warned = true
+			a.cfg.Logger.Warn("memory is running out", "available", size(m.available), "floor", size(a.cfg.MemoryFloor))
+		case m.available > 2*warnAt*a.cfg.MemoryFloor:
+			warned = false
+		}
+	}
+}
+
+// relieve ends the gang that holds most memory, if that is worth it: one that
+// holds less than the floor is not who ate the machine.
+func (a *Agent) relieve(ctx context.Context, m memory) {
+	key, held := largest(a.gangs(), m)
+	if held < a.cfg.MemoryFloor {
+		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available", size(m.available), "floor", size(a.cfg.MemoryFloor))
+		return
+	}
+	client, err := a.reach(ctx, key)
+	if err == nil {
+		cause := fmt.Sprintf("ended because its machine had %s of memory left, less than the --memory-floor of %s: it held about %s",
+			size(m.available), size(a.cfg.MemoryFloor), size(held))
+		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", size(m.available), "held", size(held))
+		err = client.EndFor(ctx, cause)
+	}
+	if err != nil {
+		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "error", err)
+		return
+	}
+	a.awaitEnd(ctx, key)
+}
+
+// awaitEnd gives what was ended time to let go of its memory, so that the next
+// look doesn't end another.
+func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
+	ctx, cancel := context.WithTimeout(ctx, reapWait)
+	defer cancel()
+	news := a.subscribe()
+	defer a.unsubscribe(news)
+	for {
+		news.clear()
+		a.mu.Lock()
+		t := a.tries[k]
+		a.mu.Unlock()
+		if t == nil || t.snapshot().Phase == launcher.PhaseEnded {
+			return
+		}
+		select {
+		case <-news.more:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// gangs are the memory and GPU use of each try whose ranks may run.
+func (a *Agent) gangs() map[launcher.Key]shim.Usage {
+	all := shim.Usages()
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for k := range all {
+		if t := a.tries[k]; t == nil || t.snapshot().Phase != launcher.PhaseStarted {
+			delete(all, k)
+		}
+	}
+	return all
+}
+
+// largest picks who holds most. What no process accounts for belongs to the
+// GPU, and so to who has it open: the driver's allocations are in no RSS.
+func largest(gangs map[launcher.Key]shim.Usage, m memory) (key launcher.Key, held int64) {
+	unseen := m.total - m.available
+	users := int64(0)
+	for _, u := range gangs {
+		unseen -= u.Bytes
+		if u.GPU {
+			users++
+		}
+	}
+	for k, u := range gangs {
+		h := u.Bytes
+		if u.GPU {
+			h += max(unseen, 0) / users
+		}
+		if h > held || h == held && k.String() < key.String() {
+			key, held = k, h
+		}
+	}
+	return key, held
+}
+
+// stallWatch waits for the kernel to say that memory stalls everything.
+type stallWatch struct {
+	pressure int // -1: this kernel doesn't
+	wake     *os.File
+	off      func() bool
+	woken    chan struct{} // closed when wake was written to
+}
+
+func newStallWatch(ctx context.Context) (*stallWatch, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("watch memory: %w", err)
+	}
+	w := &stallWatch{pressure: -1, wake: os.NewFile(uintptr(fd), "wake"), woken: make(chan struct{})}
+	w.off = context.AfterFunc(ctx, func() {
+		_, _ = w.wake.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}) // eventfd(2): a number of eight bytes
+		close(w.woken)
+	})
+	fd, err = unix.Open(pressureFile, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return w, nil //nolint:nilerr // meminfo alone does, half a second later
+	}
+	if _, err := unix.Write(fd, append([]byte(stallTrigger), 0)); err != nil {
+		unix.Close(fd)
+		return w, nil //nolint:nilerr // the same
+	}
+	w.pressure = fd
+	return w, nil
+}
+
+// wait returns after d, or at once with a stall, or when ctx ends.
+func (w *stallWatch) wait(d time.Duration) (stalled bool) {
+	fds := []unix.PollFd{
+		{Fd: int32(w.pressure), Events: unix.POLLPRI}, // a negative one is passed over
+		{Fd: int32(w.wake.Fd()), Events: unix.POLLIN},
+	}
+	n, err := unix.Poll(fds, int(d.Milliseconds()))
+	return err == nil && n > 0 && fds[0].Revents&unix.POLLPRI != 0
+}
+
+func (w *stallWatch) close() {
+	if !w.off() {
+		<-w.woken
+	}
+	w.wake.Close()
+	if w.pressure >= 0 {
+		unix.Close(w.pressure)
+	}
+}
