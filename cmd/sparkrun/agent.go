@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
@@ -59,12 +60,20 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	return cmd
 }
 
+// agentMemory is where the collector begins to work harder, in bytes: a burst of
+// output or a ledger's copies would otherwise double the heap before it looks.
+// GOMEMLIMIT sets another.
+const agentMemory = 40 << 20
+
 func (a *app) agent(ctx context.Context, o agentOptions) error {
 	level := slog.LevelInfo
 	if text, set := a.getenv("SPARKRUN_LOG"); set && text != "" {
 		if err := level.UnmarshalText([]byte(text)); err != nil {
 			return usagef("SPARKRUN_LOG=%s: want debug, info, warn or error", text)
 		}
+	}
+	if _, set := a.getenv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(agentMemory)
 	}
 	if o.verbose {
 		level = slog.LevelDebug
