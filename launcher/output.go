@@ -33,6 +33,7 @@ type Chunk struct {
 	Data   []byte `json:"data,omitempty"`
 	// Time is when the node took Data, to a second or so; only where times were asked for.
 	Time time.Time `json:"time,omitzero"`
+	Job  JobID     `json:"job,omitempty"`
 	Host string    `json:"host,omitempty"`
 	Note string    `json:"note,omitempty"`
 	Away bool      `json:"away,omitempty"` // of a Note: Host does not answer, and its output is missing
