@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -111,6 +112,15 @@ type Spec struct {
 	// MaxRestarts is how often the main stage is tried again after a failure.
 	MaxRestarts int `json:"max_restarts,omitempty"`
 
+	// GPUs are what the job takes of each of its nodes: while it has them, no other
+	// job that takes some is placed there. A Spark has one GPU, so that every
+	// number means all of it.
+	GPUs GPUs `json:"gpus,omitempty"`
+	// Wait stands in line while others have the GPUs; else the job is refused.
+	Wait bool `json:"wait,omitempty"`
+	// Share uses GPUs without taking them.
+	Share bool `json:"share,omitempty"`
+
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
 }
@@ -147,6 +157,20 @@ type Var struct {
 	Name   string `json:"name"`
 	Value  Value  `json:"value"`
 	Source string `json:"source"`
+}
+
+// GPUs says which of a node's GPUs a job takes: one of these words, or how many.
+type GPUs string
+
+const (
+	NoGPUs  GPUs = ""    // and "none"
+	AnyGPUs GPUs = "any" // all, where a node has some
+	AllGPUs GPUs = "all" // all; a node of which none is known is taken, too
+)
+
+func (g GPUs) valid() bool {
+	n, err := strconv.Atoi(string(g))
+	return g == NoGPUs || g == AnyGPUs || g == AllGPUs || err == nil && n > 0
 }
 
 // MainStage returns the stage that owns the exit code.
@@ -229,6 +253,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--name %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Name, ErrInvalid)
 	case s.Nodes < 0:
 		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
+	case !s.GPUs.valid():
+		return fmt.Errorf("--gpus %q: %w: want all, none or a number", s.GPUs, ErrInvalid)
 	case s.MinNodes < 0 || s.Nodes > 0 && s.MinNodes > s.Nodes:
 		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:

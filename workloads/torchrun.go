@@ -42,6 +42,9 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		st.Argv = launcher.Lits(append([]string{r.python(), "-u"}, r.Args...)...)
 		st.Files = []string{r.Args[0]}
 	}
+	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
+		r.Job.GPUs = launcher.AnyGPUs
+	}
 	own := []launcher.Var{r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "torchrun")}
 	if _, set := lookup(r.Environ, "OMP_NUM_THREADS"); set || r.ranksPerNode() > 1 {
 		// With several ranks on a machine each would otherwise start a thread a core.

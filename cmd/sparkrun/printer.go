@@ -263,6 +263,20 @@ func (p *printer) flush() error {
 	return p.failed
 }
 
+// restart forgets how far each rank has come: the next generation writes files
+// of its own. Lines without an end are printed as they are.
+func (p *printer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.keys() {
+		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
+			p.line(k, t, t.partial, t.next, true)
+			_ = p.write(k.stream) // sticky: the next one tells
+		}
+	}
+	p.tails = map[tailKey]*tail{}
+}
+
 // write sends buf on its way in one call, so that lines stay whole among other
 // writers of the same terminal.
 func (p *printer) write(s wire.Stream) error {
