@@ -1,7 +1,10 @@
 package envgen
 
 import (
+	"fmt"
 	"net/netip"
+	"slices"
+	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -58,4 +61,36 @@ func TestShowGIDs(t *testing.T) {
 	if diff := cmp.Diff(want, ShowGIDs(inv)); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
+}
+
+// FuzzShowGIDs prints any table: each row is a line with its columns where scripts look for them, and is counted.
+func FuzzShowGIDs(f *testing.F) {
+	f.Add([]byte("\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\xff\xff\xc0\xa8\x64\x0a\x03v"), "RoCE v2", "enp1s0f0np0")
+	f.Add([]byte("\xfe\x80\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x00\x0a-and one more row of the table"), "IB/RoCE v1", "")
+	f.Fuzz(func(t *testing.T, table []byte, kind, nic string) {
+		if strings.ContainsAny(kind+nic, "\t\n ") && kind != GIDTypeRoCEv2 && kind != GIDTypeIBorRoCEv1 {
+			return // no kernel's
+		}
+		nic = strings.Join(strings.Fields(nic), "")
+		h := HCA{Name: "mlx5_0", Netdev: nic}
+		for ; len(table) >= 17; table = table[17:] {
+			h.GIDs = append(h.GIDs, GID{Index: int(table[16]), Type: kind, Addr: netip.AddrFrom16([16]byte(table)), Netdev: nic})
+		}
+		lines := strings.Split(strings.TrimSuffix(ShowGIDs(Inventory{Devices: []HCA{h}}), "\n"), "\n")
+		rows := lines[2 : len(lines)-1]
+		if lines[len(lines)-1] != fmt.Sprintf("n_gids_found=%d", len(rows)) || len(rows) > len(h.GIDs) {
+			t.Fatalf("%d rows make %q", len(h.GIDs), lines)
+		}
+		for _, line := range rows {
+			columns := strings.Split(line, "\t")
+			addr, err := netip.ParseAddr(columns[3])
+			if err != nil || columns[0] != "mlx5_0" || columns[1] != "1" || columns[len(columns)-1] != nic ||
+				!slices.ContainsFunc(h.GIDs, func(g GID) bool { return g.Addr == addr && fmt.Sprint(g.Index) == columns[2] }) {
+				t.Fatalf("no row is %q (%v)", line, err)
+			}
+			if (columns[4] != "") != addr.Is4In6() {
+				t.Fatalf("%q: the IPv4 column of %v", line, addr)
+			}
+		}
+	})
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 )
@@ -99,6 +100,9 @@ type Spec struct {
 	// that nothing does.
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	OnFailure FailurePolicy `json:"on_failure,omitempty"`
+	// MaxOutput bounds what is kept of each stream of a rank, in bytes: its
+	// begin and its end. 0 means 1 GiB.
+	MaxOutput int64 `json:"max_output,omitempty"`
 
 	// MinNodes allows a try on fewer nodes, down to this many: as many are taken
 	// as there are. 0 means Nodes.
@@ -107,6 +111,15 @@ type Spec struct {
 	Spare int `json:"spare,omitempty"`
 	// MaxRestarts is how often the main stage is tried again after a failure.
 	MaxRestarts int `json:"max_restarts,omitempty"`
+
+	// GPUs are what the job takes of each of its nodes: while it has them, no other
+	// job that takes some is placed there. A Spark has one GPU, so that every
+	// number means all of it.
+	GPUs GPUs `json:"gpus,omitempty"`
+	// Wait stands in line while others have the GPUs; else the job is refused.
+	Wait bool `json:"wait,omitempty"`
+	// Share uses GPUs without taking them.
+	Share bool `json:"share,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
@@ -144,6 +157,20 @@ type Var struct {
 	Name   string `json:"name"`
 	Value  Value  `json:"value"`
 	Source string `json:"source"`
+}
+
+// GPUs says which of a node's GPUs a job takes: one of these words, or how many.
+type GPUs string
+
+const (
+	NoGPUs  GPUs = ""    // and "none"
+	AnyGPUs GPUs = "any" // all, where a node has some
+	AllGPUs GPUs = "all" // all; a node of which none is known is taken, too
+)
+
+func (g GPUs) valid() bool {
+	n, err := strconv.Atoi(string(g))
+	return g == NoGPUs || g == AnyGPUs || g == AllGPUs || err == nil && n > 0
 }
 
 // MainStage returns the stage that owns the exit code.
@@ -226,6 +253,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--name %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Name, ErrInvalid)
 	case s.Nodes < 0:
 		return fmt.Errorf("--nodes %d: %w: want 1 or more", s.Nodes, ErrInvalid)
+	case !s.GPUs.valid():
+		return fmt.Errorf("--gpus %q: %w: want all, none or a number", s.GPUs, ErrInvalid)
 	case s.MinNodes < 0 || s.Nodes > 0 && s.MinNodes > s.Nodes:
 		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
@@ -236,6 +265,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
+	case s.MaxOutput < 0:
+		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}

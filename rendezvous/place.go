@@ -163,6 +163,18 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 }
 
+// Has lists the nodes that a job with this plan has.
+func (p Plan) Has() []launcher.NodeID {
+	var ids []launcher.NodeID
+	for _, n := range p.Nodes {
+		ids = append(ids, n.Node)
+	}
+	for _, h := range p.Held {
+		ids = append(ids, h.Node)
+	}
+	return ids
+}
+
 // Single is the part of a plan that a stage before or after the main one runs
 // on: one rank on the node of rank 0. The other nodes are held.
 func (p Plan) Single(stage string, gen launcher.Generation) Plan {

@@ -62,6 +62,8 @@ type JobStatus struct {
 	Away []string `json:"away,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
+	// Line is its place among those that wait for their first nodes, from 1.
+	Line int `json:"line,omitempty"`
 }
 
 // StatusOf gives what the record alone can tell of a job.

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -30,7 +31,7 @@ func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.V
 			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
 		}
 	}
-	env = append(env, seatVars(workload)...)
+	env = append(env, r.seatVars(workload)...)
 	env = append(env, own...)
 	for _, text := range r.Env {
 		v, err := userVar(text, r.Environ)
@@ -45,7 +46,7 @@ func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.V
 // seatVars tell a rank its place under the names that torch's elastic agent
 // uses (torch/distributed/elastic/agent/server/local_elastic_agent.py) and,
 // where torch has none, under ours.
-func seatVars(workload string) []launcher.Var {
+func (r Request) seatVars(workload string) []launcher.Var {
 	of := launcher.Of
 	lit := launcher.Lit
 	vars := []launcher.Var{
@@ -61,7 +62,7 @@ func seatVars(workload string) []launcher.Var {
 		{Name: "MASTER_ADDR", Value: of(launcher.Head)},
 		{Name: "MASTER_PORT", Value: of(launcher.Port)},
 		{Name: "TORCHELASTIC_RESTART_COUNT", Value: of(launcher.RestartCount)},
-		{Name: "TORCHELASTIC_MAX_RESTARTS", Value: lit("0")},
+		{Name: "TORCHELASTIC_MAX_RESTARTS", Value: lit(strconv.Itoa(r.Job.MaxRestarts))},
 		{Name: "TORCHELASTIC_RUN_ID", Value: of(launcher.Job)},
 		// torch compares with exactly "True", which would make every rank a
 		// client of a store that we do not run. With any other text rank 0

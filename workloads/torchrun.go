@@ -27,7 +27,7 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		return launcher.Spec{}, fmt.Errorf("torchrun: %w: no script: sparkrun launch torchrun [flags] -- SCRIPT [ARG...]", launcher.ErrInvalid)
 	}
 	st := launcher.Stage{
-		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true, GPU: true,
+		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
 	}
 	switch t := r.Torchrun; {
 	case t.NoPython && t.Module:
@@ -41,6 +41,9 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 	default:
 		st.Argv = launcher.Lits(append([]string{r.python(), "-u"}, r.Args...)...)
 		st.Files = []string{r.Args[0]}
+	}
+	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
+		r.Job.GPUs = launcher.AnyGPUs
 	}
 	own := []launcher.Var{r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "torchrun")}
 	if _, set := lookup(r.Environ, "OMP_NUM_THREADS"); set || r.ranksPerNode() > 1 {

@@ -38,6 +38,11 @@ type Request struct {
 	Stdin   launcher.Stdin
 	Ulimits []launcher.Ulimit
 	BindTo  launcher.Binding
+	// Before and After are shell commands that run once, as one rank on rank 0's
+	// node: before the first try of the job, and when it has completed.
+	Before, After string
+	// NoGPUs: the job takes none, whatever its workload does else.
+	NoGPUs bool
 	// Torchrun is read by that workload alone.
 	Torchrun Torchrun
 }
@@ -83,8 +88,16 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	spec := r.Job
 	spec.Workload = workload
 	st.Main = true
+	st.GPU = spec.GPUs != launcher.NoGPUs
 	st.Stdin, st.Ulimits, st.BindTo = r.Stdin, r.Ulimits, r.BindTo
 	spec.Stages = []launcher.Stage{st}
+	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
+		if once.command != "" {
+			spec.Stages = append(spec.Stages, launcher.Stage{
+				Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: st.Env, Workdir: st.Workdir,
+			})
+		}
+	}
 	if err := wellFormed(st); err != nil {
 		return launcher.Spec{}, err
 	}

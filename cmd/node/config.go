@@ -78,9 +78,10 @@ type Config struct {
 	FabricPorts []string
 	RPCPort     int // 0 means DefaultRPCPort
 	GossipPort  int // 0 means DefaultGossipPort
-	// MemoryFloor in bytes: below it this node takes no jobs. nil means
+	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
 	// agent.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
+	KeepLogs    agent.Keep // of ended jobs' output
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string

@@ -40,7 +40,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host},
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
-			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, Ledger: up.Ledger})
+			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
 			n.log.Warn("node down", "node", n.hostOf(id), "error", why)

@@ -19,6 +19,9 @@ import (
 // has some. Leaders play no part in it once the plan is known.
 func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
 	job, err := n.findJob(ctx, c, r.Job)
+	if err == nil {
+		job, err = n.awaitGeneration(ctx, job, r.Generation)
+	}
 	if err != nil {
 		return err
 	}
@@ -51,6 +54,26 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 		return nil
 	})
 	return g.Wait()
+}
+
+// awaitGeneration waits until this node's copy of the record has a generation
+// that its leader has told of.
+func (n *node) awaitGeneration(ctx context.Context, job rendezvous.Job, gen launcher.Generation) (rendezvous.Job, error) {
+	for job.Plan.Generation < gen && job.Outcome == nil {
+		changed := n.record.Changed()
+		if now, ok := n.record.Job(job.Spec.ID); ok {
+			job = now
+		}
+		if job.Plan.Generation >= gen {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return job, ctx.Err()
+		}
+	}
+	return job, nil
 }
 
 // findJob looks in this node's copy of the record, which is enough for a plan

@@ -75,7 +75,7 @@ func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit fun
 			}
 		})
 	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Inventory: inv, Ledger: n.agent.Ledger()}, nil
+	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc")}, nil
 }
 
 // tellInventory passes on what changes on this node's hardware.

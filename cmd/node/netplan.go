@@ -127,8 +127,14 @@ func (s *netplanSide) idle(a launcher.Assignment) error {
 	s.mu.Lock()
 	trying := s.current != nil
 	s.mu.Unlock()
+	if !trying {
+		return nil
+	}
 	var e envgen.Entry
-	if !trying || json.Unmarshal(a.Meeting, &e) != nil || !uses(e, twinNames(cableTwins(s.view()))) {
+	if err := json.Unmarshal(a.Meeting, &e); err != nil {
+		return fmt.Errorf("read the plan's meeting: %w", err)
+	}
+	if !uses(e, twinNames(cableTwins(s.view()))) {
 		return nil
 	}
 	return fmt.Errorf("the netplan files of %s are being changed: launch it again in a minute", s.host)

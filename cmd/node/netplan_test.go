@@ -21,6 +21,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -30,7 +31,9 @@ import (
 func sparkView(t *testing.T, n int, cables map[int]string) envgen.NodeView {
 	t.Helper()
 	mac := func(n, port, twin int) string { return fmt.Sprintf("4c:bb:47:2e:%02x:%d%d", n, twin, port) }
-	name := func(port, twin int) string { return fmt.Sprintf("%[2]sf%[1]dnp%[1]d", port, []string{"enp1s0", "enP2p1s0"}[twin]) }
+	name := func(port, twin int) string {
+		return fmt.Sprintf("%[2]sf%[1]dnp%[1]d", port, []string{"enp1s0", "enP2p1s0"}[twin])
+	}
 	inv := envgen.Inventory{Host: fmt.Sprintf("spark%d", n), Cabling: &envgen.Cabling{}}
 	inv.NICs = append(inv.NICs, envgen.NIC{Name: "enP7s7", Kind: "device", Physical: true, Up: true, Carrier: new(true),
 		MAC: mac(n, 9, 0), Addresses: []netip.Prefix{netip.MustParsePrefix(fmt.Sprintf("10.0.0.%d/24", n))}})
@@ -71,9 +74,19 @@ func ringViews(t *testing.T, n int) []envgen.NodeView {
 	return views
 }
 
+// observed is netplanInput of what these machines' probes see.
+func observed(views, away []envgen.NodeView) (netplan.Input, envgen.Topology, error) {
+	topo, err := topology.Derive(topology.Observed(views))
+	if err != nil {
+		return netplan.Input{}, topo, err
+	}
+	in, err := netplanInput(topo, views, away)
+	return in, topo, err
+}
+
 func planOf(t *testing.T, views, away []envgen.NodeView, previous *netplan.Allocation, held map[string][]netplan.Held) netplan.Plan {
 	t.Helper()
-	in, _, err := netplanInput(views, away)
+	in, _, err := observed(views, away)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -100,7 +113,7 @@ func givenBy(plan netplan.Plan) map[string]string {
 // joins at the end of a chain, not when a cable is out.
 func TestNetplanFollowsTheCabling(t *testing.T) {
 	ring := ringViews(t, 3)
-	in, _, err := netplanInput(ring, nil)
+	in, _, err := observed(ring, nil)
 	if err != nil || in.Kind != netplan.KindRing {
 		t.Fatalf("%s, %v", in.Kind, err)
 	}
@@ -141,11 +154,11 @@ func TestNetplanFollowsTheCabling(t *testing.T) {
 		}
 	}
 	off := []envgen.NodeView{sparkView(t, 1, map[int]string{0: "2/1"}), sparkView(t, 2, map[int]string{1: "1/0"})}
-	if in, topo, err := netplanInput(append(off, sparkView(t, 4, nil)), nil); err != nil || len(unanswered(topo, in.Links)) != 0 {
+	if in, topo, err := observed(append(off, sparkView(t, 4, nil)), nil); err != nil || len(unanswered(topo, in.Links)) != 0 {
 		t.Errorf("ports that are all linked or dead: %v, %q", err, unanswered(topo, in.Links))
 	}
 	alone := sparkView(t, 2, map[int]string{0: "9/0", 1: "1/0"})
-	if in, topo, err := netplanInput([]envgen.NodeView{off[0], alone}, nil); err != nil || len(unanswered(topo, in.Links)) != 1 ||
+	if in, topo, err := observed([]envgen.NodeView{off[0], alone}, nil); err != nil || len(unanswered(topo, in.Links)) != 1 ||
 		!strings.HasPrefix(unanswered(topo, in.Links)[0], "spark2 port 0 has a link") {
 		t.Errorf("a port that leads to nobody: %v, %q", err, unanswered(topo, in.Links))
 	}
@@ -213,14 +226,14 @@ func TestNetplanKeepsItsHandsOff(t *testing.T) {
 	views = pair()
 	views[0].Mgmt = netip.MustParseAddr("10.9.0.1")
 	views[0].Inventory.NICs[1].Addresses = []netip.Prefix{netip.MustParsePrefix("10.9.0.1/24")}
-	in, _, err := netplanInput(views, nil)
+	in, _, err := observed(views, nil)
 	if err == nil {
 		_, err = addresses(in, nil)
 	}
 	if !errors.Is(err, netplan.ErrManagement) || !strings.Contains(err.Error(), "--management") {
 		t.Errorf("management over the fabric: %v", err)
 	}
-	if _, _, err := netplanInput([]envgen.NodeView{sparkView(t, 1, nil), sparkView(t, 2, nil)}, nil); !errors.Is(err, errNoCabling) {
+	if _, _, err := observed([]envgen.NodeView{sparkView(t, 1, nil), sparkView(t, 2, nil)}, nil); !errors.Is(err, errNoCabling) {
 		t.Errorf("no cables: %v", err)
 	}
 	// Addresses alone do not show how the cables go.
@@ -231,7 +244,7 @@ func TestNetplanKeepsItsHandsOff(t *testing.T) {
 		views[i].Inventory.Devices[0].GIDs = []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Netdev: "enp1s0f0np0",
 			Addr: netip.MustParseAddr(fmt.Sprintf("::ffff:10.9.0.%d", 1+i))}}
 	}
-	if _, _, err := netplanInput(views, nil); err == nil || !strings.Contains(err.Error(), "spark1 port 0 and spark2 port 0") {
+	if _, _, err := observed(views, nil); err == nil || !strings.Contains(err.Error(), "spark1 port 0 and spark2 port 0") {
 		t.Errorf("without a probe: %v", err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -159,7 +160,11 @@ func (n *node) netplanFacts(ctx context.Context, views []envgen.NodeView) (map[s
 }
 
 func (n *node) draftAddresses(d *netplanDraft, views, away []envgen.NodeView, facts map[string]wire.NetplanFacts) error {
-	in, t, err := netplanInput(views, away)
+	t, err := topology.Derive(topology.Observed(views))
+	if err != nil {
+		return err
+	}
+	in, err := netplanInput(t, views, away)
 	if err != nil {
 		return err
 	}

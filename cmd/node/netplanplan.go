@@ -13,23 +13,17 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
-	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // errNoCabling says that there is nothing to plan addresses for.
 var errNoCabling = errors.New("no cable or switch that the probe sees joins two nodes")
 
-// netplanInput is what the nodes' inventories make of the cabling: pure. Only
+// netplanInput is what a plan takes of the topology that the views show: pure. Only
 // links that a probe has seen count, and of them only the ends with the role
 // fabric; everything else keeps what it has. others are the members that cannot
 // take part now: nothing may overlap what they have.
-func netplanInput(views, others []envgen.NodeView) (netplan.Input, envgen.Topology, error) {
-	t, err := topology.Derive(topology.Observed(views))
-	if err != nil {
-		return netplan.Input{}, t, err
-	}
-	in := netplan.Input{}
+func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input, err error) {
 	planned := map[netplan.End]bool{}
 	nics := map[string]bool{} // node id and name
 	for i, n := range t.Nodes {
@@ -59,13 +53,13 @@ func netplanInput(views, others []envgen.NodeView) (netplan.Input, envgen.Topolo
 		}
 	}
 	if in.Links, err = netplanLinks(t, planned); err != nil {
-		return in, t, err
+		return in, err
 	}
 	in.Kind = kindOf(t.Shape, in)
 	for _, v := range slices.Concat(views, others) {
 		in.Reserved = append(in.Reserved, reserved(v, nics)...)
 	}
-	return in, t, nil
+	return in, nil
 }
 
 // netplanLinks are the links between planned ports of different nodes.
@@ -146,11 +140,13 @@ func kindOf(shape envgen.Shape, in netplan.Input) netplan.Kind {
 	return netplan.KindMixed
 }
 
-// reserved are the networks of a node's interfaces that get no addresses here.
+// reserved are the networks of a node's interfaces that get no addresses here. A
+// virtual function's is its port's own.
 func reserved(v envgen.NodeView, planned map[string]bool) []netplan.Reserved {
 	var out []netplan.Reserved
 	for _, nic := range v.Inventory.NICs {
-		if nic.Loopback || planned[v.ID+" "+nic.Name] {
+		guest := slices.ContainsFunc(v.Inventory.Devices, func(h envgen.HCA) bool { return h.PhysFn != nil && h.Netdev == nic.Name })
+		if nic.Loopback || guest || planned[v.ID+" "+nic.Name] {
 			continue
 		}
 		for _, p := range nic.Addresses {

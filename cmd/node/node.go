@@ -151,7 +151,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
-		MemoryFloor: *cfg.MemoryFloor, Fabric: n.fabricEnv, Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -361,7 +361,7 @@ func (r *road) walk(t *testing.T) (out parts) {
 	out.add("topology", topologyText(t, topo))
 	out.add("findings", findingsText(topo.Findings))
 	r.environments(t, topo, &out)
-	r.netplans(t, &out)
+	r.netplans(t, topo, &out)
 	out.add("map", topology.Map(topo, 100))
 	out.add("svg", string(topology.SVG(topo)))
 	return out
@@ -461,9 +461,9 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 }
 
 // netplans writes the files that follow, with the addresses that are there left as they are.
-func (r *road) netplans(t *testing.T, out *parts) {
+func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
 	t.Helper()
-	in, _, err := netplanInput(r.views, nil)
+	in, err := netplanInput(topo, r.views, nil)
 	if errors.Is(err, errNoCabling) {
 		out.add("netplan", err.Error())
 		return
@@ -490,7 +490,7 @@ func (r *road) netplans(t *testing.T, out *parts) {
 	for _, f := range plan.Files {
 		out.add(f.Host+"/netplan", f.Text)
 	}
-	if len(plan.Notes) > 0 {
-		out.add("netplan notes", strings.Join(plan.Notes, "\n"))
+	if notes := slices.Concat(plan.Notes, unanswered(topo, in.Links)); len(notes) > 0 {
+		out.add("netplan notes", strings.Join(notes, "\n"))
 	}
 }

@@ -3,20 +3,24 @@ package main
 import (
 	"context"
 	"log/slog"
+	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 )
 
 type agentOptions struct {
 	verbose     bool
 	fabricPorts []string
 	memoryFloor *int64
+	keep        agent.Keep
 }
 
 func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
 	opts := &agentOptions{}
+	var floor int64
 	cmd := &cobra.Command{
 		Use:   "agent",
 		Short: "Keep this machine in its cluster: the daemon",
@@ -38,15 +42,28 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 		Example: `  sudo systemctl start sparkrun
   sudo sparkrun agent --verbose
   sudo sparkrun agent --fabric-port 0
-  sudo sparkrun agent --memory-floor 4GiB`,
+  sudo sparkrun agent --memory-floor 4GiB --keep-logs 50 --keep-logs-for 720h --keep-logs-size 20GiB`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("memory-floor") {
+				opts.memoryFloor = &floor
+			}
+			return running(opts, run)(cmd, args)
+		},
 	}
-	cmd.Flags().Var(amount{&opts.memoryFloor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
+	cmd.Flags().Var(amount{&floor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
+	cmd.Flags().Var(positive{&opts.keep.Jobs}, "keep-logs", "keep the output of so many jobs on this machine (default: 200)")
+	cmd.Flags().Var(span{&opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
+	cmd.Flags().Var(amount{&opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
 	return cmd
 }
+
+// agentMemory is where the collector begins to work harder, in bytes: a burst of
+// output or a ledger's copies would otherwise double the heap before it looks.
+// GOMEMLIMIT sets another.
+const agentMemory = 40 << 20
 
 func (a *app) agent(ctx context.Context, o agentOptions) error {
 	level := slog.LevelInfo
@@ -55,10 +72,13 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 			return usagef("SPARKRUN_LOG=%s: want debug, info, warn or error", text)
 		}
 	}
+	if _, set := a.getenv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(agentMemory)
+	}
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	c := a.nodeConfig(node.Config{FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	c := a.nodeConfig(node.Config{FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}

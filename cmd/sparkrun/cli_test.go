@@ -84,6 +84,8 @@ func TestLaunchFlags(t *testing.T) {
 			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
 		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
+		"torchrun --nnodes 2:3 --max_restarts 4 --spare 1 --before ./prep --after ./merge t.py": {workload: "torchrun", request: workloads.Request{
+			Job: launcher.Spec{MinNodes: 2, Nodes: 3, MaxRestarts: 4, Spare: 1}, Before: "./prep", After: "./merge", Args: []string{"t.py"}}},
 		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {workload: "exec", request: workloads.Request{
 			Job: launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure}, Args: []string{"x"}}},
 		"exec --grace 0 -- x": {workload: "exec", request: workloads.Request{
@@ -115,6 +117,8 @@ func TestLaunchFlagsRefused(t *testing.T) {
 	tests := map[string]string{
 		"exec --nodes 0 -- x":                "want 1 or more",
 		"exec --nodes two -- x":              "want 1 or more",
+		"exec --nodes 0:2 -- x":              "want 1 or more",
+		"exec --nodes 2: -- x":               "want 1 or more",
 		"exec --nproc-per-node -1 -- x":      "want 1 or more",
 		"exec --grace fast -- x":             "want a time such as 30s",
 		"exec --grace -3s -- x":              "want no less than 0",
@@ -139,6 +143,7 @@ func TestLaunchFlagsRefused(t *testing.T) {
 
 // fakeCluster answers what commands ask of an agent.
 type fakeCluster struct {
+	dead     []string // marked so
 	status   func(wire.StatusRequest) (wire.Status, error)
 	jobs     wire.JobsResponse
 	token    wire.TokenResponse
@@ -165,6 +170,11 @@ func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.Doct
 	return f.doctor, f.err
 }
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
+
+func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) error {
+	f.dead = append(f.dead, r.Host)
+	return f.err
+}
 
 // cli runs one command line against fakes.
 func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {

@@ -131,6 +131,60 @@ func fabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
 	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
 }
 
+// nodeCount is a flag's number of machines: N, or MIN:MAX as torchrun takes it.
+type nodeCount struct{ least, most *int }
+
+func (n nodeCount) Type() string { return "N|MIN:MAX" }
+
+func (n nodeCount) String() string {
+	switch {
+	case n.most == nil || *n.most == 0:
+		return ""
+	case *n.least != 0:
+		return fmt.Sprintf("%d:%d", *n.least, *n.most)
+	}
+	return strconv.Itoa(*n.most)
+}
+
+func (n nodeCount) Set(text string) error {
+	least, most, elastic := strings.Cut(text, ":")
+	if !elastic {
+		*n.least = 0
+		return positive{n.most}.Set(text)
+	}
+	if err := (positive{n.least}).Set(least); err != nil {
+		return err
+	}
+	return positive{n.most}.Set(most)
+}
+
+// gpuCount is a flag's share of a machine's GPUs.
+type gpuCount struct {
+	g    *launcher.GPUs
+	none *bool
+}
+
+func (g gpuCount) Type() string { return "all|none|N" }
+
+func (g gpuCount) String() string {
+	if g.g == nil {
+		return ""
+	}
+	return string(*g.g)
+}
+
+func (g gpuCount) Set(text string) error {
+	n, err := strconv.Atoi(text)
+	*g.g, *g.none = launcher.GPUs(text), false
+	switch {
+	case text == "none" || text == "0":
+		*g.g, *g.none = launcher.NoGPUs, true
+	case text != string(launcher.AllGPUs) && (err != nil || n < 1):
+		return fmt.Errorf("want all, none or a number")
+	}
+	return nil
+}
+
 // choice is a flag that takes one of a few words.
 type choice struct {
 	v     *string
@@ -155,22 +209,22 @@ func (c choice) Set(text string) error {
 }
 
 // amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
-// powers of 1024, with or without "iB". The variable stays nil when it is not given.
-type amount struct{ n **int64 }
+// powers of 1024, with or without "iB".
+type amount struct{ n *int64 }
 
 func (a amount) Type() string { return "size" }
 
 func (a amount) String() string {
-	if a.n == nil || *a.n == nil {
+	if a.n == nil || *a.n == 0 {
 		return ""
 	}
-	return strconv.FormatInt(**a.n, 10)
+	return strconv.FormatInt(*a.n, 10)
 }
 
 func (a amount) Set(text string) error {
 	n, err := parseBytes(text)
 	if err == nil {
-		*a.n = &n
+		*a.n = n
 	}
 	return err
 }

@@ -46,6 +46,13 @@ type follower struct {
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
 	world                      int
+
+	// first is the generation whose output is read first; later takes those that
+	// follow it. heard and stage are the story's own.
+	first atomic.Uint64
+	later chan launcher.Generation // has room for one: the latest
+	heard launcher.Generation
+	stage string
 }
 
 // flagged is a fact that becomes true once.
@@ -69,6 +76,7 @@ func closed[T any](c <-chan T) bool {
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
 	f.accepted, f.started, f.running = newFlagged(), newFlagged(), newFlagged()
+	f.later = make(chan launcher.Generation, 1)
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
@@ -78,8 +86,17 @@ func (f *follower) run(ctx context.Context) (int, error) {
 
 	read := make(chan error, 1)
 	reading := false
-	readCtx, stopReading := context.WithCancel(ctx)
-	defer stopReading()
+	stopReading, stopped := context.CancelFunc(func() {}), false
+	var next launcher.Generation // to be read when the reading has stopped
+	startReading := func(gen launcher.Generation) {
+		readCtx, stop := context.WithCancel(ctx)
+		reading, stopReading, stopped, next = true, stop, false, 0
+		// Of outages the story tells: one line is enough.
+		trouble := outage{say: func(string) { f.troubled.Store(true) }}
+		r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), generation: gen, follow: true, launched: true, outage: trouble}
+		wg.Go(func() { read <- r.run(readCtx) })
+	}
+	defer func() { stopReading() }()
 
 	started, running := f.started.c, f.running.c
 	if f.detach {
@@ -98,20 +115,32 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		case <-running:
 			return 0, nil
 		case <-started:
-			started, reading = nil, true
-			// Of outages the story tells: one line is enough.
-			trouble := outage{say: func(string) { f.troubled.Store(true) }}
-			r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), follow: true, launched: true, outage: trouble}
-			wg.Go(func() { read <- r.run(readCtx) })
+			started = nil
+			startReading(launcher.Generation(f.first.Load()))
+		case gen := <-f.later:
+			if f.detach {
+				continue
+			}
+			next, stopped = gen, true
+			stopReading() // what its nodes had has come, or they are away
+			if !reading {
+				f.out.restart()
+				startReading(gen)
+			}
 			if f.in != nil {
 				go f.feed(ctx) // not joined: a read of a terminal ends with the process
 			}
 		case err := <-read:
 			reading = false
+			if gen := next; gen != 0 && !errors.Is(err, errOutput) {
+				f.out.restart()
+				startReading(gen)
+				continue
+			}
 			switch {
 			case errors.Is(err, errOutput):
 				return f.outputBroken(err, ended), nil
-			case err != nil && readCtx.Err() == nil:
+			case err != nil && !stopped:
 				f.say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.spec.ID))
 			}
 			if ended {
@@ -141,7 +170,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 				lastTaken, lastMoved = n, now
 			}
 			if now.Sub(lastMoved) >= quietAfterEnd {
-				tick = nil
+				tick, stopped = nil, true
 				f.say(fmt.Sprintf("some output is out of reach; `sparkrun logs %s` tries again", f.spec.ID))
 				stopReading()
 			}
@@ -202,6 +231,11 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		return exitOf(sig)
 	}
 	f.say(sentence(o, f.spec.ID, f.world))
+	if r := o.Root; r != nil && !f.detach { // its output has just been read
+		bare := *r
+		bare.Exit.Last = ""
+		o.Root = &bare
+	}
 	for _, line := range why(o) {
 		f.say(line)
 	}

@@ -82,7 +82,7 @@ either: programs, scripts and data must be on the machines already.`,
 
 func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	r, job := &o.request, &o.request.Job
-	fs.Var(positive{&job.Nodes}, "nodes", "how many machines (default: those of --on, else 1)")
+	fs.Var(nodeCount{&job.MinNodes, &job.Nodes}, "nodes", "how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
 	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: host,host")
 	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: host,host")
 	fs.Var(positive{&r.RanksPerNode}, "nproc-per-node", "ranks on each machine (default: 1)")
@@ -95,10 +95,18 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
 	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
 	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
 	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
 	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
 	fs.StringVar(&job.User, "user", "", "run the ranks as this user; for root only (default: you)")
+	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "how often the job is tried again after a failure")
+	fs.IntVar(&job.Spare, "spare", 0, "machines to hold in reserve, for a try after the loss of one")
+	fs.StringVar(&r.Before, "before", "", "shell command to run once before the first try, on rank 0's machine")
+	fs.StringVar(&r.After, "after", "", "shell command to run once when all ranks have completed, on rank 0's machine")
+	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun all, exec none)")
+	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
+	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")

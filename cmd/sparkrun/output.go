@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -19,6 +20,8 @@ type outputReader struct {
 	job    string
 	ranks  []int
 	follow bool
+	// generation is that to read; 0 = the latest.
+	generation launcher.Generation
 	// launched: the job is known to exist. A node that does not know it yet is
 	// asked again, and nothing that passes ends the reading.
 	launched bool
@@ -31,7 +34,7 @@ func (r *outputReader) run(ctx context.Context) error {
 	for first := true; ; first = false {
 		begun := time.Now()
 		err := r.gangs.Logs(ctx, wire.LogsRequest{
-			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(),
+			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(), Generation: r.generation,
 		}, func(c wire.LogChunk) error {
 			first = false
 			again.reset()

@@ -103,10 +103,13 @@ func (p *printer) take(c wire.LogChunk) error {
 		return p.failed
 	}
 	defer p.taken.Add(1)
+	k := tailKey{c.Rank, c.Stream}
 	if len(c.Data) == 0 {
+		if err := p.skip(k, c.Offset); err != nil {
+			return err
+		}
 		return p.remark(c)
 	}
-	k := tailKey{c.Rank, c.Stream}
 	t := p.tails[k]
 	if t == nil {
 		t = &tail{gapAt: -1}
@@ -131,6 +134,20 @@ func (p *printer) take(c wire.LogChunk) error {
 		t.next = c.Offset
 	}
 	p.lines(k, t, data)
+	return p.write(k.stream)
+}
+
+// skip follows a remark on bytes that are not kept: the output goes on behind
+// them, and a line that they cut ends there.
+func (p *printer) skip(k tailKey, to int64) error {
+	t := p.tails[k]
+	if t == nil || to <= t.next {
+		return nil
+	}
+	if len(t.partial) > 0 {
+		p.line(k, t, t.partial, t.next, true)
+	}
+	t.next = to
 	return p.write(k.stream)
 }
 
@@ -244,6 +261,20 @@ func (p *printer) flush() error {
 		return p.tell(*e)
 	}
 	return p.failed
+}
+
+// restart forgets how far each rank has come: the next generation writes files
+// of its own. Lines without an end are printed as they are.
+func (p *printer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, k := range p.keys() {
+		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
+			p.line(k, t, t.partial, t.next, true)
+			_ = p.write(k.stream) // sticky: the next one tells
+		}
+	}
+	p.tails = map[tailKey]*tail{}
 }
 
 // write sends buf on its way in one call, so that lines stay whole among other

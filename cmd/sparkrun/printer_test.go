@@ -263,3 +263,24 @@ func FuzzPrinter(f *testing.F) {
 		}
 	})
 }
+
+// Output that a node did not keep is named once, and what follows it is no
+// continuation of the line before.
+func TestPrinterSkipsWhatWasNotKept(t *testing.T) {
+	var out, errs bytes.Buffer
+	var notes []string
+	p := newPrinter(&out, &errs)
+	p.note = func(s string) { notes = append(notes, s) }
+	for _, c := range []wire.LogChunk{
+		{Stream: wire.Stdout, Data: []byte("one\ntw")},
+		{Stream: wire.Stdout, Offset: 106, Note: "100 B were not kept"},
+		{Stream: wire.Stdout, Offset: 106, Data: []byte("end\n")},
+	} {
+		if err := p.take(c); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if got, want := out.String(), "[0] one\n[0] tw\n[0] end\n"; got != want || len(notes) != 1 {
+		t.Errorf("printed %q, noted %q; want %q", got, notes, want)
+	}
+}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,12 +32,15 @@ after it. It changes nothing.
 
 --json prints an array with one object a job:
   job_id, name, workload, user
-  state      planned, starting, running, ending; then completed, failed, stopped
+  state      planned, waiting, starting, running, ending; then completed, failed, stopped
              or rejected (no rank was started)
   exit_code  null until the job has ended
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
+  try, tries which try of the job this is, from 1, of how many at most
+  line       its place, from 1, among those that wait for their machines; else 0
+  waits      what it waits for; null when it does not
   planned, started, ended   RFC 3339; null while that has not come`,
 		Example: `  sparkrun ps
   sparkrun ps --all
@@ -73,6 +77,10 @@ type jobLine struct {
 	Hosts    []string         `json:"hosts"`
 	Away     []string         `json:"away"`
 	Ranks    int              `json:"ranks"`
+	Try      int              `json:"try"`
+	Tries    int              `json:"tries"`
+	Waits    *string          `json:"waits"`
+	Line     int              `json:"line"`
 	Planned  time.Time        `json:"planned"`
 	Started  *time.Time       `json:"started"`
 	Ended    *time.Time       `json:"ended"`
@@ -82,6 +90,11 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	l := jobLine{
 		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
+	}
+	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
+	l.Line = j.Line
+	if j.Waits != "" {
+		l.Waits = &j.Waits
 	}
 	for _, n := range j.Plan.Nodes {
 		l.Hosts = append(l.Hosts, n.Host)
@@ -128,6 +141,12 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		exit, state := "-", string(l.State)
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
+		}
+		if l.Line > 0 {
+			state += fmt.Sprintf(" (number %d in line)", l.Line)
+		}
+		if l.Tries > 1 {
+			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
 		}
 		if len(l.Away) > 0 {
 			state += " (" + hosts(l.Away) + " away)"

@@ -61,6 +61,17 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, line)
 	}
 	out = append(out, times(j, now))
+	for _, t := range j.Tries {
+		if t.Cause != "" {
+			out = append(out, fmt.Sprintf("  generation %d on %s ended %s ago: %s", t.Generation, hosts(t.Hosts), age(now.Sub(t.Ended)), t.Cause))
+		}
+	}
+	if text := j.TryText(); text != "" && j.Outcome == nil {
+		out = append(out, "  "+text)
+	}
+	if j.Waits != "" {
+		out = append(out, "  "+j.Waits)
+	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
 		out = append(out, sentence(*o, j.Spec.ID, j.Plan.World))
 		out = append(out, why(*o)...)

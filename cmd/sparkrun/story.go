@@ -7,6 +7,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -110,10 +111,13 @@ func (f *follower) why(err error) string {
 func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	f.accepted.set()
 	if p.Plan != nil {
-		f.world = p.Plan.World
+		f.world, f.stage = p.Plan.World, p.Plan.Stage
 		f.out.world(p.Plan.World)
 	}
 	if seen.fresh(p) {
+		if p.Step == rendezvous.StepWaiting || p.Step == rendezvous.StepAgain {
+			f.say(p.Text)
+		}
 		if err := f.out.event(p); err != nil {
 			return err
 		}
@@ -128,10 +132,16 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	}
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
-		f.started.set()
+		f.begins(p.Generation)
 	case rendezvous.StepRunning:
-		f.started.set()
-		f.running.set()
+		f.begins(p.Generation)
+		if f.stage != launcher.StageBefore {
+			f.running.set()
+		}
+	case rendezvous.StepWaiting:
+		if p.Generation == 0 { // it stands in line, and will start without us
+			f.running.set()
+		}
 	case rendezvous.StepNodeDown:
 		f.troubled.Store(true)
 	case rendezvous.StepEnded:
@@ -140,13 +150,33 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	return nil
 }
 
+// begins has the output of a generation read, once.
+func (f *follower) begins(gen launcher.Generation) {
+	switch {
+	case gen <= f.heard && f.started.is():
+		return
+	case f.heard == 0:
+		f.first.Store(uint64(gen))
+	default:
+		select {
+		case <-f.later: // superseded
+		default:
+		}
+		f.later <- gen
+	}
+	f.heard = gen
+	f.started.set()
+}
+
 // sieve keeps back what was told before: a new leader tells a job's story from
 // its beginning.
 type sieve map[string]rendezvous.Step
 
 func (s sieve) fresh(p rendezvous.Progress) bool {
-	key := string(p.Step)
+	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
+	case rendezvous.StepWaiting, rendezvous.StepAgain:
+		key += " " + p.Text
 	case rendezvous.StepPrepared, rendezvous.StepRefused, rendezvous.StepStarted:
 		key += " " + p.Host
 	case rendezvous.StepExited:

@@ -64,7 +64,10 @@ func TestWriteRefuses(t *testing.T) {
 func pack(t testing.TB, entries ...tar.Header) []byte {
 	t.Helper()
 	var out bytes.Buffer
-	zw := gzip.NewWriter(&out)
+	zw, err := gzip.NewWriterLevel(&out, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
 	tw := tar.NewWriter(zw)
 	manifest, err := json.Marshal(sample().Manifest)
 	if err != nil {

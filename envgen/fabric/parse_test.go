@@ -106,6 +106,8 @@ func FuzzParseLink(f *testing.F) {
 	f.Add("32.0 GT/s PCIe")
 	f.Add("4")
 	f.Add("200000")
+	f.Add("18446744073709551615")
+	f.Add("N/A (no PMA)")
 	f.Fuzz(func(t *testing.T, text string) {
 		if gtps, err := parseLinkSpeed(text); err == nil && (gtps <= 0 || math.IsNaN(gtps) || gtps > 1024) {
 			t.Fatalf("%q gives %v GT/s", text, gtps)
@@ -115,6 +117,9 @@ func FuzzParseLink(f *testing.F) {
 		}
 		if mbps, err := parseSpeed(text); err == nil && mbps <= 0 {
 			t.Fatalf("%q gives %d Mb/s", text, mbps)
+		}
+		if n, err := parseCounter(text); err == nil && strings.TrimLeft(strings.TrimSpace(text), "0") != strings.TrimLeft(fmt.Sprint(n), "0") {
+			t.Fatalf("%q counts %d", text, n)
 		}
 	})
 }

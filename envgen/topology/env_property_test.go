@@ -45,7 +45,7 @@ func (l *library) place(inv envgen.Inventory, e envgen.Entry, nodes int) envgen.
 // and the same whenever it is asked for.
 func TestPropertyEnv(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		in := drawInput(t)
+		in := drawInput(t, 16)
 		if rapid.Bool().Draw(t, "sound") {
 			in, _ = drawSound(t)
 		}

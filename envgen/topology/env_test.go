@@ -120,6 +120,30 @@ func TestEnvTable(t *testing.T) {
 	}
 }
 
+// Each node gets the names of its own devices, where the cable is in another port of each and the names differ.
+func TestEnvOfUnlikeNodes(t *testing.T) {
+	f := load(t, "pair-unlike-ports.txt")
+	topo := derive(t, f.in)
+	views := inOrder(topo, f.in)
+	m, err := topo.Meet(views)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, want := range []map[string]string{
+		{"NCCL_IB_HCA": "=rocep1s0f0,roceP2p1s0f0", "NCCL_SOCKET_IFNAME": "=enp1s0f0np0", "UCX_NET_DEVICES": "enp1s0f0np0"},
+		{"NCCL_IB_HCA": "=mlx5_1,mlx5_3", "NCCL_SOCKET_IFNAME": "=eth3", "UCX_NET_DEVICES": "eth3"},
+	} {
+		for _, l := range allLibraries() {
+			got := valuesOf(envgen.Env(l.place(views[i].Inventory, m.Entries[i], 2)))
+			for k, w := range want {
+				if got[k] != w {
+					t.Errorf("%s, %v: %s = %q, want %q", views[i].Host, l, k, got[k], w)
+				}
+			}
+		}
+	}
+}
+
 // A ring without a library that can route must not touch RoCE: it would hang in its first connection.
 func TestEnvRingNeedsRouting(t *testing.T) {
 	f := load(t, "ring3.txt")

@@ -26,7 +26,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config of an Agent. All of it is required but StateDir, KeepLogs, MemoryFloor and
+// Config of an Agent. All of it is required but StateDir, Keep, MemoryFloor and
 // DieWithUs.
 type Config struct {
 	Node launcher.NodeID
@@ -41,8 +41,8 @@ type Config struct {
 	// Empty: logind is left alone, and may remove the shared memory of a user who
 	// logs out while their ranks run.
 	StateDir string
-	// KeepLogs is how many jobs' output is kept; 0 means 200.
-	KeepLogs int
+	// Keep bounds the output of jobs that have ended.
+	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
@@ -78,8 +78,8 @@ type Agent struct {
 // Open reads the fence and finds the shims of a previous life again. One Agent
 // at a time may be open for a RunDir: the caller sees to that.
 func Open(cfg Config) (*Agent, error) {
-	if cfg.KeepLogs == 0 {
-		cfg.KeepLogs = 200
+	if cfg.Keep.Jobs == 0 {
+		cfg.Keep.Jobs = keepJobs
 	}
 	if !filepath.IsAbs(cfg.RunDir) || !filepath.IsAbs(cfg.LogDir) || cfg.Fabric == nil || cfg.Logger == nil {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)

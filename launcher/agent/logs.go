@@ -4,16 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 const (
@@ -47,7 +45,10 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 	l := newReader(a.logDir(r.Key), r, fn)
 	if !r.Follow {
 		l.allDirty()
-		return l.readAll(ctx, func() {})
+		if err := l.readAll(ctx, func() {}); err != nil {
+			return err
+		}
+		return l.tellLost()
 	}
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -64,7 +65,10 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 		if over {
 			l.allDirty()
 		}
-		if err := l.readAll(ctx, l.mark); err != nil || over {
+		if err := l.readAll(ctx, l.mark); err != nil {
+			return err
+		}
+		if err := l.tellLost(); err != nil || over {
 			return err
 		}
 		select {
@@ -94,6 +98,8 @@ type reader struct {
 	dir    string
 	fn     func(launcher.Chunk) error
 	wanted map[int]bool
+	losses map[lostOutput]bool // that fn was told of
+	lostAt bool                // there may be others
 	files  []*tail
 	byName map[string]*tail
 	buf    []byte
@@ -106,15 +112,8 @@ type reader struct {
 	tick    <-chan time.Time
 }
 
-// tail is one output file and how far it has been read.
-type tail struct {
-	path  string
-	at    launcher.Cursor
-	dirty bool // may hold more
-}
-
 func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader {
-	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
+	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, losses: map[lostOutput]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
 	from := map[launcher.Cursor]int64{}
 	for _, c := range r.Cursors {
 		from[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
@@ -182,14 +181,17 @@ func (l *reader) look() {
 }
 
 func (l *reader) allDirty() {
+	l.lostAt = true
 	for _, f := range l.files {
-		f.dirty = true
+		f.dirty, f.found = true, false
 	}
 }
 
 func (l *reader) grew(ev fsnotify.Event) {
-	if f := l.byName[ev.Name]; f != nil {
-		f.dirty = true
+	l.lostAt = l.lostAt || filepath.Base(ev.Name) == lostName
+	if path, base, ok := shim.ParsePart(ev.Name); ok && l.byName[path] != nil {
+		f := l.byName[path]
+		f.dirty, f.newest = true, max(f.newest, base)
 	}
 }
 
@@ -228,68 +230,6 @@ func (l *reader) readAll(ctx context.Context, meanwhile func()) error {
 		}
 		if !left {
 			return nil
-		}
-	}
-}
-
-// read passes on one chunk, and leaves the file dirty where there is more.
-func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
-	file, err := os.Open(f.path)
-	if errors.Is(err, fs.ErrNotExist) {
-		f.dirty = false
-		return nil // not started yet, or never
-	}
-	if err != nil {
-		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
-	}
-	defer file.Close()
-	n, err := file.ReadAt(buf, f.at.Offset)
-	if err != nil && err != io.EOF {
-		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
-	}
-	f.dirty = err == nil
-	if n == 0 {
-		return nil
-	}
-	at := f.at.Offset
-	f.at.Offset += int64(n)
-	return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: at, Data: buf[:n]})
-}
-
-// pruneLogs removes the oldest jobs' output beyond KeepLogs. A job that is in
-// the ledger is kept whatever its age.
-func (a *Agent) pruneLogs() {
-	entries, err := os.ReadDir(a.cfg.LogDir)
-	if err != nil || len(entries) <= a.cfg.KeepLogs {
-		return
-	}
-	type job struct {
-		name string
-		last time.Time // when its latest try was prepared
-	}
-	var jobs []job
-	for _, d := range entries {
-		fi, err := d.Info()
-		if err == nil && d.IsDir() && launcher.JobID(d.Name()).Validate() == nil {
-			jobs = append(jobs, job{d.Name(), fi.ModTime()})
-		}
-	}
-	if len(jobs) <= a.cfg.KeepLogs {
-		return
-	}
-	slices.SortFunc(jobs, func(x, y job) int { return x.last.Compare(y.last) })
-	a.mu.Lock()
-	alive := map[string]bool{}
-	for k := range a.tries {
-		alive[string(k.Job)] = true
-	}
-	a.mu.Unlock()
-	for _, j := range jobs[:len(jobs)-a.cfg.KeepLogs] {
-		if alive[j.name] {
-			continue
-		}
-		if err := os.RemoveAll(filepath.Join(a.cfg.LogDir, j.name)); err != nil {
-			a.cfg.Logger.Warn("remove old output", "job", j.name, "error", err)
 		}
 	}
 }

@@ -390,7 +390,7 @@ func TestCancellationEndsAReaderPromptly(t *testing.T) {
 }
 
 func TestOldOutputIsPruned(t *testing.T) {
-	n := newNode(t, func(c *Config) { c.KeepLogs = 3 })
+	n := newNode(t, func(c *Config) { c.Keep.Jobs = 3 })
 	output := func(id launcher.JobID) string { return filepath.Join(n.cfg.LogDir, string(id)) }
 	now := time.Now()
 	old := func(id launcher.JobID, hours int) {

@@ -15,6 +15,7 @@ func (t *try) note(ev shim.Event) {
 		t.execd = true
 		t.change(nil, func(e *launcher.LedgerEntry) { e.Phase = max(e.Phase, launcher.PhaseStarted) })
 	case shim.OutputLost:
+		t.noteLost(ev)
 		t.a.cfg.Logger.Warn("output lost", "job", t.key.Job, "rank", ev.Rank, "bytes", ev.Lost.Bytes, "error", ev.Lost.Error)
 	case shim.Started:
 		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})

@@ -114,7 +114,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	}
 	p.cfg = shim.Config{
 		Key: as.Key, LogDir: a.logDir(as.Key), Grace: as.Spec.Grace, StartTimeout: as.Spec.StartTimeout,
-		DieWithClient: a.cfg.DieWithUs, Cgroup: string(a.cfg.Node) + "-" + as.Key.String(),
+		MaxOutput: as.Spec.MaxOutput, DieWithClient: a.cfg.DieWithUs, Cgroup: string(a.cfg.Node) + "-" + as.Key.String(),
 	}
 	if p.who.switches {
 		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.uid, &p.who.gid, p.who.groups

@@ -46,6 +46,7 @@ type try struct {
 	abort      context.CancelFunc
 	begun      chan error      // of the start under way
 	news       chan shim.Event // from the shim's journal
+	lost       []lostOutput    // as the journal tells it
 	explains   atomic.Int64    // failed ranks so far
 	execd      bool            // the journal says that ranks may have run
 	ending     bool            // an End has been ordered in this life

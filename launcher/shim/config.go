@@ -33,6 +33,9 @@ type Config struct {
 	// LogDir gets rank-N.out and rank-N.err (mode 0600). Absolute; it is made,
 	// with mode 0700, where it is missing.
 	LogDir string `json:"log_dir"`
+	// MaxOutput bounds what is kept of each stream of a rank, in bytes. 0 means
+	// DefaultMaxOutput.
+	MaxOutput int64 `json:"max_output,omitempty"`
 	// Grace lies between TERM and KILL when the shim ends the gang by its own
 	// decision: SIGTERM to the shim, DieWithClient, EndOnFailure. An End order
 	// brings its own. 0 means launcher.DefaultGrace.
@@ -64,6 +67,9 @@ func (c Config) withDefaults() Config {
 	if c.Grace == 0 {
 		c.Grace = launcher.DefaultGrace
 	}
+	if c.MaxOutput == 0 {
+		c.MaxOutput = DefaultMaxOutput
+	}
 	if c.StartTimeout == 0 {
 		c.StartTimeout = launcher.DefaultStartTimeout
 	}
@@ -76,8 +82,8 @@ func (c Config) validate() error {
 		return fmt.Errorf("configure shim %s: %w: want a job and a generation", c.Key, launcher.ErrInvalid)
 	case !filepath.IsAbs(c.LogDir):
 		return fmt.Errorf("configure shim %s: log folder %q: %w: want an absolute path", c.Key, c.LogDir, launcher.ErrInvalid)
-	case c.Grace < 0 || c.StartTimeout < 0:
-		return fmt.Errorf("configure shim %s: %w: a duration is below zero", c.Key, launcher.ErrInvalid)
+	case c.Grace < 0 || c.StartTimeout < 0 || c.MaxOutput < 0:
+		return fmt.Errorf("configure shim %s: %w: a duration or size is below zero", c.Key, launcher.ErrInvalid)
 	case (c.UID == nil) != (c.GID == nil) || c.UID == nil && c.Groups != nil:
 		return fmt.Errorf("configure shim %s: %w: user and group go together", c.Key, launcher.ErrInvalid)
 	case c.Cgroup != "" && (strings.ContainsAny(c.Cgroup, "/\x00\n") || c.Cgroup[0] == '.'):

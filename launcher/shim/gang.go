@@ -3,6 +3,7 @@ package shim
 import (
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"sync/atomic"
@@ -35,11 +36,6 @@ const (
 	killPause = 10 * time.Millisecond
 	killAgain = time.Second
 )
-
-type output struct {
-	f    *os.File
-	size int64
-}
 
 // gang is the state of one try's ranks. All of it belongs to the goroutine in
 // run; others hand it functions through in.
@@ -253,8 +249,8 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 	}
 	if err != nil {
 		for _, f := range files {
-			f[0].f.Close()
-			f[1].f.Close()
+			f[0].Close()
+			f[1].Close()
 		}
 		g.starters = nil
 		answer(fmt.Errorf("%w: %w", ErrRefused, err))
@@ -269,18 +265,18 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 	go g.bearAll(ranks, files)
 }
 
-func (g *gang) openOutputs(ranks []Rank) (files [][2]output, err error) {
+func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
 	for _, r := range ranks {
-		out, outSize, err := openOutput(g.cfg.LogDir, r.Rank, "out")
+		out, err := openOutput(g.cfg.LogDir, r.Rank, "out", g.cfg.MaxOutput)
 		if err != nil {
 			return files, err
 		}
-		errs, errSize, err := openOutput(g.cfg.LogDir, r.Rank, "err")
+		errs, err := openOutput(g.cfg.LogDir, r.Rank, "err", g.cfg.MaxOutput)
 		if err != nil {
 			out.Close()
 			return files, err
 		}
-		files = append(files, [2]output{{out, outSize}, {errs, errSize}})
+		files = append(files, [2]*logFile{out, errs})
 	}
 	return files, nil
 }
@@ -289,15 +285,15 @@ var errNotStarted = errors.New("not started: the gang was ended first")
 
 // bearAll forks one rank after the other, apart from the loop: an exec from a
 // disk that hangs must not keep the shim from answering. Its join is unborn.
-func (g *gang) bearAll(ranks []Rank, files [][2]output) {
+func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		b := born{at: time.Now(), err: errNotStarted}
 		if !g.stop.Load() {
 			b = bear(r, g.cfg, g.cg, g.trace.Mark, files[i])
 		}
 		if b.err != nil {
-			files[i][0].f.Close()
-			files[i][1].f.Close()
+			files[i][0].Close()
+			files[i][1].Close()
 		}
 		g.in <- func() { g.tellBorn(g.ranks[i], b) }
 	}
@@ -327,7 +323,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 		}
 		go func() { // its join is open
 			s.run()
-			s.dst.(*os.File).Close()
+			s.dst.(io.Closer).Close()
 			g.in <- func() { r.open-- }
 		}()
 	}

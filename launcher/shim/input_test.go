@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"strings"
 	"testing"
 
@@ -21,7 +20,7 @@ func (b *bench) shWithInput(rank int, script string) Rank {
 
 func TestInput(t *testing.T) {
 	b := spawn(t)
-	b.start(b.shWithInput(0, "cat"), b.sh(1, "cat; say empty; read x < "+gate2(b)))
+	b.start(b.shWithInput(0, "cat; exec sleep 1000"), b.sh(1, "cat; say empty; exec sleep 1000"))
 	must(t, b.c.Input(b.ctx, 0, 0, []byte("hello \x00\xff"), false))
 	must(t, b.c.Input(b.ctx, 0, 0, []byte("hello \x00\xffagain"), false)) // asked again: what is new is written
 	if err := b.c.Input(b.ctx, 0, 99, []byte("x"), false); !errors.Is(err, ErrRefused) {
@@ -35,7 +34,7 @@ func TestInput(t *testing.T) {
 	if err := b.c.Input(b.ctx, 1, 0, []byte("x"), false); !errors.Is(err, ErrRefused) {
 		t.Errorf("input of a rank without: %v", err)
 	}
-	must(t, os.WriteFile(gatePath(b), []byte("go\n"), 0))
+	must(t, b.c.End(b.ctx, 0))
 	b.events()
 	if got := b.log(0, "out"); got != "hello \x00\xffagain" {
 		t.Errorf("it read %q", got)

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -38,26 +37,6 @@ type copier struct {
 
 	gap   Lost
 	retry time.Time
-}
-
-// ReservedBytes is what output leaves of a filesystem of that size: room for
-// everybody else who keeps state there, such as the agent's raft.
-func ReservedBytes(total int64) int64 { return min(64<<20, total/20) }
-
-// openOutput opens a rank's file, to be appended to. A link is refused: the
-// folder may have been made by somebody else.
-func openOutput(dir string, rank int, stream string) (*os.File, int64, error) {
-	path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream))
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_APPEND|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0o600)
-	if err != nil {
-		return nil, 0, fmt.Errorf("open output: %w", err)
-	}
-	st, err := f.Stat()
-	if err != nil {
-		f.Close()
-		return nil, 0, fmt.Errorf("open output: %w", err)
-	}
-	return f, st.Size(), nil
 }
 
 // outputPipe gives the end that the shim reads, known to the poller so that no

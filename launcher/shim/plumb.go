@@ -22,7 +22,7 @@ type plumbing struct {
 
 // plumb lays a rank's pipes or its terminal. files are the output files: one
 // that stays without a stream is closed. After an error nothing is open but files.
-func plumb(r Rank, uid *uint32, files [2]output) (p plumbing, err error) {
+func plumb(r Rank, uid *uint32, files [2]*logFile) (p plumbing, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
@@ -43,7 +43,7 @@ func plumb(r Rank, uid *uint32, files [2]output) (p plumbing, err error) {
 		var st unix.Stat_t
 		_ = unix.Fstat(w, &st)
 		p.holds = append(p.holds, fmt.Sprintf("pipe:[%d]", st.Ino))
-		p.streams = append(p.streams, &copier{src: src, dst: files[i].f, name: name, offset: files[i].size})
+		p.streams = append(p.streams, &copier{src: src, dst: files[i], name: name, offset: files[i].end()})
 	}
 	return p, nil
 }
@@ -73,13 +73,13 @@ func (p *plumbing) layStdin(wanted bool) error {
 
 // layTTY opens a pseudo-terminal (pts(4)): one stream for out and err, and
 // what is typed is input.
-func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]output) error {
+func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]*logFile) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
 	f := os.NewFile(uintptr(master), "terminal")
-	src := &copier{src: f, dst: files[0].f, name: "out", offset: files[0].size}
+	src := &copier{src: f, dst: files[0], name: "out", offset: files[0].end()}
 	p.streams = append(p.streams, src)
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	if err == nil {
@@ -106,7 +106,7 @@ func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]output) error
 		p.child = append(p.child, fd)
 	}
 	p.in = &input{f: f, tty: true}
-	files[1].f.Close() // stays empty
+	files[1].Close() // stays empty
 	return p.in.resize(w)
 }
 

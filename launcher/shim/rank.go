@@ -43,7 +43,7 @@ type born struct {
 // bear lays the pipes and execs one rank in a session of its own, so that
 // neither a terminal's nor the shim's signals reach it, and so that its
 // session's number finds its children. out and err are taken over.
-func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]output) born {
+func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]*logFile) born {
 	p, err := plumb(r, cfg.UID, files)
 	if err != nil {
 		return born{at: time.Now(), err: err}

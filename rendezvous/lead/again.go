@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -20,7 +21,6 @@ type waiting struct {
 	from  time.Time // the next one is not placed before
 	until time.Time // when to give up placing it; zero: never
 	done  rendezvous.Outcome
-	told  string
 }
 
 // placeFor bounds how long a job waits for nodes between two generations.
@@ -205,6 +205,9 @@ func (l *Leader) placeNext(g *gang, next rendezvous.Next, done rendezvous.Outcom
 		plan, err = l.placeAfter(g.job.Plan)
 	} else {
 		plan, _, err = l.placeJob(job.Spec, g)
+	}
+	if busy := new(busyError); g.queued && errors.As(err, &busy) {
+		err = fmt.Errorf("number %d in line; %s", slices.Index(l.line(), g)+1, busy.why)
 	}
 	if err != nil {
 		return job, err

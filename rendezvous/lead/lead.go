@@ -60,6 +60,7 @@ type Up struct {
 	Boot      string
 	Version   string
 	Inventory envgen.Inventory
+	GPUs      int // NVIDIA's; 0 where none is known
 	Ledger    []launcher.LedgerEntry
 }
 
@@ -69,6 +70,7 @@ type member struct {
 	boot      string
 	version   string
 	inventory envgen.Inventory
+	gpus      int
 	ahead     time.Duration // of its clock before ours; 0 until it was measured
 	retired   bool          // gets no ranks any more
 }
@@ -205,6 +207,12 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	}
 	plan, findings, err := l.placeJob(spec, nil)
+	if busy := new(busyError); errors.As(err, &busy) && spec.Wait {
+		g := newGang(l, rendezvous.Job{Spec: spec, Planned: time.Now()})
+		g.fresh = true
+		l.run(g)
+		return g, nil
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -268,10 +276,12 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 	out := make([]rendezvous.JobStatus, len(jobs))
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	line := l.line()
 	for i, j := range jobs {
 		out[i] = rendezvous.StatusOf(j)
 		if g := l.gangs[j.Spec.ID]; g != nil && j.Outcome == nil {
 			g.status(&out[i])
+			out[i].Line = slices.Index(line, g) + 1
 		}
 	}
 	return out
@@ -282,7 +292,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs}
 	if was != nil {
 		now.retired, now.ahead = was.retired, was.ahead
 	}

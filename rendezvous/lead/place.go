@@ -43,6 +43,21 @@ func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envge
 		least = spec.MinNodes
 	}
 	roster := l.available()
+	if first := l.before(spec, g, roster); first != nil {
+		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " stands in line before it"}
+	}
+	free, taken := l.free(spec, g, roster)
+	plan, findings, err := l.fit(spec, free, again, least)
+	if err != nil && taken != "" {
+		if _, _, idle := l.fit(spec, roster, again, least); idle == nil {
+			err = &busyError{taken}
+		}
+	}
+	return plan, findings, err
+}
+
+// fit plans a job on the nodes of a roster that are ready. l.mu is held.
+func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, least int) (rendezvous.Plan, []envgen.Finding, error) {
 	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
 		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
 			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready }) && len(spec.On) > least

@@ -38,6 +38,8 @@ type Cluster struct {
 	Signal  func(context.Context, Caller, SignalRequest) (Empty, error)
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
+	// MarkDead takes a person's word that a host which does not answer runs nothing.
+	MarkDead func(context.Context, Caller, MarkDeadRequest) (Empty, error)
 
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
@@ -91,6 +93,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Signal", allowUser, h.Signal)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+	unary(mux, clusterPath+"MarkDead", allowUser, h.MarkDead)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
@@ -200,6 +203,12 @@ func (c *Client) OnBehalfOf(user Caller) *Client {
 	fwd := *c
 	fwd.on = &user
 	return &fwd
+}
+
+// MarkDead says of a host that it runs nothing any more.
+func (c *Client) MarkDead(ctx context.Context, r MarkDeadRequest) error {
+	_, err := call[MarkDeadRequest, Empty](ctx, c, clusterPath+"MarkDead", r)
+	return err
 }
 
 // Close drops idle connections.

@@ -81,6 +81,13 @@ type LogsRequest struct {
 	Ranks  []int  `json:"ranks,omitempty"`  // empty = all
 	// Cursors say where to go on; a file without one is read from its start.
 	Cursors []Cursor `json:"cursors,omitempty"`
+	// Generation to read, waited for where it has not come here yet; 0 = the latest.
+	Generation launcher.Generation `json:"generation,omitempty"`
+}
+
+// MarkDeadRequest says of a host that it runs nothing any more.
+type MarkDeadRequest struct {
+	Host string `json:"host"`
 }
 
 // The words of output are the launcher's.
@@ -225,4 +232,5 @@ type UpHello struct {
 	Version   string                 `json:"version"`
 	Inventory envgen.Inventory       `json:"inventory"`
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
+	GPUs      int                    `json:"gpus,omitempty"` // NVIDIA's
 }

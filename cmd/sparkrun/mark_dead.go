@@ -1,0 +1,46 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type markDeadOptions struct{ host string }
+
+func newMarkDeadCmd(complete completion, run func(context.Context, markDeadOptions) error) *cobra.Command {
+	opts := &markDeadOptions{}
+	cmd := &cobra.Command{
+		Use:   "mark-dead HOST",
+		Short: "Say of a silent machine that nothing runs on it any more",
+		Long: `Tells the cluster that HOST, which does not answer, runs no rank any more: it was
+switched off, or taken away. Jobs with --max-restarts that had ranks there wait for
+this word, or for the machine itself, before they are tried again: silence is no
+proof, and two tries of a job at once would ruin its files.
+
+A machine that shows any sign of life, on the management network or on the fabric,
+is refused. If the word was wrong, what still runs there is ended as soon as the
+machine is reached again. It takes root.`,
+		Example:           `  sudo sparkrun mark-dead spark3`,
+		Args:              takes(1, "the host"),
+		ValidArgsFunction: complete.hosts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.host = args[0]
+			return running(opts, run)(cmd, args)
+		},
+	}
+	return cmd
+}
+
+func (a *app) markDead(ctx context.Context, o markDeadOptions) error {
+	b := a.dial()
+	defer b.close()
+	if err := b.MarkDead(ctx, wire.MarkDeadRequest{Host: o.host}); err != nil {
+		return err
+	}
+	_, err := fmt.Fprintf(a.out, "%s is taken for dead; jobs that waited for it go on\n", o.host)
+	return err
+}

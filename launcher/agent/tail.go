@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// tail is one stream of a rank, in the parts that the shim keeps it in, and how
+// far it has been read.
+type tail struct {
+	path  string // of its first part
+	at    launcher.Cursor
+	dirty bool // may hold more
+
+	found  bool  // base is that of the part to read
+	base   int64 // the stream's bytes before that part
+	newest int64 // the highest base that was heard of
+}
+
+// read passes on one chunk, and leaves the stream dirty where there is more.
+func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
+	if !f.found {
+		if dropped := f.find(); dropped > 0 {
+			return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset,
+				Note: fmt.Sprintf("rank %d: %s of its std%s were not kept (--max-output)", f.at.Rank, size(dropped), f.at.Stream)})
+		}
+	}
+	n, err := f.readPart(buf)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) && f.base == 0:
+		f.dirty = false // not started yet, or never
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		f.found = false // removed while we were slow
+		return nil
+	case err != nil && err != io.EOF:
+		return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
+	}
+	f.dirty = err == nil
+	next := f.at.Offset + int64(n)
+	if err == io.EOF && (f.newest > f.base || next > f.base && exists(shim.PartName(f.path, next))) {
+		f.found, f.dirty = false, true // this part is whole
+	}
+	if n == 0 {
+		return nil
+	}
+	at := f.at.Offset
+	f.at.Offset += int64(n)
+	return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: at, Data: buf[:n]})
+}
+
+func (f *tail) readPart(buf []byte) (int, error) {
+	file, err := os.Open(shim.PartName(f.path, f.base))
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	return file.ReadAt(buf, f.at.Offset-f.base)
+}
+
+func exists(path string) bool {
+	_, err := os.Lstat(path)
+	return err == nil
+}
+
+// find settles which part the next byte is in. Where that was removed it goes
+// on to the next there is, and gives how many bytes that leaves out.
+func (f *tail) find() (dropped int64) {
+	f.found = true
+	bases := []int64{0}
+	parts, _ := filepath.Glob(f.path + ".*")
+	for _, p := range parts {
+		if path, base, ok := shim.ParsePart(p); ok && path == f.path {
+			bases = append(bases, base)
+		}
+	}
+	slices.Sort(bases)
+	f.newest = bases[len(bases)-1]
+	i, exact := slices.BinarySearch(bases, f.at.Offset)
+	if !exact {
+		i = max(i-1, 0) // an offset below zero is the read's to refuse
+	}
+	f.base = bases[i]
+	if i == len(bases)-1 {
+		return 0
+	}
+	fi, err := os.Stat(shim.PartName(f.path, f.base))
+	if err == nil && f.at.Offset < f.base+fi.Size() || f.at.Offset < 0 {
+		return 0
+	}
+	f.base = bases[i+1]
+	dropped = f.base - f.at.Offset
+	f.at.Offset = f.base
+	return dropped
+}

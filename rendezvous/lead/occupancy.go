@@ -1,0 +1,114 @@
+package lead
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// A job that takes GPUs has its nodes' GPUs for itself, from its first plan to
+// its recorded end: between two tries too, and those it keeps in reserve. Jobs
+// that take none, and those that share, neither hold nor wait.
+
+// busyError refuses a job for want of free GPUs.
+type busyError struct{ why string }
+
+func (e *busyError) Error() string {
+	return fmt.Sprintf("%v: %s; --wait stands in line, --share shares the GPUs", rendezvous.ErrCannotPlace, e.why)
+}
+
+func (e *busyError) Unwrap() error { return rendezvous.ErrCannotPlace }
+
+// takes tells whether a job takes a node's GPUs. l.mu is held.
+func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
+	switch {
+	case spec.GPUs == launcher.NoGPUs || spec.Share:
+		return false
+	case spec.GPUs == launcher.AnyGPUs:
+		m := l.members[id]
+		return m != nil && m.gpus > 0
+	}
+	return true
+}
+
+// holders gives the job that has each node's GPUs, but for the job of own. l.mu
+// is held.
+func (l *Leader) holders(own *gang) map[launcher.NodeID]*gang {
+	held := map[launcher.NodeID]*gang{}
+	for _, g := range l.gangs {
+		plans := []rendezvous.Plan{g.job.Plan}
+		if g.pending != nil {
+			plans = append(plans, *g.pending)
+		}
+		for _, p := range plans {
+			for _, id := range p.Has() {
+				if g != own && l.takes(g.job.Spec, id) {
+					held[id] = g
+				}
+			}
+		}
+	}
+	return held
+}
+
+// free is the roster without the nodes whose GPUs the job needs and others have;
+// taken names those. l.mu is held.
+func (l *Leader) free(spec launcher.Spec, own *gang, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
+	held := l.holders(own)
+	free = slices.Clone(roster)
+	var texts []string
+	for i, m := range roster {
+		if by := held[m.ID]; by != nil && m.Ready && l.takes(spec, m.ID) {
+			free[i].Ready = false
+			texts = append(texts, m.Host+" by "+describe(by.job))
+		}
+	}
+	if len(texts) == 0 {
+		return free, ""
+	}
+	return free, "GPUs are taken: " + strings.Join(texts, ", ")
+}
+
+func describe(j rendezvous.Job) string {
+	text := "job " + string(j.Spec.ID)
+	if j.Spec.Name != "" {
+		text += " (" + j.Spec.Name + ")"
+	}
+	if j.Spec.User != "" {
+		text += " of " + j.Spec.User
+	}
+	return text
+}
+
+// line is who waits for its first nodes, the first to come first. Jobs keep their
+// places through a change of leader, for the record has them. l.mu is held.
+func (l *Leader) line() []*gang {
+	var line []*gang
+	for _, g := range l.gangs {
+		if g.queued {
+			line = append(line, g)
+		}
+	}
+	slices.SortFunc(line, func(a, b *gang) int {
+		return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+	})
+	return line
+}
+
+// before is who has to be placed before a job that takes GPUs: whoever stands in
+// line before it, however few nodes it needs itself, or wide jobs would wait for
+// ever. A job that has its nodes stands in no line. l.mu is held.
+func (l *Leader) before(spec launcher.Spec, g *gang, roster rendezvous.Roster) *gang {
+	takes := func(m rendezvous.Member) bool { return l.takes(spec, m.ID) }
+	if g != nil && !g.queued || !slices.ContainsFunc(roster, takes) {
+		return nil
+	}
+	if line := l.line(); len(line) > 0 && line[0] != g {
+		return line[0]
+	}
+	return nil
+}
