@@ -71,7 +71,7 @@ whole line. --tail counts lines of each stream of each rank, before --grep.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank has ended")
+	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank of this try has ended")
 	fs.IntSliceVar(&opts.ranks, "rank", nil, "only this rank (repeat for more)")
 	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
 	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")

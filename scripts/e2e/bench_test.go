@@ -87,7 +87,7 @@ until sparkrun ps --all --json | grep -q '"state": "completed"'; do sleep 0.2; d
 sparkrun logs $id --tail 3 --output raw 2>&1 >/dev/null | tr -d '\n'; echo " $id"
 `
 	const onReader = `TIMEFORMAT='%%R %%U %%S'
-{ time sparkrun logs %[1]s --output %[2]s > /dev/null; } 2>&1
+{ time sparkrun logs %[1]s --output %[2]s > /dev/null 2>&1; } 2>&1
 `
 	l := up(b, 2, "--topology", "pair")
 	speed := func(seconds float64) float64 { return float64(size) / 1e6 / seconds }
