@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -121,6 +122,7 @@ func TestReadRefuses(t *testing.T) {
 			`does not name the node "spark9"`},
 		"a large file": {pack(t, tar.Header{Name: clusterPath + "a", Uname: strings.Repeat(" ", MaxFile+1)}), "more than 8 MiB"},
 		"a bomb":       {bomb(t), "more than 256 MiB"},
+		"holes":        {holes(t), "more than 256 MiB"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -140,6 +142,49 @@ func bomb(t *testing.T) []byte {
 		entries = append(entries, tar.Header{Name: clusterPath + strings.Repeat("a", i+1), Uname: content})
 	}
 	return pack(t, entries...)
+}
+
+// holes is an archive of sparse files: what they unpack to is nowhere in the stream.
+func holes(t *testing.T) []byte {
+	var out bytes.Buffer
+	zw := gzip.NewWriter(&out)
+	// archive/tar writes no sparse files: block is a header (POSIX.1-2001, ustar) and its content.
+	block := func(name string, kind byte, content string) {
+		var h [512]byte
+		copy(h[:100], name)
+		copy(h[100:], "0000644\x000000000\x000000000\x00"+fmt.Sprintf("%011o\x00%011o\x00", len(content), 0)+"        "+string(kind))
+		copy(h[257:], "ustar\x0000")
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+		padding := make([]byte, (512-len(content)%512)%512)
+		_, err := fmt.Fprintf(zw, "%s%s%s", h[:], content, padding)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := func(key, value string) string {
+		text := " " + key + "=" + value + "\n"
+		return fmt.Sprint(len(text)+2) + text // its length in two digits is part of it
+	}
+	manifest, err := json.Marshal(sample().Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block(manifestPath, '0', string(manifest))
+	for i := range MaxTotal/MaxFile + 1 {
+		name := clusterPath + strings.Repeat("a", i+1)
+		block("x", 'x', record("GNU.sparse.major", "0")+record("GNU.sparse.minor", "1")+record("GNU.sparse.size", fmt.Sprint(MaxFile))+
+			record("GNU.sparse.numblocks", "1")+record("GNU.sparse.map", fmt.Sprintf("%d,0", MaxFile)))
+		block(name, '0', "")
+	}
+	zw.Write(make([]byte, 1024)) // the end
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
 }
 
 func TestReadRefusesOtherFormats(t *testing.T) {
