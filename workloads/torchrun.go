@@ -27,7 +27,7 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		return launcher.Spec{}, fmt.Errorf("torchrun: %w: no script: sparkrun launch torchrun [flags] -- SCRIPT [ARG...]", launcher.ErrInvalid)
 	}
 	st := launcher.Stage{
-		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true, GPU: true,
+		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
 	}
 	switch t := r.Torchrun; {
 	case t.NoPython && t.Module:

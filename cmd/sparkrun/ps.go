@@ -39,7 +39,7 @@ after it. It changes nothing.
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
   try, tries which try of the job this is, from 1, of how many at most
-  line       its place among those that wait for their first machines, from 1; 0: it does not
+  line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
   planned, started, ended   RFC 3339; null while that has not come`,
 		Example: `  sparkrun ps

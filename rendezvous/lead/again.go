@@ -21,7 +21,6 @@ type waiting struct {
 	from  time.Time // the next one is not placed before
 	until time.Time // when to give up placing it; zero: never
 	done  rendezvous.Outcome
-	told  string
 }
 
 // placeFor bounds how long a job waits for nodes between two generations.
