@@ -1,5 +1,7 @@
 package launcher
 
+import "time"
+
 // Stream is one of a rank's two outputs.
 type Stream string
 
@@ -15,14 +17,26 @@ type Cursor struct {
 	Offset int64  `json:"offset"` // bytes from the start
 }
 
-// Chunk is a piece of output, or with no Data a remark.
+// From says where to begin with output that no Cursor is given for. The zero
+// value means the start.
+type From struct {
+	Lines *int      `json:"lines,omitempty"` // so many before the end, of each stream
+	Since time.Time `json:"since,omitzero"`  // not before, by the node's clock, to a second or so
+}
+
+// Chunk is a piece of output, or with no Data a remark. Without Data but with a
+// Stream it moves that stream's cursor: what is before Offset does not come.
 type Chunk struct {
 	Rank   int    `json:"rank"`
 	Stream Stream `json:"stream,omitempty"`
 	Offset int64  `json:"offset"` // of the first byte of Data
 	Data   []byte `json:"data,omitempty"`
-	Host   string `json:"host,omitempty"`
-	Note   string `json:"note,omitempty"` // e.g. that a node does not answer
+	// Time is when the node took Data, to a second or so; only where times were asked for.
+	Time time.Time `json:"time,omitzero"`
+	Job  JobID     `json:"job,omitempty"`
+	Host string    `json:"host,omitempty"`
+	Note string    `json:"note,omitempty"`
+	Away bool      `json:"away,omitempty"` // of a Note: Host does not answer, and its output is missing
 }
 
 // Setting is one variable as a rank gets it, and where it comes from.

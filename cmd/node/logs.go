@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,21 +26,19 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 	if err != nil {
 		return err
 	}
-	for _, rank := range r.Ranks {
-		if rank < 0 || rank >= job.Plan.World {
-			return fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", job.Spec.ID, rank, job.Plan.World-1, launcher.ErrInvalid)
-		}
+	sources, err := n.sources(job, r)
+	if err != nil {
+		return err
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	chunks := make(chan wire.LogChunk)
 	pulls, pctx := errgroup.WithContext(ctx)
-	for _, p := range job.Plan.Nodes {
-		ranks := ranksOf(p, r.Ranks)
-		if len(ranks) == 0 {
-			continue
+	for _, s := range sources {
+		req := wire.NodeLogsRequest{
+			Key: launcher.Key{Job: job.Spec.ID, Generation: cmp.Or(r.Generation, job.Plan.Generation)}, Follow: r.Follow,
+			Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times,
 		}
-		req := wire.NodeLogsRequest{Key: job.Key(), Follow: r.Follow, Ranks: ranks, Cursors: r.Cursors}
-		pulls.Go(func() error { return n.pull(pctx, p, req, chunks) })
+		pulls.Go(func() error { return n.pull(pctx, s, req, chunks) })
 	}
 	g.Go(func() error {
 		defer close(chunks)
@@ -95,6 +94,65 @@ func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (rendezv
 	return rendezvous.Job{}, err
 }
 
+// source is a node's part of what is read.
+type source struct {
+	node  launcher.NodeID // empty: it has left the cluster
+	host  string
+	ranks []int // empty: those that it has
+}
+
+// sources says which nodes have what is asked for. Of a generation of the past
+// only its hosts are known: their folders tell the ranks.
+func (n *node) sources(job rendezvous.Job, r wire.LogsRequest) (sources []source, err error) {
+	if gen := r.Generation; gen == 0 || gen == job.Plan.Generation {
+		sources, err = placed(job, r.Ranks)
+	} else {
+		sources, err = n.pastSources(job, gen, r.Ranks)
+	}
+	if err != nil || len(r.Hosts) == 0 {
+		return sources, err
+	}
+	for _, host := range r.Hosts {
+		if !slices.ContainsFunc(job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Host == host }) &&
+			!slices.ContainsFunc(sources, func(s source) bool { return s.host == host }) {
+			return nil, fmt.Errorf("job %s has no rank on %s: `sparkrun ps %[1]s` shows where it runs: %[3]w", job.Spec.ID, host, launcher.ErrInvalid)
+		}
+	}
+	return slices.DeleteFunc(sources, func(s source) bool { return !slices.Contains(r.Hosts, s.host) }), nil
+}
+
+func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
+	for _, rank := range wanted {
+		if rank < 0 || rank >= job.Plan.World {
+			return nil, fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", job.Spec.ID, rank, job.Plan.World-1, launcher.ErrInvalid)
+		}
+	}
+	for _, p := range job.Plan.Nodes {
+		if ranks := ranksOf(p, wanted); len(ranks) > 0 {
+			sources = append(sources, source{p.Node, p.Host, ranks})
+		}
+	}
+	return sources, nil
+}
+
+func (n *node) pastSources(job rendezvous.Job, gen launcher.Generation, wanted []int) (sources []source, err error) {
+	i := slices.IndexFunc(job.Tries, func(t rendezvous.Try) bool { return t.Generation == gen })
+	if i < 0 {
+		return nil, fmt.Errorf("job %s has no generation %d that is remembered: `sparkrun ps %[1]s` lists them: %[3]w", job.Spec.ID, gen, launcher.ErrInvalid)
+	}
+	members := n.record.Nodes()
+	for _, host := range job.Tries[i].Hosts {
+		s := source{host: host, ranks: wanted}
+		for _, m := range members {
+			if m.Host == host {
+				s.node = m.ID
+			}
+		}
+		sources = append(sources, s)
+	}
+	return sources, nil
+}
+
 func ranksOf(p rendezvous.Place, wanted []int) []int {
 	var out []int
 	for r := p.FirstRank; r < p.FirstRank+p.Ranks; r++ {
@@ -107,47 +165,65 @@ func ranksOf(p rendezvous.Place, wanted []int) []int {
 
 // pull reads one node's part. Following, it goes on by offset when the node's
 // agent comes back; a node that stays away is named.
-func (n *node) pull(ctx context.Context, p rendezvous.Place, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
+func (n *node) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
 	at := map[launcher.Cursor]int64{}
 	for _, c := range req.Cursors {
 		at[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
 	}
-	deliver := func(c wire.LogChunk) error {
-		c.Host = p.Host
-		c.Data = slices.Clone(c.Data) // the reader's buffer is used again
+	tell := func(c wire.LogChunk) error {
+		c.Job, c.Host = req.Key.Job, s.host
 		select {
 		case out <- c:
-			at[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset + int64(len(c.Data))
 			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
-	named := false
+	away := false
+	back := func() error {
+		if !away {
+			return nil
+		}
+		away = false
+		return tell(wire.LogChunk{Note: s.host + " answers again"})
+	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := n.pullOnce(ctx, p.Node, req, func(c wire.LogChunk) error {
+		err := n.pullOnce(ctx, s.node, req, func(c wire.LogChunk) error {
 			wait = 100 * time.Millisecond
-			return deliver(c)
+			if err := back(); err != nil {
+				return err
+			}
+			c.Data = slices.Clone(c.Data) // the reader's buffer is used again
+			if c.Note != "" {
+				c.Note = s.host + ": " + c.Note
+			}
+			if err := tell(c); err != nil {
+				return err
+			}
+			if c.Stream != "" {
+				at[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset + int64(len(c.Data))
+			}
+			return nil
 		})
-		if err == nil || ctx.Err() != nil {
+		switch {
+		case ctx.Err() != nil:
 			return ctx.Err()
+		case err == nil:
+			return back()
+		case !errors.Is(err, wire.ErrUnreachable) && !errors.Is(err, context.Canceled):
+			return fmt.Errorf("read output on %s: %w", s.host, err)
 		}
-		if !errors.Is(err, wire.ErrUnreachable) && !errors.Is(err, context.Canceled) {
-			return fmt.Errorf("read output on %s: %w", p.Host, err)
-		}
-		if !named {
-			named = true
-			note := p.Host + " does not answer; its ranks' output is missing"
+		if !away {
+			away = true
+			note := s.host + " does not answer; its ranks' output is missing"
 			if req.Follow {
-				note = p.Host + " does not answer; its ranks' output goes on when it does"
+				note = s.host + " does not answer; its ranks' output goes on when it does"
 			}
-			select {
-			case out <- wire.LogChunk{Rank: p.FirstRank, Host: p.Host, Note: note}:
-			case <-ctx.Done():
-				return ctx.Err()
+			if err := tell(wire.LogChunk{Note: note, Away: true}); err != nil {
+				return err
 			}
 		}
-		if job, ok := n.record.Job(req.Key.Job); !req.Follow || ok && job.Outcome != nil {
+		if job, ok := n.record.Job(req.Key.Job); !req.Follow || ok && (job.Outcome != nil || job.Plan.Generation != req.Key.Generation) {
 			return nil
 		}
 		req.Cursors = nil
@@ -164,8 +240,16 @@ func (n *node) pull(ctx context.Context, p rendezvous.Place, req wire.NodeLogsRe
 }
 
 func (n *node) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLogsRequest, fn func(wire.LogChunk) error) error {
-	if id == n.m.Node {
-		return n.agent.Logs(ctx, agent.LogsRequest{Key: req.Key, Ranks: req.Ranks, Follow: req.Follow, Cursors: req.Cursors}, fn)
+	switch id {
+	case n.m.Node:
+		return n.agent.Logs(ctx, logsOf(req), fn)
+	case "":
+		return fmt.Errorf("%w: it has left the cluster", wire.ErrUnreachable)
 	}
 	return n.peers.client(id).NodeLogs(ctx, req, fn)
+}
+
+// logsOf is the agent's word for what a node is asked.
+func logsOf(r wire.NodeLogsRequest) agent.LogsRequest {
+	return agent.LogsRequest{Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times}
 }

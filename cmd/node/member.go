@@ -15,7 +15,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -106,7 +105,7 @@ func (n *node) prepared(ctx context.Context, _ wire.Caller, a launcher.Assignmen
 }
 
 func (n *node) nodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequest, send func(wire.LogChunk) error) error {
-	return n.agent.Logs(ctx, agent.LogsRequest{Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors}, send)
+	return n.agent.Logs(ctx, logsOf(r), send)
 }
 
 // keepCA takes the CA's key from the leader.

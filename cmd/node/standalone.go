@@ -205,7 +205,11 @@ func (s *Standalone) Logs(ctx context.Context, r wire.LogsRequest, send func(wir
 		return err
 	}
 	return s.agent.Logs(ctx, agent.LogsRequest{
-		Key: job.Key(), Ranks: ranksOf(job.Plan.Nodes[0], r.Ranks), Follow: r.Follow, Cursors: r.Cursors}, send)
+		Key: job.Key(), Ranks: ranksOf(job.Plan.Nodes[0], r.Ranks), Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times,
+	}, func(c launcher.Chunk) error {
+		c.Job, c.Host = job.Spec.ID, s.host
+		return send(c)
+	})
 }
 
 // Explain shows what Launch would do.

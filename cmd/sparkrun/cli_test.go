@@ -106,7 +106,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -249,6 +249,17 @@ func TestExitCodes(t *testing.T) {
 		}}, code: 1, err: "no such job"},
 		"logs":                   {line: "logs job", g: &fakeGangs{logs: prints(out(3, 0, "x"))}, out: "[3] x\n"},
 		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want 0 or more"},
+		"logs since when":        {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
+		"logs that match":        {line: "logs job --grep b", g: &fakeGangs{logs: prints(out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
+		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
+		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
+		"logs raw":               {line: "logs job --output raw", g: &fakeGangs{logs: prints(out(0, 0, "a\x00\n\r"), out(0, 4, "b"))}, out: "a\x00\n\rb"},
+		"logs in two ways":       {line: "logs job --output raw --json", code: 2, err: "give one of them"},
+		"logs in no known way":   {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
+		"logs files of nowhere":  {line: "logs job --output files=", code: 2, err: "want prefix, raw, json or files=DIR"},
+		"logs without a machine": {line: "logs job", g: &fakeGangs{logs: prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
+		"logs of a machine back": {line: "logs -f job", g: &fakeGangs{logs: prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
+		"detached into files":    {line: "launch -d exec --output files=x -- true", code: 125, err: "nobody stays"},
 		"leave asks":             {line: "leave", code: 2, err: "give --yes"},
 		"leave":                  {line: "leave --yes", out: "in no cluster any more"},
 		"join needs a token":     {line: "join 10.0.0.1", code: 2, err: "--token-file"},

@@ -117,6 +117,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		case <-started:
 			started = nil
 			startReading(launcher.Generation(f.first.Load()))
+			if f.in != nil {
+				go f.feed(ctx) // not joined: a read of a terminal ends with the process
+			}
 		case gen := <-f.later:
 			if f.detach {
 				continue
@@ -126,9 +129,6 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			if !reading {
 				f.out.restart()
 				startReading(gen)
-			}
-			if f.in != nil {
-				go f.feed(ctx) // not joined: a read of a terminal ends with the process
 			}
 		case err := <-read:
 			reading = false

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -21,6 +22,8 @@ type launchOptions struct {
 	request  workloads.Request // its Workdir as typed, possibly empty or relative
 
 	detach, dryRun, json, standalone bool
+
+	output outputMode
 }
 
 func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -110,7 +113,8 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
-	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output")
+	fs.Var(&o.output, "output", "how to show the ranks' output, as for logs (default: prefix)")
+	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output; the same as --output json")
 	fs.BoolVar(&o.standalone, "standalone", false, "this machine only, without agent and cluster")
 }
 
@@ -131,7 +135,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 				return usagef("--%s 0: want more than 0", name)
 			}
 		}
-		if err := opts.check(); err != nil {
+		if err := errors.Join(opts.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
 		return run(cmd.Context(), *opts)
@@ -145,6 +149,8 @@ func (o launchOptions) check() error {
 		return usagef("--dry-run and --detach: give one of them")
 	case o.request.Stdin.Any() && o.detach:
 		return usagef("--stdin and --detach: nobody stays to read it")
+	case o.output.kind == "files" && o.detach:
+		return usagef("--output files and --detach: nobody stays to write them; `sparkrun logs` does so later")
 	case o.standalone && o.detach:
 		return usagef("--detach: a --standalone job ends with its launch")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
@@ -193,11 +199,15 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		}
 		return exits(launcher.ExitInterrupted, nil)
 	}
+	out, err := a.printer(o.output, o.json)
+	if err != nil {
+		return err
+	}
 	// Signals are the job's business from here on: none may end us unheard.
 	signals, stop := a.signals()
 	defer stop()
 	f := follower{
-		gangs: b, ranks: b, spec: spec, out: a.printer(o.json), signals: signals, standalone: o.standalone, detach: o.detach,
+		gangs: b, ranks: b, spec: spec, out: out, signals: signals, standalone: o.standalone, detach: o.detach,
 	}
 	if o.request.Stdin.Any() {
 		f.in = a.in

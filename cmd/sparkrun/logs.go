@@ -3,15 +3,30 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 type logsOptions struct {
-	job    string
-	follow bool
-	ranks  []int
-	json   bool
+	job        string
+	follow     bool
+	ranks      []int
+	hosts      []string
+	generation uint64
+	tail       int
+	since      string
+	grep       string
+	output     outputMode
+	json       bool
+
+	from  launcher.From  // of tail and since
+	match *regexp.Regexp // of grep
 }
 
 func newLogsCmd(complete completion, run func(context.Context, logsOptions) error) *cobra.Command {
@@ -24,36 +39,119 @@ what went to standard error on standard error. JOB is an id, the beginning of
 one, or a name (then the latest job of that name).
 
 The output lies on the machines that the ranks ran on, and comes straight from
-them: from any machine of the cluster, whether or not there is a leader. Reading
-it changes nothing, and reading slowly slows no rank.`,
+them: from any machine of the cluster, whether or not there is a leader, and
+after the job's end for as long as the agent keeps it (agent --keep-logs).
+Reading it changes nothing, and reading slowly slows no rank. A machine that
+does not answer is named, the others' output is shown, and the exit code is 1.
+What a machine could not keep (a full disk, --max-output) is told in a line that
+names machine, rank and size.
+
+--output prefix, the default, is lines under their ranks; the beginning of a line
+that has no end for a second is shown as it is. raw: the bytes as they are, best
+with one --rank. json: an object a line, with job, rank, host, stream, time, offset,
+and the line or, where it is no UTF-8, its base64. files=DIR: rank-N.out and
+rank-N.err in DIR, which must hold none yet.
+
+--since and --tail count on the machines: --since goes by their clocks, to a
+second while the job is young and to 1/4096 of its age later, and begins with a
+whole line. --tail counts lines of each stream of each rank, before --grep.`,
 		Example: `  sparkrun logs k3x
-  sparkrun logs -f train
-  sparkrun logs k3x --rank 0 --rank 4`,
+  sparkrun logs -f train --tail 20
+  sparkrun logs k3x --rank 0 --rank 4 --since 5m --grep 'loss|error'
+  sparkrun logs k3x --node spark2 --generation 1
+  sparkrun logs k3x --rank 0 --output raw > result.bin`,
 		Args:              takes(1, "the job"),
 		ValidArgsFunction: complete.jobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.job = args[0]
+			if err := opts.settle(cmd.Flags().Changed("tail"), time.Now()); err != nil {
+				return err
+			}
 			return running(opts, run)(cmd, args)
 		},
 	}
-	cmd.Flags().BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank has ended")
-	cmd.Flags().IntSliceVar(&opts.ranks, "rank", nil, "only this rank (repeat for more)")
-	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON object a line")
+	fs := cmd.Flags()
+	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank has ended")
+	fs.IntSliceVar(&opts.ranks, "rank", nil, "only this rank (repeat for more)")
+	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
+	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")
+	fs.IntVar(&opts.tail, "tail", 0, "only so many lines at the end of each rank's output")
+	fs.StringVar(&opts.since, "since", "", "only what came since: so long ago (5m), or a time (15:04, 2006-01-02T15:04:05Z)")
+	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
+	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
+	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
+	if err := cmd.RegisterFlagCompletionFunc("node", complete.hosts); err != nil {
+		panic(err) // the flag is bound above
+	}
 	return cmd
 }
 
-func (a *app) logs(ctx context.Context, o logsOptions) error {
+// settle reads what flags say in words.
+func (o *logsOptions) settle(tail bool, now time.Time) (err error) {
 	for _, r := range o.ranks {
 		if r < 0 {
 			return usagef("--rank %d: want 0 or more", r)
 		}
 	}
+	if o.tail < 0 {
+		return usagef("--tail %d: want 0 or more", o.tail)
+	}
+	if tail {
+		o.from.Lines = &o.tail
+	}
+	if o.since != "" {
+		if o.from.Since, err = parseSince(o.since, now); err != nil {
+			return usagef("--since %s: %v", o.since, err)
+		}
+	}
+	if err := o.output.settle(&o.json); err != nil || o.grep == "" {
+		return err
+	}
+	if o.output.kind == "raw" || o.output.kind == "files" {
+		return usagef("--grep and --output %s: one looks at lines, the other passes bytes on", o.output.kind)
+	}
+	if o.match, err = regexp.Compile(o.grep); err != nil {
+		return usagef("--grep: %s", strings.TrimPrefix(err.Error(), "error parsing regexp: "))
+	}
+	return nil
+}
+
+// parseSince reads a span before now, a time of day, which is today's or
+// yesterday's, or a whole time; without a zone it is the local one.
+func parseSince(text string, now time.Time) (time.Time, error) {
+	if d, err := parseSpan(text); err == nil {
+		return now.Add(-d), nil
+	}
+	for _, layout := range []string{"15:04", "15:04:05"} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			t = time.Date(now.Year(), now.Month(), now.Day(), t.Hour(), t.Minute(), t.Second(), 0, now.Location())
+			if t.After(now) {
+				t = t.AddDate(0, 0, -1)
+			}
+			return t, nil
+		}
+	}
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
+			return t, nil
+		}
+	}
+	return time.Time{}, errors.New("want a span such as 5m, or a time such as 15:04 or 2006-01-02T15:04:05Z")
+}
+
+func (a *app) logs(ctx context.Context, o logsOptions) error {
+	out, err := a.printer(o.output, o.json)
+	if err != nil {
+		return err
+	}
 	b := a.dial()
 	defer b.close()
-	out := a.printer(o.json)
-	out.note = a.say
-	r := outputReader{gangs: b, out: out, job: o.job, ranks: o.ranks, follow: o.follow, outage: outage{say: a.say}}
-	err := r.run(ctx)
+	out.note, out.grep = a.say, o.match
+	r := outputReader{
+		gangs: b, out: out, job: o.job, ranks: o.ranks, hosts: o.hosts, from: o.from, follow: o.follow,
+		generation: launcher.Generation(o.generation), outage: outage{say: a.say},
+	}
+	err = r.run(ctx)
 	if !errors.Is(err, errOutput) {
 		err = errors.Join(err, out.flush())
 	}
@@ -61,12 +159,8 @@ func (a *app) logs(ctx context.Context, o logsOptions) error {
 		f := follower{say: a.say}
 		return exits(f.outputBroken(err, true), nil)
 	}
+	if away := out.missing(); err == nil && len(away) > 0 {
+		return fmt.Errorf("the output on %s is missing: no answer", strings.Join(away, " and "))
+	}
 	return err
-}
-
-func (a *app) printer(json bool) *printer {
-	p := newPrinter(a.out, a.err)
-	p.json = json
-	p.outColour, p.errColour = a.colour(a.outTTY), a.colour(a.errTTY)
-	return p
 }

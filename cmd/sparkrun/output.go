@@ -19,6 +19,8 @@ type outputReader struct {
 	out    *printer
 	job    string
 	ranks  []int
+	hosts  []string
+	from   launcher.From
 	follow bool
 	// generation is that to read; 0 = the latest.
 	generation launcher.Generation
@@ -35,6 +37,7 @@ func (r *outputReader) run(ctx context.Context) error {
 		begun := time.Now()
 		err := r.gangs.Logs(ctx, wire.LogsRequest{
 			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(), Generation: r.generation,
+			Hosts: r.hosts, From: r.from, Times: r.out.json,
 		}, func(c wire.LogChunk) error {
 			first = false
 			again.reset()

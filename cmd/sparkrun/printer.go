@@ -1,20 +1,20 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
 	"maps"
+	"regexp"
 	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
-	"unicode/utf8"
+	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -29,12 +29,18 @@ type printer struct {
 	out, err             io.Writer
 	outColour, errColour bool
 	json                 bool              // objects to out, nothing to err
+	raw                  bool              // bytes as they come
+	files                *outputFiles      // to these, as they come; nil: to out and err
+	grep                 *regexp.Regexp    // only lines that it matches; nil: all
 	note                 func(line string) // remarks of nodes; not used with json
 
 	mu       sync.Mutex
 	width    int // of the widest rank's number
 	tails    map[tailKey]*tail
+	open     *tailKey             // whose line without an end is the last thing shown
+	timer    *time.Timer          // until a line without an end is shown
 	lastNote map[string]string    // by host
+	away     map[string]bool      // hosts whose output is missing
 	buf      []byte               // for one write
 	failed   error                // sticky
 	ended    *rendezvous.Progress // with json: the end of the story, told last
@@ -52,8 +58,13 @@ type tailKey struct {
 type tail struct {
 	host    string
 	next    int64  // the offset that has not been taken yet
-	partial []byte // taken, and waiting for the end of its line
+	partial []byte // taken, not shown, and waiting for the end of its line
 	gapAt   int64  // where bytes were missing once, or -1
+
+	job   launcher.JobID
+	taken time.Time // when partial began to wait; zero: it does not
+	when  time.Time // of the line's beginning, as its node says
+	shown bool      // the line's beginning has been
 }
 
 // errOutput is wrapped by what a printer returns when nobody takes its output.
@@ -65,7 +76,7 @@ var errGap = errors.New("output arrived with bytes missing")
 func newPrinter(out, err io.Writer) *printer {
 	return &printer{
 		out: out, err: err, note: func(string) {},
-		width: 1, tails: map[tailKey]*tail{}, lastNote: map[string]string{},
+		width: 1, tails: map[tailKey]*tail{}, lastNote: map[string]string{}, away: map[string]bool{},
 	}
 }
 
@@ -103,20 +114,18 @@ func (p *printer) take(c wire.LogChunk) error {
 		return p.failed
 	}
 	defer p.taken.Add(1)
-	k := tailKey{c.Rank, c.Stream}
+	if c.Host != "" {
+		if delete(p.away, c.Host); c.Away {
+			p.away[c.Host] = true
+		}
+	}
 	if len(c.Data) == 0 {
-		if err := p.skip(k, c.Offset); err != nil {
+		if err := p.skip(c); err != nil {
 			return err
 		}
 		return p.remark(c)
 	}
-	t := p.tails[k]
-	if t == nil {
-		t = &tail{gapAt: -1}
-		p.tails[k] = t
-		p.width = max(p.width, len(strconv.Itoa(c.Rank)))
-	}
-	t.host = cmp.Or(c.Host, t.host)
+	k, t := p.tail(c)
 	data := c.Data
 	switch skip := t.next - c.Offset; {
 	case skip >= int64(len(data)):
@@ -133,78 +142,46 @@ func (p *printer) take(c wire.LogChunk) error {
 		}
 		t.next = c.Offset
 	}
-	p.lines(k, t, data)
+	if p.raw || p.files != nil {
+		t.next += int64(len(data))
+		return p.copy(k, data)
+	}
+	if len(t.partial) == 0 {
+		t.when = c.Time
+	}
+	p.lines(k, t, data, c.Time)
+	p.awaitEnd(t)
 	return p.write(k.stream)
 }
 
-// skip follows a remark on bytes that are not kept: the output goes on behind
-// them, and a line that they cut ends there.
-func (p *printer) skip(k tailKey, to int64) error {
+// tail finds a chunk's stream, or begins it.
+func (p *printer) tail(c wire.LogChunk) (tailKey, *tail) {
+	k := tailKey{c.Rank, c.Stream}
 	t := p.tails[k]
-	if t == nil || to <= t.next {
+	if t == nil {
+		t = &tail{gapAt: -1}
+		p.tails[k] = t
+		p.width = max(p.width, len(strconv.Itoa(c.Rank)))
+	}
+	t.host, t.job = cmp.Or(c.Host, t.host), cmp.Or(c.Job, t.job)
+	return k, t
+}
+
+// skip follows a chunk that says where a stream goes on: at its last lines, or
+// behind bytes that are not kept. A line that they cut ends there.
+func (p *printer) skip(c wire.LogChunk) error {
+	if c.Stream == "" {
+		return nil
+	}
+	k, t := p.tail(c)
+	if c.Offset <= t.next {
 		return nil
 	}
 	if len(t.partial) > 0 {
 		p.line(k, t, t.partial, t.next, true)
 	}
-	t.next = to
+	t.next = c.Offset
 	return p.write(k.stream)
-}
-
-// lines moves whole lines into buf and keeps the rest.
-func (p *printer) lines(k tailKey, t *tail, data []byte) {
-	for len(data) > 0 {
-		room := maxLine - len(t.partial)
-		end := bytes.IndexByte(data[:min(len(data), room)], '\n')
-		switch {
-		case end >= 0:
-			p.line(k, t, append(t.partial, data[:end]...), t.next+int64(end)+1, false)
-			data = data[end+1:]
-		case len(data) >= room:
-			p.line(k, t, append(t.partial, data[:room]...), t.next+int64(room), true)
-			data = data[room:]
-		default:
-			t.partial = append(t.partial, data...)
-			t.next += int64(len(data))
-			return
-		}
-	}
-}
-
-// line renders one line. next is the offset after it.
-func (p *printer) line(k tailKey, t *tail, text []byte, next int64, partial bool) {
-	if p.json {
-		begin := next - int64(len(text))
-		if !partial {
-			begin-- // the newline
-		}
-		p.object(newOutputLine(k, t.host, begin, text, partial))
-	} else {
-		p.tag(k)
-		p.buf = append(append(p.buf, text...), '\n')
-	}
-	t.next, t.partial = next, t.partial[:0]
-	if cap(t.partial) > maxLine/8 {
-		t.partial = nil // one long line must not hold its memory for ever
-	}
-}
-
-// palette are the colours of ranks, by SGR number; red is left to errors.
-var palette = []int{36, 33, 32, 35, 34, 96, 93, 92, 95, 94}
-
-func (p *printer) tag(k tailKey) {
-	colour := p.outColour
-	if k.stream == wire.Stderr {
-		colour = p.errColour
-	}
-	if colour {
-		p.buf = fmt.Appendf(p.buf, "\x1b[%dm[%d]\x1b[0m", palette[k.rank%len(palette)], k.rank)
-	} else {
-		p.buf = fmt.Appendf(p.buf, "[%d]", k.rank)
-	}
-	for range p.width - len(strconv.Itoa(k.rank)) + 1 {
-		p.buf = append(p.buf, ' ')
-	}
 }
 
 // remark passes on what a node says beside the output, once in a row.
@@ -214,8 +191,9 @@ func (p *printer) remark(c wire.LogChunk) error {
 	}
 	p.lastNote[c.Host] = c.Note
 	if !p.json {
+		err := p.closeLine()
 		p.note(c.Note)
-		return nil
+		return err
 	}
 	p.object(noteLine{Type: "note", Host: c.Host, Text: c.Note})
 	return p.write(wire.Stdout)
@@ -248,12 +226,13 @@ func (p *printer) tell(e rendezvous.Progress) error {
 func (p *printer) flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, k := range p.keys() {
-		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
-			p.line(k, t, t.partial, t.next, true)
-			if err := p.write(k.stream); err != nil {
-				return err
-			}
+	p.endLines()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	if p.files != nil && p.failed == nil {
+		if err := p.files.close(); err != nil {
+			p.failed = fmt.Errorf("%w: %w", errOutput, err)
 		}
 	}
 	if e := p.ended; e != nil && p.failed == nil {
@@ -268,13 +247,15 @@ func (p *printer) flush() error {
 func (p *printer) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	for _, k := range p.keys() {
-		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
-			p.line(k, t, t.partial, t.next, true)
-			_ = p.write(k.stream) // sticky: the next one tells
-		}
-	}
+	p.endLines()
 	p.tails = map[tailKey]*tail{}
+}
+
+// missing names the hosts that did not answer.
+func (p *printer) missing() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.away))
 }
 
 // write sends buf on its way in one call, so that lines stay whole among other
@@ -287,65 +268,43 @@ func (p *printer) write(s wire.Stream) error {
 	if s == wire.Stderr && !p.json {
 		to = p.err
 	}
-	p.busy.Store(true)
-	_, err := to.Write(p.buf)
-	p.busy.Store(false)
+	err := p.put(to, p.buf)
 	p.buf = p.buf[:0]
 	if cap(p.buf) > 2*maxLine {
 		p.buf = nil
 	}
+	return err
+}
+
+// copy passes bytes on as they are.
+func (p *printer) copy(k tailKey, data []byte) error {
+	to := p.out
+	switch {
+	case p.files != nil:
+		f, err := p.files.of(k)
+		if err != nil {
+			p.failed = fmt.Errorf("%w: %w", errOutput, err)
+			return p.failed
+		}
+		to = f
+	case k.stream == wire.Stderr:
+		to = p.err
+	}
+	return p.put(to, data)
+}
+
+func (p *printer) put(to io.Writer, b []byte) error {
+	if p.failed != nil {
+		return p.failed
+	}
+	p.busy.Store(true)
+	_, err := to.Write(b)
+	p.busy.Store(false)
 	if err != nil {
-		if path, ok := errors.AsType[*fs.PathError](err); ok {
+		if path, ok := errors.AsType[*fs.PathError](err); ok && p.files == nil {
 			err = path.Err // "write /dev/stdout: " says it twice
 		}
 		p.failed = fmt.Errorf("%w: %w", errOutput, err)
 	}
 	return p.failed
-}
-
-// The objects of --json, one a line.
-type (
-	// outputLine is one line of a rank's output. What the rank wrote is Line or
-	// the bytes of Base64, and a newline unless Partial.
-	outputLine struct {
-		Type    string      `json:"type"` // "output"
-		Rank    int         `json:"rank"`
-		Host    string      `json:"host,omitempty"`
-		Stream  wire.Stream `json:"stream"`
-		Offset  int64       `json:"offset"`
-		Line    *string     `json:"line,omitempty"`
-		Base64  []byte      `json:"base64,omitempty"` // in place of Line where it is no UTF-8
-		Partial bool        `json:"partial,omitempty"`
-	}
-	eventLine struct {
-		Type string `json:"type"` // "event"
-		rendezvous.Progress
-		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress's
-	}
-	noteLine struct {
-		Type string `json:"type"` // "note"
-		Host string `json:"host,omitempty"`
-		Text string `json:"text"`
-	}
-)
-
-func newOutputLine(k tailKey, host string, offset int64, text []byte, partial bool) outputLine {
-	l := outputLine{Type: "output", Rank: k.rank, Host: host, Stream: k.stream, Offset: offset, Partial: partial}
-	if utf8.Valid(text) {
-		s := string(text)
-		l.Line = &s
-	} else {
-		l.Base64 = bytes.Clone(text)
-	}
-	return l
-}
-
-func (p *printer) object(v any) {
-	w := bytes.NewBuffer(p.buf)
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	if err := enc.Encode(v); err != nil {
-		panic(err) // plain data of this file's types
-	}
-	p.buf = w.Bytes()
 }

@@ -189,7 +189,7 @@ func TestPrinterJSON(t *testing.T) {
 		p.event(rendezvous.Progress{Step: rendezvous.StepExited, Job: "j", Host: "spark1", Rank: 0}),
 		p.event(rendezvous.Progress{Step: rendezvous.StepEnded, Job: "j"}), // while output is on its way
 		p.take(out(0, 0, "a <b>\n")),
-		p.take(errs(1, 7, "")), // nothing
+		p.take(errs(1, 0, "")), // nothing
 		p.take(errs(1, 0, "\xff\n\n")),
 		p.take(wire.LogChunk{Host: "spark2", Note: "away"}),
 		p.take(out(0, 6, "tail")),

@@ -25,9 +25,11 @@ const (
 // LogsRequest asks for the output of a try's local ranks.
 type LogsRequest struct {
 	Key     launcher.Key
-	Ranks   []int
-	Follow  bool // until each of them has ended; else up to what is there now
+	Ranks   []int // empty: all whose output is there
+	Follow  bool  // until each of them has ended; else up to what is there now
 	Cursors []launcher.Cursor
+	From    launcher.From
+	Times   bool // of each chunk
 }
 
 // Logs reads the ranks' output files from the cursors on, in the order of their
@@ -42,7 +44,17 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 	if err := r.Key.Job.Validate(); err != nil {
 		return err
 	}
-	l := newReader(a.logDir(r.Key), r, fn)
+	dir := a.logDir(r.Key)
+	if !a.knows(r.Key) && !exists(dir) {
+		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (try %d) is kept here", r.Key.Job, r.Key.Generation)})
+	}
+	if len(r.Ranks) == 0 {
+		r.Ranks = ranksIn(dir)
+	}
+	l := newReader(dir, r, fn)
+	if err := l.begin(r); err != nil {
+		return err
+	}
 	if !r.Follow {
 		l.allDirty()
 		if err := l.readAll(ctx, func() {}); err != nil {
@@ -93,6 +105,12 @@ func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
 	return t == nil || t.allEnded(wanted)
 }
 
+func (a *Agent) knows(k launcher.Key) bool {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.tries[k] != nil
+}
+
 // reader is one call of Logs.
 type reader struct {
 	dir    string
@@ -127,7 +145,7 @@ func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader
 			name := fmt.Sprintf("rank-%d.%s", rank, stream)
 			at := launcher.Cursor{Rank: rank, Stream: stream}
 			at.Offset = from[at]
-			f := &tail{path: filepath.Join(dir, name), at: at}
+			f := &tail{path: filepath.Join(dir, name), at: at, times: r.Times}
 			l.files = append(l.files, f)
 			l.byName[f.path] = f
 		}

@@ -5,9 +5,12 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
+	"sort"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -23,6 +26,9 @@ type tail struct {
 	found  bool  // base is that of the part to read
 	base   int64 // the stream's bytes before that part
 	newest int64 // the highest base that was heard of
+
+	times  bool // to be told
+	stamps []shim.Stamp
 }
 
 // read passes on one chunk, and leaves the stream dirty where there is more.
@@ -52,9 +58,16 @@ func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	if n == 0 {
 		return nil
 	}
-	at := f.at.Offset
-	f.at.Offset += int64(n)
-	return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: at, Data: buf[:n]})
+	c := launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset, Data: buf[:n]}
+	if f.times {
+		// Asked after reading: a stamp is written before its bytes.
+		var span int64
+		if c.Time, span = f.stamped(); span < int64(n) {
+			c.Data, f.dirty = buf[:span], true
+		}
+	}
+	f.at.Offset += int64(len(c.Data))
+	return fn(c)
 }
 
 func (f *tail) readPart(buf []byte) (int, error) {
@@ -75,14 +88,7 @@ func exists(path string) bool {
 // on to the next there is, and gives how many bytes that leaves out.
 func (f *tail) find() (dropped int64) {
 	f.found = true
-	bases := []int64{0}
-	parts, _ := filepath.Glob(f.path + ".*")
-	for _, p := range parts {
-		if path, base, ok := shim.ParsePart(p); ok && path == f.path {
-			bases = append(bases, base)
-		}
-	}
-	slices.Sort(bases)
+	bases := f.bases()
 	f.newest = bases[len(bases)-1]
 	i, exact := slices.BinarySearch(bases, f.at.Offset)
 	if !exact {
@@ -100,4 +106,35 @@ func (f *tail) find() (dropped int64) {
 	dropped = f.base - f.at.Offset
 	f.at.Offset = f.base
 	return dropped
+}
+
+// bases lists the parts by their first bytes, in order. The first part is taken
+// to be there.
+func (f *tail) bases() []int64 {
+	bases := []int64{0}
+	parts, _ := filepath.Glob(f.path + ".*")
+	for _, p := range parts {
+		if path, base, ok := shim.ParsePart(p); ok && path == f.path {
+			bases = append(bases, base)
+		}
+	}
+	slices.Sort(bases)
+	return bases
+}
+
+// stamped tells when the byte at the cursor came, and how many bytes from there
+// on have the same stamp; a zero time where there is none.
+func (f *tail) stamped() (at time.Time, span int64) {
+	if more, err := shim.ReadStamps(f.path, len(f.stamps)); err == nil {
+		f.stamps = append(f.stamps, more...)
+	}
+	i := sort.Search(len(f.stamps), func(i int) bool { return f.stamps[i].Offset > f.at.Offset })
+	span = math.MaxInt64
+	if i < len(f.stamps) {
+		span = f.stamps[i].Offset - f.at.Offset
+	}
+	if i == 0 {
+		return time.Time{}, span
+	}
+	return f.stamps[i-1].Time, span
 }

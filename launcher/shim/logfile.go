@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -36,6 +37,7 @@ type logFile struct {
 	size    int64   // of f
 	later   []int64 // bases of the parts after the first, oldest first
 	unasked int64   // bytes written since the free space was asked for
+	times   stamper
 }
 
 // openOutput opens a rank's file, to be appended to. A link is refused: the
@@ -45,6 +47,7 @@ func openOutput(dir string, rank int, stream string, most int64) (*logFile, erro
 	if err := l.open(l.path); err != nil {
 		return nil, fmt.Errorf("open output: %w", err)
 	}
+	l.times.path = l.path
 	return l, nil
 }
 
@@ -90,6 +93,7 @@ func (l *logFile) write(b []byte) (int, error) {
 		}
 		l.unasked = 0
 	}
+	l.times.mark(time.Now(), l.end()) // first: who reads the bytes finds when they came
 	n, err := l.f.Write(b[:min(int64(len(b)), l.part-l.size)])
 	l.size += int64(n)
 	l.unasked += int64(n)

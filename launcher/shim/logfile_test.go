@@ -35,6 +35,9 @@ func TestOutputInParts(t *testing.T) {
 	must(t, err)
 	var bases []int64
 	for _, f := range files {
+		if f.Name() == StampsName("rank-3.out") {
+			continue
+		}
 		path, base, ok := ParsePart(f.Name())
 		got, err := os.ReadFile(filepath.Join(dir, f.Name()))
 		must(t, err)

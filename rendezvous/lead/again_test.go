@@ -21,6 +21,14 @@ func perTry(d time.Duration, codes ...int) func(launcher.Key, int) (time.Duratio
 	}
 }
 
+// theFirstHangs is a life in which only the tries after the first one complete.
+func theFirstHangs(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+	if k.Generation == 1 {
+		return 0, nil
+	}
+	return time.Second, &launcher.Exit{}
+}
+
 func mustJob(t *testing.T, w *world, id launcher.JobID) rendezvous.Job {
 	t.Helper()
 	mustOutcome(t, w, id)
@@ -91,22 +99,23 @@ func TestRestartsAreBounded(t *testing.T) {
 // tried again.
 func TestWhatIsNotRestarted(t *testing.T) {
 	tests := map[string]struct {
-		setUp func(*world, *reign)
+		setUp func(*world)
+		stop  bool
 		end   rendezvous.End
 	}{
-		"refused":     {func(w *world, _ *reign) { w.nodes[1].refuses = "no such user" }, rendezvous.Rejected},
-		"out of time": {func(*world, *reign) {}, rendezvous.Failed},
-		"stopped":     {func(w *world, r *reign) { stopAfter(w, r, 3*time.Second) }, rendezvous.Stopped},
-		"stopped while it waits": {func(w *world, r *reign) {
-			w.each(exitAfter(2900*time.Millisecond, 1))
-			stopAfter(w, r, 3*time.Second)
-		}, rendezvous.Stopped},
+		"refused":                {func(w *world) { w.nodes[1].refuses = "no such user" }, false, rendezvous.Rejected},
+		"out of time":            {func(*world) {}, false, rendezvous.Failed},
+		"stopped":                {func(*world) {}, true, rendezvous.Stopped},
+		"stopped while it waits": {func(w *world) { w.each(exitAfter(2900*time.Millisecond, 1)) }, true, rendezvous.Stopped},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 2)
-				tt.setUp(w, w.ready())
+				tt.setUp(w)
+				if r := w.ready(); tt.stop {
+					stopAfter(w, r, 3*time.Second)
+				}
 				s := spec("jjjj", 2, 1)
 				s.MaxRestarts, s.Timeout = 5, 10*time.Second
 				if _, err := w.client(t.Context(), s); err != nil {
@@ -135,6 +144,7 @@ func stopAfter(w *world, r *reign, d time.Duration) {
 func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
+		w.each(theFirstHangs)
 		r := w.ready()
 		s := spec("jjjj", 3, 1)
 		s.MaxRestarts, s.MinNodes, s.NodeTimeout = 1, 2, 20*time.Second
@@ -149,7 +159,6 @@ func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
 			if js.State != rendezvous.StateWaits || !strings.Contains(js.Waits, "mark-dead spark3") {
 				w.fault("status %s, %q", js.State, js.Waits)
 			}
-			w.each(exitAfter(time.Second, 0))
 			w.nodes[2].heal()
 		}()
 		if _, err := w.client(t.Context(), s); err != nil {
@@ -166,6 +175,7 @@ func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
 func TestMarkDead(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
+		w.each(theFirstHangs)
 		r := w.ready()
 		s := spec("jjjj", 3, 1)
 		s.MaxRestarts, s.MinNodes = 1, 2
@@ -176,9 +186,6 @@ func TestMarkDead(t *testing.T) {
 				w.fault("mark a node dead that answers: %v", err)
 			}
 			time.Sleep(3 * time.Second)
-			for i := range 2 {
-				w.nodes[i].life = exitAfter(time.Second, 0)
-			}
 			if err := r.leader.MarkDead("id3"); err != nil {
 				w.fault("mark dead: %v", err)
 			}
@@ -204,6 +211,7 @@ func TestMarkDead(t *testing.T) {
 func TestSpareNode(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
+		w.each(theFirstHangs)
 		r := w.ready()
 		s := spec("jjjj", 2, 1)
 		s.MaxRestarts, s.Spare, s.On = 1, 1, []string{"spark3", "spark2", "spark1"}
@@ -213,11 +221,8 @@ func TestSpareNode(t *testing.T) {
 			if len(j.Plan.Held) != 1 || j.Plan.Held[0].Host != "spark1" {
 				w.fault("held: %+v", j.Plan.Held)
 			}
-			w.nodes[1].refuses = "worn out"
 			w.nodes[2].crash()
 			time.Sleep(4 * time.Second)
-			w.nodes[0].life, w.nodes[1].life = exitAfter(time.Second, 0), exitAfter(time.Second, 0)
-			w.nodes[1].refuses = ""
 			if err := r.leader.MarkDead("id3"); err != nil {
 				w.fault("mark dead: %v", err)
 			}

@@ -20,11 +20,11 @@ const (
 func (g *gang) giveUpSilent(now time.Time) {
 	for _, s := range g.seats {
 		switch until := g.giveUpAt(s); {
-		case until.IsZero():
-		case g.verdict == nil && !s.asking && !now.Before(s.askAt):
-			g.ask(s, now)
-		case !now.Before(until) && !s.asking:
+		case until.IsZero() || s.asking:
+		case !now.Before(until):
 			s.lose("%s has not answered for %s", s.Host, g.patience())
+		case g.verdict == nil && !now.Before(s.askAt):
+			g.ask(s, now)
 		}
 	}
 }

@@ -83,6 +83,9 @@ type LogsRequest struct {
 	Cursors []Cursor `json:"cursors,omitempty"`
 	// Generation to read, waited for where it has not come here yet; 0 = the latest.
 	Generation launcher.Generation `json:"generation,omitempty"`
+	Hosts      []string            `json:"hosts,omitempty"` // only ranks on these; empty = all
+	From       launcher.From       `json:"from,omitzero"`
+	Times      bool                `json:"times,omitempty"` // of each chunk
 }
 
 // MarkDeadRequest says of a host that it runs nothing any more.
@@ -104,10 +107,12 @@ const (
 
 // NodeLogsRequest is a LogsRequest for the part of one node.
 type NodeLogsRequest struct {
-	Key     launcher.Key `json:"key"`
-	Follow  bool         `json:"follow,omitempty"`
-	Ranks   []int        `json:"ranks"`
-	Cursors []Cursor     `json:"cursors,omitempty"`
+	Key     launcher.Key  `json:"key"`
+	Follow  bool          `json:"follow,omitempty"`
+	Ranks   []int         `json:"ranks"` // empty = all whose output is there
+	Cursors []Cursor      `json:"cursors,omitempty"`
+	From    launcher.From `json:"from,omitzero"`
+	Times   bool          `json:"times,omitempty"`
 }
 
 // TokenRequest asks for a token that lets nodes in.

@@ -1,0 +1,157 @@
+package agent
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"sort"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// lineReach is how far back the beginning of a line is looked for: a longer one
+// is shown from its middle on.
+const lineReach = 1 << 20
+
+// begin settles where each stream without a cursor is read from, and tells it:
+// whoever asks again then goes on from there, and finds the same end no second time.
+func (l *reader) begin(r LogsRequest) error {
+	if r.From == (launcher.From{}) {
+		return nil
+	}
+	told := map[launcher.Cursor]bool{}
+	for _, c := range r.Cursors {
+		told[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = true
+	}
+	for _, f := range l.files {
+		if told[launcher.Cursor{Rank: f.at.Rank, Stream: f.at.Stream}] {
+			continue
+		}
+		offset, err := f.from(r.From)
+		if err != nil {
+			return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
+		}
+		f.at.Offset = offset
+		if err := l.fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: offset}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// from is the later of the two places that a From may name.
+func (f *tail) from(from launcher.From) (offset int64, err error) {
+	if !from.Since.IsZero() {
+		if offset, err = f.since(from.Since); err != nil {
+			return 0, err
+		}
+	}
+	if from.Lines != nil {
+		offset = max(offset, f.lastLines(*from.Lines))
+	}
+	return offset, nil
+}
+
+// since is the beginning of the line in which the first byte lies that may have
+// come at t or later. A stream without stamps is read from its start.
+func (f *tail) since(t time.Time) (int64, error) {
+	stamps, err := shim.ReadStamps(f.path, 0)
+	if err != nil || len(stamps) == 0 {
+		return 0, err
+	}
+	i := sort.Search(len(stamps), func(i int) bool { return stamps[i].Time.After(t) }) - 1
+	if i < 0 {
+		return 0, nil
+	}
+	// What a stamp stands for came before the next could have been made.
+	if t.After(stamps[i].Time.Add(shim.StampEvery(stamps[0].Time, stamps[i].Time))) {
+		i++
+	}
+	if i == len(stamps) {
+		return f.end(), nil
+	}
+	at := stamps[i].Offset
+	if begin, ok := f.behindNewline(1, at, max(0, at-lineReach)); ok {
+		return begin, nil
+	}
+	return at, nil
+}
+
+// lastLines is where the last n lines begin. One without an end counts.
+func (f *tail) lastLines(n int) int64 {
+	end := f.end()
+	if n <= 0 {
+		return end
+	}
+	if at, ok := f.behindNewline(1, end, max(0, end-1)); ok && at == end {
+		n++ // the last line's own
+	}
+	at, _ := f.behindNewline(n, end, 0)
+	return at
+}
+
+// end is how many bytes the stream has.
+func (f *tail) end() int64 {
+	bases := f.bases()
+	last := bases[len(bases)-1]
+	fi, err := os.Stat(shim.PartName(f.path, last))
+	if err != nil {
+		return last
+	}
+	return last + fi.Size()
+}
+
+// behindNewline goes back from end to just behind the n-th newline. Where there
+// are fewer it gives false and how far it came: low, or where the output that
+// is kept begins.
+func (f *tail) behindNewline(n int, end, low int64) (int64, bool) {
+	bases := f.bases()
+	buf := make([]byte, min(64<<10, max(0, end-low)))
+	for end > low {
+		i, _ := slices.BinarySearch(bases, end)
+		base := bases[i-1] // of the part with the byte before end
+		start := max(end-int64(len(buf)), base, low)
+		b := buf[:end-start]
+		if !readAt(shim.PartName(f.path, base), b, start-base) {
+			return end, false // removed
+		}
+		for at := len(b); ; n-- {
+			if at = bytes.LastIndexByte(b[:at], '\n'); at < 0 {
+				break
+			}
+			if n == 1 {
+				return start + int64(at) + 1, true
+			}
+		}
+		end = start
+	}
+	return end, false
+}
+
+func readAt(path string, b []byte, offset int64) bool {
+	file, err := os.Open(path)
+	if err != nil {
+		return false
+	}
+	defer file.Close()
+	n, _ := file.ReadAt(b, offset)
+	return n == len(b)
+}
+
+// ranksIn lists the ranks that have output in a folder.
+func ranksIn(dir string) []int {
+	var ranks []int
+	paths, _ := filepath.Glob(filepath.Join(dir, "rank-*.out"))
+	for _, p := range paths {
+		var rank int
+		if _, err := fmt.Sscanf(filepath.Base(p), "rank-%d.out", &rank); err == nil {
+			ranks = append(ranks, rank)
+		}
+	}
+	slices.Sort(ranks)
+	return ranks
+}
