@@ -93,6 +93,12 @@ func (b *syncBuffer) Write(p []byte) (int, error) {
 	return b.Buffer.Write(p)
 }
 
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
 func newSession(g gangs) *session {
 	s := &session{out: &syncBuffer{}, err: &syncBuffer{}, signal: make(chan os.Signal, 3), begun: time.Now()}
 	s.follower = &follower{

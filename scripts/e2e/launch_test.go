@@ -25,6 +25,7 @@ func TestThreeHosts(t *testing.T) {
 		"CallingUser":         testCallingUser,
 		"Leftovers":           testLeftovers,
 		"ExitCodesAndStreams": testExitCodesAndStreams,
+		"OutputAfterwards":    testOutputAfterwards,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}
@@ -270,6 +271,48 @@ func testExitCodesAndStreams(t *testing.T, l *lab) {
 		if n != 10000 {
 			t.Errorf("rank %d: %d lines, want 10000", rank, n)
 		}
+	}
+}
+
+// What ranks wrote can be had later, from a host that ran none of them, whole or in
+// part, and byte for byte.
+func testOutputAfterwards(t *testing.T, l *lab) {
+	const bytes = "a\x00\xffb"
+	id := strings.TrimSpace(l.on("spark3", "sparkrun", "launch", "exec", "-d", "--on", "spark1,spark2", "--name", "words", "--", "sh", "-c",
+		`seq 1000; printf 'a\000\377b'; echo of $RANK >&2`).must(t).out)
+	eventually(t, 30*time.Second, "its end", func() bool { return l.jobs("spark3")["words"].State == "completed" })
+	seq := ""
+	for i := range 1000 {
+		seq += fmt.Sprintln(i + 1)
+	}
+	logs := func(args ...string) result {
+		t.Helper()
+		return l.on("spark3", append([]string{"sparkrun", "logs", id}, args...)...).must(t)
+	}
+	if r := logs("--rank", "1", "--output", "raw"); r.out != seq+bytes || r.err != "of 1\n" {
+		t.Errorf("raw: %d bytes, want %d; %q", len(r.out), len(seq)+len(bytes), r.err)
+	}
+	if r := logs("--node", "spark1", "--tail", "2"); r.out != "[0] 1000\n[0] "+bytes+"\n" || r.err != "[0] of 0\n" {
+		t.Errorf("the last lines: %s", r)
+	}
+	if r := logs("--rank", "0", "--grep", "^99"); strings.Count(r.out, "\n") != 11 || r.err != "" {
+		t.Errorf("what matches: %s", r)
+	}
+	if r := logs("--since", "1h"); strings.Count(r.out, "\n") != 2*1001 {
+		t.Errorf("of the last hour: %d lines", strings.Count(r.out, "\n"))
+	}
+	for line := range strings.Lines(logs("--output", "json", "--tail", "3").out) {
+		var o struct {
+			Job  string
+			Time time.Time
+		}
+		if err := json.Unmarshal([]byte(line), &o); err != nil || o.Job != id || time.Since(o.Time) > time.Hour {
+			t.Errorf("object %s: %v", line, err)
+		}
+	}
+	got := l.on("spark3", "sh", "-c", "d=$(mktemp -d); sparkrun logs "+id+" --output files=$d/new; cd $d/new; cat rank-1.out; cat rank-*.err; ls; rm -r $d").must(t).out
+	if got != seq+bytes+"of 0\nof 1\nrank-0.err\nrank-0.out\nrank-1.err\nrank-1.out\n" {
+		t.Errorf("files: %d bytes, ending with %.99q", len(got), got[max(0, len(got)-99):])
 	}
 }
 
