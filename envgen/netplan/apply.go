@@ -261,9 +261,17 @@ func (c *change) describe() (sources []Source, old *backup, err error) {
 		docs, _ := ParseAll(sources)
 		c.out.Mentions = Mentions(docs, ours, o.NICs)
 	}
-	c.out.Diff = Unified(Path, Path+" (new)", from, to)
+	c.out.Diff = Unified(diffName(old != nil), diffName(o.Text != nil), from, to)
 	c.out.Changes = Changes(sources, o.Text, o.NICs)
 	return sources, old, nil
+}
+
+// diffName is what diff -u calls our file, whether it is there or not.
+func diffName(there bool) string {
+	if there {
+		return Path
+	}
+	return "/dev/null"
 }
 
 // Check says what Try would do and, as its error, why it would refuse. It touches nothing.
