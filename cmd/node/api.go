@@ -159,8 +159,8 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if to.leadership == nil {
 		return to.passed(to.remote.Launch(to.ctx, r, tell))
 	}
-	if n.netplanBegun.Load() {
-		return fmt.Errorf("the nodes' netplan files are being changed: %w", wire.ErrRetry)
+	if why := n.netplanHolds(); why != "" {
+		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
 	}
 	if r.Spec.User, err = runsAs(c, r.Spec.User); err != nil {
 		return err

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -220,7 +221,7 @@ func (v *visit) mustHave(hostName string) error {
 		known = append(known, p.Host)
 	}
 	if hostName != "" && !slices.Contains(known, hostName) {
-		return fmt.Errorf("--node %s: %w: the cluster has %v", hostName, rendezvous.ErrNoNode, known)
+		return fmt.Errorf("--node %s: %w: the cluster has %s", hostName, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
 	return nil
 }

@@ -54,7 +54,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)

@@ -92,6 +92,14 @@ func (n *node) netplanApply(ctx context.Context, c wire.Caller, r wire.NetplanAp
 	return err
 }
 
+// netplanHolds says why this leader begins no job now; empty where it may.
+func (n *node) netplanHolds() string {
+	if n.netplanBegun.Load() {
+		return "the nodes' netplan files are being changed"
+	}
+	return ""
+}
+
 // refusals are the reasons of all nodes that would not do it.
 func refusals(p wire.NetplanPlan) error {
 	var why []string

@@ -161,7 +161,7 @@ func TestFabricRefuses(t *testing.T) {
 		"fabric spark1":                "unexpected argument",
 		"fabric --node spark9":         "no machine spark9: there are spark1, spark2",
 		"fabric --from /nowhere":       "open report: open /nowhere: no such file",
-		"fabric --from ../../LICENSE":  "no report of sparkrun",
+		"fabric --from ../../LICENSE":  "--from ../../LICENSE: read report: no report of sparkrun",
 		"fabric --svg /nowhere/at/all": "write /nowhere/at/all: no such file",
 	} {
 		code, out, err := fabricCLI(t, pair(true), &fakeFabrics{}, line)

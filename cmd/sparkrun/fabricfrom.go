@@ -38,7 +38,7 @@ func (a *app) replay(ctx context.Context, name string) (*fabricView, error) {
 	}
 	b, err := bundle.Read(from)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("--from %s: %w", name, err)
 	}
 	return replayed(ctx, b)
 }

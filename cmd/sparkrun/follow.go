@@ -110,26 +110,32 @@ func (f *follower) run(ctx context.Context) (int, error) {
 	in := interrupts{f: f, wg: &wg}
 	ended := false // f.outcome may be read
 
+	begin := func() {
+		started = nil
+		startReading(launcher.Generation(f.first.Load()))
+		if f.in != nil {
+			go f.feed(ctx) // not joined: a read of a terminal ends with the process
+		}
+	}
+	goOn := func(gen launcher.Generation) {
+		if f.detach {
+			return
+		}
+		next, stopped = gen, true
+		stopReading() // what its nodes had has come, or they are away
+		if !reading {
+			f.out.restart()
+			startReading(gen)
+		}
+	}
 	for {
 		select {
 		case <-running:
 			return 0, nil
 		case <-started:
-			started = nil
-			startReading(launcher.Generation(f.first.Load()))
-			if f.in != nil {
-				go f.feed(ctx) // not joined: a read of a terminal ends with the process
-			}
+			begin()
 		case gen := <-f.later:
-			if f.detach {
-				continue
-			}
-			next, stopped = gen, true
-			stopReading() // what its nodes had has come, or they are away
-			if !reading {
-				f.out.restart()
-				startReading(gen)
-			}
+			goOn(gen)
 		case err := <-read:
 			reading = false
 			if gen := next; gen != 0 && !errors.Is(err, errOutput) {
@@ -156,6 +162,15 @@ func (f *follower) run(ctx context.Context) (int, error) {
 				return exitOf(in.signal), err
 			case err != nil:
 				return launcher.ExitOwnFailure, err
+			}
+			// A short job's whole story comes at once: what was told before the end comes first.
+			if started != nil && f.started.is() {
+				begin()
+			}
+			select {
+			case gen := <-f.later:
+				goOn(gen)
+			default:
 			}
 			ended = true
 			if !reading || f.outcome.End == rendezvous.Rejected {

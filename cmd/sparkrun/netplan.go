@@ -207,12 +207,12 @@ func (a *app) difference(plan wire.NetplanPlan) (any bool) {
 		fmt.Fprintf(a.out, "\n%s\n", n.Host)
 		if v.Unchanged {
 			fmt.Fprintln(a.out, "  as it should be")
-			continue
-		}
-		any = true
-		fmt.Fprint(a.out, v.Diff)
-		for _, c := range v.Changes {
-			fmt.Fprintln(a.out, "  "+c)
+		} else {
+			any = true
+			fmt.Fprint(a.out, v.Diff)
+			for _, c := range v.Changes {
+				fmt.Fprintln(a.out, "  "+c)
+			}
 		}
 		for _, m := range v.Mentions {
 			mark := "beside ours"

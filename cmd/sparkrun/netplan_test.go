@@ -94,6 +94,12 @@ func TestNetplanChange(t *testing.T) {
 			says:     []string{"spark1\n+a\n  enp1s0f0np0 gets 192.168.177.11/24\n  SPOILS ours: /etc/netplan/50-x.yaml:3 names it\n  beside ours: another\n\nspark2\n  as it should be\n"},
 			requests: []any{wire.NetplanRequest{Compare: true}},
 		},
+		"diff beside a file that spoils ours": {
+			line: []string{"diff"}, fake: &fakeAddresser{plan: pairPlan(&wire.NetplanVerdict{Unchanged: true,
+				Mentions: []wire.NetplanMention{{Text: "/etc/netplan/99-x.yaml:4 names it", Blocks: true}}})},
+			says:     []string{"spark1\n  as it should be\n  SPOILS ours: /etc/netplan/99-x.yaml:4 names it\n"},
+			requests: []any{wire.NetplanRequest{Compare: true}},
+		},
 		"apply": {
 			line: []string{"apply", "--yes", "--grace", "1m"}, fake: &fakeAddresser{plan: pairPlan(changed, same), steps: committed},
 			says:     []string{"\nspark1: applied; waiting for its neighbours\nspark1: stays\ndone on spark1, spark2 after "},

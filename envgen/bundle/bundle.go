@@ -49,6 +49,8 @@ const (
 // ErrNoBundle is wrapped by the errors of Read: the stream is no report, or one that breaks the rules.
 var ErrNoBundle = errors.New("no report of sparkrun")
 
+var errTooMuch = fmt.Errorf("more than %d MiB unpacked", MaxTotal>>20)
+
 // Bundle is a report.
 type Bundle struct {
 	Manifest
@@ -154,6 +156,7 @@ func read(r io.Reader) (Bundle, error) {
 	tr := tar.NewReader(&bounded{r: zr, left: MaxTotal})
 	b := Bundle{Cluster: map[string][]byte{}, Files: map[string]map[string][]byte{}}
 	seen := map[string]bool{}
+	total := 0 // kept: a sparse file's holes are not in the stream
 	for {
 		h, err := tr.Next()
 		if errors.Is(err, io.EOF) {
@@ -181,6 +184,9 @@ func read(r io.Reader) (Bundle, error) {
 		var content bytes.Buffer
 		if _, err := content.ReadFrom(io.LimitReader(tr, MaxFile)); err != nil {
 			return Bundle{}, fmt.Errorf("%q: %w", h.Name, err)
+		}
+		if total += content.Len(); total > MaxTotal {
+			return Bundle{}, errTooMuch
 		}
 		if err := b.put(h.Name, content.Bytes()); err != nil {
 			return Bundle{}, err
@@ -251,7 +257,7 @@ type bounded struct {
 
 func (b *bounded) Read(p []byte) (int, error) {
 	if b.left <= 0 {
-		return 0, fmt.Errorf("more than %d MiB unpacked", MaxTotal>>20)
+		return 0, errTooMuch
 	}
 	n, err := b.r.Read(p[:min(int64(len(p)), b.left)])
 	b.left -= int64(n)

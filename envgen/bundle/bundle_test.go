@@ -6,6 +6,7 @@ import (
 	"compress/gzip"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -121,6 +122,7 @@ func TestReadRefuses(t *testing.T) {
 			`does not name the node "spark9"`},
 		"a large file": {pack(t, tar.Header{Name: clusterPath + "a", Uname: strings.Repeat(" ", MaxFile+1)}), "more than 8 MiB"},
 		"a bomb":       {bomb(t), "more than 256 MiB"},
+		"holes":        {holes(t), "more than 256 MiB"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,6 +144,49 @@ func bomb(t *testing.T) []byte {
 	return pack(t, entries...)
 }
 
+// holes is an archive of sparse files: what they unpack to is nowhere in the stream.
+func holes(t *testing.T) []byte {
+	var out bytes.Buffer
+	zw := gzip.NewWriter(&out)
+	// archive/tar writes no sparse files: block is a header (POSIX.1-2001, ustar) and its content.
+	block := func(name string, kind byte, content string) {
+		var h [512]byte
+		copy(h[:100], name)
+		copy(h[100:], "0000644\x000000000\x000000000\x00"+fmt.Sprintf("%011o\x00%011o\x00", len(content), 0)+"        "+string(kind))
+		copy(h[257:], "ustar\x0000")
+		sum := 0
+		for _, b := range h {
+			sum += int(b)
+		}
+		copy(h[148:], fmt.Sprintf("%06o\x00 ", sum))
+		padding := make([]byte, (512-len(content)%512)%512)
+		_, err := fmt.Fprintf(zw, "%s%s%s", h[:], content, padding)
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	record := func(key, value string) string {
+		text := " " + key + "=" + value + "\n"
+		return fmt.Sprint(len(text)+2) + text // its length in two digits is part of it
+	}
+	manifest, err := json.Marshal(sample().Manifest)
+	if err != nil {
+		t.Fatal(err)
+	}
+	block(manifestPath, '0', string(manifest))
+	for i := range MaxTotal/MaxFile + 1 {
+		name := clusterPath + strings.Repeat("a", i+1)
+		block("x", 'x', record("GNU.sparse.major", "0")+record("GNU.sparse.minor", "1")+record("GNU.sparse.size", fmt.Sprint(MaxFile))+
+			record("GNU.sparse.numblocks", "1")+record("GNU.sparse.map", fmt.Sprintf("%d,0", MaxFile)))
+		block(name, '0', "")
+	}
+	zw.Write(make([]byte, 1024)) // the end
+	if err := zw.Close(); err != nil {
+		t.Fatal(err)
+	}
+	return out.Bytes()
+}
+
 func TestReadRefusesOtherFormats(t *testing.T) {
 	for _, manifest := range []string{`{"format":0}`, `{"format":2}`, `{"format":1,"nodes":[{"host":"a"},{"host":"a"}]}`, `{"format":1,"nodes":[{"host":""}]}`} {
 		var out bytes.Buffer
@@ -160,17 +205,22 @@ func TestReadRefusesOtherFormats(t *testing.T) {
 
 func TestRedact(t *testing.T) {
 	for text, want := range map[string]string{
-		`level=INFO msg="node down" node=spark2`:                       "",
-		"HF_TOKEN=abc def":                                             "HF_TOKEN=[redacted] def",
-		`{"env":["HF_TOKEN=abc","A=1"]}`:                               `{"env":["HF_TOKEN=[redacted]","A=1"]}`,
-		`{"password": "abc", "user": "ada"}`:                           `{"password": "[redacted]", "user": "ada"}`,
-		`msg="{\"api_key\":\"abc\",\"n\":1}"`:                          `msg="{\"api_key\":\"[redacted]\",\"n\":1}"`,
-		"--api-key=abc --key=1 --monkey=2":                             "--api-key=[redacted] --key=[redacted] --monkey=2",
-		"joined with spk1.abcdefgh.ijklmnop at 10.0.0.1":               "joined with [redacted] at 10.0.0.1",
-		"curl -H 'Authorization: Bearer abcdefghijkl' x":               "curl -H 'Authorization: Bearer [redacted]' x",
-		"https://ada:hunter2@example.com/x":                            "https://ada:[redacted]@example.com/x",
-		"use hf_abcdefghijklmnop now":                                  "use [redacted] now",
-		"-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----": "[redacted]",
+		`level=INFO msg="node down" node=spark2`:                              "",
+		"HF_TOKEN=abc def":                                                    "HF_TOKEN=[redacted] def",
+		`{"env":["HF_TOKEN=abc","A=1"]}`:                                      `{"env":["HF_TOKEN=[redacted]","A=1"]}`,
+		`{"password": "abc", "user": "ada"}`:                                  `{"password": "[redacted]", "user": "ada"}`,
+		`msg="{\"api_key\":\"abc\",\"n\":1}"`:                                 `msg="{\"api_key\":\"[redacted]\",\"n\":1}"`,
+		`{"env":["HF_TOKEN="],"n":{"a":"TOKEN="},"TOKEN=":"","KEY=":{"a":1}}`: "",
+		`{"key":{"n":1},"token":12,"tokens":[1],"secret":null}`:               `{"key":{"n":1},"token":"[redacted]","tokens":[1],"secret":null}`,
+		`{"text":"HF_TOKEN=\nabc \nhf_abcdefghijklmnop"}`:                     `{"text":"HF_TOKEN=\nabc \n[redacted]"}`,
+		`{"text":"{\"a\":\"{\\\"token\\\":\\\"abc\\\"}\"}"}`:                  `{"text":"{\"a\":\"{\\\"token\\\":\\\"[redacted]\\\"}\"}"}`,
+		`TOKEN="}abc" password=']x' 'token': 'y', "token": abc`:               `TOKEN="[redacted]" password='[redacted]' 'token': '[redacted]', "token": "[redacted]"`,
+		"--api-key=abc --key=1 --monkey=2":                                    "--api-key=[redacted] --key=[redacted] --monkey=2",
+		"joined with spk1.abcdefgh.ijklmnop at 10.0.0.1":                      "joined with [redacted] at 10.0.0.1",
+		"curl -H 'Authorization: Bearer abcdefghijkl' x":                      "curl -H 'Authorization: Bearer [redacted]' x",
+		"https://ada:hunter2@example.com/x":                                   "https://ada:[redacted]@example.com/x",
+		"use hf_abcdefghijklmnop now":                                         "use [redacted] now",
+		"-----BEGIN PRIVATE KEY-----\nMIIE\n-----END PRIVATE KEY-----":        "[redacted]",
 		"-----BEGIN EC PRIVATE KEY-----\nMIIE":/* cut off */ "[redacted]",
 		"keyring=4 NCCL_IB_HCA==rocep1s0f0 key: v": "keyring=4 NCCL_IB_HCA==rocep1s0f0 key: [redacted]",
 		"guid 4cbb:4703:002e:bf42, fe80::1":        "",

@@ -17,14 +17,21 @@ const Rules = "Taken out: sparkrun's tokens, private keys, passwords in URLs, be
 // secretWord is in the names of secrets. "key" alone must be a word of its own: NCCL_KEYS is none, API_KEY is.
 const secretWord = `(?:[A-Za-z0-9_.-]*(?:token|secret|passw(?:or)?d|passphrase|credential|api[-_]?key)[A-Za-z0-9_.-]*|(?:[A-Za-z0-9_.-]*[-_.])?key)`
 
+// wordStart also sees a word after a line break that JSON has escaped.
+const wordStart = `(\\[nrt]|\b)`
+
+// quote may be there, escaped as often as JSON is nested in JSON.
+const quote = `((?:\\*"|')?)`
+
 var (
 	secretName = regexp.MustCompile(`(?i)^-*` + secretWord + `$`)
-	// A value ends where a shell, JSON or a query string would end it.
-	assigned  = regexp.MustCompile(`(?i)(\b` + secretWord + `\\?"?\s*[=:]\s*\\?"?)([^\s"'\\,;&]+)`)
+	// Name, the quote that closes it, sign, the quote that opens the value, the value, and the quote that closes it. A
+	// value ends where a shell, JSON or a query string would end it.
+	assigned  = regexp.MustCompile(`(?i)(\b` + secretWord + `)` + quote + `(\s*[=:]\s*)` + quote + `([^\s"'\\,;&]+)` + quote)
 	pemBlock  = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
-	bearer    = regexp.MustCompile(`(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	bearer    = regexp.MustCompile(`(?i)` + wordStart + `(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
 	userinfo  = regexp.MustCompile(`(://[^\s/:@"]*):[^\s/@"]+@`)
-	knownForm = regexp.MustCompile(`\b(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
+	knownForm = regexp.MustCompile(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
 )
 
 // SecretName reports whether a variable, flag or field of that name holds a secret. What a value is cannot be told.
@@ -33,10 +40,36 @@ func SecretName(name string) bool { return secretName.MatchString(name) }
 // Redact takes secrets out of a text such as a log. It keeps JSON well-formed.
 func Redact(text []byte) []byte {
 	text = pemBlock.ReplaceAll(text, []byte(Redacted))
-	text = bearer.ReplaceAll(text, []byte("$1 "+Redacted))
+	text = bearer.ReplaceAll(text, []byte("$1$2 "+Redacted))
 	text = userinfo.ReplaceAll(text, []byte("$1:"+Redacted+"@"))
-	text = knownForm.ReplaceAll(text, []byte(Redacted))
-	return assigned.ReplaceAll(text, []byte("${1}"+Redacted))
+	text = knownForm.ReplaceAll(text, []byte("${1}"+Redacted))
+	var out []byte
+	at := 0
+	for _, m := range assigned.FindAllSubmatchIndex(text, -1) {
+		part := func(i int) string { return string(text[m[2*i]:m[2*i+1]]) }
+		out = append(append(out, text[at:m[4]]...), redactValue(part(2), part(3), part(4), part(5), part(6))...)
+		at = m[1]
+	}
+	return append(out, text[at:]...)
+}
+
+// redactValue takes the value out of what assigned has found.
+func redactValue(nameQuote, sign, open, value, end string) string {
+	switch {
+	case open != "":
+		// What looks like an opening quote may end a text that ends in the sign: {"text":"TOKEN="}
+		if strings.ContainsRune("]}:", rune(value[0])) && (end != open || strings.Trim(value, "]}:[{") == "") {
+			return nameQuote + sign + open + value + end
+		}
+	case nameQuote != "": // JSON's numbers are secrets too, its words and what is in brackets are not
+		bare := strings.TrimRight(value, "]}")
+		switch {
+		case bare == "", bare == "null", bare == "true", bare == "false", bare[0] == '{', bare[0] == '[':
+			return nameQuote + sign + value + end
+		}
+		return nameQuote + sign + nameQuote + Redacted + nameQuote + value[len(bare):] + end
+	}
+	return nameQuote + sign + open + Redacted + end
 }
 
 // RedactArgs takes secrets out of a command line: what Redact finds in each argument, and what follows a flag whose

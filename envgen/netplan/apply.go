@@ -190,11 +190,10 @@ func (a *Applier) try(ctx context.Context, o Order) (Outcome, error) {
 	// A commit that failed may be on the disk all the same: with another id the marker is not taken for committed.
 	m.ID = rand.Text()
 	err = a.writeMarker(pendingName, m)
-	if err == nil {
-		// The caller's end must not cut the way back short: restore has its own time limits.
-		err = a.restore(context.WithoutCancel(ctx), m)
-	}
-	if err != nil {
+	// The caller's end must not cut the way back short: restore has its own time limits. A disk that is full has no
+	// room for a marker, and may yet go back: what could not be written need not be undone.
+	if back := a.restore(context.WithoutCancel(ctx), m); back != nil {
+		err = errors.Join(err, back)
 		return c.out, fmt.Errorf("apply netplan: %w; %w: %w; restart sparkrun agent, which tries again; the backup is in %s", cause, ErrStuck, err, a.state(pendingName))
 	}
 	c.advance(StateRolledBack)
@@ -262,9 +261,17 @@ func (c *change) describe() (sources []Source, old *backup, err error) {
 		docs, _ := ParseAll(sources)
 		c.out.Mentions = Mentions(docs, ours, o.NICs)
 	}
-	c.out.Diff = Unified(Path, Path+" (new)", from, to)
+	c.out.Diff = Unified(diffName(old != nil), diffName(o.Text != nil), from, to)
 	c.out.Changes = Changes(sources, o.Text, o.NICs)
 	return sources, old, nil
+}
+
+// diffName is what diff -u calls our file, whether it is there or not.
+func diffName(there bool) string {
+	if there {
+		return Path
+	}
+	return "/dev/null"
 }
 
 // Check says what Try would do and, as its error, why it would refuse. It touches nothing.
@@ -424,8 +431,16 @@ func (a *Applier) restore(ctx context.Context, m marker) error {
 	if m.Old != nil {
 		old, mode = new(string(m.Old.Text)), m.Old.Mode
 	}
-	if err := a.put(old, mode); err != nil {
-		return err
+	asWas, err := a.same(old)
+	if err == nil && asWas && old != nil {
+		var now fs.FileMode
+		_, now, err = a.cfg.Files.Read(Path)
+		asWas = now == mode
+	}
+	if err != nil || !asWas {
+		if err := a.put(old, mode); err != nil {
+			return err
+		}
 	}
 	if err := a.apply(ctx); err != nil {
 		return err

@@ -25,6 +25,7 @@ type world struct {
 	late    time.Time
 	busy    string
 
+	room    int  // writes until the disk is full; negative: it never is
 	left    int  // effects until it dies; negative: it lives
 	happens bool // whether the last effect still happens
 	log     []string
@@ -36,7 +37,7 @@ type world struct {
 var errDead = errors.New("power cut")
 
 func newWorld(files map[string]string) *world {
-	w := &world{files: files, modes: map[string]fs.FileMode{}, up: true, left: -1}
+	w := &world{files: files, modes: map[string]fs.FileMode{}, up: true, left: -1, room: -1}
 	for f := range files {
 		w.modes[f] = 0o644
 	}
@@ -90,6 +91,11 @@ func (w *world) Read(p string) ([]byte, fs.FileMode, error) {
 }
 
 func (w *world) Write(p string, data []byte, mode fs.FileMode) error {
+	if w.room == 0 {
+		w.log = append(w.log, "no room for "+path.Base(p))
+		return errors.New("no space left on device")
+	}
+	w.room--
 	return w.effect("write "+path.Base(p), func() { w.files[p], w.modes[p] = string(data), mode })
 }
 
@@ -214,6 +220,9 @@ func TestTryRollsBack(t *testing.T) {
 		{name: "netplan apply fails", old: true, spoil: func(w *world) {
 			w.applies = func() error { w.applies = nil; return errors.New("networkd is not running") }
 		}, want: "netplan apply: networkd is not running"},
+		{name: "the disk is full for the file", old: true, spoil: func(w *world) { w.room = 1 }, want: "write /etc/netplan/40-cx7.yaml: no space left"},
+		{name: "the disk is full for a new file", spoil: func(w *world) { w.room = 1 }, want: "write /etc/netplan/40-cx7.yaml: no space left"},
+		{name: "the disk is full for the commit", spoil: func(w *world) { w.room = 2 }, want: "commit: no space left"},
 		{name: "another node rolls back", old: true, spoil: func(w *world) {
 			w.agree = func(context.Context, State) error { return errors.New("spark2 rolled back") }
 		}, want: "wait for the other nodes: spark2 rolled back"},

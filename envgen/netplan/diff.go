@@ -77,8 +77,13 @@ func words(before, after *Settings) []string {
 	if fresh := minus(after.Addresses, before.Addresses); len(fresh) > 0 {
 		say("gets %s", orNone(fresh))
 	}
-	if was, is := mtuWord(before), mtuWord(after); was != is {
-		say("MTU %s becomes %s", was, is)
+	switch was, is := before.MTU, after.MTU; {
+	case was == nil && is != nil:
+		say("MTU is set to %d", *is)
+	case was != nil && is == nil:
+		say("MTU %d is no longer set", *was)
+	case was != nil && *was != *is:
+		say("MTU %d becomes %d", *was, *is)
 	}
 	if before.DHCP4 != after.DHCP4 {
 		say("DHCP for IPv4 %s becomes %s", word(before.DHCP4), word(after.DHCP4))
@@ -99,13 +104,6 @@ func words(before, after *Settings) []string {
 
 func minus(a, b []netip.Prefix) []netip.Prefix {
 	return slices.DeleteFunc(slices.Clone(a), func(p netip.Prefix) bool { return slices.Contains(b, p) })
-}
-
-func mtuWord(s *Settings) string {
-	if s.MTU == nil {
-		return "the driver's"
-	}
-	return fmt.Sprint(*s.MTU)
 }
 
 // Unified is the difference of two texts in the form of diff -u with three lines of context; empty where they are

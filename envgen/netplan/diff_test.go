@@ -70,25 +70,25 @@ func TestChangesInWords(t *testing.T) {
 		want    []Change
 	}{
 		{"from nothing", nil, &ours, []Change{
-			{"enp1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.177.11/24", "MTU the driver's becomes 9000"}},
-			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU the driver's becomes 9000"}},
+			{"enp1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.177.11/24", "MTU is set to 9000"}},
+			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU is set to 9000"}},
 		}},
 		{"as it is", []Source{{Path, []byte(ours)}}, &ours, nil},
 		{"from the link-local form", []Source{{Path, []byte("network: {ethernets: {enp1s0f1np1: {link-local: [ipv4]}, enp1s0f0np0: {link-local: [ipv4]}}}")}}, &ours, []Change{
 			{"enp1s0f0np0", []string{"is no longer configured by netplan"}},
-			{"enp1s0f1np1", []string{"gets 192.168.177.11/24", "MTU the driver's becomes 9000", "link-local [ipv4] becomes []"}},
-			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU the driver's becomes 9000"}},
+			{"enp1s0f1np1", []string{"gets 192.168.177.11/24", "MTU is set to 9000", "link-local [ipv4] becomes []"}},
+			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU is set to 9000"}},
 		}},
 		{"beside another file", []Source{{"/etc/netplan/99-x.yaml", []byte("network: {ethernets: {enp1s0f1np1: {dhcp4: on, dhcp6: on, addresses: [10.0.0.1/24], mtu: 1500}}}")}}, &ours, []Change{
 			{"enp1s0f1np1", []string{"gets 192.168.177.11/24", "link-local [ipv6] becomes []"}},
-			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU the driver's becomes 9000"}},
+			{"enP2p1s0f1np1", []string{"is configured by netplan from now on", "gets 192.168.178.11/24", "MTU is set to 9000"}},
 		}},
 		{"what the old text alone configures is lost", []Source{{Path, []byte("network: {ethernets: {enP7s7: {addresses: [192.168.0.2/24], routes: []}}}")}}, nil, []Change{
 			{"enP7s7", []string{"is no longer configured by netplan", "loses 192.168.0.2/24"}},
 		}},
 		{"lists and truth values", []Source{{Path, []byte("network: {ethernets: {enp1s0f1np1: {dhcp4: on, dhcp6: on, addresses: [10.0.0.1/24], mtu: 1500, routes: []}}}")}},
 			new("network: {ethernets: {enp1s0f1np1: {}}}"), []Change{
-				{"enp1s0f1np1", []string{"loses 10.0.0.1/24", "MTU 1500 becomes the driver's", "DHCP for IPv4 yes becomes no", "DHCP for IPv6 yes becomes no", "loses its routes"}},
+				{"enp1s0f1np1", []string{"loses 10.0.0.1/24", "MTU 1500 is no longer set", "DHCP for IPv4 yes becomes no", "DHCP for IPv6 yes becomes no", "loses its routes"}},
 			}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

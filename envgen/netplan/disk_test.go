@@ -46,6 +46,20 @@ func TestDisk(t *testing.T) {
 	if _, _, err := d.Read("/etc/netplan/big.yaml"); err == nil {
 		t.Error("a file of more than 1 MiB was read")
 	}
+	// A file that a link to /dev/null masks is empty, as it is for netplan; other devices are no files.
+	for name, target := range map[string]string{"masked.yaml": os.DevNull, "zero.yaml": "/dev/zero"} {
+		link := d.at("/etc/netplan/" + name)
+		if err := os.Symlink(target, link); err != nil {
+			t.Fatal(err)
+		}
+		data, _, err := d.Read("/etc/netplan/" + name)
+		if masked := err == nil && len(data) == 0; masked != (target == os.DevNull) {
+			t.Errorf("link to %s: %q %v", target, data, err)
+		}
+		if err := os.Remove(link); err != nil {
+			t.Fatal(err)
+		}
+	}
 	// A write that cannot take place leaves nothing.
 	if err := os.MkdirAll(d.at("/etc/netplan/sub.yaml/x"), 0o700); err != nil {
 		t.Fatal(err)

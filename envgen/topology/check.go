@@ -83,11 +83,11 @@ func Codes() []string {
 const (
 	showCabling  = "sparkrun fabric --map"
 	showPorts    = "sparkrun fabric"
-	giveAddress  = "sparkrun netplan apply"
+	giveAddress  = "sudo sparkrun netplan apply"
 	showNetplans = "sparkrun netplan diff"
 
 	overrideManagement = "sudo sparkrun join --management "
-	overrideFabric     = "sudo sparkrun join --fabric-port "
+	overrideFabric     = "sudo sparkrun agent"
 )
 
 // checker gathers findings.

@@ -93,7 +93,19 @@ func (c *checker) checkLAN(p *port) {
 	}
 	c.add(CodePortLAN, envgen.SeverityInfo, p.host, p, p.devices[0].Name,
 		fmt.Sprintf("%s serves the LAN and no job: %s", p.full(), p.why), p.why,
-		overrideFabric+p.arg())
+		c.declare(p))
+}
+
+// declare is the command that has jobs use the port beside those of its node that they use now: one that is declared
+// shuts out all that are not.
+func (c *checker) declare(p *port) string {
+	remedy := overrideFabric
+	for _, q := range c.w.ports {
+		if q.host == p.host && (q == p || q.role == envgen.RoleFabric) {
+			remedy += " --fabric-port " + q.arg()
+		}
+	}
+	return remedy
 }
 
 // straightToMember reports whether the probe saw a cable without a switch from the port to another node.

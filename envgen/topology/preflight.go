@@ -245,9 +245,15 @@ func evident(p envgen.PortState) bool {
 	return p.Role != envgen.RoleLAN && (p.Live || slices.ContainsFunc(p.Devices, func(d envgen.DeviceState) bool { return len(d.Addresses) > 0 }))
 }
 
-// meant reports whether a ConnectX without its RDMA driver has a link or an address.
+// meant reports whether a ConnectX without its RDMA driver has a link or an address, and is not the LAN's: one that
+// carries the default route, itself or below a bond or a hypervisor's interface, which have its MAC.
 func meant(inv envgen.Inventory) bool {
+	lan := func(n envgen.NIC) bool {
+		return slices.ContainsFunc(inv.NICs, func(o envgen.NIC) bool {
+			return o.DefaultRoute && (o.Name == n.Name || n.MAC != "" && o.MAC == n.MAC)
+		})
+	}
 	return slices.ContainsFunc(inv.NICs, func(n envgen.NIC) bool {
-		return n.PCIVendor == envgen.VendorMellanox && (n.HasCarrier() || len(n.Addresses) > 0)
+		return n.PCIVendor == envgen.VendorMellanox && (n.HasCarrier() || len(n.Addresses) > 0) && !lan(n)
 	})
 }

@@ -1,6 +1,7 @@
 package topology
 
 import (
+	"fmt"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -179,5 +180,39 @@ func TestPreflightLetsOneNodeRun(t *testing.T) {
 		if refused, warned := preflight(t, f, f.in.Nodes[0].Host); len(refused)+len(warned) > 0 {
 			t.Errorf("%s: a job on %s is told %v %v", file, f.in.Nodes[0].Host, refused, warned)
 		}
+	}
+}
+
+// Servers whose LAN is a ConnectX and whose RDMA driver is not loaded were never meant to have a fabric.
+func TestPreflightConnectXOnTheLAN(t *testing.T) {
+	tests := map[string]struct {
+		lan  func(*envgen.NIC) // what it makes of the interface with the default route
+		want []string
+	}{
+		"the LAN's":    {func(*envgen.NIC) {}, nil},
+		"below a bond": {func(n *envgen.NIC) { n.PCI, n.PCIVendor, n.Kind, n.Physical = nil, "", "bond", false }, nil},
+		"beside the LAN's": {func(n *envgen.NIC) { n.PCI, n.PCIVendor, n.MAC = nil, "", "02:00:00:00:00:01" },
+			[]string{"no-rdma-device@a/", "no-rdma-device@b/"}},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			f := &fixture{}
+			for i, host := range []string{"a", "b"} {
+				n := newNode([]string{host, fmt.Sprintf("172.16.0.%d/24", i+1), "bare"})
+				port := envgen.NIC{Name: "ens1np0", PCI: pci("0000:3b:00.0"), PCIVendor: envgen.VendorMellanox, MAC: fmt.Sprintf("02:00:00:00:01:0%d", i),
+					MTU: 1500, Up: true, Carrier: new(true), Kind: "device", Physical: true}
+				at := slices.IndexFunc(n.Inventory.NICs, func(n envgen.NIC) bool { return n.DefaultRoute })
+				wired := &n.Inventory.NICs[at]
+				wired.MAC, wired.PCI, wired.PCIVendor = port.MAC, port.PCI, port.PCIVendor
+				if tt.lan(wired); wired.PCIVendor == "" {
+					n.Inventory.NICs = append(n.Inventory.NICs, port)
+				}
+				f.in.Nodes = append(f.in.Nodes, n)
+			}
+			refused, _ := preflight(t, f)
+			if diff := cmp.Diff(tt.want, refused); diff != "" {
+				t.Errorf("refused by (-want +got):\n%s", diff)
+			}
+		})
 	}
 }

@@ -165,7 +165,8 @@ func (in *input) write(offset int64, data []byte, end bool) error {
 	if err == nil && end {
 		in.over = true
 		if !in.tty {
-			return in.f.Close()
+			_ = in.f.Close() // an error says that the rank, having read this, ended first
+			return nil
 		}
 		const endOfTransmission = 4 // VEOF, termios(3)
 		_, err = in.f.Write([]byte{endOfTransmission})

@@ -27,9 +27,9 @@ type waiting struct {
 const placeFor = 10 * time.Minute
 
 // nextLook is when time alone may let the next generation begin. While nodes are
-// missing, whoever comes or goes has the gang look anyway.
+// missing, whoever comes or goes has the gang look anyway. Zero is never.
 func (w *waiting) nextLook(now time.Time) time.Time {
-	if now.Before(w.from) || w.until.IsZero() {
+	if now.Before(w.from) {
 		return w.from
 	}
 	return w.until
@@ -101,6 +101,14 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 		return g.record(ctx)
 	case now.Before(w.from):
 		return false
+	}
+	if hold := g.l.cfg.Hold; hold != nil {
+		if why := hold(); why != "" { // a refusal would cost a try, or the first one the job
+			w.from = now.Add(time.Second)
+			g.waits(why)
+			g.publish()
+			return false
+		}
 	}
 	job, err := g.l.placeNext(g, w.next, w.done)
 	switch {

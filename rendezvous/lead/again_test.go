@@ -77,6 +77,68 @@ func TestRestarts(t *testing.T) {
 	})
 }
 
+// While the nodes' addresses change each of them would refuse: no try is lost to that.
+func TestRestartIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(perTry(5*time.Second, 7, 0))
+		began := time.Now()
+		w.hold = func() string {
+			if at := time.Since(began); at > 4*time.Second && at < 40*time.Second {
+				return "the addresses change"
+			}
+			return ""
+		}
+		w.ready()
+		s := spec("jjjj", 2, 1)
+		s.MaxRestarts = 1
+		story, err := w.client(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "jjjj")
+		if o := j.Outcome; o.End != rendezvous.Completed || j.Plan.Generation != 2 || time.Since(began) < 40*time.Second {
+			t.Errorf("outcome %+v of generation %d after %s", o, j.Plan.Generation, time.Since(began))
+		}
+		if d := cmp.Diff([]string{"the addresses change"}, tellOf(story, rendezvous.StepWaiting)); d != "" {
+			t.Error(d)
+		}
+		w.settle()
+	})
+}
+
+// Who stands in line meanwhile is looked at again, and then waits for its turn as before.
+func TestLineIsHeldBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 1)
+		w.each(exitAfter(time.Minute, 0))
+		began := time.Now()
+		w.hold = func() string {
+			if time.Since(began) < 10*time.Second {
+				return "the addresses change"
+			}
+			return ""
+		}
+		r := w.ready()
+		first, second := gpuJob("aaaa", 1), gpuJob("bbbb", 1)
+		second.Wait = true
+		for _, s := range []launcher.Spec{first, second} {
+			if err := r.leader.Launch(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		for _, s := range []launcher.Spec{first, second} {
+			if _, err := w.client(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+			if out := mustOutcome(t, w, s.ID); out.End != rendezvous.Completed {
+				t.Errorf("%s: %+v", s.ID, out)
+			}
+		}
+		w.settle()
+	})
+}
+
 func TestRestartsAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)

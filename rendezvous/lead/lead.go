@@ -44,6 +44,10 @@ type Config struct {
 	// Fabric chooses and judges the nodes of a job; nil knows of no fabric, and
 	// every job meets on management.
 	Fabric Fabric
+	// Hold says why no generation can begin now, for every node would refuse it
+	// (their addresses change); empty where one can. It is asked each second. Nil
+	// holds nothing back.
+	Hold   func() string
 	Logger *slog.Logger
 }
 

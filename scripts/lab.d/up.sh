@@ -43,7 +43,8 @@ host_names() {
 }
 
 cmd_up() {
-	local nodes="" binary="" share shares=()
+	local nodes="" binary="" named="" share shares=()
+	[[ $LAB == lab ]] || named="LAB=$LAB "
 	SECONDS=0 # not local: that takes its meaning away
 	TOPOLOGY=switch AGENTS=yes ADDRESSES=yes
 	while (($#)); do
@@ -81,9 +82,9 @@ cmd_up() {
 	trap - EXIT
 	if [[ $AGENTS == yes ]]; then
 		cluster_make
-		say "$NODES hosts are up and joined after $SECONDS s: $0 exec spark1 -- sparkrun status"
+		say "$NODES hosts are up and joined after $SECONDS s: ${named}$0 exec spark1 -- sparkrun status"
 	else
-		say "$NODES hosts are up, without agents: $0 exec spark1 -- CMD..."
+		say "$NODES hosts are up, without agents: ${named}$0 exec spark1 -- CMD..."
 	fi
 }
 
