@@ -58,13 +58,13 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 // awaitGeneration waits until this node's copy of the record has a generation
 // that its leader has told of.
 func (n *node) awaitGeneration(ctx context.Context, job rendezvous.Job, gen launcher.Generation) (rendezvous.Job, error) {
-	for job.Plan.Generation < gen && job.Outcome == nil {
+	for {
 		changed := n.record.Changed()
 		if now, ok := n.record.Job(job.Spec.ID); ok {
 			job = now
 		}
-		if job.Plan.Generation >= gen {
-			break
+		if job.Plan.Generation >= gen || job.Outcome != nil {
+			return job, nil
 		}
 		select {
 		case <-changed:
@@ -72,7 +72,6 @@ func (n *node) awaitGeneration(ctx context.Context, job rendezvous.Job, gen laun
 			return job, ctx.Err()
 		}
 	}
-	return job, nil
 }
 
 // findJob looks in this node's copy of the record, which is enough for a plan
