@@ -13,6 +13,7 @@ import (
 
 type agentOptions struct {
 	verbose     bool
+	management  string
 	fabricPorts []string
 	memoryFloor *int64
 	keep        agent.Keep
@@ -35,13 +36,14 @@ in no cluster has no use for it: run sparkrun init or sparkrun join first.
 
 Jobs use every ConnectX port but those of a LAN (sparkrun init and join remember
 another choice); --fabric-port names the ports for jobs for as long as this agent
-runs. A port that is not there is warned of, and counts once it is.
+runs. A port that is not there is warned of, and counts once it is. --management
+likewise names the NIC or address that the cluster talks over.
 
 SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
 runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
   sudo sparkrun agent --verbose
-  sudo sparkrun agent --fabric-port 0
+  sudo sparkrun agent --fabric-port 0 --management enP7s7
   sudo sparkrun agent --memory-floor 4GiB --keep-logs 50 --keep-logs-for 720h --keep-logs-size 20GiB`,
 		Args: takes(0, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -56,6 +58,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().Var(span{&opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
 	cmd.Flags().Var(amount{&opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
+	managementFlag(cmd.Flags(), &opts.management)
 	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
 	return cmd
 }
@@ -78,7 +81,7 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	c := a.nodeConfig(node.Config{FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	c := a.nodeConfig(node.Config{Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}

@@ -242,10 +242,15 @@ func parseBytes(text string) (int64, error) {
 	return n << shift, nil
 }
 
+// managementFlag binds what overrides the rule about which NIC the cluster talks over.
+func managementFlag(fs *pflag.FlagSet, management *string) {
+	fs.StringVar(management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+}
+
 // nodeFlags bind what a machine is told once, when it joins a cluster.
 func nodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
-	fs.StringVar(&c.Management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+	managementFlag(fs, &c.Management)
 	fabricPortFlag(fs, &c.FabricPorts)
 	fs.IntVar(&c.RPCPort, "rpc-port", node.DefaultRPCPort, "port of the agent's calls and raft, TCP")
 	fs.IntVar(&c.GossipPort, "gossip-port", node.DefaultGossipPort, "port of gossip, TCP and UDP")

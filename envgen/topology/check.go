@@ -86,7 +86,7 @@ const (
 	giveAddress  = "sudo sparkrun netplan apply"
 	showNetplans = "sparkrun netplan diff"
 
-	overrideManagement = "sudo sparkrun join --management "
+	overrideManagement = "sudo sparkrun agent --management "
 	overrideFabric     = "sudo sparkrun agent"
 )
 
