@@ -121,6 +121,12 @@ type Spec struct {
 	// Share uses GPUs without taking them.
 	Share bool `json:"share,omitempty"`
 
+	// Staged are files that the job brings along; nil: none.
+	Staged *Staged `json:"staged,omitempty"`
+	// KeepCache leaves the page cache of the nodes as it is; else it is dropped
+	// where the job takes GPUs and nothing else runs.
+	KeepCache bool `json:"keep_cache,omitempty"`
+
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
 }
@@ -245,7 +251,7 @@ var ErrInvalid = errors.New("invalid")
 // Validate tells the first thing that is wrong with the spec, by the names a
 // user knows it under.
 func (s Spec) Validate() error {
-	if err := s.ID.Validate(); err != nil {
+	if err := errors.Join(s.ID.Validate(), s.Staged.validate()); err != nil {
 		return err
 	}
 	switch {

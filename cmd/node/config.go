@@ -61,6 +61,7 @@ func DefaultPaths() Paths {
 func (p Paths) trust() string  { return filepath.Join(p.State, "trust") }
 func (p Paths) raft() string   { return filepath.Join(p.State, "raft") }
 func (p Paths) logs() string   { return filepath.Join(p.State, "logs") }
+func (p Paths) stage() string  { return filepath.Join(p.State, "stage") }
 func (p Paths) member() string { return filepath.Join(p.State, "node.json") }
 
 // Config of a node.

@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
@@ -40,6 +41,10 @@ type node struct {
 	raft   *consensus.Raft
 	agent  *agent.Agent
 	peers  *peers
+	// staged is what jobs bring along; bringing has room for the one job whose
+	// files are being laid out.
+	staged   *stage.Store
+	bringing chan struct{}
 	// netplan is this node's part in changes of addresses; netplanBegun is true
 	// while it coordinates one as the leader.
 	netplan      *netplanSide
@@ -125,7 +130,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
+		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
 		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
 	}
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
@@ -149,8 +154,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
+	if n.staged, err = stage.OpenStore(cfg.Paths.stage()); err != nil {
+		return nil, err
+	}
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		StageDir: cfg.Paths.stage(), Stage: n.bring, DropCache: dropCache,
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -189,6 +198,7 @@ func (n *node) openRaft() (err error) {
 func (n *node) close() {
 	n.raft.Close()
 	n.agent.Close()
+	n.staged.Close()
 	n.peers.close()
 	select {
 	case <-n.left:

@@ -50,6 +50,7 @@ type backend struct {
 	cluster   // nil in standalone mode
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
+	stager    // nil in standalone mode
 	explain   func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close     func()
 }
@@ -59,7 +60,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
@@ -20,6 +21,8 @@ import (
 type launchOptions struct {
 	workload string
 	request  workloads.Request // its Workdir as typed, possibly empty or relative
+
+	stage []stage.Source
 
 	detach, dryRun, json, standalone bool
 
@@ -51,10 +54,22 @@ stop find it from any machine. With --standalone the job ends with launch.
 Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
 VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
 Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and all
-else that a torch worker reads. --dry-run shows the lot. Files do not travel
-either: programs, scripts and data must be on the machines already.`,
+else that a torch worker reads. --dry-run shows the lot.
+
+Files do not travel either, but those that --stage names: a file, or a folder
+with all in it, is brought to every chosen machine before a rank starts, at most
+4 GiB in all. They lie in a folder of the job's own, which SPARKRUN_STAGE names
+and which is the working directory unless --workdir is given; a restart finds it
+as it was left. Each machine removes it together with the job's output. Symbolic
+links are kept where they stay inside. Models and data sets belong on storage
+that all machines share.
+
+Before a job that takes GPUs starts on a machine where nothing else runs, the
+page cache is dropped there: it lies in the memory that the GPU uses.
+--keep-cache leaves it alone.`,
 		Example: `  sparkrun launch torchrun --nodes 2 --nproc-per-node 1 -- train.py --lr 0.1
   sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
+  sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
   sparkrun launch exec --nodes 3 --dry-run -- hostname
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
@@ -90,7 +105,9 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: host,host")
 	fs.Var(positive{&r.RanksPerNode}, "nproc-per-node", "ranks on each machine (default: 1)")
 	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; repeat for more")
-	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one)")
+	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one; with --stage the job's folder)")
+	fs.Var(stagings{&o.stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
+	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
 	fs.StringVar(&job.Name, "name", "", "a name for ps, logs and stop")
 	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
@@ -153,6 +170,8 @@ func (o launchOptions) check() error {
 		return usagef("--output files and --detach: nobody stays to write them; `sparkrun logs` does so later")
 	case o.standalone && o.detach:
 		return usagef("--detach: a --standalone job ends with its launch")
+	case o.standalone && len(o.stage) > 0:
+		return usagef("--stage: a --standalone job finds its files on this machine")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
 		return usagef("--on and --exclude: --standalone knows this machine only")
 	case o.standalone && job.Nodes > 1:
@@ -186,21 +205,23 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	files, err := stageSpec(&spec, o)
+	if err != nil {
+		return err
+	}
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return err
 	}
 	defer b.close()
 	if o.dryRun {
-		ctx, stop := stoppable(ctx)
-		defer stop()
-		if err := a.dryRun(ctx, b, spec, o.json); err == nil || ctx.Err() == nil {
-			return err
-		}
-		return exits(launcher.ExitInterrupted, nil)
+		return interruptible(ctx, func(ctx context.Context) error { return a.dryRun(ctx, b, spec, o.json) })
 	}
 	out, err := a.printer(o.output, o.json)
 	if err != nil {
+		return err
+	}
+	if err := interruptible(ctx, func(ctx context.Context) error { return handOver(ctx, b, &spec, files) }); err != nil {
 		return err
 	}
 	// Signals are the job's business from here on: none may end us unheard.
@@ -233,6 +254,16 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		return a.printID(spec.ID, o.json)
 	}
 	return exits(code, err)
+}
+
+// interruptible runs what a Ctrl-C may end, as nothing has been started yet.
+func interruptible(ctx context.Context, fn func(context.Context) error) error {
+	ctx, stop := stoppable(ctx)
+	defer stop()
+	if err := fn(ctx); err == nil || ctx.Err() == nil {
+		return err
+	}
+	return exits(launcher.ExitInterrupted, nil)
 }
 
 func (a *app) open(standalone bool) (*backend, error) {

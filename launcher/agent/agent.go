@@ -26,8 +26,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Config of an Agent. All of it is required but StateDir, Keep, MemoryFloor and
-// DieWithUs.
+// Config of an Agent. All of it is required but StateDir, StageDir, Stage,
+// DropCache, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -41,6 +41,16 @@ type Config struct {
 	// Empty: logind is left alone, and may remove the shared memory of a user who
 	// logs out while their ranks run.
 	StateDir string
+	// StageDir holds what jobs have brought along (see Stage), a folder for each,
+	// which goes with the job's output. Absolute; empty: jobs can bring nothing.
+	StageDir string
+	// Stage lays out what a job brings along, as uid and gid's own, in the
+	// folder StageDir/JOB/tree, and fetches what is missing here. Done before, it
+	// does nothing. Asked in prepare.
+	Stage func(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
+	// DropCache frees the page cache before a job that takes GPUs starts where
+	// nothing else runs; nil: it is left alone.
+	DropCache func() error
 	// Keep bounds the output of jobs that have ended.
 	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.

@@ -18,6 +18,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 	if err := validate(as); err != nil {
 		return nil, err
 	}
+	as = a.atStage(as)
 	p, err := a.check(ctx, as)
 	if p == nil {
 		return nil, err

@@ -33,30 +33,50 @@ func (a *Agent) pruneLogs() {
 		if alive[name] {
 			continue
 		}
-		if err := os.RemoveAll(filepath.Join(a.cfg.LogDir, name)); err != nil {
-			a.cfg.Logger.Warn("remove old output", "job", name, "error", err)
+		for _, dir := range a.keptDirs() {
+			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+				a.cfg.Logger.Warn("remove old output", "job", name, "error", err)
+			}
 		}
 	}
 }
 
-// loggedJob is one job's output.
+// loggedJob is one job's output, and what it has brought along.
 type loggedJob struct {
 	name  string
-	last  time.Time // when its latest try was prepared
+	last  time.Time // when its latest try was prepared, or its files came
 	bytes func() int64
 }
 
 func (a *Agent) loggedJobs() []loggedJob {
-	entries, _ := os.ReadDir(a.cfg.LogDir)
-	var jobs []loggedJob
-	for _, d := range entries {
-		fi, err := d.Info()
-		if err == nil && d.IsDir() && launcher.JobID(d.Name()).Validate() == nil {
-			dir := filepath.Join(a.cfg.LogDir, d.Name())
-			jobs = append(jobs, loggedJob{d.Name(), fi.ModTime(), func() int64 { return bytesIn(dir) }})
+	last := map[string]time.Time{}
+	for _, dir := range a.keptDirs() {
+		entries, _ := os.ReadDir(dir)
+		for _, d := range entries {
+			fi, err := d.Info()
+			if err == nil && d.IsDir() && launcher.JobID(d.Name()).Validate() == nil && fi.ModTime().After(last[d.Name()]) {
+				last[d.Name()] = fi.ModTime()
+			}
 		}
 	}
+	var jobs []loggedJob
+	for name, at := range last {
+		jobs = append(jobs, loggedJob{name, at, func() (sum int64) {
+			for _, dir := range a.keptDirs() {
+				sum += bytesIn(filepath.Join(dir, name))
+			}
+			return sum
+		}})
+	}
 	return jobs
+}
+
+// keptDirs have a folder for each job.
+func (a *Agent) keptDirs() []string {
+	if a.cfg.StageDir == "" {
+		return []string{a.cfg.LogDir}
+	}
+	return []string{a.cfg.LogDir, a.cfg.StageDir}
 }
 
 // beyond names the jobs that are not to be kept.

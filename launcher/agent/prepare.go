@@ -45,7 +45,10 @@ func validate(as launcher.Assignment) error {
 // shim that waits for the start. It is the only part of a launch that may take
 // long: a path on a hung network disk blocks here and nowhere else.
 func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (r result) {
-	if r.plan, r.err = a.check(ctx, as); r.err != nil {
+	if r.err = a.bring(ctx, as); r.err != nil {
+		return r
+	}
+	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
 	if r.err = context.Cause(ctx); r.err != nil {
@@ -57,6 +60,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 			return r
 		}
 	}
+	a.dropCache(as)
 	if r.err = a.layOut(as, dir, r.port, r.plan); r.err == nil {
 		// Not to be broken off: a shim that is killed while it comes up leaves its
 		// cgroup, one that is up can be told to end.
@@ -124,8 +128,10 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		return p, err
 	}
 	st := *as.Spec.MainStage()
-	if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
-		return p, err
+	if a.isThere(as) {
+		if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
+			return p, err
+		}
 	}
 	return p, a.hasResources(st)
 }

@@ -309,7 +309,7 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 			return err
 		}
 	}
-	ranks, err := ranksFor(*as, plan, port)
+	ranks, err := ranksFor(t.a.atStage(*as), plan, port)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ import (
 	"connectrpc.com/connect"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -45,6 +46,9 @@ type Cluster struct {
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
 	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
 
+	Stage        func(context.Context, Caller, StageRequest) (StageResponse, error)
+	StageContent func(context.Context, Caller, StageChunk) (Empty, error)
+
 	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 }
@@ -60,6 +64,9 @@ type Node struct {
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
+
+	NodeStaged    func(context.Context, Caller, NodeStageRequest) (stage.Manifest, error)
+	NodeStageRead func(context.Context, Caller, NodeStageRequest, func(StageChunk) error) error
 
 	NetplanRead   func(context.Context, Caller, Empty) (NetplanFacts, error)
 	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
@@ -97,6 +104,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
+	h.mountStage(mux)
 	h.mountNetplan(mux)
 }
 
@@ -109,6 +117,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
+	h.mountStage(mux)
 	h.mountNetplan(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)

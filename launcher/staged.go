@@ -1,0 +1,35 @@
+package launcher
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strings"
+)
+
+// MaxStagedBytes bounds what one job may bring along: programs and their
+// configuration. Models belong on shared storage.
+const MaxStagedBytes = 4 << 30
+
+// StageEnv names to ranks the folder of what their job has brought along.
+const StageEnv = "SPARKRUN_STAGE"
+
+// Staged are the files that a job brings to each of its nodes before a rank is
+// started there.
+type Staged struct {
+	Sum   string `json:"sum"` // of the manifest: SHA-256 in hex
+	Bytes int64  `json:"bytes"`
+	From  NodeID `json:"from"` // where the user handed them over
+	// Workdir makes their folder the ranks' working directory.
+	Workdir bool `json:"workdir,omitempty"`
+}
+
+func (s *Staged) validate() error {
+	if s == nil {
+		return nil
+	}
+	b, err := hex.DecodeString(s.Sum)
+	if err != nil || len(b) != 32 || s.Bytes < 0 || s.Bytes > MaxStagedBytes || strings.ContainsAny(string(s.From), "/\x00") {
+		return fmt.Errorf("--stage: %w: %d bytes with the sum %q, handed over to node %q", ErrInvalid, s.Bytes, s.Sum, s.From)
+	}
+	return nil
+}
