@@ -54,7 +54,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 		},
 	}
 	cmd.Flags().Var(amount{&floor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
-	cmd.Flags().Var(positive{&opts.keep.Jobs}, "keep-logs", "keep the output of so many jobs on this machine (default: 200)")
+	cmd.Flags().Var(positive{&opts.keep.Jobs}, "keep-logs", "keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
 	cmd.Flags().Var(span{&opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
 	cmd.Flags().Var(amount{&opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")

@@ -26,6 +26,7 @@ func TestThreeHosts(t *testing.T) {
 		"Leftovers":           testLeftovers,
 		"ExitCodesAndStreams": testExitCodesAndStreams,
 		"OutputAfterwards":    testOutputAfterwards,
+		"Staged":              testStaged,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}
@@ -350,4 +351,19 @@ func TestStandalone(t *testing.T) {
 	l.on("spark1", "pkill", "-KILL", "-f", "launch --standalone").must(t)
 	run.wait()
 	l.assertNothingLeft("spark1")
+}
+
+// A script that lies on one host only, and closed to others, runs on all as its user's own.
+func testStaged(t *testing.T, l *lab) {
+	l.on("spark2", "sh", "-c", "mkdir -p /tmp/staged/lib && cd /tmp/staged && printf 'echo $(id -u) $(stat -c %u:%a lib/secret) $(cat link) $PWD\\n' > run.sh && "+
+		"echo word > lib/secret && chmod 600 lib/secret && ln -sf lib/secret link").must(t)
+	defer l.on("spark2", "rm", "-rf", "/tmp/staged")
+	r := l.on("spark2", "sh", "-c", "cd /tmp/staged && sparkrun launch exec --nodes 3 --stage . -- sh run.sh").must(t)
+	if n := strings.Count(r.out, "0 0:600 word /"); n != 3 || strings.Contains(r.out, "/tmp/staged") {
+		t.Errorf("want it on three hosts, in the job's folder: %s", r)
+	}
+	r = l.on("spark2", "sh", "-c", "cd /tmp/staged && mkfifo lib/pipe && sparkrun launch exec --nodes 3 --stage . -- sh run.sh")
+	if r.code != 125 || !strings.Contains(r.err, "lib/pipe") {
+		t.Errorf("want the pipe refused by its name: %s", r)
+	}
 }
