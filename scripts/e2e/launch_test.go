@@ -353,17 +353,25 @@ func TestStandalone(t *testing.T) {
 	l.assertNothingLeft("spark1")
 }
 
-// A script that lies on one host only, and closed to others, runs on all as its user's own.
+// What lies on one host only, closed to others, runs on all as its user's own.
 func testStaged(t *testing.T, l *lab) {
-	l.on("spark2", "sh", "-c", "mkdir -p /tmp/staged/lib && cd /tmp/staged && printf 'echo $(id -u) $(stat -c %u:%a lib/secret) $(cat link) $PWD\\n' > run.sh && "+
-		"echo word > lib/secret && chmod 600 lib/secret && ln -sf lib/secret link").must(t)
-	defer l.on("spark2", "rm", "-rf", "/tmp/staged")
-	r := l.on("spark2", "sh", "-c", "cd /tmp/staged && sparkrun launch exec --nodes 3 --stage . -- sh run.sh").must(t)
-	if n := strings.Count(r.out, "0 0:600 word /"); n != 3 || strings.Contains(r.out, "/tmp/staged") {
+	for _, h := range []string{"spark1", "spark2", "spark3"} {
+		l.on(h, "useradd", "-M", "-G", "sparkrun", "carol").must(t)
+	}
+	dir := fmt.Sprintf("/var/tmp/%s-staged", l.name)
+	carol := func(line string) result {
+		return l.on("spark2", "su", "carol", "-c", "mkdir -p "+dir+"/lib && cd "+dir+" && "+line)
+	}
+	defer func() { l.on("spark2", "rm", "-rf", dir).must(t) }()
+	r := carol(`echo 'echo $(stat -c %U:%a lib/secret) $(cat link) $PWD' > run.sh && echo word > lib/secret && chmod 600 lib/secret && ln -s lib/secret link &&
+		sparkrun launch exec --nodes 3 --stage . -- sh run.sh`).must(t)
+	if n := strings.Count(r.out, "carol:600 word /"); n != 3 || strings.Contains(r.out, dir) {
 		t.Errorf("want it on three hosts, in the job's folder: %s", r)
 	}
-	r = l.on("spark2", "sh", "-c", "cd /tmp/staged && mkfifo lib/pipe && sparkrun launch exec --nodes 3 --stage . -- sh run.sh")
-	if r.code != 125 || !strings.Contains(r.err, "lib/pipe") {
+	if r := carol("mkfifo lib/pipe && sparkrun launch exec --nodes 3 --stage . -- true"); r.code != 125 || !strings.Contains(r.err, "lib/pipe") {
 		t.Errorf("want the pipe refused by its name: %s", r)
+	}
+	if r := carol("sparkrun launch exec --nodes 3 --stage /etc/shadow -- true"); r.code != 125 || !strings.Contains(r.err, "permission denied") {
+		t.Errorf("want what carol may not read refused: %s", r)
 	}
 }
