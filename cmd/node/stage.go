@@ -18,6 +18,9 @@ func (n *node) stageIn(_ context.Context, c wire.Caller, r wire.StageRequest) (w
 		return wire.StageResponse{}, err
 	}
 	missing, err := n.staged.Begin(r.Job, user, r.Manifest)
+	if err == nil && len(missing) > 0 {
+		err = n.agent.RoomToStage(r.Manifest.Bytes())
+	}
 	return wire.StageResponse{Node: n.m.Node, Missing: missing}, err
 }
 

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 // stageDir is where a job's files are laid out on this node.
@@ -24,11 +25,29 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	if a.cfg.Stage == nil || a.cfg.StageDir == "" {
 		return errors.New("this node takes no --stage files: leave it out")
 	}
+	if !a.isThere(as) {
+		if err := a.RoomToStage(2 * as.Spec.Staged.Bytes); err != nil { // the content, and the job's own of it
+			return err
+		}
+	}
 	who, err := lookup(ctx, as.Spec.User)
 	if err != nil {
 		return err
 	}
 	return a.cfg.Stage(ctx, as, who.uid, who.gid)
+}
+
+// RoomToStage refuses files, of so many bytes together, that would take what is
+// kept for the rest of the machine.
+func (a *Agent) RoomToStage(bytes int64) error {
+	st, err := statfs(a.cfg.StageDir)
+	if err != nil {
+		return nil //nolint:nilerr // a disk that doesn't tell is no reason to refuse
+	}
+	if keep := shim.ReservedBytes(st.total); st.free-bytes < keep {
+		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", a.cfg.StageDir, size(st.free), size(bytes), size(keep))
+	}
+	return nil
 }
 
 // atStage puts an assignment where its files are on this node: in each node's

@@ -104,3 +104,17 @@ func TestStagedFilesArePruned(t *testing.T) {
 		t.Errorf("left: %q, want %q", left, want)
 	}
 }
+
+// A job that would fill the disk is refused before a byte of it comes.
+func TestStageTakesNoMoreThanThereIs(t *testing.T) {
+	n := newNode(t, func(cfg *Config) {
+		cfg.StageDir = t.TempDir()
+		cfg.Stage = func(context.Context, launcher.Assignment, uint32, uint32) error { return nil }
+	})
+	if err := n.a.RoomToStage(1 << 60); err == nil || !strings.Contains(err.Error(), n.cfg.StageDir) {
+		t.Errorf("an exbibyte: %v", err)
+	}
+	if err := n.a.RoomToStage(0); err != nil {
+		t.Errorf("nothing: %v", err)
+	}
+}
