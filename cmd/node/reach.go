@@ -25,7 +25,7 @@ func (n *node) input(ctx context.Context, c wire.Caller, r wire.InputRequest) (w
 	}
 	wanted := job.Spec.MainStage().Stdin.Has
 	return wire.Empty{}, reachAll(ctx, job, wanted, func(ctx context.Context, p rendezvous.Place, rank int) error {
-		return n.reachOn(ctx, p, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End})
+		return n.reachOn(ctx, p, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	})
 }
 
@@ -109,7 +109,7 @@ func reachHere(ctx context.Context, a *agent.Agent, r wire.NodeReachRequest) (er
 	if r.Signal != 0 {
 		err = a.Signal(ctx, r.Key, r.Rank, syscall.Signal(r.Signal))
 	} else {
-		err = a.Input(ctx, r.Key, r.Rank, agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End})
+		err = a.Input(ctx, r.Key, r.Rank, agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	}
 	if errors.Is(err, shim.ErrNoRank) || errors.Is(err, shim.ErrGone) {
 		return fmt.Errorf("%w: %w", wire.ErrNoReader, err)
@@ -124,7 +124,7 @@ func (s *Standalone) Input(ctx context.Context, r wire.InputRequest) error {
 		return err
 	}
 	return reachAll(ctx, job, job.Spec.MainStage().Stdin.Has, func(ctx context.Context, _ rendezvous.Place, rank int) error {
-		return reachHere(ctx, s.agent, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End})
+		return reachHere(ctx, s.agent, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	})
 }
 

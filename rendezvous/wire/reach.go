@@ -11,12 +11,15 @@ import (
 var ErrNoReader = errors.New("no such rank is running, or it reads no more")
 
 // InputRequest is a piece of a job's standard input, for the ranks that its
-// spec names. Sent again, it is written once.
+// spec names. Sent again, it is written once. With a Window it is the new size
+// of the terminal of such a rank, and no piece of input.
 type InputRequest struct {
 	Job    string `json:"job"`
 	Offset int64  `json:"offset"` // of the first byte of Data, from the input's begin
 	Data   []byte `json:"data,omitempty"`
 	End    bool   `json:"end,omitempty"` // nothing follows
+
+	Window *launcher.Window `json:"window,omitempty"`
 }
 
 // SignalRequest passes a signal to ranks of a job; no Ranks means all.
@@ -34,6 +37,8 @@ type NodeReachRequest struct {
 	Offset int64        `json:"offset,omitempty"`
 	Data   []byte       `json:"data,omitempty"`
 	End    bool         `json:"end,omitempty"`
+
+	Window *launcher.Window `json:"window,omitempty"`
 }
 
 // Input writes to a job's ranks, and returns when all of them have taken it.
