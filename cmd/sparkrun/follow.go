@@ -30,19 +30,26 @@ const (
 
 // follower carries one launch from its request to its exit code.
 type follower struct {
-	gangs      gangs
-	ranks      ranks
-	in         io.Reader // what ranks are to read; nil: none does
-	terminal   *terminal // in's, where a rank has one; nil: none has
-	keys       []byte    // that detach from it
-	only       []int     // ranks whose output is shown; none: all
-	spec       launcher.Spec
-	out        *printer
-	say        func(string)
-	signals    <-chan os.Signal
-	standalone bool // the job lives no longer than we do
-	detach     bool // return when it runs
-	leader     string
+	gangs    gangs
+	ranks    ranks
+	in       io.Reader // what ranks are to read; nil: none does
+	terminal *terminal // in's, where a rank has one; nil: none has
+	keys     []byte    // that detach from it
+	only     []int     // ranks whose output is shown; none: all
+	inputAt  int64     // offset of the first byte of in
+	inputOf  []int     // of the ranks with an input, only these; none: all
+
+	// attached: the job was launched before, as far as generation heard, and runs
+	// says that all of that do. from is where its output begins.
+	attached, runs bool
+	from           launcher.From
+	spec           launcher.Spec
+	out            *printer
+	say            func(string)
+	signals        <-chan os.Signal
+	standalone     bool // the job lives no longer than we do
+	detach         bool // return when it runs
+	leader         string
 
 	accepted, started, running flagged
 	left                       flagged // the keys that detach were typed
@@ -81,6 +88,15 @@ func closed[T any](c <-chan T) bool {
 func (f *follower) run(ctx context.Context) (int, error) {
 	f.accepted, f.started, f.running, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged()
 	f.later = make(chan launcher.Generation, 1)
+	if f.attached {
+		f.accepted.set()
+		if f.heard > 0 {
+			f.started.set()
+		}
+		if f.runs {
+			f.running.set()
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
@@ -98,6 +114,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		// Of outages the story tells: one line is enough.
 		trouble := outage{say: func(string) { f.troubled.Store(true) }}
 		r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), ranks: f.only, generation: gen, follow: true, launched: true, outage: trouble}
+		if gen == launcher.Generation(f.first.Load()) {
+			r.from = f.from
+		}
 		wg.Go(func() { read <- r.run(readCtx) })
 	}
 	defer func() { stopReading() }()
@@ -139,7 +158,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		case <-started:
 			begin()
 		case <-f.left.c:
-			f.say("detached: " + f.goesOn())
+			f.say(fmt.Sprintf("detached: job %[1]s goes on; `sparkrun attach %[1]s` comes back to it, `sparkrun stop %[1]s` ends it", f.spec.ID))
 			return 0, nil
 		case gen := <-f.later:
 			goOn(gen)
@@ -269,7 +288,7 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 func (f *follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
-	r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), ranks: f.only, launched: true, outage: outage{say: f.say}}
+	r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), ranks: f.only, launched: true, from: f.from, outage: outage{say: f.say}}
 	if err := r.run(ctx); err != nil && !errors.Is(err, errOutput) {
 		f.say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.spec.ID))
 	}

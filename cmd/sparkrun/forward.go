@@ -26,33 +26,35 @@ const inputChunk = 32 << 10
 func (f *follower) feed(ctx context.Context) {
 	select {
 	case <-f.running.c:
-		in := f.in
+		in, r := f.in, wire.InputRequest{Job: string(f.spec.ID), Ranks: f.inputOf, Offset: f.inputAt}
 		if f.terminal != nil {
 			if err := f.terminal.raw(); err != nil {
 				f.say(err.Error())
 				return
 			}
-			in = &keyReader{in: in, keys: f.keys}
-			go f.terminal.resizes(ctx, f.ranks, wire.InputRequest{Job: string(f.spec.ID)}, f.say) // ends with ctx
+			go f.terminal.resizes(ctx, f.ranks, r, f.say) // ends with ctx
 		}
-		if feed(ctx, f.ranks, string(f.spec.ID), in, f.say) {
+		if f.keys != nil {
+			in = &keyReader{in: in, keys: f.keys}
+		}
+		if feed(ctx, f.ranks, r, in, f.say) {
 			f.left.set()
 		}
 	case <-ctx.Done():
 	}
 }
 
-// feed sends our standard input to the job until either ends. It is read no
+// feed sends our standard input to the job, from r's offset on, until either ends. It is read no
 // faster than the ranks do, and what is lost with an agent is sent again. It
 // tells whether the keys that detach were typed: the ranks' input goes on then.
-func feed(ctx context.Context, to ranks, job string, in io.Reader, say func(string)) (detached bool) {
+func feed(ctx context.Context, to ranks, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
 	buf := make([]byte, inputChunk)
-	for at := int64(0); ; {
+	for at := r.Offset; ; {
 		n, rerr := in.Read(buf)
 		if errors.Is(rerr, errDetached) {
 			return true
 		}
-		r := wire.InputRequest{Job: job, Offset: at, Data: buf[:n], End: rerr != nil}
+		r.Offset, r.Data, r.End = at, buf[:n], rerr != nil
 		at += int64(n)
 		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
 		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):

@@ -201,7 +201,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if o.tty {
 		var err error
 		if tty, err = terminalOf(a.in); err != nil {
-			return err
+			return fmt.Errorf("%w; --stdin 0 gives rank 0 an input without one", err)
 		}
 		w := tty.window()
 		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"

@@ -26,7 +26,7 @@ type terminal struct {
 }
 
 // errNoTerminal is said as docker does.
-var errNoTerminal = errors.New("the input device is not a TTY: run it in a terminal, or with --stdin instead of --tty")
+var errNoTerminal = errors.New("the input device is not a TTY")
 
 // terminalOf fails where a command's input is no terminal.
 func terminalOf(in io.Reader) (*terminal, error) {
