@@ -45,7 +45,7 @@ func (k *detachKeys) Set(text string) error {
 	for name := range strings.SplitSeq(text, ",") {
 		key, ctrl := strings.CutPrefix(strings.ToLower(name), "ctrl-")
 		switch {
-		case ctrl && len(key) == 1 && (key[0] >= 'a' && key[0] <= 'z' || strings.Contains(`@[\]^_`, key)):
+		case ctrl && len(key) == 1 && (key[0] >= 'a' && key[0] <= 'z' || strings.IndexByte(`@[\]^_`, key[0]) >= 0):
 			*k = append(*k, key[0]&0x1f)
 		case !ctrl && len(name) == 1 && name[0] > ' ' && name[0] < 0x7f:
 			*k = append(*k, name[0])

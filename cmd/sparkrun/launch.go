@@ -49,8 +49,8 @@ between them is broken (a cable out, no common subnet, ...): the reasons name
 machine, port and remedy, and --force starts it all the same.
 
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
-hang-up, a closed laptop or a killed launch leaves the job running: ps, logs and
-stop find it from any machine. With --standalone the job ends with launch.
+hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
+attach and stop find it from any machine. With --standalone the job ends with launch.
 
 --tty gives rank 0 (or that of --stdin) a terminal of its own and hands it this
 one: every key goes there, Ctrl-C included, and only its output is shown; logs

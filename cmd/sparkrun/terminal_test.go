@@ -159,6 +159,35 @@ func TestLaunchTTY(t *testing.T) {
 	}
 }
 
+// A shell that stops us finds its terminal as it was, and we ours afterwards.
+func TestStoppedTerminal(t *testing.T) {
+	_, screen := pty(t)
+	tty, err := terminalOf(screen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, raw := range []bool{false, true} {
+		if raw {
+			if err := tty.raw(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tty.stopped(func() {
+			if isRaw(t, screen) {
+				t.Error("raw while stopped")
+			}
+		})
+		if isRaw(t, screen) != raw {
+			t.Errorf("raw afterwards: %v, want %v", !raw, raw)
+		}
+	}
+	tty.restore()
+	tty.restore()
+	if isRaw(t, screen) {
+		t.Error("raw in the end")
+	}
+}
+
 func TestTTYRefused(t *testing.T) {
 	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{}}
 	for line, want := range map[string]string{
