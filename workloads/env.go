@@ -31,6 +31,9 @@ func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.V
 			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
 		}
 	}
+	if r.TTY != nil { // programs that draw look up what their terminal understands
+		env = append(env, r.callersOr("TERM", "xterm", workload))
+	}
 	env = append(env, r.seatVars(workload)...)
 	env = append(env, own...)
 	for _, text := range r.Env {

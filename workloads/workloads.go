@@ -38,6 +38,8 @@ type Request struct {
 	Stdin   launcher.Stdin
 	Ulimits []launcher.Ulimit
 	BindTo  launcher.Binding
+	// TTY is the size of the terminal that the rank of Stdin gets; nil: none.
+	TTY *launcher.Window
 	// Before and After are shell commands that run once, as one rank on rank 0's
 	// node: before the first try of the job, and when it has completed.
 	Before, After string
@@ -89,7 +91,7 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	spec.Workload = workload
 	st.Main = true
 	st.GPU = spec.GPUs != launcher.NoGPUs
-	st.Stdin, st.Ulimits, st.BindTo = r.Stdin, r.Ulimits, r.BindTo
+	st.Stdin, st.TTY, st.Ulimits, st.BindTo = r.Stdin, r.TTY, r.Ulimits, r.BindTo
 	spec.Stages = []launcher.Stage{st}
 	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
 		if once.command != "" {

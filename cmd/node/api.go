@@ -19,7 +19,7 @@ import (
 func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
-		Jobs: n.jobs, Logs: n.logs, Input: n.input, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead,
+		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
 		Stage: n.stageIn, StageContent: n.stageContent,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,

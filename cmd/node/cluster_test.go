@@ -43,7 +43,7 @@ type cluster struct {
 	hosts []*host
 }
 
-// nextNet keeps clusters of tests that run at once apart: each gets a 127.0.N.0/24.
+// nextNet keeps clusters of tests that run at once apart, in this process and beside it: each gets a 127.P.N.0/24.
 var nextNet struct {
 	sync.Mutex
 	n int
@@ -60,7 +60,7 @@ func newCluster(t *testing.T, size int) *cluster {
 	for i := range size {
 		name := fmt.Sprintf("spark%d", i+1)
 		dir := filepath.Join(base, name)
-		h := &host{t: t, addr: fmt.Sprintf("127.0.%d.%d", net, 10+i)}
+		h := &host{t: t, addr: fmt.Sprintf("127.%d.%d.%d", 1+os.Getpid()%250, net, 10+i)}
 		h.cfg = Config{
 			MemoryFloor: new(int64(0)),
 			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},

@@ -23,10 +23,41 @@ func (n *node) input(ctx context.Context, c wire.Caller, r wire.InputRequest) (w
 	if err != nil {
 		return wire.Empty{}, err
 	}
-	wanted := job.Spec.MainStage().Stdin.Has
+	wanted := reads(job, r.Ranks)
 	return wire.Empty{}, reachAll(ctx, job, wanted, func(ctx context.Context, p rendezvous.Place, rank int) error {
-		return n.reachOn(ctx, p, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End})
+		return n.reachOn(ctx, p, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	})
+}
+
+// reads tells which of these ranks, of all where none are named, have an input.
+func reads(job rendezvous.Job, ranks []int) func(rank int) bool {
+	return func(rank int) bool {
+		return job.Spec.MainStage().Stdin.Has(rank) && (len(ranks) == 0 || slices.Contains(ranks, rank))
+	}
+}
+
+func (n *node) inputAt(ctx context.Context, c wire.Caller, r wire.InputAtRequest) (at wire.InputAtResponse, err error) {
+	job, err := n.ownJob(ctx, c, r.Job)
+	if err != nil {
+		return at, err
+	}
+	return at, reachAll(ctx, job, reads(job, []int{r.Rank}), func(ctx context.Context, p rendezvous.Place, rank int) (err error) {
+		if p.Node == n.m.Node {
+			at, err = inputAtHere(ctx, n.agent, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
+		} else {
+			at, err = n.peers.client(p.Node).NodeInputAt(ctx, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
+		}
+		return err
+	})
+}
+
+func (n *node) nodeInputAt(ctx context.Context, _ wire.Caller, r wire.NodeInputAtRequest) (wire.InputAtResponse, error) {
+	return inputAtHere(ctx, n.agent, r)
+}
+
+func inputAtHere(ctx context.Context, a *agent.Agent, r wire.NodeInputAtRequest) (wire.InputAtResponse, error) {
+	at, err := a.InputAt(ctx, r.Key, r.Rank)
+	return wire.InputAtResponse{Offset: at}, noReader(err)
 }
 
 func (n *node) signal(ctx context.Context, c wire.Caller, r wire.SignalRequest) (wire.Empty, error) {
@@ -109,8 +140,12 @@ func reachHere(ctx context.Context, a *agent.Agent, r wire.NodeReachRequest) (er
 	if r.Signal != 0 {
 		err = a.Signal(ctx, r.Key, r.Rank, syscall.Signal(r.Signal))
 	} else {
-		err = a.Input(ctx, r.Key, r.Rank, agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End})
+		err = a.Input(ctx, r.Key, r.Rank, agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	}
+	return noReader(err)
+}
+
+func noReader(err error) error {
 	if errors.Is(err, shim.ErrNoRank) || errors.Is(err, shim.ErrGone) {
 		return fmt.Errorf("%w: %w", wire.ErrNoReader, err)
 	}
@@ -123,8 +158,8 @@ func (s *Standalone) Input(ctx context.Context, r wire.InputRequest) error {
 	if err != nil {
 		return err
 	}
-	return reachAll(ctx, job, job.Spec.MainStage().Stdin.Has, func(ctx context.Context, _ rendezvous.Place, rank int) error {
-		return reachHere(ctx, s.agent, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End})
+	return reachAll(ctx, job, reads(job, r.Ranks), func(ctx context.Context, _ rendezvous.Place, rank int) error {
+		return reachHere(ctx, s.agent, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 	})
 }
 

@@ -66,7 +66,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newFabricCmd(a.fabric), newReportCmd(a.report),
 		newDoctorCmd(a.doctor),
 		newNetplanCmd(a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
-		newLaunchCmd(a.complete(), a.launch), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop), newMarkDeadCmd(a.complete(), a.markDead),
+		newLaunchCmd(a.complete(), a.launch), newAttachCmd(a.complete(), a.attach), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop), newMarkDeadCmd(a.complete(), a.markDead),
 		newShimCmd(), newVersionCmd(a.printVersion),
 	)
 	return root

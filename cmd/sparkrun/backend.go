@@ -30,6 +30,11 @@ type cluster interface {
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
 }
 
+// attacher goes on where another has left a job's input.
+type attacher interface {
+	InputAt(context.Context, wire.InputAtRequest) (wire.InputAtResponse, error)
+}
+
 // fabrics is what agents tell of the machines' hardware.
 type fabrics interface {
 	Follow(context.Context, func(wire.Status) error) error
@@ -47,6 +52,7 @@ type addresser interface {
 type backend struct {
 	gangs
 	ranks
+	attacher  // nil in standalone mode
 	cluster   // nil in standalone mode
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
@@ -60,7 +66,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, attacher: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

@@ -32,7 +32,7 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 	}
 	var out []string
 	for _, j := range res.Jobs {
-		if cmd.Name() == "stop" && j.Outcome != nil {
+		if (cmd.Name() == "stop" || cmd.Name() == "attach") && j.Outcome != nil {
 			continue
 		}
 		out = append(out, string(j.Spec.ID)+"\t"+strings.TrimSpace(j.Spec.Workload+" "+j.Spec.Name))

@@ -30,18 +30,29 @@ const (
 
 // follower carries one launch from its request to its exit code.
 type follower struct {
-	gangs      gangs
-	ranks      ranks
-	in         io.Reader // what ranks are to read; nil: none does
-	spec       launcher.Spec
-	out        *printer
-	say        func(string)
-	signals    <-chan os.Signal
-	standalone bool // the job lives no longer than we do
-	detach     bool // return when it runs
-	leader     string
+	gangs    gangs
+	ranks    ranks
+	in       io.Reader // what ranks are to read; nil: none does
+	terminal *terminal // in's, where a rank has one; nil: none has
+	keys     []byte    // that detach from it
+	only     []int     // ranks whose output is shown; none: all
+	inputAt  int64     // offset of the first byte of in
+	inputOf  []int     // of the ranks with an input, only these; none: all
+
+	// attached: the job was launched before, as far as generation heard, and runs
+	// says that all of that do. from is where its output begins.
+	attached, runs bool
+	from           launcher.From
+	spec           launcher.Spec
+	out            *printer
+	say            func(string)
+	signals        <-chan os.Signal
+	standalone     bool // the job lives no longer than we do
+	detach         bool // return when it runs
+	leader         string
 
 	accepted, started, running flagged
+	left                       flagged // the keys that detach were typed
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
@@ -75,8 +86,17 @@ func closed[T any](c <-chan T) bool {
 
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
-	f.accepted, f.started, f.running = newFlagged(), newFlagged(), newFlagged()
+	f.accepted, f.started, f.running, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged()
 	f.later = make(chan launcher.Generation, 1)
+	if f.attached {
+		f.accepted.set()
+		if f.heard > 0 {
+			f.started.set()
+		}
+		if f.runs {
+			f.running.set()
+		}
+	}
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
@@ -93,7 +113,10 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		reading, stopReading, stopped, next = true, stop, false, 0
 		// Of outages the story tells: one line is enough.
 		trouble := outage{say: func(string) { f.troubled.Store(true) }}
-		r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), generation: gen, follow: true, launched: true, outage: trouble}
+		r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), ranks: f.only, generation: gen, follow: true, launched: true, outage: trouble}
+		if gen == launcher.Generation(f.first.Load()) {
+			r.from = f.from
+		}
 		wg.Go(func() { read <- r.run(readCtx) })
 	}
 	defer func() { stopReading() }()
@@ -134,6 +157,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			return 0, nil
 		case <-started:
 			begin()
+		case <-f.left.c:
+			f.say(fmt.Sprintf("detached: job %[1]s goes on; `sparkrun attach %[1]s` comes back to it, `sparkrun stop %[1]s` ends it", f.spec.ID))
+			return 0, nil
 		case gen := <-f.later:
 			goOn(gen)
 		case err := <-read:
@@ -192,7 +218,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		case sig := <-f.signals:
 			switch {
 			case slices.Contains(forwarded, sig):
-				wg.Go(func() { forward(ctx, f.ranks, string(f.spec.ID), sig.(syscall.Signal), f.say) })
+				wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
 			case sig == syscall.SIGHUP && !f.standalone:
 				f.say("hung up: " + f.goesOn())
 				return exitOf(sig), nil
@@ -262,7 +288,7 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 func (f *follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
-	r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), launched: true, outage: outage{say: f.say}}
+	r := outputReader{gangs: f.gangs, out: f.out, job: string(f.spec.ID), ranks: f.only, launched: true, from: f.from, outage: outage{say: f.say}}
 	if err := r.run(ctx); err != nil && !errors.Is(err, errOutput) {
 		f.say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.spec.ID))
 	}

@@ -26,27 +26,44 @@ const inputChunk = 32 << 10
 func (f *follower) feed(ctx context.Context) {
 	select {
 	case <-f.running.c:
-		feed(ctx, f.ranks, string(f.spec.ID), f.in, f.say)
+		in, r := f.in, wire.InputRequest{Job: string(f.spec.ID), Ranks: f.inputOf, Offset: f.inputAt}
+		if f.terminal != nil {
+			if err := f.terminal.raw(); err != nil {
+				f.say(err.Error())
+				return
+			}
+			go f.terminal.resizes(ctx, f.ranks, r, f.say) // ends with ctx
+		}
+		if f.keys != nil {
+			in = &keyReader{in: in, keys: f.keys}
+		}
+		if feed(ctx, f.ranks, r, in, f.say) {
+			f.left.set()
+		}
 	case <-ctx.Done():
 	}
 }
 
-// feed sends our standard input to the job until either ends. It is read no
-// faster than the ranks do, and what is lost with an agent is sent again.
-func feed(ctx context.Context, to ranks, job string, in io.Reader, say func(string)) {
+// feed sends our standard input to the job, from r's offset on, until either ends. It is read no
+// faster than the ranks do, and what is lost with an agent is sent again. It
+// tells whether the keys that detach were typed: the ranks' input goes on then.
+func feed(ctx context.Context, to ranks, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
 	buf := make([]byte, inputChunk)
-	for at := int64(0); ; {
+	for at := r.Offset; ; {
 		n, rerr := in.Read(buf)
-		r := wire.InputRequest{Job: job, Offset: at, Data: buf[:n], End: rerr != nil}
+		if errors.Is(rerr, errDetached) {
+			return true
+		}
+		r.Offset, r.Data, r.End = at, buf[:n], rerr != nil
 		at += int64(n)
 		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
 		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):
-			return // as a pipe whose reader has gone
+			return false // as a pipe whose reader has gone
 		case err != nil:
 			say(fmt.Sprintf("the ranks get no more input: %v", err))
-			return
+			return false
 		case r.End:
-			return
+			return false
 		}
 	}
 }
@@ -67,12 +84,21 @@ var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, s
 
 // forward passes a signal on to every rank. For TSTP we stop too, as the shell
 // that sent it expects, and CONT wakes both.
+func (f *follower) forward(ctx context.Context, sig syscall.Signal) {
+	forward(ctx, f.ranks, string(f.spec.ID), sig, f.say)
+	stop := func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+	switch {
+	case sig != syscall.SIGTSTP:
+	case f.terminal != nil:
+		f.terminal.stopped(stop)
+	default:
+		stop()
+	}
+}
+
 func forward(ctx context.Context, to ranks, job string, sig syscall.Signal, say func(string)) {
 	err := send(ctx, func() error { return to.Signal(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrNoReader) {
 		say(fmt.Sprintf("pass on signal %s: %v", sig, err))
-	}
-	if sig == syscall.SIGTSTP {
-		_ = syscall.Kill(os.Getpid(), syscall.SIGSTOP)
 	}
 }

@@ -51,7 +51,7 @@ func TestFeedSendsEachByteOnce(t *testing.T) {
 		}
 		return nil
 	}}
-	feed(t.Context(), f, "abcd", strings.NewReader(text), func(s string) { t.Error(s) })
+	feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, strings.NewReader(text), func(s string) { t.Error(s) })
 	if f.got.String() != text || !f.ended {
 		t.Errorf("%d of %d bytes, ended %v", f.got.Len(), len(text), f.ended)
 	}
@@ -60,10 +60,10 @@ func TestFeedSendsEachByteOnce(t *testing.T) {
 // A rank that reads no more is like a closed pipe: nothing to complain about.
 func TestFeedStopsWithItsReaders(t *testing.T) {
 	f := &fakeRanks{fails: func(int) error { return wire.ErrNoReader }}
-	feed(t.Context(), f, "abcd", endless{}, func(s string) { t.Error(s) })
+	feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { t.Error(s) })
 	var said string
 	f = &fakeRanks{fails: func(int) error { return wire.ErrDenied }}
-	feed(t.Context(), f, "abcd", endless{}, func(s string) { said = s })
+	feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { said = s })
 	if !strings.Contains(said, "no more input: "+wire.ErrDenied.Error()) {
 		t.Errorf("said %q", said)
 	}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,8 +26,9 @@ type launchOptions struct {
 
 	stage []stage.Source
 
-	detach, dryRun, json, standalone bool
+	detach, dryRun, json, standalone, tty bool
 
+	keys   detachKeys
 	output outputMode
 }
 
@@ -48,8 +51,12 @@ between them is broken (a cable out, no common subnet, ...): the reasons name
 machine, port and remedy, and --force starts it all the same.
 
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
-hang-up, a closed laptop or a killed launch leaves the job running: ps, logs and
-stop find it from any machine. With --standalone the job ends with launch.
+hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
+attach and stop find it from any machine. With --standalone the job ends with launch.
+
+--tty gives rank 0 (or that of --stdin) a terminal of its own and hands it this
+one: every key goes there, Ctrl-C included, and only its output is shown; logs
+has the others'. ctrl-p ctrl-q leaves the job running.
 
 Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
 VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
@@ -71,6 +78,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
   sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
   sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch --tty exec --on spark2 -- python3
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -117,6 +125,8 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
 	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
 	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
+	fs.BoolVarP(&o.tty, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
+	fs.Var(&o.keys, "detach-keys", "keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
 	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
 	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
 	fs.StringVar(&job.User, "user", "", "run the ranks as this user; for root only (default: you)")
@@ -166,6 +176,10 @@ func (o launchOptions) check() error {
 		return usagef("--dry-run and --detach: give one of them")
 	case o.request.Stdin.Any() && o.detach:
 		return usagef("--stdin and --detach: nobody stays to read it")
+	case o.tty && o.detach:
+		return usagef("--tty and --detach: nobody stays at the terminal")
+	case o.tty && (o.json || o.output.kind != "" && o.output.kind != "raw"):
+		return usagef("--tty: a terminal's output is raw: leave out --output and --json")
 	case o.output.kind == "files" && o.detach:
 		return usagef("--output files and --detach: nobody stays to write them; `sparkrun logs` does so later")
 	case o.standalone && o.detach:
@@ -201,6 +215,15 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 }
 
 func (a *app) launch(ctx context.Context, o launchOptions) error {
+	var tty *terminal
+	if o.tty {
+		var err error
+		if tty, err = terminalOf(a.in); err != nil {
+			return fmt.Errorf("%w; --stdin 0 gives rank 0 an input without one", err)
+		}
+		w := tty.window()
+		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"
+	}
 	spec, err := a.spec(o)
 	if err != nil {
 		return err
@@ -230,7 +253,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	f := follower{
 		gangs: b, ranks: b, spec: spec, out: out, signals: signals, standalone: o.standalone, detach: o.detach,
 	}
-	if o.request.Stdin.Any() {
+	if spec.MainStage().Stdin.Any() {
 		f.in = a.in
 	}
 	if b.cluster != nil {
@@ -243,7 +266,22 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		}
 		f.spec.Epoch, f.leader = st.Epoch, st.Leader
 	}
-	n := openNotes(a.err)
+	errs := a.err
+	if tty != nil {
+		defer tty.restore()
+		rank, err := strconv.Atoi(string(o.request.Stdin))
+		if err != nil {
+			return err // the spec's check lets none through
+		}
+		f.terminal, f.only = tty, []int{rank}
+		if !o.standalone { // whose jobs end with us
+			f.keys = o.keys.orDefault()
+		}
+		if a.errTTY {
+			errs = rawLines{errs}
+		}
+	}
+	n := openNotes(errs)
 	f.say, f.out.note = n.say, n.say
 	if o.detach {
 		f.out = newPrinter(discard{}, discard{}) // its story is not told

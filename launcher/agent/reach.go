@@ -37,6 +37,16 @@ func (a *Agent) Input(ctx context.Context, k launcher.Key, rank int, c InputChun
 	return client.Input(ctx, rank, c.Offset, c.Data, c.End)
 }
 
+// InputAt tells how many bytes of input a local rank has had, for another
+// writer to go on with. shim.ErrNoRank: nobody reads any more.
+func (a *Agent) InputAt(ctx context.Context, k launcher.Key, rank int) (int64, error) {
+	client, err := a.reach(ctx, k)
+	if err != nil {
+		return 0, err
+	}
+	return client.InputAt(ctx, rank)
+}
+
 // Signal passes a signal to the process group of a local rank, or with
 // shim.Gang of each. TSTP becomes STOP: the kernel takes no TSTP to
 // a session without a job-controlling shell (POSIX calls its groups orphaned).

@@ -64,6 +64,19 @@ func (c *Client) Input(ctx context.Context, rank int, offset int64, data []byte,
 	return c.wrap("write input of", err)
 }
 
+// InputAt tells how many bytes of input a rank has had: the offset with which
+// another writer than the one before goes on. ErrUnknownOp: the shim is older.
+func (c *Client) InputAt(ctx context.Context, rank int) (int64, error) {
+	resp, err := c.call(ctx, request{Op: opInputAt, Rank: &rank})
+	if err == nil && resp.At == nil {
+		err = errors.New("the answer has no offset")
+	}
+	if err != nil {
+		return 0, c.wrap("ask for the input of", err)
+	}
+	return *resp.At, nil
+}
+
 // Resize tells a rank's terminal its size, and the rank SIGWINCH.
 func (c *Client) Resize(ctx context.Context, rank int, w launcher.Window) error {
 	_, err := c.call(ctx, request{Op: opResize, Rank: &rank, Window: &w})

@@ -177,6 +177,13 @@ func (in *input) write(offset int64, data []byte, end bool) error {
 	return err
 }
 
+// offset is where the next write goes on. It waits for one that waits.
+func (in *input) offset() int64 {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	return in.at
+}
+
 // close ends a write that waits. A terminal is closed by who reads it.
 func (in *input) close() {
 	if !in.tty {

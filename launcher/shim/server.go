@@ -142,7 +142,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
 	case opSignal:
 		return s.g.do(func(answer func(error)) { answer(s.g.signal(*req.Rank, req.Sig)) })
-	case opInput, opResize:
+	case opInput, opInputAt, opResize:
 		var in *input
 		err := s.g.do(func(answer func(error)) {
 			var err error
@@ -154,8 +154,12 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 			return err
 		case req.Op == opResize:
 			return in.resize(*req.Window)
+		case req.Op == opInputAt:
+			at := in.offset()
+			resp.At = &at
+			return nil
 		}
-		return in.write(req.Offset, req.Data, req.End) // waits for its reader, and only here
+		return in.write(req.Offset, req.Data, req.End) // waits for its reader, as the one behind it does
 	case opRelease:
 		return s.g.do(func(answer func(error)) {
 			if s.g.phase != ended {

@@ -73,6 +73,7 @@ const (
 	opEnd     = "end"
 	opSignal  = "signal"
 	opInput   = "input"
+	opInputAt = "input-at"
 	opResize  = "resize"
 	opEvents  = "events"
 	opRelease = "release"
@@ -85,6 +86,7 @@ type response struct {
 	Error *fault `json:"error,omitempty"`
 	Hello *hello `json:"hello,omitempty"`
 	Event *Event `json:"event,omitempty"` // of events: many, before the ok
+	At    *int64 `json:"at,omitempty"`    // of input-at
 }
 
 type hello struct {
@@ -152,6 +154,10 @@ func decodeRequest(line []byte) (request, error) {
 	case opInput:
 		if r.Rank == nil || *r.Rank < 0 || r.Offset < 0 {
 			return r, fmt.Errorf("input: %w: want a rank, and an offset of 0 or more", ErrRequest)
+		}
+	case opInputAt:
+		if r.Rank == nil || *r.Rank < 0 {
+			return r, fmt.Errorf("input-at: %w: want a rank", ErrRequest)
 		}
 	case opResize:
 		if r.Rank == nil || *r.Rank < 0 || r.Window == nil {

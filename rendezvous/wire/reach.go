@@ -11,12 +11,34 @@ import (
 var ErrNoReader = errors.New("no such rank is running, or it reads no more")
 
 // InputRequest is a piece of a job's standard input, for the ranks that its
-// spec names. Sent again, it is written once.
+// spec names. Sent again, it is written once. With a Window it is the new size
+// of the terminal of such a rank, and no piece of input.
 type InputRequest struct {
 	Job    string `json:"job"`
-	Offset int64  `json:"offset"` // of the first byte of Data, from the input's begin
+	Ranks  []int  `json:"ranks,omitempty"` // of those, only these; empty = all
+	Offset int64  `json:"offset"`          // of the first byte of Data, from the input's begin
 	Data   []byte `json:"data,omitempty"`
 	End    bool   `json:"end,omitempty"` // nothing follows
+
+	Window *launcher.Window `json:"window,omitempty"`
+}
+
+// InputAtRequest asks where the input of a rank goes on, for another writer
+// than the one before.
+type InputAtRequest struct {
+	Job  string `json:"job"`
+	Rank int    `json:"rank"`
+}
+
+// NodeInputAtRequest is that for a rank of the node that is called.
+type NodeInputAtRequest struct {
+	Key  launcher.Key `json:"key"`
+	Rank int          `json:"rank"`
+}
+
+// InputAtResponse is the Offset of the next InputRequest.
+type InputAtResponse struct {
+	Offset int64 `json:"offset"`
 }
 
 // SignalRequest passes a signal to ranks of a job; no Ranks means all.
@@ -34,12 +56,24 @@ type NodeReachRequest struct {
 	Offset int64        `json:"offset,omitempty"`
 	Data   []byte       `json:"data,omitempty"`
 	End    bool         `json:"end,omitempty"`
+
+	Window *launcher.Window `json:"window,omitempty"`
 }
 
 // Input writes to a job's ranks, and returns when all of them have taken it.
 func (c *Client) Input(ctx context.Context, r InputRequest) error {
 	_, err := call[InputRequest, Empty](ctx, c, clusterPath+"Input", r)
 	return err
+}
+
+// InputAt tells where a rank's input goes on.
+func (c *Client) InputAt(ctx context.Context, r InputAtRequest) (InputAtResponse, error) {
+	return call[InputAtRequest, InputAtResponse](ctx, c, clusterPath+"InputAt", r)
+}
+
+// NodeInputAt tells it of a rank of the node that is called.
+func (c *Client) NodeInputAt(ctx context.Context, r NodeInputAtRequest) (InputAtResponse, error) {
+	return call[NodeInputAtRequest, InputAtResponse](ctx, c, nodePath+"InputAt", r)
 }
 
 // Signal passes a signal on.

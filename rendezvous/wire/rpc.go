@@ -36,6 +36,7 @@ type Cluster struct {
 	Jobs    func(context.Context, Caller, Empty) (JobsResponse, error)
 	Logs    func(context.Context, Caller, LogsRequest, func(LogChunk) error) error
 	Input   func(context.Context, Caller, InputRequest) (Empty, error)
+	InputAt func(context.Context, Caller, InputAtRequest) (InputAtResponse, error)
 	Signal  func(context.Context, Caller, SignalRequest) (Empty, error)
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
@@ -59,6 +60,7 @@ type Node struct {
 	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
 	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
 	Reach    func(context.Context, Caller, NodeReachRequest) (Empty, error)
+	InputAt  func(context.Context, Caller, NodeInputAtRequest) (InputAtResponse, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
 
@@ -97,6 +99,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Jobs", allowUser, h.Jobs)
 	serverStream(mux, clusterPath+"Logs", allowUser, h.Logs)
 	unary(mux, clusterPath+"Input", allowUser, h.Input)
+	unary(mux, clusterPath+"InputAt", allowUser, h.InputAt)
 	unary(mux, clusterPath+"Signal", allowUser, h.Signal)
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
@@ -113,6 +116,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeLogs", allowMember, h.NodeLogs)
 	unary(mux, nodePath+"Prepared", allowMember, h.Prepared)
 	unary(mux, nodePath+"Reach", allowMember, h.Reach)
+	unary(mux, nodePath+"InputAt", allowMember, h.InputAt)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)

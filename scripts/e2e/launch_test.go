@@ -27,6 +27,7 @@ func TestThreeHosts(t *testing.T) {
 		"ExitCodesAndStreams": testExitCodesAndStreams,
 		"OutputAfterwards":    testOutputAfterwards,
 		"Staged":              testStaged,
+		"Terminal":            testTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}
@@ -314,6 +315,37 @@ func testOutputAfterwards(t *testing.T, l *lab) {
 	got := l.on("spark3", "sh", "-c", "d=$(mktemp -d); sparkrun logs "+id+" --output files=$d/new; cd $d/new; cat rank-1.out; cat rank-*.err; ls; rm -r $d").must(t).out
 	if got != seq+bytes+"of 0\nof 1\nrank-0.err\nrank-0.out\nrank-1.err\nrank-1.out\n" {
 		t.Errorf("files: %d bytes, ending with %.99q", len(got), got[max(0, len(got)-99):])
+	}
+}
+
+// A terminal that was left is found again from another host, by who may.
+func testTerminal(t *testing.T, l *lab) {
+	at := func(host, typed, command string) result {
+		t.Helper()
+		// script(1) gives a terminal; what is typed waits for the program's own words.
+		return l.on(host, "sh", "-c", `(`+typed+`) | script -qefc "`+command+`" /dev/null`)
+	}
+	said := func(word string) string {
+		return `until sparkrun logs --output raw shell 2>/dev/null | grep -q '` + word + `'; do sleep 0.1; done; `
+	}
+	r := at("spark1", said("size 24 80")+`printf 'hello\n'; `+said("got hello")+`printf '\020\021'`,
+		"stty rows 24 cols 80; sparkrun launch -t --name shell exec --on spark2 -- sh -c 'echo size \\$(stty size); while read x; do echo got \\$x; test \\$x != 7 || exit 7; done'")
+	if r.code != 0 || !strings.Contains(r.out, "got hello") || !strings.Contains(r.out, "sparkrun attach") {
+		t.Errorf("detached: %s", r)
+	}
+	if j := l.jobs("spark3")["shell"]; j.State != "running" {
+		t.Errorf("after detaching: %+v, want running", j)
+	}
+	if r := l.on("spark3", "sparkrun", "attach", "shell"); r.code != 125 || !strings.Contains(r.err, "the input device is not a TTY") {
+		t.Errorf("attach without a terminal: %s", r)
+	}
+	l.on("spark3", "sh", "-c", "id dora 2>/dev/null || useradd -M -G sparkrun dora").must(t)
+	if r := l.on("spark3", "su", "dora", "-c", "sparkrun attach shell"); r.code != 125 || !strings.Contains(r.err, "not allowed") {
+		t.Errorf("attach to root's job: %s", r)
+	}
+	r = at("spark3", `printf 'again\n'; `+said("got again")+`printf '7\n'`, "sparkrun attach shell")
+	if r.code != 7 || !strings.Contains(r.out, "got again") || !strings.Contains(r.out, "got 7") {
+		t.Errorf("attached: %s", r)
 	}
 }
 

@@ -1,0 +1,145 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// asked tells where an input goes on.
+type asked struct {
+	at  int64
+	err error
+}
+
+func (f asked) InputAt(context.Context, wire.InputAtRequest) (wire.InputAtResponse, error) {
+	return wire.InputAtResponse{Offset: f.at}, f.err
+}
+
+// runningJob is one of three ranks in its second try.
+func runningJob(stdin launcher.Stdin, tty *launcher.Window) wire.JobsResponse {
+	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{{
+		Job: rendezvous.Job{
+			Spec: launcher.Spec{ID: "job2345678", Name: "train", User: "ada", Stages: []launcher.Stage{{Main: true, Stdin: stdin, TTY: tty}}},
+			Plan: rendezvous.Plan{World: 3, Generation: 2},
+		},
+		Started: new(time.Now()),
+	}}}
+}
+
+// What is typed goes on where the one before left off, output begins with the
+// last lines of the try that runs, and the exit code is the job's.
+func TestAttach(t *testing.T) {
+	ranks := &fakeRanks{}
+	ranks.got.WriteString("typed before ")
+	taken := make(chan struct{})
+	ranks.fails = func(int) error {
+		if ranks.ended {
+			close(taken)
+		}
+		return nil
+	}
+	var read wire.LogsRequest
+	g := &fakeGangs{
+		watch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			<-taken
+			return tellAll(tell, planned(3), ended(failed7))
+		},
+		logs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+			read = r
+			return fn(out(1, 0, "hi\n"))
+		},
+	}
+	var o, e syncBuffer
+	b := &backend{gangs: g, ranks: ranks, attacher: asked{at: 13}, cluster: &fakeCluster{jobs: runningJob("1", nil)}, close: func() {}}
+	a := &app{
+		in: strings.NewReader("and now"), out: &o, err: &e, dial: func() *backend { return b },
+		signals: listen,
+	}
+	if code := a.run(t.Context(), []string{"attach", "train", "--tail", "3"}); code != 7 || o.String() != "[1] hi\n" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o.String(), e.String())
+	}
+	if got := ranks.got.String(); got != "typed before and now" {
+		t.Errorf("input %q", got)
+	}
+	if len(g.launched) > 0 || read.Generation != 2 || read.From.Lines == nil || *read.From.Lines != 3 || len(read.Ranks) > 0 {
+		t.Errorf("launched %v, read %+v", g.launched, read)
+	}
+}
+
+// One rank's seat is its output and its input; who only looks on sends nothing.
+func TestAttachSeats(t *testing.T) {
+	window := &launcher.Window{Rows: 24, Cols: 80}
+	for name, tc := range map[string]struct {
+		stdin   launcher.Stdin
+		tty     *launcher.Window
+		line    string
+		input   string // that the ranks got
+		only    []int
+		code    int
+		says    string
+		refused error
+	}{
+		"no input":                {stdin: "none", line: "attach train"},
+		"its rank":                {stdin: "1", line: "attach train --rank 1", input: "x", only: []int{1}},
+		"another rank":            {stdin: "1", line: "attach train --rank 2", only: []int{2}},
+		"one of all":              {stdin: "all", line: "attach train --rank 2", input: "x", only: []int{2}},
+		"none of all":             {stdin: "all", line: "attach train"},
+		"looks on":                {stdin: "1", line: "attach train --no-stdin", refused: wire.ErrDenied},
+		"looks on at a terminal":  {stdin: "0", tty: window, line: "attach train --no-stdin", only: []int{0}},
+		"somebody else's":         {stdin: "1", line: "attach train", refused: wire.ErrDenied, code: 125, says: "not allowed: --no-stdin only looks on"},
+		"a terminal without ours": {stdin: "0", tty: window, line: "attach train", code: 125, says: "the input device is not a TTY; --no-stdin only looks on"},
+		"no such rank":            {stdin: "1", line: "attach train --rank 3", code: 125, says: "its ranks are 0 to 2"},
+		"no such job":             {stdin: "1", line: "attach tran", code: 125, says: "no such job"},
+		"negative":                {stdin: "1", line: "attach train --tail -1", code: 125, says: "want 0 or more"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ranks := &fakeRanks{}
+			taken := make(chan struct{})
+			ranks.fails = func(int) error {
+				if ranks.ended {
+					close(taken)
+				}
+				return nil
+			}
+			var only []int
+			g := &fakeGangs{
+				watch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+					if tc.input != "" {
+						<-taken
+					}
+					return tellAll(tell, ended(completed))
+				},
+				logs: func(_ context.Context, _ int, r wire.LogsRequest, _ func(wire.LogChunk) error) error {
+					only = r.Ranks
+					return nil
+				},
+			}
+			var e syncBuffer
+			b := &backend{gangs: g, ranks: ranks, attacher: asked{err: tc.refused}, cluster: &fakeCluster{jobs: runningJob(tc.stdin, tc.tty)}, close: func() {}}
+			a := &app{in: strings.NewReader("x"), out: &bytes.Buffer{}, err: &e, dial: func() *backend { return b }, signals: listen}
+			if code := a.run(t.Context(), strings.Fields(tc.line)); code != tc.code || !strings.Contains(e.String(), tc.says) {
+				t.Errorf("code %d, stderr %q", code, e.String())
+			}
+			if ranks.got.String() != tc.input || !slices.Equal(only, tc.only) {
+				t.Errorf("input %q, output of %v", ranks.got.String(), only)
+			}
+		})
+	}
+}
+
+func TestAttachToTheEnded(t *testing.T) {
+	jobs := runningJob("", nil)
+	jobs.Jobs[0].Outcome = &completed
+	code, _, err := cli(t, &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: jobs}}, "attach", "train")
+	if code != 125 || !strings.Contains(err, "`sparkrun logs job2345678` has its output") {
+		t.Errorf("code %d, %q", code, err)
+	}
+}

@@ -1,0 +1,118 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+
+	"golang.org/x/term"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// terminal is the caller's, whose every key goes to a rank while it is raw.
+type terminal struct {
+	fd int
+
+	mu     sync.Mutex
+	cooked *term.State // as it was; nil: it is so
+}
+
+// errNoTerminal is said as docker does.
+var errNoTerminal = errors.New("the input device is not a TTY")
+
+// terminalOf fails where a command's input is no terminal.
+func terminalOf(in io.Reader) (*terminal, error) {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, errNoTerminal
+	}
+	return &terminal{fd: int(f.Fd())}, nil
+}
+
+// window is its size; one that does not know it is 80 by 24.
+func (t *terminal) window() launcher.Window {
+	cols, rows, err := term.GetSize(t.fd)
+	if err != nil || cols <= 0 || rows <= 0 {
+		return launcher.Window{Rows: 24, Cols: 80}
+	}
+	return launcher.Window{Rows: uint16(rows), Cols: uint16(cols)} // struct winsize has no more
+}
+
+// raw hands its keys on as they are typed, until restore.
+func (t *terminal) raw() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cooked != nil {
+		return nil
+	}
+	st, err := term.MakeRaw(t.fd)
+	if err != nil {
+		return fmt.Errorf("make the terminal raw: %w", err)
+	}
+	t.cooked = st
+	return nil
+}
+
+// restore may be called at any time, and again.
+func (t *terminal) restore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cooked != nil {
+		_ = term.Restore(t.fd, t.cooked) // a terminal that has gone needs none
+		t.cooked = nil
+	}
+}
+
+// stopped runs what stops this process: a shell wants its terminal as it was.
+func (t *terminal) stopped(stop func()) {
+	t.mu.Lock()
+	was := t.cooked != nil
+	t.mu.Unlock()
+	t.restore()
+	stop()
+	if was {
+		_ = t.raw()
+	}
+}
+
+// resizes keeps a rank's terminal as large as ours until ctx ends.
+func (t *terminal) resizes(ctx context.Context, to ranks, r wire.InputRequest, say func(string)) {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	defer signal.Stop(changed)
+	for {
+		w := t.window()
+		r.Window = &w
+		err := send(ctx, func() error { return to.Input(ctx, r) })
+		switch {
+		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader):
+			return
+		case err != nil:
+			say(fmt.Sprintf("the rank's terminal keeps its size: %v", err))
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// rawLines makes lines of ours begin at the left of a raw terminal.
+type rawLines struct{ to io.Writer }
+
+func (w rawLines) Write(b []byte) (int, error) {
+	if _, err := w.to.Write(bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
