@@ -155,7 +155,7 @@ func (h *host) client() *wire.Client { return Dial(h.cfg.Paths.Socket) }
 // wait blocks until the host sees n ready nodes.
 func (h *host) wait(n int) wire.Status {
 	h.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
+	deadline := time.Now().Add(time.Minute)
 	for {
 		c := h.client()
 		st, err := c.Status(h.t.Context(), wire.StatusRequest{WaitNodes: n, Timeout: time.Until(deadline)})
