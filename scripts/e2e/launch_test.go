@@ -349,6 +349,9 @@ func testTerminal(t *testing.T, l *lab) {
 	}
 }
 
+// rankRuns is the rank itself: its launcher's command line ends like it, and stands there before it.
+var rankRuns = regexp.MustCompile(`(?m)^\d+ +\d+ +\S+ +sleep 300$`)
+
 func TestStandalone(t *testing.T) {
 	dir := scratch(t)
 	l := up(t, 1, "--no-agent")
@@ -379,7 +382,7 @@ func TestStandalone(t *testing.T) {
 	}
 	// The ranks end with their launcher, however it goes.
 	run := l.start("spark1", "sparkrun", "launch", "--standalone", "exec", "--", "sh", "-c", "echo up; exec sleep 300")
-	eventually(t, 30*time.Second, "the rank runs", func() bool { return strings.Contains(l.processes("spark1"), "sleep 300") })
+	eventually(t, 30*time.Second, "the rank runs", func() bool { return rankRuns.MatchString(l.processes("spark1")) })
 	l.on("spark1", "pkill", "-KILL", "-f", "launch --standalone").must(t)
 	run.wait()
 	l.assertNothingLeft("spark1")
