@@ -5,7 +5,6 @@
 
 VM_CACHE=${SPARKRUN_LAB_CACHE:-/var/cache/sparkrun-lab}
 VM_SUITE=bookworm
-VM_MIRROR=http://deb.debian.org/debian
 VM_DISK=1536M
 VM_PACKAGES=(
 	systemd-sysv dbus udev kmod libpam-systemd linux-image-amd64 initramfs-tools zstd
@@ -45,7 +44,7 @@ image_build() { # under the lock: what lies half built is of one that was ended
 	rm -rf --one-file-system "$work" "$IMAGE"
 	mkdir -p "$work/image"
 	# Mounts of its own, which end with it: debootstrap leaves /proc mounted.
-	if ! unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_SUITE VM_MIRROR VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
+	if ! unshare --mount --pid --fork --kill-child bash -c "$(declare -p HERE VM_SUITE VM_DISK VM_PACKAGES VM_NO_DRIVERS VM_MASK)
 		$(declare -f image_steps image_trim)
 		image_steps $(printf %q "$work")" >"$work.log" 2>&1 </dev/null 7<&-; then
 		tail -n 20 "$work.log" >&2
@@ -60,7 +59,7 @@ image_steps() {
 	set -euo pipefail
 	local work=$1 root=$1/root packages
 	packages=$(IFS=, && echo "${VM_PACKAGES[*]}")
-	debootstrap --variant=minbase --include="$packages" "$VM_SUITE" "$root" "$VM_MIRROR"
+	debootstrap --variant=minbase --include="$packages" "$VM_SUITE" "$root"
 	cp -r --preserve=mode "$HERE/lab.d/vm/image/." "$root/"
 	image_trim "$root"
 	chroot "$root" update-initramfs -u
