@@ -61,13 +61,25 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Global Flags:", "Flags of every workload:"))
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
 	root.AddCommand(
-		newInitCmd(a.init), newJoinCmd(a.join), newAgentCmd(a.agent), newTokenCmd(a.createToken), newLeaveCmd(a.leave),
-		newStatusCmd(a.status), newEnvCmd(a.complete(), a.env),
-		newFabricCmd(a.fabric), newReportCmd(a.report),
+		newInitCmd(a.init),
+		newJoinCmd(a.join),
+		newAgentCmd(a.agent),
+		newTokenCmd(a.createToken),
+		newLeaveCmd(a.leave),
+		newStatusCmd(a.status),
+		newEnvCmd(a.complete(), a.env),
+		newFabricCmd(a.fabric),
+		newReportCmd(a.report),
 		newDoctorCmd(a.doctor),
 		newNetplanCmd(a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
-		newLaunchCmd(a.complete(), a.launch), newAttachCmd(a.complete(), a.attach), newPsCmd(a.ps), newLogsCmd(a.complete(), a.logs), newStopCmd(a.complete(), a.stop), newMarkDeadCmd(a.complete(), a.markDead),
-		newShimCmd(), newVersionCmd(a.printVersion),
+		newLaunchCmd(a.complete(), a.launch),
+		newAttachCmd(a.complete(), a.attach),
+		newPsCmd(a.ps),
+		newLogsCmd(a.complete(), a.logs),
+		newStopCmd(a.complete(), a.stop),
+		newMarkDeadCmd(a.complete(), a.markDead),
+		newShimCmd(),
+		newVersionCmd(a.printVersion),
 	)
 	return root
 }
