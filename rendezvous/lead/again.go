@@ -137,8 +137,8 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 // would start it anew.
 func (g *gang) begin(job rendezvous.Job) {
 	now := time.Now()
-	g.forgetAll()
 	g.l.mu.Lock()
+	g.forgetAll()
 	g.job, g.pending, g.queued = job, nil, false
 	g.seats = seatsOf(job.Plan, now)
 	for _, s := range g.seats {
@@ -159,6 +159,7 @@ func (g *gang) begin(job rendezvous.Job) {
 
 // forgetAll lets the nodes forget the generation. To all: one that came back just
 // now is told here or not at all, and what is sent to one that is away is lost.
+// Whoever comes back later is swept, as the try is nobody's then. l.mu is held.
 func (g *gang) forgetAll() {
 	key := g.job.Key()
 	for _, s := range g.seats {

@@ -83,11 +83,12 @@ type seat struct {
 }
 
 // newGang makes the gang of a recorded job: what its nodes have come to is not
-// known before their ledgers arrive.
+// known before their ledgers arrive, and until then nobody is told that it is
+// starting, which may long be over.
 func newGang(l *Leader, job rendezvous.Job) *gang {
 	g := &gang{
 		l: l, job: job, story: newStory(), planned: make(chan struct{}), mail: make(chan struct{}, 1),
-		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StateStarts,
+		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
 		seats: seatsOf(job.Plan, time.Now()),
 	}
 	if job.Plan.Generation == 0 {
@@ -99,7 +100,7 @@ func newGang(l *Leader, job rendezvous.Job) *gang {
 // plant makes the gang of a job that no record and no node has heard of.
 func plant(l *Leader, job rendezvous.Job) *gang {
 	g := newGang(l, job)
-	g.fresh = true
+	g.fresh, g.state = true, rendezvous.StateStarts
 	for _, s := range g.seats {
 		s.up, s.known = true, true // MakePlan takes only nodes that are ready
 		s.ahead = l.members[s.Node].ahead
@@ -161,7 +162,9 @@ func (g *gang) run(ctx context.Context) {
 	g.planErr = g.plan(ctx)
 	close(g.planned)
 	if g.planErr != nil {
+		g.l.mu.Lock()
 		g.l.drop(g)
+		g.l.mu.Unlock()
 		g.story.breakOff(g.planErr)
 		return
 	}
@@ -249,7 +252,7 @@ func (g *gang) allKnown() bool { return g.find(func(s *seat) bool { return !s.kn
 func (g *gang) advance() {
 	prepared := 0
 	for _, s := range g.seats {
-		if s.phase >= launcher.PhasePrepared {
+		if s.phase >= launcher.PhasePrepared && s.lost == "" {
 			prepared++
 		} else if s.up && s.known && !s.preparing && !g.ordered {
 			s.preparing = true
@@ -257,8 +260,8 @@ func (g *gang) advance() {
 			g.send(s, launcher.Order{Prepare: &a})
 		}
 	}
-	// None starts before all are prepared. A start that an earlier leader had
-	// begun proves that they were.
+	// None starts before all are prepared: a node that was rebooted has ended, and
+	// may never have been. A start that an earlier leader had begun proves that all were.
 	if prepared < len(g.seats) && !g.ordered {
 		return
 	}
@@ -348,8 +351,7 @@ func (g *gang) record(ctx context.Context) bool {
 		g.l.cfg.Logger.Warn("record outcome", "job", g.job.Spec.ID, "error", err)
 		return false
 	}
-	g.forgetAll()
-	g.l.drop(g)
+	g.l.letGo(g)
 	g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out})
 	return true
 }

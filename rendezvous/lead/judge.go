@@ -28,7 +28,7 @@ func (g *gang) judge(now time.Time) {
 		}
 	case g.anyLost() != nil && !g.ordered && g.fresh:
 		g.end(rendezvous.Rejected, g.anyLost().lost+" before the start: no rank was started")
-	case g.anyLost() != nil && !goOn:
+	case g.anyLost() != nil && (!goOn || !g.ordered && g.allKnown()): // the others have not begun
 		g.end(rendezvous.Failed, g.anyLost().lost)
 	case g.rootCause() != nil && !goOn:
 		if !g.collecting(now) {
@@ -146,13 +146,20 @@ func (g *gang) downBeforeStart() *seat {
 	return g.find(func(s *seat) bool { return !s.up })
 }
 
-// notStarted names the nodes that answer and have not come to the start.
+// notStarted names the nodes that have not come to the start, as far as they
+// have told: one whose stream broke before is no reason to let the others wait
+// for it. One that a new leader has not heard yet may have run for days.
 func (g *gang) notStarted() string {
 	var late []string
 	for _, s := range g.seats {
-		if s.up && s.known && s.phase < launcher.PhaseStarted {
-			late = append(late, fmt.Sprintf("%s is %s", s.Host, map[launcher.Phase]string{
-				launcher.PhaseNone: "still preparing", launcher.PhasePrepared: "prepared and waiting"}[s.phase]))
+		switch {
+		case !s.known || s.phase >= launcher.PhaseStarted:
+		case !s.up:
+			late = append(late, s.Host+" does not answer")
+		case s.phase == launcher.PhasePrepared:
+			late = append(late, s.Host+" is prepared and waiting")
+		default:
+			late = append(late, s.Host+" is still preparing")
 		}
 	}
 	return strings.Join(late, ", ")

@@ -435,10 +435,17 @@ func (l *Leader) roster() rendezvous.Roster {
 	return out
 }
 
-// drop forgets a gang whose outcome is recorded.
-func (l *Leader) drop(g *gang) {
+// letGo forgets a gang whose outcome is recorded, and lets the nodes forget it.
+// Both under one lock: a node that comes back is told here, or finds its try swept.
+func (l *Leader) letGo(g *gang) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	g.forgetAll()
+	l.drop(g)
+}
+
+// drop forgets a gang. l.mu is held.
+func (l *Leader) drop(g *gang) {
 	if l.gangs[g.job.Spec.ID] == g {
 		delete(l.gangs, g.job.Spec.ID)
 	}

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -52,7 +53,7 @@ func (s *seat) lose(format string, args ...any) {
 }
 
 func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
-	s.refused = e.Refused
+	s.refused = cmp.Or(s.refused, e.Refused) // some refusals are in no ledger
 	g.rise(s, e.Phase)
 	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
 		g.port = e.Port
@@ -185,10 +186,12 @@ func (g *gang) publish() {
 	switch {
 	case g.wait != nil || len(g.unproven()) > 0:
 		g.state = rendezvous.StateWaits
-	case g.verdict != nil:
+	case g.verdict != nil || !g.failedAt.IsZero() || !g.refusedAt.IsZero(): // or about to be
 		g.state = rendezvous.StateEnds
 	case g.started != nil:
 		g.state = rendezvous.StateRuns
+	case g.state == rendezvous.StatePlanned && g.allKnown():
+		g.state = rendezvous.StateStarts
 	}
 }
 

@@ -1,0 +1,163 @@
+package lead
+
+import (
+	"context"
+	"log/slog"
+	"net/netip"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// heir is a new leader of two nodes, which hears of them only what the test
+// tells it, in the order of the test.
+type heir struct {
+	*Leader
+	w   *world
+	job rendezvous.Job
+
+	mu   sync.Mutex
+	sent map[launcher.NodeID][]string // kinds of orders
+}
+
+// inherits opens a leadership that finds a job in the record.
+func inherits(t *testing.T, change func(*launcher.Spec)) *heir {
+	h := &heir{w: newWorld(t, 2), sent: map[launcher.NodeID][]string{}}
+	s := spec("jjjj", 2, 1).WithDefaults()
+	change(&s)
+	h.job = rendezvous.Job{Spec: s, Planned: time.Now(), Plan: rendezvous.Plan{
+		Generation: 1, World: 2, Head: netip.MustParseAddr("10.0.0.1"), Network: "management",
+		Nodes: []rendezvous.Place{
+			{Node: "id1", Host: "spark1", Boot: "boot1.1", Ranks: 1},
+			{Node: "id2", Host: "spark2", Boot: "boot2.1", FirstRank: 1, Ranks: 1},
+		},
+	}}
+	if err := h.w.commit(h.job.Entry()); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	h.Leader = Open(ctx, Config{
+		Fence: launcher.Fence{Epoch: 1, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w}, Send: h.send,
+		Answers: func(context.Context, rendezvous.Place) bool { return true }, // on the fabric, that is
+		Logger:  slog.New(slog.DiscardHandler),
+	})
+	t.Cleanup(func() { cancel(); h.Close() })
+	synctest.Wait()
+	return h
+}
+
+func (h *heir) send(id launcher.NodeID, o launcher.Order) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.sent[id] = append(h.sent[id], orderKind(o))
+}
+
+// hears has a node open its stream with such a ledger.
+func (h *heir) hears(id launcher.NodeID, boot string, phase launcher.Phase, ranks ...launcher.RankStatus) {
+	up := Up{Boot: boot}
+	if phase != launcher.PhaseNone {
+		up.Ledger = []launcher.LedgerEntry{{Key: h.job.Key(), Phase: phase, Ranks: ranks}}
+	}
+	h.NodeUp(id, up)
+	synctest.Wait()
+}
+
+func (h *heir) orders(id launcher.NodeID) string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return strings.Join(h.sent[id], " ")
+}
+
+func (h *heir) state() rendezvous.State { return h.Jobs()[0].State }
+
+func runs(rank int) launcher.RankStatus {
+	return launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 100 + rank, Time: time.Now()}
+}
+
+// A job that runs is not said to be starting while its new leader has yet to
+// hear of it, nor one that is being ended to be running.
+func TestNewLeaderTellsNoOlderState(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(*launcher.Spec) {})
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
+		if got := h.state(); got != rendezvous.StatePlanned {
+			t.Errorf("half of its ledgers heard, the job is said to be %s", got)
+		}
+		h.hears("id2", "boot2.1", launcher.PhaseStarted, runs(1))
+		if got := h.state(); got != rendezvous.StateRuns {
+			t.Errorf("the job is said to be %s", got)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(*launcher.Spec) {})
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
+		failed := runs(1)
+		failed.State, failed.Exit = launcher.RankEnded, &launcher.Exit{Code: 7}
+		h.hears("id2", "boot2.1", launcher.PhaseEnded, failed)
+		if got := h.state(); got != rendezvous.StateEnds { // the leader before may have said so
+			t.Errorf("with a failed rank, the job is said to be %s", got)
+		}
+	})
+}
+
+// A node that was rebooted may not even have been prepared: with --on-failure
+// continue, too, the others do not start without it.
+func TestNewLeaderStartsNobodyWithoutARebootedNode(t *testing.T) {
+	for _, first := range []launcher.NodeID{"id1", "id2"} {
+		synctest.Test(t, func(t *testing.T) {
+			h := inherits(t, func(s *launcher.Spec) { s.OnFailure = launcher.ContinueOnFailure })
+			if first == "id1" {
+				h.hears("id1", "boot1.1", launcher.PhasePrepared)
+			}
+			h.hears("id2", "boot2.2", launcher.PhaseNone)
+			if first == "id2" {
+				h.hears("id1", "boot1.1", launcher.PhasePrepared)
+			}
+			if got := h.orders("id1"); got != "end" {
+				t.Errorf("spark1, heard with %s first, was sent %q", first, got)
+			}
+			h.Event(launcher.Event{Key: h.job.Key(), Node: "id1", Kind: launcher.Ended})
+			time.Sleep(time.Second)
+			if out := mustOutcome(t, h.w, "jjjj"); out.End != rendezvous.Failed || out.Cause != "spark2 restarted" {
+				t.Errorf("outcome %+v", out)
+			}
+		})
+	}
+}
+
+// A node that is out of reach before it has told of its start keeps the others
+// waiting no longer than the start time-out, though it answers on its fabric.
+func TestStartTimeoutOfANodeOutOfReach(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(s *launcher.Spec) { s.StartTimeout, s.NodeTimeout = 20*time.Second, launcher.Never })
+		h.hears("id1", "boot1.1", launcher.PhasePrepared)
+		h.hears("id2", "boot2.1", launcher.PhasePrepared)
+		h.NodeDown("id2")
+		h.Event(launcher.Event{Key: h.job.Key(), Node: "id1", Kind: launcher.Started})
+		time.Sleep(19 * time.Second)
+		if got := h.orders("id1"); got != "start" {
+			t.Errorf("before the time is up, spark1 was sent %q", got)
+		}
+		time.Sleep(2 * time.Second)
+		if got := h.orders("id1"); got != "start end" {
+			t.Errorf("after it, spark1 was sent %q", got)
+		}
+	})
+}
+
+// One that a new leader has not heard of may have run for days: it is left alone.
+func TestStartTimeoutSparesWhatIsNotKnown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(s *launcher.Spec) { s.NodeTimeout = launcher.Never })
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
+		time.Sleep(time.Hour)
+		if got := h.orders("id1"); got != "" {
+			t.Errorf("spark1 was sent %q", got)
+		}
+	})
+}
