@@ -62,6 +62,7 @@ type follower struct {
 	// follow it. heard and stage are the story's own.
 	first atomic.Uint64
 	later chan launcher.Generation // has room for one: the latest
+	lost  chan struct{}            // has room for one: a leader was, and with it what it was asked
 	heard launcher.Generation
 	stage string
 }
@@ -87,7 +88,7 @@ func closed[T any](c <-chan T) bool {
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
 	f.accepted, f.started, f.running, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged()
-	f.later = make(chan launcher.Generation, 1)
+	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
 	if f.attached {
 		f.accepted.set()
 		if f.heard > 0 {
@@ -162,6 +163,8 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			return 0, nil
 		case gen := <-f.later:
 			goOn(gen)
+		case <-f.lost:
+			in.askAgain(ctx)
 		case err := <-read:
 			reading = false
 			if gen := next; gen != 0 && !errors.Is(err, errOutput) {
@@ -324,6 +327,7 @@ type interrupts struct {
 	wg     *sync.WaitGroup
 	signal os.Signal // the first one
 	count  int
+	grace  *time.Duration     // that was asked for last
 	cancel context.CancelFunc // of the request before
 }
 
@@ -347,8 +351,16 @@ func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
 	return true
 }
 
+// askAgain asks the next leader for what the last one may have taken along.
+func (in *interrupts) askAgain(ctx context.Context) {
+	if in.count > 0 {
+		in.stop(ctx, in.grace)
+	}
+}
+
 // stop asks until it has been heard; nil means the job's own grace.
 func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
+	in.grace = grace
 	if in.cancel != nil {
 		in.cancel()
 	}

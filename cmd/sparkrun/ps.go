@@ -39,6 +39,8 @@ after it. It changes nothing.
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
   try, tries which try of the job this is, from 1, of how many at most
+  generation its number among all that was run for the job, from 1: tries, and stages
+             before and after them; it only grows
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
   planned, started, ended   RFC 3339; null while that has not come`,
@@ -67,23 +69,24 @@ after it. It changes nothing.
 // jobLine is a job as ps --json prints it. Scripts read it: fields may come,
 // none may go.
 type jobLine struct {
-	JobID    launcher.JobID   `json:"job_id"`
-	Name     string           `json:"name"`
-	Workload string           `json:"workload"`
-	User     string           `json:"user"`
-	State    rendezvous.State `json:"state"`
-	ExitCode *int             `json:"exit_code"`
-	Cause    *string          `json:"cause"`
-	Hosts    []string         `json:"hosts"`
-	Away     []string         `json:"away"`
-	Ranks    int              `json:"ranks"`
-	Try      int              `json:"try"`
-	Tries    int              `json:"tries"`
-	Waits    *string          `json:"waits"`
-	Line     int              `json:"line"`
-	Planned  time.Time        `json:"planned"`
-	Started  *time.Time       `json:"started"`
-	Ended    *time.Time       `json:"ended"`
+	JobID      launcher.JobID      `json:"job_id"`
+	Name       string              `json:"name"`
+	Workload   string              `json:"workload"`
+	User       string              `json:"user"`
+	State      rendezvous.State    `json:"state"`
+	ExitCode   *int                `json:"exit_code"`
+	Cause      *string             `json:"cause"`
+	Hosts      []string            `json:"hosts"`
+	Away       []string            `json:"away"`
+	Ranks      int                 `json:"ranks"`
+	Try        int                 `json:"try"`
+	Tries      int                 `json:"tries"`
+	Generation launcher.Generation `json:"generation"`
+	Waits      *string             `json:"waits"`
+	Line       int                 `json:"line"`
+	Planned    time.Time           `json:"planned"`
+	Started    *time.Time          `json:"started"`
+	Ended      *time.Time          `json:"ended"`
 }
 
 func newJobLine(j rendezvous.JobStatus) jobLine {
@@ -92,7 +95,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
 	}
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
-	l.Line = j.Line
+	l.Line, l.Generation = j.Line, j.Plan.Generation
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}

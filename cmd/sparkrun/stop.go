@@ -64,7 +64,8 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 	if err != nil {
 		return err
 	}
-	outcome, err := watchEnd(ctx, b, string(job.Job), outage{say: a.say})
+	o.request.Job = string(job.Job)
+	outcome, err := watchEnd(ctx, b, o.request, outage{say: a.say})
 	if err != nil {
 		if ctx.Err() != nil {
 			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
@@ -102,12 +103,14 @@ func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopRespo
 	}
 }
 
-// watchEnd waits for a job's end through changes of agents and leaders.
-func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (rendezvous.Outcome, error) {
+// watchEnd waits for the end of a job that was asked to stop, through changes of
+// agents and leaders. A leader that dies takes along what it was asked and had
+// not yet told every node, so the next one is asked again.
+func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage) (rendezvous.Outcome, error) {
 	var again pause
 	var outcome *rendezvous.Outcome
 	for {
-		err := g.Watch(ctx, wire.JobRequest{Job: job}, func(p rendezvous.Progress) error {
+		err := g.Watch(ctx, wire.JobRequest{Job: r.Job}, func(p rendezvous.Progress) error {
 			trouble.over()
 			again.reset()
 			if p.Step == rendezvous.StepEnded {
@@ -127,6 +130,9 @@ func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (rendezv
 		}
 		trouble.failed(fmt.Sprintf("%v; waiting", err))
 		if err := again.wait(ctx); err != nil {
+			return rendezvous.Outcome{}, err
+		}
+		if _, err := g.Stop(ctx, r); err != nil && !passing(err) && !errors.Is(err, rendezvous.ErrJobEnded) {
 			return rendezvous.Outcome{}, err
 		}
 	}

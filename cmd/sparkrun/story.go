@@ -57,6 +57,10 @@ func (f *follower) story(ctx context.Context) error {
 			// The leader that comes may tell only what it saw itself.
 			f.started.set()
 			f.troubled.Store(true)
+			select {
+			case f.lost <- struct{}{}:
+			default:
+			}
 		} else if err := f.patience(err, asked, &trouble); err != nil {
 			return err
 		}
