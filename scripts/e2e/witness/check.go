@@ -1,0 +1,175 @@
+package witness
+
+import "slices"
+
+// once is P2: each rank of each generation is exec'd at most once.
+func (c *checker) once() {
+	type seat struct {
+		stage string
+		rank  int32
+	}
+	for _, k := range c.keys {
+		by := map[seat]Record{}
+		for _, r := range c.lives[k].starts {
+			s := seat{r.Stage, r.Rank}
+			if first, twice := by[s]; twice {
+				c.broken("P2", r.Boot, "%s: rank %d was exec'd as %d on %s and as %d on %s", k, r.Rank, first.PID, first.Host, r.PID, r.Host)
+				continue
+			}
+			by[s] = r
+		}
+	}
+}
+
+// apart is P3: no process of a generation lives when a rank of a later one
+// starts.
+func (c *checker) apart() {
+	for i, earlier := range c.keys {
+		for _, later := range c.keys[i+1:] {
+			if later.Job != earlier.Job {
+				break
+			}
+			start, began := c.lives[later].first()
+			if last := c.lives[earlier].latest(); began && last.Boot >= start.Boot {
+				c.broken("P3", start.Boot, "%s: rank %d started on %s, and process %d of rank %d of %s lived on %s, %s later at least",
+					later, start.Rank, start.Host, last.PID, last.Rank, earlier, last.Host, span(last.Boot-start.Boot))
+			}
+		}
+	}
+}
+
+// together is P9: no rank starts before all nodes of its gang are prepared, and
+// where not all ranks have started within the start time-out, none lives on.
+func (c *checker) together() {
+	births := map[Key]map[string]Birth{}
+	for _, b := range c.Births {
+		if births[b.Key] == nil {
+			births[b.Key] = map[string]Birth{}
+		}
+		births[b.Key][b.Host] = b
+	}
+	for _, k := range c.keys {
+		l := c.lives[k]
+		first, began := l.first()
+		if !began {
+			continue
+		}
+		if n := len(births[k]); n < int(first.Nodes) {
+			c.broken("P9", first.Boot, "%s: rank %d started on %s, and %d of %d nodes were ever prepared", k, first.Rank, first.Host, n, first.Nodes)
+		}
+		for _, b := range births[k] {
+			// By the clock of the wall, as the file system's: it may be set between two
+			// boots, not within a start.
+			if b.Real > first.Real {
+				c.broken("P9", first.Boot, "%s: rank %d started on %s %s before %s was prepared", k, first.Rank, first.Host, span(b.Real-first.Real), b.Host)
+			}
+		}
+		c.complete(k, first)
+	}
+}
+
+func (c *checker) complete(k Key, first Record) {
+	l := c.lives[k]
+	limit := c.calm(first.Boot, c.StartTimeout+c.Kill)
+	started := map[int32]bool{}
+	for _, r := range l.starts {
+		if r.Boot <= limit {
+			started[r.Rank] = true
+		}
+	}
+	if last := l.latest(); len(started) < int(first.World) && last.Boot > limit {
+		c.broken("P9", limit, "%s: %d of %d ranks had started %s after the first, and process %d of rank %d lived on %s",
+			k, len(started), first.World, span(limit-first.Boot), last.PID, last.Rank, last.Host)
+	}
+}
+
+// gone is P6: no process outlives its generation, which is over when sparkrun
+// says that the job has ended or goes on with another generation.
+func (c *checker) gone() {
+	over := map[Key]int64{}
+	for _, k := range c.keys {
+		for _, o := range c.Overs {
+			if o.Job == k.Job {
+				over[k] = earliest(over[k], o.At)
+			}
+		}
+		for _, r := range c.Records {
+			if r.Kind == State && r.Job == k.Job && (r.Generation > k.Generation || r.Generation == k.Generation && rankOf(r.State) == ended) {
+				over[k] = earliest(over[k], r.Until)
+			}
+		}
+	}
+	for _, k := range c.keys {
+		if over[k] == 0 {
+			continue
+		}
+		limit := c.calm(over[k], c.Kill)
+		for _, last := range c.lives[k].last {
+			if last.Boot > limit {
+				c.broken("P6", limit, "%s: process %d of rank %d lived on %s, %s after its generation was over", k, last.PID, last.Rank, last.Host, span(last.Boot-over[k]))
+			}
+		}
+	}
+}
+
+func earliest(a, b int64) int64 {
+	if a == 0 {
+		return b
+	}
+	return min(a, b)
+}
+
+// whole is P7: what is read back is what the rank wrote, from its first byte on,
+// with nothing missing that is not told.
+func (c *checker) whole() {
+	for _, log := range c.Logs {
+		l := c.lives[log.Key]
+		if l == nil {
+			if len(log.Pieces) > 0 {
+				c.broken("P7", 0, "%s: there is output of rank %d, which never ran", log.Key, log.Rank)
+			}
+			continue
+		}
+		c.compare(log, l)
+	}
+}
+
+func (c *checker) compare(log Log, l *life) {
+	lines := slices.SortedFunc(slices.Values(l.lines[log.Rank]), func(a, b Record) int { return int(a.Number) - int(b.Number) })
+	var wrote []byte
+	for i, r := range lines {
+		text := Text(log.Key, log.Rank, r.Number)
+		if r.Number != uint64(i+1) || r.Hash != Hash(text) {
+			return // exec'd twice, as P2 tells: two wrote into one stream
+		}
+		wrote = append(wrote, text...)
+	}
+	var next int64
+	missing := 0
+	for _, p := range log.Pieces {
+		if p.Offset > next {
+			missing++
+		}
+		end := p.Offset + int64(len(p.Data))
+		if p.Offset < next || end > int64(len(wrote)) || string(wrote[p.Offset:end]) != p.Data {
+			c.broken("P7", 0, "%s: rank %d: what was read at byte %d (%.60q) is not what it wrote there", log.Key, log.Rank, p.Offset, p.Data)
+			return
+		}
+		next = end
+	}
+	if missing > log.Notes {
+		c.broken("P7", 0, "%s: rank %d: output is missing in %d places, and %d are told of", log.Key, log.Rank, missing, log.Notes)
+	}
+	// Who exited by itself had written everything: only a power cut may take the end.
+	exit, exited := l.exits[log.Rank]
+	if exited && next < int64(len(wrote)) && log.Notes <= missing && !c.lostPower(log.Host, exit.Boot) {
+		c.broken("P7", exit.Boot, "%s: rank %d wrote %d bytes and exited, %d came back", log.Key, log.Rank, len(wrote), next)
+	}
+}
+
+// lostPower tells whether a host went off at t or later.
+func (c *checker) lostPower(host string, t int64) bool {
+	return slices.ContainsFunc(c.Faults, func(f Fault) bool {
+		return f.Host == host && f.What == Power && (f.To == 0 || f.To >= t)
+	})
+}
