@@ -161,3 +161,25 @@ func TestStartTimeoutSparesWhatIsNotKnown(t *testing.T) {
 		}
 	})
 }
+
+// A node that was told to start and cannot, for its disk hangs, does not keep the
+// others waiting for ever either.
+func TestStartTimeoutOfAHungStart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(s *launcher.Spec) { s.StartTimeout = 20 * time.Second })
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
+		h.hears("id2", "boot2.1", launcher.PhaseStarted)
+		time.Sleep(21 * time.Second)
+		if got := h.orders("id1"); got != "end" {
+			t.Errorf("spark1 was sent %q", got)
+		}
+		for i, id := range []launcher.NodeID{"id1", "id2"} {
+			h.Event(launcher.Event{Key: h.job.Key(), Node: id, Kind: launcher.Exited, Rank: i, Exit: &launcher.Exit{Signal: 15, ByUs: true}})
+			h.Event(launcher.Event{Key: h.job.Key(), Node: id, Kind: launcher.Ended})
+		}
+		time.Sleep(time.Second)
+		if out := mustOutcome(t, h.w, "jjjj"); out.Cause != "not started within 20s: spark2 was told to start and has not started all its ranks" {
+			t.Errorf("outcome %+v", out)
+		}
+	})
+}

@@ -146,18 +146,21 @@ func (g *gang) downBeforeStart() *seat {
 	return g.find(func(s *seat) bool { return !s.up })
 }
 
-// notStarted names the nodes that have not come to the start, as far as they
+// notStarted names the nodes whose ranks have not all started, as far as they
 // have told: one whose stream broke before is no reason to let the others wait
-// for it. One that a new leader has not heard yet may have run for days.
+// for it, nor is one that was told and whose disk hangs. One that a new leader
+// has not heard yet may have run for days.
 func (g *gang) notStarted() string {
 	var late []string
 	for _, s := range g.seats {
 		switch {
-		case !s.known || s.phase >= launcher.PhaseStarted:
+		case !s.known || s.phase == launcher.PhaseEnded || s.allBegun():
 		case !s.up:
 			late = append(late, s.Host+" does not answer")
 		case s.phase == launcher.PhasePrepared:
 			late = append(late, s.Host+" is prepared and waiting")
+		case s.phase == launcher.PhaseStarted:
+			late = append(late, s.Host+" was told to start and has not started all its ranks")
 		default:
 			late = append(late, s.Host+" is still preparing")
 		}

@@ -144,6 +144,17 @@ func (g *gang) hasRun(s *seat) {
 	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now})
 }
 
+// allBegun tells whether each of a node's ranks has been exec'd, or could not be.
+func (s *seat) allBegun() bool {
+	begun := 0
+	for _, r := range s.ranks {
+		if r.State > launcher.RankPending {
+			begun++
+		}
+	}
+	return s.ran || begun == s.Ranks
+}
+
 func (g *gang) rankIs(s *seat, r launcher.RankStatus) {
 	// What a node says of a rank that is not its own, or of an end without an
 	// exit, is nothing to act on.

@@ -171,8 +171,8 @@ func launches(p *player) {
 		rank = append(rank, "--deaf")
 	}
 	if p.one(4) { // more than is kept
-		flags = append(flags, "--max-output", "16KiB")
-		rank = append(rank, "--pace", "5ms")
+		flags = append(flags, "--max-output", "512KiB")
+		rank = append(rank, "--pace", "3ms")
 	}
 	if p.one(5) {
 		flags = append(flags, "--before", fmt.Sprintf("exec %s rank %s --stage before --life 200ms", witnessBinary, p.dir))
@@ -394,8 +394,9 @@ func (s *storm) readLogs(h witness.History) []witness.Log {
 			}
 			switch {
 			case o.Type == "note":
+				_, text, _ := strings.Cut(o.Text, ": ") // behind the host's name
 				var rank int32
-				if _, err := fmt.Sscanf(o.Text, "rank %d:", &rank); err == nil && logs[rank] != nil {
+				if _, err := fmt.Sscanf(text, "rank %d:", &rank); err == nil && logs[rank] != nil {
 					logs[rank].Notes++
 				}
 			case o.Type == "output" && o.Stream == "out":
