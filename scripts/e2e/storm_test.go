@@ -50,15 +50,17 @@ type act struct {
 // player does one thing after another.
 type player struct {
 	*storm
-	rng *rand.Rand
+	rng  *rand.Rand
+	over <-chan struct{} // closed when there is no use in waiting any more
 }
 
 const stormGrace = time.Second
 
-func newStorm(t testing.TB, bounds witness.Bounds) *storm {
+func newStorm(t testing.TB, sparkrun string, bounds witness.Bounds) *storm {
 	t.Helper()
 	s := &storm{dir: scratch(t), nodes: 3, bounds: bounds, watches: map[string]*exec.Cmd{}, counts: map[string]int{}}
-	s.lab = up(t, s.nodes)
+	t.Cleanup(s.users.Wait) // when the lab is down, and with it whom they wait for
+	s.lab = up(t, s.nodes, "--binary", sparkrun)
 	for _, h := range other(s.nodes) {
 		s.watch(h)
 	}
@@ -110,7 +112,10 @@ func (s *storm) broken(what witness.Broken, host string, while func()) {
 
 // about waits for d, less or more by a half.
 func (p *player) about(d time.Duration) {
-	time.Sleep(d/2 + time.Duration(p.rng.Int64N(int64(d))))
+	select {
+	case <-time.After(d/2 + time.Duration(p.rng.Int64N(int64(d)))):
+	case <-p.over:
+	}
 }
 
 // types has somebody on a host type a command, and waits for it elsewhere.
@@ -249,14 +254,13 @@ var everything = []act{
 	{"take a host's power", 1, true, losesPower}, {"cut a network", 2, true, cuts},
 }
 
-// rage has what acts say happen until the time is up, or seen says that it has
-// seen enough. People go on typing while something is broken.
+// rage has what acts say happen until the time is up, or seen, asked again and
+// again, has seen enough. People go on typing while something is broken.
 func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act) {
+	over := make(chan struct{})
 	var players sync.WaitGroup
-	defer players.Wait()
-	end := time.Now().Add(d)
 	for _, breaks := range []bool{false, true} {
-		p := &player{storm: s, rng: rand.New(rand.NewPCG(seed, uint64(len(acts))))}
+		p := &player{storm: s, rng: rand.New(rand.NewPCG(seed, uint64(len(acts)))), over: over}
 		var mine []act
 		for _, a := range acts {
 			if a.breaks == breaks {
@@ -267,7 +271,7 @@ func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act
 			continue
 		}
 		players.Go(func() {
-			for time.Now().Before(end) && !seen() && !s.t.Failed() {
+			for !isClosed(over) {
 				a := mine[p.rng.IntN(len(mine))]
 				s.mu.Lock()
 				s.counts[a.name]++
@@ -275,6 +279,20 @@ func (s *storm) rage(seed uint64, d time.Duration, seen func() bool, acts ...act
 				a.do(p)
 			}
 		})
+	}
+	for end := time.Now().Add(d); time.Now().Before(end) && !s.t.Failed() && !seen(); {
+		time.Sleep(300 * time.Millisecond)
+	}
+	close(over)
+	players.Wait()
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

@@ -44,7 +44,7 @@ func TestWitnessStorm(t *testing.T) {
 	}
 	t.Logf("again with: go test ./scripts/e2e -run WitnessStorm -storm %s -storm-seed %d", *stormFor, seed)
 	buildWitness(t)
-	s := newStorm(t, witness.Bounds{Kill: 10 * time.Second, StartTimeout: 15 * time.Second, Settle: 5 * time.Second})
+	s := newStorm(t, binary, witness.Bounds{Kill: 10 * time.Second, StartTimeout: 15 * time.Second, Settle: 5 * time.Second})
 	s.rage(seed, *stormFor, func() bool { return false }, everything...)
 	s.settle()
 	h := s.history(true)

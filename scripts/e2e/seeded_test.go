@@ -1,0 +1,194 @@
+package e2e
+
+import (
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/scripts/e2e/witness"
+)
+
+var seededAll = flag.Bool("seeded-all", false, "TestWitnessCatches: every seeded bug, not only those that take little time")
+
+// edit replaces a text of the product that has to be there once.
+type edit struct{ file, old, new string }
+
+// seeded is sparkrun with a bug, and what brings it to light.
+type seeded struct {
+	name, property string
+	always         bool // not only with -seeded-all
+	edits          []edit
+	acts           []act
+}
+
+// The bugs. Where two guards stand behind each other, both are taken away.
+var bugs = []seeded{
+	{
+		name: "a start whose answer is late starts again", property: "P2", always: true,
+		edits: []edit{
+			{"launcher/agent/try.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
+			{"launcher/shim/gang.go", "case g.ranks != nil && g.unborn == 0:\n\t\tanswer(nil)\n\t\treturn\n", ""},
+			{"launcher/shim/gang.go", "if g.ranks != nil {\n\t\treturn\n\t}\n\tfiles, err", "files, err"},
+		},
+		acts: []act{{"launch", 1, false, launchesOften}},
+	},
+	{
+		name: "silence proves that a rank is gone", property: "P3",
+		edits: []edit{{"rendezvous/lead/gang.go", `s.lost != "" && !g.mustProve()`, `s.lost != ""`}},
+		acts:  []act{{"launch", 1, false, launchesElastic}, {"cut", 1, true, cutsOff}},
+	},
+	{
+		name: "a new leader takes every job for new", property: "P4",
+		edits: []edit{{"rendezvous/lead/gang.go", "state: rendezvous.StatePlanned", "state: rendezvous.StateStarts"}},
+		acts:  []act{{"launch", 1, false, launchesForLong}, {"kill the leader's agent", 1, true, killsLeader}},
+	},
+	{
+		name: "a gang has ended when its ranks have", property: "P6",
+		edits: []edit{
+			{"launcher/shim/gang.go", "if allTold && childless && !g.cg.populated() {", "if allTold {"},
+		},
+		acts: []act{{"launch", 1, false, launchesForks}},
+	},
+	{
+		name: "what does not fit into a part is dropped", property: "P7",
+		edits: []edit{{"launcher/shim/logfile.go", "n, b = n+w, b[w:]", "_ = w\n\t\tn, b = n+len(b), nil"}},
+		acts:  []act{{"launch", 1, false, launchesTalkers}},
+	},
+	{
+		name: "who is prepared starts", property: "P9", always: true,
+		edits: []edit{{"rendezvous/lead/gang.go", "if prepared < len(g.seats) && !g.ordered {\n\t\treturn\n\t}\n", "_ = prepared\n"}},
+		acts:  []act{{"launch what a host refuses", 1, false, refused}},
+	},
+	{
+		name: "there is no start time-out, and a node loses its orders to start", property: "P9",
+		edits: []edit{
+			{"launcher/shim/gang.go", "if g.due(g.startBy) {", "if false {"},
+			{"rendezvous/lead/judge.go", `case now.After(g.deadline) && g.notStarted() != "":`, "case false:"},
+			{"launcher/agent/try.go", "if t.entry.Phase != launcher.PhasePrepared {", `if t.entry.Phase != launcher.PhasePrepared || t.assignment.Host == "spark3" {`},
+		},
+		acts: []act{{"launch", 1, false, launchesForLong}},
+	},
+}
+
+func launchesOften(p *player) {
+	p.launch(p.host(), []string{"--nodes", "2"}, []string{"--life", "1s"})
+	p.about(time.Second)
+}
+
+func launchesElastic(p *player) {
+	p.launch("spark1", []string{"--nodes", "2:3", "--max-restarts", "2", "--node-timeout", "2s"}, nil)
+	p.about(20 * time.Second)
+}
+
+func cutsOff(p *player) {
+	host := p.pick(other(p.nodes, "spark1", p.leader("spark1"))...)
+	p.broken(witness.Network, host, func() {
+		p.do("cut", host, "all")
+		p.about(12 * time.Second)
+		p.do("heal", host)
+	})
+	p.about(2 * time.Second)
+}
+
+func launchesForLong(p *player) {
+	p.launch(p.host(), []string{"--on", "spark1,spark2,spark3"}, nil)
+	p.about(10 * time.Second)
+}
+
+func launchesForks(p *player) {
+	p.launch(p.host(), []string{"--nodes", "2"}, []string{"--forks", "--life", "1s"})
+	p.about(5 * time.Second)
+}
+
+func launchesTalkers(p *player) {
+	p.launch(p.host(), []string{"--nodes", "2", "--max-output", "512KiB"}, []string{"--pace", "1ms", "--life", "2s"})
+	p.about(4 * time.Second)
+}
+
+// lay gives the sources that the edits change, as they are with the bug.
+func (b seeded) lay(t testing.TB) map[string]string {
+	t.Helper()
+	root, err := filepath.Abs("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	sources := map[string]string{}
+	for _, e := range b.edits {
+		path := filepath.Join(root, e.file)
+		if sources[path] == "" {
+			text, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			sources[path] = string(text)
+		}
+		if n := strings.Count(sources[path], e.old); n != 1 {
+			t.Fatalf("%s: the text to change is there %d times, want once:\n%s", e.file, n, e.old)
+		}
+		sources[path] = strings.Replace(sources[path], e.old, e.new, 1)
+	}
+	return sources
+}
+
+// build gives sparkrun with such sources laid over its own.
+func build(t testing.TB, sources map[string]string) string {
+	t.Helper()
+	dir, replace := t.TempDir(), map[string]string{}
+	for path, text := range sources {
+		to := filepath.Join(dir, fmt.Sprintf("%d.go", len(replace)))
+		if err := os.WriteFile(to, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		replace[path] = to
+	}
+	overlay, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "overlay.json"), overlay, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(filepath.Dir(binary), "sparkrun-with-a-bug")
+	cmd := exec.Command("go", "build", "-trimpath", "-overlay", filepath.Join(dir, "overlay.json"), "-o", path, "../../cmd/sparkrun")
+	cmd.Env = append(cmd.Environ(), "CGO_ENABLED=0")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("build with the bug: %v\n%s", err, out)
+	}
+	return path
+}
+
+// Each property, broken by a bug that is seeded for it, is seen to be broken.
+func TestWitnessCatches(t *testing.T) {
+	buildWitness(t)
+	for _, b := range bugs {
+		t.Run(b.property+" "+b.name, func(t *testing.T) {
+			sources := b.lay(t) // also where it is not run: the edits have to fit
+			if !b.always && !*seededAll {
+				t.Log("the edits fit; it runs with -seeded-all")
+				return
+			}
+			s := newStorm(t, build(t, sources), witness.Bounds{Kill: 3 * time.Second, StartTimeout: 3 * time.Second, Settle: time.Second})
+			began := time.Now()
+			var caught *witness.Violation
+			s.rage(1, 90*time.Second, func() bool {
+				found := witness.Check(s.history(b.property == "P7"))
+				if i := slices.IndexFunc(found, func(v witness.Violation) bool { return v.Property == b.property }); i >= 0 {
+					caught = &found[i]
+				}
+				return caught != nil
+			}, b.acts...)
+			if took := time.Since(began).Round(100 * time.Millisecond); caught != nil {
+				t.Logf("caught after %s: %s", took, caught)
+			} else {
+				t.Errorf("not caught in %s", took)
+			}
+		})
+	}
+}
