@@ -8,7 +8,7 @@ fabric_addresses() { # fabric_addresses HOST: as the kernel has them
 no_addresses() {
 	local host
 	for host in spark1 spark2; do
-		[[ -z $(fabric_addresses "$host") ]] && on "$host" test ! -e /etc/netplan/40-cx7.yaml || { fabric_addresses "$host" && return 1; }
+		if [[ $(fabric_addresses "$host") ]] || on "$host" test -e /etc/netplan/40-cx7.yaml; then fabric_addresses "$host" && return 1; fi
 	done
 }
 same_addresses() { # same_addresses WANT1 WANT2

@@ -12,7 +12,8 @@ print([j["job"] for j in json.load(sys.stdin) if j["name"] == sys.argv[1]][-1])'
 }
 in_its_scope() { # in_its_scope HOST NAME PATTERN: the ranks are below it, Delegate=yes, in sparkrun.slice
 	local scope pid
-	scope=$(scope_of "$1" "$2") && [[ $scope ]] || { echo "no scope of $2: '$scope'" && return 1; }
+	scope=$(scope_of "$1" "$2")
+	if [[ -z $scope ]]; then echo "no scope of $2" && return 1; fi
 	on "$1" systemctl show "$scope" --property Slice,Delegate | sort | paste -sd ' ' | grep -x 'Delegate=yes Slice=sparkrun.slice' || return
 	pid=$(on "$1" pgrep -f "$3" | head -n 1)
 	on "$1" grep -F "/sparkrun.slice/$scope/" "/proc/$pid/cgroup"
