@@ -38,6 +38,7 @@ after it. It changes nothing.
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
+  stage      before or after, while that command runs; else null
   try, tries which try of the job this is, from 1, of how many at most
   generation its number among all that was run for the job, from 1: tries, and stages
              before and after them; it only grows
@@ -79,6 +80,7 @@ type jobLine struct {
 	Hosts      []string            `json:"hosts"`
 	Away       []string            `json:"away"`
 	Ranks      int                 `json:"ranks"`
+	Stage      *string             `json:"stage"`
 	Try        int                 `json:"try"`
 	Tries      int                 `json:"tries"`
 	Generation launcher.Generation `json:"generation"`
@@ -99,8 +101,12 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}
-	for _, n := range j.Plan.Nodes {
-		l.Hosts = append(l.Hosts, n.Host)
+	l.Hosts = append(l.Hosts, j.MainHosts()...)
+	if j.Plan.Stage != "" {
+		l.Ranks = len(l.Hosts) * j.Spec.MainStage().RanksPerNode
+		if j.Outcome == nil {
+			l.Stage = &j.Plan.Stage
+		}
 	}
 	if o := j.Outcome; o != nil {
 		l.ExitCode, l.Ended = &o.ExitCode, &o.At
@@ -147,6 +153,9 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		}
 		if l.Line > 0 {
 			state += fmt.Sprintf(" (number %d in line)", l.Line)
+		}
+		if l.Stage != nil {
+			state += " (--" + *l.Stage + ")"
 		}
 		if l.Tries > 1 {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
