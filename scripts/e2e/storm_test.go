@@ -377,10 +377,6 @@ func (s *storm) births() []witness.Birth {
 // readLogs reads back what every rank of every try wrote.
 func (s *storm) readLogs(h witness.History) []witness.Log {
 	s.t.Helper()
-	type stream struct {
-		witness.Key
-		rank int32
-	}
 	hosts := map[witness.Key]map[int32]string{}
 	for _, r := range h.Records {
 		if r.Kind == witness.Start {
