@@ -105,10 +105,10 @@ func (f *field) sizeOf(host, name string) (sum int64) {
 }
 
 // Row 18. A disk of 16 MiB for the output of a host, partly taken by somebody
-// else: two ranks write 40 MiB on it; every second time room is made, and they
-// write again.
+// else: two ranks write 40 MiB on it; every second time room is made. Then they
+// write 2 MiB more.
 func logFolderFull(t *testing.T, f *field, i int) {
-	const disk, blocks, world = "/var/lib/sparkrun/logs", 320, 2
+	const disk, blocks, world = "/var/lib/sparkrun/logs", 320, 2 // of 64 KiB, each
 	w := f.testimony(i)
 	name := fmt.Sprintf("poured%d", i)
 	f.on("spark2", "sh", "-c", "mount -t tmpfs -o size=16m tmpfs "+disk+" && head -c 6M /dev/zero >"+disk+"/somebody").must(t)
@@ -147,7 +147,7 @@ func logFolderFull(t *testing.T, f *field, i int) {
 		}
 	}
 	if roomIsMade {
-		f.assertCountedLoss(name, world*2*blocks<<16, kept)
+		f.assertCountedLoss(name, world*(blocks+16)<<16, kept)
 	}
 }
 

@@ -125,11 +125,11 @@ def writes(lines):
 
 
 def pours(count, go):
-    """Row 18. Blocks of 64 KiB as fast as they are taken, twice; the longest that
-    one of them took."""
-    for _ in range(2):
+    """Row 18. Blocks of 64 KiB as fast as they are taken, and a few more later; the
+    longest that one of them took."""
+    for blocks in int(count), 16:
         longest = 0
-        for _ in range(int(count)):
+        for _ in range(blocks):
             began = time.monotonic_ns()
             n = 0
             while n < 65536:
