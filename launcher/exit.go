@@ -3,6 +3,7 @@ package launcher
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"syscall"
 	"time"
 )
@@ -109,28 +110,78 @@ type RankExit struct {
 	Exit Exit      `json:"exit"`
 }
 
+// atOnce is how far apart two ends must lie for their order to mean something. A
+// death is seen when its shim gets a turn, which on a busy machine was up to 40 ms
+// after the rank had closed its connections; the others had seen that, and gone
+// themselves, within 2 ms.
+const atOnce = 50 * time.Millisecond
+
 // RootCause picks the exit that explains a gang's failure: the earliest
 // failure among the ranks that ended by themselves, those that only report a
-// lost peer coming last; nil when none failed so. Equal times are settled by
-// rank, so that every observer picks the same.
+// lost peer coming last; nil when none failed so. Of those that failed at once
+// with the earliest, the first that applies decides:
+//   - a signal that nobody sends himself over a lost peer;
+//   - one that ended unlike all the others, who ended alike: what they did was to
+//     notice;
+//   - the time, then the rank, so that every observer picks the same.
 func RootCause(exits []RankExit) *RankExit {
-	var root *RankExit
-	for i := range exits {
-		e := &exits[i]
-		if e.Exit.Failed() && !e.Exit.ByUs && (root == nil || explainsBetter(e, root)) {
-			root = e
+	var failed []RankExit
+	for _, e := range exits {
+		if e.Exit.Failed() && !e.Exit.ByUs {
+			failed = append(failed, e)
 		}
 	}
-	if root == nil {
+	if len(failed) == 0 {
 		return nil
 	}
-	out := *root
-	return &out
+	slices.SortFunc(failed, func(a, b RankExit) int {
+		switch {
+		case a.Exit.LostPeer && !b.Exit.LostPeer:
+			return 1
+		case b.Exit.LostPeer && !a.Exit.LostPeer:
+			return -1
+		}
+		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank))
+	})
+	root := failed[0]
+	together := slices.DeleteFunc(failed, func(e RankExit) bool {
+		return e.Exit.LostPeer != root.Exit.LostPeer || e.Time.Sub(root.Time) > atOnce
+	})
+	if i := slices.IndexFunc(together, func(e RankExit) bool { return e.Exit.struck() }); i >= 0 {
+		root = together[i]
+	} else if i := oddOneOut(together); i >= 0 {
+		root = together[i]
+	}
+	return &root
 }
 
-func explainsBetter(a, b *RankExit) bool {
-	if a.Exit.LostPeer != b.Exit.LostPeer {
-		return b.Exit.LostPeer
+// struck tells whether something outside the program's own doing ended it: a
+// program that notices a lost peer exits or aborts.
+func (e Exit) struck() bool {
+	switch syscall.Signal(e.Signal) {
+	case syscall.SIGKILL, syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGSYS:
+		return true
 	}
-	return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank)) < 0
+	return e.Cause != "" || e.Error != ""
+}
+
+// oddOneOut finds the one exit of three or more that is unlike the others, which
+// are all alike; -1 if there is none such.
+func oddOneOut(exits []RankExit) int {
+	if len(exits) < 3 {
+		return -1
+	}
+	odd, alike := -1, map[string]int{}
+	for _, e := range exits {
+		alike[e.Exit.String()]++
+	}
+	for i, e := range exits {
+		if alike[e.Exit.String()] == 1 {
+			odd = i
+		}
+	}
+	if len(alike) != 2 {
+		return -1
+	}
+	return odd
 }

@@ -42,6 +42,7 @@ func TestRootCause(t *testing.T) {
 		return RankExit{Rank: rank, Host: "spark1", Time: time.UnixMilli(int64(ms)), Exit: e}
 	}
 	fail, ended := Exit{Code: 1}, Exit{Signal: 15, ByUs: true}
+	killed, lost := Exit{Signal: 9}, Exit{Code: 1, LostPeer: true}
 	tests := map[string]struct {
 		exits []RankExit
 		want  int // -1 = none
@@ -54,6 +55,15 @@ func TestRootCause(t *testing.T) {
 		"a success comes first":      {[]RankExit{at(0, 1, Exit{}), at(1, 2, fail)}, 1},
 		"never ran":                  {[]RankExit{at(0, 2, fail), at(3, 1, Exit{Error: "exec: not found"})}, 3},
 		"at once: the lowest rank":   {[]RankExit{at(2, 1, fail), at(1, 1, fail)}, 1},
+		"seen late, and killed":      {[]RankExit{at(0, 20, fail), at(1, 25, killed), at(2, 22, Exit{Code: 2})}, 1},
+		"seen late, and unlike":      {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}), at(2, 22, fail)}, 1},
+		"unlike, but later":          {[]RankExit{at(0, 20, fail), at(1, 90, Exit{Code: 7}), at(2, 22, fail)}, 0},
+		"killed, but later":          {[]RankExit{at(0, 20, fail), at(1, 90, killed)}, 0},
+		"two cannot outvote one":     {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7})}, 0},
+		"each one is unlike":         {[]RankExit{at(0, 20, fail), at(1, 25, Exit{Code: 7}), at(2, 22, Exit{Code: 2})}, 0},
+		"an abort may be a notice":   {[]RankExit{at(0, 20, Exit{Code: 7}), at(1, 25, Exit{Signal: 6})}, 0},
+		"only lost peers":            {[]RankExit{at(0, 20, lost), at(1, 10, lost)}, 1},
+		"a cause behind lost peers":  {[]RankExit{at(0, 20, lost), at(1, 10, lost), at(2, 900, fail)}, 2},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

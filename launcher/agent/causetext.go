@@ -129,6 +129,9 @@ func recognise(lines []string) (words string, lost bool) {
 var oomKill = regexp.MustCompile(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
 
 func outOfMemory(kernel string, pid int) string {
+	if !strings.Contains(kernel, "illed process") { // a search through hundreds of KiB less
+		return ""
+	}
 	for _, m := range oomKill.FindAllStringSubmatch(kernel, -1) {
 		if m[2] != strconv.Itoa(pid) {
 			continue
@@ -154,6 +157,9 @@ var xidLine = regexp.MustCompile(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\):
 const xidWithin = 10 * time.Second
 
 func xid(kernel string, pid int, died time.Duration) string {
+	if !strings.Contains(kernel, "NVRM: Xid") {
+		return ""
+	}
 	found := ""
 	for _, m := range xidLine.FindAllStringSubmatch(kernel, -1) {
 		us, err := strconv.ParseInt(m[1], 10, 64)

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
@@ -355,7 +357,7 @@ func TestAPortThatIsFreeOnEveryAddress(t *testing.T) {
 	for first = 20000; first < 29000; first += 3 {
 		free := 0
 		for i := range 3 {
-			if l, err := listenOn(first + i); err == nil {
+			if l, err := bindTo(first + i); err == nil {
 				free++
 				l.Close()
 			}
@@ -387,10 +389,37 @@ func TestAPortThatIsFreeOnEveryAddress(t *testing.T) {
 	}
 }
 
+// A port is free when it can be bound to without SO_REUSEADDR, and whoever
+// connects before the start is refused, not dropped.
+func TestAPortIsHeldStrictly(t *testing.T) {
+	n := newNode(t)
+	ear, err := net.Listen("tcp4", "127.0.0.1:0")
+	must(t, err)
+	waits := ear.Addr().(*net.TCPAddr).Port
+	client, err := net.Dial("tcp4", ear.Addr().String())
+	must(t, err)
+	server, err := ear.Accept()
+	must(t, err)
+	for _, c := range []io.Closer{server, client, ear} { // the server first: its end stays in TIME_WAIT
+		must(t, c.Close())
+	}
+	if held, port, err := n.a.holdPort(waits, waits); err == nil {
+		held.Close()
+		t.Errorf("port %d has a connection in TIME_WAIT, and is taken for free", port)
+	}
+
+	held, port, err := n.a.holdPort(firstPort, lastPort)
+	must(t, err)
+	defer held.Close()
+	if c, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port)); !errors.Is(err, unix.ECONNREFUSED) {
+		t.Errorf("who connects to a port that is held is not refused: %v, %v", c, err)
+	}
+}
+
 func usesPort(a *launcher.Assignment) { a.Spec.Stages[0].UsesPort = true }
 
 func taken(port int) bool {
-	l, err := listenOn(port)
+	l, err := bindTo(port)
 	if err == nil {
 		l.Close()
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -45,13 +46,15 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 		return err
 	}
 	dir := a.logDir(r.Key)
-	if !a.knows(r.Key) && !exists(dir) {
+	t := a.try(r.Key)
+	if t == nil && !exists(dir) {
 		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (try %d) is kept here", r.Key.Job, r.Key.Generation)})
 	}
 	if len(r.Ranks) == 0 {
 		r.Ranks = ranksIn(dir)
 	}
 	l := newReader(dir, r, fn)
+	l.try = t
 	if err := l.begin(r); err != nil {
 		return err
 	}
@@ -99,21 +102,21 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 
 // allEnded tells whether no more output can come from these ranks here.
 func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
-	a.mu.Lock()
-	t := a.tries[k]
-	a.mu.Unlock()
+	t := a.try(k)
 	return t == nil || t.allEnded(wanted)
 }
 
-func (a *Agent) knows(k launcher.Key) bool {
+// try finds one in the ledger; nil: it is not there.
+func (a *Agent) try(k launcher.Key) *try {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.tries[k] != nil
+	return a.tries[k]
 }
 
 // reader is one call of Logs.
 type reader struct {
 	dir    string
+	try    *try // nil: was not in the ledger
 	fn     func(launcher.Chunk) error
 	wanted map[int]bool
 	losses map[lostOutput]bool // that fn was told of
@@ -206,7 +209,7 @@ func (l *reader) allDirty() {
 }
 
 func (l *reader) grew(ev fsnotify.Event) {
-	l.lostAt = l.lostAt || filepath.Base(ev.Name) == lostName
+	l.lostAt = l.lostAt || strings.HasPrefix(filepath.Base(ev.Name), lostName) // or what was to become it
 	if path, base, ok := shim.ParsePart(ev.Name); ok && l.byName[path] != nil {
 		f := l.byName[path]
 		f.dirty, f.newest = true, max(f.newest, base)

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"path/filepath"
+	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -22,24 +23,40 @@ type lostOutput struct {
 
 // noteLost keeps the last word on each gap.
 func (t *try) noteLost(ev shim.Event) {
-	if n := len(t.lost); n > 0 && t.lost[n-1].Rank == ev.Rank && t.lost[n-1].Lost.Stream == ev.Lost.Stream && t.lost[n-1].Lost.Offset == ev.Lost.Offset {
-		t.lost = t.lost[:n-1]
+	new := lostOutput{ev.Rank, *ev.Lost}
+	t.entryMu.Lock()
+	i := slices.IndexFunc(t.lost, func(old lostOutput) bool {
+		return old.Rank == new.Rank && old.Lost.Stream == new.Lost.Stream && old.Lost.Offset == new.Lost.Offset
+	})
+	if i < 0 {
+		t.lost = append(t.lost, new)
+	} else {
+		t.lost[i] = new
 	}
-	t.lost = append(t.lost, lostOutput{ev.Rank, *ev.Lost})
+	t.entryMu.Unlock()
 	// On a full disk this may fail; on one whose reserve is left it does not.
 	if err := writeJSON(filepath.Join(t.a.logDir(t.key), lostName), t.lost); err != nil {
 		t.a.cfg.Logger.Warn("note lost output", "job", t.key.Job, "error", err)
 	}
 }
 
-// tellLost passes on what gaps there are, each as it opens and as it ends.
+func (t *try) lostSoFar() []lostOutput {
+	t.entryMu.Lock()
+	defer t.entryMu.Unlock()
+	return slices.Clone(t.lost)
+}
+
+// tellLost passes on what gaps there are, each as it opens and as it ends. The
+// file may be missing while the disk is full: a try in the ledger knows itself.
 func (l *reader) tellLost() error {
 	if !l.lostAt {
 		return nil
 	}
 	l.lostAt = false
 	var all []lostOutput
-	if err := readJSON(filepath.Join(l.dir, lostName), &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	if l.try != nil {
+		all = l.try.lostSoFar()
+	} else if err := readJSON(filepath.Join(l.dir, lostName), &all); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	for _, g := range all {

@@ -5,10 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -252,32 +250,6 @@ func (u login) cause(err error) error {
 	}
 	return no
 }
-
-// Rendezvous ports lie below net.ipv4.ip_local_port_range (32768 and up by
-// default), so that no outgoing connection can hold one. torch's own default,
-// 29500, is the first.
-const (
-	firstPort = 29500
-	lastPort  = 29999
-)
-
-// holdPort finds a port that nothing on this node holds, and holds it until
-// the start. Each search begins behind the last one's find: two generations in
-// a row get different ports, so that a rank of the older one cannot answer for
-// the newer.
-func (a *Agent) holdPort(first, last int) (net.Listener, int, error) {
-	n := uint32(last - first + 1)
-	for range n {
-		port := first + int(a.ports.Add(1)%n)
-		if l, err := listenOn(port); err == nil {
-			return l, port, nil
-		}
-	}
-	return nil, 0, fmt.Errorf("no free port from %d to %d: `ss -ltnp` shows who holds them", first, last)
-}
-
-// listenOn takes every address, as torch's store itself listens on all of them.
-func listenOn(port int) (net.Listener, error) { return net.Listen("tcp", ":"+strconv.Itoa(port)) }
 
 func portPath(dir string) string { return filepath.Join(dir, "port.json") }
 

@@ -110,7 +110,7 @@ func (a *Agent) reattach(name string) error {
 	t.entry.Port = readPort(t.dir)
 	if t.entry.Phase == launcher.PhasePrepared && t.entry.Port != 0 {
 		// Where somebody took it meanwhile nothing can be done: it has been told.
-		if t.hold, err = listenOn(t.entry.Port); err != nil {
+		if t.hold, err = bindTo(t.entry.Port); err != nil {
 			a.cfg.Logger.Warn("hold port again", "job", key.Job, "error", err)
 		}
 	}

@@ -135,3 +135,22 @@ func TestLostOutputIsTold(t *testing.T) {
 		t.Errorf("exit %+v", ev.Exit)
 	}
 }
+
+// A disk that is so full that not even the loss can be noted on it.
+func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
+	n := newNode(t)
+	n.launch(n.as(`gate; yes gone | head -c 300000`))
+	must(t, unix.Prlimit(n.shimPIDs()[0], unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 40 << 10, Max: unix.RLIM_INFINITY}, nil))
+	must(t, os.MkdirAll(filepath.Join(n.a.logDir(key), lostName+".new"), 0o700))
+	n.pass(0)
+	last := ""
+	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
+		if c.Note != "" {
+			last = c.Note
+		}
+		return nil
+	}))
+	if want := "rank 0: 253 KiB of its stdout were lost at byte 40960: file too large"; last != want {
+		t.Errorf("%q, want %q", last, want)
+	}
+}

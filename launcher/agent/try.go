@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
+	"io"
 	"os"
 	"slices"
 	"sync"
@@ -30,13 +30,14 @@ type try struct {
 	ordersMu sync.Mutex
 
 	entry   launcher.LedgerEntry // written by the loop under entryMu, which alone may read it without
+	lost    []lostOutput         // as the journal tells it; likewise
 	entryMu sync.Mutex
 
 	// The loop's own.
 	assignment *launcher.Assignment // nil: a tombstone, or its file was unreadable
 	at         map[int]int          // rank -> its index in entry.Ranks
 	plan       *prepared            // what prepare found out; nil in a later life
-	hold       net.Listener         // keeps the head's port until the start
+	hold       io.Closer            // keeps the head's port until the start
 	found      bool                 // dir is of a previous life
 	kept       bool                 // dir holds a shim, or what a dead one left
 	shim       *shim.Client         // nil: has yet to be attached to
@@ -46,7 +47,6 @@ type try struct {
 	abort      context.CancelFunc
 	begun      chan error      // of the start under way
 	news       chan shim.Event // from the shim's journal
-	lost       []lostOutput    // as the journal tells it
 	explains   atomic.Int64    // failed ranks so far
 	execd      bool            // the journal says that ranks may have run
 	ending     bool            // an End has been ordered in this life
@@ -63,7 +63,7 @@ type prepared struct {
 type result struct {
 	plan *prepared
 	port int // 0: none was asked for
-	hold net.Listener
+	hold io.Closer
 	shim *shim.Client
 	err  error
 }

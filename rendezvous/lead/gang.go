@@ -313,7 +313,7 @@ func (g *gang) nextDeadline() time.Time {
 		earliest(g.refusedAt.Add(answersWait))
 	}
 	if g.verdict == nil && !g.failedAt.IsZero() {
-		earliest(g.failedAt.Add(collectWait))
+		earliest(g.collectUntil())
 	}
 	if limit := g.timeLimit(); !limit.IsZero() && (g.verdict == nil || len(g.unproven()) > 0 && !g.noMore) {
 		earliest(limit)

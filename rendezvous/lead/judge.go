@@ -16,6 +16,11 @@ import (
 // they do afterwards is our doing.
 const collectWait = 50 * time.Millisecond
 
+// causeWait is how long ranks that only report a lost peer wait for the one they
+// lost: it has closed its connections, and may still be on its way out, as an
+// interpreter is that has PyTorch to unload.
+const causeWait = time.Second
+
 // judge decides whether the gang must end, and why: the first reason stands.
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
@@ -56,7 +61,14 @@ func (g *gang) collecting(now time.Time) bool {
 	if g.failedAt.IsZero() {
 		g.failedAt = now
 	}
-	return now.Sub(g.failedAt) < collectWait && !g.allDone()
+	return now.Before(g.collectUntil()) && !g.allDone()
+}
+
+func (g *gang) collectUntil() time.Time {
+	if root := g.rootCause(); root != nil && root.Exit.LostPeer {
+		return g.failedAt.Add(causeWait)
+	}
+	return g.failedAt.Add(collectWait)
 }
 
 func (g *gang) failedBy(r launcher.RankExit) {

@@ -219,7 +219,7 @@ func TestLostPeersComeLast(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
 		w.nodes[0].life = func(launcher.Key, int) (time.Duration, *launcher.Exit) { return 5 * time.Second, report }
-		w.nodes[1].life = exitAfter(5*time.Second+30*time.Millisecond, 7)
+		w.nodes[1].life = exitAfter(5*time.Second+800*time.Millisecond, 7) // still on its way out
 		w.ready()
 		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
 			t.Fatal(err)

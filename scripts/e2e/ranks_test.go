@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// failing ends rank 1 as its argument says; the others wait for it.
+// failing ends rank 1 as its argument says, or lets it stand; the others wait for it.
 const failing = `
-import os, signal, sys
+import datetime, os, signal, sys
 import torch, torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import record
 
@@ -19,7 +19,12 @@ def main(how):
     if how == "early" and os.environ["RANK"] == "1":
         sys.exit(3)
     dist.init_process_group("gloo")
+    hurried = dist.new_group(timeout=datetime.timedelta(seconds=5))
     dist.barrier()
+    if how == "stuck":
+        if dist.get_rank() == 1:
+            signal.pause()
+        dist.all_reduce(torch.ones(1), group=hurried)
     if dist.get_rank() == 1:
         if how == "raise":
             raise RuntimeError("out of luck")
@@ -46,6 +51,8 @@ func TestTorchRanksFail(t *testing.T) {
 		{"raise", 1, []string{"rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended", "trace of rank 1:", `raise RuntimeError("out of luck")`}},
 		{"kill", 137, []string{"rank 1 on spark2: killed by SIGKILL (9)"}},
 		{"early", 3, []string{"rank 1 on spark2: exit 3"}},
+		// Which rank a collective waits for is not told by those who time out in it.
+		{"stuck", 1, []string{"exit 1: RuntimeError: ", "imed out waiting 5000ms", "; the gang was ended", "dist.all_reduce(torch.ones(1), group=hurried)"}},
 	}
 	for _, tt := range tests {
 		r := l.on("spark3", "sparkrun", "launch", "torchrun", "--name", tt.how, "--on", "spark1,spark2,spark3", "--python", python, "--", script, tt.how)
