@@ -21,7 +21,7 @@ import (
 // their start times; by their sessions; by SPARKRUN_GANG in the environment;
 // and as descendants of all these. Only a process that has left all of them,
 // without a cgroup, is missed. ErrAlive: a shim lives there, and nothing was
-// done. When ctx ends first, the error names who is left.
+// done. When ctx ends first, the error is ErrStuck and names who is left.
 func Reap(ctx context.Context, dir string) error {
 	lock, err := openLock(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func Reap(ctx context.Context, dir string) error {
 	if len(events) == 0 {
 		return nil
 	}
-	r := remains{started: map[int]uint64{}}
+	r := remains{started: map[int]uint64{}, ranks: map[int]int{}}
 	for _, e := range events {
 		switch {
 		case e.Kind == Ended:
@@ -53,6 +53,7 @@ func Reap(ctx context.Context, dir string) error {
 			r.trace = *e.Trace
 		case e.Kind == Started:
 			r.started[e.PID] = e.Ticks
+			r.ranks[e.PID] = e.Rank
 		}
 	}
 	if r.trace.Boot == bootID() { // else the kernel ended them all
@@ -75,6 +76,7 @@ const (
 type remains struct {
 	trace   Trace
 	started map[int]uint64 // PID -> start time
+	ranks   map[int]int    // PID -> rank
 }
 
 func (r remains) end(ctx context.Context) error {
@@ -105,7 +107,7 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d processes don't die, among them PID %d: %w", len(left), left[0].pid, context.Cause(ctx))
+			return fmt.Errorf("%w: %s", ErrStuck, stuckText(left, r.ranks))
 		}
 	}
 }

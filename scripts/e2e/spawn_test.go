@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -54,7 +55,7 @@ func TestSpawnFailpoints(t *testing.T) {
 	if err := os.Mkdir(witness, 0o777); err != nil || os.Chmod(witness, 0o777) != nil {
 		t.Fatal(err)
 	}
-	s := &spawner{lab: upWith(t, build, 3), t: t, witness: witness}
+	s := spawner{lab: upWith(t, build, 3), witness: witness, tally: &tally{}}
 	s.from = s.leader("spark1")
 	victims := other(3, s.from)
 	for _, h := range victims {
@@ -66,20 +67,19 @@ func TestSpawnFailpoints(t *testing.T) {
 	t.Logf("%d places to die for 1 to 3 processes, %d rounds", len(all), len(kills))
 
 	began := time.Now()
-	next := make(chan int)
-	var wg sync.WaitGroup
-	for _, h := range victims {
-		wg.Go(func() {
-			for i := range next {
-				s.round(h, fmt.Sprintf("r%d", i), kills[i])
-			}
-		})
-	}
-	for i := range kills {
-		next <- i
-	}
-	close(next)
-	wg.Wait()
+	var next atomic.Int64
+	t.Run("rounds", func(t *testing.T) {
+		for _, h := range victims {
+			t.Run(h, func(t *testing.T) {
+				t.Parallel()
+				own := s
+				own.lab = &lab{t: t, name: s.name}
+				for i := next.Add(1) - 1; i < int64(len(kills)); i = next.Add(1) - 1 {
+					own.round(h, fmt.Sprintf("r%d", i), kills[i])
+				}
+			})
+		}
+	})
 	t.Logf("%d rounds in %s: %d launches ended well, %d were broken off before a rank ran, %d after, %d did not pass the point",
 		len(kills), time.Since(began).Round(time.Second), s.well, s.none, s.broken, s.missed)
 	if s.missed > len(kills)/5 || s.well == 0 || s.none == 0 {
@@ -123,21 +123,24 @@ func spread(all []spawnKill, n int) []spawnKill {
 
 type spawner struct {
 	*lab
-	t       *testing.T
 	from    string // the leader's host, where launches come from and nobody is killed
 	witness string
+	*tally
+}
 
+// tally is what became of the rounds.
+type tally struct {
 	mu                         sync.Mutex
 	well, none, broken, missed int
 }
 
-func (s *spawner) order(host string) string {
+func (s spawner) order(host string) string {
 	return "/var/tmp/sparkrun-lab/" + s.name + "/hosts/" + host + "/tmp/failpoint"
 }
 
 // launch has two ranks started on a host, which say so outside of sparkrun. The
 // first thing they do is to end a trace: the exec has been reached.
-func (s *spawner) launch(host, name string, flags []string) *running {
+func (s spawner) launch(host, name string, flags []string) *running {
 	args := append([]string{"sparkrun", "launch", "exec", "--on", host, "--name", name, "--nproc-per-node", "2", "--workdir", "/"}, flags...)
 	return s.start(s.from, append(args, "--", "sh", "-c", "echo $$ >>"+s.witness+"/"+name+".$RANK; rm -f /tmp/failpoint/order; sleep 0.3")...)
 }
@@ -145,7 +148,7 @@ func (s *spawner) launch(host, name string, flags []string) *running {
 // kills are the steps of one launch of each kind, in their order, each with
 // everybody who could be killed there. A later kind adds what earlier ones
 // do not pass.
-func (s *spawner) kills(host string, points map[string]string) []spawnKill {
+func (s spawner) kills(host string, points map[string]string) []spawnKill {
 	s.t.Helper()
 	var all []spawnKill
 	seen := map[string]bool{}
@@ -181,13 +184,14 @@ func (s *spawner) kills(host string, points map[string]string) []spawnKill {
 	return all
 }
 
-func (s *spawner) round(host, name string, k spawnKill) {
+func (s spawner) round(host, name string, k spawnKill) {
 	at := s.order(host)
 	if err := os.WriteFile(at+"/new", []byte(k.point+" "+k.who), 0o666); err != nil {
 		s.t.Error(err)
 		return
 	}
 	s.on(host, "mv", "/tmp/failpoint/new", "/tmp/failpoint/order").must(s.t)
+	agent := s.agentOf(host)
 	run := s.launch(host, name, k.flags)
 	done := make(chan result, 1)
 	go func() { done <- run.wait() }()
@@ -202,7 +206,7 @@ func (s *spawner) round(host, name string, k spawnKill) {
 	}
 	hit := exists(at + "/hit")
 	if hit && strings.Contains(k.who, "agent") {
-		s.restart(host)
+		s.restart(host, agent)
 	}
 	r = <-done
 	os.Remove(at + "/hit")
@@ -221,12 +225,14 @@ func (s *spawner) round(host, name string, k spawnKill) {
 	if left := s.leftovers(host); left != "" {
 		s.t.Errorf("%s: folders are left on %s: %s", k, host, left)
 	}
-	if j, known := s.jobs(s.from)[name]; !known || j.ExitCode == nil {
+	// An agent that died before the launch came is no place to put a job.
+	unplaced := r.code == 125 && strings.Contains(r.err, "cannot place the job")
+	if j, known := s.jobs(s.from)[name]; known && j.ExitCode == nil || !known && !unplaced {
 		s.t.Errorf("%s: the record has no end of the job: %+v", k, j)
 	}
 }
 
-func (s *spawner) judge(name string, k spawnKill, r result, hit bool, starts [2]int) {
+func (s spawner) judge(name string, k spawnKill, r result, hit bool, starts [2]int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	twice := slices.ContainsFunc(starts[:], func(n int) bool { return n > 1 })
@@ -247,21 +253,28 @@ func (s *spawner) judge(name string, k spawnKill, r result, hit bool, starts [2]
 	}
 }
 
-// restart starts a host's agent again, once it is dead.
-func (s *spawner) restart(host string) {
-	var out []byte
-	for began := time.Now(); time.Since(began) < time.Minute; time.Sleep(20 * time.Millisecond) {
-		var err error
-		if out, err = s.command("start", host, "--agent").CombinedOutput(); err == nil {
-			s.on(s.from, "sparkrun", "status", "--wait-nodes", "3", "--timeout", "60s").must(s.t)
-			return
-		}
+// agentOf is the process of a host's agent, as the host counts.
+func (s spawner) agentOf(host string) string {
+	s.t.Helper()
+	b, err := os.ReadFile("/var/tmp/sparkrun-lab/" + s.name + "/hosts/" + host + "/agent.pid")
+	if err != nil {
+		s.t.Fatal(err)
 	}
-	s.t.Errorf("start the agent of %s: %s", host, out)
+	return strings.TrimSpace(string(b))
+}
+
+// restart starts a host's agent again, once the last one has let go of its lock.
+func (s spawner) restart(host, last string) {
+	s.t.Helper()
+	eventually(s.t, time.Minute, "the end of the agent of "+host, func() bool {
+		return s.on(host, "test", "-e", "/proc/"+last).code != 0
+	})
+	s.do("start", host, "--agent")
+	s.on(s.from, "sparkrun", "status", "--wait-nodes", "3", "--timeout", "60s").must(s.t)
 }
 
 // leftovers are folders of tries on a host, which go when their end is recorded.
-func (s *spawner) leftovers(host string) (left string) {
+func (s spawner) leftovers(host string) (left string) {
 	for began := time.Now(); time.Since(began) < 20*time.Second; time.Sleep(50 * time.Millisecond) {
 		left = s.on(host, "sh", "-c", "ls /run/sparkrun/jobs; ls -d /dev/shm/sparkrun* 2>/dev/null").out
 		if left == "" {
