@@ -5,7 +5,7 @@
 //	hungfs FOLDER
 //
 // It mounts itself on FOLDER, which then holds one file, `file`, and says so by
-// a line on stdout. It speaks as much of Linux's FUSE protocol
+// a line on stdout, as it does of each read that waits from then on. It speaks as much of Linux's FUSE protocol
 // (include/uapi/linux/fuse.h) as it takes to open that file, and nothing to
 // whoever reads it: once a request has been taken over here the kernel waits for
 // the answer, whatever signal comes. It needs root and /dev/fuse.
@@ -66,6 +66,9 @@ func serve(folder string) error {
 		op, node := order.Uint32(request[4:]), order.Uint64(request[16:])
 		body, errno, silent := answer(op, node, request[40:n])
 		if silent {
+			if op == opRead {
+				fmt.Println("reading, process", order.Uint32(request[32:])) // as we see it
+			}
 			continue
 		}
 		head := order.AppendUint32(nil, uint32(16+len(body)))
