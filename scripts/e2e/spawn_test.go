@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-var spawnRounds = flag.Int("spawn-rounds", 48, "how often an agent or a shim is killed on the road to a rank; 0 = once for all there is")
+var spawnRounds = flag.Int("spawn-rounds", 30, "how often an agent or a shim is killed on the road to a rank; 0 = once for all there is")
 
 // spawnKinds are launches whose road to the exec differs.
 var spawnKinds = []struct {
