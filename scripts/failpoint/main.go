@@ -36,9 +36,10 @@ import (
 	_ "embed"
 )
 
-// hook is what each package gets a copy of, under another package clause.
+// hook is what each package gets a copy of, under its own package clause. It is
+// no Go file here, where nothing would call it.
 //
-//go:embed hook/hook.go
+//go:embed hook.go.txt
 var hook string
 
 func main() {
