@@ -66,9 +66,13 @@ func Reap(ctx context.Context, dir string) error {
 
 // A look at the process table in which nobody is left counts only when each
 // process in it could be judged. Where that never happens - on a busy machine
-// some process is always just gone - mostLooks of them do.
+// some process is always just gone - mostLooks of them do, or fewLooks over
+// lookFor where each takes long: many of them would outlast the caller's
+// patience, and he would begin anew for ever.
 const (
 	mostLooks = 50
+	fewLooks  = 5
+	lookFor   = 2 * time.Second
 	lookAgain = 2 * time.Millisecond
 )
 
@@ -87,12 +91,16 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 	}
+	var since time.Time // of the first look in which nobody was left
 	for looks := 0; ; {
 		left, sure := r.survivors(cg)
-		if len(left) == 0 && (sure || looks == mostLooks) {
+		if len(left) == 0 && (sure || looks >= mostLooks || looks >= fewLooks && time.Since(since) > lookFor) {
 			return cg.remove()
 		}
 		if len(left) == 0 { // nobody in sight, but not everybody could be seen
+			if looks == 0 {
+				since = time.Now()
+			}
 			looks++
 			select {
 			case <-time.After(lookAgain):
