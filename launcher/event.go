@@ -13,6 +13,7 @@ const (
 	Refused  EventKind = "refused"  // it could not, or would not; nothing was started
 	Started  EventKind = "started"  // every rank of the node has been exec'd
 	Exited   EventKind = "exited"   // one rank has ended, its output included
+	Stuck    EventKind = "stuck"    // the gang was killed and a process stays: Text says which, and why
 	Ended    EventKind = "ended"    // no process of the gang is left on the node
 )
 
@@ -25,7 +26,7 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do
+	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Stuck
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.
@@ -48,6 +49,7 @@ type LedgerEntry struct {
 	Phase   Phase        `json:"phase"`
 	Port    int          `json:"port,omitempty"` // the head's free port, or the one it was started with
 	Refused string       `json:"refused,omitempty"`
+	Stuck   string       `json:"stuck,omitempty"` // what was killed and stays
 	Ranks   []RankStatus `json:"ranks,omitempty"`
 }
 

@@ -26,6 +26,9 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Memb
 	if len(spec.On) > 0 {
 		for _, h := range spec.On {
 			m := byHost[h]
+			if m.Drained != "" {
+				return nil, fmt.Errorf("%w: host %s gets no jobs while it is drained: %s", ErrCannotPlace, h, m.Drained)
+			}
 			if !m.Ready {
 				return nil, fmt.Errorf("%w: host %s does not answer (since %s); start its agent or leave it out of --on",
 					ErrCannotPlace, h, m.Since.Format(time.TimeOnly))
@@ -34,7 +37,7 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Memb
 		}
 	} else {
 		for _, m := range roster {
-			if m.Ready && !slices.Contains(spec.Exclude, m.Host) {
+			if m.Ready && m.Drained == "" && !slices.Contains(spec.Exclude, m.Host) {
 				candidates = append(candidates, m)
 			}
 		}

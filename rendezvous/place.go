@@ -17,7 +17,10 @@ import (
 type Member struct {
 	Node
 	// Ready: its control stream is up. Gossip's opinion plays no part.
-	Ready     bool             `json:"ready"`
+	Ready bool `json:"ready"`
+	// Drained says why a node that answers gets no ranks: what was killed there
+	// and stays. Empty: it may get some.
+	Drained   string           `json:"drained,omitempty"`
 	Since     time.Time        `json:"since"` // of the last change of Ready
 	Boot      string           `json:"boot,omitempty"`
 	Version   string           `json:"version,omitempty"`
@@ -122,11 +125,14 @@ func (p Plan) Sides(roster Roster) (views []envgen.NodeView, entries []envgen.En
 }
 
 func whoIsThere(roster Roster) string {
-	var ready, away []string
+	var ready, away, drained []string
 	for _, m := range roster {
-		if m.Ready {
+		switch {
+		case m.Drained != "":
+			drained = append(drained, m.Host+" ("+m.Drained+")")
+		case m.Ready:
 			ready = append(ready, m.Host)
-		} else {
+		default:
 			away = append(away, m.Host)
 		}
 	}
@@ -136,6 +142,9 @@ func whoIsThere(roster Roster) string {
 	}
 	if len(away) > 0 {
 		text += "; away: " + strings.Join(away, ", ")
+	}
+	if len(drained) > 0 {
+		text += "; drained: " + strings.Join(drained, ", ")
 	}
 	return text
 }

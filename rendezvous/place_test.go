@@ -46,6 +46,11 @@ func away(m Member) Member {
 	return m
 }
 
+func drained(m Member) Member {
+	m.Drained = "rank 0: process 7 (cat) cannot be killed"
+	return m
+}
+
 // derive is the topology of the members that are ready.
 func derive(roster Roster) envgen.Topology {
 	t, err := topology.Derive(topology.Observed(roster.Views()))
@@ -87,6 +92,9 @@ func TestMakePlan(t *testing.T) {
 		"--on one that is away":        {func(s *launcher.Spec) { s.On = []string{"spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer (since 12:00:00)"},
 		"a node without an address":    {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), {Node: Node{ID: "x", Host: "sparkx"}, Ready: true}}, "no network in common"},
 		"nodes of zero is no plan":     {func(s *launcher.Spec) { s.Nodes = 0 }, three, "none chosen"},
+		"past one that is drained":     {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{drained(member(3)), member(1), member(2)}, "spark1 spark2"},
+		"more than take jobs":          {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), drained(member(2))}, "the cluster has spark1; drained: spark2 (rank 0: process 7 (cat) cannot be killed)"},
+		"--on one that is drained":     {func(s *launcher.Spec) { s.On = []string{"spark2"} }, Roster{member(1), drained(member(2))}, "host spark2 gets no jobs while it is drained: rank 0: process 7 (cat)"},
 		"one that is away is no match": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark1", "spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer"},
 	}
 	for name, tt := range tests {

@@ -22,6 +22,7 @@ const (
 	StepEnding   Step = "ending"    // the gang is being ended
 	StepAgain    Step = "again"     // another generation will follow: the text says why, and when
 	StepWaiting  Step = "waiting"   // for what the text says
+	StepStuck    Step = "stuck"     // what the text says was killed and stays; its node is drained
 	StepEnded    Step = "ended"     // the outcome is recorded
 )
 

@@ -398,7 +398,10 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
 			Role: roles[m.ID], Version: m.Version, Inventory: m.Inventory}
-		if m.Ready {
+		switch {
+		case m.Ready && m.Drained != "":
+			s.State, s.Why = "drained", m.Drained
+		case m.Ready:
 			s.State = "ready"
 		}
 		if m.ID == n.m.Node {

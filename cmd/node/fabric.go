@@ -71,7 +71,7 @@ func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Find
 	for _, n := range st.Nodes {
 		roster = append(roster, rendezvous.Member{
 			Node:  rendezvous.Node{ID: n.ID, Host: n.Host, Addr: netip.AddrPortFrom(n.Addr, 0)},
-			Ready: n.State == "ready", Since: n.Since, Inventory: n.Inventory,
+			Ready: n.State == "ready" || n.State == "drained", Drained: n.Why, Since: n.Since, Inventory: n.Inventory,
 		})
 	}
 	spec.Stages = []launcher.Stage{{Name: "preview", Main: true, RanksPerNode: 1}}

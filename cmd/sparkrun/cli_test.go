@@ -241,9 +241,13 @@ func TestExitCodes(t *testing.T) {
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
 		"stopped":              {line: "stop job", g: story(stopped), out: "has ended\n"},
-		"stop what has ended":  {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
-		"stop what is not":     {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
-		"stop how":             {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
+		"stop in vain": {line: "stop job", g: &fakeGangs{watch: tells(planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, ended(stopped))},
+			code: 1, err: "has ended, but on spark2 rank 1: process 7 (cat) cannot be killed; its machine gets no jobs until it is gone\n"},
+		"launch in vain": {line: "launch exec -- x", g: &fakeGangs{launch: tells(planned(2), started("a"), runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, ended(failed7))},
+			code: 7, err: "sparkrun: on spark2 rank 1 cannot be killed\n"},
+		"stop what has ended": {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
+		"stop what is not":    {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
+		"stop how":            {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
 		"logs of what is not": {line: "logs job", g: &fakeGangs{logs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 			return rendezvous.ErrNoJob
 		}}, code: 1, err: "no such job"},
@@ -321,6 +325,7 @@ func TestStatusTable(t *testing.T) {
 		return wire.Status{Cluster: "3f2a", Problem: "no leader: start spark2's agent", Nodes: []wire.NodeStatus{
 			{Host: "spark1", Addr: netip.MustParseAddr("10.0.0.1"), State: "ready", Role: "leader", Inventory: inv},
 			{Host: "spark2", State: "away", Since: time.Now().Add(-5 * time.Minute)},
+			{Host: "spark3", State: "drained", Why: "job k3x: rank 1 cannot be killed", Since: time.Now()},
 		}}, nil
 	}}
 	code, o, e := cli(t, &backend{cluster: c}, "status")
@@ -328,8 +333,9 @@ func TestStatusTable(t *testing.T) {
 HOST     ADDRESS    STATE     ROLE     FABRIC
 spark1   10.0.0.1   ready     leader   1 of 2 ports up, 200 Gb/s
 spark2   -          away 5m   -        -
+spark3   -          drained   -        -
 `
-	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: no leader: start spark2's agent\n" {
+	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: spark3 is drained: job k3x: rank 1 cannot be killed\nsparkrun: no leader: start spark2's agent\n" {
 		t.Errorf("code %d, stderr %q, -want +got:\n%s", code, e, diff)
 	}
 }

@@ -111,7 +111,7 @@ func (v *fabricView) heading(n wire.NodeStatus) string {
 		text += ", " + n.Addr.String()
 	}
 	switch n.State {
-	case "ready", "":
+	case "ready", "drained", "":
 	case "unknown":
 		if n.Host != v.status.Self {
 			text += ", state unknown"

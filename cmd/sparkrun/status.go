@@ -26,7 +26,8 @@ func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command
 		Use:   "status",
 		Short: "Show the cluster's machines and who leads",
 		Long: `Shows every machine of the cluster: its management address, whether its agent
-answers the leader, its role, and how many of its fabric ports have a link.
+answers the leader, its role, and how many of its fabric ports have a link. A drained
+machine answers and gets no jobs, for a process there could not be killed.
 
 Without a leader it shows what this machine knows by itself, and says what is
 wrong. It changes nothing.
@@ -78,6 +79,11 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	if err := a.table(rows); err != nil {
 		return err
+	}
+	for _, n := range st.Nodes {
+		if n.Why != "" {
+			a.say(fmt.Sprintf("%s is %s: %s", n.Host, n.State, n.Why))
+		}
 	}
 	if st.Problem != "" {
 		a.say(st.Problem)

@@ -26,7 +26,10 @@ func newStopCmd(complete completion, run func(context.Context, stopOptions) erro
 		Short: "End a job",
 		Long: `Ends all ranks of a job: TERM, then KILL after the grace that the job was launched
 with, or the one given here. It waits until no process of the job is left on any
-machine, and says so. Ctrl-C ends the waiting, not the stopping.
+machine, and says so. Ctrl-C ends the waiting, not the stopping. A process that the
+kernel keeps alive 10 s after KILL, for a file server that does not answer, is named;
+stop then fails, and that machine is drained: it gets no jobs until the process is
+gone.
 
 JOB is an id, the beginning of one, or a name. A job that has ended already is no
 error.`,
@@ -65,7 +68,8 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 		return err
 	}
 	o.request.Job = string(job.Job)
-	outcome, err := watchEnd(ctx, b, o.request, outage{say: a.say})
+	stuck := ""
+	outcome, err := watchEnd(ctx, b, o.request, outage{say: a.say}, func(text string) { stuck = text })
 	if err != nil {
 		if ctx.Err() != nil {
 			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
@@ -75,6 +79,9 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 	how := ""
 	if outcome.End != rendezvous.Stopped {
 		how = fmt.Sprintf(" (%s, exit code %d)", outcome.End, outcome.ExitCode)
+	}
+	if stuck != "" {
+		return fmt.Errorf("job %s has ended%s, but %s; its machine gets no jobs until it is gone", job.Job, how, stuck)
 	}
 	fmt.Fprintf(a.out, "job %s has ended%s\n", job.Job, how)
 	return nil
@@ -105,15 +112,19 @@ func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopRespo
 
 // watchEnd waits for the end of a job that was asked to stop, through changes of
 // agents and leaders. A leader that dies takes along what it was asked and had
-// not yet told every node, so the next one is asked again.
-func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage) (rendezvous.Outcome, error) {
+// not yet told every node, so the next one is asked again. stuck is told what
+// could not be killed.
+func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage, stuck func(string)) (rendezvous.Outcome, error) {
 	var again pause
 	var outcome *rendezvous.Outcome
 	for {
 		err := g.Watch(ctx, wire.JobRequest{Job: r.Job}, func(p rendezvous.Progress) error {
 			trouble.over()
 			again.reset()
-			if p.Step == rendezvous.StepEnded {
+			switch p.Step {
+			case rendezvous.StepStuck:
+				stuck(p.Text)
+			case rendezvous.StepEnded:
 				outcome = p.Outcome
 			}
 			return nil

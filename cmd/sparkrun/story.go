@@ -119,7 +119,8 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		f.out.world(p.Plan.World)
 	}
 	if seen.fresh(p) {
-		if p.Step == rendezvous.StepWaiting || p.Step == rendezvous.StepAgain {
+		switch p.Step {
+		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 			f.say(p.Text)
 		}
 		if err := f.out.event(p); err != nil {
@@ -179,7 +180,7 @@ type sieve map[string]rendezvous.Step
 func (s sieve) fresh(p rendezvous.Progress) bool {
 	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
-	case rendezvous.StepWaiting, rendezvous.StepAgain:
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 		key += " " + p.Text
 	case rendezvous.StepPrepared, rendezvous.StepRefused, rendezvous.StepStarted:
 		key += " " + p.Host

@@ -164,6 +164,35 @@ func TestWhatCannotBeReapedIsNotEnded(t *testing.T) {
 	}
 }
 
+// What its shim could not kill is in the ledger, of a later agent too, until it
+// is gone. The shim's word is put into its journal here: nothing that a test may
+// do alone makes a process that survives KILL.
+func TestWhatCannotBeKilledIsInTheLedger(t *testing.T) {
+	n := newNode(t)
+	n.killed = true
+	n.launch(n.as("sleep 60"))
+	n.drop()
+	pid := n.shimPIDs()[0]
+	must(t, syscall.Kill(pid, syscall.SIGSTOP))
+	path := filepath.Join(n.cfg.RunDir, "jobs", key.String(), "journal")
+	told, err := os.ReadFile(path)
+	must(t, err)
+	seq := strings.Count(string(told), "\n") + 1
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_APPEND, 0)
+	must(t, err)
+	fmt.Fprintf(f, `{"seq":%d,"time":"2026-01-02T03:04:05Z","kind":"stuck","rank":-1,"why":"rank 0: process 7 cannot be killed"}`+"\n", seq)
+	must(t, f.Close())
+	n.open()
+	if e := n.entry(key); e.Stuck != "rank 0: process 7 cannot be killed" || e.Phase != launcher.PhaseStarted {
+		t.Errorf("ledger %+v", e)
+	}
+	must(t, syscall.Kill(pid, syscall.SIGKILL))
+	n.hear(launcher.Ended)
+	if e := n.entry(key); e.Stuck != "" || e.Phase != launcher.PhaseEnded {
+		t.Errorf("ledger %+v", e)
+	}
+}
+
 // Row 8: an agent that is really killed, at any moment between the order to
 // prepare and the exit, and a leader that then goes by the ledger.
 func TestTheAgentIsKilledAtAnyMoment(t *testing.T) {

@@ -17,6 +17,8 @@ func (t *try) note(ev shim.Event) {
 	case shim.OutputLost:
 		t.noteLost(ev)
 		t.a.cfg.Logger.Warn("output lost", "job", t.key.Job, "rank", ev.Rank, "bytes", ev.Lost.Bytes, "error", ev.Lost.Error)
+	case shim.Stuck:
+		t.stuck(ev.Why)
 	case shim.Started:
 		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})
 	case shim.Exited:
@@ -24,6 +26,16 @@ func (t *try) note(ev shim.Event) {
 	case shim.Ended:
 		t.noteEnded(ev)
 	}
+}
+
+// stuck tells of who was killed and stays. The try has not ended: that is told
+// when he is gone.
+func (t *try) stuck(who string) {
+	if t.entry.Phase == launcher.PhaseEnded || t.entry.Stuck == who {
+		return
+	}
+	t.a.cfg.Logger.Error("ranks cannot be ended", "job", t.key.Job, "processes", who)
+	t.change(&launcher.Event{Kind: launcher.Stuck, Text: who}, func(e *launcher.LedgerEntry) { e.Stuck = who })
 }
 
 func (t *try) noteEnded(ev shim.Event) {

@@ -159,6 +159,9 @@ func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
 			t.a.cfg.Logger.Error("shim lost", "job", t.key.Job, "error", err)
 			err = t.bury(ctx, from)
 		}
+		if errors.Is(err, shim.ErrStuck) {
+			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.Gang, Why: err.Error()}) // by no journal: without a number
+		}
 		if err == nil || ctx.Err() != nil {
 			return
 		}

@@ -395,7 +395,7 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 }
 
 func (t *try) ended(at time.Time) {
-	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase = launcher.PhaseEnded })
+	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }
 
 // forget drops a try whose end is recorded. Its output stays.

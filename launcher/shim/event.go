@@ -21,6 +21,7 @@ const (
 	Started    Kind = "started"     // one rank has been exec'd
 	OutputLost Kind = "output-lost" // a gap in one rank's output file
 	Exited     Kind = "exited"      // one rank has ended: waitpid and the end of its output
+	Stuck      Kind = "stuck"       // KILL was sent and somebody stays, as Why says; Ended comes all the same once he is gone
 	Ended      Kind = "ended"       // no process of the gang is left, and none will start; always the last
 )
 
@@ -32,12 +33,12 @@ type Event struct {
 	Seq  int       `json:"seq"` // from 1, without gaps
 	Time time.Time `json:"time"`
 	Kind Kind      `json:"kind"`
-	Rank int       `json:"rank"` // Gang for Starting and Ended
+	Rank int       `json:"rank"` // Gang for Starting, Stuck and Ended
 	// PID is the rank's process, in Started and, where it ran, in Exited.
 	PID  int            `json:"pid,omitempty"`
 	Exit *launcher.Exit `json:"exit,omitempty"` // Exited; Time is then that of waitpid
 	Lost *Lost          `json:"lost,omitempty"` // OutputLost
-	Why  string         `json:"why,omitempty"`  // Ended: what brought the end about, in words
+	Why  string         `json:"why,omitempty"`  // Ended: what brought the end about, in words; Stuck: who stays, and where
 	// Trace is in Starting, Ticks in Started: what Reap goes by.
 	Trace *Trace `json:"trace,omitempty"`
 	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse

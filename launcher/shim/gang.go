@@ -35,6 +35,9 @@ func (p phase) String() string {
 const (
 	killPause = 10 * time.Millisecond
 	killAgain = time.Second
+	// stuckAfter the first KILL whoever is left counts as one that cannot be
+	// killed. Letting go of a GPU and 100 GB takes a second or two.
+	stuckAfter = 10 * time.Second
 )
 
 // gang is the state of one try's ranks. All of it belongs to the goroutine in
@@ -67,6 +70,7 @@ type gang struct {
 	lastExit time.Time
 	lastPass time.Time // of TERM or KILL
 	died     bool      // somebody has since
+	stuckAt  time.Time // when to say who is left; zero before the first KILL, and afterwards
 	leave    bool      // exit after the end without a Release
 	released bool
 
@@ -126,6 +130,9 @@ func (g *gang) advance(to phase, why string) {
 	}
 	g.log.Info("phase", "from", g.phase.String(), "to", to.String(), "why", why)
 	g.phase = to
+	if to == killing {
+		g.stuckAt = time.Now().Add(stuckAfter)
+	}
 	if to >= ending && g.why == "" {
 		g.why = why
 	}
@@ -174,6 +181,7 @@ func (g *gang) step() {
 		g.lastPass = time.Time{}
 	}
 	g.killIfDue()
+	g.tellStuck()
 }
 
 // killIfDue makes the passes of TERM and KILL that follow the first.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strconv"
@@ -71,6 +72,35 @@ func TestParseStat(t *testing.T) {
 	self, ok := readProc(os.Getpid())
 	if !ok || self.ppid != os.Getppid() || self.pgrp != unix.Getpgrp() {
 		t.Errorf("own entry %+v %v", self, ok)
+	}
+}
+
+func TestStuckText(t *testing.T) {
+	for stat, want := range map[string]string{"42 (a) b (c) D 7 40": "D", "42 (x) Z": "Z", "42 (x)": "", "": ""} {
+		if got := stateIn(stat); got != want {
+			t.Errorf("state in %q: %q, want %q", stat, got, want)
+		}
+	}
+	dead := exec.Command("true")
+	must(t, dead.Start())
+	t.Cleanup(func() { dead.Wait() })
+	asleep := exec.Command("sleep", "60")
+	must(t, asleep.Start())
+	t.Cleanup(func() { asleep.Process.Kill(); asleep.Wait() })
+	must(t, asleep.Process.Signal(syscall.SIGSTOP))
+	state := func(pid int) string { s, _ := stateOf(pid); return s }
+	for deadline := time.Now().Add(30 * time.Second); state(dead.Process.Pid) != "" || state(asleep.Process.Pid) != "T"; {
+		if time.Now().After(deadline) {
+			t.Fatalf("a zombie is %q, want nothing; a stopped process %q, want T", state(dead.Process.Pid), state(asleep.Process.Pid))
+		}
+		time.Sleep(time.Millisecond)
+	}
+	pid := asleep.Process.Pid
+	many := []proc{{pid: pid}, {pid: pid, session: 99}, {pid: pid}, {pid: pid}, {pid: pid}, {pid: pid}}
+	got := stuckText(many, map[int]int{99: 3})
+	want := fmt.Sprintf("rank 3: process %d (sleep) cannot be killed: KILL has not ended it (state T", pid)
+	if !strings.Contains(got, want) || !strings.HasSuffix(got, "; and 2 more") {
+		t.Errorf("%q lacks %q, or how many more there are", got, want)
 	}
 }
 

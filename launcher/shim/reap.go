@@ -21,7 +21,7 @@ import (
 // their start times; by their sessions; by SPARKRUN_GANG in the environment;
 // and as descendants of all these. Only a process that has left all of them,
 // without a cgroup, is missed. ErrAlive: a shim lives there, and nothing was
-// done. When ctx ends first, the error names who is left.
+// done. When ctx ends first, the error is ErrStuck and names who is left.
 func Reap(ctx context.Context, dir string) error {
 	lock, err := openLock(dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -44,7 +44,7 @@ func Reap(ctx context.Context, dir string) error {
 	if len(events) == 0 {
 		return nil
 	}
-	r := remains{started: map[int]uint64{}}
+	r := remains{started: map[int]uint64{}, ranks: map[int]int{}}
 	for _, e := range events {
 		switch {
 		case e.Kind == Ended:
@@ -53,6 +53,7 @@ func Reap(ctx context.Context, dir string) error {
 			r.trace = *e.Trace
 		case e.Kind == Started:
 			r.started[e.PID] = e.Ticks
+			r.ranks[e.PID] = e.Rank
 		}
 	}
 	if r.trace.Boot == bootID() { // else the kernel ended them all
@@ -65,9 +66,13 @@ func Reap(ctx context.Context, dir string) error {
 
 // A look at the process table in which nobody is left counts only when each
 // process in it could be judged. Where that never happens - on a busy machine
-// some process is always just gone - mostLooks of them do.
+// some process is always just gone - mostLooks of them do, or fewLooks over
+// lookFor where each takes long: many of them would outlast the caller's
+// patience, and he would begin anew for ever.
 const (
 	mostLooks = 50
+	fewLooks  = 5
+	lookFor   = 2 * time.Second
 	lookAgain = 2 * time.Millisecond
 )
 
@@ -75,6 +80,7 @@ const (
 type remains struct {
 	trace   Trace
 	started map[int]uint64 // PID -> start time
+	ranks   map[int]int    // PID -> rank
 }
 
 func (r remains) end(ctx context.Context) error {
@@ -85,12 +91,16 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 	}
+	var since time.Time // of the first look in which nobody was left
 	for looks := 0; ; {
 		left, sure := r.survivors(cg)
-		if len(left) == 0 && (sure || looks == mostLooks) {
+		if len(left) == 0 && (sure || looks >= mostLooks || looks >= fewLooks && time.Since(since) > lookFor) {
 			return cg.remove()
 		}
 		if len(left) == 0 { // nobody in sight, but not everybody could be seen
+			if looks == 0 {
+				since = time.Now()
+			}
 			looks++
 			select {
 			case <-time.After(lookAgain):
@@ -105,7 +115,7 @@ func (r remains) end(ctx context.Context) error {
 			return err
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d processes don't die, among them PID %d: %w", len(left), left[0].pid, context.Cause(ctx))
+			return fmt.Errorf("%w: %s", ErrStuck, stuckText(left, r.ranks))
 		}
 	}
 }

@@ -24,6 +24,7 @@ const maxRequest = 64 << 20
 var (
 	ErrGone       = errors.New("no shim lives here")
 	ErrAlive      = errors.New("its shim still lives")
+	ErrStuck      = errors.New("killed in vain")
 	ErrMayHaveRun = errors.New("an earlier shim of this try may have started its ranks: replay its journal, and reap")
 	ErrEnded      = errors.New("the gang was ended before it was started")
 	ErrRunning    = errors.New("the gang has not ended")

@@ -235,6 +235,8 @@ func (l *Leader) placeAfter(last rendezvous.Plan) (rendezvous.Plan, error) {
 	first := last.Nodes[0]
 	if m := l.members[first.Node]; m == nil || !m.ready || m.boot != first.Boot {
 		return rendezvous.Plan{}, fmt.Errorf("%w: %s, where rank 0 was, does not answer", rendezvous.ErrCannotPlace, first.Host)
+	} else if why := m.drained(); why != "" {
+		return rendezvous.Plan{}, fmt.Errorf("%w: %s, where rank 0 was, is drained: %s", rendezvous.ErrCannotPlace, first.Host, why)
 	}
 	plan := last.Single(launcher.StageAfter, 0)
 	plan.Held = nil

@@ -23,6 +23,7 @@ type fakeNode struct {
 	away    bool // cut off, or switched off
 	refuses string
 	deaf    bool          // its ranks ignore TERM
+	stuck   string        // why its ranks survive KILL; empty: they do not
 	slow    time.Duration // to prepare
 	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
@@ -257,7 +258,7 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 
 func (n *fakeNode) ended(tr *fakeTry) {
 	if tr.Phase != launcher.PhaseEnded {
-		tr.Phase = launcher.PhaseEnded
+		tr.Phase, tr.Stuck = launcher.PhaseEnded, ""
 		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Ended})
 	}
 	n.tidy(tr)
@@ -289,12 +290,37 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 		signal, after = 9, grace
 	}
 	n.later(after, func() {
-		for _, r := range tr.Ranks {
-			if r.State == launcher.RankRunning {
-				n.exited(tr, r.Rank, launcher.Exit{Signal: signal})
-			}
+		if n.stuck != "" {
+			n.later(10*time.Second, func() {
+				if tr.Phase != launcher.PhaseEnded {
+					tr.Stuck = n.stuck
+					n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Stuck, Text: n.stuck})
+				}
+			})
+			return
 		}
+		n.killed(tr, signal)
 	})
+}
+
+func (n *fakeNode) killed(tr *fakeTry, signal int) {
+	for _, r := range tr.Ranks {
+		if r.State == launcher.RankRunning {
+			n.exited(tr, r.Rank, launcher.Exit{Signal: signal})
+		}
+	}
+}
+
+// letDie lets go of who could not be killed.
+func (n *fakeNode) letDie() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.stuck = ""
+	for _, tr := range n.ledger {
+		if tr.ending {
+			n.killed(tr, 9)
+		}
+	}
 }
 
 // exec is the witness's note that a rank was started. None may be before all

@@ -72,6 +72,7 @@ type seat struct {
 	known  bool          // its phase is known: fresh, or told by a ledger
 	ahead  time.Duration // of its clock before ours
 	lost   string        // why it cannot do its part any more: empty, or a sentence
+	stuck  string        // what was killed there and stays
 
 	phase   launcher.Phase
 	refused string
@@ -229,19 +230,23 @@ func (g *gang) step(now time.Time) (done bool) {
 			g.waits(fmt.Sprintf("the next try waits: whether ranks still run on %[1]s is not known; start that machine, or if it is off for good "+
 				"say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " ")))
 			g.noMore = g.noMore || g.timedOut(now)
+		} else if stay := g.stays(); len(stay) > 0 && g.mustProve() {
+			g.waits("the next try waits for the end of what cannot be killed: " + strings.Join(stay, "; "))
+			g.noMore = g.noMore || g.timedOut(now)
 		}
 	}
 	g.publish()
 	return g.verdict != nil && g.find(func(s *seat) bool { return !g.over(s) }) == nil
 }
 
-// over tells whether nothing more can come from a node: it said so, or it is
-// lost, or it is away and was never told to start. A node that comes back is
+// over tells whether nothing more is waited for from a node: it said so, or it is
+// lost, or what is left there cannot be killed, or it is away and was never told
+// to start. A node that comes back is
 // told to end what it has after all: here while the gang winds down, later by
 // the leader's sweep.
 func (g *gang) over(s *seat) bool {
 	if s.up {
-		return s.phase == launcher.PhaseEnded
+		return s.phase == launcher.PhaseEnded || s.stuck != "" && !g.mustProve()
 	}
 	return s.phase == launcher.PhaseEnded || s.lost != "" && !g.mustProve() || !g.ordered && g.allKnown()
 }

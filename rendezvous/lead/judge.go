@@ -35,6 +35,8 @@ func (g *gang) judge(now time.Time) {
 		g.end(rendezvous.Rejected, g.anyLost().lost+" before the start: no rank was started")
 	case g.anyLost() != nil && (!goOn || !g.ordered && g.allKnown()): // the others have not begun
 		g.end(rendezvous.Failed, g.anyLost().lost)
+	case g.anyStuck() != nil && !goOn && g.rootCause() == nil:
+		g.end(rendezvous.Failed, g.anyStuck().trouble())
 	case g.rootCause() != nil && !goOn:
 		if !g.collecting(now) {
 			g.failedBy(*g.rootCause())
@@ -269,6 +271,11 @@ func (g *gang) outcome() rendezvous.Outcome {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)
+		}
+	}
+	for _, text := range g.stays() {
+		if !strings.Contains(out.Cause, text) {
+			out.Cause = strings.TrimPrefix(out.Cause+"; "+text, "; ")
 		}
 	}
 	for _, s := range g.seats {

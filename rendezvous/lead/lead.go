@@ -75,8 +75,9 @@ type member struct {
 	version   string
 	inventory envgen.Inventory
 	gpus      int
-	ahead     time.Duration // of its clock before ours; 0 until it was measured
-	retired   bool          // gets no ranks any more
+	ahead     time.Duration           // of its clock before ours; 0 until it was measured
+	retired   bool                    // gets no ranks any more
+	stuck     map[launcher.Key]string // what was killed there and stays
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -296,7 +297,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}}
 	if was != nil {
 		now.retired, now.ahead = was.retired, was.ahead
 	}
@@ -306,6 +307,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	entries := map[launcher.Key]launcher.LedgerEntry{}
 	for _, e := range up.Ledger {
 		entries[e.Key] = e
+		if e.Stuck != "" {
+			now.stuck[e.Key] = e.Stuck
+		}
 		l.sweep(id, e)
 	}
 	for _, g := range l.gangs {
@@ -374,6 +378,7 @@ func (l *Leader) Inventory(id launcher.NodeID, inv envgen.Inventory) {
 func (l *Leader) Event(ev launcher.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.drain(ev)
 	if l.current(ev.Key) {
 		g := l.gangs[ev.Job]
 		g.post(func() { g.event(ev) })
@@ -428,7 +433,7 @@ func (l *Leader) roster() rendezvous.Roster {
 	for _, n := range l.cfg.Record.Nodes() {
 		m := rendezvous.Member{Node: n, Since: l.began}
 		if s := l.members[n.ID]; s != nil {
-			m.Ready, m.Since, m.Boot, m.Version, m.Inventory = s.ready, s.since, s.boot, s.version, s.inventory
+			m.Ready, m.Since, m.Boot, m.Version, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.inventory, s.drained()
 		}
 		out = append(out, m)
 	}

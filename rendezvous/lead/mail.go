@@ -54,6 +54,7 @@ func (s *seat) lose(format string, args ...any) {
 
 func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	s.refused = cmp.Or(s.refused, e.Refused) // some refusals are in no ledger
+	g.isStuck(s, e.Stuck)
 	g.rise(s, e.Phase)
 	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
 		g.port = e.Port
@@ -111,6 +112,8 @@ func (g *gang) event(ev launcher.Event) {
 		g.hasRun(s)
 	case launcher.Exited:
 		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+	case launcher.Stuck:
+		g.isStuck(s, ev.Text)
 	case launcher.Ended:
 		g.rise(s, launcher.PhaseEnded)
 	}

@@ -60,7 +60,7 @@ func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envge
 func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, least int) (rendezvous.Plan, []envgen.Finding, error) {
 	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
 		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
-			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready }) && len(spec.On) > least
+			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready && m.Drained == "" }) && len(spec.On) > least
 		})
 	}
 	var last error // of the least that the job could do with
@@ -88,7 +88,7 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 	for _, m := range roster {
 		used := slices.ContainsFunc(plan.Nodes, func(p rendezvous.Place) bool { return p.Node == m.ID })
 		allowed := !slices.Contains(spec.Exclude, m.Host) && (len(spec.On) == 0 || slices.Contains(spec.On, m.Host))
-		if len(held) < spec.Spare && m.Ready && allowed && !used {
+		if len(held) < spec.Spare && m.Ready && m.Drained == "" && allowed && !used {
 			held = append(held, rendezvous.Holding{Node: m.ID, Host: m.Host})
 		}
 	}

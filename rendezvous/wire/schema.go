@@ -36,9 +36,11 @@ type NodeStatus struct {
 	ID   launcher.NodeID `json:"id"`
 	Host string          `json:"host"`
 	Addr netip.Addr      `json:"addr"` // management
-	// State is "ready" (the leader's control stream is up), "away", or "unknown"
-	// where there is no leader to tell.
+	// State is "ready" (the leader's control stream is up), "drained" (it is, and
+	// the node gets no jobs for what Why says), "away", or "unknown" where there is
+	// no leader to tell.
 	State     string           `json:"state"`
+	Why       string           `json:"why,omitempty"`
 	Since     time.Time        `json:"since"`
 	Role      string           `json:"role"` // "leader", "voter", "standby" or ""
 	Version   string           `json:"version,omitempty"`

@@ -57,6 +57,12 @@ var labs atomic.Int64
 
 func up(t testing.TB, nodes int, flags ...string) *lab {
 	t.Helper()
+	return upWith(t, binary, nodes, flags...)
+}
+
+// upWith is up with another build.
+func upWith(t testing.TB, binary string, nodes int, flags ...string) *lab {
+	t.Helper()
 	l := &lab{t: t, name: fmt.Sprintf("e2e%d-%d", os.Getpid(), labs.Add(1))}
 	t.Cleanup(func() {
 		if t.Failed() {

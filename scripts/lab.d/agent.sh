@@ -56,7 +56,8 @@ agent_start() {
 			echo $! >"$1"' - "$me/agent.pid" "$CGROUP" </dev/null >>"$me/agent.log" 2>&1 9>&-
 	for ((i = 0; i < 500; i++)); do
 		agent_listens && return
-		agent_pid "$host" || ((i < 3)) || break
+		# In the middle of an exec a process has no argv.
+		agent_pid "$host" || ((i < 3)) || [[ -d /proc/$PID/root/proc/$REPLY ]] || break
 		pause 0.02
 	done
 	say "start agent on $host: it $([[ -d /proc/$PID/root/proc/$REPLY ]] && echo does not listen || echo ended):"

@@ -1,0 +1,75 @@
+package lead
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// A process that the kernel does not let die holds what it holds: memory, the
+// GPU, a port. Its job is not kept waiting for it, and gets its outcome; its
+// node is drained until it is gone: it keeps what runs there and gets nothing
+// new. The node knows, by its ledger, so that the next leader does too.
+
+// drain takes what an event tells of a node's processes that stay, whatever job
+// they are of: its end may have been recorded. l.mu is held.
+func (l *Leader) drain(ev launcher.Event) {
+	m := l.members[ev.Node]
+	if m == nil {
+		return
+	}
+	switch _, known := m.stuck[ev.Key]; {
+	case ev.Kind == launcher.Stuck:
+		m.stuck[ev.Key] = ev.Text
+		l.cfg.Logger.Warn("node drained", "node", ev.Node, "job", ev.Job, "why", ev.Text)
+	case ev.Kind == launcher.Ended && known:
+		delete(m.stuck, ev.Key)
+		l.cfg.Logger.Info("what could not be killed is gone", "node", ev.Node, "job", ev.Job)
+	default:
+		return
+	}
+	l.memberChanged()
+	l.poke()
+}
+
+// drained says why a node gets no ranks; empty where it may.
+func (m *member) drained() string {
+	var texts []string
+	for _, k := range slices.SortedFunc(maps.Keys(m.stuck), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
+		texts = append(texts, fmt.Sprintf("job %s: %s", k.Job, m.stuck[k]))
+	}
+	return strings.Join(texts, "; ")
+}
+
+// isStuck notes what a node could not kill, and tells it.
+func (g *gang) isStuck(s *seat, text string) {
+	if text == "" || s.stuck == text {
+		return
+	}
+	s.stuck = text
+	g.tell(rendezvous.Progress{Step: rendezvous.StepStuck, Host: s.Host, Text: s.trouble()})
+}
+
+func (s *seat) trouble() string { return fmt.Sprintf("on %s %s", s.Host, s.stuck) }
+
+// anyStuck finds a node with a rank that will not exit, though nobody had the
+// gang ended: its own node did, or its shim died.
+func (g *gang) anyStuck() *seat {
+	return g.find(func(s *seat) bool {
+		return s.stuck != "" && len(g.exitsOf(s)) < s.Ranks && s.phase != launcher.PhaseEnded
+	})
+}
+
+// stays lists what was left behind, for the job's outcome.
+func (g *gang) stays() (texts []string) {
+	for _, s := range g.seats {
+		if s.stuck != "" && s.phase != launcher.PhaseEnded {
+			texts = append(texts, s.trouble())
+		}
+	}
+	return texts
+}

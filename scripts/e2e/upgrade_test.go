@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// streamed is a rank that writes bytes of all kinds to both streams for about
+// 3 s, in pieces that no line ends, and keeps a copy of its own beside them. It
+// ends by a code that nobody else would give.
+const streamed = `
+import os, random, sys, time
+r = random.Random(int(os.environ["RANK"]))
+with open(sys.argv[1] + "." + os.environ["RANK"], "wb") as copy:
+    for i in range(300):
+        piece = r.randbytes(r.randrange(1, 20000))
+        os.write(2, b"%d\n" % i)
+        for at in range(0, len(piece), 7000):
+            sys.stdout.buffer.write(piece[at:at + 7000])
+            sys.stdout.buffer.flush()
+        copy.write(piece)
+        copy.flush()
+        time.sleep(0.01)
+    while os.environ["RANK"] == "1" and not os.path.exists(sys.argv[1] + ".go"):
+        time.sleep(0.05)
+sys.exit(40 + int(os.environ["RANK"]))
+`
+
+// The agent of a rank's machine is killed under readers of its output, and
+// started again: the same build, another one in its place, and one that comes
+// only after the rank's end. Shim and rank stay the processes they were, every
+// byte of their output reaches the readers once and in order, and the exit code
+// is the rank's.
+func TestAgentReplacedUnderReaders(t *testing.T) {
+	dir := scratch(t)
+	script := filepath.Join(dir, "streamed.py")
+	if err := os.WriteFile(script, []byte(streamed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	next := filepath.Join(dir, "sparkrun")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-X main.version=upgraded", "-o", next, "../../cmd/sparkrun")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build sparkrun: %v\n%s", err, out)
+	}
+	l := up(t, 2, "--topology", "pair")
+	for _, tt := range []struct {
+		name    string
+		upgrade bool
+		late    bool // the agent comes back when the rank has ended
+	}{
+		{name: "killed"}, {name: "upgraded", upgrade: true}, {name: "late", late: true},
+	} {
+		copied := filepath.Join(dir, tt.name)
+		// Rank 0 is over before the agent of rank 1's machine comes back, or after.
+		run := l.start("spark1", "sparkrun", "launch", "exec", "--on", "spark1,spark2", "--name", tt.name, "--on-failure", "continue", "--output", "files="+copied+".launch", "--",
+			python, script, copied)
+		eventually(t, 30*time.Second, "output", func() bool { return size(copied+".1") > 1000 })
+		reader := l.start("spark1", "sparkrun", "logs", "-f", tt.name, "--rank", "1", "--output", "files="+copied+".logs")
+		eventually(t, 30*time.Second, "output at the reader", func() bool { return size(copied+".logs/rank-1.out") > 1000 })
+		before := l.ranksOn("spark2")
+
+		l.do("kill", "spark2", "--agent")
+		if tt.upgrade {
+			replace(t, next, "/var/tmp/sparkrun-lab/"+l.name+"/bin/sparkrun")
+		}
+		written := size(copied + ".1")
+		eventually(t, 30*time.Second, "the rank writes without an agent", func() bool { return size(copied+".1") > written || tt.late })
+		during := l.ranksOn("spark2")
+		if tt.late {
+			touch(t, copied+".go")
+			eventually(t, time.Minute, "the rank's end", func() bool { return !strings.Contains(l.processes("spark2"), "streamed.py") })
+		}
+		began := time.Now()
+		l.do("start", "spark2", "--agent")
+		if !tt.late {
+			eventually(t, 30*time.Second, "the agent has its shim again", func() bool {
+				return l.on("spark1", "sparkrun", "status", "--wait-nodes", "2").code == 0 && l.jobs("spark1")[tt.name].State == "running"
+			})
+			t.Logf("%s: attached again %s after its start began", tt.name, time.Since(began).Round(10*time.Millisecond))
+			if after := l.ranksOn("spark2"); len(before) != 2 || !slices.Equal(before, during) || !slices.Equal(before, after) {
+				t.Errorf("%s: shim and rank were %v, %v without an agent, and %v with the new one", tt.name, before, during, after)
+			}
+			touch(t, copied+".go")
+		}
+		r := run.wait()
+		for rank, host := range []string{"spark1", "spark2"} {
+			if want := fmt.Sprintf("rank %d on %s: exit %d", rank, host, 40+rank); !strings.Contains(r.err, want) {
+				t.Errorf("%s: want %q, got %s", tt.name, want, r)
+			}
+		}
+		if r.code != 40 && r.code != 41 {
+			t.Errorf("%s: want 40 or 41, whichever came first: %s", tt.name, r)
+		}
+		reader.wait().must(t)
+		for _, read := range []string{".launch/rank-0", ".launch/rank-1", ".logs/rank-1"} {
+			_, rank, _ := strings.Cut(read, "-")
+			sameBytes(t, copied+read+".out", copied+"."+rank)
+			want := ""
+			for i := range 300 {
+				want += fmt.Sprintf("%d\n", i)
+			}
+			if got, _ := os.ReadFile(copied + read + ".err"); string(got) != want {
+				t.Errorf("%s: stderr has %d bytes, want %d: 0 to 299, a line each", read, len(got), len(want))
+			}
+		}
+		l.assertNothingLeft("spark1", "spark2")
+	}
+	var st struct {
+		Nodes []struct{ Host, Version string }
+	}
+	if err := json.Unmarshal([]byte(l.on("spark1", "sparkrun", "status", "--json").must(t).out), &st); err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range st.Nodes {
+		if (n.Version == "upgraded") != (n.Host == "spark2") {
+			t.Errorf("the agent of %s is %q", n.Host, n.Version)
+		}
+	}
+}
+
+// ranksOn are the PIDs of shims and ranks on a host.
+func (l *lab) ranksOn(host string) []string {
+	l.t.Helper()
+	var pids []string
+	for line := range strings.Lines(l.processes(host)) {
+		if strings.Contains(line, "sparkrun shim") || strings.Contains(line, "streamed.py") && !strings.Contains(line, "sparkrun launch") {
+			pids = append(pids, strings.Fields(line)[0])
+		}
+	}
+	return pids
+}
+
+// replace puts a program in another's place, as a package manager does.
+func replace(t *testing.T, from, to string) {
+	t.Helper()
+	was, err := os.ReadFile(to)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(from)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if bytes.Equal(was, b) {
+		t.Fatal("the other build is the same")
+	}
+	if err := os.WriteFile(to+".new", b, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(to+".new", to); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o666); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func size(path string) int64 {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return 0
+	}
+	return fi.Size()
+}
+
+func sameBytes(t *testing.T, got, want string) {
+	t.Helper()
+	a, err := os.ReadFile(got)
+	if err != nil {
+		t.Error(err)
+	}
+	b, err := os.ReadFile(want)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(a, b) {
+		at := 0
+		for at < min(len(a), len(b)) && a[at] == b[at] {
+			at++
+		}
+		t.Errorf("%s has %d bytes, the rank wrote %d; they differ from byte %d on", filepath.Base(got), len(a), len(b), at)
+	}
+}
