@@ -89,7 +89,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err // a known one is a command of its own
 		},
 	}
-	cmd.AddCommand(newExecCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {

@@ -28,6 +28,7 @@ func TestThreeHosts(t *testing.T) {
 		"OutputAfterwards":    testOutputAfterwards,
 		"Staged":              testStaged,
 		"Terminal":            testTerminal,
+		"Exec":                testExec,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}
