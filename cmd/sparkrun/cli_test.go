@@ -181,6 +181,9 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	t.Helper()
 	var o, e syncBuffer
 	b.close = func() {}
+	if b.ranks == nil {
+		b.ranks = &fakeRanks{}
+	}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
 		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },

@@ -84,7 +84,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 func (a *app) exec(ctx context.Context, o execOptions) error {
 	b := a.dial()
 	defer b.close()
-	v := visit{execer: b, in: a.in, out: a.out, err: a.err, began: newFlagged(), say: a.say}
+	v := visit{execer: b, in: inForeground(a.in), out: a.out, err: a.err, began: newFlagged(), say: a.say}
 	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Guest: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
 	if o.tty {
 		var err error

@@ -25,7 +25,7 @@ const inputChunk = 32 << 10
 // looks like one that has ended.
 func (f *follower) feed(ctx context.Context) {
 	select {
-	case <-f.running.c:
+	case <-f.reading.c:
 		in, r := f.in, wire.InputRequest{Job: string(f.spec.ID), Ranks: f.inputOf, Offset: f.inputAt}
 		if f.terminal != nil {
 			if err := f.terminal.raw(); err != nil {

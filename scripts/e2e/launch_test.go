@@ -29,6 +29,8 @@ func TestThreeHosts(t *testing.T) {
 		"Staged":              testStaged,
 		"Terminal":            testTerminal,
 		"Exec":                testExec,
+		"Stdin":               testStdin,
+		"DetachedTerminal":    testDetachedTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}
