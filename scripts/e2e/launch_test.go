@@ -30,6 +30,7 @@ func TestThreeHosts(t *testing.T) {
 		"Terminal":            testTerminal,
 		"Exec":                testExec,
 		"Stdin":               testStdin,
+		"RealTorchrun":        testRealTorchrun,
 		"DetachedTerminal":    testDetachedTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
