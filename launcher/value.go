@@ -21,6 +21,7 @@ const (
 	Head           Ref = "head"      // address of rank 0's node that all chosen nodes reach
 	Port           Ref = "port"      // free on Head, new with each generation
 	NodeAddr       Ref = "node-addr" // this node's address on the network of Head
+	HeadHere       Ref = "head-here" // 1 on rank 0's node, 0 on every other
 	Host           Ref = "host"
 	Job            Ref = "job"
 	RestartCount   Ref = "restart-count" // tries of the main stage before this one
@@ -135,6 +136,11 @@ func (s Seat) lookup(r Ref) (string, error) {
 		return strconv.Itoa(s.Port), nil
 	case NodeAddr:
 		return s.Addr, nil
+	case HeadHere:
+		if s.NodeRank == 0 {
+			return "1", nil
+		}
+		return "0", nil
 	case Host:
 		return s.Host, nil
 	case Job:

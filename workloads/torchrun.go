@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"path"
+	"strconv"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -18,7 +19,18 @@ type Torchrun struct {
 	Module bool
 	// NoPython: the first argument is a program and runs by itself.
 	NoPython bool
+	// Agent starts torchrun itself, once a node, which starts the workers; else
+	// each worker is a rank of ours.
+	Agent bool
+	// Rendezvous is the Agent's: RendezvousStatic, also for "", or RendezvousC10d.
+	Rendezvous string
 }
+
+// How torchrun's agents find each other (torch/distributed/run.py, --rdzv_backend).
+const (
+	RendezvousStatic = "static"
+	RendezvousC10d   = "c10d"
+)
 
 // torchrunSpec starts torch workers as torchrun would
 // (torch/distributed/run.py, config_from_args), without a Python before them.
@@ -29,18 +41,24 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 	st := launcher.Stage{
 		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
 	}
+	if !r.Torchrun.NoPython && !r.Torchrun.Module {
+		st.Files = []string{r.Args[0]}
+	}
 	switch t := r.Torchrun; {
+	case !t.Agent && t.Rendezvous != "":
+		return launcher.Spec{}, fmt.Errorf("--rdzv-backend: %w: without --agent torchrun there is no rendezvous to choose", launcher.ErrInvalid)
 	case t.NoPython && t.Module:
 		return launcher.Spec{}, fmt.Errorf("--no-python: %w: a --module needs python", launcher.ErrInvalid)
-	case t.NoPython && t.Python != "":
+	case t.NoPython && t.Python != "" && !t.Agent: // which is written in it
 		return launcher.Spec{}, fmt.Errorf("--no-python: %w: --python names one", launcher.ErrInvalid)
+	case t.Agent:
+		st.RanksPerNode, st.Argv = 1, r.torchAgent()
 	case t.NoPython:
 		st.Argv = launcher.Lits(r.Args...)
 	case t.Module:
 		st.Argv = launcher.Lits(append([]string{r.python(), "-u", "-m"}, r.Args...)...)
 	default:
 		st.Argv = launcher.Lits(append([]string{r.python(), "-u"}, r.Args...)...)
-		st.Files = []string{r.Args[0]}
 	}
 	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
 		r.Job.GPUs = launcher.AnyGPUs
@@ -50,11 +68,50 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		// With several ranks on a machine each would otherwise start a thread a core.
 		own = append(own, r.callersOr("OMP_NUM_THREADS", "1", "torchrun"))
 	}
+	if r.Torchrun.Agent {
+		// The address that other nodes' workers reach rank 0's store at; where torch
+		// is older than 2.0, and does not know it, they look up its host's name. As
+		// a flag (--local-addr) an older one would refuse it.
+		own = append(own, launcher.Var{Name: "PET_LOCAL_ADDR", Value: launcher.Of(launcher.NodeAddr), Source: "torchrun"})
+	}
 	var err error
 	if st.Env, err = r.environment("torchrun", own...); err != nil {
 		return launcher.Spec{}, err
 	}
 	return finish(r, "torchrun", st)
+}
+
+// torchAgent is torchrun's own command line, for one node. Flags have
+// underscores, which every version takes; with dashes 1.13 knows none of them.
+func (r Request) torchAgent() []launcher.Value {
+	flag := func(name string, value ...launcher.Part) launcher.Value {
+		return append(launcher.Value{{Lit: "--" + name + "="}}, value...)
+	}
+	lit := func(text string) launcher.Part { return launcher.Part{Lit: text} }
+	ref := func(r launcher.Ref) launcher.Part { return launcher.Part{Ref: r} }
+	argv := launcher.Lits(r.python(), "-u", "-m", "torch.distributed.run")
+	argv = append(argv,
+		flag("nnodes", ref(launcher.NodeCount)), flag("nproc_per_node", lit(strconv.Itoa(r.ranksPerNode()))),
+		flag("rdzv_id", ref(launcher.Job)), flag("max_restarts", lit("0")), // another try is ours to make
+		// Its defaults, "0", mean that nothing is redirected, and are an
+		// AttributeError with torch before 2.0 on Python 3.11, where iterating over
+		// an IntFlag (Std.from_str) passes over 0 and 3. A map of single workers
+		// works everywhere; that of a tenth on a machine would be shown all the same.
+		flag("redirects", lit("9:1")), flag("tee", lit("9:1")))
+	if r.Torchrun.Rendezvous == RendezvousC10d {
+		// is_host: torch would compare the endpoint with its host's name.
+		argv = append(argv, flag("rdzv_backend", lit(RendezvousC10d)), flag("rdzv_endpoint", ref(launcher.Head), lit(":"), ref(launcher.Port)),
+			flag("rdzv_conf", lit("is_host="), ref(launcher.HeadHere)))
+	} else {
+		argv = append(argv, flag("node_rank", ref(launcher.NodeRank)), flag("master_addr", ref(launcher.Head)), flag("master_port", ref(launcher.Port)))
+	}
+	switch {
+	case r.Torchrun.NoPython:
+		argv = append(argv, launcher.Lit("--no_python"))
+	case r.Torchrun.Module:
+		argv = append(argv, launcher.Lit("-m"))
+	}
+	return append(argv, launcher.Lits(r.Args...)...)
 }
 
 func (r Request) python() string {

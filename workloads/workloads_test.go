@@ -63,6 +63,16 @@ func TestGolden(t *testing.T) {
 	}{
 		"exec":     {"exec", request("sh", "-c", "echo $RANK")},
 		"torchrun": {"torchrun", two(request("train.py", "--lr", "0.1"))},
+		"torchrun-agent": {"torchrun", func() Request {
+			r := two(request("train.py", "--lr", "0.1"))
+			r.Torchrun.Agent = true
+			return r
+		}()},
+		"torchrun-c10d": {"torchrun", func() Request {
+			r := two(request("pkg.train"))
+			r.Torchrun = Torchrun{Agent: true, Rendezvous: RendezvousC10d, Module: true}
+			return r
+		}()},
 		"torchrun-env": {"torchrun", func() Request {
 			r := two(request("train.py"))
 			r.Environ = append(r.Environ, "VIRTUAL_ENV=/opt/venv", "OMP_NUM_THREADS=4", "TORCH_NCCL_ASYNC_ERROR_HANDLING=3")

@@ -21,6 +21,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
 		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 	}

@@ -25,6 +25,7 @@ func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
+		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
 	}

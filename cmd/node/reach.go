@@ -30,9 +30,10 @@ func (n *node) input(ctx context.Context, c wire.Caller, r wire.InputRequest) (w
 }
 
 // reads tells which of these ranks, of all where none are named, have an input.
+// What runs before and after the main stage has none.
 func reads(job rendezvous.Job, ranks []int) func(rank int) bool {
 	return func(rank int) bool {
-		return job.Spec.MainStage().Stdin.Has(rank) && (len(ranks) == 0 || slices.Contains(ranks, rank))
+		return job.Plan.Stage == "" && job.Spec.MainStage().Stdin.Has(rank) && (len(ranks) == 0 || slices.Contains(ranks, rank))
 	}
 }
 

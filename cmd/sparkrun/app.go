@@ -76,6 +76,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newNetplanCmd(a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
 		newLaunchCmd(a.complete(), a.launch),
 		newAttachCmd(a.complete(), a.attach),
+		newExecCmd(a.complete(), a.exec),
 		newPsCmd(a.ps),
 		newLogsCmd(a.complete(), a.logs),
 		newStopCmd(a.complete(), a.stop),

@@ -164,7 +164,7 @@ func (a *app) sit(ctx context.Context, b *backend, j rendezvous.JobStatus, s sea
 	f.first.Store(uint64(j.Plan.Generation))
 	errs := a.err
 	if s.input {
-		f.in, f.inputAt = a.in, s.at
+		f.in, f.inputAt = inForeground(a.in), s.at
 		if o.rank != nil {
 			f.inputOf = s.only
 		}

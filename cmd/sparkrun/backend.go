@@ -35,6 +35,12 @@ type attacher interface {
 	InputAt(context.Context, wire.InputAtRequest) (wire.InputAtResponse, error)
 }
 
+// execer runs commands in ranks' places.
+type execer interface {
+	Exec(context.Context, wire.ExecRequest, func(wire.ExecChunk) error) error
+	ExecReach(context.Context, wire.ExecReachRequest) error
+}
+
 // fabrics is what agents tell of the machines' hardware.
 type fabrics interface {
 	Follow(context.Context, func(wire.Status) error) error
@@ -53,6 +59,7 @@ type backend struct {
 	gangs
 	ranks
 	attacher  // nil in standalone mode
+	execer    // nil in standalone mode
 	cluster   // nil in standalone mode
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
@@ -66,7 +73,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, attacher: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

@@ -98,6 +98,8 @@ func TestLaunchFlags(t *testing.T) {
 			Torchrun: workloads.Torchrun{Module: true}, Args: []string{"pkg.train", "-m"}}},
 		"torchrun --no_python ./x": {workload: "torchrun", request: workloads.Request{
 			Torchrun: workloads.Torchrun{NoPython: true}, Args: []string{"./x"}}},
+		"torchrun --agent torchrun --rdzv_backend c10d -- a.py": {workload: "torchrun", request: workloads.Request{
+			Torchrun: workloads.Torchrun{Agent: true, Rendezvous: "c10d"}, Args: []string{"a.py"}}},
 		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
@@ -131,6 +133,8 @@ func TestLaunchFlagsRefused(t *testing.T) {
 		"exec --standalone -d -- x":          "ends with its launch",
 		"exec --standalone --nodes 2 -- x":   "this machine only",
 		"exec --standalone --on spark2 -- x": "this machine only",
+		"torchrun --agent mpi -- a.py":       "want sparkrun or torchrun",
+		"torchrun --rdzv-backend etcd -- a":  "want static or c10d",
 		"exce -- x":                          "did you mean exec?",
 		"--nodes 2 torchrn a.py":             "did you mean torchrun?",
 	}
@@ -181,6 +185,9 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	t.Helper()
 	var o, e syncBuffer
 	b.close = func() {}
+	if b.ranks == nil {
+		b.ranks = &fakeRanks{}
+	}
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
 		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },

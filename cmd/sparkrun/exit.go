@@ -12,8 +12,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Exit codes of commands other than launch and attach. Those give their ranks'
-// codes, and launcher.ExitOwnFailure for everything that is sparkrun's own, so
+// Exit codes of commands other than launch, attach and exec. Those give the
+// codes of what they run, and launcher.ExitOwnFailure for everything that is sparkrun's own, so
 // that the two cannot be mistaken for each other.
 const (
 	exitFailure = 1
@@ -65,7 +65,7 @@ func codeOf(cmd *cobra.Command, err error) int {
 	switch {
 	case errors.As(err, &exit):
 		return exit.code
-	case isLaunch(cmd) || cmd.Name() == "attach":
+	case isLaunch(cmd) || cmd.Name() == "attach" || cmd.Name() == "exec":
 		return launcher.ExitOwnFailure
 	case errors.As(err, &usage):
 		return exitUsage

@@ -52,6 +52,7 @@ type follower struct {
 	leader         string
 
 	accepted, started, running flagged
+	reading                    flagged // those who have an input run
 	left                       flagged // the keys that detach were typed
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
@@ -87,7 +88,7 @@ func closed[T any](c <-chan T) bool {
 
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
-	f.accepted, f.started, f.running, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged()
+	f.accepted, f.started, f.running, f.reading, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged(), newFlagged()
 	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
 	if f.attached {
 		f.accepted.set()
@@ -96,6 +97,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 		}
 		if f.runs {
 			f.running.set()
+			f.reading.set()
 		}
 	}
 	ctx, cancel := context.WithCancel(ctx)

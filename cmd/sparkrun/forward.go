@@ -25,7 +25,7 @@ const inputChunk = 32 << 10
 // looks like one that has ended.
 func (f *follower) feed(ctx context.Context) {
 	select {
-	case <-f.running.c:
+	case <-f.reading.c:
 		in, r := f.in, wire.InputRequest{Job: string(f.spec.ID), Ranks: f.inputOf, Offset: f.inputAt}
 		if f.terminal != nil {
 			if err := f.terminal.raw(); err != nil {
@@ -86,14 +86,20 @@ var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, s
 // that sent it expects, and CONT wakes both.
 func (f *follower) forward(ctx context.Context, sig syscall.Signal) {
 	forward(ctx, f.ranks, string(f.spec.ID), sig, f.say)
-	stop := func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
-	switch {
-	case sig != syscall.SIGTSTP:
-	case f.terminal != nil:
-		f.terminal.stopped(stop)
-	default:
-		stop()
+	if sig == syscall.SIGTSTP {
+		stopSelf(f.terminal)
 	}
+}
+
+// stopSelf stops this process, whose terminal, where it has one, is given back
+// meanwhile.
+func stopSelf(t *terminal) {
+	stop := func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+	if t == nil {
+		stop()
+		return
+	}
+	t.stopped(stop)
 }
 
 func forward(ctx context.Context, to ranks, job string, sig syscall.Signal, say func(string)) {

@@ -56,9 +56,16 @@ Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
 attach and stop find it from any machine. With --standalone the job ends with launch.
 
+Rank 0 reads this command's standard input, as with mpirun: a loop that reads lines
+and launches in its body wants --stdin none, lest the rank eat them. In the background
+of a terminal nothing is read until launch is in its foreground. Nobody reads with
+--detach, nor where the job may be tried again (--max-restarts): what one try has read
+does not come twice.
+
 --tty gives rank 0 (or that of --stdin) a terminal of its own and hands it this
 one: every key goes there, Ctrl-C included, and only its output is shown; logs
-has the others'. ctrl-p ctrl-q leaves the job running.
+has the others'. ctrl-p ctrl-q leaves the job running. With --detach the terminal
+waits for an attach.
 
 Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
 VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
@@ -91,7 +98,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err // a known one is a command of its own
 		},
 	}
-	cmd.AddCommand(newExecCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -126,7 +133,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
 	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
-	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: none)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: 0; none with -d and --max-restarts)")
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
 	fs.Var(&o.keys, "detach-keys", "keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
 	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
@@ -176,10 +183,8 @@ func (o launchOptions) check() error {
 	switch {
 	case o.dryRun && o.detach:
 		return usagef("--dry-run and --detach: give one of them")
-	case o.request.Stdin.Any() && o.detach:
-		return usagef("--stdin and --detach: nobody stays to read it")
-	case o.tty && o.detach:
-		return usagef("--tty and --detach: nobody stays at the terminal")
+	case o.request.Stdin.Any() && o.detach && !o.tty:
+		return usagef("--stdin and --detach: nobody stays to read it; --tty gives that rank a terminal to attach to")
 	case o.tty && (o.json || o.output.kind != "" && o.output.kind != "raw"):
 		return usagef("--tty: a terminal's output is raw: leave out --output and --json")
 	case o.output.kind == "files" && o.detach:
@@ -218,13 +223,17 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 
 func (a *app) launch(ctx context.Context, o launchOptions) error {
 	var tty *terminal
-	if o.tty {
+	switch {
+	case o.tty:
 		var err error
-		if tty, err = terminalOf(a.in); err != nil {
-			return fmt.Errorf("%w; --stdin 0 gives rank 0 an input without one", err)
+		tty, err = terminalOf(a.in)
+		if err != nil && !o.detach {
+			return fmt.Errorf("%w; without --tty rank 0 reads it as it is", err)
 		}
 		w := tty.window()
 		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"
+	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
+		o.request.Stdin = "0"
 	}
 	spec, err := a.spec(o)
 	if err != nil {
@@ -255,8 +264,8 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	f := follower{
 		gangs: b, ranks: b, spec: spec, out: out, signals: signals, standalone: o.standalone, detach: o.detach,
 	}
-	if spec.MainStage().Stdin.Any() {
-		f.in = a.in
+	if spec.MainStage().Stdin.Any() && !o.detach {
+		f.in = inForeground(a.in)
 	}
 	if b.cluster != nil {
 		st, sig, err := statusUnless(ctx, b, signals)
@@ -269,7 +278,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		f.spec.Epoch, f.leader = st.Epoch, st.Leader
 	}
 	errs := a.err
-	if tty != nil {
+	if tty != nil && !o.detach {
 		defer tty.restore()
 		rank, err := strconv.Atoi(string(o.request.Stdin))
 		if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newExecCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newLaunchExecCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG...]",
 		Short: "Run any program, once a rank",

@@ -142,6 +142,7 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		f.begins(p.Generation)
 		if f.stage != launcher.StageBefore {
 			f.running.set()
+			f.reading.set()
 		}
 	case rendezvous.StepWaiting:
 		if p.Generation == 0 { // it stands in line, and will start without us

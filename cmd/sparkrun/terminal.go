@@ -10,7 +10,9 @@ import (
 	"os/signal"
 	"sync"
 	"syscall"
+	"time"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -37,13 +39,50 @@ func terminalOf(in io.Reader) (*terminal, error) {
 	return &terminal{fd: int(f.Fd())}, nil
 }
 
-// window is its size; one that does not know it is 80 by 24.
+// window is its size; one that does not know it, or is none, is 80 by 24.
 func (t *terminal) window() launcher.Window {
+	if t == nil {
+		return launcher.Window{Rows: 24, Cols: 80}
+	}
 	cols, rows, err := term.GetSize(t.fd)
 	if err != nil || cols <= 0 || rows <= 0 {
 		return launcher.Window{Rows: 24, Cols: 80}
 	}
 	return launcher.Window{Rows: uint16(rows), Cols: uint16(cols)} // struct winsize has no more
+}
+
+// inForeground is an input that, where it is a terminal, is read only by who is
+// in its foreground: the kernel stops any other with SIGTTIN (termios(3)), and a
+// launch that was sent to the background shall go on.
+func inForeground(in io.Reader) io.Reader {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return in
+	}
+	return &foreground{f}
+}
+
+type foreground struct{ f *os.File }
+
+// backgroundPause lies between two looks at a terminal that is another's: that
+// it has become ours is told by nothing.
+const backgroundPause = 250 * time.Millisecond
+
+func (r *foreground) Read(b []byte) (int, error) {
+	fd := int(r.f.Fd())
+	for {
+		// Waiting stops nobody. A line that comes while another is in the
+		// foreground is for them.
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		if err != nil && err != unix.EINTR {
+			return 0, fmt.Errorf("read the terminal: %w", err)
+		}
+		group, gerr := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		if err == nil && (gerr != nil || group == unix.Getpgrp()) { // with an error it is not our controlling terminal
+			return r.f.Read(b)
+		}
+		time.Sleep(backgroundPause)
+	}
 }
 
 // raw hands its keys on as they are typed, until restore.

@@ -192,7 +192,7 @@ func TestTTYRefused(t *testing.T) {
 	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{}}
 	for line, want := range map[string]string{
 		"launch -t exec -- sh":                "the input device is not a TTY",
-		"launch -t -d exec -- sh":             "nobody stays at the terminal",
+		"launch -d --stdin 0 exec -- sh":      "nobody stays to read it; --tty",
 		"launch -t --json exec -- sh":         "a terminal's output is raw",
 		"launch --detach-keys up exec -- sh":  "want keys such as ctrl-p,ctrl-q",
 		"launch --detach-keys a,,b exec -- x": "want keys such as ctrl-p,ctrl-q",

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -70,4 +72,63 @@ func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error)
 		return nil, fmt.Errorf("job %s: %w", k.Job, shim.ErrNoRank)
 	}
 	return shim.Attach(ctx, t.dir)
+}
+
+// Exec runs a command in the place of a local rank, which must be running, until
+// it ends, ctx does, or the rank's gang does: see shim.Client.Exec. What fails in
+// it is not written to the rank's error file.
+func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
+	client, err := a.reach(ctx, k)
+	if err == nil {
+		e.Env = append(slices.Clone(e.Env), "TORCHELASTIC_ERROR_FILE=")
+		var exit launcher.Exit
+		if exit, err = client.Exec(ctx, e, began, out); err == nil {
+			return exit, nil
+		}
+	}
+	switch {
+	case ctx.Err() != nil:
+		return launcher.Exit{}, ctx.Err()
+	case errors.Is(err, shim.ErrUnknownOp):
+		return launcher.Exit{}, fmt.Errorf("job %s was started by an older sparkrun, which can run nothing beside its ranks: jobs launched since can: %w", k.Job, err)
+	case errors.Is(err, shim.ErrNoRank):
+		return launcher.Exit{}, fmt.Errorf("rank %d of job %s %s: `sparkrun logs %[2]s --rank %[1]d` has its output", e.Rank, k.Job, a.stateOf(k, e.Rank))
+	}
+	return launcher.Exit{}, err
+}
+
+// stateOf says of a rank that does not run why.
+func (a *Agent) stateOf(k launcher.Key, rank int) string {
+	a.mu.Lock()
+	t := a.tries[k]
+	a.mu.Unlock()
+	if t == nil {
+		return "is not here any more"
+	}
+	e := t.snapshot()
+	for _, r := range e.Ranks {
+		if r.Rank == rank && r.State == launcher.RankEnded && r.Exit != nil {
+			return "has ended: " + r.Exit.String()
+		}
+	}
+	if e.Phase < launcher.PhaseStarted {
+		return "has not been started yet"
+	}
+	return "is ending"
+}
+
+// ReachGuest does to what Exec runs as Input and Signal do to a rank.
+func (a *Agent) ReachGuest(ctx context.Context, k launcher.Key, guest string, sig syscall.Signal, c InputChunk) error {
+	client, err := a.reach(ctx, k)
+	switch {
+	case err != nil:
+		return err
+	case sig == syscall.SIGTSTP:
+		return client.ExecSignal(ctx, guest, syscall.SIGSTOP)
+	case sig != 0:
+		return client.ExecSignal(ctx, guest, sig)
+	case c.Window != nil:
+		return client.ExecResize(ctx, guest, *c.Window)
+	}
+	return client.ExecInput(ctx, guest, c.Offset, c.Data, c.End)
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -32,4 +33,32 @@ func TestSignals(t *testing.T) {
 	if got := len(n.witness()); got != 4 {
 		t.Errorf("%d lines: a signal came twice, or not at all", got)
 	}
+}
+
+// A command beside a rank has its environment, but for the file in which the
+// rank's own failure is told; a rank that does not run has no place.
+func TestExec(t *testing.T) {
+	n := newNode(t)
+	a := n.as(`witness; gate`, ranks(4, 2))
+	exec := func(rank int) (launcher.Exit, string, error) {
+		var out strings.Builder
+		exit, err := n.a.Exec(n.ctx, key, shim.Exec{Guest: "one", Rank: rank, Argv: []string{"sh", "-c", `echo "$RANK,$TORCHELASTIC_ERROR_FILE"; exit 3`}},
+			func() error { return nil }, func(_ launcher.Stream, b []byte) error { out.Write(b); return nil })
+		return exit, out.String(), err
+	}
+	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has not been started yet") && !strings.Contains(err.Error(), "is not here") {
+		t.Errorf("before the start: %v", err)
+	}
+	n.launch(a)
+	n.poll("both ranks", func() bool { return len(n.witness()) == 2 })
+	if exit, out, err := exec(5); err != nil || exit.Code != 3 || out != "5,\n" {
+		t.Errorf("exit %v, %q, %v", exit, out, err)
+	}
+	must(t, n.a.Signal(n.ctx, key, 4, syscall.SIGKILL))
+	n.hear(launcher.Exited)
+	if _, _, err := exec(4); err == nil || !strings.Contains(err.Error(), "has ended: killed by SIGKILL (9)") || !strings.Contains(err.Error(), "sparkrun logs") {
+		t.Errorf("in an ended rank's place: %v", err)
+	}
+	must(t, n.a.Signal(n.ctx, key, 5, syscall.SIGKILL))
+	n.hear(launcher.Ended)
 }

@@ -63,10 +63,13 @@ type gang struct {
 	byPID    map[int]*rank
 	early    map[int]death // reaped before their fork was told of
 	unborn   int           // ranks whose fork is still to be told of
-	stop     atomic.Bool   // tells the starter to fork no more
-	starters []func(error) // callers of Start, waiting
-	killAt   time.Time     // end of the grace
-	termed   map[proc]bool // who has had TERM
+	guests   map[string]*guest
+	byGuest  map[int]*guest // of these, those with a process
+	coming   int            // guests whose fork is still to be told of
+	stop     atomic.Bool    // tells the starter to fork no more
+	starters []func(error)  // callers of Start, waiting
+	killAt   time.Time      // end of the grace
+	termed   map[proc]bool  // who has had TERM
 	lastExit time.Time
 	lastPass time.Time // of TERM or KILL
 	died     bool      // somebody has since
@@ -166,12 +169,13 @@ func (g *gang) step() {
 		return
 	}
 	allExited, allTold := g.unborn == 0, g.unborn == 0
-	childless = childless && g.unborn == 0
+	childless = childless && g.unborn == 0 && g.coming == 0
 	for _, r := range g.ranks {
 		g.settle(r, childless)
 		allExited = allExited && r.exit != nil
 		allTold = allTold && r.told
 	}
+	g.seeOut(allExited)
 	if allTold && childless && !g.cg.populated() {
 		g.finish("every rank has exited")
 		return
@@ -297,7 +301,7 @@ func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		b := born{at: time.Now(), err: errNotStarted}
 		if !g.stop.Load() {
-			b = bear(r, g.cfg, g.cg, g.trace.Mark, files[i])
+			b = bear(r, g.cfg, g.cg, g.trace.Mark, [2]sink{files[i][0], files[i][1]})
 		}
 		if b.err != nil {
 			files[i][0].Close()
@@ -309,8 +313,8 @@ func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 
 // tellBorn enters one rank's process, which may be dead already.
 func (g *gang) tellBorn(r *rank, b born) {
+	defer g.allBorn()
 	if g.unborn--; g.unborn == 0 {
-		g.protect(true)
 		g.advance(running, "each rank was exec'd, or could not be")
 		for _, answer := range g.starters {
 			defer answer(nil)
@@ -368,7 +372,9 @@ func (g *gang) reap() (childless bool) {
 		if r := g.byPID[pid]; r != nil {
 			delete(g.byPID, pid)
 			g.exited(r, g.exitOf(ws), at)
-		} else if g.unborn > 0 {
+		} else if gs := g.byGuest[pid]; gs != nil {
+			g.departed(gs, exitOf(ws, false))
+		} else if g.unborn > 0 || g.coming > 0 {
 			// Its fork may not have been told of yet. A PID comes round again
 			// only after all others, so a mistaken entry does no harm.
 			g.early[pid] = death{g.exitOf(ws), at}

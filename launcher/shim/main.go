@@ -136,7 +136,7 @@ func newGang(cfg Config, log *slog.Logger, j *journal) *gang {
 		in:    make(chan func()), gone: make(chan struct{}),
 		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
 		byPID: map[int]*rank{}, early: map[int]death{},
-		termed: map[proc]bool{},
+		termed: map[proc]bool{}, guests: map[string]*guest{}, byGuest: map[int]*guest{},
 	}
 	signal.Notify(g.chld, syscall.SIGCHLD)
 	signal.Notify(g.sigs, syscall.SIGTERM)

@@ -3,6 +3,7 @@ package shim
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"sync"
 	"syscall"
@@ -20,16 +21,22 @@ type plumbing struct {
 	holds   []string // what a link in /proc/PID/fd of a holder says
 }
 
-// plumb lays a rank's pipes or its terminal. files are the output files: one
-// that stays without a stream is closed. After an error nothing is open but files.
-func plumb(r Rank, uid *uint32, files [2]*logFile) (p plumbing, err error) {
+// sink is where a stream goes; end is how much it has had.
+type sink interface {
+	io.WriteCloser
+	end() int64
+}
+
+// plumb lays a rank's pipes or its terminal. Output goes to the two of to: one
+// that stays without a stream is closed. After an error nothing is open but these.
+func plumb(r Rank, uid *uint32, to [2]sink) (p plumbing, err error) {
 	defer func() {
 		if err != nil {
 			p.close()
 		}
 	}()
 	if r.TTY != nil {
-		return p, p.layTTY(*r.TTY, uid, files)
+		return p, p.layTTY(*r.TTY, uid, to)
 	}
 	if err := p.layStdin(r.Stdin); err != nil {
 		return p, err
@@ -43,7 +50,7 @@ func plumb(r Rank, uid *uint32, files [2]*logFile) (p plumbing, err error) {
 		var st unix.Stat_t
 		_ = unix.Fstat(w, &st)
 		p.holds = append(p.holds, fmt.Sprintf("pipe:[%d]", st.Ino))
-		p.streams = append(p.streams, &copier{src: src, dst: files[i], name: name, offset: files[i].end()})
+		p.streams = append(p.streams, &copier{src: src, dst: to[i], name: name, offset: to[i].end()})
 	}
 	return p, nil
 }
@@ -73,13 +80,13 @@ func (p *plumbing) layStdin(wanted bool) error {
 
 // layTTY opens a pseudo-terminal (pts(4)): one stream for out and err, and
 // what is typed is input.
-func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]*logFile) error {
+func (p *plumbing) layTTY(w launcher.Window, uid *uint32, to [2]sink) error {
 	master, err := unix.Open("/dev/ptmx", unix.O_RDWR|unix.O_NOCTTY|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
 	if err != nil {
 		return fmt.Errorf("open a terminal: %w", err)
 	}
 	f := os.NewFile(uintptr(master), "terminal")
-	src := &copier{src: f, dst: files[0], name: "out", offset: files[0].end()}
+	src := &copier{src: f, dst: to[0], name: "out", offset: to[0].end()}
 	p.streams = append(p.streams, src)
 	n, err := unix.IoctlGetInt(master, unix.TIOCGPTN)
 	if err == nil {
@@ -106,7 +113,7 @@ func (p *plumbing) layTTY(w launcher.Window, uid *uint32, files [2]*logFile) err
 		p.child = append(p.child, fd)
 	}
 	p.in = &input{f: f, tty: true}
-	files[1].Close() // stays empty
+	to[1].Close() // stays empty
 	return p.in.resize(w)
 }
 

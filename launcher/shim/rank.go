@@ -42,9 +42,9 @@ type born struct {
 
 // bear lays the pipes and execs one rank in a session of its own, so that
 // neither a terminal's nor the shim's signals reach it, and so that its
-// session's number finds its children. out and err are taken over.
-func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]*logFile) born {
-	p, err := plumb(r, cfg.UID, files)
+// session's number finds its children.
+func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
+	p, err := plumb(r, cfg.UID, to)
 	if err != nil {
 		return born{at: time.Now(), err: err}
 	}
@@ -53,7 +53,7 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]*logFile) born {
 	p.closeChild()
 	if err != nil {
 		p.close()
-		return born{at: at, err: err}
+		return born{at: at, err: &unexecd{err}}
 	}
 	b := born{pid: pid, at: at, plumbing: p}
 	if p, ok := readProc(pid); ok {
@@ -61,6 +61,11 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, files [2]*logFile) born {
 	}
 	return b
 }
+
+// unexecd says that it is the command's fault that there is no process.
+type unexecd struct{ error }
+
+func (e *unexecd) Unwrap() error { return e.error }
 
 func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, error) {
 	path, err := lookPath(r)
@@ -116,8 +121,10 @@ func lookPath(r Rank) (string, error) {
 	if found == fs.ErrPermission {
 		return "", fmt.Errorf("exec %q: permission denied: make it executable", name)
 	}
-	return "", fmt.Errorf("exec %q: not found", name)
+	return "", fmt.Errorf("exec %q: %w", name, errNoProgram)
 }
+
+var errNoProgram = errors.New("not found")
 
 // execError says which part of "no such file" or "permission denied" it was.
 func execError(r Rank, path string, uid *uint32, err error) error {
@@ -136,7 +143,7 @@ func execError(r Rank, path string, uid *uint32, err error) error {
 		if _, serr := os.Stat(path); serr == nil {
 			return fmt.Errorf("exec %q: its interpreter (the #! line, or the loader) is not found", r.Argv[0])
 		}
-		return fmt.Errorf("exec %q: not found", r.Argv[0])
+		return fmt.Errorf("exec %q: %w", r.Argv[0], errNoProgram)
 	case syscall.EACCES:
 		return fmt.Errorf("exec %q in %q: permission denied%s", r.Argv[0], r.Dir, who)
 	case syscall.ENOEXEC:

@@ -101,7 +101,7 @@ func (s *server) serve(c net.Conn) {
 		req, err := decodeRequest(line)
 		held = held || err == nil && req.Op == opHold
 		err = s.reply(c, req, err)
-		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents {
+		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents || req.Op == opExec {
 			return
 		}
 		if req.Op == opRelease && err == nil {
@@ -160,6 +160,10 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 			return nil
 		}
 		return in.write(req.Offset, req.Data, req.End) // waits for its reader, as the one behind it does
+	case opExec:
+		return s.exec(c, req, resp)
+	case opExecInput, opExecSignal, opExecResize:
+		return s.reachGuest(req)
 	case opRelease:
 		return s.g.do(func(answer func(error)) {
 			if s.g.phase != ended {

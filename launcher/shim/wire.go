@@ -64,6 +64,12 @@ type request struct {
 	Data   []byte           `json:"data,omitempty"`   // input
 	End    bool             `json:"end,omitempty"`    // input
 	Window *launcher.Window `json:"window,omitempty"` // resize
+
+	Guest string           `json:"guest,omitempty"` // exec, and what begins with it
+	Argv  []text           `json:"argv,omitempty"`  // exec
+	Env   []text           `json:"env,omitempty"`   // exec
+	Stdin bool             `json:"stdin,omitempty"` // exec
+	TTY   *launcher.Window `json:"tty,omitempty"`   // exec
 }
 
 // The ops.
@@ -78,6 +84,11 @@ const (
 	opResize  = "resize"
 	opEvents  = "events"
 	opRelease = "release"
+
+	opExec       = "exec"
+	opExecInput  = "exec-input"
+	opExecSignal = "exec-signal"
+	opExecResize = "exec-resize"
 )
 
 type response struct {
@@ -88,6 +99,19 @@ type response struct {
 	Hello *hello `json:"hello,omitempty"`
 	Event *Event `json:"event,omitempty"` // of events: many, before the ok
 	At    *int64 `json:"at,omitempty"`    // of input-at
+
+	Began  *began         `json:"began,omitempty"`  // of exec: the first line
+	Output *output        `json:"output,omitempty"` // of exec: many, before the ok
+	Exit   *launcher.Exit `json:"exit,omitempty"`   // of exec: beside the ok
+}
+
+type began struct {
+	PID int `json:"pid"`
+}
+
+type output struct {
+	Stream string `json:"stream"`
+	Data   []byte `json:"data"`
 }
 
 type hello struct {
@@ -164,10 +188,35 @@ func decodeRequest(line []byte) (request, error) {
 		if r.Rank == nil || *r.Rank < 0 || r.Window == nil {
 			return r, fmt.Errorf("resize: %w: want a rank, and a window", ErrRequest)
 		}
+	case opExec, opExecInput, opExecSignal, opExecResize:
+		return r, r.validGuest()
 	default:
 		return r, fmt.Errorf("op %q: %w", r.Op, ErrUnknownOp)
 	}
 	return r, nil
+}
+
+// validGuest is what an op about a guest has to have.
+func (r request) validGuest() error {
+	want := ""
+	switch {
+	case r.Guest == "" || len(r.Guest) > 64:
+		want = "a guest's name of 1 to 64 bytes"
+	case r.Op == opExec && (r.Rank == nil || *r.Rank < 0 || len(r.Argv) == 0 || r.Argv[0] == ""):
+		want = "a rank and a command"
+	case r.Op == opExec && (hasNUL(untexts(r.Argv)) || hasNUL(untexts(r.Env))):
+		want = "no NUL byte in command and environment"
+	case r.Op == opExecInput && r.Offset < 0:
+		want = "an offset of 0 or more"
+	case r.Op == opExecSignal && (r.Sig < 1 || r.Sig > 64):
+		want = "a signal from 1 to 64"
+	case r.Op == opExecResize && r.Window == nil:
+		want = "a window"
+	}
+	if want != "" {
+		return fmt.Errorf("%s: %w: want %s", r.Op, ErrRequest, want)
+	}
+	return nil
 }
 
 // readLine reads up to a newline, and no more than most bytes.

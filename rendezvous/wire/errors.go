@@ -25,6 +25,8 @@ var (
 	ErrNotYet = errors.New("not yet")
 	// ErrUnreachable: the other side does not answer.
 	ErrUnreachable = errors.New("does not answer")
+	// ErrOlder: the other side does not know the request.
+	ErrOlder = errors.New("its agent is of an older version, which cannot do this: bring all machines to one version")
 )
 
 // codes maps sentinels to what travels. The order matters where an error wraps
@@ -108,6 +110,8 @@ func inbound(ctx context.Context, err error) error {
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case ce.Code() == connect.CodeUnimplemented:
+		return &remoteError{text: ErrOlder.Error(), sentinel: ErrOlder, cause: err}
 	case !connect.IsWireError(err), ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeCanceled:
 		// A dial that ran out of time has a deadline of its own: that is the
 		// other side's silence, not the end of the caller's patience.

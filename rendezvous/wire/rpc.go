@@ -50,6 +50,9 @@ type Cluster struct {
 	Stage        func(context.Context, Caller, StageRequest) (StageResponse, error)
 	StageContent func(context.Context, Caller, StageChunk) (Empty, error)
 
+	Exec      func(context.Context, Caller, ExecRequest, func(ExecChunk) error) error
+	ExecReach func(context.Context, Caller, ExecReachRequest) (Empty, error)
+
 	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 }
@@ -69,6 +72,9 @@ type Node struct {
 
 	NodeStaged    func(context.Context, Caller, NodeStageRequest) (stage.Manifest, error)
 	NodeStageRead func(context.Context, Caller, NodeStageRequest, func(StageChunk) error) error
+
+	NodeExec      func(context.Context, Caller, NodeExecRequest, func(ExecChunk) error) error
+	NodeExecReach func(context.Context, Caller, NodeExecReachRequest) (Empty, error)
 
 	NetplanRead   func(context.Context, Caller, Empty) (NetplanFacts, error)
 	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
@@ -108,6 +114,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
 	h.mountStage(mux)
+	h.mountExec(mux)
 	h.mountNetplan(mux)
 }
 
@@ -122,6 +129,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
+	h.mountExec(mux)
 	h.mountNetplan(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)

@@ -28,6 +28,10 @@ func TestThreeHosts(t *testing.T) {
 		"OutputAfterwards":    testOutputAfterwards,
 		"Staged":              testStaged,
 		"Terminal":            testTerminal,
+		"Exec":                testExec,
+		"Stdin":               testStdin,
+		"RealTorchrun":        testRealTorchrun,
+		"DetachedTerminal":    testDetachedTerminal,
 	} {
 		t.Run(name, func(t *testing.T) {
 			on := &lab{t: t, name: l.name}

@@ -1,0 +1,105 @@
+package main
+
+import (
+	"context"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// Rank 0 reads what launch does, unless nobody stays to read it, or it may be
+// wanted twice.
+func TestWhoReads(t *testing.T) {
+	for line, want := range map[string]struct {
+		stdin launcher.Stdin
+		tty   bool
+		reads string
+	}{
+		"launch exec -- cat":                                    {stdin: "0", reads: "typed"},
+		"launch exec --stdin 2 --nodes 3 -- cat":                {stdin: "2", reads: "typed"},
+		"launch exec --stdin none -- cat":                       {stdin: "none"},
+		"launch --max-restarts 1 exec -- cat":                   {stdin: ""},
+		"launch --max-restarts 1 --stdin 0 exec -- cat":         {stdin: "0", reads: "typed"},
+		"launch -d exec -- cat":                                 {stdin: ""},
+		"launch -d -t exec -- sh":                               {stdin: "0", tty: true},
+		"launch -d -t --stdin 1 --nodes 2 exec -- sh":           {stdin: "1", tty: true},
+		"launch --standalone exec -- cat":                       {stdin: "0", reads: "typed"},
+		"launch torchrun --nodes 2 --python p -- /etc/passwd x": {stdin: "0", reads: "typed"},
+	} {
+		ranks := &fakeRanks{}
+		read := make(chan struct{})
+		end := sync.OnceFunc(func() { close(read) })
+		ranks.fails = func(int) error {
+			if ranks.ended {
+				end()
+			}
+			return nil
+		}
+		if want.reads == "" {
+			end()
+		}
+		g := &fakeGangs{launch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			if err := tellAll(tell, planned(1), started("a"), runs); err != nil {
+				return err
+			}
+			<-read
+			return tellAll(tell, ended(completed))
+		}}
+		var spec launcher.Spec
+		b := &backend{gangs: spying{g, &spec}, ranks: ranks, cluster: &fakeCluster{}, close: func() {}}
+		if strings.Contains(line, "standalone") {
+			b.cluster = nil
+		}
+		var o, e syncBuffer
+		a := &app{
+			in: strings.NewReader("typed"), out: &o, err: &e, getwd: func() (string, error) { return "/", nil }, signals: listen,
+			dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		}
+		if code := a.run(t.Context(), strings.Fields(line)); code != 0 {
+			t.Errorf("%s: code %d, %s", line, code, e.String())
+			continue
+		}
+		st := spec.MainStage()
+		if got := ranks.got.String(); st.Stdin != want.stdin || got != want.reads || (st.TTY != nil) != want.tty {
+			t.Errorf("%s: stdin %q, terminal %v, read %q, want %+v", line, st.Stdin, st.TTY, got, want)
+		}
+		if want.tty && *st.TTY != (launcher.Window{Rows: 24, Cols: 80}) {
+			t.Errorf("%s: a terminal of %v", line, *st.TTY)
+		}
+	}
+}
+
+// What is typed at a terminal that is not ours to stop at comes all the same;
+// what is no terminal is read as it is.
+func TestInForeground(t *testing.T) {
+	in := strings.NewReader("x")
+	if got := inForeground(in); got != io.Reader(in) {
+		t.Errorf("wrapped: %T", got)
+	}
+	keyboard, screen := pty(t)
+	typed := make(chan string, 1)
+	go func() {
+		b := make([]byte, 10)
+		n, err := inForeground(screen).Read(b)
+		if err != nil {
+			t.Error(err)
+		}
+		typed <- string(b[:n])
+	}()
+	if _, err := keyboard.WriteString("hi\n"); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case got := <-typed:
+		if got != "hi\n" {
+			t.Errorf("read %q", got)
+		}
+	case <-time.After(30 * time.Second):
+		t.Error("nothing is read")
+	}
+}

@@ -1,0 +1,77 @@
+package shim
+
+import (
+	"bufio"
+	"context"
+	"syscall"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Exec is a command to run in a rank's place.
+type Exec struct {
+	// Guest names it among those that run, for ExecInput and the like: 1 to 64
+	// bytes, the caller's choice.
+	Guest string
+	Rank  int // that runs, and lends its user, folder, environment, cgroup, limits
+	Argv  []string
+	Env   []string         // NAME=VALUE in place of what the rank has of that name
+	Stdin bool             // has an input; else an empty one
+	TTY   *launcher.Window // a terminal for all three, input included
+}
+
+// Exec runs a command in the place of a rank and returns how it ended. began is
+// called once it runs, then out with what it writes; an error of either ends it,
+// as does the end of ctx: TERM, KILL after the gang's grace. It ends with the
+// gang, too. An Exit with an Error never ran: its Code is 127 where the command
+// was not found, else 126. ErrNoRank: that rank isn't running. ErrUnknownOp: the
+// shim is older.
+func (c *Client) Exec(ctx context.Context, e Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
+	conn, off, err := c.dial(ctx)
+	if err != nil {
+		return launcher.Exit{}, c.wrap("exec in", err)
+	}
+	defer conn.Close()
+	defer off()
+	req := request{V: protocolVersion, ID: 1, Op: opExec, Guest: e.Guest, Rank: &e.Rank, Argv: texts(e.Argv), Env: texts(e.Env), Stdin: e.Stdin, TTY: e.TTY}
+	if err := writeLine(conn, req); err != nil {
+		return launcher.Exit{}, c.wrap("exec in", cut(ctx, err))
+	}
+	in := bufio.NewReader(conn)
+	for {
+		resp, err := readResponse(in)
+		switch {
+		case err != nil:
+			return launcher.Exit{}, c.wrap("exec in", cut(ctx, err))
+		case resp.Began != nil:
+			err = began()
+		case resp.Output != nil:
+			err = out(launcher.Stream(resp.Output.Stream), resp.Output.Data)
+		case resp.Exit != nil:
+			return *resp.Exit, nil
+		default: // an ok without an exit
+			err = ErrRequest
+		}
+		if err != nil {
+			return launcher.Exit{}, err
+		}
+	}
+}
+
+// ExecInput writes to a guest, as Input does to a rank.
+func (c *Client) ExecInput(ctx context.Context, guest string, offset int64, data []byte, end bool) error {
+	_, err := c.call(ctx, request{Op: opExecInput, Guest: guest, Offset: offset, Data: data, End: end})
+	return c.wrap("write input of a guest of", err)
+}
+
+// ExecSignal passes a signal to a guest's process group.
+func (c *Client) ExecSignal(ctx context.Context, guest string, sig syscall.Signal) error {
+	_, err := c.call(ctx, request{Op: opExecSignal, Guest: guest, Sig: sig})
+	return c.wrap("signal a guest of", err)
+}
+
+// ExecResize tells a guest's terminal its size.
+func (c *Client) ExecResize(ctx context.Context, guest string, w launcher.Window) error {
+	_, err := c.call(ctx, request{Op: opExecResize, Guest: guest, Window: &w})
+	return c.wrap("resize terminal of a guest of", err)
+}
