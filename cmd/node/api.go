@@ -93,7 +93,7 @@ func (n *node) leaderID() launcher.NodeID {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.hint.live {
+	if n.hint.stream != nil {
 		return n.hint.leader
 	}
 	return ""

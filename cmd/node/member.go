@@ -23,17 +23,32 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
+		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
 	}
 }
 
+// control serves a leader's control stream, until it ends or another takes its
+// place: a stream whose network has died would hold on to old orders.
+func (n *node) control(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	return n.nodeSide(&stream{end: cancel}).Serve(ctx, c, s)
+}
+
+// stream is a leader's control stream at the node.
+type stream struct{ end context.CancelCauseFunc }
+
+var errReplaced = errors.New("another control stream took its place")
+
 // nodeSide is this node's end of a leader's control stream.
-func (n *node) nodeSide() wire.NodeSide {
+func (n *node) nodeSide(own *stream) wire.NodeSide {
 	return wire.NodeSide{
-		Attach: n.attach,
+		Attach: func(ctx context.Context, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
+			return n.attach(ctx, own, h, c, emit)
+		},
 		Order: func(o launcher.Order) {
 			if err := n.agent.Order(o); err != nil {
 				n.log.Warn("refuse order", "error", err)
@@ -44,14 +59,19 @@ func (n *node) nodeSide() wire.NodeSide {
 }
 
 // attach lets a leader in: the fence rises first, then the ledger is told.
-func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
+func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
 	if c.Node != h.Leader {
 		return wire.UpHello{}, fmt.Errorf("%w: node %s speaks for leader %s", wire.ErrDenied, c.Node, h.Leader)
 	}
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
-	n.update(func() { n.hint = hint{leader: h.Leader, host: h.Host, live: true} })
+	n.update(func() {
+		if old := n.hint.stream; old != nil {
+			old.end(errReplaced)
+		}
+		n.hint = hint{leader: h.Leader, host: h.Host, stream: own}
+	})
 	next, cancel := n.agent.Events()
 	inv, changed := n.view()
 	var told sync.WaitGroup
@@ -70,8 +90,8 @@ func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit fun
 		told.Wait()
 		cancel()
 		n.update(func() {
-			if n.hint.leader == h.Leader {
-				n.hint.live = false
+			if n.hint.stream == own {
+				n.hint.stream = nil
 			}
 		})
 	}()
