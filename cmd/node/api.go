@@ -400,6 +400,7 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 			Role: roles[m.ID], Version: m.Version, Inventory: m.Inventory}
 		if m.Ready {
 			s.State = "ready"
+			s.FabricOnly = m.ID != n.m.Node && n.roads.Detour(string(m.ID))
 		}
 		if m.ID == n.m.Node {
 			s.Role = "leader"

@@ -28,6 +28,10 @@ func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command
 		Long: `Shows every machine of the cluster: its management address, whether its agent
 answers the leader, its role, and how many of its fabric ports have a link.
 
+"fabric only" is said of a machine that answers the leader over the fabric and
+not over the management network: a cable or a switch there is dead. Nothing stops
+for it; what to look at is said below the table. --json: "fabric_only".
+
 Without a leader it shows what this machine knows by itself, and says what is
 wrong. It changes nothing.
 
@@ -70,6 +74,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		if n.State == "away" && !n.Since.IsZero() {
 			state += " " + age(time.Since(n.Since))
 		}
+		if n.FabricOnly {
+			state += ", fabric only"
+		}
 		addr := "-"
 		if n.Addr.IsValid() {
 			addr = n.Addr.String()
@@ -81,6 +88,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	if st.Problem != "" {
 		a.say(st.Problem)
+	}
+	for _, f := range node.FabricOnly(st) {
+		a.say(f.Text)
 	}
 	return nil
 }

@@ -38,11 +38,13 @@ type NodeStatus struct {
 	Addr netip.Addr      `json:"addr"` // management
 	// State is "ready" (the leader's control stream is up), "away", or "unknown"
 	// where there is no leader to tell.
-	State     string           `json:"state"`
-	Since     time.Time        `json:"since"`
-	Role      string           `json:"role"` // "leader", "voter", "standby" or ""
-	Version   string           `json:"version,omitempty"`
-	Inventory envgen.Inventory `json:"inventory"`
+	State string    `json:"state"`
+	Since time.Time `json:"since"`
+	// FabricOnly: the leader reaches it, and not over management.
+	FabricOnly bool             `json:"fabric_only,omitempty"`
+	Role       string           `json:"role"` // "leader", "voter", "standby" or ""
+	Version    string           `json:"version,omitempty"`
+	Inventory  envgen.Inventory `json:"inventory"`
 }
 
 // LaunchRequest submits a job, or follows one that was submitted: asking twice
