@@ -23,7 +23,7 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
+		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
@@ -178,6 +178,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
 		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)
 	}
+	if err := n.addrTaken(r.Addr.Addr()); err != nil {
+		return wire.JoinResponse{}, err
+	}
 	ca, err := trust.LoadCA(n.cfg.Paths.trust())
 	if err != nil {
 		return wire.JoinResponse{}, err
@@ -204,6 +207,22 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 		res.GossipKeys = append(res.GossipKeys, k.Reveal())
 	}
 	return res, nil
+}
+
+// addrTaken refuses a newcomer the address of a member that is there: two
+// machines with one address harm each other. One that is away may have lost it.
+func (n *node) addrTaken(a netip.Addr) error {
+	l := n.leading.Load()
+	if l == nil {
+		return nil
+	}
+	roster, _ := l.Roster()
+	for _, m := range roster {
+		if now, err := n.whereIs(m.ID); err == nil && m.Ready && now.Addr() == a {
+			return fmt.Errorf("management address %s: %w: it is %s's, which is a member and answers: give this machine an address of its own (`ip addr`), or name another with --management", a, wire.ErrDenied, m.Host)
+		}
+	}
+	return nil
 }
 
 // gossipAddrs lists where members gossip, this one first.

@@ -70,6 +70,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	}
 	defer g.Close()
 	n.gossip.Store(g)
+	n.rememberAddr(addr)
 	defer n.gossip.Store(nil)
 
 	srv := clusterServer(n.clusterMux(), n.gate, n.raftConns, n.done, n.log)
@@ -139,6 +140,7 @@ func (n *node) gossiped(ev gossip.Event) {
 	if l := n.leading.Load(); l != nil && ev.Kind != gossip.Dead && ev.Kind != gossip.Left {
 		l.links.Kick(launcher.NodeID(ev.Peer.ID))
 	}
+	n.noteConflict(ev)
 	n.update(func() {})
 }
 

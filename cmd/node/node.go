@@ -56,7 +56,8 @@ type node struct {
 
 	raftConns chan net.Conn
 	raftFatal chan error
-	left      chan struct{} // closed when this node has left the cluster
+	conflicts chan gossip.Event // others who claim to be this node; has room for one
+	left      chan struct{}     // closed when this node has left the cluster
 	leaveOnce sync.Once
 	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
 	done      <-chan struct{} // the run's end
@@ -132,7 +133,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
+		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
 	}
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
@@ -146,6 +147,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err // without an address yet, run waits for one
 	}
 	if n.boot, err = n.reader.BootID(); err != nil {
+		return nil, err
+	}
+	if err = n.refuseCopy(ctx); err != nil {
 		return nil, err
 	}
 	if n.probe, err = n.newProbe(); err != nil {
@@ -229,6 +233,7 @@ func (n *node) run(ctx context.Context) error {
 	g.Go(func() error { return n.count(ctx) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.doors(ctx) })
+	g.Go(func() error { return n.watchForTwin(ctx) })
 	g.Go(func() error { return n.roads.Run(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })

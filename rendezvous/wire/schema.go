@@ -198,6 +198,11 @@ func (CAKey) String() string { return "a CA key" }
 // GoString does so for %#v.
 func (k CAKey) GoString() string { return k.String() }
 
+// SeenResponse says where a member is seen; invalid if it is not.
+type SeenResponse struct {
+	Addr netip.AddrPort `json:"addr"`
+}
+
 // RenewRequest asks for a new certificate over the node's own key.
 type RenewRequest struct {
 	CSR []byte `json:"csr"` // DER
