@@ -5,10 +5,12 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/netip"
 	"os"
+	"slices"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -19,6 +21,10 @@ import (
 // ErrCopy: this machine has the state of another, which is there. Both at once
 // would vote twice in one election.
 var ErrCopy = errors.New("this machine's state is a copy of another's")
+
+// askForTwin is how many members are asked where they see this node: when all
+// agents start at once, each asks.
+const askForTwin = 3
 
 // lookForTwin bounds the question whether this node runs elsewhere: it must not
 // keep an agent from starting when nobody is there to answer.
@@ -31,8 +37,10 @@ func (n *node) refuseCopy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookForTwin)
 	defer cancel()
 	n.mu.Lock()
-	last, port, peers := n.m.Addr, uint16(n.m.RPCPort), n.m.Peers
+	last, port, peers := n.m.Addr, uint16(n.m.RPCPort), slices.Clone(n.m.Peers)
 	n.mu.Unlock()
+	rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
+	peers = peers[:min(len(peers), askForTwin)]
 	answers := make(chan netip.AddrPort, 1+len(peers))
 	asked := 1
 	go func() { answers <- n.twinAt(ctx, netip.AddrPortFrom(last, port)) }() // all end with ctx
