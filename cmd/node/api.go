@@ -94,7 +94,7 @@ func (n *node) leaderID() launcher.NodeID {
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.hint.live {
+	if n.hint.stream != nil {
 		return n.hint.leader
 	}
 	return ""
@@ -405,6 +405,7 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 		case m.Ready:
 			s.State = "ready"
 		}
+		s.FabricOnly = m.Ready && m.ID != n.m.Node && n.roads.Detour(string(m.ID))
 		if m.ID == n.m.Node {
 			s.Role = "leader"
 		}

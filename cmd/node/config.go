@@ -146,6 +146,10 @@ type membership struct {
 	Founder     bool             `json:"founder,omitempty"` // made the cluster: bootstraps raft once
 	Epoch       uint64           `json:"epoch"`
 	Peers       []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
+	// Addr is this node's own management address, as last used.
+	Addr netip.Addr `json:"addr,omitzero"`
+	// Fabric is where members were last told to listen beside management.
+	Fabric map[launcher.NodeID][]netip.AddrPort `json:"fabric,omitempty"`
 }
 
 func loadMembership(p Paths) (membership, error) {

@@ -32,6 +32,7 @@ func Explanations() []envgen.Explanation {
 	return slices.Concat([]envgen.Explanation{
 		{Code: codeNoAgent, Text: "no agent runs on this machine: only what the machine itself shows was looked at"},
 		{Code: codeNoLeader, Text: "the cluster has no leader: nothing can be launched or stopped"},
+		{Code: codeFabricOnly, Text: "the leader reaches a member over the fabric alone: the management network between them is dead, and nothing else would stand in for the fabric"},
 		{Code: codeNodeAway, Text: "a member's agent does not answer: nothing can be launched there, and nothing was learnt of it"},
 	}, topology.Explanations(), reach.Explanations(), envhost.Explanations())
 }
@@ -247,6 +248,7 @@ func (v *visit) findings() []envgen.Finding {
 				Text: p.Host + " answers here, and the leader does not hear it", Evidence: "state away", Remedy: "sudo systemctl restart sparkrun"})
 		}
 	}
+	out = append(out, FabricOnly(v.status)...)
 	// What was last known of a node that does not answer is no finding of today.
 	out = append(out, slices.DeleteFunc(slices.Clone(v.topology.Findings), func(f envgen.Finding) bool { return gone[f.Node] })...)
 	out = append(out, envhost.Judge(envhost.Cluster{Nodes: nodes, Shape: v.topology.Shape})...)

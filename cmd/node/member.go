@@ -23,7 +23,7 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
+		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
@@ -31,10 +31,25 @@ func (n *node) nodeCalls() wire.Node {
 	}
 }
 
+// control serves a leader's control stream, until it ends or another takes its
+// place: a stream whose network has died would hold on to old orders.
+func (n *node) control(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	return n.nodeSide(&stream{end: cancel}).Serve(ctx, c, s)
+}
+
+// stream is a leader's control stream at the node.
+type stream struct{ end context.CancelCauseFunc }
+
+var errReplaced = errors.New("another control stream took its place")
+
 // nodeSide is this node's end of a leader's control stream.
-func (n *node) nodeSide() wire.NodeSide {
+func (n *node) nodeSide(own *stream) wire.NodeSide {
 	return wire.NodeSide{
-		Attach: n.attach,
+		Attach: func(ctx context.Context, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
+			return n.attach(ctx, own, h, c, emit)
+		},
 		Order: func(o launcher.Order) {
 			if err := n.agent.Order(o); err != nil {
 				n.log.Warn("refuse order", "error", err)
@@ -45,14 +60,19 @@ func (n *node) nodeSide() wire.NodeSide {
 }
 
 // attach lets a leader in: the fence rises first, then the ledger is told.
-func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
+func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
 	if c.Node != h.Leader {
 		return wire.UpHello{}, fmt.Errorf("%w: node %s speaks for leader %s", wire.ErrDenied, c.Node, h.Leader)
 	}
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
-	n.update(func() { n.hint = hint{leader: h.Leader, host: h.Host, live: true} })
+	n.update(func() {
+		if old := n.hint.stream; old != nil {
+			old.end(errReplaced)
+		}
+		n.hint = hint{leader: h.Leader, host: h.Host, stream: own}
+	})
 	next, cancel := n.agent.Events()
 	inv, changed := n.view()
 	var told sync.WaitGroup
@@ -71,8 +91,8 @@ func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit fun
 		told.Wait()
 		cancel()
 		n.update(func() {
-			if n.hint.leader == h.Leader {
-				n.hint.live = false
+			if n.hint.stream == own {
+				n.hint.stream = nil
 			}
 		})
 	}()
@@ -159,6 +179,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
 		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)
 	}
+	if err := n.addrTaken(r.Addr.Addr()); err != nil {
+		return wire.JoinResponse{}, err
+	}
 	ca, err := trust.LoadCA(n.cfg.Paths.trust())
 	if err != nil {
 		return wire.JoinResponse{}, err
@@ -185,6 +208,22 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 		res.GossipKeys = append(res.GossipKeys, k.Reveal())
 	}
 	return res, nil
+}
+
+// addrTaken refuses a newcomer the address of a member that is there: two
+// machines with one address harm each other. One that is away may have lost it.
+func (n *node) addrTaken(a netip.Addr) error {
+	l := n.leading.Load()
+	if l == nil {
+		return nil
+	}
+	roster, _ := l.Roster()
+	for _, m := range roster {
+		if now, err := n.whereIs(m.ID); err == nil && m.Ready && now.Addr() == a {
+			return fmt.Errorf("management address %s: %w: it is %s's, which is a member and answers: give this machine an address of its own (`ip addr`), or name another with --management", a, wire.ErrDenied, m.Host)
+		}
+	}
+	return nil
 }
 
 // gossipAddrs lists where members gossip, this one first.

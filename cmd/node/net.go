@@ -8,11 +8,11 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"os"
 	"os/user"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -22,8 +22,11 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// protoRaft is raft's protocol on the one TLS port (ALPN).
-const protoRaft = "sparkrun-raft/1"
+// The protocols on the one TLS port (ALPN).
+const (
+	protoRaft  = "sparkrun-raft/1"
+	protoCalls = "h2"
+)
 
 // Dial gives the local agent. Nothing is sent before the first call, which
 // meets ErrNoAgent when nothing listens.
@@ -108,7 +111,7 @@ func peerUser(c net.Conn) (*wire.User, error) {
 func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
-		TLSConfig: gate.Server(trust.Proto{Name: "h2", Open: true}, trust.Proto{Name: protoRaft}),
+		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: protoRaft}),
 		// It bounds the TLS handshake too.
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
@@ -159,60 +162,68 @@ func (c *raftConn) Close() error {
 }
 
 // peers keeps one HTTP/2 connection to each member that is talked to. Members
-// are named by their id; where they live is asked at each dial.
+// are named by their id; which of their addresses is used, roads decide.
 type peers struct {
-	gate   *trust.Gate
-	locate func(launcher.NodeID) (netip.AddrPort, error)
+	dial func(ctx context.Context, id, proto string) (net.Conn, error)
 
 	mu      sync.Mutex
-	clients map[launcher.NodeID]*wire.Client
+	clients map[launcher.NodeID]*peer
 }
+
+// peer is one member: the client, and the connection that it calls over now.
+type peer struct {
+	*wire.Client
+	now atomic.Pointer[http.Transport]
+}
+
+func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) { return p.now.Load().RoundTrip(r) }
+
+// CloseIdleConnections is what http.Client looks for.
+func (p *peer) CloseIdleConnections() { p.now.Load().CloseIdleConnections() }
 
 func (p *peers) client(id launcher.NodeID) *wire.Client {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if c := p.clients[id]; c != nil {
-		return c
+		return c.Client
 	}
-	tr := &http.Transport{
-		Protocols:       http2Only(),
-		TLSClientConfig: p.gate.Client(string(id), "h2"),
-		// A peer whose power went sends no word: ask after 1 s of silence.
-		HTTP2:               &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 1500 * time.Millisecond},
-		TLSHandshakeTimeout: dialTimeout,
-		DialContext:         func(ctx context.Context, _, _ string) (net.Conn, error) { return p.dial(ctx, id) },
-	}
-	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+string(id))
+	c := &peer{}
+	c.now.Store(p.transport(id))
+	c.Client = wire.NewClient(&http.Client{Transport: c}, "https://"+string(id))
 	p.clients[id] = c
-	return c
+	return c.Client
 }
 
-// dialTimeout bounds reaching a peer: on one network it answers in
+func (p *peers) transport(id launcher.NodeID) *http.Transport {
+	return &http.Transport{
+		Protocols: http2Only(),
+		// A word a second shows the roads whether the other end's kernel still
+		// answers. That it does and the agent does not is given more time: an
+		// agent may be busy.
+		HTTP2:           &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 4 * time.Second},
+		IdleConnTimeout: 5 * time.Minute, // also ends those that renew left behind
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return p.dial(ctx, string(id), protoCalls)
+		},
+	}
+}
+
+// renew has new calls to a member open a new connection.
+func (p *peers) renew(id launcher.NodeID) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if c := p.clients[id]; c != nil {
+		c.now.Swap(p.transport(id)).CloseIdleConnections()
+	}
+}
+
+// dialTimeout bounds looking for a sign of life: on one network it comes in
 // milliseconds or not at all.
 const dialTimeout = 2 * time.Second
 
-func (p *peers) dial(ctx context.Context, id launcher.NodeID) (net.Conn, error) {
-	addr, err := p.locate(id)
-	if err != nil {
-		return nil, err
-	}
-	return (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", addr.String())
-}
-
 // dialRaft opens a raft connection to a member.
 func (p *peers) dialRaft(ctx context.Context, id string) (net.Conn, error) {
-	c, err := p.dial(ctx, launcher.NodeID(id))
-	if err != nil {
-		return nil, err
-	}
-	t := tls.Client(c, p.gate.Client(id, protoRaft))
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	if err := t.HandshakeContext(ctx); err != nil {
-		c.Close()
-		return nil, err
-	}
-	return t, nil
+	return p.dial(ctx, id, protoRaft)
 }
 
 func (p *peers) close() {

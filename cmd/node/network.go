@@ -16,7 +16,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // network keeps the cluster's port and gossip on the management address, and
@@ -71,14 +70,10 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	}
 	defer g.Close()
 	n.gossip.Store(g)
+	n.rememberAddr(addr)
 	defer n.gossip.Store(nil)
 
-	mux := http.NewServeMux()
-	n.clusterCalls().Mount(mux)
-	n.nodeCalls().Mount(mux)
-	n.patients().Mount(mux)
-	wire.Join(n.join).Mount(mux)
-	srv := clusterServer(mux, n.gate, n.raftConns, n.done, n.log)
+	srv := clusterServer(n.clusterMux(), n.gate, n.raftConns, n.done, n.log)
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)
@@ -87,6 +82,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	})
 	eg.Go(func() error { return g.Run(ctx) })
 	eg.Go(func() error { return n.rememberPeers(ctx) })
+	eg.Go(func() error { return n.tellDoors(ctx, g) })
 	eg.Go(func() error {
 		for {
 			inv, changed := n.view()
@@ -133,8 +129,7 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	m := n.m
 	n.mu.Unlock()
 	return gossip.Open(gossip.Config{
-		Meta: gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version},
-		Bind: addr, Port: uint16(port), Keyring: revealed(keys), Label: m.Cluster,
+		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: revealed(keys), Label: m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }
@@ -145,6 +140,7 @@ func (n *node) gossiped(ev gossip.Event) {
 	if l := n.leading.Load(); l != nil && ev.Kind != gossip.Dead && ev.Kind != gossip.Left {
 		l.links.Kick(launcher.NodeID(ev.Peer.ID))
 	}
+	n.noteConflict(ev)
 	n.update(func() {})
 }
 
@@ -180,6 +176,9 @@ func (n *node) rememberPeers(ctx context.Context) error {
 				}
 			}
 			if err := n.rememberThese(peers); err != nil {
+				n.log.Warn("remember peers", "error", err)
+			}
+			if err := n.rememberDoors(); err != nil {
 				n.log.Warn("remember peers", "error", err)
 			}
 		}

@@ -24,6 +24,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/roads"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -41,6 +42,7 @@ type node struct {
 	raft   *consensus.Raft
 	agent  *agent.Agent
 	peers  *peers
+	roads  *roads.Roads
 	// staged is what jobs bring along; bringing has room for the one job whose
 	// files are being laid out.
 	staged   *stage.Store
@@ -54,7 +56,8 @@ type node struct {
 
 	raftConns chan net.Conn
 	raftFatal chan error
-	left      chan struct{} // closed when this node has left the cluster
+	conflicts chan gossip.Event // others who claim to be this node; has room for one
+	left      chan struct{}     // closed when this node has left the cluster
 	leaveOnce sync.Once
 	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
 	done      <-chan struct{} // the run's end
@@ -77,7 +80,7 @@ type node struct {
 type hint struct {
 	leader launcher.NodeID
 	host   string
-	live   bool // the stream is open
+	stream *stream // nil when it has ended
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -130,17 +133,23 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
+		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
 	}
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
 	}
-	n.peers = &peers{gate: n.gate, locate: n.locate, clients: map[launcher.NodeID]*wire.Client{}}
+	if err = n.openRoads(); err != nil {
+		return nil, err
+	}
+	n.peers = &peers{dial: n.roads.Dial, clients: map[launcher.NodeID]*peer{}}
 	if n.reader, n.inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
 	}
 	if n.boot, err = n.reader.BootID(); err != nil {
+		return nil, err
+	}
+	if err = n.refuseCopy(ctx); err != nil {
 		return nil, err
 	}
 	if n.probe, err = n.newProbe(); err != nil {
@@ -200,6 +209,7 @@ func (n *node) close() {
 	n.agent.Close()
 	n.staged.Close()
 	n.peers.close()
+	n.roads.Close()
 	select {
 	case <-n.left:
 		if err := removeState(n.cfg.Paths); err != nil {
@@ -213,10 +223,18 @@ func (n *node) close() {
 func (n *node) run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return n.serveLocal(ctx) })
-	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
+	g.Go(func() error {
+		return n.reader.Run(ctx, func(inv envgen.Inventory) {
+			n.surveyed(inv)
+			n.roads.Look() // a link may have come or gone
+		})
+	})
 	g.Go(func() error { return n.probe.Run(ctx, n.cabled) })
 	g.Go(func() error { return n.count(ctx) })
 	g.Go(func() error { return n.network(ctx) })
+	g.Go(func() error { return n.doors(ctx) })
+	g.Go(func() error { return n.watchForTwin(ctx) })
+	g.Go(func() error { return n.roads.Run(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error {

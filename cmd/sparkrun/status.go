@@ -29,6 +29,10 @@ func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command
 answers the leader, its role, and how many of its fabric ports have a link. A drained
 machine answers and gets no jobs, for a process there could not be killed.
 
+"fabric only" is said of a machine that answers the leader over the fabric and
+not over the management network: a cable or a switch there is dead. Nothing stops
+for it; what to look at is said below the table. --json: "fabric_only".
+
 Without a leader it shows what this machine knows by itself, and says what is
 wrong. It changes nothing.
 
@@ -71,6 +75,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		if n.State == "away" && !n.Since.IsZero() {
 			state += " " + age(time.Since(n.Since))
 		}
+		if n.FabricOnly {
+			state += ", fabric only"
+		}
 		addr := "-"
 		if n.Addr.IsValid() {
 			addr = n.Addr.String()
@@ -87,6 +94,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	if st.Problem != "" {
 		a.say(st.Problem)
+	}
+	for _, f := range node.FabricOnly(st) {
+		a.say(f.Text)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"net/netip"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -16,6 +17,8 @@ const (
 	maxHost    = 64 // Linux's own limit
 	maxVersion = 64
 	maxHash    = 64
+	// MaxFabric is how many addresses on the fabric a node tells.
+	MaxFabric = 8
 )
 
 // ErrMetaTooLarge: a field is over its limit.
@@ -30,6 +33,10 @@ type Meta struct {
 	Version string // of sparkrun, "" if unknown
 	// InventoryHash changes with the node's hardware facts; "" if unknown.
 	InventoryHash string
+	// Fabric are the addresses at which the node listens beside the management
+	// one, on RPCPort, without zones; the rest is invalid. An array, so that two
+	// Metas can be compared.
+	Fabric [MaxFabric]netip.Addr
 	// Leaving is set by Leave: memberlist does not tell its listeners whether
 	// a node said good-bye or died.
 	Leaving bool
@@ -45,6 +52,8 @@ const (
 	tagVersion
 	tagInventory
 	tagLeaving
+	tagFabric4 // 4 bytes each
+	tagFabric6 // 16
 )
 
 // Encode returns the bytes to gossip, or an error that names the field.
@@ -71,10 +80,63 @@ func (m Meta) Encode() ([]byte, error) {
 	if m.Leaving {
 		put(tagLeaving, []byte{1})
 	}
+	var fabric4, fabric6 []byte
+	for _, a := range m.Fabric {
+		if a.Is4() {
+			fabric4 = append(fabric4, a.AsSlice()...)
+		} else {
+			fabric6 = append(fabric6, a.AsSlice()...)
+		}
+	}
+	put(tagFabric4, fabric4)
+	put(tagFabric6, fabric6)
 	if len(b) > maxMeta {
 		return nil, fmt.Errorf("encode gossip metadata: %w: %d bytes of %d", ErrMetaTooLarge, len(b), maxMeta)
 	}
 	return b, nil
+}
+
+// WithFabric returns m with the first MaxFabric of these addresses, IPv4 before
+// IPv6, as they travel.
+func (m Meta) WithFabric(addrs []netip.Addr) Meta {
+	m.Fabric = [MaxFabric]netip.Addr{}
+	i := 0
+	for _, is4 := range []bool{true, false} {
+		for _, a := range addrs {
+			if a = a.Unmap().WithZone(""); a.IsValid() && a.Is4() == is4 && i < MaxFabric {
+				m.Fabric[i] = a
+				i++
+			}
+		}
+	}
+	return m
+}
+
+// FabricAddrs lists them.
+func (m Meta) FabricAddrs() (out []netip.Addr) {
+	for _, a := range m.Fabric {
+		if a.IsValid() {
+			out = append(out, a)
+		}
+	}
+	return out
+}
+
+// addFabric reads addresses of one size; false if they are none.
+func (m *Meta) addFabric(v []byte, size int) bool {
+	at := len(m.FabricAddrs())
+	if len(v)%size != 0 || len(v)/size > MaxFabric-at {
+		return false
+	}
+	for ; len(v) > 0; v = v[size:] {
+		a, _ := netip.AddrFromSlice(v[:size])
+		if a.IsUnspecified() || a.IsMulticast() || a.Is4In6() {
+			return false
+		}
+		m.Fabric[at] = a
+		at++
+	}
+	return true
 }
 
 // check refuses what is too long, or could play tricks in a terminal or log.
@@ -152,6 +214,10 @@ func decodeMeta(b []byte) (m Meta, err error) {
 			m.InventoryHash = string(v)
 		case tagLeaving:
 			bad, m.Leaving = len(v) != 1 || v[0] != 1, true
+		case tagFabric4:
+			bad = !m.addFabric(v, 4)
+		case tagFabric6:
+			bad = !m.addFabric(v, 16)
 		}
 		if bad {
 			return Meta{}, fmt.Errorf("decode gossip metadata: field %d: bad value", tag)

@@ -27,7 +27,9 @@ type LinksConfig struct {
 	Dial  func(ctx context.Context, node launcher.NodeID) (Link, error)
 
 	// Callbacks of one node never run at the same time: OnUp comes before any
-	// other of that stream, OnDown once after each OnUp. They must not block.
+	// other of that stream. OnUp comes again without OnDown where a stream broke
+	// and was opened anew at once: the node is up all the while, and what was
+	// sent in between may be lost. They must not block.
 	OnUp        func(launcher.NodeID, UpHello)
 	OnDown      func(launcher.NodeID, error)
 	OnEvent     func(launcher.Event)
@@ -43,6 +45,9 @@ type LinksConfig struct {
 	// and the node counts as down; 0 means 2 s. With Ping it bounds the time in
 	// which a lost node is known: 2.5 s.
 	Silence time.Duration
+	// Reopen is how long a node whose stream broke, other than by silence, still
+	// counts as up while it is opened anew; 0 means 1 s.
+	Reopen time.Duration
 	// MaxWait is the longest pause between two tries to reach a node, from
 	// 100 ms up; 0 means 2 s.
 	MaxWait time.Duration
@@ -75,6 +80,7 @@ func NewLinks(cfg LinksConfig) (*Links, error) {
 	}
 	orDefault(&cfg.Ping, 500*time.Millisecond)
 	orDefault(&cfg.Silence, 2*time.Second)
+	orDefault(&cfg.Reopen, time.Second)
 	orDefault(&cfg.MaxWait, 2*time.Second)
 	return &Links{cfg: cfg, nodes: map[launcher.NodeID]*linkLoop{}, last: map[launcher.NodeID]<-chan struct{}{}}, nil
 }
@@ -85,12 +91,14 @@ type linkLoop struct {
 	node launcher.NodeID
 	stop context.CancelFunc
 	kick chan struct{}
+	up   bool // as told last; of the loop alone
 
 	mu    sync.Mutex
 	queue []Down        // for the open stream; nil while there is none
 	open  bool          // a stream takes orders
 	more  chan struct{} // has room for one
 	clock clock         // of the open stream
+	anew  func()        // ends the open stream, for another; nil while there is none
 }
 
 // Run keeps the streams until ctx ends.
@@ -171,6 +179,24 @@ func (l *Links) Kick(id launcher.NodeID) {
 	}
 }
 
+// errAnew ends a stream that is to be opened over another road.
+var errAnew = errors.New("it is opened anew")
+
+// Reopen opens a node's stream anew: a better road to it carries again.
+func (l *Links) Reopen(id launcher.NodeID) {
+	l.mu.Lock()
+	n := l.nodes[id]
+	l.mu.Unlock()
+	if n == nil {
+		return
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.anew != nil {
+		n.anew()
+	}
+}
+
 // Send queues an order for a node and never blocks. Without an open stream it
 // is dropped: the next OnUp's ledger shows that it is missing.
 func (l *Links) Send(id launcher.NodeID, o launcher.Order) {
@@ -203,10 +229,10 @@ func (n *linkLoop) take() []Down {
 	return q
 }
 
-func (n *linkLoop) setOpen(open bool) {
+func (n *linkLoop) setOpen(open bool, anew func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.open, n.queue, n.clock = open, nil, clock{}
+	n.open, n.queue, n.clock, n.anew = open, nil, clock{}, anew
 }
 
 // run dials, serves the stream until it breaks, and dials again.
@@ -215,15 +241,25 @@ func (n *linkLoop) run(ctx context.Context) {
 	said := ""
 	for wait := firstWait; ; wait = min(2*wait, n.l.cfg.MaxWait) {
 		was, err := n.once(ctx)
+		// A stream that lived and broke is opened anew at once; until that has
+		// failed too, the node is up.
+		again := was >= n.l.cfg.Reopen && !errors.Is(err, errSilent) && ctx.Err() == nil
+		if n.up && !again {
+			n.up = false
+			n.l.cfg.OnDown(n.node, err)
+		}
 		if ctx.Err() != nil {
 			return
 		}
-		if was {
+		if was > 0 {
 			wait = firstWait
 		}
 		if err.Error() != said { // once per reason: a node may be off for months
 			said = err.Error()
 			n.l.cfg.Logger.Info("control stream closed", "node", n.node, "error", err)
+		}
+		if again {
+			continue
 		}
 		select {
 		case <-time.After(wait):
@@ -238,18 +274,26 @@ func (n *linkLoop) run(ctx context.Context) {
 // than Silence, for a busy node has a handshake and a ledger to write.
 const openTimeout = 5 * time.Second
 
-// once is the life of one stream; was tells whether the node came up.
-func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
+// errSilent ends a stream on which nothing came for too long.
+var errSilent = fmt.Errorf("%w", ErrUnreachable)
+
+// once is the life of one stream; was tells for how long the node was up, 0 if
+// it did not come up.
+func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	after := func(d time.Duration) *time.Timer {
-		return time.AfterFunc(d, func() { cancel(fmt.Errorf("node %s: %w for %s", n.node, ErrUnreachable, d)) })
+		return time.AfterFunc(d, func() { cancel(fmt.Errorf("node %s: %w for %s", n.node, errSilent, d)) })
 	}
-	opening := after(max(openTimeout, n.l.cfg.Silence))
+	patience := max(openTimeout, n.l.cfg.Silence)
+	if n.up {
+		patience = n.l.cfg.Reopen
+	}
+	opening := after(patience)
 	defer opening.Stop()
 	link, err := n.l.cfg.Dial(ctx, n.node)
 	if err != nil {
-		return false, because(ctx, err)
+		return 0, because(ctx, err)
 	}
 	var helpers sync.WaitGroup
 	defer helpers.Wait()
@@ -263,13 +307,15 @@ func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 	helpers.Go(func() { n.write(ctx, link, cancel) })
 	up, err := link.Receive()
 	if err != nil {
-		return false, because(ctx, err)
+		return 0, because(ctx, err)
 	}
 	if up.Hello == nil {
-		return false, fmt.Errorf("node %s: its first message is no hello", n.node)
+		return 0, fmt.Errorf("node %s: its first message is no hello", n.node)
 	}
 	opening.Stop()
-	n.setOpen(true)
+	n.setOpen(true, func() { cancel(errAnew) })
+	n.up = true
+	began := time.Now()
 	n.l.cfg.OnUp(n.node, *up.Hello)
 	watchdog := after(n.l.cfg.Silence)
 	defer watchdog.Stop()
@@ -289,10 +335,8 @@ func (n *linkLoop) once(ctx context.Context) (was bool, err error) {
 			n.pong(*up.Pong)
 		}
 	}
-	err = because(ctx, err)
-	n.setOpen(false)
-	n.l.cfg.OnDown(n.node, err)
-	return true, err
+	n.setOpen(false, nil)
+	return max(time.Since(began), 1), because(ctx, err)
 }
 
 func (n *linkLoop) ping() Down {

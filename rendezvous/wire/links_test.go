@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -282,6 +283,84 @@ func TestStreamThatEndsIsDialledAgain(t *testing.T) {
 			t.Errorf("three streams took %s", took)
 		}
 	})
+}
+
+// A stream that breaks under a node that answers over another road, or that is
+// to take another road, is opened anew: the node is never down.
+func TestStreamIsOpenedAnew(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n, d := newNear(), newDiary(t)
+		var last Link
+		l, stop := run(t, d.config(func(ctx context.Context, id launcher.NodeID) (link Link, err error) {
+			link, err = n.dial(ctx, id)
+			last = link
+			return link, err
+		}), "id2")
+		time.Sleep(5 * time.Second)
+		n.tell(event(launcher.Prepared))
+		synctest.Wait()
+		broke := time.Now()
+		last.Close()
+		synctest.Wait()
+		n.tell(event(launcher.Started))
+		l.Send("id2", orderFor("after the break"))
+		synctest.Wait()
+		if took := time.Since(broke); took != 0 {
+			t.Errorf("the next stream came after %s", took)
+		}
+		time.Sleep(5 * time.Second)
+		l.Reopen("id2")
+		l.Reopen("stranger")
+		synctest.Wait()
+		l.Send("id2", orderFor("over the other road"))
+		synctest.Wait()
+		if got, want := d.words("id2"), "up event up event up"; got != want {
+			t.Errorf("told %s, want %s", got, want)
+		}
+		if dd := diff([]string{"after the break", "over the other road"}, n.orders); dd != "" {
+			t.Error(dd)
+		}
+		stop()
+	})
+}
+
+// A stream that breaks and cannot be opened again within Reopen: the node is
+// down, once.
+func TestStreamThatCannotBeOpenedAnew(t *testing.T) {
+	for name, refuse := range map[string]bool{"refused": true, "silent": false} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				n, d := newNear(), newDiary(t)
+				var last Link
+				var dead atomic.Bool
+				_, stop := run(t, d.config(func(ctx context.Context, id launcher.NodeID) (link Link, err error) {
+					if dead.Load() && !refuse {
+						<-ctx.Done()
+						return nil, ctx.Err()
+					}
+					link, err = n.dial(ctx, id)
+					last = link
+					return link, err
+				}), "id2")
+				time.Sleep(5 * time.Second)
+				dead.Store(true)
+				n.mu.Lock()
+				if refuse {
+					n.refuse = errors.New("refused")
+				}
+				n.mu.Unlock()
+				last.Close()
+				time.Sleep(10 * time.Second)
+				stop()
+				if got := d.words("id2"); got != "up down" {
+					t.Fatalf("told %s", got)
+				}
+				if at := d.when["id2"][1]; at > 6*time.Second {
+					t.Errorf("down after %s", at)
+				}
+			})
+		})
+	}
 }
 
 // stuck is a link to a peer whose power went: nothing fails, nothing comes.

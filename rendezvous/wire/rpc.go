@@ -66,6 +66,7 @@ type Node struct {
 	InputAt  func(context.Context, Caller, NodeInputAtRequest) (InputAtResponse, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
+	Seen     func(context.Context, Caller, Empty) (SeenResponse, error) // where the caller is
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
@@ -126,6 +127,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"InputAt", allowMember, h.InputAt)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
+	unary(mux, nodePath+"Seen", allowMember, h.Seen)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
@@ -275,6 +277,9 @@ func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 }
 func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, error) {
 	return call[RenewRequest, RenewResponse](ctx, c, nodePath+"Renew", r)
+}
+func (c *Client) Seen(ctx context.Context) (SeenResponse, error) {
+	return call[Empty, SeenResponse](ctx, c, nodePath+"Seen", Empty{})
 }
 func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) {
 	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)

@@ -39,12 +39,14 @@ type NodeStatus struct {
 	// State is "ready" (the leader's control stream is up), "drained" (it is, and
 	// the node gets no jobs for what Why says), "away", or "unknown" where there is
 	// no leader to tell.
-	State     string           `json:"state"`
-	Why       string           `json:"why,omitempty"`
-	Since     time.Time        `json:"since"`
-	Role      string           `json:"role"` // "leader", "voter", "standby" or ""
-	Version   string           `json:"version,omitempty"`
-	Inventory envgen.Inventory `json:"inventory"`
+	State string    `json:"state"`
+	Why   string    `json:"why,omitempty"`
+	Since time.Time `json:"since"`
+	// FabricOnly: the leader reaches it, and not over management.
+	FabricOnly bool             `json:"fabric_only,omitempty"`
+	Role       string           `json:"role"` // "leader", "voter", "standby" or ""
+	Version    string           `json:"version,omitempty"`
+	Inventory  envgen.Inventory `json:"inventory"`
 }
 
 // LaunchRequest submits a job, or follows one that was submitted: asking twice
@@ -197,6 +199,11 @@ func (CAKey) String() string { return "a CA key" }
 
 // GoString does so for %#v.
 func (k CAKey) GoString() string { return k.String() }
+
+// SeenResponse says where a member is seen; invalid if it is not.
+type SeenResponse struct {
+	Addr netip.AddrPort `json:"addr"`
+}
 
 // RenewRequest asks for a new certificate over the node's own key.
 type RenewRequest struct {

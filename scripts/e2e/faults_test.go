@@ -250,7 +250,7 @@ func TestLossIsKnown(t *testing.T) {
 	l := up(t, 3)
 	leader := l.leader("spark1")
 	victim := other(3, leader)[0]
-	l.do("cut", victim, "mgmt")
+	l.do("cut", victim, "all")
 	took := eventually(t, 30*time.Second, victim+" is away", func() bool {
 		return regexp.MustCompile(victim + ` +\S+ +away`).MatchString(l.on(leader, "sparkrun", "status").out)
 	})

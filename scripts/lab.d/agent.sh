@@ -54,7 +54,7 @@ agent_start() {
 			cd /
 			setsid env --default-signal=INT,QUIT sparkrun agent &
 			echo $! >"$1"' - "$me/agent.pid" "$CGROUP" </dev/null >>"$me/agent.log" 2>&1 9>&-
-	for ((i = 0; i < 500; i++)); do
+	for ((i = 0; i < 1500; i++)); do
 		agent_listens && return
 		# In the middle of an exec a process has no argv.
 		agent_pid "$host" || ((i < 3)) || [[ -d /proc/$PID/root/proc/$REPLY ]] || break
@@ -83,7 +83,7 @@ agent_kill() { # agent_kill HOST: kill -9 of that one process; its ranks live on
 	rm -f "$DIR/hosts/$host/agent.pid"
 }
 
-PATIENCE=15s # for all to be seen by the first
+PATIENCE=45s # for all to be seen by the first
 
 # cluster_make: spark1 makes the cluster, the others join all at once.
 cluster_make() {

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// codeFabricOnly: management does not join two members, and the fabric does.
+const codeFabricOnly = "fabric-only"
+
+// FabricOnly says which members the leader reaches over the fabric alone, and
+// what to look at; once for the leader itself where it reaches nobody otherwise.
+func FabricOnly(st wire.Status) []envgen.Finding {
+	var over []wire.NodeStatus
+	var leader wire.NodeStatus
+	others := 0
+	for _, n := range st.Nodes {
+		switch {
+		case n.Host == st.Leader:
+			leader = n
+		case n.FabricOnly:
+			over = append(over, n)
+		case n.State == "ready":
+			others++
+		}
+	}
+	if len(over) > 1 && others == 0 || len(over) > 0 && unplugged(leader) != "" {
+		var hosts []string
+		for _, n := range over {
+			hosts = append(hosts, n.Host)
+		}
+		return []envgen.Finding{fabricOnly(leader, fmt.Sprintf("%s, which leads, reaches %s over the fabric only", leader.Host, strings.Join(hosts, ", ")), unplugged(leader), over)}
+	}
+	var out []envgen.Finding
+	for _, n := range over {
+		out = append(out, fabricOnly(n, fmt.Sprintf("%s, which leads, reaches %s over the fabric only", st.Leader, n.Host), unplugged(n), over))
+	}
+	return out
+}
+
+func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) envgen.Finding {
+	f := envgen.Finding{Code: codeFabricOnly, Severity: envgen.SeverityWarning, Node: string(n.ID), Host: n.Host, Device: nic,
+		Text: what + ": the management network between them carries nothing; jobs and commands go on"}
+	var seen []string
+	for _, o := range over {
+		seen = append(seen, fmt.Sprintf("%s does not answer at %s", o.Host, o.Addr))
+	}
+	f.Evidence = strings.Join(seen, "; ")
+	if nic != "" {
+		f.Text += fmt.Sprintf("; %s of %s has no link: look at its cable and at the switch", nic, n.Host)
+		f.Remedy = "ip link show dev " + nic
+	} else {
+		f.Text += "; look at the switch and at the cables of the management network"
+		f.Remedy = "ping -c 3 " + over[0].Addr.String()
+	}
+	return f
+}
+
+// unplugged names the management interface of a node that says that it has no
+// link; empty where it has one, or nobody knows.
+func unplugged(n wire.NodeStatus) string {
+	i := slices.IndexFunc(n.Inventory.NICs, func(nic envgen.NIC) bool {
+		return nic.Carrier != nil && !*nic.Carrier && slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == n.Addr })
+	})
+	if i < 0 {
+		return ""
+	}
+	return n.Inventory.NICs[i].Name
+}

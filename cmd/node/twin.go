@@ -1,0 +1,176 @@
+package node
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// ErrCopy: this machine has the state of another, which is there. Both at once
+// would vote twice in one election.
+var ErrCopy = errors.New("this machine's state is a copy of another's")
+
+// askForTwin is how many members are asked where they see this node: when all
+// agents start at once, each asks.
+const askForTwin = 3
+
+// lookForTwin bounds the question whether this node runs elsewhere: it must not
+// keep an agent from starting when nobody is there to answer.
+const lookForTwin = time.Second
+
+// refuseCopy fails if another machine runs as this very node: at the address
+// that this state was last used at, or where members see it. It is asked before
+// this node takes part in anything; who is there already stays.
+func (n *node) refuseCopy(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, lookForTwin)
+	defer cancel()
+	n.mu.Lock()
+	last, port, peers := n.m.Addr, uint16(n.m.RPCPort), slices.Clone(n.m.Peers)
+	n.mu.Unlock()
+	rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
+	peers = peers[:min(len(peers), askForTwin)]
+	answers := make(chan netip.AddrPort, 1+len(peers))
+	asked := 1
+	go func() { answers <- n.twinAt(ctx, netip.AddrPortFrom(last, port)) }() // all end with ctx
+	for _, p := range peers {
+		asked++
+		go func() {
+			seen, err := n.seenBy(ctx, netip.AddrPortFrom(p.Addr(), port))
+			if err != nil {
+				answers <- netip.AddrPort{}
+				return
+			}
+			answers <- n.twinAt(ctx, seen)
+		}()
+	}
+	for range asked {
+		if twin := <-answers; twin.IsValid() {
+			return n.copied(twin)
+		}
+	}
+	return nil
+}
+
+// copied says whose copy this machine has, and what to do.
+func (n *node) copied(twin netip.AddrPort) error {
+	name, err := os.Hostname()
+	if err != nil {
+		name = "this machine"
+	}
+	inv, _ := n.view()
+	if mgmt, err := envgen.Management(inv, n.cfg.Management); err == nil {
+		name += " at " + mgmt.Addr.String()
+	}
+	return fmt.Errorf("%w: %s has the state of %s, which runs at %s: two machines cannot be one member; on the copy remove %s, then `sparkrun join` it with a token and a name of its own",
+		ErrCopy, name, n.m.Host, twin.Addr(), n.cfg.Paths.State)
+}
+
+// twinAt gives the address back if this very node answers there, and it is none
+// of this machine's.
+func (n *node) twinAt(ctx context.Context, at netip.AddrPort) netip.AddrPort {
+	inv, _ := n.view()
+	if _, own := inv.Holder(at.Addr()); own || !at.Addr().IsValid() {
+		return netip.AddrPort{}
+	}
+	c, err := n.openTLS(ctx, at, string(n.m.Node))
+	if err != nil {
+		return netip.AddrPort{}
+	}
+	c.Close()
+	return at
+}
+
+// openTLS connects to a member at an address; any member will do where want is
+// empty.
+func (n *node) openTLS(ctx context.Context, at netip.AddrPort, want string) (net.Conn, error) {
+	c, err := (&net.Dialer{}).DialContext(ctx, "tcp", at.String())
+	if err != nil {
+		return nil, err
+	}
+	t := tls.Client(c, n.gate.Client(want, protoCalls))
+	if err := t.HandshakeContext(ctx); err != nil {
+		c.Close()
+		return nil, err
+	}
+	return t, nil
+}
+
+// seenBy asks a member where it sees this node; an invalid address if it does
+// not.
+func (n *node) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort, error) {
+	tr := &http.Transport{Protocols: http2Only(), DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return n.openTLS(ctx, at, "")
+	}}
+	c := wire.NewClient(&http.Client{Transport: tr}, "https://member")
+	defer c.Close()
+	seen, err := c.Seen(ctx)
+	return seen.Addr, err
+}
+
+// seen tells a member where this node sees it, by gossip: the address of who
+// was there first.
+func (n *node) seen(_ context.Context, c wire.Caller, _ wire.Empty) (wire.SeenResponse, error) {
+	if g := n.gossip.Load(); g != nil {
+		for _, p := range g.Peers() {
+			if p.ID == string(c.Node) && p.Alive {
+				return wire.SeenResponse{Addr: p.RPC()}, nil
+			}
+		}
+	}
+	return wire.SeenResponse{}, nil
+}
+
+// watchForTwin looks again whenever gossip hears of this node elsewhere: two
+// that did not see each other at their start may now.
+func (n *node) watchForTwin(ctx context.Context) error {
+	for {
+		select {
+		case ev := <-n.conflicts:
+			err := n.refuseCopy(ctx)
+			if err != nil {
+				return err
+			}
+			if twin := n.twinAt(ctx, ev.Peer.RPC()); twin.IsValid() {
+				n.log.Error("another machine has a copy of this node's state", "addr", twin.Addr(), "remedy", "remove "+n.cfg.Paths.State+" there and join it anew")
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// noteConflict takes gossip's word that somebody else claims this node's id.
+func (n *node) noteConflict(ev gossip.Event) {
+	if ev.Kind != gossip.IDConflict || ev.Peer.ID != string(n.m.Node) {
+		return
+	}
+	select {
+	case n.conflicts <- ev:
+	default: // it is being looked at
+	}
+}
+
+// rememberAddr writes down where this state is in use.
+func (n *node) rememberAddr(addr netip.Addr) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.m.Addr == addr {
+		return
+	}
+	n.m.Addr = addr
+	if err := n.m.save(n.cfg.Paths); err != nil {
+		n.log.Warn("remember own address", "error", err)
+	}
+}
