@@ -73,6 +73,9 @@ func TestCloseOnHungDisk(t *testing.T) {
 		if _, err := r.Apply(t.Context(), []byte("hung")); !errors.Is(err, ErrUnknownOutcome) {
 			t.Errorf("apply on a hung disk: %v", err)
 		}
+		if err := r.store.Set([]byte("k"), nil); err == nil {
+			t.Error("a write after the failure") // it must not count as under way
+		}
 		begin := time.Now()
 		r.Close()
 		if d := time.Since(begin); d > 2*r.cfg.StoreDeadline {

@@ -1,7 +1,6 @@
 package consensus
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"runtime"
@@ -101,7 +100,10 @@ func (f *failStop) end() {
 // do runs one disk operation, but waits no longer than limit. The goroutine of
 // a hung one cannot be ended; it goes when the disk answers, see close.
 func (f *failStop) do(what string, limit time.Duration, op func() error) error {
-	if err := cmp.Or(f.failure(), f.begin()); err != nil {
+	if err := f.failure(); err != nil {
+		return err
+	}
+	if err := f.begin(); err != nil {
 		return err
 	}
 	done := make(chan error, 1)
