@@ -101,6 +101,10 @@ func FuzzFrames(f *testing.F) {
 		}
 		f.Add(b)
 	}
+	// Lengths of 2 GiB of which nothing follows.
+	f.Add([]byte("\x00\x81\xa7Entries\xdd\x7f\xff\xff\xff"))
+	f.Add([]byte("\x00\x81\xa6Leader\xc6\x7f\xff\xff\xff"))
+	f.Add([]byte("\x00\xdf\x7f\xff\xff\xff"))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		accept := make(chan net.Conn, 1)
 		tr := newTransport(Config{ID: me, RPCTimeout: time.Second, Accept: accept,

@@ -16,7 +16,7 @@ import (
 )
 
 var (
-	seedsFlag = flag.Int("seeds", 10, "how many seeds each simulation runs")
+	seedsFlag = flag.Int("seeds", 8, "how many seeds each simulation runs")
 	seedFlag  = flag.Uint64("seed", 0, "run this seed only")
 	bugFlag   = flag.String("bug", "", "seed this bug, by its name in DESIGN.md")
 )
