@@ -21,6 +21,24 @@ func (f Fence) Compare(g Fence) int {
 	return cmp.Or(cmp.Compare(f.Epoch, g.Epoch), cmp.Compare(f.Term, g.Term))
 }
 
+// Raise is what a node that obeys f answers a leader with fence next: the fence
+// that it obeys from now on, or ErrStaleFence if a higher one has been there.
+func (f Fence) Raise(next Fence) (Fence, error) {
+	if next.Compare(f) < 0 {
+		return f, fmt.Errorf("fence %s: %w: %s has been here", next, ErrStaleFence, f)
+	}
+	return next, nil
+}
+
+// Admit refuses an order under any other fence than f, with ErrStaleFence: a
+// higher one has to be raised first.
+func (f Fence) Admit(order Fence) error {
+	if order.Compare(f) != 0 {
+		return fmt.Errorf("fence %s: %w: this node obeys %s", order, ErrStaleFence, f)
+	}
+	return nil
+}
+
 func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.Epoch, f.Term) }
 
 // Key names one try of one job: what a node's ledger is kept by.

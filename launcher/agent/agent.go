@@ -141,11 +141,9 @@ func (a *Agent) logDir(k launcher.Key) string {
 func (a *Agent) Raise(f launcher.Fence) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	switch f.Compare(a.fence) {
-	case -1:
-		return fmt.Errorf("fence %s: %w: %s has been here", f, launcher.ErrStaleFence, a.fence)
-	case 0:
-		return nil
+	next, err := a.fence.Raise(f)
+	if err != nil || next == a.fence {
+		return err
 	}
 	if err := writeJSON(a.fencePath(), f); err != nil {
 		return fmt.Errorf("raise fence: %w", err)
@@ -172,8 +170,8 @@ func (a *Agent) Ledger() []launcher.LedgerEntry {
 func (a *Agent) Order(o launcher.Order) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if o.Fence.Compare(a.fence) != 0 {
-		return fmt.Errorf("fence %s: %w: this node obeys %s", o.Fence, launcher.ErrStaleFence, a.fence)
+	if err := a.fence.Admit(o.Fence); err != nil {
+		return err
 	}
 	a.take(o)
 	return nil

@@ -37,7 +37,12 @@ type failStop struct {
 
 	mu     sync.Mutex
 	failed error
-	ops    sync.WaitGroup
+	shut   bool          // nothing begins any more; see close
+	busy   int           // operations under way
+	idle   chan struct{} // closed once shut and not busy
+	closed chan struct{} // closed once the disk is; nil before close
+	// closeErr is the disk's answer, written before closed is closed.
+	closeErr error
 	// recent holds the last entries: replication reads them again at once.
 	recent [cacheSize]*raft.Log
 }
@@ -71,14 +76,42 @@ func (f *failStop) failure() error {
 	return f.failed
 }
 
+// begin announces an operation, and end its end. What has not begun when close
+// is called never touches the folder: its lock may be another's by then.
+func (f *failStop) begin() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.shut {
+		return ErrStopped
+	}
+	f.busy++
+	return nil
+}
+
+func (f *failStop) end() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.busy--
+	if f.shut && f.busy == 0 {
+		close(f.idle)
+	}
+}
+
 // do runs one disk operation, but waits no longer than limit. The goroutine of
-// a hung one cannot be ended; it goes when the disk answers, see drain.
+// a hung one cannot be ended; it goes when the disk answers, see close.
 func (f *failStop) do(what string, limit time.Duration, op func() error) error {
 	if err := f.failure(); err != nil {
 		return err
 	}
+	if err := f.begin(); err != nil {
+		return err
+	}
 	done := make(chan error, 1)
-	f.ops.Go(func() { done <- op() })
+	go func() { // ends when the disk answers; close counts on end
+		err := op()
+		f.end()
+		done <- err
+	}()
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
 	select {
@@ -92,8 +125,8 @@ func (f *failStop) do(what string, limit time.Duration, op func() error) error {
 // write is do for what the node cannot live without.
 func (f *failStop) write(what string, op func() error) error {
 	err := f.do(what, f.limit, op)
-	if err == nil {
-		return nil
+	if err == nil || errors.Is(err, ErrStopped) {
+		return err
 	}
 	hint := ""
 	if errors.Is(err, syscall.ENOSPC) {
@@ -114,18 +147,30 @@ func (f *failStop) stop(err error) error {
 	return err
 }
 
-// drain waits until no operation is under way, for at most d.
-func (f *failStop) drain(d time.Duration) bool {
-	done := make(chan struct{})
-	go func() { // ends with the last operation
-		f.ops.Wait()
-		close(done)
-	}()
+// close closes the disk, and with it the folder's lock, once the last operation
+// has ended; no other begins. It waits for that no longer than limit and tells
+// whether it is done. If the disk answers later, it is closed then.
+func (f *failStop) close(limit time.Duration) (done bool, err error) {
+	f.mu.Lock()
+	if f.closed == nil {
+		f.shut, f.idle, f.closed = true, make(chan struct{}), make(chan struct{})
+		if f.busy == 0 {
+			close(f.idle)
+		}
+		go func() { // ends when the disk answers
+			<-f.idle
+			f.closeErr = f.disk.Close()
+			close(f.closed)
+		}()
+	}
+	f.mu.Unlock()
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
 	select {
-	case <-done:
-		return true
-	case <-time.After(d):
-		return false
+	case <-f.closed:
+		return true, f.closeErr
+	case <-timer.C:
+		return false, nil
 	}
 }
 
@@ -145,7 +190,11 @@ func (f *failStop) GetLog(index uint64, l *raft.Log) error {
 		*l = *c
 		return nil
 	}
+	if err := f.begin(); err != nil {
+		return f.stop(err)
+	}
 	err := f.disk.GetLog(index, l)
+	f.end()
 	if err != nil && !errors.Is(err, raft.ErrLogNotFound) {
 		return f.stop(f.fail(err))
 	}

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"os"
 
 	"github.com/hashicorp/raft"
 )
@@ -41,19 +40,6 @@ type image struct {
 	prevSum uint32
 	hasMeta bool
 	buckets int
-}
-
-func readImage(path string) (*image, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	fi, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	return parseImage(f, fi.Size())
 }
 
 // parseImage reads the whole tree of a file of size bytes.

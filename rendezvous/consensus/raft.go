@@ -86,7 +86,8 @@ func Open(cfg Config) (_ *Raft, err error) {
 	n.store = &failStop{disk: disk, limit: cfg.StoreDeadline, fatal: n.fail}
 	n.fsm = &fsm{machine: cfg.Machine, fatal: n.fail, lastLog: func() uint64 { i, _ := n.store.LastIndex(); return i }}
 	if err := n.start(); err != nil {
-		return nil, errors.Join(err, disk.Close())
+		_, closeErr := n.store.close(cfg.StoreDeadline)
+		return nil, errors.Join(err, closeErr)
 	}
 	return n, nil
 }
@@ -110,7 +111,10 @@ func (n *Raft) start() error {
 		}})
 		if err != nil {
 			closeTransport()
-			return fmt.Errorf("bootstrap raft folder %s: %w: a node can begin or join one cluster only; it must leave first", n.cfg.Dir, err)
+			if errors.Is(err, raft.ErrCantBootstrap) {
+				err = fmt.Errorf("%w: a node can begin or join one cluster only; it must leave first", err)
+			}
+			return fmt.Errorf("bootstrap raft folder %s: %w", n.cfg.Dir, err)
 		}
 	}
 	if n.r, err = newRaft(rc, n.fsm, n.store, snaps, n.trans); err != nil {
@@ -243,8 +247,9 @@ func (n *Raft) quiet() {
 }
 
 // Close hands the leadership over if there is another voter, stops the node
-// and waits for its goroutines. It waits no longer than StoreDeadline for a
-// disk that hangs; the folder then stays locked until that disk answers.
+// and waits for its goroutines. It waits no longer than StoreDeadline for raft
+// and as long again for a disk that hangs; the folder then stays locked until
+// that disk answers, and nothing touches it afterwards.
 func (n *Raft) Close() error {
 	n.closeOnce.Do(func() {
 		n.handOver()
@@ -268,12 +273,11 @@ func (n *Raft) shutdown() {
 	case <-time.After(n.cfg.StoreDeadline):
 		n.log.Error("raft has not ended", "dir", n.cfg.Dir)
 	}
-	if n.store.drain(n.cfg.StoreDeadline) {
-		if err := n.store.disk.Close(); err != nil {
-			n.log.Error("close raft log", "dir", n.cfg.Dir, "err", err)
-		}
-	} else {
-		n.log.Error("leave raft log open, its disk hangs", "dir", n.cfg.Dir)
+	switch done, err := n.store.close(n.cfg.StoreDeadline); {
+	case err != nil:
+		n.log.Error("close raft log", "dir", n.cfg.Dir, "err", err)
+	case !done:
+		n.log.Error("leave raft log open until its disk answers", "dir", n.cfg.Dir)
 	}
 	n.joined.Wait()
 }

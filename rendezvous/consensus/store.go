@@ -15,6 +15,7 @@ import (
 
 	"github.com/hashicorp/raft"
 	bolt "go.etcd.io/bbolt"
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -164,30 +165,33 @@ type boltStore struct {
 	staged atomic.Uint64 // see commit
 }
 
+// lockWait is how long to wait for a folder that another holds.
+const lockWait = 2 * time.Second
+
 // openStore opens or makes the file of a node. It reads and checks the whole
-// file before bbolt touches it, which trusts every offset it finds.
+// file before bbolt touches it, which trusts every offset it finds; and it does
+// so under the lock and by the descriptor that bbolt then uses: what an agent
+// that is just ending writes as its last is read, or waited for.
 func openStore(dir, nodeID string) (*boltStore, error) {
 	path := filepath.Join(dir, logFile)
-	img, err := readImage(path)
-	if errors.Is(err, os.ErrNotExist) {
-		if err := createStore(path, nodeID); err != nil {
-			return nil, fmt.Errorf("create %s: %w", path, err)
+	if err := ensureStore(path, nodeID); err != nil {
+		return nil, fmt.Errorf("create %s: %w", path, err)
+	}
+	var img *image
+	db, err := openBolt(path, func(path string, flag int, mode os.FileMode) (*os.File, error) {
+		f, err := os.OpenFile(path, flag&^os.O_CREATE, mode)
+		if err != nil {
+			return nil, err
 		}
-		img, err = readImage(path)
-	}
-	if err == nil {
-		err = img.check()
-	}
-	if err != nil {
-		return nil, &CorruptError{path, err}
-	}
-	if img.node != nodeID {
-		return nil, fmt.Errorf("open %s: it belongs to node %s and this is %s: "+
-			"a copied state folder must not run twice; remove it here and join as a new node", path, img.node, nodeID)
-	}
-	db, err := openBolt(path)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w: is another agent running, or its disk still hanging?", path, err)
+		if img, err = lockedImage(f, nodeID); err != nil {
+			return nil, errors.Join(err, f.Close())
+		}
+		return f, nil
+	})
+	if _, ok := errors.AsType[*CorruptError](err); ok {
+		return nil, err
+	} else if err != nil {
+		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	s := &boltStore{path: path, db: db}
 	s.cur.Store(&img.state)
@@ -195,13 +199,74 @@ func openStore(dir, nodeID string) (*boltStore, error) {
 	return s, nil
 }
 
-func openBolt(path string) (*bolt.DB, error) {
+// lockedImage locks a node's file and reads it.
+func lockedImage(f *os.File, nodeID string) (*image, error) {
+	if err := lock(f); err != nil {
+		return nil, err
+	}
+	// The lock is on what was opened; the name may be another file's by now.
+	opened, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if named, err := os.Stat(f.Name()); err != nil || !os.SameFile(opened, named) {
+		return nil, errors.Join(errors.New("it was replaced meanwhile"), err)
+	}
+	img, err := parseImage(f, opened.Size())
+	if err == nil {
+		err = img.check()
+	}
+	if err != nil {
+		return nil, &CorruptError{f.Name(), err}
+	}
+	if img.node != nodeID {
+		return nil, fmt.Errorf("it belongs to node %s and this is %s: "+
+			"a copied state folder must not run twice; remove it here and join as a new node", img.node, nodeID)
+	}
+	return img, nil
+}
+
+// lock takes the lock that bbolt uses. It belongs to the open file, so that
+// bbolt's own attempt finds it taken by itself.
+func lock(f *os.File) error {
+	for begin := time.Now(); ; time.Sleep(50 * time.Millisecond) {
+		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+		switch {
+		case err == nil:
+			return nil
+		case !errors.Is(err, unix.EWOULDBLOCK):
+			return fmt.Errorf("lock it: %w", err)
+		case time.Since(begin) >= lockWait:
+			return fmt.Errorf("it is locked for over %v: is another agent running, or its disk still hanging?", lockWait)
+		}
+	}
+}
+
+// openBolt opens a file with bbolt; open, unless nil, opens the file itself.
+func openBolt(path string, open func(string, int, os.FileMode) (*os.File, error)) (*bolt.DB, error) {
 	return bolt.Open(path, 0o600, &bolt.Options{
-		Timeout: 2 * time.Second, PageSize: pageSize, NoStatistics: true,
+		Timeout: lockWait, PageSize: pageSize, NoStatistics: true, OpenFile: open,
 		// The list of free pages is found again on opening: one thing less
 		// to write, and to be damaged.
 		NoFreelistSync: true, FreelistType: bolt.FreelistMapType,
 	})
+}
+
+// ensureStore makes the file if there is none. The folder is locked meanwhile:
+// of two that find it empty one makes the file, and the other finds it.
+func ensureStore(path, nodeID string) error {
+	dir, err := os.Open(filepath.Dir(path))
+	if err != nil {
+		return err
+	}
+	defer dir.Close() // and with it the lock
+	if err := lock(dir); err != nil {
+		return err
+	}
+	if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return createStore(path, nodeID)
 }
 
 // createStore makes the file under another name first, so that a file under
@@ -211,7 +276,7 @@ func createStore(path, nodeID string) error {
 	if err := os.RemoveAll(tmp); err != nil {
 		return err
 	}
-	db, err := openBolt(tmp)
+	db, err := openBolt(tmp, nil)
 	if err != nil {
 		return err
 	}

@@ -46,10 +46,11 @@ func (n *fakeNode) attach(f launcher.Fence, lk *link) (Up, error) {
 	if n.away {
 		return Up{}, errUnknown
 	}
-	if f.Compare(n.fence) < 0 {
-		return Up{}, launcher.ErrStaleFence
+	next, err := n.fence.Raise(f)
+	if err != nil {
+		return Up{}, err
 	}
-	n.fence = f
+	n.fence = next
 	n.links[lk] = true
 	up := Up{Boot: n.boot, Version: "test", Inventory: inventoryOf(n.host)}
 	for _, tr := range n.ledger {
@@ -161,7 +162,7 @@ func (n *fakeNode) later(d time.Duration, fn func()) {
 }
 
 func (n *fakeNode) order(o launcher.Order) {
-	if o.Fence.Compare(n.fence) != 0 {
+	if n.fence.Admit(o.Fence) != nil {
 		return
 	}
 	switch {
