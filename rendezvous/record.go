@@ -71,7 +71,8 @@ type Outcome struct {
 // Bounds that keep entries and snapshots small.
 const (
 	MaxEntryBytes = 256 << 10 // as much as consensus takes
-	MaxHistory    = 500       // ended jobs kept
+	MaxHistory    = 500       // jobs kept, of which those that have ended go
+	MaxWhole      = 50        // of them, ended jobs kept with all that a start needs
 	MaxExits      = 16        // exits kept in an outcome
 	MaxTries      = 20        // tries kept of a job
 )
@@ -354,18 +355,8 @@ func (s *state) end(e JobEnd) error {
 	out := e.Outcome
 	j.Outcome = &out
 	s.Jobs[e.Job] = j
+	s.prune()
 	return nil
-}
-
-// prune drops the oldest ended jobs beyond MaxHistory.
-func (s *state) prune() {
-	if len(s.Jobs) <= MaxHistory {
-		return
-	}
-	ended := slices.DeleteFunc(sortedJobs(s.Jobs), func(j Job) bool { return j.Outcome == nil })
-	for _, j := range ended[:max(0, min(len(ended), len(s.Jobs)-MaxHistory))] {
-		delete(s.Jobs, j.Spec.ID)
-	}
 }
 
 // sortedJobs orders by age, oldest first; ids settle equal times.

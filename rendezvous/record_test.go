@@ -164,25 +164,6 @@ func TestPlanDropsAnOutcome(t *testing.T) {
 	}
 }
 
-func TestPruneKeepsWhatRuns(t *testing.T) {
-	l := founded(t)
-	id := func(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }
-	l.must(t, planOf(plannedJob(id(0), 1, t0))) // the oldest, and never ends
-	for n := 1; n <= MaxHistory+10; n++ {
-		l.must(t, planOf(plannedJob(id(n), 1, t0.Add(time.Duration(n)*time.Second))), endOf(id(n), 1))
-	}
-	jobs := l.Jobs()
-	if len(jobs) != MaxHistory {
-		t.Fatalf("%d jobs are kept, want %d", len(jobs), MaxHistory)
-	}
-	if jobs[0].Spec.ID != id(0) {
-		t.Errorf("the job that runs was pruned; the oldest is %s", jobs[0].Spec.ID)
-	}
-	if jobs[1].Spec.ID != id(12) {
-		t.Errorf("the oldest ended job is %s, want %s", jobs[1].Spec.ID, id(12))
-	}
-}
-
 func TestUnknownKindStopsTheNode(t *testing.T) {
 	l := founded(t)
 	tests := map[string]string{

@@ -81,7 +81,6 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newLogsCmd(a.complete(), a.logs),
 		newStopCmd(a.complete(), a.stop),
 		newMarkDeadCmd(a.complete(), a.markDead),
-		newShimCmd(),
 		newVersionCmd(a.printVersion),
 	)
 	return root

@@ -3,6 +3,7 @@ package bundle
 import (
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // Redacted stands where a secret was.
@@ -24,28 +25,33 @@ const wordStart = `(\\[nrt]|\b)`
 const quote = `((?:\\*"|')?)`
 
 var (
-	secretName = regexp.MustCompile(`(?i)^-*` + secretWord + `$`)
+	secretName = compiled(`(?i)^-*` + secretWord + `$`)
 	// Name, the quote that closes it, sign, the quote that opens the value, the value, and the quote that closes it. A
 	// value ends where a shell, JSON or a query string would end it.
-	assigned  = regexp.MustCompile(`(?i)(\b` + secretWord + `)` + quote + `(\s*[=:]\s*)` + quote + `([^\s"'\\,;&]+)` + quote)
-	pemBlock  = regexp.MustCompile(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
-	bearer    = regexp.MustCompile(`(?i)` + wordStart + `(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
-	userinfo  = regexp.MustCompile(`(://[^\s/:@"]*):[^\s/@"]+@`)
-	knownForm = regexp.MustCompile(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
+	assigned  = compiled(`(?i)(\b` + secretWord + `)` + quote + `(\s*[=:]\s*)` + quote + `([^\s"'\\,;&]+)` + quote)
+	pemBlock  = compiled(`(?s)-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|$)`)
+	bearer    = compiled(`(?i)` + wordStart + `(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}`)
+	userinfo  = compiled(`(://[^\s/:@"]*):[^\s/@"]+@`)
+	knownForm = compiled(wordStart + `(?:spk[0-9]+\.|hf_|gh[a-z]_|github_pat_|nvapi-|sk-|glpat-|xox[a-z]-|AKIA)[A-Za-z0-9._-]{8,}`)
 )
 
+// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need it.
+func compiled(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
 // SecretName reports whether a variable, flag or field of that name holds a secret. What a value is cannot be told.
-func SecretName(name string) bool { return secretName.MatchString(name) }
+func SecretName(name string) bool { return secretName().MatchString(name) }
 
 // Redact takes secrets out of a text such as a log. It keeps JSON well-formed.
 func Redact(text []byte) []byte {
-	text = pemBlock.ReplaceAll(text, []byte(Redacted))
-	text = bearer.ReplaceAll(text, []byte("$1$2 "+Redacted))
-	text = userinfo.ReplaceAll(text, []byte("$1:"+Redacted+"@"))
-	text = knownForm.ReplaceAll(text, []byte("${1}"+Redacted))
+	text = pemBlock().ReplaceAll(text, []byte(Redacted))
+	text = bearer().ReplaceAll(text, []byte("$1$2 "+Redacted))
+	text = userinfo().ReplaceAll(text, []byte("$1:"+Redacted+"@"))
+	text = knownForm().ReplaceAll(text, []byte("${1}"+Redacted))
 	var out []byte
 	at := 0
-	for _, m := range assigned.FindAllSubmatchIndex(text, -1) {
+	for _, m := range assigned().FindAllSubmatchIndex(text, -1) {
 		part := func(i int) string { return string(text[m[2*i]:m[2*i+1]]) }
 		out = append(append(out, text[at:m[4]]...), redactValue(part(2), part(3), part(4), part(5), part(6))...)
 		at = m[1]

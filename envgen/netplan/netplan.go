@@ -14,6 +14,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"sync"
 )
 
 const (
@@ -105,10 +106,10 @@ const maxTwins = 8
 
 // nicName is what an interface may be called in a plan. The kernel allows nearly anything; udev makes these, and
 // whatever else is there would have to be escaped for netplan's globs.
-var nicName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`)
+var nicName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9_.-]{0,14}$`) })
 
 // slotName is what a port may be called: it ends up in a comment of the file.
-var slotName = regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`)
+var slotName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9_.:-]{1,64}$`) })
 
 // check refuses input that no topology can be: each message names the port at fault.
 func (in Input) check() error {
@@ -157,7 +158,7 @@ func (n Node) check(ports map[End]Port) error {
 	keys := map[string]bool{}
 	for _, p := range n.Ports {
 		end := End{n.ID, p.Slot}
-		if _, dup := ports[end]; dup || !slotName.MatchString(p.Slot) {
+		if _, dup := ports[end]; dup || !slotName().MatchString(p.Slot) {
 			return fmt.Errorf("plan netplan: %s has a port %q, twice or misnamed (want bus:device.function)", n.Host, p.Slot)
 		}
 		ports[end] = p
@@ -166,7 +167,7 @@ func (n Node) check(ports map[End]Port) error {
 		}
 		for _, t := range p.Twins {
 			switch {
-			case !nicName.MatchString(t.NIC):
+			case !nicName().MatchString(t.NIC):
 				return fmt.Errorf("plan netplan: %s has an interface %q on port %s: rename it to letters, digits, - and _", n.Host, t.NIC, p.Slot)
 			case nics[t.NIC] || keys[t.key()]:
 				return fmt.Errorf("plan netplan: %s has the interface %s twice", n.Host, t.NIC)

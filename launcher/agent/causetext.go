@@ -6,6 +6,7 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -78,35 +79,40 @@ func errorRecord(data []byte) (message, trace string) {
 	return message, ""
 }
 
+// compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need it.
+func compiled(pattern string) func() *regexp.Regexp {
+	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
+}
+
 // peerLost are the texts by which gloo, NCCL and torch's store say that the
 // other side of a connection has gone.
-var peerLost = regexp.MustCompile(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
+var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
 	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out`)
 
 // known are texts that name a cause better than the exception that carries them.
 var known = []struct {
-	text  *regexp.Regexp
+	text  func() *regexp.Regexp
 	words string
 }{
-	{regexp.MustCompile(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`), "the GPU's memory ran out"},
-	{regexp.MustCompile(`CUDA error: .*`), ""},
-	{regexp.MustCompile(`CUDA driver version is insufficient.*`), ""},
-	{regexp.MustCompile(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
-	{regexp.MustCompile(`NCCL WARN .*`), ""},
-	{regexp.MustCompile(`Address already in use`), "the port is taken: " + "Address already in use"},
+	{compiled(`CUDA out of memory|OutOfMemoryError|CUBLAS_STATUS_ALLOC_FAILED|cudaErrorMemoryAllocation`), "the GPU's memory ran out"},
+	{compiled(`CUDA error: .*`), ""},
+	{compiled(`CUDA driver version is insufficient.*`), ""},
+	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
+	{compiled(`NCCL WARN .*`), ""},
+	{compiled(`Address already in use`), "the port is taken: " + "Address already in use"},
 }
 
 // exception is the last line of a Python trace.
-var exception = regexp.MustCompile(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
+var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
 
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
 func recognise(lines []string) (words string, lost bool) {
 	all := strings.Join(lines, "\n")
-	lost = peerLost.MatchString(all)
+	lost = peerLost().MatchString(all)
 	for _, k := range known {
-		if found := k.text.FindString(all); found != "" {
+		if found := k.text().FindString(all); found != "" {
 			if k.words != "" {
 				return k.words, lost
 			}
@@ -114,25 +120,25 @@ func recognise(lines []string) (words string, lost bool) {
 		}
 	}
 	for i := len(lines) - 1; i >= 0; i-- {
-		if m := exception.FindString(lines[i]); m != "" {
+		if m := exception().FindString(lines[i]); m != "" {
 			return m, lost
 		}
 	}
 	if lost {
-		return strings.TrimSpace(peerLost.FindString(all)), true
+		return strings.TrimSpace(peerLost().FindString(all)), true
 	}
 	return "", false
 }
 
 // oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup
 // alike: "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
-var oomKill = regexp.MustCompile(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
+var oomKill = compiled(`(?i)(memory cgroup )?out of memory: Killed process (\d+) \(([^)]*)\)(?:.*anon-rss:(\d+)kB)?`)
 
 func outOfMemory(kernel string, pid int) string {
 	if !strings.Contains(kernel, "illed process") { // a search through hundreds of KiB less
 		return ""
 	}
-	for _, m := range oomKill.FindAllStringSubmatch(kernel, -1) {
+	for _, m := range oomKill().FindAllStringSubmatch(kernel, -1) {
 		if m[2] != strconv.Itoa(pid) {
 			continue
 		}
@@ -150,7 +156,7 @@ func outOfMemory(kernel string, pid int) string {
 
 // xidLine is how NVIDIA's driver reports a GPU error: "NVRM: Xid (PCI:000f:01:00):
 // 31, pid=1234, name=python3, Ch 00000008, ...".
-var xidLine = regexp.MustCompile(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
+var xidLine = compiled(`(?m)^\d+,\d+,(\d+),[^;]*;(NVRM: Xid \([^)]*\): (\d+), (?:pid='?(\d+)'?)?.*)$`)
 
 // xidWithin is how long before a rank's death an Xid of nobody's counts as its
 // cause.
@@ -161,7 +167,7 @@ func xid(kernel string, pid int, died time.Duration) string {
 		return ""
 	}
 	found := ""
-	for _, m := range xidLine.FindAllStringSubmatch(kernel, -1) {
+	for _, m := range xidLine().FindAllStringSubmatch(kernel, -1) {
 		us, err := strconv.ParseInt(m[1], 10, 64)
 		at := time.Duration(us) * time.Microsecond
 		recent := err == nil && died > 0 && at <= died+time.Second && died-at <= xidWithin

@@ -113,12 +113,13 @@ type Config struct {
 	RPCTimeout time.Duration
 
 	// SnapshotThreshold is the number of entries after which a snapshot is
-	// taken; default 512. SnapshotInterval is how often that is looked at;
-	// default 30 s (raft spreads it over 1-2 intervals).
+	// taken; default 128. SnapshotInterval is how often that is looked at;
+	// default 10 s (raft spreads it over 1-2 intervals). The log is mapped into
+	// memory: what it has grown to in between is held.
 	SnapshotThreshold uint64
 	SnapshotInterval  time.Duration
 	// TrailingLogs is the number of entries kept behind a snapshot, so that a
-	// short absence needs no snapshot; default 1024.
+	// short absence needs no snapshot; default 128.
 	TrailingLogs uint64
 
 	// StoreDeadline is how long one write to the log or the vote may take
@@ -156,9 +157,9 @@ func (c Config) withDefaults() (Config, error) {
 	setDefault(&c.Lease, c.Heartbeat)
 	setDefault(&c.Commit, 50*time.Millisecond)
 	setDefault(&c.RPCTimeout, 3*time.Second)
-	setDefault(&c.SnapshotThreshold, 512)
-	setDefault(&c.SnapshotInterval, 30*time.Second)
-	setDefault(&c.TrailingLogs, 1024)
+	setDefault(&c.SnapshotThreshold, 128)
+	setDefault(&c.SnapshotInterval, 10*time.Second)
+	setDefault(&c.TrailingLogs, 128)
 	setDefault(&c.StoreDeadline, 5*time.Second)
 	setDefault(&c.ApplyTimeout, 10*time.Second)
 	setDefault(&c.HandOver, 2*time.Second)

@@ -30,7 +30,7 @@ var (
 	keyState     = []byte("state")
 	keyNode      = []byte("node")
 
-	castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	castagnoli = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
 	// raft compares this error by its text.
 	errNotFound = errors.New("not found")
@@ -93,11 +93,11 @@ func decodeState(b []byte) (s state, err error) {
 
 // sealed puts a checksum in front.
 func sealed(b []byte) []byte {
-	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli)), b...)
+	return append(binary.BigEndian.AppendUint32(nil, crc32.Checksum(b, castagnoli())), b...)
 }
 
 func unsealed(b []byte) ([]byte, error) {
-	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli) {
+	if len(b) < 4 || binary.BigEndian.Uint32(b) != crc32.Checksum(b[4:], castagnoli()) {
 		return nil, errors.New("checksum does not match")
 	}
 	return b[4:], nil
@@ -323,7 +323,7 @@ func sumStable(pairs map[string][]byte) uint32 {
 		b = binary.BigEndian.AppendUint32(b, uint32(len(pairs[k])))
 		b = append(b, pairs[k]...)
 	}
-	return crc32.Checksum(b, castagnoli)
+	return crc32.Checksum(b, castagnoli())
 }
 
 // update runs one fsynced transaction that also writes the new state record.

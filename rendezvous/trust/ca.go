@@ -45,7 +45,7 @@ type CA struct {
 
 // NewCA makes the CA of a new cluster. It errs if cluster is not a lower-case UUID.
 func NewCA(cluster string, now time.Time) (*CA, error) {
-	if !uuidForm.MatchString(cluster) {
+	if !uuidForm().MatchString(cluster) {
 		return nil, fmt.Errorf("make CA: cluster id %q is not a lower-case UUID", cluster)
 	}
 	key, err := NewKey()

@@ -21,6 +21,7 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
+	"sync"
 	"time"
 )
 
@@ -51,18 +52,20 @@ type Peer struct {
 }
 
 // UUIDs are kept in one spelling, so that comparing strings compares identities.
-var uuidForm = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+var uuidForm = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+})
 
 // A host name ends up in logs and on terminals: no spaces, control characters or quotes; 64 is HOST_NAME_MAX.
-var hostForm = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`)
+var hostForm = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$`) })
 
 func (p Peer) validate() error {
 	switch {
-	case !uuidForm.MatchString(p.NodeID):
+	case !uuidForm().MatchString(p.NodeID):
 		return fmt.Errorf("node id %q is not a lower-case UUID", p.NodeID)
-	case !uuidForm.MatchString(p.Cluster):
+	case !uuidForm().MatchString(p.Cluster):
 		return fmt.Errorf("cluster id %q is not a lower-case UUID", p.Cluster)
-	case !hostForm.MatchString(p.Host):
+	case !hostForm().MatchString(p.Host):
 		return fmt.Errorf("host name %q must be 1 to 64 of letters, digits and . _ @ -", p.Host)
 	case p.Role != RoleNode && p.Role != RoleClient:
 		return fmt.Errorf("role %q is not known", p.Role)
@@ -130,7 +133,7 @@ func clusterOf(cert *x509.Certificate) (string, error) {
 	if err := cert.CheckSignatureFrom(cert); err != nil {
 		return "", fmt.Errorf("%w: its CA certificate: %w", ErrForeign, err)
 	}
-	if len(cert.URIs) != 1 || !uuidForm.MatchString(cert.URIs[0].Host) || cert.URIs[0].String() != caURI(cert.URIs[0].Host).String() {
+	if len(cert.URIs) != 1 || !uuidForm().MatchString(cert.URIs[0].Host) || cert.URIs[0].String() != caURI(cert.URIs[0].Host).String() {
 		return "", fmt.Errorf("%w: %q is no sparkrun CA", ErrForeign, cert.Subject)
 	}
 	return cert.URIs[0].Host, nil

@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -69,9 +68,4 @@ func testExec(t *testing.T, l *lab) {
 	if r := user("spark3", "sparkrun exec "+id+" -- true"); r.code != 125 || !strings.Contains(r.err, "the job has ended (stopped") || !strings.Contains(r.err, "sparkrun logs "+id) {
 		t.Errorf("after the end: %s", r)
 	}
-}
-
-func exists(path string) bool {
-	_, err := os.Stat(path)
-	return err == nil
 }

@@ -1,0 +1,60 @@
+package rendezvous
+
+import (
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// prune bounds what ended jobs cost each node's memory and snapshots. Those that ended first go, beyond MaxHistory, and
+// beyond MaxWhole keep what is shown of them: no environment, which is half of a small job and up to MaxEntryBytes of a
+// large one.
+func (s *state) prune() {
+	type end struct {
+		id launcher.JobID
+		at time.Time
+	}
+	var ended []end
+	for id, j := range s.Jobs {
+		if j.Outcome != nil {
+			ended = append(ended, end{id, j.Outcome.At})
+		}
+	}
+	slices.SortFunc(ended, func(a, b end) int { // latest first
+		if c := b.at.Compare(a.at); c != 0 {
+			return c
+		}
+		return compareStrings(b.id, a.id)
+	})
+	room := max(0, MaxHistory-(len(s.Jobs)-len(ended)))
+	for i, e := range ended {
+		switch {
+		case i >= room:
+			delete(s.Jobs, e.id)
+		case i >= MaxWhole:
+			s.Jobs[e.id] = s.Jobs[e.id].slim()
+		}
+	}
+}
+
+// slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing is
+// changed in place.
+func (j Job) slim() Job {
+	if slices.ContainsFunc(j.Spec.Stages, func(s launcher.Stage) bool { return s.Env != nil }) {
+		j.Spec.Stages = slices.Clone(j.Spec.Stages)
+		for i := range j.Spec.Stages {
+			j.Spec.Stages[i].Env = nil
+		}
+	}
+	// On management it is told by the paths whether the job had a fabric (a ring).
+	withPaths := func(p Place) bool { return p.Entry.Paths != nil }
+	if j.Plan.Network == string(envgen.NetworkFabric) && slices.ContainsFunc(j.Plan.Nodes, withPaths) {
+		j.Plan.Nodes = slices.Clone(j.Plan.Nodes)
+		for i := range j.Plan.Nodes {
+			j.Plan.Nodes[i].Entry.Paths = nil
+		}
+	}
+	return j
+}

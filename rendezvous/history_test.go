@@ -1,0 +1,76 @@
+package rendezvous
+
+import (
+	"fmt"
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+func TestPruneKeepsWhatRuns(t *testing.T) {
+	l := founded(t)
+	id := func(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }
+	l.must(t, planOf(plannedJob(id(0), 1, t0))) // the oldest, and never ends
+	for n := 1; n <= MaxHistory+10; n++ {
+		l.must(t, planOf(plannedJob(id(n), 1, t0.Add(time.Duration(n)*time.Second))), endOf(id(n), 1))
+	}
+	jobs := l.Jobs()
+	if len(jobs) != MaxHistory {
+		t.Fatalf("%d jobs are kept, want %d", len(jobs), MaxHistory)
+	}
+	if jobs[0].Spec.ID != id(0) {
+		t.Errorf("the job that runs was pruned; the oldest is %s", jobs[0].Spec.ID)
+	}
+	if jobs[1].Spec.ID != id(12) {
+		t.Errorf("the oldest ended job is %s, want %s", jobs[1].Spec.ID, id(12))
+	}
+}
+
+// The latest ended jobs are remembered whole; of older ones all is there but what only a start needs. A job that runs
+// keeps it, however old it is, and so does who has read a job before.
+func TestOldJobsAreSlim(t *testing.T) {
+	l := founded(t)
+	id := func(n int) launcher.JobID { return launcher.JobID(fmt.Sprintf("job%04d", n)) }
+	whole := func(n int) Job {
+		j := plannedJob(id(n), 1, t0.Add(time.Duration(n)*time.Second))
+		j.Spec.Stages[0].Env = []launcher.Var{{Name: "A", Value: launcher.Lit("b"), Source: "test"}}
+		j.Plan.Network = string(envgen.NetworkFabric)
+		j.Plan.Nodes[0].Entry.Paths = []envgen.Path{{HCA: "mlx5_0"}}
+		return j
+	}
+	l.must(t, planOf(whole(0)))
+	var early Job
+	for n := 1; n <= MaxWhole+2; n++ {
+		l.must(t, planOf(whole(n)))
+		if n == 1 {
+			early, _ = l.Job(id(1))
+		}
+		l.must(t, endOf(id(n), 1))
+	}
+	has := func(j Job) [2]bool {
+		return [2]bool{j.Spec.Stages[0].Env != nil, j.Plan.Nodes[0].Entry.Paths != nil}
+	}
+	for n, want := range map[int]bool{0: true, 1: false, 2: false, 3: true, MaxWhole + 2: true} {
+		got, _ := l.Job(id(n))
+		if has(got) != [2]bool{want, want} {
+			t.Errorf("job %d has its environment and paths: %v, want %v", n, has(got), want)
+		}
+		whole := whole(n)
+		whole.Outcome = got.Outcome
+		if !want {
+			whole.Spec.Stages[0].Env, whole.Plan.Nodes[0].Entry.Paths = nil, nil
+		}
+		if d := cmp.Diff(whole, got, cmpopts.EquateComparable(netip.Addr{}, netip.AddrPort{}, netip.Prefix{})); d != "" {
+			t.Errorf("job %d (-want +got):\n%s", n, d)
+		}
+	}
+	if has(early) != [2]bool{true, true} {
+		t.Error("a job was changed in the hands of who had read it")
+	}
+}
