@@ -54,7 +54,7 @@ func TestJobsLeaveNothing(t *testing.T) {
 			return nil
 		})
 		if err != nil || out == nil || out.End != kind.want {
-			return fmt.Errorf("job %d (%s) on %s: %v, %+v", n, kind.line, on.cfg.Host, err, out)
+			return fmt.Errorf("job %d (%s) on %s: %w, %+v", n, kind.line, on.cfg.Host, err, out)
 		}
 		return reader.Logs(t.Context(), wire.LogsRequest{Job: string(spec.ID)}, func(wire.LogChunk) error { return nil })
 	}
