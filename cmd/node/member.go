@@ -23,7 +23,7 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew,
+		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Succeed: n.succeed,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,

@@ -56,8 +56,11 @@ type node struct {
 	raftFatal chan error
 	left      chan struct{} // closed when this node has left the cluster
 	leaveOnce sync.Once
-	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
-	done      <-chan struct{} // the run's end
+	leaving   atomic.Bool     // this node is to leave, or its agent to end: as a leader it passes that on
+	stopping  atomic.Bool     // its agent is to end
+	promised  atomic.Int64    // until when (Unix ns) it has promised to succeed the leader; 0: it has not
+	life      context.Context // of the run, which ends a little after it is asked to
+	end       context.CancelFunc
 	began     time.Time
 	recent    *recent
 
@@ -131,8 +134,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
-		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
+		began: time.Now(), changed: make(chan struct{}),
 	}
+	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			n.end()
+		}
+	}()
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
 	}
@@ -196,6 +205,7 @@ func (n *node) openRaft() (err error) {
 }
 
 func (n *node) close() {
+	n.end()
 	n.raft.Close()
 	n.agent.Close()
 	n.staged.Close()
@@ -209,9 +219,22 @@ func (n *node) close() {
 	}
 }
 
-// run keeps the parts going; the first that fails ends all.
-func (n *node) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+// run keeps the parts going; the first that fails ends all. When asked ends, they
+// go on until what this node leads and votes for is in other hands.
+func (n *node) run(asked context.Context) error {
+	aside := make(chan struct{})
+	unasked := context.AfterFunc(asked, func() {
+		defer close(aside)
+		n.stepAside()
+		n.end()
+	})
+	defer func() {
+		if !unasked() {
+			<-aside
+		}
+	}()
+	defer n.end()
+	g, ctx := errgroup.WithContext(n.life)
 	g.Go(func() error { return n.serveLocal(ctx) })
 	g.Go(func() error { return n.reader.Run(ctx, n.surveyed) })
 	g.Go(func() error { return n.probe.Run(ctx, n.cabled) })

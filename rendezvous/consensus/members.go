@@ -330,6 +330,18 @@ func (n *Raft) Members() Membership {
 	return m
 }
 
+// Votes tells whether this node votes by the latest membership it has heard of,
+// committed or not: that is the one it acts by.
+func (n *Raft) Votes() bool {
+	f := n.r.GetConfiguration()
+	if f.Error() != nil {
+		return false
+	}
+	return slices.ContainsFunc(f.Configuration().Servers, func(s raft.Server) bool {
+		return string(s.ID) == n.cfg.ID && s.Suffrage == raft.Voter
+	})
+}
+
 // ApplyChange makes one change and waits until it is committed. Only the
 // leader can; ErrStaleChange means that the membership is not the one the
 // change was computed from.

@@ -63,6 +63,8 @@ type Node struct {
 	InputAt  func(context.Context, Caller, NodeInputAtRequest) (InputAtResponse, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
+	// Succeed asks a pair's standby to take the place of its leader, which stops.
+	Succeed func(context.Context, Caller, Empty) (Empty, error)
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
@@ -119,6 +121,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"InputAt", allowMember, h.InputAt)
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
+	unary(mux, nodePath+"Succeed", allowMember, h.Succeed)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
@@ -267,6 +270,10 @@ func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 }
 func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, error) {
 	return call[RenewRequest, RenewResponse](ctx, c, nodePath+"Renew", r)
+}
+func (c *Client) Succeed(ctx context.Context) error {
+	_, err := call[Empty, Empty](ctx, c, nodePath+"Succeed", Empty{})
+	return err
 }
 func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) {
 	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)
