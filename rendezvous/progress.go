@@ -22,6 +22,7 @@ const (
 	StepEnding   Step = "ending"    // the gang is being ended
 	StepAgain    Step = "again"     // another generation will follow: the text says why, and when
 	StepWaiting  Step = "waiting"   // for what the text says
+	StepAlone    Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
 	StepEnded    Step = "ended"     // the outcome is recorded
 )
 
@@ -38,6 +39,9 @@ type Progress struct {
 	Text       string              `json:"text,omitempty"`
 	Plan       *Plan               `json:"plan,omitempty"`    // StepPlanned
 	Outcome    *Outcome            `json:"outcome,omitempty"` // StepEnded
+	// OnlyOn is the one host that has what is recorded here (StepAlone, StepEnded);
+	// empty where others have it, too.
+	OnlyOn string `json:"recorded_only_on,omitempty"`
 	// Findings are what the preflight warned of (StepPlanned).
 	Findings []envgen.Finding `json:"findings,omitempty"`
 }

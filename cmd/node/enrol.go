@@ -100,6 +100,7 @@ type Joined struct {
 	Host     string
 	Addr     netip.AddrPort // this node's
 	Leader   string
+	OnlyOn   string // the one host that has the join recorded; empty where others have
 	Warnings []string
 }
 
@@ -158,7 +159,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	if err := enrol(cfg.Paths, m, id, keys); err != nil {
 		return Joined{}, err
 	}
-	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, Warnings: warnings(inv, mgmt)}, nil
+	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
 // askToJoin sends the secret, over a connection whose other end has proven in

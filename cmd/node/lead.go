@@ -54,7 +54,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, OnlyHere: n.onlyHere, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)
@@ -216,6 +216,24 @@ func (n *node) hostOf(id launcher.NodeID) string {
 		}
 	}
 	return string(id)
+}
+
+// copyWithin is how long an acknowledgement waits for a second copy. A standby
+// that is there has it in milliseconds.
+const copyWithin = 300 * time.Millisecond
+
+// onlyHere names this host where no other machine has what was just recorded,
+// though it should: a pair's one vote records without the standby.
+func (n *node) onlyHere(ctx context.Context) string {
+	if !n.soleVoter() || len(n.record.Nodes()) < 2 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, copyWithin)
+	defer cancel()
+	if n.raft.Copied(ctx) || n.leading.Load() == nil {
+		return ""
+	}
+	return n.m.Host
 }
 
 // recorder writes the record through raft.

@@ -11,26 +11,27 @@ import (
 
 // markDead takes root's word that a machine which does not answer runs nothing.
 // One that shows any sign of life is not taken for dead on anybody's word.
-func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Empty, error) {
+func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	if err := mustBeRoot(c, "mark a machine dead"); err != nil {
-		return wire.Empty{}, err
+		return wire.Acknowledged{}, err
 	}
 	to, done, err := n.leader(ctx, c)
 	defer done()
 	if err != nil {
-		return wire.Empty{}, err
+		return wire.Acknowledged{}, err
 	}
 	if to.leadership == nil {
-		return wire.Empty{}, to.passed(to.remote.MarkDead(to.ctx, r))
+		res, err := to.remote.MarkDead(to.ctx, r)
+		return res, to.passed(err)
 	}
 	roster, _ := to.Roster()
 	i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.Host == r.Host })
 	if i < 0 {
-		return wire.Empty{}, fmt.Errorf("host %s: %w", r.Host, rendezvous.ErrNoNode)
+		return wire.Acknowledged{}, fmt.Errorf("host %s: %w", r.Host, rendezvous.ErrNoNode)
 	}
 	if m := roster[i]; m.Ready || n.answers(ctx, roster, rendezvous.Place{Node: m.ID, Host: m.Host}) {
-		return wire.Empty{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
-	return wire.Empty{}, led(to.MarkDead(roster[i].ID))
+	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, led(to.MarkDead(roster[i].ID))
 }

@@ -180,6 +180,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	}
 	cluster, epoch, _ := n.record.Cluster()
 	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
+	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
+		res.OnlyOn = n.onlyHere(ctx)
+	}
 	for _, k := range keys {
 		res.GossipKeys = append(res.GossipKeys, k.Reveal())
 	}
@@ -235,7 +238,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (w
 		return wire.TokenResponse{}, led(err)
 	}
 	n.log.Info("token created", "token", token.ID(), "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res := wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires}
+	res := wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
 	for _, m := range n.record.Nodes() {
 		res.Join = append(res.Join, m.Addr)
 	}

@@ -148,6 +148,7 @@ type fakeCluster struct {
 	jobs     wire.JobsResponse
 	token    wire.TokenResponse
 	err      error
+	onlyOn   string
 	leaves   int
 	doctor   wire.DoctorResponse
 	requests []any
@@ -171,9 +172,9 @@ func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.Doct
 }
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 
-func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) error {
+func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	f.dead = append(f.dead, r.Host)
-	return f.err
+	return wire.Acknowledged{OnlyOn: f.onlyOn}, f.err
 }
 
 // cli runs one command line against fakes.

@@ -60,6 +60,7 @@ func (a *app) join(ctx context.Context, o joinOptions) error {
 	for _, w := range j.Warnings {
 		a.say("warning: " + w)
 	}
+	a.sayAlone(j.OnlyOn)
 	fmt.Fprintf(a.out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
 	fmt.Fprintln(a.err, "next:  systemctl start sparkrun      the agent (or: sparkrun agent)")
 	return nil

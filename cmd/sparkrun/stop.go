@@ -64,13 +64,14 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 	if err != nil {
 		return err
 	}
-	outcome, err := watchEnd(ctx, b, string(job.Job), outage{say: a.say})
+	outcome, only, err := watchEnd(ctx, b, string(job.Job), outage{say: a.say})
 	if err != nil {
 		if ctx.Err() != nil {
 			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
 		}
 		return err
 	}
+	a.sayAlone(only)
 	how := ""
 	if outcome.End != rendezvous.Stopped {
 		how = fmt.Sprintf(" (%s, exit code %d)", outcome.End, outcome.ExitCode)
@@ -102,8 +103,9 @@ func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopRespo
 	}
 }
 
-// watchEnd waits for a job's end through changes of agents and leaders.
-func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (rendezvous.Outcome, error) {
+// watchEnd waits for a job's end through changes of agents and leaders. only is
+// the one host that has it recorded, empty where others have.
+func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (out rendezvous.Outcome, only string, err error) {
 	var again pause
 	var outcome *rendezvous.Outcome
 	for {
@@ -111,23 +113,23 @@ func watchEnd(ctx context.Context, g gangs, job string, trouble outage) (rendezv
 			trouble.over()
 			again.reset()
 			if p.Step == rendezvous.StepEnded {
-				outcome = p.Outcome
+				outcome, only = p.Outcome, p.OnlyOn
 			}
 			return nil
 		})
 		switch {
 		case outcome != nil:
-			return *outcome, nil
+			return *outcome, only, nil
 		case ctx.Err() != nil:
-			return rendezvous.Outcome{}, ctx.Err()
+			return rendezvous.Outcome{}, "", ctx.Err()
 		case err == nil:
 			err = errCutShort
 		case !passing(err):
-			return rendezvous.Outcome{}, err
+			return rendezvous.Outcome{}, "", err
 		}
 		trouble.failed(fmt.Sprintf("%v; waiting", err))
 		if err := again.wait(ctx); err != nil {
-			return rendezvous.Outcome{}, err
+			return rendezvous.Outcome{}, "", err
 		}
 	}
 }

@@ -118,6 +118,10 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		if p.Step == rendezvous.StepWaiting || p.Step == rendezvous.StepAgain {
 			f.say(p.Text)
 		}
+		if p.OnlyOn != "" {
+			f.say(aloneText(p.OnlyOn))
+			f.onlyOn.Store(&p.OnlyOn)
+		}
 		if err := f.out.event(p); err != nil {
 			return err
 		}

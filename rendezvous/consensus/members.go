@@ -296,6 +296,7 @@ func (n *Raft) noteHeartbeat(data any) {
 	switch o := data.(type) {
 	case raft.FailedHeartbeatObservation:
 		n.silent[string(o.PeerID)] = silence{since: o.LastContact, seen: time.Now()}
+		n.copies.wake()
 	case raft.ResumedHeartbeatObservation:
 		delete(n.silent, string(o.PeerID))
 	}

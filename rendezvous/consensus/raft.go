@@ -29,12 +29,13 @@ func (s State) String() string {
 
 // Raft is one node's part in the log.
 type Raft struct {
-	cfg   Config
-	log   *slog.Logger
-	r     *raft.Raft
-	fsm   *fsm
-	store *failStop
-	trans raft.Transport
+	cfg    Config
+	log    *slog.Logger
+	r      *raft.Raft
+	fsm    *fsm
+	store  *failStop
+	trans  raft.Transport
+	copies *copies
 
 	closeOnce sync.Once
 	doneOnce  sync.Once
@@ -81,7 +82,7 @@ func Open(cfg Config) (_ *Raft, err error) {
 	}
 	n := &Raft{
 		cfg: cfg, log: cfg.Logger,
-		done: make(chan struct{}), changed: make(chan struct{}), silent: map[string]silence{},
+		done: make(chan struct{}), changed: make(chan struct{}), silent: map[string]silence{}, copies: newCopies(),
 	}
 	n.store = &failStop{disk: disk, limit: cfg.StoreDeadline, fatal: n.fail}
 	n.fsm = &fsm{machine: cfg.Machine, fatal: n.fail, lastLog: func() uint64 { i, _ := n.store.LastIndex(); return i }}
@@ -101,7 +102,7 @@ func (n *Raft) start() error {
 	}
 	notify := make(chan bool, 64)
 	rc := n.cfg.raftConfig(notify)
-	n.trans = newTransport(n.cfg)
+	n.trans = newTransport(n.cfg, n.copies)
 	closeTransport := func() { n.trans.(raft.WithClose).Close() }
 
 	if n.cfg.Bootstrap {

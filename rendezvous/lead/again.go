@@ -99,7 +99,7 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	case g.timedOut(now):
 		g.endForTime()
 		return g.record(ctx)
-	case now.Before(w.from):
+	case now.Before(w.from), g.copying:
 		return false
 	}
 	if hold := g.l.cfg.Hold; hold != nil {
@@ -155,6 +155,7 @@ func (g *gang) begin(job rendezvous.Job) {
 	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
 	g.deadline = now.Add(job.Spec.StartTimeout)
 	g.tellPlanned()
+	g.findCopies()
 }
 
 // forgetAll lets the nodes forget the generation. To all: one that came back just

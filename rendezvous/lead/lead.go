@@ -47,8 +47,11 @@ type Config struct {
 	// Hold says why no generation can begin now, for every node would refuse it
 	// (their addresses change); empty where one can. It is asked each second. Nil
 	// holds nothing back.
-	Hold   func() string
-	Logger *slog.Logger
+	Hold func() string
+	// OnlyHere waits a moment, a second at most, for another machine to have what
+	// has been recorded, and names this host if none has. Nil: others always do.
+	OnlyHere func(context.Context) string
+	Logger   *slog.Logger
 }
 
 // ErrOver tells a caller that this leadership ended under its request. What it

@@ -41,7 +41,7 @@ type Cluster struct {
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
 	// MarkDead takes a person's word that a host which does not answer runs nothing.
-	MarkDead func(context.Context, Caller, MarkDeadRequest) (Empty, error)
+	MarkDead func(context.Context, Caller, MarkDeadRequest) (Acknowledged, error)
 
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
@@ -222,9 +222,8 @@ func (c *Client) OnBehalfOf(user Caller) *Client {
 }
 
 // MarkDead says of a host that it runs nothing any more.
-func (c *Client) MarkDead(ctx context.Context, r MarkDeadRequest) error {
-	_, err := call[MarkDeadRequest, Empty](ctx, c, clusterPath+"MarkDead", r)
-	return err
+func (c *Client) MarkDead(ctx context.Context, r MarkDeadRequest) (Acknowledged, error) {
+	return call[MarkDeadRequest, Acknowledged](ctx, c, clusterPath+"MarkDead", r)
 }
 
 // Close drops idle connections.

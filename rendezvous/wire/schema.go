@@ -93,6 +93,12 @@ type MarkDeadRequest struct {
 	Host string `json:"host"`
 }
 
+// Acknowledged says that something was done. OnlyOn is the one host that has it
+// recorded; empty where others have it, too.
+type Acknowledged struct {
+	OnlyOn string `json:"recorded_only_on,omitempty"`
+}
+
 // The words of output are the launcher's.
 type (
 	Cursor   = launcher.Cursor
@@ -126,7 +132,8 @@ type TokenResponse struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 	// Join lists addresses a newcomer can use.
-	Join []netip.AddrPort `json:"join"`
+	Join   []netip.AddrPort `json:"join"`
+	OnlyOn string           `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // String keeps the token out of logs.
@@ -176,6 +183,7 @@ type JoinResponse struct {
 	GossipKeys [][]byte         `json:"gossip_keys"`
 	Peers      []netip.AddrPort `json:"peers"` // gossip addresses
 	Leader     string           `json:"leader"`
+	OnlyOn     string           `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // String keeps the gossip keys out of logs.
