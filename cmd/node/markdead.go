@@ -32,6 +32,9 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 	if m := roster[i]; m.Ready || n.answers(ctx, roster, rendezvous.Place{Node: m.ID, Host: m.Host}) {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
 	}
+	if err := n.met.buries(roster[i].ID); err != nil {
+		return wire.Acknowledged{}, err
+	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
 	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, led(to.MarkDead(roster[i].ID))
 }

@@ -23,7 +23,7 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Succeed: n.succeed,
+		Control: n.nodeSide().Serve, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Succeed: n.succeed, Reunite: n.reunite,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
@@ -51,6 +51,11 @@ func (n *node) attach(ctx context.Context, h wire.Hello, c wire.Caller, emit fun
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
+	if h.Fence.Epoch.Compare(n.opened) > 0 { // from the Raise on our own leadership is obeyed nowhere, if it is one
+		n.giveWay(h)
+		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", n.m.Host, h.Fence.N, wire.ErrRetry)
+	}
+	n.hears(h.Leader)
 	n.update(func() { n.hint = hint{leader: h.Leader, host: h.Host, live: true} })
 	next, cancel := n.agent.Events()
 	inv, changed := n.view()
@@ -173,13 +178,14 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 		return wire.JoinResponse{}, err
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
-		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr}}}
+		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness}}}
 	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}
-	cluster, epoch, _ := n.record.Cluster()
-	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
+	cluster, _, _ := n.record.Cluster()
+	epoch := n.record.Epoch()
+	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch.N, EpochBy: epoch.By, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
 	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
 		res.OnlyOn = n.onlyHere(ctx)
 	}

@@ -105,10 +105,10 @@ func peerUser(c net.Conn) (*wire.User, error) {
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
 // connections are handed to raftConns.
-func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
+func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
-		TLSConfig: gate.Server(trust.Proto{Name: "h2", Open: true}, trust.Proto{Name: protoRaft}),
+		TLSConfig: gate.Server(trust.Proto{Name: "h2", Open: true}, trust.Proto{Name: raftProto}),
 		// It bounds the TLS handshake too.
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
@@ -130,7 +130,7 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, 
 		h.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		protoRaft: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+		raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
 			rc := &raftConn{Conn: c, closed: make(chan struct{})}
 			select {
@@ -161,8 +161,10 @@ func (c *raftConn) Close() error {
 // peers keeps one HTTP/2 connection to each member that is talked to. Members
 // are named by their id; where they live is asked at each dial.
 type peers struct {
-	gate   *trust.Gate
-	locate func(launcher.NodeID) (netip.AddrPort, error)
+	gate *trust.Gate
+	// raftProto is raft's protocol in this node's epoch.
+	raftProto string
+	locate    func(launcher.NodeID) (netip.AddrPort, error)
 
 	mu      sync.Mutex
 	clients map[launcher.NodeID]*wire.Client
@@ -205,7 +207,7 @@ func (p *peers) dialRaft(ctx context.Context, id string) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	t := tls.Client(c, p.gate.Client(id, protoRaft))
+	t := tls.Client(c, p.gate.Client(id, p.raftProto))
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if err := t.HandshakeContext(ctx); err != nil {

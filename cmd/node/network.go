@@ -78,7 +78,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	n.nodeCalls().Mount(mux)
 	n.patients().Mount(mux)
 	wire.Join(n.join).Mount(mux)
-	srv := clusterServer(mux, n.gate, n.raftConns, n.life.Done(), n.log)
+	srv := clusterServer(mux, n.gate, n.peers.raftProto, n.raftConns, n.life.Done(), n.log)
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)

@@ -64,6 +64,17 @@ type node struct {
 	began     time.Time
 	recent    *recent
 
+	// opened is the epoch this node is in, of this life. A leader of a later one
+	// comes by later; yielded is closed when this side records nothing any more,
+	// which recording keeps in order, and reopen when a take-over begins.
+	opened     launcher.Epoch
+	met        *met
+	later      chan wire.Hello
+	yielded    chan struct{}
+	recording  sync.RWMutex
+	reopen     chan struct{}
+	reopenOnce sync.Once
+
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
 
@@ -95,13 +106,21 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer held.Close()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	for {
+		if err := live(ctx, cfg, func(*node) {}); !errors.Is(err, errReopen) {
+			return err
+		}
+	}
+}
+
+// live is a node from its opening to its end; errReopen asks for another life.
+func live(ctx context.Context, cfg Config, opened func(*node)) error {
 	n, err := open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer n.close()
+	opened(n)
 	return n.run(ctx)
 }
 
@@ -135,6 +154,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), left: make(chan struct{}),
 		began: time.Now(), changed: make(chan struct{}),
+		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
 	}
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
@@ -145,7 +165,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
 	}
-	n.peers = &peers{gate: n.gate, locate: n.locate, clients: map[launcher.NodeID]*wire.Client{}}
+	n.peers = &peers{gate: n.gate, raftProto: raftProto(n.opened), locate: n.locate, clients: map[launcher.NodeID]*wire.Client{}}
 	if n.reader, n.inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
 	}
@@ -163,6 +183,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
+	if n.met, err = openMet(cfg.Paths.met()); err != nil {
+		return nil, err
+	}
 	if n.staged, err = stage.OpenStore(cfg.Paths.stage()); err != nil {
 		return nil, err
 	}
@@ -179,6 +202,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.agent.Close()
 		}
 	}()
+	// Whoever led before the epoch of this node is obeyed no more, not even where a
+	// reboot has taken the fence along.
+	if err = n.agent.Raise(launcher.Fence{Epoch: n.opened}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {
+		return nil, err
+	}
 	if err = n.openRaft(); err != nil {
 		return nil, err
 	}
@@ -191,6 +219,9 @@ func (n *node) openRaft() (err error) {
 	cfg := consensus.Config{
 		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
 		Dialer: n.peers.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
+	}
+	if err := n.settleEpoch(cfg); err != nil {
+		return err
 	}
 	n.raft, err = consensus.Open(cfg)
 	if errors.Is(err, raft.ErrCantBootstrap) { // died between the bootstrap and the note of it
@@ -242,12 +273,15 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
+	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error {
 		select {
 		case err := <-n.raftFatal:
 			return err
 		case <-n.left:
 			return errLeft
+		case <-n.reopen:
+			return errReopen
 		case <-ctx.Done():
 			return ctx.Err()
 		}

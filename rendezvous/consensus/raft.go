@@ -65,6 +65,18 @@ type view struct {
 // damaged (*CorruptError), that belongs to another node, or that has state
 // when Bootstrap is set.
 func Open(cfg Config) (_ *Raft, err error) {
+	n, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.start(); err != nil {
+		return nil, errors.Join(err, n.store.disk.Close())
+	}
+	return n, nil
+}
+
+// prepare opens the store of a node that does not run yet.
+func prepare(cfg Config) (_ *Raft, err error) {
 	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -86,9 +98,6 @@ func Open(cfg Config) (_ *Raft, err error) {
 	}
 	n.store = &failStop{disk: disk, limit: cfg.StoreDeadline, fatal: n.fail}
 	n.fsm = &fsm{machine: cfg.Machine, fatal: n.fail, lastLog: func() uint64 { i, _ := n.store.LastIndex(); return i }}
-	if err := n.start(); err != nil {
-		return nil, errors.Join(err, disk.Close())
-	}
 	return n, nil
 }
 

@@ -27,6 +27,7 @@ type world struct {
 	// answers is the leaders' Config.Answers; nil = none.
 	answers func(context.Context, rendezvous.Place) bool
 	hold    func() string                // the leaders' Config.Hold; nil = none
+	unheard func() []string              // the leaders' Config.Unheard; nil = none
 	only    func(context.Context) string // the leaders' Config.OnlyHere; nil = none
 
 	mu       sync.Mutex
@@ -121,9 +122,9 @@ func (w *world) crown(dieAt int) *reign {
 	ctx, stop := context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.terms++
-	r := &reign{w: w, fence: launcher.Fence{Epoch: w.epoch, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
+	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: w.epoch}, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Hold: w.hold, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Hold: w.hold, Unheard: w.unheard, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}

@@ -51,6 +51,8 @@ type gang struct {
 	noMore    bool          // no other generation follows: somebody has asked for the end
 	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
+	found     bool          // an earlier leader recorded it
+	overtaken bool          // the record has got something newer of it from elsewhere
 	copying   bool          // whether others have the plan is being found out
 	ranAt     *time.Time    // when all ranks ran, to be told after that
 
@@ -199,6 +201,10 @@ func (g *gang) run(ctx context.Context) {
 	for {
 		for _, msg := range g.takeMail() {
 			msg()
+		}
+		if g.overtaken {
+			g.l.replace(g)
+			return
 		}
 		switch over, again := g.turn(ctx); {
 		case over:

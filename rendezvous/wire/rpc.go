@@ -42,6 +42,8 @@ type Cluster struct {
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
 	// MarkDead takes a person's word that a host which does not answer runs nothing.
 	MarkDead func(context.Context, Caller, MarkDeadRequest) (Acknowledged, error)
+	// Takeover has this node lead a new epoch, on a person's word that the voters are off.
+	Takeover func(context.Context, Caller, TakeoverRequest) (TakeoverResponse, error)
 
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
@@ -65,6 +67,8 @@ type Node struct {
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
 	// Succeed asks a pair's standby to take the place of its leader, which stops.
 	Succeed func(context.Context, Caller, Empty) (Empty, error)
+	// Reunite takes a part of the record of a node that was led in an earlier epoch.
+	Reunite func(context.Context, Caller, rendezvous.Reunited) (Empty, error)
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
@@ -106,6 +110,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
 	unary(mux, clusterPath+"MarkDead", allowUser, h.MarkDead)
+	unary(mux, clusterPath+"Takeover", allowUser, h.Takeover)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
@@ -122,6 +127,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"Succeed", allowMember, h.Succeed)
+	unary(mux, nodePath+"Reunite", allowMember, h.Reunite)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
@@ -269,6 +275,13 @@ func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 }
 func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, error) {
 	return call[RenewRequest, RenewResponse](ctx, c, nodePath+"Renew", r)
+}
+func (c *Client) Takeover(ctx context.Context, r TakeoverRequest) (TakeoverResponse, error) {
+	return call[TakeoverRequest, TakeoverResponse](ctx, c, clusterPath+"Takeover", r)
+}
+func (c *Client) Reunite(ctx context.Context, p rendezvous.Reunited) error {
+	_, err := call[rendezvous.Reunited, Empty](ctx, c, nodePath+"Reunite", p)
+	return err
 }
 func (c *Client) Succeed(ctx context.Context) error {
 	_, err := call[Empty, Empty](ctx, c, nodePath+"Succeed", Empty{})
