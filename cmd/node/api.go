@@ -404,7 +404,7 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 	roles := n.roles()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
-			Role: roles[m.ID], Version: m.Version, Inventory: m.Inventory}
+			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Inventory: m.Inventory}
 		if m.Ready {
 			s.State = "ready"
 		}
@@ -425,7 +425,7 @@ func (n *node) statusAlone(problem error) wire.Status {
 	roles, alive := n.roles(), n.gossipAlive()
 	inv, _ := n.view()
 	for _, m := range n.record.Nodes() {
-		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID]}
+		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
 		if !alive[m.ID] {
 			s.State = "away"
 		}

@@ -27,6 +27,7 @@ type cluster interface {
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
 	Leave(context.Context) error
 	MarkDead(context.Context, wire.MarkDeadRequest) (wire.Acknowledged, error)
+	Takeover(context.Context, wire.TakeoverRequest) (wire.TakeoverResponse, error)
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
 }
 

@@ -172,6 +172,11 @@ func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.Doct
 }
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 
+func (f *fakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+	f.requests = append(f.requests, r)
+	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.err
+}
+
 func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	f.dead = append(f.dead, r.Host)
 	return wire.Acknowledged{OnlyOn: f.onlyOn}, f.err

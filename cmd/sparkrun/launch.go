@@ -264,7 +264,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		case sig != nil:
 			return exits(exitOf(sig), nil)
 		}
-		f.spec.Epoch, f.leader = st.Epoch, st.Leader
+		f.spec.Epoch, f.spec.EpochBy, f.leader = st.Epoch, st.EpochBy, st.Leader
 	}
 	errs := a.err
 	if tty != nil {
