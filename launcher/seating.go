@@ -54,7 +54,7 @@ func (st Stage) validateSeating() error {
 	}
 	for _, u := range st.Ulimits {
 		if err := u.validate(); err != nil {
-			return err
+			return fmt.Errorf("--ulimit %w", err)
 		}
 	}
 	if st.TTY != nil && (!st.Stdin.Any() || st.Stdin == StdinAll) {

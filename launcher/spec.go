@@ -267,10 +267,12 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
 		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
+	case s.Spare > 0 && s.MaxRestarts == 0:
+		return fmt.Errorf("--spare %d: %w: spare nodes are for another try: add --max-restarts", s.Spare, ErrInvalid)
 	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
-		return fmt.Errorf("--spare %d: %w: --on names only %d hosts for %d nodes", s.Spare, ErrInvalid, len(s.On), s.Nodes)
+		return fmt.Errorf("--spare %d: %w: --on names fewer than these and %d nodes: %s", s.Spare, ErrInvalid, s.Nodes, strings.Join(s.On, ", "))
 	case len(s.On) > 0 && s.Nodes > len(s.On):
-		return fmt.Errorf("--nodes %d: %w: --on names only %d hosts", s.Nodes, ErrInvalid, len(s.On))
+		return fmt.Errorf("--nodes %d: %w: --on names fewer: %s", s.Nodes, ErrInvalid, strings.Join(s.On, ", "))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
 	case s.MaxOutput < 0:

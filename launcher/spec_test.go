@@ -33,7 +33,7 @@ func TestSpecValidate(t *testing.T) {
 		"nodes below zero":    {func(s *Spec) { s.Nodes = -1 }, "--nodes -1"},
 		"nodes as --on says":  {func(s *Spec) { s.Nodes, s.On = 0, []string{"a", "b"} }, ""},
 		"fewer than --on":     {func(s *Spec) { s.Nodes, s.On = 1, []string{"a", "b"} }, ""},
-		"more than --on":      {func(s *Spec) { s.Nodes, s.On = 3, []string{"a", "b"} }, "--on names only 2 hosts"},
+		"more than --on":      {func(s *Spec) { s.Nodes, s.On = 3, []string{"a", "b"} }, "--on names fewer: a, b"},
 		"--on twice":          {func(s *Spec) { s.Nodes, s.On = 2, []string{"a", "a"} }, "--on a: invalid: named twice"},
 		"--on and --exclude":  {func(s *Spec) { s.On, s.Exclude = []string{"a"}, []string{"b", "a"} }, "--exclude a"},
 		"grace below zero":    {func(s *Spec) { s.Grace = -1 }, "duration below zero"},

@@ -37,7 +37,7 @@ func ParseUlimit(text string) (Ulimit, error) {
 		u.Hard, err = parseLimit(hard)
 	}
 	if err != nil {
-		return u, fmt.Errorf("--ulimit %s: %w: want NAME=SOFT or NAME=SOFT:HARD, such as memlock=unlimited or nofile=4096:65536", text, ErrInvalid)
+		return u, fmt.Errorf("%w: want NAME=SOFT or NAME=SOFT:HARD, such as memlock=unlimited or nofile=4096:65536", ErrInvalid)
 	}
 	return u, u.validate()
 }
@@ -63,11 +63,11 @@ func limitText(n int64) string {
 func (u Ulimit) validate() error {
 	switch {
 	case !slices.Contains(UlimitNames, u.Name):
-		return fmt.Errorf("--ulimit %s: %w: known are %s", u.Name, ErrInvalid, strings.Join(UlimitNames, ", "))
+		return fmt.Errorf("%q: %w: known are %s", u.Name, ErrInvalid, strings.Join(UlimitNames, ", "))
 	case u.Soft < Unlimited || u.Hard < Unlimited:
-		return fmt.Errorf("--ulimit %s: %w: want 0 or more, or unlimited", u, ErrInvalid)
+		return fmt.Errorf("%s: %w: want 0 or more, or unlimited", u, ErrInvalid)
 	case u.Hard != Unlimited && (u.Soft == Unlimited || u.Soft > u.Hard):
-		return fmt.Errorf("--ulimit %s: %w: the first number is above the second, which bounds it", u, ErrInvalid)
+		return fmt.Errorf("%s: %w: the first number is above the second, which bounds it", u, ErrInvalid)
 	}
 	return nil
 }

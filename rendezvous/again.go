@@ -60,6 +60,27 @@ func (j Job) After(out Outcome) Job {
 	return j
 }
 
+// MainHosts are the machines of the main stage, by node rank, while another stage has its turn too, and after it.
+func (j Job) MainHosts() []string {
+	var hosts []string
+	for _, p := range j.Plan.Nodes {
+		hosts = append(hosts, p.Host)
+	}
+	switch j.Plan.Stage {
+	case launcher.StageBefore: // the main stage will have what is held, but for the spare ones, which Single puts first
+		for _, h := range j.Plan.Held[min(j.Spec.Spare, len(j.Plan.Held)):] {
+			hosts = append(hosts, h.Host)
+		}
+	case launcher.StageAfter:
+		for _, t := range slices.Backward(j.Tries) {
+			if t.Stage == "" {
+				return t.Hosts
+			}
+		}
+	}
+	return hosts
+}
+
 // The pause doubles from one quick failure to the next; a try that ran well for
 // a while is no such failure.
 const (

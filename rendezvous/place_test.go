@@ -362,3 +362,21 @@ func TestPlanPrefersMoreLanes(t *testing.T) {
 		t.Errorf("planned on %s (%v), want spark1 spark3", hosts(plan), err)
 	}
 }
+
+// While a command before or after the ranks runs, the job's machines are those of its ranks all the same.
+func TestMainHosts(t *testing.T) {
+	main := Plan{Generation: 2, Nodes: []Place{{Node: "1", Host: "a"}, {Node: "2", Host: "b"}}, World: 4, Held: []Holding{{Node: "3", Host: "spare"}}}
+	spec := launcher.Spec{Spare: 1}
+	for name, j := range map[string]Job{
+		"main":   {Spec: spec, Plan: main},
+		"before": {Spec: spec, Plan: main.Single(launcher.StageBefore, 1)},
+		"after":  Job{Spec: spec, Plan: main}.After(Outcome{End: Completed}),
+	} {
+		if name == "after" {
+			j.Plan = main.Single(launcher.StageAfter, 3)
+		}
+		if got := j.MainHosts(); !slices.Equal(got, []string{"a", "b"}) {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -27,14 +28,18 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 	roster, _ := to.Roster()
 	i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.Host == r.Host })
 	if i < 0 {
-		return wire.Acknowledged{}, fmt.Errorf("host %s: %w", r.Host, rendezvous.ErrNoNode)
+		var known []string
+		for _, m := range roster {
+			known = append(known, m.Host)
+		}
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
 	if m := roster[i]; m.Ready || n.answers(ctx, roster, rendezvous.Place{Node: m.ID, Host: m.Host}) {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
 	}
-	if err := n.met.buries(roster[i].ID); err != nil {
-		return wire.Acknowledged{}, err
+	if err := to.MarkDead(roster[i].ID); err != nil {
+		return wire.Acknowledged{}, led(err)
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
-	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, led(to.MarkDead(roster[i].ID))
+	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(roster[i].ID)
 }

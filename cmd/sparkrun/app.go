@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -59,7 +61,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetVersionTemplate("sparkrun {{.Version}}\n")
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), "Global Flags:", "Flags of every workload:"))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v", err) })
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v%s", err, elsewhere(err)) })
 	root.AddCommand(
 		newInitCmd(a.init),
 		newJoinCmd(a.join),
@@ -83,6 +85,23 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newVersionCmd(a.printVersion),
 	)
 	return root
+}
+
+// elsewhere says what a flag of mpirun or srun that we don't have is called here.
+func elsewhere(err error) string {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) {
+		return ""
+	}
+	switch unknown.GetSpecifiedName() {
+	case "n", "np", "N", "ntasks":
+		return ": --nodes is how many machines, torchrun's --nproc-per-node how many ranks on each"
+	case "H", "host", "nodelist", "w":
+		return ": --on names machines"
+	case "x":
+		return ": --env K=V sets a variable"
+	}
+	return ""
 }
 
 // group makes a command that only holds others: alone it shows its help, and a

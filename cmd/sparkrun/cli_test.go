@@ -254,7 +254,7 @@ func TestExitCodes(t *testing.T) {
 			return rendezvous.ErrNoJob
 		}}, code: 1, err: "no such job"},
 		"logs":                   {line: "logs job", g: &fakeGangs{logs: prints(out(3, 0, "x"))}, out: "[3] x\n"},
-		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want 0 or more"},
+		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want ranks below"},
 		"logs since when":        {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
 		"logs that match":        {line: "logs job --grep b", g: &fakeGangs{logs: prints(out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
 		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},

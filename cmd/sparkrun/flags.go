@@ -99,6 +99,39 @@ func (p positive) Set(text string) error {
 	return nil
 }
 
+// rankList is a flag's ranks: 3, 0,4 or 0-3, as Slurm writes them.
+type rankList struct{ ranks *[]int }
+
+func (l rankList) Type() string { return "ranks" }
+
+func (l rankList) String() string {
+	if l.ranks == nil {
+		return ""
+	}
+	return strings.Trim(fmt.Sprint(*l.ranks), "[]")
+}
+
+// maxRanks bounds what a range is written out to: more than any cluster of Sparks has.
+const maxRanks = 1 << 16
+
+func (l rankList) Set(text string) error {
+	for part := range strings.SplitSeq(text, ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		to, err2 := strconv.ParseUint(last, 10, 16)
+		if err != nil || err2 != nil || from > to {
+			return fmt.Errorf("want ranks below %d such as 3, 0,4 or 0-3", maxRanks)
+		}
+		for r := from; r <= to; r++ {
+			*l.ranks = append(*l.ranks, int(r))
+		}
+	}
+	return nil
+}
+
 // ncclFlags bind what decides between NCCL's variables of old and new.
 func ncclFlags(fs *pflag.FlagSet, version *string, subnetAware *bool) {
 	fs.Var(ncclVersion{version}, "nccl", "the NCCL that the ranks load, such as 2.28.9 (default: a current one)")

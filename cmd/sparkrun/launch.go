@@ -36,6 +36,8 @@ func newLaunchCmd(complete completion, run func(context.Context, launchOptions) 
 	opts := &launchOptions{}
 	cmd := &cobra.Command{
 		Use:   "launch [flags] WORKLOAD -- ...",
+
+		SuggestFor: []string{"run", "start", "srun", "mpirun"},
 		Short: "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
 

@@ -72,7 +72,7 @@ whole line. --tail counts lines of each stream of each rank, before --grep.`,
 	}
 	fs := cmd.Flags()
 	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank of this try has ended")
-	fs.IntSliceVar(&opts.ranks, "rank", nil, "only this rank (repeat for more)")
+	fs.Var(rankList{&opts.ranks}, "rank", "only these ranks: 3, 0,4 or 0-3 (repeat for more)")
 	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
 	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")
 	fs.IntVar(&opts.tail, "tail", 0, "only so many lines at the end of each rank's output")
@@ -88,11 +88,6 @@ whole line. --tail counts lines of each stream of each rank, before --grep.`,
 
 // settle reads what flags say in words.
 func (o *logsOptions) settle(tail bool, now time.Time) (err error) {
-	for _, r := range o.ranks {
-		if r < 0 {
-			return usagef("--rank %d: want 0 or more", r)
-		}
-	}
 	if o.tail < 0 {
 		return usagef("--tail %d: want 0 or more", o.tail)
 	}

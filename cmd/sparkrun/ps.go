@@ -38,6 +38,7 @@ after it. It changes nothing.
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
+  stage      before or after, while that command runs; else null
   try, tries which try of the job this is, from 1, of how many at most
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
@@ -77,6 +78,7 @@ type jobLine struct {
 	Hosts    []string         `json:"hosts"`
 	Away     []string         `json:"away"`
 	Ranks    int              `json:"ranks"`
+	Stage    *string          `json:"stage"`
 	Try      int              `json:"try"`
 	Tries    int              `json:"tries"`
 	Waits    *string          `json:"waits"`
@@ -96,8 +98,12 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}
-	for _, n := range j.Plan.Nodes {
-		l.Hosts = append(l.Hosts, n.Host)
+	l.Hosts = append(l.Hosts, j.MainHosts()...)
+	if j.Plan.Stage != "" {
+		l.Ranks = len(l.Hosts) * j.Spec.MainStage().RanksPerNode
+		if j.Outcome == nil {
+			l.Stage = &j.Plan.Stage
+		}
 	}
 	if o := j.Outcome; o != nil {
 		l.ExitCode, l.Ended = &o.ExitCode, &o.At
@@ -144,6 +150,9 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		}
 		if l.Line > 0 {
 			state += fmt.Sprintf(" (number %d in line)", l.Line)
+		}
+		if l.Stage != nil {
+			state += " (--" + *l.Stage + ")"
 		}
 		if l.Tries > 1 {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)

@@ -20,10 +20,12 @@ type world struct {
 	links []Link
 	fail  error
 	reads int
+	slow  time.Duration // a read takes so long
 	poke  func()
 }
 
 func (w *world) list(context.Context) ([]Link, error) {
+	time.Sleep(w.slow)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.reads++
@@ -116,6 +118,32 @@ func TestRunTellsOfEvents(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		wantNews(t, news(), 0, 3100*time.Millisecond)
 
+		if err := stop(); !errors.Is(err, errStopped) {
+			t.Errorf("Run gave %v, want the cause", err)
+		}
+	})
+}
+
+// A tree that takes seconds to read must not take the machine with it, and its news must still come by events.
+func TestRunIsNoBurdenWhereReadingIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const slow = 5 * time.Second
+		w := &world{links: []Link{{Name: "a"}}, slow: slow}
+		news, stop := start(t, w, Config{})
+		time.Sleep(10 * time.Minute)
+		w.mu.Lock()
+		reads := w.reads
+		w.mu.Unlock()
+		if most := int(10 * time.Minute / (10 * slow)); reads < most/2 || reads > most+2 {
+			t.Errorf("%d reads of %s in 10 min, want about %d", reads, slow, most)
+		}
+		w.set(nil, Link{Name: "b"})
+		before := len(news())
+		w.poke()
+		time.Sleep(3 * slow)
+		if len(news()) != before+1 {
+			t.Error("an event waited for the next re-read")
+		}
 		if err := stop(); !errors.Is(err, errStopped) {
 			t.Errorf("Run gave %v, want the cause", err)
 		}

@@ -63,7 +63,7 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, l
 			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready }) && len(spec.On) > least
 		})
 	}
-	var first error
+	var last error // of the least that the job could do with
 	for n := spec.Nodes; n >= least; n-- {
 		spec.Nodes = n
 		plan, findings, err := l.place(spec, roster)
@@ -76,11 +76,9 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, l
 		if err == nil {
 			return plan, findings, nil
 		}
-		if first == nil {
-			first = err
-		}
+		last = err
 	}
-	return rendezvous.Plan{}, nil, first
+	return rendezvous.Plan{}, nil, last
 }
 
 // spares picks nodes that are ready and that the plan does not use. A first try

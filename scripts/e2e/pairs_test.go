@@ -261,6 +261,7 @@ func TestPairWithWitness(t *testing.T) {
 		t.Errorf("leader is %q", got)
 	}
 	l.do("start", "spark1")
+	l.do("start", "spark1", "--agent") // the lab starts those that it has joined itself
 	l.on("spark2", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "45s").must(t)
 	l.on("spark1", "sparkrun", "stop", "goes-on").must(t)
 	for _, line := range w.lines() {

@@ -61,7 +61,6 @@ agent_is_safe() {
 	[[ $got == -900 ]] || { echo "oom_score_adj is $got" && return 1; }
 }
 agent_back() { on spark2 systemctl is-active sparkrun; }
-lost_or_ended() { job_state failed || job_state stopped; }
 
 section_cluster() {
 	local host
@@ -82,10 +81,4 @@ section_cluster() {
 	outlives spark2 "a second restart" on spark2 systemctl restart sparkrun
 	check "stop ends it" on spark1 sparkrun stop steady
 	for host in spark1 spark2; do check "no rank is left on $host" eventually 60 no_ranks "$host"; done
-
-	check "a machine loses power" lab kill spark2
-	check "and comes back" lab start spark2
-	check "its agent came with it" eventually 120 agent_back
-	check "both machines are ready after that" both_ready
-	check "a launch on both after that" eventually 180 both_names
 }
