@@ -170,6 +170,16 @@ func (h *host) halt() {
 	h.stop = nil
 }
 
+// crash ends an agent without a word to anybody, which a clean stop would have.
+func (h *host) crash() {
+	h.now().end()
+	if err := <-h.done; err != nil {
+		h.t.Errorf("agent of %s: %v", h.cfg.Host, err)
+	}
+	h.stop()
+	h.stop = nil
+}
+
 func (h *host) client() *wire.Client { return Dial(h.cfg.Paths.Socket) }
 
 // wait blocks until the host sees n ready nodes.

@@ -131,7 +131,7 @@ func TestFollowAlone(t *testing.T) {
 			t.Fatal("the standby gets no record")
 		}
 	}
-	c.hosts[0].halt()
+	c.hosts[0].crash()
 	f.until("no leader", func(st wire.Status) bool {
 		return st.Leader == "" && strings.Contains(st.Problem, "the only voter") && len(st.Nodes) == 2
 	})

@@ -1,12 +1,16 @@
 package node
 
 import (
+	"context"
 	"errors"
 	"maps"
+	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -113,4 +117,88 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	if err := two.n.peers.client(one.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("who does not lead has nothing to hand over: got %v", err)
 	}
+}
+
+// Who has been taken over gives way when the newer leader reaches it, with all
+// that it has recorded and all that it runs; from then on it is of that epoch.
+func TestOlderEpochGivesWay(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
+	both := command(1, 1, "true")
+	one.run(both)
+	two.eventually("the copy is whole", func() bool { _, known := two.now().record.Job(both.ID); return known })
+	one.crash()
+
+	// A person's word, past the checks: on one machine the dead one's address
+	// always answers.
+	n := two.now()
+	if err := n.enterEpoch(launcher.Epoch{N: 2, By: n.m.Node}, pendingTakeOver, []launcher.NodeID{one.now().m.Node}); err != nil {
+		t.Fatal(err)
+	}
+	two.halt()
+	two.start()
+	two.wait(1)
+	if out := two.run(command(1, 1, "true")); out.End != rendezvous.Completed {
+		t.Fatalf("a launch after the take-over: %+v", out)
+	}
+	if hosts := two.now().unheard(); len(hosts) != 0 {
+		t.Errorf("unheard after a person's word: %v", hosts)
+	}
+	two.crash()
+
+	// The old voter, alone: it leads its own epoch. What it has heard is of an
+	// earlier life of the machine.
+	if err := os.Remove(one.cfg.Paths.met()); err != nil {
+		t.Fatal(err)
+	}
+	one.start()
+	one.wait(1)
+	if hosts := one.now().unheard(); len(hosts) != 1 || hosts[0] != "spark2" {
+		t.Errorf("unheard on the old voter: %v", hosts)
+	}
+	old := command(1, 1, "sleep 600")
+	lone := make(chan struct{})
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		defer close(lone)
+		cl := one.client()
+		defer cl.Close()
+		cl.Launch(ctx, wire.LaunchRequest{Spec: old}, func(rendezvous.Progress) error { return nil })
+	}()
+	one.eventually("its own job runs", func() bool {
+		l := one.now().leading.Load()
+		return l != nil && len(l.Jobs()) > 0 && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
+		})
+	})
+	leave()
+	<-lone
+
+	two.start()
+	two.wait(2)
+	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
+	for _, h := range c.hosts {
+		if e := h.now().epoch(); e.N != 2 || e.By != two.now().m.Node {
+			t.Errorf("%s is in epoch %+v", h.cfg.Host, e)
+		}
+		h.eventually("all jobs are known", func() bool {
+			_, a := h.now().record.Job(both.ID)
+			_, b := h.now().record.Job(old.ID)
+			return a && b
+		})
+	}
+	two.eventually("the older side's job goes on", func() bool {
+		l := two.now().leading.Load()
+		return l != nil && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
+		})
+	})
+	cl := one.client()
+	defer cl.Close()
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(old.ID), Grace: new(time.Duration)}); err != nil {
+		t.Errorf("stop it through the standby: %v", err)
+	}
+	two.eventually("it has ended", func() bool { j, _ := two.now().record.Job(old.ID); return j.Outcome != nil })
 }

@@ -41,11 +41,17 @@ func (n *node) stepAside() {
 		}
 	}
 	n.update(func() { n.leaving.Store(true) }) // tendMembers passes it on
+	looked := began
 	gone := func() bool {
+		if now := time.Now(); now.Sub(looked) > 50*time.Millisecond { // nothing tells of the end of a silence
+			looked = now
+			n.update(func() {})
+		}
 		leader, _ := n.raft.Leader()
 		return leader != string(n.m.Node) && (!sole || !n.raft.Votes())
 	}
 	if !n.until(ctx, gone) {
+		n.leaving.Store(false)
 		n.log.Warn("hand the leadership over: not done in time", "node", n.hostOf(heir), "after", asideWithin)
 		return
 	}
@@ -66,7 +72,9 @@ func (n *node) heir() launcher.NodeID {
 	}
 	sole := n.soleVoter()
 	for _, s := range n.raft.Members().Servers {
-		if ready[s.ID] && s.Silent == 0 && (sole || s.Role == consensus.Voter) {
+		// A pair's standby that has just come back may still count as silent; it is
+		// asked before anything is changed.
+		if ready[s.ID] && (sole || s.Role == consensus.Voter && s.Silent == 0) {
 			return launcher.NodeID(s.ID)
 		}
 	}

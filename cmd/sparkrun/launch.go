@@ -35,10 +35,10 @@ type launchOptions struct {
 func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
 	opts := &launchOptions{}
 	cmd := &cobra.Command{
-		Use:   "launch [flags] WORKLOAD -- ...",
+		Use: "launch [flags] WORKLOAD -- ...",
 
 		SuggestFor: []string{"run", "start", "srun", "mpirun"},
-		Short: "Start a job on some of the machines",
+		Short:      "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
 
 The machines are chosen, every one of them checks that it could start its ranks

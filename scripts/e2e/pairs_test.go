@@ -194,9 +194,10 @@ func TestTakeover(t *testing.T) {
 // what each runs goes on, and what both know was started once.
 func TestReunion(t *testing.T) {
 	l, w := pair(t), newWitness(t)
-	l.on("spark1", "sparkrun", "launch", "-d", "exec", "--on", "spark1", "--name", "both", "--max-restarts", "5", "--env", "N=100000", "--", "sh", "-c", w.says()+counted).must(t)
+	l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "both", "--max-restarts", "5", "--node-timeout", "2s", "--env", "N=100000", "--", "sh", "-c", w.says()+counted).must(t)
 	l.do("kill", "spark1")
 	l.takeover("spark2", "spark1")
+	eventually(t, time.Minute, "its job is tried again here", func() bool { return l.jobs("spark2")["both"].State == "running" })
 	l.on("spark2", "sparkrun", "launch", "exec", "--name", "new-two", "--", "sh", "-c", w.says()).must(t)
 	l.do("cut", "spark2", "all")
 
