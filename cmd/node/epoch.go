@@ -106,8 +106,10 @@ func (n *node) yields(ctx context.Context) error {
 	if !n.until(ctx, func() bool { return n.leading.Load() == nil }) {
 		return ctx.Err()
 	}
-	n.recording.Lock() // whoever was recording has, and nobody does from here on
-	n.recording.Unlock()
+	func() { // whoever was recording has, and nobody does from here on
+		n.recording.Lock()
+		defer n.recording.Unlock()
+	}()
 	if err := n.handRecordOver(ctx, h.Leader); err != nil {
 		n.log.Warn("hand the record over", "leader", h.Host, "error", err)
 		return errReopen

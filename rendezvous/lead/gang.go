@@ -384,11 +384,11 @@ func (g *gang) record(ctx context.Context) bool {
 		return false
 	}
 	g.forgetAll()
-	g.l.drop(g)
-	only := ""
+	only := "" // found out before the drop: who asks from then on is told by the record, which does not know
 	if g.l.cfg.OnlyHere != nil {
 		only = g.l.cfg.OnlyHere(ctx)
 	}
+	g.l.drop(g)
 	g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out, OnlyOn: only})
 	return true
 }
