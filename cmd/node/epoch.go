@@ -75,7 +75,9 @@ func (n *node) enterEpoch(e launcher.Epoch, p pending, dead []launcher.NodeID) e
 	if err := m.save(n.cfg.Paths); err != nil {
 		return err
 	}
-	n.m = m // whoever saves it next must not take this back
+	// Whoever saves it next must not take this back. The rest of it is read without
+	// the lock.
+	n.m.Epoch, n.m.EpochBy, n.m.Pending, n.m.Dead = m.Epoch, m.EpochBy, m.Pending, m.Dead
 	return nil
 }
 

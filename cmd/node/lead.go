@@ -103,7 +103,7 @@ func (n *node) found(ctx context.Context) error {
 		return err
 	}
 	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
-		Cluster: n.m.Cluster, Epoch: n.m.Epoch,
+		Cluster: n.m.Cluster, Epoch: n.opened.N,
 		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
