@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
@@ -114,6 +115,8 @@ func (j Job) aside(from launcher.Epoch) Try {
 	t.Epoch = from
 	if j.Outcome == nil {
 		t.Cause = "another leader had it running at the reunion"
+	} else {
+		t.Cause = "under another leader: " + cmp.Or(t.Cause, string(j.Outcome.End))
 	}
 	return t
 }

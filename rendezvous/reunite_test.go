@@ -71,9 +71,9 @@ func TestReunite(t *testing.T) {
 		"the other has ended it":                 {both: []Entry{planOf(job)}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Completed},
 		"the other has tried again":              {both: []Entry{planOf(job)}, theirs: []Entry{again(job, 2, "spark1")}, gen: 2},
 		"this one has tried again":               {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, gen: 2},
-		"this one has, the other has ended it":   {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 2, aside: []string{"spark1 "}},
+		"this one has, the other has ended it":   {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 2, aside: []string{"spark1 under another leader: completed"}},
 		"both have tried again":                  {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{again(job, 2, "spark1")}, gen: 2, aside: []string{"spark1 another leader had it running at the reunion"}},
-		"both have ended it, each in its way":    {both: []Entry{planOf(job)}, ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Failed, aside: []string{"spark1 "}},
+		"both have ended it, each in its way":    {both: []Entry{planOf(job)}, ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Failed, aside: []string{"spark1 under another leader: completed"}},
 		"it had ended before":                    {both: []Entry{planOf(job), endOf("jjjj", 1)}, gen: 1, end: Completed},
 		"this one has ended it, the other tried": {both: []Entry{planOf(job)}, ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{again(job, 2, "spark1")}, gen: 1, end: Failed, aside: []string{"spark1 another leader had it running at the reunion"}},
 	}
