@@ -8,17 +8,31 @@ import (
 	"time"
 )
 
+// Epoch counts the take-overs of a cluster: each begins a new one. Two that were
+// made side by side have the same number and differ in By: of any two epochs one
+// is the lower, and gives way.
+type Epoch struct {
+	N uint64 `json:"epoch"` // 1 is the founding
+	// By is the node that took over; empty in the epoch of the founding.
+	By NodeID `json:"epoch_by,omitempty"`
+}
+
+// Compare gives -1, 0 or +1 as e is below, equal to or above f.
+func (e Epoch) Compare(f Epoch) int {
+	return cmp.Or(cmp.Compare(e.N, f.N), cmp.Compare(e.By, f.By))
+}
+
 // Fence orders leaders: an order under a lower one is stale and refused.
 // Two survivors of a forced recovery can hold the same term, so the epoch,
 // which each recovery raises, comes first.
 type Fence struct {
-	Epoch uint64 `json:"epoch"`
-	Term  uint64 `json:"term"`
+	Epoch
+	Term uint64 `json:"term"`
 }
 
 // Compare gives -1, 0 or +1 as f is below, equal to or above g.
 func (f Fence) Compare(g Fence) int {
-	return cmp.Or(cmp.Compare(f.Epoch, g.Epoch), cmp.Compare(f.Term, g.Term))
+	return cmp.Or(f.Epoch.Compare(g.Epoch), cmp.Compare(f.Term, g.Term))
 }
 
 // Raise is what a node that obeys f answers a leader with fence next: the fence
@@ -39,7 +53,7 @@ func (f Fence) Admit(order Fence) error {
 	return nil
 }
 
-func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.Epoch, f.Term) }
+func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.N, f.Term) }
 
 // Key names one try of one job: what a node's ledger is kept by.
 type Key struct {

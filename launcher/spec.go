@@ -76,7 +76,9 @@ type Spec struct {
 	ID JobID `json:"id"`
 	// Epoch of the cluster when the id was minted. A retry from an older epoch
 	// that the record does not know is answered "unknown", never started.
+	// The zero Epoch is not known.
 	Epoch    uint64 `json:"epoch,omitempty"`
+	EpochBy  NodeID `json:"epoch_by,omitempty"` // see Epoch.By
 	Name     string `json:"name,omitempty"`
 	Workload string `json:"workload"`
 	// User is the login name the ranks run as, looked up on each node. Empty

@@ -120,7 +120,9 @@ func TestNewJobIDIsValidAndNew(t *testing.T) {
 }
 
 func TestFenceOrder(t *testing.T) {
-	ordered := []Fence{{}, {0, 1}, {0, 9}, {1, 0}, {1, 3}, {2, 1}, {2, 2}} // a higher epoch beats any term
+	at := func(n uint64, by NodeID, term uint64) Fence { return Fence{Epoch{n, by}, term} }
+	// A higher epoch beats any term; of two take-overs side by side one beats the other.
+	ordered := []Fence{{}, at(0, "", 1), at(0, "", 9), at(1, "", 0), at(1, "", 3), at(2, "a", 9), at(2, "b", 1), at(2, "b", 2), at(3, "a", 0)}
 	for i, f := range ordered {
 		for j, g := range ordered {
 			want := 0

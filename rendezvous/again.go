@@ -17,6 +17,8 @@ type Try struct {
 	Ended      time.Time           `json:"ended"`
 	ExitCode   int                 `json:"exit_code"`
 	Cause      string              `json:"cause,omitempty"`
+	// Epoch is set on what another leader did at the same time, before a reunion.
+	Epoch launcher.Epoch `json:"epoch,omitzero"`
 }
 
 // Next is the generation that follows one that has ended.

@@ -17,6 +17,12 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Memb
 	for _, m := range roster {
 		byHost[m.Host] = m
 	}
+	for _, h := range spec.On {
+		if byHost[h].Witness {
+			return nil, fmt.Errorf("%w: host %s is a witness: it votes and gets no ranks", ErrCannotPlace, h)
+		}
+	}
+	roster = slices.DeleteFunc(slices.Clone(roster), func(m Member) bool { return m.Witness })
 	for _, h := range slices.Concat(spec.On, spec.Exclude) {
 		if _, ok := byHost[h]; !ok {
 			return nil, fmt.Errorf("%w: host %q is not in this cluster: %s", ErrCannotPlace, h, whoIsThere(roster))

@@ -66,11 +66,11 @@ type Place struct {
 // ErrCannotPlace is wrapped by every error of MakePlan.
 var ErrCannotPlace = errors.New("cannot place the job")
 
-// Views are the members that are ready, as envgen takes them.
+// Views are the members that are ready and get ranks, as envgen takes them.
 func (r Roster) Views() []envgen.NodeView {
 	var views []envgen.NodeView
 	for _, m := range r {
-		if m.Ready {
+		if m.Ready && !m.Witness {
 			views = append(views, m.View())
 		}
 	}

@@ -388,3 +388,28 @@ func TestMainHosts(t *testing.T) {
 		}
 	}
 }
+
+// A witness is ready and gets no ranks, whoever asks from where.
+func TestWitnessGetsNoRanks(t *testing.T) {
+	witness := member(3)
+	witness.Witness = true
+	roster := Roster{member(1), member(2), witness}
+	spec := specFor("jjjj", 1)
+	spec.Near = witness.Host
+	spec.Nodes = 2
+	plan, err := MakePlan(spec, roster, envgen.Topology{}, 1)
+	if err != nil || len(plan.Nodes) != 2 || plan.Nodes[0].Host != "spark1" || plan.Nodes[1].Host != "spark2" {
+		t.Errorf("plan %+v, %v", plan.Nodes, err)
+	}
+	spec.Nodes = 3
+	if _, err := MakePlan(spec, roster, envgen.Topology{}, 1); !errors.Is(err, ErrCannotPlace) {
+		t.Errorf("three nodes of two: %v", err)
+	}
+	spec.Nodes, spec.On = 1, []string{witness.Host}
+	if _, err := MakePlan(spec, roster, envgen.Topology{}, 1); !errors.Is(err, ErrCannotPlace) || !strings.Contains(err.Error(), "is a witness") {
+		t.Errorf("the witness by name: %v", err)
+	}
+	if len(roster.Views()) != 2 {
+		t.Error("the witness is part of the fabric")
+	}
+}

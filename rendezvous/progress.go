@@ -23,6 +23,7 @@ const (
 	StepAgain    Step = "again"     // another generation will follow: the text says why, and when
 	StepWaiting  Step = "waiting"   // for what the text says
 	StepStuck    Step = "stuck"     // what the text says was killed and stays; its node is drained
+	StepAlone    Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
 	StepEnded    Step = "ended"     // the outcome is recorded
 )
 
@@ -39,6 +40,9 @@ type Progress struct {
 	Text       string              `json:"text,omitempty"`
 	Plan       *Plan               `json:"plan,omitempty"`    // StepPlanned
 	Outcome    *Outcome            `json:"outcome,omitempty"` // StepEnded
+	// OnlyOn is the one host that has what is recorded here (StepAlone, StepEnded);
+	// empty where others have it, too.
+	OnlyOn string `json:"recorded_only_on,omitempty"`
 	// Findings are what the preflight warned of (StepPlanned).
 	Findings []envgen.Finding `json:"findings,omitempty"`
 }

@@ -25,7 +25,14 @@ func (r *Record) Changed() <-chan struct{} {
 func (r *Record) Cluster() (uuid string, epoch, index uint64) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return r.s.Cluster, r.s.Epoch, r.s.Index
+	return r.s.Cluster, r.s.N, r.s.Index
+}
+
+// Epoch is that of the record; zero while the cluster has not been founded.
+func (r *Record) Epoch() launcher.Epoch {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Epoch
 }
 
 // Nodes lists the members by name, as a person counts: spark2 before spark10.

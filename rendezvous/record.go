@@ -23,6 +23,8 @@ type Node struct {
 	Addr netip.AddrPort `json:"addr"`
 	// Joined is the log index of the join: the age of a member.
 	Joined uint64 `json:"joined"`
+	// Witness votes, and gets no ranks.
+	Witness bool `json:"witness,omitempty"`
 }
 
 // Token lets newcomers in. The secret itself is never recorded.
@@ -42,6 +44,8 @@ type Job struct {
 	Outcome *Outcome      `json:"outcome,omitempty"`
 	// Tries are the generations before the plan's, the latest MaxTries of them.
 	Tries []Try `json:"tries,omitempty"`
+	// Touched is the epoch in which it was last planned or ended: the record sets it.
+	Touched launcher.Epoch `json:"touched,omitzero"`
 }
 
 // Key is the job's current try.
@@ -91,6 +95,8 @@ const (
 	KindEnd     Kind = "job-ended/1"
 	KindQueue   Kind = "job-queued/1"
 	KindNetplan Kind = "netplan-allocated/1"
+	KindEpoch   Kind = "epoch-raised/1"
+	KindReunite Kind = "reunited/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -107,12 +113,15 @@ type Entry struct {
 	End    *JobEnd          `json:"end,omitempty"`
 
 	Netplan *Allocated `json:"netplan,omitempty"`
+
+	Epoch    *launcher.Epoch `json:"epoch,omitempty"`
+	Reunited *Reunited       `json:"reunited,omitempty"`
 }
 
 // Found is the first entry of a cluster.
 type Found struct {
 	Cluster string `json:"cluster"` // UUID
-	Epoch   uint64 `json:"epoch"`   // 1; each forced recovery raises it
+	Epoch   uint64 `json:"epoch"`   // 1; each take-over raises it (KindEpoch)
 	First   Node   `json:"first"`
 }
 
@@ -140,6 +149,7 @@ var (
 	ErrJobExists    = errors.New("the job exists")
 	ErrJobEnded     = errors.New("the job has ended")
 	ErrRestarts     = errors.New("the job may not be restarted so")
+	ErrStaleEpoch   = errors.New("the record is of a later epoch")
 )
 
 // UnknownKindError stops a node: its state would drift from its peers'.
@@ -169,8 +179,8 @@ func (e Entry) Encode() ([]byte, error) {
 
 // state is all that a snapshot holds.
 type state struct {
-	Cluster string                   `json:"cluster"`
-	Epoch   uint64                   `json:"epoch"`
+	Cluster string `json:"cluster"`
+	launcher.Epoch
 	Index   uint64                   `json:"index"` // of the last entry applied
 	Nodes   map[launcher.NodeID]Node `json:"nodes"`
 	Tokens  map[string]Token         `json:"tokens"`
@@ -218,7 +228,7 @@ func (s *state) apply(index uint64, e Entry) error {
 		if s.Cluster != "" {
 			return ErrFounded
 		}
-		s.Cluster, s.Epoch = e.Found.Cluster, e.Found.Epoch
+		s.Cluster, s.Epoch = e.Found.Cluster, launcher.Epoch{N: e.Found.Epoch}
 		s.putNode(index, e.Found.First)
 	case e.Kind == KindToken && e.Token != nil:
 		maps.DeleteFunc(s.Tokens, func(_ string, t Token) bool { return t.Expires.Before(e.At.Add(-24 * time.Hour)) })
@@ -245,6 +255,13 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.end(*e.End)
 	case e.Kind == KindNetplan && e.Netplan != nil:
 		return s.allocate(*e.Netplan)
+	case e.Kind == KindEpoch && e.Epoch != nil:
+		if e.Epoch.Compare(s.Epoch) <= 0 {
+			return ErrStaleEpoch
+		}
+		s.Epoch = *e.Epoch
+	case e.Kind == KindReunite && e.Reunited != nil:
+		return s.reunite(index, *e.Reunited)
 	default:
 		return UnknownKindError{Kind: e.Kind, Index: index}
 	}
@@ -303,7 +320,7 @@ func (s *state) queue(j Job) error {
 	if _, known := s.Jobs[j.Spec.ID]; known {
 		return ErrJobExists
 	}
-	j.Plan, j.Outcome, j.Tries = Plan{}, nil, nil
+	j.Plan, j.Outcome, j.Tries, j.Touched = Plan{}, nil, nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
 	s.prune()
 	return nil
@@ -336,7 +353,7 @@ func (s *state) plan(j Job) error {
 	if ok {
 		j.Spec = old.Spec // what was asked for does not change
 	}
-	j.Outcome = nil
+	j.Outcome, j.Touched = nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
 	s.prune()
 	return nil
@@ -353,7 +370,7 @@ func (s *state) end(e JobEnd) error {
 		return launcher.ErrStaleGeneration
 	}
 	out := e.Outcome
-	j.Outcome = &out
+	j.Outcome, j.Touched = &out, s.Epoch
 	s.Jobs[e.Job] = j
 	s.prune()
 	return nil

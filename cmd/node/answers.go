@@ -22,8 +22,12 @@ func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvo
 		return true
 	}
 	inv, _ := n.view()
-	addrs := addressesOf(roster, p, inv)
-	var any atomic.Bool
+	return n.anyAnswers(ctx, addressesOf(roster, p, inv)).IsValid()
+}
+
+// anyAnswers gives an address behind which there is a machine; none is not valid.
+func (n *node) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Addr {
+	var any atomic.Pointer[netip.Addr]
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	each(len(addrs), func(i int) {
@@ -33,11 +37,14 @@ func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvo
 			c.Close()
 		}
 		if err == nil || errors.Is(err, syscall.ECONNREFUSED) {
-			any.Store(true)
+			any.Store(&addrs[i])
 			cancel()
 		}
 	})
-	return any.Load()
+	if a := any.Load(); a != nil {
+		return *a
+	}
+	return netip.Addr{}
 }
 
 // addressesOf lists where a planned node may be reached: where its job meets, at
@@ -59,7 +66,12 @@ func addressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Invent
 			}
 		}
 	}
-	out = slices.DeleteFunc(out, func(a netip.Addr) bool {
+	return others(out, own)
+}
+
+// others leaves out what is no address of another machine.
+func others(addrs []netip.Addr, own envgen.Inventory) []netip.Addr {
+	out := slices.DeleteFunc(addrs, func(a netip.Addr) bool {
 		return !a.IsGlobalUnicast() || slices.ContainsFunc(own.NICs, func(nic envgen.NIC) bool {
 			return slices.ContainsFunc(nic.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
 		})

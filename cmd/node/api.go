@@ -19,7 +19,7 @@ import (
 func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
-		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead,
+		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead, Takeover: n.takeover,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent,
@@ -121,7 +121,11 @@ func (n *node) noLeader() error {
 	case len(voters) == 0:
 		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the management network joins them", wire.ErrNoLeader)
 	case len(voters) == 1 && voters[0] != n.m.Host:
-		return fmt.Errorf("%w: %s, the only voter of this cluster, does not answer: start its agent there; running jobs go on meanwhile, and with a third node the cluster would too", wire.ErrNoLeader, voters[0])
+		text := fmt.Sprintf("%s, the only voter of this cluster, does not answer: start its agent there; running jobs go on meanwhile", voters[0])
+		if n.hasRecord() {
+			text += fmt.Sprintf("; if that machine is off, `sudo sparkrun takeover --confirm-dead %s` here", voters[0])
+		}
+		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
 	case 2*len(silent) >= len(voters):
 		return fmt.Errorf("%w: %s do not answer, and a majority of the voters (%s) is needed: start their agents", wire.ErrNoLeader, strings.Join(silent, ", "), strings.Join(voters, ", "))
 	}
@@ -146,6 +150,9 @@ func (n *node) gossipAlive() map[launcher.NodeID]bool {
 
 // led does the same for a leadership that ended here.
 func led(err error) error {
+	if errors.Is(err, lead.ErrUnknownRetry) {
+		return fmt.Errorf("%w: %w", wire.ErrUnknownRetry, err)
+	}
 	if errors.Is(err, lead.ErrOver) || errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrNoLeader) {
 		return fmt.Errorf("%w: %w", wire.ErrRetry, err)
 	}
@@ -393,12 +400,12 @@ func soon(ctx context.Context) <-chan struct{} {
 }
 
 func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Status {
-	cluster, epoch, _ := n.record.Cluster()
-	st := wire.Status{Cluster: cluster, Epoch: epoch, Term: fence.Term, Leader: n.m.Host}
+	cluster, _, _ := n.record.Cluster()
+	st := wire.Status{Cluster: cluster, Epoch: fence.N, EpochBy: fence.By, Term: fence.Term, Leader: n.m.Host}
 	roles := n.roles()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
-			Role: roles[m.ID], Version: m.Version, Inventory: m.Inventory}
+			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Inventory: m.Inventory}
 		switch {
 		case m.Ready && m.Drained != "":
 			s.State, s.Why = "drained", m.Drained
@@ -417,13 +424,13 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 // statusAlone is what this node knows without a leader: its copy of the
 // record, and gossip's hints.
 func (n *node) statusAlone(problem error) wire.Status {
-	_, epoch, _ := n.record.Cluster()
+	epoch := n.epoch()
 	_, term := n.raft.Leader()
-	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch, Term: term, Problem: problem.Error()}
+	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error()}
 	roles, alive := n.roles(), n.gossipAlive()
 	inv, _ := n.view()
 	for _, m := range n.record.Nodes() {
-		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID]}
+		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
 		if !alive[m.ID] {
 			s.State = "away"
 		}

@@ -33,6 +33,7 @@ type host struct {
 	t    *testing.T
 	cfg  Config
 	addr string
+	mu   sync.Mutex
 	n    *node // while it runs
 	stop context.CancelFunc
 	done chan error
@@ -127,16 +128,35 @@ func (h *host) start() {
 	if err != nil {
 		h.t.Fatal(err)
 	}
-	if h.n, err = open(ctx, h.cfg); err != nil {
-		h.t.Fatal(err)
-	}
 	h.stop, h.done = stop, make(chan error, 1)
-	go func(n *node) {
-		err := n.run(ctx)
-		n.close()
+	opened := make(chan struct{})
+	go func(done chan<- error) {
+		first, err := true, errReopen
+		for errors.Is(err, errReopen) {
+			err = live(ctx, h.cfg, func(n *node) {
+				h.mu.Lock()
+				h.n = n
+				h.mu.Unlock()
+				if first {
+					close(opened)
+				}
+				first = false
+			})
+		}
 		held.Close()
-		h.done <- err
-	}(h.n)
+		if first {
+			close(opened)
+		}
+		done <- err
+	}(h.done)
+	<-opened
+}
+
+// now is the node in its present life: a change of epochs begins another.
+func (h *host) now() *node {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.n
 }
 
 func (h *host) halt() {
@@ -147,6 +167,16 @@ func (h *host) halt() {
 	if err := <-h.done; err != nil {
 		h.t.Errorf("agent of %s: %v", h.cfg.Host, err)
 	}
+	h.stop = nil
+}
+
+// crash ends an agent without a word to anybody, which a clean stop would have.
+func (h *host) crash() {
+	h.now().end()
+	if err := <-h.done; err != nil {
+		h.t.Errorf("agent of %s: %v", h.cfg.Host, err)
+	}
+	h.stop()
 	h.stop = nil
 }
 
@@ -222,4 +252,23 @@ func (h *host) output(job launcher.JobID) map[int]string {
 		h.t.Fatalf("logs on %s: %v", h.cfg.Host, err)
 	}
 	return out
+}
+
+// waitVoters waits until so many vote. It asks: a change of votes alone is told to nobody.
+func (h *host) waitVoters(n int) {
+	h.t.Helper()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		votes := 0
+		for _, m := range h.wait(n).Nodes {
+			if m.Role == "leader" || m.Role == "voter" {
+				votes++
+			}
+		}
+		if votes == n {
+			return
+		}
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%d of %d vote", votes, n)
+		}
+	}
 }

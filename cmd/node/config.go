@@ -58,11 +58,13 @@ func DefaultPaths() Paths {
 	return p
 }
 
-func (p Paths) trust() string  { return filepath.Join(p.State, "trust") }
-func (p Paths) raft() string   { return filepath.Join(p.State, "raft") }
-func (p Paths) logs() string   { return filepath.Join(p.State, "logs") }
-func (p Paths) stage() string  { return filepath.Join(p.State, "stage") }
-func (p Paths) member() string { return filepath.Join(p.State, "node.json") }
+func (p Paths) trust() string   { return filepath.Join(p.State, "trust") }
+func (p Paths) raft() string    { return filepath.Join(p.State, "raft") }
+func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
+func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
+func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
+func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }
+func (p Paths) member() string  { return filepath.Join(p.State, "node.json") }
 
 // Config of a node.
 type Config struct {
@@ -73,6 +75,8 @@ type Config struct {
 	// Management is an interface or address to talk over; empty means the
 	// wired NIC that is no ConnectX. Init and Join remember it.
 	Management string
+	// Witness joins as one that votes and gets no ranks.
+	Witness bool
 	// FabricPorts are the ports for jobs, by any of their names
 	// (envgen.PortsByName), and no others are; empty means all but those of a
 	// LAN. Init and Join remember them.
@@ -140,17 +144,35 @@ type membership struct {
 	Host       string          `json:"host"`
 	Management string          `json:"management,omitempty"` // as the user asked
 	// FabricPorts are as the user asked.
-	FabricPorts []string         `json:"fabric_ports,omitempty"`
-	RPCPort     int              `json:"rpc_port"`
-	GossipPort  int              `json:"gossip_port"`
-	Founder     bool             `json:"founder,omitempty"` // made the cluster: bootstraps raft once
-	Epoch       uint64           `json:"epoch"`
-	Peers       []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
+	FabricPorts []string        `json:"fabric_ports,omitempty"`
+	RPCPort     int             `json:"rpc_port"`
+	GossipPort  int             `json:"gossip_port"`
+	Founder     bool            `json:"founder,omitempty"` // made the cluster: bootstraps raft once
+	Epoch       uint64          `json:"epoch"`
+	EpochBy     launcher.NodeID `json:"epoch_by,omitempty"`
+	// Pending is what the next start does first; Dead are the nodes that a person
+	// has called so with a take-over.
+	Pending pending           `json:"pending,omitempty"`
+	Dead    []launcher.NodeID `json:"dead,omitempty"`
+	// Witness: this node gets no ranks.
+	Witness bool             `json:"witness,omitempty"`
+	Peers   []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
 	// Addr is this node's own management address, as last used.
 	Addr netip.Addr `json:"addr,omitzero"`
 	// Fabric is where members were last told to listen beside management.
 	Fabric map[launcher.NodeID][]netip.AddrPort `json:"fabric,omitempty"`
 }
+
+// pending is a change of epochs that is under way: written before it begins, and
+// taken back when it is done, so that a crash in between changes nothing.
+type pending string
+
+const (
+	pendingTakeOver pending = "take-over"
+	pendingGiveWay  pending = "give-way"
+)
+
+func (m membership) epoch() launcher.Epoch { return launcher.Epoch{N: m.Epoch, By: m.EpochBy} }
 
 func loadMembership(p Paths) (membership, error) {
 	var m membership
@@ -279,8 +301,8 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), ignoreMissing(os.Remove(p.member())),
-		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))))
+	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), os.RemoveAll(p.oldRaft()), ignoreMissing(os.Remove(p.member())),
+		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
 }
 
 func ignoreMissing(err error) error {

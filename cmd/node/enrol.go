@@ -100,6 +100,7 @@ type Joined struct {
 	Host     string
 	Addr     netip.AddrPort // this node's
 	Leader   string
+	OnlyOn   string // the one host that has the join recorded; empty where others have
 	Warnings []string
 }
 
@@ -128,7 +129,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	}
 	m := membership{
 		Node: launcher.NodeID(uuid.NewString()), Host: cfg.Host, Management: cfg.Management,
-		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort,
+		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Witness: cfg.Witness,
 	}
 	key, err := trust.NewKey()
 	if err != nil {
@@ -139,7 +140,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, err
 	}
 	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
-	res, err := askToJoin(ctx, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self})
+	res, err := askToJoin(ctx, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness})
 	if err != nil {
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
 	}
@@ -150,7 +151,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	if trust.PinOf(id.CA) != token.Pin {
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
-	m.Cluster, m.Epoch, m.Peers = res.Cluster, res.Epoch, res.Peers
+	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
 	keys := make([]trust.Secret, len(res.GossipKeys))
 	for i, k := range res.GossipKeys {
 		keys[i] = trust.NewSecret(k)
@@ -158,7 +159,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	if err := enrol(cfg.Paths, m, id, keys); err != nil {
 		return Joined{}, err
 	}
-	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, Warnings: warnings(inv, mgmt)}, nil
+	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
 // askToJoin sends the secret, over a connection whose other end has proven in

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"log/slog"
 	"reflect"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -82,11 +81,10 @@ func TestFollow(t *testing.T) {
 		}
 	}
 	f := follower.follow()
-	// Of two voters, the state on the way to three, neither can do without the other.
-	f.until("all are ready and vote", func(st wire.Status) bool {
-		mute := slices.ContainsFunc(st.Nodes, func(n wire.NodeStatus) bool { return n.Role != "leader" && n.Role != "voter" })
-		return st.Self == follower.cfg.Host && st.Leader == leader.cfg.Host && ready(st) == 3 && !mute
+	f.until("all are ready", func(st wire.Status) bool {
+		return st.Self == follower.cfg.Host && st.Leader == leader.cfg.Host && ready(st) == 3
 	})
+	leader.waitVoters(3) // of two, the state on the way, neither can do without the other
 
 	// A cable that another node's probe hears.
 	hears := func(host, nic string) func(wire.Status) bool {
@@ -134,7 +132,7 @@ func TestFollowAlone(t *testing.T) {
 			t.Fatal("the standby gets no record")
 		}
 	}
-	c.hosts[0].halt()
+	c.hosts[0].crash()
 	f.until("no leader", func(st wire.Status) bool {
 		return st.Leader == "" && strings.Contains(st.Problem, "the only voter") && len(st.Nodes) == 2
 	})

@@ -29,17 +29,26 @@ type leadership struct {
 func (n *node) lead(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	select {
+	case <-n.yielded: // to the leader of a later epoch
+		<-ctx.Done()
+		return ctx.Err()
+	default:
+	}
 	if err := n.found(ctx); err != nil {
 		return err
 	}
-	_, epoch, _ := n.record.Cluster()
-	fence := launcher.Fence{Epoch: epoch, Term: term}
+	if err := n.raiseEpoch(ctx); err != nil {
+		return err
+	}
+	fence := launcher.Fence{Epoch: n.record.Epoch(), Term: term}
 
 	var brain *lead.Leader
 	links, err := wire.NewLinks(wire.LinksConfig{
 		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host},
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
+			n.hears(id)
 			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
@@ -54,7 +63,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)
@@ -62,12 +71,25 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
+	for _, id := range n.met.dead() {
+		if err := brain.MarkDead(id); err != nil {
+			n.log.Warn("mark dead again", "node", n.hostOf(id), "error", err)
+		}
+	}
 	n.update(func() { n.leading.Store(&leadership{Leader: brain, links: links, fence: fence}) })
 	defer n.update(func() { n.leading.Store(nil) })
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return links.Run(ctx) })
 	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
+	g.Go(func() error {
+		select {
+		case <-n.yielded:
+			return errReopen
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	})
 	return g.Wait()
 }
 
@@ -81,7 +103,7 @@ func (n *node) found(ctx context.Context) error {
 		return err
 	}
 	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
-		Cluster: n.m.Cluster, Epoch: n.m.Epoch,
+		Cluster: n.m.Cluster, Epoch: n.opened.N,
 		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
@@ -218,6 +240,24 @@ func (n *node) hostOf(id launcher.NodeID) string {
 	return string(id)
 }
 
+// copyWithin is how long an acknowledgement waits for a second copy. A standby
+// that is there has it in milliseconds.
+const copyWithin = 300 * time.Millisecond
+
+// onlyHere names this host where no other machine has what was just recorded,
+// though it should: a pair's one vote records without the standby.
+func (n *node) onlyHere(ctx context.Context) string {
+	if !n.soleVoter() || len(n.record.Nodes()) < 2 {
+		return ""
+	}
+	ctx, cancel := context.WithTimeout(ctx, copyWithin)
+	defer cancel()
+	if n.raft.Copied(ctx) || n.leading.Load() == nil {
+		return ""
+	}
+	return n.m.Host
+}
+
 // recorder writes the record through raft.
 type recorder struct{ n *node }
 
@@ -244,7 +284,14 @@ func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() boo
 	if err != nil {
 		return err
 	}
+	r.n.recording.RLock()
+	defer r.n.recording.RUnlock()
 	for {
+		select {
+		case <-r.n.yielded:
+			return fmt.Errorf("record entry: %w: this side gives way to a later epoch", lead.ErrOver)
+		default:
+		}
 		res, err := r.n.raft.Apply(ctx, data)
 		switch {
 		case err == nil:

@@ -12,17 +12,18 @@ import (
 
 // markDead takes root's word that a machine which does not answer runs nothing.
 // One that shows any sign of life is not taken for dead on anybody's word.
-func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Empty, error) {
+func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	if err := mustBeRoot(c, "mark a machine dead"); err != nil {
-		return wire.Empty{}, err
+		return wire.Acknowledged{}, err
 	}
 	to, done, err := n.leader(ctx, c)
 	defer done()
 	if err != nil {
-		return wire.Empty{}, err
+		return wire.Acknowledged{}, err
 	}
 	if to.leadership == nil {
-		return wire.Empty{}, to.passed(to.remote.MarkDead(to.ctx, r))
+		res, err := to.remote.MarkDead(to.ctx, r)
+		return res, to.passed(err)
 	}
 	roster, _ := to.Roster()
 	i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.Host == r.Host })
@@ -31,11 +32,14 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 		for _, m := range roster {
 			known = append(known, m.Host)
 		}
-		return wire.Empty{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
 	if m := roster[i]; m.Ready || n.answers(ctx, roster, rendezvous.Place{Node: m.ID, Host: m.Host}) {
-		return wire.Empty{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
+	}
+	if err := to.MarkDead(roster[i].ID); err != nil {
+		return wire.Acknowledged{}, led(err)
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
-	return wire.Empty{}, led(to.MarkDead(roster[i].ID))
+	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(roster[i].ID)
 }

@@ -24,6 +24,7 @@ import (
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
+		Succeed: n.succeed, Reunite: n.reunite,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
@@ -67,6 +68,11 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
+	if h.Fence.Epoch.Compare(n.opened) > 0 { // from the Raise on our own leadership is obeyed nowhere, if it is one
+		n.giveWay(h)
+		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", n.m.Host, h.Fence.N, wire.ErrRetry)
+	}
+	n.hears(h.Leader)
 	n.update(func() {
 		if old := n.hint.stream; old != nil {
 			old.end(errReplaced)
@@ -197,13 +203,17 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 		return wire.JoinResponse{}, err
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
-		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr}}}
+		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness}}}
 	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}
-	cluster, epoch, _ := n.record.Cluster()
-	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
+	cluster, _, _ := n.record.Cluster()
+	epoch := n.record.Epoch()
+	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch.N, EpochBy: epoch.By, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
+	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
+		res.OnlyOn = n.onlyHere(ctx)
+	}
 	for _, k := range keys {
 		res.GossipKeys = append(res.GossipKeys, k.Reveal())
 	}
@@ -275,7 +285,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (w
 		return wire.TokenResponse{}, led(err)
 	}
 	n.log.Info("token created", "token", token.ID(), "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res := wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires}
+	res := wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
 	for _, m := range n.record.Nodes() {
 		res.Join = append(res.Join, m.Addr)
 	}

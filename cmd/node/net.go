@@ -108,10 +108,10 @@ func peerUser(c net.Conn) (*wire.User, error) {
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
 // connections are handed to raftConns.
-func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
+func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
-		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: protoRaft}),
+		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: raftProto}),
 		// It bounds the TLS handshake too.
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
@@ -133,7 +133,7 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftConns chan<- net.Conn, 
 		h.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		protoRaft: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+		raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
 			rc := &raftConn{Conn: c, closed: make(chan struct{})}
 			select {
@@ -165,6 +165,8 @@ func (c *raftConn) Close() error {
 // are named by their id; which of their addresses is used, roads decide.
 type peers struct {
 	dial func(ctx context.Context, id, proto string) (net.Conn, error)
+	// raftProto is raft's protocol in this node's epoch.
+	raftProto string
 
 	mu      sync.Mutex
 	clients map[launcher.NodeID]*peer
@@ -223,7 +225,7 @@ const dialTimeout = 2 * time.Second
 
 // dialRaft opens a raft connection to a member.
 func (p *peers) dialRaft(ctx context.Context, id string) (net.Conn, error) {
-	return p.dial(ctx, id, protoRaft)
+	return p.dial(ctx, id, p.raftProto)
 }
 
 func (p *peers) close() {

@@ -119,6 +119,9 @@ func (n *node) netplanDraft(ctx context.Context, l *leadership, r wire.NetplanRe
 	roster, _ := l.Roster()
 	var views, away []envgen.NodeView
 	for _, m := range roster {
+		if m.Witness {
+			continue // it has no part in the fabric
+		}
 		v := envgen.NodeView{ID: string(m.ID), Host: m.Host, Mgmt: m.Addr.Addr(), Inventory: m.Inventory}
 		if m.Ready {
 			views = append(views, v)

@@ -59,10 +59,24 @@ type node struct {
 	conflicts chan gossip.Event // others who claim to be this node; has room for one
 	left      chan struct{}     // closed when this node has left the cluster
 	leaveOnce sync.Once
-	leaving   atomic.Bool     // this node is to leave: as a leader it passes that on
-	done      <-chan struct{} // the run's end
+	leaving   atomic.Bool     // this node is to leave, or its agent to end: as a leader it passes that on
+	stopping  atomic.Bool     // its agent is to end
+	promised  atomic.Int64    // until when (Unix ns) it has promised to succeed the leader; 0: it has not
+	life      context.Context // of the run, which ends a little after it is asked to
+	end       context.CancelFunc
 	began     time.Time
 	recent    *recent
+
+	// opened is the epoch this node is in, of this life. A leader of a later one
+	// comes by later; yielded is closed when this side records nothing any more,
+	// which recording keeps in order, and reopen when a take-over begins.
+	opened     launcher.Epoch
+	met        *met
+	later      chan wire.Hello
+	yielded    chan struct{}
+	recording  sync.RWMutex
+	reopen     chan struct{}
+	reopenOnce sync.Once
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
@@ -95,13 +109,21 @@ func Run(ctx context.Context, cfg Config) error {
 		return err
 	}
 	defer held.Close()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
+	for {
+		if err := live(ctx, cfg, func(*node) {}); !errors.Is(err, errReopen) {
+			return err
+		}
+	}
+}
+
+// live is a node from its opening to its end; errReopen asks for another life.
+func live(ctx context.Context, cfg Config, opened func(*node)) error {
 	n, err := open(ctx, cfg)
 	if err != nil {
 		return err
 	}
 	defer n.close()
+	opened(n)
 	return n.run(ctx)
 }
 
@@ -134,15 +156,22 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
-		done: ctx.Done(), began: time.Now(), changed: make(chan struct{}),
+		began: time.Now(), changed: make(chan struct{}),
+		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
 	}
+	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
+	defer func() {
+		if err != nil {
+			n.end()
+		}
+	}()
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
 	}
 	if err = n.openRoads(); err != nil {
 		return nil, err
 	}
-	n.peers = &peers{dial: n.roads.Dial, clients: map[launcher.NodeID]*peer{}}
+	n.peers = &peers{dial: n.roads.Dial, raftProto: raftProto(n.opened), clients: map[launcher.NodeID]*peer{}}
 	if n.reader, n.inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
 	}
@@ -163,6 +192,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
+	if n.met, err = openMet(cfg.Paths.met()); err != nil {
+		return nil, err
+	}
 	if n.staged, err = stage.OpenStore(cfg.Paths.stage()); err != nil {
 		return nil, err
 	}
@@ -179,6 +211,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.agent.Close()
 		}
 	}()
+	// Whoever led before the epoch of this node is obeyed no more, not even where a
+	// reboot has taken the fence along.
+	if err = n.agent.Raise(launcher.Fence{Epoch: n.opened}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {
+		return nil, err
+	}
 	if err = n.openRaft(); err != nil {
 		return nil, err
 	}
@@ -191,6 +228,9 @@ func (n *node) openRaft() (err error) {
 	cfg := consensus.Config{
 		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
 		Dialer: n.peers.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
+	}
+	if err := n.settleEpoch(cfg); err != nil {
+		return err
 	}
 	n.raft, err = consensus.Open(cfg)
 	if errors.Is(err, raft.ErrCantBootstrap) { // died between the bootstrap and the note of it
@@ -205,6 +245,7 @@ func (n *node) openRaft() (err error) {
 }
 
 func (n *node) close() {
+	n.end()
 	n.raft.Close()
 	n.agent.Close()
 	n.staged.Close()
@@ -219,9 +260,22 @@ func (n *node) close() {
 	}
 }
 
-// run keeps the parts going; the first that fails ends all.
-func (n *node) run(ctx context.Context) error {
-	g, ctx := errgroup.WithContext(ctx)
+// run keeps the parts going; the first that fails ends all. When asked ends, they
+// go on until what this node leads and votes for is in other hands.
+func (n *node) run(asked context.Context) error {
+	aside := make(chan struct{})
+	unasked := context.AfterFunc(asked, func() {
+		defer close(aside)
+		n.stepAside()
+		n.end()
+	})
+	defer func() {
+		if !unasked() {
+			<-aside
+		}
+	}()
+	defer n.end()
+	g, ctx := errgroup.WithContext(n.life)
 	g.Go(func() error { return n.serveLocal(ctx) })
 	g.Go(func() error {
 		return n.reader.Run(ctx, func(inv envgen.Inventory) {
@@ -237,12 +291,15 @@ func (n *node) run(ctx context.Context) error {
 	g.Go(func() error { return n.roads.Run(ctx) })
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
+	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error {
 		select {
 		case err := <-n.raftFatal:
 			return err
 		case <-n.left:
 			return errLeft
+		case <-n.reopen:
+			return errReopen
 		case <-ctx.Done():
 			return ctx.Err()
 		}

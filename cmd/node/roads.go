@@ -146,7 +146,7 @@ func doorsOn(addrs []netip.Addr, port uint16) []netip.AddrPort {
 func (n *node) moveBack(id launcher.NodeID) {
 	n.log.Info("move back to the better road", "node", n.hostOf(id))
 	n.peers.renew(id)
-	n.roads.Leave(string(id), protoRaft)
+	n.roads.Leave(string(id), n.peers.raftProto)
 	if l := n.leading.Load(); l != nil {
 		l.links.Reopen(id)
 	}

@@ -92,7 +92,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	if err := s.write(found); err != nil {
 		return nil, err
 	}
-	fence := launcher.Fence{Epoch: 1, Term: 1}
+	fence := launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}
 	if err := s.agent.Raise(fence); err != nil {
 		return nil, err
 	}

@@ -81,6 +81,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newLogsCmd(a.complete(), a.logs),
 		newStopCmd(a.complete(), a.stop),
 		newMarkDeadCmd(a.complete(), a.markDead),
+		newTakeoverCmd(a.complete(), a.takeover),
 		newVersionCmd(a.printVersion),
 	)
 	return root

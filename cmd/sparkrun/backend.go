@@ -26,7 +26,8 @@ type cluster interface {
 	Jobs(context.Context) (wire.JobsResponse, error)
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
 	Leave(context.Context) error
-	MarkDead(context.Context, wire.MarkDeadRequest) error
+	MarkDead(context.Context, wire.MarkDeadRequest) (wire.Acknowledged, error)
+	Takeover(context.Context, wire.TakeoverRequest) (wire.TakeoverResponse, error)
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
 }
 

@@ -152,6 +152,7 @@ type fakeCluster struct {
 	jobs     wire.JobsResponse
 	token    wire.TokenResponse
 	err      error
+	onlyOn   string
 	leaves   int
 	doctor   wire.DoctorResponse
 	requests []any
@@ -175,9 +176,14 @@ func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.Doct
 }
 func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
 
-func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) error {
+func (f *fakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+	f.requests = append(f.requests, r)
+	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.err
+}
+
+func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	f.dead = append(f.dead, r.Host)
-	return f.err
+	return wire.Acknowledged{OnlyOn: f.onlyOn}, f.err
 }
 
 // cli runs one command line against fakes.

@@ -57,6 +57,7 @@ type follower struct {
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
+	onlyOn                     atomic.Pointer[string] // the one host that has the job recorded; empty where others have
 	world                      int
 
 	// first is the generation whose output is read first; later takes those that

@@ -427,3 +427,25 @@ func TestNotesNeverBlock(t *testing.T) {
 type writerFunc func([]byte) (int, error)
 
 func (w writerFunc) Write(b []byte) (int, error) { return w(b) }
+
+// What one machine alone has recorded is said, of the job's plan and of its end.
+func TestOneCopyIsSaid(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := newSession(&fakeGangs{launch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			end := ended(completed)
+			end.OnlyOn = "spark1"
+			for _, p := range []rendezvous.Progress{planned(1), {Step: rendezvous.StepAlone, OnlyOn: "spark1"}, started("spark1"), runs, end} {
+				if err := tell(p); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+		code, err := s.run(t.Context())
+		const said = "recorded on spark1 only, until another machine has a copy"
+		s.want(t, code, 0, err, "", said, said)
+		if p := s.onlyOn.Load(); p == nil || *p != "spark1" {
+			t.Errorf("kept for --json: %v", p)
+		}
+	})
+}

@@ -33,9 +33,14 @@ because every user of a machine can read those. The token proves to the cluster
 that this machine is invited, and to this machine that it talks to the right
 cluster.
 
+--witness makes it a member that votes and gets no ranks: any small machine on the
+management network, without a fabric. With one, a pair goes on by itself when it
+loses either machine.
+
 It starts nothing: the agent does the work. A machine is in one cluster at most.`,
 		Example: `  sudo sparkrun join 10.0.0.1
   sudo sparkrun join 10.0.0.1 --token-file /root/token
+  sudo sparkrun join 10.0.0.1 --witness
   ssh spark1 sparkrun token create | sudo sparkrun join 10.0.0.1 --token-file -`,
 		Args: takes(1, "the address of a member"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,6 +49,7 @@ It starts nothing: the agent does the work. A machine is in one cluster at most.
 		},
 	}
 	nodeFlags(cmd.Flags(), &opts.node)
+	cmd.Flags().BoolVar(&opts.node.Witness, "witness", false, "this machine votes and gets no ranks")
 	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")
 	return cmd
 }
@@ -60,6 +66,7 @@ func (a *app) join(ctx context.Context, o joinOptions) error {
 	for _, w := range j.Warnings {
 		a.say("warning: " + w)
 	}
+	a.sayAlone(j.OnlyOn)
 	fmt.Fprintf(a.out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
 	fmt.Fprintln(a.err, "next:  systemctl start sparkrun      the agent (or: sparkrun agent)")
 	return nil

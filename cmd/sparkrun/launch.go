@@ -275,7 +275,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		case sig != nil:
 			return exits(exitOf(sig), nil)
 		}
-		f.spec.Epoch, f.leader = st.Epoch, st.Leader
+		f.spec.Epoch, f.spec.EpochBy, f.leader = st.Epoch, st.EpochBy, st.Leader
 	}
 	errs := a.err
 	if tty != nil && !o.detach {
@@ -300,7 +300,11 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	code, err := f.run(ctx)
 	n.Close()
 	if o.detach && code == 0 && err == nil {
-		return a.printID(spec.ID, o.json)
+		onlyOn := ""
+		if p := f.onlyOn.Load(); p != nil {
+			onlyOn = *p
+		}
+		return a.printID(spec.ID, onlyOn, o.json)
 	}
 	return exits(code, err)
 }
@@ -347,11 +351,12 @@ type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
 
-func (a *app) printID(id launcher.JobID, json bool) error {
+func (a *app) printID(id launcher.JobID, onlyOn string, json bool) error {
 	if json {
 		return a.object(struct {
-			JobID launcher.JobID `json:"job_id"`
-		}{id})
+			JobID  launcher.JobID `json:"job_id"`
+			OnlyOn string         `json:"recorded_only_on,omitempty"`
+		}{id, onlyOn})
 	}
 	_, err := fmt.Fprintln(a.out, id)
 	return err

@@ -38,9 +38,11 @@ machine is reached again. It takes root.`,
 func (a *app) markDead(ctx context.Context, o markDeadOptions) error {
 	b := a.dial()
 	defer b.close()
-	if err := b.MarkDead(ctx, wire.MarkDeadRequest{Host: o.host}); err != nil {
+	res, err := b.MarkDead(ctx, wire.MarkDeadRequest{Host: o.host})
+	if err != nil {
 		return err
 	}
-	_, err := fmt.Fprintf(a.out, "%s is taken for dead; jobs that waited for it go on\n", o.host)
+	a.sayAlone(res.OnlyOn)
+	_, err = fmt.Fprintf(a.out, "%s is taken for dead; jobs that waited for it go on\n", o.host)
 	return err
 }

@@ -63,7 +63,11 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	out = append(out, times(j, now))
 	for _, t := range j.Tries {
 		if t.Cause != "" {
-			out = append(out, fmt.Sprintf("  generation %d on %s ended %s ago: %s", t.Generation, hosts(t.Hosts), age(now.Sub(t.Ended)), t.Cause))
+			when := "ended " + age(now.Sub(t.Ended)) + " ago"
+			if t.Ended.IsZero() { // the other side of a reunion ran it
+				when = "was given up"
+			}
+			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s", t.Generation, hosts(t.Hosts), when, t.Cause))
 		}
 	}
 	if text := j.TryText(); text != "" && j.Outcome == nil {

@@ -68,6 +68,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	if st.Leader == "" {
 		leader = "no leader"
 	}
+	if st.Epoch > 1 { // it has been taken over
+		leader += fmt.Sprintf(", epoch %d", st.Epoch)
+	}
 	fmt.Fprintf(a.out, "cluster %s, %s\n", st.Cluster, leader)
 	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "FABRIC"}}
 	for _, n := range st.Nodes {
@@ -82,7 +85,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		if n.Addr.IsValid() {
 			addr = n.Addr.String()
 		}
-		rows = append(rows, []string{n.Host, addr, state, or(n.Role, "-"), fabricOf(n.Inventory)})
+		rows = append(rows, []string{n.Host, addr, state, roleOf(n), fabricOf(n.Inventory)})
 	}
 	if err := a.table(rows); err != nil {
 		return err
@@ -116,6 +119,14 @@ func waitStatus(ctx context.Context, c cluster, r wire.StatusRequest) (wire.Stat
 		}
 		r.Timeout = max(time.Until(end), time.Millisecond)
 	}
+}
+
+// roleOf is a node's part in the vote; a witness has no other.
+func roleOf(n wire.NodeStatus) string {
+	if !n.Witness {
+		return or(n.Role, "-")
+	}
+	return strings.TrimPrefix(n.Role+", witness", ", ")
 }
 
 // fabricOf sums up a node's RDMA ports: those with a link, and their rate.

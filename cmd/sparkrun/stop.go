@@ -69,13 +69,14 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 	}
 	o.request.Job = string(job.Job)
 	stuck := ""
-	outcome, err := watchEnd(ctx, b, o.request, outage{say: a.say}, func(text string) { stuck = text })
+	outcome, only, err := watchEnd(ctx, b, o.request, outage{say: a.say}, func(text string) { stuck = text })
 	if err != nil {
 		if ctx.Err() != nil {
 			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
 		}
 		return err
 	}
+	a.sayAlone(only)
 	how := ""
 	if outcome.End != rendezvous.Stopped {
 		how = fmt.Sprintf(" (%s, exit code %d)", outcome.End, outcome.ExitCode)
@@ -113,8 +114,9 @@ func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopRespo
 // watchEnd waits for the end of a job that was asked to stop, through changes of
 // agents and leaders. A leader that dies takes along what it was asked and had
 // not yet told every node, so the next one is asked again. stuck is told what
-// could not be killed.
-func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage, stuck func(string)) (rendezvous.Outcome, error) {
+// could not be killed; only is the one host that has the end recorded, empty
+// where others have.
+func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage, stuck func(string)) (out rendezvous.Outcome, only string, err error) {
 	var again pause
 	var outcome *rendezvous.Outcome
 	for {
@@ -125,26 +127,26 @@ func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage, 
 			case rendezvous.StepStuck:
 				stuck(p.Text)
 			case rendezvous.StepEnded:
-				outcome = p.Outcome
+				outcome, only = p.Outcome, p.OnlyOn
 			}
 			return nil
 		})
 		switch {
 		case outcome != nil:
-			return *outcome, nil
+			return *outcome, only, nil
 		case ctx.Err() != nil:
-			return rendezvous.Outcome{}, ctx.Err()
+			return rendezvous.Outcome{}, "", ctx.Err()
 		case err == nil:
 			err = errCutShort
 		case !passing(err):
-			return rendezvous.Outcome{}, err
+			return rendezvous.Outcome{}, "", err
 		}
 		trouble.failed(fmt.Sprintf("%v; waiting", err))
 		if err := again.wait(ctx); err != nil {
-			return rendezvous.Outcome{}, err
+			return rendezvous.Outcome{}, "", err
 		}
 		if _, err := g.Stop(ctx, r); err != nil && !passing(err) && !errors.Is(err, rendezvous.ErrJobEnded) {
-			return rendezvous.Outcome{}, err
+			return rendezvous.Outcome{}, "", err
 		}
 	}
 }

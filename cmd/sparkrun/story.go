@@ -123,6 +123,10 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 			f.say(p.Text)
 		}
+		if p.OnlyOn != "" {
+			f.say(aloneText(p.OnlyOn))
+			f.onlyOn.Store(&p.OnlyOn)
+		}
 		if err := f.out.event(p); err != nil {
 			return err
 		}

@@ -66,7 +66,7 @@ const (
 )
 
 var (
-	fence = launcher.Fence{Epoch: 1, Term: 3}
+	fence = launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 3}
 	key   = launcher.Key{Job: job, Generation: 1}
 )
 

@@ -109,7 +109,7 @@ func TestFences(t *testing.T) {
 		as := n.as("true")
 		return n.a.Order(launcher.Order{Fence: f, Prepare: &as})
 	}
-	for _, f := range []launcher.Fence{{}, {Epoch: 1, Term: 2}, {Epoch: 0, Term: 99}} {
+	for _, f := range []launcher.Fence{{}, {Epoch: launcher.Epoch{N: 1}, Term: 2}, {Epoch: launcher.Epoch{N: 0}, Term: 99}} {
 		if err := n.a.Raise(f); !errors.Is(err, launcher.ErrStaleFence) {
 			t.Errorf("raise %s: %v", f, err)
 		}
@@ -118,7 +118,7 @@ func TestFences(t *testing.T) {
 		}
 	}
 	must(t, n.a.Raise(fence)) // the same leader comes back
-	higher := launcher.Fence{Epoch: 1, Term: 4}
+	higher := launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 4}
 	if err := order(higher); !errors.Is(err, launcher.ErrStaleFence) {
 		t.Errorf("obeyed a leader that was never let in: %v", err)
 	}

@@ -63,12 +63,12 @@ func TestSnapshotIntoConflictingLog(t *testing.T) {
 // raft #695: heartbeats must not be answered beside the main loop.
 func TestHeartbeatsTakeTheOrdinaryRoad(t *testing.T) {
 	tr := &handlerSpy{}
-	var wrapped raft.Transport = ordinaryHeartbeats{tr}
+	var wrapped raft.Transport = ordinaryHeartbeats{tr, newCopies()}
 	wrapped.SetHeartbeatHandler(func(raft.RPC) {})
 	if tr.set {
 		t.Error("the handler got through")
 	}
-	for _, tr := range []raft.Transport{newTransport(Config{Transport: inmem()}), wrapped} {
+	for _, tr := range []raft.Transport{newTransport(Config{Transport: inmem()}, newCopies()), wrapped} {
 		if _, ok := tr.(raft.WithPreVote); !ok {
 			t.Errorf("%T has lost its pre-votes", tr)
 		}

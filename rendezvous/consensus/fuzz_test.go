@@ -69,7 +69,7 @@ func frames(f *testing.F) (out [][]byte) {
 	} {
 		here, there := net.Pipe()
 		tr := newTransport(Config{ID: "peer", RPCTimeout: 100 * time.Millisecond, Logger: nil, Accept: make(chan net.Conn),
-			Dialer: func(context.Context, string) (net.Conn, error) { return there, nil }}.forFuzz())
+			Dialer: func(context.Context, string) (net.Conn, error) { return there, nil }}.forFuzz(), newCopies())
 		var sent []byte
 		var reader sync.WaitGroup
 		reader.Go(func() { sent, _ = io.ReadAll(here) })
@@ -108,7 +108,7 @@ func FuzzFrames(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		accept := make(chan net.Conn, 1)
 		tr := newTransport(Config{ID: me, RPCTimeout: time.Second, Accept: accept,
-			Dialer: func(context.Context, string) (net.Conn, error) { return nil, errSimLost }}.forFuzz())
+			Dialer: func(context.Context, string) (net.Conn, error) { return nil, errSimLost }}.forFuzz(), newCopies())
 		here, there := net.Pipe()
 		accept <- there
 		done := make(chan struct{})

@@ -296,6 +296,7 @@ func (n *Raft) noteHeartbeat(data any) {
 	switch o := data.(type) {
 	case raft.FailedHeartbeatObservation:
 		n.silent[string(o.PeerID)] = silence{since: o.LastContact, seen: time.Now()}
+		n.copies.wake()
 	case raft.ResumedHeartbeatObservation:
 		delete(n.silent, string(o.PeerID))
 	}
@@ -328,6 +329,18 @@ func (n *Raft) Members() Membership {
 		m.Servers = append(m.Servers, srv)
 	}
 	return m
+}
+
+// Votes tells whether this node votes by the latest membership it has heard of,
+// committed or not: that is the one it acts by.
+func (n *Raft) Votes() bool {
+	f := n.r.GetConfiguration()
+	if f.Error() != nil {
+		return false
+	}
+	return slices.ContainsFunc(f.Configuration().Servers, func(s raft.Server) bool {
+		return string(s.ID) == n.cfg.ID && s.Suffrage == raft.Voter
+	})
 }
 
 // ApplyChange makes one change and waits until it is committed. Only the

@@ -29,12 +29,13 @@ func (s State) String() string {
 
 // Raft is one node's part in the log.
 type Raft struct {
-	cfg   Config
-	log   *slog.Logger
-	r     *raft.Raft
-	fsm   *fsm
-	store *failStop
-	trans raft.Transport
+	cfg    Config
+	log    *slog.Logger
+	r      *raft.Raft
+	fsm    *fsm
+	store  *failStop
+	trans  raft.Transport
+	copies *copies
 
 	closeOnce sync.Once
 	doneOnce  sync.Once
@@ -64,6 +65,19 @@ type view struct {
 // damaged (*CorruptError), that belongs to another node, or that has state
 // when Bootstrap is set.
 func Open(cfg Config) (_ *Raft, err error) {
+	n, err := prepare(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if err := n.start(); err != nil {
+		_, closeErr := n.store.close(n.cfg.StoreDeadline)
+		return nil, errors.Join(err, closeErr)
+	}
+	return n, nil
+}
+
+// prepare opens the store of a node that does not run yet.
+func prepare(cfg Config) (_ *Raft, err error) {
 	cfg, err = cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -81,14 +95,10 @@ func Open(cfg Config) (_ *Raft, err error) {
 	}
 	n := &Raft{
 		cfg: cfg, log: cfg.Logger,
-		done: make(chan struct{}), changed: make(chan struct{}), silent: map[string]silence{},
+		done: make(chan struct{}), changed: make(chan struct{}), silent: map[string]silence{}, copies: newCopies(),
 	}
 	n.store = &failStop{disk: disk, limit: cfg.StoreDeadline, fatal: n.fail}
 	n.fsm = &fsm{machine: cfg.Machine, fatal: n.fail, lastLog: func() uint64 { i, _ := n.store.LastIndex(); return i }}
-	if err := n.start(); err != nil {
-		_, closeErr := n.store.close(cfg.StoreDeadline)
-		return nil, errors.Join(err, closeErr)
-	}
 	return n, nil
 }
 
@@ -102,7 +112,7 @@ func (n *Raft) start() error {
 	}
 	notify := make(chan bool, 64)
 	rc := n.cfg.raftConfig(notify)
-	n.trans = newTransport(n.cfg)
+	n.trans = newTransport(n.cfg, n.copies)
 	closeTransport := func() { n.trans.(raft.WithClose).Close() }
 
 	if n.cfg.Bootstrap {

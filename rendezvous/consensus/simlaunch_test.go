@@ -63,7 +63,7 @@ func (s *sim) lead(l *simLife, ctx context.Context, term uint64) error {
 	} else {
 		context.AfterFunc(leads, over)
 	}
-	b := &simBrain{l: l, fence: launcher.Fence{Epoch: epoch, Term: term}, ctx: ctx, links: map[launcher.NodeID]*simLink{}}
+	b := &simBrain{l: l, fence: launcher.Fence{Epoch: launcher.Epoch{N: epoch}, Term: term}, ctx: ctx, links: map[launcher.NodeID]*simLink{}}
 	if s.tardy.Swap(false) {
 		b.lag = time.Second
 	} else if rng.IntN(3) == 0 { // and what it decides may be long on its way

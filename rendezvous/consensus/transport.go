@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"sync"
 	"time"
@@ -17,12 +18,37 @@ import (
 // follower whose disk is slow is heard of late.
 type ordinaryHeartbeats struct {
 	raft.Transport
+	copies *copies
 }
 
 func (ordinaryHeartbeats) SetHeartbeatHandler(func(raft.RPC)) {}
 
 func (t ordinaryHeartbeats) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
 	return t.Transport.(raft.WithPreVote).RequestPreVote(id, addr, req, resp) // checked by withDefaults
+}
+
+func (t ordinaryHeartbeats) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+	err := t.Transport.AppendEntries(id, addr, req, resp)
+	if err == nil {
+		t.copies.appended(id, req, resp)
+	}
+	return err
+}
+
+func (t ordinaryHeartbeats) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+	p, err := t.Transport.AppendEntriesPipeline(id, addr)
+	if err != nil {
+		return nil, err // as it is: raft compares it
+	}
+	return t.copies.pipeline(id, p), nil
+}
+
+func (t ordinaryHeartbeats) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+	err := t.Transport.InstallSnapshot(id, addr, req, resp, data)
+	if err == nil && resp.Success {
+		t.copies.note(id, req.Term, req.LastLogIndex)
+	}
+	return err
 }
 
 func (t ordinaryHeartbeats) Close() error {
@@ -129,11 +155,11 @@ func (s *streams) Close() error {
 func (s *streams) Addr() net.Addr { return nodeAddr(s.id) }
 
 // newTransport is the transport of a configuration, heartbeats mended.
-func newTransport(cfg Config) raft.Transport {
+func newTransport(cfg Config, c *copies) raft.Transport {
 	if cfg.Transport != nil {
-		return ordinaryHeartbeats{cfg.Transport}
+		return ordinaryHeartbeats{cfg.Transport, c}
 	}
 	return ordinaryHeartbeats{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: newStreams(cfg), MaxPool: 3, Timeout: cfg.RPCTimeout, Logger: newHCLogger(cfg.Logger),
-	})}
+	}), c}
 }

@@ -42,7 +42,7 @@ func inherits(t *testing.T, change func(*launcher.Spec)) *heir {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	h.Leader = Open(ctx, Config{
-		Fence: launcher.Fence{Epoch: 1, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w}, Send: h.send,
+		Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w}, Send: h.send,
 		Answers: func(context.Context, rendezvous.Place) bool { return true }, // on the fabric, that is
 		Logger:  slog.New(slog.DiscardHandler),
 	})

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -99,7 +100,7 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	case g.timedOut(now):
 		g.endForTime()
 		return g.record(ctx)
-	case now.Before(w.from):
+	case now.Before(w.from), g.copying:
 		return false
 	}
 	if hold := g.l.cfg.Hold; hold != nil {
@@ -109,6 +110,12 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 			g.publish()
 			return false
 		}
+	}
+	if why := g.unsure(); why != "" {
+		w.from = now.Add(time.Second)
+		g.waits(why)
+		g.publish()
+		return false
 	}
 	job, err := g.l.placeNext(g, w.next, w.done)
 	switch {
@@ -130,6 +137,20 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	}
 	g.begin(job)
 	return false
+}
+
+// unsure says why another leader may have begun the next generation already;
+// empty where none can have.
+func (g *gang) unsure() string {
+	if !g.found || g.l.cfg.Unheard == nil {
+		return ""
+	}
+	hosts := g.l.cfg.Unheard()
+	if len(hosts) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("the next try waits: %[1]s has not been heard since this machine started, and may have taken the job over; start it, or if it is "+
+		"off for good say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " "))
 }
 
 // begin takes up a generation that has been recorded. Only now may the nodes
@@ -155,6 +176,7 @@ func (g *gang) begin(job rendezvous.Job) {
 	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
 	g.deadline = now.Add(job.Spec.StartTimeout)
 	g.tellPlanned()
+	g.findCopies()
 }
 
 // forgetAll lets the nodes forget the generation. To all: one that came back just

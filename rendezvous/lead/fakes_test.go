@@ -26,7 +26,9 @@ type world struct {
 	lag    time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
 	// answers is the leaders' Config.Answers; nil = none.
 	answers func(context.Context, rendezvous.Place) bool
-	hold    func() string // the leaders' Config.Hold; nil = none
+	hold    func() string                // the leaders' Config.Hold; nil = none
+	unheard func() []string              // the leaders' Config.Unheard; nil = none
+	only    func(context.Context) string // the leaders' Config.OnlyHere; nil = none
 
 	mu       sync.Mutex
 	index    uint64
@@ -120,9 +122,9 @@ func (w *world) crown(dieAt int) *reign {
 	ctx, stop := context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.terms++
-	r := &reign{w: w, fence: launcher.Fence{Epoch: w.epoch, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
+	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: w.epoch}, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Hold: w.hold, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Hold: w.hold, Unheard: w.unheard, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}

@@ -51,6 +51,10 @@ type gang struct {
 	noMore    bool          // no other generation follows: somebody has asked for the end
 	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
+	found     bool          // an earlier leader recorded it
+	overtaken bool          // the record has got something newer of it from elsewhere
+	copying   bool          // whether others have the plan is being found out
+	ranAt     *time.Time    // when all ranks ran, to be told after that
 
 	viewMu  sync.Mutex // guards what status reads
 	state   rendezvous.State
@@ -121,7 +125,34 @@ func (g *gang) plan(ctx context.Context) error {
 	if !g.queued {
 		g.tellPlanned()
 	}
+	if g.fresh {
+		g.findCopies()
+	}
 	return nil
+}
+
+// findCopies tells, where it is so, that the plan is on one machine only. It is
+// found out beside the start, which does not wait; who leaves when the ranks run
+// hears it before.
+func (g *gang) findCopies() {
+	only := g.l.cfg.OnlyHere
+	if only == nil {
+		return
+	}
+	g.copying = true
+	g.l.gangsWG.Go(func() { // the loop that asks keeps it above zero
+		host := only(g.l.ctx)
+		g.post(func() {
+			g.copying = false
+			if host != "" {
+				g.tell(rendezvous.Progress{Step: rendezvous.StepAlone, OnlyOn: host})
+			}
+			if ran := g.ranAt; ran != nil {
+				g.ranAt = nil
+				g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: *ran})
+			}
+		})
+	})
 }
 
 func (g *gang) tellPlanned() {
@@ -174,6 +205,10 @@ func (g *gang) run(ctx context.Context) {
 	for {
 		for _, msg := range g.takeMail() {
 			msg()
+		}
+		if g.overtaken {
+			g.l.replace(g)
+			return
 		}
 		switch over, again := g.turn(ctx); {
 		case over:
@@ -356,7 +391,11 @@ func (g *gang) record(ctx context.Context) bool {
 		g.l.cfg.Logger.Warn("record outcome", "job", g.job.Spec.ID, "error", err)
 		return false
 	}
+	only := "" // found out before the drop: who asks from then on is told by the record, which does not know
+	if g.l.cfg.OnlyHere != nil {
+		only = g.l.cfg.OnlyHere(ctx)
+	}
 	g.l.letGo(g)
-	g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out})
+	g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out, OnlyOn: only})
 	return true
 }

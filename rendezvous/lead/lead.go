@@ -47,8 +47,16 @@ type Config struct {
 	// Hold says why no generation can begin now, for every node would refuse it
 	// (their addresses change); empty where one can. It is asked each second. Nil
 	// holds nothing back.
-	Hold   func() string
-	Logger *slog.Logger
+	Hold func() string
+	// Unheard names the hosts that may have taken the cluster over while this
+	// machine was off: those that it has not heard since, and that nobody calls
+	// dead. Until there are none, no generation begins of a job that an earlier
+	// leader recorded. It is asked each second. Nil: there are none.
+	Unheard func() []string
+	// OnlyHere waits a moment, a second at most, for another machine to have what
+	// has been recorded, and names this host if none has. Nil: others always do.
+	OnlyHere func(context.Context) string
+	Logger   *slog.Logger
 }
 
 // ErrOver tells a caller that this leadership ended under its request. What it
@@ -90,7 +98,8 @@ type Leader struct {
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
 	gangs   map[launcher.JobID]*gang
-	derived derived        // the last topology
+	derived derived // the last topology
+	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no gang may start any more
 	gangsWG sync.WaitGroup // one per gang's loop
@@ -103,13 +112,14 @@ func Open(ctx context.Context, cfg Config) *Leader {
 		cfg: cfg, ctx: ctx, began: time.Now(),
 		members: map[launcher.NodeID]*member{},
 		gangs:   map[launcher.JobID]*gang{},
+		swept:   map[sweeping]bool{},
 		changed: make(chan struct{}),
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, job := range cfg.Record.Jobs() {
 		if job.Outcome == nil {
-			l.run(newGang(l, job))
+			l.adopt(job)
 		}
 	}
 	return l
@@ -208,8 +218,13 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 		}
 		return nil, nil
 	}
-	if spec.Epoch != 0 && spec.Epoch < l.cfg.Fence.Epoch {
+	minted := launcher.Epoch{N: spec.Epoch, By: spec.EpochBy}
+	switch c := minted.Compare(l.cfg.Fence.Epoch); {
+	case spec.Epoch == 0 || c == 0:
+	case c < 0:
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
+	default: // the cluster has been taken over, and this leader has not heard of it yet
+		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID, ErrOver)
 	}
 	plan, findings, err := l.placeJob(spec, nil)
 	if busy := new(busyError); errors.As(err, &busy) && spec.Wait {
@@ -319,7 +334,8 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 }
 
 // sweep lets a node forget a try that nobody drives: its end is recorded, and
-// the node was away when it was to be told. A try that runs and that the record
+// the node was away when it was to be told, or it is of a side that gave way. What
+// runs of it is ended first. A try that runs and that the record
 // does not know was lost in a forced recovery, or ended so long ago that it was
 // pruned: only a person can tell, so it is left alone. l.mu is held.
 func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
@@ -330,7 +346,18 @@ func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "node", id)
 		return
 	}
+	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
+		l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, End: &launcher.End{Key: e.Key, Grace: job.Spec.Grace, Reason: "the job has ended, or goes on elsewhere"}})
+		l.swept[sweeping{id, e.Key}] = true // Event lets the node forget it
+		return
+	}
 	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
+}
+
+// sweeping is a try that is being ended on a node, to be forgotten then.
+type sweeping struct {
+	node launcher.NodeID
+	key  launcher.Key
 }
 
 // current tells whether a try is one that this leadership drives. l.mu is held.
@@ -382,6 +409,9 @@ func (l *Leader) Event(ev launcher.Event) {
 	if l.current(ev.Key) {
 		g := l.gangs[ev.Job]
 		g.post(func() { g.event(ev) })
+	} else if s := (sweeping{ev.Node, ev.Key}); ev.Kind == launcher.Ended && l.swept[s] {
+		delete(l.swept, s)
+		l.cfg.Send(ev.Node, launcher.Order{Fence: l.cfg.Fence, Forget: &ev.Key})
 	}
 }
 

@@ -340,14 +340,17 @@ func TestSweep(t *testing.T) {
 			}
 		}
 		var mu sync.Mutex
-		forgot := map[launcher.Key]bool{}
+		forgot, ended := map[launcher.Key]bool{}, map[launcher.Key]bool{}
 		ctx, cancel := context.WithCancel(t.Context())
-		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: 1, Term: 7}, Record: w.record, Logger: slog.New(slog.DiscardHandler),
+		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 7}, Record: w.record, Logger: slog.New(slog.DiscardHandler),
 			Send: func(id launcher.NodeID, o launcher.Order) {
 				mu.Lock()
 				defer mu.Unlock()
 				if o.Forget != nil {
 					forgot[*o.Forget] = true
+				}
+				if o.End != nil {
+					ended[o.End.Key] = true
 				}
 				if o.Fence.Term != 7 {
 					t.Errorf("an order with fence %s", o.Fence)
@@ -364,6 +367,12 @@ func TestSweep(t *testing.T) {
 			entry("lost2", 1, launcher.PhasePrepared),
 			entry("lost3", 1, launcher.PhaseStarted), // perhaps lost in a recovery: nobody's to kill
 		}})
+		// What runs is ended with its grace, and forgotten when it has.
+		late := launcher.Key{Job: "ended", Generation: 1}
+		if d := cmp.Diff(map[launcher.Key]bool{late: true}, ended); d != "" || forgot[late] {
+			t.Error("ended, or forgotten too soon:", d)
+		}
+		l.Event(launcher.Event{Node: "id1", Key: late, Kind: launcher.Ended})
 		cancel()
 		l.Close()
 		want := map[launcher.Key]bool{{Job: "ended", Generation: 1}: true, {Job: "again", Generation: 1}: true, {Job: "lost1", Generation: 1}: true, {Job: "lost2", Generation: 1}: true}
@@ -446,7 +455,7 @@ func TestCloseLeavesNothing(t *testing.T) {
 	w := newWorld(t, 2)
 	w.nodes[1].slow = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &reign{w: w, fence: launcher.Fence{Epoch: 1, Term: 1}, ctx: ctx, stop: cancel, orders: map[string]int{}}
+	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, ctx: ctx, stop: cancel, orders: map[string]int{}}
 	l := Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		l.NodeUp(n.id, Up{Boot: n.boot, Inventory: inventoryOf(n.host)})
@@ -495,7 +504,7 @@ func TestNewLeaderWaitsForItsMembers(t *testing.T) {
 		w := newWorld(t, 2)
 		ctx, cancel := context.WithCancel(t.Context())
 		r := &reign{w: w}
-		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: 1, Term: 1}, Record: w.record, Recorder: r,
+		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, Record: w.record, Recorder: r,
 			Send: func(launcher.NodeID, launcher.Order) {}, Logger: slog.New(slog.DiscardHandler)})
 		began := time.Now()
 		admitted := make(chan error, 1)

@@ -144,6 +144,10 @@ func (g *gang) hasRun(s *seat) {
 	g.viewMu.Lock()
 	g.started = &now
 	g.viewMu.Unlock()
+	if g.copying {
+		g.ranAt = &now
+		return
+	}
 	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now})
 }
 

@@ -88,7 +88,7 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 	for _, m := range roster {
 		used := slices.ContainsFunc(plan.Nodes, func(p rendezvous.Place) bool { return p.Node == m.ID })
 		allowed := !slices.Contains(spec.Exclude, m.Host) && (len(spec.On) == 0 || slices.Contains(spec.On, m.Host))
-		if len(held) < spec.Spare && m.Ready && m.Drained == "" && allowed && !used {
+		if len(held) < spec.Spare && m.Ready && m.Drained == "" && !m.Witness && allowed && !used {
 			held = append(held, rendezvous.Holding{Node: m.ID, Host: m.Host})
 		}
 	}

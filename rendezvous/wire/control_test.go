@@ -23,7 +23,7 @@ func talk(ctx context.Context, side NodeSide) (Link, <-chan error) {
 	return link, ended
 }
 
-var firstWord = Down{Hello: &Hello{Fence: launcher.Fence{Epoch: 1, Term: 1}, Leader: "id2", Host: "spark2"}}
+var firstWord = Down{Hello: &Hello{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, Leader: "id2", Host: "spark2"}}
 
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -23,6 +23,9 @@ var (
 	ErrDenied = errors.New("not allowed")
 	// ErrNotYet: what was waited for has not come in the time given.
 	ErrNotYet = errors.New("not yet")
+	// ErrUnknownRetry: the cluster was taken over since the job was submitted, and
+	// does not know it. It is not started: it might be for the second time.
+	ErrUnknownRetry = errors.New("unknown")
 	// ErrUnreachable: the other side does not answer.
 	ErrUnreachable = errors.New("does not answer")
 	// ErrOlder: the other side does not know the request.
@@ -50,6 +53,7 @@ var codes = []struct {
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
 	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
+	{"unknown-retry", ErrUnknownRetry, connect.CodeFailedPrecondition},
 	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
 }

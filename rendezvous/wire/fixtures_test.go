@@ -113,5 +113,5 @@ func fill(v reflect.Value, n *int) {
 }
 
 func orderFor(job string) launcher.Order {
-	return launcher.Order{Fence: launcher.Fence{Epoch: 1, Term: 2}, End: &launcher.End{Key: launcher.Key{Job: launcher.JobID(job), Generation: 1}, Grace: time.Second, Reason: "test"}}
+	return launcher.Order{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, End: &launcher.End{Key: launcher.Key{Job: launcher.JobID(job), Generation: 1}, Grace: time.Second, Reason: "test"}}
 }

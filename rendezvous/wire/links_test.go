@@ -73,7 +73,7 @@ func (d *diary) words(id launcher.NodeID) string {
 
 func (d *diary) config(dial func(context.Context, launcher.NodeID) (Link, error)) LinksConfig {
 	return LinksConfig{
-		Hello: Hello{Fence: launcher.Fence{Epoch: 1, Term: 5}, Leader: "id1", Host: "spark1"},
+		Hello: Hello{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 5}, Leader: "id1", Host: "spark1"},
 		Dial:  dial,
 		OnUp:  func(id launcher.NodeID, up UpHello) { d.note(id, "up %s", up.Boot) },
 		OnDown: func(id launcher.NodeID, err error) {

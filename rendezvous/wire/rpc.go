@@ -41,7 +41,9 @@ type Cluster struct {
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
 	Leave   func(context.Context, Caller, Empty) (Empty, error)
 	// MarkDead takes a person's word that a host which does not answer runs nothing.
-	MarkDead func(context.Context, Caller, MarkDeadRequest) (Empty, error)
+	MarkDead func(context.Context, Caller, MarkDeadRequest) (Acknowledged, error)
+	// Takeover has this node lead a new epoch, on a person's word that the voters are off.
+	Takeover func(context.Context, Caller, TakeoverRequest) (TakeoverResponse, error)
 
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
@@ -67,6 +69,10 @@ type Node struct {
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
 	Seen     func(context.Context, Caller, Empty) (SeenResponse, error) // where the caller is
+	// Succeed asks a pair's standby to take the place of its leader, which stops.
+	Succeed func(context.Context, Caller, Empty) (Empty, error)
+	// Reunite takes a part of the record of a node that was led in an earlier epoch.
+	Reunite func(context.Context, Caller, rendezvous.Reunited) (Empty, error)
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
@@ -111,6 +117,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
 	unary(mux, clusterPath+"MarkDead", allowUser, h.MarkDead)
+	unary(mux, clusterPath+"Takeover", allowUser, h.Takeover)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
@@ -128,6 +135,8 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"KeepCA", allowMember, h.KeepCA)
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"Seen", allowMember, h.Seen)
+	unary(mux, nodePath+"Succeed", allowMember, h.Succeed)
+	unary(mux, nodePath+"Reunite", allowMember, h.Reunite)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
@@ -229,9 +238,8 @@ func (c *Client) OnBehalfOf(user Caller) *Client {
 }
 
 // MarkDead says of a host that it runs nothing any more.
-func (c *Client) MarkDead(ctx context.Context, r MarkDeadRequest) error {
-	_, err := call[MarkDeadRequest, Empty](ctx, c, clusterPath+"MarkDead", r)
-	return err
+func (c *Client) MarkDead(ctx context.Context, r MarkDeadRequest) (Acknowledged, error) {
+	return call[MarkDeadRequest, Acknowledged](ctx, c, clusterPath+"MarkDead", r)
 }
 
 // Close drops idle connections.
@@ -280,6 +288,17 @@ func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, erro
 }
 func (c *Client) Seen(ctx context.Context) (SeenResponse, error) {
 	return call[Empty, SeenResponse](ctx, c, nodePath+"Seen", Empty{})
+}
+func (c *Client) Takeover(ctx context.Context, r TakeoverRequest) (TakeoverResponse, error) {
+	return call[TakeoverRequest, TakeoverResponse](ctx, c, clusterPath+"Takeover", r)
+}
+func (c *Client) Reunite(ctx context.Context, p rendezvous.Reunited) error {
+	_, err := call[rendezvous.Reunited, Empty](ctx, c, nodePath+"Reunite", p)
+	return err
+}
+func (c *Client) Succeed(ctx context.Context) error {
+	_, err := call[Empty, Empty](ctx, c, nodePath+"Succeed", Empty{})
+	return err
 }
 func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) {
 	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)

@@ -22,13 +22,15 @@ type StatusRequest struct {
 // Status is the cluster as one node sees it. Without a leader it is what that
 // node's own copy of the record and gossip say.
 type Status struct {
-	Cluster string       `json:"cluster"`
-	Epoch   uint64       `json:"epoch"`
-	Term    uint64       `json:"term"`
-	Self    string       `json:"self"`   // the answering node's host name
-	Leader  string       `json:"leader"` // its host name; empty = none is known
-	Problem string       `json:"problem,omitempty"`
-	Nodes   []NodeStatus `json:"nodes"`
+	Cluster string `json:"cluster"`
+	Epoch   uint64 `json:"epoch"`
+	// EpochBy is the id of the node whose take-over began the epoch; empty in the first.
+	EpochBy launcher.NodeID `json:"epoch_by,omitempty"`
+	Term    uint64          `json:"term"`
+	Self    string          `json:"self"`   // the answering node's host name
+	Leader  string          `json:"leader"` // its host name; empty = none is known
+	Problem string          `json:"problem,omitempty"`
+	Nodes   []NodeStatus    `json:"nodes"`
 }
 
 // NodeStatus is one member.
@@ -44,7 +46,8 @@ type NodeStatus struct {
 	Since time.Time `json:"since"`
 	// FabricOnly: the leader reaches it, and not over management.
 	FabricOnly bool             `json:"fabric_only,omitempty"`
-	Role       string           `json:"role"` // "leader", "voter", "standby" or ""
+	Role       string           `json:"role"`              // "leader", "voter", "standby" or ""
+	Witness    bool             `json:"witness,omitempty"` // votes, gets no ranks
 	Version    string           `json:"version,omitempty"`
 	Inventory  envgen.Inventory `json:"inventory"`
 }
@@ -97,6 +100,25 @@ type MarkDeadRequest struct {
 	Host string `json:"host"`
 }
 
+// TakeoverRequest asks the node to lead a new epoch: the hosts are off, a person
+// says. Check only asks whether it could.
+type TakeoverRequest struct {
+	Dead  []string `json:"dead"`
+	Check bool     `json:"check,omitempty"`
+}
+
+// TakeoverResponse says who is to lead, and in which epoch.
+type TakeoverResponse struct {
+	Host  string `json:"host"`
+	Epoch uint64 `json:"epoch"`
+}
+
+// Acknowledged says that something was done. OnlyOn is the one host that has it
+// recorded; empty where others have it, too.
+type Acknowledged struct {
+	OnlyOn string `json:"recorded_only_on,omitempty"`
+}
+
 // The words of output are the launcher's.
 type (
 	Cursor   = launcher.Cursor
@@ -130,7 +152,8 @@ type TokenResponse struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
 	// Join lists addresses a newcomer can use.
-	Join []netip.AddrPort `json:"join"`
+	Join   []netip.AddrPort `json:"join"`
+	OnlyOn string           `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // String keeps the token out of logs.
@@ -163,6 +186,8 @@ type JoinRequest struct {
 	Node   launcher.NodeID `json:"node"`
 	Host   string          `json:"host"`
 	Addr   netip.AddrPort  `json:"addr"` // its management address and RPC port
+	// Witness: it is to vote only, and gets no ranks.
+	Witness bool `json:"witness,omitempty"`
 }
 
 // String keeps the secret out of logs and errors.
@@ -175,11 +200,13 @@ func (r JoinRequest) GoString() string { return r.String() }
 type JoinResponse struct {
 	Cluster    string           `json:"cluster"`
 	Epoch      uint64           `json:"epoch"`
+	EpochBy    launcher.NodeID  `json:"epoch_by,omitempty"`
 	Cert       []byte           `json:"cert"` // PEM
 	CACert     []byte           `json:"ca_cert"`
 	GossipKeys [][]byte         `json:"gossip_keys"`
 	Peers      []netip.AddrPort `json:"peers"` // gossip addresses
 	Leader     string           `json:"leader"`
+	OnlyOn     string           `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // String keeps the gossip keys out of logs.

@@ -1,0 +1,174 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// errReopen ends a run that begins anew at once, in another epoch.
+var errReopen = errors.New("the node opens anew")
+
+// epoch is the one this node is in; it changes only when it opens anew.
+func (n *node) epoch() launcher.Epoch { return n.opened }
+
+// raftProto is the raft protocol of an epoch. Nodes of two epochs find no common
+// one: their logs must never meet, whatever their terms are.
+func raftProto(e launcher.Epoch) string {
+	if e.By == "" {
+		return protoRaft
+	}
+	return fmt.Sprintf("%s+%d.%s", protoRaft, e.N, e.By)
+}
+
+// settleEpoch finishes a change of epochs that was begun, before raft is opened.
+// Done twice it does no harm.
+func (n *node) settleEpoch(cfg consensus.Config) error {
+	switch n.m.Pending {
+	case pendingTakeOver:
+		n.log.Warn("take the cluster over", "epoch", n.m.Epoch, "dead", n.m.Dead)
+		cfg.Machine, cfg.Bootstrap = machine{rendezvous.NewRecord()}, false
+		if err := consensus.Recover(cfg); err != nil {
+			return err
+		}
+		if err := n.met.buries(n.m.Dead...); err != nil {
+			return err
+		}
+	case pendingGiveWay:
+		n.log.Warn("give way to a later epoch", "epoch", n.m.Epoch, "kept", cfg.Dir)
+		if err := os.RemoveAll(n.cfg.Paths.oldRaft()); err != nil {
+			return fmt.Errorf("put the old record aside: %w", err)
+		}
+		if err := ignoreMissing(os.Rename(cfg.Dir, n.cfg.Paths.oldRaft())); err != nil {
+			return fmt.Errorf("put the old record aside: %w", err)
+		}
+	default:
+		return nil
+	}
+	n.m.Pending, n.m.Dead = "", nil
+	return n.m.save(n.cfg.Paths)
+}
+
+// raiseEpoch makes the epoch of a node that has taken over the record's: its
+// first entry under the new leadership.
+func (n *node) raiseEpoch(ctx context.Context) error {
+	e := n.epoch()
+	if e.Compare(n.record.Epoch()) <= 0 {
+		return nil
+	}
+	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
+}
+
+// enterEpoch has the run end and begin anew under what is pending.
+func (n *node) enterEpoch(e launcher.Epoch, p pending, dead []launcher.NodeID) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	m := n.m
+	m.Epoch, m.EpochBy, m.Pending, m.Dead = e.N, e.By, p, dead
+	if err := m.save(n.cfg.Paths); err != nil {
+		return err
+	}
+	// Whoever saves it next must not take this back. The rest of it is read without
+	// the lock.
+	n.m.Epoch, n.m.EpochBy, n.m.Pending, n.m.Dead = m.Epoch, m.EpochBy, m.Pending, m.Dead
+	return nil
+}
+
+// giveWay is asked for by the leader of a later epoch. The fence has risen
+// already; the rest is done beside.
+func (n *node) giveWay(h wire.Hello) {
+	select {
+	case n.later <- h:
+	default: // under way
+	}
+}
+
+// handOverWithin bounds how long a record is offered to a later epoch's leader
+// that does not take it. Then this node goes on as before, until it is asked
+// again.
+const handOverWithin = 30 * time.Second
+
+// yields waits for a later epoch, gives this side's record to it, and enters it.
+func (n *node) yields(ctx context.Context) error {
+	var h wire.Hello
+	select {
+	case h = <-n.later:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	n.log.Warn("a later epoch leads", "leader", h.Host, "fence", h.Fence, "ours", n.epoch().N)
+	close(n.yielded) // ends our leadership, and no other begins
+	if !n.until(ctx, func() bool { return n.leading.Load() == nil }) {
+		return ctx.Err()
+	}
+	func() { // whoever was recording has, and nobody does from here on
+		n.recording.Lock()
+		defer n.recording.Unlock()
+	}()
+	if err := n.handRecordOver(ctx, h.Leader); err != nil {
+		n.log.Warn("hand the record over", "leader", h.Host, "error", err)
+		return errReopen
+	}
+	if err := n.enterEpoch(h.Fence.Epoch, pendingGiveWay, nil); err != nil {
+		return err
+	}
+	return errReopen
+}
+
+func (n *node) handRecordOver(ctx context.Context, to launcher.NodeID) error {
+	if _, _, index := n.record.Cluster(); index == 0 {
+		return nil // it has none
+	}
+	ctx, cancel := context.WithTimeout(ctx, handOverWithin)
+	defer cancel()
+	parts, err := n.record.Parts(n.m.Node)
+	if err != nil {
+		n.log.Error("a job is kept in the old record only", "folder", n.cfg.Paths.oldRaft(), "error", err)
+	}
+	for _, p := range parts {
+		if _, err := p.Entry().Encode(); err != nil {
+			continue // told above
+		}
+		for {
+			err := n.peers.client(to).Reunite(ctx, p)
+			if err == nil {
+				break
+			}
+			if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrUnreachable) {
+				return err
+			}
+			select {
+			case <-time.After(200 * time.Millisecond):
+			case <-ctx.Done():
+				return fmt.Errorf("%w: %w", ctx.Err(), err)
+			}
+		}
+	}
+	return nil
+}
+
+// reunite takes a part of the record of a side that gives way.
+func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited) (wire.Empty, error) {
+	l := n.leading.Load()
+	switch {
+	case l == nil:
+		return wire.Empty{}, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
+	case p.Node != c.Node:
+		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
+	}
+	if err := (recorder{n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
+		return wire.Empty{}, led(err)
+	}
+	if p.Job != nil {
+		n.log.Info("reunited", "job", p.Job.Spec.ID, "from", c.Host, "epoch", p.From.N)
+		l.Adopt(p.Job.Spec.ID)
+	}
+	return wire.Empty{}, nil
+}

@@ -1,0 +1,46 @@
+package node
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Whom a boot has heard outlives the agent; a person's word does until the
+// machine shows itself.
+func TestMet(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "met.json")
+	open := func() *met {
+		m, err := openMet(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m
+	}
+	m := open()
+	if m.known("a") || len(m.dead()) != 0 {
+		t.Error("it knows somebody from nowhere")
+	}
+	if err := m.buries("a", "b"); err != nil {
+		t.Fatal(err)
+	}
+	m = open()
+	if !m.known("a") || len(m.dead()) != 2 {
+		t.Errorf("after a restart: %+v", m)
+	}
+	if err := m.hears("a"); err != nil {
+		t.Fatal(err)
+	}
+	m = open()
+	if !m.known("a") || len(m.dead()) != 1 || m.dead()[0] != "b" {
+		t.Errorf("after a sign of life: %+v", m)
+	}
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := openMet(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+		t.Errorf("a broken file: %v", err)
+	}
+}

@@ -1,0 +1,204 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"os"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// roles are the members' parts as a host sees them, by host.
+func (h *host) roles() map[string]string {
+	h.t.Helper()
+	c := h.client()
+	defer c.Close()
+	st, err := c.Status(h.t.Context(), wire.StatusRequest{})
+	if err != nil {
+		h.t.Fatalf("status on %s: %v", h.cfg.Host, err)
+	}
+	roles := map[string]string{}
+	for _, n := range st.Nodes {
+		roles[n.Host] = n.Role
+	}
+	return roles
+}
+
+// hasRoles waits until a host sees the members in these parts.
+func (h *host) hasRoles(want map[string]string) {
+	h.t.Helper()
+	h.eventually("the roles are as they should be", func() bool { return maps.Equal(h.roles(), want) })
+}
+
+// eventually waits for what nothing in the test is told of.
+func (h *host) eventually(what string, ok func() bool) {
+	h.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			h.t.Fatalf("%s: not within a minute: %s; roles %v", h.cfg.Host, what, h.roles())
+		}
+	}
+}
+
+// Either machine of a pair is stopped and started, in turn: the other one leads
+// and launches, and who comes back stands by.
+func TestPairStopsOneByOne(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
+	for range 2 {
+		for _, goes := range []*host{one, two} {
+			stays := one
+			if goes == one {
+				stays = two
+			}
+			goes.halt()
+			if out := stays.run(command(1, 1, "true")); out.End != rendezvous.Completed {
+				t.Fatalf("a launch on %s while %s is stopped: %+v", stays.cfg.Host, goes.cfg.Host, out)
+			}
+			goes.start()
+			goes.wait(2)
+			stays.hasRoles(map[string]string{stays.cfg.Host: "leader", goes.cfg.Host: "standby"})
+		}
+	}
+}
+
+// Both are stopped at once, again and again: neither waits for the other, and
+// whatever they have come to, one vote decides when they are back.
+func TestPairStopsAtOnce(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	for round := range 6 {
+		one.eventually("one leads, one stands by", func() bool {
+			r := one.roles()
+			return r["spark1"] == "leader" && r["spark2"] == "standby" || r["spark1"] == "standby" && r["spark2"] == "leader"
+		})
+		began := time.Now()
+		var stopped sync.WaitGroup
+		stopped.Go(one.halt)
+		time.Sleep(time.Duration(round*5) * time.Millisecond) // from "at the same time" to "in the middle of it"
+		stopped.Go(two.halt)
+		stopped.Wait()
+		t.Logf("both stopped within %s", time.Since(began))
+		two.start()
+		one.start()
+		one.wait(2)
+		if out := two.run(command(2, 1, "true")); out.End != rendezvous.Completed {
+			t.Fatalf("round %d: %+v", round, out)
+		}
+	}
+}
+
+// A standby that is being stopped takes nothing over.
+func TestWhoStopsSucceedsNobody(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	two.n.stopping.Store(true)
+	if err := one.n.peers.client(two.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+		t.Errorf("got %v, want a refusal", err)
+	}
+	one.halt()
+	if two.n.raft.Votes() {
+		t.Error("the standby got the vote all the same")
+	}
+	two.n.stopping.Store(false)
+	one.start()
+	one.wait(2)
+	if err := two.n.peers.client(one.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+		t.Errorf("who does not lead has nothing to hand over: got %v", err)
+	}
+}
+
+// Who has been taken over gives way when the newer leader reaches it, with all
+// that it has recorded and all that it runs; from then on it is of that epoch.
+func TestOlderEpochGivesWay(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
+	both := command(1, 1, "true")
+	one.run(both)
+	two.eventually("the copy is whole", func() bool { _, known := two.now().record.Job(both.ID); return known })
+	one.crash()
+
+	// A person's word, past the checks: on one machine the dead one's address
+	// always answers.
+	n := two.now()
+	if err := n.enterEpoch(launcher.Epoch{N: 2, By: n.m.Node}, pendingTakeOver, []launcher.NodeID{one.now().m.Node}); err != nil {
+		t.Fatal(err)
+	}
+	two.halt()
+	two.start()
+	two.wait(1)
+	if out := two.run(command(1, 1, "true")); out.End != rendezvous.Completed {
+		t.Fatalf("a launch after the take-over: %+v", out)
+	}
+	if hosts := two.now().unheard(); len(hosts) != 0 {
+		t.Errorf("unheard after a person's word: %v", hosts)
+	}
+	two.crash()
+
+	// The old voter, alone: it leads its own epoch. What it has heard is of an
+	// earlier life of the machine.
+	if err := os.Remove(one.cfg.Paths.met()); err != nil {
+		t.Fatal(err)
+	}
+	one.start()
+	one.wait(1)
+	if hosts := one.now().unheard(); len(hosts) != 1 || hosts[0] != "spark2" {
+		t.Errorf("unheard on the old voter: %v", hosts)
+	}
+	old := command(1, 1, "sleep 600")
+	lone := make(chan struct{})
+	ctx, leave := context.WithCancel(t.Context())
+	go func() {
+		defer close(lone)
+		cl := one.client()
+		defer cl.Close()
+		cl.Launch(ctx, wire.LaunchRequest{Spec: old}, func(rendezvous.Progress) error { return nil })
+	}()
+	one.eventually("its own job runs", func() bool {
+		l := one.now().leading.Load()
+		return l != nil && len(l.Jobs()) > 0 && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
+		})
+	})
+	leave()
+	<-lone
+
+	two.start()
+	two.wait(2)
+	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
+	for _, h := range c.hosts {
+		if e := h.now().epoch(); e.N != 2 || e.By != two.now().m.Node {
+			t.Errorf("%s is in epoch %+v", h.cfg.Host, e)
+		}
+		h.eventually("all jobs are known", func() bool {
+			_, a := h.now().record.Job(both.ID)
+			_, b := h.now().record.Job(old.ID)
+			return a && b
+		})
+	}
+	two.eventually("the older side's job goes on", func() bool {
+		l := two.now().leading.Load()
+		return l != nil && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
+		})
+	})
+	cl := one.client()
+	defer cl.Close()
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(old.ID), Grace: new(time.Duration)}); err != nil {
+		t.Errorf("stop it through the standby: %v", err)
+	}
+	two.eventually("it has ended", func() bool { j, _ := two.now().record.Job(old.ID); return j.Outcome != nil })
+}

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type takeoverOptions struct {
+	dead []string
+	yes  bool
+}
+
+func newTakeoverCmd(complete completion, run func(context.Context, takeoverOptions) error) *cobra.Command {
+	opts := &takeoverOptions{}
+	cmd := &cobra.Command{
+		Use:   "takeover --confirm-dead HOST",
+		Short: "Lead the cluster from here, when the machine that had the vote is off",
+		Long: `Makes this machine the leader, from its own copy of the record, when the machine
+that had the only vote of a pair is off: launching works again within seconds. Jobs
+go on here as they were; those of the dead machine are tried again where they may
+be. When it comes back it gives way by itself: its record is merged into this one,
+and it stands by.
+
+HOST must be off, or known to run nothing any more. A lost cable looks just like a
+lost machine from here, and only you can tell: if HOST still runs its ranks, a job
+can end up running twice. So it is refused while HOST shows any sign of life, over
+management or fabric, and while anybody leads. A clean stop needs no take-over, and
+with a witness (sparkrun join --witness) no loss does.
+
+It asks before it does anything, takes root, and has to be typed on the machine that
+is to lead: one that sparkrun status calls standby or voter. Where several machines
+vote, each of the others has to be confirmed dead.`,
+		Example: `  sudo sparkrun takeover --confirm-dead spark1
+  sudo sparkrun takeover --confirm-dead spark1 --yes`,
+		Args: takes(0, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(opts.dead) == 0 {
+				return usagef("--confirm-dead is missing: name the machine that is off")
+			}
+			return running(opts, run)(cmd, args)
+		},
+	}
+	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
+	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do not ask")
+	if err := cmd.RegisterFlagCompletionFunc("confirm-dead", complete.hosts); err != nil {
+		panic(err) // the flag is bound above
+	}
+	return cmd
+}
+
+// takeoverWithin bounds the wait for the new leadership: the node opens anew and
+// elects itself.
+const takeoverWithin = time.Minute
+
+func (a *app) takeover(ctx context.Context, o takeoverOptions) error {
+	b := a.dial()
+	defer b.close()
+	r := wire.TakeoverRequest{Dead: o.dead, Check: true}
+	if _, err := b.Takeover(ctx, r); err != nil {
+		return err
+	}
+	names := strings.Join(o.dead, ", ")
+	if !o.yes {
+		a.say("if " + names + " still runs ranks, jobs can run twice; a lost cable is no proof that it is off")
+		if err := a.confirm(ctx, "Is "+names+" switched off?", "to take over"); err != nil {
+			return err
+		}
+	}
+	r.Check = false
+	res, err := b.Takeover(ctx, r)
+	if err != nil {
+		return err
+	}
+	end := time.Now().Add(takeoverWithin)
+	var again pause
+	for {
+		st, err := b.Status(ctx, wire.StatusRequest{})
+		if err == nil && st.Leader == res.Host && st.Epoch == res.Epoch {
+			break
+		}
+		switch {
+		case err != nil && !passing(err):
+			return err
+		case time.Now().After(end):
+			return errors.Join(fmt.Errorf("the take-over has begun, and %s does not lead after %s: see its agent's log", res.Host, takeoverWithin), err)
+		}
+		if err := again.wait(ctx); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprintf(a.out, "%s leads, in epoch %d; %s gives way when it comes back\n", res.Host, res.Epoch, names)
+	return err
+}

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// A take-over is checked before anybody is asked, asked before it is made, and
+// over when the machine leads in the new epoch.
+func TestTakeover(t *testing.T) {
+	looks := 0
+	f := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+		switch looks++; looks {
+		case 1:
+			return wire.Status{}, fmt.Errorf("it opens anew: %w", wire.ErrRetry)
+		case 2:
+			return wire.Status{Epoch: 2, Leader: ""}, nil
+		}
+		return wire.Status{Epoch: 3, Leader: "spark2"}, nil
+	}}
+	b := &backend{cluster: f, close: func() {}}
+	code, out, errs := cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes")
+	if code != 0 || out != "spark2 leads, in epoch 3; spark1 gives way when it comes back\n" || errs != "" {
+		t.Errorf("exit %d, stdout %q, stderr %q", code, out, errs)
+	}
+	want := []any{wire.TakeoverRequest{Dead: []string{"spark1"}, Check: true}, wire.TakeoverRequest{Dead: []string{"spark1"}},
+		wire.StatusRequest{}, wire.StatusRequest{}, wire.StatusRequest{}}
+	if d := cmp.Diff(want, f.requests); d != "" {
+		t.Error(d)
+	}
+
+	f.requests = nil
+	code, _, errs = cli(t, b, "takeover", "--confirm-dead", "spark1")
+	if code != exitUsage || !strings.Contains(errs, "--yes") || !strings.Contains(errs, "a lost cable is no proof") {
+		t.Errorf("no terminal: exit %d, %s", code, errs)
+	}
+	if d := cmp.Diff(want[:1], f.requests); d != "" {
+		t.Errorf("nobody agreed: %s", d)
+	}
+
+	f.requests, f.err = nil, fmt.Errorf("%w: spark1 leads", wire.ErrDenied)
+	if code, _, errs = cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes"); code != exitFailure || !strings.Contains(errs, "spark1 leads") {
+		t.Errorf("refused: exit %d, %s", code, errs)
+	}
+	if code, _, errs = cli(t, b, "takeover"); code != exitUsage || !strings.Contains(errs, "--confirm-dead is missing") {
+		t.Errorf("nobody named: exit %d, %s", code, errs)
+	}
+}

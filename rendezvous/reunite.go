@@ -1,0 +1,131 @@
+package rendezvous
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Reunited is a part of the record of a side that gives way: one job, or all
+// members and tokens. A part that comes twice changes nothing the second time.
+type Reunited struct {
+	From launcher.Epoch  `json:"from"` // that side's; lower than the record's
+	Node launcher.NodeID `json:"node"` // whose copy it is
+
+	Job    *Job    `json:"job,omitempty"`
+	Nodes  []Node  `json:"nodes,omitempty"`
+	Tokens []Token `json:"tokens,omitempty"`
+}
+
+// Parts are the whole record as the side with the later epoch takes it, each
+// small enough for an entry. What of a job is too much for one is left out of
+// it, exits first.
+func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	from := r.s.Epoch
+	parts := []Reunited{{From: from, Node: node,
+		Nodes:  slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int { return compareStrings(a.ID, b.ID) }),
+		Tokens: slices.SortedFunc(maps.Values(r.s.Tokens), func(a, b Token) int { return compareStrings(a.ID, b.ID) })}}
+	for _, j := range sortedJobs(r.s.Jobs) {
+		parts = append(parts, Reunited{From: from, Node: node, Job: &j})
+	}
+	var failed error
+	for i := range parts {
+		if _, err := parts[i].Entry().Encode(); err == nil || parts[i].Job == nil {
+			failed = errors.Join(failed, err)
+			continue
+		}
+		j := *parts[i].Job
+		j.Tries = nil
+		if j.Outcome != nil {
+			out := *j.Outcome
+			out.Exits, out.Root = nil, nil
+			j.Outcome = &out
+		}
+		parts[i].Job = &j
+		if _, err := parts[i].Entry().Encode(); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("hand job %s over: %w", j.Spec.ID, err))
+		}
+	}
+	return parts, failed
+}
+
+// Entry records the part.
+func (u Reunited) Entry() Entry { return Entry{Kind: KindReunite, Reunited: &u} }
+
+// reunite merges a part of a record that was led on while this one was taken
+// over. Nothing is dropped; where both sides have gone on with a job, this one
+// stands.
+func (s *state) reunite(index uint64, u Reunited) error {
+	if u.From.Compare(s.Epoch) >= 0 {
+		return ErrStaleEpoch
+	}
+	for _, n := range u.Nodes {
+		if _, known := s.Nodes[n.ID]; !known && s.hostTaken(n) == nil {
+			s.putNode(index, n)
+		}
+	}
+	for _, t := range u.Tokens {
+		if _, known := s.Tokens[t.ID]; !known {
+			s.Tokens[t.ID] = t
+		}
+	}
+	if u.Job != nil {
+		s.reuniteJob(*u.Job, u.From)
+		s.prune()
+	}
+	return nil
+}
+
+func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
+	ours, known := s.Jobs[theirs.Spec.ID]
+	switch {
+	case !known:
+		s.Jobs[theirs.Spec.ID] = theirs
+	case ours.Touched.Compare(from) > 0: // planned or ended here since the take-over
+		if t := theirs.aside(from); !slices.ContainsFunc(slices.Concat(ours.Tries, []Try{ours.present()}), t.same) {
+			ours.Tries = append(slices.Clone(ours.Tries), t)
+			ours.Tries = ours.Tries[max(0, len(ours.Tries)-MaxTries):]
+			s.Jobs[theirs.Spec.ID] = ours
+		}
+	case theirs.Plan.Generation > ours.Plan.Generation,
+		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil && theirs.Outcome != nil:
+		s.Jobs[theirs.Spec.ID] = theirs // the same road, further on
+	}
+}
+
+// present is the present generation in short.
+func (j Job) present() Try {
+	var out Outcome
+	if j.Outcome != nil {
+		out = *j.Outcome
+	}
+	tries := j.After(out).Tries
+	return tries[len(tries)-1]
+}
+
+// aside is the present generation as the other side of a reunion keeps it.
+func (j Job) aside(from launcher.Epoch) Try {
+	t := j.present()
+	t.Epoch = from
+	if j.Outcome == nil {
+		t.Cause = "another leader had it running at the reunion"
+	} else {
+		t.Cause = "under another leader: " + cmp.Or(t.Cause, string(j.Outcome.End))
+	}
+	return t
+}
+
+// same tells whether u is this try: kept before, or begun before the take-over
+// and gone no further on the other side.
+func (t Try) same(u Try) bool {
+	if t.Generation != u.Generation || !slices.Equal(t.Hosts, u.Hosts) {
+		return false
+	}
+	return u.Epoch == t.Epoch || t.Ended.IsZero()
+}
