@@ -169,6 +169,9 @@ func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited
 	if p.Job != nil {
 		n.log.Info("reunited", "job", p.Job.Spec.ID, "from", c.Host, "epoch", p.From.N)
 		l.Adopt(p.Job.Spec.ID)
+		for _, place := range p.Job.Plan.Nodes { // who is connected already tells its ledger again
+			l.links.Reopen(place.Node)
+		}
 	}
 	return wire.Empty{}, nil
 }

@@ -59,25 +59,27 @@ func inForeground(in io.Reader) io.Reader {
 	if !ok || !term.IsTerminal(int(f.Fd())) {
 		return in
 	}
-	return &foreground{f}
+	return &foreground{f, int(f.Fd())}
 }
 
-type foreground struct{ f *os.File }
+type foreground struct {
+	f  *os.File
+	fd int // f's: who closes f while it is read must not meet a look at it
+}
 
 // backgroundPause lies between two looks at a terminal that is another's: that
 // it has become ours is told by nothing.
 const backgroundPause = 250 * time.Millisecond
 
 func (r *foreground) Read(b []byte) (int, error) {
-	fd := int(r.f.Fd())
 	for {
 		// Waiting stops nobody. A line that comes while another is in the
 		// foreground is for them.
-		_, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, -1)
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, -1)
 		if err != nil && err != unix.EINTR {
 			return 0, fmt.Errorf("read the terminal: %w", err)
 		}
-		group, gerr := unix.IoctlGetInt(fd, unix.TIOCGPGRP)
+		group, gerr := unix.IoctlGetInt(r.fd, unix.TIOCGPGRP)
 		if err == nil && (gerr != nil || group == unix.Getpgrp()) { // with an error it is not our controlling terminal
 			return r.f.Read(b)
 		}

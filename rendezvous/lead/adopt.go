@@ -39,6 +39,7 @@ func (l *Leader) replace(g *gang) {
 		l.adopt(job)
 	}
 	if known && job.Outcome != nil {
+		g.forgetAll()
 		g.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: job.Outcome.At, Outcome: job.Outcome})
 		return
 	}

@@ -123,7 +123,9 @@ func TestAdopt(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.leader.Adopt("aaaa")
-		synctest.Wait()
+		w.nodes[0].cutOff() // its stream is opened anew, and it tells its ledger again
+		w.nodes[0].heal()
+		time.Sleep(5 * time.Second)
 		if jobs := r.leader.Jobs(); len(jobs) != 1 || jobs[0].State == rendezvous.StatePlanned {
 			t.Errorf("nobody drives it: %+v", jobs)
 		}
