@@ -203,7 +203,7 @@ vm_boot() { # vm_boot HOST: returns when qemu has all it needs and the guest beg
 	nsenter --net --target "$PID" qemu-system-x86_64 -name "$host" -nodefaults -no-user-config -display none \
 		-machine q35 -accel tcg,thread=multi -cpu max -smp 1 -m $VM_MEMORY \
 		-kernel "$DIR/vmlinuz" -initrd "$DIR/initrd" \
-		-append "root=/dev/vda rw console=ttyS0 quiet audit=0 systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
+		-append "root=/dev/vda rw console=ttyS0 quiet audit=0 no_timer_check systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
 		-drive "file=$me/disk.qcow2,if=virtio,format=qcow2,cache=unsafe" \
 		-drive "file=$me/seed.tar,if=virtio,format=raw,readonly=on" \
 		-device virtio-rng-pci -serial "file:$me/console.log" \
