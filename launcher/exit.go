@@ -111,10 +111,10 @@ type RankExit struct {
 }
 
 // atOnce is how far apart two ends must lie for their order to mean something. A
-// death is seen when its shim gets a turn, which on a busy machine was up to 40 ms
+// death is seen when its shim gets a turn, which on a busy machine was up to 50 ms
 // after the rank had closed its connections; the others had seen that, and gone
 // themselves, within 2 ms.
-const atOnce = 50 * time.Millisecond
+const atOnce = 100 * time.Millisecond
 
 // RootCause picks the exit that explains a gang's failure: the earliest
 // failure among the ranks that ended by themselves, those that only report a

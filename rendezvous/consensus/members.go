@@ -261,8 +261,12 @@ func (p *plan) replace() Change {
 	return Change{}
 }
 
-// fewerStandbys drops one too many, or a silent one that can be replaced.
+// fewerStandbys drops one too many, or a silent one that can be replaced. While
+// the leader departs none goes: one of them will take its place.
 func (p *plan) fewerStandbys() Change {
+	if _, stays := p.byID[p.leader]; !stays {
+		return Change{}
+	}
 	if len(p.standbys) > p.allowedStandbys() {
 		return p.drop(p.standbys, Outside, "there are enough standbys")
 	}

@@ -165,6 +165,22 @@ func TestDesiredCases(t *testing.T) {
 
 // From any membership, with any health, the steps end; none takes the last
 // vote or the leader's, or makes a majority of the sick.
+// A pair's leader stops while its standby has just come back and still counts as
+// silent: it is waited for. Dropped and taken in again, over and over, it would
+// never catch up.
+func TestDesiredKeepsTheHeir(t *testing.T) {
+	standby := Server{ID: "n02", Role: Standby, Silent: time.Second}
+	m := Membership{Leader: "n01", Index: 7, Servers: []Server{{ID: "n01", Role: Voter}, standby}}
+	members := nodes(2)[1:] // without the leader, which departs
+	if c := Desired(members, m); !c.Zero() {
+		t.Errorf("while it is silent: %+v", c)
+	}
+	m.Servers[1].Silent = 0
+	if c := Desired(members, m); c.ID != "n02" || c.To != Voter {
+		t.Errorf("when it answers: %+v", c)
+	}
+}
+
 func TestDesiredConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "nodes")

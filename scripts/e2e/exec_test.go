@@ -65,7 +65,8 @@ func testExec(t *testing.T, l *lab) {
 	if r := run.wait(); r.code != 128+int(syscall.SIGTERM) {
 		t.Errorf("the job's end: want the command ended by TERM: %s", r)
 	}
-	if r := user("spark3", "sparkrun exec "+id+" -- true"); r.code != 125 || !strings.Contains(r.err, "the job has ended (stopped") || !strings.Contains(r.err, "sparkrun logs "+id) {
-		t.Errorf("after the end: %s", r)
-	}
+	eventually(t, time.Minute, "spark3, too, has it recorded that the job has ended", func() bool {
+		r := user("spark3", "sparkrun exec "+id+" -- true")
+		return r.code == 125 && strings.Contains(r.err, "the job has ended (stopped") && strings.Contains(r.err, "sparkrun logs "+id)
+	})
 }

@@ -49,9 +49,9 @@ def meet():
     return [s]
 
 
-def one_dies(victim, how):
-    """Row 1. All are connected, then one goes; the others see it and go too, or
-    see nothing, ever."""
+def one_dies(victim, how, slack):
+    """Row 1. All are connected, then one goes; the others see it and go too, at
+    once or slack seconds later, or see nothing, ever."""
     peers = meet()
     if rank == int(victim):
         says("dies")
@@ -64,6 +64,7 @@ def one_dies(victim, how):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         wait()
     select.select(peers, [], [])
+    time.sleep(float(slack))
     if how == "raise":
         raise ConnectionResetError(104, "Connection reset by peer")
     os._exit(1)
