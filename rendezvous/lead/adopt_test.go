@@ -105,6 +105,19 @@ func TestNewLeaderTellsNoOlderState(t *testing.T) {
 	})
 }
 
+// Of a job that goes on without a node that was lost, a new leader says no older
+// state than the one before it: it runs.
+func TestNewLeaderKnowsWhatRunsWithoutALostNode(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		h := inherits(t, func(s *launcher.Spec) { s.OnFailure = launcher.ContinueOnFailure })
+		h.hears("id1", "boot1.1", launcher.PhaseStarted, runs(0))
+		h.hears("id2", "boot2.2", launcher.PhaseNone)
+		if got := h.state(); got != rendezvous.StateRuns {
+			t.Errorf("the job is said to be %s", got)
+		}
+	})
+}
+
 // A node that was rebooted may not even have been prepared: with --on-failure
 // continue, too, the others do not start without it.
 func TestNewLeaderStartsNobodyWithoutARebootedNode(t *testing.T) {

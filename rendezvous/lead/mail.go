@@ -206,7 +206,8 @@ func (g *gang) publish() {
 		g.state = rendezvous.StateWaits
 	case g.verdict != nil || !g.failedAt.IsZero() || !g.refusedAt.IsZero(): // or about to be
 		g.state = rendezvous.StateEnds
-	case g.started != nil:
+	case g.started != nil, !g.fresh && g.allKnown() && g.find(func(s *seat) bool { return s.ran }) != nil:
+		// The second: an earlier leader may have said so, and a node has been lost since.
 		g.state = rendezvous.StateRuns
 	case g.state == rendezvous.StatePlanned && g.allKnown():
 		g.state = rendezvous.StateStarts
