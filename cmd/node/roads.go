@@ -145,8 +145,11 @@ func doorsOn(addrs []netip.Addr, port uint16) []netip.AddrPort {
 // A call under way stays where it is until it ends.
 func (n *node) moveBack(id launcher.NodeID) {
 	n.log.Info("move back to the better road", "node", n.hostOf(id))
-	n.peers.renew(id)
 	n.roads.Leave(string(id), n.peers.raftProto)
+	if !n.roads.Astray(string(id), protoCalls) {
+		return
+	}
+	n.peers.renew(id)
 	if l := n.leading.Load(); l != nil {
 		l.links.Reopen(id)
 	}

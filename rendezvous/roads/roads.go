@@ -262,6 +262,13 @@ func (r *Roads) Leave(id, proto string) {
 	}
 }
 
+// Astray tells whether some connection of one protocol to a member does not use
+// its best road.
+func (r *Roads) Astray(id, proto string) bool {
+	best, _, err := r.usable(id)
+	return err == nil && len(r.connsOf(id, func(c *conn) bool { return c.proto == proto && c.road.Addr != best.Addr })) > 0
+}
+
 func (r *Roads) connsOf(id string, which func(*conn) bool) (out []*conn) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -298,8 +298,11 @@ func TestRoadDiesAndComesBack(t *testing.T) {
 		if d := cmp.Diff(want, n.said()); d != "" {
 			t.Errorf("told (-want +got):\n%s", d)
 		}
+		if !n.r.Astray("b", "h2") || n.r.Astray("b", "raft") || n.r.Astray("stranger", "h2") {
+			t.Error("only the detour is off the best road")
+		}
 		n.r.Leave("b", "h2")
-		if got := n.opened(); got != "" {
+		if got := n.opened(); got != "" || n.r.Astray("b", "h2") {
 			t.Errorf("after leaving the detour %s is open", got)
 		}
 		if road, _, err := n.dial(); err != nil || road != mgmt {

@@ -241,9 +241,10 @@ func (n *linkLoop) run(ctx context.Context) {
 	said := ""
 	for wait := firstWait; ; wait = min(2*wait, n.l.cfg.MaxWait) {
 		was, err := n.once(ctx)
-		// A stream that lived and broke is opened anew at once; until that has
-		// failed too, the node is up.
-		again := was >= n.l.cfg.Reopen && !errors.Is(err, errSilent) && ctx.Err() == nil
+		// A stream that we ended for another, or that lived and broke, is opened
+		// anew at once; until that has failed too, the node is up.
+		lived := was >= n.l.cfg.Reopen && !errors.Is(err, errSilent)
+		again := (lived || errors.Is(err, errAnew)) && ctx.Err() == nil
 		if n.up && !again {
 			n.up = false
 			n.l.cfg.OnDown(n.node, err)
