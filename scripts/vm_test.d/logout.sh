@@ -3,7 +3,7 @@
 # the end of the user's last session.
 
 shm_rank='
-import ctypes, os, time  # VM_[T]EST
+import ctypes, os, time  # VM_TEST
 libc = ctypes.CDLL(None, use_errno=True)
 seg = libc.shmget(0x5a52, 4096, 0o1600)
 assert seg >= 0, os.strerror(ctypes.get_errno())

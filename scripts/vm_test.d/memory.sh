@@ -4,7 +4,7 @@
 # kernel's OOM killer took it: nothing to wait for here.
 
 eater='
-import time  # VM_[T]EST
+import time  # VM_TEST
 held = []
 while True:
     held.append(bytearray(8 << 20))
