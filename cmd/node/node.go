@@ -276,7 +276,18 @@ func (n *node) run(asked context.Context) error {
 	}()
 	defer n.end()
 	g, ctx := errgroup.WithContext(n.life)
-	g.Go(func() error { return n.serveLocal(ctx) })
+	answers := make(chan struct{})
+	g.Go(func() error { return n.serveLocal(ctx, answers) })
+	if n.cfg.Supervise != nil {
+		g.Go(func() error {
+			select {
+			case <-answers:
+				return n.cfg.Supervise(ctx, n.alive)
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		})
+	}
 	g.Go(func() error {
 		return n.reader.Run(ctx, func(inv envgen.Inventory) {
 			n.surveyed(inv)
@@ -324,8 +335,8 @@ func (m machine) Apply(index uint64, entry []byte) any {
 	return res
 }
 
-// serveLocal answers the CLI.
-func (n *node) serveLocal(ctx context.Context) error {
+// serveLocal answers the CLI; answers is closed when it begins to.
+func (n *node) serveLocal(ctx context.Context, answers chan<- struct{}) error {
 	if err := os.MkdirAll(filepath.Dir(n.cfg.Paths.Socket), 0o755); err != nil {
 		return fmt.Errorf("open agent socket: %w", err)
 	}
@@ -333,6 +344,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	close(answers)
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	wire.Doctor(n.doctor).Mount(mux)

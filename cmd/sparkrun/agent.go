@@ -89,7 +89,11 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 	if o.verbose {
 		level = slog.LevelDebug
 	}
-	c := a.nodeConfig(node.Config{Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep, Logger: slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))})
+	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	c := a.nodeConfig(node.Config{
+		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
+		Supervise: a.supervise(log), Logger: log,
+	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
 		return err
 	}

@@ -413,6 +413,12 @@ func (n *Raft) Snapshot(ctx context.Context) error {
 	return nil
 }
 
+// Turn returns when raft's own loop has taken a turn, or ctx has ended.
+func (n *Raft) Turn(ctx context.Context) {
+	// Any loop answers that, be it with a no.
+	_ = n.await(ctx, func() error { return n.r.VerifyLeader().Error() })
+}
+
 // barrier commits an empty entry and waits until this node has applied it.
 func (n *Raft) barrier(ctx context.Context) error {
 	return n.await(ctx, func() error { return n.r.Barrier(n.cfg.ApplyTimeout).Error() })

@@ -49,13 +49,13 @@ deaf_is_there() { on spark2 test -s /root/deaf.pid; }
 deaf_is_gone() { on spark2 test -s /root/deaf.gone; }
 
 # The stream: numbered lines, so that a missing or doubled byte shows.
-stream_rank='i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo "VM_TEST line $i of the stream"; sleep 0.1; done; exit 7'
+stream_rank='i=0; while [ $i -lt 1200 ]; do i=$((i+1)); echo "VM_TEST line $i of the stream"; sleep 0.1; done; exit 7'
 stream_is_whole() { # stream_is_whole FILE: the launch has ended with 7, and FILE has every line
 	local code
-	eventually 300 test -s "$1.code" || { tail -n 3 "$1.err" && return 1; }
+	eventually 600 test -s "$1.code" || { tail -n 3 "$1.err" && return 1; }
 	code=$(<"$1.code")
 	((code == 7)) || { echo "the launch exited with $code: $(tail -n 3 "$1.err")" && return 1; }
-	diff <(seq -f 'VM_TEST line %.0f of the stream' 600) "$1" | head -n 5
+	diff <(seq -f 'VM_TEST line %.0f of the stream' 1200) "$1" | head -n 5
 	((PIPESTATUS[0] == 0))
 }
 # put another binary in the agent's place while it runs, as a package would.
@@ -63,6 +63,15 @@ upgrade() {
 	on "$1" sh -c 'cp /usr/local/bin/sparkrun /usr/local/bin/.new && echo upgraded >>/usr/local/bin/.new &&
 		mv /usr/local/bin/.new /usr/local/bin/sparkrun && systemctl restart sparkrun'
 }
+
+# hang_agent HOST: its agent takes no turn any more, until somebody else is there.
+hang_agent() {
+	local old
+	old=$(agent_of "$1")
+	on "$1" kill -STOP "$old"
+	eventually 120 new_agent "$1" "$old"
+}
+ended_by_watchdog() { on "$1" journalctl --no-pager --boot --unit sparkrun | grep -F 'Watchdog timeout'; }
 
 section_ranks() {
 	local out code
@@ -88,6 +97,12 @@ section_ranks() {
 	check "a rank writes to a reader on another machine" eventually 120 has_ranks spark2
 	outlives spark2 "kill -9 of the agent under it" lab kill spark2 --agent
 	outlives spark2 "an upgrade of the agent under it" upgrade spark2
+	on spark2 sh -c 'mkdir -p /run/systemd/system/sparkrun.service.d && printf "[Service]\nWatchdogSec=20\n" >/run/systemd/system/sparkrun.service.d/watchdog.conf && systemctl daemon-reload && systemctl restart sparkrun'
+	check "both machines are ready with a short watchdog" both_ready
+	outlives spark2 "an agent that hangs" hang_agent spark2
+	check "the watchdog ended it" ended_by_watchdog spark2
+	on spark2 rm -r /run/systemd/system/sparkrun.service.d
+	on spark2 systemctl daemon-reload
 	check "every line came once and in order, and exit 7" stream_is_whole "$out"
 	rm -f "$out" "$out".{err,code}
 	check "no scope is left after that" eventually 30 no_scope spark2
