@@ -53,13 +53,16 @@ func (e Exit) Bare() Exit {
 	return e
 }
 
-// Status is the one number a shell would give: 128+n for signal n.
+// Status is the one number a shell would give: 128+n for signal n. A rank that the
+// node ended by its own judgement has not completed, whatever it said.
 func (e Exit) Status() int {
 	switch {
 	case e.Error != "":
 		return ExitOwnFailure
 	case e.Signal != 0:
 		return exitSignalBase + e.Signal
+	case e.Cause != "" && e.Code == 0: // it was ended, and saved what it had
+		return ExitOwnFailure
 	}
 	return e.Code
 }

@@ -119,6 +119,9 @@ type Order struct {
 type Start struct {
 	Key
 	Port int `json:"port,omitempty"` // found free on the head in prepare
+	// Lease is what a job with a lease counts it from: a stamp of the node's own
+	// that the leader has proven its leadership after. 0: there is none.
+	Lease Uptime `json:"lease,omitempty"`
 }
 
 // End ends a gang's ranks on a node: TERM, grace, KILL. A later End may

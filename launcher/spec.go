@@ -106,6 +106,8 @@ type Spec struct {
 	// that nothing does.
 	Timeout   time.Duration `json:"timeout,omitempty"`
 	OnFailure FailurePolicy `json:"on_failure,omitempty"`
+	// OnPartition is for nodes that hear no leader for NodeTimeout.
+	OnPartition PartitionPolicy `json:"on_partition,omitempty"`
 	// MaxOutput bounds what is kept of each stream of a rank, in bytes: its
 	// begin and its end. 0 means 1 GiB.
 	MaxOutput int64 `json:"max_output,omitempty"`
@@ -283,6 +285,9 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
+	}
+	if err := s.validateLease(); err != nil {
+		return err
 	}
 	if twice := firstTwice(s.On); twice != "" {
 		return fmt.Errorf("--on %s: %w: named twice", twice, ErrInvalid)

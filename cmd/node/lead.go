@@ -49,7 +49,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
 			n.hears(id)
-			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger})
+			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger, Leases: up.Stamp != 0})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
 			n.log.Warn("node down", "node", n.hostOf(id), "error", why)
@@ -58,6 +58,8 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
 		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { brain.Inventory(id, inv) },
 		OnClock:     func(id launcher.NodeID, ahead time.Duration) { brain.Clock(id, ahead) },
+		Prove:       func(ctx context.Context) error { return n.prove(ctx, brain) },
+		OnEcho:      func(id launcher.NodeID, boot string, stamp launcher.Uptime) { brain.Echo(id, boot, stamp) },
 		Logger:      n.log,
 	})
 	if err != nil {
@@ -91,6 +93,19 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		}
 	})
 	return g.Wait()
+}
+
+// errNoProof: nobody needs one, or this node must not give one.
+var errNoProof = errors.New("no lease is renewed")
+
+// prove lets the leases of a leadership go on. It costs an entry of the log, and is
+// made for a job with a lease only. Who may have been taken over while it was
+// off gives none: the newer leader counts on that.
+func (n *node) prove(ctx context.Context, brain *lead.Leader) error {
+	if !brain.Leased() || len(n.unheard()) > 0 {
+		return errNoProof
+	}
+	return n.raft.Verify(ctx)
 }
 
 // found writes a new cluster's first entry.

@@ -15,6 +15,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -56,6 +57,7 @@ func (n *node) nodeSide(own *stream) wire.NodeSide {
 				n.log.Warn("refuse order", "error", err)
 			}
 		},
+		Uptime: agent.Uptime, Renew: n.agent.Renew,
 		Logger: n.log,
 	}
 }

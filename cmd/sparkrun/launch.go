@@ -56,6 +56,15 @@ Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
 attach and stop find it from any machine. With --standalone the job ends with launch.
 
+A machine that is cut off may run its ranks on, so another try (--max-restarts) waits
+for proof that they are gone: its answer, its reboot, or mark-dead. --on-partition end
+gives the proof a clock: ranks that hear no leader for --node-timeout are ended by
+their own machine, and the try begins on another (--spare, --nodes MIN:MAX) the grace
+and a few seconds later. The price: they end too where no leader can be heard
+at all, and where the machine's agent is off for as long; a restart of it is far
+shorter. A rank that KILL does not end, or a machine that is paused or debugged, is
+not covered.
+
 Rank 0 reads this command's standard input, as with mpirun: a loop that reads lines
 and launches in its body wants --stdin none, lest the rank eat them. In the background
 of a terminal nothing is read until launch is in its foreground. Nobody reads with
@@ -87,6 +96,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
   sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
   sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
   sparkrun launch --tty exec --on spark2 -- python3
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
@@ -132,6 +142,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
 	fs.Var(span{&job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.Var(choice{(*string)(&job.OnPartition), []string{"continue", "end"}}, "on-partition", "ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
 	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
 	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: 0; none with -d and --max-restarts)")
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
@@ -195,6 +206,8 @@ func (o launchOptions) check() error {
 		return usagef("--stage: a --standalone job finds its files on this machine")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
 		return usagef("--on and --exclude: --standalone knows this machine only")
+	case o.standalone && job.OnPartition == launcher.EndOnPartition:
+		return usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
 	case o.standalone && job.Nodes > 1:
 		return usagef("--nodes %d: --standalone knows this machine only", job.Nodes)
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -86,9 +87,12 @@ type jobLine struct {
 	Generation launcher.Generation `json:"generation"`
 	Waits      *string             `json:"waits"`
 	Line       int                 `json:"line"`
-	Planned    time.Time           `json:"planned"`
-	Started    *time.Time          `json:"started"`
-	Ended      *time.Time          `json:"ended"`
+
+	OnPartition launcher.PartitionPolicy `json:"on_partition"`
+
+	Planned time.Time  `json:"planned"`
+	Started *time.Time `json:"started"`
+	Ended   *time.Time `json:"ended"`
 }
 
 func newJobLine(j rendezvous.JobStatus) jobLine {
@@ -98,6 +102,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	}
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation
+	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}

@@ -73,6 +73,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if text := j.TryText(); text != "" && j.Outcome == nil {
 		out = append(out, "  "+text)
 	}
+	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {
+		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
+	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)
 	}

@@ -4,8 +4,8 @@
 // the output that they keep.
 //
 // It must not decide when a gang starts or ends, and must not end a rank
-// because somebody fell silent: only an order ends ranks. It knows nothing of
-// networks, leaders or records.
+// because somebody fell silent: only an order ends ranks, or the shim where a job
+// has a lease. It knows nothing of networks, leaders or records.
 package agent
 
 import (

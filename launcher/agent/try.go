@@ -48,9 +48,10 @@ type try struct {
 	begun      chan error      // of the start under way
 	news       chan shim.Event // from the shim's journal
 	explains   atomic.Int64    // failed ranks so far
-	execd      bool            // the journal says that ranks may have run
-	ending     bool            // an End has been ordered in this life
-	forgotten  bool            // remove it once it has ended
+	lease      renewal
+	execd      bool // the journal says that ranks may have run
+	ending     bool // an End has been ordered in this life
+	forgotten  bool // remove it once it has ended
 }
 
 // prepared is a node's part of a plan, ready to go.
@@ -73,6 +74,7 @@ func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
 	return &try{
 		a: a, key: k, dir: a.tryDir(k), assignment: as, at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
+		lease: renewal{wake: make(chan struct{}, 1)},
 	}
 }
 
@@ -147,6 +149,10 @@ func (t *try) run(ctx context.Context) {
 			t.startDone(ctx, err)
 		case ev := <-t.news:
 			t.note(ev)
+		case <-t.lease.wake:
+			t.renew(ctx, &beside)
+		case stamp := <-t.lease.giving:
+			t.renewed(stamp)
 		}
 		if t.forgotten && t.entry.Phase == launcher.PhaseEnded && t.ready == nil {
 			t.forget(ctx)
@@ -292,14 +298,14 @@ func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
 			err = writePort(t.dir, s.Port)
 		}
 		if err == nil {
-			err = t.start(ctx, as, plan, client, s.Port)
+			err = t.start(ctx, as, plan, client, s)
 		}
 		begun <- err
 	}()
 }
 
 // start has the shim exec the ranks. It runs beside the loop.
-func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, port int) error {
+func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
 	if as == nil {
 		return fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
 	}
@@ -309,7 +315,7 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 			return err
 		}
 	}
-	ranks, err := ranksFor(t.a.atStage(*as), plan, port)
+	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Port)
 	if err != nil {
 		return err
 	}
@@ -317,6 +323,9 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 		if client, err = shim.Attach(ctx, t.dir); err != nil {
 			return err
 		}
+	}
+	if err := t.firstLease(ctx, client, *as, s.Lease); err != nil {
+		return err
 	}
 	return client.Start(ctx, ranks)
 }

@@ -47,6 +47,16 @@ func (c *Client) EndFor(ctx context.Context, cause string) error {
 	return c.wrap("end", err)
 }
 
+// Lease lets the gang go on until a moment of this machine's CLOCK_BOOTTIME: then
+// the shim ends it with its own grace, and cause stands in the exits as of EndFor.
+// A later moment renews it, an earlier one changes nothing. A gang that never had a
+// lease runs for ever. ErrRefused: the moment has passed, or the end has begun.
+// ErrUnknownOp: the shim is older, and there is no lease.
+func (c *Client) Lease(ctx context.Context, until launcher.Uptime, cause string) error {
+	_, err := c.call(ctx, request{Op: opLease, Until: until, Cause: cause})
+	return c.wrap("give a lease to", err)
+}
+
 // Signal passes a signal to the process group of a rank, or with Gang of every
 // running rank. ErrNoRank: it isn't running.
 func (c *Client) Signal(ctx context.Context, rank int, sig syscall.Signal) error {

@@ -59,6 +59,7 @@ type gang struct {
 	why      string // what began the end
 	cause    string // why the node ended ranks by its own judgement
 	startBy  time.Time
+	lease    lease
 	ranks    []*rank
 	byPID    map[int]*rank
 	early    map[int]death // reaped before their fork was told of
@@ -157,6 +158,7 @@ func (g *gang) due(t time.Time) bool {
 func (g *gang) step() {
 	g.wake = time.Time{}
 	childless := g.reap()
+	g.endLease()
 	g.now = time.Now()
 	switch g.phase {
 	case waiting:

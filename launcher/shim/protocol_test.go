@@ -19,6 +19,7 @@ var blanks = []struct{ from, to string }{
 	{`"ticks":[0-9]+`, `"ticks":TICKS`},
 	{`"boot":"[^"]*"`, `"boot":"BOOT"`},
 	{`"mark":"[^"]+"`, `"mark":"MARK"`},
+	{`it ran out [^ ]+ ago`, `it ran out AGO ago`},
 	{`understand the request: (invalid|unexpected) [^}]*"`, `understand the request: JSON"`},
 }
 

@@ -140,6 +140,8 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
 	case opEnd:
 		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
+	case opLease:
+		return s.g.do(func(answer func(error)) { answer(s.g.renew(req.Until, req.Cause)) })
 	case opSignal:
 		return s.g.do(func(answer func(error)) { answer(s.g.signal(*req.Rank, req.Sig)) })
 	case opInput, opInputAt, opResize:

@@ -55,10 +55,12 @@ type request struct {
 	Op    string         `json:"op"`
 	Ranks []Rank         `json:"ranks,omitempty"`    // start
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
-	Cause string         `json:"cause,omitempty"`    // end
+	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
 	Sig   syscall.Signal `json:"signal,omitempty"`   // signal
 	From  int            `json:"from,omitempty"`     // events
+
+	Until launcher.Uptime `json:"until_ns,omitempty"` // lease
 
 	Offset int64            `json:"offset,omitempty"` // input
 	Data   []byte           `json:"data,omitempty"`   // input
@@ -84,6 +86,7 @@ const (
 	opResize  = "resize"
 	opEvents  = "events"
 	opRelease = "release"
+	opLease   = "lease"
 
 	opExec       = "exec"
 	opExecInput  = "exec-input"
@@ -171,6 +174,10 @@ func decodeRequest(line []byte) (request, error) {
 	case opEnd:
 		if r.Grace < 0 {
 			return r, fmt.Errorf("end: %w: grace %s is below zero", ErrRequest, r.Grace)
+		}
+	case opLease:
+		if r.Until <= 0 || r.Cause == "" {
+			return r, fmt.Errorf("lease: %w: want the moment that it runs out, and a cause", ErrRequest)
 		}
 	case opSignal:
 		if r.Rank == nil || *r.Rank < Gang || r.Sig < 1 || r.Sig > 64 {

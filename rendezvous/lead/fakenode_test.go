@@ -27,6 +27,8 @@ type fakeNode struct {
 	slow    time.Duration // to prepare
 	ahead   time.Duration // its clock
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
+	booted  time.Time
+	old     bool // of a version without leases
 }
 
 // fakeTry is a ledger entry with what goes on behind it.
@@ -36,6 +38,8 @@ type fakeTry struct {
 	ending    bool
 	killAt    time.Time
 	forgotten bool
+	until     launcher.Uptime // of its lease
+	cause     string          // why its node ends it
 }
 
 // attach is the Hello of a leader: atomic with the ledger's copy.
@@ -52,7 +56,7 @@ func (n *fakeNode) attach(f launcher.Fence, lk *link) (Up, error) {
 	}
 	n.fence = next
 	n.links[lk] = true
-	up := Up{Boot: n.boot, Version: "test", Inventory: inventoryOf(n.host)}
+	up := Up{Boot: n.boot, Version: "test", Inventory: inventoryOf(n.host), Leases: !n.old}
 	for _, tr := range n.ledger {
 		e := tr.LedgerEntry
 		e.Ranks = append([]launcher.RankStatus(nil), e.Ranks...)
@@ -121,6 +125,7 @@ func (n *fakeNode) crash() {
 		}
 	}
 	n.boots++
+	n.booted = time.Now()
 	n.boot = n.host + "." + string(rune('0'+n.boots))
 	n.fence = launcher.Fence{}
 	n.ledger = map[launcher.Key]*fakeTry{}
@@ -170,6 +175,11 @@ func (n *fakeNode) order(o launcher.Order) {
 		n.prepare(o.Prepare)
 	case o.Start != nil:
 		if tr := n.ledger[o.Start.Key]; tr != nil && tr.Phase == launcher.PhasePrepared {
+			if tr.a.Spec.Lease() > 0 && !n.lease(tr, o.Start.Lease) {
+				tr.Refused = "no lease"
+				n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Refused, Text: tr.Refused})
+				return
+			}
 			n.start(tr, o.Start.Port)
 		}
 	case o.End != nil:
@@ -240,7 +250,7 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 }
 
 func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
-	e.ByUs = tr.ending
+	e.ByUs, e.Cause = tr.ending && tr.cause == "", tr.cause
 	left := 0
 	for i := range tr.Ranks {
 		r := &tr.Ranks[i]

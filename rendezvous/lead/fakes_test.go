@@ -18,12 +18,13 @@ import (
 // world is a cluster in memory: nodes that keep ledgers, one record, and one
 // leadership after another. It is the outside witness of what was started.
 type world struct {
-	t      testing.TB
-	record *rendezvous.Record
-	nodes  []*fakeNode
-	fabric Fabric // of every leadership; nil knows of none
-	wg     sync.WaitGroup
-	lag    time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
+	t         testing.TB
+	record    *rendezvous.Record
+	nodes     []*fakeNode
+	fabric    Fabric // of every leadership; nil knows of none
+	wg        sync.WaitGroup
+	slowProof time.Duration // of a leadership
+	lag       time.Duration // of orders on their way; longer than a fail-over, a dead leader's come late
 	// answers is the leaders' Config.Answers; nil = none.
 	answers func(context.Context, rendezvous.Place) bool
 	hold    func() string                // the leaders' Config.Hold; nil = none
@@ -69,7 +70,7 @@ func newWorld(t testing.TB, nodes int) *world {
 			w.commit(rendezvous.Entry{Kind: rendezvous.KindJoin, At: time.Now(), Join: &rendezvous.Join{TokenID: "t", Node: n}})
 		}
 		w.nodes = append(w.nodes, &fakeNode{
-			w: w, id: n.ID, host: n.Host, boot: fmt.Sprintf("boot%d.1", i), boots: 1, ledger: map[launcher.Key]*fakeTry{}, links: map[*link]bool{},
+			w: w, id: n.ID, host: n.Host, booted: time.Now().Add(-time.Hour), boot: fmt.Sprintf("boot%d.1", i), boots: 1, ledger: map[launcher.Key]*fakeTry{}, links: map[*link]bool{},
 			life: func(launcher.Key, int) (time.Duration, *launcher.Exit) { return 0, nil },
 		})
 	}
@@ -320,6 +321,7 @@ func (r *reign) serve(n *fakeNode) {
 			r.setLink(n.id, lk)
 			r.w.wg.Go(func() { n.obey(lk) })
 			r.leader.NodeUp(n.id, up)
+			r.w.wg.Go(func() { r.echoes(n, lk) })
 			r.pump(n, lk)
 			n.detach(lk)
 			r.setLink(n.id, nil)

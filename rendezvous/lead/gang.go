@@ -254,6 +254,7 @@ func (g *gang) turn(ctx context.Context) (over, again bool) {
 // step sends what is missing; true means that no node has anything left.
 func (g *gang) step(now time.Time) (done bool) {
 	g.giveUpSilent(now)
+	g.expire(now)
 	if g.verdict == nil {
 		g.judge(now)
 	}
@@ -262,8 +263,7 @@ func (g *gang) step(now time.Time) (done bool) {
 	} else {
 		g.wind()
 		if hosts := g.unproven(); len(hosts) > 0 {
-			g.waits(fmt.Sprintf("the next try waits: whether ranks still run on %[1]s is not known; start that machine, or if it is off for good "+
-				"say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " ")))
+			g.waits(g.whyUnproven(hosts))
 			g.noMore = g.noMore || g.timedOut(now)
 		} else if stay := g.stays(); len(stay) > 0 && g.mustProve() {
 			g.waits("the next try waits for the end of what cannot be killed: " + strings.Join(stay, "; "))
@@ -305,10 +305,18 @@ func (g *gang) advance() {
 	if prepared < len(g.seats) && !g.ordered {
 		return
 	}
-	for _, s := range g.seats {
-		if s.phase == launcher.PhasePrepared && s.up && !s.starting {
+	leases, all := g.firstLeases(time.Now())
+	if !all && !g.ordered {
+		return
+	}
+	for i, s := range g.seats {
+		if s.phase == launcher.PhasePrepared && s.up && !s.starting && (leases == nil || leases[i] != 0) {
 			g.ordered, s.starting = true, true
-			g.send(s, launcher.Order{Start: &launcher.Start{Key: g.job.Key(), Port: g.port}})
+			start := launcher.Start{Key: g.job.Key(), Port: g.port}
+			if leases != nil {
+				start.Lease = leases[i]
+			}
+			g.send(s, launcher.Order{Start: &start})
 		}
 	}
 }
@@ -359,6 +367,9 @@ func (g *gang) nextDeadline() time.Time {
 		earliest(limit)
 	}
 	for _, s := range g.seats {
+		if over := g.leaseOver(s); !over.IsZero() {
+			earliest(over)
+		}
 		until := g.giveUpAt(s)
 		if until.IsZero() || s.asking || g.over(s) {
 			continue

@@ -74,6 +74,7 @@ type Up struct {
 	Inventory envgen.Inventory
 	GPUs      int // NVIDIA's; 0 where none is known
 	Ledger    []launcher.LedgerEntry
+	Leases    bool // it ends ranks whose lease runs out
 }
 
 type member struct {
@@ -86,6 +87,8 @@ type member struct {
 	ahead     time.Duration           // of its clock before ours; 0 until it was measured
 	retired   bool                    // gets no ranks any more
 	stuck     map[launcher.Key]string // what was killed there and stays
+	leases    bool
+	echo      echo // the last that it was given
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -312,9 +315,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}, leases: up.Leases}
 	if was != nil {
-		now.retired, now.ahead = was.retired, was.ahead
+		now.retired, now.ahead, now.echo = was.retired, was.ahead, was.echo
 	}
 	l.members[id] = now
 	l.memberChanged()

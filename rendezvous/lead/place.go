@@ -30,7 +30,7 @@ type derived struct {
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.place(spec, l.available())
+	return l.place(spec, l.available(spec))
 }
 
 // placeJob plans a job's first generation, or with the job's gang a later one:
@@ -42,7 +42,7 @@ func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envge
 	if spec.MinNodes > 0 {
 		least = spec.MinNodes
 	}
-	roster := l.available()
+	roster := l.available(spec)
 	if first := l.before(spec, g, roster); first != nil {
 		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " stands in line before it"}
 	}
@@ -93,17 +93,27 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 		}
 	}
 	if len(held) < spec.Spare && !again {
-		return nil, fmt.Errorf("%w: %d nodes and %d spare ones wanted, %d of these are ready", rendezvous.ErrCannotPlace, len(plan.Nodes), spec.Spare, len(plan.Nodes)+len(held))
+		drained := ""
+		for _, m := range roster {
+			if m.Drained != "" {
+				drained += fmt.Sprintf("; %s is drained: %s", m.Host, m.Drained)
+			}
+		}
+		return nil, fmt.Errorf("%w: %d nodes and %d spare ones wanted, %d of these are ready%s", rendezvous.ErrCannotPlace, len(plan.Nodes), spec.Spare, len(plan.Nodes)+len(held), drained)
 	}
 	return held, nil
 }
 
-// available is the roster as placement may use it. l.mu is held.
-func (l *Leader) available() rendezvous.Roster {
+// available is the roster as placement may use it for a job. l.mu is held.
+func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	roster := l.roster()
 	for i, m := range roster {
-		if s := l.members[m.ID]; s != nil && s.retired {
+		switch s := l.members[m.ID]; {
+		case s == nil:
+		case s.retired:
 			roster[i].Ready = false
+		case spec.Lease() > 0 && !s.leases && m.Ready && m.Drained == "":
+			roster[i].Drained = "for --on-partition end its sparkrun has to be upgraded"
 		}
 	}
 	return roster

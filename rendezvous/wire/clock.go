@@ -1,11 +1,17 @@
 package wire
 
-import "time"
+import (
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
 
 // Pong answers a heartbeat: it brings the number back, and the node's clock.
 type Pong struct {
 	Ping  uint64    `json:"ping"`
 	Clock time.Time `json:"clock"`
+	// Stamp is made at that moment, for Down.Echo. 0: this node gives no leases.
+	Stamp launcher.Uptime `json:"stamp,omitempty"`
 }
 
 // clockAge is how long a good measurement keeps a worse one out: clocks drift by

@@ -27,7 +27,11 @@ type NodeSide struct {
 	// Silence is how long a leader may stay without a word before the stream is
 	// closed; 0 means 10 s. It ends no rank.
 	Silence time.Duration
-	Logger  *slog.Logger
+	// Uptime makes stamps, Renew takes those that came back: the leader led after
+	// they were made. Renew must not block. Nil, both: this node gives no leases.
+	Uptime func() launcher.Uptime
+	Renew  func(launcher.Uptime)
+	Logger *slog.Logger
 }
 
 // Serve is one leader's control stream, until either side ends it; nil when the
@@ -67,6 +71,8 @@ func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *s
 		return err
 	}
 	n.Logger.Info("control stream open", "leader", first.Hello.Host, "fence", first.Hello.Fence)
+	hello.Stamp = n.stamp()
+	stamped, last := hello.Stamp, hello.Stamp // what came back lies between them, or is no stamp of this stream's
 	halves.Go(func() {
 		if err := s.Send(Up{Hello: &hello}); err != nil {
 			cancel(err)
@@ -84,10 +90,22 @@ func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *s
 			return nil // ended meanwhile: no order is taken any more
 		case d.Order != nil:
 			n.Order(*d.Order)
+		case d.Echo != 0:
+			if n.Renew != nil && d.Echo >= stamped && d.Echo <= last {
+				n.Renew(d.Echo)
+			}
 		default:
-			out.put(Up{Pong: &Pong{Ping: d.Ping, Clock: time.Now()}})
+			last = n.stamp()
+			out.put(Up{Pong: &Pong{Ping: d.Ping, Clock: time.Now(), Stamp: last}})
 		}
 	}
+}
+
+func (n NodeSide) stamp() launcher.Uptime {
+	if n.Uptime == nil {
+		return 0
+	}
+	return n.Uptime()
 }
 
 // outbox is what waits to be sent on one stream.

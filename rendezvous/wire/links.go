@@ -39,6 +39,16 @@ type LinksConfig struct {
 	// measurement than the last has been made. Nil: nobody wants to know.
 	OnClock func(launcher.NodeID, time.Duration)
 
+	// Prove gives nil where this node has led at some moment since it was called.
+	// It is asked after stamps have come, for all nodes at once, and each of those
+	// is told so; an error tells nobody anything. Nil: no node is told.
+	Prove func(context.Context) error
+	// OnEcho comes before a node, in this boot of it, is told; beside the other
+	// callbacks, from one goroutine. It must not block.
+	OnEcho func(node launcher.NodeID, boot string, stamp launcher.Uptime)
+	// EchoPause lies between two proofs; 0 means 1 s.
+	EchoPause time.Duration
+
 	// Ping is how often a quiet stream gets a heartbeat; 0 means 500 ms.
 	Ping time.Duration
 	// Silence is how long a stream may stay without a word before it is closed
@@ -59,10 +69,11 @@ type LinksConfig struct {
 type Links struct {
 	cfg LinksConfig
 
-	mu    sync.Mutex
-	ctx   context.Context // Run's; nil before
-	loops sync.WaitGroup
-	nodes map[launcher.NodeID]*linkLoop
+	mu      sync.Mutex
+	ctx     context.Context // Run's; nil before
+	loops   sync.WaitGroup
+	stamped chan struct{} // has room for one: "a stamp has come"
+	nodes   map[launcher.NodeID]*linkLoop
 	// last is the done of the latest loop of each node that was started: one
 	// that is wanted again waits for it, or its callbacks would mix.
 	last map[launcher.NodeID]<-chan struct{}
@@ -70,7 +81,7 @@ type Links struct {
 
 // NewLinks makes the streams of one leadership; Run opens them.
 func NewLinks(cfg LinksConfig) (*Links, error) {
-	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil || cfg.Logger == nil {
+	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil || cfg.Logger == nil || cfg.Prove != nil && cfg.OnEcho == nil {
 		return nil, errors.New("make control links: Dial, Logger and all callbacks are needed")
 	}
 	orDefault := func(d *time.Duration, otherwise time.Duration) {
@@ -82,7 +93,8 @@ func NewLinks(cfg LinksConfig) (*Links, error) {
 	orDefault(&cfg.Silence, 2*time.Second)
 	orDefault(&cfg.Reopen, time.Second)
 	orDefault(&cfg.MaxWait, 2*time.Second)
-	return &Links{cfg: cfg, nodes: map[launcher.NodeID]*linkLoop{}, last: map[launcher.NodeID]<-chan struct{}{}}, nil
+	orDefault(&cfg.EchoPause, time.Second)
+	return &Links{cfg: cfg, stamped: make(chan struct{}, 1), nodes: map[launcher.NodeID]*linkLoop{}, last: map[launcher.NodeID]<-chan struct{}{}}, nil
 }
 
 // linkLoop keeps one node's stream.
@@ -99,6 +111,8 @@ type linkLoop struct {
 	more  chan struct{} // has room for one
 	clock clock         // of the open stream
 	anew  func()        // ends the open stream, for another; nil while there is none
+	life  uint64        // counts streams: which one is open
+	stamp stamp         // the latest of the open stream that waits for its echo
 }
 
 // Run keeps the streams until ctx ends.
@@ -111,6 +125,9 @@ func (l *Links) Run(ctx context.Context) error {
 		l.start(n)
 	}
 	l.mu.Unlock()
+	if l.cfg.Prove != nil {
+		l.loops.Go(func() { l.echo(ctx) })
+	}
 	<-ctx.Done()
 	l.mu.Lock()
 	for _, n := range l.nodes {
@@ -211,6 +228,11 @@ func (l *Links) Send(id launcher.NodeID, o launcher.Order) {
 func (n *linkLoop) put(d Down) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	n.enqueue(d)
+}
+
+// enqueue is put with n.mu held.
+func (n *linkLoop) enqueue(d Down) {
 	if !n.open {
 		return
 	}
@@ -232,7 +254,8 @@ func (n *linkLoop) take() []Down {
 func (n *linkLoop) setOpen(open bool, anew func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.open, n.queue, n.clock, n.anew = open, nil, clock{}, anew
+	n.open, n.queue, n.clock, n.anew, n.stamp = open, nil, clock{}, anew, stamp{}
+	n.life++
 }
 
 // run dials, serves the stream until it breaks, and dials again.
@@ -317,7 +340,9 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	n.setOpen(true, func() { cancel(errAnew) })
 	n.up = true
 	began := time.Now()
+	boot := up.Hello.Boot
 	n.l.cfg.OnUp(n.node, *up.Hello)
+	n.stampIs(boot, up.Hello.Stamp)
 	watchdog := after(n.l.cfg.Silence)
 	defer watchdog.Stop()
 	for {
@@ -334,6 +359,7 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 			n.l.cfg.OnInventory(n.node, *up.Inventory)
 		case up.Pong != nil:
 			n.pong(*up.Pong)
+			n.stampIs(boot, up.Pong.Stamp)
 		}
 	}
 	n.setOpen(false, nil)

@@ -243,11 +243,13 @@ type RenewResponse struct {
 }
 
 // Down is what a leader says on a control stream: Hello first, then orders. A
-// Down with neither is a heartbeat, and has a number.
+// Down with neither is a heartbeat, and has a number, or an Echo.
 type Down struct {
 	Hello *Hello          `json:"hello,omitempty"`
 	Order *launcher.Order `json:"order,omitempty"`
 	Ping  uint64          `json:"ping,omitempty"`
+	// Echo is a stamp of this stream's: the sender has proven, since it came, that it leads.
+	Echo launcher.Uptime `json:"echo,omitempty"`
 }
 
 // Hello opens a control stream: the node refuses a fence below its own.
@@ -273,5 +275,6 @@ type UpHello struct {
 	Version   string                 `json:"version"`
 	Inventory envgen.Inventory       `json:"inventory"`
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
-	GPUs      int                    `json:"gpus,omitempty"` // NVIDIA's
+	GPUs      int                    `json:"gpus,omitempty"`  // NVIDIA's
+	Stamp     launcher.Uptime        `json:"stamp,omitempty"` // as in Pong
 }

@@ -1,0 +1,113 @@
+package lead
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// A job with a lease needs no word of a node that is silent: its shims end the
+// ranks by themselves, so long after the last echo that the node was given.
+// rendezvous/DESIGN.md has the argument.
+
+// echo is a stamp that went back to its node.
+type echo struct {
+	at    time.Time // when it was given, or later; zero: never by this leadership
+	boot  string    // of the node that made the stamp
+	stamp launcher.Uptime
+}
+
+// Echo notes that a node is about to be told: since it made the stamp, in this boot,
+// this leadership has been proven. It is called before the node can hear of it.
+func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.echo = echo{time.Now(), boot, stamp}
+	}
+	for _, g := range l.gangs {
+		if g.job.Spec.Lease() > 0 {
+			g.post(func() {}) // it may wait for this
+		}
+	}
+}
+
+// Leased tells whether a job has a lease that wants to be renewed: without one
+// nobody needs a proof.
+func (l *Leader) Leased() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.gangs {
+		if g.job.Spec.Lease() > 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// lastEcho is the latest moment at which this leadership may have given a node an
+// echo, or an earlier leader: that was before this leadership began.
+func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.echo.at.After(l.began) {
+		return m.echo.at
+	}
+	return l.began
+}
+
+// firstLeases are what each node's first lease counts from, by its place; nil for a
+// job without one. all is false while a node has yet to get its echo: one old enough
+// that the start could come too late is none.
+func (g *gang) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
+	lease := g.job.Spec.Lease()
+	if lease == 0 {
+		return nil, true
+	}
+	g.l.mu.Lock()
+	defer g.l.mu.Unlock()
+	stamps, all = make([]launcher.Uptime, len(g.seats)), true
+	for i, s := range g.seats {
+		if m := g.l.members[s.Node]; m != nil && m.echo.boot == s.Boot && now.Sub(m.echo.at) < lease/2 {
+			stamps[i] = m.echo.stamp
+		} else {
+			all = false
+		}
+	}
+	return stamps, all
+}
+
+// leaseOver is when nothing runs any more on a node that stays silent; zero where
+// no lease says so, or nothing has to be said.
+func (g *gang) leaseOver(s *seat) time.Time {
+	if g.job.Spec.Lease() == 0 || s.up || s.phase == launcher.PhaseEnded {
+		return time.Time{}
+	}
+	return g.l.lastEcho(s.Node).Add(g.job.Spec.LeaseOver())
+}
+
+// expire counts as gone what ran on silent nodes whose leases are over. now was read
+// before the last echo is looked up: one that is given in between comes too late
+// for its shim.
+func (g *gang) expire(now time.Time) {
+	for _, s := range g.seats {
+		if over := g.leaseOver(s); over.IsZero() || now.Before(over) {
+			continue
+		}
+		s.lose("%s has not been heard for %s", s.Host, g.job.Spec.LeaseOver().Round(time.Second))
+		g.l.cfg.Logger.Info("lease over", "job", g.job.Spec.ID, "node", s.Node)
+		g.rise(s, launcher.PhaseEnded)
+	}
+}
+
+func (g *gang) whyUnproven(hosts []string) string {
+	on := strings.Join(hosts, " ")
+	if g.job.Spec.Lease() > 0 {
+		return fmt.Sprintf("the next try waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
+			on, g.job.Spec.LeaseOver().Round(time.Second))
+	}
+	return fmt.Sprintf("the next try waits: whether ranks still run on %[1]s is not known; start that machine, or if it is off for good "+
+		"say so with `sudo sparkrun mark-dead %[1]s`", on)
+}
