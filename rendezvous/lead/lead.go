@@ -74,6 +74,7 @@ type Up struct {
 	Inventory envgen.Inventory
 	GPUs      int // NVIDIA's; 0 where none is known
 	Ledger    []launcher.LedgerEntry
+	Blank     bool // see rendezvous.Member
 }
 
 type member struct {
@@ -86,6 +87,8 @@ type member struct {
 	ahead     time.Duration           // of its clock before ours; 0 until it was measured
 	retired   bool                    // gets no ranks any more
 	stuck     map[launcher.Key]string // what was killed there and stays
+	strays    map[launcher.Key]bool   // what runs there and is not in the record
+	blank     bool                    // it has lost its copy of the record, and its vote
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -312,7 +315,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}}
+	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, blank: up.Blank}
 	if was != nil {
 		now.retired, now.ahead = was.retired, was.ahead
 	}
@@ -342,8 +345,9 @@ func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	if l.current(e.Key) {
 		return
 	}
-	if _, known := l.cfg.Record.Job(e.Job); !known && e.Phase == launcher.PhaseStarted {
-		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "node", id)
+	if l.stray(e) {
+		l.members[id].strays[e.Key] = true
+		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "generation", e.Generation, "node", id)
 		return
 	}
 	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
@@ -406,6 +410,7 @@ func (l *Leader) Event(ev launcher.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drain(ev)
+	l.strayEnds(ev)
 	if l.current(ev.Key) {
 		g := l.gangs[ev.Job]
 		g.post(func() { g.event(ev) })
@@ -464,6 +469,7 @@ func (l *Leader) roster() rendezvous.Roster {
 		m := rendezvous.Member{Node: n, Since: l.began}
 		if s := l.members[n.ID]; s != nil {
 			m.Ready, m.Since, m.Boot, m.Version, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.inventory, s.drained()
+			m.Blank = s.blank
 		}
 		out = append(out, m)
 	}
