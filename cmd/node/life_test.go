@@ -1,6 +1,7 @@
 package node
 
 import (
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -82,6 +83,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 	one.crash()
 	one.wipe()
 	one.start()
+	two.eventually("it says so", func() bool { return two.now().saysBlank(t.Context(), one.now().m.Node) })
 	two.eventually("the take-over is made", func() bool {
 		res, err := two.now().takeover(t.Context(), asRoot, wire.TakeoverRequest{Dead: []string{"spark1"}})
 		return err == nil && res.Epoch == 2
@@ -120,8 +122,7 @@ func TestStatePutBack(t *testing.T) {
 			defer n.mu.Unlock()
 			return len(n.told) == 2
 		})
-		kept := command(1, 1, "true")
-		one.run(kept)
+		one.runs(command(1, 1, "true"))
 		old.crash()
 	}
 	must(t, os.RemoveAll(old.cfg.Paths.State))
@@ -216,6 +217,21 @@ func TestDeathOnRecord(t *testing.T) {
 		h.eventually("it was heard", func() bool { return len(h.now().record.Deaths()) == 0 })
 	}
 	one.eventually("the job has ended", func() bool { j, _ := one.now().record.Job(runs.ID); return j.Outcome != nil })
+}
+
+// runs launches once there is a leader, however long an election takes here.
+func (h *host) runs(spec launcher.Spec) {
+	h.t.Helper()
+	c := h.client()
+	defer c.Close()
+	h.eventually("it is launched and ends", func() bool {
+		err := c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(rendezvous.Progress) error { return nil })
+		if err != nil && !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+			h.t.Fatalf("launch on %s: %v", h.cfg.Host, err)
+		}
+		j, _ := h.now().record.Job(spec.ID)
+		return err == nil && j.Outcome != nil && j.Outcome.End == rendezvous.Completed
+	})
 }
 
 // leads finds the host that leads.

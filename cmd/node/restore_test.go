@@ -107,9 +107,7 @@ func TestRestore(t *testing.T) {
 	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: late}, func(rendezvous.Progress) error { return nil }); !errors.Is(err, wire.ErrUnknownRetry) {
 		t.Errorf("a retry of before the loss: %v", err)
 	}
-	if out := two.run(command(3, 1, "true")); out.End != rendezvous.Completed {
-		t.Errorf("a launch after the restore: %+v", out)
-	}
+	two.runs(command(3, 1, "true"))
 	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
 		t.Errorf("stop what ran: %v", err)
 	}

@@ -330,8 +330,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		}
 		l.sweep(id, e)
 	}
+	ahead := now.ahead // Clock changes it
 	for _, g := range l.gangs {
-		g.post(func() { g.clockIs(id, now.ahead) })
+		g.post(func() { g.clockIs(id, ahead) })
 		g.post(func() { g.nodeUp(id, up.Boot, entries) })
 	}
 }
