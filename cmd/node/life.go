@@ -187,11 +187,14 @@ func (n *node) acquaints(ctx context.Context) error {
 	defer retry.Stop()
 	for {
 		_, changed := n.view()
-		for id, alive := range n.gossipAlive() {
-			if alive && id != n.m.Node && !n.blank.Load() {
-				if err := n.acquaint(ctx, id); err != nil {
-					n.log.Debug("acquaint", "node", id, "error", err)
-				}
+		alive := n.gossipAlive()
+		for _, s := range n.raft.Members().Servers { // others never share a raft with it
+			id := launcher.NodeID(s.ID)
+			if id == n.m.Node || !alive[id] || n.blank.Load() || !n.hasPart(n.m.Node) {
+				continue
+			}
+			if err := n.acquaint(ctx, id); err != nil {
+				n.log.Debug("acquaint", "node", id, "error", err)
 			}
 		}
 		select {
