@@ -30,8 +30,12 @@ type Next struct {
 
 // Next tells what follows the generation that came to out; false: nothing does,
 // and the job has ended. Only failures are tried again: a job that was stopped,
-// ran out of its time, or could not even be started once, is not.
+// ran out of its time, or could not even be started once, is not. Nor is one
+// that was restored, which may have been tried again before.
 func (j Job) Next(out Outcome) (Next, bool) {
+	if j.Restored != nil {
+		return Next{}, false
+	}
 	n := Next{Restarts: j.Plan.Restarts}
 	failed := out.End == Failed && out.ExitCode != launcher.ExitTimedOut || out.End == Rejected && n.Restarts > 0
 	switch {

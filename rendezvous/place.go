@@ -20,7 +20,10 @@ type Member struct {
 	Ready bool `json:"ready"`
 	// Drained says why a node that answers gets no ranks: what was killed there
 	// and stays. Empty: it may get some.
-	Drained   string           `json:"drained,omitempty"`
+	Drained string `json:"drained,omitempty"`
+	// Blank: it has lost its copy of the record, and with it what it has voted
+	// for. It has no part in raft until it is taken in anew.
+	Blank     bool             `json:"blank,omitempty"`
 	Since     time.Time        `json:"since"` // of the last change of Ready
 	Boot      string           `json:"boot,omitempty"`
 	Version   string           `json:"version,omitempty"`

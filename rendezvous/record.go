@@ -46,6 +46,10 @@ type Job struct {
 	Tries []Try `json:"tries,omitempty"`
 	// Touched is the epoch in which it was last planned or ended: the record sets it.
 	Touched launcher.Epoch `json:"touched,omitzero"`
+	// Restored is set on a job that had not ended when the copy was taken from
+	// which the record was restored, at that time. What came after is not known:
+	// no generation of it is begun any more.
+	Restored *time.Time `json:"restored,omitempty"`
 }
 
 // Key is the job's current try.
@@ -97,6 +101,7 @@ const (
 	KindNetplan Kind = "netplan-allocated/1"
 	KindEpoch   Kind = "epoch-raised/1"
 	KindReunite Kind = "reunited/1"
+	KindDeath   Kind = "node-death/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -116,6 +121,8 @@ type Entry struct {
 
 	Epoch    *launcher.Epoch `json:"epoch,omitempty"`
 	Reunited *Reunited       `json:"reunited,omitempty"`
+
+	Death *Death `json:"death,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -181,11 +188,12 @@ func (e Entry) Encode() ([]byte, error) {
 type state struct {
 	Cluster string `json:"cluster"`
 	launcher.Epoch
-	Index   uint64                   `json:"index"` // of the last entry applied
-	Nodes   map[launcher.NodeID]Node `json:"nodes"`
-	Tokens  map[string]Token         `json:"tokens"`
-	Jobs    map[launcher.JobID]Job   `json:"jobs"`
-	Netplan json.RawMessage          `json:"netplan,omitempty"`
+	Index   uint64                    `json:"index"` // of the last entry applied
+	Nodes   map[launcher.NodeID]Node  `json:"nodes"`
+	Tokens  map[string]Token          `json:"tokens"`
+	Jobs    map[launcher.JobID]Job    `json:"jobs"`
+	Netplan json.RawMessage           `json:"netplan,omitempty"`
+	Deaths  map[launcher.NodeID]Death `json:"deaths,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -247,6 +255,7 @@ func (s *state) apply(index uint64, e Entry) error {
 			return ErrNoNode
 		}
 		delete(s.Nodes, *e.Remove)
+		delete(s.Deaths, *e.Remove)
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
 	case e.Kind == KindQueue && e.Job != nil:
@@ -262,6 +271,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		s.Epoch = *e.Epoch
 	case e.Kind == KindReunite && e.Reunited != nil:
 		return s.reunite(index, *e.Reunited)
+	case e.Kind == KindDeath && e.Death != nil:
+		return s.die(e.At, *e.Death)
 	default:
 		return UnknownKindError{Kind: e.Kind, Index: index}
 	}

@@ -85,7 +85,7 @@ func (s *state) reunite(index uint64, u Reunited) error {
 func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	ours, known := s.Jobs[theirs.Spec.ID]
 	switch {
-	case !known:
+	case !known, ours.Restored != nil && theirs.Restored == nil: // who was there knows better than an older copy
 		s.Jobs[theirs.Spec.ID] = theirs
 	case ours.Touched.Compare(from) > 0: // planned or ended here since the take-over
 		if t := theirs.aside(from); !slices.ContainsFunc(slices.Concat(ours.Tries, []Try{ours.present()}), t.same) {

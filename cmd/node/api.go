@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,6 +25,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
+		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring, RaftRestore: n.raftRestore,
 	}
 }
 
@@ -118,6 +120,9 @@ func (n *node) noLeader() error {
 	switch {
 	case time.Since(n.began) < justStarted:
 		return fmt.Errorf("the agent of %s has just been started: %w", n.m.Host, wire.ErrRetry)
+	case n.blank.Load():
+		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was put back to a backup) and votes again once a leader has taken it in anew; "+
+			"if no machine leads, `sudo sparkrun takeover --confirm-dead %s` on one that has a copy, or `sudo sparkrun raft restore FILE` from a snapshot", wire.ErrNoLeader, n.cfg.Paths.raft(), n.m.Host)
 	case len(voters) == 0:
 		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the management network joins them", wire.ErrNoLeader)
 	case len(voters) == 1 && voters[0] != n.m.Host:
@@ -229,6 +234,9 @@ func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wir
 		return res, to.passed(err)
 	}
 	job, err := n.record.Find(r.Job)
+	if hosts := n.stopStrays(to.leadership, c, r, job); len(hosts) > 0 {
+		return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
+	}
 	if err != nil {
 		return wire.StopResponse{}, err
 	}

@@ -61,6 +61,9 @@ func DefaultPaths() Paths {
 func (p Paths) trust() string   { return filepath.Join(p.State, "trust") }
 func (p Paths) raft() string    { return filepath.Join(p.State, "raft") }
 func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
+func (p Paths) newRaft() string { return filepath.Join(p.State, "raft.new") }
+func (p Paths) brought() string { return filepath.Join(p.State, "restore.part") }
+func (p Paths) restore() string { return filepath.Join(p.State, "restore.snap") }
 func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
 func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
 func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }
@@ -94,8 +97,8 @@ type Config struct {
 	// each of its lives; alive returns when the node has taken a turn, and hangs
 	// with it. Nil: nobody asks.
 	Supervise func(ctx context.Context, alive func(context.Context) error) error
-	Version      string
-	Logger       *slog.Logger // nil discards
+	Version   string
+	Logger    *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {
@@ -158,6 +161,13 @@ type membership struct {
 	// has called so with a take-over.
 	Pending pending           `json:"pending,omitempty"`
 	Dead    []launcher.NodeID `json:"dead,omitempty"`
+	// Life counts the openings of this state, and hours; RaftLife is the one that
+	// the raft folder has at least, 0 where it may be a new one; Blank: that
+	// folder was lost. Lives are the highest that members have told. See life.go.
+	Life     uint64                     `json:"life,omitempty"`
+	RaftLife uint64                     `json:"raft_life,omitempty"`
+	Blank    bool                       `json:"blank,omitempty"`
+	Lives    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
 	// Witness: this node gets no ranks.
 	Witness bool             `json:"witness,omitempty"`
 	Peers   []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
@@ -174,6 +184,7 @@ type pending string
 const (
 	pendingTakeOver pending = "take-over"
 	pendingGiveWay  pending = "give-way"
+	pendingRestore  pending = "restore"
 )
 
 func (m membership) epoch() launcher.Epoch { return launcher.Epoch{N: m.Epoch, By: m.EpochBy} }
@@ -305,7 +316,8 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), os.RemoveAll(p.oldRaft()), ignoreMissing(os.Remove(p.member())),
+	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
+		ignoreMissing(os.Remove(p.brought())), ignoreMissing(os.Remove(p.restore())),
 		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
 }
 

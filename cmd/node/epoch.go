@@ -42,26 +42,45 @@ func (n *node) settleEpoch(cfg consensus.Config) error {
 			return err
 		}
 	case pendingGiveWay:
-		n.log.Warn("give way to a later epoch", "epoch", n.m.Epoch, "kept", cfg.Dir)
-		if err := os.RemoveAll(n.cfg.Paths.oldRaft()); err != nil {
-			return fmt.Errorf("put the old record aside: %w", err)
+		n.log.Warn("give way to a later epoch", "epoch", n.m.Epoch, "kept", n.cfg.Paths.oldRaft())
+		if err := n.putAway(cfg.Dir); err != nil {
+			return err
 		}
-		if err := ignoreMissing(os.Rename(cfg.Dir, n.cfg.Paths.oldRaft())); err != nil {
-			return fmt.Errorf("put the old record aside: %w", err)
+		// Whether that epoch's raft has ever counted on this node, a state that was
+		// put back to a backup would not know: its leader does.
+		n.m.RaftLife, n.m.Blank = 0, true
+	case pendingRestore:
+		n.log.Warn("restore the record from a snapshot", "epoch", n.m.Epoch, "kept", n.cfg.Paths.oldRaft())
+		if err := n.layRestored(cfg); err != nil {
+			return err
 		}
+		n.m.RaftLife, n.m.Blank = 0, false
 	default:
 		return nil
 	}
-	n.m.Pending, n.m.Dead = "", nil
-	return n.m.save(n.cfg.Paths)
+	n.m.Pending = ""
+	if err := n.m.save(n.cfg.Paths); err != nil {
+		return err
+	}
+	return ignoreMissing(os.Remove(n.cfg.Paths.restore()))
 }
 
 // raiseEpoch makes the epoch of a node that has taken over the record's: its
-// first entry under the new leadership.
+// first entry under the new leadership, but for the word that it was given with
+// it. That comes before, so that it is recorded if the epoch is.
 func (n *node) raiseEpoch(ctx context.Context) error {
 	e := n.epoch()
 	if e.Compare(n.record.Epoch()) <= 0 {
 		return nil
+	}
+	n.mu.Lock()
+	dead := n.m.Dead
+	n.mu.Unlock()
+	for _, id := range dead {
+		d := rendezvous.Death{Node: id, Boots: n.record.Boots(id)}
+		if err := (recorder{n}).apply(ctx, d.Entry(), func() bool { return false }); err != nil && !errors.Is(err, rendezvous.ErrNoNode) {
+			return err
+		}
 	}
 	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
 }

@@ -49,7 +49,10 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
 			n.hears(id)
-			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger, Leases: up.Stamp != 0})
+			brain.NodeUp(id, lead.Up{
+				Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
+				Leases: up.Stamp != 0, Blank: up.Blank,
+			})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
 			n.log.Warn("node down", "node", n.hostOf(id), "error", why)
@@ -73,11 +76,6 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	for _, id := range n.met.dead() {
-		if err := brain.MarkDead(id); err != nil {
-			n.log.Warn("mark dead again", "node", n.hostOf(id), "error", err)
-		}
-	}
 	n.update(func() { n.leading.Store(&leadership{Leader: brain, links: links, fence: fence}) })
 	defer n.update(func() { n.leading.Store(nil) })
 
@@ -157,10 +155,12 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 			if m.ID == n.m.Node && n.leaving.Load() {
 				continue
 			}
-			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready})
+			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready, Blank: m.Blank})
 		}
 		links.Want(ids)
 		n.noteAddresses(ctx, roster)
+		n.noteHeard(ctx, roster)
+		n.takeInAnew(ctx, roster)
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
 			continue
 		}

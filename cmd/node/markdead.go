@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -41,5 +42,30 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 		return wire.Acknowledged{}, led(err)
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
+	if err := n.recordDeath(ctx, to.leadership, roster[i].ID); err != nil {
+		return wire.Acknowledged{}, led(err)
+	}
 	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(roster[i].ID)
+}
+
+// recordDeath keeps the word for later leaders. While a machine gets the record
+// whose version would stop at such an entry, this leader alone knows it.
+func (n *node) recordDeath(ctx context.Context, l *leadership, id launcher.NodeID) error {
+	if err := n.everyVoterKnows(l, rendezvous.KindDeath, id); err != nil {
+		n.log.Warn("the word lasts as long as this leadership", "node", n.hostOf(id), "error", err)
+		return nil
+	}
+	return recorder{n}.apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
+}
+
+// noteHeard ends the words about machines that have shown themselves since.
+func (n *node) noteHeard(ctx context.Context, roster rendezvous.Roster) {
+	for _, d := range n.record.Deaths() {
+		if !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.ID == d.Node && m.Ready }) {
+			continue
+		}
+		if err := (recorder{n}).apply(ctx, rendezvous.Death{Node: d.Node, Heard: true}.Entry(), func() bool { return false }); err != nil {
+			n.log.Warn("record that a machine is not dead", "node", n.hostOf(d.Node), "error", err)
+		}
+	}
 }

@@ -25,7 +25,7 @@ import (
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
-		Succeed: n.succeed, Reunite: n.reunite,
+		Succeed: n.succeed, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
@@ -104,7 +104,7 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 			}
 		})
 	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc")}, nil
+	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc"), Blank: n.blank.Load()}, nil
 }
 
 // tellInventory passes on what changes on this node's hardware.

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
-	"slices"
 	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -15,7 +13,8 @@ import (
 
 // met is whom this machine has heard since it was switched on, in the epoch it
 // is in, and whom a person has called dead since. It lives in RUN, which no
-// reboot survives: whoever was off may have been taken over meanwhile.
+// reboot survives: whoever was off may have been taken over meanwhile. (That the
+// ranks of a dead machine are gone stays true: the record keeps it, rendezvous.Death.)
 type met struct {
 	path string
 
@@ -81,12 +80,6 @@ func (m *met) known(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Heard[id] || m.Dead[id]
-}
-
-func (m *met) dead() []launcher.NodeID {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Sorted(maps.Keys(m.Dead))
 }
 
 // unheard names the hosts that may have taken over while this machine was off:

@@ -107,8 +107,8 @@ func peerUser(c net.Conn) (*wire.User, error) {
 }
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
-// connections are handed to raftConns.
-func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
+// connections are handed to raftConns, once admitsRaft has judged whose they are.
+func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, admitsRaft func(launcher.NodeID) bool, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
 		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: raftProto}),
@@ -135,6 +135,9 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
 		raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
+			if p, err := gate.Peer(c.ConnectionState()); err != nil || !admitsRaft(launcher.NodeID(p.NodeID)) {
+				return
+			}
 			rc := &raftConn{Conn: c, closed: make(chan struct{})}
 			select {
 			case raftConns <- rc:

@@ -273,11 +273,12 @@ func (n *node) recordAllocation(ctx context.Context, l *leadership, allocation j
 
 // everyVoterKnows refuses to write a kind of entry that would stop a node of
 // another version: one that gets the record and has not said that it is of ours.
-func (n *node) everyVoterKnows(l *leadership, kind rendezvous.Kind) error {
+// Who is named in but is not asked: it is off.
+func (n *node) everyVoterKnows(l *leadership, kind rendezvous.Kind, but ...launcher.NodeID) error {
 	roles := n.roles()
 	roster, _ := l.Roster()
 	for _, m := range roster {
-		if _, replicates := roles[m.ID]; !replicates || m.Version == n.cfg.Version {
+		if _, replicates := roles[m.ID]; !replicates || m.Version == n.cfg.Version || slices.Contains(but, m.ID) {
 			continue
 		}
 		if m.Version == "" {

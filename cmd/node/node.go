@@ -78,16 +78,20 @@ type node struct {
 	reopen     chan struct{}
 	reopenOnce sync.Once
 
+	blank     atomic.Bool // as m.Blank
+	restoring sync.Mutex  // over the file that is being brought
+
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
 
 	mu       sync.Mutex
 	m        membership
 	inv      envgen.Inventory
-	heard    *envgen.Cabling  // the probe's last word, part of inv; nil before its first
-	hint     hint             // who said last that it leads
-	readings []fabric.Reading // of the devices' counters, oldest first; see count
-	changed  chan struct{}    // closed and replaced when inv, hint, leading or gossip changes
+	heard    *envgen.Cabling            // the probe's last word, part of inv; nil before its first
+	told     map[launcher.NodeID]uint64 // the life of this state that each was told
+	hint     hint                       // who said last that it leads
+	readings []fabric.Reading           // of the devices' counters, oldest first; see count
+	changed  chan struct{}              // closed and replaced when inv, hint, leading or gossip changes
 }
 
 // hint is what the last leader's control stream said.
@@ -156,7 +160,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
-		began: time.Now(), changed: make(chan struct{}),
+		began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
 	}
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -227,9 +231,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 func (n *node) openRaft() (err error) {
 	cfg := consensus.Config{
 		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
-		Dialer: n.peers.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
+		Dialer: n.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
 	}
 	if err := n.settleEpoch(cfg); err != nil {
+		return err
+	}
+	if err := n.beginLife(cfg.Dir); err != nil {
 		return err
 	}
 	n.raft, err = consensus.Open(cfg)
@@ -238,10 +245,20 @@ func (n *node) openRaft() (err error) {
 		n.raft, err = consensus.Open(cfg)
 	}
 	if err != nil || !n.m.Founder {
-		return err
+		return n.wayOut(err)
 	}
 	n.m.Founder = false
 	return n.m.save(n.cfg.Paths)
+}
+
+// wayOut says what can be done about a record that cannot be read.
+func (n *node) wayOut(err error) error {
+	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
+		return err
+	}
+	dir := n.cfg.Paths.raft()
+	return fmt.Errorf("%w: `mv %s %s.damaged` and start the agent: if the other voters are up, the cluster takes this machine in anew; "+
+		"if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore FILE` from a snapshot", err, dir, dir)
 }
 
 func (n *node) close() {
@@ -303,10 +320,11 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error { return n.yields(ctx) })
+	g.Go(func() error { return n.acquaints(ctx) })
 	g.Go(func() error {
 		select {
 		case err := <-n.raftFatal:
-			return err
+			return n.wayOut(err)
 		case <-n.left:
 			return errLeft
 		case <-n.reopen:

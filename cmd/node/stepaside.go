@@ -68,7 +68,7 @@ func (n *node) heir() launcher.NodeID {
 	roster, _ := l.Roster()
 	ready := map[string]bool{}
 	for _, m := range roster {
-		ready[string(m.ID)] = m.Ready && m.ID != n.m.Node
+		ready[string(m.ID)] = m.Ready && !m.Blank && m.ID != n.m.Node
 	}
 	sole := n.soleVoter()
 	for _, s := range n.raft.Members().Servers {

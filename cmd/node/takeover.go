@@ -78,14 +78,31 @@ func (n *node) confirmed(ctx context.Context, hosts []string) ([]launcher.NodeID
 		return nil, fmt.Errorf("%w: %s may be leading: each other voter has to be confirmed dead (--confirm-dead %s)",
 			wire.ErrDenied, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
 	}
-	signs := make([]string, len(ids))
-	each(len(ids), func(i int) { signs[i] = n.signOfLife(ctx, ids[i]) })
+	signs, blank := make([]string, len(ids)), make([]bool, len(ids))
+	each(len(ids), func(i int) {
+		if blank[i] = n.saysBlank(ctx, ids[i]); !blank[i] {
+			signs[i] = n.signOfLife(ctx, ids[i])
+		}
+	})
+	var dead []launcher.NodeID
 	for i, sign := range signs {
 		if sign != "" {
 			return nil, fmt.Errorf("%w: %s is not dead: %s; start its agent, or switch it off first", wire.ErrDenied, hosts[i], sign)
 		}
+		if !blank[i] {
+			dead = append(dead, ids[i])
+		}
 	}
-	return ids, nil
+	return dead, nil
+}
+
+// saysBlank asks a member whether it has lost its copy of the record: it leads
+// and votes no more then, and need not be off. What runs there tells itself.
+func (n *node) saysBlank(ctx context.Context, id launcher.NodeID) bool {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	res, err := n.peers.client(id).Seen(ctx, wire.SeenRequest{})
+	return err == nil && res.Blank
 }
 
 // signOfLife says what shows that a member is there; empty when nothing does.

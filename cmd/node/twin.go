@@ -115,21 +115,29 @@ func (n *node) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort, e
 	}}
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://member")
 	defer c.Close()
-	seen, err := c.Seen(ctx)
+	seen, err := c.Seen(ctx, wire.SeenRequest{})
 	return seen.Addr, err
 }
 
 // seen tells a member where this node sees it, by gossip: the address of who
-// was there first.
-func (n *node) seen(_ context.Context, c wire.Caller, _ wire.Empty) (wire.SeenResponse, error) {
+// was there first. And it hears of which life the member is.
+func (n *node) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
+	life, err := n.livesOf(c.Node, r.Life)
+	if err != nil {
+		return wire.SeenResponse{}, err
+	}
+	res := wire.SeenResponse{Life: life, Blank: n.blank.Load()}
+	if id := n.leaderID(); id != "" {
+		res.Leader = n.hostOf(id)
+	}
 	if g := n.gossip.Load(); g != nil {
 		for _, p := range g.Peers() {
 			if p.ID == string(c.Node) && p.Alive {
-				return wire.SeenResponse{Addr: p.RPC()}, nil
+				res.Addr = p.RPC()
 			}
 		}
 	}
-	return wire.SeenResponse{}, nil
+	return res, nil
 }
 
 // watchForTwin looks again whenever gossip hears of this node elsewhere: two

@@ -82,6 +82,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newStopCmd(a.complete(), a.stop),
 		newMarkDeadCmd(a.complete(), a.markDead),
 		newTakeoverCmd(a.complete(), a.takeover),
+		newRaftCmd(raftRuns{a.raftStatus, a.raftSnapshot, a.raftInspect, a.raftRestore}),
 		newVersionCmd(a.printVersion),
 	)
 	return root

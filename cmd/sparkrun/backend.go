@@ -31,6 +31,14 @@ type cluster interface {
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
 }
 
+// rafter shows, saves and restores the record.
+type rafter interface {
+	RaftStatus(context.Context) (wire.RaftStatus, error)
+	RaftSnapshot(context.Context, func(wire.RaftPiece) error) error
+	RaftBring(context.Context, wire.RaftPiece) error
+	RaftRestore(context.Context, wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error)
+}
+
 // attacher goes on where another has left a job's input.
 type attacher interface {
 	InputAt(context.Context, wire.InputAtRequest) (wire.InputAtResponse, error)
@@ -59,6 +67,7 @@ type addresser interface {
 type backend struct {
 	gangs
 	ranks
+	rafter    // nil in standalone mode
 	attacher  // nil in standalone mode
 	execer    // nil in standalone mode
 	cluster   // nil in standalone mode
@@ -74,7 +83,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.

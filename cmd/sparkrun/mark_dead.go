@@ -22,8 +22,9 @@ this word, or for the machine itself, before they are tried again: silence is no
 proof, and two tries of a job at once would ruin its files.
 
 A machine that shows any sign of life, on the management network or on the fabric,
-is refused. If the word was wrong, what still runs there is ended as soon as the
-machine is reached again. It takes root.`,
+is refused. The word is recorded: it counts for later leaders too, until the
+machine is heard again. If it was wrong, what still runs there is ended as soon as
+the machine is reached again. It takes root.`,
 		Example:           `  sudo sparkrun mark-dead spark3`,
 		Args:              takes(1, "the host"),
 		ValidArgsFunction: complete.hosts,

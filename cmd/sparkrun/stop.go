@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -66,6 +67,10 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 	}
 	if err != nil {
 		return err
+	}
+	if len(job.Strays) > 0 {
+		fmt.Fprintf(a.out, "job %s is being ended on %s; the record does not know what runs there, and will not tell its end\n", job.Job, strings.Join(job.Strays, ", "))
+		return nil
 	}
 	o.request.Job = string(job.Job)
 	stuck := ""

@@ -48,6 +48,9 @@ type Member struct {
 	// Healthy: the caller believes that it is up and ready for a part. It is
 	// enough to be given a part, and never a reason to lose one.
 	Healthy bool
+	// Blank: it says itself that it has lost its log and its vote. It loses its
+	// part, whatever that was, and gets another when it is no longer blank.
+	Blank bool
 }
 
 // Change is one step; the zero Change is none. Before To is Standby or Voter
@@ -124,7 +127,7 @@ func Desired(members []Member, now Membership) Change {
 			p.standbys = append(p.standbys, s)
 		}
 	}
-	for _, step := range []func() Change{p.remove, p.depart, p.shrink, p.grow, p.replace, p.fewerStandbys, p.moreStandbys} {
+	for _, step := range []func() Change{p.remove, p.reset, p.depart, p.shrink, p.grow, p.replace, p.fewerStandbys, p.moreStandbys} {
 		if c := step(); !c.Zero() {
 			return c
 		}
@@ -139,7 +142,7 @@ func (p *plan) change(id string, to Role, why string) Change {
 // ready are the standbys that can vote at once, oldest first.
 func (p *plan) ready() (out []Server) {
 	for _, s := range p.standbys {
-		if m, ok := p.byID[s.ID]; ok && m.Healthy && s.Silent == 0 {
+		if m, ok := p.byID[s.ID]; ok && m.Healthy && !m.Blank && s.Silent == 0 {
 			out = append(out, s)
 		}
 	}
@@ -154,7 +157,7 @@ func (p *plan) allowedStandbys() int {
 // spares are the healthy nodes outside, oldest first.
 func (p *plan) spares() (ids []string) {
 	for _, m := range p.members {
-		if _, in := p.servers[m.ID]; !in && m.Healthy {
+		if _, in := p.servers[m.ID]; !in && m.Healthy && !m.Blank {
 			ids = append(ids, m.ID)
 		}
 	}
@@ -167,6 +170,18 @@ func (p *plan) remove() Change {
 	for _, s := range slices.Concat(p.standbys, p.voters) {
 		if _, ok := p.byID[s.ID]; !ok && s.ID != p.leader {
 			return p.change(s.ID, Outside, "it has left the cluster")
+		}
+	}
+	return Change{}
+}
+
+// reset takes the part of a server that has lost its log: it may vote again in a
+// term in which it has voted, and has lost what it was counted for. The change is
+// committed by the others alone, who thereby have all that it had.
+func (p *plan) reset() Change {
+	for _, s := range slices.Concat(p.voters, p.standbys) {
+		if p.byID[s.ID].Blank && s.ID != p.leader {
+			return p.change(s.ID, Outside, "it has lost its copy of the record")
 		}
 	}
 	return Change{}

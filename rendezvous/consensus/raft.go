@@ -35,6 +35,7 @@ type Raft struct {
 	fsm    *fsm
 	store  *failStop
 	trans  raft.Transport
+	snaps  *snapshots
 	copies *copies
 
 	closeOnce sync.Once
@@ -107,6 +108,7 @@ func (n *Raft) start() error {
 	if err != nil {
 		return err
 	}
+	n.snaps = snaps
 	if err := n.reconcile(newest); err != nil {
 		return err
 	}

@@ -56,9 +56,7 @@ type CorruptError struct {
 }
 
 func (e *CorruptError) Error() string {
-	return fmt.Sprintf("open %s: %v: the file is damaged and this node refuses to vote or lead with it; "+
-		"if other nodes are up, move %s away and join again, otherwise restore it from a backup or a snapshot",
-		e.Path, e.Err, filepath.Dir(e.Path))
+	return fmt.Sprintf("open %s: %v: the file is damaged and this node refuses to vote or lead with it", e.Path, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }

@@ -278,7 +278,7 @@ func TestOpenRefusesDamage(t *testing.T) {
 			if !errors.As(err, &ce) {
 				t.Fatalf("open: %v, want a CorruptError", err)
 			}
-			if !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "join again") {
+			if !strings.Contains(err.Error(), file) || !strings.Contains(err.Error(), "refuses to vote") {
 				t.Errorf("%q names neither %s nor the way out", err, file)
 			}
 		})

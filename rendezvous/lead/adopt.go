@@ -1,6 +1,8 @@
 package lead
 
 import (
+	"slices"
+
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -9,7 +11,23 @@ import (
 func (l *Leader) adopt(job rendezvous.Job) {
 	g := newGang(l, job)
 	g.found = true
+	l.heed(g)
 	l.run(g)
+}
+
+// heed has a gang take the words that people have given about machines of its
+// plan, in the boots that they meant. l.mu is held.
+func (l *Leader) heed(g *gang) {
+	for _, d := range l.cfg.Record.Deaths() {
+		if m := l.members[d.Node]; m != nil && m.ready {
+			continue // it has come back, and tells itself
+		}
+		g.post(func() {
+			if s := g.seatOf(d.Node); s != nil && slices.Contains(d.Boots, s.Boot) {
+				g.died(d.Node)
+			}
+		})
+	}
 }
 
 // Adopt takes up what the record has got of a job from elsewhere: from the other

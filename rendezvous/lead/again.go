@@ -204,7 +204,8 @@ var ErrAnswers = errors.New("the node answers")
 
 // MarkDead takes a person's word that a node which does not answer runs nothing
 // any more: it was switched off, or taken away. It is what lets a job be tried
-// again that had ranks there. It lasts until the leader changes.
+// again that had ranks there. Later leaders find it in the record, where the
+// caller puts it, with Boots.
 func (l *Leader) MarkDead(id launcher.NodeID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -218,6 +219,18 @@ func (l *Leader) MarkDead(id launcher.NodeID) error {
 		g.post(func() { g.died(id) })
 	}
 	return nil
+}
+
+// Boots names the boots of a node that a word about it is about: those in which
+// jobs that have not ended were planned there, and the last one that was heard.
+func (l *Leader) Boots(id launcher.NodeID) []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	boots := l.cfg.Record.Boots(id)
+	if m := l.members[id]; m != nil && m.boot != "" && !slices.Contains(boots, m.boot) {
+		boots = append(boots, m.boot)
+	}
+	return boots
 }
 
 // placeNext plans a job's next generation, and holds its nodes for it.

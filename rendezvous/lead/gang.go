@@ -96,6 +96,9 @@ func newGang(l *Leader, job rendezvous.Job) *gang {
 		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
 		seats: seatsOf(job.Plan, time.Now()),
 	}
+	if job.Restored != nil {
+		g.deadline = time.Now().Add(max(job.Spec.StartTimeout, tellWithin))
+	}
 	if job.Plan.Generation == 0 {
 		g.queued, g.wait, g.state = true, &waiting{}, rendezvous.StateWaits
 	}
@@ -290,6 +293,9 @@ func (g *gang) allKnown() bool { return g.find(func(s *seat) bool { return !s.kn
 
 // advance moves the gang towards running: prepare on all, then start on all.
 func (g *gang) advance() {
+	if g.job.Restored != nil {
+		return // it may have been prepared, started and ended since
+	}
 	prepared := 0
 	for _, s := range g.seats {
 		if s.phase >= launcher.PhasePrepared && s.lost == "" {

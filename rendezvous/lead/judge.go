@@ -53,6 +53,10 @@ func (g *gang) judge(now time.Time) {
 		g.end(rendezvous.Failed, fmt.Sprintf("%s ended its ranks before they had exited: see its agent's log", s.Host))
 	case !g.ordered && g.downBeforeStart() != nil:
 		g.end(rendezvous.Rejected, fmt.Sprintf("%s was lost before the start: no rank was started", g.downBeforeStart().Host))
+	case g.traceless() != "":
+		if now.After(g.deadline) {
+			g.end(rendezvous.Failed, g.job.NoTrace(g.traceless()))
+		}
 	case now.After(g.deadline) && g.notStarted() != "":
 		g.end(rendezvous.Failed, fmt.Sprintf("not started within %s: %s", g.job.Spec.StartTimeout, g.notStarted()))
 	}

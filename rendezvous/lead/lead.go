@@ -75,6 +75,7 @@ type Up struct {
 	GPUs      int // NVIDIA's; 0 where none is known
 	Ledger    []launcher.LedgerEntry
 	Leases    bool // it ends ranks whose lease runs out
+	Blank     bool // see rendezvous.Member
 }
 
 type member struct {
@@ -88,7 +89,9 @@ type member struct {
 	retired   bool                    // gets no ranks any more
 	stuck     map[launcher.Key]string // what was killed there and stays
 	leases    bool
-	echo      echo // the last that it was given
+	echo      echo                  // the last that it was given
+	strays    map[launcher.Key]bool // what runs there and is not in the record
+	blank     bool                  // it has lost its copy of the record, and its vote
 }
 
 // Leader is one leadership. Its methods may be called from any goroutine and
@@ -315,7 +318,10 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
-	now := &member{ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs, stuck: map[launcher.Key]string{}, leases: up.Leases}
+	now := &member{
+		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs,
+		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
+	}
 	if was != nil {
 		now.retired, now.ahead, now.echo = was.retired, was.ahead, was.echo
 	}
@@ -330,8 +336,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		}
 		l.sweep(id, e)
 	}
+	ahead := now.ahead // Clock changes it
 	for _, g := range l.gangs {
-		g.post(func() { g.clockIs(id, now.ahead) })
+		g.post(func() { g.clockIs(id, ahead) })
 		g.post(func() { g.nodeUp(id, up.Boot, entries) })
 	}
 }
@@ -345,8 +352,9 @@ func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	if l.current(e.Key) {
 		return
 	}
-	if _, known := l.cfg.Record.Job(e.Job); !known && e.Phase == launcher.PhaseStarted {
-		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "node", id)
+	if l.stray(e) {
+		l.members[id].strays[e.Key] = true
+		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "generation", e.Generation, "node", id)
 		return
 	}
 	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
@@ -409,6 +417,7 @@ func (l *Leader) Event(ev launcher.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.drain(ev)
+	l.strayEnds(ev)
 	if l.current(ev.Key) {
 		g := l.gangs[ev.Job]
 		g.post(func() { g.event(ev) })
@@ -467,6 +476,7 @@ func (l *Leader) roster() rendezvous.Roster {
 		m := rendezvous.Member{Node: n, Since: l.began}
 		if s := l.members[n.ID]; s != nil {
 			m.Ready, m.Since, m.Boot, m.Version, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.inventory, s.drained()
+			m.Blank = s.blank
 		}
 		out = append(out, m)
 	}

@@ -57,6 +57,11 @@ type Cluster struct {
 
 	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
+
+	RaftStatus   func(context.Context, Caller, Empty) (RaftStatus, error)
+	RaftSnapshot func(context.Context, Caller, Empty, func(RaftPiece) error) error
+	RaftBring    func(context.Context, Caller, RaftPiece) (Empty, error)
+	RaftRestore  func(context.Context, Caller, RaftRestoreRequest) (RaftRestoreResponse, error)
 }
 
 // Node are the calls among members.
@@ -68,7 +73,7 @@ type Node struct {
 	InputAt  func(context.Context, Caller, NodeInputAtRequest) (InputAtResponse, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
 	Renew    func(context.Context, Caller, RenewRequest) (RenewResponse, error)
-	Seen     func(context.Context, Caller, Empty) (SeenResponse, error) // where the caller is
+	Seen     func(context.Context, Caller, SeenRequest) (SeenResponse, error) // where the caller is
 	// Succeed asks a pair's standby to take the place of its leader, which stops.
 	Succeed func(context.Context, Caller, Empty) (Empty, error)
 	// Reunite takes a part of the record of a node that was led in an earlier epoch.
@@ -87,6 +92,10 @@ type Node struct {
 	NetplanCheck  func(context.Context, Caller, NetplanOrder) (NetplanVerdict, error)
 	NetplanTry    func(context.Context, Caller, NetplanOrder, func(NetplanStep) error) error
 	NetplanDecide func(context.Context, Caller, NetplanDecision) (Empty, error)
+
+	NodeRaft func(context.Context, Caller, Empty) (NodeRaft, error)
+	// BeginAnew lets a blank node have a part in raft again.
+	BeginAnew func(context.Context, Caller, Empty) (Empty, error)
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be
@@ -124,6 +133,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	h.mountStage(mux)
 	h.mountExec(mux)
 	h.mountNetplan(mux)
+	h.mountRaft(mux)
 }
 
 // Mount serves the members' calls.
@@ -142,6 +152,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	h.mountStage(mux)
 	h.mountExec(mux)
 	h.mountNetplan(mux)
+	h.mountRaft(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
@@ -286,8 +297,8 @@ func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 func (c *Client) Renew(ctx context.Context, r RenewRequest) (RenewResponse, error) {
 	return call[RenewRequest, RenewResponse](ctx, c, nodePath+"Renew", r)
 }
-func (c *Client) Seen(ctx context.Context) (SeenResponse, error) {
-	return call[Empty, SeenResponse](ctx, c, nodePath+"Seen", Empty{})
+func (c *Client) Seen(ctx context.Context, r SeenRequest) (SeenResponse, error) {
+	return call[SeenRequest, SeenResponse](ctx, c, nodePath+"Seen", r)
 }
 func (c *Client) Takeover(ctx context.Context, r TakeoverRequest) (TakeoverResponse, error) {
 	return call[TakeoverRequest, TakeoverResponse](ctx, c, clusterPath+"Takeover", r)

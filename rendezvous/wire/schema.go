@@ -72,6 +72,9 @@ type StopRequest struct {
 // StopResponse names the job that is being ended.
 type StopResponse struct {
 	Job launcher.JobID `json:"job"`
+	// Strays are the hosts where it, or a later try of it, runs beside the record:
+	// its end is not recorded, and nobody tells of it.
+	Strays []string `json:"strays,omitempty"`
 }
 
 // JobsResponse lists jobs, oldest first. Without a leader it is what the
@@ -227,9 +230,16 @@ func (CAKey) String() string { return "a CA key" }
 // GoString does so for %#v.
 func (k CAKey) GoString() string { return k.String() }
 
-// SeenResponse says where a member is seen; invalid if it is not.
+// SeenResponse says where a member is seen; invalid if it is not. Besides, what
+// the answering node has to say of itself and the asking one before they share
+// a raft.
 type SeenResponse struct {
 	Addr netip.AddrPort `json:"addr"`
+	// Life is the highest that the caller has ever told, this time included: above
+	// its own, its state has been put back to an earlier time.
+	Life   uint64 `json:"life,omitempty"`
+	Blank  bool   `json:"blank,omitempty"`  // this node has lost its copy of the record
+	Leader string `json:"leader,omitempty"` // host name of who leads, as this node knows it
 }
 
 // RenewRequest asks for a new certificate over the node's own key.
@@ -277,4 +287,5 @@ type UpHello struct {
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
 	GPUs      int                    `json:"gpus,omitempty"`  // NVIDIA's
 	Stamp     launcher.Uptime        `json:"stamp,omitempty"` // as in Pong
+	Blank     bool                   `json:"blank,omitempty"` // it has lost its copy of the record
 }

@@ -1,0 +1,327 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// A voter must never forget what it has voted for, nor what it has said that it
+// has stored: others have counted on it. A raft folder that is gone, or that is
+// older than it was, has forgotten. So each state has a life, a number that only
+// rises; it stands in node.json and in the raft folder, and members are told of
+// it before anything else of raft passes between them. See rendezvous/DESIGN.md,
+// "Who has lost its copy".
+
+const (
+	lifeFile = "life" // in the raft folder
+	// lifeEvery is how often the life rises while the agent runs: a backup of the
+	// whole state that is older is found out.
+	lifeEvery = time.Hour
+	// acquaintWithin bounds telling one member.
+	acquaintWithin = 3 * time.Second
+)
+
+// errBlank keeps raft from a node that has lost its copy.
+var errBlank = errors.New("this node has lost its copy of the record and has no part in raft until a leader takes it in anew")
+
+// beginLife looks whether the raft folder is the one that this node had, and
+// raises the life. A folder that is not is put aside, and the node is blank.
+func (n *node) beginLife(dir string) error {
+	in, err := readLife(dir)
+	if err != nil {
+		return err
+	}
+	if in < n.m.RaftLife {
+		n.log.Error("the raft folder is gone, or older than it was: this node does not vote before a leader has taken it in anew",
+			"folder", dir, "life", in, "was", n.m.RaftLife, "kept", n.cfg.Paths.oldRaft())
+		n.m.Blank = true
+		if err := n.m.save(n.cfg.Paths); err != nil {
+			return err
+		}
+		if err := putAside(dir, n.cfg.Paths.oldRaft()); err != nil {
+			return err
+		}
+	}
+	n.blank.Store(n.m.Blank)
+	n.m.Life = max(n.m.Life, in) // a power cut may have taken the last node.json along
+	return n.age(dir)
+}
+
+// age raises the life: first in the folder, so that it is never behind node.json
+// by itself. n.mu is held, or nobody else has the node yet.
+func (n *node) age(dir string) error {
+	life := n.m.Life + 1
+	if err := writeWhole(filepath.Join(dir, lifeFile), []byte(strconv.FormatUint(life, 10)+"\n")); err != nil {
+		return err
+	}
+	n.m.Life, n.m.RaftLife = life, life
+	return n.m.save(n.cfg.Paths)
+}
+
+// readLife gives the life of a raft folder; 0 where there is none, or where a
+// version made it that had no lives.
+func readLife(dir string) (uint64, error) {
+	path := filepath.Join(dir, lifeFile)
+	b, err := os.ReadFile(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read %s: %w", path, err)
+	}
+	life, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil {
+		return 0, nil // what is not readable is not known: the node is blank
+	}
+	return life, nil
+}
+
+// putAside renames a folder over another; one that is not there, or that has
+// nothing, does not replace what was kept before.
+func putAside(dir, to string) error {
+	names, err := os.ReadDir(dir)
+	if len(names) == 0 {
+		return ignoreMissing(err)
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return fmt.Errorf("put the old record aside: %w", err)
+	}
+	if err := os.Rename(dir, to); err != nil {
+		return fmt.Errorf("put the old record aside: %w", err)
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+// putAway makes room for another raft folder. The one of a blank node never had
+// anything, and what was put aside before it may be worth more.
+func (n *node) putAway(dir string) error {
+	if !n.m.Blank {
+		if err := putAside(dir, n.cfg.Paths.oldRaft()); err != nil {
+			return err
+		}
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("make room for a new record: %w", err)
+	}
+	return nil
+}
+
+// writeWhole replaces a file as a whole and durably, and makes its folder.
+func writeWhole(path string, content []byte) error {
+	dir := filepath.Dir(path)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	f, err := os.OpenFile(path+".new", os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	_, err = f.Write(content)
+	if err = errors.Join(err, f.Sync(), f.Close()); err == nil {
+		err = os.Rename(path+".new", path)
+	}
+	if err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return syncDir(dir)
+}
+
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	if err := errors.Join(d.Sync(), d.Close()); err != nil {
+		return fmt.Errorf("sync %s: %w", dir, err)
+	}
+	return nil
+}
+
+// acquaint tells a member of this node's life, once in each life of either, and
+// learns whether it knows of a higher one. No raft passes between the two before.
+func (n *node) acquaint(ctx context.Context, id launcher.NodeID) error {
+	if n.blank.Load() {
+		return errBlank
+	}
+	n.mu.Lock()
+	life := n.m.Life
+	done := n.told[id] == life
+	n.mu.Unlock()
+	if done {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
+	defer cancel()
+	res, err := n.peers.client(id).Seen(ctx, wire.SeenRequest{Life: life})
+	if err != nil {
+		return fmt.Errorf("tell node %s of this one's life: %w", id, err)
+	}
+	if res.Life > life {
+		return n.wasPutBack(n.hostOf(id), res.Life)
+	}
+	n.mu.Lock()
+	n.told[id] = life
+	n.mu.Unlock()
+	return nil
+}
+
+// acquaints keeps at it, so that an election need not wait for it, and raises
+// the life from time to time.
+func (n *node) acquaints(ctx context.Context) error {
+	older := time.NewTicker(lifeEvery)
+	defer older.Stop()
+	retry := time.NewTicker(5 * time.Second)
+	defer retry.Stop()
+	for {
+		_, changed := n.view()
+		alive := n.gossipAlive()
+		for _, s := range n.raft.Members().Servers { // others never share a raft with it
+			id := launcher.NodeID(s.ID)
+			if id == n.m.Node || !alive[id] || n.blank.Load() || !n.hasPart(n.m.Node) {
+				continue
+			}
+			if err := n.acquaint(ctx, id); err != nil {
+				n.log.Debug("acquaint", "node", id, "error", err)
+			}
+		}
+		select {
+		case <-changed:
+		case <-retry.C:
+		case <-older.C:
+			n.mu.Lock()
+			err := n.age(n.cfg.Paths.raft())
+			n.mu.Unlock()
+			if err != nil {
+				return err
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// wasPutBack is for a state that a member has seen in a later life: it was
+// restored from a backup. It goes on without its copy of the record.
+func (n *node) wasPutBack(host string, life uint64) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	err := fmt.Errorf("this node's state is older than %s knows it (life %d, not %d): it was put back to a backup", host, life, n.m.Life)
+	n.log.Error("begin without the copy of the record", "error", err)
+	m := n.m
+	m.Life, m.RaftLife = max(m.Life, life), life+1 // above that of the folder: beginLife puts it aside
+	if saveErr := m.save(n.cfg.Paths); saveErr != nil {
+		return errors.Join(err, saveErr)
+	}
+	n.m.Life, n.m.RaftLife = m.Life, m.RaftLife
+	n.blank.Store(true)
+	n.reopenOnce.Do(func() { close(n.reopen) })
+	return err
+}
+
+// livesOf notes the life that a member tells, durably before it is answered, and
+// gives the highest one that it has ever told.
+func (n *node) livesOf(id launcher.NodeID, life uint64) (uint64, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if life <= n.m.Lives[id] {
+		return n.m.Lives[id], nil
+	}
+	lives := maps.Clone(n.m.Lives)
+	if lives == nil {
+		lives = map[launcher.NodeID]uint64{}
+	}
+	if _, known := n.record.Node(id); known {
+		maps.DeleteFunc(lives, func(old launcher.NodeID, _ uint64) bool {
+			_, member := n.record.Node(old)
+			return !member
+		})
+	}
+	lives[id] = life
+	m := n.m
+	m.Lives = lives
+	if err := m.save(n.cfg.Paths); err != nil {
+		return 0, err
+	}
+	n.m.Lives = lives
+	return life, nil
+}
+
+// takeInAnew lets members that have lost their copy begin again, once a majority
+// has confirmed that they have no part in raft any more.
+func (n *node) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
+	for _, m := range roster {
+		if !m.Ready || !m.Blank || n.hasPart(m.ID) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
+		err := n.raft.Verify(ctx)
+		if err == nil && !n.hasPart(m.ID) {
+			err = n.peers.client(m.ID).BeginAnew(ctx)
+		}
+		cancel()
+		n.log.Info("take a node in anew that has lost its copy of the record", "node", m.Host, "error", err)
+	}
+}
+
+func (n *node) hasPart(id launcher.NodeID) bool {
+	for _, s := range n.raft.Members().Servers {
+		if s.ID == string(id) && s.Role != consensus.Outside {
+			return true
+		}
+	}
+	return false
+}
+
+// beginAnew is the leader's word that this node's lost vote counts nowhere.
+func (n *node) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
+	if c.Node != n.leaderID() {
+		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if !n.m.Blank {
+		return wire.Empty{}, nil
+	}
+	m := n.m
+	m.Blank = false
+	if err := m.save(n.cfg.Paths); err != nil {
+		return wire.Empty{}, err
+	}
+	n.m.Blank = false
+	n.blank.Store(false)
+	n.log.Info("begin with an empty copy of the record", "leader", c.Host)
+	if s := n.hint.stream; s != nil {
+		s.end(errReplaced) // the next one says so
+	}
+	return wire.Empty{}, nil
+}
+
+// admitsRaft judges a raft connection that a member has opened.
+func (n *node) admitsRaft(id launcher.NodeID) bool {
+	err := n.acquaint(n.life, id)
+	if err != nil {
+		n.log.Debug("refuse a raft connection", "node", id, "error", err)
+	}
+	return err == nil
+}
+
+// dialRaft opens a raft connection to a member.
+func (n *node) dialRaft(ctx context.Context, id string) (net.Conn, error) {
+	if err := n.acquaint(ctx, launcher.NodeID(id)); err != nil {
+		return nil, err
+	}
+	return n.peers.dialRaft(ctx, id)
+}

@@ -1,0 +1,133 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// raftStatus asks every node for its part in raft. Who the members are the
+// leader says, or where there is none this node.
+func (n *node) raftStatus(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.RaftStatus, error) {
+	st, _, err := n.statusNow(ctx, c, wire.StatusRequest{})
+	if err != nil {
+		return wire.RaftStatus{}, err
+	}
+	res := wire.RaftStatus{Cluster: st.Cluster, Epoch: st.Epoch, EpochBy: st.EpochBy, Term: st.Term, Self: n.m.Host, Leader: st.Leader, Problem: st.Problem}
+	for _, m := range st.Nodes {
+		r := wire.NodeRaft{ID: m.ID, Host: m.Host, Role: m.Role}
+		if m.State == "away" {
+			r.Error = "it does not answer"
+			if !m.Since.IsZero() {
+				r.Silent = time.Since(m.Since)
+			}
+		}
+		res.Nodes = append(res.Nodes, r)
+	}
+	if !slices.ContainsFunc(res.Nodes, func(r wire.NodeRaft) bool { return r.ID == n.m.Node }) { // without a copy it knows nobody
+		res.Nodes = append(res.Nodes, wire.NodeRaft{ID: n.m.Node, Host: n.m.Host})
+		if g := n.gossip.Load(); g != nil {
+			for _, p := range g.Peers() {
+				if id := launcher.NodeID(p.ID); p.Alive && id != n.m.Node {
+					res.Nodes = append(res.Nodes, wire.NodeRaft{ID: id, Host: p.Host})
+				}
+			}
+		}
+	}
+	each(len(res.Nodes), func(i int) {
+		r := &res.Nodes[i]
+		if r.Error != "" {
+			return // nobody shall wait for it
+		}
+		got, err := n.raftOf(ctx, c, r.ID)
+		if err != nil {
+			r.Error = err.Error()
+			return
+		}
+		got.ID, got.Host, got.Role = r.ID, r.Host, r.Role
+		*r = got
+	})
+	for _, r := range res.Nodes {
+		if r.ID == n.m.Node {
+			res.Role = r.Role
+		}
+	}
+	return res, nil
+}
+
+func (n *node) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (wire.NodeRaft, error) {
+	if id == n.m.Node {
+		return n.nodeRaft(ctx, c, wire.Empty{})
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return n.peers.client(id).NodeRaft(ctx)
+}
+
+// nodeRaft is this node's own part.
+func (n *node) nodeRaft(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeRaft, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout/2)
+	defer cancel()
+	x := n.raft.Numbers(ctx)
+	r := wire.NodeRaft{ID: n.m.Node, Host: n.m.Host, State: x.State.String(), Version: n.cfg.Version, Epoch: n.epoch().N, Term: x.Term,
+		Commit: x.Commit, Applied: x.Applied, First: x.First, Last: x.Last, LogBytes: x.LogBytes, Blank: n.blank.Load()}
+	if x.State != consensus.Leader && !x.Contact.IsZero() {
+		r.Contact = new(time.Since(x.Contact))
+	}
+	if x.SnapshotIndex > 0 {
+		r.Snapshot = &wire.RaftSnapshot{Index: x.SnapshotIndex, Bytes: x.SnapshotBytes, Time: x.SnapshotTime}
+	}
+	return r, nil
+}
+
+// raftSnapshot gives a copy of the record, by the leader, who proves first that
+// it is one: what anybody was told is recorded is in it.
+func (n *node) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.RaftPiece) error) error {
+	if err := mustBeRoot(c, "take a snapshot of the record"); err != nil {
+		return err
+	}
+	to, done, err := n.leader(ctx, c)
+	defer done()
+	if err != nil {
+		return err
+	}
+	if to.leadership == nil {
+		return to.passed(to.remote.RaftSnapshot(to.ctx, send))
+	}
+	if err := n.raft.Verify(ctx); err != nil {
+		return led(err)
+	}
+	b, err := n.record.Backup(rendezvous.BackupHead{Taken: time.Now().UTC().Truncate(time.Second), Host: n.m.Host, Version: n.cfg.Version})
+	if err != nil {
+		return err
+	}
+	n.log.Info("snapshot of the record", "bytes", len(b), "user", c.User.Name, "from", c.Host)
+	for at := 0; at < len(b); at += wire.MaxPiece {
+		if err := send(wire.RaftPiece{Offset: int64(at), Data: b[at:min(at+wire.MaxPiece, len(b))]}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// stopStrays ends, for root, what runs of a job beside the record: see
+// lead.StopStrays.
+func (n *node) stopStrays(l *leadership, c wire.Caller, r wire.StopRequest, job rendezvous.Job) []string {
+	if c.User.UID != 0 {
+		return nil
+	}
+	id, grace := launcher.JobID(r.Job), launcher.DefaultGrace
+	if job.Spec.ID != "" {
+		id, grace = job.Spec.ID, job.Spec.Grace
+	}
+	if r.Grace != nil {
+		grace = *r.Grace
+	}
+	return l.StopStrays(id, grace, fmt.Sprintf("stopped by %s; the record does not know it", c.User.Name))
+}

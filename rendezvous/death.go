@@ -1,0 +1,76 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Death is a person's word that a machine was off: nothing that began in the
+// boots it names runs any more. It ends when the machine is heard again.
+type Death struct {
+	Node launcher.NodeID `json:"node"`
+	// Boots are those that the word is about, MaxBoots at most. What the machine
+	// has begun in any other boot is not meant.
+	Boots []string  `json:"boots,omitempty"`
+	At    time.Time `json:"at,omitzero"` // the leader's clock
+	// Heard is set in the entry that ends it.
+	Heard bool `json:"heard,omitempty"`
+}
+
+// MaxBoots bounds what is kept of one machine: one boot for each job that was
+// planned there and has not ended, and mostly that is the same.
+const MaxBoots = 16
+
+// Entry records the word, or its end.
+func (d Death) Entry() Entry { return Entry{Kind: KindDeath, Death: &d} }
+
+// die takes a person's word. A second one, of a machine that was not heard in
+// between, adds to the first.
+func (s *state) die(at time.Time, d Death) error {
+	if d.Heard {
+		delete(s.Deaths, d.Node)
+		return nil
+	}
+	if _, ok := s.Nodes[d.Node]; !ok {
+		return ErrNoNode
+	}
+	boots := slices.Clone(s.Deaths[d.Node].Boots)
+	for _, b := range d.Boots {
+		if !slices.Contains(boots, b) {
+			boots = append(boots, b)
+		}
+	}
+	if s.Deaths == nil { // a snapshot of before there were any
+		s.Deaths = map[launcher.NodeID]Death{}
+	}
+	s.Deaths[d.Node] = Death{Node: d.Node, Boots: boots[max(0, len(boots)-MaxBoots):], At: at}
+	return nil
+}
+
+// Deaths lists the machines that a person has called dead and that were not
+// heard since, by id.
+func (r *Record) Deaths() []Death {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return slices.SortedFunc(maps.Values(r.s.Deaths), func(a, b Death) int { return compareStrings(a.Node, b.Node) })
+}
+
+// Boots names the boots of a node in which jobs were planned there that have
+// not ended: what a word about it must mean.
+func (r *Record) Boots(id launcher.NodeID) []string {
+	var boots []string
+	for _, j := range r.Jobs() {
+		if j.Outcome != nil {
+			continue
+		}
+		for _, p := range j.Plan.Nodes {
+			if p.Node == id && p.Boot != "" && !slices.Contains(boots, p.Boot) {
+				boots = append(boots, p.Boot)
+			}
+		}
+	}
+	return boots
+}
