@@ -9,6 +9,9 @@ import (
 func (l *Leader) adopt(job rendezvous.Job) {
 	g := newGang(l, job)
 	g.found = true
+	if job.Stop != nil { // before anything else: no generation begins any more
+		g.post(func() { g.obeyStop(*job.Stop) })
+	}
 	l.run(g)
 }
 
@@ -26,6 +29,8 @@ func (l *Leader) Adopt(id launcher.JobID) {
 		l.adopt(job)
 	case g != nil && (job.Outcome != nil || job.Plan.Generation != g.job.Plan.Generation):
 		g.post(func() { g.overtaken = true })
+	case g != nil && job.Stop != nil:
+		g.post(func() { g.obeyStop(*job.Stop) })
 	}
 }
 
