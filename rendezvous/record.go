@@ -42,9 +42,10 @@ type Job struct {
 	Plan    Plan          `json:"plan"`
 	Planned time.Time     `json:"planned"` // the leader's clock
 	Outcome *Outcome      `json:"outcome,omitempty"`
+	Stop    *Stop         `json:"stop,omitempty"` // somebody asked for the end
 	// Tries are the generations before the plan's, the latest MaxTries of them.
 	Tries []Try `json:"tries,omitempty"`
-	// Touched is the epoch in which it was last planned or ended: the record sets it.
+	// Touched is the epoch in which it was last planned, stopped or ended: the record sets it.
 	Touched launcher.Epoch `json:"touched,omitzero"`
 	// Restored is set on a job that had not ended when the copy was taken from
 	// which the record was restored, at that time. What came after is not known:
@@ -97,6 +98,7 @@ const (
 	KindRemove  Kind = "node-removed/1"
 	KindPlan    Kind = "job-planned/1"
 	KindEnd     Kind = "job-ended/1"
+	KindStop    Kind = "job-stopping/1"
 	KindQueue   Kind = "job-queued/1"
 	KindNetplan Kind = "netplan-allocated/1"
 	KindEpoch   Kind = "epoch-raised/1"
@@ -116,6 +118,7 @@ type Entry struct {
 	Remove *launcher.NodeID `json:"remove,omitempty"`
 	Job    *Job             `json:"job,omitempty"` // KindPlan, KindQueue
 	End    *JobEnd          `json:"end,omitempty"`
+	Stop   *JobStop         `json:"stop,omitempty"`
 
 	Netplan *Allocated `json:"netplan,omitempty"`
 
@@ -155,6 +158,7 @@ var (
 	ErrNoJob        = errors.New("no such job")
 	ErrJobExists    = errors.New("the job exists")
 	ErrJobEnded     = errors.New("the job has ended")
+	ErrJobStopping  = errors.New("the job is being stopped")
 	ErrRestarts     = errors.New("the job may not be restarted so")
 	ErrStaleEpoch   = errors.New("the record is of a later epoch")
 )
@@ -262,6 +266,8 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.queue(*e.Job)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
+	case e.Kind == KindStop && e.Stop != nil:
+		return s.stop(*e.Stop)
 	case e.Kind == KindNetplan && e.Netplan != nil:
 		return s.allocate(*e.Netplan)
 	case e.Kind == KindEpoch && e.Epoch != nil:
@@ -331,7 +337,7 @@ func (s *state) queue(j Job) error {
 	if _, known := s.Jobs[j.Spec.ID]; known {
 		return ErrJobExists
 	}
-	j.Plan, j.Outcome, j.Tries, j.Touched = Plan{}, nil, nil, s.Epoch
+	j.Plan, j.Outcome, j.Stop, j.Tries, j.Touched = Plan{}, nil, nil, nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
 	s.prune()
 	return nil
@@ -356,6 +362,8 @@ func (s *state) plan(j Job) error {
 		return ErrNoJob
 	case old.Outcome != nil:
 		return ErrJobEnded
+	case old.Stop != nil:
+		return ErrJobStopping
 	case j.Plan.Generation != old.Plan.Generation+1:
 		return ErrJobExists
 	case j.Plan.Restarts < old.Plan.Restarts || j.Plan.Restarts > min(old.Plan.Restarts+1, old.Spec.MaxRestarts):
@@ -364,7 +372,7 @@ func (s *state) plan(j Job) error {
 	if ok {
 		j.Spec = old.Spec // what was asked for does not change
 	}
-	j.Outcome, j.Touched = nil, s.Epoch
+	j.Outcome, j.Stop, j.Touched = nil, nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
 	s.prune()
 	return nil

@@ -84,6 +84,13 @@ func (s *state) reunite(index uint64, u Reunited) error {
 
 func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	ours, known := s.Jobs[theirs.Spec.ID]
+	// Both sides' word to whoever asked for the end holds for what goes on.
+	if stop := ours.Stop.and(theirs.Stop); known && stop != nil {
+		ours.Stop, theirs.Stop = stop, stop
+		if ours.Outcome == nil {
+			s.Jobs[theirs.Spec.ID] = ours
+		}
+	}
 	switch {
 	case !known, ours.Restored != nil && theirs.Restored == nil: // who was there knows better than an older copy
 		s.Jobs[theirs.Spec.ID] = theirs

@@ -247,7 +247,7 @@ func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wir
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, led(to.Stop(job.Spec.ID, grace, "stopped by "+c.User.Name))
+	return wire.StopResponse{Job: job.Spec.ID}, led(to.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name))
 }
 
 func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {

@@ -283,6 +283,23 @@ func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
 	})
 }
 
+// Stop leaves a request unrecorded that would stop a voter of another version:
+// then it is in this leader's memory alone.
+func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
+	l := r.n.leading.Load()
+	if l == nil {
+		return lead.ErrOver
+	}
+	if err := r.n.everyVoterKnows(l, rendezvous.KindStop); err != nil {
+		r.n.log.Warn("a stop is not recorded: if this leader dies before the nodes have heard of it, it has to be asked for again", "job", stop.Job, "error", err)
+		return nil
+	}
+	return r.apply(ctx, stop.Entry(), func() bool {
+		j, ok := r.n.record.Job(stop.Job)
+		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
+	})
+}
+
 func (r recorder) End(ctx context.Context, end rendezvous.JobEnd) error {
 	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end}, func() bool {
 		j, ok := r.n.record.Job(end.Job)

@@ -147,6 +147,10 @@ func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
 	return m.s.write(job.Entry())
 }
 
+func (m memory) Stop(_ context.Context, stop rendezvous.JobStop) error {
+	return m.s.write(stop.Entry())
+}
+
 func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {
 	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end})
 }
@@ -186,7 +190,7 @@ func (s *Standalone) Watch(ctx context.Context, r wire.JobRequest, tell func(ren
 }
 
 // Stop ends a job.
-func (s *Standalone) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+func (s *Standalone) Stop(ctx context.Context, r wire.StopRequest) (wire.StopResponse, error) {
 	job, err := s.record.Find(r.Job)
 	if err != nil {
 		return wire.StopResponse{}, err
@@ -195,7 +199,7 @@ func (s *Standalone) Stop(_ context.Context, r wire.StopRequest) (wire.StopRespo
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(job.Spec.ID, grace, "stopped")
+	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(ctx, job.Spec.ID, grace, "stopped")
 }
 
 // Logs reads the output of a job's ranks.

@@ -14,7 +14,8 @@ import (
 )
 
 // BenchmarkRankStart is the processor time of a job on one node, its shim and its ranks from birth to end, beside a bare
-// fork, exec and wait of the same programs in the same run. The goal is 5 ms more for each rank. The shim is the program
+// fork, exec and wait of the same programs in the same run. The goal is 5 ms more for each rank, which a job of one rank
+// misses: launcher/shim/DESIGN.md, "What a start costs", says by what. The shim is the program
 // as it is shipped, started anew for each job.
 //
 //	go test ./cmd/sparkrun -run NONE -bench RankStart -benchtime 50x

@@ -117,8 +117,8 @@ func askToStop(ctx context.Context, g gangs, r wire.StopRequest) (wire.StopRespo
 }
 
 // watchEnd waits for the end of a job that was asked to stop, through changes of
-// agents and leaders. A leader that dies takes along what it was asked and had
-// not yet told every node, so the next one is asked again. stuck is told what
+// agents and leaders. A leader that dies may take along what it was asked,
+// where it could not record it, so the next one is asked again. stuck is told what
 // could not be killed; only is the one host that has the end recorded, empty
 // where others have.
 func watchEnd(ctx context.Context, g gangs, r wire.StopRequest, trouble outage, stuck func(string)) (out rendezvous.Outcome, only string, err error) {

@@ -131,7 +131,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	attr.Sys.Credential = nil // not yet
 	pid, err = cg.fork(attr.Sys, func() (int, error) {
 		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", confineArg}, &syscall.ProcAttr{
-			Dir: "/", Env: []string{}, Files: append(attr.Files, inR.Fd(), outW.Fd()), Sys: attr.Sys})
+			Dir: "/", Env: []string{processors(confineProcessors)}, Files: append(attr.Files, inR.Fd(), outW.Fd()), Sys: attr.Sys})
 	})
 	inR.Close()
 	outW.Close()

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"syscall"
 	"time"
@@ -20,6 +21,17 @@ import (
 // SelfExe is the running program itself, even after its file was replaced: a
 // shim is of the same version as the agent that started it.
 const SelfExe = "/proc/self/exe"
+
+// A Go program readies itself for every processor of the machine: on one of 20
+// that is 1 to 1.5 ms of processor time at each start. A shim needs one beside
+// each exec that hangs; what becomes a rank needs one.
+const (
+	shimProcessors    = 4
+	confineProcessors = 1
+)
+
+// processors has a program of ours start with n of them at most.
+func processors(n int) string { return fmt.Sprintf("GOMAXPROCS=%d", min(n, runtime.NumCPU())) }
 
 // Spawn starts a shim for dir, in a session of its own, and returns when it
 // listens. exe is run as `sparkrun shim DIR`; SelfExe is the usual one. dir is
@@ -109,7 +121,7 @@ func launch(ctx context.Context, exe, dir string, cfg Config) (status string, re
 	opened = append(opened, log)
 	p, err := os.StartProcess(exe, []string{"sparkrun", "shim", dir}, &os.ProcAttr{
 		Dir:   "/",
-		Env:   []string{}, // a rank's is given whole; the shim needs none
+		Env:   []string{processors(shimProcessors)}, // a rank's is given whole; the shim needs nothing else
 		Files: []*os.File{in, log, log, readyW},
 		Sys:   &syscall.SysProcAttr{Setsid: true},
 	})

@@ -82,11 +82,18 @@ func (s *sim) lead(l *simLife, ctx context.Context, term uint64) error {
 	return ctx.Err()
 }
 
-// Plan and End record as cmd/node does: an unknown outcome is settled by looking.
+// Plan, Stop and End record as cmd/node does: an unknown outcome is settled by looking.
 func (b *simBrain) Plan(ctx context.Context, job rendezvous.Job) error {
 	return b.apply(ctx, job.Entry(), func() bool {
 		j, ok := b.l.record.Job(job.Spec.ID)
 		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
+	})
+}
+
+func (b *simBrain) Stop(ctx context.Context, stop rendezvous.JobStop) error {
+	return b.apply(ctx, stop.Entry(), func() bool {
+		j, ok := b.l.record.Job(stop.Job)
+		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
 	})
 }
 
@@ -343,7 +350,7 @@ func (s *sim) request(num int) {
 		s.launched = append(s.launched, spec.ID)
 		s.mu.Unlock()
 		if rng.IntN(4) == 0 && sleep(4000) {
-			_ = b.Stop(spec.ID, time.Second, "enough")
+			_ = b.Leader.Stop(s.ctx, spec.ID, time.Second, "enough")
 		}
 		return
 	}

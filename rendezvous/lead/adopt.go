@@ -12,6 +12,9 @@ func (l *Leader) adopt(job rendezvous.Job) {
 	g := newGang(l, job)
 	g.found = true
 	l.heed(g)
+	if job.Stop != nil { // before anything else: no generation begins any more
+		g.post(func() { g.obeyStop(*job.Stop) })
+	}
 	l.run(g)
 }
 
@@ -44,6 +47,8 @@ func (l *Leader) Adopt(id launcher.JobID) {
 		l.adopt(job)
 	case g != nil && (job.Outcome != nil || job.Plan.Generation != g.job.Plan.Generation):
 		g.post(func() { g.overtaken = true })
+	case g != nil && job.Stop != nil:
+		g.post(func() { g.obeyStop(*job.Stop) })
 	}
 }
 

@@ -195,7 +195,7 @@ func TestWhatIsNotRestarted(t *testing.T) {
 func stopAfter(w *world, r *reign, d time.Duration) {
 	w.wg.Go(func() {
 		time.Sleep(d)
-		if err := r.leader.Stop("jjjj", time.Second, "enough"); err != nil {
+		if err := r.leader.Stop(w.t.Context(), "jjjj", time.Second, "enough"); err != nil {
 			w.fault("stop: %v", err)
 		}
 	})

@@ -85,7 +85,7 @@ func play(t *testing.T, name string, lag time.Duration, deaths ...int) (points [
 					r := w.reign
 					w.mu.Unlock()
 					if r != nil {
-						r.leader.Stop("jjjj", 2*time.Second, "enough")
+						r.leader.Stop(t.Context(), "jjjj", 2*time.Second, "enough")
 					}
 				}
 			})

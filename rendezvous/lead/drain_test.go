@@ -24,7 +24,7 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if err := first.leader.Stop("jjjj", time.Second, "stopped by root"); err != nil {
+		if err := first.leader.Stop(t.Context(), "jjjj", time.Second, "stopped by root"); err != nil {
 			t.Fatal(err)
 		}
 		began := time.Now()

@@ -197,10 +197,16 @@ func (r *reign) kill() {
 	}
 }
 
-// Plan and End are the Recorder. A reign can die before an entry is committed
+// Plan, Stop and End are the Recorder. A reign can die before an entry is committed
 // and after, without knowing.
 func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 	e := job.Entry()
+	e.At = time.Now()
+	return r.propose(ctx, e)
+}
+
+func (r *reign) Stop(ctx context.Context, stop rendezvous.JobStop) error {
+	e := stop.Entry()
 	e.At = time.Now()
 	return r.propose(ctx, e)
 }

@@ -31,6 +31,7 @@ type gang struct {
 	fresh   bool          // to be recorded first
 	planned chan struct{} // closed once the plan is recorded, or cannot be
 	planErr error         // written before planned is closed
+	gone    chan struct{} // closed when the loop is over: what is in the mailbox then is read by nobody
 
 	mail chan struct{} // has room for one: "the mailbox is not empty"
 	mbMu sync.Mutex
@@ -47,8 +48,9 @@ type gang struct {
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
-	wait      *waiting      // between two generations
-	noMore    bool          // no other generation follows: somebody has asked for the end
+	wait      *waiting // between two generations
+	noMore    bool     // no other generation follows: somebody has asked for the end
+	asked     *rendezvous.Stop
 	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
 	found     bool          // an earlier leader recorded it
@@ -92,7 +94,7 @@ type seat struct {
 // starting, which may long be over.
 func newGang(l *Leader, job rendezvous.Job) *gang {
 	g := &gang{
-		l: l, job: job, story: newStory(), planned: make(chan struct{}), mail: make(chan struct{}, 1),
+		l: l, job: job, story: newStory(), planned: make(chan struct{}), gone: make(chan struct{}), mail: make(chan struct{}, 1),
 		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
 		seats: seatsOf(job.Plan, time.Now()),
 	}
@@ -194,6 +196,7 @@ func (g *gang) takeMail() []func() {
 // run is the gang's loop. It ends with the leadership, leaving the nodes as
 // they are, or when the outcome is recorded.
 func (g *gang) run(ctx context.Context) {
+	defer close(g.gone)
 	g.planErr = g.plan(ctx)
 	close(g.planned)
 	if g.planErr != nil {

@@ -21,11 +21,12 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Recorder writes the replicated record. Both calls return once the entry is
+// Recorder writes the replicated record. Its calls return once the entry is
 // committed, with the record's own errors, or with an error that says that the
 // outcome is unknown; the leadership is over in that case.
 type Recorder interface {
 	Plan(ctx context.Context, job rendezvous.Job) error
+	Stop(ctx context.Context, stop rendezvous.JobStop) error
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
@@ -252,26 +253,37 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 }
 
 // Stop ends a job: TERM, grace, KILL. Asked again, it may shorten the grace.
-// It returns at once; Watch tells when the job has ended.
-func (l *Leader) Stop(id launcher.JobID, grace time.Duration, reason string) error {
-	l.mu.Lock()
-	g := l.gangs[id]
-	over := l.over || l.ctx.Err() != nil
-	l.mu.Unlock()
-	if over {
-		return fmt.Errorf("stop job %s: %w", id, ErrOver)
-	}
-	if g == nil {
-		switch job, known := l.cfg.Record.Job(id); {
-		case !known:
-			return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrNoJob)
-		case job.Outcome != nil:
-			return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrJobEnded)
+// It returns once that is recorded: no leader begins another generation then. Watch tells of the end.
+func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duration, reason string) error {
+	for {
+		l.mu.Lock()
+		g := l.gangs[id]
+		over := l.over || l.ctx.Err() != nil
+		l.mu.Unlock()
+		if over {
+			return fmt.Errorf("stop job %s: %w", id, ErrOver)
 		}
-		return fmt.Errorf("stop job %s: %w", id, ErrOver) // as in admit
+		if g == nil {
+			switch job, known := l.cfg.Record.Job(id); {
+			case !known:
+				return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrNoJob)
+			case job.Outcome != nil:
+				return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrJobEnded)
+			}
+			return fmt.Errorf("stop job %s: %w", id, ErrOver) // as in admit
+		}
+		answer := make(chan error, 1)
+		g.post(func() { answer <- g.stop(grace, reason) })
+		select {
+		case err := <-answer:
+			return err
+		case <-g.gone: // before it read this, or after: look again
+		case <-ctx.Done():
+			return fmt.Errorf("stop job %s: %w", id, ctx.Err())
+		case <-l.ctx.Done():
+			return fmt.Errorf("stop job %s: %w", id, ErrOver)
+		}
 	}
-	g.post(func() { g.stop(grace, reason) })
-	return nil
 }
 
 // Watch tells a job's story from its beginning, as far as this leadership

@@ -230,7 +230,7 @@ func TestLeadershipEndsUnderALaunch(t *testing.T) {
 		time.Sleep(time.Second)
 		for what, err := range map[string]error{
 			"launch": r.leader.Launch(t.Context(), spec("kkkk", 1, 1)),
-			"stop":   r.leader.Stop("jjjj", 0, ""),
+			"stop":   r.leader.Stop(t.Context(), "jjjj", 0, ""),
 			"watch":  r.leader.Watch(t.Context(), "jjjj", nil),
 		} {
 			if !errors.Is(err, ErrOver) {
@@ -437,7 +437,7 @@ func TestStrangeWords(t *testing.T) {
 			if s := r.leader.Jobs()[0].State; s != rendezvous.StateRuns {
 				w.fault("state %s", s)
 			}
-			r.leader.Stop("jjjj", time.Second, "enough")
+			r.leader.Stop(t.Context(), "jjjj", time.Second, "enough")
 		}()
 		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
 			t.Fatal(err)

@@ -181,14 +181,27 @@ func (g *gang) rankIs(s *seat, r launcher.RankStatus) {
 	}
 }
 
-// stop takes a request to end the job.
-func (g *gang) stop(grace time.Duration, reason string) {
-	g.noMore = true
-	if g.verdict == nil {
-		g.end(rendezvous.Stopped, reason)
-		g.grace = grace
+// stop takes a request to end the job, once it is recorded. It writes as Plan and End
+// do, from the loop, so that no generation begins between the two.
+func (g *gang) stop(grace time.Duration, reason string) error {
+	if g.asked == nil || grace < g.asked.Grace {
+		asked := rendezvous.Stop{At: time.Now(), Grace: grace, Reason: reason}
+		if err := g.l.cfg.Recorder.Stop(g.l.ctx, rendezvous.JobStop{Job: g.job.Spec.ID, Stop: asked}); err != nil {
+			return fmt.Errorf("stop job %s: %w", g.job.Spec.ID, err)
+		}
+		g.obeyStop(asked)
 	}
-	g.grace = min(g.grace, grace)
+	return nil
+}
+
+// obeyStop ends the job for a request that is in the record.
+func (g *gang) obeyStop(asked rendezvous.Stop) {
+	g.asked, g.noMore = &asked, true
+	if g.verdict == nil {
+		g.end(rendezvous.Stopped, asked.Reason)
+		g.grace = asked.Grace
+	}
+	g.grace = min(g.grace, asked.Grace)
 }
 
 // publish brings what status shows up to date.

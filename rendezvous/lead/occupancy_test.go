@@ -106,7 +106,7 @@ func TestWaitingForGPUs(t *testing.T) {
 		if d := cmp.Diff(want, status(r)); d != "" {
 			t.Error(d)
 		}
-		if err := r.leader.Stop("bbbb", 0, "changed my mind"); err != nil {
+		if err := r.leader.Stop(t.Context(), "bbbb", 0, "changed my mind"); err != nil {
 			t.Error(err)
 		}
 		time.Sleep(time.Second)

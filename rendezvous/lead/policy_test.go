@@ -171,7 +171,7 @@ func TestNeverGivingUpANode(t *testing.T) {
 			if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns {
 				w.fault("after a day without spark2: %s", js.State)
 			}
-			if err := r.leader.Stop("jjjj", time.Second, "enough"); err != nil {
+			if err := r.leader.Stop(t.Context(), "jjjj", time.Second, "enough"); err != nil {
 				w.fault("stop: %v", err)
 			}
 		}()

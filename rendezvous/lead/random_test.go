@@ -114,7 +114,7 @@ func randomStory(t *testing.T, seed uint64) {
 				job, known := w.record.Job(ids(j))
 				left = left || !known || job.Outcome == nil
 				if r != nil && known && job.Outcome == nil {
-					r.leader.Stop(ids(j), 2*time.Second, "enough")
+					r.leader.Stop(t.Context(), ids(j), 2*time.Second, "enough")
 				}
 			}
 			if !left {

@@ -240,7 +240,7 @@ func TestStop(t *testing.T) {
 				time.Sleep(time.Second)
 				began := time.Now()
 				for _, g := range tt.graces {
-					if err := r.leader.Stop("jjjj", g, "stopped by alice"); err != nil {
+					if err := r.leader.Stop(t.Context(), "jjjj", g, "stopped by alice"); err != nil {
 						break // ended already
 					}
 					time.Sleep(time.Second)
@@ -253,10 +253,10 @@ func TestStop(t *testing.T) {
 				if took := out.At.Sub(began); took > tt.took {
 					t.Errorf("it took %s, at most %s wanted", took, tt.took)
 				}
-				if err := r.leader.Stop("jjjj", 0, ""); !errors.Is(err, rendezvous.ErrJobEnded) {
+				if err := r.leader.Stop(t.Context(), "jjjj", 0, ""); !errors.Is(err, rendezvous.ErrJobEnded) {
 					t.Errorf("stop of an ended job: %v", err)
 				}
-				if err := r.leader.Stop("none", 0, ""); !errors.Is(err, rendezvous.ErrNoJob) {
+				if err := r.leader.Stop(t.Context(), "none", 0, ""); !errors.Is(err, rendezvous.ErrNoJob) {
 					t.Errorf("stop of no job: %v", err)
 				}
 				w.settle()
@@ -275,7 +275,7 @@ func TestStopBeforeStart(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		if err := r.leader.Stop("jjjj", time.Second, "changed my mind"); err != nil {
+		if err := r.leader.Stop(t.Context(), "jjjj", time.Second, "changed my mind"); err != nil {
 			t.Fatal(err)
 		}
 		story, err := w.client(t.Context(), s)
