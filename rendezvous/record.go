@@ -214,6 +214,9 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	if err := json.Unmarshal(data, &e); err != nil {
 		return UnknownKindError{Kind: Kind("unreadable: " + err.Error()), Index: index}
 	}
+	if e.Job != nil {
+		e.Job.share()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.s.Index = index
@@ -433,6 +436,10 @@ func (r *Record) Restore(data []byte) error {
 	}
 	if fresh.s.Nodes == nil || fresh.s.Tokens == nil || fresh.s.Jobs == nil {
 		return errors.New("restore snapshot: it lacks nodes, tokens or jobs") // a null would end the next Apply in a panic
+	}
+	for id, j := range fresh.s.Jobs {
+		j.share()
+		fresh.s.Jobs[id] = j
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
