@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"slices"
 	"time"
+	"unique"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -58,3 +59,33 @@ func (j Job) slim() Job {
 	}
 	return j
 }
+
+// share has a job that has just been decoded, and is nobody else's yet, use what memory others use for the same words:
+// hosts, boots and networks are the same in 500 jobs.
+func (j *Job) share() {
+	spec, plan := &j.Spec, &j.Plan
+	spec.Stages, plan.Nodes = slices.Clone(spec.Stages), slices.Clone(plan.Nodes) // the decoder leaves room for more
+	one(&spec.Workload)
+	one(&spec.User)
+	one(&spec.Near)
+	one(&plan.Network)
+	one(&plan.Why)
+	for i := range spec.Stages {
+		one(&spec.Stages[i].Name)
+		one(&spec.Stages[i].Workdir)
+	}
+	for i := range plan.Nodes {
+		p := &plan.Nodes[i]
+		one(&p.Node)
+		one(&p.Host)
+		one(&p.Boot)
+		one(&p.Entry.ID)
+		one(&p.Entry.Host)
+		one(&p.Entry.Kind)
+		one(&p.Entry.NIC)
+		one(&p.Entry.Shape)
+	}
+}
+
+// one makes equal words one.
+func one[S ~string](s *S) { *s = S(unique.Make(string(*s)).Value()) }

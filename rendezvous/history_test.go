@@ -1,10 +1,12 @@
 package rendezvous
 
 import (
+	"bytes"
 	"fmt"
 	"net/netip"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
@@ -72,5 +74,35 @@ func TestOldJobsAreSlim(t *testing.T) {
 	}
 	if has(early) != [2]bool{true, true} {
 		t.Error("a job was changed in the hands of who had read it")
+	}
+}
+
+// 500 jobs name the same hosts and boots: they are in memory once, also after a restore, and the record is the same.
+func TestJobsShareTheirWords(t *testing.T) {
+	r := founded(t)
+	for i := range 3 {
+		j := plannedJob(launcher.JobID(fmt.Sprintf("jjj%d", i)), 1, t0)
+		j.Plan.Nodes = []Place{{Node: "n1", Host: "spark1", Boot: "b1"}}
+		r.must(t, planOf(j))
+	}
+	snap, err := r.Snapshot()
+	if err != nil {
+		t.Fatal(err)
+	}
+	restored := NewRecord()
+	if err := restored.Restore(snap); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []*Record{r.Record, restored} {
+		boots := map[*byte]bool{}
+		for _, j := range r.Jobs() {
+			boots[unsafe.StringData(j.Plan.Nodes[0].Boot)] = true
+		}
+		if len(boots) != 1 {
+			t.Errorf("%d copies of a boot's name", len(boots))
+		}
+	}
+	if again, err := restored.Snapshot(); err != nil || !bytes.Equal(snap, again) {
+		t.Errorf("restored: %v\n%s\nwas\n%s", err, again, snap)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -206,6 +207,8 @@ type Record struct {
 	mu      sync.RWMutex
 	s       state
 	changed chan struct{} // closed and replaced by every entry that changes something
+
+	rendered atomic.Int64 // what the next Snapshot is likely to need, in bytes
 }
 
 // NewRecord makes an empty record: a cluster not yet founded.
@@ -222,6 +225,9 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	var e Entry
 	if err := json.Unmarshal(data, &e); err != nil {
 		return UnknownKindError{Kind: Kind("unreadable: " + err.Error()), Index: index}
+	}
+	if e.Job != nil {
+		e.Job.share()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -405,11 +411,40 @@ func sortedJobs(m map[launcher.JobID]Job) []Job {
 	})
 }
 
-// Snapshot renders the whole state.
+// Snapshot renders the whole state: the jobs one by one, as a buffer that the
+// encoder needs for all of them (1 MB for 500) would be kept by its pool.
 func (r *Record) Snapshot() ([]byte, error) {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return json.Marshal(r.s)
+	rest, err := json.Marshal(struct {
+		state
+		Jobs *int `json:"jobs,omitempty"` // hides the state's
+	}{state: r.s})
+	if err != nil {
+		return nil, err
+	}
+	var out bytes.Buffer
+	out.Grow(int(r.rendered.Load()))
+	one := json.NewEncoder(&out)
+	separator := `{"jobs":{`
+	for _, id := range slices.Sorted(maps.Keys(r.s.Jobs)) {
+		out.WriteString(separator)
+		separator = ","
+		if err := one.Encode(id); err != nil {
+			return nil, err
+		}
+		out.WriteByte(':')
+		if err := one.Encode(r.s.Jobs[id]); err != nil {
+			return nil, fmt.Errorf("render job %s: %w", id, err)
+		}
+	}
+	if len(r.s.Jobs) == 0 {
+		out.WriteString(separator)
+	}
+	out.WriteString("},")
+	out.Write(rest[1:]) // it has fields always
+	r.rendered.Store(int64(out.Len() + out.Len()/8))
+	return out.Bytes(), nil
 }
 
 // Restore replaces the whole state by a snapshot's.
@@ -420,6 +455,10 @@ func (r *Record) Restore(data []byte) error {
 	}
 	if fresh.s.Nodes == nil || fresh.s.Tokens == nil || fresh.s.Jobs == nil {
 		return errors.New("restore snapshot: it lacks nodes, tokens or jobs") // a null would end the next Apply in a panic
+	}
+	for id, j := range fresh.s.Jobs {
+		j.share()
+		fresh.s.Jobs[id] = j
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -68,9 +68,15 @@ func listenLocal(path string) (net.Listener, error) {
 	return l, nil
 }
 
+// frameSize is the longest HTTP/2 frame that a server here takes, in bytes. By
+// the default, 1 MiB, a client keeps 512 KiB at hand for each of its streams, and a
+// leader has one to every node for as long as it leads.
+const frameSize = 64 << 10
+
 // localServer serves users; who they are the kernel says (SO_PEERCRED).
 func localServer(h http.Handler) *http.Server {
 	srv := &http.Server{Handler: h, Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second,
+		HTTP2: &http.HTTP2Config{MaxReadFrameSize: frameSize},
 		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
 			if u, err := peerUser(c); err == nil {
 				return wire.WithCaller(ctx, wire.Caller{User: u})
@@ -116,7 +122,7 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, admitsRaf
 		ReadHeaderTimeout: 5 * time.Second,
 		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
-		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second},
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
 	}
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := wire.Caller{Addr: r.RemoteAddr}
