@@ -29,6 +29,12 @@ func (s Stdin) Has(rank int) bool { return s == StdinAll || string(s) == strconv
 // Any tells whether some rank does.
 func (s Stdin) Any() bool { return s != "" && s != StdinNone }
 
+// within tells whether a rank that is named is one of so many.
+func (s Stdin) within(ranks int) bool {
+	n, err := strconv.Atoi(string(s))
+	return err != nil || n < ranks
+}
+
 func (s Stdin) validate() error {
 	n, err := strconv.Atoi(string(s))
 	if s.Any() && s != StdinAll && (err != nil || n < 0 || strconv.Itoa(n) != string(s)) {

@@ -250,6 +250,7 @@ const (
 	MaxRanksPerNode = 1024
 	MaxRestarts     = 1000
 	MaxArgs         = 4096
+	MaxEnv          = 1024      // each takes some 60 bytes more in the record than its text
 	MaxTextBytes    = 128 << 10 // argv and environment of one stage together
 )
 
@@ -295,6 +296,11 @@ func (s Spec) Validate() error {
 	for _, h := range s.On {
 		if slices.Contains(s.Exclude, h) {
 			return fmt.Errorf("--exclude %s: %w: --on asks for the same host", h, ErrInvalid)
+		}
+	}
+	if st := s.MainStage(); st != nil {
+		if most := s.WithDefaults().Nodes * st.RanksPerNode; !st.Stdin.within(most) {
+			return fmt.Errorf("--stdin %s: %w: the job's ranks are 0 to %d", st.Stdin, ErrInvalid, most-1)
 		}
 	}
 	mains := 0
@@ -354,7 +360,10 @@ func (st Stage) validate() error {
 		size += len(e.Name) + e.Value.size()
 	}
 	if size > MaxTextBytes {
-		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d", st.Name, ErrInvalid, size, MaxTextBytes)
+		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, size, MaxTextBytes)
+	}
+	if len(st.Env) > MaxEnv {
+		return fmt.Errorf("stage %s: %w: %d variables, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, len(st.Env), MaxEnv)
 	}
 	return nil
 }

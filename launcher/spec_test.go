@@ -22,20 +22,28 @@ func TestSpecValidate(t *testing.T) {
 		change func(*Spec)
 		want   string // a part of the error; empty = valid
 	}{
-		"smallest":            {func(*Spec) {}, ""},
-		"id too short":        {func(s *Spec) { s.ID = "abc" }, `job id "abc"`},
-		"id too long":         {func(s *Spec) { s.ID = JobID(strings.Repeat("a", 33)) }, "job id"},
-		"id with a path":      {func(s *Spec) { s.ID = "../../etc" }, "job id"},
-		"id with a new line":  {func(s *Spec) { s.ID = "abcd\n" }, "job id"},
-		"name":                {func(s *Spec) { s.Name = "Llama-3.1_70B" }, ""},
-		"name with a space":   {func(s *Spec) { s.Name = "a b" }, `--name "a b"`},
-		"name like a flag":    {func(s *Spec) { s.Name = "-a" }, "--name"},
-		"nodes below zero":    {func(s *Spec) { s.Nodes = -1 }, "--nodes -1"},
-		"nodes as --on says":  {func(s *Spec) { s.Nodes, s.On = 0, []string{"a", "b"} }, ""},
-		"fewer than --on":     {func(s *Spec) { s.Nodes, s.On = 1, []string{"a", "b"} }, ""},
-		"more than --on":      {func(s *Spec) { s.Nodes, s.On = 3, []string{"a", "b"} }, "--on names fewer: a, b"},
-		"--on twice":          {func(s *Spec) { s.Nodes, s.On = 2, []string{"a", "a"} }, "--on a: invalid: named twice"},
-		"--on and --exclude":  {func(s *Spec) { s.On, s.Exclude = []string{"a"}, []string{"b", "a"} }, "--exclude a"},
+		"smallest":           {func(*Spec) {}, ""},
+		"id too short":       {func(s *Spec) { s.ID = "abc" }, `job id "abc"`},
+		"id too long":        {func(s *Spec) { s.ID = JobID(strings.Repeat("a", 33)) }, "job id"},
+		"id with a path":     {func(s *Spec) { s.ID = "../../etc" }, "job id"},
+		"id with a new line": {func(s *Spec) { s.ID = "abcd\n" }, "job id"},
+		"name":               {func(s *Spec) { s.Name = "Llama-3.1_70B" }, ""},
+		"name with a space":  {func(s *Spec) { s.Name = "a b" }, `--name "a b"`},
+		"name like a flag":   {func(s *Spec) { s.Name = "-a" }, "--name"},
+		"nodes below zero":   {func(s *Spec) { s.Nodes = -1 }, "--nodes -1"},
+		"nodes as --on says": {func(s *Spec) { s.Nodes, s.On = 0, []string{"a", "b"} }, ""},
+		"fewer than --on":    {func(s *Spec) { s.Nodes, s.On = 1, []string{"a", "b"} }, ""},
+		"more than --on":     {func(s *Spec) { s.Nodes, s.On = 3, []string{"a", "b"} }, "--on names fewer: a, b"},
+		"--on twice":         {func(s *Spec) { s.Nodes, s.On = 2, []string{"a", "a"} }, "--on a: invalid: named twice"},
+		"--on and --exclude": {func(s *Spec) { s.On, s.Exclude = []string{"a"}, []string{"b", "a"} }, "--exclude a"},
+		"input of no rank":   {func(s *Spec) { s.Nodes, s.Stages[0].Stdin = 2, "2" }, "--stdin 2: invalid: the job's ranks are 0 to 1"},
+		"input of the last":  {func(s *Spec) { s.Nodes, s.On, s.Stages[0].Stdin = 0, []string{"a", "b"}, "1" }, ""},
+		"too many variables": {func(s *Spec) {
+			s.Stages[0].Env = make([]Var, MaxEnv+1)
+			for i := range s.Stages[0].Env {
+				s.Stages[0].Env[i] = Var{Name: "A", Value: Lit("1")}
+			}
+		}, "1025 variables"},
 		"grace below zero":    {func(s *Spec) { s.Grace = -1 }, "duration below zero"},
 		"time-out below zero": {func(s *Spec) { s.NodeTimeout = -time.Second }, "duration below zero"},
 		"time limit below 0":  {func(s *Spec) { s.Timeout = -1 }, "duration below zero"},

@@ -110,35 +110,56 @@ func (r *Record) Job(id launcher.JobID) (Job, bool) {
 	return j, ok
 }
 
-// Find resolves what a user typed for a job: a whole id; a name, which means the
-// job of that name that has not ended, else the latest; or the beginning of one
-// id. Several jobs that run under one name have to be told apart by their ids.
+// Find resolves what a user typed for a job, among those of the record.
 func (r *Record) Find(text string) (Job, error) {
-	if text == "" {
-		return Job{}, fmt.Errorf("job \"\": %w: name one: `sparkrun ps --all` lists them", ErrNoJob)
-	}
 	if j, ok := r.Job(launcher.JobID(text)); ok {
 		return j, nil
 	}
 	jobs := r.Jobs()
-	found := slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return j.Spec.Name != text || j.Outcome != nil })
-	if len(found) == 0 {
-		for _, j := range slices.Backward(jobs) {
-			if j.Spec.Name == text {
-				return j, nil
+	i, err := FindJob(jobs, text)
+	if err != nil {
+		return Job{}, err
+	}
+	return jobs[i], nil
+}
+
+// FindJob gives the index of the job that a user's text means, among jobs in the
+// order in which they were placed: a whole id; a name, which means the job of
+// that name that has not ended, else the latest; or the beginning of one id.
+// Several that run under one name, or begin so, have to be told apart by their
+// ids. Every command that takes a job goes by this, whichever machine it asks.
+func FindJob(jobs []Job, text string) (int, error) {
+	if text == "" {
+		return 0, fmt.Errorf("job \"\": %w: name one: `sparkrun ps --all` lists them", ErrNoJob)
+	}
+	all := func(is func(Job) bool) (found []int) {
+		for i, j := range jobs {
+			if is(j) {
+				found = append(found, i)
 			}
 		}
-		found = slices.DeleteFunc(slices.Clone(jobs), func(j Job) bool { return !strings.HasPrefix(string(j.Spec.ID), text) })
+		return found
+	}
+	if found := all(func(j Job) bool { return string(j.Spec.ID) == text }); len(found) > 0 {
+		return found[0], nil
+	}
+	named := all(func(j Job) bool { return j.Spec.Name == text })
+	found := slices.DeleteFunc(slices.Clone(named), func(i int) bool { return jobs[i].Outcome != nil })
+	switch {
+	case len(found) == 0 && len(named) > 0:
+		return named[len(named)-1], nil
+	case len(found) == 0:
+		found = all(func(j Job) bool { return strings.HasPrefix(string(j.Spec.ID), text) })
 	}
 	switch len(found) {
 	case 1:
 		return found[0], nil
 	case 0:
-		return Job{}, fmt.Errorf("job %q: %w: `sparkrun ps --all` lists them", text, ErrNoJob)
+		return 0, fmt.Errorf("job %q: %w: `sparkrun ps --all` lists them", text, ErrNoJob)
 	}
 	ids := make([]string, len(found))
-	for i, j := range found {
-		ids[i] = string(j.Spec.ID)
+	for i, at := range found {
+		ids[i] = string(jobs[at].Spec.ID)
 	}
-	return Job{}, fmt.Errorf("job %q: %w: it could be %s", text, ErrNoJob, strings.Join(ids, ", "))
+	return 0, fmt.Errorf("job %q: %w: it could be %s", text, ErrNoJob, strings.Join(ids, ", "))
 }

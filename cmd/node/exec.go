@@ -43,14 +43,14 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	case o != nil:
 		return rendezvous.Place{}, fmt.Errorf("exec in job %s: %w (%s, exit code %d): `sparkrun logs %[1]s` has its output", id, rendezvous.ErrJobEnded, o.End, o.ExitCode)
 	case job.Plan.World == 0:
-		return rendezvous.Place{}, fmt.Errorf("job %s has not started yet: `sparkrun ps %[1]s` tells what it waits for: %w", id, wire.ErrNotYet)
+		return rendezvous.Place{}, notStarted(id)
 	}
 	for _, p := range job.Plan.Nodes {
 		if rank >= p.FirstRank && rank < p.FirstRank+p.Ranks {
 			return p, nil
 		}
 	}
-	return rendezvous.Place{}, fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", id, rank, job.Plan.World-1, launcher.ErrInvalid)
+	return rendezvous.Place{}, noRank(job, rank)
 }
 
 func (n *node) nodeExec(ctx context.Context, _ wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -21,7 +22,7 @@ import (
 func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
 	job, err := n.findJob(ctx, c, r.Job)
 	if err == nil {
-		job, err = n.awaitGeneration(ctx, job, r.Generation)
+		job, err = n.awaitGeneration(ctx, c, job, r)
 	}
 	if err != nil {
 		return err
@@ -33,11 +34,11 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 	g, ctx := errgroup.WithContext(ctx)
 	chunks := make(chan wire.LogChunk)
 	pulls, pctx := errgroup.WithContext(ctx)
+	key := launcher.Key{Job: job.Spec.ID, Generation: cmp.Or(r.Generation, job.Plan.Generation)}
+	// Of what is over there is no more to come, and no node need wait for it.
+	follow := r.Follow && job.Outcome == nil && key == job.Key()
 	for _, s := range sources {
-		req := wire.NodeLogsRequest{
-			Key: launcher.Key{Job: job.Spec.ID, Generation: cmp.Or(r.Generation, job.Plan.Generation)}, Follow: r.Follow,
-			Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times,
-		}
+		req := wire.NodeLogsRequest{Key: key, Follow: follow, Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times}
 		pulls.Go(func() error { return n.pull(pctx, s, req, chunks) })
 	}
 	g.Go(func() error {
@@ -56,8 +57,13 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 }
 
 // awaitGeneration waits until this node's copy of the record has a generation
-// that its leader has told of.
-func (n *node) awaitGeneration(ctx context.Context, job rendezvous.Job, gen launcher.Generation) (rendezvous.Job, error) {
+// that its leader has told of; who follows a job that stands in line waits for
+// its first. A generation that the leader does not know of either is refused.
+func (n *node) awaitGeneration(ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest) (rendezvous.Job, error) {
+	gen, asked := r.Generation, r.Generation == 0
+	if r.Follow {
+		gen = max(gen, 1)
+	}
 	for {
 		changed := n.record.Changed()
 		if now, ok := n.record.Job(job.Spec.ID); ok {
@@ -66,12 +72,40 @@ func (n *node) awaitGeneration(ctx context.Context, job rendezvous.Job, gen laun
 		if job.Plan.Generation >= gen || job.Outcome != nil {
 			return job, nil
 		}
+		if !asked {
+			if err := n.isToCome(ctx, c, job.Spec.ID, r); err != nil {
+				return job, err
+			}
+			asked = true
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
 			return job, ctx.Err()
 		}
 	}
+}
+
+// isToCome asks the leader whether a generation that is not in this node's copy
+// of the record is in its own. With no leader it may be, for who follows.
+func (n *node) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
+	all, err := n.jobs(ctx, c, wire.Empty{})
+	if err != nil {
+		return err
+	}
+	if all.Problem != "" && r.Follow {
+		return nil
+	}
+	for _, j := range all.Jobs {
+		if j.Spec.ID == id && j.Plan.Generation >= r.Generation {
+			return nil
+		}
+	}
+	return noGeneration(id, r.Generation)
+}
+
+func noGeneration(id launcher.JobID, gen launcher.Generation) error {
+	return fmt.Errorf("job %s: generation %d: %w: none that is remembered: `sparkrun ps %[1]s` lists them", id, gen, launcher.ErrInvalid)
 }
 
 // findJob looks in this node's copy of the record, which is enough for a plan
@@ -85,12 +119,15 @@ func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (rendezv
 	if askErr != nil {
 		return rendezvous.Job{}, askErr
 	}
-	for _, j := range slices.Backward(all.Jobs) {
-		if string(j.Spec.ID) == text || j.Spec.Name == text {
-			return j.Job, nil
-		}
+	jobs := make([]rendezvous.Job, len(all.Jobs))
+	for i, j := range all.Jobs {
+		jobs[i] = j.Job
 	}
-	return rendezvous.Job{}, err
+	i, err := rendezvous.FindJob(jobs, text)
+	if err != nil {
+		return rendezvous.Job{}, err
+	}
+	return jobs[i], nil
 }
 
 // source is a node's part of what is read.
@@ -114,16 +151,31 @@ func (n *node) sources(job rendezvous.Job, r wire.LogsRequest) (sources []source
 	for _, host := range r.Hosts {
 		if !slices.ContainsFunc(job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Host == host }) &&
 			!slices.ContainsFunc(sources, func(s source) bool { return s.host == host }) {
-			return nil, fmt.Errorf("job %s has no rank on %s: `sparkrun ps %[1]s` shows where it runs: %[3]w", job.Spec.ID, host, launcher.ErrInvalid)
+			return nil, fmt.Errorf("job %s: host %s: %w: no rank of it is there: `sparkrun ps %[1]s` shows where it runs", job.Spec.ID, host, launcher.ErrInvalid)
 		}
 	}
-	return slices.DeleteFunc(sources, func(s source) bool { return !slices.Contains(r.Hosts, s.host) }), nil
+	sources = slices.DeleteFunc(sources, func(s source) bool { return !slices.Contains(r.Hosts, s.host) })
+	if len(sources) == 0 && len(r.Ranks) > 0 {
+		return nil, fmt.Errorf("job %s: host %s: %w: these ranks are not there: `sparkrun ps %[1]s` shows where they are", job.Spec.ID, strings.Join(r.Hosts, ","), launcher.ErrInvalid)
+	}
+	return sources, nil
+}
+
+func noRank(job rendezvous.Job, rank int) error {
+	if job.Plan.World == 0 {
+		return notStarted(job.Spec.ID)
+	}
+	return fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", job.Spec.ID, rank, launcher.ErrInvalid, job.Plan.World-1)
+}
+
+func notStarted(id launcher.JobID) error {
+	return fmt.Errorf("job %s has not started yet: `sparkrun ps %[1]s` tells what it waits for: %[2]w", id, wire.ErrNotYet)
 }
 
 func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
 	for _, rank := range wanted {
 		if rank < 0 || rank >= job.Plan.World {
-			return nil, fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", job.Spec.ID, rank, job.Plan.World-1, launcher.ErrInvalid)
+			return nil, noRank(job, rank)
 		}
 	}
 	for _, p := range job.Plan.Nodes {
@@ -137,7 +189,7 @@ func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
 func (n *node) pastSources(job rendezvous.Job, gen launcher.Generation, wanted []int) (sources []source, err error) {
 	i := slices.IndexFunc(job.Tries, func(t rendezvous.Try) bool { return t.Generation == gen })
 	if i < 0 {
-		return nil, fmt.Errorf("job %s has no generation %d that is remembered: `sparkrun ps %[1]s` lists them: %[3]w", job.Spec.ID, gen, launcher.ErrInvalid)
+		return nil, noGeneration(job.Spec.ID, gen)
 	}
 	members := n.record.Nodes()
 	for _, host := range job.Tries[i].Hosts {

@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,9 +25,8 @@ func TestLogsOfTriesAndHosts(t *testing.T) {
 	if out := first.run(spec); out.End != rendezvous.Failed || out.ExitCode != 5 {
 		t.Fatalf("outcome %+v", out)
 	}
-	// The host that is asked hears of the end a heartbeat later; until then a try
-	// to come may still come.
-	if _, _, err := read(t, c.hosts[1], spec.ID, wire.LogsRequest{Generation: 7}); !errors.Is(err, launcher.ErrInvalid) {
+	// The host that is asked hears of the end a heartbeat later.
+	if _, _, err := read(t, c.hosts[1], spec.ID, wire.LogsRequest{Generation: 2}); err != nil {
 		t.Fatal(err)
 	}
 	last := 1
@@ -42,6 +42,7 @@ func TestLogsOfTriesAndHosts(t *testing.T) {
 		"what is to come":   {r: wire.LogsRequest{Hosts: []string{"spark3"}, From: launcher.From{Since: time.Now().Add(time.Hour)}}, want: map[string]string{"spark3": ""}},
 		"a host without":    {r: wire.LogsRequest{Hosts: []string{"spark9"}}, err: launcher.ErrInvalid},
 		"a try never made":  {r: wire.LogsRequest{Generation: 7}, err: launcher.ErrInvalid},
+		"a rank elsewhere":  {r: wire.LogsRequest{Ranks: []int{2}, Hosts: []string{"spark1"}}, err: launcher.ErrInvalid},
 		"a rank never made": {r: wire.LogsRequest{Ranks: []int{3}}, err: launcher.ErrInvalid},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -83,4 +84,90 @@ func read(t *testing.T, h *host, job launcher.JobID, r wire.LogsRequest) (out ma
 		return nil
 	})
 	return out, away, err
+}
+
+// While a job runs or stands in line nobody waits for a try that nobody will
+// make, and who follows one in line gets what it writes once it runs.
+func TestLogsBeforeTheirTime(t *testing.T) {
+	c := newCluster(t, 2)
+	launch := func(spec launcher.Spec) launcher.JobID {
+		t.Helper()
+		accepted := errors.New("accepted")
+		cl := c.hosts[0].client()
+		defer cl.Close()
+		err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+			if p.Step == rendezvous.StepRunning || p.Step == rendezvous.StepWaiting {
+				return accepted
+			}
+			return nil
+		})
+		if !errors.Is(err, accepted) {
+			t.Fatal(err)
+		}
+		return spec.ID
+	}
+	holder, next := command(2, 1, "sleep 1000"), command(2, 1, "echo at last")
+	holder.Name, holder.GPUs = "one", launcher.AllGPUs
+	next.Name, next.GPUs, next.Wait = "two", launcher.AllGPUs, true
+	launch(holder)
+	launch(next)
+	for _, h := range c.hosts {
+		for _, r := range []wire.LogsRequest{{Generation: 2}, {Generation: 2, Follow: true}} {
+			if _, _, err := read(t, h, holder.ID, r); !errors.Is(err, launcher.ErrInvalid) {
+				t.Errorf("%s, %+v: %v", h.cfg.Host, r, err)
+			}
+		}
+		if out, _, err := read(t, h, next.ID, wire.LogsRequest{}); err != nil || len(out) > 0 {
+			t.Errorf("%s: a job in line wrote %q, %v", h.cfg.Host, out, err)
+		}
+		if _, _, err := read(t, h, next.ID, wire.LogsRequest{Ranks: []int{0}}); !errors.Is(err, wire.ErrNotYet) {
+			t.Errorf("%s: rank 0 of a job in line: %v", h.cfg.Host, err)
+		}
+	}
+	got := make(chan map[string]string)
+	for _, h := range c.hosts {
+		go func() { // ends with the job
+			out, _, err := read(t, h, next.ID, wire.LogsRequest{Follow: true})
+			if err != nil {
+				t.Error(err)
+			}
+			got <- out
+		}()
+	}
+	cl := c.hosts[0].client()
+	defer cl.Close()
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: "one"}); err != nil {
+		t.Fatal(err)
+	}
+	for range c.hosts {
+		if d := cmp.Diff(map[string]string{"spark1": "at last\n", "spark2": "at last\n"}, <-got); d != "" {
+			t.Error(d)
+		}
+	}
+}
+
+// A name that two running jobs bear is refused on every host, not taken for the
+// later one's where another host leads.
+func TestTwoOfOneName(t *testing.T) {
+	c := newCluster(t, 2)
+	for range 2 {
+		spec := command(1, 1, "sleep 1000")
+		spec.Name = "train"
+		running := errors.New("running")
+		cl := c.hosts[0].client()
+		if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+			if p.Step == rendezvous.StepRunning {
+				return running
+			}
+			return nil
+		}); !errors.Is(err, running) {
+			t.Fatal(err)
+		}
+		cl.Close()
+	}
+	for _, h := range c.hosts {
+		if _, _, err := read(t, h, "train", wire.LogsRequest{}); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), "it could be") {
+			t.Errorf("%s: %v", h.cfg.Host, err)
+		}
+	}
 }

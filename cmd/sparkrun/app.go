@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"text/tabwriter"
 
@@ -67,7 +68,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageFunc(usageOf(root.UsageFunc()))
-	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usagef("%v%s", err, elsewhere(err)) })
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef("%s%s", plainly(err), elsewhere(cmd, err)) })
 	root.AddCommand(
 		newInitCmd(a.init),
 		newJoinCmd(a.join),
@@ -113,10 +114,19 @@ func usageOf(usage func(*cobra.Command) error) func(*cobra.Command) error {
 	}
 }
 
-// elsewhere says what a flag of mpirun or srun that we don't have is called here.
-func elsewhere(err error) string {
+// plainly says of a value that is no number just that.
+func plainly(err error) string {
+	text := err.Error()
+	if bad, ok := errors.AsType[*strconv.NumError](err); ok {
+		text = strings.Replace(text, bad.Error(), "want a whole number: "+bad.Err.Error(), 1)
+	}
+	return text
+}
+
+// elsewhere says what a flag of mpirun or srun that launch doesn't have is called here.
+func elsewhere(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
-	if !errors.As(err, &unknown) {
+	if !isLaunch(cmd) || !errors.As(err, &unknown) {
 		return ""
 	}
 	switch unknown.GetSpecifiedName() {

@@ -118,7 +118,7 @@ func (o attachOptions) seat(j rendezvous.JobStatus) (seat, error) {
 	case o.rank != nil:
 		s.rank, s.only = *o.rank, []int{*o.rank}
 		if world := j.Plan.World; s.rank < 0 || world > 0 && s.rank >= world {
-			return seat{}, fmt.Errorf("job %s has no rank %d: its ranks are 0 to %d: %w", id, s.rank, world-1, launcher.ErrInvalid)
+			return seat{}, fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", id, s.rank, launcher.ErrInvalid, world-1)
 		}
 		s.input = st.Stdin.Has(s.rank)
 	case err == nil:

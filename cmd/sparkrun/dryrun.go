@@ -56,12 +56,25 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		if len(n.Ranks) == 0 {
 			continue
 		}
-		fmt.Fprintf(w, "  in %s\n  $ %s\n", spec.MainStage().Workdir, quoteAll(n.Ranks[0].Argv))
+		fmt.Fprintf(w, "  in %s\n  $ %s\n", workdirOf(n.Ranks[0], spec), quoteAll(n.Ranks[0].Argv))
 		if err := writeEnv(w, n.Ranks, spec); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// workdirOf is where a rank will run: for one whose files are brought along, in
+// their folder, which each node names in its own state.
+func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
+	if spec.Staged != nil && spec.Staged.Workdir {
+		for _, v := range r.Env {
+			if v.Name == launcher.StageEnv {
+				return v.Value
+			}
+		}
+	}
+	return spec.MainStage().Workdir
 }
 
 // widest bounds the column of values: one long path must not push every source

@@ -101,7 +101,10 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			switch {
+			case len(args) == 0 && cmd.Flags().NFlag() > 0:
+				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, or torchrun -- SCRIPT")
+			case len(args) == 0:
 				return cmd.Help()
 			}
 			_, err := workloads.Find(args[0])
@@ -176,6 +179,9 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 		}
 		if f := cmd.Flag("node-timeout"); f.Changed && opts.request.Job.NodeTimeout == 0 {
 			opts.request.Job.NodeTimeout = launcher.Never
+		}
+		if on := cmd.Flag("on"); on.Changed && len(opts.request.Job.On) == 0 {
+			return usagef("--on \"\": it names no machine: leave it out for any")
 		}
 		for _, name := range []string{"start-timeout", "timeout"} {
 			if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {

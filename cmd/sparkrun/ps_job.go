@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -28,17 +27,15 @@ func (a *app) psJob(jobs []rendezvous.JobStatus, o psOptions) error {
 
 // pick finds the job that a user means, by the rules of the record.
 func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error) {
-	exact := func(j rendezvous.JobStatus) bool { return string(j.Spec.ID) == text }
-	named := func(j rendezvous.JobStatus) bool { return j.Spec.Name == text }
-	runs := func(j rendezvous.JobStatus) bool { return named(j) && j.Outcome == nil }
-	begins := func(j rendezvous.JobStatus) bool { return strings.HasPrefix(string(j.Spec.ID), text) }
-	for _, is := range []func(rendezvous.JobStatus) bool{exact, runs, named, begins} {
-		found := slices.DeleteFunc(slices.Clone(jobs), func(j rendezvous.JobStatus) bool { return !is(j) })
-		if len(found) > 0 {
-			return found[len(found)-1], nil // the latest
-		}
+	plain := make([]rendezvous.Job, len(jobs))
+	for i, j := range jobs {
+		plain[i] = j.Job
 	}
-	return rendezvous.JobStatus{}, fmt.Errorf("job %q: %w: `sparkrun ps --all` lists them", text, rendezvous.ErrNoJob)
+	i, err := rendezvous.FindJob(plain, text)
+	if err != nil {
+		return rendezvous.JobStatus{}, err
+	}
+	return jobs[i], nil
 }
 
 // describe is a job on a screen.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -76,12 +77,14 @@ func TestPickAJob(t *testing.T) {
 		return j
 	}
 	jobs := []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false), job("bbbb1", "train", true), job("train2", "x", true)}
-	for text, want := range map[string]launcher.JobID{"aaaa1": "aaaa1", "train": "aaaa2", "bb": "bbbb1", "x": "train2", "aaaa": "aaaa2"} {
+	for text, want := range map[string]launcher.JobID{"aaaa1": "aaaa1", "train": "aaaa2", "bb": "bbbb1", "x": "train2"} {
 		if j, err := pick(jobs, text); err != nil || j.Spec.ID != want {
 			t.Errorf("%s: %s, %v, want %s", text, j.Spec.ID, err, want)
 		}
 	}
-	if _, err := pick(jobs, "none"); err == nil {
-		t.Error("found a job that is not there")
+	for text, want := range map[string]string{"none": "ps --all", "": "name one", "aaaa": "it could be aaaa1, aaaa2"} {
+		if j, err := pick(jobs, text); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %s, %v, want %q", text, j.Spec.ID, err, want)
+		}
 	}
 }

@@ -38,15 +38,19 @@ type LogsRequest struct {
 // ledger; fn may be slow without slowing any rank. A chunk's Data is only fn's
 // until it returns.
 //
-// A try that is not in the ledger counts as ended: whoever follows one asks
-// after the node has prepared it, or asks again. It writes nothing, so that a
-// question about a job that never was leaves no trace.
+// A try that is not in the ledger counts as ended. One that is followed and has
+// left nothing may have been planned a moment ago: its Prepare is waited for, up
+// to awaitPrepare. It writes nothing, so that a question about a job that never
+// was leaves no trace.
 func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk) error) error {
 	if err := r.Key.Job.Validate(); err != nil {
 		return err
 	}
 	dir := a.logDir(r.Key)
 	t := a.try(r.Key)
+	if t == nil && r.Follow && !exists(dir) {
+		t = a.awaitTry(ctx, r.Key)
+	}
 	if t == nil && !exists(dir) {
 		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (try %d) is kept here", r.Key.Job, r.Key.Generation)})
 	}
@@ -96,6 +100,31 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 			l.allDirty()
 		case <-l.tick:
 			l.allDirty()
+		}
+	}
+}
+
+// awaitPrepare is how long a reader waits for the order that begins a try: it
+// is sent as soon as the plan, by which the reader knows of it, is recorded.
+const awaitPrepare = 5 * time.Second
+
+// awaitTry waits until a try is in the ledger; nil: it has not come.
+func (a *Agent) awaitTry(ctx context.Context, k launcher.Key) *try {
+	late := time.NewTimer(awaitPrepare)
+	defer late.Stop()
+	news := a.subscribe()
+	defer a.unsubscribe(news)
+	for {
+		news.clear()
+		if t := a.try(k); t != nil {
+			return t
+		}
+		select {
+		case <-news.more:
+		case <-late.C:
+			return a.try(k) // it may be preparing, which nobody tells of
+		case <-ctx.Done():
+			return nil
 		}
 	}
 }

@@ -184,6 +184,22 @@ func TestFollowFromBeforeTheStartToTheEnd(t *testing.T) {
 }
 
 // A rank's follower is let go when his rank has ended, though others run.
+// Who reads the record may be faster than the leader's order.
+func TestFollowOfWhatIsYetToBePrepared(t *testing.T) {
+	n := newNode(t)
+	rd := n.read(LogsRequest{Ranks: []int{0}, Follow: true}, nil)
+	n.poll("a reader that waits", func() bool {
+		n.a.mu.Lock()
+		defer n.a.mu.Unlock()
+		return len(n.a.feeds) > 1 // beside the test's own
+	})
+	n.launch(n.as("echo late"))
+	n.finish(rd)
+	if got := rd.text(0, launcher.Stdout); got != "late\n" {
+		t.Errorf("got %q", got)
+	}
+}
+
 func TestFollowEndsWithItsRanks(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("gate; echo $RANK", ranks(0, 3)))

@@ -16,6 +16,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -97,10 +98,14 @@ func (e Entry) validate() error {
 	}
 	kind := e.Mode.Type()
 	switch {
+	case !utf8.ValidString(e.Path) || !utf8.ValidString(e.Link):
+		return fmt.Errorf("the name %q, or what it links to, is not UTF-8: rename it, or put it in an archive", e.Path)
+	case kind == 0 && e.Size > launcher.MaxStagedBytes:
+		return fmt.Errorf("a file of %d bytes: more than %d GiB: models and data sets belong on storage that all machines share", e.Size, launcher.MaxStagedBytes>>30)
 	case e.Mode&^(fs.ModeType|fs.ModePerm) != 0:
 		return fmt.Errorf("mode %s: want permissions only", e.Mode)
-	case kind == 0 && (!isSum(e.Sum) || e.Size < 0 || e.Size > launcher.MaxStagedBytes || e.Link != ""):
-		return fmt.Errorf("a file of %d bytes with the sum %q: want a SHA-256 and at most %d GiB", e.Size, e.Sum, launcher.MaxStagedBytes>>30)
+	case kind == 0 && (!isSum(e.Sum) || e.Size < 0 || e.Link != ""):
+		return fmt.Errorf("a file of %d bytes with the sum %q: want a SHA-256", e.Size, e.Sum)
 	case kind != 0 && (e.Size != 0 || e.Sum != ""):
 		return fmt.Errorf("only regular files have content")
 	case kind == fs.ModeSymlink:

@@ -149,6 +149,7 @@ func TestScanRefuses(t *testing.T) {
 	for name, plant := range map[string]func(at string) error{
 		"fifo":     func(at string) error { return syscall.Mkfifo(at, 0o600) },
 		"absolute": func(at string) error { return os.Symlink("/etc/passwd", at) },
+		"bad\xff":  func(at string) error { return os.WriteFile(at, nil, 0o600) },
 		"outside":  func(at string) error { return os.Symlink("../../x", at) },
 		"winding":  func(at string) error { return os.Symlink("a/../../x", at) },
 		"huge": func(at string) error {
