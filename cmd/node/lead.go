@@ -52,7 +52,9 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 			brain.NodeUp(id, lead.Up{Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
-			n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+			if ctx.Err() == nil { // else it is we who hang up
+				n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+			}
 			brain.NodeDown(id)
 		},
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },
