@@ -16,13 +16,17 @@ type attempt struct {
 
 // race tries the roads one after the other, each with a head start before the
 // next: the first that proves the member wins. A road that fails gives way at
-// once.
+// once. While a handshake is under way and the peer's kernel acknowledges it, no
+// further road is tried: the peer is slow, on all of them, and would be slower
+// with a second handshake to make.
 func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.Conn, error) {
 	ends := make(chan attempt, len(order))
+	connected := make(chan *conn, len(order))
 	// Not under ctx: a better road that is only slow is heard to its end, beside
 	// the caller.
-	trying, cancel := context.WithTimeout(r.ctx, connectWithin+handshakeWithin)
+	trying, cancel := context.WithTimeout(r.ctx, connectWithin+2*handshakeWithin)
 	started, ended := 0, 0
+	shaking := map[Road]*conn{}
 	var failed []attempt
 	// afterwards hears the attempts that are under way to their ends.
 	afterwards := func(judge func([]attempt)) {
@@ -45,9 +49,13 @@ func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.C
 			if started == len(order) {
 				continue
 			}
+			if r.acknowledged(shaking) {
+				timer.Reset(nextHead)
+				continue
+			}
 			road := order[started]
 			if !r.begin(func() {
-				c, err := r.open(trying, id, proto, road)
+				c, err := r.open(trying, id, proto, road, connected)
 				ends <- attempt{road, c, err}
 			}) {
 				cancel()
@@ -57,8 +65,11 @@ func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.C
 				timer.Reset(firstHead)
 			}
 			started++
+		case c := <-connected:
+			shaking[c.road] = c
 		case a := <-ends:
 			ended++
+			delete(shaking, a.road)
 			if a.err == nil {
 				afterwards(func(others []attempt) { r.settle(id, a.road, others) })
 				return a.conn, nil
@@ -123,8 +134,21 @@ func (r *Roads) settle(id string, won Road, others []attempt) {
 	}
 }
 
-// open connects over one road and proves who is there.
-func (r *Roads) open(ctx context.Context, id, proto string, road Road) (net.Conn, error) {
+// acknowledged tells whether the peer's kernel hears some handshake.
+func (r *Roads) acknowledged(shaking map[Road]*conn) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, c := range shaking {
+		if c.update(r.cfg.Acked) < suspectAfter && !r.cfg.Cut(c.local()) {
+			return true
+		}
+	}
+	return false
+}
+
+// open connects over one road, tells connected (nil: nobody), and proves who is
+// there.
+func (r *Roads) open(ctx context.Context, id, proto string, road Road, connected chan<- *conn) (net.Conn, error) {
 	connecting, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
 	raw, err := r.cfg.Connect(connecting, road.Addr)
@@ -132,6 +156,9 @@ func (r *Roads) open(ctx context.Context, id, proto string, road Road) (net.Conn
 		return nil, err
 	}
 	c := &conn{Conn: raw, r: r, id: id, proto: proto, road: road}
+	if connected != nil {
+		connected <- c
+	}
 	shaking, cancel := context.WithTimeout(ctx, handshakeWithin)
 	defer cancel()
 	proven, err := r.cfg.Handshake(shaking, c, id, proto)

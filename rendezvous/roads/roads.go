@@ -68,9 +68,10 @@ const (
 	firstHead = 250 * time.Millisecond
 	nextHead  = 100 * time.Millisecond
 	// connectWithin bounds reaching an address: on one network it answers in
-	// milliseconds or not at all. handshakeWithin adds a busy peer's share.
+	// milliseconds or not at all. handshakeWithin is a busy peer's share: one that
+	// is given up was work for nothing, and makes the next one slower.
 	connectWithin   = 2 * time.Second
-	handshakeWithin = 2 * time.Second
+	handshakeWithin = 4 * time.Second
 	// maxRoads bounds a race.
 	maxRoads = 8
 

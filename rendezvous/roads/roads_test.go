@@ -31,7 +31,7 @@ type fakeNet struct {
 	stop  func()
 
 	mu     sync.Mutex
-	does   map[netip.AddrPort]string // "" = answers at once
+	does   map[netip.AddrPort]string // "" = answers at once; "dies" = once connected
 	dials  []string                  // "ADDR@TIME", in order
 	open   map[*fakeConn]bool
 	told   []string
@@ -73,7 +73,7 @@ func newNet(t *testing.T, roads ...Road) *fakeNet {
 			n.mu.Lock()
 			does, slow := n.does[f.addr], n.slow
 			n.mu.Unlock()
-			if does == "silent" {
+			if does == "silent" || does == "dies" {
 				<-ctx.Done()
 				return nil, ctx.Err()
 			}
@@ -92,7 +92,7 @@ func newNet(t *testing.T, roads ...Road) *fakeNet {
 			f := c.(*fakeConn)
 			n.mu.Lock()
 			defer n.mu.Unlock()
-			return 7, f.sent && n.does[f.addr] == "silent"
+			return 7, f.sent && (n.does[f.addr] == "silent" || n.does[f.addr] == "dies")
 		},
 		Cut: func(netip.Addr) bool {
 			n.mu.Lock()
@@ -243,6 +243,33 @@ func TestStrangerAtTheAddress(t *testing.T) {
 		n.set(mgmt, "stranger")
 		if road, _, err := n.dial(); err != nil || road != cable1 {
 			t.Errorf("%v, %v", road, err)
+		}
+	})
+}
+
+// A peer whose kernel answers and whose process is slow gets one handshake to
+// make: one on each of its roads would make it slower still.
+func TestSlowPeerGetsOneHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNet(t, mgmt, cable1, cable2)
+		defer n.stop()
+		n.slow = 3 * time.Second
+		road, took, err := n.dial()
+		if err != nil || road != mgmt || took != n.slow || len(n.dials) != 1 {
+			t.Errorf("%v after %s, %v; dialled %v, want management alone", road, took, err, n.dials)
+		}
+	})
+}
+
+// A road that dies under a handshake gives way to the next.
+func TestRoadDiesUnderHandshake(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNet(t, mgmt, cable1)
+		defer n.stop()
+		n.set(mgmt, "dies")
+		road, took, err := n.dial()
+		if err != nil || road != cable1 || took > 2*suspectAfter {
+			t.Errorf("%v after %s, %v", road, took, err)
 		}
 	})
 }

@@ -180,7 +180,7 @@ func (r *Roads) tryLeft(id string) {
 	}
 	r.mu.Unlock()
 	for _, road := range left {
-		c, err := r.open(r.ctx, id, r.cfg.Proto, road)
+		c, err := r.open(r.ctx, id, r.cfg.Proto, road, nil)
 		if err == nil {
 			err = c.Close()
 		}

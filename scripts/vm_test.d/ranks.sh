@@ -7,7 +7,7 @@ scope_of() {
 	local id
 	id=$(on spark1 sparkrun ps --all --json | python3 -c '
 import json, sys
-print([j["job"] for j in json.load(sys.stdin) if j["name"] == sys.argv[1]][-1])' "$2") || return
+print([j["job_id"] for j in json.load(sys.stdin) if j["name"] == sys.argv[1]][-1])' "$2") || return
 	on "$1" systemctl list-units --plain --no-legend "sparkrun-*$id*.scope" | awk '{print $1}'
 }
 in_its_scope() { # in_its_scope HOST NAME PATTERN: the ranks are below it, Delegate=yes, in sparkrun.slice
@@ -27,7 +27,7 @@ no_scope() { # no_scope HOST
 # A rank that notes TERM and goes on, and who sees it vanish: a unit of its own,
 # so that nothing of sparkrun's ends the looking.
 deaf_rank='
-import os, signal, time  # VM_[T]EST
+import os, signal, time  # VM_TEST
 def told(*_):
     open("/root/deaf.term", "w").write(repr(time.clock_gettime(time.CLOCK_MONOTONIC)))
 signal.signal(signal.SIGTERM, told)
@@ -50,11 +50,12 @@ deaf_is_gone() { on spark2 test -s /root/deaf.gone; }
 
 # The stream: numbered lines, so that a missing or doubled byte shows.
 stream_rank='i=0; while [ $i -lt 600 ]; do i=$((i+1)); echo "VM_TEST line $i of the stream"; sleep 0.1; done; exit 7'
-stream_is_whole() {
-	local code=0
-	wait "$1" || code=$?
-	((code == 7)) || { echo "the launch exited with $code: $(tail -n 3 "$2.err")" && return 1; }
-	diff <(seq -f 'VM_TEST line %.0f of the stream' 600) "$2" | head -n 5
+stream_is_whole() { # stream_is_whole FILE: the launch has ended with 7, and FILE has every line
+	local code
+	eventually 300 test -s "$1.code" || { tail -n 3 "$1.err" && return 1; }
+	code=$(<"$1.code")
+	((code == 7)) || { echo "the launch exited with $code: $(tail -n 3 "$1.err")" && return 1; }
+	diff <(seq -f 'VM_TEST line %.0f of the stream' 600) "$1" | head -n 5
 	((PIPESTATUS[0] == 0))
 }
 # put another binary in the agent's place while it runs, as a package would.
@@ -64,7 +65,7 @@ upgrade() {
 }
 
 section_ranks() {
-	local out reader
+	local out code
 	check "both machines are ready" both_ready
 	on spark2 rm -f /root/deaf.{pid,term,gone}
 	check "a rank that is deaf to TERM is launched" eventually 180 on spark1 sparkrun launch exec --detach --name deaf --on spark2 --grace 5s --workdir / -- \
@@ -75,16 +76,19 @@ section_ranks() {
 	check "stop ends it" on spark1 sparkrun stop deaf
 	check "it is gone" eventually 60 deaf_is_gone
 	check "by KILL, the grace (5 s) after TERM, within 1 s" killed_at_grace 5
-	on spark2 cat /root/deaf.term /root/deaf.gone | paste -sd ' ' | awk '{printf "      TERM to the end: %.3f s\n", $2 - $1}'
+	on spark2 paste -d ' ' /root/deaf.term /root/deaf.gone | awk '{printf "      TERM to the end: %.3f s\n", $2 - $1}'
 	check "no scope is left" eventually 30 no_scope spark2
 
 	out=$(mktemp)
-	lab exec spark1 -- sparkrun launch exec --name steady --on spark2 --workdir / --output raw -- sh -c "$stream_rank" >"$out" 2>"$out.err" </dev/null &
-	reader=$!
+	{
+		code=0
+		lab exec spark1 -- sparkrun launch exec --name steady --on spark2 --workdir / --output raw -- sh -c "$stream_rank" >"$out" 2>"$out.err" </dev/null || code=$?
+		echo "$code" >"$out.code"
+	} &
 	check "a rank writes to a reader on another machine" eventually 120 has_ranks spark2
 	outlives spark2 "kill -9 of the agent under it" lab kill spark2 --agent
 	outlives spark2 "an upgrade of the agent under it" upgrade spark2
-	check "every line came once and in order, and exit 7" stream_is_whole "$reader" "$out"
-	rm -f "$out" "$out.err"
+	check "every line came once and in order, and exit 7" stream_is_whole "$out"
+	rm -f "$out" "$out".{err,code}
 	check "no scope is left after that" eventually 30 no_scope spark2
 }
