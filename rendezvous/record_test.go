@@ -377,12 +377,19 @@ func TestOutcomeIsFinal(t *testing.T) {
 	})
 }
 
+// An entry of any kind, whole or not, from a disk or a peer.
 func FuzzRecordApply(f *testing.F) {
 	l := &log{Record: NewRecord()}
+	older := plannedJob("oooo", 1, t0)
+	queued := plannedJob("qqqq", 0, t0)
+	queued.Plan = Plan{}
 	for _, e := range []Entry{
 		{Kind: KindFound, At: t0, Found: &Found{Cluster: "c", Epoch: 1, First: node(1)}},
 		tokenEntry("t", 1, t0), joinEntry("t", node(2), t0), planOf(plannedJob("jjjj", 1, t0)), endOf("jjjj", 1),
 		allocated(`{"numbers":{}}`), {Kind: KindAddress, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
+		queued.Entry(), {Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-2"}},
+		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Job: &older}.Entry(),
+		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Nodes: []Node{node(3)}, Tokens: []Token{{ID: "u", Uses: 1, Expires: t0}}}.Entry(),
 	} {
 		b, err := e.Encode()
 		if err != nil {

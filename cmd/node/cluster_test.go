@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 // host is one node of a cluster in this process: its own address on
 // loopback, its own folders, everything else real.
 type host struct {
-	t    *testing.T
+	t    testing.TB
 	cfg  Config
 	addr string
 	mu   sync.Mutex
@@ -40,7 +40,7 @@ type host struct {
 }
 
 type cluster struct {
-	t     *testing.T
+	t     testing.TB
 	hosts []*host
 }
 
@@ -50,7 +50,7 @@ var nextNet struct {
 	n int
 }
 
-func newCluster(t *testing.T, size int) *cluster {
+func newCluster(t testing.TB, size int) *cluster {
 	t.Helper()
 	nextNet.Lock()
 	nextNet.n++
@@ -97,7 +97,7 @@ func newCluster(t *testing.T, size int) *cluster {
 }
 
 // testLogger shows a node's log when its test fails.
-func testLogger(t *testing.T, name string) *slog.Logger {
+func testLogger(t testing.TB, name string) *slog.Logger {
 	var mu sync.Mutex
 	var buf bytes.Buffer
 	t.Cleanup(func() {

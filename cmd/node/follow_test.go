@@ -18,7 +18,7 @@ import (
 
 // following is somebody who follows on a host.
 type following struct {
-	t    *testing.T
+	t    testing.TB
 	told chan wire.Status
 	last wire.Status
 }

@@ -55,7 +55,9 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 			})
 		},
 		OnDown: func(id launcher.NodeID, why error) {
-			n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+			if ctx.Err() == nil { // else it is we who hang up
+				n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+			}
 			brain.NodeDown(id)
 		},
 		OnEvent:     func(ev launcher.Event) { brain.Event(ev) },

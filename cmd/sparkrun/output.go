@@ -58,7 +58,7 @@ func (r *outputReader) run(ctx context.Context) error {
 		case !r.follow && r.outage.lasted() > patience:
 			return err
 		default:
-			if time.Since(begun) > lastPause { // it had been open
+			if time.Since(begun) > time.Second { // it had been open
 				again.reset()
 			}
 			r.outage.failed(fmt.Sprintf("the output is cut off (%v); waiting for it", err))

@@ -23,11 +23,12 @@ func passing(err error) bool {
 	return false
 }
 
-// How long to wait between tries. The first is short because a new leader is
-// there within a second or two, the last bounds the load of many that wait.
+// How long to wait between tries. The first is short because most troubles are
+// over at once; the last adds itself to the two seconds that a new leader takes,
+// and bounds the load of many that wait.
 const (
 	firstPause = 50 * time.Millisecond
-	lastPause  = time.Second
+	lastPause  = 300 * time.Millisecond
 )
 
 type pause struct{ next time.Duration }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -251,7 +250,8 @@ func (l *Leader) placeNext(g *gang, next rendezvous.Next, done rendezvous.Outcom
 		plan, _, err = l.placeJob(job.Spec, g)
 	}
 	if busy := new(busyError); g.queued && errors.As(err, &busy) {
-		err = fmt.Errorf("number %d in line; %s", slices.Index(l.line(), g)+1, busy.why)
+		place, _ := l.inLine(g)
+		err = fmt.Errorf("number %d in line; %s", place, busy.why)
 	}
 	if err != nil {
 		return job, err

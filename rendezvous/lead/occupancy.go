@@ -93,10 +93,31 @@ func (l *Leader) line() []*gang {
 			line = append(line, g)
 		}
 	}
-	slices.SortFunc(line, func(a, b *gang) int {
-		return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
-	})
+	slices.SortFunc(line, cameBefore)
 	return line
+}
+
+func cameBefore(a, b *gang) int {
+	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
+}
+
+// inLine is the place of a gang in the line, from 1, and who is the first there;
+// nil if nobody is. Every gang in the line asks at every turn: no sorting. l.mu
+// is held.
+func (l *Leader) inLine(g *gang) (place int, first *gang) {
+	place = 1
+	for _, other := range l.gangs {
+		if !other.queued {
+			continue
+		}
+		if first == nil || cameBefore(other, first) < 0 {
+			first = other
+		}
+		if g != nil && other != g && cameBefore(other, g) < 0 {
+			place++
+		}
+	}
+	return place, first
 }
 
 // before is who has to be placed before a job that takes GPUs: whoever stands in
@@ -107,8 +128,8 @@ func (l *Leader) before(spec launcher.Spec, g *gang, roster rendezvous.Roster) *
 	if g != nil && !g.queued || !slices.ContainsFunc(roster, takes) {
 		return nil
 	}
-	if line := l.line(); len(line) > 0 && line[0] != g {
-		return line[0]
+	if _, first := l.inLine(g); first != g {
+		return first
 	}
 	return nil
 }
