@@ -135,7 +135,7 @@ func (n *node) serveDoor(ctx context.Context, at netip.AddrPort, opened func()) 
 		return err
 	}
 	opened()
-	srv := clusterServer(n.clusterMux(), n.gate, n.peers.raftProto, n.raftConns, n.life.Done(), n.log)
+	srv := clusterServer(n.clusterMux(), n.gate, n.peers.raftProto, n.raftConns, n.raft.Done(), n.life.Done(), n.log)
 	return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
 }
 

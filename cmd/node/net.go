@@ -107,8 +107,8 @@ func peerUser(c net.Conn) (*wire.User, error) {
 }
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
-// connections are handed to raftConns.
-func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
+// connections are handed to raftConns until raftDone.
+func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns chan<- net.Conn, raftDone, done <-chan struct{}, log *slog.Logger) *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
 		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: raftProto}),
@@ -142,6 +142,7 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, raftConns
 				case <-rc.closed:
 				case <-done:
 				}
+			case <-raftDone: // its disk has failed: peers shall know at once
 			case <-done:
 			}
 		},

@@ -73,7 +73,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	n.rememberAddr(addr)
 	defer n.gossip.Store(nil)
 
-	srv := clusterServer(n.clusterMux(), n.gate, n.peers.raftProto, n.raftConns, n.life.Done(), n.log)
+	srv := clusterServer(n.clusterMux(), n.gate, n.peers.raftProto, n.raftConns, n.raft.Done(), n.life.Done(), n.log)
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)
