@@ -118,6 +118,8 @@ func (n *node) noLeader() error {
 		}
 	}
 	switch {
+	case n.noVote() != "" && len(voters) == 1 && voters[0] == n.m.Host:
+		return fmt.Errorf("%w: %s, the only voter of this cluster, takes no part in the vote: %s", wire.ErrNoLeader, voters[0], n.noVote())
 	case time.Since(n.began) < justStarted:
 		return fmt.Errorf("the agent of %s has just been started: %w", n.m.Host, wire.ErrRetry)
 	case n.blank.Load():
@@ -350,6 +352,9 @@ func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) 
 		st, more, err := n.statusNow(ctx, c, r)
 		if err != nil || ready(st) >= r.WaitNodes {
 			st.Self = n.m.Host
+			if i := slices.IndexFunc(st.Nodes, func(s wire.NodeStatus) bool { return s.ID == n.m.Node }); i >= 0 && n.noVote() != "" {
+				st.Nodes[i].NoVote = n.noVote() // better than what the leader guesses
+			}
 			return st, err
 		}
 		select {
@@ -410,7 +415,7 @@ func soon(ctx context.Context) <-chan struct{} {
 func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Status {
 	cluster, _, _ := n.record.Cluster()
 	st := wire.Status{Cluster: cluster, Epoch: fence.N, EpochBy: fence.By, Term: fence.Term, Leader: n.m.Host}
-	roles := n.roles()
+	roles, voteless := n.roles(), n.voteless()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
 			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Inventory: m.Inventory}
@@ -419,6 +424,9 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 			s.State, s.Why = "drained", m.Drained
 		case m.Ready:
 			s.State = "ready"
+		}
+		if m.Ready && voteless[m.ID] {
+			s.NoVote = fmt.Sprintf("its agent answers, its raft does not: `sparkrun status` on %s says why", m.Host)
 		}
 		s.FabricOnly = m.Ready && m.ID != n.m.Node && n.roads.Detour(string(m.ID))
 		if m.ID == n.m.Node {
@@ -448,6 +456,16 @@ func (n *node) statusAlone(problem error) wire.Status {
 		st.Nodes = append(st.Nodes, s)
 	}
 	return st
+}
+
+// voteless are voters and standbys that raft's heartbeats have not reached for a
+// while. Shorter silences are elections and restarts.
+func (n *node) voteless() map[launcher.NodeID]bool {
+	out := map[launcher.NodeID]bool{}
+	for _, s := range n.raft.Members().Servers {
+		out[launcher.NodeID(s.ID)] = s.Silent > 10*time.Second
+	}
+	return out
 }
 
 func (n *node) roles() map[launcher.NodeID]string {

@@ -135,7 +135,7 @@ func (n *node) serveDoor(ctx context.Context, at netip.AddrPort, opened func()) 
 		return err
 	}
 	opened()
-	srv := clusterServer(n.doorMux(), n.gate, n.peers.raftProto, n.admitsRaft, n.raftConns, n.life.Done(), n.log)
+	srv := n.clusterServer()
 	return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
 }
 

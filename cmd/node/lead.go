@@ -334,9 +334,9 @@ func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() boo
 				return nil // an earlier try of ours had been committed
 			}
 			return refused
-		case errors.Is(err, consensus.ErrNotLeader), ctx.Err() != nil:
+		case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrStopped), ctx.Err() != nil:
 			return fmt.Errorf("%w: %w", lead.ErrOver, err)
-		case errors.Is(err, consensus.ErrTooLarge), errors.Is(err, consensus.ErrStopped):
+		case errors.Is(err, consensus.ErrTooLarge):
 			return err
 		}
 		r.n.log.Warn("record entry", "kind", e.Kind, "error", err)

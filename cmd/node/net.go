@@ -113,21 +113,23 @@ func peerUser(c net.Conn) (*wire.User, error) {
 }
 
 // clusterServer serves members and newcomers on the TLS port. Raft's
-// connections are handed to raftConns, once admitsRaft has judged whose they are.
-func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, admitsRaft func(launcher.NodeID) bool, raftConns chan<- net.Conn, done <-chan struct{}, log *slog.Logger) *http.Server {
+// connections are handed to raftConns once admitsRaft has judged whose they are,
+// for as long as raft lasts.
+func (n *node) clusterServer() *http.Server {
 	srv := &http.Server{
 		Protocols: http2Only(),
-		TLSConfig: gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: raftProto}),
+		TLSConfig: n.gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: n.peers.raftProto}),
 		// It bounds the TLS handshake too.
 		ReadHeaderTimeout: 5 * time.Second,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelInfo),
+		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
 	}
+	calls := n.doorMux()
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := wire.Caller{Addr: r.RemoteAddr}
 		if r.TLS != nil {
-			switch p, err := gate.Peer(*r.TLS); {
+			switch p, err := n.gate.Peer(*r.TLS); {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
 			case !errors.Is(err, trust.ErrNoCertificate):
@@ -136,22 +138,23 @@ func clusterServer(h http.Handler, gate *trust.Gate, raftProto string, admitsRaf
 				return
 			}
 		}
-		h.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
+		calls.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+		n.peers.raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
-			if p, err := gate.Peer(c.ConnectionState()); err != nil || !admitsRaft(launcher.NodeID(p.NodeID)) {
+			if p, err := n.gate.Peer(c.ConnectionState()); err != nil || !n.admitsRaft(launcher.NodeID(p.NodeID)) {
 				return
 			}
 			rc := &raftConn{Conn: c, closed: make(chan struct{})}
 			select {
-			case raftConns <- rc:
+			case n.raftConns <- rc:
 				select {
 				case <-rc.closed:
-				case <-done:
+				case <-n.life.Done():
 				}
-			case <-done:
+			case <-n.raft.Done(): // its disk has failed: peers shall know at once
+			case <-n.life.Done():
 			}
 		},
 	}

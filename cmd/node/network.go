@@ -73,7 +73,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	n.rememberAddr(addr)
 	defer n.gossip.Store(nil)
 
-	srv := clusterServer(n.doorMux(), n.gate, n.peers.raftProto, n.admitsRaft, n.raftConns, n.life.Done(), n.log)
+	srv := n.clusterServer()
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)

@@ -56,7 +56,6 @@ type node struct {
 
 	doorMux   func() *http.ServeMux // clusterMux, made once for all doors: 0.25 MB
 	raftConns chan net.Conn
-	raftFatal chan error
 	conflicts chan gossip.Event // others who claim to be this node; has room for one
 	left      chan struct{}     // closed when this node has left the cluster
 	leaveOnce sync.Once
@@ -160,7 +159,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = remembering(cfg.Logger, kept)
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), raftFatal: make(chan error, 1), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
+		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
 	}
@@ -233,7 +232,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 func (n *node) openRaft() (err error) {
 	cfg := consensus.Config{
 		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
-		Dialer: n.dialRaft, Accept: n.raftConns, OnFatal: func(err error) { n.raftFatal <- err }, Logger: n.log,
+		Dialer: n.dialRaft, Accept: n.raftConns, Logger: n.log,
 	}
 	if err := n.settleEpoch(cfg); err != nil {
 		return err
@@ -319,14 +318,12 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.doors(ctx) })
 	g.Go(func() error { return n.watchForTwin(ctx) })
 	g.Go(func() error { return n.roads.Run(ctx) })
-	g.Go(func() error { return n.raft.Run(ctx, n.lead) })
+	g.Go(func() error { return n.vote(ctx) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error { return n.acquaints(ctx) })
 	g.Go(func() error {
 		select {
-		case err := <-n.raftFatal:
-			return n.wayOut(err)
 		case <-n.left:
 			return errLeft
 		case <-n.reopen:

@@ -33,6 +33,9 @@ machine answers and gets no jobs, for a process there could not be killed.
 not over the management network: a cable or a switch there is dead. Nothing stops
 for it; what to look at is said below the table. --json: "fabric_only".
 
+A machine whose disk hangs or is full "takes no part in the vote" until it takes
+writes again: it leads no more, its ranks go on. --json: "no_vote".
+
 Without a leader it shows what this machine knows by itself, and says what is
 wrong. It changes nothing.
 
@@ -93,6 +96,11 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	for _, n := range st.Nodes {
 		if n.Why != "" {
 			a.say(fmt.Sprintf("%s is %s: %s", n.Host, n.State, n.Why))
+		}
+	}
+	for _, n := range st.Nodes {
+		if n.NoVote != "" {
+			a.say(fmt.Sprintf("%s takes no part in the vote: %s", n.Host, n.NoVote))
 		}
 	}
 	if st.Problem != "" {

@@ -3,6 +3,8 @@ package consensus
 import (
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -12,14 +14,54 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// HungError: the disk did not answer a write in time.
-type HungError struct {
-	What  string
-	Limit time.Duration
+// DiskError: the log's folder does not take a write, or not in time. The node has
+// stopped for good; one that is opened again once TryDisk succeeds goes on.
+type DiskError struct {
+	What string // was tried
+	Dir  string
+	Err  error // *HungError where nothing came back
 }
 
+func (e *DiskError) Error() string {
+	hint := ""
+	if errors.Is(e.Err, syscall.ENOSPC) || errors.Is(e.Err, syscall.EDQUOT) {
+		hint = "; free some space there, then the node takes part again"
+	}
+	return fmt.Sprintf("%s in %s: %v%s", e.What, e.Dir, e.Err, hint)
+}
+
+func (e *DiskError) Unwrap() error { return e.Err }
+
+// HungError: the disk did not answer a write in time.
+type HungError struct{ Limit time.Duration }
+
 func (e *HungError) Error() string {
-	return fmt.Sprintf("%s: the disk has not answered for %v", e.What, e.Limit)
+	return fmt.Sprintf("the disk has not answered for %v", e.Limit)
+}
+
+// tryRoom is how many bytes TryDisk writes: with less room than that a node would
+// soon have to stop again.
+const tryRoom = 1 << 20
+
+// TryDisk writes and removes a file in the folder of a log that is open or not.
+// It waits for the disk for as long as that takes.
+func TryDisk(dir string) error {
+	path := filepath.Join(dir, "try")
+	err := func() error {
+		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
+		if err != nil {
+			return err
+		}
+		_, err = f.Write(make([]byte, tryRoom))
+		return errors.Join(err, f.Sync(), f.Close())
+	}()
+	if rmErr := os.Remove(path); err == nil {
+		err = rmErr
+	}
+	if err != nil {
+		return fmt.Errorf("try the disk of %s: %w", dir, err)
+	}
+	return nil
 }
 
 // failStop puts a deadline on every write and stops the node for good at the
@@ -28,6 +70,7 @@ func (e *HungError) Error() string {
 // else is elected (raft #503, #612), and panics when it cannot write its term.
 type failStop struct {
 	disk  diskStore
+	dir   string // of the disk, for errors
 	limit time.Duration
 	fatal func(error)
 	// live is set once raft runs in goroutines of its own; see stop.
@@ -118,7 +161,7 @@ func (f *failStop) do(what string, limit time.Duration, op func() error) error {
 	case err := <-done:
 		return err
 	case <-timer.C:
-		return f.fail(&HungError{what, limit})
+		return f.fail(&DiskError{what, f.dir, &HungError{limit}})
 	}
 }
 
@@ -128,12 +171,8 @@ func (f *failStop) write(what string, op func() error) error {
 	if err == nil || errors.Is(err, ErrStopped) {
 		return err
 	}
-	hint := ""
-	if errors.Is(err, syscall.ENOSPC) {
-		hint = "; free some space there, then the node takes part again"
-	}
 	if f.failure() == nil {
-		err = f.fail(fmt.Errorf("%s: %w%s", what, err, hint))
+		err = f.fail(&DiskError{what, f.dir, err})
 	}
 	return err
 }

@@ -98,7 +98,7 @@ func prepare(cfg Config) (_ *Raft, err error) {
 		cfg: cfg, log: cfg.Logger,
 		done: make(chan struct{}), changed: make(chan struct{}), silent: map[string]silence{}, copies: newCopies(),
 	}
-	n.store = &failStop{disk: disk, limit: cfg.StoreDeadline, fatal: n.fail}
+	n.store = &failStop{disk: disk, dir: cfg.Dir, limit: cfg.StoreDeadline, fatal: n.fail}
 	n.fsm = &fsm{machine: cfg.Machine, fatal: n.fail, lastLog: func() uint64 { i, _ := n.store.LastIndex(); return i }}
 	return n, nil
 }
@@ -338,6 +338,14 @@ func (n *Raft) await(ctx context.Context, wait func() error) error {
 	}
 }
 
+// Fault is why the node has stopped taking part; nil while it does, and after a
+// Close without a fault.
+func (n *Raft) Fault() error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.fatal
+}
+
 // Apply records one entry and returns what this node's machine made of it.
 // It may block until ctx ends; see the errors above for what is known then.
 func (n *Raft) Apply(ctx context.Context, entry []byte) (any, error) {
@@ -382,10 +390,8 @@ func (n *Raft) mayLead() error {
 }
 
 func (n *Raft) stopped() error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.fatal != nil {
-		return fmt.Errorf("%w: %w", ErrStopped, n.fatal)
+	if fault := n.Fault(); fault != nil {
+		return fmt.Errorf("%w: %w", ErrStopped, fault)
 	}
 	return ErrStopped
 }

@@ -54,7 +54,7 @@ func (l *lab) table(host string) (all []proc) {
 }
 
 // ours are the processes that a lab has beside ranks and what they left.
-var ours = []string{"sparkrun agent", "sparkrun shim", "sparkrun launch", "sparkrun stop", "sparkrun logs", "sparkrun attach", "sparkrun ps"}
+var ours = []string{"sparkrun agent", "sparkrun shim", "sparkrun launch", "sparkrun stop", "sparkrun logs", "sparkrun attach", "sparkrun ps", "baddisk"}
 
 // living lists ranks and whatever descends from them.
 func (l *lab) living(host string) []proc {

@@ -49,10 +49,22 @@ var rows = []row{
 	{"row04", "setsid and double fork: 0 survivors", 2, 20, daemonsLeft, nil},
 	{"row05", "rank ignores SIGTERM: SIGKILL at grace +- 1 s", 1, 10, deafRank, nil},
 	{"row11", "launch is killed: the job goes on, output by offset", 1, 10, launchKilled, nil},
+	{"row12", "leader kill -9: another leads <= 3 s, no acknowledged write lost", 2, 50, leaderKilled, nil},
+	{"row14", "leader stands still for 30 s at starts: no stale command", 1, 10, leaderStopped, nil},
+	{"row15", "follower wiped: caught up <= 30 s", 1, 20, followerWiped, nil},
 	{"row18", "log folder full: ranks block < 1 s, drops counted", 2, 6, logFolderFull, nil},
+	{"row21", "worker partitioned: generations never overlap", 1, 10, workerPartitioned, nil},
+	{"row22", "one-way partition: the same, <= 1 flap a minute", 1, 6, oneWay, nil},
+	{"row23", "a pair split: no new generation", 1, 6, pairSplit, nil},
+	{"row24", "isolated leader: no stale linearizable read", 1, 20, isolatedLeaderRead, nil},
+	{"row30", "all agents restart: converged <= 60 s", 1, 20, allRestart, nil},
 	{"row32", "port held or in TIME_WAIT: every start succeeds", 2, 100, portsHeld, holdPorts},
 	{"row33", "reader is stopped: ranks slowed < 5 %, agent <= 64 MiB", 1, 3, readerStopped, nil},
 	{"row34", "cancel races start or death: terminal stays, 0 survivors", 8, 100, cancelRaces, nil},
+	// These leave their disks under the agents.
+	{"row16", "leader's disk hangs at submit: another leads <= 13 s", 1, 10, diskHangs, onBadDisks},
+	{"row17", "raft folder full at submit: clear error, recovers", 1, 10, raftFolderFull, onBadDisks},
+	{"row19", "un-fsynced loss + kill -9: no acknowledged write lost", 2, 50, unsyncedLost, onBadDisks},
 }
 
 // field is where a row takes place.
@@ -61,10 +73,11 @@ type field struct {
 	dir   string // what ranks bear witness in, seen by all hosts
 	worst string // of the figures, in words
 	ratio float64
+	disks map[string]*badDisk // of hosts that have one, for all rows
 }
 
 func TestMatrix(t *testing.T) {
-	l := up(t, 3)
+	l, disks := up(t, 3), map[string]*badDisk{}
 	tell := func(line string, args ...any) {
 		if *letter { // a row may take minutes: each is told when it is over
 			fmt.Printf(line, args...)
@@ -83,7 +96,7 @@ func TestMatrix(t *testing.T) {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
-			f := &field{lab: &lab{t: t, name: l.name}, dir: scratch(t)}
+			f := &field{lab: &lab{t: t, name: l.name}, dir: scratch(t), disks: disks}
 			if r.around != nil {
 				defer r.around(t, f)()
 			}

@@ -38,6 +38,27 @@ slow_links() {
 	done
 }
 
+# one_way HOST in|out NIC...: what comes to the host or leaves it by these goes
+# into a bridge that leads nowhere. Links stay, and neither end can tell. No power
+# cycle outlives it: the far ends are made anew.
+one_way() {
+	local host=$1 dir=egress nic
+	[[ $2 == in ]] || dir=ingress # of the far end
+	in_switch ip link add nowhere type bridge 2>/dev/null || : # there from the last time
+	in_switch ip link set nowhere up
+	for nic in "${@:3}"; do
+		in_switch tc qdisc replace dev "$host.${SUFFIX[$nic]}" clsact
+		in_switch tc filter add dev "$host.${SUFFIX[$nic]}" $dir protocol all u32 match u32 0 0 action mirred egress redirect dev nowhere
+	done
+}
+
+both_ways() { # both_ways HOST: takes that back
+	local nic
+	for nic in "${NICS[@]}"; do
+		in_switch tc qdisc del dev "$1.${SUFFIX[$nic]}" clsact 2>/dev/null || : # it has none
+	done
+}
+
 # fault HOST KIND NIC...
 fault() {
 	local host=$1 kind=$2 nic

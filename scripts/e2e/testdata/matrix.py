@@ -176,6 +176,19 @@ def lives(seconds):
     os._exit(3)
 
 
+def starts(seconds):
+    """Rows 14, 16, 17. Which try it is, and a good end."""
+    says("start", os.environ["TORCHELASTIC_RESTART_COUNT"])
+    time.sleep(float(seconds))
+
+
+def beats():
+    """Rows 21 to 23, 30. That it lives, and in which try."""
+    while True:
+        says("beat", os.environ["TORCHELASTIC_RESTART_COUNT"])
+        time.sleep(0.02)
+
+
 modes = {"one-dies": one_dies, "waits": waits, "daemons": daemons, "deaf": deaf, "writes": writes,
-         "pours": pours, "paced": paced, "ports": ports, "lives": lives}
+         "pours": pours, "paced": paced, "ports": ports, "lives": lives, "starts": starts, "beats": beats}
 modes[sys.argv[2]](*sys.argv[3:])
