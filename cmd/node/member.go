@@ -24,7 +24,7 @@ import (
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
-		Succeed: n.succeed, Reunite: n.reunite,
+		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
