@@ -163,7 +163,7 @@ func (p *cutPair) oneLeft(gone string) {
 		hosts, ok := p.view("spark1").overFabric()
 		return ok && hosts == over
 	})
-	p.launch("spark2", "exec", "--nodes", "2").must(p.t)
+	p.launch("spark2", "exec", "--nodes", "2", "--force").must(p.t) // without a fabric a job needs to be told so
 	p.noFlap()
 }
 
