@@ -308,7 +308,7 @@ func (p *turns) round(over, way, leads, follows string) {
 		p.jobs[name] = "completed"
 	}
 	on := fmt.Sprintf("goes-on-%d", p.n)
-	job(follows, "goes-on", "sleep 1000", "-d")
+	job(follows, "goes-on", "sleep 1000", "-d", "--node-timeout", "0") // who leads in the dark must not take it for lost
 	p.do("cut", leads, "all")
 	p.give(follows, over)
 	eventually(t, 2*time.Minute, follows+" leads a new epoch", func() bool {
