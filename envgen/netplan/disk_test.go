@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -145,6 +146,14 @@ func TestCommand(t *testing.T) {
 	}
 	if err := (Command{Program: "netplan-that-is-not-there"}).Apply(t.Context()); err == nil || !strings.Contains(err.Error(), "apt-get install netplan.io") {
 		t.Errorf("got %v", err)
+	}
+	if err := os.WriteFile(program, []byte("#!/bin/sh\necho begun >&2; exec sleep 300\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := c.Apply(ctx); err == nil || !strings.Contains(err.Error(), "apply had not ended after ") {
+		t.Errorf("a netplan that hangs: got %v", err)
 	}
 }
 

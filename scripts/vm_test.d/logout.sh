@@ -3,7 +3,7 @@
 # the end of the user's last session.
 
 shm_rank='
-import ctypes, os, time  # VM_[T]EST
+import ctypes, os, time  # VM_TEST
 libc = ctypes.CDLL(None, use_errno=True)
 seg = libc.shmget(0x5a52, 4096, 0o1600)
 assert seg >= 0, os.strerror(ctypes.get_errno())
@@ -13,8 +13,8 @@ segments() { on spark2 sh -c 'ipcs -m | grep -q 0x00005a52 && test -s /dev/shm/v
 lingers() { on spark2 test -e /var/lib/systemd/linger/spark; }
 lingers_not() { ! lingers; }
 no_session() { ! on spark2 loginctl list-sessions --no-legend | grep -w spark; }
-# A login of the user, from the other machine's root by the lab's key, as pam and logind see it.
-log_in_and_out() { on spark2 su - spark -c 'loginctl list-sessions --no-legend; true'; }
+# A login of the user as pam and logind see it: from outside of any session, or su would stay in that.
+log_in_and_out() { on spark2 systemd-run --quiet --wait --pipe su - spark -c 'loginctl list-sessions --no-legend' | grep -w spark; }
 removes_ipc() { on spark2 sh -c 'busctl get-property org.freedesktop.login1 /org/freedesktop/login1 org.freedesktop.login1.Manager RemoveIPC' | grep -x 'b true'; }
 
 section_logout() {

@@ -7,7 +7,7 @@ lost_or_ended() { job_state failed || job_state stopped || job_state lost; }
 section_power() {
 	local host
 	check "both machines are ready" both_ready
-	check "a job that stays is launched" eventually 180 on spark1 sparkrun launch exec --detach --name steady --nodes 2 --workdir / -- \
+	check "a job that stays is launched" eventually 180 on spark1 sparkrun launch exec --detach --name steady --nodes 2 --node-timeout 15m --workdir / -- \
 		sh -c ': VM_TEST; while :; do date +%s; sleep 1; done'
 	for host in spark1 spark2; do check "its rank runs on $host" eventually 60 has_ranks "$host"; done
 	check "a machine loses power" lab kill spark2

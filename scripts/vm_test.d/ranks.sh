@@ -27,7 +27,7 @@ no_scope() { # no_scope HOST
 # A rank that notes TERM and goes on, and who sees it vanish: a unit of its own,
 # so that nothing of sparkrun's ends the looking.
 deaf_rank='
-import os, signal, time  # VM_[T]EST
+import os, signal, time  # VM_TEST
 def told(*_):
     open("/root/deaf.term", "w").write(repr(time.clock_gettime(time.CLOCK_MONOTONIC)))
 signal.signal(signal.SIGTERM, told)
