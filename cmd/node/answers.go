@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"net/netip"
 	"slices"
@@ -11,18 +12,35 @@ import (
 	"syscall"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// answers looks for a sign of life of a member whose control stream is down: in
-// gossip, and at every address of it that is known, those of its fabric too. A
-// machine that refuses a connection is there: its ranks may be as well.
+// answers looks for a sign of life of a member whose control stream is down.
 func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvous.Place) bool {
-	if n.gossipAlive()[p.Node] {
-		return true
+	inv, _ := n.view()
+	return n.signOfLife(ctx, p.Node, addressesOf(roster, p, inv)) != ""
+}
+
+// signOfLife says what shows that a member's machine is there: gossip, its cable
+// probe, or something at one of these addresses; empty when nothing does. A
+// machine that refuses a connection is there: its ranks may be as well.
+func (n *node) signOfLife(ctx context.Context, id launcher.NodeID, addrs []netip.Addr) string {
+	if n.gossipAlive()[id] {
+		return "it gossips, or did until some seconds ago"
 	}
 	inv, _ := n.view()
-	return n.anyAnswers(ctx, addressesOf(roster, p, inv)).IsValid()
+	if inv.Cabling != nil {
+		for _, s := range inv.Cabling.Sightings {
+			if s.Peer.Node == string(id) && !s.Clone {
+				return "its cable probe answers on " + s.NIC
+			}
+		}
+	}
+	if a := n.anyAnswers(ctx, addrs); a.IsValid() {
+		return fmt.Sprintf("the machine answers at %s", a)
+	}
+	return ""
 }
 
 // anyAnswers gives an address behind which there is a machine; none is not valid.

@@ -134,7 +134,11 @@ func (n *node) noLeader() error {
 		}
 		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
 	case 2*len(silent) >= len(voters):
-		return fmt.Errorf("%w: %s do not answer, and a majority of the voters (%s) is needed: start their agents", wire.ErrNoLeader, strings.Join(silent, ", "), strings.Join(voters, ", "))
+		text := fmt.Sprintf("%s do not answer, and a majority of the voters (%s) is needed: start their agents; running jobs go on meanwhile", strings.Join(silent, ", "), strings.Join(voters, ", "))
+		if n.hasRecord() {
+			text += "; if those machines are off, `sudo sparkrun takeover --confirm-dead " + strings.Join(silent, " --confirm-dead ") + "` here"
+		}
+		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
 	}
 	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
 }

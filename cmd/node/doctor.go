@@ -205,11 +205,12 @@ func (n *node) listeners() []reach.Listener {
 	return out
 }
 
-// views are the members of which any hardware is known.
+// views are the members of which any hardware is known, without witnesses: they
+// have no part in the fabric.
 func (v *visit) views() []envgen.NodeView {
 	var out []envgen.NodeView
 	for _, p := range v.patients {
-		if len(p.Inventory.NICs) > 0 {
+		if len(p.Inventory.NICs) > 0 && !p.Witness {
 			out = append(out, envgen.NodeView{ID: string(p.ID), Host: p.Host, Mgmt: p.Addr, Inventory: p.Inventory})
 		}
 	}
@@ -242,7 +243,7 @@ func (v *visit) findings() []envgen.Finding {
 			out = append(out, away(p))
 			continue
 		}
-		nodes = append(nodes, envhost.Node{ID: string(p.ID), Host: p.Host, Facts: *p.answer.Facts})
+		nodes = append(nodes, envhost.Node{ID: string(p.ID), Host: p.Host, Facts: *p.answer.Facts, Witness: p.Witness})
 		if p.State == "away" {
 			out = append(out, envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityWarning, Node: string(p.ID), Host: p.Host,
 				Text: p.Host + " answers here, and the leader does not hear it", Evidence: "state away", Remedy: "sudo systemctl restart sparkrun"})
@@ -261,8 +262,12 @@ func away(p *patient) envgen.Finding {
 	if p.err != nil {
 		why = p.err.Error()
 	}
-	return envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityError, Node: string(p.ID), Host: p.Host,
+	f := envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityError, Node: string(p.ID), Host: p.Host,
 		Text: p.Host + " does not answer: nothing can be launched there, and nothing was learnt of it", Evidence: why, Remedy: "sudo systemctl start sparkrun"}
+	if p.Witness {
+		f.Severity, f.Text = envgen.SeverityWarning, p.Host+", a witness, does not answer: jobs go on, and until it is back the loss of another machine leaves the cluster without a leader"
+	}
+	return f
 }
 
 // once sorts findings and drops those that another says better: MTUs that
@@ -405,6 +410,9 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 		return wire.DoctorResponse{}, err
 	}
 	p := &patient{NodeStatus: wire.NodeStatus{ID: "this", Host: cfg.Host, Addr: mgmt.Addr, State: "unknown", Inventory: inv}}
+	if m, err := loadMembership(cfg.Paths); err == nil { // who may not read it is no worse off than on a machine that has joined nothing
+		p.Witness = m.Witness
+	}
 	v := &visit{patients: []*patient{p}}
 	if err := v.mustHave(r.Node); err != nil {
 		return wire.DoctorResponse{}, err

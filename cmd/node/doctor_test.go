@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -157,6 +158,37 @@ func TestMendsFollowFindings(t *testing.T) {
 	inv.NICs[2].MTU = 9000
 	if got := mendsFor([]envgen.Finding{f(reach.CodePathMTU, slot, "enP2p1s0f0np0")}, views); len(got) != 0 {
 		t.Errorf("mends a NIC that is right: %v", got)
+	}
+}
+
+// A witness has no fabric, and a doctor that knows it for one misses none. Nor
+// does it take a lost witness for a lost place to launch.
+func TestWitnessNeedsNoFabric(t *testing.T) {
+	t.Parallel()
+	nic := func(name, addr string) envgen.NIC {
+		return envgen.NIC{Name: name, Up: true, Carrier: new(true), Physical: true, MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix(addr)}}
+	}
+	sparks := envgen.Inventory{NICs: []envgen.NIC{nic("enP7s7", "10.0.0.1/24")}, Devices: []envgen.HCA{{Name: "rocep1s0f0", PCI: &envgen.PCIAddress{Bus: 1}, State: envgen.StateDown}}}
+	look := func(witness bool, facts *envhost.Facts) (out []envgen.Finding) {
+		v := &visit{status: wire.Status{Leader: "spark1"}, patients: []*patient{
+			{NodeStatus: wire.NodeStatus{ID: "a", Host: "spark1", State: "ready", Addr: netip.MustParseAddr("10.0.0.1"), Inventory: sparks}, answer: wire.ExamineResponse{Facts: &envhost.Facts{}}},
+			{NodeStatus: wire.NodeStatus{ID: "c", Host: "pi", State: "ready", Addr: netip.MustParseAddr("10.0.0.9"), Witness: witness,
+				Inventory: envgen.Inventory{NICs: []envgen.NIC{nic("eth0", "10.0.0.9/24")}}}, answer: wire.ExamineResponse{Facts: facts}},
+		}}
+		var err error
+		if v.topology, err = v.derive(); err != nil {
+			t.Fatal(err)
+		}
+		return about(v.findings(), "pi")
+	}
+	if got := look(true, &envhost.Facts{}); len(got) > 0 {
+		t.Errorf("of a witness: %+v", got)
+	}
+	if got := look(false, &envhost.Facts{}); !slices.ContainsFunc(got, func(f envgen.Finding) bool { return f.Code == topology.CodeNoRDMADevice }) {
+		t.Errorf("of another machine: %+v", got)
+	}
+	if got := look(true, nil); len(got) != 1 || got[0].Severity != envgen.SeverityWarning || strings.Contains(got[0].Text, "launched") {
+		t.Errorf("of a witness that is away: %+v", got)
 	}
 }
 

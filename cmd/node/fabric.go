@@ -70,7 +70,7 @@ func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Find
 	var roster rendezvous.Roster
 	for _, n := range st.Nodes {
 		roster = append(roster, rendezvous.Member{
-			Node:  rendezvous.Node{ID: n.ID, Host: n.Host, Addr: netip.AddrPortFrom(n.Addr, 0)},
+			Node:  rendezvous.Node{ID: n.ID, Host: n.Host, Addr: netip.AddrPortFrom(n.Addr, 0), Witness: n.Witness},
 			Ready: n.State == "ready" || n.State == "drained", Drained: n.Why, Since: n.Since, Inventory: n.Inventory,
 		})
 	}

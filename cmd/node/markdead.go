@@ -35,17 +35,23 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 		}
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
-	if m := roster[i]; m.Ready || n.answers(ctx, roster, rendezvous.Place{Node: m.ID, Host: m.Host}) {
-		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the machine answers; start its agent, or switch it off first", r.Host, wire.ErrDenied)
+	m := roster[i]
+	sign := "its agent answers"
+	if !m.Ready {
+		inv, _ := n.view()
+		sign = n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv))
 	}
-	if err := to.MarkDead(roster[i].ID); err != nil {
+	if sign != "" {
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
+	}
+	if err := to.MarkDead(m.ID); err != nil {
 		return wire.Acknowledged{}, led(err)
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
-	if err := n.recordDeath(ctx, to.leadership, roster[i].ID); err != nil {
+	if err := n.recordDeath(ctx, to.leadership, m.ID); err != nil {
 		return wire.Acknowledged{}, led(err)
 	}
-	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(roster[i].ID)
+	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(m.ID)
 }
 
 // recordDeath keeps the word for later leaders. While a machine gets the record

@@ -25,7 +25,7 @@ import (
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
-		Succeed: n.succeed, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
+		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,

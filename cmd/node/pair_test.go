@@ -6,6 +6,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -201,4 +202,44 @@ func TestOlderEpochGivesWay(t *testing.T) {
 		t.Errorf("stop it through the standby: %v", err)
 	}
 	two.eventually("it has ended", func() bool { j, _ := two.now().record.Job(old.ID); return j.Outcome != nil })
+}
+
+// Whoever is asked about a take-over says what it knows against it.
+func TestObjections(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
+	n := two.n
+	objects := func(change func(*wire.ObjectionRequest)) string {
+		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.m.Node}, Epoch: n.epoch()}
+		r.Term, r.Index = n.raft.Last()
+		change(&r)
+		return n.objects(t.Context(), wire.Caller{Host: "spark3", Node: "c"}, r)
+	}
+	asIs := func(*wire.ObjectionRequest) {}
+	if why := objects(asIs); !strings.Contains(why, "hears spark1, which leads") {
+		t.Errorf("the leader is there: %q", why)
+	}
+	one.crash()
+	two.eventually("the leader is missed", func() bool { return n.leaderID() == "" })
+	for name, tt := range map[string]struct {
+		change func(*wire.ObjectionRequest)
+		want   string
+	}{
+		"an older copy": {func(r *wire.ObjectionRequest) { r.Index-- }, "has a newer copy of the record than spark3"},
+		"an older term": {func(r *wire.ObjectionRequest) { r.Term--; r.Index += 10 }, "has a newer copy of the record than spark3"},
+		// On one machine the dead one's address always answers.
+		"a machine that answers": {asIs, "sees that spark1 is not dead: "},
+		"nobody is dead":         {func(r *wire.ObjectionRequest) { r.Dead = nil }, ""},
+		"another epoch's copy":   {func(r *wire.ObjectionRequest) { r.Epoch.N++; r.Index, r.Dead = 0, nil }, ""},
+	} {
+		if why := objects(tt.change); (why == "") != (tt.want == "") || !strings.Contains(why, tt.want) {
+			t.Errorf("%s: got %q, want %q", name, why, tt.want)
+		}
+	}
+	n.opened = launcher.Epoch{N: 5, By: one.n.m.Node}
+	if why := objects(func(r *wire.ObjectionRequest) { r.Epoch.N, r.Dead = 1, nil }); !strings.Contains(why, "is in epoch 5, which spark1 has led") {
+		t.Errorf("a later epoch: %q", why)
+	}
 }

@@ -24,11 +24,11 @@ func (n *node) takeover(ctx context.Context, c wire.Caller, r wire.TakeoverReque
 	if c.Forwarded() {
 		return res, fmt.Errorf("take the cluster over: %w: type it on the machine that is to lead", wire.ErrDenied)
 	}
-	dead, err := n.confirmed(ctx, r.Dead)
+	dead, latest, err := n.confirmed(ctx, r.Dead)
 	if err != nil {
 		return res, fmt.Errorf("take the cluster over: %w; nothing was changed", err)
 	}
-	e := launcher.Epoch{N: n.epoch().N + 1, By: n.m.Node}
+	e := launcher.Epoch{N: max(n.epoch().N, latest) + 1, By: n.m.Node}
 	if g := n.gossip.Load(); g != nil {
 		for _, p := range g.Peers() {
 			e.N = max(e.N, p.Meta.Epoch+1)
@@ -47,53 +47,46 @@ func (n *node) takeover(ctx context.Context, c wire.Caller, r wire.TakeoverReque
 }
 
 // confirmed gives the nodes that a person calls dead, once nothing speaks
-// against it.
-func (n *node) confirmed(ctx context.Context, hosts []string) ([]launcher.NodeID, error) {
-	if leader, _ := n.raft.Leader(); n.leading.Load() != nil || leader != "" {
-		return nil, fmt.Errorf("%w: %s leads", wire.ErrDenied, n.hostOf(launcher.NodeID(leader)))
+// against it, and the number of the latest epoch that others are in.
+func (n *node) confirmed(ctx context.Context, hosts []string) (dead []launcher.NodeID, latest uint64, err error) {
+	if n.leading.Load() != nil {
+		return nil, 0, fmt.Errorf("%w: %s leads already, and launches; if %s is off, its jobs are tried again after `sudo sparkrun mark-dead %s`",
+			wire.ErrDenied, n.m.Host, strings.Join(hosts, ", "), strings.Join(hosts, " "))
+	}
+	if leader, _ := n.raft.Leader(); leader != "" {
+		return nil, 0, fmt.Errorf("%w: %s leads", wire.ErrDenied, n.hostOf(launcher.NodeID(leader)))
 	}
 	if !n.hasRecord() {
-		return nil, fmt.Errorf("%w: %s has no copy of the record: type it on a machine that `sparkrun status` calls standby or voter", wire.ErrDenied, n.m.Host)
+		return nil, 0, fmt.Errorf("%w: %s has no copy of the record: type it on a machine that `sparkrun status` calls standby or voter", wire.ErrDenied, n.m.Host)
 	}
 	var ids []launcher.NodeID
 	for _, h := range hosts {
 		i := slices.IndexFunc(n.record.Nodes(), func(m rendezvous.Node) bool { return m.Host == h })
 		if i < 0 {
-			return nil, fmt.Errorf("host %s: %w", h, rendezvous.ErrNoNode)
+			return nil, 0, fmt.Errorf("host %s: %w", h, rendezvous.ErrNoNode)
 		}
 		m := n.record.Nodes()[i]
 		if m.ID == n.m.Node {
-			return nil, fmt.Errorf("host %s is this machine: %w", h, launcher.ErrInvalid)
+			return nil, 0, fmt.Errorf("host %s is this machine: %w", h, launcher.ErrInvalid)
 		}
 		ids = append(ids, m.ID)
-	}
-	var missing []string
-	for _, s := range n.raft.Members().Servers {
-		id := launcher.NodeID(s.ID)
-		if s.Role == consensus.Voter && id != n.m.Node && !slices.Contains(ids, id) {
-			missing = append(missing, n.hostOf(id))
-		}
-	}
-	if len(missing) > 0 {
-		return nil, fmt.Errorf("%w: %s may be leading: each other voter has to be confirmed dead (--confirm-dead %s)",
-			wire.ErrDenied, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
 	}
 	signs, blank := make([]string, len(ids)), make([]bool, len(ids))
 	each(len(ids), func(i int) {
 		if blank[i] = n.saysBlank(ctx, ids[i]); !blank[i] {
-			signs[i] = n.signOfLife(ctx, ids[i])
+			signs[i] = n.signOfLife(ctx, ids[i], n.addressesNow(ids[i]))
 		}
 	})
-	var dead []launcher.NodeID
 	for i, sign := range signs {
 		if sign != "" {
-			return nil, fmt.Errorf("%w: %s is not dead: %s; start its agent, or switch it off first", wire.ErrDenied, hosts[i], sign)
+			return nil, 0, fmt.Errorf("%w: %s is not dead: %s; start its agent, or switch it off first", wire.ErrDenied, hosts[i], sign)
 		}
 		if !blank[i] {
 			dead = append(dead, ids[i])
 		}
 	}
-	return dead, nil
+	latest, err = n.consent(ctx, dead)
+	return dead, latest, err
 }
 
 // saysBlank asks a member whether it has lost its copy of the record: it leads
@@ -105,19 +98,9 @@ func (n *node) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	return err == nil && res.Blank
 }
 
-// signOfLife says what shows that a member is there; empty when nothing does.
-func (n *node) signOfLife(ctx context.Context, id launcher.NodeID) string {
-	inv, _ := n.view()
-	if n.gossipAlive()[id] {
-		return "it gossips, or did until some seconds ago"
-	}
-	if inv.Cabling != nil {
-		for _, s := range inv.Cabling.Sightings {
-			if s.Peer.Node == string(id) {
-				return "its cable probe answers on " + s.NIC
-			}
-		}
-	}
+// addressesNow lists where a member may be reached, by all that this node knows
+// without a leader.
+func (n *node) addressesNow(id launcher.NodeID) []netip.Addr {
 	var addrs []netip.Addr
 	if a, err := n.locate(id); err == nil {
 		addrs = append(addrs, a.Addr())
@@ -135,8 +118,74 @@ func (n *node) signOfLife(ctx context.Context, id launcher.NodeID) string {
 			}
 		}
 	}
-	if a := n.anyAnswers(ctx, others(addrs, inv)); a.IsValid() {
-		return fmt.Sprintf("the machine answers at %s", a)
+	inv, _ := n.view()
+	return others(addrs, inv)
+}
+
+// consent asks every member that nobody calls dead. One that answers may object;
+// of those that do not, none may be a voter: together they might lead.
+func (n *node) consent(ctx context.Context, dead []launcher.NodeID) (latest uint64, err error) {
+	asked := slices.DeleteFunc(n.record.Nodes(), func(m rendezvous.Node) bool { return m.ID == n.m.Node || slices.Contains(dead, m.ID) })
+	r := wire.ObjectionRequest{Dead: dead, Epoch: n.epoch()}
+	r.Term, r.Index = n.raft.Last()
+	ctx, cancel := context.WithTimeout(ctx, objectWithin)
+	defer cancel()
+	answers, errs := make([]wire.ObjectionResponse, len(asked)), make([]error, len(asked))
+	each(len(asked), func(i int) { answers[i], errs[i] = n.peers.client(asked[i].ID).Objection(ctx, r) })
+	roles := n.roles()
+	var objections, missing []string
+	for i, m := range asked {
+		latest = max(latest, answers[i].Epoch)
+		switch {
+		case answers[i].Why != "":
+			objections = append(objections, m.Host+" "+answers[i].Why)
+		case errs[i] != nil:
+			n.log.Info("no word on the take-over", "node", m.Host, "error", errs[i])
+			if roles[m.ID] == consensus.Voter.String() {
+				missing = append(missing, m.Host)
+			}
+		}
+	}
+	switch {
+	case len(objections) > 0:
+		return 0, fmt.Errorf("%w: %s", wire.ErrDenied, strings.Join(objections, "; "))
+	case len(missing) > 0:
+		return 0, fmt.Errorf("%w: %s may be leading: each other voter has to answer, or to be confirmed dead (--confirm-dead %s)",
+			wire.ErrDenied, strings.Join(missing, ", "), strings.Join(missing, " --confirm-dead "))
+	}
+	return latest, nil
+}
+
+// objectWithin bounds the question to the others: it has to be longer than
+// dialTimeout, for which they look for a sign of life.
+const objectWithin = 2 * dialTimeout
+
+// objection is what this node knows against a take-over by another member.
+func (n *node) objection(ctx context.Context, c wire.Caller, r wire.ObjectionRequest) (wire.ObjectionResponse, error) {
+	return wire.ObjectionResponse{Epoch: n.epoch().N, Why: n.objects(ctx, c, r)}, nil
+}
+
+func (n *node) objects(ctx context.Context, c wire.Caller, r wire.ObjectionRequest) string {
+	own := n.epoch()
+	term, index := n.raft.Last()
+	switch leader := n.leaderID(); {
+	case leader == n.m.Node:
+		return "leads"
+	case leader != "":
+		return fmt.Sprintf("hears %s, which leads: look at the network of %s", n.hostOf(leader), c.Host)
+	case own.Compare(r.Epoch) > 0 && own.By == n.m.Node:
+		return fmt.Sprintf("has led epoch %d since it took over: wait until it leads again", own.N)
+	case own.Compare(r.Epoch) > 0 && own.By != c.Node && !slices.Contains(r.Dead, own.By):
+		return fmt.Sprintf("is in epoch %d, which %s has led since it took over: confirm that one dead as well, or start it", own.N, n.hostOf(own.By))
+	case own == r.Epoch && n.hasRecord() && (term > r.Term || term == r.Term && index > r.Index):
+		return fmt.Sprintf("has a newer copy of the record than %s: type it there", c.Host)
+	}
+	signs := make([]string, len(r.Dead))
+	each(len(r.Dead), func(i int) { signs[i] = n.signOfLife(ctx, r.Dead[i], n.addressesNow(r.Dead[i])) })
+	for i, sign := range signs {
+		if sign != "" {
+			return fmt.Sprintf("sees that %s is not dead: %s", n.hostOf(r.Dead[i]), sign)
+		}
 	}
 	return ""
 }

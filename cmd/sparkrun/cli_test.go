@@ -338,15 +338,17 @@ func TestStatusTable(t *testing.T) {
 		return wire.Status{Cluster: "3f2a", Problem: "no leader: start spark2's agent", Nodes: []wire.NodeStatus{
 			{Host: "spark1", Addr: netip.MustParseAddr("10.0.0.1"), State: "ready", Role: "leader", Inventory: inv},
 			{Host: "spark2", State: "away", Since: time.Now().Add(-5 * time.Minute)},
+			{Host: "pi", Addr: netip.MustParseAddr("10.0.0.9"), State: "ready", Role: "voter", Witness: true, Inventory: inv},
 			{Host: "spark3", State: "drained", Why: "job k3x: rank 1 cannot be killed", Since: time.Now()},
 		}}, nil
 	}}
 	code, o, e := cli(t, &backend{cluster: c}, "status")
 	want := `cluster 3f2a, no leader
-HOST     ADDRESS    STATE     ROLE     FABRIC
-spark1   10.0.0.1   ready     leader   1 of 2 ports up, 200 Gb/s
-spark2   -          away 5m   -        -
-spark3   -          drained   -        -
+HOST     ADDRESS    STATE     ROLE                        FABRIC
+spark1   10.0.0.1   ready     leader                      1 of 2 ports up, 200 Gb/s
+spark2   -          away 5m   -                           -
+pi       10.0.0.9   ready     voter, witness (no ranks)   -
+spark3   -          drained   -                           -
 `
 	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: spark3 is drained: job k3x: rank 1 cannot be killed\nsparkrun: no leader: start spark2's agent\n" {
 		t.Errorf("code %d, stderr %q, -want +got:\n%s", code, e, diff)

@@ -138,6 +138,27 @@ func TestFabricForms(t *testing.T) {
 	}
 }
 
+// A witness has no part in the fabric, and nothing is wrong with that: what it
+// adds is its own line.
+func TestFabricWitness(t *testing.T) {
+	st := pair(true)
+	_, without, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric")
+	_, drawn, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --map")
+	st.Nodes = append(st.Nodes, wire.NodeStatus{ID: "id-pi", Host: "pi", Addr: netip.MustParseAddr("10.0.0.9"), State: "ready", Role: "voter", Witness: true,
+		Inventory: envgen.Inventory{Host: "pi", NICs: []envgen.NIC{{Name: "eth0", Up: true, Physical: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.9/24")}}}}})
+	_, with, said := fabricCLI(t, st, &fakeFabrics{}, "fabric")
+	const line = "\npi, 10.0.0.9\na witness: it votes, gets no ranks, and has no part in the fabric\n"
+	if !strings.Contains(with, line) || said != "" {
+		t.Errorf("stderr %q, stdout:\n%s", said, with)
+	}
+	if diff := cmp.Diff(without, strings.Replace(with, line, "", 1)); diff != "" {
+		t.Errorf("-without +with:\n%s", diff)
+	}
+	if _, now, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --map"); now != drawn {
+		t.Errorf("drawn:\n%s\nwithout it:\n%s", now, drawn)
+	}
+}
+
 func TestFabricJSON(t *testing.T) {
 	f := &fakeFabrics{counters: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
 		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute, Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}

@@ -23,7 +23,8 @@ type fabricView struct {
 	notes []string
 }
 
-// newFabricView derives the topology of the nodes that something is known of.
+// newFabricView derives the topology of the nodes that something is known of. A
+// witness has no part in it.
 func newFabricView(st wire.Status, counters []wire.NodeCounters) (*fabricView, error) {
 	v := &fabricView{status: st, counters: counters, scene: topology.Scene{Inventories: map[string]envgen.Inventory{}}}
 	if st.Problem != "" {
@@ -32,6 +33,9 @@ func newFabricView(st wire.Status, counters []wire.NodeCounters) (*fabricView, e
 	var views []envgen.NodeView
 	var unheard []string
 	for _, n := range st.Nodes {
+		if n.Witness {
+			continue
+		}
 		if len(n.Inventory.NICs) == 0 {
 			unheard = append(unheard, n.Host)
 			continue
@@ -82,6 +86,8 @@ func (v *fabricView) tables() string {
 		node, known := t.Node(string(n.ID))
 		fmt.Fprintf(&b, "\n%s\n", printable(v.heading(n)))
 		switch {
+		case n.Witness:
+			b.WriteString("a witness: it votes, gets no ranks, and has no part in the fabric\n")
 		case !known:
 			b.WriteString("nothing is known of it\n")
 		case len(node.Ports) == 0:

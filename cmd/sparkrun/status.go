@@ -27,7 +27,8 @@ func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command
 		Short: "Show the cluster's machines and who leads",
 		Long: `Shows every machine of the cluster: its management address, whether its agent
 answers the leader, its role, and how many of its fabric ports have a link. A drained
-machine answers and gets no jobs, for a process there could not be killed.
+machine answers and gets no jobs, for a process there could not be killed. A witness
+votes and never gets ranks; it needs no fabric.
 
 "fabric only" is said of a machine that answers the leader over the fabric and
 not over the management network: a cable or a switch there is dead. Nothing stops
@@ -88,7 +89,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 		if n.Addr.IsValid() {
 			addr = n.Addr.String()
 		}
-		rows = append(rows, []string{n.Host, addr, state, roleOf(n), fabricOf(n.Inventory)})
+		rows = append(rows, []string{n.Host, addr, state, roleOf(n), fabricOf(n)})
 	}
 	if err := a.table(rows); err != nil {
 		return err
@@ -129,20 +130,22 @@ func waitStatus(ctx context.Context, c cluster, r wire.StatusRequest) (wire.Stat
 	}
 }
 
-// roleOf is a node's part in the vote; a witness has no other.
+// roleOf is a node's part in the vote. A witness has no other: that it gets no
+// ranks is said where people count machines.
 func roleOf(n wire.NodeStatus) string {
 	if !n.Witness {
 		return or(n.Role, "-")
 	}
-	return strings.TrimPrefix(n.Role+", witness", ", ")
+	return strings.TrimPrefix(n.Role+", witness (no ranks)", ", ")
 }
 
-// fabricOf sums up a node's RDMA ports: those with a link, and their rate.
-func fabricOf(inv envgen.Inventory) string {
-	ports := envgen.Ports(inv)
+// fabricOf sums up a node's RDMA ports: those with a link, and their rate. A
+// witness needs none.
+func fabricOf(n wire.NodeStatus) string {
+	ports := envgen.Ports(n.Inventory)
 	switch {
-	case len(inv.NICs) == 0:
-		return "-" // nothing has been heard of it
+	case n.Witness, len(n.Inventory.NICs) == 0: // or nothing has been heard of it
+		return "-"
 	case len(ports) == 0:
 		return "none"
 	}

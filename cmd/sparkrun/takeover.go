@@ -35,10 +35,13 @@ management or fabric, and while anybody leads. A clean stop needs no take-over, 
 with a witness (sparkrun join --witness) no loss does.
 
 It asks before it does anything, takes root, and has to be typed on the machine that
-is to lead: one that sparkrun status calls standby or voter. Where several machines
-vote, each of the others has to be confirmed dead.`,
+is to lead: one that sparkrun status calls standby or voter. Where the cluster has
+more machines, all that answer are asked, and it is refused if one hears a leader,
+sees HOST, or has a newer copy of the record; each other machine that votes and does
+not answer has to be confirmed dead as well.`,
 		Example: `  sudo sparkrun takeover --confirm-dead spark1
-  sudo sparkrun takeover --confirm-dead spark1 --yes`,
+  sudo sparkrun takeover --confirm-dead spark1 --yes
+  sudo sparkrun takeover --confirm-dead spark1 --confirm-dead spark2`,
 		Args: takes(0, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(opts.dead) == 0 {

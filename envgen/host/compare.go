@@ -19,6 +19,8 @@ const (
 // compare judges all nodes together.
 func (j *judge) compare(nodes []Node) {
 	j.skew(nodes)
+	j.volumes(nodes)
+	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Witness }) // what runs there is no part of any job
 	j.unequal(nodes, CodeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version", func(f Facts) string { return f.Driver })
 	j.unequal(nodes, CodeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r", func(f Facts) string { return f.Kernel })
 	for _, p := range []struct{ name, code, what string }{
@@ -31,7 +33,6 @@ func (j *judge) compare(nodes []Node) {
 	for _, path := range confPaths(nodes) {
 		j.confUnequal(nodes, path)
 	}
-	j.volumes(nodes)
 }
 
 // skew judges the clocks against the asking node's. Only what exceeds the bound is known.

@@ -13,6 +13,8 @@ type Node struct {
 	ID    string
 	Host  string
 	Facts Facts
+	// Witness: it never has a rank, so nothing that ranks need is missed there.
+	Witness bool
 }
 
 // Cluster is what Judge looks at.
@@ -33,10 +35,13 @@ func Judge(c Cluster) []envgen.Finding {
 	j := &judge{shape: c.Shape}
 	for i := range c.Nodes {
 		j.node = &c.Nodes[i]
-		j.limits()
-		j.docker()
-		j.conf()
-		j.versions()
+		if !c.Nodes[i].Witness {
+			j.limits()
+			j.docker()
+			j.conf()
+			j.versions()
+			j.leftovers()
+		}
 		j.files()
 		j.resources()
 		j.clock()
@@ -61,7 +66,7 @@ func (j *judge) about(n Node, code string, s envgen.Severity, text, evidence, re
 }
 
 // gpu reports whether the node has an NVIDIA driver: without one nothing of a GPU's is missed.
-func (j *judge) gpu() bool { return j.node.Facts.Driver != "" }
+func (j *judge) gpu() bool { return j.node.Facts.Driver != "" && !j.node.Witness }
 
 const (
 	// leastMemlock in bytes is what NCCL's buffers of one rank with two devices need, by far.
@@ -204,21 +209,26 @@ func (j *judge) files() {
 			fmt.Sprintf("%s:%d", m.Path, m.Line), m.Remedy)
 		j.found[len(j.found)-1].Device = m.NIC
 	}
+	if w := f.Firewall; w != nil && len(w.Drops) > 0 && len(w.Accepts) == 0 {
+		j.add(CodeFirewall, envgen.SeverityInfo, "the packet filter of "+j.node.Host+" may keep other nodes away: no rule names the agent's ports",
+			strings.Join(w.Drops, "; "), "sudo ufw allow 7940:7941/tcp && sudo ufw allow 7941/udp")
+	}
+	if len(f.Trouble) > 0 {
+		j.add(CodeFactsMissing, envgen.SeverityInfo, "not everything could be read on "+j.node.Host, strings.Join(f.Trouble, "; "), "sudo sparkrun doctor --json")
+	}
+}
+
+// leftovers judges settings that harm jobs.
+func (j *judge) leftovers() {
+	f := j.node.Facts
 	if f.RemoveIPC != nil && *f.RemoveIPC && f.User != "" && f.User != "root" && f.Lingers != nil && !*f.Lingers {
 		j.add(CodeRemoveIPC, envgen.SeverityWarning,
 			fmt.Sprintf("when %s logs out of %s, logind removes his shared memory, and that of his running jobs with it", f.User, j.node.Host),
 			"RemoveIPC is on and "+f.User+" does not linger", "sudo loginctl enable-linger "+f.User)
 	}
-	if w := f.Firewall; w != nil && len(w.Drops) > 0 && len(w.Accepts) == 0 {
-		j.add(CodeFirewall, envgen.SeverityInfo, "the packet filter of "+j.node.Host+" may keep other nodes away: no rule names the agent's ports",
-			strings.Join(w.Drops, "; "), "sudo ufw allow 7940:7941/tcp && sudo ufw allow 7941/udp")
-	}
 	if len(f.PeerMem) > 0 {
 		j.add(CodePeerMem, envgen.SeverityInfo, "nvidia-peermem is to be loaded when "+j.node.Host+" boots: on GB10 that fails, and no job needs it",
 			strings.Join(f.PeerMem, ", "), "sudo sed -i '/nvidia.peermem/d' "+strings.SplitN(f.PeerMem[0], ":", 2)[0])
-	}
-	if len(f.Trouble) > 0 {
-		j.add(CodeFactsMissing, envgen.SeverityInfo, "not everything could be read on "+j.node.Host, strings.Join(f.Trouble, "; "), "sudo sparkrun doctor --json")
 	}
 }
 

@@ -198,3 +198,30 @@ func TestUnequalNeedsBoth(t *testing.T) {
 		}
 	}
 }
+
+// A witness has no ranks: whatever they would need is not missed there, and not
+// compared. What the vote needs is.
+func TestWitnessLacksNothing(t *testing.T) {
+	small := Facts{
+		OS: "Debian GNU/Linux 12", Kernel: "6.1.0", User: "ada", Driver: "470.0", RDMA: 1,
+		Limits: Limits{Memlock: &Limit{Value: 8 * mib}, Files: &Limit{Value: 1024}},
+		Memory: &Memory{Total: 4 * gib, Free: gib, Available: gib / 4, Cached: 2 * gib, Swap: gib, SwapUsed: gib},
+		Clock:  Clock{Synchronised: new(true), Offset: new(time.Millisecond), Bound: new(time.Millisecond)},
+		Disks:  []Disk{{"state", "/var/lib/sparkrun", 10 * gib, 30 * gib}}, PeerMem: []string{"/etc/modules:3"},
+		RemoveIPC: new(true), Lingers: new(false), Programs: []Program{{Path: "/usr/local/bin/sparkrun", Ours: true}},
+	}
+	conf("NCCL_IB_DISABLE", "1")(&small)
+	cluster := Cluster{Nodes: []Node{{ID: "a", Host: "spark1", Facts: sound()}, {ID: "b", Host: "spark2", Facts: sound()}, {ID: "c", Host: "pi", Facts: small, Witness: true}}}
+	if found := Judge(cluster); len(found) > 0 {
+		t.Errorf("%+v", found)
+	}
+	cluster.Nodes[2].Facts.Clock = Clock{Synchronised: new(false), Offset: new(time.Hour), Bound: new(time.Millisecond)}
+	cluster.Nodes[2].Facts.Disks[0].Free = 0
+	var codes []string
+	for _, f := range Judge(cluster) {
+		codes = append(codes, f.Code+" "+f.Host)
+	}
+	if want := []string{CodeDiskFull + " pi", CodeClockUnsynched + " pi", CodeClockSkew + " pi"}; !slices.Equal(codes, want) {
+		t.Errorf("got %q, want %q", codes, want)
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/hashicorp/raft"
@@ -57,6 +58,15 @@ func (n *Raft) leading() (term uint64, ok bool) {
 
 // AppliedIndex is the index of the last entry the machine has applied.
 func (n *Raft) AppliedIndex() uint64 { return n.fsm.applied.Load() }
+
+// Last is the end of this node's copy of the log, committed or not; zeros where
+// there is none. Of two copies the one with the higher term, then index, is newer.
+func (n *Raft) Last() (term, index uint64) {
+	stats := n.r.Stats()
+	term, _ = strconv.ParseUint(stats["last_log_term"], 10, 64) // raft prints it
+	index, _ = strconv.ParseUint(stats["last_log_index"], 10, 64)
+	return term, index
+}
 
 // LastContact is when the leader was last heard, the zero time if never. On
 // the leader it is now.

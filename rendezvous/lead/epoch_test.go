@@ -65,6 +65,38 @@ func TestWhoMayHaveBeenTakenOverBeginsNothingAnew(t *testing.T) {
 	})
 }
 
+// Nor does it give such a job up for the silence of a host that may be led by
+// another: whoever leads there goes on with it.
+func TestWhoMayHaveBeenTakenOverGivesNothingUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(exitAfter(2*time.Hour, 0))
+		w.unheard = func() []string { return []string{"spark2"} }
+		r := w.ready()
+		s := spec("aaaa", 2, 1)
+		s.NodeTimeout = 20 * time.Second
+		if err := r.leader.Launch(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		r.kill()
+		w.ready()
+		w.nodes[1].cutOff()
+		time.Sleep(time.Hour)
+		if job, _ := w.record.Job("aaaa"); job.Outcome != nil {
+			t.Errorf("it ended: %+v", job.Outcome)
+		}
+		w.nodes[1].heal()
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if out := mustOutcome(t, w, "aaaa"); out.End != rendezvous.Completed {
+			t.Errorf("outcome %+v", out)
+		}
+		w.settle()
+	})
+}
+
 // A retry belongs to the epoch in which its id was minted.
 func TestRetriesAndEpochs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

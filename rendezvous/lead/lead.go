@@ -52,7 +52,8 @@ type Config struct {
 	// Unheard names the hosts that may have taken the cluster over while this
 	// machine was off: those that it has not heard since, and that nobody calls
 	// dead. Until there are none, no generation begins of a job that an earlier
-	// leader recorded. It is asked each second. Nil: there are none.
+	// leader recorded, and none of them is given up for its silence by such a job.
+	// It is asked each second. Nil: there are none.
 	Unheard func() []string
 	// OnlyHere waits a moment, a second at most, for another machine to have what
 	// has been recorded, and names this host if none has. Nil: others always do.

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"slices"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -46,8 +47,17 @@ func (g *gang) giveUpAt(s *seat) time.Time {
 		return time.Time{}
 	case g.verdict != nil:
 		return s.since.Add(g.patience())
+	case g.mayBeLed(s.Host):
+		return time.Time{}
 	}
 	return s.heard.Add(g.patience())
+}
+
+// mayBeLed tells whether a host that is silent may answer another leader by now,
+// who goes on with this job. Its silence here ends nothing then: at a reunion
+// that end would be taken for news.
+func (g *gang) mayBeLed(host string) bool {
+	return g.found && g.l.cfg.Unheard != nil && slices.Contains(g.l.cfg.Unheard(), host)
 }
 
 // ask looks for a sign of life, beside the loop.

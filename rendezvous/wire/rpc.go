@@ -76,6 +76,8 @@ type Node struct {
 	Seen     func(context.Context, Caller, SeenRequest) (SeenResponse, error) // where the caller is
 	// Succeed asks a pair's standby to take the place of its leader, which stops.
 	Succeed func(context.Context, Caller, Empty) (Empty, error)
+	// Objection says what this member knows against a take-over by another.
+	Objection func(context.Context, Caller, ObjectionRequest) (ObjectionResponse, error)
 	// Reunite takes a part of the record of a node that was led in an earlier epoch.
 	Reunite func(context.Context, Caller, rendezvous.Reunited) (Empty, error)
 
@@ -146,6 +148,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	unary(mux, nodePath+"Renew", allowMember, h.Renew)
 	unary(mux, nodePath+"Seen", allowMember, h.Seen)
 	unary(mux, nodePath+"Succeed", allowMember, h.Succeed)
+	unary(mux, nodePath+"Objection", allowMember, h.Objection)
 	unary(mux, nodePath+"Reunite", allowMember, h.Reunite)
 	unary(mux, nodePath+"NodeCounters", allowMember, h.NodeCounters)
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
@@ -302,6 +305,9 @@ func (c *Client) Seen(ctx context.Context, r SeenRequest) (SeenResponse, error) 
 }
 func (c *Client) Takeover(ctx context.Context, r TakeoverRequest) (TakeoverResponse, error) {
 	return call[TakeoverRequest, TakeoverResponse](ctx, c, clusterPath+"Takeover", r)
+}
+func (c *Client) Objection(ctx context.Context, r ObjectionRequest) (ObjectionResponse, error) {
+	return call[ObjectionRequest, ObjectionResponse](ctx, c, nodePath+"Objection", r)
 }
 func (c *Client) Reunite(ctx context.Context, p rendezvous.Reunited) error {
 	_, err := call[rendezvous.Reunited, Empty](ctx, c, nodePath+"Reunite", p)

@@ -117,6 +117,23 @@ type TakeoverResponse struct {
 	Epoch uint64 `json:"epoch"`
 }
 
+// ObjectionRequest asks a member what speaks against a take-over by its caller:
+// the machines that a person calls dead, and the end of the caller's copy of the
+// record.
+type ObjectionRequest struct {
+	Dead  []launcher.NodeID `json:"dead"`
+	Epoch launcher.Epoch    `json:"epoch"`
+	Term  uint64            `json:"term"`
+	Index uint64            `json:"index"`
+}
+
+// ObjectionResponse says what does, to be read after the host's name; empty =
+// nothing. Epoch is the number of that member's epoch.
+type ObjectionResponse struct {
+	Why   string `json:"why,omitempty"`
+	Epoch uint64 `json:"epoch"`
+}
+
 // Acknowledged says that something was done. OnlyOn is the one host that has it
 // recorded; empty where others have it, too.
 type Acknowledged struct {

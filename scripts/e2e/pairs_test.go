@@ -135,7 +135,7 @@ func (l *lab) takeover(host, dead string) {
 	began := time.Now()
 	eventually(l.t, 90*time.Second, host+" takes over", func() bool {
 		r := l.on(host, "sparkrun", "takeover", "--confirm-dead", dead, "--yes")
-		if r.code != 0 && !strings.Contains(r.err, "is not dead") && !strings.Contains(r.err, " leads") {
+		if r.code != 0 && !strings.Contains(r.err, "not dead") && !strings.Contains(r.err, " leads") {
 			l.t.Fatalf("takeover: %s", r)
 		}
 		return r.code == 0
@@ -235,6 +235,9 @@ func TestReunion(t *testing.T) {
 // itself, within seconds. The witness gets no ranks.
 func TestPairWithWitness(t *testing.T) {
 	l, w := up(t, 3, "--no-agent"), newStartFile(t)
+	for _, nic := range []string{"enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"} {
+		l.do("fault", "spark3", "missing-twin", nic) // a small machine: no ConnectX at all
+	}
 	l.on("spark1", "sparkrun", "init").must(t)
 	l.do("start", "spark1", "--agent")
 	l.on("spark1", "sparkrun", "status", "--wait-nodes", "1", "--timeout", "45s").must(t)
@@ -246,6 +249,15 @@ func TestPairWithWitness(t *testing.T) {
 	}
 	l.hasRole("spark1", "spark2", "voter")
 	l.hasRole("spark1", "spark3", "voter, witness")
+	if r := l.on("spark2", "sparkrun", "status").must(t); !regexp.MustCompile(`(?m)^spark3 .* voter, witness \(no ranks\) +-$`).MatchString(r.out) {
+		t.Errorf("a witness in status: %s", r)
+	}
+	if r := l.on("spark2", "sparkrun", "fabric").must(t); !strings.Contains(r.out, "a witness: it votes, gets no ranks") || !strings.Contains(r.out, "pair: spark1 and spark2") {
+		t.Errorf("a witness in fabric: %s", r)
+	}
+	if r := l.on("spark2", "sparkrun", "doctor", "--node", "spark3"); strings.Contains(r.out, "rdma") || strings.Contains(r.out, "docker") || strings.Contains(r.out, "memlock") {
+		t.Errorf("a witness is told what it lacks: %s", r)
+	}
 	if r := l.on("spark3", "sparkrun", "launch", "exec", "--nodes", "3", "--", "true"); r.code != 125 || !strings.Contains(r.err, "2 ready") {
 		t.Errorf("three machines wanted: %s", r)
 	}
