@@ -82,11 +82,10 @@ func readLife(dir string) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
-	life, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64)
-	if err != nil {
-		return 0, nil // what is not readable is not known: the node is blank
+	if life, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+		return life, nil
 	}
-	return life, nil
+	return 0, nil // it is not known: the node is blank
 }
 
 // putAside renames a folder over another; one that is not there, or that has

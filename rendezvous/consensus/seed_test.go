@@ -35,7 +35,7 @@ func TestSeed(t *testing.T) {
 	if err := Seed(cfg, 50, state); err != nil {
 		t.Fatal(err)
 	}
-	lead.cfg.Dir = cfg.Dir
+	lead.dir = cfg.Dir
 	if err := c.open(lead, false); err != nil {
 		t.Fatal(err)
 	}

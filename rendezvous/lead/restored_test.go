@@ -118,7 +118,7 @@ func TestRestoredStartsNothingTwice(t *testing.T) {
 		time.Sleep(time.Second) // it is forgotten
 		r.kill()
 		w.restore(b)
-		r = w.ready()
+		w.ready()
 		time.Sleep(tellWithin / 2)
 		if job, _ := w.record.Job("aaaa"); job.Outcome != nil {
 			t.Errorf("who knows better had no time to say so: %+v", job.Outcome)
