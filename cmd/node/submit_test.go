@@ -45,8 +45,10 @@ func (h *host) onDisk() onDisk {
 	defer db.Close()
 	var d onDisk
 	err = db.View(func(tx *bolt.Tx) error {
-		last, _ := tx.Bucket([]byte("log")).Cursor().Last()
-		d = onDisk{last: binary.BigEndian.Uint64(last), writes: uint64(tx.ID())}
+		d.writes = uint64(tx.ID())
+		if last, _ := tx.Bucket([]byte("log")).Cursor().Last(); last != nil { // a newcomer's has none yet
+			d.last = binary.BigEndian.Uint64(last)
+		}
 		return nil
 	})
 	if err != nil {
