@@ -61,11 +61,18 @@ func (n *node) beginLife(dir string) error {
 }
 
 // age raises the life: first in the folder, so that it is never behind node.json
-// by itself. n.mu is held, or nobody else has the node yet.
+// by itself. The folder's disk may hang: nobody else shall wait for it.
 func (n *node) age(dir string) error {
+	n.mu.Lock()
 	life := n.m.Life + 1
+	n.mu.Unlock()
 	if err := writeWhole(filepath.Join(dir, lifeFile), []byte(strconv.FormatUint(life, 10)+"\n")); err != nil {
 		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.m.RaftLife > life {
+		return nil // found out meanwhile to have been put back
 	}
 	n.m.Life, n.m.RaftLife = life, life
 	return n.m.save(n.cfg.Paths)
@@ -200,11 +207,11 @@ func (n *node) acquaints(ctx context.Context) error {
 		case <-changed:
 		case <-retry.C:
 		case <-older.C:
-			n.mu.Lock()
-			err := n.age(n.cfg.Paths.raft())
-			n.mu.Unlock()
-			if err != nil {
-				return err
+			if n.blank.Load() {
+				continue
+			}
+			if err := n.age(n.cfg.Paths.raft()); err != nil {
+				n.log.Warn("raise the life of this node's state", "error", err) // next time, then
 			}
 		case <-ctx.Done():
 			return ctx.Err()
