@@ -211,6 +211,7 @@ func TestObjections(t *testing.T) {
 	one, two := c.hosts[0], c.hosts[1]
 	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
 	n := two.n
+	two.eventually("it has a copy of the record", n.hasRecord)
 	objects := func(change func(*wire.ObjectionRequest)) string {
 		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.m.Node}, Epoch: n.epoch()}
 		r.Term, r.Index = n.raft.Last()
