@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -105,10 +106,24 @@ func putAside(dir, to string) error {
 	if err := os.RemoveAll(to); err != nil {
 		return fmt.Errorf("put the old record aside: %w", err)
 	}
-	if err := os.Rename(dir, to); err != nil {
+	if err = os.Rename(dir, to); errors.Is(err, syscall.EBUSY) { // a file system of its own is mounted there
+		if err = os.CopyFS(to, os.DirFS(dir)); err == nil {
+			err = empty(dir)
+		}
+	}
+	if err != nil {
 		return fmt.Errorf("put the old record aside: %w", err)
 	}
 	return syncDir(filepath.Dir(dir))
+}
+
+// empty removes what is in a folder.
+func empty(dir string) error {
+	names, err := os.ReadDir(dir)
+	for _, e := range names {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+	}
+	return err
 }
 
 // putAway makes room for another raft folder. The one of a blank node never had

@@ -190,12 +190,34 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	return errno
 }
 
-// Fsync comes for folders; open files have their own.
-func (n *node) Fsync(_ context.Context, _ fs.FileHandle, _ uint32) syscall.Errno {
-	if errno := n.d.meet("sync"); errno != 0 {
+// OpendirHandle gives an open folder a sync that is ours: the library's would
+// reach the shown folder alone.
+func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
+	h, opened, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
+	if errno != 0 {
+		return nil, 0, errno
+	}
+	return &folder{h.(dirHandle), n}, opened, 0
+}
+
+// dirHandle is what the library's handle of a folder can do.
+type dirHandle interface {
+	fs.FileReaddirenter
+	fs.FileSeekdirer
+	fs.FileReleasedirer
+}
+
+// folder is an open one.
+type folder struct {
+	dirHandle
+	n *node
+}
+
+func (f *folder) Fsyncdir(_ context.Context, _ uint32) syscall.Errno {
+	if errno := f.n.d.meet("sync"); errno != 0 {
 		return errno
 	}
-	return fs.ToErrno(n.d.keeper.sync(n.name()))
+	return fs.ToErrno(f.n.d.keeper.sync(f.n.name()))
 }
 
 // file is an open one.
