@@ -293,6 +293,9 @@ func (n *node) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
 			err = n.peers.client(m.ID).BeginAnew(ctx)
 		}
 		cancel()
+		if l := n.leading.Load(); l != nil && err == nil {
+			l.links.Reopen(m.ID) // its hello says so
+		}
 		n.log.Info("take a node in anew that has lost its copy of the record", "node", m.Host, "error", err)
 	}
 }
@@ -324,9 +327,6 @@ func (n *node) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wire.E
 	n.m.Blank = false
 	n.blank.Store(false)
 	n.log.Info("begin with an empty copy of the record", "leader", c.Host)
-	if s := n.hint.stream; s != nil {
-		s.end(errReplaced) // the next one says so
-	}
 	return wire.Empty{}, nil
 }
 

@@ -111,8 +111,8 @@ func leaderStopped(t *testing.T, f *field, i int) {
 	f.found("each rank once", "a rank was started twice, or never")
 }
 
-// Row 15. A follower loses its whole record. It has caught up when the leader
-// records with no other's help: the third host's agent stands still meanwhile.
+// Row 15. A follower loses its whole record. It has caught up when it votes again
+// and the leader records with no other's help: the third host's agent stands still.
 func followerWiped(t *testing.T, f *field, _ int) {
 	leader := f.anyLeader("spark1")
 	wiped, third := other(3, leader)[0], other(3, leader)[1]
@@ -120,6 +120,7 @@ func followerWiped(t *testing.T, f *field, _ int) {
 	f.on(wiped, "sh", "-c", "rm -r /var/lib/sparkrun/raft/*").must(t)
 	began := time.Now()
 	f.restart(wiped)
+	f.hasRole(leader, wiped, "voter") // it has lost its vote, and is taken in anew
 	agent := f.agentOf(third)
 	if err := syscall.Kill(agent, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
