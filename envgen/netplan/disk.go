@@ -155,7 +155,7 @@ func (c Command) run(ctx context.Context, args ...string) error {
 	cmd.WaitDelay = time.Second // what it started may hold its output
 	began := time.Now()
 	out, err := cmd.CombinedOutput()
-	if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) {
 		return fmt.Errorf("%s %s had not ended after %s: %s", program, args[0], time.Since(began).Round(time.Second), strings.TrimSpace(string(out)))
 	}
 	if errors.Is(err, exec.ErrNotFound) {

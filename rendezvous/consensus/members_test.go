@@ -163,8 +163,6 @@ func TestDesiredCases(t *testing.T) {
 	}
 }
 
-// From any membership, with any health, the steps end; none takes the last
-// vote or the leader's, or makes a majority of the sick.
 // A pair's leader stops while its standby has just come back and still counts as
 // silent: it is waited for. Dropped and taken in again, over and over, it would
 // never catch up.
@@ -181,6 +179,8 @@ func TestDesiredKeepsTheHeir(t *testing.T) {
 	}
 }
 
+// From any membership, with any health, the steps end; none takes the last
+// vote or the leader's, or makes a majority of the sick.
 func TestDesiredConverges(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		n := rapid.IntRange(1, 12).Draw(t, "nodes")
