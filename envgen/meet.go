@@ -31,6 +31,33 @@ type NodeView struct {
 	Inventory Inventory
 }
 
+// Addrs lists where the node's connections to others may come from: addr, where it meets them, its management address, and
+// every address of the fabric's interfaces and of those that hold one of the two. Zones are left out, loopback too; each
+// comes once.
+func (v NodeView) Addrs(addr netip.Addr) []netip.Addr {
+	var out []netip.Addr
+	add := func(a netip.Addr) {
+		if a = a.Unmap().WithZone(""); a.IsValid() && !a.IsLoopback() && !slices.Contains(out, a) {
+			out = append(out, a)
+		}
+	}
+	add(v.Mgmt)
+	add(addr)
+	own := slices.Clone(out)
+	holds := func(n NIC) bool {
+		return slices.ContainsFunc(n.Addresses, func(p netip.Prefix) bool { return slices.Contains(own, p.Addr().Unmap()) })
+	}
+	for _, n := range v.Inventory.NICs {
+		if !v.Inventory.FabricNIC(n) && !holds(n) {
+			continue
+		}
+		for _, p := range n.Addresses {
+			add(p.Addr())
+		}
+	}
+	return out
+}
+
 // Meeting says by which addresses the nodes of a job reach one another.
 type Meeting struct {
 	Kind Network `json:"kind"`

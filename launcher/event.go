@@ -26,7 +26,7 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Stuck
+	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.

@@ -93,6 +93,9 @@ type Assignment struct {
 	// Meeting is what the fabric environment needs of the plan (an
 	// envgen.Entry as JSON). The launcher passes it on unread.
 	Meeting []byte `json:"meeting,omitempty"`
+	// Members are the addresses, management's and the fabric's, of all nodes of
+	// the plan. None: a leader of before there were packet filters.
+	Members []netip.Addr `json:"members,omitempty"`
 }
 
 // Seat gives the place of one local rank; port is 0 before the start.

@@ -134,6 +134,8 @@ type Spec struct {
 	// KeepCache leaves the page cache of the nodes as it is; else it is dropped
 	// where the job takes GPUs and nothing else runs.
 	KeepCache bool `json:"keep_cache,omitempty"`
+	// Publish are the ranks' TCP ports that others than the job's nodes may reach.
+	Publish []Ports `json:"publish,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
@@ -260,7 +262,7 @@ var ErrInvalid = errors.New("invalid")
 // Validate tells the first thing that is wrong with the spec, by the names a
 // user knows it under.
 func (s Spec) Validate() error {
-	if err := errors.Join(s.ID.Validate(), s.Staged.validate()); err != nil {
+	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish)); err != nil {
 		return err
 	}
 	switch {

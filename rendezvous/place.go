@@ -64,6 +64,9 @@ type Place struct {
 	FirstRank int             `json:"first_rank"`
 	Ranks     int             `json:"ranks"`
 	Entry     envgen.Entry    `json:"entry"` // the node's address, NIC and RDMA paths where the job meets
+	// Addrs are all of the node's, management's and the fabric's: where its ranks'
+	// connections come from.
+	Addrs []netip.Addr `json:"addrs,omitempty"`
 }
 
 // ErrCannotPlace is wrapped by every error of MakePlan.
@@ -110,7 +113,7 @@ func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen l
 		plan.Nodes = append(plan.Nodes, Place{
 			Node: m.ID, Host: m.Host, Boot: m.Boot,
 			FirstRank: i * perNode, Ranks: perNode,
-			Entry: meeting.Entries[i],
+			Entry: meeting.Entries[i], Addrs: m.View().Addrs(meeting.Entries[i].Addr),
 		})
 	}
 	return plan, nil
@@ -166,7 +169,12 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	if err != nil {
 		panic(err) // plain data: only a change of the type could break it
 	}
+	var members []netip.Addr
+	for _, place := range p.Nodes {
+		members = append(members, place.Addrs...)
+	}
 	return launcher.Assignment{
+		Members: members,
 		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
 		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,

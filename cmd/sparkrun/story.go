@@ -122,6 +122,10 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		switch p.Step {
 		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 			f.say(p.Text)
+		case rendezvous.StepPrepared:
+			if p.Text != "" {
+				f.say("warning: " + p.Host + ": " + p.Text)
+			}
 		}
 		if p.OnlyOn != "" {
 			f.say(aloneText(p.OnlyOn))

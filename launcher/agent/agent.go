@@ -27,7 +27,7 @@ import (
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// DropCache, Keep, MemoryFloor and DieWithUs.
+// DropCache, Filter, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -51,6 +51,10 @@ type Config struct {
 	// DropCache frees the page cache before a job that takes GPUs starts where
 	// nothing else runs; nil: it is left alone.
 	DropCache func() error
+	// Filter makes this node's packet filter what these tries want, and nothing
+	// else; its error says what is not guarded. It is asked whenever a try comes
+	// or goes, and in Open. nil: there is none.
+	Filter func(map[launcher.Key]launcher.Filter) error
 	// Keep bounds the output of jobs that have ended.
 	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
@@ -78,6 +82,9 @@ type Agent struct {
 	ports  atomic.Uint32 // where the next search for a port begins
 	linger *linger
 
+	filterMu sync.Mutex
+	filters  map[launcher.Key]launcher.Filter // of tries that have not ended
+
 	mu    sync.Mutex
 	fence launcher.Fence
 	tries map[launcher.Key]*try
@@ -95,7 +102,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
@@ -113,6 +120,9 @@ func Open(cfg Config) (*Agent, error) {
 	if err := a.reattachAll(); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
+	a.filterMu.Lock()
+	a.applyFilters()
+	a.filterMu.Unlock()
 	a.settleLinger(ctx)
 	if cfg.MemoryFloor > 0 {
 		a.loops.Go(func() { a.guard(ctx) })

@@ -64,7 +64,9 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		// cgroup, one that is up can be told to end.
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
-		r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg)
+		if r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg); r.err == nil {
+			r.warning = a.shield(up, as, dir, r.shim, r.port)
+		}
 	}
 	if r.err != nil {
 		r.err = fmt.Errorf("prepare: %w", r.err)

@@ -107,6 +107,11 @@ func (a *Agent) reattach(name string) error {
 	}
 	t.replaying = false
 	t.entry.Phase = max(t.entry.Phase, launcher.PhasePrepared)
+	if t.entry.Phase != launcher.PhaseEnded {
+		if err := a.refilter(key); err != nil {
+			a.cfg.Logger.Error("read packet filter", "job", key.Job, "error", err)
+		}
+	}
 	t.entry.Port = readPort(t.dir)
 	if t.entry.Phase == launcher.PhasePrepared && t.entry.Port != 0 {
 		// Where somebody took it meanwhile nothing can be done: it has been told.

@@ -66,7 +66,9 @@ type result struct {
 	port int // 0: none was asked for
 	hold io.Closer
 	shim *shim.Client
-	err  error
+	// warning is what the job should know of, and starts in spite of.
+	warning string
+	err     error
 }
 
 // newTry makes a try; a nil assignment makes a tombstone.
@@ -231,7 +233,7 @@ func (t *try) prepareDone(r result) bool {
 		return false
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
-	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port}, func(e *launcher.LedgerEntry) {
+	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port, Text: r.warning}, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port = launcher.PhasePrepared, r.port
 	})
 	return true
@@ -247,6 +249,7 @@ func (t *try) discard(r result) {
 }
 
 func (t *try) removeDirs() {
+	t.a.unshield(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), os.RemoveAll(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
@@ -404,6 +407,7 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 }
 
 func (t *try) ended(at time.Time) {
+	t.a.unshield(t.key)
 	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }
 

@@ -57,6 +57,14 @@ func newCgroup(mount, path string) (*cgroup, error) {
 	return c, err
 }
 
+// v2Path is where the group is; empty where there is none, or one of v1.
+func (c *cgroup) v2Path() string {
+	if c == nil || c.dir == nil {
+		return ""
+	}
+	return c.path
+}
+
 // openCgroup opens an existing group.
 func openCgroup(path string) (*cgroup, error) {
 	_, err := os.Stat(filepath.Join(path, "cgroup.events")) // v2 alone has it

@@ -20,6 +20,16 @@ func (c *Client) Key() launcher.Key { return c.key }
 // Dir is where the shim lives.
 func (c *Client) Dir() string { return c.dir }
 
+// Cgroup gives the ranks' group of cgroup v2, as a path in the mounted tree; the
+// shim has made it by then. Empty: there is none, or the shim is older.
+func (c *Client) Cgroup(ctx context.Context) (string, error) {
+	resp, err := c.call(ctx, request{Op: opHello})
+	if err != nil || resp.Hello == nil {
+		return "", c.wrap("say hello to", err)
+	}
+	return resp.Hello.Cgroup, nil
+}
+
 // Start has the ranks exec'd and returns once each was, or could not be: an
 // exec that fails is told by an Exited event with Exit.Error. A second Start
 // never execs anything again and gives nil, whatever ranks it names. ErrEnded:

@@ -133,7 +133,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	switch req.Op {
 	case opHello, opHold:
 		return s.g.do(func(answer func(error)) {
-			resp.Hello = &hello{s.g.cfg.Key, os.Getpid(), s.g.phase.String()}
+			resp.Hello = &hello{s.g.cfg.Key, os.Getpid(), s.g.phase.String(), s.g.cg.v2Path()}
 			answer(nil)
 		})
 	case opStart:

@@ -121,6 +121,8 @@ type hello struct {
 	Key   launcher.Key `json:"key"`
 	PID   int          `json:"pid"`
 	Phase string       `json:"phase"`
+	// Cgroup is the ranks' group of cgroup v2, as a path in the mounted tree.
+	Cgroup string `json:"cgroup,omitempty"`
 }
 
 type fault struct {

@@ -100,7 +100,7 @@ func (g *gang) event(ev launcher.Event) {
 			g.port = ev.Port
 		}
 		if g.rise(s, launcher.PhasePrepared) {
-			g.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: s.Host})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: s.Host, Text: ev.Text})
 		}
 	case launcher.Refused:
 		s.refused = ev.Text

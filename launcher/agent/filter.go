@@ -1,0 +1,95 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"path/filepath"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
+
+// shield keeps strangers from the ports of a try's ranks, before a rank is
+// there. What it could not do is no reason to refuse, and is told; port is the
+// head's, 0 elsewhere.
+func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, port int) (warning string) {
+	if a.cfg.Filter == nil {
+		return ""
+	}
+	err := a.filter(ctx, as, dir, c, port)
+	if err == nil {
+		return ""
+	}
+	a.cfg.Logger.Warn("set up packet filter", "job", as.Job, "error", err)
+	return fmt.Sprintf("other hosts may reach its ranks' ports: %v", err)
+}
+
+func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, port int) error {
+	if len(as.Members) == 0 {
+		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
+	}
+	f := launcher.Filter{Members: as.Members, Published: as.Spec.Publish}
+	if port != 0 {
+		f.Ports = []uint16{uint16(port)}
+	}
+	var err error
+	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
+		return err
+	}
+	if err := writeJSON(filterPath(dir), f); err != nil { // else the next life would lift it
+		return err
+	}
+	a.filterMu.Lock()
+	defer a.filterMu.Unlock()
+	a.filters[as.Key] = f
+	if err := a.cfg.Filter(maps.Clone(a.filters)); err != nil {
+		return err
+	}
+	if f.Cgroup == "" {
+		return errors.New("this machine has no cgroup v2, so that of all their ports only the rendezvous port is guarded")
+	}
+	return nil
+}
+
+// unshield lifts the filter of a try of which no process is left.
+func (a *Agent) unshield(k launcher.Key) {
+	a.filterMu.Lock()
+	defer a.filterMu.Unlock()
+	if _, had := a.filters[k]; !had {
+		return
+	}
+	delete(a.filters, k)
+	a.applyFilters()
+}
+
+// refilter takes up what a previous life has set up for a try.
+func (a *Agent) refilter(k launcher.Key) error {
+	var f launcher.Filter
+	err := readJSON(filterPath(a.tryDir(k)), &f)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // an older agent's, or one that was told of none
+	}
+	if err != nil {
+		return err
+	}
+	a.filterMu.Lock()
+	defer a.filterMu.Unlock()
+	a.filters[k] = f
+	return nil
+}
+
+// applyFilters makes the node's packet filter what the tries want, and nothing
+// else: what ended jobs have left goes. filterMu is held.
+func (a *Agent) applyFilters() {
+	if a.cfg.Filter == nil {
+		return
+	}
+	if err := a.cfg.Filter(maps.Clone(a.filters)); err != nil && len(a.filters) > 0 {
+		a.cfg.Logger.Error("set packet filter", "error", err)
+	}
+}

@@ -1,0 +1,73 @@
+package launcher
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// Filter is what a node lets through to a job's ranks: TCP connections from the
+// node itself and from the job's members, to published ports from anybody.
+type Filter struct {
+	// Cgroup is the ranks' group of cgroup v2, as a path in its mounted tree:
+	// every socket that was made in it is the job's. Empty where there is none;
+	// then Ports alone are guarded.
+	Cgroup    string       `json:"cgroup,omitempty"`
+	Ports     []uint16     `json:"ports,omitempty"`     // known to be listened on here
+	Members   []netip.Addr `json:"members"`             // of all the job's nodes
+	Published []Ports      `json:"published,omitempty"` // open to anybody
+}
+
+// Ports are TCP ports in a row, from 1 to 65535, both ends included.
+type Ports struct{ First, Last uint16 }
+
+// MaxPublished bounds how many ranges of ports a job may publish.
+const MaxPublished = 64
+
+// ParsePorts reads PORT or FIRST-LAST.
+func ParsePorts(text string) (Ports, error) {
+	first, last, both := strings.Cut(text, "-")
+	if !both {
+		last = first
+	}
+	a, err1 := strconv.ParseUint(first, 10, 16)
+	b, err2 := strconv.ParseUint(last, 10, 16)
+	if err1 != nil || err2 != nil || a < 1 || b < a {
+		return Ports{}, fmt.Errorf("%q: %w: want a port from 1 to 65535, or FIRST-LAST", text, ErrInvalid)
+	}
+	return Ports{uint16(a), uint16(b)}, nil
+}
+
+func (p Ports) String() string {
+	if p.First == p.Last {
+		return strconv.Itoa(int(p.First))
+	}
+	return fmt.Sprintf("%d-%d", p.First, p.Last)
+}
+
+// MarshalJSON writes them as a person does.
+func (p Ports) MarshalJSON() ([]byte, error) { return json.Marshal(p.String()) }
+
+// UnmarshalJSON reads that.
+func (p *Ports) UnmarshalJSON(b []byte) error {
+	var text string
+	err := json.Unmarshal(b, &text)
+	if err == nil {
+		*p, err = ParsePorts(text)
+	}
+	return err
+}
+
+func validPublished(all []Ports) error {
+	if len(all) > MaxPublished {
+		return fmt.Errorf("--publish: %w: %d ranges, at most %d", ErrInvalid, len(all), MaxPublished)
+	}
+	for _, p := range all {
+		if p.First < 1 || p.Last < p.First {
+			return fmt.Errorf("--publish %s: %w: want ports from 1 to 65535", p, ErrInvalid)
+		}
+	}
+	return nil
+}

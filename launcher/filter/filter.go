@@ -1,0 +1,159 @@
+// Package filter keeps strangers from the ports that ranks listen on: what a
+// torch store, Ray or vLLM is told there, it executes. It decides which rules
+// of nftables a node's jobs call for, and writes them as one table of its own.
+//
+// It must not touch any other table, and must not follow connections: a job's
+// traffic would pay for that with every packet. So it looks at the first
+// segment of a TCP connection and at nothing else.
+package filter
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/google/nftables"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// TableName is the table's, of family inet.
+const TableName = "sparkrun"
+
+// errNoSocketMatch: the kernel was built without CONFIG_NFT_SOCKET, or cannot
+// load it.
+var errNoSocketMatch = errors.New("this kernel cannot tell sockets by their cgroup (nft_socket), so that of all their ports only the rendezvous port is guarded")
+
+// Apply makes this network namespace's table what the jobs want, in one
+// transaction: a connection meets the old rules or the new ones. Without jobs
+// the table is removed. An error says what is not guarded.
+func Apply(jobs map[launcher.Key]launcher.Filter) error { return apply(jobs) }
+
+func apply(jobs map[launcher.Key]launcher.Filter, opts ...nftables.ConnOption) error {
+	guards, err := guardsOf(jobs)
+	if err != nil {
+		return err
+	}
+	err = write(guards, opts)
+	byCgroup := func(g guard) bool { return g.cgroup != nil }
+	if err == nil || !slices.ContainsFunc(guards, byCgroup) || errors.Is(err, unix.EPERM) {
+		return explained(err)
+	}
+	for i := range guards {
+		guards[i].cgroup = nil
+	}
+	if again := write(guards, opts); again != nil {
+		return explained(err)
+	}
+	return fmt.Errorf("%w: %w", errNoSocketMatch, err)
+}
+
+func explained(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("set packet filter: %w: the agent needs CAP_NET_ADMIN", err)
+	case errors.Is(err, unix.EPROTONOSUPPORT), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOENT):
+		return fmt.Errorf("set packet filter: %w: this kernel has no nftables (CONFIG_NF_TABLES_INET)", err)
+	}
+	return fmt.Errorf("set packet filter: %w", err)
+}
+
+// guard is one job's part of the table.
+type guard struct {
+	name      string  // of the try; its chain's too
+	cgroup    *cgroup // nil: by ports
+	ports     []uint16
+	members   [2][]netip.Addr // IPv4, IPv6
+	published []launcher.Ports
+}
+
+// cgroup is how the kernel knows a group: its id, and how deep it lies, the root
+// being 0.
+type cgroup struct {
+	id    uint64
+	level uint32
+}
+
+func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
+	var out []guard
+	for key, f := range jobs {
+		g := guard{name: key.String(), ports: f.Ports, published: f.Published}
+		for _, a := range f.Members {
+			if a = a.Unmap().WithZone(""); a.Is4() {
+				g.members[0] = append(g.members[0], a)
+			} else if a.Is6() {
+				g.members[1] = append(g.members[1], a)
+			}
+		}
+		for i := range g.members {
+			slices.SortFunc(g.members[i], netip.Addr.Compare)
+			g.members[i] = slices.Compact(g.members[i])
+		}
+		if f.Cgroup != "" {
+			cg, err := lookAt(f.Cgroup)
+			if errors.Is(err, os.ErrNotExist) {
+				continue // its last process has gone
+			}
+			if err != nil {
+				return nil, err
+			}
+			g.cgroup = cg
+		}
+		out = append(out, g)
+	}
+	slices.SortFunc(out, func(x, y guard) int { return strings.Compare(x.name, y.name) })
+	return out, nil
+}
+
+// lookAt finds a group's id, which is its inode's number (since Linux 5.5), and
+// its depth below the root of its tree.
+func lookAt(path string) (*cgroup, error) {
+	fi, err := os.Stat(path)
+	if err != nil {
+		return nil, fmt.Errorf("look at cgroup: %w", err)
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		return nil, fmt.Errorf("look at cgroup %s: %w", path, err)
+	}
+	level := uint32(0)
+	for dir := filepath.Clean(path); isGroup(filepath.Dir(dir)); dir = filepath.Dir(dir) {
+		level++
+	}
+	if !fi.IsDir() || level == 0 {
+		return nil, fmt.Errorf("look at cgroup %s: %w: want a group of cgroup v2 below the root", path, launcher.ErrInvalid)
+	}
+	return &cgroup{id: st.Ino, level: level}, nil
+}
+
+func isGroup(dir string) bool {
+	var st unix.Statfs_t
+	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
+}
+
+// Keys lists the tries that the table has rules of; none where there is no table.
+func Keys(opts ...nftables.ConnOption) ([]string, error) {
+	c, err := nftables.New(opts...)
+	if err != nil {
+		return nil, fmt.Errorf("read packet filter: %w", err)
+	}
+	chains, err := c.ListChainsOfTableFamily(nftables.TableFamilyINet)
+	if err != nil {
+		return nil, fmt.Errorf("read packet filter: %w", err)
+	}
+	found := map[string]bool{}
+	for _, ch := range chains {
+		if ch.Table.Name == TableName && ch.Name != entryChain {
+			found[ch.Name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}

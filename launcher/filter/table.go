@@ -1,0 +1,144 @@
+package filter
+
+import (
+	"net/netip"
+
+	"github.com/google/nftables"
+	"github.com/google/nftables/binaryutil"
+	"github.com/google/nftables/expr"
+	"golang.org/x/sys/unix"
+)
+
+// entryChain is where packets come in.
+const entryChain = "input"
+
+// reg is the one register that rules are worked out in.
+const reg = unix.NFT_REG_1
+
+// write replaces the table: for each job a chain that lets its own in and drops
+// the rest, and before them
+//
+//	iifname "lo" accept
+//	meta l4proto != tcp accept
+//	exthdr frag exists drop            # else its flags could hide in a second fragment
+//	tcp flags & (syn | ack) != syn accept
+//	socket cgroupv2 level L ID goto JOB.GEN
+func write(guards []guard, opts []nftables.ConnOption) error {
+	c, err := nftables.New(opts...)
+	if err != nil {
+		return err
+	}
+	table := &nftables.Table{Family: nftables.TableFamilyINet, Name: TableName}
+	c.AddTable(table) // so that there is one to remove
+	c.DelTable(table)
+	if len(guards) > 0 {
+		w := writer{c, c.AddTable(&nftables.Table{Family: nftables.TableFamilyINet, Name: TableName})}
+		if err := w.all(guards); err != nil {
+			return err
+		}
+	}
+	return c.Flush()
+}
+
+type writer struct {
+	c     *nftables.Conn
+	table *nftables.Table
+}
+
+func (w writer) all(guards []guard) error {
+	policy := nftables.ChainPolicyAccept
+	entry := w.c.AddChain(&nftables.Chain{Name: entryChain, Table: w.table, Type: nftables.ChainTypeFilter,
+		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &policy})
+	w.rule(entry, meta(expr.MetaKeyIIFNAME), is(interfaceName("lo")), accept())
+	w.rule(entry, meta(expr.MetaKeyL4PROTO), isNot(unix.IPPROTO_TCP), accept())
+	// IPv6 is put together behind this hook, IPv4 before it. TCP sends no fragments.
+	w.rule(entry, meta(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV6}),
+		&expr.Exthdr{DestRegister: reg, Type: unix.IPPROTO_FRAGMENT, Offset: 0, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
+		is([]byte{1}), drop())
+	const flags, syn, ack = 13, 0x02, 0x10 // RFC 9293, section 3.1
+	w.rule(entry, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
+		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
+		isNot(syn), accept())
+	for _, g := range guards {
+		chain, err := w.job(g)
+		if err != nil {
+			return err
+		}
+		to := &expr.Verdict{Kind: expr.VerdictGoto, Chain: chain.Name}
+		if g.cgroup != nil {
+			w.rule(entry, &expr.Socket{Key: expr.SocketKeyCgroupv2, Level: g.cgroup.level, Register: reg},
+				is(binaryutil.NativeEndian.PutUint64(g.cgroup.id)), to)
+			continue // whoever else listens on a port of its is not the job's
+		}
+		for _, p := range g.ports {
+			w.rule(entry, destinationPort(), is(binaryutil.BigEndian.PutUint16(p)), to)
+		}
+	}
+	return nil
+}
+
+// job makes the chain of one.
+func (w writer) job(g guard) (*nftables.Chain, error) {
+	chain := w.c.AddChain(&nftables.Chain{Name: g.name, Table: w.table})
+	for i, family := range []struct {
+		suffix        string
+		proto         byte
+		key           nftables.SetDatatype
+		offset, bytes uint32 // of the source's address (RFC 791, RFC 8200)
+	}{
+		{"-4", unix.NFPROTO_IPV4, nftables.TypeIPAddr, 12, 4},
+		{"-6", unix.NFPROTO_IPV6, nftables.TypeIP6Addr, 8, 16},
+	} {
+		if len(g.members[i]) == 0 {
+			continue
+		}
+		set := &nftables.Set{Table: w.table, Name: g.name + family.suffix, KeyType: family.key}
+		if err := w.c.AddSet(set, elements(g.members[i])); err != nil {
+			return nil, err
+		}
+		w.rule(chain, meta(expr.MetaKeyNFPROTO), is([]byte{family.proto}),
+			&expr.Payload{DestRegister: reg, Base: expr.PayloadBaseNetworkHeader, Offset: family.offset, Len: family.bytes},
+			&expr.Lookup{SourceRegister: reg, SetName: set.Name, SetID: set.ID}, accept())
+	}
+	for _, p := range g.published {
+		w.rule(chain, destinationPort(),
+			&expr.Range{Op: expr.CmpOpEq, Register: reg, FromData: binaryutil.BigEndian.PutUint16(p.First), ToData: binaryutil.BigEndian.PutUint16(p.Last)},
+			accept())
+	}
+	w.rule(chain, &expr.Counter{}, drop())
+	return chain, nil
+}
+
+func (w writer) rule(chain *nftables.Chain, exprs ...expr.Any) {
+	w.c.AddRule(&nftables.Rule{Table: w.table, Chain: chain, Exprs: exprs})
+}
+
+func elements(addrs []netip.Addr) []nftables.SetElement {
+	var out []nftables.SetElement
+	for _, a := range addrs {
+		out = append(out, nftables.SetElement{Key: a.AsSlice()})
+	}
+	return out
+}
+
+func meta(key expr.MetaKey) *expr.Meta { return &expr.Meta{Key: key, Register: reg} }
+
+func is(data []byte) *expr.Cmp { return &expr.Cmp{Op: expr.CmpOpEq, Register: reg, Data: data} }
+
+func isNot(b byte) *expr.Cmp {
+	return &expr.Cmp{Op: expr.CmpOpNeq, Register: reg, Data: []byte{b}}
+}
+
+func accept() *expr.Verdict { return &expr.Verdict{Kind: expr.VerdictAccept} }
+func drop() *expr.Verdict   { return &expr.Verdict{Kind: expr.VerdictDrop} }
+
+func destinationPort() *expr.Payload {
+	return &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: 2, Len: 2}
+}
+
+// interfaceName is how the kernel compares one: with all the bytes that it may have.
+func interfaceName(name string) []byte {
+	b := make([]byte, unix.IFNAMSIZ)
+	copy(b, name)
+	return b
+}
