@@ -90,6 +90,8 @@ type Config struct {
 	// agent.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
 	KeepLogs    agent.Keep // of ended jobs' output
+	// PacketFilter guards the ranks' ports (agent.Config.Filter). Nil: nothing does.
+	PacketFilter func(map[launcher.Key]launcher.Filter) error
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string

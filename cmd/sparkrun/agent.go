@@ -2,13 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
 	"log/slog"
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/filter"
 )
 
 type agentOptions struct {
@@ -17,6 +20,7 @@ type agentOptions struct {
 	fabricPorts []string
 	memoryFloor *int64
 	keep        agent.Keep
+	unfiltered  bool
 }
 
 func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
@@ -39,6 +43,10 @@ another choice); --fabric-port names the ports for jobs for as long as this agen
 runs. A port that is not there is warned of, and counts once it is. --management
 likewise names the NIC or address that the cluster talks over.
 
+While a job has ranks here, the nftables table "inet sparkrun" keeps all hosts but the
+job's from connecting to them; no other table is touched. Its counters tell what was
+dropped (nft list table inet sparkrun). --no-packet-filter does without.
+
 SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
 runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
@@ -57,6 +65,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().Var(positive{&opts.keep.Jobs}, "keep-logs", "keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
 	cmd.Flags().Var(span{&opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
 	cmd.Flags().Var(amount{&opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
+	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false, "let every host connect to the ranks of jobs here; launches say so")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	managementFlag(cmd.Flags(), &opts.management)
 	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
@@ -72,6 +81,8 @@ const (
 	agentGarbage = 50
 	agentMemory  = 32 << 20
 )
+
+var errUnfiltered = errors.New("its agent runs with --no-packet-filter")
 
 func (a *app) agent(ctx context.Context, o agentOptions) error {
 	level := slog.LevelInfo
@@ -90,8 +101,15 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 		level = slog.LevelDebug
 	}
 	log := slog.New(slog.NewTextHandler(a.err, &slog.HandlerOptions{Level: level}))
+	guard := filter.Apply
+	if o.unfiltered {
+		guard = func(map[launcher.Key]launcher.Filter) error {
+			return errors.Join(filter.Apply(nil), errUnfiltered)
+		}
+	}
 	c := a.nodeConfig(node.Config{
-		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
+		PacketFilter: guard,
+		Management:   o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
 		Supervise: a.supervise(log), Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {

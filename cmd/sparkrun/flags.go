@@ -77,6 +77,30 @@ func (u ulimits) Set(text string) error {
 	return err
 }
 
+// published is a flag that is given once a port, or ports in a row.
+type published struct{ all *[]launcher.Ports }
+
+func (p published) Type() string { return "port" }
+
+func (p published) String() string {
+	if p.all == nil {
+		return ""
+	}
+	var texts []string
+	for _, ports := range *p.all {
+		texts = append(texts, ports.String())
+	}
+	return strings.Join(texts, ",")
+}
+
+func (p published) Set(text string) error {
+	ports, err := launcher.ParsePorts(text)
+	if err == nil {
+		*p.all = append(*p.all, ports)
+	}
+	return err
+}
+
 // positive is a flag's count from 1 up; the variable stays 0 when it is not
 // given.
 type positive struct{ n *int }

@@ -89,6 +89,11 @@ as it was left. Each machine removes it together with the job's output. Symbolic
 links are kept where they stay inside. Models and data sets belong on storage
 that all machines share.
 
+Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
+vLLM) do what they are told by whoever reaches them. --publish opens those that
+clients need. Where a machine cannot filter, launch says so and starts all the
+same. UDP and RDMA are not filtered, and neither is a --standalone job.
+
 Before a job that takes GPUs starts on a machine where nothing else runs, the
 page cache is dropped there: it lies in the memory that the GPU uses.
 --keep-cache leaves it alone.`,
@@ -96,6 +101,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
   sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
   sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch exec --publish 8000 -- python3 -m http.server 8000
   sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
   sparkrun launch --tty exec --on spark2 -- python3
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
@@ -138,6 +144,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one; with --stage the job's folder)")
 	fs.Var(stagings{&o.stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
 	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
+	fs.Var(published{&job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a name for ps, logs and stop")
 	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")

@@ -19,14 +19,21 @@ type proc struct {
 	env  []string // empty where it may not be read any more
 }
 
-// table lists what lives on a host, without what has only to be waited for.
-func (l *lab) table(host string) (all []proc) {
+// init gives the PID of a host's first process, as this machine counts.
+func (l *lab) init(host string) string {
 	l.t.Helper()
 	b, err := os.ReadFile("/var/tmp/sparkrun-lab/" + l.name + "/hosts/" + host + "/on")
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	init, _, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	pid, _, _ := strings.Cut(strings.TrimSpace(string(b)), " ")
+	return pid
+}
+
+// table lists what lives on a host, without what has only to be waited for.
+func (l *lab) table(host string) (all []proc) {
+	l.t.Helper()
+	init := l.init(host)
 	space, err := os.Readlink("/proc/" + init + "/ns/pid")
 	if err != nil {
 		l.t.Fatal(err)
