@@ -20,7 +20,6 @@ const reg = unix.NFT_REG_1
 //
 //	iifname "lo" accept
 //	meta l4proto != tcp accept
-//	exthdr frag exists drop            # else its flags could hide in a second fragment
 //	tcp flags & (syn | ack) != syn accept
 //	socket cgroupv2 level L ID goto JOB.GEN
 func write(guards []guard, opts []nftables.ConnOption) error {
@@ -51,10 +50,8 @@ func (w writer) all(guards []guard) error {
 		Hooknum: nftables.ChainHookInput, Priority: nftables.ChainPriorityFilter, Policy: &policy})
 	w.rule(entry, meta(expr.MetaKeyIIFNAME), is(interfaceName("lo")), accept())
 	w.rule(entry, meta(expr.MetaKeyL4PROTO), isNot(unix.IPPROTO_TCP), accept())
-	// IPv6 is put together behind this hook, IPv4 before it. TCP sends no fragments.
-	w.rule(entry, meta(expr.MetaKeyNFPROTO), is([]byte{unix.NFPROTO_IPV6}),
-		&expr.Exthdr{DestRegister: reg, Type: unix.IPPROTO_FRAGMENT, Offset: 0, Len: 1, Flags: unix.NFT_EXTHDR_F_PRESENT, Op: expr.ExthdrOpIpv6},
-		is([]byte{1}), drop())
+	// IPv6 is put together behind this hook, but Linux takes no first fragment that
+	// lacks a part of TCP's header (ipv6_frag_rcv, since 5.10): the flags are there.
 	const flags, syn, ack = 13, 0x02, 0x10 // RFC 9293, section 3.1
 	w.rule(entry, &expr.Payload{DestRegister: reg, Base: expr.PayloadBaseTransportHeader, Offset: flags, Len: 1},
 		&expr.Bitwise{SourceRegister: reg, DestRegister: reg, Len: 1, Mask: []byte{syn | ack}, Xor: []byte{0}},
