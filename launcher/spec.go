@@ -71,7 +71,7 @@ const (
 )
 
 // Spec is a job as it was asked for: whole, validated, and the same on every
-// node. It names no node by address and holds no secret.
+// node. It names no node by address and holds no secret that is not sealed.
 type Spec struct {
 	ID JobID `json:"id"`
 	// Epoch of the cluster when the id was minted. A retry from an older epoch
@@ -136,6 +136,8 @@ type Spec struct {
 	KeepCache bool `json:"keep_cache,omitempty"`
 	// Publish are the ranks' TCP ports that others than the job's nodes may reach.
 	Publish []Ports `json:"publish,omitempty"`
+	// Secrets are sealed; each node opens them for the ranks.
+	Secrets []SealedSecret `json:"secrets,omitempty"`
 
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
@@ -262,7 +264,7 @@ var ErrInvalid = errors.New("invalid")
 // Validate tells the first thing that is wrong with the spec, by the names a
 // user knows it under.
 func (s Spec) Validate() error {
-	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish)); err != nil {
+	if err := errors.Join(s.ID.Validate(), s.Staged.validate(), validPublished(s.Publish), s.validateSecrets()); err != nil {
 		return err
 	}
 	switch {

@@ -49,6 +49,13 @@ func (j Job) slim() Job {
 			j.Spec.Stages[i].Env = nil
 		}
 	}
+	j.Spec.Secrets = nil
+	if slices.ContainsFunc(j.Plan.Nodes, func(p Place) bool { return p.Addrs != nil }) {
+		j.Plan.Nodes = slices.Clone(j.Plan.Nodes)
+		for i := range j.Plan.Nodes {
+			j.Plan.Nodes[i].Addrs = nil
+		}
+	}
 	// On management it is told by the paths whether the job had a fabric (a ring).
 	withPaths := func(p Place) bool { return p.Entry.Paths != nil }
 	if j.Plan.Network == string(envgen.NetworkFabric) && slices.ContainsFunc(j.Plan.Nodes, withPaths) {

@@ -104,7 +104,7 @@ func userVar(text string, environ []string) (launcher.Var, error) {
 	}
 	if secret(name) {
 		return launcher.Var{}, fmt.Errorf("--env %s: %w: its name says that it holds a secret, and the cluster's record would keep it; "+
-			"put it into a file on the nodes that the program reads", name, launcher.ErrInvalid)
+			"--secret %[1]s brings it to the ranks, from this variable here or with --secret %[1]s=FILE from a file", name, launcher.ErrInvalid)
 	}
 	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceUser}, nil
 }

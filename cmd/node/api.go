@@ -23,7 +23,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead, Takeover: n.takeover,
 		Follow: n.follow, Counters: n.counters, Report: n.report,
 		Exec: n.exec, ExecReach: n.execReach,
-		Stage: n.stageIn, StageContent: n.stageContent,
+		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring, RaftRestore: n.raftRestore,
 	}

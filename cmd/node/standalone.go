@@ -18,6 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -40,6 +41,7 @@ type Standalone struct {
 	node   rendezvous.Node
 	stop   context.CancelFunc
 	told   chan struct{} // closed when the events' loop has returned
+	sealer trust.Sealer  // with a key that nobody else has
 }
 
 // OpenStandalone reads this machine and is ready to launch.
@@ -62,6 +64,9 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 		}
 	}()
 	s := &Standalone{host: host, record: rendezvous.NewRecord(), stop: stop, told: make(chan struct{})}
+	if s.sealer, err = trust.NewSealer([]trust.Secret{trust.NewGossipKey()}); err != nil {
+		return nil, err
+	}
 	if s.inv, err = reader.Read(ctx); err != nil {
 		return nil, err
 	}
@@ -83,7 +88,8 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	}
 	s.agent, err = agent.Open(agent.Config{
 		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
-		Fabric: func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
+		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
+		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
 	})
 	if err != nil {
 		return nil, err
@@ -182,6 +188,11 @@ func (s *Standalone) onlyHere(spec launcher.Spec) error {
 		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a cluster", launcher.ErrInvalid, s.host)
 	}
 	return nil
+}
+
+// Seal keeps a job's secrets as a cluster would.
+func (s *Standalone) Seal(_ context.Context, r wire.SealRequest) (wire.SealResponse, error) {
+	return sealWith(s.sealer, r, r.User)
 }
 
 // Watch tells a job's story.

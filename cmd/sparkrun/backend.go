@@ -74,8 +74,9 @@ type backend struct {
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
 	stager    // nil in standalone mode
-	explain   func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
-	close     func()
+	sealer
+	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
+	close   func()
 }
 
 // dialAgent prepares calls to this machine's agent. Whether one is there shows
@@ -83,7 +84,7 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, explain: c.Explain, close: c.Close}
+	return &backend{gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, sealer: c, explain: c.Explain, close: c.Close}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -124,5 +125,5 @@ func openStandalone() (*backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &backend{gangs: s, ranks: s, explain: s.Explain, close: func() { s.Close() }}, nil
+	return &backend{gangs: s, ranks: s, sealer: s, explain: s.Explain, close: func() { s.Close() }}, nil
 }

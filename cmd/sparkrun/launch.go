@@ -24,7 +24,8 @@ type launchOptions struct {
 	workload string
 	request  workloads.Request // its Workdir as typed, possibly empty or relative
 
-	stage []stage.Source
+	stage   []stage.Source
+	secrets []string
 
 	detach, dryRun, json, standalone, tty bool
 
@@ -89,6 +90,12 @@ as it was left. Each machine removes it together with the job's output. Symbolic
 links are kept where they stay inside. Models and data sets belong on storage
 that all machines share.
 
+A variable whose name ends in _TOKEN, _KEY or _SECRET, or has PASSWORD in it, is
+refused by --env, since the cluster's record would keep it. --secret NAME gives it to
+the ranks all the same: in their environment, and in a file that their user alone can
+read (NAME_FILE; SPARKRUN_SECRETS_DIR is the folder) and that lies in memory for as
+long as they run. It is sealed on this machine, and opened on those that run ranks.
+
 Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
 vLLM) do what they are told by whoever reaches them. --publish opens those that
 clients need. Where a machine cannot filter, launch says so and starts all the
@@ -102,6 +109,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
   sparkrun launch exec --nodes 3 --dry-run -- hostname
   sparkrun launch exec --publish 8000 -- python3 -m http.server 8000
+  sparkrun launch torchrun --nodes 2 --secret HF_TOKEN --secret WANDB_API_KEY=wandb.key -- train.py
   sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
   sparkrun launch --tty exec --on spark2 -- python3
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
@@ -144,6 +152,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one; with --stage the job's folder)")
 	fs.Var(stagings{&o.stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
 	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
+	fs.StringArrayVar(&o.secrets, "secret", nil, "give ranks the variable NAME of this shell, or with NAME=FILE a file, without showing it to anybody else; repeat for more")
 	fs.Var(published{&job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a name for ps, logs and stop")
 	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
@@ -269,6 +278,10 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	secrets, err := readSecrets(&spec, o.secrets, a.getenv)
+	if err != nil {
+		return err
+	}
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return err
@@ -281,7 +294,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
-	if err := interruptible(ctx, func(ctx context.Context) error { return handOver(ctx, b, &spec, files) }); err != nil {
+	if err := interruptible(ctx, func(ctx context.Context) error {
+		return errors.Join(handOver(ctx, b, &spec, files), sealSecrets(ctx, b, &spec, secrets))
+	}); err != nil {
 		return err
 	}
 	// Signals are the job's business from here on: none may end us unheard.

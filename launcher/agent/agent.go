@@ -27,7 +27,7 @@ import (
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// DropCache, Filter, Keep, MemoryFloor and DieWithUs.
+// OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -51,6 +51,8 @@ type Config struct {
 	// DropCache frees the page cache before a job that takes GPUs starts where
 	// nothing else runs; nil: it is left alone.
 	DropCache func() error
+	// OpenSecret opens one secret of a job; nil: jobs can have none.
+	OpenSecret func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	// Filter makes this node's packet filter what these tries want, and nothing
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
@@ -120,6 +122,7 @@ func Open(cfg Config) (*Agent, error) {
 	if err := a.reattachAll(); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
+	a.sweepSecrets()
 	a.filterMu.Lock()
 	a.applyFilters()
 	a.filterMu.Unlock()

@@ -90,7 +90,7 @@ func newEnviron(first ...launcher.Setting) *environ {
 
 // newSurroundings is what all ranks of a node share.
 func newSurroundings(p *prepared) *environ {
-	return newEnviron(slices.Concat(p.who.settings(), p.fabric)...)
+	return newEnviron(slices.Concat(p.who.settings(), p.fabric, p.secrets)...)
 }
 
 // plan adds what the spec says, for one rank.

@@ -59,7 +59,10 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		}
 	}
 	a.dropCache(as)
-	if r.err = a.layOut(as, dir, r.port, r.plan); r.err == nil {
+	if r.err = a.laySecrets(as, r.plan.who); r.err == nil {
+		r.err = a.layOut(as, dir, r.port, r.plan)
+	}
+	if r.err == nil {
 		// Not to be broken off: a shim that is killed while it comes up leaves its
 		// cgroup, one that is up can be told to end.
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
@@ -106,7 +109,7 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 	if err != nil {
 		return nil, fmt.Errorf("work out the fabric environment: %w", err)
 	}
-	return &prepared{who: who, fabric: fabric}, nil
+	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(a.secretsDir(as.Key))}, nil
 }
 
 // check finds out whether the ranks could run here, and as what. Once the
@@ -133,7 +136,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 			return p, err
 		}
 	}
-	return p, a.hasResources(st)
+	return p, errors.Join(a.mayHaveSecrets(as.Spec), a.hasResources(st))
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

@@ -58,7 +58,9 @@ type try struct {
 type prepared struct {
 	who    login
 	fabric []launcher.Setting
-	cfg    shim.Config
+	// secrets are the variables by which ranks find theirs, without the secrets.
+	secrets []launcher.Setting
+	cfg     shim.Config
 }
 
 type result struct {
@@ -249,6 +251,7 @@ func (t *try) discard(r result) {
 }
 
 func (t *try) removeDirs() {
+	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), os.RemoveAll(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
@@ -321,6 +324,13 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Port)
 	if err != nil {
 		return err
+	}
+	secrets, err := t.a.secretEnv(*as)
+	if err != nil {
+		return err
+	}
+	for _, r := range ranks {
+		withSecrets(r.Env, secrets)
 	}
 	if client == nil {
 		if client, err = shim.Attach(ctx, t.dir); err != nil {
@@ -407,6 +417,7 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 }
 
 func (t *try) ended(at time.Time) {
+	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }

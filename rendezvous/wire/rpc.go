@@ -51,6 +51,7 @@ type Cluster struct {
 
 	Stage        func(context.Context, Caller, StageRequest) (StageResponse, error)
 	StageContent func(context.Context, Caller, StageChunk) (Empty, error)
+	Seal         func(context.Context, Caller, SealRequest) (SealResponse, error)
 
 	Exec      func(context.Context, Caller, ExecRequest, func(ExecChunk) error) error
 	ExecReach func(context.Context, Caller, ExecReachRequest) (Empty, error)
@@ -133,6 +134,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
 	h.mountStage(mux)
+	h.mountSecret(mux)
 	h.mountExec(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)

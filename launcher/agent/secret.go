@@ -1,0 +1,132 @@
+package agent
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// secretsDir is where a try's ranks find theirs: in memory, and gone with them.
+func (a *Agent) secretsDir(k launcher.Key) string {
+	return filepath.Join(a.cfg.RunDir, "secrets", k.String())
+}
+
+// mayHaveSecrets refuses what could not be opened here, or would be written to a disk.
+func (a *Agent) mayHaveSecrets(spec launcher.Spec) error {
+	if len(spec.Secrets) == 0 {
+		return nil
+	}
+	if a.cfg.OpenSecret == nil {
+		return errors.New("this node takes no --secret: leave it out")
+	}
+	var st unix.Statfs_t
+	if err := unix.Statfs(a.cfg.RunDir, &st); err != nil {
+		return fmt.Errorf("look where secrets would lie: %w", err)
+	}
+	if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
+		return fmt.Errorf("--secret: %s is not in memory: mount a tmpfs there, or run the agent with SPARKRUN_RUN in one", a.cfg.RunDir)
+	}
+	return nil
+}
+
+// laySecrets opens a job's secrets and lays them out for its user alone.
+func (a *Agent) laySecrets(as launcher.Assignment, who login) error {
+	if len(as.Spec.Secrets) == 0 {
+		return nil
+	}
+	dir := a.secretsDir(as.Key)
+	// Its user passes through; who has which secrets is nobody else's business.
+	if err := os.Mkdir(filepath.Dir(dir), 0o711); err != nil && !errors.Is(err, fs.ErrExist) {
+		return fmt.Errorf("lay out secrets: %w", err)
+	}
+	if err := os.RemoveAll(dir); err != nil {
+		return fmt.Errorf("lay out secrets: %w", err)
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		return fmt.Errorf("lay out secrets: %w", err)
+	}
+	for _, s := range as.Spec.Secrets {
+		plain, err := a.cfg.OpenSecret(as.Spec, s)
+		if err == nil {
+			err = giveFile(filepath.Join(dir, s.Name), plain, who)
+		}
+		if err != nil {
+			return fmt.Errorf("lay out secret %s: %w", s.Name, err)
+		}
+	}
+	if err := who.own(dir); err != nil {
+		return fmt.Errorf("lay out secrets: %w", err)
+	}
+	return os.Chmod(dir, 0o500)
+}
+
+func giveFile(path string, content []byte, who login) error {
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	return errors.Join(err, f.Close(), who.own(path))
+}
+
+// own makes something the login's.
+func (u login) own(path string) error {
+	if !u.switches {
+		return nil
+	}
+	return os.Lchown(path, int(u.uid), int(u.gid))
+}
+
+// secretEnv reads back what prepare has laid out, be it in an earlier life.
+func (a *Agent) secretEnv(as launcher.Assignment) (map[string]string, error) {
+	env := map[string]string{}
+	for _, s := range as.Spec.Secrets {
+		b, err := os.ReadFile(filepath.Join(a.secretsDir(as.Key), s.Name))
+		if err != nil {
+			return nil, fmt.Errorf("read secret %s: %w", s.Name, err)
+		}
+		// A file that holds a token ends its line, which is no part of the token.
+		env[s.Name] = string(bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r")))
+	}
+	return env, nil
+}
+
+// withSecrets fills in the values of an environment's secrets.
+func withSecrets(env []string, secrets map[string]string) {
+	for i, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		if value, is := secrets[name]; is {
+			env[i] = name + "=" + value
+		}
+	}
+}
+
+func (a *Agent) dropSecrets(k launcher.Key) {
+	if err := os.RemoveAll(a.secretsDir(k)); err != nil {
+		a.cfg.Logger.Error("remove secrets", "job", k.Job, "error", err)
+	}
+}
+
+// sweepSecrets removes those of tries that ended while no agent was there.
+func (a *Agent) sweepSecrets() {
+	entries, _ := os.ReadDir(filepath.Dir(a.secretsDir(launcher.Key{})))
+	a.mu.Lock()
+	alive := map[string]bool{}
+	for k, t := range a.tries {
+		alive[k.String()] = t.snapshot().Phase != launcher.PhaseEnded
+	}
+	a.mu.Unlock()
+	for _, e := range entries {
+		if k, err := parseKey(e.Name()); err == nil && !alive[e.Name()] {
+			a.dropSecrets(k)
+		}
+	}
+}

@@ -1,0 +1,75 @@
+package trust
+
+import (
+	"crypto/aes"
+	"crypto/cipher"
+	"crypto/hkdf"
+	"crypto/sha256"
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// sealInfo keeps the sealing keys apart from every other use of a gossip key (RFC 5869, section 3.2).
+const sealInfo = "sparkrun job secrets v1"
+
+// sealVersion begins each box: AES-256-GCM, its nonce first.
+const sealVersion = 1
+
+// ErrSealed: a box was not sealed with any key that this node has, or for something else.
+var ErrSealed = errors.New("it does not open here")
+
+// Sealer seals what the record may keep and members alone may read. Its keys come of the gossip keys, which every member has
+// and the record never: a node that joins later can open what was sealed before; one that is removed cannot open what is
+// sealed once these keys are changed.
+type Sealer struct{ keys []cipher.AEAD } // the one that seals first
+
+// NewSealer takes a keyring as LoadGossipKeys gives it.
+func NewSealer(keyring []Secret) (Sealer, error) {
+	if len(keyring) == 0 {
+		return Sealer{}, errors.New("make sealer: no key")
+	}
+	var s Sealer
+	for _, k := range keyring {
+		key, err := hkdf.Key(sha256.New, k.Reveal(), nil, sealInfo, 32)
+		if err != nil {
+			return Sealer{}, fmt.Errorf("make sealer: %w", err)
+		}
+		block, err := aes.NewCipher(key)
+		if err != nil {
+			return Sealer{}, fmt.Errorf("make sealer: %w", err)
+		}
+		aead, err := cipher.NewGCMWithRandomNonce(block)
+		if err != nil {
+			return Sealer{}, fmt.Errorf("make sealer: %w", err)
+		}
+		s.keys = append(s.keys, aead)
+	}
+	return s, nil
+}
+
+// Seal gives a box that opens for the same words only: whose it is, and what for.
+func (s Sealer) Seal(plain Secret, words ...string) ([]byte, error) {
+	bound, err := json.Marshal(words)
+	if err != nil {
+		return nil, fmt.Errorf("seal: %w", err)
+	}
+	return s.keys[0].Seal([]byte{sealVersion}, nil, plain.Reveal(), bound), nil
+}
+
+// Open gives what was sealed, or ErrSealed.
+func (s Sealer) Open(box []byte, words ...string) (Secret, error) {
+	bound, err := json.Marshal(words)
+	if err != nil {
+		return Secret{}, fmt.Errorf("open what was sealed: %w", err)
+	}
+	if len(box) == 0 || box[0] != sealVersion {
+		return Secret{}, fmt.Errorf("open what was sealed: %w: another version of sparkrun sealed it", ErrSealed)
+	}
+	for _, k := range s.keys {
+		if plain, err := k.Open(nil, nil, box[1:], bound); err == nil {
+			return NewSecret(plain), nil
+		}
+	}
+	return Secret{}, fmt.Errorf("open what was sealed: %w", ErrSealed)
+}
