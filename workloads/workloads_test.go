@@ -194,7 +194,7 @@ func TestRefused(t *testing.T) {
 		"nothing":         {func(r *Request) { r.Env = []string{""} }, `--env "": invalid`},
 		"bad name":        {func(r *Request) { r.Env = []string{"A-B=x"} }, `--env "A-B": invalid`},
 		"token":           {func(r *Request) { r.Env = []string{"HF_TOKEN"} }, "--env HF_TOKEN: invalid: its name says that it holds a secret"},
-		"key":             {func(r *Request) { r.Env = []string{"WANDB_API_KEY=1"} }, "put it into a file on the nodes"},
+		"key":             {func(r *Request) { r.Env = []string{"WANDB_API_KEY=1"} }, "--secret WANDB_API_KEY brings it to the ranks"},
 		"secret":          {func(r *Request) { r.Env = []string{"aws_secret=1"} }, "secret"},
 		"password":        {func(r *Request) { r.Env = []string{"PGPASSWORD_FILE=1"} }, "secret"},
 		"relative folder": {func(r *Request) { r.Workdir = "run" }, "--workdir"},
