@@ -171,6 +171,13 @@ func led(err error) error {
 }
 
 func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+	user, err := runsAs(c, r.Spec.User)
+	if err == nil {
+		err = n.mayLaunchFrom(ctx, c, user)
+	}
+	if err != nil {
+		return err
+	}
 	to, done, err := n.leader(ctx, c)
 	defer done()
 	if err != nil {
@@ -182,9 +189,7 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if why := n.netplanHolds(); why != "" {
 		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
 	}
-	if r.Spec.User, err = runsAs(c, r.Spec.User); err != nil {
-		return err
-	}
+	r.Spec.User = user
 	r.Spec.Near = n.nearOf(c)
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
 	if err := to.Launch(ctx, r.Spec); err != nil {

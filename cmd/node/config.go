@@ -39,6 +39,7 @@ type Paths struct {
 	Run    string // SPARKRUN_RUN: fence, shims; must not survive a reboot
 	Sysfs  string // SPARKRUN_SYSFS
 	Socket string // SPARKRUN_SOCKET: where the CLI finds the agent
+	Policy string // SPARKRUN_POLICY: who may run ranks here; no such file: no rules
 }
 
 // DefaultPaths are those of a system's agent, or what the environment says.
@@ -53,6 +54,8 @@ func DefaultPaths() Paths {
 		State: or("SPARKRUN_STATE", "/var/lib/sparkrun"),
 		Run:   or("SPARKRUN_RUN", "/run/sparkrun"),
 		Sysfs: or("SPARKRUN_SYSFS", "/sys"),
+
+		Policy: or("SPARKRUN_POLICY", "/etc/sparkrun/policy.yaml"),
 	}
 	p.Socket = or("SPARKRUN_SOCKET", filepath.Join(p.Run, "agent.sock"))
 	return p

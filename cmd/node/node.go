@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
@@ -144,6 +145,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
+	if _, err := policy.Read(cfg.Paths.Policy); err != nil {
+		return nil, err
+	}
 	m, err := loadMembership(cfg.Paths)
 	if err != nil {
 		return nil, err
@@ -205,7 +209,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
-		StageDir: cfg.Paths.stage(), Stage: n.bring, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret,
+		StageDir: cfg.Paths.stage(), Stage: n.bring, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec,
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -27,7 +27,7 @@ import (
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
+// Allow, OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -51,6 +51,9 @@ type Config struct {
 	// DropCache frees the page cache before a job that takes GPUs starts where
 	// nothing else runs; nil: it is left alone.
 	DropCache func() error
+	// Allow refuses a job that this node's administrator will not have; nil: there
+	// are no rules. Asked in prepare.
+	Allow func(context.Context, launcher.Spec) error
 	// OpenSecret opens one secret of a job; nil: jobs can have none.
 	OpenSecret func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	// Filter makes this node's packet filter what these tries want, and nothing

@@ -43,6 +43,9 @@ func validate(as launcher.Assignment) error {
 // shim that waits for the start. It is the only part of a launch that may take
 // long: a path on a hung network disk blocks here and nowhere else.
 func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (r result) {
+	if r.err = a.allow(ctx, as.Spec); r.err != nil {
+		return r
+	}
 	if r.err = a.bring(ctx, as); r.err != nil {
 		return r
 	}
@@ -137,6 +140,14 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 	}
 	return p, errors.Join(a.mayHaveSecrets(as.Spec), a.hasResources(st))
+}
+
+// allow asks the administrator's rules.
+func (a *Agent) allow(ctx context.Context, spec launcher.Spec) error {
+	if a.cfg.Allow == nil {
+		return nil
+	}
+	return a.cfg.Allow(ctx, spec)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

@@ -1,0 +1,181 @@
+// Package policy decides who may run ranks on a node, by a file that the node's
+// administrator writes:
+//
+//	launch:
+//	  users: [alice]
+//	  groups: [ml, sparkrun]
+//
+// It must not promise what nobody enforces: a rule for containers is an error as
+// long as sparkrun starts none.
+package policy
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// maxFile bounds the file, in bytes.
+const maxFile = 1 << 20
+
+// Policy is what the file says. The zero Policy has no rules.
+type Policy struct {
+	path   string
+	launch *who // nil: no rule
+}
+
+// who lists those that a rule lets in; empty: nobody.
+type who struct {
+	line          int
+	users, groups []string
+}
+
+// Read reads the file of a node; where there is none, or path is empty, there
+// are no rules. An error names file, line and remedy: a file that cannot be
+// understood is never taken for none.
+func Read(path string) (Policy, error) {
+	if path == "" {
+		return Policy{}, nil
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Policy{}, nil
+	}
+	if err != nil {
+		return Policy{}, fmt.Errorf("read policy: %w", err)
+	}
+	defer f.Close()
+	var st unix.Stat_t
+	if err := unix.Fstat(int(f.Fd()), &st); err != nil {
+		return Policy{}, fmt.Errorf("read policy %s: %w", path, err)
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFREG || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return Policy{}, fmt.Errorf("read policy %s: %w: others than root may write it: chown root and chmod 644 it", path, launcher.ErrInvalid)
+	}
+	text, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err != nil {
+		return Policy{}, fmt.Errorf("read policy %s: %w", path, err)
+	}
+	p, err := parse(text)
+	if err != nil {
+		return Policy{}, fmt.Errorf("read policy %s: %w", path, err)
+	}
+	p.path = path
+	return p, nil
+}
+
+// NeedsGroups tells whether the answer may hang on a user's groups.
+func (p Policy) NeedsGroups() bool { return p.launch != nil && len(p.launch.groups) > 0 }
+
+// Launch refuses a user, by login name, whose ranks may not run here; groups
+// are the names of theirs. root is a user as any other.
+func (p Policy) Launch(host, user string, groups []string) error {
+	w := p.launch
+	if w == nil || slices.Contains(w.users, user) {
+		return nil
+	}
+	for _, g := range groups {
+		if slices.Contains(w.groups, g) {
+			return nil
+		}
+	}
+	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, lets in %s: choose other machines, or ask its administrator", user, host, w.line, p.path, w)
+}
+
+func (w *who) String() string {
+	var parts []string
+	if len(w.users) > 0 {
+		parts = append(parts, "users "+strings.Join(w.users, ", "))
+	}
+	if len(w.groups) > 0 {
+		parts = append(parts, "groups "+strings.Join(w.groups, ", "))
+	}
+	if len(parts) == 0 {
+		return "nobody"
+	}
+	return strings.Join(parts, "; ")
+}
+
+// at is an error with its line.
+func at(n *yaml.Node, format string, args ...any) error {
+	return fmt.Errorf("line %d: %w: "+format, append([]any{n.Line, launcher.ErrInvalid}, args...)...)
+}
+
+func parse(text []byte) (Policy, error) {
+	if len(text) > maxFile {
+		return Policy{}, fmt.Errorf("%w: it has more than %d bytes", launcher.ErrInvalid, maxFile)
+	}
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil { // its text names the line
+		return Policy{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	}
+	if doc.Kind == 0 { // empty, or comments alone
+		return Policy{}, nil
+	}
+	var p Policy
+	err := fields(doc.Content[0], func(key, value *yaml.Node) error {
+		switch key.Value {
+		case "launch":
+			w := &who{line: key.Line}
+			p.launch = w
+			return fields(value, func(key, value *yaml.Node) (err error) {
+				switch key.Value {
+				case "users":
+					w.users, err = names(value)
+				case "groups":
+					w.groups, err = names(value)
+				default:
+					err = at(key, "launch has no %q: want users or groups", key.Value)
+				}
+				return err
+			})
+		case "images", "mounts":
+			return at(key, "%s: this version of sparkrun starts no containers, and so cannot enforce it: remove it", key.Value)
+		}
+		return at(key, "no rule is called %q: want launch", key.Value)
+	})
+	return p, err
+}
+
+// fields goes through a mapping, in which each key comes once.
+func fields(n *yaml.Node, fn func(key, value *yaml.Node) error) error {
+	if n.Kind != yaml.MappingNode {
+		return at(n, "want names and values, such as `users: [alice]`")
+	}
+	seen := map[string]bool{}
+	for i := 0; i+1 < len(n.Content); i += 2 {
+		key := n.Content[i]
+		if seen[key.Value] {
+			return at(key, "%s stands there twice: make one of the two", key.Value)
+		}
+		seen[key.Value] = true
+		if err := fn(key, n.Content[i+1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// names reads a list of words; anchors and aliases are none.
+func names(n *yaml.Node) ([]string, error) {
+	if n.Kind != yaml.SequenceNode {
+		return nil, at(n, "want a list, such as [alice, bob]")
+	}
+	out := []string{}
+	for _, e := range n.Content {
+		if e.Kind != yaml.ScalarNode || e.Tag != "!!str" || e.Value == "" {
+			return nil, at(e, "%q: want a name; one that looks like a number goes into quotes", e.Value)
+		}
+		out = append(out, e.Value)
+	}
+	return out, nil
+}

@@ -1,0 +1,94 @@
+package policy
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+func TestLaunch(t *testing.T) {
+	for name, c := range map[string]struct {
+		text   string
+		user   string
+		groups []string
+		refuse string // "": let in
+	}{
+		"no rules":        {"# none\n", "mallory", nil, ""},
+		"by name":         {"launch:\n  users: [alice, bob]\n", "bob", nil, ""},
+		"by group":        {"launch:\n  users: [alice]\n  groups: [ml]\n", "bob", []string{"users", "ml"}, ""},
+		"not named":       {"# ours\nlaunch:\n  users: [alice]\n  groups: [ml]\n", "mallory", []string{"users"}, "mallory may not launch on spark2: rule launch, line 2 of POLICY there, lets in users alice; groups ml"},
+		"root like all":   {"launch:\n  users: [alice]\n", "root", []string{"root"}, "root may not launch"},
+		"nobody":          {"launch:\n  users: []\n", "alice", nil, "lets in nobody"},
+		"a group's name":  {"launch:\n  groups: [alice]\n", "alice", []string{"users"}, "may not launch"},
+		"a quoted number": {"launch:\n  users: ['1000']\n", "1000", nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "policy.yaml")
+			if err := os.WriteFile(path, []byte(c.text), 0o644); err != nil {
+				t.Fatal(err)
+			}
+			p, err := Read(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = p.Launch("spark2", c.user, c.groups)
+			want := strings.ReplaceAll(c.refuse, "POLICY", path)
+			if (err == nil) != (want == "") || err != nil && !strings.Contains(err.Error(), want) {
+				t.Errorf("got %v, want %q", err, want)
+			}
+		})
+	}
+}
+
+func TestBadFile(t *testing.T) {
+	for name, c := range map[string]struct {
+		text string
+		mode os.FileMode
+		want string
+	}{
+		"no YAML":        {"launch: [\n", 0o644, "line"},
+		"a list":         {"- alice\n", 0o644, "line 1: invalid: want names and values"},
+		"a typo":         {"launch:\n  user: [alice]\n", 0o644, `line 2: invalid: launch has no "user": want users or groups`},
+		"another rule":   {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
+		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: images: this version of sparkrun starts no containers"},
+		"mounts":         {"launch: {users: [a]}\nmounts: [/data]\n", 0o644, "line 2: invalid: mounts"},
+		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
+		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},
+		"twice":          {"launch: {users: [a]}\nlaunch: {users: [b]}\n", 0o644, "line 2"},
+		"an alias":       {"launch:\n  users: &u [a]\n  groups: *u\n", 0o644, "line 3: invalid: want a list"},
+		"nothing":        {"launch:\n", 0o644, "line 1: invalid: want names and values"},
+		"big":            {strings.Repeat("#\n", maxFile/2+1), 0o644, "more than"},
+		"others write":   {"launch: {users: [a]}\n", 0o666, "chmod 644"},
+		"a group writes": {"launch: {users: [a]}\n", 0o664, "chmod 644"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "policy.yaml")
+			if err := errors.Join(os.WriteFile(path, []byte(c.text), 0o600), os.Chmod(path, c.mode)); err != nil {
+				t.Fatal(err)
+			}
+			_, err := Read(path)
+			if !errors.Is(err, launcher.ErrInvalid) || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), path) {
+				t.Errorf("got %v, want %q", err, c.want)
+			}
+		})
+	}
+	for _, path := range []string{"", filepath.Join(t.TempDir(), "none")} {
+		if p, err := Read(path); err != nil || p.Launch("spark1", "anybody", nil) != nil {
+			t.Errorf("%q: %v", path, err)
+		}
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	f.Add([]byte("launch:\n  users: [alice]\n  groups: [ml]\n"))
+	f.Add([]byte("a: &x [1]\nb: *x\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		if p, err := parse(text); err == nil {
+			_ = p.Launch("h", "u", []string{"g"})
+		}
+	})
+}
