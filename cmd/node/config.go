@@ -93,10 +93,9 @@ type Config struct {
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string
-	// Supervise runs beside the node once that answers its socket, and again in
-	// each of its lives; alive returns when the node has taken a turn, and hangs
-	// with it. Nil: nobody asks.
-	Supervise func(ctx context.Context, alive func(context.Context) error) error
+	// Supervise runs beside the node, and again in each of its lives; its end is the
+	// node's. Nil: nobody asks.
+	Supervise func(context.Context, Supervised) error
 	Version   string
 	Logger    *slog.Logger // nil discards
 }

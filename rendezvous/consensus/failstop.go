@@ -45,14 +45,16 @@ const tryRoom = 1 << 20
 
 // TryDisk writes and removes a file in the folder of a log that is open or not.
 // It waits for the disk for as long as that takes.
-func TryDisk(dir string) error {
+func TryDisk(dir string) error { return tryDisk(dir, tryRoom) }
+
+func tryDisk(dir string, size int) error {
 	path := filepath.Join(dir, "try")
 	err := func() error {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = f.Write(make([]byte, tryRoom))
+		_, err = f.Write(make([]byte, size))
 		return errors.Join(err, f.Sync(), f.Close())
 	}()
 	if rmErr := os.Remove(path); err == nil {
