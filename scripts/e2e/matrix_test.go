@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -63,7 +64,7 @@ var rows = []row{
 	{"row34", "cancel races start or death: terminal stays, 0 survivors", 8, 100, cancelRaces, nil},
 }
 
-// These leave their disks under the agents.
+// These have bad disks under their agents, and a lab of their own for that.
 var diskRows = []row{
 	{"row16", "leader's disk hangs at submit: another leads <= 13 s", 1, 10, diskHangs, onBadDisks},
 	{"row17", "raft folder full at submit: clear error, recovers", 1, 10, raftFolderFull, onBadDisks},
@@ -92,7 +93,7 @@ func matrix(t *testing.T, rows []row) {
 			fmt.Printf(line, args...)
 		}
 	}
-	tell("%-12s%-8s%-8s%-32s%s\n", "ROW", "ROUNDS", "PASSED", "WORST FIGURE", "MARK")
+	heading := sync.OnceFunc(func() { tell("%-12s%-8s%-8s%-32s%s\n", "ROW", "ROUNDS", "PASSED", "WORST FIGURE", "MARK") })
 	for _, r := range rows {
 		rounds := r.few
 		if *letter {
@@ -105,6 +106,7 @@ func matrix(t *testing.T, rows []row) {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
+			heading()
 			f := &field{lab: &lab{t: t, name: l.name}, dir: scratch(t), disks: disks}
 			if r.around != nil {
 				defer r.around(t, f)()
