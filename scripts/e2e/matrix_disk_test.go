@@ -131,15 +131,21 @@ func unsyncedLost(t *testing.T, f *field, i int) {
 	f.found("no acknowledged submit lost", "an acknowledged submit was lost")
 }
 
-// That row 19 can fail: a leader that does not fsync its log loses submits.
+// That row 19 can fail: a log that is not fsynced loses submits. Not each time, for
+// bbolt syncs all there is when its file grows.
 func TestUnsyncedLossIsSeen(t *testing.T) {
 	t.Parallel()
 	bug := seeded{edits: []edit{{"rendezvous/consensus/store.go", "NoFreelistSync: true,", "NoFreelistSync: true, NoSync: true,"}}}
 	f := &field{lab: upWith(t, build(t, bug.lay(t)), 3), dir: scratch(t), disks: map[string]*badDisk{}}
 	defer onBadDisks(t, f)()
-	if known, lost := f.powerFails(0, hosts...); len(lost) == 0 {
-		t.Errorf("the log was not fsynced, the power failed, and all %d acknowledged submits are known", known)
+	for round := range 10 {
+		known, lost := f.powerFails(round, hosts...)
+		t.Logf("of %d acknowledged submits %d are lost", known, len(lost))
+		if len(lost) > 0 {
+			return
+		}
 	}
+	t.Error("the log was not fsynced, the power failed again and again, and nothing is lost")
 }
 
 // powerFails has the power of hosts fail under submits, and counts those that were
