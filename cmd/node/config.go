@@ -315,7 +315,7 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
+	return errors.Join(os.RemoveAll(p.trust()), discard(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
 		ignoreMissing(os.Remove(p.brought())), ignoreMissing(os.Remove(p.restore())),
 		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
 }

@@ -162,7 +162,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		links.Want(ids)
 		n.noteAddresses(ctx, roster)
 		n.noteHeard(ctx, roster)
-		n.takeInAnew(ctx, roster)
+		n.takeInAnew(ctx, links, roster)
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
 			continue
 		}
