@@ -41,6 +41,7 @@ type world struct {
 	prepared map[launcher.Key]map[launcher.NodeID]bool
 	running  map[witnessed]bool
 	acked    map[launcher.JobID]bool
+	told     map[launcher.JobID]told
 	faults   []string
 	closing  bool // settle has begun to end it all
 }
@@ -54,7 +55,7 @@ func newWorld(t testing.TB, nodes int) *world {
 	w := &world{
 		t: t, record: rendezvous.NewRecord(), crowned: make(chan struct{}),
 		execs: map[witnessed]int{}, prepared: map[launcher.Key]map[launcher.NodeID]bool{},
-		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{},
+		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{}, told: map[launcher.JobID]told{},
 	}
 	node := func(i int) rendezvous.Node {
 		return rendezvous.Node{
@@ -129,6 +130,7 @@ func (w *world) crown(dieAt int) *reign {
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}
+	w.wg.Go(r.asks)
 	w.mu.Lock()
 	w.reign = r
 	close(w.crowned)
