@@ -199,7 +199,7 @@ func (r *reign) kill() {
 	}
 }
 
-// Plan, Stop and End are the Recorder. A reign can die before an entry is committed
+// Plan, Stop, Verdict and End are the Recorder. A reign can die before an entry is committed
 // and after, without knowing.
 func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 	e := job.Entry()
@@ -209,6 +209,12 @@ func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 
 func (r *reign) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	e := stop.Entry()
+	e.At = time.Now()
+	return r.propose(ctx, e)
+}
+
+func (r *reign) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
+	e := end.Verdict()
 	e.At = time.Now()
 	return r.propose(ctx, e)
 }

@@ -44,14 +44,16 @@ type gang struct {
 	refusedAt time.Time // of the first refusal; zero while there is none
 	failedAt  time.Time // when the first failure was seen; zero while there is none
 	ordered   bool      // Start has been sent, or a ledger says that it was
+	// verdict is what the gang is being ended for. Where it is about a rank (Root),
+	// an earlier exit may explain it better.
 	verdict   *rendezvous.Outcome
+	undecided time.Time // when to try again to record one; zero while there is none
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
 	wait      *waiting // between two generations
 	noMore    bool     // no other generation follows: somebody has asked for the end
 	asked     *rendezvous.Stop
-	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
 	found     bool          // an earlier leader recorded it
 	overtaken bool          // the record has got something newer of it from elsewhere
@@ -264,6 +266,9 @@ func (g *gang) step(now time.Time) (done bool) {
 	if g.verdict == nil {
 		g.judge(now)
 	}
+	if !g.undecided.IsZero() {
+		return false // nothing is told or begun meanwhile
+	}
 	if g.verdict == nil {
 		g.advance()
 	} else {
@@ -362,6 +367,9 @@ func (g *gang) nextDeadline() time.Time {
 			earliest(limit)
 		}
 		return next
+	}
+	if !g.undecided.IsZero() {
+		return g.undecided
 	}
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))
