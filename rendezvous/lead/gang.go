@@ -47,7 +47,8 @@ type gang struct {
 	// verdict is what the gang is being ended for. Where it is about a rank (Root),
 	// an earlier exit may explain it better.
 	verdict   *rendezvous.Outcome
-	undecided time.Time // when to try again to record one; zero while there is none
+	proposed  *rendezvous.Outcome // a verdict that is yet to be recorded
+	proposeAt time.Time           // again
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
@@ -263,10 +264,14 @@ func (g *gang) turn(ctx context.Context) (over, again bool) {
 func (g *gang) step(now time.Time) (done bool) {
 	g.giveUpSilent(now)
 	g.expire(now)
-	if g.verdict == nil {
+	switch {
+	case g.verdict != nil:
+	case g.proposed == nil:
 		g.judge(now)
+	case !now.Before(g.proposeAt):
+		g.propose()
 	}
-	if !g.undecided.IsZero() {
+	if g.proposed != nil {
 		return false // nothing is told or begun meanwhile
 	}
 	if g.verdict == nil {
@@ -368,17 +373,17 @@ func (g *gang) nextDeadline() time.Time {
 		}
 		return next
 	}
-	if !g.undecided.IsZero() {
-		return g.undecided
+	switch {
+	case g.proposed != nil:
+		return g.proposeAt
+	case g.verdict == nil && !g.failedAt.IsZero(): // other times may pass before: the failure is judged first
+		return g.collectUntil()
 	}
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))
 	}
 	if g.verdict == nil && g.anyRefused() != nil {
 		earliest(g.refusedAt.Add(answersWait))
-	}
-	if g.verdict == nil && !g.failedAt.IsZero() {
-		earliest(g.collectUntil())
 	}
 	if limit := g.timeLimit(); !limit.IsZero() && (g.verdict == nil || len(g.unproven()) > 0 && !g.noMore) {
 		earliest(limit)

@@ -25,7 +25,6 @@ const causeWait = time.Second
 // the exits of ranks tell needs no record but the nodes' ledgers; all else does.
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
-	g.undecided = time.Time{}
 	switch {
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
 		g.decide(failed(g.anyRefused().refusal()))
@@ -131,17 +130,24 @@ func (g *gang) timedOut(now time.Time) bool {
 // that were told to end, that somebody had asked for it, so that no other try followed.
 func (g *gang) decide(out rendezvous.Outcome) {
 	out.At = time.Now()
-	if err := g.l.cfg.Recorder.Verdict(g.l.ctx, rendezvous.JobEnd{Key: g.job.Key(), Outcome: out}); err != nil {
+	g.proposed = &out
+	g.propose()
+}
+
+// propose records the verdict that was decided on. One of which it is not known
+// whether it was recorded stays the one.
+func (g *gang) propose() {
+	if err := g.l.cfg.Recorder.Verdict(g.l.ctx, rendezvous.JobEnd{Key: g.job.Key(), Outcome: *g.proposed}); err != nil {
 		g.l.cfg.Logger.Warn("record verdict", "job", g.job.Spec.ID, "error", err)
-		g.undecided = time.Now().Add(time.Second)
+		g.proposeAt = time.Now().Add(time.Second)
 		return
 	}
-	g.end(out)
+	g.end(*g.proposed)
 }
 
 // end sets the verdict: from here on the gang only winds down.
 func (g *gang) end(out rendezvous.Outcome) {
-	g.verdict = &out
+	g.verdict, g.proposed = &out, nil
 	g.l.cfg.Logger.Info("gang ends", "job", g.job.Spec.ID, "end", out.End, "cause", out.Cause)
 	if out.End != rendezvous.Completed {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: out.Cause})
