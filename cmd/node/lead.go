@@ -302,6 +302,13 @@ func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	})
 }
 
+func (r recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
+	return r.apply(ctx, end.Verdict(), func() bool {
+		j, ok := r.n.record.Job(end.Job)
+		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil
+	})
+}
+
 func (r recorder) End(ctx context.Context, end rendezvous.JobEnd) error {
 	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end}, func() bool {
 		j, ok := r.n.record.Job(end.Job)
