@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,14 +128,14 @@ func TestVerdictThatIsNotRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		tries := 0
-		r.onCommit(func(rendezvous.Kind, bool) error { tries++; return errUnknown })
+		var tried atomic.Int32
+		r.onCommit(func(rendezvous.Kind, bool) error { tried.Add(1); return errUnknown })
 		w.nodes[1].cutOff()
 		time.Sleep(time.Minute)
 		if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || r.sent("end") > 0 {
 			t.Errorf("the job is said to be %s; orders %v", js.State, r.orders)
 		}
-		if tries < 10 || tries > 60 {
+		if tries := tried.Load(); tries < 10 || tries > 60 {
 			t.Errorf("%d tries to record it in a minute", tries)
 		}
 		r.onCommit(nil)
