@@ -167,11 +167,11 @@ func (g *gang) begin(job rendezvous.Job) {
 			s.up, s.known, s.ahead = m.ready && m.boot == s.Boot, true, m.ahead
 		}
 	}
-	g.l.poke()
-	g.l.mu.Unlock()
-	g.viewMu.Lock()
+	g.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
 	g.state, g.started, g.text = rendezvous.StateStarts, nil, ""
 	g.viewMu.Unlock()
+	g.l.poke()
+	g.l.mu.Unlock()
 	g.wait, g.fresh = nil, true
 	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
 	g.deadline = now.Add(job.Spec.StartTimeout)

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -127,14 +128,14 @@ func TestVerdictThatIsNotRecorded(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		tries := 0
-		r.onCommit(func(rendezvous.Kind, bool) error { tries++; return errUnknown })
+		var tried atomic.Int32
+		r.onCommit(func(rendezvous.Kind, bool) error { tried.Add(1); return errUnknown })
 		w.nodes[1].cutOff()
 		time.Sleep(time.Minute)
 		if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || r.sent("end") > 0 {
 			t.Errorf("the job is said to be %s; orders %v", js.State, r.orders)
 		}
-		if tries < 10 || tries > 60 {
+		if tries := tried.Load(); tries < 10 || tries > 60 {
 			t.Errorf("%d tries to record it in a minute", tries)
 		}
 		r.onCommit(nil)
@@ -201,4 +202,29 @@ func TestVerdictOutlivesItsLeader(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Who asks at the moment in which the next generation is recorded is not told of
+// it that it waits, as the one before did.
+func TestNextGenerationDoesNotWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.each(perTry(5*time.Second, 7, 0))
+		r := w.ready()
+		r.onCommit(func(_ rendezvous.Kind, done bool) error {
+			if js := r.leader.Jobs(); done && len(js) > 0 && js[0].Plan.Generation == 2 && js[0].State == rendezvous.StateWaits {
+				w.fault("the next generation was recorded and is said to be %s", js[0].State)
+			}
+			return nil
+		})
+		s := spec("jjjj", 2, 1)
+		s.MaxRestarts = 1
+		if _, err := w.client(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if j := mustJob(t, w, "jjjj"); j.Plan.Generation != 2 || j.Outcome.End != rendezvous.Completed {
+			t.Errorf("generation %d, outcome %+v", j.Plan.Generation, j.Outcome)
+		}
+		w.settle()
+	})
 }
