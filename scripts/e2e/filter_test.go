@@ -155,7 +155,7 @@ func TestPacketFilter(t *testing.T) {
 
 	// Where nothing filters, launch says so.
 	l.do("kill", "spark2", "--agent")
-	l.on("spark2", "sh", "-c", "setsid capsh --drop=cap_net_admin -- -c 'exec sparkrun agent' >/dev/null 2>&1 </dev/null &").must(t)
+	l.on("spark2", "sh", "-c", "setsid setpriv --bounding-set=-net_admin sparkrun agent >/dev/null 2>&1 </dev/null &").must(t)
 	l.on("spark1", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "45s").must(t)
 	r := l.on("spark1", "sparkrun", "launch", "--on", "spark1,spark2", "exec", "--", "true").must(t)
 	if !strings.Contains(r.err, "spark2: other hosts may reach its ranks' ports") || !strings.Contains(r.err, "CAP_NET_ADMIN") || strings.Contains(r.err, "spark1:") {
