@@ -91,6 +91,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newTakeoverCmd(a.complete(), a.takeover),
 		newRaftCmd(raftRuns{a.raftStatus, a.raftSnapshot, a.raftInspect, a.raftRestore}),
 		newVersionCmd(a.printVersion),
+		newManCmd(a.man),
 	)
 	return root
 }
