@@ -80,9 +80,7 @@ whole line. --tail counts lines of each stream of each rank, before --grep.`,
 	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
 	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
-	if err := cmd.RegisterFlagCompletionFunc("node", complete.hosts); err != nil {
-		panic(err) // the flag is bound above
-	}
+	completeFlag(cmd, "node", complete.hosts)
 	return cmd
 }
 
