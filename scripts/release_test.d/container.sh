@@ -21,19 +21,22 @@ container_root() { # sets ROOT: made once, and kept by what is in it
 	mv "$ROOT.part" "$ROOT"
 }
 
-container_up() {
+container_up() { # not by check, in whose subshell it would be forgotten
+	if container_boots >"$work/boot.log" 2>&1; then ok "a container boots"; else fail "a container boots" "$(cat "$work/boot.log")" && return 1; fi
+}
+container_boots() {
 	container_root || return
 	# What is written goes to memory, and is gone with the container.
 	SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn --quiet --boot --register=no --keep-unit --private-network --volatile=overlay \
 		--bind-ro="$work:/release" --directory="$ROOT" --machine="release-$$" </dev/null >"$work/console" 2>&1 &
 	nspawn=$!
-	eventually 60 container_pid || return
+	eventually 60 pgrep -P "$nspawn" || return
+	PID1=$(pgrep -P "$nspawn" | head -n 1)
 	eventually 300 booted || { cat "$work/console" && return 1; }
-	inside ip link set lo up && inside ip link add eth0 type dummy && inside ip address add 10.77.0.1/24 dev eth0 && inside ip link set eth0 up
+	inside ip link set lo up && inside ip link add eth0 type veth peer name eth1 && inside ip link set eth1 up && inside ip address add 10.77.0.1/24 dev eth0 && inside ip link set eth0 up
 }
-container_pid() { PID1=$(pgrep -P "$nspawn" | head -n 1) && [[ $PID1 ]]; }
 booted() { [[ $(inside systemctl is-system-running 2>&1) =~ ^(running|degraded)$ ]]; }
-inside() { nsenter --target "$PID1" --mount --uts --ipc --net --pid --cgroup --wd=/ env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
+inside() { nsenter --target "$PID1" --mount --uts --ipc --net --pid --cgroup env --chdir=/ -i PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LANG=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"; }
 sh_inside() { inside sh -c "$1"; }
 
 container_down() {

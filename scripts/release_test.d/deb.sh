@@ -20,14 +20,14 @@ founded() {
 
 # A job that counts into its output, in a scope of its own on cgroup v2.
 job_begins() {
-	sh_inside 'sparkrun launch -d --name count exec --nproc-per-node 2 --workdir / -- sh -c "
+	sh_inside 'sparkrun launch -d --name count exec --on-failure continue --nproc-per-node 2 --workdir / -- sh -c "
 		i=0; while [ ! -e /run/enough ]; do i=\$((i + 1)); echo \$i; sleep 0.05; done; echo last \$i; exit 7" >/run/job' || return
 	eventually 60 lines_of 20
 }
 lines_of() { (($(inside sparkrun logs count --rank 0 | wc -l) >= $1)); }
 # Shim and ranks: what may not change. The agent's own is another from restart to restart.
-who_runs() { inside sh -c 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[n]ame count\|[r]un/enough"'; }
-in_scopes() { [[ $(sh_inside 'cat /proc/$(pgrep -f "[s]parkrun shim")/cgroup') == 0::/sparkrun.slice/*.scope* ]] || { sh_inside 'for p in $(pgrep -f "[s]parkrun shim"); do cat /proc/$p/cgroup; done' && false; }; }
+who_runs() { sh_inside 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[r]un/enough"'; }
+in_scopes() { sh_inside 'cat "/proc/$(pgrep -f "[s]parkrun shim")/cgroup" | grep "^0::/sparkrun.slice/sparkrun-.*\.scope"'; }
 main_pid() { inside systemctl show --property MainPID --value sparkrun; }
 same_ranks() { # same_ranks BEFORE: the same processes, an agent that answers, and output that goes on
 	eventually 60 inside sparkrun status --wait-nodes 1 || return
@@ -56,8 +56,7 @@ section_deb() {
 	local before agent
 	check "the release has this machine's architecture" same_arch
 	check "a later version is built" built 1.0.1 || return
-	check "a container boots" container_up
-	((failed == 0)) || return
+	container_up || return
 	check "installed: unit enabled, nothing runs, group and manual are there" install_deb 1.0.0
 	check "as it should be on a machine in no cluster" unjoined 1.0.0
 	check "the unit has no mistakes" verified
@@ -102,8 +101,7 @@ uninstalled() {
 section_install() {
 	unpacked "$(dpkg --print-architecture)"
 	unpacked arm64
-	check "a container boots" container_up
-	((failed == 0)) || return
+	container_up || return
 	check "refused: not root" refuses "this takes root" as_spark
 	check "refused: another architecture's" refuses "does not run on this machine" from_tar --binary /release/1.0.0/sparkrun-linux-arm64
 	check "refused: no program there" refuses "there is no /nowhere" from_tar --binary /nowhere
