@@ -22,7 +22,7 @@ func Together(ours, theirs int) error {
 	case theirs > ours+1:
 		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade this node first", theirs, ours, ErrApart)
 	case theirs < ours-1:
-		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade it, by a version in between where it has jobs", theirs, ours, ErrApart)
+		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade it (by way of a version in between, where jobs are to run on)", theirs, ours, ErrApart)
 	}
 	return nil
 }
