@@ -27,6 +27,7 @@ import (
 type Recorder interface {
 	Plan(ctx context.Context, job rendezvous.Job) error
 	Stop(ctx context.Context, stop rendezvous.JobStop) error
+	Verdict(ctx context.Context, end rendezvous.JobEnd) error
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
