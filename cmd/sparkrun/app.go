@@ -72,6 +72,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.AddCommand(
 		newInitCmd(a.init),
 		newJoinCmd(a.join),
+		newUpCmd(a.up),
 		newAgentCmd(a.agent),
 		newTokenCmd(a.createToken),
 		newLeaveCmd(a.leave),
