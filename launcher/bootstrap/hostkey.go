@@ -34,8 +34,7 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 	}
 	algos := db.HostKeyAlgorithms(e.keyName)
 	if len(algos) == 0 {
-		// A certificate of an authority that nobody has named is worth nothing: ask for a plain key.
-		algos = slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(a string) bool { return strings.Contains(a, "-cert-") })
+		algos = firstMeeting()
 	}
 	return algos, func(_ string, remote net.Addr, key ssh.PublicKey) error {
 		err := db.HostKeyCallback()(e.keyName, remote, key)
@@ -54,6 +53,22 @@ func (v vouching) check(ctx context.Context, e endpoint, thinking func() (done f
 		}
 		return v.unknown(ctx, e, key)
 	}, nil
+}
+
+// firstMeeting is what a host that nobody knows is asked for: the key that ssh would
+// show, too. A certificate of an authority that nobody has named is worth nothing.
+func firstMeeting() []string {
+	algos := slices.DeleteFunc(ssh.SupportedAlgorithms().HostKeys, func(a string) bool { return strings.Contains(a, "-cert-") })
+	slices.SortStableFunc(algos, func(a, b string) int {
+		switch {
+		case a == ssh.KeyAlgoED25519 && b != a:
+			return -1
+		case b == ssh.KeyAlgoED25519 && b != a:
+			return 1
+		}
+		return 0
+	})
+	return algos
 }
 
 func (v vouching) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) error {
