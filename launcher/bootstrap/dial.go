@@ -265,14 +265,14 @@ func (e *commandError) Error() string {
 
 // lastWords are the last three lines of an error output, in one.
 func lastWords(text string) string {
-	lines := strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' })
-	if len(lines) > 3 {
-		lines = lines[len(lines)-3:]
+	var lines []string
+	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
+		line = strings.TrimPrefix(strings.TrimSpace(printable(line)), "sparkrun: ")
+		if line != "" && !strings.HasPrefix(line, "sudo: unable to resolve host") { // said of every command, and harmless
+			lines = append(lines, line)
+		}
 	}
-	for i := range lines {
-		lines[i] = strings.TrimPrefix(strings.TrimSpace(printable(lines[i])), "sparkrun: ")
-	}
-	return strings.Join(lines, "; ")
+	return strings.Join(lines[max(0, len(lines)-3):], "; ")
 }
 
 // limited keeps the first maxAnswer bytes and drops the rest.
