@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/crypto/ssh"
@@ -114,13 +115,16 @@ func (s *secrets) signers(ctx context.Context, e endpoint, held agent.ExtendedAg
 	}
 	for _, path := range e.identities {
 		k, err := s.file(ctx, path, thinking)
-		if err != nil {
-			continue // most of the default ones aren't there
-		}
-		if a := has(k.PublicKey()); a != nil {
+		if err != nil { // most of the default ones aren't there; of some the agent alone has the private half
+			if public, err := publicOf(path); err == nil {
+				k = has(public)
+			}
+		} else if a := has(k.PublicKey()); a != nil {
 			k = a
 		}
-		out = append(out, k)
+		if k != nil {
+			out = append(out, k)
+		}
 	}
 	if e.only {
 		return out
@@ -151,15 +155,21 @@ func (s *secrets) file(ctx context.Context, path string, thinking func() func())
 	}
 	public := locked.PublicKey
 	if public == nil { // PEM of old: its public half lies beside it
-		text, err := os.ReadFile(path + ".pub")
-		if err != nil {
-			return nil, err
-		}
-		if public, _, _, _, err = ssh.ParseAuthorizedKey(text); err != nil {
+		if public, err = publicOf(path); err != nil {
 			return nil, err
 		}
 	}
 	return &lockedKey{ctx: ctx, secrets: s, path: path, text: text, public: public, thinking: thinking}, nil
+}
+
+// publicOf reads the public half that lies beside a private key.
+func publicOf(path string) (ssh.PublicKey, error) {
+	text, err := os.ReadFile(strings.TrimSuffix(path, ".pub") + ".pub")
+	if err != nil {
+		return nil, err
+	}
+	public, _, _, _, err := ssh.ParseAuthorizedKey(text)
+	return public, err
 }
 
 type lockedKey struct {

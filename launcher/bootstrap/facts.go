@@ -39,6 +39,7 @@ say enabled "$(systemctl is-enabled sparkrun 2>/dev/null)"
 say binary "$(sha256sum /usr/local/bin/sparkrun 2>/dev/null | cut -d ' ' -f 1)"
 say unit "$(sha256sum /etc/systemd/system/sparkrun.service 2>/dev/null | cut -d ' ' -f 1)"
 for f in ` + packagedUnits + `; do [ ! -e $f ] || say packaged $f; done
+[ ! -e /var/lib/sparkrun ] || say state yes
 say group "$(getent group sparkrun | cut -d : -f 4)"
 getent group sparkrun >/dev/null && say groupthere yes
 for d in /usr/local/bin /etc/systemd/system /var/lib; do
@@ -61,6 +62,7 @@ type facts struct {
 	active, enabled           bool
 	binary, unit              string // SHA-256; empty: none
 	packaged                  string // the unit's path
+	state                     bool   // it has been a node, or is one
 	group                     bool
 	members                   []string
 	free                      map[string]int64 // bytes
@@ -110,6 +112,8 @@ func parseFacts(text string, before, after time.Time) (facts, error) {
 			f.packaged = value
 		case "group":
 			f.members = strings.FieldsFunc(value, func(r rune) bool { return r == ',' })
+		case "state":
+			f.state = true
 		case "groupthere":
 			f.group = true
 		case "free":

@@ -64,6 +64,7 @@ func (h *host) look(ctx context.Context) error {
 	}
 	h.facts, err = parseFacts(text, before, time.Now())
 	h.result.Host = h.facts.host
+	h.looked = err == nil && !h.facts.state
 	return err
 }
 

@@ -18,7 +18,7 @@ type host struct {
 	rights rights
 	binary Binary
 
-	looked  bool // facts are known
+	looked  bool // whether it is in a cluster is known
 	founds  bool // it makes the cluster
 	restart bool // its agent must see a new member of the group
 	// serves is closed when it can make tokens, or never will: then broken says why.
