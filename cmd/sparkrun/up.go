@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -11,8 +12,6 @@ import (
 	"strings"
 	"sync"
 	"time"
-
-	"encoding/json"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -75,12 +74,7 @@ of each host. The exit code is 1 if a host has failed.`,
   sparkrun up --release dist spark1 spark2 spark3     # from a PC
   sparkrun up --dry-run spark1 spark2
   sparkrun up --accept-host-key SHA256:4uQ... --password-file pw zeta@spark1`,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
-				return usagef("the hosts are missing")
-			}
-			return nil
-		},
+		Args: hostsMissing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.targets = args
 			return running(opts, run)(cmd, args)
@@ -93,9 +87,16 @@ of each host. The exit code is 1 if a host has failed.`,
 	return cmd
 }
 
+func hostsMissing(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("the hosts are missing")
+	}
+	return nil
+}
+
 func (a *app) up(ctx context.Context, o upOptions) error {
 	show := a.newUpView(o.targets, o.json)
-	ssh, err := a.sshOf(o.ssh, show)
+	ssh, err := a.sshOf(ctx, o.ssh, show)
 	if err != nil {
 		return err
 	}
@@ -111,11 +112,11 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	return show.end(results, o)
+	return show.end(results, o.dryRun, "ready")
 }
 
 // sshOf completes the flags by what a login has.
-func (a *app) sshOf(o sshOptions, show *upView) (bootstrap.SSH, error) {
+func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.SSH, error) {
 	s := bootstrap.SSH{Accept: o.accept}
 	me, err := user.Current()
 	if err != nil {
@@ -137,7 +138,7 @@ func (a *app) sshOf(o sshOptions, show *upView) (bootstrap.SSH, error) {
 		s.ConfigFiles = []string{o.config}
 	}
 	if o.passwordFile != "" {
-		text, err := a.readSecret(o.passwordFile)
+		text, err := a.readSecret(ctx, o.passwordFile)
 		if err != nil {
 			return s, err
 		}
@@ -183,8 +184,8 @@ Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/
 }
 
 // readSecret reads a password: the first line of a file.
-func (a *app) readSecret(file string) (string, error) {
-	text, err := a.readToken(context.Background(), file)
+func (a *app) readSecret(ctx context.Context, file string) (string, error) {
+	text, err := a.readToken(ctx, file)
 	if err != nil {
 		return "", fmt.Errorf("read the password: %w", err)
 	}

@@ -91,8 +91,8 @@ func cutTo(text string, width int) string {
 	return string([]rune(text)[:width-3]) + "..."
 }
 
-// end sums up. Every failure has its whole reason here: a live line is cut.
-func (v *upView) end(results []bootstrap.Result, o upOptions) error {
+// end sums up; done is what became of a host that did not fail. Every failure has its whole reason here: a live line is cut.
+func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.erase()
@@ -106,11 +106,11 @@ func (v *upView) end(results []bootstrap.Result, o upOptions) error {
 			cluster = r.Cluster
 		}
 	}
-	if o.json {
-		if err := v.app.object(map[string]any{"cluster": cluster, "dry_run": o.dryRun, "hosts": results}); err != nil {
+	if v.quiet {
+		if err := v.app.object(map[string]any{"cluster": cluster, "dry_run": dryRun, "hosts": results}); err != nil {
 			return err
 		}
-	} else if err := v.summary(results, o); err != nil {
+	} else if err := v.summary(results, dryRun, done); err != nil {
 		return err
 	}
 	if failed > 0 {
@@ -119,15 +119,15 @@ func (v *upView) end(results []bootstrap.Result, o upOptions) error {
 	return nil
 }
 
-func (v *upView) summary(results []bootstrap.Result, o upOptions) error {
+func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
 	rows := [][]string{{"TARGET", "HOST", "STATE"}}
 	for _, r := range results {
-		state := "ready"
+		state := done
 		switch {
 		case r.Error != "":
 			state = "failed: " + r.Error
-		case o.dryRun:
-			state = "fit, not changed"
+		case dryRun:
+			state = "not changed"
 		}
 		rows = append(rows, []string{r.Target, or(r.Host, "-"), state})
 	}

@@ -204,19 +204,14 @@ func write(t *testing.T, home, name, text string) string {
 	return path
 }
 
-// loginKey writes a private key with a passphrase (empty: none).
-func loginKey(t *testing.T, home, name, passphrase string) ssh.PublicKey {
+// loginKey writes a private key.
+func loginKey(t *testing.T, home, name string) ssh.PublicKey {
 	t.Helper()
 	_, k, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		t.Fatal(err)
 	}
-	var block *pem.Block
-	if passphrase == "" {
-		block, err = ssh.MarshalPrivateKey(k, "")
-	} else {
-		block, err = ssh.MarshalPrivateKeyWithPassphrase(k, "", []byte(passphrase))
-	}
+	block, err := ssh.MarshalPrivateKey(k, "")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -49,7 +49,7 @@ func TestHostKeys(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h := home(t)
-			s := serve(t, serverConfig{keys: []ssh.Signer{old, other}, login: loginKey(t, h, "id_ed25519", "")})
+			s := serve(t, serverConfig{keys: []ssh.Signer{old, other}, login: loginKey(t, h, "id_ed25519")})
 			before := ""
 			if c.known != nil {
 				before = c.known(s.addr)
@@ -105,7 +105,7 @@ func TestHostCertificate(t *testing.T) {
 	}
 	for principal, fine := range map[string]bool{"127.0.0.1": true, "spark9": false} {
 		h := home(t)
-		s := serve(t, serverConfig{keys: []ssh.Signer{sign(principal), hostKey}, login: loginKey(t, h, "id_ed25519", "")})
+		s := serve(t, serverConfig{keys: []ssh.Signer{sign(principal), hostKey}, login: loginKey(t, h, "id_ed25519")})
 		write(t, h, "known_hosts", "@cert-authority * "+string(ssh.MarshalAuthorizedKey(authority.PublicKey())))
 		if _, err := dialTo(t, SSH{Home: h}, s.addr); (err == nil) != fine {
 			t.Errorf("a certificate for %s: %v", principal, err)
@@ -115,9 +115,15 @@ func TestHostCertificate(t *testing.T) {
 
 func TestLogins(t *testing.T) {
 	hostKey := ed25519Key(t)
-	lockedHome := home(t)
-	lockedKey := loginKey(t, lockedHome, "id_ed25519", "open") // once: its lock is made to take time
-	lockedText := readFile(t, lockedHome, "id_ed25519")
+	// ssh-keygen -a 1 made it: another's lock takes seconds under the race detector.
+	lockedText, err := os.ReadFile("testdata/locked")
+	if err != nil {
+		t.Fatal(err)
+	}
+	lockedKey, err := publicOf("testdata/locked")
+	if err != nil {
+		t.Fatal(err)
+	}
 	for name, c := range map[string]struct {
 		passphrase string // of the login's key: "open" or none
 		password   string // the server's
@@ -145,12 +151,12 @@ func TestLogins(t *testing.T) {
 			switch {
 			case c.passphrase != "":
 				sc.login = lockedKey
-				write(t, h, "id_ed25519", lockedText)
+				write(t, h, "id_ed25519", string(lockedText))
 			case c.password == "":
-				sc.login = loginKey(t, h, "id_ed25519", "")
+				sc.login = loginKey(t, h, "id_ed25519")
 			default:
 				// One with a passphrase that the host does not take: it is not asked for.
-				write(t, h, "id_ed25519", lockedText)
+				write(t, h, "id_ed25519", string(lockedText))
 			}
 			s := serve(t, sc)
 			person := &asked{answers: c.answers}
@@ -184,7 +190,7 @@ func TestAgentWithManyKeys(t *testing.T) {
 	ring := agent.NewKeyring()
 	var login ssh.PublicKey
 	for range 11 { // the last one is it
-		login = loginKey(t, h, "work", "")
+		login = loginKey(t, h, "work")
 		raw, err := ssh.ParseRawPrivateKey([]byte(readFile(t, h, "work")))
 		if err != nil {
 			t.Fatal(err)
@@ -232,7 +238,7 @@ func readFile(t *testing.T, home, name string) string {
 
 func TestThroughAJumpHost(t *testing.T) {
 	h := home(t)
-	login := loginKey(t, h, "id_ed25519", "")
+	login := loginKey(t, h, "id_ed25519")
 	jumpKey, hostKey := ed25519Key(t), ed25519Key(t)
 	jump := serve(t, serverConfig{keys: []ssh.Signer{jumpKey}, login: login})
 	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: login, answer: func(string, string) (string, string, uint32) { return "hello", "", 0 }})
@@ -324,7 +330,7 @@ func TestParseTarget(t *testing.T) {
 // before the password is known to be right.
 func TestSudo(t *testing.T) {
 	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519", ""), answer: func(command, input string) (string, string, uint32) {
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"), answer: func(command, input string) (string, string, uint32) {
 		if strings.HasPrefix(command, "sudo ") && !strings.HasPrefix(input, "sesame\n") {
 			return "", "Sorry, try again.\nsudo: 1 incorrect password attempt\n", 1
 		}
@@ -362,7 +368,7 @@ func TestSudo(t *testing.T) {
 
 func TestCommandThatFails(t *testing.T) {
 	h, hostKey := home(t), ed25519Key(t)
-	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519", ""), answer: func(string, string) (string, string, uint32) {
+	s := serve(t, serverConfig{keys: []ssh.Signer{hostKey}, login: loginKey(t, h, "id_ed25519"), answer: func(string, string) (string, string, uint32) {
 		return "", "one\ntwo\nthree\nsparkrun: no \x1b[2Jroom\r\n", 3
 	}})
 	write(t, h, "known_hosts", line(s.addr, hostKey))

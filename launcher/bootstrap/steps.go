@@ -262,6 +262,7 @@ func (h *host) awaitReady(ctx context.Context) error {
 		text, err := h.run(ctx, commandTimeout, "/usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin sparkrun status --json", &bytes.Reader{})
 		if err == nil {
 			if err = h.readReady(text); err == nil {
+				h.result.Ready = true
 				return nil
 			}
 		}

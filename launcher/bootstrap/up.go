@@ -42,35 +42,48 @@ type fleet struct {
 // other; the results are in the order of the targets. The error is of the request
 // itself: then no host was touched.
 func Up(ctx context.Context, cfg Config) ([]Result, error) {
-	if err := cfg.validate(); err != nil {
-		return nil, err
-	}
-	d, err := newDialer(cfg.SSH)
+	hosts, end, err := start(cfg)
 	if err != nil {
 		return nil, err
 	}
-	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
-	hosts := make([]*host, len(cfg.Targets))
-	for i, t := range cfg.Targets {
-		hosts[i] = &host{fleet: r, target: t, serves: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}}
-	}
-	defer each(hosts, func(h *host) {
-		if h.remote != nil {
-			h.close()
-		}
-	})
+	defer end()
 	each(hosts, func(h *host) { h.walk(ctx, examination) })
-	r.decide(hosts)
+	hosts[0].decide(hosts)
 	each(hosts, func(h *host) {
 		h.walk(ctx, installation)
 		h.settle(errors.New(h.result.Error))
 	})
-	results := make([]Result, len(hosts))
-	for i, h := range hosts {
-		h.result.Ready = h.result.Error == "" && !cfg.DryRun
-		results[i] = h.result
+	return results(hosts), nil
+}
+
+// start makes the hosts of a run; end closes their connections.
+func start(cfg Config) (hosts []*host, end func(), err error) {
+	if err := cfg.validate(); err != nil {
+		return nil, nil, err
 	}
-	return results, nil
+	d, err := newDialer(cfg.SSH)
+	if err != nil {
+		return nil, nil, err
+	}
+	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
+	for _, t := range cfg.Targets {
+		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
+	}
+	return hosts, func() {
+		each(hosts, func(h *host) {
+			if h.remote != nil {
+				h.close()
+			}
+		})
+	}, nil
+}
+
+func results(hosts []*host) []Result {
+	out := make([]Result, len(hosts))
+	for i, h := range hosts {
+		out[i] = h.result
+	}
+	return out
 }
 
 // each runs f for all hosts side by side and waits.

@@ -151,4 +151,13 @@ run_checks() {
 	for host in "${HOSTS[@]}"; do check "$host boots after a power cut" eventually 120 host_up "$host"; done
 	check "the cluster is back by itself" members spark1 4
 	check "and launches" says spark3 on spark1 sparkrun launch exec --on spark3 --workdir / -- hostname
+	check "a member is not removed from under its cluster" refused "it is in cluster" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
+	check "a machine leaves" on spark3 sparkrun leave
+	check "down removes what up has brought" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
+	check "spark3 is bare again" untouched spark3
+	check "down again is harmless" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
+	install -d -m 700 "$W/spark1/root/home/easy/.ssh" && cp "$W/home/.ssh/id_ed25519" "$W/spark1/root/home/easy/.ssh/" && on spark1 chown easy: /home/easy/.ssh/id_ed25519
+	# shellcheck disable=SC2046
+	check "from a member, by a login that needs sudo for the token" on spark1 su easy -c "sparkrun up --accept-host-key $(fingerprint spark3) easy@$(address spark3)"
+	check "all four are members again" members spark3 4
 }
