@@ -152,7 +152,7 @@ run_checks() {
 	check "the cluster is back by itself" members spark1 4
 	check "and launches" says spark3 on spark1 sparkrun launch exec --on spark3 --workdir / -- hostname
 	check "a member is not removed from under its cluster" refused "it is in cluster" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
-	check "a machine leaves" on spark3 sparkrun leave
+	check "a machine leaves" on spark3 sparkrun leave --yes
 	check "down removes what up has brought" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
 	check "spark3 is bare again" untouched spark3
 	check "down again is harmless" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
