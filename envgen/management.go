@@ -19,8 +19,13 @@ type ManagementChoice struct {
 	Warning string `json:"warning,omitempty"`
 }
 
-// ErrNoManagement is wrapped by Management's error when no interface will do.
+// ErrNoManagement is Management's error when no interface will do as things are: a cable, a driver or DHCP may change that.
 var ErrNoManagement = errors.New("no interface can carry management; name one with --management IFACE|ADDR")
+
+// absentError is that of an override that is not there. It has its own remedy.
+type absentError struct{ error }
+
+func (absentError) Is(target error) bool { return target == ErrNoManagement }
 
 // The classes of candidates, best first. A class beats every other property.
 const (
@@ -127,19 +132,19 @@ func managementOverride(inv Inventory, override string) (ManagementChoice, error
 			}
 		}
 		if !ok {
-			return ManagementChoice{}, fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct --management IFACE|ADDR",
-				inv.Host, override, describeNICs(inv))
+			return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: no interface has address %s (there are %s); correct --management IFACE|ADDR",
+				inv.Host, override, describeNICs(inv))}
 		}
 		return ManagementChoice{NIC: nic.Name, Addr: addr}, nil
 	}
 	nic, ok := inv.NIC(override)
 	if !ok {
-		return ManagementChoice{}, fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management IFACE|ADDR",
-			inv.Host, override, describeNICs(inv))
+		return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: no interface %s (there are %s); correct --management IFACE|ADDR",
+			inv.Host, override, describeNICs(inv))}
 	}
 	addr, ok := hostAddr(nic, true)
 	if !ok {
-		return ManagementChoice{}, fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with --management IFACE|ADDR", inv.Host, override)
+		return ManagementChoice{}, absentError{fmt.Errorf("choose management interface of %s: %s has no address; give it one or name another with --management IFACE|ADDR", inv.Host, override)}
 	}
 	choice := ManagementChoice{NIC: nic.Name, Addr: addr}
 	if nic.Carrier != nil && !*nic.Carrier || !nic.Up {

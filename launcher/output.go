@@ -20,7 +20,7 @@ type Cursor struct {
 // From says where to begin with output that no Cursor is given for. The zero
 // value means the start.
 type From struct {
-	Lines *int      `json:"lines,omitempty"` // so many before the end, of each stream
+	Lines *int      `json:"lines,omitempty"` // so many before the end, of each rank: of both streams, by their stamps
 	Since time.Time `json:"since,omitzero"`  // not before, by the node's clock, to a second or so
 }
 

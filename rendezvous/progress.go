@@ -73,8 +73,11 @@ type JobStatus struct {
 
 // StatusOf gives what the record alone can tell of a job.
 func StatusOf(j Job) JobStatus {
-	if j.Outcome != nil {
+	switch {
+	case j.Outcome != nil:
 		return JobStatus{Job: j, State: State(j.Outcome.End), Started: j.Outcome.Started}
+	case j.Verdict != nil:
+		return JobStatus{Job: j, State: StateEnds}
 	}
 	return JobStatus{Job: j, State: StatePlanned}
 }

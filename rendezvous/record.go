@@ -44,6 +44,9 @@ type Job struct {
 	Planned time.Time     `json:"planned"` // the leader's clock
 	Outcome *Outcome      `json:"outcome,omitempty"`
 	Stop    *Stop         `json:"stop,omitempty"` // somebody asked for the end
+	// Verdict is what the present generation is ended for, where no node can tell:
+	// a leader was out of patience with one. Later leaders go by it.
+	Verdict *Outcome `json:"verdict,omitempty"`
 	// Tries are the generations before the plan's, the latest MaxTries of them.
 	Tries []Try `json:"tries,omitempty"`
 	// Touched is the epoch in which it was last planned, stopped or ended: the record sets it.
@@ -146,6 +149,14 @@ type Join struct {
 type JobEnd struct {
 	launcher.Key
 	Outcome Outcome `json:"outcome"`
+}
+
+// Verdict records only that the try is being ended, and what for. A version from
+// before takes the entry for the plan of a generation that is there already, and
+// passes over it: no voter has to be asked whether it knows such entries, which a
+// silent one could not answer.
+func (e JobEnd) Verdict() Entry {
+	return Entry{Kind: KindPlan, Job: &Job{Spec: launcher.Spec{ID: e.Job}, Plan: Plan{Generation: e.Generation}, Verdict: &e.Outcome}}
 }
 
 // Errors an entry can meet. The entry then changes nothing.
@@ -363,6 +374,8 @@ func (j Job) Entry() Entry {
 func (s *state) plan(j Job) error {
 	old, ok := s.Jobs[j.Spec.ID]
 	switch {
+	case j.Verdict != nil:
+		return s.judge(j)
 	case !ok && j.Plan.Generation == 1:
 	case !ok:
 		return ErrNoJob
@@ -384,6 +397,23 @@ func (s *state) plan(j Job) error {
 	return nil
 }
 
+// judge takes what a job's present generation is ended for: the first word stands.
+func (s *state) judge(j Job) error {
+	old, ok := s.Jobs[j.Spec.ID]
+	switch {
+	case !ok:
+		return ErrNoJob
+	case old.Outcome != nil:
+		return ErrJobEnded
+	case j.Plan.Generation != old.Plan.Generation:
+		return launcher.ErrStaleGeneration
+	case old.Verdict == nil:
+		old.Verdict = j.Verdict
+		s.Jobs[j.Spec.ID] = old
+	}
+	return nil
+}
+
 func (s *state) end(e JobEnd) error {
 	j, ok := s.Jobs[e.Job]
 	switch {
@@ -395,7 +425,7 @@ func (s *state) end(e JobEnd) error {
 		return launcher.ErrStaleGeneration
 	}
 	out := e.Outcome
-	j.Outcome, j.Touched = &out, s.Epoch
+	j.Outcome, j.Verdict, j.Touched = &out, nil, s.Epoch
 	s.Jobs[e.Job] = j
 	s.prune()
 	return nil

@@ -101,7 +101,7 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 			s.Jobs[theirs.Spec.ID] = ours
 		}
 	case theirs.Plan.Generation > ours.Plan.Generation,
-		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil && theirs.Outcome != nil:
+		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil && (theirs.Outcome != nil || ours.Verdict == nil && theirs.Verdict != nil):
 		s.Jobs[theirs.Spec.ID] = theirs // the same road, further on
 	}
 }

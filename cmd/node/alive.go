@@ -2,22 +2,56 @@ package node
 
 import (
 	"context"
-	"os"
-	"path/filepath"
+
+	"github.com/sparkrun/sparkrun/envgen"
 )
 
+// Supervised is a node as a service manager sees it.
+type Supervised struct {
+	// Ready is closed once the node answers on this machine and at its management
+	// address. It may have no leader then: a pair's survivor is there to be asked for
+	// a take-over.
+	Ready <-chan struct{}
+	// Stopping is closed once it is asked to end, and hands over what it leads.
+	Stopping <-chan struct{}
+	// Alive returns when the node has taken a turn, and hangs with it.
+	Alive func(context.Context) error
+	// State says in a line what the node does or waits for, and when to ask again.
+	State func() (line string, changed <-chan struct{})
+}
+
+// supervised runs whoever watches this node, which is asked to end by asked.
+func (n *node) supervised(ctx, asked context.Context) error {
+	ctx, stop := context.WithCancel(ctx)
+	ready, told := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(told)
+		for _, is := range []<-chan struct{}{n.listening, n.reachable} {
+			select {
+			case <-is:
+			case <-ctx.Done():
+				return
+			}
+		}
+		close(ready)
+	}()
+	defer func() { stop(); <-told }()
+	return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: n.alive, State: n.state})
+}
+
 // alive returns once everything that this node lives by has taken a turn: its own
-// state, its agent's, raft's loop, and the disk below the state folder by a durable
-// write. What hangs keeps it until ctx ends, which is its only error: a disk that
-// refuses a write has answered, and who writes to it says so.
+// state, its agent's, raft's loop, and the disk below raft. What hangs keeps it until
+// ctx ends, which is its only error. Of a disk that hangs only the deadline is waited
+// for: then this node takes no part in the vote and says so, and all else of it goes
+// on, where another agent would hang at its start.
 func (n *node) alive(ctx context.Context) error {
 	turned := make(chan struct{})
 	go func() { // ends with what it waits for, or with the process
 		defer close(turned)
 		n.view()
 		n.agent.Ledger()
+		n.raft.Touch()
 		n.raft.Turn(ctx)
-		touch(filepath.Join(n.cfg.Paths.State, "alive"))
 	}()
 	select {
 	case <-turned:
@@ -27,14 +61,23 @@ func (n *node) alive(ctx context.Context) error {
 	}
 }
 
-// touch writes a byte through to the disk.
-func touch(path string) {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return
+func (n *node) state() (line string, changed <-chan struct{}) {
+	inv, changed := n.view()
+	_, err := envgen.Management(inv, n.cfg.Management)
+	leader := n.leaderID()
+	switch {
+	case err != nil:
+		line = "waits for a management address: " + err.Error()
+	case n.noVote() != "":
+		line = "takes no part in the vote: " + n.noVote()
+	case n.blank.Load():
+		line = "has lost its copy of the record: waits for a leader to give it another"
+	case leader == n.m.Node:
+		line = "leads the cluster"
+	case leader != "":
+		line = "follows " + n.hostOf(leader)
+	default:
+		line = "sees no leader: `sparkrun status` says why"
 	}
-	defer f.Close()
-	if _, err = f.WriteString("\n"); err == nil {
-		_ = f.Sync()
-	}
+	return line, changed
 }

@@ -34,3 +34,24 @@ func TestAddressesOfASilentNode(t *testing.T) {
 		t.Errorf("addresses %s, want %s", got, want)
 	}
 }
+
+func TestNoMajorityInWords(t *testing.T) {
+	for _, tt := range []struct {
+		silent, voters []string
+		copied         bool
+		want           string
+	}{
+		{[]string{"spark2"}, []string{"spark1", "spark2"}, false,
+			"spark2 does not answer, and a majority of the voters (spark1, spark2) is needed: start its agent; running jobs go on meanwhile"},
+		{[]string{"spark2"}, []string{"spark1", "spark2"}, true,
+			"spark2 does not answer, and a majority of the voters (spark1, spark2) is needed: start its agent; running jobs go on meanwhile" +
+				"; if that machine is off, `sudo sparkrun takeover --confirm-dead spark2` here"},
+		{[]string{"spark2", "spark3"}, []string{"spark1", "spark2", "spark3"}, true,
+			"spark2, spark3 do not answer, and a majority of the voters (spark1, spark2, spark3) is needed: start their agents; running jobs go on meanwhile" +
+				"; if those machines are off, `sudo sparkrun takeover --confirm-dead spark2 --confirm-dead spark3` here"},
+	} {
+		if got := noMajority(tt.silent, tt.voters, tt.copied); got != tt.want {
+			t.Errorf("got  %s\nwant %s", got, tt.want)
+		}
+	}
+}

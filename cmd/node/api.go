@@ -134,13 +134,24 @@ func (n *node) noLeader() error {
 		}
 		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
 	case 2*len(silent) >= len(voters):
-		text := fmt.Sprintf("%s do not answer, and a majority of the voters (%s) is needed: start their agents; running jobs go on meanwhile", strings.Join(silent, ", "), strings.Join(voters, ", "))
-		if n.hasRecord() {
-			text += "; if those machines are off, `sudo sparkrun takeover --confirm-dead " + strings.Join(silent, " --confirm-dead ") + "` here"
-		}
-		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
+		return fmt.Errorf("%w: %s", wire.ErrNoLeader, noMajority(silent, voters, n.hasRecord()))
 	}
 	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
+}
+
+// noMajority says who of the voters is silent, and what helps; one that has a copy
+// of the record may take over.
+func noMajority(silent, voters []string, copied bool) string {
+	do, start, off := "does", "its agent", "that machine is off"
+	if len(silent) > 1 {
+		do, start, off = "do", "their agents", "those machines are off"
+	}
+	text := fmt.Sprintf("%s %s not answer, and a majority of the voters (%s) is needed: start %s; running jobs go on meanwhile",
+		strings.Join(silent, ", "), do, strings.Join(voters, ", "), start)
+	if copied {
+		text += fmt.Sprintf("; if %s, `sudo sparkrun takeover --confirm-dead %s` here", off, strings.Join(silent, " --confirm-dead "))
+	}
+	return text
 }
 
 // justStarted is how long a node that has come up may need to hear of its
@@ -326,7 +337,7 @@ func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Jobs
 
 // localState tells of a job what this node's own ledger knows.
 func (n *node) localState(st *rendezvous.JobStatus) {
-	if st.Outcome != nil {
+	if st.Outcome != nil || st.Verdict != nil {
 		return
 	}
 	for _, e := range n.agent.Ledger() {

@@ -69,11 +69,7 @@ func newCluster(t testing.TB, size int) *cluster {
 		}
 		c.hosts = append(c.hosts, h)
 	}
-	t.Cleanup(func() {
-		for _, h := range c.hosts {
-			h.halt()
-		}
-	})
+	t.Cleanup(c.end)
 	ctx := t.Context()
 	if _, err := Init(ctx, c.hosts[0].cfg); err != nil {
 		t.Fatal(err)
@@ -95,6 +91,45 @@ func newCluster(t testing.TB, size int) *cluster {
 	c.hosts[0].wait(size)
 	return c
 }
+
+// end halts the agents once they have let go of every job that has ended, and
+// fails the test for each shim that is left: a test stops what it starts, and whose
+// end is recorded is let go.
+func (c *cluster) end() {
+	c.t.Helper()
+	for deadline := time.Now().Add(time.Minute); !c.t.Failed() && len(c.shims((*host).up)) > 0 && time.Now().Before(deadline); {
+		time.Sleep(5 * time.Millisecond)
+	}
+	for _, h := range c.hosts {
+		h.halt()
+	}
+	for _, dir := range c.shims((*host).any) {
+		c.t.Errorf("the shim of a job is left: %s", dir)
+		shim.Rouse(dir, syscall.SIGTERM)
+	}
+	for deadline := time.Now().Add(time.Minute); len(c.shims((*host).any)) > 0; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			c.t.Errorf("not to be ended: %v", c.shims((*host).any))
+			return
+		}
+	}
+}
+
+// shims are the folders of those that live on such hosts.
+func (c *cluster) shims(on func(*host) bool) (dirs []string) {
+	for _, h := range c.hosts {
+		jobs := filepath.Join(h.cfg.Paths.Run, "jobs")
+		if on(h) {
+			for key := range shim.Living(jobs) {
+				dirs = append(dirs, filepath.Join(jobs, key))
+			}
+		}
+	}
+	return dirs
+}
+
+func (h *host) up() bool { return h.stop != nil }
+func (*host) any() bool  { return true }
 
 // testLogger shows a node's log when its test fails.
 func testLogger(t testing.TB, name string) *slog.Logger {

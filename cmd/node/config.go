@@ -93,10 +93,9 @@ type Config struct {
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string
-	// Supervise runs beside the node once that answers its socket, and again in
-	// each of its lives; alive returns when the node has taken a turn, and hangs
-	// with it. Nil: nobody asks.
-	Supervise func(ctx context.Context, alive func(context.Context) error) error
+	// Supervise runs beside the node, and again in each of its lives; its end is the
+	// node's. Nil: nobody asks.
+	Supervise func(context.Context, Supervised) error
 	Version   string
 	Logger    *slog.Logger // nil discards
 }
@@ -337,7 +336,7 @@ func survey(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory, 
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), os.RemoveAll(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
+	return errors.Join(os.RemoveAll(p.trust()), discard(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
 		ignoreMissing(os.Remove(p.brought())), ignoreMissing(os.Remove(p.restore())),
 		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
 }

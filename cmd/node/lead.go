@@ -162,7 +162,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		links.Want(ids)
 		n.noteAddresses(ctx, roster)
 		n.noteHeard(ctx, roster)
-		n.takeInAnew(ctx, roster)
+		n.takeInAnew(ctx, links, roster)
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
 			continue
 		}
@@ -299,6 +299,13 @@ func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	return r.apply(ctx, stop.Entry(), func() bool {
 		j, ok := r.n.record.Job(stop.Job)
 		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
+	})
+}
+
+func (r recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
+	return r.apply(ctx, end.Verdict(), func() bool {
+		j, ok := r.n.record.Job(end.Job)
+		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil
 	})
 }
 

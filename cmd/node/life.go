@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -96,36 +95,6 @@ func readLife(dir string) (uint64, error) {
 	return 0, nil // it is not known: the node is blank
 }
 
-// putAside renames a folder over another; one that is not there, or that has
-// nothing, does not replace what was kept before.
-func putAside(dir, to string) error {
-	names, err := os.ReadDir(dir)
-	if len(names) == 0 {
-		return ignoreMissing(err)
-	}
-	if err := os.RemoveAll(to); err != nil {
-		return fmt.Errorf("put the old record aside: %w", err)
-	}
-	if err = os.Rename(dir, to); errors.Is(err, syscall.EBUSY) { // a file system of its own is mounted there
-		if err = os.CopyFS(to, os.DirFS(dir)); err == nil {
-			err = empty(dir)
-		}
-	}
-	if err != nil {
-		return fmt.Errorf("put the old record aside: %w", err)
-	}
-	return syncDir(filepath.Dir(dir))
-}
-
-// empty removes what is in a folder.
-func empty(dir string) error {
-	names, err := os.ReadDir(dir)
-	for _, e := range names {
-		err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
-	}
-	return err
-}
-
 // putAway makes room for another raft folder. The one of a blank node never had
 // anything, and what was put aside before it may be worth more.
 func (n *node) putAway(dir string) error {
@@ -134,7 +103,7 @@ func (n *node) putAway(dir string) error {
 			return err
 		}
 	}
-	if err := os.RemoveAll(dir); err != nil {
+	if err := discard(dir); err != nil {
 		return fmt.Errorf("make room for a new record: %w", err)
 	}
 	return nil
@@ -282,7 +251,7 @@ func (n *node) livesOf(id launcher.NodeID, life uint64) (uint64, error) {
 
 // takeInAnew lets members that have lost their copy begin again, once a majority
 // has confirmed that they have no part in raft any more.
-func (n *node) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
+func (n *node) takeInAnew(ctx context.Context, links *wire.Links, roster rendezvous.Roster) {
 	for _, m := range roster {
 		if !m.Ready || !m.Blank || n.hasPart(m.ID) {
 			continue
@@ -293,8 +262,8 @@ func (n *node) takeInAnew(ctx context.Context, roster rendezvous.Roster) {
 			err = n.peers.client(m.ID).BeginAnew(ctx)
 		}
 		cancel()
-		if l := n.leading.Load(); l != nil && err == nil {
-			l.links.Reopen(m.ID) // its hello says so
+		if err == nil {
+			links.Reopen(m.ID) // its next hello says so; a stream that the node ended might count as lost
 		}
 		n.log.Info("take a node in anew that has lost its copy of the record", "node", m.Host, "error", err)
 	}

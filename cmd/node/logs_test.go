@@ -150,6 +150,7 @@ func TestLogsBeforeTheirTime(t *testing.T) {
 // later one's where another host leads.
 func TestTwoOfOneName(t *testing.T) {
 	c := newCluster(t, 2)
+	var ids []launcher.JobID
 	for range 2 {
 		spec := command(1, 1, "sleep 1000")
 		spec.Name = "train"
@@ -164,10 +165,18 @@ func TestTwoOfOneName(t *testing.T) {
 			t.Fatal(err)
 		}
 		cl.Close()
+		ids = append(ids, spec.ID)
 	}
 	for _, h := range c.hosts {
 		if _, _, err := read(t, h, "train", wire.LogsRequest{}); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), "it could be") {
 			t.Errorf("%s: %v", h.cfg.Host, err)
+		}
+	}
+	cl := c.hosts[0].client()
+	defer cl.Close()
+	for _, id := range ids {
+		if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(id)}); err != nil {
+			t.Errorf("stop %s by its id: %v", id, err)
 		}
 	}
 }

@@ -74,6 +74,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	defer n.gossip.Store(nil)
 
 	srv := n.clusterServer()
+	n.reached.Do(func() { close(n.reachable) }) // the port listens, and gossip is heard
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)

@@ -81,6 +81,10 @@ type node struct {
 	blank     atomic.Bool // as m.Blank
 	restoring sync.Mutex  // over the file that is being brought
 
+	listening chan struct{} // closed when it does on its socket
+	reachable chan struct{} // closed when it is at a management address, the first of this life
+	reached   sync.Once
+
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
 
@@ -160,7 +164,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
-		began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
+		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
@@ -294,17 +298,9 @@ func (n *node) run(asked context.Context) error {
 	}()
 	defer n.end()
 	g, ctx := errgroup.WithContext(n.life)
-	answers := make(chan struct{})
-	g.Go(func() error { return n.serveLocal(ctx, answers) })
+	g.Go(func() error { return n.serveLocal(ctx) })
 	if n.cfg.Supervise != nil {
-		g.Go(func() error {
-			select {
-			case <-answers:
-				return n.cfg.Supervise(ctx, n.alive)
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
+		g.Go(func() error { return n.supervised(ctx, asked) })
 	}
 	g.Go(func() error {
 		return n.reader.Run(ctx, func(inv envgen.Inventory) {
@@ -352,8 +348,8 @@ func (m machine) Apply(index uint64, entry []byte) any {
 	return res
 }
 
-// serveLocal answers the CLI; answers is closed when it begins to.
-func (n *node) serveLocal(ctx context.Context, answers chan<- struct{}) error {
+// serveLocal answers the CLI.
+func (n *node) serveLocal(ctx context.Context) error {
 	if err := os.MkdirAll(filepath.Dir(n.cfg.Paths.Socket), 0o755); err != nil {
 		return fmt.Errorf("open agent socket: %w", err)
 	}
@@ -361,7 +357,7 @@ func (n *node) serveLocal(ctx context.Context, answers chan<- struct{}) error {
 	if err != nil {
 		return err
 	}
-	close(answers)
+	close(n.listening)
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	wire.Doctor(n.doctor).Mount(mux)

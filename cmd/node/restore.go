@@ -188,13 +188,15 @@ func (n *node) keepBrought() error {
 // restoredFile, in a raft folder, says of which epoch's restore it is.
 const restoredFile = "restored"
 
+func restoredBy(m membership) string { return fmt.Sprintf("%d.%s\n", m.Epoch, m.EpochBy) }
+
 // layRestored lays a raft folder out that begins with the snapshot, and puts it
 // in the place of the present one, which is kept. Each step can be done again
 // after a crash: the new folder is whole before the old one is moved, and knows
 // itself when it has taken its place.
 func (n *node) layRestored(cfg consensus.Config) error {
-	mark := fmt.Sprintf("%d.%s\n", n.m.Epoch, n.m.EpochBy)
-	if b, err := os.ReadFile(filepath.Join(cfg.Dir, restoredFile)); err == nil && string(b) == mark {
+	mark := restoredBy(n.m)
+	if b, err := os.ReadFile(filepath.Join(cfg.Dir, restoredFile)); err == nil && string(b) == mark && !moving(cfg.Dir) {
 		return nil // it was done, and the note of it was not
 	}
 	b, err := readBackup(n.cfg.Paths.restore())
@@ -220,8 +222,8 @@ func (n *node) layRestored(cfg consensus.Config) error {
 	if err := n.putAway(cfg.Dir); err != nil {
 		return err
 	}
-	if err := os.Rename(dir, cfg.Dir); err != nil {
+	if err := takePlace(dir, cfg.Dir); err != nil {
 		return fmt.Errorf("restore the record: %w", err)
 	}
-	return syncDir(n.cfg.Paths.State)
+	return nil
 }

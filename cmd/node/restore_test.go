@@ -136,47 +136,53 @@ func TestRestoreCrashes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := newCluster(t, 1)
-			h := c.hosts[0]
-			before := command(1, 1, "true")
-			h.run(before)
-			content, s := h.snapshot()
-			after := command(1, 1, "true")
-			h.run(after)
-			n := h.now()
-			h.crash()
-			must(t, writeWhole(h.cfg.Paths.restore(), content))
-			must(t, n.enterEpoch(launcher.Epoch{N: s.Epoch.N + 1, By: n.m.Node}, pendingRestore, nil))
-			crash(t, h.cfg.Paths)
-			h.start()
-			h.wait(1)
-			r := h.now().record
-			if _, known := r.Job(before.ID); !known {
-				t.Error("the history is lost")
-			}
-			if _, known := r.Job(after.ID); known {
-				t.Error("it is not the snapshot's record")
-			}
-			if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), "raft.db")); err != nil {
-				t.Errorf("the old record: %v", err)
-			}
-			if _, err := os.Stat(h.cfg.Paths.restore()); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the snapshot lies about: %v", err)
-			}
-			// Done, and the note of it lost: it is not done again.
-			n = h.now()
-			h.crash()
-			must(t, writeWhole(h.cfg.Paths.restore(), content))
-			must(t, n.enterEpoch(n.epoch(), pendingRestore, nil))
-			h.start()
-			h.wait(1)
-			if e := h.now().record.Epoch(); e.N != s.Epoch.N+1 {
-				t.Errorf("epoch %+v", e)
-			}
-			if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), restoredFile)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("the restored record has taken the place of the old one: %v", err)
-			}
+			restoresAfter(t, newCluster(t, 1).hosts[0], crash)
 		})
+	}
+}
+
+// restoresAfter has a host restore a snapshot, and die in between.
+func restoresAfter(t *testing.T, h *host, crash func(t *testing.T, p Paths)) {
+	t.Helper()
+	before := command(1, 1, "true")
+	h.run(before)
+	content, s := h.snapshot()
+	after := command(1, 1, "true")
+	h.run(after)
+	n := h.now()
+	h.crash()
+	must(t, writeWhole(h.cfg.Paths.restore(), content))
+	must(t, n.enterEpoch(launcher.Epoch{N: s.Epoch.N + 1, By: n.m.Node}, pendingRestore, nil))
+	crash(t, h.cfg.Paths)
+	h.start()
+	h.wait(1)
+	r := h.now().record
+	if _, known := r.Job(before.ID); !known {
+		t.Error("the history is lost")
+	}
+	if _, known := r.Job(after.ID); known {
+		t.Error("it is not the snapshot's record")
+	}
+	if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), "raft.db")); err != nil {
+		t.Errorf("the old record: %v", err)
+	}
+	for _, path := range []string{h.cfg.Paths.restore(), h.cfg.Paths.newRaft(), filepath.Join(h.cfg.Paths.raft(), movingFile)} {
+		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s lies about: %v", path, err)
+		}
+	}
+	// Done, and the note of it lost: it is not done again.
+	n = h.now()
+	h.crash()
+	must(t, writeWhole(h.cfg.Paths.restore(), content))
+	must(t, n.enterEpoch(n.epoch(), pendingRestore, nil))
+	h.start()
+	h.wait(1)
+	if e := h.now().record.Epoch(); e.N != s.Epoch.N+1 {
+		t.Errorf("epoch %+v", e)
+	}
+	if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), restoredFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the restored record has taken the place of the old one: %v", err)
 	}
 }
 

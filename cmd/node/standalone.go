@@ -151,6 +151,10 @@ func (m memory) Stop(_ context.Context, stop rendezvous.JobStop) error {
 	return m.s.write(stop.Entry())
 }
 
+func (m memory) Verdict(_ context.Context, end rendezvous.JobEnd) error {
+	return m.s.write(end.Verdict())
+}
+
 func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {
 	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end})
 }

@@ -60,7 +60,7 @@ root, may do more than look on.`,
 	fs.IntVar(&rank, "rank", 0, "only this rank, its input included (default: all; the input of the one that has it)")
 	fs.BoolVar(&opts.noStdin, "no-stdin", false, "only look on")
 	fs.Var(&opts.keys, "detach-keys", "keys that leave, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
-	fs.IntVar(&opts.tail, "tail", 10, "lines of each stream to begin with")
+	fs.IntVar(&opts.tail, "tail", 10, "lines of each rank's output to begin with")
 	return cmd
 }
 

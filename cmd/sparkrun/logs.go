@@ -54,7 +54,8 @@ rank-N.err in DIR, which must hold none yet.
 
 --since and --tail count on the machines: --since goes by their clocks, to a
 second while the job is young and to 1/4096 of its age later, and begins with a
-whole line. --tail counts lines of each stream of each rank, before --grep.`,
+whole line. --tail counts the last lines of each rank, of both streams together
+and before --grep; which stream's line was later is known as well as --since.`,
 		Example: `  sparkrun logs k3x
   sparkrun logs -f train --tail 20
   sparkrun logs k3x --rank 0 --rank 4 --since 5m --grep 'loss|error'

@@ -27,33 +27,73 @@ func (l *reader) begin(r LogsRequest) error {
 	for _, c := range r.Cursors {
 		told[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = true
 	}
-	for _, f := range l.files {
-		if told[launcher.Cursor{Rank: f.at.Rank, Stream: f.at.Stream}] {
-			continue
+	for i := 0; i < len(l.files); i += 2 {
+		rank := l.files[i : i+2] // its stdout and its stderr
+		shares := make([]int, 2)
+		if n := r.From.Lines; n != nil {
+			out := share(rank[0], rank[1], *n)
+			shares = []int{out, *n - out}
 		}
-		offset, err := f.from(r.From)
-		if err != nil {
-			return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
-		}
-		f.at.Offset = offset
-		if err := l.fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: offset}); err != nil {
-			return err
+		for j, f := range rank {
+			if told[launcher.Cursor{Rank: f.at.Rank, Stream: f.at.Stream}] {
+				continue
+			}
+			offset, err := f.from(r.From, shares[j])
+			if err != nil {
+				return fmt.Errorf("read output of rank %d: %w", f.at.Rank, err)
+			}
+			f.at.Offset = offset
+			if err := l.fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: offset}); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-// from is the later of the two places that a From may name.
-func (f *tail) from(from launcher.From) (offset int64, err error) {
+// from is the later of the two places that a From may name; lines are this stream's
+// share of the rank's.
+func (f *tail) from(from launcher.From, lines int) (offset int64, err error) {
 	if !from.Since.IsZero() {
 		if offset, err = f.since(from.Since); err != nil {
 			return 0, err
 		}
 	}
 	if from.Lines != nil {
-		offset = max(offset, f.lastLines(*from.Lines))
+		at, _ := f.lastLines(lines)
+		offset = max(offset, at)
 	}
 	return offset, nil
+}
+
+// share says how many of a rank's last n lines are of its stdout, by the stamps of
+// both streams. Where these do not tell, stderr's are the later ones: who looks at
+// one line wants the error.
+func share(out, err *tail, n int) int {
+	switch {
+	case n <= 0 || out.end() == 0:
+		return 0
+	case err.end() == 0:
+		return n
+	}
+	outStamps, _ := shim.ReadStamps(out.path, 0) // without any, no line is the later one
+	errStamps, _ := shim.ReadStamps(err.path, 0)
+	// The more lines are of stdout the older is the first of them, and the newer the
+	// first that stderr has to leave out for it.
+	return sort.Search(n, func(k int) bool {
+		ours, there := out.lastLines(k + 1)
+		theirs, also := err.lastLines(n - k)
+		return !there || also && !stampOf(outStamps, ours).After(stampOf(errStamps, theirs))
+	})
+}
+
+// stampOf is when a byte came; zero where that is not known.
+func stampOf(stamps []shim.Stamp, offset int64) time.Time {
+	i := sort.Search(len(stamps), func(i int) bool { return stamps[i].Offset > offset })
+	if i == 0 {
+		return time.Time{}
+	}
+	return stamps[i-1].Time
 }
 
 // since is the beginning of the line in which the first byte lies that may have
@@ -81,17 +121,23 @@ func (f *tail) since(t time.Time) (int64, error) {
 	return at, nil
 }
 
-// lastLines is where the last n lines begin. One without an end counts.
-func (f *tail) lastLines(n int) int64 {
+// lastLines is where the last n lines begin, and whether there are as many. One
+// without an end counts.
+func (f *tail) lastLines(n int) (at int64, all bool) {
 	end := f.end()
 	if n <= 0 {
-		return end
+		return end, true
 	}
 	if at, ok := f.behindNewline(1, end, max(0, end-1)); ok && at == end {
 		n++ // the last line's own
 	}
-	at, _ := f.behindNewline(n, end, 0)
-	return at
+	at, all = f.behindNewline(n, end, 0)
+	if !all && end > 0 { // the first line has no newline before it
+		if all = n == 1; !all {
+			_, all = f.behindNewline(n-1, end, 0)
+		}
+	}
+	return at, all
 }
 
 // end is how many bytes the stream has.

@@ -84,6 +84,48 @@ func TestLastLines(t *testing.T) {
 	}
 }
 
+// The last lines of a rank are those of both streams that came last.
+func TestLastLinesOfARank(t *testing.T) {
+	t0 := time.UnixMilli(1_700_000_000_000)
+	for name, tc := range map[string]struct {
+		out, err           string
+		outTimes, errTimes []int64 // pairs of seconds and offsets
+		n                  int
+		want               string
+	}{
+		"out is later":         {"a\nb\n", "x\ny\n", []int64{0, 0, 30, 2}, []int64{10, 0, 20, 2}, 1, "b\n|"},
+		"err is later":         {"a\nb\n", "x\ny\n", []int64{0, 0, 10, 2}, []int64{5, 0, 20, 2}, 1, "|y\n"},
+		"one of each":          {"a\nb\n", "x\ny\n", []int64{0, 0, 30, 2}, []int64{10, 0, 20, 2}, 2, "b\n|y\n"},
+		"three":                {"a\nb\n", "x\ny\n", []int64{0, 0, 30, 2}, []int64{10, 0, 20, 2}, 3, "b\n|x\ny\n"},
+		"all there are":        {"a\nb\n", "x\ny\n", []int64{0, 0, 30, 2}, []int64{10, 0, 20, 2}, 4, "a\nb\n|x\ny\n"},
+		"more than there are":  {"a\nb\n", "x\n", []int64{0, 0, 30, 2}, []int64{10, 0}, 100, "a\nb\n|x\n"},
+		"none":                 {"a\n", "x\n", []int64{0, 0}, []int64{0, 0}, 0, "|"},
+		"at the same time":     {"a\nb\n", "x\n", []int64{7, 0}, []int64{7, 0}, 1, "|x\n"},
+		"without stamps":       {"a\nb\n", "x\n", nil, nil, 2, "b\n|x\n"},
+		"out alone":            {"a\nb\nc\n", "", []int64{0, 0}, nil, 2, "b\nc\n|"},
+		"err alone":            {"", "x\ny\nz\n", nil, []int64{0, 0}, 2, "|y\nz\n"},
+		"the last has no end":  {"a\nb", "x\n", []int64{0, 0, 30, 2}, []int64{10, 0}, 1, "b|"},
+		"err long before":      {"a\nb\nc\n", "warning\n", []int64{50, 0}, []int64{1, 0}, 2, "b\nc\n|"},
+		"one line of each, n2": {"a", "x", []int64{0, 0}, []int64{9, 0}, 2, "a|x"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			for name, text := range map[string]string{"out": tc.out, "err": tc.err, "out.times": stamps(t0, tc.outTimes...), "err.times": stamps(t0, tc.errTimes...)} {
+				must(t, os.WriteFile(filepath.Join(dir, "rank-0."+name), []byte(text), 0o600))
+			}
+			got := map[launcher.Stream]string{}
+			r := LogsRequest{Ranks: []int{0}, From: launcher.From{Lines: &tc.n}}
+			l := newReader(dir, r, func(c launcher.Chunk) error { got[c.Stream] += string(c.Data); return nil })
+			must(t, l.begin(r))
+			l.allDirty()
+			must(t, l.readAll(t.Context(), func() {}))
+			if s := got[launcher.Stdout] + "|" + got[launcher.Stderr]; s != tc.want {
+				t.Errorf("%q, want %q", s, tc.want)
+			}
+		})
+	}
+}
+
 // What may have come since is shown, whole lines of it, and nothing that had
 // surely come before.
 func TestSince(t *testing.T) {

@@ -3,6 +3,7 @@ package agent
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -51,6 +52,38 @@ func BenchmarkTrue(b *testing.B) {
 			b.ReportMetric(ms(b.Elapsed()-preparing), "run-ms")
 			b.ReportMetric(ms(bare), "bare-ms")
 		})
+	}
+}
+
+// BenchmarkLogs reads the output of many ranks of one node, five lines each: what a
+// rank costs must not grow with their number.
+func BenchmarkLogs(b *testing.B) {
+	last := 1
+	for _, count := range []int{400, 4000} {
+		dir, names := b.TempDir(), []string{"out", "err", "out.times", "err.times"}
+		r := LogsRequest{}
+		for rank := range count {
+			r.Ranks = append(r.Ranks, rank)
+			for i, text := range []string{"1\n2\n3\n4\n", "5\n", string(make([]byte, 16)), string(make([]byte, 16))} {
+				must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, names[i])), []byte(text), 0o600))
+			}
+		}
+		for name, from := range map[string]launcher.From{"all": {}, "tail": {Lines: &last}} {
+			b.Run(fmt.Sprintf("%s/ranks=%d", name, count), func(b *testing.B) {
+				r.From = from
+				for b.Loop() {
+					bytes := 0
+					l := newReader(dir, r, func(c launcher.Chunk) error { bytes += len(c.Data); return nil })
+					must(b, l.begin(r))
+					l.allDirty()
+					must(b, l.readAll(b.Context(), func() {}))
+					if want := map[string]int{"all": 10, "tail": 2}[name] * count; bytes != want {
+						b.Fatalf("%d bytes, want %d", bytes, want)
+					}
+				}
+				b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(count), "µs/rank")
+			})
+		}
 	}
 }
 

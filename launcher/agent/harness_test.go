@@ -151,6 +151,12 @@ func (n *node) clean() {
 			syscall.Kill(pid, syscall.SIGKILL)
 		}
 	}
+	if left := n.shimPIDs(); len(left) > 0 {
+		n.t.Errorf("shims are left: %v", left)
+		for _, pid := range left {
+			syscall.Kill(pid, syscall.SIGTERM) // ends its gang, if it has one
+		}
+	}
 	if left, _ := os.ReadDir(filepath.Join(n.cfg.RunDir, "jobs")); len(left) > 0 {
 		n.t.Errorf("left in jobs: %v", left)
 	}

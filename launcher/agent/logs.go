@@ -182,7 +182,17 @@ func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader
 			l.byName[f.path] = f
 		}
 	}
+	l.list()
 	return l
+}
+
+// list looks once for the parts of all streams: a folder may have those of thousands
+// of ranks.
+func (l *reader) list() {
+	parts := basesIn(l.dir)
+	for _, f := range l.files {
+		f.listed = append([]int64{0}, parts[f.path]...)
+	}
 }
 
 func (l *reader) watch() {
@@ -232,6 +242,7 @@ func (l *reader) look() {
 
 func (l *reader) allDirty() {
 	l.lostAt = true
+	l.list()
 	for _, f := range l.files {
 		f.dirty, f.found = true, false
 	}
@@ -241,7 +252,7 @@ func (l *reader) grew(ev fsnotify.Event) {
 	l.lostAt = l.lostAt || strings.HasPrefix(filepath.Base(ev.Name), lostName) // or what was to become it
 	if path, base, ok := shim.ParsePart(ev.Name); ok && l.byName[path] != nil {
 		f := l.byName[path]
-		f.dirty, f.newest = true, max(f.newest, base)
+		f.dirty, f.newest, f.listed = true, max(f.newest, base), nil
 	}
 }
 

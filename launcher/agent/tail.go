@@ -23,9 +23,10 @@ type tail struct {
 	at    launcher.Cursor
 	dirty bool // may hold more
 
-	found  bool  // base is that of the part to read
-	base   int64 // the stream's bytes before that part
-	newest int64 // the highest base that was heard of
+	listed []int64 // bases, as the reader has just listed them; nil: find looks itself
+	found  bool    // base is that of the part to read
+	base   int64   // the stream's bytes before that part
+	newest int64   // the highest base that was heard of
 
 	times  bool // to be told
 	stamps []shim.Stamp
@@ -89,6 +90,7 @@ func exists(path string) bool {
 func (f *tail) find() (dropped int64) {
 	f.found = true
 	bases := f.bases()
+	f.listed = nil // what is looked for again has changed
 	f.newest = bases[len(bases)-1]
 	i, exact := slices.BinarySearch(bases, f.at.Offset)
 	if !exact {
@@ -111,15 +113,26 @@ func (f *tail) find() (dropped int64) {
 // bases lists the parts by their first bytes, in order. The first part is taken
 // to be there.
 func (f *tail) bases() []int64 {
-	bases := []int64{0}
-	parts, _ := filepath.Glob(f.path + ".*")
-	for _, p := range parts {
-		if path, base, ok := shim.ParsePart(p); ok && path == f.path {
-			bases = append(bases, base)
+	if f.listed != nil {
+		return f.listed
+	}
+	return append([]int64{0}, basesIn(filepath.Dir(f.path))[f.path]...)
+}
+
+// basesIn lists what follows the first part of each of a folder's streams, by the
+// path of that.
+func basesIn(dir string) map[string][]int64 {
+	found := map[string][]int64{}
+	names, _ := os.ReadDir(dir)
+	for _, e := range names {
+		if path, base, ok := shim.ParsePart(filepath.Join(dir, e.Name())); ok && base > 0 {
+			found[path] = append(found[path], base)
 		}
 	}
-	slices.Sort(bases)
-	return bases
+	for _, bases := range found {
+		slices.Sort(bases)
+	}
+	return found
 }
 
 // stamped tells when the byte at the cursor came, and how many bytes from there

@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -24,13 +26,20 @@ type DiskError struct {
 
 func (e *DiskError) Error() string {
 	hint := ""
-	if errors.Is(e.Err, syscall.ENOSPC) || errors.Is(e.Err, syscall.EDQUOT) {
+	if e.full() {
 		hint = "; free some space there, then the node takes part again"
 	}
 	return fmt.Sprintf("%s in %s: %v%s", e.What, e.Dir, e.Err, hint)
 }
 
 func (e *DiskError) Unwrap() error { return e.Err }
+
+// full goes by the text as well: bbolt gives it alone where its file cannot grow.
+func (e *DiskError) full() bool {
+	return slices.ContainsFunc([]syscall.Errno{syscall.ENOSPC, syscall.EDQUOT}, func(no syscall.Errno) bool {
+		return errors.Is(e.Err, no) || e.Err != nil && strings.Contains(e.Err.Error(), no.Error())
+	})
+}
 
 // HungError: the disk did not answer a write in time.
 type HungError struct{ Limit time.Duration }
@@ -45,14 +54,16 @@ const tryRoom = 1 << 20
 
 // TryDisk writes and removes a file in the folder of a log that is open or not.
 // It waits for the disk for as long as that takes.
-func TryDisk(dir string) error {
+func TryDisk(dir string) error { return tryDisk(dir, tryRoom) }
+
+func tryDisk(dir string, size int) error {
 	path := filepath.Join(dir, "try")
 	err := func() error {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
 		if err != nil {
 			return err
 		}
-		_, err = f.Write(make([]byte, tryRoom))
+		_, err = f.Write(make([]byte, size))
 		return errors.Join(err, f.Sync(), f.Close())
 	}()
 	if rmErr := os.Remove(path); err == nil {

@@ -430,6 +430,16 @@ func (n *Raft) Turn(ctx context.Context) {
 	_ = n.await(ctx, func() error { return n.r.VerifyLeader().Error() })
 }
 
+// Touch has the folder's disk take a byte, durably. One that hangs ends this
+// node's part in raft as it would at a write of raft's own, which an idle cluster
+// makes none of; one that refuses has answered, and raft finds out when it writes.
+func (n *Raft) Touch() {
+	_ = n.store.do("write", n.store.limit, func() error {
+		_ = tryDisk(n.cfg.Dir, 1)
+		return nil
+	})
+}
+
 // barrier commits an empty entry and waits until this node has applied it.
 func (n *Raft) barrier(ctx context.Context) error {
 	return n.await(ctx, func() error { return n.r.Barrier(n.cfg.ApplyTimeout).Error() })

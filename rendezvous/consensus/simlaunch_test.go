@@ -82,7 +82,7 @@ func (s *sim) lead(l *simLife, ctx context.Context, term uint64) error {
 	return ctx.Err()
 }
 
-// Plan, Stop and End record as cmd/node does: an unknown outcome is settled by looking.
+// Plan, Stop, Verdict and End record as cmd/node does: an unknown outcome is settled by looking.
 func (b *simBrain) Plan(ctx context.Context, job rendezvous.Job) error {
 	return b.apply(ctx, job.Entry(), func() bool {
 		j, ok := b.l.record.Job(job.Spec.ID)
@@ -94,6 +94,13 @@ func (b *simBrain) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	return b.apply(ctx, stop.Entry(), func() bool {
 		j, ok := b.l.record.Job(stop.Job)
 		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
+	})
+}
+
+func (b *simBrain) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
+	return b.apply(ctx, end.Verdict(), func() bool {
+		j, ok := b.l.record.Job(end.Job)
+		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil
 	})
 }
 

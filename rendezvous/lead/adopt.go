@@ -12,6 +12,9 @@ func (l *Leader) adopt(job rendezvous.Job) {
 	g := newGang(l, job)
 	g.found = true
 	l.heed(g)
+	if job.Verdict != nil { // what was said to end does not run again, whatever its nodes say
+		g.post(func() { g.obeyVerdict(*job.Verdict) })
+	}
 	if job.Stop != nil { // before anything else: no generation begins any more
 		g.post(func() { g.obeyStop(*job.Stop) })
 	}
@@ -47,8 +50,13 @@ func (l *Leader) Adopt(id launcher.JobID) {
 		l.adopt(job)
 	case g != nil && (job.Outcome != nil || job.Plan.Generation != g.job.Plan.Generation):
 		g.post(func() { g.overtaken = true })
-	case g != nil && job.Stop != nil:
-		g.post(func() { g.obeyStop(*job.Stop) })
+	case g != nil:
+		if job.Verdict != nil {
+			g.post(func() { g.obeyVerdict(*job.Verdict) })
+		}
+		if job.Stop != nil {
+			g.post(func() { g.obeyStop(*job.Stop) })
+		}
 	}
 }
 

@@ -131,6 +131,7 @@ func TestNewLeaderStartsNobodyWithoutARebootedNode(t *testing.T) {
 			if first == "id2" {
 				h.hears("id1", "boot1.1", launcher.PhasePrepared)
 			}
+			time.Sleep(time.Second) // what is decided is recorded first
 			if got := h.orders("id1"); got != "end" {
 				t.Errorf("spark1, heard with %s first, was sent %q", first, got)
 			}

@@ -85,7 +85,7 @@ func (g *gang) pause(next rendezvous.Next, out rendezvous.Outcome) {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepAgain,
 			Text: fmt.Sprintf("%s; try %d of %d in %s", out.Cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)})
 	}
-	g.verdict, g.inherited, g.byRank = nil, false, false
+	g.verdict, g.inherited = nil, false
 	g.grace = g.job.Spec.Grace
 	g.publish()
 }
@@ -98,7 +98,7 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	case g.verdict != nil: // stopped meanwhile
 		return g.record(ctx)
 	case g.timedOut(now):
-		g.endForTime()
+		g.end(g.outOfTime())
 		return g.record(ctx)
 	case now.Before(w.from), g.copying:
 		return false
@@ -167,11 +167,11 @@ func (g *gang) begin(job rendezvous.Job) {
 			s.up, s.known, s.ahead = m.ready && m.boot == s.Boot, true, m.ahead
 		}
 	}
-	g.l.poke()
-	g.l.mu.Unlock()
-	g.viewMu.Lock()
+	g.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
 	g.state, g.started, g.text = rendezvous.StateStarts, nil, ""
 	g.viewMu.Unlock()
+	g.l.poke()
+	g.l.mu.Unlock()
 	g.wait, g.fresh = nil, true
 	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
 	g.deadline = now.Add(job.Spec.StartTimeout)
@@ -261,7 +261,7 @@ func (l *Leader) placeNext(g *gang, next rendezvous.Next, done rendezvous.Outcom
 	if g.job.Plan.Generation == 0 && job.Spec.Stage(launcher.StageBefore) != nil {
 		plan = plan.Single(launcher.StageBefore, plan.Generation)
 	}
-	job.Plan = plan
+	job.Plan, job.Verdict = plan, nil
 	g.pending = &plan
 	return job, nil
 }

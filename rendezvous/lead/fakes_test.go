@@ -41,6 +41,7 @@ type world struct {
 	prepared map[launcher.Key]map[launcher.NodeID]bool
 	running  map[witnessed]bool
 	acked    map[launcher.JobID]bool
+	told     map[launcher.JobID]told
 	faults   []string
 	closing  bool // settle has begun to end it all
 }
@@ -54,7 +55,7 @@ func newWorld(t testing.TB, nodes int) *world {
 	w := &world{
 		t: t, record: rendezvous.NewRecord(), crowned: make(chan struct{}),
 		execs: map[witnessed]int{}, prepared: map[launcher.Key]map[launcher.NodeID]bool{},
-		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{},
+		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{}, told: map[launcher.JobID]told{},
 	}
 	node := func(i int) rendezvous.Node {
 		return rendezvous.Node{
@@ -129,6 +130,7 @@ func (w *world) crown(dieAt int) *reign {
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}
+	w.wg.Go(r.asks)
 	w.mu.Lock()
 	w.reign = r
 	close(w.crowned)
@@ -197,7 +199,7 @@ func (r *reign) kill() {
 	}
 }
 
-// Plan, Stop and End are the Recorder. A reign can die before an entry is committed
+// Plan, Stop, Verdict and End are the Recorder. A reign can die before an entry is committed
 // and after, without knowing.
 func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 	e := job.Entry()
@@ -207,6 +209,12 @@ func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 
 func (r *reign) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	e := stop.Entry()
+	e.At = time.Now()
+	return r.propose(ctx, e)
+}
+
+func (r *reign) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
+	e := end.Verdict()
 	e.At = time.Now()
 	return r.propose(ctx, e)
 }

@@ -44,14 +44,17 @@ type gang struct {
 	refusedAt time.Time // of the first refusal; zero while there is none
 	failedAt  time.Time // when the first failure was seen; zero while there is none
 	ordered   bool      // Start has been sent, or a ledger says that it was
+	// verdict is what the gang is being ended for. Where it is about a rank (Root),
+	// an earlier exit may explain it better.
 	verdict   *rendezvous.Outcome
+	proposed  *rendezvous.Outcome // a verdict that is yet to be recorded
+	proposeAt time.Time           // again
 	// inherited: an earlier leader ended the gang. Its reason is looked for
 	// again when all nodes have told what they know.
 	inherited bool
 	wait      *waiting // between two generations
 	noMore    bool     // no other generation follows: somebody has asked for the end
 	asked     *rendezvous.Stop
-	byRank    bool          // the verdict is about a rank: an earlier exit may explain it better
 	grace     time.Duration // of the End that is wanted
 	found     bool          // an earlier leader recorded it
 	overtaken bool          // the record has got something newer of it from elsewhere
@@ -261,8 +264,15 @@ func (g *gang) turn(ctx context.Context) (over, again bool) {
 func (g *gang) step(now time.Time) (done bool) {
 	g.giveUpSilent(now)
 	g.expire(now)
-	if g.verdict == nil {
+	switch {
+	case g.verdict != nil:
+	case g.proposed == nil:
 		g.judge(now)
+	case !now.Before(g.proposeAt):
+		g.propose()
+	}
+	if g.proposed != nil {
+		return false // nothing is told or begun meanwhile
 	}
 	if g.verdict == nil {
 		g.advance()
@@ -363,14 +373,17 @@ func (g *gang) nextDeadline() time.Time {
 		}
 		return next
 	}
+	switch {
+	case g.proposed != nil:
+		return g.proposeAt
+	case g.verdict == nil && !g.failedAt.IsZero(): // other times may pass before: the failure is judged first
+		return g.collectUntil()
+	}
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))
 	}
 	if g.verdict == nil && g.anyRefused() != nil {
 		earliest(g.refusedAt.Add(answersWait))
-	}
-	if g.verdict == nil && !g.failedAt.IsZero() {
-		earliest(g.collectUntil())
 	}
 	if limit := g.timeLimit(); !limit.IsZero() && (g.verdict == nil || len(g.unproven()) > 0 && !g.noMore) {
 		earliest(limit)

@@ -21,45 +21,63 @@ const collectWait = 50 * time.Millisecond
 // interpreter is that has PyTorch to unload.
 const causeWait = time.Second
 
-// judge decides whether the gang must end, and why: the first reason stands.
+// judge decides whether the gang must end, and why: the first reason stands. What
+// the exits of ranks tell needs no record but the nodes' ledgers; all else does.
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
 	switch {
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
-		g.end(rendezvous.Failed, g.anyRefused().refusal())
+		g.decide(failed(g.anyRefused().refusal()))
 	case g.anyRefused() != nil:
 		if !g.moreAnswers(now) {
-			g.end(rendezvous.Rejected, g.refusals())
+			g.decide(rejected(g.refusals()))
 		}
 	case g.anyLost() != nil && !g.ordered && g.fresh:
-		g.end(rendezvous.Rejected, g.anyLost().lost+" before the start: no rank was started")
+		g.decide(rejected(g.anyLost().lost + " before the start: no rank was started"))
 	case g.anyLost() != nil && (!goOn || !g.ordered && g.allKnown()): // the others have not begun
-		g.end(rendezvous.Failed, g.anyLost().lost)
+		g.decide(failed(g.anyLost().lost))
 	case g.anyStuck() != nil && !goOn && g.rootCause() == nil:
-		g.end(rendezvous.Failed, g.anyStuck().trouble())
+		g.decide(failed(g.anyStuck().trouble()))
 	case g.rootCause() != nil && !goOn:
 		if !g.collecting(now) {
-			g.failedBy(*g.rootCause())
+			g.end(failedBy(*g.rootCause()))
 		}
 	case g.timedOut(now):
-		g.endForTime()
+		g.decide(g.outOfTime())
 	case g.beingEnded():
 		g.inherited = true
-		g.end(rendezvous.Stopped, "it was being ended when the leader changed")
+		g.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: "it was being ended when the leader changed"})
 	case g.allDone():
 		g.conclude()
 	case g.endedEarly() != nil:
-		s := g.endedEarly()
-		g.end(rendezvous.Failed, fmt.Sprintf("%s ended its ranks before they had exited: see its agent's log", s.Host))
+		g.decide(failed(g.endedEarly().Host + " ended its ranks before they had exited: see its agent's log"))
 	case !g.ordered && g.downBeforeStart() != nil:
-		g.end(rendezvous.Rejected, fmt.Sprintf("%s was lost before the start: no rank was started", g.downBeforeStart().Host))
+		g.decide(rejected(g.downBeforeStart().Host + " was lost before the start: no rank was started"))
 	case g.traceless() != "":
 		if now.After(g.deadline) {
-			g.end(rendezvous.Failed, g.job.NoTrace(g.traceless()))
+			g.decide(failed(g.job.NoTrace(g.traceless())))
 		}
 	case now.After(g.deadline) && g.notStarted() != "":
-		g.end(rendezvous.Failed, fmt.Sprintf("not started within %s: %s", g.job.Spec.StartTimeout, g.notStarted()))
+		g.decide(failed(fmt.Sprintf("not started within %s: %s", g.job.Spec.StartTimeout, g.notStarted())))
 	}
+}
+
+func failed(cause string) rendezvous.Outcome {
+	return rendezvous.Outcome{End: rendezvous.Failed, Cause: cause}
+}
+
+func rejected(cause string) rendezvous.Outcome {
+	return rendezvous.Outcome{End: rendezvous.Rejected, Cause: cause}
+}
+
+func failedBy(r launcher.RankExit) rendezvous.Outcome {
+	return rendezvous.Outcome{End: rendezvous.Failed, ExitCode: r.Exit.Status(), Cause: blame(r), Root: &r}
+}
+
+func (g *gang) outOfTime() rendezvous.Outcome {
+	out := failed(fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
+	out.ExitCode = launcher.ExitTimedOut
+	return out
 }
 
 // collecting tells whether the first failure is too fresh to be judged.
@@ -77,21 +95,19 @@ func (g *gang) collectUntil() time.Time {
 	return g.failedAt.Add(collectWait)
 }
 
-func (g *gang) failedBy(r launcher.RankExit) {
-	g.byRank = true
-	g.end(rendezvous.Failed, blame(r))
-}
-
-// conclude is for a gang whose ranks have all ended by themselves. Where they
-// were to go on after a failure, it is told now.
+// conclude is for a gang whose ranks have all ended by themselves, but for those
+// on nodes that were given up. Where they were to go on after a failure, it is
+// told now.
 func (g *gang) conclude() {
-	switch {
-	case g.rootCause() != nil:
-		g.failedBy(*g.rootCause())
-	case g.anyLost() != nil:
-		g.end(rendezvous.Failed, g.anyLost().lost)
+	switch root, lost := g.rootCause(), g.anyLost(); {
+	case root != nil && lost != nil:
+		g.decide(failedBy(*root))
+	case root != nil:
+		g.end(failedBy(*root))
+	case lost != nil:
+		g.decide(failed(lost.lost))
 	default:
-		g.end(rendezvous.Completed, "")
+		g.end(rendezvous.Outcome{End: rendezvous.Completed})
 	}
 }
 
@@ -108,17 +124,40 @@ func (g *gang) timedOut(now time.Time) bool {
 	return !limit.IsZero() && !now.Before(limit)
 }
 
-func (g *gang) endForTime() {
-	g.end(rendezvous.Failed, fmt.Sprintf("the time limit of %s has passed (--timeout)", g.job.Spec.Timeout))
-	g.verdict.ExitCode = launcher.ExitTimedOut
+// decide ends the gang for what this leader alone may know: a silence, a time that
+// is over. It is recorded before it is told or acted upon. Else the next leader,
+// whom the node answers again, would say that what was said to end runs; and of ranks
+// that were told to end, that somebody had asked for it, so that no other try followed.
+func (g *gang) decide(out rendezvous.Outcome) {
+	out.At = time.Now()
+	g.proposed = &out
+	g.propose()
+}
+
+// propose records the verdict that was decided on. One of which it is not known
+// whether it was recorded stays the one.
+func (g *gang) propose() {
+	if err := g.l.cfg.Recorder.Verdict(g.l.ctx, rendezvous.JobEnd{Key: g.job.Key(), Outcome: *g.proposed}); err != nil {
+		g.l.cfg.Logger.Warn("record verdict", "job", g.job.Spec.ID, "error", err)
+		g.proposeAt = time.Now().Add(time.Second)
+		return
+	}
+	g.end(*g.proposed)
 }
 
 // end sets the verdict: from here on the gang only winds down.
-func (g *gang) end(how rendezvous.End, cause string) {
-	g.verdict = &rendezvous.Outcome{End: how, Cause: cause}
-	g.l.cfg.Logger.Info("gang ends", "job", g.job.Spec.ID, "end", how, "cause", cause)
-	if how != rendezvous.Completed {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: cause})
+func (g *gang) end(out rendezvous.Outcome) {
+	g.verdict, g.proposed = &out, nil
+	g.l.cfg.Logger.Info("gang ends", "job", g.job.Spec.ID, "end", out.End, "cause", out.Cause)
+	if out.End != rendezvous.Completed {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: out.Cause})
+	}
+}
+
+// obeyVerdict goes on with what an earlier leader has decided.
+func (g *gang) obeyVerdict(v rendezvous.Outcome) {
+	if g.verdict == nil && g.wait == nil {
+		g.end(v)
 	}
 }
 
@@ -271,7 +310,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	// The earliest failure may have been reported after a later one. A verdict
 	// that is not about ranks stands: what failed since is a consequence.
-	if root := g.rootCause(); root != nil && (g.byRank || g.inherited) {
+	if root := g.rootCause(); root != nil && (out.Root != nil || g.inherited) {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)

@@ -27,6 +27,7 @@ import (
 type Recorder interface {
 	Plan(ctx context.Context, job rendezvous.Job) error
 	Stop(ctx context.Context, stop rendezvous.JobStop) error
+	Verdict(ctx context.Context, end rendezvous.JobEnd) error
 	End(ctx context.Context, end rendezvous.JobEnd) error
 }
 
@@ -318,7 +319,8 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 	line := l.line()
 	for i, j := range jobs {
 		out[i] = rendezvous.StatusOf(j)
-		if g := l.gangs[j.Spec.ID]; g != nil && j.Outcome == nil {
+		// A generation that has just been recorded is not what its gang still says of the one before.
+		if g := l.gangs[j.Spec.ID]; g != nil && j.Outcome == nil && g.job.Plan.Generation == j.Plan.Generation {
 			g.status(&out[i])
 			out[i].Line = slices.Index(line, g) + 1
 		}

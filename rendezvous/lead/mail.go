@@ -198,7 +198,7 @@ func (g *gang) stop(grace time.Duration, reason string) error {
 func (g *gang) obeyStop(asked rendezvous.Stop) {
 	g.asked, g.noMore = &asked, true
 	if g.verdict == nil {
-		g.end(rendezvous.Stopped, asked.Reason)
+		g.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: asked.Reason})
 		g.grace = asked.Grace
 	}
 	g.grace = min(g.grace, asked.Grace)
@@ -217,7 +217,7 @@ func (g *gang) publish() {
 	switch {
 	case g.wait != nil || len(g.unproven()) > 0:
 		g.state = rendezvous.StateWaits
-	case g.verdict != nil || !g.failedAt.IsZero() || !g.refusedAt.IsZero(): // or about to be
+	case g.verdict != nil || !g.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
 		g.state = rendezvous.StateEnds
 	case g.started != nil, !g.fresh && g.allKnown() && g.find(func(s *seat) bool { return s.ran }) != nil:
 		// The second: an earlier leader may have said so, and a node has been lost since.

@@ -105,11 +105,20 @@ func (d *disk) meet(k kind) syscall.Errno {
 	return f.errno
 }
 
-func (d *disk) root(shown string) fs.InodeEmbedder {
-	root := &fs.LoopbackRoot{Path: shown}
+// mount puts the disk over a folder.
+func (d *disk) mount(folder string) (*fuse.Server, error) {
+	root := &fs.LoopbackRoot{Path: d.keeper.shown}
 	n := &node{LoopbackNode: fs.LoopbackNode{RootData: root}, d: d}
 	root.RootNode = n
-	return n
+	second := time.Second
+	server, err := fs.Mount(folder, n, &fs.Options{
+		EntryTimeout: &second, AttrTimeout: &second,
+		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, FsName: "baddisk", Name: "baddisk", DisableXAttrs: true},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("mount on %s: %w", folder, err)
+	}
+	return server, nil
 }
 
 // node is a file or folder.
@@ -190,14 +199,14 @@ func (n *node) Setattr(ctx context.Context, h fs.FileHandle, in *fuse.SetAttrIn,
 	return errno
 }
 
-// OpendirHandle gives an open folder a sync that is ours: the library's would
-// reach the shown folder alone.
+// OpendirHandle gives an open folder a sync of its own: the library's is of the
+// shown folder, and the keeper would not hear of it.
 func (n *node) OpendirHandle(ctx context.Context, flags uint32) (fs.FileHandle, uint32, syscall.Errno) {
 	h, opened, errno := n.LoopbackNode.OpendirHandle(ctx, flags)
 	if errno != 0 {
 		return nil, 0, errno
 	}
-	return &folder{h.(dirHandle), n}, opened, 0
+	return &folder{dirHandle: h.(dirHandle), n: n}, opened, 0
 }
 
 // dirHandle is what the library's handle of a folder can do.

@@ -21,10 +21,7 @@ import (
 	"bufio"
 	"fmt"
 	"os"
-	"time"
 
-	"github.com/hanwen/go-fuse/v2/fs"
-	"github.com/hanwen/go-fuse/v2/fuse"
 	"golang.org/x/sys/unix"
 )
 
@@ -54,13 +51,9 @@ func serve(folder string) error {
 		return err
 	}
 	d := &disk{keeper: k, faults: map[kind]fault{}}
-	second := time.Second
-	server, err := fs.Mount(folder, d.root(shown), &fs.Options{
-		EntryTimeout: &second, AttrTimeout: &second,
-		MountOptions: fuse.MountOptions{AllowOther: true, DirectMountStrict: true, FsName: "baddisk", Name: "baddisk", DisableXAttrs: true},
-	})
+	server, err := d.mount(folder)
 	if err != nil {
-		return fmt.Errorf("mount on %s: %w", folder, err)
+		return err
 	}
 	fmt.Println("mounted on", folder)
 	orders := bufio.NewScanner(os.Stdin)

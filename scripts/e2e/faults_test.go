@@ -96,11 +96,18 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// pidsOf picks the shim and the rank from a list of processes.
-func pidsOf(processes string) []string {
-	var out []string
-	for _, m := range regexp.MustCompile(`(?m)^(\d+) +\d+ +\S+ +(?:sparkrun shim|sh -c)`).FindAllStringSubmatch(processes, -1) {
-		out = append(out, m[1])
+// pidsOf picks the shim and the rank from a list of processes; not what the rank
+// has forked, which has its name until it execs.
+func pidsOf(processes string) (out []string) {
+	var shims []string
+	for _, m := range regexp.MustCompile(`(?m)^(\d+) +(\d+) +\S+ +(sparkrun shim|sh -c)`).FindAllStringSubmatch(processes, -1) {
+		shim := m[3] == "sparkrun shim"
+		if shim {
+			shims = append(shims, m[1])
+		}
+		if shim || slices.Contains(shims, m[2]) {
+			out = append(out, m[1])
+		}
 	}
 	return out
 }
@@ -109,6 +116,7 @@ func pidsOf(processes string) []string {
 // again: no rank is ever started twice, no acknowledged job is lost. The ranks
 // themselves bear witness, in a folder outside sparkrun.
 func TestSubmitsUnderDyingLeaders(t *testing.T) {
+	t.Parallel()
 	witness := scratch(t)
 	l := up(t, 3)
 	type submit struct {
@@ -175,6 +183,7 @@ func TestSubmitsUnderDyingLeaders(t *testing.T) {
 // A pair whose only voter is gone: ranks live, reads work, a launch says in one
 // line what is wrong and what helps.
 func TestPairWithoutItsVoter(t *testing.T) {
+	t.Parallel()
 	l := up(t, 2, "--topology", "pair")
 	l.on("spark1", "sparkrun", "launch", "exec", "-d", "--on", "spark2", "--name", "goes-on", "--env", "N=1000", "--", "sh", "-c", counted).must(t)
 	eventually(t, 30*time.Second, "the job runs", func() bool { return l.jobs("spark2")["goes-on"].State == "running" })
@@ -208,6 +217,7 @@ func TestPairWithoutItsVoter(t *testing.T) {
 // Every agent is killed and started, and a node comes back under another
 // address: nobody has to join again.
 func TestRestartsNeedNoJoin(t *testing.T) {
+	t.Parallel()
 	l := up(t, 3)
 	for _, h := range other(3) {
 		l.do("kill", h, "--agent")

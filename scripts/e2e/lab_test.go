@@ -26,8 +26,17 @@ var rounds = flag.Int("rounds", 50, "how often the leader is killed under submit
 
 var binary string
 
+// side is how many tests run side by side, of those that may: they wait for
+// machines to be given up, or for ranks to have run for a while.
+const side = "4"
+
 func TestMain(m *testing.M) {
 	flag.Parse()
+	if f := flag.Lookup("test.parallel"); f.Value.String() == f.DefValue {
+		if err := f.Value.Set(side); err != nil {
+			panic(err)
+		}
+	}
 	dir, err := os.MkdirTemp("/var/tmp", "sparkrun-e2e-")
 	if err == nil {
 		binary = filepath.Join(dir, "sparkrun")

@@ -12,6 +12,7 @@ import (
 // ends them by itself, and the next try begins elsewhere only when they are gone, with
 // nobody's word. The ranks themselves say when they lived.
 func TestPartitionEndsRanks(t *testing.T) {
+	t.Parallel()
 	buildWitness(t)
 	l, dir := up(t, 3), scratch(t)
 	leader := l.view("spark1").Leader

@@ -119,18 +119,48 @@ func raftFolderFull(t *testing.T, f *field, i int) {
 // Row 19. The power fails under submits, at the leader or everywhere at once, and
 // takes along what was not fsynced: each submit that was acknowledged is known.
 func unsyncedLost(t *testing.T, f *field, i int) {
-	leader := f.anyLeader("spark1")
-	victims := []*badDisk{f.disks[leader]}
+	victims := []string{f.anyLeader("spark1")}
 	if i%2 == 1 {
-		victims = nil
-		for _, h := range hosts {
-			victims = append(victims, f.disks[h])
+		victims = hosts
+	}
+	known, lost := f.powerFails(i, victims...)
+	for _, name := range lost {
+		t.Errorf("job %s was acknowledged, and is not known after the power of %v failed", name, victims)
+	}
+	t.Logf("%d acknowledged submits, the power of %v failed, %d are lost", known, victims, len(lost))
+	f.found("no acknowledged submit lost", "an acknowledged submit was lost")
+}
+
+// That row 19 can fail: a log that is not fsynced loses submits. Not each time, for
+// bbolt syncs all there is when its file grows.
+func TestUnsyncedLossIsSeen(t *testing.T) {
+	t.Parallel()
+	bug := seeded{edits: []edit{{"rendezvous/consensus/store.go", "NoFreelistSync: true,", "NoFreelistSync: true, NoSync: true,"}}}
+	f := &field{lab: upWith(t, build(t, bug.lay(t)), 3), dir: scratch(t), disks: map[string]*badDisk{}}
+	defer onBadDisks(t, f)()
+	for round := range 10 {
+		known, lost := f.powerFails(round, hosts...)
+		t.Logf("of %d acknowledged submits %d are lost", known, len(lost))
+		if len(lost) > 0 {
+			return
 		}
+	}
+	t.Error("the log was not fsynced, the power failed again and again, and nothing is lost")
+}
+
+// powerFails has the power of hosts fail under submits, and counts those that were
+// acknowledged; lost are those that nobody knows afterwards.
+func (f *field) powerFails(i int, hit ...string) (acknowledged int, lost []string) {
+	t := f.t
+	t.Helper()
+	leader := f.anyLeader("spark1")
+	var victims []*badDisk
+	for _, h := range hit {
+		victims = append(victims, f.disks[h])
 	}
 	// Each host submits one job after the other until it is ended.
 	acked := filepath.Join(f.dir, fmt.Sprint(i, ".acked"))
 	submit := fmt.Sprintf(`i=0; while :; do i=$((i+1)); sparkrun launch -d --name lost%d-$(hostname)-$i exec --nodes 1 -- true >/dev/null 2>&1 && echo lost%d-$(hostname)-$i >>%s; done`, i, i, acked)
-	ours = append(ours, acked)
 	var submits []*running
 	for _, h := range hosts {
 		submits = append(submits, f.start(h, "sh", "-c", submit))
@@ -144,7 +174,7 @@ func unsyncedLost(t *testing.T, f *field, i int) {
 	}
 	fails()
 	known := lines()
-	if len(victims) == 1 { // the others go on, under another leader
+	if len(hit) < len(hosts) { // the others go on, under another leader
 		f.anyLeader(other(3, leader)[0], leader)
 		known = lines()
 	}
@@ -158,11 +188,5 @@ func unsyncedLost(t *testing.T, f *field, i int) {
 	})
 	f.votes()
 	jobs := f.jobs("spark1")
-	for _, name := range known {
-		if _, ok := jobs[name]; !ok {
-			t.Errorf("job %s was acknowledged, and is not known after the power of %d hosts failed", name, len(victims))
-		}
-	}
-	t.Logf("%d acknowledged submits survived the power of %d hosts", len(known), len(victims))
-	f.found("no acknowledged submit lost", "an acknowledged submit was lost")
+	return len(known), slices.DeleteFunc(known, func(name string) bool { _, ok := jobs[name]; return ok })
 }

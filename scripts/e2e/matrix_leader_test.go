@@ -118,9 +118,14 @@ func followerWiped(t *testing.T, f *field, _ int) {
 	wiped, third := other(3, leader)[0], other(3, leader)[1]
 	f.do("kill", wiped, "--agent")
 	f.on(wiped, "sh", "-c", "rm -r /var/lib/sparkrun/raft/*").must(t)
-	began := time.Now()
+	began, said := time.Now(), len(f.log(leader))
 	f.restart(wiped)
 	f.hasRole(leader, wiped, "voter") // it has lost its vote, and is taken in anew
+	for line := range strings.Lines(f.log(leader)[said:]) {
+		if strings.Contains(line, `"node down" node=`+wiped) && !strings.Contains(line, "does not answer") { // a busy machine may be silent
+			t.Errorf("%s was taken for lost as it was taken in: %s", wiped, line)
+		}
+	}
 	agent := f.agentOf(third)
 	if err := syscall.Kill(agent, syscall.SIGSTOP); err != nil {
 		t.Fatal(err)

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 )
@@ -61,7 +62,10 @@ var rows = []row{
 	{"row32", "port held or in TIME_WAIT: every start succeeds", 2, 100, portsHeld, holdPorts},
 	{"row33", "reader is stopped: ranks slowed < 5 %, agent <= 64 MiB", 1, 3, readerStopped, nil},
 	{"row34", "cancel races start or death: terminal stays, 0 survivors", 8, 100, cancelRaces, nil},
-	// These leave their disks under the agents.
+}
+
+// These have bad disks under their agents, and a lab of their own for that.
+var diskRows = []row{
 	{"row16", "leader's disk hangs at submit: another leads <= 13 s", 1, 10, diskHangs, onBadDisks},
 	{"row17", "raft folder full at submit: clear error, recovers", 1, 10, raftFolderFull, onBadDisks},
 	{"row19", "un-fsynced loss + kill -9: no acknowledged write lost", 2, 50, unsyncedLost, onBadDisks},
@@ -76,14 +80,20 @@ type field struct {
 	disks map[string]*badDisk // of hosts that have one, for all rows
 }
 
-func TestMatrix(t *testing.T) {
+func TestMatrix(t *testing.T)           { matrix(t, rows) }
+func TestMatrixOnBadDisks(t *testing.T) { matrix(t, diskRows) }
+
+func matrix(t *testing.T, rows []row) {
+	if !*letter {
+		t.Parallel()
+	}
 	l, disks := up(t, 3), map[string]*badDisk{}
 	tell := func(line string, args ...any) {
 		if *letter { // a row may take minutes: each is told when it is over
 			fmt.Printf(line, args...)
 		}
 	}
-	tell("%-12s%-8s%-8s%-32s%s\n", "ROW", "ROUNDS", "PASSED", "WORST FIGURE", "MARK")
+	heading := sync.OnceFunc(func() { tell("%-12s%-8s%-8s%-32s%s\n", "ROW", "ROUNDS", "PASSED", "WORST FIGURE", "MARK") })
 	for _, r := range rows {
 		rounds := r.few
 		if *letter {
@@ -96,6 +106,7 @@ func TestMatrix(t *testing.T) {
 			continue
 		}
 		t.Run(r.name, func(t *testing.T) {
+			heading()
 			f := &field{lab: &lab{t: t, name: l.name}, dir: scratch(t), disks: disks}
 			if r.around != nil {
 				defer r.around(t, f)()

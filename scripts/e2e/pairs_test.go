@@ -75,6 +75,7 @@ func (w startFile) startedOnce() {
 // Either agent of a pair is stopped cleanly under a job, in turn: the job does
 // not notice, the other machine launches at once, who comes back stands by.
 func TestPairStopsOneByOne(t *testing.T) {
+	t.Parallel()
 	l, w := pair(t), newStartFile(t)
 	run := l.start("spark2", "sparkrun", "launch", "-d", "exec", "--nodes", "2", "--name", "goes-on", "--env", "N=100000", "--", "sh", "-c", w.says()+counted)
 	run.wait().must(t)
@@ -96,6 +97,7 @@ func TestPairStopsOneByOne(t *testing.T) {
 
 // A pair whose standby is gone goes on, and says what one machine alone knows.
 func TestPairRecordsOnOneMachine(t *testing.T) {
+	t.Parallel()
 	const alone = "recorded on spark1 only"
 	l := pair(t)
 	if r := l.on("spark1", "sparkrun", "launch", "exec", "--", "true").must(t); strings.Contains(r.err, alone) {
@@ -147,6 +149,7 @@ func (l *lab) takeover(host, dead string) {
 // which leads and launches. What ran there goes on; what ran on the dead machine
 // is tried again, once. A machine that answers is not taken for dead.
 func TestTakeover(t *testing.T) {
+	t.Parallel()
 	l, w := pair(t), newStartFile(t)
 	if r := l.on("spark2", "sparkrun", "takeover", "--confirm-dead", "spark1", "--yes"); r.code != 1 || !strings.Contains(r.err, "spark1 leads") {
 		t.Errorf("a take-over from a leader: %s", r)
@@ -193,6 +196,7 @@ func TestTakeover(t *testing.T) {
 // Both halves of a pair were led: what each has recorded is there afterwards,
 // what each runs goes on, and what both know was started once.
 func TestReunion(t *testing.T) {
+	t.Parallel()
 	l, w := pair(t), newStartFile(t)
 	l.on("spark1", "sparkrun", "launch", "-d", "exec", "--name", "both", "--max-restarts", "5", "--node-timeout", "2s", "--env", "N=100000", "--", "sh", "-c", w.says()+counted).must(t)
 	l.do("kill", "spark1")
@@ -234,6 +238,7 @@ func TestReunion(t *testing.T) {
 // A pair with a witness loses the machine that leads: the other one launches by
 // itself, within seconds. The witness gets no ranks.
 func TestPairWithWitness(t *testing.T) {
+	t.Parallel()
 	l, w := up(t, 3, "--no-agent"), newStartFile(t)
 	for _, nic := range []string{"enp1s0f0np0", "enP2p1s0f0np0", "enp1s0f1np1", "enP2p1s0f1np1"} {
 		l.do("fault", "spark3", "missing-twin", nic) // a small machine: no ConnectX at all

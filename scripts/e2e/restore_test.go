@@ -12,6 +12,7 @@ import (
 // twice, a launch works. (That a launch of before, sent again, is not started
 // cmd/node's TestRestore shows, which can choose its id.)
 func TestRestore(t *testing.T) {
+	t.Parallel()
 	l, w := up(t, 3), newStartFile(t)
 	l.on("spark1", "sparkrun", "launch", "exec", "--name", "history", "--", "sh", "-c", w.says()).must(t)
 	l.on("spark1", "sparkrun", "launch", "-d", "exec", "--nodes", "3", "--name", "goes-on", "--env", "N=100000", "--", "sh", "-c", w.says()+counted).must(t)

@@ -1,0 +1,114 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+// A raft folder comes and goes by a rename, at one stroke. One that is a mount
+// point, with a disk of its own, cannot be renamed or removed: what is in it is
+// copied, and removed. movingFile stands in it meanwhile: what else is there is a
+// part of a record, and worth nothing.
+const movingFile = "moving"
+
+func moving(dir string) bool {
+	_, err := os.Lstat(filepath.Join(dir, movingFile))
+	return err == nil
+}
+
+// putAside gives a folder the place of another; one that is not there, or that has
+// nothing, does not replace what was kept before.
+func putAside(dir, to string) error {
+	names, err := os.ReadDir(dir)
+	if len(names) == 0 {
+		return ignoreMissing(err)
+	}
+	if err := putWhole(dir, to); err != nil {
+		return fmt.Errorf("put the old record aside: %w", err)
+	}
+	return syncDir(filepath.Dir(dir))
+}
+
+func putWhole(dir, to string) error {
+	if moving(dir) { // a crash came in between: its copy is whole
+		return discard(dir)
+	}
+	if err := os.RemoveAll(to); err != nil {
+		return err
+	}
+	if err := os.Rename(dir, to); !errors.Is(err, syscall.EBUSY) {
+		return err
+	}
+	if err := copyFolder(to, dir); err != nil {
+		return err
+	}
+	if err := writeWhole(filepath.Join(dir, movingFile), nil); err != nil {
+		return err
+	}
+	return discard(dir)
+}
+
+// takePlace gives a folder the place of a raft folder that was discarded.
+func takePlace(from, dir string) error {
+	if err := os.Rename(from, dir); !errors.Is(err, os.ErrExist) { // else it is a mount point
+		return errors.Join(err, syncDir(filepath.Dir(dir)))
+	}
+	mark := filepath.Join(dir, movingFile)
+	if err := writeWhole(mark, nil); err != nil {
+		return err
+	}
+	if err := copyFolder(dir, from); err != nil {
+		return err
+	}
+	if err := os.Remove(mark); err != nil {
+		return err
+	}
+	return errors.Join(syncDir(dir), os.RemoveAll(from))
+}
+
+// discard removes a folder, or all that is in a mount point, the mark last.
+func discard(dir string) error {
+	names, err := os.ReadDir(dir)
+	if err != nil {
+		return ignoreMissing(err)
+	}
+	for _, e := range names {
+		if e.Name() != movingFile {
+			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
+		}
+	}
+	if err = errors.Join(err, syncDir(dir)); err != nil {
+		return err
+	}
+	if err := ignoreMissing(os.Remove(filepath.Join(dir, movingFile))); err != nil {
+		return err
+	}
+	if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
+		return err
+	}
+	return syncDir(dir)
+}
+
+// copyFolder copies what is in a folder, durably. The copy is for root alone, the
+// files in it as well: os.CopyFS keeps no modes.
+func copyFolder(to, from string) error {
+	if err := os.MkdirAll(to, 0o700); err != nil {
+		return err
+	}
+	if err := os.Chmod(to, 0o700); err != nil { // a mount point may be open to all
+		return err
+	}
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		return err
+	}
+	d, err := os.Open(to)
+	if err != nil {
+		return err
+	}
+	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
+}

@@ -1,0 +1,116 @@
+package node
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const ownMounts = "SPARKRUN_TEST_OWN_MOUNTS"
+
+// The raft folder is a mount point. A restore that dies at any step, also amid the
+// copying that stands in for a rename, is finished by the next start; a record
+// that is older than it was is put aside; and a node that leaves leaves nothing.
+func TestRaftFolderIsAMountPoint(t *testing.T) {
+	t.Parallel()
+	if os.Getenv(ownMounts) == "" {
+		inOwnMounts(t, "TestRaftFolderIsAMountPoint")
+		return
+	}
+	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	for name, crash := range map[string]func(t *testing.T, p Paths){
+		"before anything": func(*testing.T, Paths) {},
+		"a part of the old one is copied": func(t *testing.T, p Paths) {
+			must(t, copyFolder(p.oldRaft(), p.raft()))
+			must(t, os.Remove(filepath.Join(p.oldRaft(), "raft.db")))
+		},
+		"a part of the old one is removed": func(t *testing.T, p Paths) {
+			must(t, copyFolder(p.oldRaft(), p.raft()))
+			must(t, writeWhole(filepath.Join(p.raft(), movingFile), nil))
+			must(t, os.Remove(filepath.Join(p.raft(), "raft.db")))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			restoresAfter(t, onMount(t), crash)
+		})
+	}
+	t.Run("put back, and left", func(t *testing.T) {
+		t.Parallel()
+		h := onMount(t)
+		h.crash()
+		must(t, os.WriteFile(filepath.Join(h.cfg.Paths.raft(), lifeFile), []byte("0\n"), 0o600))
+		h.start()
+		if n := h.now(); !n.blank.Load() || n.raft.Votes() {
+			t.Error("it votes with a folder that has forgotten")
+		}
+		if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), "raft.db")); err != nil {
+			t.Errorf("the old record: %v", err)
+		}
+		h.crash()
+		must(t, removeState(h.cfg.Paths))
+		if names, err := os.ReadDir(h.cfg.Paths.raft()); err != nil || len(names) > 0 {
+			t.Errorf("%v is left (%v)", names, err)
+		}
+	})
+}
+
+// A new record that was copied in part, its mark with it, is not taken for whole.
+func TestHalfCopiedRecordIsNone(t *testing.T) {
+	t.Parallel()
+	restoresAfter(t, newCluster(t, 1).hosts[0], func(t *testing.T, p Paths) {
+		must(t, os.Rename(p.raft(), p.oldRaft()))
+		must(t, writeWhole(filepath.Join(p.raft(), movingFile), nil))
+		m, err := loadMembership(p)
+		must(t, err)
+		must(t, writeWhole(filepath.Join(p.raft(), restoredFile), []byte(restoredBy(m))))
+	})
+}
+
+// onMount is a cluster of one whose raft folder is a file system of its own.
+func onMount(t *testing.T) *host {
+	t.Helper()
+	h := newCluster(t, 1).hosts[0]
+	h.crash()
+	dir, was := h.cfg.Paths.raft(), filepath.Join(t.TempDir(), "was")
+	must(t, os.Rename(dir, was))
+	must(t, os.Mkdir(dir, 0o700))
+	must(t, unix.Mount("none", dir, "tmpfs", 0, "mode=755"))
+	t.Cleanup(func() {
+		h.halt()
+		must(t, unix.Unmount(dir, unix.MNT_DETACH))
+	})
+	must(t, copyFolder(dir, was))
+	if err := os.Rename(dir, was+".2"); !errors.Is(err, syscall.EBUSY) {
+		t.Fatalf("it can be renamed: %v", err)
+	}
+	h.start()
+	h.wait(1)
+	return h
+}
+
+// inOwnMounts runs a test of this program in a mount namespace of its own.
+func inOwnMounts(t *testing.T, test string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
+	cmd.Env = append(os.Environ(), ownMounts+"=1")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	if os.Getuid() != 0 {
+		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
+		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
+		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
+	}
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("in a mount namespace (needs root or unprivileged user namespaces): %v\n%s", err, out)
+	}
+	if !strings.Contains(string(out), "PASS: "+test) {
+		t.Fatalf("the test did not run:\n%s", out)
+	}
+}
