@@ -61,7 +61,7 @@ func listenLocal(path string) (net.Listener, error) {
 	if g, err := user.LookupGroup(socketGroup); err == nil {
 		gid, _ = strconv.Atoi(g.Gid)
 	}
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660), grantMembers(path)); err != nil {
+	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
 		l.Close()
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -15,11 +17,17 @@ import (
 // socketGroup may use the local socket.
 const socketGroup = "sparkrun"
 
+// directoryTimeout bounds asking who is in the group: a directory server that does
+// not answer must not keep the agent from starting.
+const directoryTimeout = 5 * time.Second
+
 // grantMembers lets the group's members use the socket by their uid as well. A
 // login that is older than its membership has not got the group, and would have to
 // begin anew before its first launch.
-func grantMembers(path string) error {
-	uids, err := membersOf(socketGroup)
+func grantMembers(ctx context.Context, path string) error {
+	ctx, cancel := context.WithTimeout(ctx, directoryTimeout)
+	defer cancel()
+	uids, err := membersOf(ctx, socketGroup)
 	if err != nil || len(uids) == 0 {
 		return err
 	}
@@ -34,8 +42,8 @@ func grantMembers(path string) error {
 }
 
 // membersOf are the uids of a group's members. getent knows LDAP and SSSD too.
-func membersOf(group string) ([]uint32, error) {
-	out, err := exec.Command("getent", "group", group).Output()
+func membersOf(ctx context.Context, group string) ([]uint32, error) {
+	out, err := exec.CommandContext(ctx, "getent", "group", group).Output()
 	var exit *exec.ExitError
 	if errors.As(err, &exit) && exit.ExitCode() == 2 { // there is no such group: root alone
 		return nil, nil
@@ -46,7 +54,7 @@ func membersOf(group string) ([]uint32, error) {
 	fields := strings.Split(strings.TrimSpace(string(out)), ":")
 	var uids []uint32
 	for _, name := range strings.Split(fields[len(fields)-1], ",") {
-		out, err := exec.Command("getent", "passwd", name).Output()
+		out, err := exec.CommandContext(ctx, "getent", "passwd", name).Output()
 		fields := strings.Split(string(out), ":")
 		if name == "" || err != nil || len(fields) < 3 {
 			continue // a member who is no user (any more)

@@ -68,9 +68,8 @@ esac`
 	}
 	t.Setenv("PATH", bin)
 	for group, want := range map[string][]uint32{"sparkrun": {1001, 1002}, "empty": nil, "none": nil} {
-		if got, err := membersOf(group); err != nil || !slices.Equal(got, want) {
+		if got, err := membersOf(t.Context(), group); err != nil || !slices.Equal(got, want) {
 			t.Errorf("group %s: %v, %v, want %v", group, got, err, want)
 		}
 	}
 }
-
