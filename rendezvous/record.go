@@ -234,7 +234,7 @@ func NewRecord() *Record {
 // for a kind it does not know an UnknownKindError, on which the node must stop.
 func (r *Record) Apply(index uint64, data []byte) any {
 	var e Entry
-	if err := json.Unmarshal(data, &e); err != nil {
+	if err := known(data, &e); err != nil {
 		return UnknownKindError{Kind: Kind("unreadable: " + err.Error()), Index: index}
 	}
 	if e.Job != nil {
@@ -248,6 +248,20 @@ func (r *Record) Apply(index uint64, data []byte) any {
 	}
 	close(r.changed)
 	r.changed = make(chan struct{})
+	return nil
+}
+
+// known reads one JSON value that has no field which this build does not know: to
+// leave one out would have its record differ from the others' for good.
+func known(data []byte, v any) error {
+	dec := json.NewDecoder(bytes.NewReader(data))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(v); err != nil {
+		return err
+	}
+	if rest := bytes.TrimSpace(data[dec.InputOffset():]); len(rest) > 0 {
+		return fmt.Errorf("%d bytes behind its end", len(rest))
+	}
 	return nil
 }
 
@@ -480,7 +494,7 @@ func (r *Record) Snapshot() ([]byte, error) {
 // Restore replaces the whole state by a snapshot's.
 func (r *Record) Restore(data []byte) error {
 	fresh := NewRecord()
-	if err := json.Unmarshal(data, &fresh.s); err != nil {
+	if err := known(data, &fresh.s); err != nil {
 		return fmt.Errorf("restore snapshot: %w", err)
 	}
 	if fresh.s.Nodes == nil || fresh.s.Tokens == nil || fresh.s.Jobs == nil {

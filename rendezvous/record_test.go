@@ -171,6 +171,8 @@ func TestUnknownKindStopsTheNode(t *testing.T) {
 		"the next version":    `{"kind":"job-planned/2","job":{}}`,
 		"kind without body":   `{"kind":"job-planned/1"}`,
 		"body of another":     `{"kind":"job-ended/1","job":{}}`,
+		"a field of tomorrow": `{"kind":"node-removed/1","remove":"x","softly":true}`,
+		"one further down":    `{"kind":"job-ended/1","end":{"job":"a","generation":1,"outcome":{"mood":"bad"}}}`,
 		"no entry at all":     `{}`,
 		"no JSON":             `hello`,
 		"cut short":           `{"kind":"job-plan`,

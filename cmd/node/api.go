@@ -433,12 +433,18 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 	roles, voteless := n.roles(), n.voteless()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
-			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Inventory: m.Inventory}
+			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Protocol: m.Protocol, Inventory: m.Inventory}
 		switch {
 		case m.Ready && m.Drained != "":
 			s.State, s.Why = "drained", m.Drained
 		case m.Ready:
 			s.State = "ready"
+		default:
+			if l := n.leading.Load(); l != nil {
+				if err := l.links.Apart(m.ID); err != nil {
+					s.Why = err.Error()
+				}
+			}
 		}
 		if m.Ready && voteless[m.ID] {
 			s.NoVote = fmt.Sprintf("its agent answers, its raft does not: `sparkrun status` on %s says why", m.Host)
@@ -466,7 +472,7 @@ func (n *node) statusAlone(problem error) wire.Status {
 			s.State = "away"
 		}
 		if m.ID == n.m.Node {
-			s.Inventory, s.Version = inv, n.cfg.Version
+			s.Inventory, s.Version, s.Protocol = inv, n.cfg.Version, n.cfg.speaks()
 		}
 		st.Nodes = append(st.Nodes, s)
 	}

@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -98,6 +99,16 @@ type Config struct {
 	Supervise func(context.Context, Supervised) error
 	Version   string
 	Logger    *slog.Logger // nil discards
+
+	protocol *int // nil means rendezvous.Protocol; a test's own has another
+}
+
+// speaks is rendezvous.Protocol, but in tests of other builds.
+func (c Config) speaks() int {
+	if c.protocol != nil {
+		return *c.protocol
+	}
+	return rendezvous.Protocol
 }
 
 func (c Config) withDefaults() (Config, error) {

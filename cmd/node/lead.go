@@ -45,12 +45,12 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 
 	var brain *lead.Leader
 	links, err := wire.NewLinks(wire.LinksConfig{
-		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host},
+		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host, Protocol: n.cfg.speaks()},
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
 			n.hears(id)
 			brain.NodeUp(id, lead.Up{
-				Boot: up.Boot, Version: up.Version, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
+				Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
 				Leases: up.Stamp != 0, Blank: up.Blank,
 			})
 		},

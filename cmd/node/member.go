@@ -67,6 +67,9 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 	if c.Node != h.Leader {
 		return wire.UpHello{}, fmt.Errorf("%w: node %s speaks for leader %s", wire.ErrDenied, c.Node, h.Leader)
 	}
+	if err := rendezvous.Together(n.cfg.speaks(), h.Protocol); err != nil {
+		return wire.UpHello{}, fmt.Errorf("%s to the leader %s: %w", n.m.Host, h.Host, err)
+	}
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
@@ -104,7 +107,7 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 			}
 		})
 	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc"), Blank: n.blank.Load()}, nil
+	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc"), Blank: n.blank.Load()}, nil
 }
 
 // tellInventory passes on what changes on this node's hardware.
@@ -180,6 +183,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	}
 	if err := token.Check(now); err != nil {
 		return wire.JoinResponse{}, fmt.Errorf("%w: make another with `sparkrun token create` on a member", err)
+	}
+	if err := rendezvous.Together(n.cfg.speaks(), r.Protocol); err != nil {
+		return wire.JoinResponse{}, fmt.Errorf("%s to the leader %s: %w", r.Host, n.m.Host, err)
 	}
 	if _, taken := n.record.Node(r.Node); taken {
 		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member", wire.ErrDenied, r.Node)

@@ -272,19 +272,19 @@ func (n *node) recordAllocation(ctx context.Context, l *leadership, allocation j
 }
 
 // everyVoterKnows refuses to write a kind of entry that would stop a node of
-// another version: one that gets the record and has not said that it is of ours.
+// an older build: one that gets the record and has not said that it knows the kind.
 // Who is named in but is not asked: it is off.
 func (n *node) everyVoterKnows(l *leadership, kind rendezvous.Kind, but ...launcher.NodeID) error {
 	roles := n.roles()
 	roster, _ := l.Roster()
 	for _, m := range roster {
-		if _, replicates := roles[m.ID]; !replicates || m.Version == n.cfg.Version || slices.Contains(but, m.ID) {
+		if _, replicates := roles[m.ID]; !replicates || m.Version != "" && m.Protocol >= kind.Since() || slices.Contains(but, m.ID) {
 			continue
 		}
 		if m.Version == "" {
 			return fmt.Errorf("record %s: %s has not said since this leader is one whether its version knows such an entry: start its agent, or take it out with `sparkrun leave` there", kind, m.Host)
 		}
-		return fmt.Errorf("record %s: %s runs sparkrun %s and %s %s: an entry the one does not know would stop it: bring all to one version", kind, m.Host, m.Version, n.m.Host, n.cfg.Version)
+		return fmt.Errorf("record %s: %s runs sparkrun %s, which does not know such an entry and would stop there: upgrade it to %s, as %s has it", kind, m.Host, m.Version, n.cfg.Version, n.m.Host)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -32,7 +33,7 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 	}
 	var out []string
 	for _, j := range res.Jobs {
-		if (cmd.Name() == "stop" || cmd.Name() == "attach") && j.Outcome != nil {
+		if slices.Contains([]string{"stop", "attach", "exec"}, cmd.Name()) && j.Outcome != nil {
 			continue
 		}
 		out = append(out, string(j.Spec.ID)+"\t"+strings.TrimSpace(j.Spec.Workload+" "+j.Spec.Name))
@@ -45,18 +46,60 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 
 // hosts completes the last one of a comma-separated list.
 func (c completion) hosts(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	before := typed[:strings.LastIndex(typed, ",")+1]
+	var out []string
+	for _, n := range c.nodes(cmd) {
+		if !slices.Contains(strings.Split(before, ","), n.Host) {
+			out = append(out, before+n.Host)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+}
+
+// host completes one host, of a flag.
+func (c completion) host(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+	var out []string
+	for _, n := range c.nodes(cmd) {
+		out = append(out, n.Host)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// silent completes hosts that do not answer, each as an argument or flag of its
+// own and once. Of others nobody can say that they are dead.
+func (c completion) silent(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if f := cmd.Flags().Lookup("confirm-dead"); f != nil {
+		if named, ok := f.Value.(interface{ GetSlice() []string }); ok {
+			args = named.GetSlice()
+		}
+	} else if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, n := range c.nodes(cmd) {
+		if n.State != "ready" && n.State != "drained" && !slices.Contains(args, n.Host) {
+			out = append(out, n.Host)
+		}
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}
+
+// nodes asks who is in the cluster; nobody, if that takes longer than a person waits.
+func (c completion) nodes(cmd *cobra.Command) []wire.NodeStatus {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
 	b := c.dial()
 	defer b.close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
 	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
+		return nil
 	}
-	before := typed[:strings.LastIndex(typed, ",")+1]
-	var out []string
-	for _, n := range st.Nodes {
-		out = append(out, before+n.Host)
+	return st.Nodes
+}
+
+// completeFlag has a flag of cmd complete so.
+func completeFlag(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
+	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {
+		panic(err) // there is no such flag, or it has one already
 	}
-	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }

@@ -24,7 +24,7 @@ type doctorOptions struct {
 	explain string
 }
 
-func newDoctorCmd(run func(context.Context, doctorOptions) error) *cobra.Command {
+func newDoctorCmd(complete completion, run func(context.Context, doctorOptions) error) *cobra.Command {
 	opts := &doctorOptions{}
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -58,6 +58,7 @@ Exit code 1 if an error stands, else 0.`,
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.request.Node, "node", "", "tell only what is wrong on this machine")
+	completeFlag(cmd, "node", complete.host)
 	f.BoolVar(&opts.request.Fix, "fix", false, "set NICs up, set their MTU, drop the page cache, where that helps; as root")
 	f.BoolVar(&opts.json, "json", false, "print JSON: what was read of each machine, too")
 	f.BoolVarP(&opts.quiet, "quiet", "q", false, "print errors only")

@@ -60,11 +60,9 @@ and --env add, see launch --dry-run.`,
 	fs.StringSliceVar(&opts.job.Exclude, "exclude", nil, "never these machines: host,host")
 	ncclFlags(fs, &opts.job.NCCL, &opts.job.NCCLSubnetAware)
 	fs.StringVar(&opts.format, "format", "table", strings.Join(envFormats, ", "))
-	for _, flag := range []string{"node", "on", "exclude"} {
-		if err := cmd.RegisterFlagCompletionFunc(flag, complete.hosts); err != nil {
-			panic(err) // the flag is bound above
-		}
-	}
+	completeFlag(cmd, "node", complete.host)
+	completeFlag(cmd, "on", complete.hosts)
+	completeFlag(cmd, "exclude", complete.hosts)
 	return cmd
 }
 

@@ -29,7 +29,7 @@ type fabricOptions struct {
 	from         string
 }
 
-func newFabricCmd(run func(context.Context, fabricOptions) error) *cobra.Command {
+func newFabricCmd(complete completion, run func(context.Context, fabricOptions) error) *cobra.Command {
 	opts := &fabricOptions{}
 	cmd := &cobra.Command{
 		Use:   "fabric",
@@ -70,6 +70,7 @@ will do, it needs no agent and no hardware.`,
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&opts.nodes, "node", nil, "only this machine (repeat for more)")
+	completeFlag(cmd, "node", complete.hosts)
 	f.BoolVar(&opts.drawing, "map", false, "draw the cabling")
 	f.StringVar(&opts.svg, "svg", "", "write a picture of the cabling to this file (- for standard output)")
 	f.BoolVar(&opts.ibdev2netdev, "ibdev2netdev", false, "print what ibdev2netdev prints")

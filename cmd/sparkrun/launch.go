@@ -120,11 +120,8 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 		return pflag.NormalizedName(name)
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
-	for _, flag := range []string{"on", "exclude"} {
-		if err := cmd.RegisterFlagCompletionFunc(flag, complete.hosts); err != nil {
-			panic(err) // the flag is bound above
-		}
-	}
+	completeFlag(cmd, "on", complete.hosts)
+	completeFlag(cmd, "exclude", complete.hosts)
 	return cmd
 }
 

@@ -81,9 +81,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
 	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
-	if err := cmd.RegisterFlagCompletionFunc("node", complete.hosts); err != nil {
-		panic(err) // the flag is bound above
-	}
+	completeFlag(cmd, "node", complete.hosts)
 	return cmd
 }
 

@@ -27,7 +27,7 @@ machine is heard again. If it was wrong, what still runs there is ended as soon 
 the machine is reached again. It takes root.`,
 		Example:           `  sudo sparkrun mark-dead spark3`,
 		Args:              takes(1, "the host"),
-		ValidArgsFunction: complete.hosts,
+		ValidArgsFunction: complete.silent,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.host = args[0]
 			return running(opts, run)(cmd, args)

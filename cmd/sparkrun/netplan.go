@@ -26,7 +26,7 @@ type netplanApplyOptions struct {
 	yes     bool
 }
 
-func newNetplanCmd(
+func newNetplanCmd(complete completion,
 	show func(context.Context, netplanShowOptions) error, diff func(context.Context, netplanDiffOptions) error,
 	apply, rollback func(context.Context, netplanApplyOptions) error,
 ) *cobra.Command {
@@ -46,11 +46,11 @@ cable goes elsewhere, diff shows.`,
   sudo sparkrun netplan apply`,
 	}
 	group(cmd)
-	cmd.AddCommand(newNetplanShowCmd(show), newNetplanDiffCmd(diff), newNetplanApplyCmd(apply), newNetplanRollbackCmd(rollback))
+	cmd.AddCommand(newNetplanShowCmd(complete, show), newNetplanDiffCmd(diff), newNetplanApplyCmd(apply), newNetplanRollbackCmd(rollback))
 	return cmd
 }
 
-func newNetplanShowCmd(run func(context.Context, netplanShowOptions) error) *cobra.Command {
+func newNetplanShowCmd(complete completion, run func(context.Context, netplanShowOptions) error) *cobra.Command {
 	opts := &netplanShowOptions{}
 	cmd := &cobra.Command{
 		Use:   "show",
@@ -64,6 +64,7 @@ no file there. It changes nothing.`,
 		RunE: running(opts, run),
 	}
 	cmd.Flags().StringVar(&opts.node, "node", "", "this machine's file only, as it is")
+	completeFlag(cmd, "node", complete.host)
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
 }

@@ -20,7 +20,7 @@ type psOptions struct {
 	job       string // empty: a list
 }
 
-func newPsCmd(run func(context.Context, psOptions) error) *cobra.Command {
+func newPsCmd(complete completion, run func(context.Context, psOptions) error) *cobra.Command {
 	opts := &psOptions{}
 	cmd := &cobra.Command{
 		Use:   "ps [JOB]",
@@ -50,6 +50,7 @@ after it. It changes nothing.
   sparkrun ps --all
   sparkrun ps train
   sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
+		ValidArgsFunction: complete.jobs,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("unexpected argument %q", args[1])

@@ -52,9 +52,7 @@ not answer has to be confirmed dead as well.`,
 	}
 	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
 	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do not ask")
-	if err := cmd.RegisterFlagCompletionFunc("confirm-dead", complete.hosts); err != nil {
-		panic(err) // the flag is bound above
-	}
+	completeFlag(cmd, "confirm-dead", complete.silent)
 	return cmd
 }
 

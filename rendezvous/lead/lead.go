@@ -74,6 +74,7 @@ var ErrUnknownRetry = errors.New("the cluster was recovered since this job was s
 type Up struct {
 	Boot      string
 	Version   string
+	Protocol  int // rendezvous.Protocol of its build
 	Inventory envgen.Inventory
 	GPUs      int // NVIDIA's; 0 where none is known
 	Ledger    []launcher.LedgerEntry
@@ -86,6 +87,7 @@ type member struct {
 	since     time.Time
 	boot      string
 	version   string
+	protocol  int
 	inventory envgen.Inventory
 	gpus      int
 	ahead     time.Duration           // of its clock before ours; 0 until it was measured
@@ -334,7 +336,7 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	defer l.mu.Unlock()
 	was := l.members[id]
 	now := &member{
-		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, inventory: up.Inventory, gpus: up.GPUs,
+		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, protocol: up.Protocol, inventory: up.Inventory, gpus: up.GPUs,
 		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
 	}
 	if was != nil {
@@ -490,7 +492,7 @@ func (l *Leader) roster() rendezvous.Roster {
 	for _, n := range l.cfg.Record.Nodes() {
 		m := rendezvous.Member{Node: n, Since: l.began}
 		if s := l.members[n.ID]; s != nil {
-			m.Ready, m.Since, m.Boot, m.Version, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.inventory, s.drained()
+			m.Ready, m.Since, m.Boot, m.Version, m.Protocol, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.protocol, s.inventory, s.drained()
 			m.Blank = s.blank
 		}
 		out = append(out, m)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // Link is the leader's end of one control stream.
@@ -113,6 +114,7 @@ type linkLoop struct {
 	anew  func()        // ends the open stream, for another; nil while there is none
 	life  uint64        // counts streams: which one is open
 	stamp stamp         // the latest of the open stream that waits for its echo
+	apart error         // why the last try was refused, where that is the builds' protocols
 }
 
 // Run keeps the streams until ctx ends.
@@ -264,6 +266,7 @@ func (n *linkLoop) run(ctx context.Context) {
 	said := ""
 	for wait := firstWait; ; wait = min(2*wait, n.l.cfg.MaxWait) {
 		was, err := n.once(ctx)
+		n.refused(was, err)
 		// A stream that we ended for another, or that lived and broke, is opened
 		// anew at once; until that has failed too, the node is up.
 		lived := was >= n.l.cfg.Reopen && !errors.Is(err, errSilent)
@@ -336,6 +339,9 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	if up.Hello == nil {
 		return 0, fmt.Errorf("node %s: its first message is no hello", n.node)
 	}
+	if err := rendezvous.Together(n.l.cfg.Hello.Protocol, up.Hello.Protocol); err != nil {
+		return 0, fmt.Errorf("node %s: %w", n.node, err)
+	}
 	opening.Stop()
 	n.setOpen(true, func() { cancel(errAnew) })
 	n.up = true
@@ -364,6 +370,32 @@ func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	}
 	n.setOpen(false, nil)
 	return max(time.Since(began), 1), because(ctx, err)
+}
+
+// refused keeps why a node has no stream that would have one but for its build.
+func (n *linkLoop) refused(was time.Duration, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	switch {
+	case errors.Is(err, rendezvous.ErrApart):
+		n.apart = err
+	case was > 0:
+		n.apart = nil
+	}
+}
+
+// Apart tells why a node that answers gets no stream: its build and this one are
+// too far apart. nil: they are not, as far as is known.
+func (l *Links) Apart(id launcher.NodeID) error {
+	l.mu.Lock()
+	n := l.nodes[id]
+	l.mu.Unlock()
+	if n == nil {
+		return nil
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.apart
 }
 
 func (n *linkLoop) ping() Down {

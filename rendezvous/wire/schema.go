@@ -50,6 +50,7 @@ type NodeStatus struct {
 	NoVote     string           `json:"no_vote,omitempty"` // why it does not take its part in the vote: its disk, as a rule
 	Witness    bool             `json:"witness,omitempty"` // votes, gets no ranks
 	Version    string           `json:"version,omitempty"`
+	Protocol   int              `json:"protocol,omitempty"` // rendezvous.Protocol of its build
 	Inventory  envgen.Inventory `json:"inventory"`
 }
 
@@ -208,7 +209,8 @@ type JoinRequest struct {
 	Host   string          `json:"host"`
 	Addr   netip.AddrPort  `json:"addr"` // its management address and RPC port
 	// Witness: it is to vote only, and gets no ranks.
-	Witness bool `json:"witness,omitempty"`
+	Witness  bool `json:"witness,omitempty"`
+	Protocol int  `json:"protocol,omitempty"` // rendezvous.Protocol of the newcomer's build
 }
 
 // String keeps the secret out of logs and errors.
@@ -285,6 +287,9 @@ type Hello struct {
 	Fence  launcher.Fence  `json:"fence"`
 	Leader launcher.NodeID `json:"leader"`
 	Host   string          `json:"host"`
+	// Protocol is rendezvous.Protocol of the leader's build: the node refuses one
+	// that is more than one away from its own, and so does the leader.
+	Protocol int `json:"protocol,omitempty"`
 }
 
 // Up is what a node says on a control stream: Hello first, then events. A Pong
@@ -301,6 +306,7 @@ type Up struct {
 type UpHello struct {
 	Boot      string                 `json:"boot"`
 	Version   string                 `json:"version"`
+	Protocol  int                    `json:"protocol,omitempty"` // as in Hello
 	Inventory envgen.Inventory       `json:"inventory"`
 	Ledger    []launcher.LedgerEntry `json:"ledger"`
 	GPUs      int                    `json:"gpus,omitempty"`  // NVIDIA's

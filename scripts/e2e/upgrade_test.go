@@ -125,6 +125,10 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 			t.Errorf("the agent of %s is %q", n.Host, n.Version)
 		}
 	}
+	r := l.on("spark1", "sparkrun", "version", "--cluster").must(t)
+	if !strings.Contains(r.err, "versions differ:") || !strings.Contains(r.err, "upgraded on spark2") || !strings.Contains(r.out, "upgraded") {
+		t.Errorf("the cluster runs two versions, and this is all that is said: %s", r)
+	}
 }
 
 // ranksOn are the PIDs of shims and ranks on a host.

@@ -1,0 +1,38 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Protocol is what this build speaks to other nodes and writes to the record. A
+// release that adds a kind of entry or a field of one, or gives a call another
+// meaning, is one higher. 0 is that of builds before the first release, which do
+// not say it.
+const Protocol = 1
+
+// ErrApart: two builds are more than one protocol apart.
+var ErrApart = errors.New("too far apart")
+
+// Together tells whether nodes of two protocols can be in one cluster: N and N-1
+// can, so that a cluster is upgraded node by node. The error is one of theirs,
+// for whoever speaks ours.
+func Together(ours, theirs int) error {
+	switch {
+	case theirs > ours+1:
+		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade this node first", theirs, ours, ErrApart)
+	case theirs < ours-1:
+		return fmt.Errorf("it speaks protocol %d and this node %d: %w: upgrade it (by way of a version in between, where jobs are to run on)", theirs, ours, ErrApart)
+	}
+	return nil
+}
+
+// since says with which protocol a kind of entry came; those not named have
+// always been there. A new field in an entry is a new kind, too: a node refuses
+// what it does not know, for its copy of the record would come to differ.
+var since = map[Kind]int{
+	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
+}
+
+// Since is the lowest protocol whose builds know the kind.
+func (k Kind) Since() int { return since[k] }
