@@ -216,6 +216,27 @@ func loadMembership(p Paths) (membership, error) {
 	return m, nil
 }
 
+// ClusterOf reads the id of the cluster that a node.json is of.
+func ClusterOf(text []byte) (string, error) {
+	var m membership
+	if err := json.Unmarshal(text, &m); err != nil {
+		return "", fmt.Errorf("read membership: %w", err)
+	}
+	if m.Cluster == "" {
+		return "", errors.New("read membership: it names no cluster")
+	}
+	return m.Cluster, nil
+}
+
+// Enrolled tells whether this machine is in a cluster, whether its agent runs or not.
+func Enrolled(p Paths) (bool, error) {
+	_, err := os.Stat(p.member())
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
 // save replaces node.json as a whole and durably: after a power cut the node
 // must still know its peers.
 func (m membership) save(p Paths) error {

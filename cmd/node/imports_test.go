@@ -18,7 +18,7 @@ var mayImportTree = map[string][]string{
 	"envgen":     nil,
 	"rendezvous": {"launcher", "envgen"},
 	"workloads":  {"launcher", "envgen"},
-	"cmd":        {"launcher", "envgen", "rendezvous", "workloads"},
+	"cmd":        {"launcher", "envgen", "rendezvous", "workloads", "scripts"}, // of scripts the unit's text
 	"scripts":    nil,
 }
 

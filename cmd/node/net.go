@@ -58,7 +58,7 @@ func listenLocal(path string) (net.Listener, error) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	gid := -1
-	if g, err := user.LookupGroup("sparkrun"); err == nil {
+	if g, err := user.LookupGroup(socketGroup); err == nil {
 		gid, _ = strconv.Atoi(g.Gid)
 	}
 	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {

@@ -361,6 +361,9 @@ func (n *node) serveLocal(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := grantMembers(ctx, n.cfg.Paths.Socket); err != nil { // the group's own bits stand
+		n.log.Warn("open socket to members by uid", "error", err)
+	}
 	close(n.listening)
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)

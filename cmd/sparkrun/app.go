@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -72,6 +73,8 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.AddCommand(
 		newInitCmd(a.init),
 		newJoinCmd(a.join),
+		newUpCmd(a.up),
+		newDownCmd(a.down),
 		newAgentCmd(a.agent),
 		newTokenCmd(a.createToken),
 		newLeaveCmd(a.leave),
@@ -150,7 +153,13 @@ func group(cmd *cobra.Command) {
 			return cmd.Help()
 		}
 		near := ""
-		if s := cmd.SuggestionsFor(args[0]); len(s) > 0 {
+		s := cmd.SuggestionsFor(args[0])
+		for _, c := range cmd.Commands() { // what others call it is surer than what looks like it
+			if slices.Contains(c.SuggestFor, args[0]) {
+				s = []string{c.Name()}
+			}
+		}
+		if len(s) > 0 {
 			near = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
 		}
 		return usagef("unknown command %q for %s%s", args[0], cmd.CommandPath(), near)

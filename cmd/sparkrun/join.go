@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 )
@@ -113,33 +112,12 @@ func readSmall(file string) ([]byte, error) {
 
 // askToken reads a line from the terminal without showing it.
 func (a *app) askToken(ctx context.Context) ([]byte, error) {
-	f, ok := a.in.(*os.File)
-	if !ok || !term.IsTerminal(int(f.Fd())) {
+	if !a.inTTY() {
 		return nil, usagef("no terminal to ask for the token on: give --token-file PATH, or --token-file - and the token on standard input")
 	}
-	before, err := term.GetState(int(f.Fd()))
-	if err != nil {
-		return nil, fmt.Errorf("ask for the token: %w", err)
+	text, err := a.askSecret(ctx, "token: ")
+	if err != nil && ctx.Err() == nil {
+		err = fmt.Errorf("ask for the token: %w", err)
 	}
-	fmt.Fprint(a.err, "token: ")
-	defer fmt.Fprintln(a.err)
-	type answer struct {
-		text []byte
-		err  error
-	}
-	read := make(chan answer, 1)
-	go func() { // ends with the line, or with the process
-		text, err := term.ReadPassword(int(f.Fd()))
-		read <- answer{text, err}
-	}()
-	select {
-	case r := <-read:
-		if r.err != nil {
-			return nil, fmt.Errorf("ask for the token: %w", r.err)
-		}
-		return r.text, nil
-	case <-ctx.Done():
-		_ = term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
-		return nil, ctx.Err()
-	}
+	return text, err
 }

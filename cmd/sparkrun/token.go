@@ -10,7 +10,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-type tokenOptions struct{ request wire.TokenRequest }
+type tokenOptions struct {
+	request wire.TokenRequest
+	json    bool
+}
 
 func newTokenCmd(run func(context.Context, tokenOptions) error) *cobra.Command {
 	cmd := &cobra.Command{
@@ -36,6 +39,7 @@ machine, by its prompt or by a file, and to nobody else.`,
 	opts.request.Uses = 1
 	create.Flags().Var(positive{&opts.request.Uses}, "uses", "how many machines it lets in")
 	create.Flags().Var(span{&opts.request.TTL}, "ttl", "how long it can be used")
+	create.Flags().BoolVar(&opts.json, "json", false, `print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
 	cmd.AddCommand(create)
 	return cmd
 }
@@ -46,6 +50,9 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	res, err := b.Token(ctx, o.request)
 	if err != nil {
 		return err
+	}
+	if o.json {
+		return a.object(res)
 	}
 	addr := "ADDR"
 	if len(res.Join) > 0 {

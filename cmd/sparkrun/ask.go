@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+
+	"golang.org/x/term"
+)
+
+// inTTY tells whether a person can be asked.
+func (a *app) inTTY() bool {
+	f, ok := a.in.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}
+
+// askSecret reads a line from the terminal without showing it.
+func (a *app) askSecret(ctx context.Context, prompt string) ([]byte, error) {
+	f := a.in.(*os.File) //nolint:forcetypeassert // inTTY was asked
+	before, err := term.GetState(int(f.Fd()))
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprint(a.err, prompt)
+	defer fmt.Fprintln(a.err)
+	text, err := answered(ctx, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
+	if ctx.Err() != nil {
+		_ = term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
+	}
+	return text, err
+}
+
+// askLine reads a line from the terminal.
+func (a *app) askLine(ctx context.Context, prompt string) (string, error) {
+	fmt.Fprint(a.err, prompt)
+	text, err := answered(ctx, func() ([]byte, error) {
+		line := bufio.NewScanner(a.in)
+		line.Scan()
+		return line.Bytes(), line.Err()
+	})
+	return string(text), err
+}
+
+// answered waits for an answer, or for the end of the command.
+func answered(ctx context.Context, read func() ([]byte, error)) ([]byte, error) {
+	type answer struct {
+		text []byte
+		err  error
+	}
+	got := make(chan answer, 1)
+	go func() { // ends with the line, or with the process
+		text, err := read()
+		got <- answer{text, err}
+	}()
+	select {
+	case r := <-got:
+		return r.text, r.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}

@@ -1,0 +1,247 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/scripts"
+)
+
+// sshOptions say how hosts are logged in to.
+type sshOptions struct {
+	accept       []string
+	passwordFile string
+	config       string
+}
+
+type upOptions struct {
+	ssh     sshOptions
+	targets []string
+	release string
+	dryRun  bool
+	json    bool
+}
+
+func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
+	fs.StringArrayVar(&o.accept, "accept-host-key", nil, "a host key that needs no question, by its fingerprint (SHA256:...); repeat it for more")
+	fs.StringVar(&o.passwordFile, "password-file", "", "read the password for logins and sudo from this file, - for standard input")
+	fs.StringVar(&o.config, "ssh-config", "", "read this in place of ~/.ssh/config and /etc/ssh/ssh_config; none: no file")
+}
+
+func newUpCmd(run func(context.Context, upOptions) error) *cobra.Command {
+	opts := &upOptions{}
+	cmd := &cobra.Command{
+		Use:   "up [USER@]HOST[:PORT]...",
+		Short: "Make a cluster of hosts, or add hosts to it, over ssh",
+		Long: `Logs in to each host by ssh, looks whether it is fit (system, clock, ports, disk,
+sudo), copies sparkrun there, installs and starts the agent, and waits until it is
+ready. The login may launch from then on, without logging in anew. Hosts go side by
+side; one that fails is named with its reason and stops no other. Run it again after
+mending: what is done is left as it is.
+
+Where this machine is in a cluster, the hosts join that one. Else they join the one
+that a named host is in; where none is, the first host founds one. This machine
+need not be a Spark, and does not become a part of the cluster.
+
+Run it as yourself, with your ssh keys, not by sudo. ~/.ssh/config counts (Host,
+HostName, Port, User, IdentityFile, ProxyJump, UserKnownHostsFile, HostKeyAlias and
+a few more), and so do ssh-agent and known_hosts. A host whose key is not known is
+shown and asked about; in scripts --accept-host-key names the key. One whose key has
+changed is refused. No private key is copied anywhere. Passwords, for the login or
+for sudo, are asked for once for each user, and sent over ssh only.
+
+The program is this one; for hosts of another architecture --release names a folder
+with sparkrun-linux-arm64 or sparkrun-linux-amd64.
+
+--dry-run logs in and looks, and tells what would be done. --json prints what became
+of each host. The exit code is 1 if a host has failed.`,
+		Example: `  sparkrun up zeta@spark1 zeta@spark2
+  sparkrun up --release dist spark1 spark2 spark3     # from a PC
+  sparkrun up --dry-run spark1 spark2
+  sparkrun up --accept-host-key SHA256:4uQ... --password-file pw zeta@spark1`,
+		Args: hostsMissing,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.targets = args
+			return running(opts, run)(cmd, args)
+		},
+	}
+	sshFlags(cmd.Flags(), &opts.ssh)
+	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
+	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+func hostsMissing(_ *cobra.Command, args []string) error {
+	if len(args) == 0 {
+		return usagef("the hosts are missing")
+	}
+	return nil
+}
+
+func (a *app) up(ctx context.Context, o upOptions) error {
+	show := a.newUpView(o.targets, o.json)
+	ssh, err := a.sshOf(ctx, o.ssh, show)
+	if err != nil {
+		return err
+	}
+	cluster, err := a.ownCluster(ctx, show)
+	if err != nil {
+		return err
+	}
+	results, err := bootstrap.Up(ctx, bootstrap.Config{
+		Targets: o.targets, SSH: ssh, Binary: binaries(o.release), Unit: scripts.Unit,
+		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
+		DryRun: o.dryRun, Tell: show.take,
+	})
+	if err != nil {
+		return usagef("%v", err)
+	}
+	return show.end(results, o.dryRun, "ready")
+}
+
+// sshOf completes the flags by what a login has.
+func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.SSH, error) {
+	s := bootstrap.SSH{Accept: o.accept}
+	me, err := user.Current()
+	if err != nil {
+		return s, fmt.Errorf("find out who I am: %w", err)
+	}
+	s.User, s.Home = me.Username, me.HomeDir
+	if home, ok := a.getenv("HOME"); ok && home != "" {
+		s.Home = home
+	}
+	s.AgentSocket, _ = a.getenv("SSH_AUTH_SOCK")
+	switch o.config {
+	case "":
+		s.ConfigFiles = []string{filepath.Join(s.Home, ".ssh/config"), "/etc/ssh/ssh_config"}
+	case "none":
+	default:
+		if _, err := os.Stat(o.config); err != nil {
+			return s, fmt.Errorf("--ssh-config: %w", err)
+		}
+		s.ConfigFiles = []string{o.config}
+	}
+	if o.passwordFile != "" {
+		text, err := a.readSecret(ctx, o.passwordFile)
+		if err != nil {
+			return s, err
+		}
+		s.Password = &text
+	}
+	if a.inTTY() && o.passwordFile != "-" {
+		s.Ask = &bootstrap.Ask{
+			HostKey: func(ctx context.Context, host, kind, print string) (yes bool, err error) {
+				show.asking(func() { yes, err = a.askHostKey(ctx, host, kind, print) })
+				return yes, err
+			},
+			Secret: func(ctx context.Context, prompt string) (text string, err error) {
+				show.asking(func() {
+					var b []byte
+					b, err = a.askSecret(ctx, prompt)
+					text = string(b)
+				})
+				return text, err
+			},
+		}
+	}
+	return s, nil
+}
+
+func (a *app) askHostKey(ctx context.Context, host, kind, print string) (bool, error) {
+	fmt.Fprintf(a.err, `%s is not known. The key it shows: %s %s
+Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub
+`, host, kind, print)
+	for {
+		text, err := a.askLine(ctx, "Is it the same? (yes/no) ")
+		switch strings.TrimSpace(text) {
+		case "yes":
+			return true, err
+		case "no", "":
+			return false, err
+		case print:
+			return true, err
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+}
+
+// readSecret reads a password: the first line of a file.
+func (a *app) readSecret(ctx context.Context, file string) (string, error) {
+	text, err := a.readToken(ctx, file)
+	if err != nil {
+		return "", fmt.Errorf("read the password: %w", err)
+	}
+	line, _, _ := strings.Cut(text, "\n")
+	return line, nil
+}
+
+// ownCluster is that of this machine; nil where it is in none.
+func (a *app) ownCluster(ctx context.Context, show *upView) (*bootstrap.Cluster, error) {
+	b := a.dial()
+	defer b.close()
+	st, err := b.Status(ctx, wire.StatusRequest{})
+	if errors.Is(err, node.ErrNoAgent) {
+		if member, statErr := node.Enrolled(node.DefaultPaths()); !member && statErr == nil {
+			return nil, nil
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask this machine's agent for its cluster: %w", err)
+	}
+	var one sync.Mutex // sudo asks on the terminal
+	return &bootstrap.Cluster{ID: st.Cluster, Invite: func(ctx context.Context) (bootstrap.Invitation, error) {
+		one.Lock()
+		defer one.Unlock()
+		b := a.dial()
+		defer b.close()
+		t, err := b.Token(ctx, wire.TokenRequest{Uses: 1, TTL: 15 * time.Minute})
+		if errors.Is(err, wire.ErrDenied) {
+			show.asking(func() { t, err = a.tokenBySudo(ctx) })
+		}
+		if err != nil {
+			return bootstrap.Invitation{}, fmt.Errorf("make a token on this machine: %w", err)
+		}
+		if len(t.Join) == 0 {
+			return bootstrap.Invitation{}, errors.New("make a token on this machine: it knows no address of the cluster")
+		}
+		return bootstrap.Invitation{Addr: t.Join[0].String(), Token: t.Token}, nil
+	}}, nil
+}
+
+// tokenBySudo: tokens are root's, and this command is not.
+func (a *app) tokenBySudo(ctx context.Context) (wire.TokenResponse, error) {
+	var t wire.TokenResponse
+	self, err := os.Executable()
+	if err != nil {
+		return t, err
+	}
+	args := []string{"-p", "password of %u on this machine, for a token: ", self, "token", "create", "--json"}
+	if !a.inTTY() {
+		args = append([]string{"-n"}, args...)
+	}
+	c := exec.CommandContext(ctx, "sudo", args...)
+	c.Stdin, c.Stderr = a.in, a.err
+	out, err := c.Output()
+	if err != nil {
+		return t, fmt.Errorf("tokens are root's, and sudo says: %w", err)
+	}
+	return t, json.Unmarshal(out, &t)
+}

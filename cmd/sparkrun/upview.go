@@ -1,0 +1,135 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+)
+
+// upView shows hosts on their way: on a terminal a line each that changes in its
+// place, elsewhere a line for each step.
+type upView struct {
+	app   *app
+	live  bool
+	quiet bool
+
+	mu    sync.Mutex
+	hosts []string
+	lines map[string]string
+	drawn int // lines of ours above the cursor
+}
+
+func (a *app) newUpView(hosts []string, quiet bool) *upView {
+	return &upView{app: a, live: a.errTTY && !quiet, quiet: quiet, hosts: hosts, lines: map[string]string{}}
+}
+
+func (v *upView) take(e bootstrap.Event) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	line := fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
+	switch e.State {
+	case bootstrap.Failed:
+		line = fmt.Sprintf("%s  FAILED at %s: %s", e.Host, e.Step, e.Text)
+	case bootstrap.Planned:
+		line = fmt.Sprintf("%s  would %s: %s", e.Host, e.Step, e.Text)
+	case bootstrap.Begins:
+		if !v.live {
+			return
+		}
+		line += " ..."
+	}
+	switch {
+	case v.quiet:
+	case v.live && e.State != bootstrap.Planned:
+		v.lines[e.Host] = line
+		v.draw()
+	default:
+		v.erase()
+		fmt.Fprintln(v.app.err, line)
+		v.draw()
+	}
+}
+
+// asking has a question asked below what is shown.
+func (v *upView) asking(ask func()) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.erase()
+	ask()
+	v.draw()
+}
+
+func (v *upView) draw() {
+	if !v.live {
+		return
+	}
+	v.erase()
+	var b strings.Builder
+	for _, h := range v.hosts {
+		if line, ok := v.lines[h]; ok {
+			b.WriteString(cutTo(line, v.app.columns()-1) + "\n")
+			v.drawn++
+		}
+	}
+	fmt.Fprint(v.app.err, b.String())
+}
+
+func (v *upView) erase() {
+	if v.drawn > 0 {
+		fmt.Fprintf(v.app.err, "\x1b[%dA\x1b[J", v.drawn)
+		v.drawn = 0
+	}
+}
+
+func cutTo(text string, width int) string {
+	if utf8.RuneCountInString(text) <= width || width < 4 {
+		return text
+	}
+	return string([]rune(text)[:width-3]) + "..."
+}
+
+// end sums up; done is what became of a host that did not fail. Every failure has its whole reason here: a live line is cut.
+func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.erase()
+	v.live = false
+	failed, cluster := 0, ""
+	for _, r := range results {
+		if r.Error != "" {
+			failed++
+		}
+		if r.Cluster != "" {
+			cluster = r.Cluster
+		}
+	}
+	if v.quiet {
+		if err := v.app.object(map[string]any{"cluster": cluster, "dry_run": dryRun, "hosts": results}); err != nil {
+			return err
+		}
+	} else if err := v.summary(results, dryRun, done); err != nil {
+		return err
+	}
+	if failed > 0 {
+		return exits(exitFailure, fmt.Errorf("%d of %d hosts failed; the same command again goes on where it stopped", failed, len(results)))
+	}
+	return nil
+}
+
+func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
+	rows := [][]string{{"TARGET", "HOST", "STATE"}}
+	for _, r := range results {
+		state := done
+		switch {
+		case r.Error != "":
+			state = "failed: " + r.Error
+		case dryRun:
+			state = "not changed"
+		}
+		rows = append(rows, []string{r.Target, or(r.Host, "-"), state})
+	}
+	return v.app.table(rows)
+}

@@ -1,0 +1,71 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+)
+
+// rights is how a login becomes root.
+type rights struct {
+	root     bool
+	password *string // nil: sudo asks for none
+}
+
+// becomeRoot finds out how, with the password that sudo takes. Nothing but the
+// password is sent to a sudo that may refuse it: it reads a second try from what
+// follows.
+func (h *host) becomeRoot(ctx context.Context) error {
+	if h.facts.root || h.facts.nopasswd {
+		h.rights = rights{root: h.facts.root}
+		return nil
+	}
+	var wrong *string
+	for range 3 {
+		p, err := h.secrets.password(ctx, h.facts.user, h.target, wrong)
+		if err != nil {
+			return fmt.Errorf("sudo of %s: %w", h.facts.user, err)
+		}
+		_, err = h.run(ctx, commandTimeout, "sudo -k -S -p '' true", strings.NewReader(p+"\n"))
+		var said *commandError
+		switch {
+		case err == nil:
+			h.rights = rights{password: &p}
+			return nil
+		case !errors.As(err, &said):
+			return err
+		case strings.Contains(said.words, "sudoers") || strings.Contains(said.words, "not allowed") || strings.Contains(said.words, "may not run"):
+			return fmt.Errorf("%s may not use sudo there: %s", h.facts.user, said.words)
+		case strings.Contains(said.words, "must have a tty"):
+			return fmt.Errorf("sudo wants a terminal there (requiretty in sudoers): %s", said.words)
+		}
+		wrong = &p
+	}
+	return fmt.Errorf("sudo of %s: %w", h.facts.user, errWrongPassword)
+}
+
+// asRoot runs a script of ours as root. What it reads comes after sudo's password;
+// nothing secret is in the command line.
+func (h *host) asRoot(ctx context.Context, timeout time.Duration, script string, stdin io.Reader) (string, error) {
+	if stdin == nil {
+		stdin = &bytes.Reader{}
+	}
+	command := "sh -c " + quote(prologue+script)
+	switch {
+	case h.rights.root:
+	case h.rights.password == nil:
+		command = "sudo -n " + command
+	default:
+		// -k: with a password of before still good, sudo would leave ours to the script.
+		command = "sudo -k -S -p '' " + command
+		stdin = io.MultiReader(strings.NewReader(*h.rights.password+"\n"), stdin)
+	}
+	return h.run(ctx, timeout, command, stdin)
+}
+
+// quote makes one word of text for a shell.
+func quote(text string) string { return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'" }

@@ -1,0 +1,301 @@
+package bootstrap
+
+import (
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+)
+
+// step is one thing that is done to a host.
+type step struct {
+	name string
+	// looks: it changes nothing, and is taken with DryRun too.
+	looks bool
+	// todo says what there is to do, in words; empty: nothing, for the reason already.
+	todo    func(*host) string
+	already string
+	do      func(*host, context.Context) error
+}
+
+func always(words string) func(*host) string { return func(*host) string { return words } }
+
+const stepCluster = "cluster"
+
+// examination is done to all hosts before any is changed.
+var examination = []step{
+	{"connect", true, always("log in"), "", (*host).connect},
+	{"look", true, always("look at it"), "", (*host).look},
+	{"fit", true, always("see whether it is fit"), "", (*host).fit},
+	{"sudo", true, (*host).sudoToDo, "root logs in", (*host).becomeRoot},
+	{"member", true, always("see whether it is in a cluster"), "", (*host).lookAsRoot},
+}
+
+// installation makes a node of a host. What is there already is left as it is.
+var installation = []step{
+	{"binary", false, (*host).binaryToDo, "is there", (*host).putBinary},
+	{"unit", false, (*host).unitToDo, "is there", (*host).putUnit},
+	{"group", false, (*host).groupToDo, "may launch", (*host).putGroup},
+	{stepCluster, false, (*host).clusterToDo, "is a member", (*host).become},
+	{"start", false, (*host).startToDo, "runs", (*host).start},
+	{"ready", false, always("wait until it is ready"), "", (*host).awaitReady},
+}
+
+func (h *host) connect(ctx context.Context) error {
+	t, err := parseTarget(h.target)
+	if err != nil {
+		return err
+	}
+	h.remote, err = h.dialer.dial(ctx, t)
+	return err
+}
+
+func (h *host) look(ctx context.Context) error {
+	before := time.Now()
+	text, err := h.run(ctx, lookTimeout, "sh -s", strings.NewReader(factsScript))
+	if err != nil {
+		return fmt.Errorf("look at the host: %w", err)
+	}
+	h.facts, err = parseFacts(text, before, time.Now())
+	h.result.Host = h.facts.host
+	h.looked = err == nil && !h.facts.state
+	return err
+}
+
+func (h *host) fit(context.Context) error {
+	var err error
+	// Whose machine it is matters first: a program for no other system is of use there.
+	if h.facts.kernel == "Linux" {
+		if h.binary, err = h.cfg.Binary(h.facts.machine); err != nil {
+			return err
+		}
+	}
+	return h.facts.judge(h.binary, h.cfg.Ports, time.Now())
+}
+
+func (h *host) sudoToDo() string {
+	switch {
+	case h.facts.root:
+		return ""
+	case h.facts.nopasswd:
+		return "sudo, without a password"
+	}
+	return "sudo, with the password of " + h.facts.user
+}
+
+func (h *host) lookAsRoot(ctx context.Context) error {
+	text, err := h.asRoot(ctx, lookTimeout, "[ ! -e "+memberPath+" ] || cat "+memberPath, nil)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", memberPath, err)
+	}
+	if text != "" {
+		if h.facts.cluster, err = h.cfg.ClusterOf([]byte(text)); err != nil {
+			return err
+		}
+	}
+	h.looked = true
+	return nil
+}
+
+func (h *host) binaryToDo() string {
+	switch {
+	case h.facts.packaged != "", h.facts.binary == h.binary.SHA:
+		return ""
+	case h.facts.binary != "" && h.facts.cluster != "":
+		return "" // another release on a member: replacing it is an upgrade, and none was asked for
+	}
+	return fmt.Sprintf("copy %s (%d MB) to %s", h.binary.Path, h.binary.Size/1e6, binaryPath)
+}
+
+// putScript puts standard input in a file's place, whole or not at all: $1 file,
+// $2 mode, $3 SHA-256.
+const putScript = `put() {
+	d=$(dirname "$1") && t=$(mktemp "$d/.sparkrun.XXXXXX") || exit
+	trap 'rm -f "$t"' EXIT
+	cat >"$t" || exit
+	s=$(sha256sum "$t" | cut -d ' ' -f 1)
+	[ "$s" = "$3" ] || { echo "what has arrived is not what was sent: is the disk full, or was the connection cut?" >&2; exit 1; }
+	chown 0:0 "$t" && chmod "$2" "$t" && sync "$t" && mv "$t" "$1" || exit
+	trap - EXIT
+}
+`
+
+func (h *host) putBinary(ctx context.Context) error {
+	f, err := os.Open(h.binary.Path)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	script := putScript + fmt.Sprintf("put %s 755 %s && %s version", binaryPath, h.binary.SHA, binaryPath)
+	if _, err := h.asRoot(ctx, copyTimeout, script, f); err != nil {
+		return fmt.Errorf("copy the program to %s: %w", binaryPath, err)
+	}
+	h.facts.binary = h.binary.SHA
+	return nil
+}
+
+func (h *host) unitToDo() string {
+	if h.facts.packaged != "" || h.facts.unit == sumOf(h.cfg.Unit) {
+		return ""
+	}
+	return "write " + unitPath
+}
+
+func (h *host) putUnit(ctx context.Context) error {
+	script := putScript + fmt.Sprintf("put %s 644 %s && systemctl daemon-reload", unitPath, sumOf(h.cfg.Unit))
+	if _, err := h.asRoot(ctx, commandTimeout, script, strings.NewReader(h.cfg.Unit)); err != nil {
+		return fmt.Errorf("write %s: %w", unitPath, err)
+	}
+	return nil
+}
+
+func sumOf(text string) string {
+	sum := sha256.Sum256([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
+func (h *host) groupToDo() string {
+	switch {
+	case h.facts.group && h.facts.launches():
+		return ""
+	case h.facts.root:
+		return "make the group " + groupName
+	}
+	return fmt.Sprintf("make the group %s, and %s a member of it", groupName, h.facts.user)
+}
+
+// putGroup: an agent gives its socket to those who are in the group when it
+// starts, so one that runs is started anew; ranks outlive that.
+func (h *host) putGroup(ctx context.Context) error {
+	script := "getent group " + groupName + " >/dev/null || groupadd --system " + groupName
+	if !h.facts.root {
+		script += "; gpasswd -a " + quote(h.facts.user) + " " + groupName + " >/dev/null"
+	}
+	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
+		return fmt.Errorf("%s: %w", h.groupToDo(), err)
+	}
+	h.restart = h.facts.active
+	return nil
+}
+
+func (h *host) clusterToDo() string {
+	switch {
+	case h.facts.cluster != "":
+		return ""
+	case h.founds:
+		return "found a cluster: sparkrun init"
+	}
+	return "sparkrun join, the token on standard input"
+}
+
+func (h *host) become(ctx context.Context) error {
+	if h.founds {
+		if _, err := h.asRoot(ctx, commandTimeout, "sparkrun init", nil); err != nil {
+			return fmt.Errorf("sparkrun init: %w", err)
+		}
+		return nil
+	}
+	i, err := h.invite(ctx)
+	if err != nil {
+		return err
+	}
+	if _, err := h.asRoot(ctx, commandTimeout, "sparkrun join "+quote(i.Addr)+" --token-file -", strings.NewReader(i.Token+"\n")); err != nil {
+		return fmt.Errorf("sparkrun join %s: %w", i.Addr, err)
+	}
+	return nil
+}
+
+func (h *host) startToDo() string {
+	switch {
+	case h.restart:
+		return "start the agent anew, for the new member of the group"
+	case h.facts.active && h.facts.enabled:
+		h.settle(nil)
+		return ""
+	case h.facts.active:
+		return "have the agent start at boot"
+	}
+	return "start the agent, now and at each boot"
+}
+
+func (h *host) start(ctx context.Context) error {
+	script := "systemctl enable --now sparkrun"
+	if h.restart {
+		script = "systemctl enable sparkrun && systemctl restart sparkrun"
+	}
+	// What systemctl itself says of a failure is only where to look.
+	script += ` || { code=$?; journalctl -u sparkrun -n 3 -o cat --no-pager >&2; exit $code; }`
+	if _, err := h.asRoot(ctx, startTimeout, script, nil); err != nil {
+		return fmt.Errorf("start the agent: %w", err)
+	}
+	h.settle(nil)
+	return nil
+}
+
+// token has this host make one.
+func (h *host) token(ctx context.Context) (Invitation, error) {
+	text, err := h.asRoot(ctx, commandTimeout, "sparkrun token create --json", nil)
+	if err != nil {
+		return Invitation{}, err
+	}
+	var t struct {
+		Token string   `json:"token"`
+		Join  []string `json:"join"`
+	}
+	if err := json.Unmarshal([]byte(text), &t); err != nil || t.Token == "" || len(t.Join) == 0 {
+		return Invitation{}, errors.New("sparkrun token create --json gave no token and address")
+	}
+	return Invitation{Addr: t.Join[0], Token: t.Token}, nil
+}
+
+// awaitReady asks as the login, not as root: it shows that this user can use the
+// agent from here on.
+func (h *host) awaitReady(ctx context.Context) error {
+	var last error
+	for end := time.Now().Add(readyTimeout); time.Now().Before(end); {
+		text, err := h.run(ctx, commandTimeout, "/usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin sparkrun status --json", &bytes.Reader{})
+		if err == nil {
+			if err = h.readReady(text); err == nil {
+				h.result.Ready = true
+				return nil
+			}
+		}
+		var said *commandError
+		if last = err; ctx.Err() != nil || errors.As(err, &said) && strings.Contains(said.words, "in the group") {
+			return fmt.Errorf("ask the agent as %s: %w", h.facts.user, err)
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(time.Second):
+		}
+	}
+	return fmt.Errorf("not ready within %s: %w", readyTimeout, last)
+}
+
+func (h *host) readReady(text string) error {
+	var st struct {
+		Cluster, Self, Problem string
+		Nodes                  []struct{ Host, State, Why string }
+	}
+	if err := json.Unmarshal([]byte(text), &st); err != nil {
+		return fmt.Errorf("read sparkrun status --json: %w", err)
+	}
+	h.result.Cluster = st.Cluster
+	for _, n := range st.Nodes {
+		if n.Host != st.Self {
+			continue
+		}
+		if n.State == "ready" {
+			h.result.Host = n.Host
+			return nil
+		}
+		return fmt.Errorf("%s is %s %s", printable(n.Host), printable(n.State), printable(n.Why+st.Problem))
+	}
+	return fmt.Errorf("it does not see itself in the cluster: %s", printable(st.Problem))
+}
