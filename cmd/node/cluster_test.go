@@ -40,6 +40,7 @@ type host struct {
 }
 
 type cluster struct {
+	news  int // newcomers so far
 	t     testing.TB
 	hosts []*host
 }

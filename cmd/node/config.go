@@ -64,6 +64,7 @@ func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
 func (p Paths) newRaft() string { return filepath.Join(p.State, "raft.new") }
 func (p Paths) brought() string { return filepath.Join(p.State, "restore.part") }
 func (p Paths) restore() string { return filepath.Join(p.State, "restore.snap") }
+func (p Paths) audit() string   { return filepath.Join(p.State, "audit.log") }
 func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
 func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
 func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -42,6 +43,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	fence := launcher.Fence{Epoch: n.record.Epoch(), Term: term}
+	n.audit.Add(audit.Line{What: "lead", Who: n.m.Host, On: fence.String(), Outcome: audit.OK})
 
 	var brain *lead.Leader
 	links, err := wire.NewLinks(wire.LinksConfig{
@@ -119,7 +121,7 @@ func (n *node) found(ctx context.Context) error {
 	}
 	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
 		Cluster: n.m.Cluster, Epoch: n.opened.N,
-		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))},
+		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)), Key: trust.KeyOf(n.gate.Identity().Cert).String()},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
 

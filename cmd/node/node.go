@@ -22,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/roads"
@@ -36,6 +37,7 @@ type node struct {
 	boot string
 
 	gate   *trust.Gate
+	audit  *audit.Log
 	reader *fabric.Reader
 	probe  *fabric.Probe
 	record *rendezvous.Record
@@ -170,6 +172,14 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.end()
 		}
 	}()
+	if n.audit, err = audit.Open(audit.Config{Path: cfg.Paths.audit(), Logger: cfg.Logger}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			n.audit.Close()
+		}
+	}()
 	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
 		return nil, err
 	}
@@ -269,6 +279,7 @@ func (n *node) close() {
 	n.staged.Close()
 	n.peers.close()
 	n.roads.Close()
+	n.audit.Close()
 	select {
 	case <-n.left:
 		if err := removeState(n.cfg.Paths); err != nil {

@@ -442,7 +442,7 @@ func TestTokenCreate(t *testing.T) {
 	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") || !strings.Contains(e, "3 times") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute}}, c.requests); diff != "" {
+	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute, Role: "node"}}, c.requests); diff != "" {
 		t.Error(diff)
 	}
 }

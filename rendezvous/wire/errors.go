@@ -46,6 +46,7 @@ var codes = []struct {
 	{"token-used", rendezvous.ErrTokenUsed, connect.CodePermissionDenied},
 	{"token-expired", rendezvous.ErrTokenExpired, connect.CodePermissionDenied},
 	{"token-unknown", rendezvous.ErrTokenUnknown, connect.CodePermissionDenied},
+	{"token-role", rendezvous.ErrTokenRole, connect.CodePermissionDenied},
 	{"host-taken", rendezvous.ErrHostTaken, connect.CodeAlreadyExists},
 	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},

@@ -162,10 +162,11 @@ type NodeLogsRequest struct {
 	Times   bool          `json:"times,omitempty"`
 }
 
-// TokenRequest asks for a token that lets nodes in.
+// TokenRequest asks for a token.
 type TokenRequest struct {
 	Uses int           `json:"uses"` // 1 or more
 	TTL  time.Duration `json:"ttl"`
+	Role string        `json:"role,omitempty"` // what it lets in: node (also empty), witness or client
 }
 
 // TokenResponse carries the token; it is shown once and kept nowhere.
