@@ -80,7 +80,7 @@ func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wir
 }
 
 func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse, error) {
-	now := time.Now()
+	now := n.cfg.Now()
 	token, err := n.record.TokenByHash([]byte(trust.HashSecret(trust.NewSecret(r.Secret))))
 	if err != nil {
 		return wire.JoinResponse{}, fmt.Errorf("%w: make one with `sparkrun token create` on a member", err)
@@ -107,10 +107,6 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}
-	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
-	if err != nil {
-		return wire.JoinResponse{}, err
-	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
 		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String()}}}
 	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
@@ -123,10 +119,8 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
 		res.OnlyOn = n.onlyHere(ctx)
 	}
-	for _, k := range keys {
-		res.GossipKeys = append(res.GossipKeys, k.Reveal())
-	}
-	return res, nil
+	res.Trusted, err = n.trusted()
+	return res, err
 }
 
 // addrTaken refuses a newcomer the address of a member that is there: two

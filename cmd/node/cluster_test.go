@@ -66,7 +66,7 @@ func newCluster(t testing.TB, size int) *cluster {
 		h.cfg = Config{
 			MemoryFloor: new(int64(0)),
 			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
-			Host:        name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
+			Host:        name, Management: h.addr, Version: "test", Now: time.Now, Logger: testLogger(t, name),
 		}
 		c.hosts = append(c.hosts, h)
 	}

@@ -99,12 +99,17 @@ type Config struct {
 	// with it. Nil: nobody asks.
 	Supervise func(ctx context.Context, alive func(context.Context) error) error
 	Version   string
-	Logger    *slog.Logger // nil discards
+	// Now is the clock that certificates are judged by, for tests that move it; nil means time.Now.
+	Now    func() time.Time
+	Logger *slog.Logger // nil discards
 }
 
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.MemoryFloor == nil {
 		c.MemoryFloor = new(agent.DefaultMemoryFloor())

@@ -86,6 +86,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return links.Run(ctx) })
 	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
+	g.Go(func() error { return n.tendTrust(ctx, brain) })
 	g.Go(func() error {
 		select {
 		case <-n.yielded:
@@ -146,6 +147,7 @@ func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, 
 func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links) error {
 	retry := time.NewTicker(5 * time.Second) // for silences, which nothing tells of
 	defer retry.Stop()
+	droppedCA := map[launcher.NodeID]time.Time{}
 	for {
 		recordChanged := n.record.Changed()
 		raftChanged := n.raft.LeaderChanged()
@@ -168,6 +170,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
 			continue
 		}
+		n.takeBackCA(ctx, roster, droppedCA)
 		select {
 		case <-recordChanged:
 		case <-raftChanged:

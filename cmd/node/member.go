@@ -25,6 +25,7 @@ func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
+		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
@@ -169,7 +170,7 @@ func mustBeRoot(c wire.Caller, what string) error {
 
 // leave takes this node out of the cluster. The member that is asked is the one
 // that goes: a call that was passed on asks the leader to strike its sender.
-func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
+func (n *node) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (wire.Empty, error) {
 	if err := mustBeRoot(c, "leave the cluster"); err != nil {
 		return wire.Empty{}, err
 	}
@@ -180,6 +181,9 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 		if e.Phase == launcher.PhaseStarted || e.Phase == launcher.PhasePrepared {
 			return wire.Empty{}, fmt.Errorf("leave the cluster: job %s has ranks here: stop it first (`sparkrun stop %s`)", e.Job, e.Job)
 		}
+	}
+	if r.Force {
+		return wire.Empty{}, n.forget()
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -197,12 +201,7 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 		case <-ctx.Done():
 		}
 	}
-	if g := n.gossip.Load(); g != nil {
-		if err := g.Leave(2 * time.Second); err != nil {
-			n.log.Warn("say good-bye by gossip", "error", err)
-		}
-	}
-	n.leaveOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(n.left) }) }) // after the answer is out
+	n.goodBye()
 	return wire.Empty{}, nil
 }
 
@@ -215,7 +214,7 @@ func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 	case err != nil:
 		return err
 	case to.leadership == nil:
-		return to.passed(to.remote.Leave(to.ctx))
+		return to.passed(to.remote.Leave(to.ctx, wire.LeaveRequest{}))
 	case len(n.record.Nodes()) <= 1:
 		return to.Retire(n.m.Node) // the last one takes the cluster with it
 	}

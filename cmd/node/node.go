@@ -37,6 +37,7 @@ type node struct {
 	boot string
 
 	gate   *trust.Gate
+	door   *trust.Door
 	audit  *audit.Log
 	reader *fabric.Reader
 	probe  *fabric.Probe
@@ -82,6 +83,12 @@ type node struct {
 
 	blank     atomic.Bool // as m.Blank
 	restoring sync.Mutex  // over the file that is being brought
+
+	// roll is the list of members as told last; rollAsk has room for one who is not on it. ringing is
+	// over the files of both, roll and gossip keys.
+	roll    atomic.Pointer[wire.Roll]
+	rollAsk chan struct{}
+	ringing sync.Mutex
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
@@ -163,7 +170,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
-		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
+		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -180,7 +187,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.audit.Close()
 		}
 	}()
-	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
+	if id, err = n.renewAlone(id); err != nil {
+		return nil, err
+	}
+	if err = n.openDoor(id); err != nil {
 		return nil, err
 	}
 	if err = n.openRoads(); err != nil {
@@ -331,6 +341,8 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.roads.Run(ctx) })
 	g.Go(func() error { return n.vote(ctx) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
+	g.Go(func() error { return n.keepRoll(ctx) })
+	g.Go(func() error { return n.enforce(ctx) })
 	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error { return n.acquaints(ctx) })
 	g.Go(func() error {
@@ -416,16 +428,6 @@ func (n *node) update(fn func()) {
 	fn()
 	close(n.changed)
 	n.changed = make(chan struct{})
-}
-
-// admits is the membership list that every handshake asks. A node without a
-// copy of the record (it is outside raft, or has just joined) has no list, and
-// takes the certificate's word.
-func (n *node) admits(p trust.Peer) error {
-	if _, known := n.record.Node(launcher.NodeID(p.NodeID)); known || !n.hasRecord() {
-		return nil
-	}
-	return rendezvous.ErrNoNode
 }
 
 // hasRecord tells whether this node gets the record replicated.
