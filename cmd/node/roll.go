@@ -201,9 +201,10 @@ func (n *node) takeRoll(r wire.Roll) error {
 	return nil
 }
 
-// takeRing takes gossip keys, unless this node knows a newer one than any of
-// them; it gives those that are in use then.
-func (n *node) takeRing(ring trust.Ring) (trust.Ring, error) {
+// takeRing takes the leader's gossip keys, unless this node knows a newer one than
+// any of them; it gives those that are in use then. Another member's, which may be
+// behind a step, are taken for a newer key alone.
+func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
 	n.ringing.Lock()
 	defer n.ringing.Unlock()
 	own, err := n.ring()
@@ -214,6 +215,9 @@ func (n *node) takeRing(ring trust.Ring) (trust.Ring, error) {
 		return own, fmt.Errorf("take gossip keys: %w: %w", launcher.ErrInvalid, err)
 	}
 	if _, newer := ring.Merge(own); newer || own.Equal(ring) {
+		return own, nil
+	}
+	if _, newer := own.Merge(ring); !newer && !leaders {
 		return own, nil
 	}
 	if err := trust.SaveGossipKeys(n.cfg.Paths.trust(), ring); err != nil {
@@ -237,7 +241,7 @@ func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wi
 	if err := n.takeRoll(t.Roll); err != nil {
 		return wire.Trusted{}, err
 	}
-	ring, err := n.takeRing(ringOf(t))
+	ring, err := n.takeRing(ringOf(t), true)
 	return wire.Trusted{Ring: wireRing(ring)}, err
 }
 
@@ -292,7 +296,7 @@ func (n *node) askForRoll(ctx context.Context) {
 			err = n.takeRoll(t.Roll)
 		}
 		if err == nil {
-			_, err = n.takeRing(ringOf(t))
+			_, err = n.takeRing(ringOf(t), false)
 		}
 		if err != nil {
 			n.log.Debug("ask who is a member", "node", members[i].Host, "error", err)

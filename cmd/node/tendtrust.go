@@ -63,7 +63,7 @@ func (n *node) stepRing() (bool, error) {
 	if !changed {
 		return false, nil
 	}
-	_, err = n.takeRing(next)
+	_, err = n.takeRing(next, true)
 	return err == nil, err
 }
 
@@ -116,7 +116,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told map
 	}
 	if !own.Equal(want) {
 		missing.Store(true)
-		if _, err := n.takeRing(own); err != nil {
+		if _, err := n.takeRing(own, true); err != nil {
 			return false, err
 		}
 	}
