@@ -66,7 +66,7 @@ func newCluster(t testing.TB, size int) *cluster {
 		h.cfg = Config{
 			MemoryFloor: new(int64(0)),
 			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
-			Host:        name, Management: h.addr, Version: "test", Now: time.Now, Logger: testLogger(t, name),
+			Host:        name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
 		}
 		c.hosts = append(c.hosts, h)
 	}
@@ -124,6 +124,9 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 
 func (h *host) start() {
 	h.t.Helper()
+	if h.cfg.Now == nil {
+		h.cfg.Now = time.Now
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	held, err := lock(h.cfg.Paths)
 	if err != nil {

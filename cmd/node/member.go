@@ -175,6 +175,7 @@ func (n *node) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (w
 		return wire.Empty{}, err
 	}
 	if c.Forwarded() {
+		n.parts(c.Node) // it is to hear the answer
 		return wire.Empty{}, n.strike(ctx, c.Node)
 	}
 	for _, e := range n.agent.Ledger() {

@@ -89,6 +89,7 @@ type node struct {
 	roll    atomic.Pointer[wire.Roll]
 	rollAsk chan struct{}
 	ringing sync.Mutex
+	parting sync.Map // by id, who asks to leave; see parts
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]

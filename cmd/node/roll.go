@@ -134,9 +134,23 @@ func (n *node) admits(p trust.Peer, key trust.Pin) error {
 	return nil
 }
 
+// partWithin is how long somebody who leaves of his own accord may keep what is
+// open: the answer to that goes over it.
+const partWithin = 10 * time.Second
+
+// parts lets a node that asks to leave keep its open connections for a while. It
+// gets no new ones, and its calls on the old ones are refused.
+func (n *node) parts(id launcher.NodeID) {
+	n.parting.Store(id, true)
+	time.AfterFunc(partWithin, func() {
+		n.parting.Delete(id)
+		n.update(func() {})
+	})
+}
+
 // isGone tells of a node that it is no member any more.
 func (n *node) isGone(id string) bool {
-	if !n.hasRoll() || launcher.NodeID(id) == n.m.Node {
+	if _, parts := n.parting.Load(launcher.NodeID(id)); parts || !n.hasRoll() || launcher.NodeID(id) == n.m.Node {
 		return false
 	}
 	_, known := n.onRoll(launcher.NodeID(id))

@@ -183,8 +183,8 @@ func TestAuditOfUsersCalls(t *testing.T) {
 	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: "nonesuch"}); err == nil {
 		t.Error("a job that is not there was stopped")
 	}
-	if err := cl.Exec(t.Context(), wire.ExecRequest{Job: string(spec.ID)}, func(wire.ExecChunk) error { return nil }); err == nil {
-		t.Error("exec in a job that has ended")
+	if err := cl.Exec(t.Context(), wire.ExecRequest{Job: "nonesuch"}, func(wire.ExecChunk) error { return nil }); err == nil {
+		t.Error("exec in a job that is not there")
 	}
 	for _, h := range c.hosts {
 		launch := h.audits("launch")

@@ -130,6 +130,7 @@ func LoadGossipKeys(dir string) (Ring, error) {
 	var keys []keyOnDisk
 	if json.Unmarshal(text, &keys) != nil { // its error could quote a key
 		var old [][]byte // before keys had numbers
+		keys = nil
 		if json.Unmarshal(text, &old) != nil {
 			return nil, fmt.Errorf("load gossip keys %s: it is not a JSON list of keys", path)
 		}
