@@ -275,7 +275,7 @@ func TestRemovedNode(t *testing.T) {
 	absent.start()
 	leader.wait(6)
 	sameRing(t, 1, append(hosts, absent)...)
-	absent.eventually("it knows who was removed", func() bool { return absent.now().isGone(string(thief.Identity().NodeID)) })
+	absent.eventually("it knows who was removed", func() bool { return absent.now().isGone(thief.Identity().NodeID) })
 	absent.eventually("it gossips", func() bool { return len(absent.now().gossipAlive()) == 6 })
 
 	// The removed machine is nobody, and says so; it can be freed without the others.

@@ -64,8 +64,6 @@ func newPorch(t *testing.T, cfg DoorConfig) *porch {
 	})
 	t.Cleanup(func() {
 		l.Close()
-		p.mu.Lock()
-		p.mu.Unlock()
 		p.throwAllOut()
 		served.Wait()
 	})

@@ -348,10 +348,15 @@ func TestParseUser(t *testing.T) {
 }
 
 func TestSecretsStayOutOfLogs(t *testing.T) {
-	r := JoinRequest{Secret: []byte("hunter2"), Host: "spark2"}
-	for _, text := range []string{fmt.Sprint(r), fmt.Sprintf("%+v", r), fmt.Sprintf("%#v", r), fmt.Sprint(&r)} {
-		if strings.Contains(text, "hunter2") {
-			t.Errorf("a secret in %q", text)
+	secret := []byte("hunter2")
+	r := JoinRequest{Secret: secret, Host: "spark2"}
+	key := GossipKey{Key: secret}
+	known := Trusted{Ring: []GossipKey{key}}
+	for _, v := range []any{r, &r, key, &key, known, &known, JoinResponse{Trusted: known}, CAKey{PEM: secret}} {
+		for _, text := range []string{fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v)} {
+			if strings.Contains(text, "hunter2") || strings.Contains(text, "104 117 110") || strings.Contains(text, "0x68, 0x75") {
+				t.Errorf("a secret in %q", text)
+			}
 		}
 	}
 }

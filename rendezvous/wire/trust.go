@@ -30,6 +30,12 @@ type GossipKey struct {
 	Key    []byte `json:"key"`
 }
 
+// String keeps the key out of logs.
+func (k GossipKey) String() string { return fmt.Sprintf("gossip key %d", k.Number) }
+
+// GoString does so for %#v.
+func (k GossipKey) GoString() string { return k.String() }
+
 // Trusted is whom a member shall let in, and the keys to gossip with, the one that encrypts first.
 type Trusted struct {
 	Roll Roll        `json:"roll"`
@@ -38,7 +44,7 @@ type Trusted struct {
 
 // String keeps the keys out of logs.
 func (t Trusted) String() string {
-	return fmt.Sprintf("%d members and %d keys at %s, entry %d", len(t.Roll.Members), len(t.Ring), launcher.Fence{Epoch: t.Roll.Epoch}, t.Roll.Index)
+	return fmt.Sprintf("%d members and %d keys, of epoch %d, entry %d", len(t.Roll.Members), len(t.Ring), t.Roll.Epoch.N, t.Roll.Index)
 }
 
 // GoString does so for %#v.
