@@ -127,6 +127,8 @@ func (n *node) noLeader() error {
 		}
 	}
 	switch {
+	case n.shunned.Load():
+		return fmt.Errorf("%w: the other members refuse this machine: %s", wire.ErrNoLeader, shunnedText)
 	case n.noVote() != "" && len(voters) == 1 && voters[0] == n.m.Host:
 		return fmt.Errorf("%w: %s, the only voter of this cluster, takes no part in the vote: %s", wire.ErrNoLeader, voters[0], n.noVote())
 	case time.Since(n.began) < justStarted:

@@ -88,6 +88,7 @@ type node struct {
 	// over the files of both, roll and gossip keys.
 	roll    atomic.Pointer[wire.Roll]
 	rollAsk chan struct{}
+	shunned atomic.Bool // all that answered this node when it asked refused it
 	ringing sync.Mutex
 	parting sync.Map // by id, who asks to leave; see parts
 

@@ -213,9 +213,11 @@ func (n *node) sign(id launcher.NodeID, csr []byte) (wire.RenewResponse, error) 
 func (n *node) renewExpired(_ context.Context, c wire.Caller, r wire.RenewExpiredRequest) (res wire.RenewResponse, err error) {
 	l := audit.Line{What: "renew expired", From: c.Addr}
 	defer func() {
-		if l.Outcome = outcomeOf(err); err != nil {
-			l.Why = err.Error()
+		if l.Outcome = outcomeOf(err); err == nil {
+			n.audit.Add(l)
+			return
 		}
+		l.Why = err.Error()
 		n.audit.Stranger(l)
 	}()
 	peer, key, err := trust.RenewalPeer(n.gate.Identity().CA, r.Cert, r.CSR)

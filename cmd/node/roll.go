@@ -8,6 +8,8 @@ import (
 	"io/fs"
 	"net/netip"
 	"slices"
+	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -281,6 +283,7 @@ func (n *node) keepRoll(ctx context.Context) error {
 		case <-n.rollAsk:
 		case <-lonely.C:
 			if n.leading.Load() != nil || len(n.gossipAlive()) > 1 {
+				n.shunned.Store(false)
 				continue
 			}
 		case <-ctx.Done():
@@ -295,17 +298,34 @@ func (n *node) keepRoll(ctx context.Context) error {
 	}
 }
 
+// shunnedText is what to do about refusals by all who answer.
+const shunnedText = "if it was taken out of the cluster while it was off (`sparkrun status` on another machine), `sudo sparkrun leave --force` here removes its keys; " +
+	"else look at the clocks, and at audit.log there"
+
 // askForRoll asks the members on this node's own list, all at once: whatever is
 // newer counts.
 func (n *node) askForRoll(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, askRollWithin)
 	defer cancel()
 	members := n.rollNow().Members
+	var refused, answered atomic.Int32
+	defer func() {
+		shunned := refused.Load() > 0 && answered.Load() == 0
+		if was := n.shunned.Swap(shunned); shunned && !was {
+			n.log.Warn("other members refuse this machine", "remedy", shunnedText)
+		}
+	}()
 	each(len(members), func(i int) {
 		if members[i].ID == n.m.Node {
 			return
 		}
 		t, err := n.peers.client(members[i].ID).AskTrusted(ctx)
+		switch {
+		case err == nil:
+			answered.Add(1)
+		case strings.Contains(err.Error(), "tls: bad certificate"): // all that a refused end learns, and without a type
+			refused.Add(1)
+		}
 		if err == nil {
 			err = n.takeRoll(t.Roll)
 		}

@@ -4,10 +4,8 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -26,10 +24,11 @@ const (
 // who was one. See rendezvous/trust/DESIGN.md.
 func (n *node) tendTrust(ctx context.Context, brain *lead.Leader) error {
 	told := map[launcher.NodeID]string{} // what each has acknowledged, and since when it is there
+	said := map[launcher.NodeID]string{} // why each could not be told
 	for {
 		recordChanged := n.record.Changed()
 		roster, rosterChanged := brain.Roster()
-		all, err := n.tellTrust(ctx, roster, told)
+		all, err := n.tellTrust(ctx, roster, told, said)
 		if err == nil && all {
 			var stepped bool
 			if stepped, err = n.stepRing(); stepped {
@@ -69,7 +68,7 @@ func (n *node) stepRing() (bool, error) {
 
 // tellTrust tells those that are there, side by side, and learns whether all of
 // them have acknowledged it.
-func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told map[launcher.NodeID]string) (all bool, err error) {
+func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, said map[launcher.NodeID]string) (all bool, err error) {
 	now, err := n.trusted()
 	if err != nil {
 		return false, err
@@ -89,38 +88,43 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told map
 	ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
 	defer cancel()
 	want := ringOf(now)
-	var missing atomic.Bool
-	answers := make([]trust.Ring, len(roster))
+	missing := false
+	answers, errs := make([]trust.Ring, len(roster)), make([]error, len(roster))
 	each(len(roster), func(i int) {
-		m := roster[i]
-		res, err := n.peers.client(m.ID).KeepTrusted(ctx, now)
-		if err != nil {
-			missing.Store(true)
-			if !errors.Is(err, wire.ErrOlder) {
-				n.log.Debug("tell whom to trust", "node", m.Host, "error", err)
-			}
-			return
-		}
-		answers[i] = ringOf(res)
+		res, err := n.peers.client(roster[i].ID).KeepTrusted(ctx, now)
+		answers[i], errs[i] = ringOf(res), err
 	})
+	for i, err := range errs {
+		m := roster[i]
+		if err == nil {
+			delete(said, m.ID)
+			continue
+		}
+		missing = true
+		if said[m.ID] != err.Error() {
+			said[m.ID] = err.Error()
+			n.log.Warn("a member is not told whom to trust, and the gossip key is not changed meanwhile", "node", m.Host, "error", err)
+		}
+	}
 	own := want
 	for i, ring := range answers {
 		switch merged, newer := own.Merge(ring); {
+		case errs[i] != nil:
 		case newer: // an earlier leader had begun a rotation that this one has not heard of
 			own = merged
 		case ring.Equal(want):
 			told[roster[i].ID] = roster[i].Since.String() + same
 		default:
-			missing.Store(true)
+			missing = true
 		}
 	}
 	if !own.Equal(want) {
-		missing.Store(true)
+		missing = true
 		if _, err := n.takeRing(own, true); err != nil {
 			return false, err
 		}
 	}
-	return !missing.Load(), nil
+	return !missing, nil
 }
 
 // takeBackCA has members forget the CA's key that neither vote nor stand by. It is
