@@ -319,7 +319,10 @@ func (n *Raft) Done() <-chan struct{} { return n.done }
 // await waits for a future, no longer than ctx and the node last.
 func (n *Raft) await(ctx context.Context, wait func() error) error {
 	got := make(chan error, 1)
-	go func() { got <- wait() }() // ends with the future, at the latest with raft
+	// It ends with the future, at the latest with raft; but what lies in the
+	// state machine's queue when raft ends is never answered (hashicorp/raft
+	// issue 498), and a goroutine of this stopped node is left.
+	go func() { got <- wait() }()
 	select {
 	case err := <-got:
 		return err
