@@ -81,8 +81,9 @@ func NewDoor(cfg DoorConfig) (*Door, error) {
 	}, nil
 }
 
-// TLS is the configuration that handshakes are made with, for a server that wants to know it.
-func (d *Door) TLS() *tls.Config { return d.tls }
+// TLS is the configuration that handshakes are made with, for a server that wants to know its protocols: a copy, as
+// http.Server writes to its own.
+func (d *Door) TLS() *tls.Config { return d.tls.Clone() }
 
 // doorConn is a connection as it came in; TLS is spoken over it.
 type doorConn struct {
