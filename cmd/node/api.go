@@ -216,26 +216,6 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	return led(to.Watch(ctx, r.Spec.ID, tell))
 }
 
-// runsAs is the user whose ranks a caller may start: their own, or for root
-// any. The message's word alone counts for nothing.
-func runsAs(c wire.Caller, wanted string) (string, error) {
-	switch {
-	case wanted == "" || wanted == c.User.Name:
-		return c.User.Name, nil
-	case c.User.UID == 0:
-		return wanted, nil
-	}
-	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, wire.ErrDenied)
-}
-
-// nearOf is the host a user typed on.
-func (n *node) nearOf(c wire.Caller) string {
-	if c.Forwarded() {
-		return c.Host
-	}
-	return n.m.Host
-}
-
 func (n *node) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
 	to, done, err := n.leader(ctx, c)
 	defer done()
