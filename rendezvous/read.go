@@ -28,6 +28,20 @@ func (r *Record) Cluster() (uuid string, epoch, index uint64) {
 	return r.s.Cluster, r.s.N, r.s.Index
 }
 
+// Removals counts the members that were ever taken out of the cluster.
+func (r *Record) Removals() int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return len(r.s.Removed)
+}
+
+// WasRemoved tells whether a node was a member and was taken out.
+func (r *Record) WasRemoved(id launcher.NodeID) bool {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	return r.s.Removed[id]
+}
+
 // Epoch is that of the record; zero while the cluster has not been founded.
 func (r *Record) Epoch() launcher.Epoch {
 	r.mu.RLock()

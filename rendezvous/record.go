@@ -26,13 +26,16 @@ type Node struct {
 	Joined uint64 `json:"joined"`
 	// Witness votes, and gets no ranks.
 	Witness bool `json:"witness,omitempty"`
+	// Key is the SHA-256 of its public key, as trust.Pin writes it: its certificates
+	// are for this key as long as it is a member. Empty: it joined under an older version.
+	Key string `json:"key,omitempty"`
 }
 
 // Token lets newcomers in. The secret itself is never recorded.
 type Token struct {
 	ID      string    `json:"id"`   // not secret: for audit lines and errors
 	Hash    []byte    `json:"hash"` // of the secret
-	Role    string    `json:"role"`
+	Role    string    `json:"role"` // what it lets in: node, witness or client
 	Uses    int       `json:"uses"` // left
 	Expires time.Time `json:"expires"`
 }
@@ -165,6 +168,7 @@ var (
 	ErrTokenUnknown = errors.New("token not known to this cluster")
 	ErrTokenUsed    = errors.New("token used up")
 	ErrTokenExpired = errors.New("token expired")
+	ErrTokenRole    = errors.New("token is for something else")
 	ErrHostTaken    = errors.New("another node of this name is a member")
 	ErrNoNode       = errors.New("no such node")
 	ErrNoJob        = errors.New("no such job")
@@ -210,6 +214,8 @@ type state struct {
 	Jobs    map[launcher.JobID]Job    `json:"jobs"`
 	Netplan json.RawMessage           `json:"netplan,omitempty"`
 	Deaths  map[launcher.NodeID]Death `json:"deaths,omitempty"`
+	// Removed are the members that were taken out: no reunion brings them back, and each one knew the gossip key.
+	Removed map[launcher.NodeID]bool `json:"removed,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -291,6 +297,10 @@ func (s *state) apply(index uint64, e Entry) error {
 		}
 		delete(s.Nodes, *e.Remove)
 		delete(s.Deaths, *e.Remove)
+		if s.Removed == nil {
+			s.Removed = map[launcher.NodeID]bool{}
+		}
+		s.Removed[*e.Remove] = true
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
 	case e.Kind == KindQueue && e.Job != nil:
@@ -321,7 +331,7 @@ func (s *state) join(index uint64, at time.Time, j Join) error {
 	if !ok {
 		return ErrTokenUnknown
 	}
-	if err := t.Check(at); err != nil {
+	if err := t.Check(at, t.Role); err != nil { // the role was looked at before: older versions had one only
 		return err
 	}
 	if taken := s.hostTaken(j.Node); taken != nil {
@@ -333,9 +343,11 @@ func (s *state) join(index uint64, at time.Time, j Join) error {
 	return nil
 }
 
-// Check tells whether the token still lets somebody in.
-func (t Token) Check(at time.Time) error {
+// Check tells whether the token still lets somebody in, as a node, witness or client.
+func (t Token) Check(at time.Time, role string) error {
 	switch {
+	case t.Role != role:
+		return fmt.Errorf("%w: it lets in a %s, and this is a %s", ErrTokenRole, t.Role, role)
 	case t.Uses <= 0:
 		return ErrTokenUsed
 	case at.After(t.Expires):

@@ -68,6 +68,14 @@ func TestJoinUsesUpAToken(t *testing.T) {
 	if want := []string{"spark1", "spark2", "spark3"}; !slices.Equal(hosts, want) {
 		t.Errorf("members %v, want %v", hosts, want)
 	}
+	// What a token lets in is for who admits to look at: an older version's entry says nothing of it.
+	witness := Token{Role: "witness", Uses: 1, Expires: hour}
+	if err := witness.Check(t0, "node"); !errors.Is(err, ErrTokenRole) {
+		t.Errorf("a witness's token for a node: %v", err)
+	}
+	if err := witness.Check(t0, "witness"); err != nil {
+		t.Error(err)
+	}
 }
 
 func TestHostTakenNamesTheHolder(t *testing.T) {

@@ -66,7 +66,7 @@ func (s *state) reunite(index uint64, u Reunited) error {
 		return ErrStaleEpoch
 	}
 	for _, n := range u.Nodes {
-		if _, known := s.Nodes[n.ID]; !known && s.hostTaken(n) == nil {
+		if _, known := s.Nodes[n.ID]; !known && !s.Removed[n.ID] && s.hostTaken(n) == nil {
 			s.putNode(index, n)
 		}
 	}

@@ -19,13 +19,22 @@ import (
 // clusterCalls answers users: here where this node leads, else by the leader.
 func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
-		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain, Stop: n.stop,
-		Jobs: n.jobs, Logs: n.logs, Input: n.input, InputAt: n.inputAt, Signal: n.signal, Token: n.token, Leave: n.leave, MarkDead: n.markDead, Takeover: n.takeover,
-		Follow: n.follow, Counters: n.counters, Report: n.report,
+		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain,
+		Stop: audited(n, "stop", always(func(r wire.StopRequest) string { return r.Job }), n.stop),
+		Jobs: n.jobs, Logs: n.logs, Input: n.input,
+		InputAt:    audited(n, "attach", always(func(r wire.InputAtRequest) string { return r.Job }), n.inputAt),
+		Signal:     audited(n, "signal", always(func(r wire.SignalRequest) string { return r.Job }), n.signal),
+		Token:      n.token,
+		Leave:      audited(n, "leave", always(func(wire.LeaveRequest) string { return "" }), n.leave),
+		RemoveNode: audited(n, "node remove", always(func(r wire.RemoveNodeRequest) string { return r.Host }), n.removeNode),
+		MarkDead:   audited(n, "mark-dead", always(func(r wire.MarkDeadRequest) string { return r.Host }), n.markDead),
+		Takeover:   audited(n, "takeover", func(r wire.TakeoverRequest) (string, bool) { return strings.Join(r.Dead, " "), !r.Check }, n.takeover),
+		Follow:     n.follow, Counters: n.counters, Report: n.report,
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
-		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring, RaftRestore: n.raftRestore,
+		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring,
+		RaftRestore: audited(n, "restore", func(r wire.RaftRestoreRequest) (string, bool) { return r.Sum, !r.Check }, n.raftRestore),
 	}
 }
 
@@ -118,6 +127,8 @@ func (n *node) noLeader() error {
 		}
 	}
 	switch {
+	case n.shunned.Load():
+		return fmt.Errorf("%w: the other members refuse this machine: %s", wire.ErrNoLeader, shunnedText)
 	case n.noVote() != "" && len(voters) == 1 && voters[0] == n.m.Host:
 		return fmt.Errorf("%w: %s, the only voter of this cluster, takes no part in the vote: %s", wire.ErrNoLeader, voters[0], n.noVote())
 	case time.Since(n.began) < justStarted:
@@ -181,7 +192,15 @@ func led(err error) error {
 	return err
 }
 
-func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) (err error) {
+	taken := false // a launch lasts as long as its job: its line comes when the cluster has taken it
+	took := func(err error) {
+		if !taken {
+			n.auditUser("launch", c, string(r.Spec.ID), err)
+		}
+		taken = true
+	}
+	defer func() { took(err) }()
 	user, err := runsAs(c, r.Spec.User)
 	if err == nil {
 		err = n.mayLaunchFrom(ctx, c, user)
@@ -195,7 +214,10 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 		return err
 	}
 	if to.leadership == nil {
-		return to.passed(to.remote.Launch(to.ctx, r, tell))
+		return to.passed(to.remote.Launch(to.ctx, r, func(p rendezvous.Progress) error {
+			took(nil)
+			return tell(p)
+		}))
 	}
 	if why := n.netplanHolds(); why != "" {
 		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
@@ -206,27 +228,8 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	if err := to.Launch(ctx, r.Spec); err != nil {
 		return led(err)
 	}
+	took(nil)
 	return led(to.Watch(ctx, r.Spec.ID, tell))
-}
-
-// runsAs is the user whose ranks a caller may start: their own, or for root
-// any. The message's word alone counts for nothing.
-func runsAs(c wire.Caller, wanted string) (string, error) {
-	switch {
-	case wanted == "" || wanted == c.User.Name:
-		return c.User.Name, nil
-	case c.User.UID == 0:
-		return wanted, nil
-	}
-	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, wire.ErrDenied)
-}
-
-// nearOf is the host a user typed on.
-func (n *node) nearOf(c wire.Caller) string {
-	if c.Forwarded() {
-		return c.Host
-	}
-	return n.m.Host
 }
 
 func (n *node) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {

@@ -12,21 +12,10 @@ func (n *node) newProbe() (*fabric.Probe, error) {
 	return fabric.NewProbe(fabric.ProbeConfig{
 		Cluster: n.m.Cluster, Node: string(n.m.Node), Host: n.m.Host, Boot: n.boot, Log: n.log,
 		Keys: func() ([][]byte, error) {
-			keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
-			if err != nil {
-				return nil, err
-			}
-			return revealed(keys), nil
+			ring, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+			return ring.Keys(), err
 		},
 	})
-}
-
-func revealed(keys []trust.Secret) [][]byte {
-	ring := make([][]byte, len(keys))
-	for i, k := range keys {
-		ring[i] = k.Reveal()
-	}
-	return ring
 }
 
 // surveyed takes what the hardware is now. A link that is gone takes what was

@@ -40,6 +40,7 @@ type host struct {
 }
 
 type cluster struct {
+	news  int // newcomers so far
 	t     testing.TB
 	hosts []*host
 }
@@ -158,6 +159,9 @@ func (w lockedWriter) Write(b []byte) (int, error) {
 
 func (h *host) start() {
 	h.t.Helper()
+	if h.cfg.Now == nil {
+		h.cfg.Now = time.Now
+	}
 	ctx, stop := context.WithCancel(context.Background())
 	held, err := lock(h.cfg.Paths)
 	if err != nil {

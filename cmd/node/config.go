@@ -68,6 +68,7 @@ func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
 func (p Paths) newRaft() string { return filepath.Join(p.State, "raft.new") }
 func (p Paths) brought() string { return filepath.Join(p.State, "restore.part") }
 func (p Paths) restore() string { return filepath.Join(p.State, "restore.snap") }
+func (p Paths) audit() string   { return filepath.Join(p.State, "audit.log") }
 func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
 func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
 func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }
@@ -103,7 +104,9 @@ type Config struct {
 	// node's. Nil: nobody asks.
 	Supervise func(context.Context, Supervised) error
 	Version   string
-	Logger    *slog.Logger // nil discards
+	// Now is the clock that certificates are judged by, for tests that move it; nil means time.Now.
+	Now    func() time.Time
+	Logger *slog.Logger // nil discards
 
 	protocol *int // nil means rendezvous.Protocol; a test's own has another
 }
@@ -119,6 +122,9 @@ func (c Config) speaks() int {
 func (c Config) withDefaults() (Config, error) {
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.Now == nil {
+		c.Now = time.Now
 	}
 	if c.MemoryFloor == nil {
 		c.MemoryFloor = new(agent.DefaultMemoryFloor())

@@ -65,6 +65,7 @@ func (n *node) clusterMux() *http.ServeMux {
 	n.nodeCalls().Mount(mux)
 	n.patients().Mount(mux)
 	wire.Join(n.join).Mount(mux)
+	wire.RenewExpired(n.renewExpired).Mount(mux)
 	return mux
 }
 
@@ -136,7 +137,7 @@ func (n *node) serveDoor(ctx context.Context, at netip.AddrPort, opened func()) 
 	}
 	opened()
 	srv := n.clusterServer()
-	return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
+	return serve(ctx, srv, n.door.Listen(l), (*http.Server).Serve)
 }
 
 // tellDoors keeps gossip told of the doors there are.

@@ -44,7 +44,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err != nil {
 		return Founded{}, err
 	}
-	now := time.Now()
+	now := cfg.Now()
 	m := membership{
 		Node: launcher.NodeID(uuid.NewString()), Cluster: uuid.NewString(), Host: cfg.Host, Management: cfg.Management,
 		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Founder: true, Epoch: 1,
@@ -72,7 +72,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
 		return Founded{}, err
 	}
-	if err := enrol(cfg.Paths, m, id, []trust.Secret{trust.NewGossipKey()}); err != nil {
+	if err := enrol(cfg.Paths, m, id, trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
 		return Founded{}, err
 	}
 	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
@@ -84,9 +84,14 @@ func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
 }
 
 // enrol writes a membership; the identity comes last and completes it.
-func enrol(p Paths, m membership, id *trust.Identity, keys []trust.Secret) error {
-	if err := trust.SaveGossipKeys(p.trust(), keys); err != nil {
+func enrol(p Paths, m membership, id *trust.Identity, ring trust.Ring, roll *wire.Roll) error {
+	if err := trust.SaveGossipKeys(p.trust(), ring); err != nil {
 		return err
+	}
+	if roll != nil {
+		if err := saveRoll(p, *roll); err != nil {
+			return err
+		}
 	}
 	if err := m.save(p); err != nil {
 		return err
@@ -140,7 +145,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, err
 	}
 	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
-	res, err := askToJoin(ctx, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
+	res, err := askToJoin(ctx, cfg.Now, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
 	if err != nil {
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
 	}
@@ -152,11 +157,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
 	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
-	keys := make([]trust.Secret, len(res.GossipKeys))
-	for i, k := range res.GossipKeys {
-		keys[i] = trust.NewSecret(k)
-	}
-	if err := enrol(cfg.Paths, m, id, keys); err != nil {
+	if err := enrol(cfg.Paths, m, id, ringOf(res.Trusted), &res.Trusted.Roll); err != nil {
 		return Joined{}, err
 	}
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
@@ -164,11 +165,11 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 
 // askToJoin sends the secret, over a connection whose other end has proven in
 // the handshake that it belongs to the cluster which the token pins.
-func askToJoin(ctx context.Context, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
+func askToJoin(ctx context.Context, now func() time.Time, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
 	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
 	}
-	tr := &http.Transport{TLSClientConfig: trust.JoinClient(token.Pin, nil, "h2"), Protocols: http2Only()}
+	tr := &http.Transport{TLSClientConfig: trust.JoinClient(token.Pin, now, "h2"), Protocols: http2Only()}
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addr)
 	defer c.Close()
 	for {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"syscall"
@@ -17,14 +18,15 @@ import (
 // command.
 func (n *node) exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, send func(wire.ExecChunk) error) error {
 	job, err := n.ownJob(ctx, c, r.Job)
-	if err != nil {
-		return err
-	}
-	p, err := placeOf(job, r.Rank)
-	if err != nil {
-		return err
+	var p rendezvous.Place
+	if err == nil {
+		p, err = placeOf(job, r.Rank)
 	}
 	// Not the command, which may hold a secret.
+	n.auditUser("exec", c, cmp.Or(string(job.Spec.ID), r.Job), err)
+	if err != nil {
+		return err
+	}
 	n.log.Info("exec", "job", job.Spec.ID, "rank", r.Rank, "node", p.Host, "user", c.User.Name)
 	req := wire.NodeExecRequest{Key: job.Key(), Rank: r.Rank, Guest: r.Guest, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
 	if p.Node == n.m.Node {
@@ -53,7 +55,8 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	return rendezvous.Place{}, noRank(job, rank)
 }
 
-func (n *node) nodeExec(ctx context.Context, _ wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
+func (n *node) nodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
+	n.auditMember("exec", c, string(r.Key.Job), nil)
 	return execHere(ctx, n.agent, r, send)
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -42,6 +43,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	fence := launcher.Fence{Epoch: n.record.Epoch(), Term: term}
+	n.audit.Add(audit.Line{What: "lead", Who: n.m.Host, On: fence.String(), Outcome: audit.OK})
 
 	var brain *lead.Leader
 	links, err := wire.NewLinks(wire.LinksConfig{
@@ -84,6 +86,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return links.Run(ctx) })
 	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
+	g.Go(func() error { return n.tendTrust(ctx, brain) })
 	g.Go(func() error {
 		select {
 		case <-n.yielded:
@@ -119,7 +122,7 @@ func (n *node) found(ctx context.Context) error {
 	}
 	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
 		Cluster: n.m.Cluster, Epoch: n.opened.N,
-		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))},
+		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)), Key: trust.KeyOf(n.gate.Identity().Cert).String()},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
 
@@ -144,6 +147,7 @@ func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, 
 func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links) error {
 	retry := time.NewTicker(5 * time.Second) // for silences, which nothing tells of
 	defer retry.Stop()
+	droppedCA := map[launcher.NodeID]time.Time{}
 	for {
 		recordChanged := n.record.Changed()
 		raftChanged := n.raft.LeaderChanged()
@@ -166,6 +170,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
 			continue
 		}
+		n.takeBackCA(ctx, roster, droppedCA)
 		select {
 		case <-recordChanged:
 		case <-raftChanged:

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/netip"
 	"os/exec"
 	"os/user"
 	"reflect"
@@ -26,6 +25,7 @@ func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
+		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
 		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
@@ -38,11 +38,14 @@ func (n *node) nodeCalls() wire.Node {
 func (n *node) control(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	return n.nodeSide(&stream{end: cancel}).Serve(ctx, c, s)
+	return n.nodeSide(&stream{end: cancel, leader: c}).Serve(ctx, c, s)
 }
 
 // stream is a leader's control stream at the node.
-type stream struct{ end context.CancelCauseFunc }
+type stream struct {
+	end    context.CancelCauseFunc
+	leader wire.Caller
+}
 
 var errReplaced = errors.New("another control stream took its place")
 
@@ -53,8 +56,12 @@ func (n *node) nodeSide(own *stream) wire.NodeSide {
 			return n.attach(ctx, own, h, c, emit)
 		},
 		Order: func(o launcher.Order) {
-			if err := n.agent.Order(o); err != nil {
+			err := n.agent.Order(o)
+			if err != nil {
 				n.log.Warn("refuse order", "error", err)
+			}
+			if o.Prepare != nil {
+				n.auditMember("prepare ranks for "+o.Prepare.Spec.User, own.leader, string(o.Prepare.Job), err)
 			}
 		},
 		Uptime: agent.Uptime, Renew: n.agent.Renew,
@@ -156,109 +163,6 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 	return wire.Empty{}, trust.SaveCA(n.cfg.Paths.trust(), ca)
 }
 
-// join makes a newcomer a member: by this node where it leads, else by the
-// leader.
-func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
-	if n.leading.Load() == nil {
-		id := n.leaderID()
-		if c.Node != "" || id == "" || id == n.m.Node {
-			return wire.JoinResponse{}, n.noLeader()
-		}
-		res, err := n.peers.client(id).Join(ctx, r)
-		if errors.Is(err, wire.ErrUnreachable) {
-			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
-		}
-		return res, err
-	}
-	res, err := n.admit(ctx, r)
-	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
-	return res, led(err)
-}
-
-func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse, error) {
-	now := time.Now()
-	token, err := n.record.TokenByHash([]byte(trust.HashSecret(trust.NewSecret(r.Secret))))
-	if err != nil {
-		return wire.JoinResponse{}, fmt.Errorf("%w: make one with `sparkrun token create` on a member", err)
-	}
-	if err := token.Check(now); err != nil {
-		return wire.JoinResponse{}, fmt.Errorf("%w: make another with `sparkrun token create` on a member", err)
-	}
-	if err := rendezvous.Together(n.cfg.speaks(), r.Protocol); err != nil {
-		return wire.JoinResponse{}, fmt.Errorf("%s to the leader %s: %w", r.Host, n.m.Host, err)
-	}
-	if _, taken := n.record.Node(r.Node); taken {
-		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member", wire.ErrDenied, r.Node)
-	}
-	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
-		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)
-	}
-	if err := n.addrTaken(r.Addr.Addr()); err != nil {
-		return wire.JoinResponse{}, err
-	}
-	ca, err := trust.LoadCA(n.cfg.Paths.trust())
-	if err != nil {
-		return wire.JoinResponse{}, err
-	}
-	// Signed before it is recorded: a request that cannot be signed costs no
-	// token. The certificate is worth nothing without the record's entry.
-	cert, err := ca.Issue(r.CSR, string(r.Node), r.Host, trust.RoleNode, now)
-	if err != nil {
-		return wire.JoinResponse{}, err
-	}
-	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
-	if err != nil {
-		return wire.JoinResponse{}, err
-	}
-	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
-		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness}}}
-	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
-	if err != nil {
-		return wire.JoinResponse{}, err
-	}
-	cluster, _, _ := n.record.Cluster()
-	epoch := n.record.Epoch()
-	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch.N, EpochBy: epoch.By, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
-	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
-		res.OnlyOn = n.onlyHere(ctx)
-	}
-	for _, k := range keys {
-		res.GossipKeys = append(res.GossipKeys, k.Reveal())
-	}
-	return res, nil
-}
-
-// addrTaken refuses a newcomer the address of a member that is there: two
-// machines with one address harm each other. One that is away may have lost it.
-func (n *node) addrTaken(a netip.Addr) error {
-	l := n.leading.Load()
-	if l == nil {
-		return nil
-	}
-	roster, _ := l.Roster()
-	for _, m := range roster {
-		if now, err := n.whereIs(m.ID); err == nil && m.Ready && now.Addr() == a {
-			return fmt.Errorf("management address %s: %w: it is %s's, which is a member and answers: give this machine an address of its own (`ip addr`), or name another with --management", a, wire.ErrDenied, m.Host)
-		}
-	}
-	return nil
-}
-
-// gossipAddrs lists where members gossip, this one first.
-func (n *node) gossipAddrs() []netip.AddrPort {
-	g := n.gossip.Load()
-	if g == nil {
-		return nil
-	}
-	out := []netip.AddrPort{g.Addr()}
-	for _, p := range g.Peers() {
-		if p.Alive {
-			out = append(out, p.Gossip())
-		}
-	}
-	return out
-}
-
 // mustBeRoot guards what gives power over every node.
 func mustBeRoot(c wire.Caller, what string) error {
 	if c.User.UID != 0 {
@@ -267,52 +171,23 @@ func mustBeRoot(c wire.Caller, what string) error {
 	return nil
 }
 
-func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (wire.TokenResponse, error) {
-	if err := mustBeRoot(c, "create token"); err != nil {
-		return wire.TokenResponse{}, err
-	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.TokenResponse{}, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.Token(to.ctx, r)
-		return res, to.passed(err)
-	}
-	token, rec, err := trust.NewToken(n.gate.Identity().CA, trust.RoleNode, r.Uses, r.TTL, time.Now())
-	if err != nil {
-		return wire.TokenResponse{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
-	}
-	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires}
-	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
-		_, err := n.record.TokenByHash(t.Hash)
-		return err == nil
-	})
-	if err != nil {
-		return wire.TokenResponse{}, led(err)
-	}
-	n.log.Info("token created", "token", token.ID(), "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res := wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
-	for _, m := range n.record.Nodes() {
-		res.Join = append(res.Join, m.Addr)
-	}
-	return res, nil
-}
-
 // leave takes this node out of the cluster. The member that is asked is the one
 // that goes: a call that was passed on asks the leader to strike its sender.
-func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
+func (n *node) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (wire.Empty, error) {
 	if err := mustBeRoot(c, "leave the cluster"); err != nil {
 		return wire.Empty{}, err
 	}
 	if c.Forwarded() {
+		n.parts(c.Node) // it is to hear the answer
 		return wire.Empty{}, n.strike(ctx, c.Node)
 	}
 	for _, e := range n.agent.Ledger() {
 		if e.Phase == launcher.PhaseStarted || e.Phase == launcher.PhasePrepared {
 			return wire.Empty{}, fmt.Errorf("leave the cluster: job %s has ranks here: stop it first (`sparkrun stop %s`)", e.Job, e.Job)
 		}
+	}
+	if r.Force {
+		return wire.Empty{}, n.forget()
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
@@ -330,12 +205,7 @@ func (n *node) leave(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Emp
 		case <-ctx.Done():
 		}
 	}
-	if g := n.gossip.Load(); g != nil {
-		if err := g.Leave(2 * time.Second); err != nil {
-			n.log.Warn("say good-bye by gossip", "error", err)
-		}
-	}
-	n.leaveOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(n.left) }) }) // after the answer is out
+	n.goodBye()
 	return wire.Empty{}, nil
 }
 
@@ -348,7 +218,7 @@ func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 	case err != nil:
 		return err
 	case to.leadership == nil:
-		return to.passed(to.remote.Leave(to.ctx))
+		return to.passed(to.remote.Leave(to.ctx, wire.LeaveRequest{}))
 	case len(n.record.Nodes()) <= 1:
 		return to.Retire(n.m.Node) // the last one takes the cluster with it
 	}

@@ -117,10 +117,10 @@ func peerUser(c net.Conn) (*wire.User, error) {
 // for as long as raft lasts.
 func (n *node) clusterServer() *http.Server {
 	srv := &http.Server{
-		Protocols: http2Only(),
-		TLSConfig: n.gate.Server(trust.Proto{Name: protoCalls, Open: true}, trust.Proto{Name: n.peers.raftProto}),
-		// It bounds the TLS handshake too.
+		Protocols:         http2Only(),
+		TLSConfig:         n.door.TLS(), // for its protocols: the door makes the handshakes
 		ReadHeaderTimeout: 5 * time.Second,
+		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},

@@ -75,12 +75,11 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 
 	srv := n.clusterServer()
 	n.reached.Do(func() { close(n.reachable) }) // the port listens, and gossip is heard
+	l = n.door.Listen(l)
 
 	moved := errors.New("moved")
 	eg, ctx := errgroup.WithContext(ctx)
-	eg.Go(func() error {
-		return serve(ctx, srv, l, func(s *http.Server, l net.Listener) error { return s.ServeTLS(l, "", "") })
-	})
+	eg.Go(func() error { return serve(ctx, srv, l, (*http.Server).Serve) })
 	eg.Go(func() error { return g.Run(ctx) })
 	eg.Go(func() error { return n.rememberPeers(ctx) })
 	eg.Go(func() error { return n.tellDoors(ctx, g) })
@@ -122,7 +121,7 @@ func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
 }
 
 func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
-	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+	ring, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +129,7 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	m := n.m
 	n.mu.Unlock()
 	return gossip.Open(gossip.Config{
-		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: revealed(keys), Label: m.Cluster,
+		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: ring.Keys(), Label: m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }
@@ -228,6 +227,9 @@ func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
 		}
 	}
 	if m, ok := n.record.Node(id); ok {
+		return m.Addr, nil
+	}
+	if m, ok := n.onRoll(id); ok { // outside raft, or with a copy that lags behind
 		return m.Addr, nil
 	}
 	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)

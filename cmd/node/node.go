@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/roads"
@@ -37,6 +38,8 @@ type node struct {
 	boot string
 
 	gate   *trust.Gate
+	door   *trust.Door
+	audit  *audit.Log
 	reader *fabric.Reader
 	probe  *fabric.Probe
 	record *rendezvous.Record
@@ -85,6 +88,13 @@ type node struct {
 	listening chan struct{} // closed when it does on its socket
 	reachable chan struct{} // closed when it is at a management address, the first of this life
 	reached   sync.Once
+	// roll is the list of members as told last; rollAsk has room for one who is not on it. ringing is
+	// over the files of both, roll and gossip keys.
+	roll    atomic.Pointer[wire.Roll]
+	rollAsk chan struct{}
+	shunned atomic.Bool // all that answered this node when it asked refused it
+	ringing sync.Mutex
+	parting sync.Map // by id, who asks to leave; see parts
 
 	gossip  atomic.Pointer[gossip.Gossip]
 	leading atomic.Pointer[leadership]
@@ -169,7 +179,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
-		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}),
+		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -178,7 +188,18 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.end()
 		}
 	}()
-	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits}); err != nil {
+	if n.audit, err = audit.Open(audit.Config{Path: cfg.Paths.audit(), Logger: cfg.Logger}); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			n.audit.Close()
+		}
+	}()
+	if id, err = n.renewAlone(id); err != nil {
+		return nil, err
+	}
+	if err = n.openDoor(id); err != nil {
 		return nil, err
 	}
 	if err = n.openRoads(); err != nil {
@@ -277,6 +298,7 @@ func (n *node) close() {
 	n.staged.Close()
 	n.peers.close()
 	n.roads.Close()
+	n.audit.Close()
 	select {
 	case <-n.left:
 		if err := removeState(n.cfg.Paths); err != nil {
@@ -320,6 +342,8 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.roads.Run(ctx) })
 	g.Go(func() error { return n.vote(ctx) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
+	g.Go(func() error { return n.keepRoll(ctx) })
+	g.Go(func() error { return n.enforce(ctx) })
 	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error { return n.acquaints(ctx) })
 	g.Go(func() error {
@@ -408,16 +432,6 @@ func (n *node) update(fn func()) {
 	fn()
 	close(n.changed)
 	n.changed = make(chan struct{})
-}
-
-// admits is the membership list that every handshake asks. A node without a
-// copy of the record (it is outside raft, or has just joined) has no list, and
-// takes the certificate's word.
-func (n *node) admits(p trust.Peer) error {
-	if _, known := n.record.Node(launcher.NodeID(p.NodeID)); known || !n.hasRecord() {
-		return nil
-	}
-	return rendezvous.ErrNoNode
 }
 
 // hasRecord tells whether this node gets the record replicated.

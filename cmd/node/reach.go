@@ -83,6 +83,26 @@ func validSignal(n int) error {
 	return nil
 }
 
+// runsAs is the user whose ranks a caller may start: their own, or for root
+// any. The message's word alone counts for nothing.
+func runsAs(c wire.Caller, wanted string) (string, error) {
+	switch {
+	case wanted == "" || wanted == c.User.Name:
+		return c.User.Name, nil
+	case c.User.UID == 0:
+		return wanted, nil
+	}
+	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, wire.ErrDenied)
+}
+
+// nearOf is the host a user typed on.
+func (n *node) nearOf(c wire.Caller) string {
+	if c.Forwarded() {
+		return c.Host
+	}
+	return n.m.Host
+}
+
 // ownJob finds a job that its caller may touch.
 func (n *node) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
 	job, err := n.findJob(ctx, c, text)

@@ -78,6 +78,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newAgentCmd(a.agent),
 		newTokenCmd(a.createToken),
 		newLeaveCmd(a.leave),
+		newNodeCmd(a.complete(), a.removeNode),
 		newStatusCmd(a.status),
 		newEnvCmd(a.complete(), a.env),
 		newFabricCmd(a.complete(), a.fabric),

@@ -25,7 +25,8 @@ type cluster interface {
 	Status(context.Context, wire.StatusRequest) (wire.Status, error)
 	Jobs(context.Context) (wire.JobsResponse, error)
 	Token(context.Context, wire.TokenRequest) (wire.TokenResponse, error)
-	Leave(context.Context) error
+	Leave(context.Context, wire.LeaveRequest) error
+	RemoveNode(context.Context, wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error)
 	MarkDead(context.Context, wire.MarkDeadRequest) (wire.Acknowledged, error)
 	Takeover(context.Context, wire.TakeoverRequest) (wire.TakeoverResponse, error)
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
@@ -106,8 +107,8 @@ func (l localAgent) Token(ctx context.Context, r wire.TokenRequest) (wire.TokenR
 }
 
 // Leave returns when the agent has ended and this machine's state is gone.
-func (l localAgent) Leave(ctx context.Context) error {
-	if err := l.Client.Leave(ctx); err != nil {
+func (l localAgent) Leave(ctx context.Context, r wire.LeaveRequest) error {
+	if err := l.Client.Leave(ctx, r); err != nil {
 		return err
 	}
 	l.Close() // an open connection would keep the agent waiting

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"flag"
+	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -151,6 +152,8 @@ type fakeCluster struct {
 	status   func(wire.StatusRequest) (wire.Status, error)
 	jobs     wire.JobsResponse
 	token    wire.TokenResponse
+	removed  wire.RemoveNodeResponse
+	passing  int // calls until one is answered
 	err      error
 	onlyOn   string
 	leaves   int
@@ -174,7 +177,14 @@ func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.Doct
 	f.requests = append(f.requests, r)
 	return f.doctor, f.err
 }
-func (f *fakeCluster) Leave(context.Context) error { f.leaves++; return f.err }
+func (f *fakeCluster) Leave(context.Context, wire.LeaveRequest) error { f.leaves++; return f.err }
+func (f *fakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
+	f.requests = append(f.requests, r)
+	if len(f.requests) < f.passing {
+		return wire.RemoveNodeResponse{}, fmt.Errorf("spark1 has passed the leadership on: %w", wire.ErrRetry)
+	}
+	return f.removed, f.err
+}
 
 func (f *fakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
 	f.requests = append(f.requests, r)
@@ -442,7 +452,7 @@ func TestTokenCreate(t *testing.T) {
 	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") || !strings.Contains(e, "3 times") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute}}, c.requests); diff != "" {
+	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute, Role: "node"}}, c.requests); diff != "" {
 		t.Error(diff)
 	}
 }

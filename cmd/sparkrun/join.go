@@ -34,7 +34,7 @@ cluster.
 
 --witness makes it a member that votes and gets no ranks: any small machine on the
 management network, without a fabric. With one, a pair goes on by itself when it
-loses either machine.
+loses either machine. Its token is made with --role witness.
 
 It starts nothing: the agent does the work. A machine is in one cluster at most.`,
 		Example: `  sudo sparkrun join 10.0.0.1

@@ -9,9 +9,11 @@ import (
 
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-type leaveOptions struct{ yes bool }
+type leaveOptions struct{ yes, force bool }
 
 func newLeaveCmd(run func(context.Context, leaveOptions) error) *cobra.Command {
 	opts := &leaveOptions{}
@@ -21,6 +23,9 @@ func newLeaveCmd(run func(context.Context, leaveOptions) error) *cobra.Command {
 		Long: `Takes this machine out for good: the others forget it, its keys are removed, and
 its agent ends. It asks first. To come back it needs a new token.
 
+--force tells nobody: for a machine that the others have taken out while it was
+off, or that is the last of a cluster whose other machines are gone.
+
 To stop for a while, stop the agent instead: a member may be away for as long as
 it likes.`,
 		Example: `  sudo sparkrun leave
@@ -28,6 +33,7 @@ it likes.`,
 		Args: takes(0, ""),
 		RunE: running(opts, run),
 	}
+	cmd.Flags().BoolVar(&opts.force, "force", false, "remove this machine's keys without a word to the others")
 	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
 	return cmd
 }
@@ -40,7 +46,7 @@ func (a *app) leave(ctx context.Context, o leaveOptions) error {
 	}
 	b := a.dial()
 	defer b.close()
-	if err := b.Leave(ctx); err != nil {
+	if err := b.Leave(ctx, wire.LeaveRequest{Force: o.force}); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.out, "this machine is in no cluster any more")

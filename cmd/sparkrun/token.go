@@ -30,16 +30,26 @@ expired. The cluster keeps only a hash of it.`,
 		Short: "Make a token for sparkrun join",
 		Long: `Makes a token and prints it on standard output, once: it cannot be shown again.
 How to use it is said on standard error. Give it to sparkrun join on the new
-machine, by its prompt or by a file, and to nobody else.`,
+machine, by its prompt or by a file, and to nobody else.
+
+It lets in what its role says and nothing else: a machine that runs jobs, or one
+that only votes (sparkrun join --witness).`,
 		Example: `  sparkrun token create
+  sparkrun token create --role witness
   sparkrun token create --uses 7 --ttl 1h > token`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if r := opts.request.Role; r != "node" && r != "witness" {
+				return usagef("--role %s: want node or witness", r)
+			}
+			return running(opts, run)(cmd, args)
+		},
 	}
 	opts.request.Uses = 1
 	create.Flags().Var(positive{&opts.request.Uses}, "uses", "how many machines it lets in")
 	create.Flags().Var(span{&opts.request.TTL}, "ttl", "how long it can be used")
 	create.Flags().BoolVar(&opts.json, "json", false, `print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
+	create.Flags().StringVar(&opts.request.Role, "role", "node", "what it lets in: node, or witness, which votes and gets no ranks")
 	cmd.AddCommand(create)
 	return cmd
 }
@@ -61,6 +71,9 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	times := "once"
 	if o.request.Uses > 1 {
 		times = fmt.Sprintf("%d times", o.request.Uses)
+	}
+	if o.request.Role == "witness" {
+		addr += " --witness"
 	}
 	fmt.Fprintf(a.err, "on the new machine: sparkrun join %s     (it asks for the token; good %s, until %s)\n",
 		addr, times, res.Expires.Local().Format(time.TimeOnly))

@@ -263,6 +263,23 @@ func (r *Roads) Leave(id, proto string) {
 	}
 }
 
+// Drop closes all connections to members that are gone.
+func (r *Roads) Drop(gone func(id string) bool) {
+	r.mu.Lock()
+	var out []*conn
+	for id, m := range r.members {
+		if len(m.conns) > 0 && gone(id) {
+			for c := range m.conns {
+				out = append(out, c)
+			}
+		}
+	}
+	r.mu.Unlock()
+	for _, c := range out {
+		c.drop()
+	}
+}
+
 // Astray tells whether some connection of one protocol to a member does not use
 // its best road.
 func (r *Roads) Astray(id, proto string) bool {

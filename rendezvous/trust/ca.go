@@ -105,24 +105,24 @@ func (ca *CA) Issue(csr []byte, nodeID, host string, role Role, now time.Time) (
 
 // RenewalPeer says to whom a renewal belongs: old (DER) is a certificate of this cluster and csr (DER) is by the same key.
 // The old one may have expired, so that a cluster that was off for months comes back; whether the peer is still a member
-// is for the caller to ask before it calls Issue. A replayed request is harmless: what it yields serves the same key only.
-func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, error) {
+// with this key is for the caller to ask before it calls Issue. A replayed request is harmless: what it yields serves the same key only.
+func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, Pin, error) {
 	cert, err := x509.ParseCertificate(old)
 	if err != nil {
-		return Peer{}, fmt.Errorf("renew certificate: %w: %w", ErrForeign, err)
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate: %w: %w", ErrForeign, err)
 	}
 	peer, err := verifyLeaf(cert, ca, x509.ExtKeyUsageAny, cert.NotAfter)
 	if err != nil {
-		return Peer{}, fmt.Errorf("renew certificate: %w", err)
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate: %w", err)
 	}
 	public, err := provenKey(csr)
 	if err != nil {
-		return Peer{}, fmt.Errorf("renew certificate of %s: %w", peer.NodeID, err)
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: %w", peer.NodeID, err)
 	}
 	if !public.Equal(cert.PublicKey) {
-		return Peer{}, fmt.Errorf("renew certificate of %s: the request is by another key: %w", peer.NodeID, ErrForeign)
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: the request is by another key: %w", peer.NodeID, ErrForeign)
 	}
-	return peer, nil
+	return peer, KeyOf(cert), nil
 }
 
 // provenKey reads nothing of a certificate request but its key, once its signature has shown that the sender has it.

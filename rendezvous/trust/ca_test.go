@@ -223,8 +223,8 @@ func TestRenewalPeer(t *testing.T) {
 		t.Fatal(err)
 	}
 	// No clock is asked: a certificate of months ago names its peer, and Issue makes the next.
-	peer, err := RenewalPeer(ca.Cert, member.Cert.Raw, csr)
-	if err != nil || peer != member.Peer {
+	peer, pin, err := RenewalPeer(ca.Cert, member.Cert.Raw, csr)
+	if err != nil || peer != member.Peer || pin != KeyOf(member.Cert) {
 		t.Fatalf("peer is %+v, %v; want %+v", peer, err, member.Peer)
 	}
 	later := start.AddDate(0, 3, 0)
@@ -245,7 +245,7 @@ func TestRenewalPeer(t *testing.T) {
 		"no request":                   {member.Cert.Raw, nil},
 		"certificate with a bit wrong": {append(bytes.Clone(member.Cert.Raw[:len(member.Cert.Raw)-1]), member.Cert.Raw[len(member.Cert.Raw)-1]^1), csr},
 	} {
-		if _, err := RenewalPeer(ca.Cert, tc.old, tc.csr); err == nil {
+		if _, _, err := RenewalPeer(ca.Cert, tc.old, tc.csr); err == nil {
 			t.Errorf("%s: no error", name)
 		}
 	}

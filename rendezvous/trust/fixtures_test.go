@@ -24,7 +24,7 @@ var start = time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)
 
 func clockAt(t time.Time) func() time.Time { return func() time.Time { return t } }
 
-func everyone(Peer) error { return nil }
+func everyone(Peer, Pin) error { return nil }
 
 func newCA(t testing.TB, cluster string) *CA {
 	t.Helper()
@@ -67,7 +67,7 @@ func newMemberAt(t testing.TB, ca *CA, nodeID, host string, role Role, now time.
 	return id
 }
 
-func newGate(t testing.TB, id *Identity, members func(Peer) error) *Gate {
+func newGate(t testing.TB, id *Identity, members func(Peer, Pin) error) *Gate {
 	t.Helper()
 	g, err := NewGate(Config{Identity: id, Members: members, Now: clockAt(start)})
 	if err != nil {

@@ -13,16 +13,16 @@ import (
 type Config struct {
 	// Identity is this machine's own; it can be replaced later ([Gate.Renew]) under open listeners.
 	Identity *Identity
-	// Members returns nil for a peer that belongs to the cluster now, else why not. It is asked in every handshake and
-	// by every Gate.Peer, from many goroutines; it must answer from memory. What it refuses is revoked.
-	Members func(Peer) error
+	// Members returns nil for a peer that belongs to the cluster now with this key ([KeyOf]), else why not. It is asked in
+	// every handshake and by every Gate.Peer, from many goroutines; it must answer from memory. What it refuses is revoked.
+	Members func(p Peer, key Pin) error
 	// Now is the clock certificates are checked by; nil means time.Now.
 	Now func() time.Time
 }
 
 // Gate makes the TLS configurations of one machine. All of them follow its identity and its membership list live.
 type Gate struct {
-	members func(Peer) error
+	members func(Peer, Pin) error
 	now     func() time.Time
 	current atomic.Pointer[Identity]
 }
@@ -158,7 +158,7 @@ func (g *Gate) Peer(cs tls.ConnectionState) (Peer, error) {
 	if err != nil {
 		return Peer{}, err
 	}
-	return peer, g.member(peer)
+	return peer, g.member(peer, cs.PeerCertificates[0])
 }
 
 func (g *Gate) verify(cs tls.ConnectionState, usage x509.ExtKeyUsage) (Peer, error) {
@@ -169,11 +169,11 @@ func (g *Gate) verify(cs tls.ConnectionState, usage x509.ExtKeyUsage) (Peer, err
 	if err != nil {
 		return Peer{}, err
 	}
-	return peer, g.member(peer)
+	return peer, g.member(peer, cs.PeerCertificates[0])
 }
 
-func (g *Gate) member(p Peer) error {
-	if err := g.members(p); err != nil {
+func (g *Gate) member(p Peer, cert *x509.Certificate) error {
+	if err := g.members(p, KeyOf(cert)); err != nil {
 		return fmt.Errorf("%s %s (%s): %w: %w", p.Role, p.NodeID, p.Host, ErrNotMember, err)
 	}
 	return nil

@@ -157,7 +157,7 @@ func TestRemovedMemberIsRefusedAtOnce(t *testing.T) {
 	ca := newCA(t, clusterA)
 	var removed atomic.Value
 	removed.Store("")
-	members := func(p Peer) error {
+	members := func(p Peer, _ Pin) error {
 		if p.NodeID == removed.Load() {
 			return errors.New("removed 2026-11-01 by ann")
 		}
@@ -204,7 +204,7 @@ func TestRemovedMemberIsRefusedAtOnce(t *testing.T) {
 func TestResumedSessionIsChecked(t *testing.T) {
 	ca := newCA(t, clusterA)
 	var refuse atomic.Bool
-	gate1 := newGate(t, newMember(t, ca, node1, "spark1", RoleNode), func(Peer) error {
+	gate1 := newGate(t, newMember(t, ca, node1, "spark1", RoleNode), func(Peer, Pin) error {
 		if refuse.Load() {
 			return errors.New("removed")
 		}

@@ -25,13 +25,13 @@ var ErrSealed = errors.New("it does not open here")
 type Sealer struct{ keys []cipher.AEAD } // the one that seals first
 
 // NewSealer takes a keyring as LoadGossipKeys gives it.
-func NewSealer(keyring []Secret) (Sealer, error) {
+func NewSealer(keyring Ring) (Sealer, error) {
 	if len(keyring) == 0 {
 		return Sealer{}, errors.New("make sealer: no key")
 	}
 	var s Sealer
 	for _, k := range keyring {
-		key, err := hkdf.Key(sha256.New, k.Reveal(), nil, sealInfo, 32)
+		key, err := hkdf.Key(sha256.New, k.Secret.Reveal(), nil, sealInfo, 32)
 		if err != nil {
 			return Sealer{}, fmt.Errorf("make sealer: %w", err)
 		}

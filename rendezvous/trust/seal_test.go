@@ -7,8 +7,8 @@ import (
 )
 
 func TestSeal(t *testing.T) {
-	older, newer := NewGossipKey(), NewGossipKey()
-	sealer := func(keys ...Secret) Sealer {
+	older, newer := NewGossipKey(0), NewGossipKey(1)
+	sealer := func(keys ...GossipKey) Sealer {
 		t.Helper()
 		s, err := NewSealer(keys)
 		if err != nil {

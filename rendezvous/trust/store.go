@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,16 +13,14 @@ import (
 const (
 	identityFile = "node.pem"    // key, certificate, CA certificate; written last: its presence is enrolment
 	caFile       = "ca.pem"      // CA key and certificate; on voters and standbys only
-	gossipFile   = "gossip.json" // list of base64 keys, the one that encrypts first
+	gossipFile   = "gossip.json" // list of numbers and base64 keys, the one that encrypts first
+	rollFile     = "roll.json"   // who is a member, as a leader told it last
 )
 
 const (
 	gossipKeyBytes = 32      // AES-256
 	maxFile        = 1 << 20 // bytes; ours have under 4 KiB
 )
-
-// NewGossipKey makes a key for memberlist.
-func NewGossipKey() Secret { return randomSecret(gossipKeyBytes) }
 
 // SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
 func SaveIdentity(dir string, id *Identity) error {
@@ -84,6 +81,31 @@ func SaveCA(dir string, ca *CA) error {
 	return nil
 }
 
+// ForgetCA removes the CA's key from a node that shall not hold it any more.
+func ForgetCA(dir string) error {
+	if err := os.Remove(filepath.Join(dir, caFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("forget CA: %w", err)
+	}
+	return syncDir(dir)
+}
+
+// SaveRoll writes the list of members, whatever its form.
+func SaveRoll(dir string, text []byte) error {
+	if err := writeFile(dir, rollFile, text); err != nil {
+		return fmt.Errorf("save roll: %w", err)
+	}
+	return nil
+}
+
+// LoadRoll wraps fs.ErrNotExist where there is none.
+func LoadRoll(dir string) ([]byte, error) {
+	text, err := readFile(filepath.Join(dir, rollFile))
+	if err != nil {
+		return nil, fmt.Errorf("load roll: %w", err)
+	}
+	return text, nil
+}
+
 // LoadCA wraps fs.ErrNotExist on a node that does not hold the CA.
 func LoadCA(dir string) (*CA, error) {
 	path := filepath.Join(dir, caFile)
@@ -96,58 +118,6 @@ func LoadCA(dir string) (*CA, error) {
 		return nil, fmt.Errorf("load CA %s: %w", path, err)
 	}
 	return ca, nil
-}
-
-// SaveGossipKeys writes the keyring, the key that encrypts first; the others only decrypt, while keys are rotated.
-func SaveGossipKeys(dir string, keys []Secret) error {
-	if err := checkKeyring(keys); err != nil {
-		return fmt.Errorf("save gossip keys: %w", err)
-	}
-	ring := make([][]byte, len(keys))
-	for i, k := range keys {
-		ring[i] = k.Reveal()
-	}
-	text, err := json.Marshal(ring) // []byte is base64 in JSON
-	if err != nil {
-		return fmt.Errorf("save gossip keys: %w", err)
-	}
-	if err := writeFile(dir, gossipFile, append(text, '\n')); err != nil {
-		return fmt.Errorf("save gossip keys: %w", err)
-	}
-	return nil
-}
-
-// LoadGossipKeys returns at least one key, the one that encrypts first.
-func LoadGossipKeys(dir string) ([]Secret, error) {
-	path := filepath.Join(dir, gossipFile)
-	text, err := readFile(path)
-	if err != nil {
-		return nil, fmt.Errorf("load gossip keys: %w", err)
-	}
-	var ring [][]byte
-	if json.Unmarshal(text, &ring) != nil { // its error could quote a key
-		return nil, fmt.Errorf("load gossip keys %s: it is not a JSON list of base64 strings", path)
-	}
-	keys := make([]Secret, len(ring))
-	for i, k := range ring {
-		keys[i] = NewSecret(k)
-	}
-	if err := checkKeyring(keys); err != nil {
-		return nil, fmt.Errorf("load gossip keys %s: %w", path, err)
-	}
-	return keys, nil
-}
-
-func checkKeyring(keys []Secret) error {
-	if len(keys) == 0 {
-		return errors.New("the list is empty")
-	}
-	for i, k := range keys {
-		if n := len(k.Reveal()); n != gossipKeyBytes {
-			return fmt.Errorf("key %d has %d bytes, want %d", i, n, gossipKeyBytes)
-		}
-	}
-	return nil
 }
 
 // writeFile replaces a file so that a crash at any point leaves the old content or the new, whole.

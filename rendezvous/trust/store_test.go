@@ -17,7 +17,7 @@ func enrolment(t testing.TB, dir string) []func() error {
 	id := newMember(t, ca, node1, "spark1", RoleNode)
 	return []func() error{
 		func() error { return SaveCA(dir, ca) },
-		func() error { return SaveGossipKeys(dir, []Secret{NewGossipKey()}) },
+		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(0)}) },
 		func() error { return SaveIdentity(dir, id) },
 	}
 }
@@ -35,7 +35,7 @@ func TestStoreRoundTrip(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sparkrun", "trust")
 	ca := newCA(t, clusterA)
 	id := newMember(t, ca, node1, "spark1", RoleNode)
-	ring := []Secret{NewGossipKey(), NewGossipKey()}
+	ring := Ring{NewGossipKey(1), NewGossipKey(0)}
 	if err := errors.Join(SaveCA(dir, ca), SaveGossipKeys(dir, ring), SaveIdentity(dir, id)); err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestStoreRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(ring, gotRing); diff != "" || ring[0].Equal(ring[1]) {
+	if diff := cmp.Diff(ring, gotRing); diff != "" || ring[0].Equal(ring[1].Secret) {
 		t.Errorf("keyring came back in another order or content")
 	}
 	if ok, err := Enrolled(dir); !ok || err != nil {

@@ -13,13 +13,8 @@ import (
 	"time"
 )
 
-// Why a token was refused.
-var (
-	ErrTokenMalformed = errors.New("not a sparkrun token")
-	ErrTokenUnknown   = errors.New("no such token in this cluster")
-	ErrTokenExpired   = errors.New("expired")
-	ErrTokenUsed      = errors.New("already used")
-)
+// ErrTokenMalformed: the text is no token, or not all of one. Whether a token may be used is the record's to say.
+var ErrTokenMalformed = errors.New("not a sparkrun token")
 
 const (
 	// TokenLifetime is the default time in which a token must be used.
@@ -41,7 +36,7 @@ type Token struct {
 type TokenRecord struct {
 	ID      string    `json:"id"`      // [TokenID]; for audit lines, `token ls`, and as the key
 	Hash    string    `json:"hash"`    // [HashSecret]
-	Role    Role      `json:"role"`    // of the certificate it buys
+	Role    Role      `json:"role"`    // what it lets in
 	Uses    int       `json:"uses"`    // joins still allowed; who applies a join subtracts 1
 	Expires time.Time `json:"expires"` // first instant at which it is refused
 }
@@ -49,8 +44,8 @@ type TokenRecord struct {
 // NewToken makes a token for uses (at least 1) joins within lifetime (above 0) and the record that recognises it.
 func NewToken(ca *x509.Certificate, role Role, uses int, lifetime time.Duration, now time.Time) (Token, TokenRecord, error) {
 	switch {
-	case role != RoleNode && role != RoleClient:
-		return Token{}, TokenRecord{}, fmt.Errorf("make token: role %q is not known", role)
+	case role != RoleNode && role != RoleClient && role != RoleWitness:
+		return Token{}, TokenRecord{}, fmt.Errorf("make token: role %q is not known: want node, witness or client", role)
 	case uses < 1:
 		return Token{}, TokenRecord{}, fmt.Errorf("make token: uses %d is below 1", uses)
 	case lifetime <= 0:
@@ -123,31 +118,3 @@ func HashSecret(s Secret) string {
 
 // TokenID is the first 48 bits of the hash, in hex: enough to tell tokens apart, useless for joining.
 func TokenID(s Secret) string { return HashSecret(s)[:12] }
-
-// Check says whether a token may still be used. It is pure: the same record and time give the same answer on every node.
-func Check(r TokenRecord, now time.Time) error {
-	if !now.Before(r.Expires) {
-		return fmt.Errorf("check token %s: %w at %s: make another with `sparkrun token create`", r.ID, ErrTokenExpired, r.Expires.UTC().Format(time.RFC3339))
-	}
-	if r.Uses < 1 {
-		return fmt.Errorf("check token %s: %w: make another with `sparkrun token create`", r.ID, ErrTokenUsed)
-	}
-	return nil
-}
-
-// Redeem finds the record that a newcomer's secret belongs to and checks that it may be used now, for want. It spends
-// nothing: who records the join subtracts the use, after Check at that same moment, so that two at once get one.
-func Redeem(find func(id string) (TokenRecord, bool), s Secret, want Role, now time.Time) (TokenRecord, error) {
-	id := TokenID(s)
-	r, ok := find(id)
-	if !ok || subtle.ConstantTimeCompare([]byte(r.Hash), []byte(HashSecret(s))) != 1 {
-		return TokenRecord{}, fmt.Errorf("redeem token %s: %w", id, ErrTokenUnknown)
-	}
-	if r.Role != want {
-		return TokenRecord{}, fmt.Errorf("redeem token %s: %w: it is for a %s, not for a %s", id, ErrRole, r.Role, want)
-	}
-	if err := Check(r, now); err != nil {
-		return TokenRecord{}, err
-	}
-	return r, nil
-}

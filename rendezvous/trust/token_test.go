@@ -1,7 +1,6 @@
 package trust
 
 import (
-	"bytes"
 	"encoding/base64"
 	"encoding/hex"
 	"encoding/json"
@@ -80,58 +79,6 @@ func TestParseTokenRefusesWithoutQuoting(t *testing.T) {
 	}
 }
 
-func TestRedeem(t *testing.T) {
-	ca := newCA(t, clusterA)
-	token, record := newTestToken(t, ca, RoleNode, 2)
-	forClient, clientRecord := newTestToken(t, ca, RoleClient, 1)
-	tampered := bytes.Clone(token.Secret.Reveal())
-	tampered[15] ^= 1
-	usedUp := record
-	usedUp.Uses = 0
-	swapped := record // another token's hash under this one's ID
-	swapped.Hash = clientRecord.Hash
-
-	for _, tc := range []struct {
-		name   string
-		kept   []TokenRecord
-		secret Secret
-		want   Role
-		at     time.Time
-		err    error
-	}{
-		{"good", []TokenRecord{clientRecord, record}, token.Secret, RoleNode, start, nil},
-		{"good, for a client", []TokenRecord{clientRecord, record}, forClient.Secret, RoleClient, start, nil},
-		{"last moment", []TokenRecord{record}, token.Secret, RoleNode, start.Add(TokenLifetime - 1), nil},
-		{"expired", []TokenRecord{record}, token.Secret, RoleNode, start.Add(TokenLifetime), ErrTokenExpired},
-		{"used up", []TokenRecord{usedUp}, token.Secret, RoleNode, start, ErrTokenUsed},
-		{"one bit changed", []TokenRecord{record}, NewSecret(tampered), RoleNode, start, ErrTokenUnknown},
-		{"empty secret", []TokenRecord{record}, Secret{}, RoleNode, start, ErrTokenUnknown},
-		{"same id, another hash", []TokenRecord{swapped}, token.Secret, RoleNode, start, ErrTokenUnknown},
-		{"never made or removed", nil, token.Secret, RoleNode, start, ErrTokenUnknown},
-		{"for a client, used by a node", []TokenRecord{clientRecord}, forClient.Secret, RoleNode, start, ErrRole},
-		{"for a node, used by a client", []TokenRecord{record}, token.Secret, RoleClient, start, ErrRole},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			find := func(id string) (TokenRecord, bool) {
-				for _, r := range tc.kept {
-					if r.ID == id {
-						return r, true
-					}
-				}
-				return TokenRecord{}, false
-			}
-			got, err := Redeem(find, tc.secret, tc.want, tc.at)
-			wantErr(t, "redeem", err, tc.err)
-			if err == nil && got.Role != tc.want {
-				t.Errorf("record is for a %s, want %s", got.Role, tc.want)
-			}
-			if err != nil && got != (TokenRecord{}) {
-				t.Errorf("a refusal came with the record %+v", got)
-			}
-		})
-	}
-}
-
 func TestNewTokenRefuses(t *testing.T) {
 	ca := newCA(t, clusterA)
 	for name, tc := range map[string]struct {
@@ -155,7 +102,6 @@ func TestSecretsAreNotShown(t *testing.T) {
 	member := newMember(t, ca, node1, "spark1", RoleNode)
 	token, record := newTestToken(t, ca, RoleNode, 1)
 	_, parseErr := ParseToken(token.Reveal() + "x")
-	_, redeemErr := Redeem(func(string) (TokenRecord, bool) { return record, true }, token.Secret, RoleClient, start)
 	type hidden struct {
 		token  Token
 		secret *Secret
@@ -171,7 +117,7 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"slice":                   []Token{token}, "map": map[string]Token{"a": token}, "any": []any{token, &token, token.Secret},
 		"record": record, "CA": ca, "CA value": *ca, "identity": member, "identity value": *member, "key": member.key,
 		"gate": newGate(t, member, everyone), "keyring": []Secret{token.Secret},
-		"parse error": parseErr, "redeem error": redeemErr, "joined": errors.Join(parseErr, redeemErr),
+		"parse error": parseErr, "joined": errors.Join(parseErr),
 	}
 	var forbidden []string
 	for _, b := range [][]byte{token.Secret.Reveal(), privateBytes(t, member.key), privateBytes(t, ca.key)} {

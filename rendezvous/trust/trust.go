@@ -7,8 +7,9 @@
 //     during the handshake ([JoinClient]), so the secret only ever reaches a node of the cluster that made it.
 //   - The newcomer's key never leaves it; [CA.Issue] signs its public half and takes nothing else from its request.
 //   - Revoking a node is removing it from the list: no CRL, no waiting for the certificate to run out.
+//   - Who has shown nothing yet passes a [Door], which bounds what strangers can hold open.
 //
-// It must not: listen, dial or loop; gossip or vote; keep the list of members or of tokens (both are passed in); decide
+// It must not: open a listener or dial; gossip or vote; keep the list of members or of tokens (both are passed in); decide
 // what an admitted peer may do beyond its role.
 package trust
 
@@ -41,6 +42,8 @@ type Role string
 const (
 	RoleNode   Role = "node"   // runs ranks, gossips, votes; may act as TLS server and client
 	RoleClient Role = "client" // a person's machine: may only dial, and only protocols that are Open
+	// RoleWitness is of tokens alone: who comes in by one votes and gets no ranks. Its certificate is a node's.
+	RoleWitness Role = "witness"
 )
 
 // Peer is what a certificate says about its holder. Only values that passed a check are ever handed out.
@@ -147,7 +150,10 @@ func caURI(cluster string) *url.URL {
 type Pin [sha256.Size]byte
 
 // PinOf is the pin of a CA certificate.
-func PinOf(ca *x509.Certificate) Pin { return sha256.Sum256(ca.RawSubjectPublicKeyInfo) }
+func PinOf(ca *x509.Certificate) Pin { return KeyOf(ca) }
+
+// KeyOf is the same of any certificate's key: what a member is known by, beside its name.
+func KeyOf(cert *x509.Certificate) Pin { return sha256.Sum256(cert.RawSubjectPublicKeyInfo) }
 
 // String is the pin in URL-safe base64, 43 characters.
 func (p Pin) String() string { return base64.RawURLEncoding.EncodeToString(p[:]) }

@@ -47,6 +47,7 @@ var codes = []struct {
 	{"token-expired", rendezvous.ErrTokenExpired, connect.CodePermissionDenied},
 	{"token-unknown", rendezvous.ErrTokenUnknown, connect.CodePermissionDenied},
 	{"apart", rendezvous.ErrApart, connect.CodeFailedPrecondition},
+	{"token-role", rendezvous.ErrTokenRole, connect.CodePermissionDenied},
 	{"host-taken", rendezvous.ErrHostTaken, connect.CodeAlreadyExists},
 	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},

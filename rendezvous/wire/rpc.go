@@ -25,6 +25,9 @@ const (
 // of a node with a thousand ranks is about 200 kB.
 const maxMessage = 4 << 20
 
+// maxStranger bounds what somebody may send who has shown no certificate.
+const maxStranger = 64 << 10
+
 // Cluster are the calls of users. They come over the local socket, or from the
 // member that passes a user's call on.
 type Cluster struct {
@@ -39,7 +42,7 @@ type Cluster struct {
 	InputAt func(context.Context, Caller, InputAtRequest) (InputAtResponse, error)
 	Signal  func(context.Context, Caller, SignalRequest) (Empty, error)
 	Token   func(context.Context, Caller, TokenRequest) (TokenResponse, error)
-	Leave   func(context.Context, Caller, Empty) (Empty, error)
+	Leave   func(context.Context, Caller, LeaveRequest) (Empty, error)
 	// MarkDead takes a person's word that a host which does not answer runs nothing.
 	MarkDead func(context.Context, Caller, MarkDeadRequest) (Acknowledged, error)
 	// Takeover has this node lead a new epoch, on a person's word that the voters are off.
@@ -58,6 +61,8 @@ type Cluster struct {
 
 	Netplan      func(context.Context, Caller, NetplanRequest) (NetplanPlan, error)
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
+
+	RemoveNode func(context.Context, Caller, RemoveNodeRequest) (RemoveNodeResponse, error)
 
 	RaftStatus   func(context.Context, Caller, Empty) (RaftStatus, error)
 	RaftSnapshot func(context.Context, Caller, Empty, func(RaftPiece) error) error
@@ -97,6 +102,11 @@ type Node struct {
 	NetplanDecide func(context.Context, Caller, NetplanDecision) (Empty, error)
 
 	NodeRaft func(context.Context, Caller, Empty) (NodeRaft, error)
+	// KeepTrusted is the leader's word whom to trust; AskTrusted asks any member.
+	KeepTrusted func(context.Context, Caller, Trusted) (Trusted, error)
+	AskTrusted  func(context.Context, Caller, Empty) (Trusted, error)
+	BeRemoved   func(context.Context, Caller, Empty) (Empty, error)
+	DropCA      func(context.Context, Caller, Empty) (Empty, error)
 	// BeginAnew lets a blank node have a part in raft again.
 	BeginAnew func(context.Context, Caller, Empty) (Empty, error)
 }
@@ -129,6 +139,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Token", allowUser, h.Token)
 	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
 	unary(mux, clusterPath+"MarkDead", allowUser, h.MarkDead)
+	unary(mux, clusterPath+"RemoveNode", allowUser, h.RemoveNode)
 	unary(mux, clusterPath+"Takeover", allowUser, h.Takeover)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
@@ -158,6 +169,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	h.mountExec(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)
+	h.mountTrust(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
 		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
@@ -175,7 +187,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 
 // Mount serves the newcomers' call.
 func (h Join) Mount(mux *http.ServeMux) {
-	unary(mux, joinPath+"Join", allowAnybody, h)
+	unary(mux, joinPath+"Join", allowAnybody, h, maxStranger)
 }
 
 type bidi struct {
@@ -199,12 +211,12 @@ func (b bidi) Close() {
 	_ = b.deadlines.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
-func handlerOptions() []connect.HandlerOption {
+func handlerOptions(limit ...int) []connect.HandlerOption {
 	// No compression: it would cost more than it saves on a LAN or a socket.
-	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage), connect.WithCompression("gzip", nil, nil)}
+	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(append(limit, maxMessage)[0]), connect.WithCompression("gzip", nil, nil)}
 }
 
-func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req) (Res, error)) {
+func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req) (Res, error), limit ...int) {
 	mux.Handle(path, connect.NewUnaryHandler(path, func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		c, err := callerOf(ctx, r.Header())
 		if err == nil {
@@ -218,7 +230,7 @@ func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) err
 			return nil, outbound(err)
 		}
 		return connect.NewResponse(&res), nil
-	}, handlerOptions()...))
+	}, handlerOptions(limit...)...))
 }
 
 func serverStream[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req, func(Res) error) error) {
@@ -285,8 +297,8 @@ func (c *Client) Logs(ctx context.Context, r LogsRequest, fn func(LogChunk) erro
 func (c *Client) Token(ctx context.Context, r TokenRequest) (TokenResponse, error) {
 	return call[TokenRequest, TokenResponse](ctx, c, clusterPath+"Token", r)
 }
-func (c *Client) Leave(ctx context.Context) error {
-	_, err := call[Empty, Empty](ctx, c, clusterPath+"Leave", Empty{})
+func (c *Client) Leave(ctx context.Context, r LeaveRequest) error {
+	_, err := call[LeaveRequest, Empty](ctx, c, clusterPath+"Leave", r)
 	return err
 }
 func (c *Client) NodeLogs(ctx context.Context, r NodeLogsRequest, fn func(LogChunk) error) error {

@@ -70,12 +70,14 @@ func TestEveryCallKeepsEveryField(t *testing.T) {
 			Status: echo[StatusRequest, Status](t), Launch: echoStream[LaunchRequest, rendezvous.Progress](t),
 			Watch: echoStream[JobRequest, rendezvous.Progress](t), Explain: echo[LaunchRequest, ExplainResponse](t),
 			Stop: echo[StopRequest, StopResponse](t), Jobs: echo[Empty, JobsResponse](t), Logs: echoStream[LogsRequest, LogChunk](t),
-			Token: echo[TokenRequest, TokenResponse](t), Leave: none,
+			Token: echo[TokenRequest, TokenResponse](t), Leave: echo[LeaveRequest, Empty](t), RemoveNode: echo[RemoveNodeRequest, RemoveNodeResponse](t),
 		}.Mount(mux)
 		Node{
 			NodeLogs: echoStream[NodeLogsRequest, LogChunk](t), Prepared: echo[launcher.Assignment, NodePlan](t), KeepCA: echo[CAKey, Empty](t),
+			KeepTrusted: echo[Trusted, Trusted](t), AskTrusted: echo[Empty, Trusted](t), BeRemoved: none, DropCA: none,
 		}.Mount(mux)
 		Join(echo[JoinRequest, JoinResponse](t)).Mount(mux)
+		RenewExpired(echo[RenewExpiredRequest, RenewResponse](t)).Mount(mux)
 	})
 	ctx := t.Context()
 	status, err := c.Status(ctx, full[StatusRequest]())
@@ -91,11 +93,21 @@ func TestEveryCallKeepsEveryField(t *testing.T) {
 	sameThrice(t, "Logs", func(fn func(LogChunk) error) error { return c.Logs(ctx, full[LogsRequest](), fn) })
 	token, err := c.Token(ctx, full[TokenRequest]())
 	same(t, "Token", token, err)
-	same(t, "Leave", Empty{}, c.Leave(ctx))
+	same(t, "Leave", Empty{}, c.Leave(ctx, full[LeaveRequest]()))
+	removed, err := c.RemoveNode(ctx, full[RemoveNodeRequest]())
+	same(t, "RemoveNode", removed, err)
 	sameThrice(t, "NodeLogs", func(fn func(LogChunk) error) error { return c.NodeLogs(ctx, full[NodeLogsRequest](), fn) })
 	prepared, err := c.Prepared(ctx, full[launcher.Assignment]())
 	same(t, "Prepared", prepared, err)
 	same(t, "KeepCA", Empty{}, c.KeepCA(ctx, full[CAKey]()))
+	trusted, err := c.KeepTrusted(ctx, full[Trusted]())
+	same(t, "KeepTrusted", trusted, err)
+	trusted, err = c.AskTrusted(ctx)
+	same(t, "AskTrusted", trusted, err)
+	same(t, "BeRemoved", Empty{}, c.BeRemoved(ctx))
+	same(t, "DropCA", Empty{}, c.DropCA(ctx))
+	renewed, err := c.RenewExpired(ctx, full[RenewExpiredRequest]())
+	same(t, "RenewExpired", renewed, err)
 	join, err := c.Join(ctx, full[JoinRequest]())
 	same(t, "Join", join, err)
 }
@@ -336,10 +348,15 @@ func TestParseUser(t *testing.T) {
 }
 
 func TestSecretsStayOutOfLogs(t *testing.T) {
-	r := JoinRequest{Secret: []byte("hunter2"), Host: "spark2"}
-	for _, text := range []string{fmt.Sprint(r), fmt.Sprintf("%+v", r), fmt.Sprintf("%#v", r), fmt.Sprint(&r)} {
-		if strings.Contains(text, "hunter2") {
-			t.Errorf("a secret in %q", text)
+	secret := []byte("hunter2")
+	r := JoinRequest{Secret: secret, Host: "spark2"}
+	key := GossipKey{Key: secret}
+	known := Trusted{Ring: []GossipKey{key}}
+	for _, v := range []any{r, &r, key, &key, known, &known, JoinResponse{Trusted: known}, CAKey{PEM: secret}} {
+		for _, text := range []string{fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v)} {
+			if strings.Contains(text, "hunter2") || strings.Contains(text, "104 117 110") || strings.Contains(text, "0x68, 0x75") {
+				t.Errorf("a secret in %q", text)
+			}
 		}
 	}
 }

@@ -163,10 +163,11 @@ type NodeLogsRequest struct {
 	Times   bool          `json:"times,omitempty"`
 }
 
-// TokenRequest asks for a token that lets nodes in.
+// TokenRequest asks for a token.
 type TokenRequest struct {
 	Uses int           `json:"uses"` // 1 or more
 	TTL  time.Duration `json:"ttl"`
+	Role string        `json:"role,omitempty"` // what it lets in: node (also empty), witness or client
 }
 
 // TokenResponse carries the token; it is shown once and kept nowhere.
@@ -221,15 +222,15 @@ func (r JoinRequest) GoString() string { return r.String() }
 
 // JoinResponse makes the newcomer a member.
 type JoinResponse struct {
-	Cluster    string           `json:"cluster"`
-	Epoch      uint64           `json:"epoch"`
-	EpochBy    launcher.NodeID  `json:"epoch_by,omitempty"`
-	Cert       []byte           `json:"cert"` // PEM
-	CACert     []byte           `json:"ca_cert"`
-	GossipKeys [][]byte         `json:"gossip_keys"`
-	Peers      []netip.AddrPort `json:"peers"` // gossip addresses
-	Leader     string           `json:"leader"`
-	OnlyOn     string           `json:"recorded_only_on,omitempty"` // see Acknowledged
+	Cluster string           `json:"cluster"`
+	Epoch   uint64           `json:"epoch"`
+	EpochBy launcher.NodeID  `json:"epoch_by,omitempty"`
+	Cert    []byte           `json:"cert"` // DER
+	CACert  []byte           `json:"ca_cert"`
+	Trusted Trusted          `json:"trusted"`
+	Peers   []netip.AddrPort `json:"peers"` // gossip addresses
+	Leader  string           `json:"leader"`
+	OnlyOn  string           `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // String keeps the gossip keys out of logs.

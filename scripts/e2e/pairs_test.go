@@ -247,8 +247,9 @@ func TestPairWithWitness(t *testing.T) {
 	l.do("start", "spark1", "--agent")
 	l.on("spark1", "sparkrun", "status", "--wait-nodes", "1", "--timeout", "45s").must(t)
 	token := filepath.Join(scratch(t), "token")
-	l.on("spark1", "sh", "-c", "sparkrun token create --uses 2 >"+token).must(t)
 	for host, flags := range map[string][]string{"spark2": nil, "spark3": {"--witness"}} {
+		role := map[bool]string{true: "node", false: "witness"}[flags == nil]
+		l.on("spark1", "sh", "-c", "sparkrun token create --role "+role+" >"+token).must(t)
 		l.on(host, append([]string{"sparkrun", "join", "172.30.0.11", "--token-file", token}, flags...)...).must(t)
 		l.do("start", host, "--agent")
 	}

@@ -1,0 +1,158 @@
+package node
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (res wire.TokenResponse, err error) {
+	id := ""
+	defer func() { n.auditUser("token create", c, id, err) }()
+	if err := mustBeRoot(c, "create token"); err != nil {
+		return wire.TokenResponse{}, err
+	}
+	to, done, err := n.leader(ctx, c)
+	defer done()
+	if err != nil {
+		return wire.TokenResponse{}, err
+	}
+	if to.leadership == nil {
+		res, err := to.remote.Token(to.ctx, r)
+		return res, to.passed(err)
+	}
+	role := trust.Role(cmp.Or(r.Role, string(trust.RoleNode)))
+	token, rec, err := trust.NewToken(n.gate.Identity().CA, role, r.Uses, r.TTL, time.Now())
+	if err != nil {
+		return wire.TokenResponse{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
+	}
+	id = token.ID()
+	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires}
+	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
+		_, err := n.record.TokenByHash(t.Hash)
+		return err == nil
+	})
+	if err != nil {
+		return wire.TokenResponse{}, led(err)
+	}
+	n.log.Info("token created", "token", id, "role", role, "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
+	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
+	for _, m := range n.record.Nodes() {
+		res.Join = append(res.Join, m.Addr)
+	}
+	return res, nil
+}
+
+// roleOf is what a newcomer wants to be.
+func roleOf(r wire.JoinRequest) string {
+	if r.Witness {
+		return string(trust.RoleWitness)
+	}
+	return string(trust.RoleNode)
+}
+
+// join makes a newcomer a member: by this node where it leads, else by the
+// leader.
+func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
+	if n.leading.Load() == nil {
+		id := n.leaderID()
+		if c.Node != "" || id == "" || id == n.m.Node {
+			return wire.JoinResponse{}, n.noLeader()
+		}
+		res, err := n.peers.client(id).Join(ctx, r)
+		if errors.Is(err, wire.ErrUnreachable) {
+			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
+		}
+		return res, err
+	}
+	res, err := n.admit(ctx, r)
+	n.auditJoin(c, r, err)
+	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
+	return res, led(err)
+}
+
+func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse, error) {
+	now := n.cfg.Now()
+	token, err := n.record.TokenByHash([]byte(trust.HashSecret(trust.NewSecret(r.Secret))))
+	if err != nil {
+		return wire.JoinResponse{}, fmt.Errorf("%w: make one with `sparkrun token create` on a member", err)
+	}
+	if err := token.Check(now, roleOf(r)); err != nil {
+		return wire.JoinResponse{}, fmt.Errorf("%w: make another with `sparkrun token create --role %s` on a member", err, roleOf(r))
+	}
+	if err := rendezvous.Together(n.cfg.speaks(), r.Protocol); err != nil {
+		return wire.JoinResponse{}, fmt.Errorf("%s to the leader %s: %w", r.Host, n.m.Host, err)
+	}
+	if _, taken := n.record.Node(r.Node); taken || n.record.WasRemoved(r.Node) {
+		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member, or was one: a join cannot be made twice", wire.ErrDenied, r.Node)
+	}
+	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
+		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)
+	}
+	if err := n.addrTaken(r.Addr.Addr()); err != nil {
+		return wire.JoinResponse{}, err
+	}
+	ca, err := trust.LoadCA(n.cfg.Paths.trust())
+	if err != nil {
+		return wire.JoinResponse{}, err
+	}
+	// Signed before it is recorded: a request that cannot be signed costs no
+	// token. The certificate is worth nothing without the record's entry.
+	cert, err := ca.Issue(r.CSR, string(r.Node), r.Host, trust.RoleNode, now)
+	if err != nil {
+		return wire.JoinResponse{}, err
+	}
+	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
+		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String()}}}
+	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
+	if err != nil {
+		return wire.JoinResponse{}, err
+	}
+	cluster, _, _ := n.record.Cluster()
+	epoch := n.record.Epoch()
+	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch.N, EpochBy: epoch.By, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
+	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
+		res.OnlyOn = n.onlyHere(ctx)
+	}
+	res.Trusted, err = n.trusted()
+	return res, err
+}
+
+// addrTaken refuses a newcomer the address of a member that is there: two
+// machines with one address harm each other. One that is away may have lost it.
+func (n *node) addrTaken(a netip.Addr) error {
+	l := n.leading.Load()
+	if l == nil {
+		return nil
+	}
+	roster, _ := l.Roster()
+	for _, m := range roster {
+		if now, err := n.whereIs(m.ID); err == nil && m.Ready && now.Addr() == a {
+			return fmt.Errorf("management address %s: %w: it is %s's, which is a member and answers: give this machine an address of its own (`ip addr`), or name another with --management", a, wire.ErrDenied, m.Host)
+		}
+	}
+	return nil
+}
+
+// gossipAddrs lists where members gossip, this one first.
+func (n *node) gossipAddrs() []netip.AddrPort {
+	g := n.gossip.Load()
+	if g == nil {
+		return nil
+	}
+	out := []netip.AddrPort{g.Addr()}
+	for _, p := range g.Peers() {
+		if p.Alive {
+			out = append(out, p.Gossip())
+		}
+	}
+	return out
+}

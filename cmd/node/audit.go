@@ -1,0 +1,94 @@
+package node
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// outcomeOf tells a no of ours from what merely did not work.
+func outcomeOf(err error) audit.Outcome {
+	if err == nil {
+		return audit.OK
+	}
+	for _, no := range []error{
+		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
+		rendezvous.ErrHostTaken, launcher.ErrInvalid, launcher.ErrStaleFence,
+	} {
+		if errors.Is(err, no) {
+			return audit.Refused
+		}
+	}
+	return audit.Failed
+}
+
+// passing tells that whoever asked will ask again, or somebody else: that is
+// no outcome, and gets no line.
+func passing(err error) bool {
+	return errors.Is(err, wire.ErrRetry) || errors.Is(err, lead.ErrOver) || errors.Is(err, context.Canceled)
+}
+
+// auditUser writes down what a user did, or tried: on the machine where they
+// typed it, and on the one that decided.
+func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
+	if c.User == nil || passing(err) {
+		return
+	}
+	uid := c.User.UID
+	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.nearOf(c), On: on, Outcome: outcomeOf(err)}
+	if err != nil {
+		l.Why = err.Error()
+	}
+	n.audit.Add(l)
+}
+
+// auditJoin writes down a join; one that is refused is a stranger's.
+func (n *node) auditJoin(c wire.Caller, r wire.JoinRequest, err error) {
+	if passing(err) {
+		return
+	}
+	l := audit.Line{What: "join", Who: r.Host, On: string(r.Node), From: c.Addr, Outcome: outcomeOf(err)}
+	if c.Host != "" {
+		l.From = c.Host // which passed it on, and knows the address
+	}
+	if err == nil {
+		n.audit.Add(l)
+		return
+	}
+	l.Why = err.Error()
+	n.audit.Stranger(l)
+}
+
+// auditMember writes down what a member had this node do.
+func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
+	if passing(err) {
+		return
+	}
+	l := audit.Line{What: what, Who: c.Host, From: string(c.Node), On: on, Outcome: outcomeOf(err)}
+	if err != nil {
+		l.Why = err.Error()
+	}
+	n.audit.Add(l)
+}
+
+// audited has a user's calls of one kind written down. about names what a
+// request is about; false: it only asks, and an answer is worth no line.
+func audited[Req, Res any](n *node, what string, about func(Req) (string, bool), fn func(context.Context, wire.Caller, Req) (Res, error)) func(context.Context, wire.Caller, Req) (Res, error) {
+	return func(ctx context.Context, c wire.Caller, r Req) (Res, error) {
+		res, err := fn(ctx, c, r)
+		if on, does := about(r); does || err != nil {
+			n.auditUser(what, c, on, err)
+		}
+		return res, err
+	}
+}
+
+// always is for requests that do what they say.
+func always[Req any](about func(Req) string) func(Req) (string, bool) {
+	return func(r Req) (string, bool) { return about(r), true }
+}

@@ -1,0 +1,88 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type nodeRemoveOptions struct {
+	request wire.RemoveNodeRequest
+	yes     bool
+}
+
+func newNodeRemoveCmd(complete completion, run func(context.Context, nodeRemoveOptions) error) *cobra.Command {
+	opts := &nodeRemoveOptions{}
+	cmd := &cobra.Command{
+		Use:   "remove HOST",
+		Short: "Take a machine out of the cluster for good",
+		Long: `Takes HOST out, whether it answers or not: its certificate counts nowhere any more,
+its open connections are closed, and the gossip key is changed on all others. A
+machine that answers removes its own keys and ends its agent, as by sparkrun leave.
+On one that does not, run sparkrun leave --force once it is back. To come in again
+it needs a token.
+
+While a job has ranks on HOST it is refused; --force ends those jobs. If the
+machine is off, --force takes your word that nothing runs on it.
+
+If somebody else was root on HOST, what its users could read there is known, and if
+it was a voter or standby (sparkrun status) the cluster's CA key too. That key lets
+nobody in whom the members do not list; to be rid of it, found the cluster anew.
+It takes root.`,
+		Example: `  sudo sparkrun node remove spark3
+  sudo sparkrun node remove spark3 --force --yes`,
+		Args:              takes(1, "the host"),
+		ValidArgsFunction: complete.hosts,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			opts.request.Host = args[0]
+			return running(opts, run)(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVar(&opts.request.Force, "force", false, "end the jobs that have ranks there")
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
+	return cmd
+}
+
+// removePatience is for the change of leaders that the removal of one needs.
+const removePatience = 20 * time.Second
+
+func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
+	if !o.yes {
+		if err := a.confirm(ctx, fmt.Sprintf("Take %s out of the cluster?", o.request.Host), "to remove it"); err != nil {
+			return err
+		}
+	}
+	b := a.dial()
+	defer b.close()
+	var again pause
+	tried := false
+	for deadline := time.Now().Add(removePatience); ; tried = true {
+		res, err := b.RemoveNode(ctx, o.request)
+		switch {
+		case err == nil:
+			return a.sayRemoved(o.request.Host, res)
+		case tried && errors.Is(err, rendezvous.ErrNoNode): // the answer to an earlier try was lost
+			return a.sayRemoved(o.request.Host, wire.RemoveNodeResponse{Told: true})
+		case !errors.Is(err, wire.ErrRetry) || time.Now().After(deadline):
+			return err
+		}
+		if err := again.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (a *app) sayRemoved(host string, res wire.RemoveNodeResponse) error {
+	a.sayAlone(res.OnlyOn)
+	if !res.Told {
+		a.say(host + " did not hear of it: once it is back, `sudo sparkrun leave --force` there removes its keys")
+	}
+	_, err := fmt.Fprintf(a.out, "%s is out of the cluster\n", host)
+	return err
+}

@@ -1,0 +1,207 @@
+// Package audit keeps one node's list of who did what: a line of JSON for each
+// thing that matters to trust, in a file that only grows until it is put aside.
+//
+// It decides how a line looks, how fast strangers may fill the list, and when the
+// file is put aside. It must not decide what is worth a line, must not be given a
+// secret, and must never hold up what it tells of: a line that cannot be written
+// is counted, and the log says so.
+package audit
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"os"
+	"strconv"
+	"sync"
+	"time"
+)
+
+// Outcome of what was tried.
+type Outcome string
+
+// OK: it was done. Refused: trust or the rules said no. Failed: it was allowed and did not work.
+const (
+	OK      Outcome = "ok"
+	Refused Outcome = "refused"
+	Failed  Outcome = "failed"
+)
+
+// Line is one entry. Empty fields are left out.
+type Line struct {
+	Time    time.Time `json:"time"`
+	What    string    `json:"what"`           // join, launch, ...
+	Who     string    `json:"who,omitempty"`  // a user, a member's host, a newcomer's claim
+	UID     *uint32   `json:"uid,omitempty"`  // of a user
+	From    string    `json:"from,omitempty"` // the host on which it was asked, or an address
+	On      string    `json:"on,omitempty"`   // the job, host or token it is about
+	Outcome Outcome   `json:"outcome"`
+	Why     string    `json:"why,omitempty"`
+	// Dropped counts lines of strangers that were left out since the last one of theirs.
+	Dropped int `json:"dropped,omitempty"`
+}
+
+// Config of a Log. Zero numbers take the default named.
+type Config struct {
+	Path string // of the file, 0600; older ones are Path.1, Path.2 ...
+	// MaxBytes is the size at which a file is put aside; default 8 MiB.
+	MaxBytes int64
+	// Keep is how many files put aside are kept; default 4.
+	Keep int
+	// Strangers is how many of their lines are taken at once, default 20; Again is the time after which one more is, default 1 s.
+	// At worst 86,400 lines of 300 bytes a day come from outside.
+	Strangers int
+	Again     time.Duration
+	Now       func() time.Time // nil means time.Now
+	Logger    *slog.Logger     // nil discards
+}
+
+// Log is the open list. Its methods may be called from anywhere.
+type Log struct {
+	cfg Config
+
+	mu      sync.Mutex
+	file    *os.File
+	size    int64
+	failing bool
+
+	tokens  int // lines that strangers may still write
+	refill  time.Time
+	dropped int
+}
+
+// Open opens the list, or begins it.
+func Open(cfg Config) (*Log, error) {
+	if cfg.MaxBytes == 0 {
+		cfg.MaxBytes = 8 << 20
+	}
+	if cfg.Keep == 0 {
+		cfg.Keep = 4
+	}
+	if cfg.Strangers == 0 {
+		cfg.Strangers = 20
+	}
+	if cfg.Again == 0 {
+		cfg.Again = time.Second
+	}
+	if cfg.Now == nil {
+		cfg.Now = time.Now
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now()}
+	if err := l.open(); err != nil {
+		return nil, fmt.Errorf("open audit log %s: %w", cfg.Path, err)
+	}
+	return l, nil
+}
+
+// open is called with l.mu held, or before anybody else has l.
+func (l *Log) open() error {
+	f, err := os.OpenFile(l.cfg.Path, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return errors.Join(err, f.Close())
+	}
+	l.file, l.size = f, info.Size()
+	return nil
+}
+
+// Add writes a line. Time is set here.
+func (l *Log) Add(line Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.write(line)
+}
+
+// Stranger writes a line of somebody who has proven nothing, unless too many have come: they are counted instead, and the
+// next line that is written tells how many.
+func (l *Log) Stranger(line Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.cfg.Now()
+	if passed := now.Sub(l.refill); passed < 0 {
+		l.refill = now // the clock was set back
+	} else if more := int(passed / l.cfg.Again); more > 0 {
+		l.tokens = min(l.tokens+min(more, l.cfg.Strangers), l.cfg.Strangers)
+		l.refill = now
+	}
+	if l.tokens == 0 {
+		l.dropped++
+		return
+	}
+	l.tokens--
+	line.Dropped, l.dropped = l.dropped, 0
+	l.write(line)
+}
+
+const maxWhy = 500 // bytes of a reason; a stranger may have chosen part of it
+
+func (l *Log) write(line Line) {
+	line.Time = l.cfg.Now().UTC()
+	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.On} {
+		if len(*s) > maxWhy {
+			*s = (*s)[:maxWhy]
+		}
+	}
+	text, err := json.Marshal(line) // escapes line breaks: a line stays one
+	if err == nil {
+		err = l.append(append(text, '\n'))
+	}
+	if err != nil && !l.failing {
+		l.cfg.Logger.Error("write audit log", "path", l.cfg.Path, "what", line.What, "error", err)
+	}
+	l.failing = err != nil
+}
+
+func (l *Log) append(text []byte) error {
+	if l.file != nil && l.size > 0 && l.size+int64(len(text)) > l.cfg.MaxBytes {
+		if err := l.putAside(); err != nil {
+			return err
+		}
+	}
+	if l.file == nil {
+		if err := l.open(); err != nil {
+			return err
+		}
+	}
+	n, err := l.file.Write(text)
+	l.size += int64(n)
+	return err
+}
+
+// putAside makes Path.1 of Path, Path.2 of Path.1 and so on; the last goes.
+func (l *Log) putAside() error {
+	err := l.file.Close()
+	l.file = nil
+	name := func(i int) string {
+		if i == 0 {
+			return l.cfg.Path
+		}
+		return l.cfg.Path + "." + strconv.Itoa(i)
+	}
+	for i := l.cfg.Keep; i > 0; i-- {
+		if moved := os.Rename(name(i-1), name(i)); !errors.Is(moved, fs.ErrNotExist) {
+			err = errors.Join(err, moved)
+		}
+	}
+	return err
+}
+
+// Close closes the file. Lines that come later open it again: nothing that is being ended at the same time is lost.
+func (l *Log) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.file == nil {
+		return nil
+	}
+	err := l.file.Close()
+	l.file = nil
+	return err
+}

@@ -1,0 +1,149 @@
+package trust
+
+import (
+	"bytes"
+	"cmp"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+)
+
+// GossipKey is one of memberlist's keys, 32 bytes. Its number says how many members had been taken out of the cluster
+// when it was made: one that is lower than today's count is known to somebody who has gone.
+type GossipKey struct {
+	Number uint64
+	Secret
+}
+
+// NewGossipKey makes a key.
+func NewGossipKey(number uint64) GossipKey { return GossipKey{number, randomSecret(gossipKeyBytes)} }
+
+// compare orders keys by age. Two leaders, each cut off from the other, may have made one of the same number.
+func (k GossipKey) compare(o GossipKey) int {
+	return cmp.Or(cmp.Compare(k.Number, o.Number), bytes.Compare(k.Reveal(), o.Reveal()))
+}
+
+// Ring is a node's gossip keys: the first encrypts, all decrypt. There is more than one only while keys are rotated.
+type Ring []GossipKey
+
+// Newest is the latest made of a ring that has a key.
+func (r Ring) Newest() GossipKey { return slices.MaxFunc(r, GossipKey.compare) }
+
+// Equal tells whether the keys and their order are the same.
+func (r Ring) Equal(o Ring) bool {
+	return slices.EqualFunc(r, o, func(a, b GossipKey) bool { return a.Number == b.Number && a.Secret.Equal(b.Secret) })
+}
+
+func (r Ring) has(k GossipKey) bool {
+	return slices.ContainsFunc(r, func(o GossipKey) bool { return o.Secret.Equal(k.Secret) })
+}
+
+// Step is the ring's next one on the way to a single key that nobody knows who is among the removals; false where it is
+// there. Each step may be taken only when every member that is there has acknowledged the one before: what one member
+// encrypts with, all others must have.
+func (r Ring) Step(removals uint64) (Ring, bool) {
+	newest := r.Newest()
+	switch {
+	case newest.Number < removals:
+		return append(slices.Clone(r), NewGossipKey(removals)), true // add: it decrypts
+	case !r[0].Secret.Equal(newest.Secret):
+		rest := slices.DeleteFunc(slices.Clone(r), func(k GossipKey) bool { return k.Secret.Equal(newest.Secret) })
+		return append(Ring{newest}, rest...), true // use
+	case len(r) > 1:
+		return Ring{newest}, true // remove
+	}
+	return r, false
+}
+
+// Merge takes over what another ring has that is newer: a rotation that an earlier leader had begun. A key that had been
+// in use encrypts no more once a newer one is known.
+func (r Ring) Merge(o Ring) (Ring, bool) {
+	if len(o) == 0 || r.has(o.Newest()) || o.Newest().compare(r.Newest()) < 0 {
+		return r, false
+	}
+	out := slices.Clone(r)
+	for _, k := range o {
+		if !out.has(k) {
+			out = append(out, k)
+		}
+	}
+	slices.SortFunc(out, func(a, b GossipKey) int { return b.compare(a) })
+	return out, true
+}
+
+// Keys are the bytes, for memberlist.
+func (r Ring) Keys() [][]byte {
+	out := make([][]byte, len(r))
+	for i, k := range r {
+		out[i] = k.Reveal()
+	}
+	return out
+}
+
+// Check errs for a ring that cannot be used.
+func (r Ring) Check() error {
+	if len(r) == 0 {
+		return errors.New("the list is empty")
+	}
+	for i, k := range r {
+		if n := len(k.Reveal()); n != gossipKeyBytes {
+			return fmt.Errorf("key %d has %d bytes, want %d", i, n, gossipKeyBytes)
+		}
+	}
+	return nil
+}
+
+// keyOnDisk is a key in gossip.json; []byte is base64 in JSON.
+type keyOnDisk struct {
+	Number uint64 `json:"number"`
+	Key    []byte `json:"key"`
+}
+
+// SaveGossipKeys writes the ring.
+func SaveGossipKeys(dir string, ring Ring) error {
+	if err := ring.Check(); err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	keys := make([]keyOnDisk, len(ring))
+	for i, k := range ring {
+		keys[i] = keyOnDisk{k.Number, k.Reveal()}
+	}
+	text, err := json.Marshal(keys)
+	if err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	if err := writeFile(dir, gossipFile, append(text, '\n')); err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	return nil
+}
+
+// LoadGossipKeys returns a ring of at least one key.
+func LoadGossipKeys(dir string) (Ring, error) {
+	path := filepath.Join(dir, gossipFile)
+	text, err := readFile(path)
+	if err != nil {
+		return nil, fmt.Errorf("load gossip keys: %w", err)
+	}
+	var keys []keyOnDisk
+	if json.Unmarshal(text, &keys) != nil { // its error could quote a key
+		var old [][]byte // before keys had numbers
+		keys = nil
+		if json.Unmarshal(text, &old) != nil {
+			return nil, fmt.Errorf("load gossip keys %s: it is not a JSON list of keys", path)
+		}
+		for _, k := range old {
+			keys = append(keys, keyOnDisk{Key: k})
+		}
+	}
+	ring := make(Ring, len(keys))
+	for i, k := range keys {
+		ring[i] = GossipKey{k.Number, NewSecret(k.Key)}
+	}
+	if err := ring.Check(); err != nil {
+		return nil, fmt.Errorf("load gossip keys %s: %w", path, err)
+	}
+	return ring, nil
+}

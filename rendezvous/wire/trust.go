@@ -1,0 +1,121 @@
+package wire
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/netip"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Roll lists the members, at a place of the record.
+type Roll struct {
+	Epoch   launcher.Epoch `json:"epoch"`
+	Index   uint64         `json:"index"`
+	Members []RollMember   `json:"members"`
+}
+
+// RollMember is one of them.
+type RollMember struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	Key  string          `json:"key,omitempty"` // SHA-256 of its public key; empty: any of this CA's
+	Addr netip.AddrPort  `json:"addr"`
+}
+
+// GossipKey is one of the cluster's keys.
+type GossipKey struct {
+	Number uint64 `json:"number"`
+	Key    []byte `json:"key"`
+}
+
+// String keeps the key out of logs.
+func (k GossipKey) String() string { return fmt.Sprintf("gossip key %d", k.Number) }
+
+// GoString does so for %#v.
+func (k GossipKey) GoString() string { return k.String() }
+
+// Trusted is whom a member shall let in, and the keys to gossip with, the one that encrypts first.
+type Trusted struct {
+	Roll Roll        `json:"roll"`
+	Ring []GossipKey `json:"ring"`
+}
+
+// String keeps the keys out of logs.
+func (t Trusted) String() string {
+	return fmt.Sprintf("%d members and %d keys, of epoch %d, entry %d", len(t.Roll.Members), len(t.Ring), t.Roll.Epoch.N, t.Roll.Index)
+}
+
+// GoString does so for %#v.
+func (t Trusted) GoString() string { return t.String() }
+
+// RenewExpiredRequest is a renewal by a node whose certificate has ended: it comes as a stranger.
+type RenewExpiredRequest struct {
+	Cert []byte `json:"cert"` // the one that has ended, DER
+	CSR  []byte `json:"csr"`  // DER, by the same key
+}
+
+// LeaveRequest takes the machine that is asked out of its cluster.
+type LeaveRequest struct {
+	Force bool `json:"force,omitempty"` // tell nobody: it has been taken out, or its cluster is gone
+}
+
+// RemoveNodeRequest takes a member out of the cluster.
+type RemoveNodeRequest struct {
+	Host  string `json:"host"`
+	Force bool   `json:"force,omitempty"` // end the jobs that have ranks there first
+}
+
+// RemoveNodeResponse says what became of it.
+type RemoveNodeResponse struct {
+	Told   bool   `json:"told"`                       // the machine knows, and has removed its keys
+	OnlyOn string `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// RenewExpired is a call of strangers, beside Join.
+type RenewExpired func(context.Context, Caller, RenewExpiredRequest) (RenewResponse, error)
+
+// Mount serves it.
+func (h RenewExpired) Mount(mux *http.ServeMux) {
+	unary(mux, joinPath+"RenewExpired", allowAnybody, h, maxStranger)
+}
+
+func (h Node) mountTrust(mux *http.ServeMux) {
+	unary(mux, nodePath+"KeepTrusted", allowMember, h.KeepTrusted)
+	unary(mux, nodePath+"AskTrusted", allowMember, h.AskTrusted)
+	unary(mux, nodePath+"BeRemoved", allowMember, h.BeRemoved)
+	unary(mux, nodePath+"DropCA", allowMember, h.DropCA)
+}
+
+// RenewExpired asks for a new certificate in place of one that has ended.
+func (c *Client) RenewExpired(ctx context.Context, r RenewExpiredRequest) (RenewResponse, error) {
+	return call[RenewExpiredRequest, RenewResponse](ctx, c, joinPath+"RenewExpired", r)
+}
+
+// RemoveNode takes a member out of the cluster.
+func (c *Client) RemoveNode(ctx context.Context, r RemoveNodeRequest) (RemoveNodeResponse, error) {
+	return call[RemoveNodeRequest, RemoveNodeResponse](ctx, c, clusterPath+"RemoveNode", r)
+}
+
+// KeepTrusted tells a member whom to trust; it answers with the keys that it had before.
+func (c *Client) KeepTrusted(ctx context.Context, t Trusted) (Trusted, error) {
+	return call[Trusted, Trusted](ctx, c, nodePath+"KeepTrusted", t)
+}
+
+// AskTrusted asks a member what it knows.
+func (c *Client) AskTrusted(ctx context.Context) (Trusted, error) {
+	return call[Empty, Trusted](ctx, c, nodePath+"AskTrusted", Empty{})
+}
+
+// BeRemoved tells a member that it is being taken out.
+func (c *Client) BeRemoved(ctx context.Context) error {
+	_, err := call[Empty, Empty](ctx, c, nodePath+"BeRemoved", Empty{})
+	return err
+}
+
+// DropCA has a member that no longer votes or stands by forget the CA's key.
+func (c *Client) DropCA(ctx context.Context) error {
+	_, err := call[Empty, Empty](ctx, c, nodePath+"DropCA", Empty{})
+	return err
+}
