@@ -14,6 +14,7 @@ type downOptions struct {
 	targets []string
 	dryRun  bool
 	json    bool
+	out     func(ctx context.Context, host string) error // see bootstrap.Config
 }
 
 func newDownCmd(run func(context.Context, downOptions) error) *cobra.Command {
@@ -25,7 +26,8 @@ func newDownCmd(run func(context.Context, downOptions) error) *cobra.Command {
 program, the group, and all that the agent has kept in /var/lib/sparkrun, output of
 jobs included. Users, netplan files and what jobs have written elsewhere stay.
 
-A host that is in a cluster is refused: take it out first, by sparkrun leave there.
+A host that is in a cluster is refused: sparkrun node remove --uninstall, on a member,
+takes it out first, and so does sparkrun leave there.
 So is one on which ranks run, and one where a package has installed sparkrun, which
 the package manager removes. Running it again is harmless.`,
 		Example: `  ssh -t spark3 sudo sparkrun leave && sparkrun down spark3
@@ -49,7 +51,7 @@ func (a *app) down(ctx context.Context, o downOptions) error {
 		return err
 	}
 	results, err := bootstrap.Down(ctx, bootstrap.Config{
-		Targets: o.targets, SSH: ssh, ClusterOf: node.ClusterOf, DryRun: o.dryRun, Tell: show.take,
+		Targets: o.targets, SSH: ssh, ClusterOf: node.ClusterOf, Out: o.out, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)

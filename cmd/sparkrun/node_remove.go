@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -13,8 +14,11 @@ import (
 )
 
 type nodeRemoveOptions struct {
-	request wire.RemoveNodeRequest
-	yes     bool
+	request   wire.RemoveNodeRequest
+	yes       bool
+	uninstall bool
+	target    string // of ssh
+	ssh       sshOptions
 }
 
 func newNodeRemoveCmd(complete completion, run func(context.Context, nodeRemoveOptions) error) *cobra.Command {
@@ -34,18 +38,29 @@ machine is off, --force takes your word that nothing runs on it.
 If somebody else was root on HOST, what its users could read there is known, and if
 it was a voter or standby (sparkrun status) the cluster's CA key too. That key lets
 nobody in whom the members do not list; to be rid of it, found the cluster anew.
-It takes root.`,
+It takes root.
+
+--uninstall then removes sparkrun from HOST over ssh, as sparkrun down does. It logs in
+first: where that fails, nothing is done. HOST may then be USER@HOST. By sudo it is
+root's ssh that logs in, with root's keys and known_hosts.`,
 		Example: `  sudo sparkrun node remove spark3
-  sudo sparkrun node remove spark3 --force --yes`,
+  sudo sparkrun node remove spark3 --force --yes
+  sudo sparkrun node remove --uninstall zeta@spark3`,
 		Args:              takes(1, "the host"),
 		ValidArgsFunction: complete.hosts,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.request.Host = args[0]
+			opts.target = args[0]
+			opts.request.Host = args[0][strings.LastIndex(args[0], "@")+1:]
+			if opts.request.Host != args[0] && !opts.uninstall {
+				return usagef("%s: a user is for --uninstall", args[0])
+			}
 			return running(opts, run)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.request.Force, "force", false, "end the jobs that have ranks there")
 	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
+	cmd.Flags().BoolVar(&opts.uninstall, "uninstall", false, "remove sparkrun from it too, over ssh")
+	sshFlags(cmd.Flags(), &opts.ssh)
 	return cmd
 }
 
@@ -58,17 +73,30 @@ func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
 			return err
 		}
 	}
+	if !o.uninstall {
+		return a.strike(ctx, o.request)
+	}
+	return a.down(ctx, downOptions{ssh: o.ssh, targets: []string{o.target}, out: func(ctx context.Context, host string) error {
+		if host != o.request.Host {
+			return fmt.Errorf("the machine that ssh logs in to calls itself %s: mend the name, or remove %s without --uninstall", host, o.request.Host)
+		}
+		return a.strike(ctx, o.request)
+	}})
+}
+
+// strike has a host taken off the members' list.
+func (a *app) strike(ctx context.Context, r wire.RemoveNodeRequest) error {
 	b := a.dial()
 	defer b.close()
 	var again pause
 	tried := false
 	for deadline := time.Now().Add(removePatience); ; tried = true {
-		res, err := b.RemoveNode(ctx, o.request)
+		res, err := b.RemoveNode(ctx, r)
 		switch {
 		case err == nil:
-			return a.sayRemoved(o.request.Host, res)
+			return a.sayRemoved(r.Host, res)
 		case tried && errors.Is(err, rendezvous.ErrNoNode): // the answer to an earlier try was lost
-			return a.sayRemoved(o.request.Host, wire.RemoveNodeResponse{Told: true})
+			return a.sayRemoved(r.Host, wire.RemoveNodeResponse{Told: true})
 		case !errors.Is(err, wire.ErrRetry) || time.Now().After(deadline):
 			return err
 		}

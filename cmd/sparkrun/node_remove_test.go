@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -26,5 +30,32 @@ func TestNodeRemove(t *testing.T) {
 	c = &fakeCluster{}
 	if code, _, e := cli(t, &backend{cluster: c}, "node", "remove", "spark3"); code != 2 || len(c.requests) != 0 || !strings.Contains(e, "--yes") {
 		t.Errorf("without a terminal: code %d, stderr %q, %d requests", code, e, len(c.requests))
+	}
+	c = &fakeCluster{}
+	if code, _, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 || len(c.requests) != 0 || !strings.Contains(e, "--uninstall") {
+		t.Errorf("a user and no ssh: code %d, stderr %q, %d requests", code, e, len(c.requests))
+	}
+}
+
+// A machine that is not logged in to stays a member.
+func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "Host spark3\n\tHostName 127.0.0.1\n\tPort %s\n", port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c := &fakeCluster{}
+	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall", "--ssh-config", config)
+	if code != 1 || len(c.requests) != 0 || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
+		t.Errorf("code %d, stdout %q, stderr %q, %d requests", code, o, e, len(c.requests))
 	}
 }

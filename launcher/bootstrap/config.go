@@ -24,6 +24,9 @@ type Config struct {
 	ClusterOf func([]byte) (string, error)
 	// Ports must be free on a host that runs no agent: TCP and UDP.
 	Ports []int
+	// Out takes a host out of its cluster, by the name that it has for itself; Down
+	// calls it once it is root there. Nil: a host in a cluster is refused.
+	Out func(ctx context.Context, host string) error
 	// DryRun looks at the hosts and changes nothing: the steps are told as Planned.
 	DryRun bool
 	// Tell is called from several goroutines, one call at a time for each host.

@@ -4,22 +4,35 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
+	"time"
 )
+
+// entry ends where the host can be changed.
+var entry = []step{
+	{"connect", true, always("log in"), "", (*host).connect},
+	{"look", true, always("look at it"), "", (*host).look},
+	{"sudo", true, (*host).sudoToDo, "root logs in", (*host).becomeRoot},
+}
+
+// departure comes between the two for a host that is to leave its cluster: not before
+// it is known that the rest can be done.
+var departure = []step{{"out", false, always("take it out of its cluster"), "", (*host).takeOut}}
 
 // removal makes a host bare again. It must be in no cluster by then: what takes it
 // out revokes its certificate, and that is not done here.
 var removal = []step{
-	{"connect", true, always("log in"), "", (*host).connect},
-	{"look", true, always("look at it"), "", (*host).look},
-	{"sudo", true, (*host).sudoToDo, "root logs in", (*host).becomeRoot},
 	{"member", true, always("see that it is in no cluster"), "", (*host).lookNoMember},
 	{"remove", false, (*host).removeToDo, "there is nothing", (*host).remove},
 }
 
+// outPatience is for an agent that has heard that it is out, and ends.
+const outPatience = 30 * time.Second
+
 // Down takes off the hosts what Up has brought: unit, program, group, and all that
 // the agent has kept, output of jobs included. Of Config it uses Targets, SSH,
-// ClusterOf, DryRun and Tell. A host that is in a cluster, or on which ranks run, is
+// ClusterOf, Out, DryRun and Tell. A host that is in a cluster, or on which ranks run, is
 // refused, and stops no other.
 func Down(ctx context.Context, cfg Config) ([]Result, error) {
 	hosts, end, err := start(cfg)
@@ -27,8 +40,29 @@ func Down(ctx context.Context, cfg Config) ([]Result, error) {
 		return nil, err
 	}
 	defer end()
-	each(hosts, func(h *host) { h.walk(ctx, removal) })
+	steps := slices.Concat(entry, removal)
+	if cfg.Out != nil {
+		steps = slices.Concat(entry, departure, removal)
+	}
+	each(hosts, func(h *host) { h.walk(ctx, steps) })
 	return results(hosts), nil
+}
+
+var errPackaged = errors.New("a package has installed sparkrun there: `sudo apt purge sparkrun` removes it")
+
+// takeOut ends when the host's agent has given up its membership.
+func (h *host) takeOut(ctx context.Context) error {
+	if h.facts.packaged != "" {
+		return errPackaged
+	}
+	if err := h.cfg.Out(ctx, h.facts.host); err != nil {
+		return err
+	}
+	wait := "while [ -e " + memberPath + " ]; do sleep 0.2; done"
+	if _, err := h.asRoot(ctx, outPatience, wait, nil); err != nil {
+		return fmt.Errorf("its cluster has let it go, but its agent keeps %s: run `sudo sparkrun leave --force` there, then `sparkrun down %s`: %w", memberPath, h.target, err)
+	}
+	return nil
 }
 
 func (h *host) lookNoMember(ctx context.Context) error {
@@ -37,9 +71,9 @@ func (h *host) lookNoMember(ctx context.Context) error {
 	}
 	switch {
 	case h.facts.cluster != "":
-		return fmt.Errorf("it is in cluster %s: take it out first (`sudo sparkrun leave` there)", h.facts.cluster)
+		return fmt.Errorf("it is in cluster %s: take it out first (`sparkrun node remove` on a member, or `sudo sparkrun leave` there)", h.facts.cluster)
 	case h.facts.packaged != "":
-		return errors.New("a package has installed sparkrun there: `sudo apt purge sparkrun` removes it")
+		return errPackaged
 	}
 	units, err := h.asRoot(ctx, lookTimeout, "systemctl list-units --plain --no-legend 'sparkrun-*.scope'", nil)
 	if err != nil {

@@ -128,6 +128,12 @@ on_terminal() {
 	! grep -F sesame <<<"$out"
 }
 
+removed() { on spark1 sparkrun node remove --yes --uninstall --ssh-config /root/ssh.conf --accept-host-key "$(fingerprint spark3)" "$1"; }
+removed_by_alias() {
+	printf 'Host spark2\n\tHostName %s\n\tIdentityFile /home/easy/.ssh/id_ed25519\n' "$(address spark3)" >>"$W/spark1/root/root/ssh.conf"
+	removed easy@spark2
+}
+
 run_checks() {
 	local host
 	printf 'Host *\n\tIdentityFile /dev/null\n' >"$W/nokeys"
@@ -160,4 +166,12 @@ run_checks() {
 	# shellcheck disable=SC2046
 	check "from a member, by a login that needs sudo for the token" on spark1 su easy -c "sparkrun up --accept-host-key $(fingerprint spark3) easy@$(address spark3)"
 	check "all four are members again" members spark3 4
+	printf 'Host spark3\n\tHostName %s\n\tIdentityFile /home/easy/.ssh/id_ed25519\n' "$(address spark3)" >"$W/spark1/root/root/ssh.conf"
+	check "a machine that ssh does not reach is not taken out" refused "log in to" removed nobody@spark3
+	check "it is a member as before" members spark3 4
+	check "one that calls itself otherwise is not taken out" refused "calls itself spark3" removed_by_alias
+	check "node remove --uninstall takes a machine out, and all of it off" removed easy@spark3
+	check "spark3 is bare once more" untouched spark3
+	check "the others do not list it" refused "no such node" on spark1 sparkrun node remove --yes spark3
+	check "and still launch" says spark2 on spark1 sparkrun launch exec --on spark2 --workdir / -- hostname
 }
