@@ -168,6 +168,7 @@ func TestTwoOfOneName(t *testing.T) {
 		ids = append(ids, spec.ID)
 	}
 	for _, h := range c.hosts {
+		h.eventually("both in its copy of the record", func() bool { return len(h.now().record.Jobs()) == 2 })
 		if _, _, err := read(t, h, "train", wire.LogsRequest{}); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), "it could be") {
 			t.Errorf("%s: %v", h.cfg.Host, err)
 		}

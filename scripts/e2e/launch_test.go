@@ -298,7 +298,7 @@ func testOutputAfterwards(t *testing.T, l *lab) {
 	if r := logs("--rank", "1", "--output", "raw"); r.out != seq+bytes || r.err != "of 1\n" {
 		t.Errorf("raw: %d bytes, want %d; %q", len(r.out), len(seq)+len(bytes), r.err)
 	}
-	if r := logs("--node", "spark1", "--tail", "2"); r.out != "[0] 1000\n[0] "+bytes+"\n" || r.err != "[0] of 0\n" {
+	if r := logs("--node", "spark1", "--tail", "3"); r.out != "[0] 1000\n[0] "+bytes+"\n" || r.err != "[0] of 0\n" {
 		t.Errorf("the last lines: %s", r)
 	}
 	if r := logs("--rank", "0", "--grep", "^99"); strings.Count(r.out, "\n") != 11 || r.err != "" {
