@@ -1,7 +1,7 @@
 # shellcheck shell=bash
 # A machine that loses its power and comes back by itself, with a job on it.
 
-job_tells_of_loss() { on spark1 sparkrun ps --all steady 2>&1 | grep -E 'spark2.*(lost|rebooted|boot)'; }
+job_tells_of_loss() { on spark1 sparkrun ps steady 2>&1 | grep -F 'spark2 restarted'; }
 lost_or_ended() { job_state failed || job_state stopped || job_state lost; }
 
 section_power() {
