@@ -1,0 +1,180 @@
+package lead
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// NodeUp takes a node's first words on a fresh control stream.
+func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	was := l.members[id]
+	now := &member{
+		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, protocol: up.Protocol, inventory: up.Inventory, gpus: up.GPUs,
+		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
+	}
+	if was != nil {
+		now.retired, now.ahead, now.echo = was.retired, was.ahead, was.echo
+	}
+	l.members[id] = now
+	l.memberChanged()
+
+	entries := map[launcher.Key]launcher.LedgerEntry{}
+	for _, e := range up.Ledger {
+		entries[e.Key] = e
+		if e.Stuck != "" {
+			now.stuck[e.Key] = e.Stuck
+		}
+		l.sweep(id, e)
+	}
+	ahead := now.ahead // Clock changes it
+	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, ahead) })
+		g.post(func() { g.nodeUp(id, up.Boot, entries) })
+	}
+}
+
+// sweep lets a node forget a try that nobody drives: its end is recorded, and
+// the node was away when it was to be told, or it is of a side that gave way. What
+// runs of it is ended first. A try that runs and that the record
+// does not know was lost in a forced recovery, or ended so long ago that it was
+// pruned: only a person can tell, so it is left alone. l.mu is held.
+func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
+	if l.current(e.Key) {
+		return
+	}
+	if l.stray(e) {
+		l.members[id].strays[e.Key] = true
+		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "generation", e.Generation, "node", id)
+		return
+	}
+	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
+		l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, End: &launcher.End{Key: e.Key, Grace: job.Spec.Grace, Reason: "the job has ended, or goes on elsewhere"}})
+		l.swept[sweeping{id, e.Key}] = true // Event lets the node forget it
+		return
+	}
+	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
+}
+
+// sweeping is a try that is being ended on a node, to be forgotten then.
+type sweeping struct {
+	node launcher.NodeID
+	key  launcher.Key
+}
+
+// current tells whether a try is one that this leadership drives. l.mu is held.
+func (l *Leader) current(k launcher.Key) bool {
+	g := l.gangs[k.Job]
+	return g != nil && g.job.Key() == k
+}
+
+// NodeDown tells that a node's control stream has ended or gone silent.
+func (l *Leader) NodeDown(id launcher.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil && m.ready {
+		m.ready, m.since = false, time.Now()
+		l.memberChanged()
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.nodeDown(id) })
+	}
+}
+
+// Clock takes how far a node's clock is ahead of ours.
+func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.ahead = ahead
+	}
+	for _, g := range l.gangs {
+		g.post(func() { g.clockIs(id, ahead) })
+	}
+}
+
+// Inventory takes a node's new inventory.
+func (l *Leader) Inventory(id launcher.NodeID, inv envgen.Inventory) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if m := l.members[id]; m != nil {
+		m.inventory = inv
+		l.memberChanged()
+	}
+}
+
+// Event takes what a node tells of a gang.
+func (l *Leader) Event(ev launcher.Event) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.drain(ev)
+	l.strayEnds(ev)
+	if l.current(ev.Key) {
+		g := l.gangs[ev.Job]
+		g.post(func() { g.event(ev) })
+	} else if s := (sweeping{ev.Node, ev.Key}); ev.Kind == launcher.Ended && l.swept[s] {
+		delete(l.swept, s)
+		l.cfg.Send(ev.Node, launcher.Order{Fence: l.cfg.Fence, Forget: &ev.Key})
+	}
+}
+
+// Retire keeps new ranks away from a member that is to be struck from the
+// record; it refuses while a job has ranks there, for nobody could end them
+// afterwards. Unretire takes it back.
+func (l *Leader) Retire(id launcher.NodeID) error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, g := range l.gangs {
+		for _, p := range g.job.Plan.Nodes {
+			if p.Node == id {
+				return fmt.Errorf("job %[1]s has ranks on %[2]s: stop it first (`sparkrun stop %[1]s`)", g.job.Spec.ID, p.Host)
+			}
+		}
+	}
+	l.retire(id, true)
+	return nil
+}
+
+// Unretire is for a member that stays after all.
+func (l *Leader) Unretire(id launcher.NodeID) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.retire(id, false)
+}
+
+func (l *Leader) retire(id launcher.NodeID, retired bool) {
+	if m := l.members[id]; m != nil {
+		m.retired = retired
+	}
+}
+
+func (l *Leader) memberChanged() {
+	close(l.changed)
+	l.changed = make(chan struct{})
+}
+
+// Roster lists the members as this leadership sees them, and a channel that is
+// closed by the next change.
+func (l *Leader) Roster() (rendezvous.Roster, <-chan struct{}) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.roster(), l.changed
+}
+
+func (l *Leader) roster() rendezvous.Roster {
+	var out rendezvous.Roster
+	for _, n := range l.cfg.Record.Nodes() {
+		m := rendezvous.Member{Node: n, Since: l.began}
+		if s := l.members[n.ID]; s != nil {
+			m.Ready, m.Since, m.Boot, m.Version, m.Protocol, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.protocol, s.inventory, s.drained()
+			m.Blank = s.blank
+		}
+		out = append(out, m)
+	}
+	return out
+}
