@@ -53,6 +53,10 @@ func TestJudgeAnExit(t *testing.T) {
 			want: "exit 1: the GPU's memory ran out"},
 		"a CUDA error": {exit: code, ev: evidence{lines: []string{"RuntimeError: CUDA error: an illegal memory access was encountered", "Compile with..."}},
 			want: "exit 1: CUDA error: an illegal memory access was encountered"},
+		"an error that the program's text names": {exit: code, ev: evidence{lines: []string{`Traceback (most recent call last):`, `  File "t.py", line 8, in <module>`,
+			`    raise RuntimeError("CUDA error: out of memory")`, `RuntimeError: CUDA error: an illegal address`}}, want: "exit 1: CUDA error: an illegal address"},
+		"an error that it only looks for": {exit: code, ev: evidence{lines: []string{`  File "t.py", line 8, in <module>`,
+			`    if "Address already in use" in text: raise ValueError(3)`, `                                         ^^^^^^^^^^^^^^^^^^^`, `ValueError: 3`}}, want: "exit 1: ValueError: 3"},
 		"gloo's lost peer": {exit: code, lost: true, ev: evidence{lines: []string{
 			"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"}},
 			want: "exit 1: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"},

@@ -109,6 +109,7 @@ var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failu
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
 func recognise(lines []string) (words string, lost bool) {
+	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
 	for _, k := range known {
@@ -129,6 +130,20 @@ func recognise(lines []string) (words string, lost bool) {
 	}
 	return "", false
 }
+
+// spoken leaves out the program text that a Python trace quotes: what it might
+// say is not what it said.
+func spoken(lines []string) (out []string) {
+	for i, line := range lines {
+		if i == 0 || !traced().MatchString(lines[i-1]) || strings.TrimLeft(line, " ") == line {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// traced is a place in a Python trace; the line of the program follows.
+var traced = compiled(`^\s+File ".*", line \d+`)
 
 // oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup
 // alike: "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".
