@@ -77,7 +77,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, "  "+j.Waits)
 	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
-		out = append(out, sentence(*o, j.Spec.ID, j.Plan.World))
+		out = append(out, sentence(*o, j.Spec, j.Plan.World))
 		out = append(out, why(*o)...)
 	}
 	return out

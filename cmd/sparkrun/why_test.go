@@ -52,6 +52,22 @@ then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
 	}
 }
 
+// Ranks that were left to run on were not ended, unless by the time limit.
+func TestSentenceOfThoseThatContinue(t *testing.T) {
+	spec := launcher.Spec{ID: "zvuddexrd9", OnFailure: launcher.ContinueOnFailure}
+	failed := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 7, Cause: "rank 1 on spark2: exit 7"}
+	late := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: launcher.ExitTimedOut, Cause: "the time limit of 5s has passed (--timeout)"}
+	for want, got := range map[string]string{
+		"rank 1 on spark2: exit 7; the other ranks were left to end by themselves": sentence(failed, spec, 2),
+		"rank 1 on spark2: exit 7":                                        sentence(failed, spec, 1),
+		"the time limit of 5s has passed (--timeout); the gang was ended": sentence(late, spec, 2),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
 // Without a trace the last lines tell, and a long trace keeps to the screen.
 func TestWhy(t *testing.T) {
 	j := failedJob(time.Now())
