@@ -106,6 +106,14 @@ var known = []struct {
 // exception is the last line of a Python trace.
 var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
 
+// torchrunRoot is what the real torchrun says at its end of the worker that failed
+// first there (torch/distributed/elastic/multiprocessing/errors/__init__.py,
+// ChildFailedError): its rank, its exit code, and the signal or the trace.
+var torchrunRoot = compiled(`(?s)Root Cause \(first observed failure\):\n.*?\n\s+rank\s+: (\d+) [^\n]*\n\s+exitcode\s+: (-?\d+) .*?\n\s+traceback : ([^\n]*)`)
+
+// childFailed is torchrun's own exception, which only says that there is such an end.
+var childFailed = compiled(`\bChildFailedError:`)
+
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
 func recognise(lines []string) (words string, lost bool) {
@@ -120,10 +128,20 @@ func recognise(lines []string) (words string, lost bool) {
 			return found, lost
 		}
 	}
-	for i := len(lines) - 1; i >= 0; i-- {
-		if m := exception().FindString(lines[i]); m != "" {
-			return m, lost
+	worker := ""
+	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
+		worker = "worker rank " + m[1] + ": "
+		if strings.HasPrefix(m[3], "Signal ") {
+			return worker + m[3], lost
 		}
+	}
+	for i := len(lines) - 1; i >= 0; i-- {
+		if m := exception().FindString(lines[i]); m != "" && !childFailed().MatchString(m) {
+			return worker + m, lost
+		}
+	}
+	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
+		return worker + "exit " + m[2], lost
 	}
 	if lost {
 		return strings.TrimSpace(peerLost().FindString(all)), true
