@@ -27,8 +27,8 @@ func newPsCmd(complete completion, run func(context.Context, psOptions) error) *
 		Short: "List jobs, or tell all about one",
 		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
 and wherever they run; with --all also those that have. With JOB (an id, the
-beginning of one, or a name) it tells where that job's ranks are and, when it has
-failed, why: the rank that failed first, its trace or last lines, and who failed
+beginning of one, or a name) it tells what that job runs, where its ranks are and, when
+it has failed, why: the rank that failed first, its trace or last lines, and who failed
 after it. It changes nothing.
 
 --json prints an array with one object a job:

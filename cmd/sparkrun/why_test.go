@@ -19,7 +19,8 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 	started := at.Add(-3 * time.Minute)
 	return rendezvous.JobStatus{
 		Job: rendezvous.Job{
-			Spec:    launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada"},
+			Spec: launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada",
+				Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
 			Planned: started,
 			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
 				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
@@ -38,6 +39,7 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 func TestDescribeAFailedJob(t *testing.T) {
 	now := time.Now()
 	want := `job zvuddexrd9 (train): torchrun of ada, failed, exit code 1
+  $ python3 train.py --note 'two⏎lines, �[31mred'
   spark1: rank 0
   spark2: rank 1
   placed 4m ago, ran for 3m, ended 60s ago
@@ -65,6 +67,14 @@ func TestSentenceOfThoseThatContinue(t *testing.T) {
 		if got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
+	}
+}
+
+// A job's command line is cut where it would fill the screen.
+func TestCommandLineIsBounded(t *testing.T) {
+	got := commandLine(launcher.Spec{Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("sh", "-c", strings.Repeat("ä", 10_000))}}})
+	if len(got) > commandBytes+len("…") || !strings.HasPrefix(got, "sh -c 'ä") || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("%d bytes: %.40q", len(got), got)
 	}
 }
 
