@@ -65,7 +65,9 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
-	text    string // what it waits for
+	// awaySince is replaced whole, never changed.
+	awaySince map[string]time.Time
+	text      string // what it waits for
 }
 
 // seat is one planned node. What was sent is remembered per stream only: a new

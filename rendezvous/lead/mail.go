@@ -208,11 +208,16 @@ func (g *gang) obeyStop(asked rendezvous.Stop) {
 func (g *gang) publish() {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	g.away = nil
+	g.away, g.awaySince = nil, nil
 	for _, s := range g.seats {
-		if !s.up {
-			g.away = append(g.away, s.Host)
+		if s.up {
+			continue
 		}
+		if g.awaySince == nil {
+			g.awaySince = map[string]time.Time{} // a new one: readers hold the last
+		}
+		g.away = append(g.away, s.Host)
+		g.awaySince[s.Host] = s.since
 	}
 	switch {
 	case g.wait != nil || len(g.unproven()) > 0:
@@ -231,4 +236,5 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
+	out.AwaySince = g.awaySince
 }
