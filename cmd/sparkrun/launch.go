@@ -115,14 +115,14 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0 && cmd.Flags().NFlag() > 0:
+			if len(args) == 0 {
 				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, or torchrun -- SCRIPT")
-			case len(args) == 0:
-				return cmd.Help()
 			}
-			_, err := workloads.Find(args[0])
-			return err // a known one is a command of its own
+			_, err := workloads.Find(args[0]) // a known one is a command of its own
+			if errors.Is(err, workloads.ErrUnknown) {
+				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, quoteAll(args))
+			}
+			return err
 		},
 	}
 	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
@@ -137,6 +137,8 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
 	completeWords(cmd, "on-failure", "on-partition", "bind-to")
+	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", outputWords)
 	return cmd
 }
 

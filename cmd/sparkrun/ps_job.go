@@ -69,7 +69,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	out = append(out, times(j, now))
 	for _, t := range j.Tries {
 		if t.Cause != "" {
-			when := "ended " + age(now.Sub(t.Ended)) + " ago"
+			when := "ended " + ago(t.Ended, now)
 			if t.Ended.IsZero() { // the other side of a reunion ran it
 				when = "was given up"
 			}
@@ -122,7 +122,7 @@ func commandLine(spec launcher.Spec) string {
 }
 
 func times(j rendezvous.JobStatus, now time.Time) string {
-	text := "  placed " + age(now.Sub(j.Planned)) + " ago"
+	text := "  placed " + ago(j.Planned, now)
 	switch {
 	case j.Outcome != nil && j.Started != nil:
 		text += ", ran for " + age(j.Outcome.At.Sub(*j.Started))
@@ -130,7 +130,12 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 		text += ", runs for " + age(now.Sub(*j.Started))
 	}
 	if j.Outcome != nil {
-		text += ", ended " + age(now.Sub(j.Outcome.At)) + " ago"
+		text += ", ended " + ago(j.Outcome.At, now)
 	}
 	return text
+}
+
+// ago is a moment as an age, and as a time of the zone that now is in.
+func ago(t, now time.Time) string {
+	return age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
 }
