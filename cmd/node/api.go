@@ -365,6 +365,9 @@ func (n *node) localState(st *rendezvous.JobStatus) {
 	for _, e := range n.agent.Ledger() {
 		if e.Key == st.Key() && e.Phase == launcher.PhaseStarted {
 			st.State = rendezvous.StateRuns
+			if e.Suspended {
+				st.Suspended = []string{n.m.Host}
+			}
 		}
 	}
 }

@@ -56,6 +56,7 @@ machine, port and remedy, and --force starts it all the same.
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
 attach and stop find it from any machine. With --standalone the job ends with launch.
+Ctrl-Z suspends the ranks as well; fg, or a terminal that closes, wakes them.
 
 A machine that is cut off may run its ranks on, so another try (--max-restarts) waits
 for proof that they are gone: its answer, its reboot, or mark-dead. --on-partition end

@@ -54,6 +54,7 @@ all of this is.
   on_partition  continue, or end: as launch --on-partition has it
   planned, started, ended   RFC 3339; null while that has not come
   away_since since when each of away does not answer
+  suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
   no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
              (null: not since its agent was started)`,
 		Example: `  sparkrun ps
@@ -108,6 +109,7 @@ type jobLine struct {
 	NoLeader  bool                 `json:"no_leader"`
 	AsOf      *time.Time           `json:"as_of"`
 	AwaySince map[string]time.Time `json:"away_since"`
+	Suspended []string             `json:"suspended"`
 }
 
 // as adds how old the answer is that a job is told of in.
@@ -123,7 +125,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	l := jobLine{
 		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
-		AwaySince: map[string]time.Time{},
+		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
 	}
 	maps.Copy(l.AwaySince, j.AwaySince)
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
@@ -193,6 +195,9 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
 	for _, l := range lines {
 		exit, state := "-", stateText(l.State)
+		if len(l.Suspended) > 0 {
+			state += " (suspended)"
+		}
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}

@@ -82,6 +82,10 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {
 		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
 	}
+	if len(j.Suspended) > 0 && j.Outcome == nil {
+		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or attach was stopped wakes the ranks; `sparkrun stop` ends them",
+			hosts(j.Suspended)))
+	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)
 	}

@@ -54,6 +54,15 @@ then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
 	}
 }
 
+// A job that Ctrl-Z has stopped says so, and what wakes it.
+func TestDescribeASuspendedJob(t *testing.T) {
+	j := failedJob(time.Now())
+	j.Outcome, j.State, j.Suspended = nil, rendezvous.StateRuns, []string{"spark1", "spark2"}
+	if text := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(text, "\n  suspended on spark1,spark2, as by Ctrl-Z: `fg`") {
+		t.Error(text)
+	}
+}
+
 // Ranks that were left to run on were not ended, unless by the time limit.
 func TestSentenceOfThoseThatContinue(t *testing.T) {
 	spec := launcher.Spec{ID: "zvuddexrd9", OnFailure: launcher.ContinueOnFailure}

@@ -65,8 +65,9 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
-	// awaySince is replaced whole, never changed.
+	// These two are replaced whole, never changed.
 	awaySince map[string]time.Time
+	suspended []string
 	text      string // what it waits for
 }
 
@@ -84,6 +85,8 @@ type seat struct {
 	ahead  time.Duration // of its clock before ours
 	lost   string        // why it cannot do its part any more: empty, or a sentence
 	stuck  string        // what was killed there and stays
+	// suspended: its ranks were stopped by a signal of their user's.
+	suspended bool
 
 	phase   launcher.Phase
 	refused string

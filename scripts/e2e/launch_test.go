@@ -186,6 +186,9 @@ func testHangUpDetaches(t *testing.T, l *lab) {
 		time.Sleep(time.Second) // that nothing comes is told by nothing
 		return said() == before
 	})
+	eventually(t, time.Minute, "ps says so", func() bool {
+		return strings.Contains(l.on("spark1", "sparkrun", "ps", "closed").must(t).out, "suspended on spark1,spark2,spark3")
+	})
 	send("-HUP")
 	send("-CONT")
 	if r := run.wait(); r.code != 129 {
@@ -193,6 +196,9 @@ func testHangUpDetaches(t *testing.T, l *lab) {
 	}
 	before := said()
 	eventually(t, time.Minute, "the ranks go on", func() bool { return said() > before })
+	eventually(t, time.Minute, "ps says so", func() bool {
+		return !strings.Contains(l.on("spark1", "sparkrun", "ps", "closed").must(t).out, "suspended")
+	})
 	l.on("spark2", "sparkrun", "stop", "--kill", "closed").must(t)
 }
 
