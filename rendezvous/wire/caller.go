@@ -55,6 +55,20 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
+type endKey struct{}
+
+// WithEnd has end told what came of the call on this request: reached, whether it
+// came as far as its handler. It is not told of a message that cannot be read.
+func WithEnd(ctx context.Context, end func(reached bool, err error)) context.Context {
+	return context.WithValue(ctx, endKey{}, end)
+}
+
+func ended(ctx context.Context, reached bool, err error) {
+	if end, ok := ctx.Value(endKey{}).(func(bool, error)); ok {
+		end(reached, err)
+	}
+}
+
 const (
 	userHeader   = "Sparkrun-User"
 	clientHeader = "Sparkrun-Client"

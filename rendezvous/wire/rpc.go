@@ -227,10 +227,12 @@ func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) err
 		if err == nil {
 			err = allow(c)
 		}
-		if err != nil {
-			return nil, outbound(err)
+		reached := err == nil
+		var res Res
+		if reached {
+			res, err = fn(ctx, c, *r.Msg)
 		}
-		res, err := fn(ctx, c, *r.Msg)
+		ended(ctx, reached, err)
 		if err != nil {
 			return nil, outbound(err)
 		}
@@ -244,9 +246,11 @@ func serverStream[Req, Res any](mux *http.ServeMux, path string, allow func(Call
 		if err == nil {
 			err = allow(c)
 		}
-		if err == nil {
+		reached := err == nil
+		if reached {
 			err = fn(ctx, c, *r.Msg, func(m Res) error { return s.Send(&m) })
 		}
+		ended(ctx, reached, err)
 		return outbound(err)
 	}, handlerOptions()...))
 }
