@@ -410,3 +410,12 @@ func Forget(dir string) error {
 	}
 	return os.RemoveAll(dir)
 }
+
+// Unusable is a cluster of which each call meets err.
+func Unusable(err error) *wire.Client {
+	return wire.NewClient(&http.Client{Transport: unusable{err}}, "http://cluster")
+}
+
+type unusable struct{ err error }
+
+func (u unusable) RoundTrip(*http.Request) (*http.Response, error) { return nil, u.err }

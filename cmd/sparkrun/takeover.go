@@ -61,7 +61,7 @@ not answer has to be confirmed dead as well.`,
 const takeoverWithin = time.Minute
 
 func (a *app) takeover(ctx context.Context, o takeoverOptions) error {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	r := wire.TakeoverRequest{Dead: o.dead, Check: true}
 	if _, err := b.Takeover(ctx, r); err != nil {
