@@ -166,6 +166,13 @@ func openRemote(dir string, now func() time.Time) (*Remote, error) {
 	if r.gate, err = trust.NewGate(trust.Config{Identity: id, Members: r.isMember, Now: now}); err != nil {
 		return nil, err
 	}
+	tr := r.transport()
+	r.calls = wire.NewClient(&http.Client{Transport: tr}, "http://cluster")
+	r.Client = wire.NewClient(&http.Client{Transport: fresh{r, tr}}, "http://cluster")
+	return r, nil
+}
+
+func (r *Remote) transport() *http.Transport {
 	tr := &http.Transport{
 		Protocols: new(http.Protocols),
 		// A member that dies is noticed, and Wi-Fi may be silent for some seconds.
@@ -173,9 +180,7 @@ func openRemote(dir string, now func() time.Time) (*Remote, error) {
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dial(ctx) },
 	}
 	tr.Protocols.SetUnencryptedHTTP2(true) // what dial gives is encrypted, and has agreed on h2
-	r.calls = wire.NewClient(&http.Client{Transport: tr}, "http://cluster")
-	r.Client = wire.NewClient(&http.Client{Transport: fresh{r, tr}}, "http://cluster")
-	return r, nil
+	return tr
 }
 
 // State is what is known of the cluster now.
@@ -366,6 +371,10 @@ func noWay(errs []error) error {
 // server has judged it: the first byte that the server says over HTTP/2, unasked,
 // tells that it has.
 func (r *Remote) dialMember(ctx context.Context, m wire.RollMember) (net.Conn, error) {
+	return r.dialProto(ctx, m, protoCalls)
+}
+
+func (r *Remote) dialProto(ctx context.Context, m wire.RollMember, proto string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialMember)
 	defer cancel()
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.Addr.String())
@@ -375,7 +384,7 @@ func (r *Remote) dialMember(ctx context.Context, m wire.RollMember) (net.Conn, e
 		}
 		return nil, err
 	}
-	c := &greeted{Conn: tls.Client(raw, r.gate.Client(string(m.ID), protoCalls))}
+	c := &greeted{Conn: tls.Client(raw, r.gate.Client(string(m.ID), proto))}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	err = c.HandshakeContext(ctx)
 	if err == nil {

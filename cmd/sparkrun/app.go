@@ -131,13 +131,17 @@ func usageOf(usage func(*cobra.Command) error) func(*cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		heading := "Flags of every command:"
-		if isLaunch(cmd) {
-			heading = "Flags of every workload:"
-		}
-		_, err = strings.NewReplacer("Global Flags:", heading).WriteString(out, text.String())
+		_, err = strings.NewReplacer("Global Flags:", "Flags of every "+inheritedOf(cmd)+":").WriteString(out, text.String())
 		return err
 	}
+}
+
+// inheritedOf says what all have that share a command's inherited flags.
+func inheritedOf(cmd *cobra.Command) string {
+	if isLaunch(cmd) && cmd.Name() != "launch" {
+		return "workload"
+	}
+	return "command"
 }
 
 // plainly says of a value that is no number just that.

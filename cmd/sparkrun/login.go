@@ -50,6 +50,7 @@ commands then use it: sparkrun context.`,
 	}
 	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")
 	cmd.Flags().StringVar(&opts.name, "context", "", "the context's name here (default: HOST)")
+	completeFlag(cmd, "context", cobra.NoFileCompletions) // it is a new one
 	return cmd
 }
 

@@ -28,7 +28,7 @@ expired. The cluster keeps only a hash of it.`,
 	opts := &tokenOptions{request: wire.TokenRequest{TTL: 15 * time.Minute}}
 	create := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token for sparkrun join",
+		Short: "Make a token for sparkrun join, or sparkrun login",
 		Long: `Makes a token and prints it on standard output, once: it cannot be shown again.
 How to use it is said on standard error. Give it to sparkrun join on the new
 machine, by its prompt or by a file, and to nobody else.
