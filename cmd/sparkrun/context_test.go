@@ -52,6 +52,8 @@ func TestWhichContext(t *testing.T) {
 		{nil, "--context nonesuch ps", 1, "", `context "nonesuch": no such context: there are home, lab, and local`},
 		{[]string{"SPARKRUN_CONTEXT=nonesuch"}, "ps", 1, "", "no such context"},
 		{nil, "--context ../../etc ps", 1, "", "no such context"},
+		{[]string{"SPARKRUN_CONTEXT=gone"}, "context use lab", 0, "", ""},
+		{[]string{"SPARKRUN_CONTEXT=gone"}, "version", 0, "sparkrun \n", ""},
 		{nil, "context use nonesuch", 1, "", "no such context"},
 		{nil, "--context lab agent", 2, "", "sparkrun agent is about this machine"},
 		{nil, "--context lab join 10.0.0.1", 2, "", "sparkrun join is about this machine"},

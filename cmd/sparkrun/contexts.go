@@ -215,11 +215,22 @@ func (a *app) checkContext(cmd *cobra.Command, _ []string) error {
 		}
 		return nil
 	}
+	top := cmd
+	for top.HasParent() && top.Parent().HasParent() {
+		top = top.Parent()
+	}
+	if slices.Contains(needsNone, top.Name()) {
+		return nil
+	}
 	_, _, err := a.chosen()
 	return err
 }
 
-// contexts completes a context's name.
+// needsNone are the commands that a context which is not there any more does not
+// hinder: those that mend it, and those that seldom ask anybody.
+var needsNone = []string{"context", "logout", "version", "completion", "help", "sparkrun"}
+
+// completeContext completes a context's name.
 func (a *app) completeContext(_ *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
