@@ -33,36 +33,41 @@ func TestCompletion(t *testing.T) {
 		return j
 	}
 	f := &fakeCluster{
-		jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &completed)}},
+		jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &completed), job("dddd", "old", &completed)}},
 		status: func(wire.StatusRequest) (wire.Status, error) {
 			return wire.Status{Nodes: []wire.NodeStatus{
 				{Host: "spark1", State: "ready"}, {Host: "spark2", State: "away"}, {Host: "spark3", State: "drained"}, {Host: "spark4", State: "away"}}}, nil
 		},
 	}
-	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old"}, []string{"aaaa", "bbbb", "train"}
+	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old", "dddd"}, []string{"aaaa", "bbbb", "train"}
 	hosts, silent := []string{"spark1", "spark2", "spark3", "spark4"}, []string{"spark2", "spark4"}
 	b := &backend{cluster: f}
 	for line, want := range map[string][]string{
-		"logs ":                                all,
-		"ps ":                                  all,
-		"ps --all ":                            all,
-		"ps aaaa ":                             {},
-		"stop ":                                running,
-		"attach ":                              running,
-		"exec ":                                running,
-		"logs aaaa --node ":                    hosts,
-		"launch --on ":                         hosts,
-		"launch exec --exclude ":               hosts,
-		"launch exec --on spark1,":             {"spark1,spark2", "spark1,spark3", "spark1,spark4"},
-		"env --node ":                          hosts,
-		"env --on ":                            hosts,
-		"env --exclude ":                       hosts,
-		"fabric --node ":                       hosts,
-		"doctor --node ":                       hosts,
-		"netplan show --node ":                 hosts,
-		"mark-dead ":                           silent,
-		"mark-dead spark2 ":                    {},
-		"takeover --confirm-dead ":             silent,
+		"logs ":                                 all,
+		"ps ":                                   all,
+		"ps --all ":                             all,
+		"ps aaaa ":                              {},
+		"stop ":                                 running,
+		"stop aaaa ":                            {"bbbb", "train"},
+		"stop train ":                           {"aaaa"},
+		"launch --on-failure ":                  {"stop", "continue"},
+		"launch exec --bind-to ":                {"core", "numa", "none"},
+		"launch torchrun --agent ":              {"sparkrun", "torchrun"},
+		"attach ":                               running,
+		"exec ":                                 running,
+		"logs aaaa --node ":                     hosts,
+		"launch --on ":                          hosts,
+		"launch exec --exclude ":                hosts,
+		"launch exec --on spark1,":              {"spark1,spark2", "spark1,spark3", "spark1,spark4"},
+		"env --node ":                           hosts,
+		"env --on ":                             hosts,
+		"env --exclude ":                        hosts,
+		"fabric --node ":                        hosts,
+		"doctor --node ":                        hosts,
+		"netplan show --node ":                  hosts,
+		"mark-dead ":                            silent,
+		"mark-dead spark2 ":                     {},
+		"takeover --confirm-dead ":              silent,
 		"takeover --confirm-dead spark2 --conf": {"--confirm-dead"},
 		"takeover --confirm-dead spark2 --confirm-dead ": {"spark4"},
 	} {

@@ -100,9 +100,9 @@ func hint(cmd *cobra.Command, err error) string {
 	case errors.Is(err, node.ErrLoggedOut):
 		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
 	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
-		return "start it with `systemctl start sparkrun` (or `sparkrun agent` as root), launch on this machine alone with --standalone, " + otherwiseLogin
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, " + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `systemctl start sparkrun`, or `sparkrun agent` as root, " + otherwiseLogin
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, " + otherwiseLogin
 	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
 		return "the token is of another cluster than the one at that address"
 	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":

@@ -86,14 +86,14 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	if o.request.Uses > 1 {
 		times = fmt.Sprintf("%d times", o.request.Uses)
 	}
-	do := "join " + addr
+	do := "sudo sparkrun join " + addr
 	switch o.request.Role {
 	case "witness":
 		do += " --witness"
 	case "client":
-		do = "login " + addr
+		do = "sparkrun login " + addr
 	}
-	fmt.Fprintf(a.err, "on the new machine: sparkrun %s     (it asks for the token; good %s, until %s)\n",
+	fmt.Fprintf(a.err, "on the new machine: %s     (it asks for the token; good %s, until %s)\n",
 		do, times, res.Expires.Local().Format(time.TimeOnly))
 	a.sayAlone(res.OnlyOn)
 	_, err = fmt.Fprintln(a.out, res.Token)
