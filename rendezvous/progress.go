@@ -65,6 +65,8 @@ type JobStatus struct {
 	Started *time.Time `json:"started,omitempty"` // when every rank had been exec'd
 	// Away lists planned hosts that do not answer.
 	Away []string `json:"away,omitempty"`
+	// Done are the ranks that have exited with 0 while the job goes on.
+	Done []int `json:"done,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.

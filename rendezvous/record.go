@@ -83,7 +83,7 @@ type Outcome struct {
 	ExitCode int                 `json:"exit_code"`
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
-	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first; see MaxExits
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first, then such as had ended with 0 before; see MaxExits
 }
 
 // Bounds that keep entries and snapshots small.

@@ -29,7 +29,8 @@ func newPsCmd(complete completion, run func(context.Context, psOptions) error) *
 and wherever they run; with --all also those that have. With JOB (an id, the
 beginning of one, or a name) it tells what that job runs, where its ranks are and, when
 it has failed, why: the rank that failed first, its trace or last lines, and who failed
-after it. It changes nothing.
+after it; where a machine was lost, the last lines that its disk has of its ranks, once
+it is back. It changes nothing.
 
 --json prints an array with one object a job:
   job_id, name, workload, user
@@ -132,7 +133,7 @@ func (a *app) ps(ctx context.Context, o psOptions) error {
 		return err
 	}
 	if o.job != "" {
-		return a.psJob(res.Jobs, o)
+		return a.psJob(ctx, b, res.Jobs, o)
 	}
 	lines := []jobLine{}
 	for _, j := range res.Jobs {

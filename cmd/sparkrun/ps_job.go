@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -12,7 +13,7 @@ import (
 )
 
 // psJob tells all about one job.
-func (a *app) psJob(jobs []rendezvous.JobStatus, o psOptions) error {
+func (a *app) psJob(ctx context.Context, b gangs, jobs []rendezvous.JobStatus, o psOptions) error {
 	j, err := pick(jobs, o.job)
 	if err != nil {
 		return err
@@ -20,7 +21,7 @@ func (a *app) psJob(jobs []rendezvous.JobStatus, o psOptions) error {
 	if o.json {
 		return a.object(newJobLine(j))
 	}
-	for _, line := range describe(j, time.Now()) {
+	for _, line := range append(describe(j, time.Now()), lastOfLost(ctx, b, j)...) {
 		if _, err := fmt.Fprintln(a.out, line); err != nil {
 			return err
 		}
@@ -78,6 +79,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {
 		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
+	}
+	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {
+		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", rankNames(j.Done)))
 	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)

@@ -65,6 +65,7 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
+	done    []int  // ranks that have exited with 0
 	text    string // what it waits for
 }
 

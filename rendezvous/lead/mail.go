@@ -208,7 +208,12 @@ func (g *gang) obeyStop(asked rendezvous.Stop) {
 func (g *gang) publish() {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	g.away = nil
+	g.away, g.done = nil, nil
+	if g.wait == nil {
+		for _, e := range g.doneBefore(nil) {
+			g.done = append(g.done, e.Rank)
+		}
+	}
 	for _, s := range g.seats {
 		if !s.up {
 			g.away = append(g.away, s.Host)
@@ -231,4 +236,5 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
+	out.Done = slices.Clone(g.done)
 }
