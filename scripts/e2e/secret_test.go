@@ -148,7 +148,8 @@ func unpacked(t testing.TB, path string) map[string][]byte {
 		check(t, err)
 		b, err := io.ReadAll(r)
 		check(t, err)
-		files[h.Name] = b
+		_, name, _ := strings.Cut(h.Name, "/") // the folder that all is in
+		files[name] = b
 	}
 }
 

@@ -61,9 +61,9 @@ clock_behind() {
 	local lib
 	lib=$(dpkg -L libfaketime | grep '/libfaketime.so.1$')
 	printf 'Match User %s\n\tSetEnv LD_PRELOAD=%s FAKETIME=-1h\n' "$1" "$lib" >"$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf"
-	on spark4 systemctl reload ssh
+	on spark4 systemctl restart ssh
 }
-clock_right() { rm "$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf" && on spark4 systemctl reload ssh; }
+clock_right() { rm "$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf" && on spark4 systemctl restart ssh; }
 
 other_machine() {
 	printf '#!/bin/sh\n[ "$*" != -m ] || { echo aarch64; exit; }\nexec /usr/bin/uname "$@"\n' >"$W/spark4/root/usr/local/bin/uname"
