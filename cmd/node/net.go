@@ -112,7 +112,7 @@ func peerUser(c net.Conn) (*wire.User, error) {
 	return &wire.User{Name: name, UID: cred.Uid}, nil
 }
 
-// clusterServer serves members and newcomers on the TLS port. Raft's
+// clusterServer serves members, clients and newcomers on the TLS port. Raft's
 // connections are handed to raftConns once admitsRaft has judged whose they are,
 // for as long as raft lasts.
 func (n *node) clusterServer() *http.Server {
@@ -132,6 +132,9 @@ func (n *node) clusterServer() *http.Server {
 			switch p, err := n.gate.Peer(*r.TLS); {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
+			case err == nil && p.Role == trust.RoleClient:
+				n.serveClient(calls, p, w, r)
+				return
 			case !errors.Is(err, trust.ErrNoCertificate):
 				// Removed since the handshake, or no node: nothing is served.
 				http.Error(w, "not a member of this cluster", http.StatusForbidden)

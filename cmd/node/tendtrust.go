@@ -79,7 +79,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	}
 	now.Settled = settled
 	// A list that has not changed is not told again for its place.
-	text, err := json.Marshal([]any{now.Roll.Members, now.Ring, now.Retired, now.Settled})
+	text, err := json.Marshal([]any{now.Roll.Members, now.Roll.Clients, now.Ring, now.Retired, now.Settled})
 	if err != nil {
 		return false, fmt.Errorf("tell members whom to trust: %w", err)
 	}
