@@ -72,7 +72,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
 		return Founded{}, err
 	}
-	if err := enrol(cfg.Paths, m, id, trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
+	if err := enrol(cfg.Paths, m, id, wire.Trusted{Ring: wireRing(trust.Ring{trust.NewGossipKey(0)})}); err != nil {
 		return Founded{}, err
 	}
 	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
@@ -84,12 +84,15 @@ func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
 }
 
 // enrol writes a membership; the identity comes last and completes it.
-func enrol(p Paths, m membership, id *trust.Identity, ring trust.Ring, roll *wire.Roll) error {
-	if err := trust.SaveGossipKeys(p.trust(), ring); err != nil {
+func enrol(p Paths, m membership, id *trust.Identity, t wire.Trusted) error {
+	if err := trust.SaveGossipKeys(p.trust(), ringOf(t.Ring)); err != nil {
 		return err
 	}
-	if roll != nil {
-		if err := saveRoll(p, *roll); err != nil {
+	if err := trust.SaveRetired(p.trust(), trust.Retired(ringOf(t.Retired))); err != nil {
+		return err
+	}
+	if len(t.Roll.Members) > 0 {
+		if err := saveRoll(p, t.Roll); err != nil {
 			return err
 		}
 	}
@@ -157,7 +160,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
 	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
-	if err := enrol(cfg.Paths, m, id, ringOf(res.Trusted), &res.Trusted.Roll); err != nil {
+	if err := enrol(cfg.Paths, m, id, res.Trusted); err != nil {
 		return Joined{}, err
 	}
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil

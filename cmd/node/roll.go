@@ -187,8 +187,14 @@ func (n *node) enforce(ctx context.Context) error {
 
 // trusted is what this node knows of members and keys, for another one.
 func (n *node) trusted() (wire.Trusted, error) {
+	n.ringing.Lock() // a key goes from one of them to the other
+	defer n.ringing.Unlock()
 	ring, err := n.ring()
-	return wire.Trusted{Roll: n.rollNow(), Ring: wireRing(ring)}, err
+	if err != nil {
+		return wire.Trusted{}, err
+	}
+	retired, err := n.retired()
+	return wire.Trusted{Roll: n.rollNow(), Ring: wireRing(ring), Retired: wireRing(trust.Ring(retired))}, err
 }
 
 func (n *node) ring() (trust.Ring, error) { return trust.LoadGossipKeys(n.cfg.Paths.trust()) }
@@ -200,8 +206,8 @@ func wireRing(ring trust.Ring) (out []wire.GossipKey) {
 	return out
 }
 
-func ringOf(t wire.Trusted) (ring trust.Ring) {
-	for _, k := range t.Ring {
+func ringOf(keys []wire.GossipKey) (ring trust.Ring) {
+	for _, k := range keys {
 		ring = append(ring, trust.GossipKey{Number: k.Number, Secret: trust.NewSecret(k.Key)})
 	}
 	return ring
@@ -246,6 +252,9 @@ func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
 	if _, newer := own.Merge(ring); !newer && !leaders {
 		return own, nil
 	}
+	if err := n.retire(own.Without(ring)); err != nil { // first: a crash in between loses no key
+		return own, err
+	}
 	if err := trust.SaveGossipKeys(n.cfg.Paths.trust(), ring); err != nil {
 		return own, err
 	}
@@ -259,6 +268,63 @@ func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
 	return ring, nil
 }
 
+// retire keeps keys for the secrets of jobs that go on. ringing is held.
+func (n *node) retire(keys trust.Ring) error {
+	old, err := n.retired()
+	if err != nil {
+		return err
+	}
+	if more := old.Add(keys); !more.Equal(old) {
+		return trust.SaveRetired(n.cfg.Paths.trust(), more)
+	}
+	return nil
+}
+
+// takeRetired takes up keys of before. Those that are not among them go, where a leader that has the same ring says so.
+func (n *node) takeRetired(t wire.Trusted, leaders bool) error {
+	n.ringing.Lock()
+	defer n.ringing.Unlock()
+	own, err := n.ring()
+	if err != nil {
+		return err
+	}
+	told := ringOf(t.Retired)
+	if len(told) > 0 {
+		if err := told.Check(); err != nil {
+			return fmt.Errorf("take keys of before: %w: %w", launcher.ErrInvalid, err)
+		}
+	}
+	told = told.Without(own)
+	if !leaders || !t.Settled || !own.Equal(ringOf(t.Ring)) {
+		return n.retire(told)
+	}
+	old, err := n.retired()
+	if now := (trust.Retired{}).Add(told); err == nil && !now.Equal(old) {
+		err = trust.SaveRetired(n.cfg.Paths.trust(), now)
+	}
+	return err
+}
+
+// settleKeys forgets the keys that no job needs any more; it tells whether all secrets of jobs that go on can be opened
+// with those that are left.
+func (n *node) settleKeys() (bool, error) {
+	n.ringing.Lock()
+	defer n.ringing.Unlock()
+	ring, err := n.ring()
+	if err != nil {
+		return false, err
+	}
+	old, err := n.retired()
+	if err != nil {
+		return false, err
+	}
+	needed, all, err := old.Keep(ring, boxes(n.record.Secretive()))
+	if err != nil || !all || needed.Equal(old) {
+		return all, err
+	}
+	return true, trust.SaveRetired(n.cfg.Paths.trust(), needed)
+}
+
 // keepTrusted takes the leader's word whom to trust.
 func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wire.Trusted, error) {
 	if c.Node != n.leaderID() {
@@ -267,8 +333,16 @@ func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wi
 	if err := n.takeRoll(t.Roll); err != nil {
 		return wire.Trusted{}, err
 	}
-	ring, err := n.takeRing(ringOf(t), true)
-	return wire.Trusted{Ring: wireRing(ring)}, err
+	ring, err := n.takeRing(ringOf(t.Ring), true)
+	if err != nil {
+		return wire.Trusted{Ring: wireRing(ring)}, err
+	}
+	if err := n.takeRetired(t, true); err != nil {
+		return wire.Trusted{}, err
+	}
+	now, err := n.trusted()
+	now.Roll = wire.Roll{} // nobody asked
+	return now, err
 }
 
 func (n *node) askTrusted(context.Context, wire.Caller, wire.Empty) (wire.Trusted, error) {
@@ -340,7 +414,10 @@ func (n *node) askForRoll(ctx context.Context) {
 			err = n.takeRoll(t.Roll)
 		}
 		if err == nil {
-			_, err = n.takeRing(ringOf(t), false)
+			_, err = n.takeRing(ringOf(t.Ring), false)
+		}
+		if err == nil {
+			err = n.takeRetired(t, false)
 		}
 		if err != nil {
 			n.log.Debug("ask who is a member", "node", members[i].Host, "error", err)

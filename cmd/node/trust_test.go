@@ -48,6 +48,9 @@ func (c *cluster) newcomer(name string) *host {
 	h.cfg = last.cfg
 	h.cfg.Paths = Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"}
 	h.cfg.Host, h.cfg.Management, h.cfg.Witness, h.cfg.Logger = name, h.addr, false, testLogger(c.t, name)
+	for _, edit := range c.edits {
+		edit(&h.cfg)
+	}
 	c.t.Cleanup(h.halt)
 	return h
 }

@@ -33,6 +33,7 @@ type upOptions struct {
 	ssh     sshOptions
 	targets []string
 	release string
+	upgrade bool
 	dryRun  bool
 	json    bool
 }
@@ -66,13 +67,16 @@ changed is refused. No private key is copied anywhere. Passwords, for the login 
 for sudo, are asked for once for each user, and sent over ssh only.
 
 The program is this one; for hosts of another architecture --release names a folder
-with sparkrun-linux-arm64 or sparkrun-linux-amd64.
+with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps the release that it
+has; --upgrade replaces it, on one member after the other, each ready again before the
+next one's turn. Jobs run on. What a package has installed is the package's.
 
 --dry-run logs in and looks, and tells what would be done. --json prints what became
 of each host. The exit code is 1 if a host has failed.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release dist spark1 spark2 spark3     # from a PC
   sparkrun up --dry-run spark1 spark2
+  sparkrun up --upgrade spark1 spark2 spark3          # members, to this release
   sparkrun up --accept-host-key SHA256:4uQ... --password-file pw zeta@spark1`,
 		Args: hostsMissing,
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -82,6 +86,7 @@ of each host. The exit code is 1 if a host has failed.`,
 	}
 	sshFlags(cmd.Flags(), &opts.ssh)
 	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
+	cmd.Flags().BoolVar(&opts.upgrade, "upgrade", false, "replace another release on members")
 	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
@@ -107,7 +112,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
 		Targets: o.targets, SSH: ssh, Binary: binaries(o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
-		DryRun: o.dryRun, Tell: show.take,
+		Upgrade: o.upgrade, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)

@@ -11,11 +11,12 @@ import (
 
 // The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
 const (
-	identityFile = "node.pem"    // key, certificate, CA certificate; written last: its presence is enrolment
-	caFile       = "ca.pem"      // CA key and certificate; on voters and standbys only
-	gossipFile   = "gossip.json" // list of numbers and base64 keys, the one that encrypts first
-	rollFile     = "roll.json"   // who is a member, as a leader told it last; a client's: what it knows of its cluster
-	clientFile   = "client.pem"  // a client's key, certificate, CA certificate
+	identityFile = "node.pem"     // key, certificate, CA certificate; written last: its presence is enrolment
+	caFile       = "ca.pem"       // CA key and certificate; on voters and standbys only
+	gossipFile   = "gossip.json"  // list of numbers and base64 keys, the one that encrypts first
+	retiredFile  = "retired.json" // the same of keys that are no gossip keys any more; see Retired
+	rollFile     = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
+	clientFile   = "client.pem"   // a client's key, certificate, CA certificate
 )
 
 const (
