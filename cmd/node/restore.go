@@ -128,7 +128,12 @@ func (n *node) fits(b rendezvous.Backup) error {
 // nothingBetter refuses while somebody leads, or may be about to, and where this
 // machine has a newer copy of the record itself.
 func (n *node) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
-	if host := n.whoLeads(ctx); host != "" {
+	switch host := n.whoLeads(ctx); host {
+	case "":
+	case n.m.Host:
+		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the snapshot takes its place in a new epoch; "+
+			"what was recorded since is known from then on only as far as other machines have a copy of it", wire.ErrDenied, host)
+	default:
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a new epoch that begins with the snapshot, "+
 			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, n.m.Host, host)
 	}
