@@ -131,8 +131,8 @@ func (n *node) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
 	switch host := n.whoLeads(ctx); host {
 	case "":
 	case n.m.Host:
-		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the snapshot takes its place in a new epoch; "+
-			"what was recorded since is known from then on only as far as other machines have a copy of it", wire.ErrDenied, host)
+		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the snapshot takes its place in a new epoch, "+
+			"and what was recorded since is merged into it as far as other machines have a copy", wire.ErrDenied, host)
 	default:
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a new epoch that begins with the snapshot, "+
 			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, n.m.Host, host)
