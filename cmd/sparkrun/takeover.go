@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,6 +52,8 @@ own, and after half a minute try jobs again that go on here.`,
 			if len(opts.dead) == 0 {
 				return usagef("--confirm-dead is missing: name the machine that is off")
 			}
+			slices.Sort(opts.dead)
+			opts.dead = slices.Compact(opts.dead)
 			return running(opts, run)(cmd, args)
 		},
 	}
