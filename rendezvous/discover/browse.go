@@ -109,6 +109,6 @@ func browse(ctx context.Context, w wire, f *finder) ([]Instance, error) {
 		break
 	}
 	w.close()
-	<-ended
+	_ = <-ended
 	return f.found(), err
 }
