@@ -3,6 +3,7 @@ package node
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -37,6 +38,24 @@ func Find(ctx context.Context, cfg Config) (Finding, error) {
 		return Finding{}, err
 	}
 	return Finding{NIC: mgmt.NIC, Clusters: discover.Clusters(found)}, nil
+}
+
+// FindSSH listens for hosts with an SSH server on every interface but the fabric's, for
+// some seconds: where the hosts are nobody knows yet. Nothing is connected to.
+func FindSSH(ctx context.Context) ([]discover.Instance, error) {
+	links, err := discover.Links()
+	if err != nil {
+		return nil, err
+	}
+	if inv, err := Survey(ctx); err == nil { // else this machine is a PC like no Spark
+		links = slices.DeleteFunc(links, func(on discover.Link) bool {
+			nic, ok := inv.NIC(on.Name)
+			return ok && inv.FabricNIC(nic)
+		})
+	}
+	found, err := discover.Browse(ctx, discover.SSH, links)
+	// Where two interfaces lead to one network a host is heard on both.
+	return slices.CompactFunc(found, func(a, b discover.Instance) bool { return a.Host == b.Host && a.Addr == b.Addr }), err
 }
 
 // JoinFound joins a cluster that has been found, if the token is of the CA that it

@@ -115,15 +115,6 @@ func (a *app) chooseHosts(ctx context.Context, given []string) ([]string, error)
 	return out, nil
 }
 
-// browseSSH asks on every interface: where the hosts are nobody knows yet.
-func browseSSH(ctx context.Context) ([]discover.Instance, error) {
-	links, err := discover.Links()
-	if err != nil {
-		return nil, err
-	}
-	return discover.Browse(ctx, discover.SSH, links)
-}
-
 func hostTable(out io.Writer, found []discover.Instance) error {
 	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', 0)
 	for i, h := range found {
