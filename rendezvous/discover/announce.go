@@ -50,7 +50,7 @@ func announce(ctx context.Context, w wire, a announcement) error {
 	})
 	stop := func(err error) error {
 		w.close()
-		_ = <-ended
+		<-ended //nolint:errcheck // that it was closed
 		return err
 	}
 	began, said := time.Now(), 0

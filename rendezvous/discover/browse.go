@@ -109,6 +109,6 @@ func browse(ctx context.Context, w wire, f *finder) ([]Instance, error) {
 		break
 	}
 	w.close()
-	_ = <-ended
+	<-ended //nolint:errcheck // that it was closed
 	return f.found(), err
 }
