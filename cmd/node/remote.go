@@ -91,7 +91,7 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 		return none, err
 	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
-	res, err := askAsNewcomer(ctx, now, addr, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
+	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
 	if err != nil {
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
 	}

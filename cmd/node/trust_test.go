@@ -161,11 +161,11 @@ func TestReplayedJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Addr: netip.MustParseAddrPort(h.addr + ":7940")}
-	if _, err := askToJoin(t.Context(), time.Now, leader.addr, token, req); err != nil {
+	if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := askToJoin(t.Context(), time.Now, leader.addr, token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
+		if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
 			t.Errorf("replayed: %v", err)
 		}
 	}

@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -34,6 +36,10 @@ type app struct {
 	columns  func() int
 	survey   func(context.Context) (envgen.Inventory, error)
 	evidence func(context.Context, func(wire.Evidence) error) error
+
+	// find and browseSSH listen for clusters, and for hosts, that announce themselves.
+	find      func(context.Context, node.Config) (node.Finding, error)
+	browseSSH func(context.Context) ([]discover.Instance, error)
 
 	context    string          // --context
 	dial       func() *backend // the cluster of the context, else this machine's

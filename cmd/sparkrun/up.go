@@ -36,6 +36,7 @@ type upOptions struct {
 	upgrade bool
 	dryRun  bool
 	json    bool
+	given   []string // its flags, to be typed again
 }
 
 func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
@@ -47,7 +48,7 @@ func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
 func newUpCmd(run func(context.Context, upOptions) error) *cobra.Command {
 	opts := &upOptions{}
 	cmd := &cobra.Command{
-		Use:   "up [USER@]HOST[:PORT]...",
+		Use:   "up [[USER@]HOST[:PORT]...]",
 		Short: "Make a cluster of hosts, or add hosts to it, over ssh",
 		Long: `Logs in to each host by ssh, looks whether it is fit (system, clock, ports, disk,
 sudo), copies sparkrun there, installs and starts the agent, and waits until it is
@@ -58,6 +59,11 @@ mending: what is done is left as it is.
 Where this machine is in a cluster, the hosts join that one. Else they join the one
 that a named host is in; where none is, the first host founds one. This machine
 need not be a Spark, and does not become a part of the cluster.
+
+Without a host it listens for some seconds for hosts that announce an SSH server
+(_ssh._tcp by mDNS; avahi does so where it is told to), shows them and asks which to
+take; without a terminal it prints what to type, and exits with 2. It connects to
+none that was not chosen.
 
 Run it as yourself, with your ssh keys, not by sudo. ~/.ssh/config counts (Host,
 HostName, Port, User, IdentityFile, ProxyJump, UserKnownHostsFile, HostKeyAlias and
@@ -77,10 +83,11 @@ of each host. The exit code is 1 if a host has failed.`,
   sparkrun up --release dist spark1 spark2 spark3     # from a PC
   sparkrun up --dry-run spark1 spark2
   sparkrun up --upgrade spark1 spark2 spark3          # members, to this release
+  sparkrun up                                         # looks for hosts, and asks
   sparkrun up --accept-host-key SHA256:4uQ... --password-file pw zeta@spark1`,
-		Args: hostsMissing,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.targets = args
+			opts.targets, opts.given = args, flagsGiven(cmd.Flags())
 			return running(opts, run)(cmd, args)
 		},
 	}
@@ -100,6 +107,15 @@ func hostsMissing(_ *cobra.Command, args []string) error {
 }
 
 func (a *app) up(ctx context.Context, o upOptions) error {
+	if len(o.targets) == 0 {
+		if o.json || o.upgrade {
+			return usagef("the hosts are missing")
+		}
+		var err error
+		if o.targets, err = a.chooseHosts(ctx, o.given); err != nil {
+			return err
+		}
+	}
 	show := a.newUpView(o.targets, o.json)
 	ssh, err := a.sshOf(ctx, o.ssh, show)
 	if err != nil {
