@@ -163,9 +163,14 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
-// askToJoin sends the secret, over a connection whose other end has proven in
-// the handshake that it belongs to the cluster which the token pins.
+// askToJoin sends the secret.
 func askToJoin(ctx context.Context, now func() time.Time, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
+	return askAsNewcomer(ctx, now, addr, token, func(c *wire.Client) (wire.JoinResponse, error) { return c.Join(ctx, req) })
+}
+
+// askAsNewcomer calls over a connection whose other end has proven in the
+// handshake that it belongs to the cluster which the token pins.
+func askAsNewcomer[Res any](ctx context.Context, now func() time.Time, addr string, token trust.Token, ask func(*wire.Client) (Res, error)) (Res, error) {
 	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
 	}
@@ -173,7 +178,7 @@ func askToJoin(ctx context.Context, now func() time.Time, addr string, token tru
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addr)
 	defer c.Close()
 	for {
-		res, err := c.Join(ctx, req)
+		res, err := ask(c)
 		if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 			return res, err
 		}

@@ -51,7 +51,7 @@ func Dial(socket string) *wire.Client {
 // leader has one to every node for as long as it leads.
 const frameSize = 64 << 10
 
-// clusterServer serves members and newcomers on the TLS port. Raft's
+// clusterServer serves members, clients and newcomers on the TLS port. Raft's
 // connections are handed to raftConns once admitsRaft has judged whose they are,
 // for as long as raft lasts.
 func (n *node) clusterServer() *http.Server {
@@ -72,6 +72,9 @@ func (n *node) clusterServer() *http.Server {
 			switch p, err := n.gate.Peer(*r.TLS); {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
+			case err == nil && p.Role == trust.RoleClient:
+				n.serveClient(calls, p, w, r)
+				return
 			case !errors.Is(err, trust.ErrNoCertificate):
 				// Removed since the handshake, or no node: nothing is served.
 				http.Error(w, "not a member of this cluster", http.StatusForbidden)

@@ -110,6 +110,7 @@ func (n *node) rollNow() wire.Roll {
 	for _, m := range n.record.Nodes() {
 		r.Members = append(r.Members, rollMember(m))
 	}
+	r.Clients = n.record.Clients()
 	return r
 }
 
@@ -117,16 +118,16 @@ func (n *node) rollNow() wire.Roll {
 // name and key. Whoever has joined while this node was away is refused at first,
 // and asked about.
 func (n *node) admits(p trust.Peer, key trust.Pin) error {
+	if p.Role == trust.RoleClient {
+		return n.admitsClient(p, key)
+	}
 	if !n.hasRoll() {
 		return nil // nobody has told it yet: the certificate's word
 	}
 	m, known := n.onRoll(launcher.NodeID(p.NodeID))
 	switch {
 	case !known:
-		select {
-		case n.rollAsk <- struct{}{}:
-		default: // it is being asked for
-		}
+		n.wantRoll()
 		return rendezvous.ErrNoNode
 	case m.Key != "" && m.Key != key.String():
 		return fmt.Errorf("%s has another key", m.Host)
@@ -134,6 +135,14 @@ func (n *node) admits(p trust.Peer, key trust.Pin) error {
 		return fmt.Errorf("%s is a node, and no %s", m.Host, p.Role)
 	}
 	return nil
+}
+
+// wantRoll has the list asked for, unless that is under way.
+func (n *node) wantRoll() {
+	select {
+	case n.rollAsk <- struct{}{}:
+	default:
+	}
 }
 
 // partWithin is how long somebody who leaves of his own accord may keep what is
@@ -150,13 +159,14 @@ func (n *node) parts(id launcher.NodeID) {
 	})
 }
 
-// isGone tells of a node that it is no member any more.
+// isGone tells of a node that it is no member any more, and of a client that it is none.
 func (n *node) isGone(id string) bool {
 	if _, parts := n.parting.Load(launcher.NodeID(id)); parts || !n.hasRoll() || launcher.NodeID(id) == n.m.Node {
 		return false
 	}
 	_, known := n.onRoll(launcher.NodeID(id))
-	return !known
+	_, client := n.clientOnRoll(id)
+	return !known && !client
 }
 
 // enforce closes what those have open who are members no more.
@@ -206,7 +216,7 @@ func (n *node) takeRoll(r wire.Roll) error {
 	if old != nil && later(old.Epoch, old.Index, r.Epoch, r.Index) || len(r.Members) == 0 {
 		return nil
 	}
-	if old != nil && slices.Equal(old.Members, r.Members) {
+	if old != nil && slices.Equal(old.Members, r.Members) && slices.EqualFunc(old.Clients, r.Clients, sameClient) {
 		n.roll.Store(&r) // its place may lag behind on disk: the list is the same
 		return nil
 	}

@@ -74,7 +74,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 		return false, err
 	}
 	// A list that has not changed is not told again for its place.
-	text, err := json.Marshal([]any{now.Roll.Members, now.Ring})
+	text, err := json.Marshal([]any{now.Roll.Members, now.Roll.Clients, now.Ring})
 	if err != nil {
 		return false, fmt.Errorf("tell members whom to trust: %w", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -79,6 +80,8 @@ waits for an attach.
 
 Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
 VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
+From a client (sparkrun login) only the last two do, and the working directory is your
+home on the machines: paths of a laptop mean nothing there.
 Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and all
 else that a torch worker reads. --dry-run shows the lot.
 
@@ -242,14 +245,24 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 		return launcher.Spec{}, err
 	}
 	r := o.request
-	if !filepath.IsAbs(r.Workdir) {
+	var away *node.RemoteState
+	if !o.standalone {
+		if away, err = a.away(); err != nil {
+			return launcher.Spec{}, err
+		}
+	}
+	switch {
+	case filepath.IsAbs(r.Workdir):
+	case away != nil: // its user's home, as by ssh: this machine's folders are not there
+		r.Workdir = filepath.Join("/", away.Home, r.Workdir)
+	default:
 		cwd, err := a.getwd()
 		if err != nil {
 			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
 		}
 		r.Workdir = filepath.Join(cwd, r.Workdir)
 	}
-	r.Environ = a.environ
+	r.Environ, r.Away = a.environ, away != nil
 	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
 	return w.Spec(r)
 }

@@ -39,8 +39,9 @@ func run() int {
 		outTTY: term.IsTerminal(int(os.Stdout.Fd())), errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 		environ: os.Environ(), getwd: os.Getwd, version: buildVersion(),
 		columns: terminalWidth, survey: node.Survey, evidence: node.Evidence,
-		dial: dialAgent, standalone: openStandalone, signals: listen,
+		dialHere: dialAgent, standalone: openStandalone, signals: listen,
 	}
+	a.dial = a.dialChosen
 	return a.run(context.Background(), os.Args[1:])
 }
 

@@ -37,7 +37,7 @@ func manPage(cmd *cobra.Command, version, date string) []byte {
 		}
 	}
 	p.options("OPTIONS", cmd.NonInheritedFlags())
-	p.options("OPTIONS OF EVERY WORKLOAD", cmd.InheritedFlags())
+	p.options("OPTIONS OF EVERY "+strings.ToUpper(inheritedOf(cmd)), cmd.InheritedFlags())
 	for _, s := range manual(cmd.CommandPath()) {
 		p.macro("SH", s.title)
 		p.prose(s.text)

@@ -65,7 +65,7 @@ own, and after half a minute try jobs again that go on here.`,
 const takeoverWithin = time.Minute
 
 func (a *app) takeover(ctx context.Context, o takeoverOptions) error {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	r := wire.TakeoverRequest{Dead: o.dead, Check: true}
 	if _, err := b.Takeover(ctx, r); err != nil {

@@ -195,7 +195,7 @@ func (a *app) readSecret(ctx context.Context, file string) (string, error) {
 
 // ownCluster is that of this machine; nil where it is in none.
 func (a *app) ownCluster(ctx context.Context, show *upView) (*bootstrap.Cluster, error) {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
 	if errors.Is(err, node.ErrNoAgent) {
@@ -210,7 +210,7 @@ func (a *app) ownCluster(ctx context.Context, show *upView) (*bootstrap.Cluster,
 	return &bootstrap.Cluster{ID: st.Cluster, Invite: func(ctx context.Context) (bootstrap.Invitation, error) {
 		one.Lock()
 		defer one.Unlock()
-		b := a.dial()
+		b := a.dialHere()
 		defer b.close()
 		t, err := b.Token(ctx, wire.TokenRequest{Uses: 1, TTL: 15 * time.Minute})
 		if errors.Is(err, wire.ErrDenied) {

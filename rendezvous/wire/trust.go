@@ -7,13 +7,15 @@ import (
 	"net/netip"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Roll lists the members, at a place of the record.
+// Roll lists the members and the clients, at a place of the record.
 type Roll struct {
-	Epoch   launcher.Epoch `json:"epoch"`
-	Index   uint64         `json:"index"`
-	Members []RollMember   `json:"members"`
+	Epoch   launcher.Epoch      `json:"epoch"`
+	Index   uint64              `json:"index"`
+	Members []RollMember        `json:"members"`
+	Clients []rendezvous.Client `json:"clients,omitempty"`
 }
 
 // RollMember is one of them.
@@ -44,7 +46,7 @@ type Trusted struct {
 
 // String keeps the keys out of logs.
 func (t Trusted) String() string {
-	return fmt.Sprintf("%d members and %d keys, of epoch %d, entry %d", len(t.Roll.Members), len(t.Ring), t.Roll.Epoch.N, t.Roll.Index)
+	return fmt.Sprintf("%d members, %d clients and %d keys, of epoch %d, entry %d", len(t.Roll.Members), len(t.Roll.Clients), len(t.Ring), t.Roll.Epoch.N, t.Roll.Index)
 }
 
 // GoString does so for %#v.
