@@ -90,6 +90,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, sentence(*o, j.Spec, j.Plan.World))
 		out = append(out, why(*o)...)
 	}
+	for i := range out {
+		out[i] = tame(out[i])
+	}
 	return out
 }
 
@@ -107,19 +110,22 @@ func commandLine(spec launcher.Spec) string {
 	for i, v := range st.Argv {
 		argv[i] = v.String()
 	}
-	line := strings.Map(func(r rune) rune { // another user's words shall not steer this terminal
-		switch {
-		case r == '\n':
-			return '⏎'
-		case unicode.IsControl(r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, quoteAll(argv))
+	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
 	if len(line) > commandBytes {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
 	return line
+}
+
+// tame keeps another user's words from steering this terminal: the paths, programs and
+// output that a job's story quotes are theirs.
+func tame(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 func times(j rendezvous.JobStatus, now time.Time) string {

@@ -80,6 +80,18 @@ func TestCommandLineIsBounded(t *testing.T) {
 	}
 }
 
+// What a job's user has chosen does not steer the terminal of who looks at it.
+func TestOthersWordsAreTame(t *testing.T) {
+	if got := tame("a\x1b[31m\ab\u009bc\td\ne\r"); got != "a\ufffd[31m\ufffdb\ufffdc\td\ne\ufffd" {
+		t.Errorf("%q", got)
+	}
+	j := failedJob(time.Now())
+	j.Outcome.Cause = "working directory /tmp/\x1b]0;x\a: not found here"
+	if got := strings.Join(describe(j, time.Now()), "\n"); strings.ContainsAny(got, "\x1b\a") {
+		t.Errorf("%q", got)
+	}
+}
+
 // Without a trace the last lines tell, and a long trace keeps to the screen.
 func TestWhy(t *testing.T) {
 	j := failedJob(time.Now())

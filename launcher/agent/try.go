@@ -254,7 +254,7 @@ func (t *try) discard(r result) {
 func (t *try) removeDirs() {
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
-	if err := errors.Join(os.RemoveAll(t.dir), os.RemoveAll(errorDir(t.key, t.a.cfg.Node))); err != nil {
+	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
 }

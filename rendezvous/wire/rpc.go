@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -189,6 +190,9 @@ func (h Node) Mount(mux *http.ServeMux) {
 		}, handlerOptions[Down]()...).ServeHTTP(w, r)
 	})
 }
+
+// ForStrangers tells whether a path is of a call that asks for no certificate.
+func ForStrangers(path string) bool { return strings.HasPrefix(path, joinPath) }
 
 // Mount serves the newcomers' call.
 func (h Join) Mount(mux *http.ServeMux) {
