@@ -160,7 +160,7 @@ func TestReplayedJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Addr: netip.MustParseAddrPort(h.addr + ":7940")}
+	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Protocol: rendezvous.Protocol, Addr: netip.MustParseAddrPort(h.addr + ":7940")}
 	if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); err != nil {
 		t.Fatal(err)
 	}
