@@ -67,6 +67,9 @@ type JobStatus struct {
 	Away []string `json:"away,omitempty"`
 	// Done are the ranks that have exited with 0 while the job goes on.
 	Done []int `json:"done,omitempty"`
+	// AwaySince is since when each of them does not, by host and the leader's clock,
+	// at the earliest since it leads.
+	AwaySince map[string]time.Time `json:"away_since,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.

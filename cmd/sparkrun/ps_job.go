@@ -10,16 +10,17 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // psJob tells all about one job.
-func (a *app) psJob(ctx context.Context, b gangs, jobs []rendezvous.JobStatus, o psOptions) error {
-	j, err := pick(jobs, o.job)
+func (a *app) psJob(ctx context.Context, b gangs, res wire.JobsResponse, o psOptions) error {
+	j, err := pick(res.Jobs, o.job)
 	if err != nil {
 		return err
 	}
 	if o.json {
-		return a.object(newJobLine(j))
+		return a.object(newJobLine(j).as(res))
 	}
 	for _, line := range append(describe(j, time.Now()), lastOfLost(ctx, b, j)...) {
 		if _, err := fmt.Fprintln(a.out, line); err != nil {
@@ -49,7 +50,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if j.Spec.Name != "" {
 		head += fmt.Sprintf(" (%s)", j.Spec.Name)
 	}
-	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, or(j.Spec.User, "?"), l.State)
+	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, or(j.Spec.User, "?"), stateText(l.State))
 	if l.ExitCode != nil {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}
@@ -59,7 +60,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	for _, p := range j.Plan.Nodes {
 		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
-		if slices.Contains(j.Away, p.Host) {
+		if since, known := j.AwaySince[p.Host]; known {
+			line += ", has not answered for " + age(now.Sub(since))
+		} else if slices.Contains(j.Away, p.Host) {
 			line += ", does not answer"
 		}
 		out = append(out, line)

@@ -65,8 +65,10 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
-	done    []int  // ranks that have exited with 0
-	text    string // what it waits for
+	// awaySince is replaced whole, never changed.
+	awaySince map[string]time.Time
+	done      []int  // ranks that have exited with 0
+	text      string // what it waits for
 }
 
 // seat is one planned node. What was sent is remembered per stream only: a new

@@ -208,16 +208,21 @@ func (g *gang) obeyStop(asked rendezvous.Stop) {
 func (g *gang) publish() {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	g.away, g.done = nil, nil
+	g.away, g.awaySince, g.done = nil, nil, nil
 	if g.wait == nil {
 		for _, e := range g.doneBefore(nil) {
 			g.done = append(g.done, e.Rank)
 		}
 	}
 	for _, s := range g.seats {
-		if !s.up {
-			g.away = append(g.away, s.Host)
+		if s.up {
+			continue
 		}
+		if g.awaySince == nil {
+			g.awaySince = map[string]time.Time{} // a new one: readers hold the last
+		}
+		g.away = append(g.away, s.Host)
+		g.awaySince[s.Host] = s.since
 	}
 	switch {
 	case g.wait != nil || len(g.unproven()) > 0:
@@ -236,5 +241,5 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
-	out.Done = slices.Clone(g.done)
+	out.AwaySince, out.Done = g.awaySince, slices.Clone(g.done)
 }

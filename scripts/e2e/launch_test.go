@@ -175,6 +175,22 @@ func testHangUpDetaches(t *testing.T, l *lab) {
 		t.Errorf("after a hang-up: %+v, want running", j)
 	}
 	l.on("spark2", "sparkrun", "stop", "--kill", "laptop").must(t)
+
+	// Ctrl-Z, and the terminal closes: HUP and CONT, from the kernel or the shell.
+	run = signalled(t, l, "closed", `echo ready; while :; do echo on; sleep 0.1; done`)
+	said := func() int { return strings.Count(l.on("spark2", "sparkrun", "logs", "closed").must(t).out, "on\n") }
+	run.cmd.Process.Signal(syscall.SIGTSTP)
+	eventually(t, time.Minute, "the ranks are suspended", func() bool {
+		before := said()
+		time.Sleep(time.Second) // that nothing comes is told by nothing
+		return said() == before
+	})
+	run.cmd.Process.Signal(syscall.SIGHUP)
+	run.cmd.Process.Signal(syscall.SIGCONT)
+	run.wait()
+	before := said()
+	eventually(t, time.Minute, "the ranks go on", func() bool { return said() > before })
+	l.on("spark2", "sparkrun", "stop", "--kill", "closed").must(t)
 }
 
 func testBadInput(t *testing.T, l *lab) {
