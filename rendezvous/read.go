@@ -116,6 +116,18 @@ func (r *Record) Jobs() []Job {
 	return sortedJobs(r.s.Jobs)
 }
 
+// Secretive lists what is to be run by jobs that have secrets and have not ended, in no order.
+func (r *Record) Secretive() (out []launcher.Spec) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, j := range r.s.Jobs {
+		if j.Outcome == nil && len(j.Spec.Secrets) > 0 {
+			out = append(out, j.Spec)
+		}
+	}
+	return out
+}
+
 // Job gives one job by its exact id.
 func (r *Record) Job(id launcher.JobID) (Job, bool) {
 	r.mu.RLock()

@@ -17,7 +17,12 @@ import (
 func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (res wire.TokenResponse, err error) {
 	id := ""
 	defer func() { n.auditUser("token create", c, id, err) }()
-	if err := mustBeRoot(c, "create token"); err != nil {
+	if r.Role == string(trust.RoleClient) {
+		r.User, err = n.mayInvite(ctx, c, r)
+	} else if err = mustBeRoot(c, "create token"); err == nil && r.User != "" {
+		err = fmt.Errorf("create token: a user is for --role client: %w", launcher.ErrInvalid)
+	}
+	if err != nil {
 		return wire.TokenResponse{}, err
 	}
 	to, done, err := n.leader(ctx, c)
@@ -35,8 +40,15 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 		return wire.TokenResponse{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
 	id = token.ID()
-	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires}
-	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
+	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires, User: r.User}
+	kind := rendezvous.KindToken
+	if role == trust.RoleClient {
+		kind = rendezvous.KindInvite
+		if err := n.everyVoterKnows(to.leadership, kind); err != nil {
+			return wire.TokenResponse{}, err
+		}
+	}
+	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: kind, Token: &t}, func() bool {
 		_, err := n.record.TokenByHash(t.Hash)
 		return err == nil
 	})
@@ -44,7 +56,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 		return wire.TokenResponse{}, led(err)
 	}
 	n.log.Info("token created", "token", id, "role", role, "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
+	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, User: r.User, OnlyOn: n.onlyHere(ctx)}
 	for _, m := range n.record.Nodes() {
 		res.Join = append(res.Join, m.Addr)
 	}

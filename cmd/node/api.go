@@ -31,6 +31,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Follow:     n.follow, Counters: n.counters, Report: n.report,
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
+		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring,
 		RaftRestore: audited(n, "restore", func(r wire.RaftRestoreRequest) (string, bool) { return r.Sum, !r.Check }, n.raftRestore),

@@ -18,7 +18,7 @@ func outcomeOf(err error) audit.Outcome {
 	}
 	for _, no := range []error{
 		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
-		rendezvous.ErrHostTaken, launcher.ErrInvalid, launcher.ErrStaleFence,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, launcher.ErrInvalid, launcher.ErrStaleFence,
 	} {
 		if errors.Is(err, no) {
 			return audit.Refused
@@ -40,7 +40,11 @@ func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
 		return
 	}
 	uid := c.User.UID
-	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.nearOf(c), On: on, Outcome: outcomeOf(err)}
+	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.typedOn(c), On: on, Outcome: outcomeOf(err)}
+	if c.Client != nil {
+		l.UID, l.Client = nil, c.Client.ID
+		l.From = c.Client.Host + " at " + c.Client.Addr
+	}
 	if err != nil {
 		l.Why = err.Error()
 	}

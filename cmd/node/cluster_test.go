@@ -41,6 +41,7 @@ type host struct {
 
 type cluster struct {
 	news  int // newcomers so far
+	edits []func(*Config)
 	t     testing.TB
 	hosts []*host
 }
@@ -51,13 +52,13 @@ var nextNet struct {
 	n int
 }
 
-func newCluster(t testing.TB, size int) *cluster {
+func newCluster(t testing.TB, size int, edits ...func(*Config)) *cluster {
 	t.Helper()
 	nextNet.Lock()
 	nextNet.n++
 	net := nextNet.n
 	nextNet.Unlock()
-	c := &cluster{t: t}
+	c := &cluster{t: t, edits: edits}
 	base := t.TempDir()
 	for i := range size {
 		name := fmt.Sprintf("spark%d", i+1)
@@ -67,6 +68,9 @@ func newCluster(t testing.TB, size int) *cluster {
 			MemoryFloor: new(int64(0)),
 			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
 			Host:        name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
+		}
+		for _, edit := range edits {
+			edit(&h.cfg)
 		}
 		c.hosts = append(c.hosts, h)
 	}

@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
@@ -10,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,7 +74,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
 		return Founded{}, err
 	}
-	if err := enrol(cfg.Paths, m, id, trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
+	if err := enrol(cfg.Paths, m, id, wire.Trusted{Ring: wireRing(trust.Ring{trust.NewGossipKey(0)})}); err != nil {
 		return Founded{}, err
 	}
 	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
@@ -84,12 +86,15 @@ func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
 }
 
 // enrol writes a membership; the identity comes last and completes it.
-func enrol(p Paths, m membership, id *trust.Identity, ring trust.Ring, roll *wire.Roll) error {
-	if err := trust.SaveGossipKeys(p.trust(), ring); err != nil {
+func enrol(p Paths, m membership, id *trust.Identity, t wire.Trusted) error {
+	if err := trust.SaveGossipKeys(p.trust(), ringOf(t.Ring)); err != nil {
 		return err
 	}
-	if roll != nil {
-		if err := saveRoll(p, *roll); err != nil {
+	if err := trust.SaveRetired(p.trust(), trust.Retired(ringOf(t.Retired))); err != nil {
+		return err
+	}
+	if len(t.Roll.Members) > 0 {
+		if err := saveRoll(p, t.Roll); err != nil {
 			return err
 		}
 	}
@@ -113,13 +118,18 @@ type Joined struct {
 // (HOST[:PORT]) and gave out the token. It writes the machine's state and
 // starts nothing: the agent does.
 func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, error) {
-	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	cfg, err := cfg.withDefaults()
+	token, err := trust.ParseToken(tokenText)
 	if err != nil {
 		return Joined{}, err
 	}
-	token, err := trust.ParseToken(tokenText)
+	return join(ctx, cfg, []string{addr}, token)
+}
+
+// join asks the first of these addresses at which a node of the token's cluster answers.
+func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (Joined, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return Joined{}, err
 	}
@@ -145,9 +155,9 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, err
 	}
 	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
-	res, err := askToJoin(ctx, cfg.Now, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
+	res, addr, err := askInTurn(ctx, cfg.Now, addrs, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
 	if err != nil {
-		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
+		return Joined{}, err
 	}
 	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
 	if err != nil {
@@ -157,29 +167,66 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
 	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
-	if err := enrol(cfg.Paths, m, id, ringOf(res.Trusted), &res.Trusted.Roll); err != nil {
+	if err := enrol(cfg.Paths, m, id, res.Trusted); err != nil {
 		return Joined{}, err
 	}
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
-// askToJoin sends the secret, over a connection whose other end has proven in
-// the handshake that it belongs to the cluster which the token pins.
-func askToJoin(ctx context.Context, now func() time.Time, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
+// provenWithin bounds how long one of several addresses may take to answer and prove
+// what it is.
+const provenWithin = 5 * time.Second
+
+// askInTurn goes on to the next address where nobody has proven to be of the token's
+// cluster, and so nothing was sent.
+func askInTurn(ctx context.Context, now func() time.Time, addrs []string, token trust.Token, req wire.JoinRequest) (res wire.JoinResponse, at string, err error) {
+	var failed []error
+	for _, at := range addrs {
+		within := joinTimeout
+		if len(addrs) > 1 {
+			within = provenWithin
+		}
+		res, proven, err := askToJoin(ctx, now, at, within, token, req)
+		if err == nil {
+			return res, at, nil
+		}
+		failed = append(failed, fmt.Errorf("join the cluster at %s: %w", at, err))
+		if proven || ctx.Err() != nil {
+			break
+		}
+	}
+	return res, "", errors.Join(failed...)
+}
+
+// askToJoin sends the secret.
+func askToJoin(ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token, req wire.JoinRequest) (_ wire.JoinResponse, proven bool, _ error) {
+	return askAsNewcomer(ctx, now, addr, within, token, func(c *wire.Client) (wire.JoinResponse, error) { return c.Join(ctx, req) })
+}
+
+// askAsNewcomer calls over a connection whose other end has proven in the
+// handshake that it belongs to the cluster which the token pins.
+func askAsNewcomer[Res any](ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token, ask func(*wire.Client) (Res, error)) (_ Res, proven bool, _ error) {
 	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
 	}
-	tr := &http.Transport{TLSClientConfig: trust.JoinClient(token.Pin, now, "h2"), Protocols: http2Only()}
+	conf := trust.JoinClient(token.Pin, now, "h2")
+	verify, passed := conf.VerifyConnection, atomic.Bool{}
+	conf.VerifyConnection = func(cs tls.ConnectionState) error {
+		err := verify(cs)
+		passed.Store(passed.Load() || err == nil)
+		return err
+	}
+	tr := &http.Transport{TLSClientConfig: conf, Protocols: http2Only(), DialContext: (&net.Dialer{Timeout: within}).DialContext, TLSHandshakeTimeout: within}
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addr)
 	defer c.Close()
 	for {
-		res, err := c.Join(ctx, req)
+		res, err := ask(c)
 		if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
-			return res, err
+			return res, passed.Load(), err
 		}
 		select { // a cluster that has just been started elects its leader first
 		case <-ctx.Done():
-			return res, err
+			return res, true, err
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

@@ -391,7 +391,8 @@ func (n *node) serveLocal(ctx context.Context) error {
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	wire.Doctor(n.doctor).Mount(mux)
-	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
+	local := newLocals(l, n.log)
+	return serve(ctx, local.server(mux), local, (*http.Server).Serve)
 }
 
 // serve runs a server until ctx ends and every handler has returned.

@@ -207,7 +207,7 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
 		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
-		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		dial: func() *backend { return b }, dialHere: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)
@@ -255,12 +255,12 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"a rank's code":        {line: "launch exec -- x", g: story(failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
 		"nothing to say":       {line: "launch exec -- x", g: story(completed)},
-		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or launch on this machine alone with --standalone\n"},
+		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
 		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
-		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before\n"},
+		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},

@@ -31,7 +31,8 @@ func newPsCmd(complete completion, run func(context.Context, psOptions) error) *
 and wherever they run; with --all also those that have. With JOB (an id, the
 beginning of one, or a name) it tells what that job runs, where its ranks are and, when
 it has failed, why: the rank that failed first, its trace or last lines, and who failed
-after it. It changes nothing.
+after it; where a machine was lost, the last lines that its disk has of its ranks, once
+it is back. It changes nothing.
 
 "unknown" is a job of which only its plan is known: without a leader, or under a new one
 that has not heard all its machines. It may be running. Without a leader it says how old
@@ -158,7 +159,7 @@ func (a *app) ps(ctx context.Context, o psOptions) error {
 		return err
 	}
 	if o.job != "" {
-		err = a.psJob(res, o)
+		err = a.psJob(ctx, b, res, o)
 	} else {
 		err = a.psAll(res, o)
 	}

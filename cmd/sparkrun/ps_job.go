@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -13,7 +14,7 @@ import (
 )
 
 // psJob tells all about one job.
-func (a *app) psJob(res wire.JobsResponse, o psOptions) error {
+func (a *app) psJob(ctx context.Context, b gangs, res wire.JobsResponse, o psOptions) error {
 	j, err := pick(res.Jobs, o.job)
 	if err != nil {
 		return err
@@ -21,7 +22,7 @@ func (a *app) psJob(res wire.JobsResponse, o psOptions) error {
 	if o.json {
 		return a.object(newJobLine(j).as(res))
 	}
-	for _, line := range describe(j, time.Now()) {
+	for _, line := range append(describe(j, time.Now()), lastOfLost(ctx, b, j)...) {
 		if _, err := fmt.Fprintln(a.out, line); err != nil {
 			return err
 		}
@@ -86,12 +87,18 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or attach was stopped wakes the ranks; `sparkrun stop` ends them",
 			hosts(j.Suspended)))
 	}
+	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {
+		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", rankNames(j.Done)))
+	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)
 	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
 		out = append(out, sentence(*o, j.Spec, j.Plan.World))
 		out = append(out, why(*o)...)
+	}
+	for i := range out {
+		out[i] = tame(out[i])
 	}
 	return out
 }
@@ -110,19 +117,22 @@ func commandLine(spec launcher.Spec) string {
 	for i, v := range st.Argv {
 		argv[i] = v.String()
 	}
-	line := strings.Map(func(r rune) rune { // another user's words shall not steer this terminal
-		switch {
-		case r == '\n':
-			return '⏎'
-		case unicode.IsControl(r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, quoteAll(argv))
+	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
 	if len(line) > commandBytes {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
 	return line
+}
+
+// tame keeps another user's words from steering this terminal: the paths, programs and
+// output that a job's story quotes are theirs.
+func tame(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }
 
 func times(j rendezvous.JobStatus, now time.Time) string {

@@ -69,7 +69,7 @@ func (a *app) raftRestore(ctx context.Context, o raftRestoreOptions) error {
 	if err != nil {
 		return err
 	}
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	if err := bring(ctx, b, o.file); err != nil {
 		return err

@@ -32,11 +32,12 @@ const (
 // Line is one entry. Empty fields are left out.
 type Line struct {
 	Time    time.Time `json:"time"`
-	What    string    `json:"what"`           // join, launch, ...
-	Who     string    `json:"who,omitempty"`  // a user, a member's host, a newcomer's claim
-	UID     *uint32   `json:"uid,omitempty"`  // of a user
-	From    string    `json:"from,omitempty"` // the host on which it was asked, or an address
-	On      string    `json:"on,omitempty"`   // the job, host or token it is about
+	What    string    `json:"what"`             // join, launch, ...
+	Who     string    `json:"who,omitempty"`    // a user, a member's host, a newcomer's claim
+	UID     *uint32   `json:"uid,omitempty"`    // of a user
+	From    string    `json:"from,omitempty"`   // the host on which it was asked, or an address
+	Client  string    `json:"client,omitempty"` // id of the client that a user called from
+	On      string    `json:"on,omitempty"`     // the job, host or token it is about
 	Outcome Outcome   `json:"outcome"`
 	Why     string    `json:"why,omitempty"`
 	// Dropped counts lines of strangers that were left out since the last one of theirs.
@@ -145,7 +146,7 @@ const maxWhy = 500 // bytes of a reason; a stranger may have chosen part of it
 
 func (l *Log) write(line Line) {
 	line.Time = l.cfg.Now().UTC()
-	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.On} {
+	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.Client, &line.On} {
 		if len(*s) > maxWhy {
 			*s = (*s)[:maxWhy]
 		}

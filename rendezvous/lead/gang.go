@@ -68,6 +68,7 @@ type gang struct {
 	// These two are replaced whole, never changed.
 	awaySince map[string]time.Time
 	suspended []string
+	done      []int  // ranks that have exited with 0
 	text      string // what it waits for
 }
 

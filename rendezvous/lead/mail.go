@@ -211,7 +211,12 @@ func (g *gang) obeyStop(asked rendezvous.Stop) {
 func (g *gang) publish() {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	g.away, g.awaySince, g.suspended = nil, nil, nil
+	g.away, g.awaySince, g.suspended, g.done = nil, nil, nil, nil
+	if g.wait == nil {
+		for _, e := range g.doneBefore(nil) {
+			g.done = append(g.done, e.Rank)
+		}
+	}
 	for _, s := range g.seats {
 		if s.suspended && s.phase == launcher.PhaseStarted {
 			g.suspended = append(g.suspended, s.Host)
@@ -242,5 +247,5 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
-	out.AwaySince, out.Suspended = g.awaySince, g.suspended
+	out.AwaySince, out.Suspended, out.Done = g.awaySince, g.suspended, slices.Clone(g.done)
 }

@@ -11,10 +11,12 @@ import (
 
 // The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
 const (
-	identityFile = "node.pem"    // key, certificate, CA certificate; written last: its presence is enrolment
-	caFile       = "ca.pem"      // CA key and certificate; on voters and standbys only
-	gossipFile   = "gossip.json" // list of numbers and base64 keys, the one that encrypts first
-	rollFile     = "roll.json"   // who is a member, as a leader told it last
+	identityFile = "node.pem"     // key, certificate, CA certificate; written last: its presence is enrolment
+	caFile       = "ca.pem"       // CA key and certificate; on voters and standbys only
+	gossipFile   = "gossip.json"  // list of numbers and base64 keys, the one that encrypts first
+	retiredFile  = "retired.json" // the same of keys that are no gossip keys any more; see Retired
+	rollFile     = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
+	clientFile   = "client.pem"   // a client's key, certificate, CA certificate
 )
 
 const (
@@ -23,20 +25,30 @@ const (
 )
 
 // SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
-func SaveIdentity(dir string, id *Identity) error {
+func SaveIdentity(dir string, id *Identity) error { return saveIdentity(dir, identityFile, id) }
+
+// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
+func LoadIdentity(dir string) (*Identity, error) { return loadIdentity(dir, identityFile) }
+
+// SaveClient and LoadClient are for a client's: they do not make a member of a machine.
+func SaveClient(dir string, id *Identity) error { return saveIdentity(dir, clientFile, id) }
+
+// LoadClient does as LoadIdentity.
+func LoadClient(dir string) (*Identity, error) { return loadIdentity(dir, clientFile) }
+
+func saveIdentity(dir, file string, id *Identity) error {
 	text, err := marshalBundle(id.key, id.Cert, id.CA)
 	if err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
-	if err := writeFile(dir, identityFile, text); err != nil {
+	if err := writeFile(dir, file, text); err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
 	return nil
 }
 
-// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
-func LoadIdentity(dir string) (*Identity, error) {
-	path := filepath.Join(dir, identityFile)
+func loadIdentity(dir, file string) (*Identity, error) {
+	path := filepath.Join(dir, file)
 	text, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("load identity: %w", err)

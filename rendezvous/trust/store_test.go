@@ -17,7 +17,8 @@ func enrolment(t testing.TB, dir string) []func() error {
 	id := newMember(t, ca, node1, "spark1", RoleNode)
 	return []func() error{
 		func() error { return SaveCA(dir, ca) },
-		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(0)}) },
+		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(1)}) },
+		func() error { return SaveRetired(dir, Retired{NewGossipKey(0)}) },
 		func() error { return SaveIdentity(dir, id) },
 	}
 }
@@ -83,7 +84,7 @@ func TestFileModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600}, got); diff != "" {
+	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600, retiredFile: 0o600}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 
@@ -91,6 +92,7 @@ func TestFileModes(t *testing.T) {
 		identityFile: func() error { _, err := LoadIdentity(dir); return err },
 		caFile:       func() error { _, err := LoadCA(dir); return err },
 		gossipFile:   func() error { _, err := LoadGossipKeys(dir); return err },
+		retiredFile:  func() error { _, err := LoadRetired(dir); return err },
 	}
 	for name, load := range load {
 		path := filepath.Join(dir, name)

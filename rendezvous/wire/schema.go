@@ -172,12 +172,14 @@ type TokenRequest struct {
 	Uses int           `json:"uses"` // 1 or more
 	TTL  time.Duration `json:"ttl"`
 	Role string        `json:"role,omitempty"` // what it lets in: node (also empty), witness or client
+	User string        `json:"user,omitempty"` // whose client; empty: the caller's, unless that is root
 }
 
 // TokenResponse carries the token; it is shown once and kept nowhere.
 type TokenResponse struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
+	User    string    `json:"user,omitempty"` // whose client it lets in
 	// Join lists addresses a newcomer can use.
 	Join   []netip.AddrPort `json:"join"`
 	OnlyOn string           `json:"recorded_only_on,omitempty"` // see Acknowledged
