@@ -48,7 +48,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 			return wire.TokenResponse{}, err
 		}
 	}
-	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: kind, Token: &t}, func() bool {
+	err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: kind, Token: &t}, func() bool {
 		_, err := n.record.TokenByHash(t.Hash)
 		return err == nil
 	})
@@ -124,7 +124,7 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
 		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String()}}}
-	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
+	err = recorder{n: n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}

@@ -222,7 +222,7 @@ func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Login
 	}
 	client.Key = trust.KeyOf(cert).String()
 	entry := rendezvous.Entry{Kind: rendezvous.KindLogin, Login: &rendezvous.Login{TokenID: token.ID, Client: client}}
-	err = recorder{n}.apply(ctx, entry, func() bool {
+	err = recorder{n: n}.apply(ctx, entry, func() bool {
 		c, in := n.record.Client(client.ID)
 		return in && c.Key == client.Key
 	})
@@ -360,7 +360,7 @@ func (n *node) removeClients(ctx context.Context, c wire.Caller, r wire.RemoveCl
 		return res, fmt.Errorf("remove the clients of %q: %w", r.User, rendezvous.ErrNoClient)
 	}
 	for _, l := range gone {
-		err := recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindLogout, Logout: l.ID}, func() bool {
+		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindLogout, Logout: l.ID}, func() bool {
 			_, in := n.record.Client(l.ID)
 			return !in
 		})

@@ -78,11 +78,11 @@ func (n *node) raiseEpoch(ctx context.Context) error {
 	n.mu.Unlock()
 	for _, id := range dead {
 		d := rendezvous.Death{Node: id, Boots: n.record.Boots(id)}
-		if err := (recorder{n}).apply(ctx, d.Entry(), func() bool { return false }); err != nil && !errors.Is(err, rendezvous.ErrNoNode) {
+		if err := (recorder{n: n}).apply(ctx, d.Entry(), func() bool { return false }); err != nil && !errors.Is(err, rendezvous.ErrNoNode) {
 			return err
 		}
 	}
-	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
+	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
 }
 
 // enterEpoch has the run end and begin anew under what is pending.
@@ -206,7 +206,7 @@ func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited
 			return wire.Empty{}, err
 		}
 	}
-	if err := (recorder{n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
+	if err := (recorder{n: n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
 		return wire.Empty{}, led(err)
 	}
 	if p.Job != nil {

@@ -232,7 +232,7 @@ func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 		if err := l.Retire(id); err != nil {
 			return err
 		}
-		err := recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
+		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
 			_, in := n.record.Node(id)
 			return !in
 		})
