@@ -135,7 +135,7 @@ func saveRemote(dir string, st RemoteState) error {
 	if err != nil {
 		return fmt.Errorf("save what is known of the cluster: %w", err)
 	}
-	return trust.SaveRoll(dir, append(text, '\n'))
+	return trust.SaveClientRoll(dir, append(text, '\n'))
 }
 
 // ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.
@@ -197,7 +197,8 @@ func (r *Remote) keep(change func(*RemoteState)) {
 	defer r.mu.Unlock()
 	before, _ := json.Marshal(r.state)
 	change(&r.state)
-	if after, err := json.Marshal(r.state); err == nil && string(before) != string(after) {
+	after, err := json.Marshal(r.state)
+	if _, gone := os.Stat(r.dir); err == nil && gone == nil && string(before) != string(after) { // else there was a logout meanwhile
 		_ = saveRemote(r.dir, r.state)
 	}
 }
@@ -267,7 +268,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 		st.User, st.Home, st.Members = res.User, res.Home, res.Members
 		if len(csr) == 0 || len(res.Cert) > 0 { // else it cannot sign: another is asked by the next command
 			st.Refreshed = r.now().UTC().Truncate(time.Second)
-		} else if st.Last != "" {
+		} else if st.Last != "" && len(st.Members) > 1 {
 			st.Last = ""
 			st.Members = append(st.Members[1:], st.Members[0])
 		}
