@@ -90,9 +90,13 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 	if req.CSR, err = trust.NewCSR(key, req.Client); err != nil {
 		return none, err
 	}
+	if err := canWrite(dir); err != nil { // before a token is used up for nothing
+		return none, fmt.Errorf("log in: %w", err)
+	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
 	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
 	if err != nil {
+		_ = os.Remove(dir) // unless something is in it
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
 	}
 	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
@@ -128,6 +132,18 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 		case <-time.After(100 * time.Millisecond):
 		}
 	}
+}
+
+// canWrite makes a folder and tries it.
+func canWrite(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "try")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
 func saveRemote(dir string, st RemoteState) error {
