@@ -69,6 +69,10 @@ func TestCompletion(t *testing.T) {
 		"mark-dead spark2 ":                     {},
 		"takeover --confirm-dead ":              silent,
 		"takeover --confirm-dead spark2 --conf": {"--confirm-dead"},
+		"launch torchrun --gpus ":               {"all", "none"},
+		"launch exec --output ":                 {"prefix", "raw", "json", "files="},
+		"logs aaaa --output ":                   {"prefix", "raw", "json", "files="},
+		"logs aaaa --output fi":                 {"files="},
 		"takeover --confirm-dead spark2 --confirm-dead ": {"spark4"},
 	} {
 		t.Run(line, func(t *testing.T) {

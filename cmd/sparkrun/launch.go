@@ -61,6 +61,7 @@ How it ends
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
 attach and stop find it from any machine. With --standalone the job ends with launch.
+Ctrl-Z suspends the ranks as well; fg, or a terminal that closes, wakes them.
 
 Trying again
 
@@ -143,14 +144,14 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0 && cmd.Flags().NFlag() > 0:
+			if len(args) == 0 {
 				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, or torchrun -- SCRIPT")
-			case len(args) == 0:
-				return cmd.Help()
 			}
-			_, err := workloads.Find(args[0])
-			return err // a known one is a command of its own
+			_, err := workloads.Find(args[0]) // a known one is a command of its own
+			if errors.Is(err, workloads.ErrUnknown) {
+				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, quoteAll(args))
+			}
+			return err
 		},
 	}
 	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
@@ -165,6 +166,8 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
 	completeWords(cmd, "on-failure", "on-partition", "bind-to")
+	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", outputWords)
 	return cmd
 }
 

@@ -58,7 +58,7 @@ own, and after half a minute try jobs again that go on here.`,
 		},
 	}
 	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
-	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
 	completeFlag(cmd, "confirm-dead", complete.silent)
 	return cmd
 }

@@ -39,20 +39,29 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 }
 
 func TestDescribeAFailedJob(t *testing.T) {
-	now := time.Now()
+	now := time.Date(2026, 3, 1, 14, 0, 30, 0, time.FixedZone("CET", 3600))
 	want := `job zvuddexrd9 (train): torchrun of ada, failed, exit code 1
   $ python3 train.py --note 'two⏎lines, �[31mred'
   spark1: rank 0
   spark2: rank 1
-  placed 4m ago, ran for 3m, ended 60s ago
+  placed 4m ago (2026-03-01 13:56:30), ran for 3m, ended 60s ago (2026-03-01 13:59:30)
 rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended
 trace of rank 1:
   Traceback (most recent call last):
     boom()
   RuntimeError: out of luck
 then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
-	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute)), now), "\n")); d != "" {
+	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute).UTC()), now), "\n")); d != "" {
 		t.Error(d)
+	}
+}
+
+// A job that Ctrl-Z has stopped says so, and what wakes it.
+func TestDescribeASuspendedJob(t *testing.T) {
+	j := failedJob(time.Now())
+	j.Outcome, j.State, j.Suspended = nil, rendezvous.StateRuns, []string{"spark1", "spark2"}
+	if text := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(text, "\n  suspended on spark1,spark2, as by Ctrl-Z: `fg`") {
+		t.Error(text)
 	}
 }
 
