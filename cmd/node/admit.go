@@ -103,8 +103,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if err := rendezvous.Together(n.cfg.speaks(), r.Protocol); err != nil {
 		return wire.JoinResponse{}, fmt.Errorf("%s to the leader %s: %w", r.Host, n.m.Host, err)
 	}
-	if _, taken := n.record.Node(r.Node); taken || n.record.WasRemoved(r.Node) {
-		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member, or was one: a join cannot be made twice", wire.ErrDenied, r.Node)
+	_, client := n.record.Client(string(r.Node))
+	if _, taken := n.record.Node(r.Node); taken || client || n.record.WasRemoved(r.Node) {
+		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member's or a client's, or was a member's: a join cannot be made twice", wire.ErrDenied, r.Node)
 	}
 	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
 		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)

@@ -36,9 +36,19 @@ func passing(err error) bool {
 // auditUser writes down what a user did, or tried: on the machine where they
 // typed it, and on the one that decided.
 func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
-	if c.User == nil || passing(err) {
-		return
+	if c.User != nil && !passing(err) {
+		n.audit.Add(n.userLine(what, c, on, err))
 	}
+}
+
+// auditOften does so for what is done again and again.
+func (n *node) auditOften(what string, c wire.Caller, on string, err error) {
+	if c.User != nil && !passing(err) {
+		n.audit.Often(n.userLine(what, c, on, err))
+	}
+}
+
+func (n *node) userLine(what string, c wire.Caller, on string, err error) audit.Line {
 	uid := c.User.UID
 	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.typedOn(c), On: on, Outcome: outcomeOf(err)}
 	if c.Client != nil {
@@ -48,7 +58,7 @@ func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
 	if err != nil {
 		l.Why = err.Error()
 	}
-	n.audit.Add(l)
+	return l
 }
 
 // auditJoin writes down a join; one that is refused is a stranger's.

@@ -73,29 +73,40 @@ const rootName = "root"
 
 // serveClient serves a client's request where it is a users' call, and has each of
 // them written down.
-func (n *node) serveClient(calls http.Handler, p trust.Peer, w http.ResponseWriter, r *http.Request) {
+func (n *node) serveClient(calls *http.ServeMux, p trust.Peer, w http.ResponseWriter, r *http.Request) {
 	c, err := n.clientCaller(p.NodeID, r.RemoteAddr)
-	call, ok := wire.Reaches(r.URL.Path)
-	if err == nil && !ok {
-		call, err = r.URL.Path, fmt.Errorf("%w: this call is not for clients", wire.ErrDenied)
-	}
 	if err != nil {
-		if c.User == nil {
-			n.audit.Stranger(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, On: call, Outcome: audit.Refused, Why: err.Error()})
-		}
-		n.auditUser("client call", c, call, err)
+		n.audit.Stranger(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
+	call, ok := wire.Reaches(r.URL.Path)
+	if !ok {
+		_, call = calls.Handler(r) // one of ours, and not whatever it has thought of
+		err = fmt.Errorf("%w: this call is not for clients", wire.ErrDenied)
+		n.auditOften("client call", c, call, err)
+		http.Error(w, err.Error(), http.StatusForbidden)
+		return
+	}
+	if err := n.visitors.enter(*c.User); err != nil {
+		n.auditOften("client call", c, "", err)
+		wire.Refuse(w, r, err)
+		return
+	}
+	defer n.visitors.leave(*c.User)
+	b := &body{ReadCloser: r.Body, hold: func(k int64) error { return n.visitors.hold(*c.User, k) }}
+	defer func() { _ = b.hold(-b.held) }()
 	ctx := wire.WithEnd(wire.WithCaller(r.Context(), c), func(reached bool, err error) {
 		if reached && (ownLine[call] || errors.Is(err, context.Canceled)) {
 			err = nil // told elsewhere, or read for as long as its reader liked
 		}
 		if !reached || !ownLine[call] {
-			n.auditUser("client call", c, call, err)
+			n.auditOften("client call", c, call, err)
 		}
 	})
-	calls.ServeHTTP(w, r.WithContext(ctx))
+	r = r.WithContext(ctx)
+	r.Body = b
+	calls.ServeHTTP(w, r)
 }
 
 // ownLine are the calls that are written down whoever makes them, and those that
@@ -110,6 +121,10 @@ func (n *node) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest
 	switch {
 	case r.Uses != 1:
 		return "", fmt.Errorf("create token: one for a client lets in one machine: %w", launcher.ErrInvalid)
+	case c.User.UID != 0 && r.TTL > longestInvitation:
+		return "", fmt.Errorf("create token: %s is too long, it may be good for %s: %w", r.TTL, longestInvitation, launcher.ErrInvalid)
+	case c.User.UID != 0 && n.record.TokensOf(c.User.Name) >= tokensOfUser:
+		return "", fmt.Errorf("create token: %w: you have made %d, which are forgotten a day after their end", wire.ErrDenied, tokensOfUser)
 	case c.User.UID != 0 && r.User != "" && r.User != c.User.Name:
 		return "", fmt.Errorf("create token for %s: %w: only root may invite another user's machine", r.User, wire.ErrDenied)
 	case c.User.UID != 0:
@@ -213,6 +228,9 @@ func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Login
 	id := launcher.NodeID(r.Client)
 	if _, member := n.record.Node(id); member || n.record.WasRemoved(id) {
 		return wire.LoginResponse{}, fmt.Errorf("%w: id %s is a member's, or was one's", wire.ErrDenied, r.Client)
+	}
+	if mine := slices.DeleteFunc(n.record.Clients(), func(c rendezvous.Client) bool { return c.User != token.User }); token.User != rootName && len(mine) >= clientsOfUser {
+		return wire.LoginResponse{}, fmt.Errorf("%w: %s has %d clients: `sparkrun client list`, `sparkrun client remove`", wire.ErrDenied, token.User, len(mine))
 	}
 	client := rendezvous.Client{ID: r.Client, User: token.User, Host: plainName(r.Host)}
 	// Signed before it is recorded: a request that cannot be signed costs no token.

@@ -175,6 +175,16 @@ func TestLoginRefused(t *testing.T) {
 			t.Errorf("%s: a refused login leaves %v", tc.name, err)
 		}
 	}
+	// A folder that cannot be written costs no token.
+	token, file := leader.invite("nobody"), t.TempDir()+"/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Login(t.Context(), file+"/lab", leader.addr, token, "book"); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("in a folder that cannot be: %v", err)
+	}
+	leader.laptop(token)
+
 	cl := leader.client()
 	defer cl.Close()
 	for what, r := range map[string]wire.TokenRequest{

@@ -5,12 +5,14 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -125,7 +127,7 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 	return join(ctx, cfg, []string{addr}, token)
 }
 
-// join asks the first of these addresses at which a node of the token's cluster answers.
+// join asks at that of these addresses where a node of the token's cluster answers first.
 func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (Joined, error) {
 	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
 	defer cancel()
@@ -155,7 +157,7 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 		return Joined{}, err
 	}
 	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
-	res, addr, err := askInTurn(ctx, cfg.Now, addrs, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
+	res, addr, err := askWhoProves(ctx, cfg.Now, addrs, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
 	if err != nil {
 		return Joined{}, err
 	}
@@ -173,29 +175,80 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
-// provenWithin bounds how long one of several addresses may take to answer and prove
-// what it is.
-const provenWithin = 5 * time.Second
+const (
+	// provenWithin bounds how long one of several addresses may take to answer and prove
+	// what it is.
+	provenWithin = 5 * time.Second
+	// mostTold is how many of them are named where none is of the cluster.
+	mostTold = 8
+)
 
-// askInTurn goes on to the next address where nobody has proven to be of the token's
-// cluster, and so nothing was sent.
-func askInTurn(ctx context.Context, now func() time.Time, addrs []string, token trust.Token, req wire.JoinRequest) (res wire.JoinResponse, at string, err error) {
-	var failed []error
-	for _, at := range addrs {
-		within := joinTimeout
-		if len(addrs) > 1 {
-			within = provenWithin
+// askWhoProves asks where somebody has proven to be of the token's cluster, and goes on to
+// the next such place only where the one before could not be asked.
+func askWhoProves(ctx context.Context, now func() time.Time, addrs []string, token trust.Token, req wire.JoinRequest) (res wire.JoinResponse, at string, err error) {
+	if len(addrs) == 1 {
+		if res, _, err = askToJoin(ctx, now, addrs[0], joinTimeout, token, req); err != nil {
+			err = fmt.Errorf("join the cluster at %s: %w", addrs[0], err)
 		}
-		res, proven, err := askToJoin(ctx, now, at, within, token, req)
+		return res, addrs[0], err
+	}
+	var failed []error
+	for at, err := range proven(ctx, now, addrs, token.Pin) {
+		last := false
 		if err == nil {
-			return res, at, nil
+			if res, last, err = askToJoin(ctx, now, at, provenWithin, token, req); err == nil {
+				return res, at, nil
+			}
 		}
 		failed = append(failed, fmt.Errorf("join the cluster at %s: %w", at, err))
-		if proven || ctx.Err() != nil {
+		if last {
+			failed = failed[len(failed)-1:]
 			break
 		}
 	}
+	if more := len(failed) - mostTold; more > 0 {
+		failed = append(failed[:mostTold], fmt.Errorf("and the same at %d more addresses", more))
+	}
+	if ctx.Err() != nil {
+		failed = append(failed, ctx.Err())
+	}
 	return res, "", errors.Join(failed...)
+}
+
+// proven goes through addresses in the order in which they prove to be of the cluster
+// with this CA, or fail to. They are sent nothing but a handshake.
+func proven(ctx context.Context, now func() time.Time, addrs []string, pin trust.Pin) iter.Seq2[string, error] {
+	type answer struct {
+		at  string
+		err error
+	}
+	return func(yield func(string, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		answers := make(chan answer, len(addrs))
+		var all sync.WaitGroup // at once: strangers may have announced hundreds at which nobody answers
+		for _, at := range addrs {
+			all.Go(func() { answers <- answer{at, prove(ctx, now, at, pin)} })
+		}
+		defer func() {
+			cancel()
+			all.Wait()
+		}()
+		for range addrs {
+			if a := <-answers; !yield(a.at, a.err) {
+				return
+			}
+		}
+	}
+}
+
+func prove(ctx context.Context, now func() time.Time, at string, pin trust.Pin) error {
+	ctx, cancel := context.WithTimeout(ctx, provenWithin)
+	defer cancel()
+	c, err := (&tls.Dialer{Config: trust.JoinClient(pin, now, protoCalls)}).DialContext(ctx, "tcp", at)
+	if err != nil {
+		return err
+	}
+	return c.Close()
 }
 
 // askToJoin sends the secret.

@@ -59,7 +59,7 @@ func FindSSH(ctx context.Context) ([]discover.Instance, error) {
 }
 
 // JoinFound joins a cluster that has been found, if the token is of the CA that it
-// announces; else nothing is connected to. Its hosts are tried in turn until one has
+// announces; else nothing is connected to. Its hosts are looked at side by side until one has
 // proven to be of that CA, as in Join, and that one alone gets the secret.
 func JoinFound(ctx context.Context, cfg Config, c discover.Cluster, tokenText string) (Joined, error) {
 	token, err := trust.ParseToken(tokenText)

@@ -3,6 +3,7 @@ package node
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -59,12 +60,28 @@ func TestJoinFound(t *testing.T) {
 		t.Errorf("joins were asked for: %+v", lines)
 	}
 
+	// Hundreds that come first, take the connection and say nothing, hold nobody up.
+	tar, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tar.Close()
+	flooded := discover.Cluster{ID: found(leader.ca()).ID, CA: leader.ca()}
+	for range 300 {
+		flooded.Members = append(flooded.Members, discover.Found{Host: "a", Addr: tar.Addr().(*net.TCPAddr).AddrPort()})
+	}
+	flooded.Members = append(flooded.Members, found(leader.ca(), leader).Members...)
+	one := leader.token(wire.TokenRequest{Uses: 1, TTL: 10 * time.Minute})
+	if j, err := JoinFound(t.Context(), c.newcomer("spark4").cfg, flooded, one); err != nil || j.Leader != "spark1" {
+		t.Fatalf("joined %+v behind a flood, %v", j, err)
+	}
+
 	// One that has proven itself has the last word: nobody else is asked.
 	late := c.newcomer("spark3")
 	if _, err := JoinFound(t.Context(), late.cfg, found(leader.ca(), leader, leader), token); !errors.Is(err, rendezvous.ErrTokenUsed) {
 		t.Errorf("a used token: %v", err)
 	}
-	if lines := leader.audits("join"); len(lines) != 2 {
+	if lines := leader.audits("join"); len(lines) != 3 {
 		t.Errorf("joins were asked for: %+v", lines)
 	}
 	if _, err := JoinFound(t.Context(), late.cfg, found(leader.ca(), leader), "spk1.x"); !errors.Is(err, trust.ErrTokenMalformed) {

@@ -146,13 +146,13 @@ func (ls *locals) hold(uid uint32, n int64) error {
 // body counts what is read of a request, until that is answered.
 type body struct {
 	io.ReadCloser
-	c    *local
+	hold func(n int64) error
 	held int64
 }
 
 func (b *body) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if over := b.c.of.hold(b.c.uid, int64(n)); over != nil {
+	if over := b.hold(int64(n)); over != nil {
 		return 0, over
 	}
 	b.held += int64(n)
@@ -175,7 +175,7 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		if err != nil { // no user: the call is refused
 			ls.log.Warn("refuse a local call", "uid", c.uid, "error", err)
 		}
-		b := &body{ReadCloser: r.Body, c: c}
+		b := &body{ReadCloser: r.Body, hold: func(n int64) error { return ls.hold(c.uid, n) }}
 		r = r.WithContext(wire.WithCaller(r.Context(), caller))
 		r.Body = b
 		defer func() { _ = ls.hold(c.uid, -b.held) }()

@@ -90,9 +90,13 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 	if req.CSR, err = trust.NewCSR(key, req.Client); err != nil {
 		return none, err
 	}
+	if err := canWrite(dir); err != nil { // before a token is used up for nothing
+		return none, fmt.Errorf("log in: %w", err)
+	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
 	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
 	if err != nil {
+		_ = os.Remove(dir) // unless something is in it
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
 	}
 	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
@@ -130,12 +134,24 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 	}
 }
 
+// canWrite makes a folder and tries it.
+func canWrite(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "try")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
 func saveRemote(dir string, st RemoteState) error {
 	text, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("save what is known of the cluster: %w", err)
 	}
-	return trust.SaveRoll(dir, append(text, '\n'))
+	return trust.SaveClientRoll(dir, append(text, '\n'))
 }
 
 // ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.
@@ -197,7 +213,8 @@ func (r *Remote) keep(change func(*RemoteState)) {
 	defer r.mu.Unlock()
 	before, _ := json.Marshal(r.state)
 	change(&r.state)
-	if after, err := json.Marshal(r.state); err == nil && string(before) != string(after) {
+	after, err := json.Marshal(r.state)
+	if _, gone := os.Stat(r.dir); err == nil && gone == nil && string(before) != string(after) { // else there was a logout meanwhile
 		_ = saveRemote(r.dir, r.state)
 	}
 }
@@ -267,7 +284,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 		st.User, st.Home, st.Members = res.User, res.Home, res.Members
 		if len(csr) == 0 || len(res.Cert) > 0 { // else it cannot sign: another is asked by the next command
 			st.Refreshed = r.now().UTC().Truncate(time.Second)
-		} else if st.Last != "" {
+		} else if st.Last != "" && len(st.Members) > 1 {
 			st.Last = ""
 			st.Members = append(st.Members[1:], st.Members[0])
 		}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -74,5 +75,53 @@ func TestWhichContext(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(home, ".config", "sparkrun", "contexts", "lab")); !os.IsNotExist(err) {
 		t.Errorf("the removed context's folder: %v", err)
+	}
+}
+
+// A folder that somebody has edited is told of with what mends it, which works all the same; and root leaves no key in another's home.
+func TestBrokenContext(t *testing.T) {
+	home := t.TempDir()
+	makeContext(t, home, "lab")
+	roll := filepath.Join(home, ".config", "sparkrun", "contexts", "lab", "roll.json")
+	for name, spoil := range map[string]func() error{
+		"no JSON":        func() error { return os.WriteFile(roll, []byte("{"), 0o600) },
+		"open to others": func() error { return os.Chmod(roll, 0o644) },
+		"a link":         func() error { return errors.Join(os.Remove(roll), os.Symlink("/dev/zero", roll)) },
+		"gone":           func() error { return os.Remove(roll) },
+	} {
+		os.Remove(roll)
+		makeContext(t, home, "lab")
+		if err := spoil(); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != exitFailure || !strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
+			t.Errorf("%s: ps: exit %d, %s", name, code, errs)
+		}
+		if code, _, errs := onLaptop(t, home, nil, "context", "list"); code != 0 {
+			t.Errorf("%s: context list: exit %d, %s", name, code, errs)
+		}
+	}
+	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") || !strings.Contains(errs, "was not told") {
+		t.Errorf("logout: exit %d, %s%s", code, out, errs)
+	}
+	for _, bad := range []string{"../../etc\n", "\x1b[2J\n", strings.Repeat("x", 1<<16)} {
+		if err := os.WriteFile(filepath.Join(home, ".config", "sparkrun", "current"), []byte(bad), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if code, _, errs := onLaptop(t, home, nil, "ps"); code != exitFailure || !strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
+			t.Errorf("current %.20q: exit %d, %.200s", bad, code, errs)
+		}
+	}
+	if os.Geteuid() == 0 { // else it is another's than root's anyway
+		if err := os.Chown(home, 65534, 65534); err != nil {
+			t.Fatal(err)
+		}
+	}
+	theirs := contexts{filepath.Join(home, "x", "sparkrun")}
+	if err := theirs.mayWrite(0); err == nil || !strings.Contains(err.Error(), "without sudo") {
+		t.Errorf("root in another's home: %v", err)
+	}
+	if err := errors.Join(theirs.mayWrite(65534), contexts{"/no-such-home/sparkrun"}.mayWrite(0)); err != nil {
+		t.Error(err)
 	}
 }

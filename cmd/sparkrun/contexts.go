@@ -11,6 +11,7 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -44,6 +45,25 @@ func (a *app) contexts() (contexts, error) {
 }
 
 func (c contexts) folder(name string) string { return filepath.Join(c.dir, "contexts", name) }
+
+// mayWrite refuses root's files in another user's home, as `sudo -E` would leave them: that user
+// could not use them, nor make others.
+func (c contexts) mayWrite(uid int) error {
+	for dir := c.dir; uid == 0; dir = filepath.Dir(dir) {
+		fi, err := os.Stat(dir)
+		if errors.Is(err, fs.ErrNotExist) && dir != filepath.Dir(dir) {
+			continue
+		}
+		if err != nil {
+			return fmt.Errorf("look at the folder of contexts: %w", err)
+		}
+		if of, ok := fi.Sys().(*syscall.Stat_t); ok && of.Uid != 0 {
+			return usagef("%s is not root's: a key of root's there would be of no use to its owner. Run it as yourself, without sudo", dir)
+		}
+		return nil
+	}
+	return nil
+}
 
 var contextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
@@ -179,7 +199,7 @@ func (a *app) dialChosen() *backend {
 		if r, err = node.OpenRemote(dir); err == nil {
 			return backendOf(r.Client, r)
 		}
-		err = fmt.Errorf("context %s: %w", name, err)
+		err = fmt.Errorf("context %s: %w (mend it, or `sparkrun logout %s` and log in again)", name, err, name)
 	}
 	c := node.Unusable(err)
 	return backendOf(c, c)

@@ -47,6 +47,9 @@ func (a *app) chooseCluster(ctx context.Context, c node.Config, given []string) 
 			fmt.Fprintln(w, "     beware   another one here has this id and another CA: one of the two is false")
 		}
 	}
+	if more := len(found.Clusters) - len(clusters); more > 0 {
+		fmt.Fprintf(w, "\n%d more are not shown. If yours is among them, give the address of one of its members.\n", more)
+	}
 	if !asks {
 		return discover.Cluster{}, usagef("the address of a member is missing, and there is no terminal to ask on: give that of a cluster above")
 	}

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -59,6 +60,8 @@ func TestFoundWithoutATerminal(t *testing.T) {
 			err: "no terminal to ask on"},
 		"a look-alike": {line: "join", clusters: []discover.Cluster{genuine, lookals, another},
 			out: []string{"  2  cluster  " + idA, pinB, "sparkrun join 10.0.0.66", "beware", "  3  cluster  " + idC, "sparkrun join fd00::1"}, err: "no terminal to ask on"},
+		"a flood": {line: "join", clusters: slices.Repeat([]discover.Cluster{another}, maxShown+7),
+			out: []string{" 50  cluster", "\n7 more are not shown."}, err: "no terminal to ask on"},
 		"no cluster":  {line: "join", err: "no cluster announces itself on enP7s7"},
 		"hosts":       {line: "up --dry-run", hosts: sshHosts, out: []string{"  1  spark1.local   10.0.0.1        eth0\n", "10.0.0.2:2222", "fd00::3"}, err: "sparkrun up 10.0.0.1 10.0.0.2:2222 fd00::3 --dry-run\n"},
 		"no hosts":    {line: "up", err: "none announces an SSH server"},

@@ -73,6 +73,9 @@ func (a *app) login(ctx context.Context, o loginOptions) error {
 	if err := all.has(name); err == nil {
 		return fmt.Errorf("log in: context %s: %w: `sparkrun logout %[1]s` first, or choose another name with --context", name, fs.ErrExist)
 	}
+	if err := all.mayWrite(os.Geteuid()); err != nil {
+		return err
+	}
 	token, err := a.readToken(ctx, o.tokenFile)
 	if err != nil {
 		return err

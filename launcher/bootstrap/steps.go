@@ -101,6 +101,14 @@ func (h *host) lookAsRoot(ctx context.Context) error {
 		}
 	}
 	h.looked = true
+	if h.cfg.Upgrade && h.facts.active && h.facts.packaged == "" {
+		// What the agent runs need not be what lies there: an upgrade may have been interrupted between the two.
+		text, err := h.asRoot(ctx, lookTimeout, `sha256sum "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" | cut -d ' ' -f 1`, nil)
+		if err != nil {
+			return fmt.Errorf("look which program its agent is: %w", err)
+		}
+		h.facts.running = printable(strings.TrimSpace(text))
+	}
 	return nil
 }
 
@@ -130,6 +138,38 @@ func (h *host) otherRelease() bool {
 	return h.facts.packaged == "" && h.facts.cluster != "" && h.facts.binary != "" && h.facts.binary != h.binary.SHA
 }
 
+// anew says why a member's agent, which runs or is to run another program, is to be started anew; empty: it is not.
+func (h *host) anew() string {
+	runsAnother := h.facts.running != "" && h.facts.running != h.binary.SHA
+	switch {
+	case h.facts.cluster == "":
+		return ""
+	case h.cfg.Upgrade && h.facts.packaged == "" && (h.otherRelease() || runsAnother):
+		return "for the program that is new"
+	case h.facts.active && h.groupToDo() != "":
+		return newInGroup
+	}
+	return ""
+}
+
+const newInGroup = "for the new member of the group"
+
+// turn waits until the member before is ready again: two agents that are started anew at once may be a majority.
+func (h *host) turn(ctx context.Context) error {
+	if h.after == nil {
+		return nil
+	}
+	select {
+	case <-h.after.walked:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if h.after.result.Error != "" {
+		return fmt.Errorf("%s, whose turn was before, did not come back: the agent of this one is as it was. Mend that one first", h.after.target)
+	}
+	return nil
+}
+
 // putScript puts standard input in a file's place, whole or not at all: $1 file,
 // $2 mode, $3 SHA-256, $4 what it has to do when it is run, if it is a program.
 const putScript = `put() {
@@ -145,18 +185,10 @@ const putScript = `put() {
 }
 `
 
-// putBinary replaces the program of members in turn, and only once the one before is ready with its own: two agents
-// that are started anew at once may be a majority.
+// putBinary replaces the program of members in turn.
 func (h *host) putBinary(ctx context.Context) error {
-	if h.after != nil {
-		select {
-		case <-h.after.walked:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		if h.after.result.Error != "" {
-			return fmt.Errorf("%s, whose turn was before, did not come back: this one is as it was. Mend that one first", h.after.target)
-		}
+	if err := h.turn(ctx); err != nil {
+		return err
 	}
 	f, err := os.Open(h.binary.Path)
 	if err != nil {
@@ -211,7 +243,7 @@ func (h *host) putGroup(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", h.groupToDo(), err)
 	}
 	if h.facts.active {
-		h.restart = cmp.Or(h.restart, "for the new member of the group")
+		h.restart = cmp.Or(h.restart, newInGroup)
 	}
 	return nil
 }
@@ -259,6 +291,9 @@ func (h *host) startToDo() string {
 func (h *host) start(ctx context.Context) error {
 	script := "systemctl enable --now sparkrun"
 	if h.restart != "" {
+		if err := h.turn(ctx); err != nil {
+			return err
+		}
 		script = "systemctl enable sparkrun && systemctl restart sparkrun"
 	}
 	// What systemctl itself says of a failure is only where to look.

@@ -21,7 +21,7 @@ type host struct {
 	looked  bool   // whether it is in a cluster is known
 	founds  bool   // it makes the cluster
 	restart string // why its agent, which runs, has to be started anew; empty: it has not
-	// after is who is upgraded before; walked is closed when all was done to a host, or it has failed.
+	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has failed.
 	after  *host
 	walked chan struct{}
 	// serves is closed when it can make tokens, or never will: then broken says why.
@@ -91,14 +91,17 @@ func results(hosts []*host) []Result {
 	return out
 }
 
-// takeTurns orders the members whose program is to be replaced, as they were named.
+// takeTurns orders the members whose agents are to be started anew, as they were named.
 func takeTurns(hosts []*host) {
 	var last *host
 	for _, h := range hosts {
-		if h.result.Error == "" && h.cfg.Upgrade && h.otherRelease() {
+		if h.result.Error != "" {
+			continue
+		}
+		if why := h.anew(); why != "" {
 			h.after, last = last, h
 			if h.facts.active {
-				h.restart = "for the program that is new"
+				h.restart = why
 			}
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -138,6 +139,44 @@ func TestCrashBetweenWritesIsNoEnrolment(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, identityFile+".tmp")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary file stayed: %v", err)
+	}
+}
+
+// A client's commands run side by side, and each may save a new certificate or list: whoever reads sees a whole one.
+func TestClientsFilesAreWrittenSideBySide(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "lab")
+	id := newMember(t, newCA(t, clusterA), node1, "book", RoleClient)
+	save := func() error {
+		return errors.Join(SaveClient(dir, id), SaveClientRoll(dir, []byte(strings.Repeat("x", 64<<10))))
+	}
+	if err := save(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				if err := save(); err != nil {
+					t.Errorf("save: %v", err)
+				}
+				if _, err := LoadClient(dir); err != nil {
+					t.Error(err)
+				}
+				if text, err := LoadRoll(dir); err != nil || len(text) != 64<<10 {
+					t.Errorf("roll of %d bytes, %v", len(text), err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 2 {
+		t.Errorf("the folder holds %v, %v", files, err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", f.Name(), info.Mode(), err)
+		}
 	}
 }
 

@@ -5,6 +5,8 @@ import (
 	"net/http"
 	"strings"
 
+	"connectrpc.com/connect"
+
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -81,6 +83,13 @@ func (h Cluster) mountClients(mux *http.ServeMux) {
 // client may: calls of members, raft, and calls of those who have no certificate.
 func Reaches(path string) (call string, ok bool) {
 	return strings.CutPrefix(path, clusterPath)
+}
+
+// Refuse answers a call with an error before it has come to its handler.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if ew := connect.NewErrorWriter(handlerOptions[Empty]()...); !ew.IsSupported(r) || ew.Write(w, r, outbound(err)) != nil {
+		http.Error(w, err.Error(), http.StatusForbidden)
+	}
 }
 
 // Login makes the calling machine a client.

@@ -129,6 +129,8 @@ upgraded() { # under the job: other agents, the same ranks
 	local before agents out
 	before=$(who_runs) agents=$(agents spark1 spark2 spark3)
 	[[ $(wc -l <<<"$before") -ge 6 ]] || { echo "$before" && return 1; }
+	# spark2 is as a run leaves it that was interrupted between the program and the agent.
+	install -m 755 "$BIN" "$W/spark2/root/usr/local/bin/.new" && mv "$W/spark2/root/usr/local/bin/.new" "$W/spark2/root/usr/local/bin/sparkrun" || return
 	out=$(up --upgrade --password-file "$W/pw" spark@spark1 spark@spark2 spark@spark3 2>&1) || { echo "$out" && return 1; }
 	[[ $agents != "$(agents spark1 spark2 spark3)" ]] || { echo "the agents are the same: $out" && return 1; }
 	diff <(echo "$before") <(who_runs)
