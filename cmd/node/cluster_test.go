@@ -258,18 +258,25 @@ func command(nodes, perNode int, line string) launcher.Spec {
 	}
 }
 
-// run launches through a host's socket and returns the outcome.
+// run launches through a host's socket and returns the outcome. It asks again, as
+// sparkrun launch does, while the leadership is on its way.
 func (h *host) run(spec launcher.Spec) *rendezvous.Outcome {
 	h.t.Helper()
 	var out *rendezvous.Outcome
 	c := h.client()
 	defer c.Close()
-	err := c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
-		if p.Step == rendezvous.StepEnded {
-			out = p.Outcome
-		}
-		return nil
-	})
+	launch := func() error {
+		return c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+			if p.Step == rendezvous.StepEnded {
+				out = p.Outcome
+			}
+			return nil
+		})
+	}
+	err := launch()
+	for end := time.Now().Add(30 * time.Second); errors.Is(err, wire.ErrRetry) && time.Now().Before(end); err = launch() {
+		time.Sleep(100 * time.Millisecond)
+	}
 	if err != nil || out == nil {
 		h.t.Fatalf("launch on %s: %v (outcome %v)", h.cfg.Host, err, out)
 	}
