@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -86,7 +87,7 @@ func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wir
 		return res, err
 	}
 	res, err := n.admit(ctx, r)
-	n.auditJoin(c, r, err)
+	n.auditNewcomer(audit.Line{What: "join", Who: r.Host, On: string(r.Node)}, c, err)
 	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
 	return res, led(err)
 }

@@ -61,12 +61,12 @@ func (n *node) userLine(what string, c wire.Caller, on string, err error) audit.
 	return l
 }
 
-// auditJoin writes down a join; one that is refused is a stranger's.
-func (n *node) auditJoin(c wire.Caller, r wire.JoinRequest, err error) {
+// auditNewcomer writes down a join or a login; one that is refused is a stranger's.
+func (n *node) auditNewcomer(l audit.Line, c wire.Caller, err error) {
 	if passing(err) {
 		return
 	}
-	l := audit.Line{What: "join", Who: r.Host, On: string(r.Node), From: c.Addr, Outcome: outcomeOf(err)}
+	l.From, l.Outcome = c.Addr, outcomeOf(err)
 	if c.Host != "" {
 		l.From = c.Host // which passed it on, and knows the address
 	}

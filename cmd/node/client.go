@@ -26,6 +26,16 @@ import (
 // Clients are users' machines that are no members. What they may do, and how that
 // is taken back, is in rendezvous/trust/DESIGN.md, "Clients".
 
+// What one user, root excepted, can have the cluster hold for clients. The list of
+// them and the record are everybody's; the connections of each client are counted by
+// the door.
+const (
+	clientsOfUser     = 100
+	tokensOfUser      = 100 // which the record still has: it forgets them a day after their end
+	longestInvitation = 24 * time.Hour
+	clientCalls       = 1024 // of all of a user's clients at one member, at once
+)
+
 // clientOnRoll finds a client on the newest list that this node has.
 func (n *node) clientOnRoll(id string) (rendezvous.Client, bool) {
 	if t := n.toldRoll(); t != nil {
@@ -88,14 +98,13 @@ func (n *node) serveClient(calls *http.ServeMux, p trust.Peer, w http.ResponseWr
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	if err := n.visitors.enter(*c.User); err != nil {
+	user := holder{name: c.User.Name, root: c.User.UID == 0}
+	if err := n.visitors.enter(user); err != nil {
 		n.auditOften("client call", c, "", err)
 		wire.Refuse(w, r, err)
 		return
 	}
-	defer n.visitors.leave(*c.User)
-	b := &body{ReadCloser: r.Body, hold: func(k int64) error { return n.visitors.hold(*c.User, k) }}
-	defer func() { _ = b.hold(-b.held) }()
+	defer n.visitors.leave(user)
 	ctx := wire.WithEnd(wire.WithCaller(r.Context(), c), func(reached bool, err error) {
 		if reached && (ownLine[call] || errors.Is(err, context.Canceled)) {
 			err = nil // told elsewhere, or read for as long as its reader liked
@@ -105,7 +114,7 @@ func (n *node) serveClient(calls *http.ServeMux, p trust.Peer, w http.ResponseWr
 		}
 	})
 	r = r.WithContext(ctx)
-	r.Body = b
+	defer n.visitors.meter(user, r)()
 	calls.ServeHTTP(w, r)
 }
 
@@ -182,25 +191,9 @@ func (n *node) login(ctx context.Context, c wire.Caller, r wire.LoginRequest) (w
 		return res, err
 	}
 	res, err := n.admitClient(ctx, r)
-	n.auditLogin(c, r, res.User, err)
+	n.auditNewcomer(audit.Line{What: "login", Who: res.User, On: r.Host, Client: r.Client}, c, err)
 	n.log.Info("login", "host", r.Host, "client", r.Client, "user", res.User, "from", c.Addr, "via", c.Host, "error", err)
 	return res, led(err)
-}
-
-func (n *node) auditLogin(c wire.Caller, r wire.LoginRequest, user string, err error) {
-	if passing(err) {
-		return
-	}
-	l := audit.Line{What: "login", Who: user, On: r.Host, Client: r.Client, From: c.Addr, Outcome: outcomeOf(err)}
-	if c.Host != "" {
-		l.From = c.Host // which passed it on, and knows the address
-	}
-	if err == nil {
-		n.audit.Add(l)
-		return
-	}
-	l.Why = err.Error()
-	n.audit.Stranger(l)
 }
 
 func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.LoginResponse, error) {

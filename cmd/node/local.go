@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -21,12 +20,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// What one user, root excepted, can have the agent hold for them: it is spared by the
-// OOM killer, and its descriptors are raft's and the ranks' too.
-const (
-	localConns = 1024      // connections open at once
-	localBytes = 256 << 20 // of requests that have not been answered
-)
+// localConns are the connections that one user, root excepted, may have open at once.
+const localConns = 1024
 
 // listenLocal opens the CLI's socket: for root and the group sparkrun.
 func listenLocal(path string) (net.Listener, error) {
@@ -51,18 +46,14 @@ func listenLocal(path string) (net.Listener, error) {
 // locals is the CLI's socket with its users' books.
 type locals struct {
 	net.Listener
-	log      *slog.Logger
-	uid      func(net.Conn) (uint32, error)
-	name     func(ctx context.Context, uid uint32) (string, error)
-	maxBytes int64 // localBytes; less in tests
-
-	mu    sync.Mutex
-	conns map[uint32]int   // open, by uid
-	bytes map[uint32]int64 // held, by uid
+	log   *slog.Logger
+	uid   func(net.Conn) (uint32, error)
+	name  func(ctx context.Context, uid uint32) (string, error)
+	books *books
 }
 
 func newLocals(l net.Listener, log *slog.Logger) *locals {
-	return &locals{Listener: l, log: log, uid: peerUID, name: loginName, maxBytes: localBytes, conns: map[uint32]int{}, bytes: map[uint32]int64{}}
+	return &locals{Listener: l, log: log, uid: peerUID, name: loginName, books: newBooks("connections", localConns)}
 }
 
 // local is a connection of a user's: the kernel says whose (SO_PEERCRED).
@@ -83,33 +74,22 @@ func (ls *locals) Accept() (net.Conn, error) {
 		if err != nil {
 			return nil, err
 		}
-		if uid, err := ls.uid(c); err != nil || !ls.enter(uid) {
-			c.Close()
-		} else {
+		uid, err := ls.uid(c)
+		if err == nil {
+			err = ls.books.enter(holderOf(uid))
+		}
+		if err == nil {
 			return &local{Conn: c, of: ls, uid: uid}, nil
 		}
+		c.Close()
 	}
 }
 
-func (ls *locals) enter(uid uint32) bool {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	if uid != 0 && ls.conns[uid] >= localConns {
-		return false
-	}
-	ls.conns[uid]++
-	return true
-}
+func holderOf(uid uint32) holder { return holder{name: fmt.Sprintf("uid %d", uid), root: uid == 0} }
 
 // Close takes it out of the books.
 func (c *local) Close() error {
-	c.once.Do(func() {
-		c.of.mu.Lock()
-		defer c.of.mu.Unlock()
-		if c.of.conns[c.uid]--; c.of.conns[c.uid] == 0 {
-			delete(c.of.conns, c.uid)
-		}
-	})
+	c.once.Do(func() { c.of.books.leave(holderOf(c.uid)) })
 	return c.Conn.Close()
 }
 
@@ -129,36 +109,6 @@ func (c *local) caller(ctx context.Context) (wire.Caller, error) {
 	return wire.Caller{User: &wire.User{Name: c.name, UID: c.uid}}, nil
 }
 
-// hold counts bytes of a user's requests; n below zero lets go of some.
-func (ls *locals) hold(uid uint32, n int64) error {
-	ls.mu.Lock()
-	defer ls.mu.Unlock()
-	held := ls.bytes[uid] + n
-	if n > 0 && uid != 0 && held > ls.maxBytes {
-		return fmt.Errorf("uid %d has %d bytes of requests under way: wait for their answers", uid, ls.bytes[uid])
-	}
-	if ls.bytes[uid] = held; held == 0 {
-		delete(ls.bytes, uid)
-	}
-	return nil
-}
-
-// body counts what is read of a request, until that is answered.
-type body struct {
-	io.ReadCloser
-	hold func(n int64) error
-	held int64
-}
-
-func (b *body) Read(p []byte) (int, error) {
-	n, err := b.ReadCloser.Read(p)
-	if over := b.hold(int64(n)); over != nil {
-		return 0, over
-	}
-	b.held += int64(n)
-	return n, err
-}
-
 type localKey struct{}
 
 // server serves users.
@@ -175,10 +125,8 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		if err != nil { // no user: the call is refused
 			ls.log.Warn("refuse a local call", "uid", c.uid, "error", err)
 		}
-		b := &body{ReadCloser: r.Body, hold: func(n int64) error { return ls.hold(c.uid, n) }}
 		r = r.WithContext(wire.WithCaller(r.Context(), caller))
-		r.Body = b
-		defer func() { _ = ls.hold(c.uid, -b.held) }()
+		defer ls.books.meter(holderOf(c.uid), r)()
 		h.ServeHTTP(w, r)
 	})
 	srv.Protocols.SetUnencryptedHTTP2(true)

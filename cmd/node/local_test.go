@@ -150,7 +150,7 @@ func TestLocalBytesOfOneUser(t *testing.T) {
 			<-hold
 		}
 	})
-	b.ls.maxBytes = 1 << 20
+	b.ls.books.maxBytes = 1 << 20
 	post := func(c *http.Client, path string, size int) int {
 		res, err := c.Post("http://agent"+path, "text/plain", bytes.NewReader(make([]byte, size)))
 		if err != nil {

@@ -41,7 +41,7 @@ type node struct {
 	door  *trust.Door
 	audit *audit.Log
 	// visitors are the users whose clients call here.
-	visitors *visitors
+	visitors *books
 	reader   *fabric.Reader
 	probe    *fabric.Probe
 	record   *rendezvous.Record
@@ -182,7 +182,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1),
-		visitors: newVisitors(),
+		visitors: newBooks("calls", clientCalls),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))

@@ -27,7 +27,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	v := h.now().visitors
 	book, pad, other := h.laptop(h.invite("nobody")), h.laptop(h.invite("nobody")), h.laptop(h.invite("daemon"))
 	v.mu.Lock()
-	v.maxCalls, v.maxBytes = 4, 1<<20
+	v.maxOpen, v.maxBytes = 4, 1<<20
 	v.mu.Unlock()
 
 	var follows sync.WaitGroup
@@ -70,7 +70,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	h.eventually("nothing is held", func() bool {
 		v.mu.Lock()
 		defer v.mu.Unlock()
-		return len(v.bytes)+len(v.calls) == 0
+		return len(v.bytes)+len(v.open) == 0
 	})
 
 	for range 30 {
