@@ -8,15 +8,13 @@ import (
 	"fmt"
 	"io/fs"
 	"net/http"
-	"os/exec"
-	"os/user"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -143,38 +141,16 @@ func (n *node) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest
 	case c.Forwarded():
 		return r.User, nil // looked up where it was typed: a witness may lead, and have no accounts
 	}
-	a, err := accountOf(ctx, r.User)
+	within, cancel := context.WithTimeout(ctx, directoryTimeout)
+	defer cancel()
+	a, err := agent.FindAccount(within, r.User)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("create token: %w: %w", launcher.ErrInvalid, err)
-	case a.uid == 0 && r.User != rootName:
+	case a.UID == 0 && r.User != rootName:
 		return "", fmt.Errorf("create token: %s is root by another name: say --user root: %w", r.User, launcher.ErrInvalid)
 	}
 	return r.User, nil
-}
-
-// account is what a node knows of a user.
-type account struct {
-	uid  uint64
-	home string
-}
-
-// accountOf looks a user up by name, as the C library does: LDAP's and SSSD's are in
-// no file.
-func accountOf(ctx context.Context, name string) (account, error) {
-	if u, err := user.Lookup(name); err == nil {
-		uid, err := strconv.ParseUint(u.Uid, 10, 32)
-		return account{uid, u.HomeDir}, err
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	out, err := exec.CommandContext(ctx, "getent", "passwd", "--", name).Output()
-	fields := strings.Split(strings.TrimSpace(string(out)), ":")
-	if err != nil || len(fields) < 7 || fields[0] != name {
-		return account{}, fmt.Errorf("there is no user %q on this machine", name)
-	}
-	uid, err := strconv.ParseUint(fields[2], 10, 32)
-	return account{uid, fields[5]}, err
 }
 
 // login makes a machine a client: by this node where it leads, else by the leader.
@@ -290,8 +266,10 @@ func plainName(host string) string {
 // refresh tells a client where the members are, and its next certificate.
 func (n *node) refresh(ctx context.Context, c wire.Caller, r wire.RefreshRequest) (wire.RefreshResponse, error) {
 	res := wire.RefreshResponse{User: c.User.Name, Members: n.membersNow()}
-	if a, err := accountOf(ctx, c.User.Name); err == nil {
-		res.Home = a.home
+	within, cancel := context.WithTimeout(ctx, directoryTimeout)
+	defer cancel()
+	if a, err := agent.FindAccount(within, c.User.Name); err == nil {
+		res.Home = a.Home
 	}
 	if len(r.CSR) == 0 {
 		return res, nil
