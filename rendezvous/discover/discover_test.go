@@ -9,10 +9,12 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.uber.org/goleak"
 	"golang.org/x/net/dns/dnsmessage"
+
+	"github.com/sparkrun/sparkrun/scripts/apart"
 )
 
 func TestMain(m *testing.M) {
-	if os.Getenv(ownNamespace) != "" {
+	if apart.Inside() {
 		os.Exit(m.Run())
 	}
 	goleak.VerifyTestMain(m)

@@ -5,8 +5,6 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"os"
-	"os/exec"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,19 +13,18 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
-)
 
-// ownNamespace is set in the copy of this test program that runs in a network namespace of its own.
-const ownNamespace = "DISCOVER_TEST_OWN_NAMESPACE"
+	"github.com/sparkrun/sparkrun/scripts/apart"
+)
 
 // patience bounds what a busy machine may need.
 const patience = 60 * time.Second
 
-func TestLiveLinks(t *testing.T) { inNamespace(t, "TestInsideNamespace") }
+func TestLiveLinks(t *testing.T) { apart.Run(t, "TestInsideNamespace", unix.CLONE_NEWNET) }
 
 // TestInsideNamespace has two links, and real sockets.
 func TestInsideNamespace(t *testing.T) {
-	if os.Getenv(ownNamespace) == "" {
+	if !apart.Inside() {
 		return // run by TestLiveLinks
 	}
 	lo, err := netlink.LinkByName("lo")
@@ -218,25 +215,4 @@ func do(t *testing.T, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-// inNamespace runs a test of this program in a network namespace of its own.
-func inNamespace(t *testing.T, test string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
-	cmd.Env = append(os.Environ(), ownNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("in a network namespace (needs root or unprivileged user namespaces): %v\n%s", err, out)
-	}
-	if !strings.Contains(string(out), "PASS: "+test) {
-		t.Fatalf("the test did not run:\n%s", out)
-	}
-	t.Log(string(out))
 }
