@@ -18,6 +18,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/scripts"
 )
@@ -34,6 +35,7 @@ type upOptions struct {
 	targets []string
 	release string
 	upgrade bool
+	older   bool
 	dryRun  bool
 	json    bool
 	given   []string // its flags, to be typed again
@@ -74,11 +76,16 @@ for sudo, are asked for once for each user, and sent over ssh only.
 
 The program is this one; for hosts of another architecture --release names a folder
 with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps the release that it
-has; --upgrade replaces it, on one member after the other, each ready again before the
-next one's turn. Jobs run on. What a package has installed is the package's.
+has; --upgrade replaces it, on one member after the other, those without a vote first
+and the leader last, each ready again before the next one's turn. Jobs run on. None is
+touched as long as the other voters are no majority. A member that does not come back
+with the new release gets the one before again (a copy is in /var/lib/sparkrun/previous),
+by itself if this command has gone away, and the rest are left as they are. An older
+release is refused without --downgrade. What a package has installed is the package's.
 
---dry-run logs in and looks, and tells what would be done. --json prints what became
-of each host. The exit code is 1 if a host has failed.`,
+--dry-run logs in and looks, and tells what would be done; the table says who is a
+member already. --json prints what became of each host. The exit code is 1 if a host
+has failed.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release dist spark1 spark2 spark3     # from a PC
   sparkrun up --dry-run spark1 spark2
@@ -94,6 +101,7 @@ of each host. The exit code is 1 if a host has failed.`,
 	sshFlags(cmd.Flags(), &opts.ssh)
 	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
 	cmd.Flags().BoolVar(&opts.upgrade, "upgrade", false, "replace another release on members")
+	cmd.Flags().BoolVar(&opts.older, "downgrade", false, "with --upgrade: also where the release there is a newer one")
 	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
@@ -107,6 +115,9 @@ func hostsMissing(_ *cobra.Command, args []string) error {
 }
 
 func (a *app) up(ctx context.Context, o upOptions) error {
+	if o.older && !o.upgrade {
+		return usagef("--downgrade is for --upgrade")
+	}
 	if len(o.targets) == 0 {
 		if o.json || o.upgrade {
 			return usagef("the hosts are missing")
@@ -126,9 +137,9 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
-		Targets: o.targets, SSH: ssh, Binary: binaries(o.release), Unit: scripts.Unit,
+		Targets: o.targets, SSH: ssh, Binary: a.binaries(o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
-		Upgrade: o.upgrade, DryRun: o.dryRun, Tell: show.take,
+		Upgrade: o.upgrade, Downgrade: o.older, Together: rendezvous.Together, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)

@@ -102,7 +102,7 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 		if r.Error != "" {
 			failed++
 		}
-		if r.Cluster != "" {
+		if r.Error == "" && r.Cluster != "" {
 			cluster = r.Cluster
 		}
 	}
@@ -120,7 +120,7 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 }
 
 func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
-	rows := [][]string{{"TARGET", "HOST", "STATE"}}
+	rows := [][]string{{"TARGET", "HOST", "CLUSTER", "RELEASE", "STATE"}}
 	for _, r := range results {
 		state := done
 		switch {
@@ -129,7 +129,27 @@ func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) e
 		case dryRun:
 			state = "not changed"
 		}
-		rows = append(rows, []string{r.Target, or(r.Host, "-"), state})
+		rows = append(rows, []string{r.Target, or(r.Host, "-"), partOf(r, dryRun), or(r.Release, "-"), state})
 	}
 	return v.app.table(rows)
+}
+
+// partOf is what a host was to the cluster before, or has become.
+func partOf(r bootstrap.Result, dryRun bool) string {
+	switch r.Part {
+	case bootstrap.Member:
+		return "member"
+	case bootstrap.Another:
+		return "of another"
+	case bootstrap.Joins, bootstrap.Founds:
+		word := map[bootstrap.Part]string{bootstrap.Joins: "join", bootstrap.Founds: "found"}[r.Part]
+		switch {
+		case r.Ready:
+			return word + "ed"
+		case dryRun && r.Error == "":
+			return "would " + word
+		}
+		return "no member"
+	}
+	return "-"
 }
