@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,6 +90,7 @@ type Agent struct {
 
 	filterMu sync.Mutex
 	filters  map[launcher.Key]launcher.Filter // of tries that have not ended
+	addrs    map[launcher.NodeID][]netip.Addr // of members, as last told
 
 	mu    sync.Mutex
 	fence launcher.Fence
