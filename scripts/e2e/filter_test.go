@@ -166,7 +166,7 @@ func TestPacketFilter(t *testing.T) {
 // A member gets other addresses, on management and on the fabric, while its job runs: it reaches the other ranks from them, also
 // after their agent was started anew; who is no part of the job still does not, not even at an address in between.
 func TestPacketFilterFollowsItsNodes(t *testing.T) {
-	side(t)
+	t.Parallel()
 	l := up(t, 4)
 	dir := scratch(t)
 	check(t, os.WriteFile(filepath.Join(dir, "server.py"), []byte(server), 0o644))
