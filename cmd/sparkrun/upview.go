@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -121,6 +122,7 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 
 func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
 	rows := [][]string{{"TARGET", "HOST", "CLUSTER", "RELEASE", "STATE"}}
+	parts := slices.ContainsFunc(results, func(r bootstrap.Result) bool { return r.Part != "" }) // down asks for none
 	for _, r := range results {
 		state := done
 		switch {
@@ -130,6 +132,11 @@ func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) e
 			state = "not changed"
 		}
 		rows = append(rows, []string{r.Target, or(r.Host, "-"), partOf(r, dryRun), or(r.Release, "-"), state})
+	}
+	if !parts {
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, 2, 4)
+		}
 	}
 	return v.app.table(rows)
 }

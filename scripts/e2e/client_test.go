@@ -86,7 +86,7 @@ func TestFromALaptop(t *testing.T) {
 	said := func(job, words string) string {
 		return "until sparkrun logs --output raw " + job + " 2>/dev/null | grep -q '" + words + "'; do sleep 0.1; done; "
 	}
-	says(terminal(said("typed", "30 90")+"echo pepper", `sparkrun launch -t --name typed --on spark2 exec -- sh -c 'stty size; read x; echo got \\\$x; exit 6'`), 6, "got pepper")
+	says(terminal(said("typed", "30 90")+"echo pepper", `sparkrun launch -t --name typed --on spark2 exec -- sh -c 'stty size; read x; echo got \$x; exit 6'`), 6, "got pepper")
 	run("launch", "-d", "-t", "--name", "later", "--on", "spark3", "exec", "--", "sh", "-c", `stty size; while read x; do echo "got $x, $(stty size)"; test $x != end || exit 5; done`).must(t)
 	says(terminal(said("later", "24 80")+"echo cumin; "+said("later", "got cumin, 30 90")+`printf '\020\021'`, "sparkrun attach later"), 0, "got cumin")
 	says(terminal("echo end", "sparkrun attach later"), 5, "got end")

@@ -2,10 +2,12 @@
 # Both machines were off for 60 days, by their own clocks, and one of them while the gossip key was changed: every certificate
 # has ended, and that one has a key that nobody uses any more. Nobody helps. Comes last: the machines stay in that time.
 
-# A third member, so that there is one to take out: it joins from namespaces on spark2, and never runs.
+# A third member, so that there is one to take out: it joins from namespaces on spark2, at an address of its own, and never runs.
 third_joins() {
+	on spark2 ip addr add 172.30.0.99/24 dev enP7s7 || return
 	on spark1 sparkrun token create | tail -n 1 | lab exec spark2 -- unshare --mount --uts sh -c '
-		hostname spark3 && mount -t tmpfs tmpfs /var/lib/sparkrun && mount -t tmpfs tmpfs /run/sparkrun && exec sparkrun join 172.30.0.11 --token-file -'
+		hostname spark3 && mount -t tmpfs tmpfs /var/lib/sparkrun && mount -t tmpfs tmpfs /run/sparkrun && exec sparkrun join 172.30.0.11 --management 172.30.0.99 --token-file -' &&
+		on spark2 ip addr del 172.30.0.99/24 dev enP7s7
 }
 ring_of() { on "$1" sha256sum /var/lib/sparkrun/trust/gossip.json; }
 another_ring() { local now && now=$(ring_of "$1") && [[ $now != "$2" ]]; }
