@@ -177,8 +177,8 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 	return launcher.Assignment{
 		Members: members, Nodes: nodes,
-		Key:     launcher.Key{Job: spec.ID, Generation: p.Generation},
-		Spec:    spec.Only(p.Stage), Restarts: p.Restarts,
+		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
+		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
 		Head: p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
