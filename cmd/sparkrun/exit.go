@@ -105,6 +105,8 @@ func hint(cmd *cobra.Command, err error) string {
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
 	case errors.Is(err, node.ErrLoggedOut):
 		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
+	case errors.Is(err, node.ErrNoMember):
+		return "is this machine on a network from which they are reached? `sparkrun context list` shows the clusters that it knows"
 	case errors.Is(err, node.ErrNoAgent) && !enrolled():
 		alone := ""
 		if isLaunch(cmd) {

@@ -78,6 +78,9 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	if name, _, no := a.chosen(); errors.Is(err, node.ErrNoAgent) && no == nil && name != "" {
 		return fmt.Errorf("create token: this machine is no member of the cluster of context %s: type it on one that is", name)
 	}
+	if errors.Is(err, wire.ErrDenied) && o.request.Role != "client" {
+		return fmt.Errorf("%w; a laptop's is yours to make: --role client", err)
+	}
 	if err != nil {
 		return err
 	}
