@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -195,6 +196,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			case errors.Is(err, errInterrupted):
 				return exitOf(in.signal), err
 			case err != nil:
+				if errors.Is(err, node.ErrLoggedOut) && f.accepted.is() {
+					f.say(f.goesOn())
+				}
 				return launcher.ExitOwnFailure, err
 			}
 			// A short job's whole story comes at once: what was told before the end comes first.

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -28,6 +29,7 @@ type sshOptions struct {
 	accept       []string
 	passwordFile string
 	config       string
+	addresses    map[string]string // of hosts whose names mean nothing here
 }
 
 type upOptions struct {
@@ -85,9 +87,11 @@ release is refused without --downgrade. What a package has installed is the pack
 
 --dry-run logs in and looks, and tells what would be done; the table says who is a
 member already. --json prints what became of each host. The exit code is 1 if a host
-has failed.`,
+has failed.
+
+sparkrun node remove --uninstall, on a member, undoes it.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
-  sparkrun up --release dist spark1 spark2 spark3     # from a PC
+  sparkrun up --release .build/release spark1 spark2  # from a PC
   sparkrun up --dry-run spark1 spark2
   sparkrun up --upgrade spark1 spark2 spark3          # members, to this release
   sparkrun up                                         # looks for hosts, and asks
@@ -128,7 +132,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		}
 	}
 	show := a.newUpView(o.targets, o.json)
-	ssh, err := a.sshOf(ctx, o.ssh, show)
+	ssh, err := a.sshOf(o.ssh, show)
 	if err != nil {
 		return err
 	}
@@ -144,12 +148,18 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	if err != nil {
 		return usagef("%v", err)
 	}
-	return show.end(results, o.dryRun, "ready")
+	if err := show.end(results, o.dryRun, "ready"); err != nil || o.dryRun || o.json {
+		return err
+	}
+	if cluster == nil {
+		a.say("next, on any of them: sparkrun status, sparkrun launch. From this machine: sparkrun login")
+	}
+	return nil
 }
 
 // sshOf completes the flags by what a login has.
-func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.SSH, error) {
-	s := bootstrap.SSH{Accept: o.accept}
+func (a *app) sshOf(o sshOptions, show *upView) (bootstrap.SSH, error) {
+	s := bootstrap.SSH{Accept: o.accept, Addresses: o.addresses}
 	me, err := user.Current()
 	if err != nil {
 		return s, fmt.Errorf("find out who I am: %w", err)
@@ -170,7 +180,7 @@ func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.
 		s.ConfigFiles = []string{o.config}
 	}
 	if o.passwordFile != "" {
-		text, err := a.readSecret(ctx, o.passwordFile)
+		text, err := a.readSecret(o.passwordFile)
 		if err != nil {
 			return s, err
 		}
@@ -196,9 +206,10 @@ func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.
 }
 
 func (a *app) askHostKey(ctx context.Context, host, kind, print string) (bool, error) {
-	fmt.Fprintf(a.err, `%s is not known. The key it shows: %s %s
-Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub
-`, host, kind, print)
+	fmt.Fprintf(a.err, `The host key of %s is not known. It shows this one:
+  %s %s
+Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub
+`, host, kind, print, hostKeyFile(kind))
 	for {
 		text, err := a.askLine(ctx, "Is it the same? (yes/no) ")
 		switch strings.TrimSpace(text) {
@@ -215,13 +226,33 @@ Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/
 	}
 }
 
-// readSecret reads a password: the first line of a file.
-func (a *app) readSecret(ctx context.Context, file string) (string, error) {
-	text, err := a.readToken(ctx, file)
-	if err != nil {
-		return "", fmt.Errorf("read the password: %w", err)
+// hostKeyFile is what sshd's files call a kind of key: ecdsa-sha2-nistp256 lies in
+// ssh_host_ecdsa_key.
+func hostKeyFile(kind string) string {
+	for _, name := range []string{"ed25519", "ecdsa"} {
+		if strings.Contains(kind, name) {
+			return name
+		}
 	}
-	line, _, _ := strings.Cut(text, "\n")
+	return "rsa"
+}
+
+// readSecret reads a password: the first line of a file.
+func (a *app) readSecret(file string) (string, error) {
+	var text []byte
+	var err error
+	if file == "-" {
+		text, err = io.ReadAll(io.LimitReader(a.in, maxToken))
+	} else {
+		text, err = readSmall(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--password-file: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fmt.Errorf("--password-file %s: its first line is empty", file)
+	}
 	return line, nil
 }
 

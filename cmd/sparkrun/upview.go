@@ -30,12 +30,14 @@ func (a *app) newUpView(hosts []string, quiet bool) *upView {
 func (v *upView) take(e bootstrap.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	line := fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
+	line := e.Host + "  " + e.Text
 	switch e.State {
+	case bootstrap.Skipped: // its text is what the step has found, and does not name it
+		line = fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
 	case bootstrap.Failed:
 		line = fmt.Sprintf("%s  FAILED at %s: %s", e.Host, e.Step, e.Text)
 	case bootstrap.Planned:
-		line = fmt.Sprintf("%s  would %s: %s", e.Host, e.Step, e.Text)
+		line = fmt.Sprintf("%s  would %s", e.Host, e.Text)
 	case bootstrap.Begins:
 		if !v.live {
 			return

@@ -47,6 +47,8 @@ type SSH struct {
 	Home string // whose .ssh is read; ~ and %d of ssh_config
 	// ConfigFiles are ssh_config files, the first one's words win. Missing ones are skipped.
 	ConfigFiles []string
+	// Addresses are those of hosts whose names mean nothing here; ssh_config's HostName counts more.
+	Addresses   map[string]string
 	AgentSocket string // of ssh-agent; empty: none
 	// Accept are fingerprints (SHA256:...) of host keys that need no question.
 	Accept []string

@@ -87,9 +87,9 @@ func (h *host) sudoToDo() string {
 	case h.facts.root:
 		return ""
 	case h.facts.nopasswd:
-		return "sudo, without a password"
+		return "become root by sudo, without a password"
 	}
-	return "sudo, with the password of " + h.facts.user
+	return "become root by sudo, with the password of " + h.facts.user
 }
 
 func (h *host) lookAsRoot(ctx context.Context) error {

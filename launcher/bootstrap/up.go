@@ -75,6 +75,7 @@ func start(cfg Config) (hosts []*host, end func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	d.secrets.many = len(cfg.Targets) > 1
 	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
 	for _, t := range cfg.Targets {
 		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), walked: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
