@@ -89,6 +89,8 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared
 	if err := os.MkdirAll(p.cfg.LogDir, 0o750); err != nil {
 		return err
 	}
+	// What cannot be written counts as nobody's when old output is removed: no reason to refuse.
+	_ = os.WriteFile(filepath.Join(filepath.Dir(p.cfg.LogDir), userName), []byte(as.Spec.User), 0o640)
 	if err := makeErrorDir(as, p.who); err != nil {
 		return err
 	}

@@ -155,6 +155,14 @@ func (s *Store) Manifest(job launcher.JobID, user string) (Manifest, error) {
 	return r.Files, err
 }
 
+// UserOf tells whose job has brought files here; empty: there are none.
+func (s *Store) UserOf(job launcher.JobID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, _ := s.record(job)
+	return r.User
+}
+
 // Read gives a content in pieces of at most ChunkBytes; fn may not keep them.
 // An empty content has one, empty, piece.
 func (s *Store) Read(job launcher.JobID, user, sum string, fn func(offset int64, data []byte) error) error {
