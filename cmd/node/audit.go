@@ -18,7 +18,7 @@ func outcomeOf(err error) audit.Outcome {
 	}
 	for _, no := range []error{
 		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
-		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, launcher.ErrInvalid, launcher.ErrStaleFence,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, rendezvous.ErrTooManyJobs, launcher.ErrInvalid, launcher.ErrStaleFence,
 	} {
 		if errors.Is(err, no) {
 			return audit.Refused
