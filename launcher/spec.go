@@ -321,6 +321,11 @@ func (s Spec) Validate() error {
 		if err := st.validate(); err != nil {
 			return err
 		}
+		for _, u := range st.Ulimits {
+			if err := u.mayAsk(s.User); err != nil {
+				return fmt.Errorf("--ulimit %w", err)
+			}
+		}
 	}
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)

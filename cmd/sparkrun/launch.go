@@ -334,7 +334,15 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		return err
 	}
 	if err := interruptible(ctx, func(ctx context.Context) error {
-		return errors.Join(handOver(ctx, b, &spec, files), sealSecrets(ctx, b, &spec, secrets))
+		say := func(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
+		if err := handOver(ctx, b, &spec, files, say); err != nil {
+			return err
+		}
+		err := sealSecrets(ctx, b, &spec, secrets)
+		if err != nil && spec.Staged != nil {
+			takeBack(ctx, b, &spec)
+		}
+		return err
 	}); err != nil {
 		return err
 	}
