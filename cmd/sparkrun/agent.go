@@ -82,7 +82,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 // it holds is a few MB, so that collecting it at half its size in garbage (GOGC sets
 // another share, in percent) takes next to no time; and where bursts of output or
 // jobs would have it grow, the collector works harder (from GOMEMLIMIT, in bytes).
-// The program's own pages come on top, 21 MB, and the mapped log of raft.
+// The program's own pages come on top (TestAgentsStaySmall says how many), and the mapped log of raft.
 const (
 	agentGarbage = 50
 	agentMemory  = 32 << 20

@@ -41,9 +41,10 @@ func (s stagings) Set(text string) error {
 	return err
 }
 
-// stageBps is the slowest network that the default start time-out is enough
-// for, in bytes a second: a tenth of the management network's gigabit.
-const stageBps = 12 << 20
+// stageBps is the slowest machine that the default start time-out is enough
+// for, in bytes a second: with a tenth of the management network's gigabit, and
+// a disk that takes as long for what came, its check and the job's own copy.
+const stageBps = 6 << 20
 
 // stageSpec reads what a job brings along, and names it in its spec.
 func stageSpec(spec *launcher.Spec, o launchOptions) (stage.Files, error) {
