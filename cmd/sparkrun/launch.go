@@ -387,6 +387,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	}
 	code, err := f.run(ctx)
 	n.Close()
+	if f.rejected && spec.Staged != nil {
+		takeBack(ctx, b, &spec) // nothing ran that could be looked at, and the disk may be what was short
+	}
 	if o.detach && code == 0 && err == nil {
 		onlyOn := ""
 		if p := f.onlyOn.Load(); p != nil {

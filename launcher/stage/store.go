@@ -82,7 +82,7 @@ func (s *Store) Begin(job launcher.JobID, user string, m Manifest) (missing []st
 	switch had, err := s.record(job); {
 	case errors.Is(err, ErrNone):
 		if err := s.write(job, record{user, m}); err != nil {
-			return nil, s.trouble(err)
+			return nil, errors.Join(s.trouble(err), s.drop(job))
 		}
 	case err != nil:
 		return nil, err
