@@ -59,7 +59,7 @@ type follower struct {
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
-	rejected                   bool // no rank was started, and none will be; for who called run
+	rejected                   bool                   // no rank was started, and none will be; for who called run
 	onlyOn                     atomic.Pointer[string] // the one host that has the job recorded; empty where others have
 	world                      int
 
