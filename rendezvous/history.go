@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"reflect"
 	"slices"
 	"time"
 	"unique"
@@ -24,7 +25,7 @@ func (s *state) prune() {
 			ended = append(ended, end{id, j.Outcome.At, j.Spec.User})
 		}
 	}
-	slices.SortFunc(ended, func(a, b end) int { // first ended first
+	slices.SortStableFunc(ended, func(a, b end) int { // first ended first
 		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
@@ -34,11 +35,30 @@ func (s *state) prune() {
 	for _, e := range launcher.Beyond(ended, int64(room), func(e end) string { return e.user }, func(end) int64 { return 1 }) {
 		delete(s.Jobs, e.id)
 	}
-	for _, e := range ended[:max(0, len(ended)-MaxWhole)] {
+	var later Job
+	for _, e := range slices.Backward(ended[:max(0, len(ended)-MaxWhole)]) {
 		if j, kept := s.Jobs[e.id]; kept {
-			s.Jobs[e.id] = j.slim()
+			j = j.slim()
+			j.likeIn(later)
+			s.Jobs[e.id], later = j, j
 		}
 	}
+}
+
+// likeIn has a job use another's memory for what is the same in both: one program on the same nodes, again and again, is
+// kept once.
+func (j *Job) likeIn(other Job) {
+	if alike(j.Plan.Nodes, other.Plan.Nodes) {
+		j.Plan.Nodes = other.Plan.Nodes
+	}
+	if alike(j.Spec.Stages, other.Spec.Stages) {
+		j.Spec.Stages = other.Spec.Stages
+	}
+}
+
+// alike tells of two lists that are not one that they are equal. Each look at the history asks for each job of it: most are one.
+func alike[T any](a, b []T) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
 }
 
 // slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing is

@@ -98,7 +98,7 @@ func (a *Agent) keptDirs() []string {
 
 // beyond names the jobs that are not to be kept.
 func (k Keep) beyond(jobs []loggedJob, now time.Time) (names []string) {
-	slices.SortFunc(jobs, func(x, y loggedJob) int { return cmp.Or(x.last.Compare(y.last), cmp.Compare(x.name, y.name)) })
+	slices.SortStableFunc(jobs, func(x, y loggedJob) int { return cmp.Or(x.last.Compare(y.last), cmp.Compare(x.name, y.name)) })
 	drop := func(gone []loggedJob) {
 		for _, j := range gone {
 			names = append(names, j.name)
