@@ -60,6 +60,7 @@ type follower struct {
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
+	rejected                   bool                   // no rank was started, and none will be; for who called run
 	onlyOn                     atomic.Pointer[string] // the one host that has the job recorded; empty where others have
 	world                      int
 
@@ -210,7 +211,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 				goOn(gen)
 			default:
 			}
-			ended = true
+			ended, f.rejected = true, f.outcome.End == rendezvous.Rejected
 			if !reading || f.outcome.End == rendezvous.Rejected {
 				return f.finish(ctx, in.signal), nil
 			}

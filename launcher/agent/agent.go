@@ -61,6 +61,8 @@ type Config struct {
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
 	Filter func(map[launcher.Key]launcher.Filter) error
+	// StagedBy tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
+	StagedBy func(launcher.JobID) (user string)
 	// Keep bounds the output of jobs that have ended.
 	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
