@@ -19,6 +19,8 @@ type Torchrun struct {
 	Module bool
 	// NoPython: the first argument is a program and runs by itself.
 	NoPython bool
+	// Text: the first argument is the program itself (python -c).
+	Text bool
 	// Agent starts torchrun itself, once a node, which starts the workers; else
 	// each worker is a rank of ours.
 	Agent bool
@@ -34,14 +36,17 @@ const (
 
 // torchrunSpec starts torch workers as torchrun would
 // (torch/distributed/run.py, config_from_args), without a Python before them.
-func torchrunSpec(r Request) (launcher.Spec, error) {
+func torchrunSpec(r Request) (launcher.Spec, error) { return torchSpec(r, "torchrun") }
+
+// torchSpec does so for every workload whose ranks are torch workers.
+func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
 		return launcher.Spec{}, fmt.Errorf("torchrun: %w: no script: sparkrun launch torchrun [flags] -- SCRIPT [ARG...]", launcher.ErrInvalid)
 	}
 	st := launcher.Stage{
-		Name: "torchrun", RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
+		Name: workload, RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
 	}
-	if !r.Torchrun.NoPython && !r.Torchrun.Module {
+	if !r.Torchrun.NoPython && !r.Torchrun.Module && !r.Torchrun.Text {
 		st.Files = []string{r.Args[0]}
 	}
 	switch t := r.Torchrun; {
@@ -55,6 +60,8 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		st.RanksPerNode, st.Argv = 1, r.torchAgent()
 	case t.NoPython:
 		st.Argv = launcher.Lits(r.Args...)
+	case t.Text:
+		st.Argv = launcher.Lits(append([]string{r.python(), "-u", "-c"}, r.Args...)...)
 	case t.Module:
 		st.Argv = launcher.Lits(append([]string{r.python(), "-u", "-m"}, r.Args...)...)
 	default:
@@ -63,10 +70,10 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
 		r.Job.GPUs = launcher.AnyGPUs
 	}
-	own := []launcher.Var{r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "torchrun")}
+	own = append(own, r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", workload))
 	if _, set := lookup(r.Environ, "OMP_NUM_THREADS"); set || r.ranksPerNode() > 1 {
 		// With several ranks on a machine each would otherwise start a thread a core.
-		own = append(own, r.callersOr("OMP_NUM_THREADS", "1", "torchrun"))
+		own = append(own, r.callersOr("OMP_NUM_THREADS", "1", workload))
 	}
 	if r.Torchrun.Agent {
 		// The address that other nodes' workers reach rank 0's store at; where torch
@@ -75,10 +82,10 @@ func torchrunSpec(r Request) (launcher.Spec, error) {
 		own = append(own, launcher.Var{Name: "PET_LOCAL_ADDR", Value: launcher.Of(launcher.NodeAddr), Source: "torchrun"})
 	}
 	var err error
-	if st.Env, err = r.environment("torchrun", own...); err != nil {
+	if st.Env, err = r.environment(workload, own...); err != nil {
 		return launcher.Spec{}, err
 	}
-	return finish(r, "torchrun", st)
+	return finish(r, workload, st)
 }
 
 // torchAgent is torchrun's own command line, for one node. Flags have

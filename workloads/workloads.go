@@ -48,8 +48,10 @@ type Request struct {
 	Before, After string
 	// NoGPUs: the job takes none, whatever its workload does else.
 	NoGPUs bool
-	// Torchrun is read by that workload alone.
+	// Torchrun and NCCLTest are read by those workloads alone; of Torchrun the test
+	// takes Python.
 	Torchrun Torchrun
+	NCCLTest NCCLTest
 }
 
 // Workload makes Specs of one kind.
@@ -64,6 +66,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "torchrun", Spec: torchrunSpec},
 	}
 }

@@ -239,11 +239,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, torchrun`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, torchrun`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, torchrun`,
-		"vllm":     `unknown workload "vllm": known: exec, torchrun`,
-		"":         `unknown workload "": known: exec, torchrun`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, nccl-test, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, nccl-test, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, nccl-test, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, nccl-test, torchrun`,
+		"":         `unknown workload "": known: exec, nccl-test, torchrun`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)

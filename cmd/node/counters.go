@@ -2,6 +2,7 @@ package node
 
 import (
 	"context"
+	"maps"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -50,8 +51,12 @@ func (n *node) counted() []envgen.Counters {
 	return now.Since(n.readings[0])
 }
 
-func (n *node) nodeCounters(context.Context, wire.Caller, wire.Empty) (wire.NodeCounters, error) {
-	return wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: n.counted()}, nil
+func (n *node) nodeCounters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeCounters, error) {
+	totals := n.reader.Counters().Counts
+	if bytes, err := n.reader.Bytes(ctx); err == nil { // without them RDMA's are worth having
+		maps.Copy(totals, bytes)
+	}
+	return wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: n.counted(), Totals: totals}, nil
 }
 
 // counters asks every node; no leader is needed for it.

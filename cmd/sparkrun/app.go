@@ -102,7 +102,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newReportCmd(a.report),
 		newDoctorCmd(a.complete(), a.doctor),
 		newNetplanCmd(a.complete(), a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
-		newLaunchCmd(a.complete(), a.launch),
+		newLaunchCmd(a.complete(), a.start),
 		newAttachCmd(a.complete(), a.attach),
 		newExecCmd(a.complete(), a.exec),
 		newPsCmd(a.complete(), a.ps),

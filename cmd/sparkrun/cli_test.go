@@ -199,13 +199,19 @@ func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.
 // cli runs one command line against fakes.
 func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	t.Helper()
+	return cliIn(t, b, []string{"PATH=/bin"}, line...)
+}
+
+// cliIn does so in an environment.
+func cliIn(t *testing.T, b *backend, environ []string, line ...string) (code int, out, err string) {
+	t.Helper()
 	var o, e syncBuffer
 	b.close = func() {}
 	if b.ranks == nil {
 		b.ranks = &fakeRanks{}
 	}
 	a := &app{
-		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
+		in: strings.NewReader(""), out: &o, err: &e, environ: environ, version: "1.2.3",
 		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
 		dial: func() *backend { return b }, dialHere: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },

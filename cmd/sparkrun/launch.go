@@ -32,6 +32,8 @@ type launchOptions struct {
 
 	keys   detachKeys
 	output outputMode
+
+	test testOptions // nccl-test's
 }
 
 func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -154,7 +156,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run), newNCCLTestCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {

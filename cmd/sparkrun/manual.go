@@ -40,7 +40,8 @@ const usualExits = `0	It was done.
 // exitStatuses are those of commands whose codes say more than the usual ones.
 var exitStatuses = map[string]string{
 	"sparkrun launch": launchExits, "sparkrun launch exec": launchExits, "sparkrun launch torchrun": launchExits,
-	"sparkrun attach": strings.Replace(launchExits, "; with --detach: all ranks run", "", 1),
+	"sparkrun launch nccl-test": ncclTestExits,
+	"sparkrun attach":           strings.Replace(launchExits, "; with --detach: all ranks run", "", 1),
 	"sparkrun exec": `That of COMMAND, and:
 125	A failure of sparkrun's own: COMMAND may not have been started.
 126	COMMAND cannot be run.
@@ -63,6 +64,12 @@ other	The exit code of the rank that failed first.
 A program that exits with 124 or 125 itself cannot be told from these by the code;
 the last line on standard error can.`
 
+const ncclTestExits = `0	The links were measured, and --gate, if given, was passed. They may be low: the last line says so.
+1	An element is wrong, nobody checked them, there was no result, or --gate was not passed.
+125	A failure of sparkrun's own, as of launch.
+128+n	Signal n ended the rank that failed first, or launch was told by it to end the job.
+other	The exit code of the rank that failed first.`
+
 // manual gives the sections of a page that stand between options and examples.
 func manual(path string) []section {
 	out := []section{{"EXIT STATUS", usualExits}}
@@ -72,7 +79,7 @@ func manual(path string) []section {
 	switch path {
 	case "sparkrun":
 		out = append(out, section{"ENVIRONMENT", commandEnvironment}, section{"FILES", files})
-	case "sparkrun launch", "sparkrun launch exec", "sparkrun launch torchrun":
+	case "sparkrun launch", "sparkrun launch exec", "sparkrun launch torchrun", "sparkrun launch nccl-test":
 		out = append(out, section{"ENVIRONMENT", rankEnvironment})
 		if path == "sparkrun launch" {
 			out = append(out, section{"FILES", jobFiles})

@@ -1,12 +1,16 @@
 package fabric
 
 import (
+	"context"
+	"fmt"
 	"io/fs"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/vishvananda/netlink"
 
 	"github.com/sparkrun/sparkrun/envgen"
 )
@@ -27,6 +31,22 @@ var counterFolders = []string{"counters", "hw_counters"}
 // read is left out.
 func (r *Reader) Counters() Reading {
 	return Reading{At: time.Now(), Counts: r.sysfs.counters()}
+}
+
+// Bytes are what each interface of this network namespace has received and sent since it came up, as rx_bytes and
+// tx_bytes. RDMA's are not among them. It asks the kernel, whatever the sysfs root is.
+func (r *Reader) Bytes(ctx context.Context) (map[string]map[string]uint64, error) {
+	found, err := dump(ctx, netlink.LinkList)
+	if err != nil {
+		return nil, fmt.Errorf("list links: %w", err)
+	}
+	all := map[string]map[string]uint64{}
+	for _, l := range found {
+		if a := l.Attrs(); a.Statistics != nil {
+			all[a.Name] = map[string]uint64{"rx_bytes": a.Statistics.RxBytes, "tx_bytes": a.Statistics.TxBytes}
+		}
+	}
+	return all, nil
 }
 
 func (s sysfs) counters() map[string]map[string]uint64 {

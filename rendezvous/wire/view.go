@@ -19,6 +19,10 @@ type NodeCounters struct {
 	// Counters are increases, a device each; empty until the node's agent has
 	// read them twice.
 	Counters []envgen.Counters `json:"counters,omitempty"`
+	// Totals are what each RDMA device and each interface has counted since its driver
+	// came up, by counter: tests read them before and after. Interfaces have rx_bytes and
+	// tx_bytes, which do not see RDMA. Nodes of before have none.
+	Totals map[string]map[string]uint64 `json:"totals,omitempty"`
 	// Error says why there are none.
 	Error string `json:"error,omitempty"`
 }

@@ -1,0 +1,124 @@
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// testOptions are those of nccl-test that are about its result.
+type testOptions struct {
+	Via     string  // "torch"; empty and "auto" mean the same
+	Gate    float64 // of what is expected; 0: none
+	SVG     string
+	Read    string // a result to judge, in place of a test
+	Verbose bool
+}
+
+func newNCCLTestCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+	t, test := &opts.test, &opts.request.NCCLTest
+	cmd := &cobra.Command{
+		Use:   "nccl-test [flags] [all_gather|all_reduce|reduce_scatter|alltoall|sendrecv|broadcast]",
+		Short: "Measure the links with NCCL, and judge them",
+		Long: `Runs one collective (default: all_gather) over growing messages on all machines that
+are ready, or those of --nodes and --on, and says whether the links between them give
+what they should. Its last line is the verdict:
+
+good      the rate that these links give, and every element was right
+low       right, but slower: the likely cause, what shows it, and the remedy
+unjudged  right, but there is no figure to hold it against: one machine, no cable
+          between them, only small messages, gloo
+failed    a wrong element, no result, or one that nobody checked, whatever its speed
+
+What is expected depends on how the fabric joins the machines (a cable or two, a
+switch, a ring) and on the size of the message; it is known for DGX Sparks alone. Causes
+are looked for in NCCL's own log, in the RDMA devices' counters before and after, and in
+what the machines know of their ports: a twin that is idle, MTU, the link's speed,
+PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
+
+--via torch needs only PyTorch on the machines: sparkrun brings the program along, in
+the ranks' command line. Its sizes and bandwidths mean what those of nccl-tests do. On
+machines without a GPU it uses gloo, which says nothing of NCCL. The largest message is
+lowered where two of it would take more than half of the free memory of a machine: GPU
+and system share it. --via auto, the default, is torch: this release cannot start MPI
+programs such as nccl-tests itself. It judges what they print, or the file of their -J:
+--read FILE (- for standard input).
+
+The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
+~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
+what is expected, and where nothing is.`,
+		Example: `  sparkrun launch nccl-test
+  sparkrun launch nccl-test all_reduce --on spark1,spark2 --min 1M --max 8G
+  sparkrun launch nccl-test --gate 0.9 --json >link.json && ./train
+  sparkrun launch nccl-test --svg curve.svg --python /opt/venv/bin/python3
+  mpirun -np 2 -H spark1,spark2 all_gather_perf -b 1G -e 16G -f 2 | sparkrun launch nccl-test --read -`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return usagef("unexpected argument %q: one operation at a time", args[1])
+			}
+			return nil
+		},
+		ValidArgs: workloads.NCCLOps(),
+	}
+	launch := workloadRun(opts, run)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			test.Op = args[0]
+		}
+		if g := cmd.Flag("gate"); g.Changed && (t.Gate <= 0 || t.Gate > 2) {
+			return usagef("--gate %g: want a part of what is expected, such as 0.9", t.Gate)
+		}
+		return launch(cmd, nil)
+	}
+	fs := cmd.Flags()
+	fs.Var(amount{&test.Min}, "min", "the smallest message (default: 8M)")
+	fs.Var(amount{&test.Max}, "max", "the largest message (default: 4G, or what is safe)")
+	fs.Var(positive{&test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
+	fs.Var(positive{&test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
+	fs.Var(choice{&t.Via, []string{"auto", "torch", "nccl-tests"}}, "via", "what measures (default: auto)")
+	fs.StringVar(&opts.request.Torchrun.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
+	fs.Float64Var(&t.Gate, "gate", 0, "exit with 1 below this `PART` of what is expected, such as 0.9")
+	fs.StringVar(&t.SVG, "svg", "", "write the curve to this `FILE` (- for standard output)")
+	fs.StringVar(&t.Read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
+	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
+	completeWords(cmd, "via")
+	return cmd
+}
+
+// start runs a workload's command: a test watches its own launch.
+func (a *app) start(ctx context.Context, o launchOptions) error {
+	if o.workload == ncclTestName && !o.dryRun {
+		return a.ncclTest(ctx, o)
+	}
+	return a.launch(ctx, o)
+}
+
+const ncclTestName = "nccl-test"
+
+// checkTest refuses what does not go with a test.
+func (o launchOptions) checkTest() error {
+	t := o.test
+	for _, c := range []struct {
+		given bool
+		flag  string
+	}{
+		{o.detach, "--detach"}, {o.tty, "--tty"}, {o.output.kind != "" && o.output.kind != "json", "--output"}, {len(o.stage) > 0, "--stage"},
+		{o.request.Job.MaxRestarts > 0, "--max-restarts"},
+	} {
+		if c.given {
+			return usagef("%s does not go with nccl-test, which waits for its result", c.flag)
+		}
+	}
+	switch {
+	case t.Via == "nccl-tests" && t.Read == "":
+		return usagef("--via nccl-tests: sparkrun cannot start MPI programs yet. Run it with mpirun, and pipe what it prints to `sparkrun launch nccl-test --read -`; --via torch needs no MPI")
+	case t.SVG == "-" && o.json:
+		return usagef("--svg - and --json: both would go to standard output")
+	}
+	return nil
+}
+
+func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }

@@ -1,0 +1,388 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
+)
+
+// testReport is what --json prints. Scripts read it: fields may come, none may go.
+type testReport struct {
+	Verdict nccltest.Verdict   `json:"verdict"`
+	Result  nccltest.Table     `json:"result"`
+	Log     nccltest.Log       `json:"nccl_log"`
+	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
+	Last    *nccltest.Record   `json:"last,omitempty"`
+}
+
+// ncclTest launches the test as `launch --json` would, reads along, and judges.
+func (a *app) ncclTest(ctx context.Context, o launchOptions) error {
+	if err := o.checkTest(); err != nil {
+		return err
+	}
+	if o.test.Read != "" {
+		return a.readTest(ctx, o)
+	}
+	w := watcher{sub: &lineWriter{}, err: a.err, verbose: o.test.Verbose, live: a.errTTY && !o.json}
+	w.sub.line = w.take
+	var view *fabricView
+	var before []wire.NodeCounters
+	if !o.standalone {
+		var err error
+		if view, before, err = a.beforeTest(ctx, &o); err != nil {
+			return err
+		}
+	}
+	began := time.Now()
+	inner := *a
+	inner.out, inner.outTTY = w.sub, false
+	asked := o
+	o.json, o.request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
+	lerr := inner.launch(ctx, o)
+	span := time.Since(began)
+	table, log := w.table.Table(), w.log
+	if table.Op == "" {
+		table.Op = o.request.NCCLTest.WithDefaults().Op
+	}
+	if table.OutOfBounds == nil {
+		for _, line := range w.errs {
+			fmt.Fprint(a.err, line)
+		}
+	}
+	var exit *exitError
+	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0) {
+		return lerr // it never ran, or gave nothing: launch has said why
+	}
+	rep := testReport{Result: table, Log: log}
+	if view != nil {
+		rep.Traffic = a.trafficSince(ctx, before, span, table.Hosts())
+	}
+	if err := a.tell(rep, view, asked); lerr == nil {
+		return err
+	}
+	return lerr // the rank's code; launch has said which
+}
+
+// beforeTest learns what there is to test, and takes all of it unless told otherwise.
+func (a *app) beforeTest(ctx context.Context, o *launchOptions) (*fabricView, []wire.NodeCounters, error) {
+	b := a.dial()
+	defer b.close()
+	st, err := b.Status(ctx, wire.StatusRequest{})
+	if err != nil {
+		return nil, nil, err
+	}
+	job := &o.request.Job
+	if job.Nodes == 0 && len(job.On) == 0 {
+		for _, n := range st.Nodes {
+			if n.State == "ready" && !n.Witness && !slices.Contains(job.Exclude, n.Host) {
+				job.Nodes++
+			}
+		}
+		job.Nodes = max(1, job.Nodes)
+	}
+	view, err := newFabricView(st, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return view, countedNow(ctx, b), nil
+}
+
+// countedNow reads the devices' totals; what cannot be read is worth no failure.
+func countedNow(ctx context.Context, b *backend) []wire.NodeCounters {
+	if b.fabrics == nil {
+		return nil
+	}
+	res, err := b.Counters(ctx)
+	if err != nil {
+		return nil
+	}
+	return res.Nodes
+}
+
+func (a *app) trafficSince(ctx context.Context, before []wire.NodeCounters, span time.Duration, hosts []string) []nccltest.Traffic {
+	b := a.dial()
+	defer b.close()
+	var out []nccltest.Traffic
+	for _, now := range countedNow(ctx, b) {
+		i := slices.IndexFunc(before, func(n wire.NodeCounters) bool { return n.ID == now.ID })
+		if i >= 0 && slices.Contains(hosts, now.Host) {
+			out = append(out, nccltest.Counted(now.Host, before[i].Totals, now.Totals, span)...)
+		}
+	}
+	return out
+}
+
+// readTest judges a result that another has made.
+func (a *app) readTest(ctx context.Context, o launchOptions) error {
+	text, err := a.readAll(o.test.Read)
+	if err != nil {
+		return fmt.Errorf("--read %s: %w", o.test.Read, err)
+	}
+	table, err := nccltest.Parse(string(text))
+	if err != nil {
+		return fmt.Errorf("--read %s: %w", o.test.Read, err)
+	}
+	table.Op = cmp.Or(table.Op, o.request.NCCLTest.Op) // old versions do not name it
+	rep := testReport{Result: table}
+	for line := range strings.Lines(string(text)) {
+		rep.Log.Line(strings.TrimSuffix(line, "\n"))
+	}
+	b := a.dial()
+	defer b.close()
+	st, err := b.Status(ctx, wire.StatusRequest{})
+	var view *fabricView
+	if err == nil {
+		view, err = newFabricView(st, nil)
+	}
+	if err != nil { // its numbers can be shown all the same
+		a.say(fmt.Sprintf("nothing is known of the links: %v", err))
+	}
+	return a.tell(rep, view, o)
+}
+
+// maxResult bounds a file that is read: NCCL's log of a long run may be in it.
+const maxResult = 256 << 20
+
+func (a *app) readAll(name string) ([]byte, error) {
+	in := a.in
+	if name != "-" {
+		f, err := os.Open(name)
+		if err != nil {
+			return nil, err
+		}
+		defer f.Close()
+		in = f
+	}
+	text, err := io.ReadAll(io.LimitReader(in, maxResult+1))
+	if err == nil && len(text) > maxResult {
+		err = fmt.Errorf("it has more than %d MiB", maxResult>>20)
+	}
+	return text, err
+}
+
+// tell judges, prints, remembers, and makes the exit code.
+func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
+	t := rep.Result
+	s := nccltest.Setting{Traffic: rep.Traffic}
+	cluster := "standalone"
+	if view != nil {
+		cluster = view.status.Cluster
+		s.Topology, s.Inventories = view.scene.Topology, view.scene.Inventories
+		for _, n := range view.status.Nodes {
+			if slices.Contains(t.Hosts(), n.Host) {
+				s.Nodes = append(s.Nodes, string(n.ID))
+			}
+		}
+	}
+	rep.Verdict = nccltest.Judge(t, rep.Log, s)
+	v := rep.Verdict
+	now := nccltest.Record{
+		At: time.Now().UTC(), Cluster: cluster, Op: t.Op, Tool: strings.SplitN(t.Tool, " ", 2)[0], NCCL: t.NCCL,
+		Hosts: slices.Sorted(slices.Values(t.Hosts())), Bytes: v.Bytes, Bus: v.Bus, Part: v.Part, Grade: v.Grade,
+	}
+	if v.Cause != nil {
+		now.Cause = v.Cause.Code
+	}
+	var err error
+	if o.test.Read == "" { // of another's run nobody knows when it was
+		if rep.Last, err = a.remember(now); err != nil {
+			a.say(fmt.Sprintf("the history is not kept: %v", err))
+		}
+	}
+	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
+	if o.test.SVG != "" {
+		if err := a.writeFile(o.test.SVG, d.SVG()); err != nil {
+			return exits(exitFailure, err)
+		}
+	}
+	switch {
+	case o.json:
+		err = a.object(rep)
+	case o.test.SVG != "-":
+		_, err = io.WriteString(a.out, testText(rep, d, now, a.columns()))
+	}
+	if err != nil {
+		return err
+	}
+	switch {
+	case v.Grade == nccltest.Failed:
+		return exits(exitFailure, nil)
+	case o.test.Gate > 0 && v.Part == nil:
+		return exits(exitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.test.Gate)))
+	case o.test.Gate > 0 && *v.Part < o.test.Gate:
+		return exits(exitFailure, fmt.Errorf("%s: %.2f of what is expected was reached", gateText(o.test.Gate), *v.Part))
+	}
+	return nil
+}
+
+// testText is the report for people; its last line is the verdict.
+func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns int) string {
+	var b strings.Builder
+	t, v := rep.Result, rep.Verdict
+	fmt.Fprintf(&b, "%s by %s", printable(or(t.Op, "test")), printable(t.Tool))
+	if t.NCCL != "" {
+		fmt.Fprintf(&b, ", NCCL %s", printable(t.NCCL))
+	}
+	if hosts := t.Hosts(); len(hosts) > 0 {
+		fmt.Fprintf(&b, ", on %s", printable(strings.Join(hosts, ", ")))
+	}
+	if len(t.Devices) > 0 {
+		fmt.Fprintf(&b, " (%s)", printable(t.Devices[0].Name))
+	}
+	b.WriteString("\n")
+	for _, n := range t.Notes {
+		fmt.Fprintf(&b, "%s\n", printable(n))
+	}
+	b.WriteString(d.Text(columns))
+	if via := transports(rep.Log); via != "" {
+		fmt.Fprintf(&b, "transport: %s\n", printable(via))
+	}
+	if busy := nccltest.Busiest(rep.Traffic); len(busy) > 0 {
+		fmt.Fprintf(&b, "sent most: %s\n", printable(strings.Join(busy, "; ")))
+	}
+	if rep.Last != nil {
+		change, _ := nccltest.Compare(now, *rep.Last)
+		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, age(now.At.Sub(rep.Last.At)), 100*change)
+	}
+	for _, c := range v.Also {
+		fmt.Fprintf(&b, "also: %s (%s); %s\n", printable(c.Text), printable(c.Evidence), c.Remedy)
+	}
+	if c := v.Cause; c != nil {
+		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", printable(c.Evidence), c.Remedy)
+	}
+	fmt.Fprintf(&b, "verdict: %s: %s\n", v.Grade, printable(v.Text))
+	return b.String()
+}
+
+func transports(l nccltest.Log) string {
+	var parts []string
+	for _, name := range []string{"NET/IB", "NET/Socket", "P2P", "SHM", "C2C"} {
+		if n := l.Via[name]; n > 0 {
+			parts = append(parts, fmt.Sprintf("%s, %s", name, count(n, "connection")))
+		}
+	}
+	var devices []string
+	for _, by := range []map[string][]string{l.Using, l.Sockets} {
+		for _, names := range by {
+			for _, n := range names {
+				if !slices.Contains(devices, n) {
+					devices = append(devices, n)
+				}
+			}
+		}
+		if len(devices) > 0 {
+			break
+		}
+	}
+	slices.Sort(devices)
+	if len(devices) > 0 {
+		parts = append(parts, "over "+strings.Join(devices, ", "))
+	}
+	return strings.Join(parts, "; ")
+}
+
+// watcher reads a launch's objects along.
+type watcher struct {
+	sub     *lineWriter
+	err     io.Writer
+	verbose bool
+	live    bool
+	table   nccltest.Parser
+	log     nccltest.Log
+	errs    []string // the last lines of standard error: torch warns, and nobody asks while all is well
+}
+
+// keptErrors lines hold a traceback of each of a few ranks.
+const keptErrors = 100
+
+func (w *watcher) take(line []byte) {
+	var l outputLine
+	if json.Unmarshal(line, &l) != nil || l.Type != "output" || l.Line == nil {
+		return
+	}
+	if w.verbose {
+		fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, *l.Line)
+	}
+	ours := w.log.Line(*l.Line)
+	switch {
+	case l.Stream == wire.Stderr && !ours && !w.verbose:
+		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
+		w.errs = w.errs[max(0, len(w.errs)-keptErrors):]
+	case l.Rank == 0 && l.Stream == wire.Stdout && w.table.Line(*l.Line) && w.live && !w.verbose:
+		r := w.table.Table().Rows
+		last := r[len(r)-1]
+		fmt.Fprintf(w.err, "sparkrun: %s: %.2f GB/s\n", nccltest.Size(last.Bytes), last.Bus())
+	}
+}
+
+// lineWriter hands whole lines on.
+type lineWriter struct {
+	line func([]byte)
+	part []byte
+}
+
+func (w *lineWriter) Write(b []byte) (int, error) {
+	w.part = append(w.part, b...)
+	for {
+		i := bytes.IndexByte(w.part, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		w.line(w.part[:i])
+		w.part = w.part[i+1:]
+	}
+}
+
+// remember appends to the user's history, and gives the last record like it.
+func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
+	dir, err := a.stateFolder()
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, "nccl-test.jsonl")
+	old, err := os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	last := nccltest.Last(nccltest.History(old), now)
+	line, err := json.Marshal(now)
+	if err != nil {
+		return last, err
+	}
+	if len(old) > 0 && old[len(old)-1] != '\n' { // a line that a full disk cut
+		line = append([]byte{'\n'}, line...)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return last, err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return last, err
+	}
+	_, err = f.Write(append(line, '\n')) // one write: another test may end at the same moment
+	return last, errors.Join(err, f.Close())
+}
+
+// stateFolder is the user's (XDG Base Directory Specification).
+func (a *app) stateFolder() (string, error) {
+	if dir, _ := a.getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sparkrun"), nil
+	}
+	home, _ := a.getenv("HOME")
+	if home == "" {
+		return "", errors.New("HOME is not set")
+	}
+	return filepath.Join(home, ".local", "state", "sparkrun"), nil
+}

@@ -1,0 +1,183 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// pairStatus is a cluster of two Sparks with one cable, by what their agents tell.
+func pairStatus(t *testing.T) wire.Status {
+	t.Helper()
+	st := wire.Status{Cluster: "c1", Self: "spark1", Leader: "spark1", Epoch: 3}
+	for i, host := range []string{"spark1", "spark2"} {
+		mgmt := netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})
+		inv := envgen.Inventory{Host: host, NICs: []envgen.NIC{{Name: "enP7s7", MTU: 1500, Up: true, Carrier: new(true), Physical: true,
+			Addresses: []netip.Prefix{netip.PrefixFrom(mgmt, 24)}}}}
+		for twin, d := range []struct{ hca, nic, pci string }{{"rocep1s0f0", "enp1s0f0np0", "0000:01:00.0"}, {"roceP2p1s0f0", "enP2p1s0f0np0", "0002:01:00.0"}} {
+			pci, err := envgen.ParsePCIAddress(d.pci)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ip := netip.AddrFrom4([4]byte{192, 168, byte(100 + twin), byte(11 + i)})
+			inv.Devices = append(inv.Devices, envgen.HCA{Name: d.hca, PCI: &pci, LinkLayer: envgen.LayerEthernet, Netdev: d.nic, State: envgen.StateActive,
+				GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(ip.As16()), Netdev: d.nic}}})
+			inv.NICs = append(inv.NICs, envgen.NIC{Name: d.nic, PCI: &pci, PCIVendor: envgen.VendorMellanox, MTU: 9000, SpeedMbps: new(200000), Up: true,
+				Carrier: new(true), Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(ip, 24)}})
+		}
+		st.Nodes = append(st.Nodes, wire.NodeStatus{ID: launcher.NodeID(host), Host: host, Addr: mgmt, State: "ready", Inventory: inv})
+	}
+	return st
+}
+
+const sweepHead = `# sparkrun sweep 1 torch=2.11.0 nccl=2.28.9 backend=nccl
+# Collective test starting: all_gather
+# Using devices
+#  Rank  0 on spark1 device 0 NVIDIA GB10
+#  Rank  1 on spark2 device 0 NVIDIA GB10
+#       size         count      type   redop    root        time    algbw    busbw  #wrong
+`
+
+const sweepGood = sweepHead + `   536870912      67108864     float    none      -1    11650.00   46.083   23.041       0
+  4294967296     536870912     float    none      -1    93500.00   45.935   22.968       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 23.005
+`
+
+// counting tells totals that have risen at each call.
+type counting struct {
+	fabrics
+	calls uint64
+}
+
+func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
+	c.calls++
+	var res wire.CountersResponse
+	for _, host := range []string{"spark1", "spark2"} {
+		res.Nodes = append(res.Nodes, wire.NodeCounters{ID: launcher.NodeID(host), Host: host, Totals: map[string]map[string]uint64{
+			"rocep1s0f0": {"port_xmit_data": c.calls << 30, "port_rcv_data": c.calls << 30}, "roceP2p1s0f0": {"port_xmit_data": c.calls << 30, "port_rcv_data": c.calls << 30},
+			"enP7s7": {"tx_bytes": c.calls * 1000, "rx_bytes": c.calls * 1000},
+		}})
+	}
+	return res, nil
+}
+
+// ncclTestRun runs one command line whose ranks write what is given.
+func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
+	t.Helper()
+	g := &fakeGangs{launch: tells(planned(2), started("a"), ended(o)), logs: prints(out(0, 0, written))}
+	st := pairStatus(t)
+	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	code, shown, complaint = cliIn(t, b, []string{"PATH=/bin", "XDG_STATE_HOME=" + home}, line...)
+	return code, shown, complaint, spec
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	return lines[len(lines)-1]
+}
+
+func TestNCCLTestJudges(t *testing.T) {
+	home := t.TempDir()
+	code, out, errs, spec := ncclTestRun(t, home, sweepGood, completed, "launch", "nccl-test", "--max", "4G", "--gate", "0.9")
+	if code != 0 || errs != "" {
+		t.Errorf("code %d, stderr %q", code, errs)
+	}
+	if want := "verdict: good: all_gather reached 22.97 GB/s with 4 GiB messages, 96 % of the 23.97 that one cable between two nodes should give; every element was right"; lastLine(out) != want {
+		t.Errorf("the last line is\n%s\nwant\n%s", lastLine(out), want)
+	}
+	for _, want := range []string{"all_gather by torch 2.11.0, NCCL 2.28.9, on spark1, spark2 (NVIDIA GB10)", "512 MiB", "23.04 GB/s", "█", "sent most: spark1 "} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is missing:\n%s", want, out)
+		}
+	}
+	if spec.Workload != "nccl-test" || spec.Nodes != 2 || spec.MainStage().Stdin.Any() {
+		t.Errorf("all ready machines are wanted, and nobody reads: %+v", spec)
+	}
+	// Again, and slower: the history shows.
+	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
+	code, out, errs, _ = ncclTestRun(t, home, slow, completed, "launch", "nccl-test", "--gate", "0.9", "--svg", filepath.Join(home, "curve.svg"))
+	if code != 1 || !strings.Contains(errs, "--gate 0.9: 0.52 of what is expected was reached") {
+		t.Errorf("code %d, stderr %q", code, errs)
+	}
+	if !strings.Contains(out, "last time: 22.97 GB/s") || !strings.Contains(out, "(-45.6 %)") || !strings.HasPrefix(lastLine(out), "verdict: low: ") {
+		t.Errorf("%s", out)
+	}
+	if svg, err := os.ReadFile(filepath.Join(home, "curve.svg")); err != nil || !strings.HasPrefix(string(svg), "<svg ") || strings.Count(string(svg), "<circle") != 2 {
+		t.Errorf("the picture: %v %s", err, svg)
+	}
+}
+
+func TestNCCLTestFails(t *testing.T) {
+	wrong := strings.Replace(sweepGood, "22.968       0", "22.968       7", 1)
+	cut := sweepGood[:strings.Index(sweepGood, "# Out of bounds")]
+	tests := map[string]struct {
+		written string
+		outcome rendezvous.Outcome
+		code    int
+		last    string
+		err     string
+	}{
+		"wrong elements":   {wrong, completed, 1, "verdict: failed: 7 elements of 4 GiB messages are wrong", ""},
+		"cut short":        {cut, completed, 1, "verdict: failed: the test did not come to its end", ""},
+		"a rank's failure": {cut, failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
+		"nothing written":  {"", completed, 1, "verdict: failed: the test gave no result", ""},
+		"nothing, and 7":   {"", failed7, 7, "", "exit 7"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, out, errs, _ := ncclTestRun(t, t.TempDir(), tc.written, tc.outcome, "launch", "nccl-test")
+			if code != tc.code || lastLine(out) != tc.last || !strings.Contains(errs, tc.err) {
+				t.Errorf("code %d, want %d; stderr %q; last line %q, want %q", code, tc.code, errs, lastLine(out), tc.last)
+			}
+		})
+	}
+}
+
+func TestNCCLTestReads(t *testing.T) {
+	file := "../../workloads/nccltest/testdata/2.18.5-gb10.txt"
+	code, out, errs, spec := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", file, "--json")
+	var rep struct {
+		Verdict struct {
+			Grade string  `json:"grade"`
+			Part  float64 `json:"part"`
+		} `json:"verdict"`
+	}
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || code != 0 || rep.Verdict.Grade != "good" || rep.Verdict.Part < 0.95 {
+		t.Errorf("code %d, %v: %s %s", code, err, out, errs)
+	}
+	if spec.ID != "" {
+		t.Error("--read launched something")
+	}
+	if code, _, errs, _ := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", "nccltest.go"); code != 125 || !strings.Contains(errs, "no table of nccl-tests in it") {
+		t.Errorf("code %d: %s", code, errs)
+	}
+}
+
+func TestNCCLTestRefused(t *testing.T) {
+	for line, want := range map[string]string{
+		"nccl-test all_gahter":            `no operation "all_gahter": did you mean all_gather?`,
+		"nccl-test all_gather all_reduce": "one operation at a time",
+		"nccl-test --min 1G --max 1M":     "--min 1073741824 is above --max 1048576",
+		"nccl-test --max 100G":            "want 4K to 64G",
+		"nccl-test --gate 0":              "such as 0.9",
+		"nccl-test -d":                    "--detach does not go with nccl-test",
+		"nccl-test --via nccl-tests":      "cannot start MPI programs yet",
+		"nccl-test --via mpi":             "want auto or torch or nccl-tests",
+		"nccl-test --json --svg -":        "both would go to standard output",
+	} {
+		code, _, errs, spec := ncclTestRun(t, t.TempDir(), sweepGood, completed, append([]string{"launch"}, strings.Fields(line)...)...)
+		if code != 125 || !strings.Contains(errs, want) || spec.ID != "" {
+			t.Errorf("%s: code %d, %s", line, code, errs)
+		}
+	}
+}

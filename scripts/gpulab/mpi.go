@@ -1,0 +1,177 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// mpirun prepares Open MPI's own mpirun, with an agent that only enters the hosts'
+// namespaces: what sparkrun is held against. It runs beside the switch.
+func (l *lab) mpirun(ctx context.Context, argv ...string) (*exec.Cmd, error) {
+	if _, err := exec.LookPath("mpirun"); err != nil {
+		return nil, notHereError{"no mpirun"}
+	}
+	agent := filepath.Join(l.o.dir, "enter")
+	var script strings.Builder
+	script.WriteString("#!/bin/sh\nwhile :; do case $1 in -*) shift ;; *) break ;; esac; done\ncase $1 in\n")
+	var names []string
+	for _, h := range l.hosts {
+		names = append(names, hostName(h.number))
+		gpu := ""
+		if h.sees > 1 {
+			gpu = fmt.Sprintf("; export CUDA_VISIBLE_DEVICES=%d", h.number-1)
+		}
+		fmt.Fprintf(&script, "%s) pid=%d%s ;;\n", hostName(h.number), h.pid(), gpu)
+	}
+	// mpirun's arguments hold literal quotes: a shell must read them.
+	script.WriteString("*) echo \"no host $1\" >&2; exit 1 ;;\nesac\nshift\nexec nsenter --target $pid --net --mount --uts --ipc --pid -- sh -c \"$*\"\n")
+	if err := os.WriteFile(agent, []byte(script.String()), 0o755); err != nil {
+		return nil, err
+	}
+	args := []string{
+		"mpirun", "--allow-run-as-root", "-np", strconv.Itoa(len(names)), "-H", strings.Join(names, ","), "--oversubscribe", "--map-by", "node", "--bind-to", "none", "--display-allocation",
+		"--mca", "plm", "rsh", "--mca", "plm_rsh_agent", agent, "--mca", "oob_tcp_if_include", "172.30.0.0/24", "--mca", "btl", "self,tcp", "--mca", "pml", "ob1", "--mca", "btl_tcp_if_include", "172.30.0.0/24",
+		"--mca", "orte_tmpdir_base", "/run",
+		"-x", "NCCL_NET=Socket", "-x", "NCCL_SOCKET_IFNAME=" + primary, "-x", "GLOO_SOCKET_IFNAME=" + primary,
+		"-x", "PATH", "-x", "LD_LIBRARY_PATH",
+	}
+	for _, kv := range os.Environ() {
+		if name, _, _ := strings.Cut(kv, "="); strings.HasPrefix(name, "NCCL_") && name != "NCCL_NET" && name != "NCCL_SOCKET_IFNAME" || strings.HasPrefix(name, "TORCH_SYMM_MEM_") {
+			args = append(args, "-x", name)
+		}
+	}
+	cmd := l.on(ctx, 0, append(args, argv...)...)
+	// An image may tell Open MPI to stay on its own machine (OMPI_MCA_plm=isolated).
+	cmd.Env = slices.DeleteFunc(os.Environ(), func(kv string) bool { return strings.HasPrefix(kv, "OMPI_") || strings.HasPrefix(kv, "PMIX_") })
+	return cmd, nil
+}
+
+// besideMPI starts one program, the sweep, by sparkrun and by mpirun in turns.
+func (l *lab) besideMPI(ctx context.Context) (string, error) {
+	if l.o.sweep == "" {
+		return "", notHereError{"--sweep names no program"}
+	}
+	text, err := os.ReadFile(l.o.sweep)
+	if err != nil {
+		return "", err
+	}
+	most, err := bytesOf(l.o.max)
+	if err != nil {
+		return "", err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
+	defer cancel()
+	var ours, theirs []float64
+	for i := range l.o.rounds {
+		cmd := l.launch(ctx, "nccl-test", "--min", l.o.max, "--max", l.o.max, "--json", "all_reduce")
+		out, err := cmd.Output()
+		if err != nil {
+			return "", fmt.Errorf("sparkrun, round %d: %w", i+1, err)
+		}
+		var v verdict
+		if err := json.Unmarshal(out, &v); err != nil {
+			return "", err
+		}
+		ours = append(ours, v.Verdict.Bus)
+
+		start := `RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK MASTER_ADDR=$1 MASTER_PORT=$2 exec "$3" -u -c "$4" all_reduce $5 $5 2 20 2`
+		cmd, err = l.mpirun(ctx, "sh", "-c", start, "-", nics[1].addr(1), strconv.Itoa(29600+i), l.o.python, string(text), strconv.FormatInt(most, 10))
+		if err != nil {
+			return "", err
+		}
+		both, err := cmd.CombinedOutput()
+		l.save(fmt.Sprintf("b-mpirun-%d.txt", i+1), string(both))
+		if err != nil {
+			return "", fmt.Errorf("mpirun, round %d: %w: %s", i+1, err, tail(string(both)))
+		}
+		avg := average.FindSubmatch(both)
+		if avg == nil {
+			return "", fmt.Errorf("mpirun, round %d: no average: %s", i+1, tail(string(both)))
+		}
+		bus, err := strconv.ParseFloat(string(avg[1]), 64)
+		if err != nil {
+			return "", err
+		}
+		theirs = append(theirs, bus)
+	}
+	a, b := median(ours), median(theirs)
+	figures := fmt.Sprintf("all_reduce %s, medians of %d: sparkrun %.3f GB/s, mpirun %.3f (%+.1f %%); %s against %s", l.o.max, l.o.rounds, a, b, 100*(a/b-1), list(ours), list(theirs))
+	if math.Abs(a/b-1) > 0.05 && !l.o.gloo {
+		return figures, fmt.Errorf("more than 5 %% apart")
+	}
+	return figures, nil
+}
+
+var average = regexp.MustCompile(`# Avg bus bandwidth    : (\S+)`)
+
+// judged has sparkrun read what nccl-tests itself prints here.
+func (l *lab) judged(ctx context.Context) (string, error) {
+	if l.o.tests == "" {
+		return "", notHereError{"--nccl-tests names no folder"}
+	}
+	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
+	defer cancel()
+	var figures []string
+	for _, op := range []string{"all_gather", "all_reduce"} {
+		cmd, err := l.mpirun(ctx, "-x", "NCCL_DEBUG=INFO", filepath.Join(l.o.tests, op+"_perf"), "-b", "1M", "-e", l.o.max, "-f", "4", "-g", "1")
+		if err != nil {
+			return "", err
+		}
+		out, err := cmd.CombinedOutput()
+		l.save("nccl-tests-"+op+".txt", string(out))
+		if err != nil {
+			return "", fmt.Errorf("%s_perf: %w: %s", op, err, tail(string(out)))
+		}
+		read := l.on(ctx, 1, l.o.sparkrun, "launch", "nccl-test", "--read", "-", "--json")
+		read.Stdin = bytes.NewReader(out)
+		var errs bytes.Buffer
+		read.Stderr = &errs
+		got, err := read.Output()
+		if err != nil {
+			return "", fmt.Errorf("read %s: %w: %s", op, err, errs.String())
+		}
+		var v verdict
+		if err := json.Unmarshal(got, &v); err != nil {
+			return "", err
+		}
+		if v.Verdict.Grade != "low" || v.Verdict.Cause == nil || v.Verdict.Cause.Code != "sockets" {
+			return "", fmt.Errorf("%s: %s: %s", op, v.Verdict.Grade, v.Verdict.Text)
+		}
+		figures = append(figures, fmt.Sprintf("%s %.2f GB/s, low by sockets", op, v.Verdict.Bus))
+	}
+	return strings.Join(figures, ", "), nil
+}
+
+func median(all []float64) float64 {
+	s := slices.Sorted(slices.Values(all))
+	return s[len(s)/2]
+}
+
+func list(all []float64) string {
+	var words []string
+	for _, v := range all {
+		words = append(words, fmt.Sprintf("%.2f", v))
+	}
+	return strings.Join(words, " ")
+}
+
+// bytesOf reads 256M or 1G.
+func bytesOf(text string) (int64, error) {
+	shift := strings.IndexByte("KMG", text[max(0, len(text)-1):][0])
+	n, err := strconv.ParseInt(strings.TrimRight(text, "KMG"), 10, 64)
+	if err != nil || n < 1 {
+		return 0, fmt.Errorf("--max %s: want a size such as 256M", text)
+	}
+	return n << (10 * (shift + 1)), nil
+}

@@ -1,0 +1,101 @@
+package nccltest
+
+import (
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// Log is what NCCL's own lines (NCCL_DEBUG=INFO) say, over all ranks.
+type Log struct {
+	// Seen: there were lines of NCCL's at all.
+	Seen bool `json:"seen"`
+	// Version is the library's, as it names itself: 2.28.3+cuda13.0.
+	Version string `json:"version,omitempty"`
+	// Using are the RDMA devices that NCCL listed, by the process that did: "spark1:2293".
+	Using map[string][]string `json:"using,omitempty"`
+	// Sockets are the interfaces of its socket transport, likewise.
+	Sockets map[string][]string `json:"sockets,omitempty"`
+	// Via counts connections by transport: "NET/IB", "NET/Socket", "P2P", "SHM".
+	Via map[string]int `json:"via,omitempty"`
+	// NoIB: some process found no RDMA device.
+	NoIB bool `json:"no_ib,omitempty"`
+	// Bad are lines that tell of trouble, each text once, at most ten.
+	Bad []string `json:"bad,omitempty"`
+}
+
+var (
+	logLine     = regexp.MustCompile(`^(\S+):(\d+):\d+ \[\d+\] NCCL (INFO|WARN) (.*)$`)
+	logVersion  = regexp.MustCompile(`^NCCL version (\S+)`)
+	usingIB     = regexp.MustCompile(`^NET/IB : Using (.*)$`)
+	usingSocket = regexp.MustCompile(`^NET/Socket : Using (.*)$`)
+	// A device, its port and its link layer: [0]rocep1s0f0:1/RoCE. Without a device the
+	// line comes all the same: "NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>".
+	ibDevice     = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):\d+/`)
+	socketDevice = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):`)
+	viaTransport = regexp.MustCompile(`\] via (NET/[A-Za-z_]+|P2P|SHM|C2C)`)
+)
+
+// trouble are parts of lines that never come in a good run.
+var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", "ibv_reg_mr"}
+
+// Line takes one line of a rank's output. It reports whether it was NCCL's.
+func (l *Log) Line(line string) bool {
+	m := logLine.FindStringSubmatch(strings.TrimRight(line, "\r"))
+	if m == nil {
+		return false
+	}
+	l.Seen = true
+	who, text := m[1]+":"+m[2], m[4]
+	switch {
+	case logVersion.MatchString(text):
+		l.Version = logVersion.FindStringSubmatch(text)[1]
+	case strings.HasPrefix(text, "NET/IB : No device found"):
+		l.NoIB = true
+	case usingIB.MatchString(text):
+		l.Using = put(l.Using, who, ibDevice.FindAllStringSubmatch(text, -1))
+	case usingSocket.MatchString(text):
+		l.Sockets = put(l.Sockets, who, socketDevice.FindAllStringSubmatch(text, -1))
+	}
+	if v := viaTransport.FindStringSubmatch(text); v != nil {
+		if l.Via == nil {
+			l.Via = map[string]int{}
+		}
+		l.Via[v[1]]++
+	}
+	for _, t := range trouble {
+		if strings.Contains(text, t) && len(l.Bad) < 10 && !slices.Contains(l.Bad, text) {
+			l.Bad = append(l.Bad, text)
+		}
+	}
+	return true
+}
+
+func put(m map[string][]string, who string, found [][]string) map[string][]string {
+	if len(found) == 0 {
+		return m
+	}
+	if m == nil {
+		m = map[string][]string{}
+	}
+	for _, f := range found {
+		if !slices.Contains(m[who], f[1]) {
+			m[who] = append(m[who], f[1])
+		}
+	}
+	return m
+}
+
+// overSockets: connections between nodes went by TCP, and none by RDMA.
+func (l Log) overSockets() bool { return l.Via["NET/Socket"] > 0 && l.Via["NET/IB"] == 0 }
+
+// fewestDevices is the process that listed the fewest RDMA devices; who is empty where
+// none did.
+func (l Log) fewestDevices() (who string, devices []string) {
+	for w, d := range l.Using {
+		if who == "" || len(d) < len(devices) || len(d) == len(devices) && w < who {
+			who, devices = w, d
+		}
+	}
+	return who, devices
+}

@@ -1,0 +1,220 @@
+package nccltest
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/envgen"
+)
+
+// Setting is under what a test ran.
+type Setting struct {
+	// Topology and Inventories (by node id) are of the whole cluster, before the test.
+	Topology    envgen.Topology
+	Inventories map[string]envgen.Inventory
+	// Nodes are the ids of those that ran it.
+	Nodes []string
+	// Traffic is what their devices counted meanwhile; nil where nobody read it.
+	Traffic []Traffic
+}
+
+// Traffic is what one device or interface counted during a test.
+type Traffic struct {
+	Host   string `json:"host"`
+	Device string `json:"device"`
+	// RDMA: it is an RDMA device, and the bytes are RDMA's.
+	RDMA bool `json:"rdma,omitempty"`
+	// Sent and Received are bytes.
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	// Lost counts packets lost or sent again; LostWords are the counters.
+	Lost      uint64 `json:"lost,omitempty"`
+	LostWords string `json:"lost_words,omitempty"`
+}
+
+// Grade is a verdict in a word.
+type Grade string
+
+const (
+	// Good reached what these links give, and every element was right.
+	Good Grade = "good"
+	// Low was right, and slower than it should be.
+	Low Grade = "low"
+	// Unjudged was right, and there is no figure to hold it against.
+	Unjudged Grade = "unjudged"
+	// Failed gave no result, a wrong one, or one that nobody checked.
+	Failed Grade = "failed"
+)
+
+// Verdict is what a test says about its links.
+type Verdict struct {
+	Grade Grade `json:"grade"`
+	// Bytes is the message size that was judged, the largest; Bus what it reached, GB/s.
+	Bytes int64   `json:"bytes,omitempty"`
+	Bus   float64 `json:"bus_gbps,omitempty"`
+	// Expected is what these links give with messages of that size, GB/s; nil where no
+	// figure is known. Part is Bus / Expected.
+	Expected *float64 `json:"expected_gbps,omitempty"`
+	Part     *float64 `json:"part,omitempty"`
+	Mark     *Mark    `json:"mark,omitempty"`
+	// Cause is the likely one, nil where all is well. Also are other facts that cost.
+	Cause *Cause  `json:"cause,omitempty"`
+	Also  []Cause `json:"also,omitempty"`
+	// Text is the verdict as a sentence.
+	Text string `json:"text"`
+}
+
+// Judge weighs a result.
+func Judge(t Table, log Log, s Setting) Verdict {
+	if c := incorrect(t); c != nil {
+		v := Verdict{Grade: Failed, Cause: c, Text: c.Text}
+		if r := t.Largest(); r != nil {
+			v.Bytes, v.Bus = r.Bytes, r.Bus()
+		}
+		return v
+	}
+	r := t.Largest()
+	v := Verdict{Grade: Unjudged, Bytes: r.Bytes, Bus: r.Bus()}
+	reached := fmt.Sprintf("%s reached %.2f GB/s with %s messages", or(t.Op, "the test"), v.Bus, Size(r.Bytes))
+	f := newFabric(s)
+	ranks := max(len(t.Devices), len(s.Nodes))
+	mark := f.mark()
+	if t.Backend != "nccl" {
+		v.Text = fmt.Sprintf("%s over %s, without NCCL and RDMA: every element was right, and of the links it says nothing", reached, t.Backend)
+		return v
+	}
+	tcp, overTCP := f.overTCP(log, mark)
+	if overTCP {
+		v.Cause = &tcp
+	}
+	switch {
+	case len(s.Nodes) < 2 && len(t.Hosts()) > 1:
+		v.Text = reached + "; not all of its machines are this cluster's, so there is no figure to hold it against"
+		return v
+	case len(s.Nodes) < 2:
+		v.Text, v.Cause = reached+" on one node: there is no link to judge", nil
+		return v
+	case mark == nil:
+		v.Text = reached + "; no cable between these nodes is known, so there is no figure to hold it against"
+		return v
+	case busFactor(t.Op, ranks) == 0:
+		v.Text = fmt.Sprintf("%s; no figure is known for %s", reached, or(t.Op, "an operation that is not named"))
+		return v
+	}
+	part := mark.part(t.Op, r.Bytes, ranks)
+	expected := mark.Full * part
+	v.Mark, v.Expected = mark, &expected
+	share := v.Bus / expected
+	v.Part = &share
+	against := fmt.Sprintf("%s, %.0f %% of the %.2f that %s should give", reached, 100*share, expected, mark.Text)
+	found := f.settings(log, s.Traffic)
+	switch {
+	case v.Bus >= mark.Pass*part && !overTCP && part >= 0.5:
+		v.Grade, v.Text = Good, against+"; every element was right"
+		v.Also = found
+		return v
+	case part < 0.5 && !overTCP:
+		v.Cause = &Cause{Code: CauseSmall, Text: "such small messages show latency, not the link's rate",
+			Evidence: fmt.Sprintf("the largest message has %s", Size(r.Bytes)), Remedy: "sparkrun launch nccl-test --max 1G"}
+		v.Text, v.Also = reached+": "+v.Cause.Text, found
+		return v
+	}
+	v.Grade = Low
+	if !overTCP {
+		v.Cause = likely(v.Bus/part, found, log, s.Traffic)
+	}
+	for _, c := range found {
+		if c.Code != v.Cause.Code {
+			v.Also = append(v.Also, c)
+		}
+	}
+	v.Text = against + ": " + v.Cause.Text
+	return v
+}
+
+// likely picks the fact that leaves nearest to what was measured (with messages so
+// large that latency does not count). One that leaves far more explains nothing.
+func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
+	var best *Cause
+	nearest := math.Inf(1)
+	for i, c := range found {
+		if d := math.Abs(math.Log(bus / c.reach)); d < nearest {
+			best, nearest = &found[i], d
+		}
+	}
+	if best != nil && bus > best.reach/2 {
+		return best
+	}
+	lost, anyLost := losses(traffic)
+	switch {
+	case len(log.Bad) > 0:
+		return &Cause{Code: CauseLosses, Text: "NCCL met errors on the way", Evidence: log.Bad[0], Remedy: "sparkrun doctor"}
+	case anyLost:
+		return &lost
+	case bus < deeply:
+		return &Cause{Code: CauseDegraded, Text: "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
+			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", bus*8), Remedy: "power both machines off at the wall, wait, and test again"}
+	case best != nil:
+		return best
+	}
+	return &Cause{Code: CauseUnknown, Text: "nothing that was looked at explains it",
+		Evidence: "twins, speed, PCIe, MTU, transport and losses are as they should be", Remedy: "sparkrun doctor; is something else using the links or the GPUs?"}
+}
+
+// incorrect finds what makes a result worth nothing, whatever its speed.
+func incorrect(t Table) *Cause {
+	if len(t.Rows) == 0 {
+		return &Cause{Code: CauseIncomplete, Text: "the test gave no result", Evidence: "no row of the table came", Remedy: "read what the ranks wrote: sparkrun logs"}
+	}
+	checked := 0
+	for _, r := range t.Rows {
+		n, known := r.Wrong()
+		if known {
+			checked++
+		}
+		if n != 0 { // NaN is wrong, too
+			return &Cause{Code: CauseWrong, Text: fmt.Sprintf("%.0f elements of %s messages are wrong", n, Size(r.Bytes)),
+				Evidence: fmt.Sprintf("#wrong %g", n), Remedy: "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
+		}
+	}
+	switch b := t.OutOfBounds; {
+	case b != nil && (!b.OK || b.Count != 0):
+		return &Cause{Code: CauseWrong, Text: fmt.Sprintf("%d values are out of bounds", b.Count), Evidence: fmt.Sprintf("Out of bounds values : %d", b.Count),
+			Remedy: "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
+	case b == nil:
+		return &Cause{Code: CauseIncomplete, Text: "the test did not come to its end", Evidence: `no line "Out of bounds values : 0 OK"`, Remedy: "read what the ranks wrote: sparkrun logs"}
+	case checked == 0:
+		return &Cause{Code: CauseUnchecked, Text: "nobody checked the results", Evidence: "#wrong is N/A for every size (nccl-tests -c 0 says OK all the same)", Remedy: "run it without -c 0"}
+	}
+	return nil
+}
+
+// Size writes bytes as people do: 16 GiB, 8 MiB, 100 B.
+func Size(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if v == math.Trunc(v) || i == 0 {
+		return fmt.Sprintf("%.0f %s", v, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
+
+func or(text, otherwise string) string {
+	if strings.TrimSpace(text) == "" {
+		return otherwise
+	}
+	return text
+}
+
+// Compare says how a result stands to the last one like it: +0.02 is 2 % more.
+func Compare(now, last Record) (change float64, ok bool) {
+	if last.Bus <= 0 || now.Bytes != last.Bytes || now.Op != last.Op || now.Tool != last.Tool || !slices.Equal(now.Hosts, last.Hosts) {
+		return 0, false
+	}
+	return now.Bus/last.Bus - 1, true
+}

@@ -1,0 +1,214 @@
+package nccltest
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// ErrNoTable is wrapped where a text holds no result at all.
+var ErrNoTable = errors.New("no table of nccl-tests in it")
+
+// maxRows bounds a table: a sweep by a factor of 2 has 64 at most, one by steps of
+// bytes what its user likes.
+const maxRows = 1 << 16
+
+var (
+	// Each from src/util.cu; the sweep's own header has the same shape.
+	versionLine = regexp.MustCompile(`^# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)`)
+	sweepLine   = regexp.MustCompile(`^# sparkrun sweep \d+ torch=(\S+) nccl=(\S+) backend=(\S+)`)
+	startLine   = regexp.MustCompile(`^# Collective test starting: (\S+)`)
+	deviceLine  = regexp.MustCompile(`^#\s+Rank\s+(\d+) (?:Group\s+\d+ )?(?:Pid\s+\d+ )?on\s+(\S+) device\s+(\d+) (?:\[[^]]*\] )?(.*)$`)
+	boundsLine  = regexp.MustCompile(`^# Out of bounds values : (\d+) (\S+)`)
+	averageLine = regexp.MustCompile(`^# Avg bus bandwidth\s+: (\S+)`)
+	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|error: .*)$`)
+)
+
+// Parser reads a test's output line by line. Lines that are not the table's (NCCL's
+// log, mpirun's own) are passed over.
+type Parser struct {
+	table   Table
+	columns []string
+	ended   bool // the footer came: no row does any more
+}
+
+// Line takes one line, without its newline. It reports whether the line was a row.
+func (p *Parser) Line(line string) (row bool) {
+	line = strings.TrimRight(line, " \t\r")
+	if strings.HasPrefix(line, "#") {
+		p.comment(line)
+		return false
+	}
+	fields := strings.Fields(line)
+	if p.columns == nil || p.ended || len(fields) < 5 || len(p.table.Rows) == maxRows {
+		return false
+	}
+	bytes, err := strconv.ParseInt(fields[0], 10, 64)
+	if err != nil || bytes < 0 {
+		return false
+	}
+	r, ok := p.row(bytes, fields)
+	if ok {
+		p.table.Rows = append(p.table.Rows, r)
+	}
+	return ok
+}
+
+// Table is what has come so far.
+func (p *Parser) Table() Table {
+	t := p.table
+	if t.Tool == "" {
+		t.Tool = "nccl-tests"
+	}
+	if t.Backend == "" {
+		t.Backend = "nccl"
+	}
+	return t
+}
+
+func (p *Parser) comment(line string) {
+	t := &p.table
+	if m := versionLine.FindStringSubmatch(line); m != nil {
+		t.Tool, t.NCCL = "nccl-tests "+m[1], ncclVersion(m[2])
+	} else if m := sweepLine.FindStringSubmatch(line); m != nil {
+		t.Tool, t.Backend = "torch "+m[1], m[3]
+		if m[2] != "none" {
+			t.NCCL = m[2]
+		}
+	} else if m := startLine.FindStringSubmatch(line); m != nil {
+		t.Op = operation(m[1])
+	} else if m := deviceLine.FindStringSubmatch(line); m != nil {
+		rank, _ := strconv.Atoi(m[1])
+		t.Devices = append(t.Devices, Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])})
+	} else if m := boundsLine.FindStringSubmatch(line); m != nil {
+		n, _ := strconv.Atoi(m[1])
+		t.OutOfBounds, p.ended = &Bounds{Count: n, OK: m[2] == "OK"}, true
+	} else if m := averageLine.FindStringSubmatch(line); m != nil {
+		if v, ok := number(m[1]); ok {
+			t.Average = &v
+		}
+	} else if m := noteLine.FindStringSubmatch(line); m != nil {
+		t.Notes = append(t.Notes, m[1])
+	} else if f := strings.Fields(line[1:]); len(f) > 3 && f[0] == "size" && slices.Contains(f, "busbw") {
+		p.columns = f
+	}
+}
+
+// operation is the program's name without its folder and _perf: all_gather.
+func operation(program string) string {
+	program = program[strings.LastIndexByte(program, '/')+1:]
+	for _, end := range []string{"_mpi", "_perf"} { // a build may name the one with MPI
+		program = strings.TrimSuffix(program, end)
+	}
+	return program
+}
+
+// row reads the fields by the header's names. Old versions leave redop and root blank
+// in the row while the header names them: what comes before the first time has then
+// fewer fields than columns, and the table is read from the right.
+func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
+	first := slices.Index(p.columns, "time")
+	if first < 0 {
+		return Row{}, false
+	}
+	measured := p.columns[first:]
+	if len(measured) > 0 && measured[len(measured)-1] == "timestamp" {
+		// Its value is a date and a time.
+		measured = measured[:len(measured)-1]
+		if len(fields) >= 2 && strings.Count(fields[len(fields)-2], "-") == 2 {
+			fields = fields[:len(fields)-2]
+		}
+	}
+	if len(fields) < len(measured)+3 { // size, count, type
+		return Row{}, false
+	}
+	r := Row{Bytes: bytes, Type: fields[2]}
+	if redop := slices.Index(p.columns, "redop"); redop >= 0 && redop < first && len(fields) == len(measured)+first {
+		r.Redop = fields[redop]
+	}
+	values := fields[len(fields)-len(measured):]
+	var points []*Point
+	for i, name := range measured {
+		if name == "time" || name == "cputime" {
+			points = append(points, &Point{})
+		}
+		if len(points) == 0 {
+			continue
+		}
+		v, ok := number(values[i])
+		switch pt := points[len(points)-1]; name {
+		case "time", "cputime":
+			pt.Micros = v
+		case "algbw":
+			pt.Alg = v
+		case "busbw":
+			pt.Bus = v
+		case "#wrong", "error": // error: before 2.13, the largest deviation
+			if values[i] == "N/A" {
+				continue
+			}
+			pt.Wrong = &v
+			if name == "error" {
+				pt.Wrong = deviation(v)
+			}
+		}
+		if !ok {
+			return Row{}, false
+		}
+	}
+	if len(points) == 0 {
+		return Row{}, false
+	}
+	r.Out = points[0]
+	if len(points) > 1 {
+		r.In = points[1]
+	}
+	return r, true
+}
+
+// deviation turns the largest relative error of old versions into a count. What is too
+// much of it depends on type and operation: their line "Out of bounds values" tells.
+func deviation(v float64) *float64 {
+	n := 0.0
+	if math.IsNaN(v) {
+		n = 1
+	}
+	return &n
+}
+
+func number(text string) (float64, bool) {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || v < 0 || math.IsInf(v, 0) {
+		return v, text == "N/A"
+	}
+	return v, true
+}
+
+// ncclVersion reads NCCL_VERSION_CODE: 22803 is 2.28.3.
+func ncclVersion(code string) string {
+	n, err := strconv.Atoi(code)
+	if err != nil || n < 10000 {
+		return ""
+	}
+	return fmt.Sprintf("%d.%d.%d", n/10000, n/100%100, n%100)
+}
+
+// Parse reads a whole text: what nccl-tests printed, or the file that its -J wrote.
+func Parse(text string) (Table, error) {
+	if strings.HasPrefix(strings.TrimSpace(text), "{") {
+		return parseJSON([]byte(text))
+	}
+	var p Parser
+	for line := range strings.Lines(text) {
+		p.Line(strings.TrimSuffix(line, "\n"))
+	}
+	t := p.Table()
+	if len(t.Rows) == 0 {
+		return t, fmt.Errorf("read result: %w", ErrNoTable)
+	}
+	return t, nil
+}
