@@ -50,7 +50,7 @@ type Spec struct {
 
 	// ShmBytes is the size of a /dev/shm of its own; 0: the host's, with all other IPC.
 	ShmBytes int64             `json:"shm_bytes,omitempty"`
-	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over memlock unlimited and a stack of 64 MiB
+	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB and, with RDMA devices, memlock unlimited
 	CPUs     []int             `json:"cpus,omitempty"`    // that it may run on; none: any
 	GPU      GPU               `json:"gpu,omitempty"`
 	Devices  []string          `json:"devices,omitempty"` // device files of the host
@@ -191,9 +191,10 @@ func within(p, dir string) bool {
 
 // limits are in order of their names, so that the same spec gives the same body.
 func (s Spec) limits() []*container.Ulimit {
-	all := map[string]*container.Ulimit{
-		"memlock": {Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited},
-		"stack":   {Name: "stack", Soft: defaultStack, Hard: defaultStack},
+	all := map[string]*container.Ulimit{"stack": {Name: "stack", Soft: defaultStack, Hard: defaultStack}}
+	if slices.ContainsFunc(s.Devices, func(d string) bool { return within(d, "/dev/infiniband") }) {
+		// Memory that an RDMA device reads has to stay where it is.
+		all["memlock"] = &container.Ulimit{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}
 	}
 	for _, u := range s.Ulimits {
 		all[u.Name] = &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard}
