@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher/container/enginetest"
 )
 
 func TestEngineThatIsNotThere(t *testing.T) {
@@ -51,7 +53,7 @@ func TestEngine(t *testing.T) {
 	if _, err := e.Image(t.Context(), "nobody/has:this"); !errors.Is(err, ErrNoImage) {
 		t.Errorf("an image that is not there: %v, want %v", err, ErrNoImage)
 	}
-	im, err := e.Image(t.Context(), testImage)
+	im, err := e.Image(t.Context(), enginetest.Image)
 	if err != nil {
 		t.Fatal(err)
 	}

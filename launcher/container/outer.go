@@ -39,11 +39,12 @@ type Order struct {
 }
 
 // Birth is what became of an Order: the program runs, or Error says why it never
-// will.
+// will. Nothing of a container is left then, if the engine answers.
 type Birth struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
 	Error     string `json:"error,omitempty"`
+	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
 // Main is the life of either half; the process's exit code is its answer.
@@ -82,7 +83,7 @@ func runOuter() int {
 	init, err := o.begin(ctx)
 	if err != nil {
 		o.giveUp()
-		o.tell(Birth{Error: err.Error()})
+		o.tell(Birth{Error: err.Error(), Ended: errors.Is(err, errTold)})
 		return launcher.ExitOwnFailure
 	}
 	o.tell(Birth{Container: o.id, Init: init})

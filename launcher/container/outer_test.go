@@ -22,11 +22,11 @@ import (
 var specs atomic.Int32
 
 // spec is a rank of uid's in the test's image.
-func (r *rig) spec(_ *testing.T, uid uint32) Spec {
+func (r rig) spec(_ *testing.T, uid uint32) Spec {
 	n := specs.Add(1)
 	return Spec{
-		Name: fmt.Sprintf("sparkrun-test.%d-0", n), Image: r.image.ID, UID: uid, GID: uid, Grace: 10 * time.Second,
-		Mark: "SPARKRUN_GANG=test", Home: "/home/rank", CgroupParent: r.group(), Program: r.half, HandDir: fmt.Sprintf("%s/hand-%d", r.dir, n),
+		Name: fmt.Sprintf("sparkrun-test.%d-0", n), Image: r.ImageID, UID: uid, GID: uid, Grace: 10 * time.Second,
+		Mark: "SPARKRUN_GANG=test", Home: "/home/rank", CgroupParent: r.Group(), Program: r.Half, HandDir: fmt.Sprintf("%s/hand-%d", r.Dir, n),
 	}
 }
 
@@ -52,9 +52,9 @@ type stand struct {
 }
 
 // order starts one and tells it what to run.
-func (r *rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
+func (r rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
 	t.Helper()
-	st := &stand{t: t, e: e, s: s, cmd: exec.Command(r.half, "shim", OuterArg)}
+	st := &stand{t: t, e: e, s: s, cmd: exec.Command(r.Half, "shim", OuterArg)}
 	orderR, orderW := pipe(t)
 	birthR, birthW := pipe(t)
 	outR, outW := pipe(t)
@@ -76,7 +76,7 @@ func (r *rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
 			t.Error(err)
 		}
 	})
-	if err := json.NewEncoder(orderW).Encode(Order{Socket: r.socket, Spec: s, Command: c}); err != nil {
+	if err := json.NewEncoder(orderW).Encode(Order{Socket: r.Socket, Spec: s, Command: c}); err != nil {
 		t.Fatal(err)
 	}
 	orderW.Close()
@@ -84,7 +84,7 @@ func (r *rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
 }
 
 // born is order, and its birth, which has to be one.
-func (r *rig) born(t *testing.T, e *Engine, s Spec, c Command) *stand {
+func (r rig) born(t *testing.T, e *Engine, s Spec, c Command) *stand {
 	t.Helper()
 	st := r.order(t, e, s, c)
 	if st.awaitBirth(); st.Error != "" || st.Init == 0 || st.Container == "" {
@@ -279,7 +279,7 @@ func TestEngineIsRestartedUnderARank(t *testing.T) {
 	r, e := open(t)
 	st := r.born(t, e, r.spec(t, 1234), sh(`echo ready; read word; echo got $word; exit 5`))
 	st.awaitLine("ready")
-	if err := r.halt(); err != nil {
+	if err := r.Halt(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := io.WriteString(st.in, "hello\n"); err != nil {
@@ -292,7 +292,7 @@ func TestEngineIsRestartedUnderARank(t *testing.T) {
 		t.Errorf("ended with %#x, want 5", ws)
 	}
 	st.gone()
-	if err := r.run(); err != nil {
+	if err := r.Run(); err != nil {
 		t.Fatal(err)
 	}
 }
