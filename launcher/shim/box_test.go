@@ -134,19 +134,21 @@ func TestBoxedRanksAreEnded(t *testing.T) {
 // The end may come while the engine is at work.
 func TestBoxedRanksAreEndedAtTheirStart(t *testing.T) {
 	for _, pause := range []time.Duration{0, 300 * time.Millisecond, time.Second} {
-		x := spawnBoxes(t)
-		started := make(chan error, 1)
-		go func() { started <- x.bench.c.Start(x.ctx, []Rank{x.box(0, "sleep 1000"), x.box(1, "sleep 1000")}) }()
-		x.until(func(e Event) bool { return e.Kind == Starting })
-		time.Sleep(pause) // the moment is the test's input
-		must(t, x.bench.c.End(x.ctx, 10*time.Second))
-		must(t, <-started)
-		for r, e := range exits(x.events()) {
-			if !e.ByUs {
-				t.Errorf("after %s rank %d: %+v, want by us", pause, r, e)
+		t.Run(pause.String(), func(t *testing.T) {
+			x := spawnBoxes(t)
+			started := make(chan error, 1)
+			go func() { started <- x.bench.c.Start(x.ctx, []Rank{x.box(0, "sleep 1000"), x.box(1, "sleep 1000")}) }()
+			x.until(func(e Event) bool { return e.Kind == Starting })
+			time.Sleep(pause) // the moment is the test's input
+			must(t, x.bench.c.End(x.ctx, 10*time.Second))
+			must(t, <-started)
+			for r, e := range exits(x.events()) {
+				if !e.ByUs {
+					t.Errorf("rank %d: %+v, want by us", r, e)
+				}
 			}
-		}
-		x.nothingLeft()
+			x.nothingLeft()
+		})
 	}
 }
 
