@@ -218,6 +218,11 @@ func TestStatusOf(t *testing.T) {
 	if got := StatusOf(j).State; got != StatePlanned {
 		t.Errorf("state %s", got)
 	}
+	for what, k := range map[string]Job{"stop": {Stop: &Stop{}}, "verdict": {Verdict: &Outcome{}}} {
+		if got := StatusOf(k).State; got != StateEnds {
+			t.Errorf("with a %s on record it is %s", what, got)
+		}
+	}
 	j.Outcome = &Outcome{End: Rejected}
 	if got := StatusOf(j).State; got != "rejected" {
 		t.Errorf("state %s", got)

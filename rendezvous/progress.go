@@ -76,7 +76,7 @@ func StatusOf(j Job) JobStatus {
 	switch {
 	case j.Outcome != nil:
 		return JobStatus{Job: j, State: State(j.Outcome.End), Started: j.Outcome.Started}
-	case j.Verdict != nil:
+	case j.Verdict != nil, j.Stop != nil:
 		return JobStatus{Job: j, State: StateEnds}
 	}
 	return JobStatus{Job: j, State: StatePlanned}

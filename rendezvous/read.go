@@ -175,5 +175,16 @@ func FindJob(jobs []Job, text string) (int, error) {
 	for i, at := range found {
 		ids[i] = string(jobs[at].Spec.ID)
 	}
-	return 0, fmt.Errorf("job %q: %w: it could be %s", text, ErrNoJob, strings.Join(ids, ", "))
+	return 0, &ambiguousError{text, ids}
 }
+
+// ambiguousError is an ErrNoJob that is none for want of jobs.
+type ambiguousError struct {
+	text string
+	ids  []string
+}
+
+func (e *ambiguousError) Error() string {
+	return fmt.Sprintf("job %q: it could be %s: name one by its id", e.text, strings.Join(e.ids, ", "))
+}
+func (e *ambiguousError) Unwrap() error { return ErrNoJob }

@@ -220,7 +220,7 @@ func TestFind(t *testing.T) {
 		"train": "aaaa2", // the latest of a name, and a name beats a beginning
 		"bb":    "bbbb1",
 		"tra":   "train2",
-		"aaaa":  "it could be aaaa1, aaaa2",
+		"aaaa":  `job "aaaa": it could be aaaa1, aaaa2: name one by its id`,
 		"zzzz":  "ps --all",
 		"":      "ps --all",
 	} {

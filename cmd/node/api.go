@@ -344,7 +344,7 @@ func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Jobs
 
 // localState tells of a job what this node's own ledger knows.
 func (n *node) localState(st *rendezvous.JobStatus) {
-	if st.Outcome != nil || st.Verdict != nil {
+	if st.Outcome != nil || st.Verdict != nil || st.Stop != nil {
 		return
 	}
 	for _, e := range n.agent.Ledger() {

@@ -290,21 +290,38 @@ func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
 	})
 }
 
-// Stop leaves a request unrecorded that would stop a voter of another version:
-// then it is in this leader's memory alone.
+// Stop records a request in an entry that every version takes, where its own kind
+// would stop a voter of another version.
 func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	l := r.n.leading.Load()
 	if l == nil {
 		return lead.ErrOver
 	}
 	if err := r.n.everyVoterKnows(l, rendezvous.KindStop); err != nil {
-		r.n.log.Warn("a stop is not recorded: if this leader dies before the nodes have heard of it, it has to be asked for again", "job", stop.Job, "error", err)
-		return nil
+		return r.stopByVerdict(ctx, stop, err)
 	}
 	return r.apply(ctx, stop.Entry(), func() bool {
 		j, ok := r.n.record.Job(stop.Job)
 		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
 	})
+}
+
+// stopByVerdict has the present generation ended for the request. Where the record
+// has another verdict on it already, or does not know the job, the request is in
+// this leader's memory alone.
+func (r recorder) stopByVerdict(ctx context.Context, stop rendezvous.JobStop, why error) error {
+	job, known := r.n.record.Job(stop.Job)
+	if known && job.Verdict == nil {
+		err := r.Verdict(ctx, rendezvous.JobEnd{Key: job.Key(), Outcome: rendezvous.Outcome{End: rendezvous.Stopped, Cause: stop.Stop.Reason, At: stop.Stop.At}})
+		if err != nil {
+			return err
+		}
+		job, known = r.n.record.Job(stop.Job)
+	}
+	if !known || job.Verdict == nil || job.Verdict.End != rendezvous.Stopped {
+		r.n.log.Warn("a stop is not recorded: if this leader dies before the nodes have heard of it, it has to be asked for again", "job", stop.Job, "error", why)
+	}
+	return nil
 }
 
 func (r recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {

@@ -1,6 +1,7 @@
 package node
 
 import (
+	"bytes"
 	"errors"
 	"os"
 	"os/exec"
@@ -162,13 +163,17 @@ func TestRaftFolderPutBack(t *testing.T) {
 	}
 }
 
-// A damaged file: the agent does not start, and says what to do.
+// A damaged file: the agent does not start, and says what to do, and that works.
 func TestDamagedRecord(t *testing.T) {
 	t.Parallel()
-	c := newCluster(t, 1)
-	h := c.hosts[0]
+	followsTheWayOut(t, newCluster(t, 1).hosts[0])
+}
+
+func followsTheWayOut(t *testing.T, h *host) {
+	t.Helper()
 	h.crash()
-	file := filepath.Join(h.cfg.Paths.raft(), "raft.db")
+	dir := h.cfg.Paths.raft()
+	file := filepath.Join(dir, "raft.db")
 	b, err := os.ReadFile(file)
 	must(t, err)
 	for i := 2 * 4096; i < len(b); i += 64 { // all but the two pages that say where the rest is: of that any page may be a free one
@@ -183,10 +188,22 @@ func TestDamagedRecord(t *testing.T) {
 		err = <-h.done
 	}
 	h.stop = nil
-	for _, want := range []string{file, "damaged", "mv " + h.cfg.Paths.raft(), "sparkrun takeover", "sparkrun raft restore FILE"} {
+	for _, want := range []string{file, "damaged", "mv " + dir, "sparkrun takeover", "sparkrun raft restore FILE"} {
 		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("it says %v, and not %q", err, want)
+			t.Fatalf("it says %v, and not %q", err, want)
 		}
+	}
+	_, way, _ := strings.Cut(err.Error(), "`sudo ")
+	way, _, _ = strings.Cut(way, "`")
+	if out, err := exec.CommandContext(t.Context(), "sh", "-c", way).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", way, err, out)
+	}
+	if kept, err := os.ReadFile(filepath.Join(dir+".damaged", "raft.db")); err != nil || !bytes.Equal(kept, b) {
+		t.Errorf("the damaged file is not kept: %v", err)
+	}
+	h.start()
+	if n := h.now(); !n.blank.Load() || n.raft.Votes() {
+		t.Error("it does not wait to be taken in anew")
 	}
 }
 

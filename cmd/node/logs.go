@@ -20,7 +20,10 @@ import (
 // logs merges the output of a job's ranks, pulled straight from each node that
 // has some. Leaders play no part in it once the plan is known.
 func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
-	job, err := n.findJob(ctx, c, r.Job)
+	job, aged, err := n.findJob(ctx, c, r.Job)
+	if err == nil && aged != "" {
+		err = send(wire.LogChunk{Job: job.Spec.ID, Host: n.m.Host, Note: aged})
+	}
 	if err == nil {
 		job, err = n.awaitGeneration(ctx, c, job, r)
 	}
@@ -108,16 +111,20 @@ func noGeneration(id launcher.JobID, gen launcher.Generation) error {
 	return fmt.Errorf("job %s: generation %d: %w: none that is remembered: `sparkrun ps %[1]s` lists them", id, gen, launcher.ErrInvalid)
 }
 
-// findJob looks in this node's copy of the record, which is enough for a plan
-// that does not change; then asks the leader.
-func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
-	job, err := n.record.Find(text)
-	if err == nil || n.leading.Load() != nil {
-		return job, err
+// findJob finds the job that a text means. A whole id that is in this node's copy
+// of the record is enough: a plan does not change. Anything else is the leader's to
+// say, for a name may have gone to a newer job a moment ago; while there is none this
+// copy has to do, and aged says how old it is.
+func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (job rendezvous.Job, aged string, err error) {
+	if job, ok := n.record.Job(launcher.JobID(text)); ok {
+		return job, "", nil
 	}
-	all, askErr := n.jobs(ctx, c, wire.Empty{})
-	if askErr != nil {
-		return rendezvous.Job{}, askErr
+	all, err := n.jobs(ctx, c, wire.Empty{})
+	if err != nil {
+		return rendezvous.Job{}, "", err
+	}
+	if all.Problem != "" {
+		aged = n.aged(text)
 	}
 	jobs := make([]rendezvous.Job, len(all.Jobs))
 	for i, j := range all.Jobs {
@@ -125,9 +132,18 @@ func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (rendezv
 	}
 	i, err := rendezvous.FindJob(jobs, text)
 	if err != nil {
-		return rendezvous.Job{}, err
+		return rendezvous.Job{}, "", err
 	}
-	return jobs[i], nil
+	return jobs[i], aged, nil
+}
+
+// aged says how old what this node alone knows of jobs may be.
+func (n *node) aged(text string) string {
+	since := "from before its agent started"
+	if at := n.raft.LastContact(); !at.IsZero() {
+		since = fmt.Sprintf("%s old", max(time.Second, time.Since(at).Round(time.Second)))
+	}
+	return fmt.Sprintf("no leader answers: which job %q is was looked up in what %s knows, %s", text, n.m.Host, since)
 }
 
 // source is a node's part of what is read.

@@ -36,12 +36,11 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 	}
 	m := roster[i]
-	sign := "its agent answers"
-	if !m.Ready {
-		inv, _ := n.view()
-		sign = n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv))
+	if m.Ready {
+		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
 	}
-	if sign != "" {
+	inv, _ := n.view()
+	if sign := n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign != "" {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
 	}
 	if err := to.MarkDead(m.ID); err != nil {

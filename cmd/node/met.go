@@ -1,15 +1,22 @@
 package node
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"sync"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
+
+// settleAfter is how long a machine that was off has to be with a leader before
+// it no longer fears that its cluster was taken over meanwhile. Whoever took over
+// dials all members every few seconds.
+const settleAfter = 30 * time.Second
 
 // met is whom this machine has heard since it was switched on, in the epoch it
 // is in, and whom a person has called dead since. It lives in RUN, which no
@@ -21,6 +28,9 @@ type met struct {
 	mu    sync.Mutex
 	Heard map[launcher.NodeID]bool `json:"heard"`
 	Dead  map[launcher.NodeID]bool `json:"dead"`
+	// Settled: a majority of voters that has met no later epoch by now was not
+	// taken over while it was off, or is out of the reach of who did.
+	Settled bool `json:"settled"`
 }
 
 func openMet(path string) (*met, error) {
@@ -60,6 +70,23 @@ func (m *met) buries(ids ...launcher.NodeID) error {
 	return m.save()
 }
 
+// settle notes that this machine has been on with its cluster for long enough.
+func (m *met) settle() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.Settled {
+		return nil
+	}
+	m.Settled = true
+	return m.save()
+}
+
+func (m *met) settled() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Settled
+}
+
 // save replaces the file as a whole. It need not outlive a power cut.
 func (m *met) save() error {
 	b, err := json.Marshal(m)
@@ -82,19 +109,65 @@ func (m *met) known(id launcher.NodeID) bool {
 	return m.Heard[id] || m.Dead[id]
 }
 
+// buried tells whether a person has called a node dead since it was last heard.
+func (m *met) buried(id launcher.NodeID) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.Dead[id]
+}
+
 // unheard names the hosts that may have taken over while this machine was off:
-// see rendezvous/DESIGN.md. Where several vote, their majority answers for that.
+// see rendezvous/DESIGN.md. A sole voter waits for their word, or a person's.
+// Several would wait for the dead at each power cut: they do for settleAfter, and
+// for whoever is known to be of a later epoch.
 func (n *node) unheard() []string {
-	if !n.soleVoter() {
-		return nil
-	}
+	sole := n.soleVoter()
+	settled := !sole && n.met.settled()
+	later := n.ofLaterEpoch()
 	var hosts []string
 	for _, m := range n.record.Nodes() {
-		if m.ID != n.m.Node && !n.met.known(m.ID) {
+		if m.ID != n.m.Node && (later[m.ID] && !n.met.buried(m.ID) || !settled && !n.met.known(m.ID)) {
 			hosts = append(hosts, m.Host)
 		}
 	}
 	return hosts
+}
+
+// ofLaterEpoch is who says by gossip that this node's epoch is over. It is no
+// proof, so it only has this node wait.
+func (n *node) ofLaterEpoch() map[launcher.NodeID]bool {
+	g := n.gossip.Load()
+	if g == nil {
+		return nil
+	}
+	later := map[launcher.NodeID]bool{}
+	for _, p := range g.Peers() {
+		if p.Meta.Epoch > n.epoch().N {
+			later[launcher.NodeID(p.ID)] = true
+		}
+	}
+	return later
+}
+
+// settles waits until this boot has been with a leader of its epoch for long
+// enough, without a gap.
+func (n *node) settles(ctx context.Context) error {
+	led := func() bool { return n.leaderID() != "" }
+	for !n.met.settled() {
+		if !n.until(ctx, led) {
+			return ctx.Err()
+		}
+		within, cancel := context.WithTimeout(ctx, settleAfter)
+		lost := n.until(within, func() bool { return !led() })
+		cancel()
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if !lost {
+			return n.met.settle()
+		}
+	}
+	return nil
 }
 
 // hears notes that a member is there, in this node's epoch.

@@ -274,21 +274,19 @@ func (n *node) openRaft() (err error) {
 		cfg.Bootstrap = false
 		n.raft, err = consensus.Open(cfg)
 	}
-	if err != nil || !n.m.Founder {
+	if err != nil {
 		return n.wayOut(err)
+	}
+	if _, last := n.raft.Last(); n.m.Founder || last == 0 { // no job to be found in its record
+		if err := n.met.settle(); err != nil {
+			return err
+		}
+	}
+	if !n.m.Founder {
+		return nil
 	}
 	n.m.Founder = false
 	return n.m.save(n.cfg.Paths)
-}
-
-// wayOut says what can be done about a record that cannot be read.
-func (n *node) wayOut(err error) error {
-	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
-		return err
-	}
-	dir := n.cfg.Paths.raft()
-	return fmt.Errorf("%w: `mv %s %s.damaged` and start the agent: if the other voters are up, the cluster takes this machine in anew; "+
-		"if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore FILE` from a snapshot", err, dir, dir)
 }
 
 func (n *node) close() {
@@ -346,6 +344,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.enforce(ctx) })
 	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error { return n.acquaints(ctx) })
+	g.Go(func() error { return n.settles(ctx) })
 	g.Go(func() error {
 		select {
 		case <-n.left:

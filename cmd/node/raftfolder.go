@@ -8,6 +8,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 )
 
 // A raft folder comes and goes by a rename, at one stroke. One that is a mount
@@ -111,4 +113,25 @@ func copyFolder(to, from string) error {
 		return err
 	}
 	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
+}
+
+// wayOut says what can be done about a record that cannot be read.
+func (n *node) wayOut(err error) error {
+	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
+		return err
+	}
+	dir := n.cfg.Paths.raft()
+	aside := fmt.Sprintf("sudo mv %[1]s %[1]s.damaged", dir)
+	if isMountPoint(dir) { // the shell that looks for its files has to be root's as well
+		aside = fmt.Sprintf("sudo sh -c 'mkdir -m 700 %[1]s.damaged && mv %[1]s/* %[1]s.damaged'", dir)
+	}
+	return fmt.Errorf("%w: `%s` and start the agent: if the other voters are up, the cluster takes this machine in anew; "+
+		"if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore FILE` from a snapshot", err, aside)
+}
+
+// isMountPoint tells whether a folder is the root of a mount, a bind mount too. A
+// kernel before 5.8 does not tell.
+func isMountPoint(dir string) bool {
+	var st unix.Statx_t
+	return unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
 }

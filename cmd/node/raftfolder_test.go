@@ -24,6 +24,10 @@ func TestRaftFolderIsAMountPoint(t *testing.T) {
 		return
 	}
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
+	t.Run("damaged", func(t *testing.T) {
+		t.Parallel()
+		followsTheWayOut(t, onMount(t))
+	})
 	for name, crash := range map[string]func(t *testing.T, p Paths){
 		"before anything": func(*testing.T, Paths) {},
 		"a part of the old one is copied": func(t *testing.T, p Paths) {

@@ -105,7 +105,7 @@ func (n *node) nearOf(c wire.Caller) string {
 
 // ownJob finds a job that its caller may touch.
 func (n *node) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
-	job, err := n.findJob(ctx, c, text)
+	job, _, err := n.findJob(ctx, c, text)
 	if err == nil && c.User.UID != 0 && c.User.Name != job.Spec.User {
 		err = fmt.Errorf("reach job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
 	}

@@ -129,8 +129,12 @@ func (n *node) fits(b rendezvous.Backup) error {
 // machine has a newer copy of the record itself.
 func (n *node) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
 	if host := n.whoLeads(ctx); host != "" {
+		then := host + " gives way, and what it has recorded"
+		if host == n.m.Host {
+			then = "and what was recorded since"
+		}
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a new epoch that begins with the snapshot, "+
-			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, n.m.Host, host)
+			"%s is merged into it", wire.ErrDenied, host, n.m.Host, then)
 	}
 	if err := n.noLeader(); errors.Is(err, wire.ErrRetry) {
 		return err

@@ -2,8 +2,10 @@ package node
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -62,5 +64,56 @@ func TestStopOutlivesTheLeader(t *testing.T) {
 		if s.ID == fails.ID && job.Plan.Generation != stopped.Plan.Generation {
 			t.Errorf("generation %d began after the stop in generation %d", job.Plan.Generation, stopped.Plan.Generation)
 		}
+	}
+}
+
+// The leader has not heard a voter that is off: its version may not know the entry
+// of a stop. A stop that was answered outlives the leader all the same, and whoever
+// asks while nobody leads is told that the job is ending.
+func TestStopWithAVoterUnheard(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.hosts[0].waitVoters(3)
+	first := c.hosts[0].leads(c)
+	first.crash()
+	rest := slices.DeleteFunc(slices.Clone(c.hosts), func(h *host) bool { return h == first })
+	second := rest[0].leads(c)
+	last := rest[0]
+	if last == second {
+		last = rest[1]
+	}
+	second.eventually("the one that led has not been heard", func() bool {
+		l := second.now().leading.Load()
+		return l != nil && second.now().everyVoterKnows(l, rendezvous.KindStop) != nil
+	})
+	runs := command(1, 1, "trap '' TERM; while :; do sleep 1; done")
+	runs.On, runs.Grace = []string{last.cfg.Host}, time.Hour
+	cl := last.client()
+	defer cl.Close()
+	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: runs}, func(p rendezvous.Progress) error {
+		if p.Step == rendezvous.StepRunning {
+			return errRuns
+		}
+		return nil
+	}); !errors.Is(err, errRuns) {
+		t.Fatalf("launch: %v", err)
+	}
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID)}); err != nil {
+		t.Fatal(err)
+	}
+	second.crash()
+	last.eventually("ps without a leader says that it is ending", func() bool {
+		res, err := cl.Jobs(t.Context())
+		return err == nil && res.Problem != "" && len(res.Jobs) == 1 && res.Jobs[0].State == rendezvous.StateEnds
+	})
+	first.start()
+	last.eventually("the next leader is ending it", func() bool { return last.stateOf(runs.ID) == rendezvous.StateEnds })
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
+		t.Errorf("a second stop, with no grace: %v", err)
+	}
+	var job rendezvous.Job
+	last.eventually("it has ended", func() bool { job, _ = last.now().record.Job(runs.ID); return job.Outcome != nil })
+	if job.Outcome.End != rendezvous.Stopped || !strings.HasPrefix(job.Outcome.Cause, "stopped by ") {
+		t.Errorf("outcome %+v", job.Outcome)
 	}
 }

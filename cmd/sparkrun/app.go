@@ -131,7 +131,12 @@ func plainly(err error) string {
 // elsewhere says what a flag of mpirun or srun that launch doesn't have is called here.
 func elsewhere(cmd *cobra.Command, err error) string {
 	var unknown *pflag.NotExistError
-	if !isLaunch(cmd) || !errors.As(err, &unknown) {
+	switch {
+	case !errors.As(err, &unknown):
+		return ""
+	case cmd.CommandPath() == "sparkrun exec":
+		return ": what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"
+	case !isLaunch(cmd):
 		return ""
 	}
 	switch unknown.GetSpecifiedName() {

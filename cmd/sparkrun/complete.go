@@ -20,7 +20,7 @@ const completionWait = 300 * time.Millisecond // longer is worse than no answer
 
 // jobs completes a job: running ones, by id and by name.
 func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
+	if len(args) > 0 && cmd.Name() != "stop" { // which takes several
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
@@ -36,8 +36,11 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 		if slices.Contains([]string{"stop", "attach", "exec"}, cmd.Name()) && j.Outcome != nil {
 			continue
 		}
+		if slices.Contains(args, string(j.Spec.ID)) || slices.Contains(args, j.Spec.Name) {
+			continue
+		}
 		out = append(out, string(j.Spec.ID)+"\t"+strings.TrimSpace(j.Spec.Workload+" "+j.Spec.Name))
-		if j.Spec.Name != "" {
+		if j.Spec.Name != "" && !slices.Contains(out, j.Spec.Name) {
 			out = append(out, j.Spec.Name)
 		}
 	}
@@ -95,6 +98,14 @@ func (c completion) nodes(cmd *cobra.Command) []wire.NodeStatus {
 		return nil
 	}
 	return st.Nodes
+}
+
+// completeWords has those flags of cmd that take one of a few words complete them.
+func completeWords(cmd *cobra.Command, flags ...string) {
+	for _, flag := range flags {
+		words := strings.Split(cmd.Flag(flag).Value.Type(), "|")
+		completeFlag(cmd, flag, cobra.FixedCompletions(words, cobra.ShellCompDirectiveNoFileComp))
+	}
 }
 
 // completeFlag has a flag of cmd complete so.

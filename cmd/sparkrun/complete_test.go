@@ -33,13 +33,13 @@ func TestCompletion(t *testing.T) {
 		return j
 	}
 	f := &fakeCluster{
-		jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &completed)}},
+		jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &completed), job("dddd", "old", &completed)}},
 		status: func(wire.StatusRequest) (wire.Status, error) {
 			return wire.Status{Nodes: []wire.NodeStatus{
 				{Host: "spark1", State: "ready"}, {Host: "spark2", State: "away"}, {Host: "spark3", State: "drained"}, {Host: "spark4", State: "away"}}}, nil
 		},
 	}
-	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old"}, []string{"aaaa", "bbbb", "train"}
+	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old", "dddd"}, []string{"aaaa", "bbbb", "train"}
 	hosts, silent := []string{"spark1", "spark2", "spark3", "spark4"}, []string{"spark2", "spark4"}
 	b := &backend{cluster: f}
 	for line, want := range map[string][]string{
@@ -48,6 +48,11 @@ func TestCompletion(t *testing.T) {
 		"ps --all ":                            all,
 		"ps aaaa ":                             {},
 		"stop ":                                running,
+		"stop aaaa ":                           {"bbbb", "train"},
+		"stop train ":                          {"aaaa"},
+		"launch --on-failure ":                 {"stop", "continue"},
+		"launch exec --bind-to ":               {"core", "numa", "none"},
+		"launch torchrun --agent ":             {"sparkrun", "torchrun"},
 		"attach ":                              running,
 		"exec ":                                running,
 		"logs aaaa --node ":                    hosts,

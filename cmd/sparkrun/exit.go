@@ -94,9 +94,9 @@ func hint(cmd *cobra.Command, err error) string {
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
 	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
-		return "start it with `systemctl start sparkrun` (or `sparkrun agent` as root), or launch on this machine alone with --standalone"
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or launch on this machine alone with --standalone"
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `systemctl start sparkrun`, or `sparkrun agent` as root"
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before"
 	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":
 		return "`sparkrun token create` lets other machines in; `sparkrun leave` takes this one out"
 	case errors.Is(err, node.ErrEnrolled):

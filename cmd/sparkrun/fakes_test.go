@@ -67,9 +67,9 @@ func (f *fakeGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopRespon
 	n := len(f.stops)
 	f.mu.Unlock()
 	if f.stop == nil {
-		return wire.StopResponse{}, nil
+		return wire.StopResponse{Job: launcher.JobID(r.Job)}, nil
 	}
-	return wire.StopResponse{}, f.stop(n, r)
+	return wire.StopResponse{Job: launcher.JobID(r.Job)}, f.stop(n, r)
 }
 
 // session is a follower with everything around it.

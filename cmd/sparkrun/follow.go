@@ -277,7 +277,7 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		f.say("stopped: every rank has ended")
 		return exitOf(sig)
 	}
-	f.say(sentence(o, f.spec.ID, f.world))
+	f.say(sentence(o, f.spec, f.world))
 	if r := o.Root; r != nil && !f.detach { // its output has just been read
 		bare := *r
 		bare.Exit.Last = ""
@@ -301,16 +301,18 @@ func (f *follower) readAgain(ctx context.Context) {
 }
 
 // sentence is the last line: which rank, which host, why.
-func sentence(o rendezvous.Outcome, id launcher.JobID, world int) string {
+func sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
 	cause := o.Cause
 	if cause == "" {
 		cause = "no cause was recorded"
 	}
 	switch {
 	case o.End == rendezvous.Stopped:
-		return fmt.Sprintf("job %s was ended: %s", id, cause)
+		return fmt.Sprintf("job %s was ended: %s", spec.ID, cause)
 	case o.End == rendezvous.Rejected && !strings.Contains(cause, "no rank was started"):
 		return cause + "; no rank was started"
+	case o.End == rendezvous.Failed && world > 1 && spec.OnFailure == launcher.ContinueOnFailure && o.ExitCode != launcher.ExitTimedOut:
+		return cause + "; the other ranks were left to end by themselves"
 	case o.End == rendezvous.Failed && world > 1:
 		return cause + "; the gang was ended"
 	}

@@ -41,8 +41,8 @@ func (a *app) init(ctx context.Context, o initOptions) error {
 		a.say("warning: " + w)
 	}
 	fmt.Fprintf(a.out, "cluster %s is founded, %s is its first machine\n", f.Cluster, f.Host)
-	fmt.Fprintf(a.err, `next:  systemctl start sparkrun      the agent (or: sparkrun agent)
-       sparkrun token create         lets others in; they run: sparkrun join %s
+	fmt.Fprintf(a.err, `next:  sudo systemctl start sparkrun      the agent (or: sudo sparkrun agent)
+       sudo sparkrun token create         lets others in; they run: sudo sparkrun join %s
 `, f.Addr.Addr())
 	return nil
 }

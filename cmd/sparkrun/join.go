@@ -67,7 +67,7 @@ func (a *app) join(ctx context.Context, o joinOptions) error {
 	}
 	a.sayAlone(j.OnlyOn)
 	fmt.Fprintf(a.out, "%s is in cluster %s, which %s leads\n", j.Host, j.Cluster, j.Leader)
-	fmt.Fprintln(a.err, "next:  systemctl start sparkrun      the agent (or: sparkrun agent)")
+	fmt.Fprintln(a.err, "next:  sudo systemctl start sparkrun      the agent (or: sudo sparkrun agent)")
 	return nil
 }
 

@@ -136,6 +136,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	bindLaunch(cmd.PersistentFlags(), opts)
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
+	completeWords(cmd, "on-failure", "on-partition", "bind-to")
 	return cmd
 }
 

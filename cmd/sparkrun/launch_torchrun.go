@@ -41,6 +41,7 @@ must be on every machine, at the same path.`,
 	fs.BoolVar(&t.NoPython, "no-python", false, "SCRIPT is a program and needs no Python")
 	fs.Var(torchAgent{&t.Agent}, "agent", "who starts the workers on each machine (default: sparkrun)")
 	fs.Var(choice{&t.Rendezvous, []string{workloads.RendezvousStatic, workloads.RendezvousC10d}}, "rdzv-backend", "how torchrun's agents meet (default: static)")
+	completeWords(cmd, "agent", "rdzv-backend")
 	return cmd
 }
 

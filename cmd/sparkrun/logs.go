@@ -36,7 +36,7 @@ func newLogsCmd(complete completion, run func(context.Context, logsOptions) erro
 		Short: "Show what a job's ranks wrote",
 		Long: `Prints the output of a job's ranks from its beginning, each line under its rank,
 what went to standard error on standard error. JOB is an id, the beginning of
-one, or a name (then the latest job of that name).
+one, or a name (then the job of that name that runs, else the latest).
 
 The output lies on the machines that the ranks ran on, and comes straight from
 them: from any machine of the cluster, whether or not there is a leader, and
@@ -76,7 +76,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	fs.Var(rankList{&opts.ranks}, "rank", "only these ranks: 3, 0,4 or 0-3 (repeat for more)")
 	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
 	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")
-	fs.IntVar(&opts.tail, "tail", 0, "only so many lines at the end of each rank's output")
+	fs.IntVarP(&opts.tail, "tail", "n", 0, "only so many lines at the end of each rank's output")
 	fs.StringVar(&opts.since, "since", "", "only what came since: so long ago (5m), or a time (15:04, 2006-01-02T15:04:05Z)")
 	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")

@@ -27,8 +27,8 @@ func newPsCmd(complete completion, run func(context.Context, psOptions) error) *
 		Short: "List jobs, or tell all about one",
 		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
 and wherever they run; with --all also those that have. With JOB (an id, the
-beginning of one, or a name) it tells where that job's ranks are and, when it has
-failed, why: the rank that failed first, its trace or last lines, and who failed
+beginning of one, or a name) it tells what that job runs, where its ranks are and, when
+it has failed, why: the rank that failed first, its trace or last lines, and who failed
 after it. It changes nothing.
 
 --json prints an array with one object a job:
@@ -45,6 +45,7 @@ after it. It changes nothing.
              before and after them; it only grows
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
+  on_partition  continue, or end: as launch --on-partition has it
   planned, started, ended   RFC 3339; null while that has not come`,
 		Example: `  sparkrun ps
   sparkrun ps --all
@@ -169,7 +170,7 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if len(l.Away) > 0 {
 			state += " (" + hosts(l.Away) + " away)"
 		}
-		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), l.Workload, hosts(l.Hosts), state, age(now.Sub(l.Planned)), exit})
+		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), l.Workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit})
 	}
 	return rows
 }

@@ -3,8 +3,11 @@ package main
 import (
 	"fmt"
 	"slices"
+	"strings"
 	"time"
+	"unicode"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -50,6 +53,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}
 	out := []string{head}
+	if line := commandLine(j.Spec); line != "" {
+		out = append(out, "  $ "+line)
+	}
 	for _, p := range j.Plan.Nodes {
 		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
 		if slices.Contains(j.Away, p.Host) {
@@ -77,10 +83,39 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, "  "+j.Waits)
 	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
-		out = append(out, sentence(*o, j.Spec.ID, j.Plan.World))
+		out = append(out, sentence(*o, j.Spec, j.Plan.World))
 		out = append(out, why(*o)...)
 	}
 	return out
+}
+
+// commandBytes bounds what is shown of a command line: some lines of a terminal.
+const commandBytes = 400
+
+// commandLine is what the ranks of a job run, as a shell would have to be given it;
+// empty where the job's spec is of no known stage.
+func commandLine(spec launcher.Spec) string {
+	st := spec.MainStage()
+	if st == nil {
+		return ""
+	}
+	argv := make([]string, len(st.Argv))
+	for i, v := range st.Argv {
+		argv[i] = v.String()
+	}
+	line := strings.Map(func(r rune) rune { // another user's words shall not steer this terminal
+		switch {
+		case r == '\n':
+			return '⏎'
+		case unicode.IsControl(r):
+			return unicode.ReplacementChar
+		}
+		return r
+	}, quoteAll(argv))
+	if len(line) > commandBytes {
+		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
+	}
+	return line
 }
 
 func times(j rendezvous.JobStatus, now time.Time) string {

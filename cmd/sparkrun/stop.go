@@ -15,16 +15,17 @@ import (
 )
 
 type stopOptions struct {
-	request wire.StopRequest
-	kill    bool
+	jobs  []string
+	grace *time.Duration // nil: each job's own
+	kill  bool
 }
 
 func newStopCmd(complete completion, run func(context.Context, stopOptions) error) *cobra.Command {
 	opts := &stopOptions{}
 	var grace time.Duration
 	cmd := &cobra.Command{
-		Use:   "stop JOB",
-		Short: "End a job",
+		Use:   "stop JOB...",
+		Short: "End jobs",
 		Long: `Ends all ranks of a job: TERM, then KILL after the grace that the job was launched
 with, or the one given here. It waits until no process of the job is left on any
 machine, and says so. Ctrl-C ends the waiting, not the stopping. A process that the
@@ -33,21 +34,28 @@ stop then fails, and that machine is drained: it gets no jobs until the process 
 gone.
 
 JOB is an id, the beginning of one, or a name. A job that has ended already is no
-error.`,
+error. Of several, each is asked to end before any is waited for; one that cannot be
+ended is named, keeps no other from it, and makes the exit code 1.`,
 		Example: `  sparkrun stop k3x
+  sparkrun stop k3x train
   sparkrun stop train --grace 60s
   sparkrun stop k3x --kill`,
-		Args:              takes(1, "the job"),
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return usagef("the job is missing")
+			}
+			return nil
+		},
 		ValidArgsFunction: complete.jobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.request.Job = args[0]
+			opts.jobs = args
 			switch {
 			case opts.kill && cmd.Flags().Changed("grace"):
 				return usagef("--kill and --grace: give one of them")
 			case opts.kill:
-				opts.request.Grace = new(time.Duration)
+				opts.grace = new(time.Duration)
 			case cmd.Flags().Changed("grace"):
-				opts.request.Grace = &grace
+				opts.grace = &grace
 			}
 			return running(opts, run)(cmd, args)
 		},
@@ -60,24 +68,51 @@ error.`,
 func (a *app) stop(ctx context.Context, o stopOptions) error {
 	b := a.dial()
 	defer b.close()
-	job, err := askToStop(ctx, b, o.request)
-	if errors.Is(err, rendezvous.ErrJobEnded) {
-		fmt.Fprintf(a.out, "job %s had ended already\n", o.request.Job)
-		return nil
+	var ends []func() error
+	for _, job := range o.jobs {
+		ends = append(ends, a.stopOne(ctx, b, wire.StopRequest{Job: job, Grace: o.grace}))
 	}
-	if err != nil {
-		return err
+	if len(ends) == 1 {
+		return ends[0]()
 	}
-	if len(job.Strays) > 0 {
-		fmt.Fprintf(a.out, "job %s is being ended on %s; the record does not know what runs there, and will not tell its end\n", job.Job, strings.Join(job.Strays, ", "))
-		return nil
+	code := 0
+	for _, end := range ends {
+		if err := end(); ctx.Err() != nil {
+			return err
+		} else if err != nil {
+			a.say(err.Error())
+			code = exitFailure
+		}
 	}
-	o.request.Job = string(job.Job)
+	return exits(code, nil)
+}
+
+// stopOne asks for a job's end, and gives what waits for it.
+func (a *app) stopOne(ctx context.Context, b *backend, r wire.StopRequest) (wait func() error) {
+	job, err := askToStop(ctx, b, r)
+	return func() error {
+		switch {
+		case errors.Is(err, rendezvous.ErrJobEnded):
+			fmt.Fprintf(a.out, "job %s had ended already\n", r.Job)
+			return nil
+		case err != nil:
+			return err
+		case len(job.Strays) > 0:
+			fmt.Fprintf(a.out, "job %s is being ended on %s; the record does not know what runs there, and will not tell its end\n", job.Job, strings.Join(job.Strays, ", "))
+			return nil
+		}
+		r.Job = string(job.Job)
+		return a.awaitEnd(ctx, b, r)
+	}
+}
+
+// awaitEnd waits until nothing is left of a job that was asked to end, and says so.
+func (a *app) awaitEnd(ctx context.Context, b *backend, r wire.StopRequest) error {
 	stuck := ""
-	outcome, only, err := watchEnd(ctx, b, o.request, outage{say: a.say}, func(text string) { stuck = text })
+	outcome, only, err := watchEnd(ctx, b, r, outage{say: a.say}, func(text string) { stuck = text })
 	if err != nil {
 		if ctx.Err() != nil {
-			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", job.Job))
+			a.say(fmt.Sprintf("not waiting any longer; job %s is being ended", r.Job))
 		}
 		return err
 	}
@@ -87,9 +122,9 @@ func (a *app) stop(ctx context.Context, o stopOptions) error {
 		how = fmt.Sprintf(" (%s, exit code %d)", outcome.End, outcome.ExitCode)
 	}
 	if stuck != "" {
-		return fmt.Errorf("job %s has ended%s, but %s; its machine gets no jobs until it is gone", job.Job, how, stuck)
+		return fmt.Errorf("job %s has ended%s, but %s; its machine gets no jobs until it is gone", r.Job, how, stuck)
 	}
-	fmt.Fprintf(a.out, "job %s has ended%s\n", job.Job, how)
+	fmt.Fprintf(a.out, "job %s has ended%s\n", r.Job, how)
 	return nil
 }
 

@@ -38,7 +38,11 @@ It asks before it does anything, takes root, and has to be typed on the machine 
 is to lead: one that sparkrun status calls standby or voter. Where the cluster has
 more machines, all that answer are asked, and it is refused if one hears a leader,
 sees HOST, or has a newer copy of the record; each other machine that votes and does
-not answer has to be confirmed dead as well.`,
+not answer has to be confirmed dead as well.
+
+Where more than one machine is confirmed dead, do not switch those on together while
+they cannot reach this one: they may be a majority of the old voters, lead on their
+own, and after half a minute try jobs again that go on here.`,
 		Example: `  sudo sparkrun takeover --confirm-dead spark1
   sudo sparkrun takeover --confirm-dead spark1 --yes
   sudo sparkrun takeover --confirm-dead spark1 --confirm-dead spark2`,
@@ -96,6 +100,11 @@ func (a *app) takeover(ctx context.Context, o takeoverOptions) error {
 			return err
 		}
 	}
-	_, err = fmt.Fprintf(a.out, "%s leads, in epoch %d; %s gives way when it comes back\n", res.Host, res.Epoch, names)
+	gives := "gives way when it comes back"
+	if len(o.dead) > 1 {
+		gives = "give way when they come back"
+		a.say("do not switch " + names + " on together while they cannot reach " + res.Host + ": they would lead on their own, and try its jobs again")
+	}
+	_, err = fmt.Fprintf(a.out, "%s leads, in epoch %d; %s %s\n", res.Host, res.Epoch, names, gives)
 	return err
 }

@@ -75,7 +75,7 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	if o.request.Role == "witness" {
 		addr += " --witness"
 	}
-	fmt.Fprintf(a.err, "on the new machine: sparkrun join %s     (it asks for the token; good %s, until %s)\n",
+	fmt.Fprintf(a.err, "on the new machine: sudo sparkrun join %s     (it asks for the token; good %s, until %s)\n",
 		addr, times, res.Expires.Local().Format(time.TimeOnly))
 	a.sayAlone(res.OnlyOn)
 	_, err = fmt.Fprintln(a.out, res.Token)

@@ -19,7 +19,8 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 	started := at.Add(-3 * time.Minute)
 	return rendezvous.JobStatus{
 		Job: rendezvous.Job{
-			Spec:    launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada"},
+			Spec: launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada",
+				Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
 			Planned: started,
 			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
 				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
@@ -38,6 +39,7 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 func TestDescribeAFailedJob(t *testing.T) {
 	now := time.Now()
 	want := `job zvuddexrd9 (train): torchrun of ada, failed, exit code 1
+  $ python3 train.py --note 'two⏎lines, �[31mred'
   spark1: rank 0
   spark2: rank 1
   placed 4m ago, ran for 3m, ended 60s ago
@@ -49,6 +51,30 @@ trace of rank 1:
 then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
 	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute)), now), "\n")); d != "" {
 		t.Error(d)
+	}
+}
+
+// Ranks that were left to run on were not ended, unless by the time limit.
+func TestSentenceOfThoseThatContinue(t *testing.T) {
+	spec := launcher.Spec{ID: "zvuddexrd9", OnFailure: launcher.ContinueOnFailure}
+	failed := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 7, Cause: "rank 1 on spark2: exit 7"}
+	late := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: launcher.ExitTimedOut, Cause: "the time limit of 5s has passed (--timeout)"}
+	for want, got := range map[string]string{
+		"rank 1 on spark2: exit 7; the other ranks were left to end by themselves": sentence(failed, spec, 2),
+		"rank 1 on spark2: exit 7":                                        sentence(failed, spec, 1),
+		"the time limit of 5s has passed (--timeout); the gang was ended": sentence(late, spec, 2),
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}
+
+// A job's command line is cut where it would fill the screen.
+func TestCommandLineIsBounded(t *testing.T) {
+	got := commandLine(launcher.Spec{Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("sh", "-c", strings.Repeat("ä", 10_000))}}})
+	if len(got) > commandBytes+len("…") || !strings.HasPrefix(got, "sh -c 'ä") || !strings.HasSuffix(got, "ä…") {
+		t.Errorf("%d bytes: %.40q", len(got), got)
 	}
 }
 

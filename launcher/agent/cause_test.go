@@ -22,6 +22,27 @@ const (
 `
 )
 
+// torchrunSays is the end of what torch 1.13's torchrun wrote.
+func torchrunSays(code, trace string) []string {
+	return strings.Split(`    raise ChildFailedError(
+torch.distributed.elastic.multiprocessing.errors.ChildFailedError: 
+=====================================================
+x/ar.py FAILED
+-----------------------------------------------------
+Failures:
+  <NO_OTHER_FAILURES>
+-----------------------------------------------------
+Root Cause (first observed failure):
+[0]:
+  time      : 2026-11-22_16:57:00
+  host      : spark2
+  rank      : 5 (local_rank: 1)
+  exitcode  : `+code+` (pid: 1009)
+  error_file: <N/A>
+  traceback : `+trace+`
+=====================================================`, "\n")
+}
+
 func TestJudgeAnExit(t *testing.T) {
 	code, killed := launcher.Exit{Code: 1}, launcher.Exit{Signal: 9}
 	tests := map[string]struct {
@@ -53,6 +74,13 @@ func TestJudgeAnExit(t *testing.T) {
 			want: "exit 1: the GPU's memory ran out"},
 		"a CUDA error": {exit: code, ev: evidence{lines: []string{"RuntimeError: CUDA error: an illegal memory access was encountered", "Compile with..."}},
 			want: "exit 1: CUDA error: an illegal memory access was encountered"},
+		"an error that the program's text names": {exit: code, ev: evidence{lines: []string{`Traceback (most recent call last):`, `  File "t.py", line 8, in <module>`,
+			`    raise RuntimeError("CUDA error: out of memory")`, `RuntimeError: CUDA error: an illegal address`}}, want: "exit 1: CUDA error: an illegal address"},
+		"an error that it only looks for": {exit: code, ev: evidence{lines: []string{`  File "t.py", line 8, in <module>`,
+			`    if "Address already in use" in text: raise ValueError(3)`, `                                         ^^^^^^^^^^^^^^^^^^^`, `ValueError: 3`}}, want: "exit 1: ValueError: 3"},
+		"torchrun's worker, killed":  {exit: code, ev: evidence{lines: torchrunSays("-9", "Signal 9 (SIGKILL) received by PID 1009")}, want: "exit 1: worker rank 5: Signal 9 (SIGKILL) received by PID 1009"},
+		"torchrun's worker, a code":  {exit: code, ev: evidence{lines: torchrunSays("3", "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html")}, want: "exit 1: worker rank 5: exit 3"},
+		"torchrun's worker, a trace": {exit: code, ev: evidence{lines: append([]string{"ValueError: bad batch"}, torchrunSays("1", "To enable traceback see: x")...)}, want: "exit 1: worker rank 5: ValueError: bad batch"},
 		"gloo's lost peer": {exit: code, lost: true, ev: evidence{lines: []string{
 			"RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"}},
 			want: "exit 1: RuntimeError: [../third_party/gloo/gloo/transport/tcp/pair.cc:534] Connection closed by peer [172.30.0.12]:42242"},

@@ -106,9 +106,18 @@ var known = []struct {
 // exception is the last line of a Python trace.
 var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
 
+// torchrunRoot is what the real torchrun says at its end of the worker that failed
+// first there (torch/distributed/elastic/multiprocessing/errors/__init__.py,
+// ChildFailedError): its rank, its exit code, and the signal or the trace.
+var torchrunRoot = compiled(`(?s)Root Cause \(first observed failure\):\n.*?\n\s+rank\s+: (\d+) [^\n]*\n\s+exitcode\s+: (-?\d+) .*?\n\s+traceback : ([^\n]*)`)
+
+// childFailed is torchrun's own exception, which only says that there is such an end.
+var childFailed = compiled(`\bChildFailedError:`)
+
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
 func recognise(lines []string) (words string, lost bool) {
+	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
 	for _, k := range known {
@@ -119,16 +128,40 @@ func recognise(lines []string) (words string, lost bool) {
 			return found, lost
 		}
 	}
-	for i := len(lines) - 1; i >= 0; i-- {
-		if m := exception().FindString(lines[i]); m != "" {
-			return m, lost
+	worker := ""
+	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
+		worker = "worker rank " + m[1] + ": "
+		if strings.HasPrefix(m[3], "Signal ") {
+			return worker + m[3], lost
 		}
+	}
+	for i := len(lines) - 1; i >= 0; i-- {
+		if m := exception().FindString(lines[i]); m != "" && !childFailed().MatchString(m) {
+			return worker + m, lost
+		}
+	}
+	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
+		return worker + "exit " + m[2], lost
 	}
 	if lost {
 		return strings.TrimSpace(peerLost().FindString(all)), true
 	}
 	return "", false
 }
+
+// spoken leaves out the program text that a Python trace quotes: what it might
+// say is not what it said.
+func spoken(lines []string) (out []string) {
+	for i, line := range lines {
+		if i == 0 || !traced().MatchString(lines[i-1]) || strings.TrimLeft(line, " ") == line {
+			out = append(out, line)
+		}
+	}
+	return out
+}
+
+// traced is a place in a Python trace; the line of the program follows.
+var traced = compiled(`^\s+File ".*", line \d+`)
 
 // oomKill is the kernel's line (mm/oom_kill.c), for the machine and for a cgroup
 // alike: "Out of memory: Killed process 12 (python3) total-vm:..., anon-rss:5kB".

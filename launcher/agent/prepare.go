@@ -187,7 +187,7 @@ func (u login) isFile(path string) error {
 	fi, err := os.Stat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: copy it to every node")
+		return errors.New("not found here: copy it to every node, or have launch --stage bring it")
 	case err != nil:
 		return u.cause(err)
 	case fi.IsDir():

@@ -156,7 +156,9 @@ func (g *gang) end(out rendezvous.Outcome) {
 
 // obeyVerdict goes on with what an earlier leader has decided.
 func (g *gang) obeyVerdict(v rendezvous.Outcome) {
-	if g.verdict == nil && g.wait == nil {
+	stopped := v.End == rendezvous.Stopped // so nothing follows, and nothing begins that waits in line
+	g.noMore = g.noMore || stopped
+	if g.verdict == nil && (g.wait == nil || stopped) {
 		g.end(v)
 	}
 }

@@ -204,7 +204,7 @@ func controlServer(t *testing.T, side NodeSide) (c *Client, ended <-chan error) 
 	return c, ends
 }
 
-func within10s[T any](t *testing.T, what string, c <-chan T) T {
+func within[T any](t *testing.T, what string, c <-chan T) T {
 	t.Helper()
 	select {
 	case v := <-c:
@@ -236,7 +236,7 @@ func TestControlOverHTTP(t *testing.T) {
 	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }
 	cfg.OnEvent = func(ev launcher.Event) { events <- ev }
 	l, stop := run(t, cfg, "id2")
-	up := within10s(t, "up", ups)
+	up := within(t, "up", ups)
 	if dd := diff(ledger, up.Ledger); dd != "" {
 		t.Error(dd)
 	}
@@ -250,7 +250,7 @@ func TestControlOverHTTP(t *testing.T) {
 		n.tell(Up{Event: &launcher.Event{Kind: launcher.Exited, Rank: i}})
 	}
 	for i := range 1000 {
-		if ev := within10s(t, "event", events); ev.Rank != i || ev.Node != "id2" {
+		if ev := within(t, "event", events); ev.Rank != i || ev.Node != "id2" {
 			t.Fatalf("event %d is %+v", i, ev)
 		}
 	}
@@ -273,8 +273,8 @@ func TestControlOverHTTP(t *testing.T) {
 		}
 	}
 	stop()
-	within10s(t, "down", downs)
-	within10s(t, "end of the node's side", ended)
+	within(t, "down", downs)
+	within(t, "end of the node's side", ended)
 }
 
 // The reason why a node refuses reaches the leader with its sentinel.
@@ -318,10 +318,10 @@ func TestLeaderHangsUpOverHTTP(t *testing.T) {
 	received := make(chan error, 1)
 	go func() { _, err := link.Receive(); received <- err }()
 	link.Close()
-	if err := within10s(t, "receive", received); !errors.Is(err, context.Canceled) {
+	if err := within(t, "receive", received); !errors.Is(err, context.Canceled) {
 		t.Errorf("receive after close: %v", err)
 	}
-	within10s(t, "end of the node's side", ended)
+	within(t, "end of the node's side", ended)
 	link.Close() // twice is harmless
 }
 
@@ -342,13 +342,13 @@ func TestStuckLeaderOverHTTP(t *testing.T) {
 			link := c.Control(t.Context())
 			defer link.Close()
 			link.Send(firstWord)
-			emit := within10s(t, "attach", emits)
+			emit := within(t, "attach", emits)
 			if floods {
 				for range maxBacklog / 2 {
 					emit(Up{Event: &launcher.Event{Text: strings.Repeat("x", 200)}})
 				}
 			}
-			if err := within10s(t, "end of the node's side", ended); !errors.Is(err, ErrUnreachable) {
+			if err := within(t, "end of the node's side", ended); !errors.Is(err, ErrUnreachable) {
 				t.Errorf("serve: %v", err)
 			}
 			var err error
@@ -391,17 +391,17 @@ func TestStreamIsOpenedAnewOverHTTP(t *testing.T) {
 	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }
 	cfg.Silence, cfg.Ping = time.Second, 50*time.Millisecond
 	_, stop := run(t, cfg, "id2")
-	within10s(t, "up", ups)
+	within(t, "up", ups)
 	select { // heartbeats alone keep the stream
 	case err := <-downs:
 		t.Fatalf("a quiet stream went down: %v", err)
 	case <-time.After(1500 * time.Millisecond):
 	}
 	die <- struct{}{}
-	within10s(t, "up again", ups)
+	within(t, "up again", ups)
 	stop()
 	if len(downs) != 1 {
 		t.Errorf("down %d times, want the end's only", len(downs))
 	}
-	within10s(t, "down at the end", downs)
+	within(t, "down at the end", downs)
 }

@@ -42,9 +42,9 @@ func newCodec() codec {
 var theCodec = newCodec()
 
 func (codec) Name() string                    { return "cbor" }
-func (c codec) Marshal(m any) ([]byte, error) { return c.enc.Marshal(m) }
+func (c codec) Marshal(m any) ([]byte, error) { return c.enc.Marshal(bare(m)) }
 func (c codec) Unmarshal(b []byte, m any) error {
-	if err := c.dec.Unmarshal(b, m); err != nil {
+	if err := c.dec.Unmarshal(b, bare(m)); err != nil {
 		return fmt.Errorf("read message: %w", err)
 	}
 	return nil

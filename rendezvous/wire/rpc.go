@@ -172,7 +172,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	h.mountTrust(mux)
 	mux.HandleFunc(nodePath+"Control", func(w http.ResponseWriter, r *http.Request) {
 		deadlines := http.NewResponseController(w)
-		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[Down, Up]) error {
+		connect.NewBidiStreamHandler(nodePath+"Control", func(ctx context.Context, s *connect.BidiStream[message, message]) error {
 			c, err := callerOf(ctx, s.RequestHeader())
 			if err == nil {
 				err = allowMember(c)
@@ -181,7 +181,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 				err = h.Control(ctx, c, bidi{s, deadlines})
 			}
 			return outbound(err)
-		}, handlerOptions()...).ServeHTTP(w, r)
+		}, handlerOptions[Down]()...).ServeHTTP(w, r)
 	})
 }
 
@@ -191,7 +191,7 @@ func (h Join) Mount(mux *http.ServeMux) {
 }
 
 type bidi struct {
-	s         *connect.BidiStream[Down, Up]
+	s         *connect.BidiStream[message, message]
 	deadlines *http.ResponseController
 }
 
@@ -200,9 +200,9 @@ func (b bidi) Receive() (Down, error) {
 	if err != nil {
 		return Down{}, err
 	}
-	return *d, nil
+	return body[Down](d), nil
 }
-func (b bidi) Send(u Up) error { return b.s.Send(&u) }
+func (b bidi) Send(u Up) error { return b.s.Send(&message{&u}) }
 
 // Close leaves a second for what is being written: the handler's error is the
 // last word on the stream, and tells the leader why.
@@ -211,13 +211,13 @@ func (b bidi) Close() {
 	_ = b.deadlines.SetWriteDeadline(time.Now().Add(time.Second))
 }
 
-func handlerOptions(limit ...int) []connect.HandlerOption {
+func handlerOptions[Req any](limit ...int) []connect.HandlerOption {
 	// No compression: it would cost more than it saves on a LAN or a socket.
-	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(append(limit, maxMessage)[0]), connect.WithCompression("gzip", nil, nil)}
+	return []connect.HandlerOption{connect.WithCodec(theCodec), connect.WithRequestInitializer(empty[Req]), connect.WithReadMaxBytes(append(limit, maxMessage)[0]), connect.WithCompression("gzip", nil, nil)}
 }
 
 func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req) (Res, error), limit ...int) {
-	mux.Handle(path, connect.NewUnaryHandler(path, func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+	mux.Handle(path, connect.NewUnaryHandler(path, func(ctx context.Context, r *connect.Request[message]) (*connect.Response[message], error) {
 		c, err := callerOf(ctx, r.Header())
 		if err == nil {
 			err = allow(c)
@@ -225,25 +225,25 @@ func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) err
 		if err != nil {
 			return nil, outbound(err)
 		}
-		res, err := fn(ctx, c, *r.Msg)
+		res, err := fn(ctx, c, body[Req](r.Msg))
 		if err != nil {
 			return nil, outbound(err)
 		}
-		return connect.NewResponse(&res), nil
-	}, handlerOptions(limit...)...))
+		return connect.NewResponse(&message{&res}), nil
+	}, handlerOptions[Req](limit...)...))
 }
 
 func serverStream[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) error, fn func(context.Context, Caller, Req, func(Res) error) error) {
-	mux.Handle(path, connect.NewServerStreamHandler(path, func(ctx context.Context, r *connect.Request[Req], s *connect.ServerStream[Res]) error {
+	mux.Handle(path, connect.NewServerStreamHandler(path, func(ctx context.Context, r *connect.Request[message], s *connect.ServerStream[message]) error {
 		c, err := callerOf(ctx, r.Header())
 		if err == nil {
 			err = allow(c)
 		}
 		if err == nil {
-			err = fn(ctx, c, *r.Msg, func(m Res) error { return s.Send(&m) })
+			err = fn(ctx, c, body[Req](r.Msg), func(m Res) error { return s.Send(&message{&m}) })
 		}
 		return outbound(err)
-	}, handlerOptions()...))
+	}, handlerOptions[Req]()...))
 }
 
 // Client calls one node: the own agent, the leader, or any member.
@@ -335,33 +335,35 @@ func (c *Client) Join(ctx context.Context, r JoinRequest) (JoinResponse, error) 
 	return call[JoinRequest, JoinResponse](ctx, c, joinPath+"Join", r)
 }
 
-func (c *Client) options() []connect.ClientOption {
-	return []connect.ClientOption{connect.WithCodec(theCodec), connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil)}
+// connected is the client of one procedure.
+func connected[Res any](c *Client, path string) *connect.Client[message, message] {
+	return connect.NewClient[message, message](c.http, c.base+path, connect.WithCodec(theCodec), connect.WithResponseInitializer(empty[Res]),
+		connect.WithReadMaxBytes(maxMessage), connect.WithAcceptCompression("gzip", nil, nil))
 }
 
 func call[Req, Res any](ctx context.Context, c *Client, path string, req Req) (Res, error) {
-	r := connect.NewRequest(&req)
+	r := connect.NewRequest(&message{&req})
 	c.on.write(r.Header())
-	res, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallUnary(ctx, r)
+	res, err := connected[Res](c, path).CallUnary(ctx, r)
 	if err != nil {
 		var none Res
 		return none, inbound(ctx, err)
 	}
-	return *res.Msg, nil
+	return body[Res](res.Msg), nil
 }
 
 func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req, fn func(Res) error) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // ends the stream at the server when fn fails
-	r := connect.NewRequest(&req)
+	r := connect.NewRequest(&message{&req})
 	c.on.write(r.Header())
-	s, err := connect.NewClient[Req, Res](c.http, c.base+path, c.options()...).CallServerStream(ctx, r)
+	s, err := connected[Res](c, path).CallServerStream(ctx, r)
 	if err != nil {
 		return inbound(ctx, err)
 	}
 	defer s.Close()
 	for s.Receive() {
-		if err := fn(*s.Msg()); err != nil {
+		if err := fn(body[Res](s.Msg())); err != nil {
 			return err
 		}
 	}
@@ -372,7 +374,7 @@ func receive[Req, Res any](ctx context.Context, c *Client, path string, req Req,
 // called side by side, each from one goroutine.
 type ControlLink struct {
 	ctx    context.Context // the stream's
-	s      *connect.BidiStreamForClient[Down, Up]
+	s      *connect.BidiStreamForClient[message, message]
 	cancel context.CancelFunc
 }
 
@@ -380,13 +382,13 @@ type ControlLink struct {
 // Close.
 func (c *Client) Control(ctx context.Context) *ControlLink {
 	ctx, cancel := context.WithCancel(ctx)
-	return &ControlLink{ctx, connect.NewClient[Down, Up](c.http, c.base+nodePath+"Control", c.options()...).CallBidiStream(ctx), cancel}
+	return &ControlLink{ctx, connected[Up](c, nodePath+"Control").CallBidiStream(ctx), cancel}
 }
 
 // Send writes one message. io.EOF says that the other side hung up; Receive
 // then tells why.
 func (l *ControlLink) Send(d Down) error {
-	err := l.s.Send(&d)
+	err := l.s.Send(&message{&d})
 	if errors.Is(err, io.EOF) {
 		return io.EOF
 	}
@@ -399,7 +401,7 @@ func (l *ControlLink) Receive() (Up, error) {
 	if err != nil {
 		return Up{}, inbound(l.ctx, err)
 	}
-	return *u, nil
+	return body[Up](u), nil
 }
 
 // Close ends the stream, and with it a Send or Receive that waits.

@@ -171,6 +171,69 @@ func TestVotersLost(t *testing.T) {
 	l.assertNothingLeft(other(4)...)
 }
 
+// Two voters of three are lost, and what ran there is tried again on the third, which
+// took over. They come back together. Within its reach they give way; out of it they
+// lead, and let what they find wait for a time: it may be running elsewhere.
+func TestOldMajorityReturns(t *testing.T) {
+	t.Parallel()
+	l, w := up(t, 3), newStartFile(t)
+	eventually(t, time.Minute, "three vote", func() bool {
+		voters := 0
+		for _, n := range l.roles("spark1") {
+			if n.Role == "leader" || n.Role == "voter" {
+				voters++
+			}
+		}
+		return voters == 3
+	})
+	const was, stays = "spark1", "spark3"
+	gone := []string{was, "spark2"}
+	for try, within := range []bool{true, false} {
+		name := fmt.Sprintf("job%d", try)
+		l.on(stays, "sparkrun", "launch", "-d", "exec", "--name", name, "--nodes", "1", "--on", was+","+stays, "--max-restarts", "5", "--node-timeout", "2s", "--env", "N=100000",
+			"--", "sh", "-c", w.says()+counted).must(t)
+		tries := func() (hosts []string) {
+			for _, line := range w.lines() {
+				if strings.HasPrefix(line, l.jobs(stays)[name].ID+"/") {
+					hosts = append(hosts, line[strings.LastIndex(line, "/")+1:])
+				}
+			}
+			return hosts
+		}
+		eventually(t, time.Minute, "it runs on "+was, func() bool { return slices.Equal(tries(), []string{was}) })
+		for _, h := range gone {
+			l.do("kill", h)
+		}
+		l.takeover(stays, strings.Join(gone, ","))
+		eventually(t, time.Minute, "it is tried again on "+stays, func() bool { return slices.Equal(tries(), []string{was, stays}) })
+		if !within {
+			l.do("cut", stays, "all")
+		}
+		for _, h := range gone {
+			l.do("start", h)
+		}
+		if !within {
+			eventually(t, time.Minute, "they lead, and it waits", func() bool {
+				return strings.Contains(l.on(was, "sparkrun", "ps", "--json").out, stays+" has not been heard since this machine started")
+			})
+			l.on(was, "sparkrun", "launch", "exec", "--nodes", "2", "--", "true").must(t)
+			l.do("heal", stays)
+		}
+		for _, h := range gone {
+			l.hasRole(stays, h, "voter")
+		}
+		if e := l.epochOf(was); e.Epoch != uint64(try+2) || e.Leader != stays {
+			t.Errorf("%s leads epoch %d", e.Leader, e.Epoch)
+		}
+		if state := l.jobs(was)[name].State; state != "running" || len(tries()) != 2 {
+			t.Errorf("the job is %s, with tries on %v", state, tries())
+		}
+		l.on(was, "sparkrun", "stop", name).must(t)
+	}
+	w.startedOnce()
+	l.assertNothingLeft(other(3)...)
+}
+
 // part is a member's part in the cluster.
 type part struct{ ID, Host, Role string }
 
