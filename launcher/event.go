@@ -15,6 +15,9 @@ const (
 	Exited   EventKind = "exited"   // one rank has ended, its output included
 	Stuck    EventKind = "stuck"    // the gang was killed and a process stays: Text says which, and why
 	Ended    EventKind = "ended"    // no process of the gang is left on the node
+	// Suspended: a signal that was passed on has stopped ranks of the node, or woken
+	// them: then Text is empty. An older leader passes over it.
+	Suspended EventKind = "suspended"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
@@ -26,7 +29,7 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck
+	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.
@@ -46,11 +49,13 @@ func (p Phase) String() string {
 // LedgerEntry is what a node knows about one try: what a new leader adopts.
 type LedgerEntry struct {
 	Key
-	Phase   Phase        `json:"phase"`
-	Port    int          `json:"port,omitempty"` // the head's free port, or the one it was started with
-	Refused string       `json:"refused,omitempty"`
-	Stuck   string       `json:"stuck,omitempty"` // what was killed and stays
-	Ranks   []RankStatus `json:"ranks,omitempty"`
+	Phase   Phase  `json:"phase"`
+	Port    int    `json:"port,omitempty"` // the head's free port, or the one it was started with
+	Refused string `json:"refused,omitempty"`
+	Stuck   string `json:"stuck,omitempty"` // what was killed and stays
+	// Suspended: this agent has passed on a signal that stops ranks, and none since that wakes them.
+	Suspended bool         `json:"suspended,omitempty"`
+	Ranks     []RankStatus `json:"ranks,omitempty"`
 }
 
 // RankStatus is one rank as its node sees it.

@@ -255,7 +255,10 @@ const (
 	MaxRestarts     = 1000
 	MaxArgs         = 4096
 	MaxEnv          = 1024      // each takes some 60 bytes more in the record than its text
-	MaxTextBytes    = 128 << 10 // argv and environment of one stage together
+	MaxTextBytes    = 128 << 10 // argv, files and environment of one stage together
+	MaxStages       = 8
+	maxNames        = 1024 // hosts that a flag names
+	maxWordBytes    = 256  // of what is no text of the user's: a host, a source, a version
 )
 
 // ErrInvalid is wrapped by every error of Validate.
@@ -291,7 +294,7 @@ func (s Spec) Validate() error {
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}
-	if err := s.validateLease(); err != nil {
+	if err := errors.Join(s.validateWords(), s.validateLease()); err != nil {
 		return err
 	}
 	if twice := firstTwice(s.On); twice != "" {
@@ -325,6 +328,35 @@ func (s Spec) Validate() error {
 	return nil
 }
 
+// validateWords bounds what no flag can make long or strange, but somebody can who speaks to an
+// agent without this program: it goes into the record and onto terminals.
+func (s Spec) validateWords() error {
+	if s.Workload != "" && !namePattern().MatchString(s.Workload) {
+		return fmt.Errorf("workload %q: %w: want up to 64 letters, digits, '_', '.' and '-'", s.Workload, ErrInvalid)
+	}
+	if len(s.Stages) > MaxStages {
+		return fmt.Errorf("job %s: %w: %d stages, at most %d", s.ID, ErrInvalid, len(s.Stages), MaxStages)
+	}
+	if len(s.On) > maxNames || len(s.Exclude) > maxNames {
+		return fmt.Errorf("--on, --exclude: %w: %d and %d hosts, at most %d", ErrInvalid, len(s.On), len(s.Exclude), maxNames)
+	}
+	words := slices.Concat([]string{s.Near, s.NCCL, string(s.EpochBy)}, s.On, s.Exclude)
+	for _, st := range s.Stages {
+		if st.Name != "" && !namePattern().MatchString(st.Name) {
+			return fmt.Errorf("stage %q: %w: want up to 64 letters, digits, '_', '.' and '-'", st.Name, ErrInvalid)
+		}
+		for _, e := range st.Env {
+			words = append(words, e.Source)
+		}
+	}
+	for _, w := range words {
+		if len(w) > maxWordBytes {
+			return fmt.Errorf("job %s: %w: %q...: %d bytes, at most %d", s.ID, ErrInvalid, w[:16], len(w), maxWordBytes)
+		}
+	}
+	return nil
+}
+
 func (st Stage) validate() error {
 	switch {
 	case len(st.Argv) == 0 || st.Argv[0].String() == "":
@@ -339,15 +371,16 @@ func (st Stage) validate() error {
 	if err := validText(st.Workdir); err != nil {
 		return fmt.Errorf("--workdir %q: %w", st.Workdir, err)
 	}
+	size := 0
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
+		size += len(f)
 	}
 	if err := st.validateSeating(); err != nil {
 		return err
 	}
-	size := 0
 	for _, v := range st.Argv {
 		if err := v.validate(); err != nil {
 			return fmt.Errorf("argument %q: %w", v.String(), err)

@@ -77,6 +77,21 @@ func TestSpecValidate(t *testing.T) {
 		"too much text": {func(s *Spec) {
 			s.Stages[0].Env = []Var{{Name: "A", Value: Lit(strings.Repeat("x", MaxTextBytes))}}
 		}, "bytes, at most"},
+		"workload with an escape": {func(s *Spec) { s.Workload = "\x1b[2J" }, `workload "\x1b[2J"`},
+		"stage with a path":       {func(s *Spec) { s.Stages[0].Name = "../x" }, `stage "../x"`},
+		"too many stages": {func(s *Spec) {
+			for range MaxStages {
+				s.Stages = append(s.Stages, Stage{Name: "x", RanksPerNode: 1, Workdir: "/", Argv: Lits("true")})
+			}
+		}, "9 stages, at most 8"},
+		"a long source": {func(s *Spec) {
+			s.Stages[0].Env = []Var{{Name: "A", Value: Lit("1"), Source: strings.Repeat("x", 300)}}
+		}, "300 bytes, at most 256"},
+		"a long host":    {func(s *Spec) { s.Exclude = []string{strings.Repeat("x", 300)} }, "300 bytes"},
+		"too many hosts": {func(s *Spec) { s.Exclude = make([]string, 2000) }, "2000 hosts, at most 1024"},
+		"too much in files": {func(s *Spec) {
+			s.Stages[0].Files = []string{strings.Repeat("x", MaxTextBytes+1)}
+		}, "bytes, at most"},
 		"a second stage is looked at too": {func(s *Spec) {
 			s.Stages = append(s.Stages, Stage{Name: "serve", RanksPerNode: 1, Workdir: "/"})
 		}, "stage serve: invalid: no command"},

@@ -65,6 +65,14 @@ type JobStatus struct {
 	Started *time.Time `json:"started,omitempty"` // when every rank had been exec'd
 	// Away lists planned hosts that do not answer.
 	Away []string `json:"away,omitempty"`
+	// Done are the ranks that have exited with 0 while the job goes on.
+	Done []int `json:"done,omitempty"`
+	// AwaySince is since when each of them does not, by host and the leader's clock,
+	// at the earliest since it leads.
+	AwaySince map[string]time.Time `json:"away_since,omitempty"`
+	// Suspended lists hosts whose ranks were stopped by a signal that was passed on to
+	// them, as Ctrl-Z in launch is. Who has been away since may have woken them.
+	Suspended []string `json:"suspended,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.

@@ -9,7 +9,7 @@ import (
 // release that adds a kind of entry or a field of one, or gives a call another
 // meaning, is one higher. 0 is that of builds before the first release, which do
 // not say it.
-const Protocol = 1
+const Protocol = 2
 
 // ErrApart: two builds are more than one protocol apart.
 var ErrApart = errors.New("too far apart")
@@ -32,6 +32,7 @@ func Together(ours, theirs int) error {
 // what it does not know, for its copy of the record would come to differ.
 var since = map[Kind]int{
 	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
+	KindInvite: 2, KindLogin: 2, KindLogout: 2,
 }
 
 // Since is the lowest protocol whose builds know the kind.

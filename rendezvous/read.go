@@ -97,6 +97,20 @@ func (r *Record) Node(id launcher.NodeID) (Node, bool) {
 	return n, ok
 }
 
+// TokensOf counts the tokens for clients of a user that are kept, those that are used
+// up or have expired too.
+func (r *Record) TokensOf(user string) int {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	n := 0
+	for _, t := range r.s.Tokens {
+		if t.User == user {
+			n++
+		}
+	}
+	return n
+}
+
 // TokenByHash finds the token a newcomer's secret belongs to.
 func (r *Record) TokenByHash(hash []byte) (Token, error) {
 	r.mu.RLock()
@@ -114,6 +128,18 @@ func (r *Record) Jobs() []Job {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return sortedJobs(r.s.Jobs)
+}
+
+// Secretive lists what is to be run by jobs that have secrets and have not ended, in no order.
+func (r *Record) Secretive() (out []launcher.Spec) {
+	r.mu.RLock()
+	defer r.mu.RUnlock()
+	for _, j := range r.s.Jobs {
+		if j.Outcome == nil && len(j.Spec.Secrets) > 0 {
+			out = append(out, j.Spec)
+		}
+	}
+	return out
 }
 
 // Job gives one job by its exact id.

@@ -38,6 +38,8 @@ type Token struct {
 	Role    string    `json:"role"` // what it lets in: node, witness or client
 	Uses    int       `json:"uses"` // left
 	Expires time.Time `json:"expires"`
+	// User is whose clients a client's token lets in (KindInvite); empty in others.
+	User string `json:"user,omitempty"`
 }
 
 // Job is what was asked for, where it was put, and how it ended.
@@ -81,7 +83,7 @@ type Outcome struct {
 	ExitCode int                 `json:"exit_code"`
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
-	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first; see MaxExits
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first, then such as had ended with 0 before; see MaxExits
 }
 
 // Bounds that keep entries and snapshots small.
@@ -111,6 +113,9 @@ const (
 	KindEpoch   Kind = "epoch-raised/1"
 	KindReunite Kind = "reunited/1"
 	KindDeath   Kind = "node-death/1"
+	KindInvite  Kind = "client-token-created/1"
+	KindLogin   Kind = "client-joined/1"
+	KindLogout  Kind = "client-removed/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -133,6 +138,9 @@ type Entry struct {
 	Reunited *Reunited       `json:"reunited,omitempty"`
 
 	Death *Death `json:"death,omitempty"`
+
+	Login  *Login `json:"login,omitempty"`
+	Logout string `json:"logout,omitempty"` // a client's id
 }
 
 // Found is the first entry of a cluster.
@@ -216,6 +224,9 @@ type state struct {
 	Deaths  map[launcher.NodeID]Death `json:"deaths,omitempty"`
 	// Removed are the members that were taken out: no reunion brings them back, and each one knew the gossip key.
 	Removed map[launcher.NodeID]bool `json:"removed,omitempty"`
+	// Clients are users' machines that are no members; LoggedOut are the ids of those that were taken out.
+	Clients   map[string]Client `json:"clients,omitempty"`
+	LoggedOut map[string]bool   `json:"logged_out,omitempty"`
 }
 
 // Record is the replicated state: the same entries in the same order give the
@@ -279,7 +290,7 @@ func (s *state) apply(index uint64, e Entry) error {
 		}
 		s.Cluster, s.Epoch = e.Found.Cluster, launcher.Epoch{N: e.Found.Epoch}
 		s.putNode(index, e.Found.First)
-	case e.Kind == KindToken && e.Token != nil:
+	case (e.Kind == KindToken || e.Kind == KindInvite) && e.Token != nil:
 		maps.DeleteFunc(s.Tokens, func(_ string, t Token) bool { return t.Expires.Before(e.At.Add(-24 * time.Hour)) })
 		s.Tokens[e.Token.ID] = *e.Token
 	case e.Kind == KindJoin && e.Join != nil:
@@ -320,6 +331,10 @@ func (s *state) apply(index uint64, e Entry) error {
 		return s.reunite(index, *e.Reunited)
 	case e.Kind == KindDeath && e.Death != nil:
 		return s.die(e.At, *e.Death)
+	case e.Kind == KindLogin && e.Login != nil:
+		return s.login(e.At, *e.Login)
+	case e.Kind == KindLogout && e.Logout != "":
+		return s.logout(e.Logout)
 	default:
 		return UnknownKindError{Kind: e.Kind, Index: index}
 	}

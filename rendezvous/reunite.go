@@ -19,6 +19,17 @@ type Reunited struct {
 	Job    *Job    `json:"job,omitempty"`
 	Nodes  []Node  `json:"nodes,omitempty"`
 	Tokens []Token `json:"tokens,omitempty"`
+	// Clients are users' machines; LoggedOut the ids of those that this side has taken out.
+	Clients   []Client `json:"clients,omitempty"`
+	LoggedOut []string `json:"logged_out,omitempty"`
+}
+
+// Kind is the latest of the kinds that the part needs to be known.
+func (u Reunited) Kind() Kind {
+	if len(u.Clients)+len(u.LoggedOut) > 0 || slices.ContainsFunc(u.Tokens, func(t Token) bool { return t.User != "" }) {
+		return KindLogin
+	}
+	return KindReunite
 }
 
 // Parts are the whole record as the side with the later epoch takes it, each
@@ -31,6 +42,12 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 	parts := []Reunited{{From: from, Node: node,
 		Nodes:  slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int { return compareStrings(a.ID, b.ID) }),
 		Tokens: slices.SortedFunc(maps.Values(r.s.Tokens), func(a, b Token) int { return compareStrings(a.ID, b.ID) })}}
+	for ids := range slices.Chunk(slices.Sorted(maps.Keys(r.s.LoggedOut)), 1000) {
+		parts = append(parts, Reunited{From: from, Node: node, LoggedOut: ids})
+	}
+	for clients := range slices.Chunk(slices.SortedFunc(maps.Values(r.s.Clients), func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
+		parts = append(parts, Reunited{From: from, Node: node, Clients: clients})
+	}
 	for _, j := range sortedJobs(r.s.Jobs) {
 		parts = append(parts, Reunited{From: from, Node: node, Job: &j})
 	}
@@ -73,6 +90,21 @@ func (s *state) reunite(index uint64, u Reunited) error {
 	for _, t := range u.Tokens {
 		if _, known := s.Tokens[t.ID]; !known {
 			s.Tokens[t.ID] = t
+		}
+	}
+	for _, id := range u.LoggedOut {
+		delete(s.Clients, id)
+		if s.LoggedOut == nil {
+			s.LoggedOut = map[string]bool{}
+		}
+		s.LoggedOut[id] = true
+	}
+	for _, c := range u.Clients {
+		if _, known := s.Clients[c.ID]; !known && !s.LoggedOut[c.ID] && len(s.Clients) < MaxClients {
+			if s.Clients == nil {
+				s.Clients = map[string]Client{}
+			}
+			s.Clients[c.ID] = c
 		}
 	}
 	if u.Job != nil {

@@ -22,11 +22,18 @@ var callersVars = []string{
 	"PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CONDA_PREFIX", "CUDA_HOME", "HF_HOME", "LANG", "LC_ALL",
 }
 
+// wordyVars of them are no paths: they travel from a machine that is no member, too.
+var wordyVars = []string{"LANG", "LC_ALL"}
+
 // environment puts together what every rank gets, later entries winning: the
 // caller's, the workload's, the user's.
 func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
 	var env []launcher.Var
-	for _, name := range callersVars {
+	names := callersVars
+	if r.Away {
+		names = wordyVars
+	}
+	for _, name := range names {
 		if v, ok := lookup(r.Environ, name); ok && v != "" {
 			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
 		}

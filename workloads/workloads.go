@@ -31,6 +31,9 @@ type Request struct {
 	// Environ is the caller's environment as os.Environ gives it. Only what
 	// callersVars names is taken of it, and what Env asks for by name.
 	Environ []string
+	// Away: the caller's machine is no member of the cluster, so that its paths mean
+	// nothing to the ranks.
+	Away bool
 	// Env is the user's wish: NAME=VALUE, or NAME for the caller's value. It
 	// wins over everything else.
 	Env []string

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -17,7 +18,12 @@ import (
 func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (res wire.TokenResponse, err error) {
 	id := ""
 	defer func() { n.auditUser("token create", c, id, err) }()
-	if err := mustBeRoot(c, "create token"); err != nil {
+	if r.Role == string(trust.RoleClient) {
+		r.User, err = n.mayInvite(ctx, c, r)
+	} else if err = mustBeRoot(c, "create token"); err == nil && r.User != "" {
+		err = fmt.Errorf("create token: a user is for --role client: %w", launcher.ErrInvalid)
+	}
+	if err != nil {
 		return wire.TokenResponse{}, err
 	}
 	to, done, err := n.leader(ctx, c)
@@ -35,8 +41,15 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 		return wire.TokenResponse{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
 	id = token.ID()
-	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires}
-	err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
+	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires, User: r.User}
+	kind := rendezvous.KindToken
+	if role == trust.RoleClient {
+		kind = rendezvous.KindInvite
+		if err := n.everyVoterKnows(to.leadership, kind); err != nil {
+			return wire.TokenResponse{}, err
+		}
+	}
+	err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: kind, Token: &t}, func() bool {
 		_, err := n.record.TokenByHash(t.Hash)
 		return err == nil
 	})
@@ -44,7 +57,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 		return wire.TokenResponse{}, led(err)
 	}
 	n.log.Info("token created", "token", id, "role", role, "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, OnlyOn: n.onlyHere(ctx)}
+	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, User: r.User, OnlyOn: n.onlyHere(ctx)}
 	for _, m := range n.record.Nodes() {
 		res.Join = append(res.Join, m.Addr)
 	}
@@ -74,7 +87,7 @@ func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wir
 		return res, err
 	}
 	res, err := n.admit(ctx, r)
-	n.auditJoin(c, r, err)
+	n.auditNewcomer(audit.Line{What: "join", Who: r.Host, On: string(r.Node)}, c, err)
 	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
 	return res, led(err)
 }
@@ -91,8 +104,9 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	if err := rendezvous.Together(n.cfg.speaks(), r.Protocol); err != nil {
 		return wire.JoinResponse{}, fmt.Errorf("%s to the leader %s: %w", r.Host, n.m.Host, err)
 	}
-	if _, taken := n.record.Node(r.Node); taken || n.record.WasRemoved(r.Node) {
-		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member, or was one: a join cannot be made twice", wire.ErrDenied, r.Node)
+	_, client := n.record.Client(string(r.Node))
+	if _, taken := n.record.Node(r.Node); taken || client || n.record.WasRemoved(r.Node) {
+		return wire.JoinResponse{}, fmt.Errorf("%w: node id %s is a member's or a client's, or was a member's: a join cannot be made twice", wire.ErrDenied, r.Node)
 	}
 	if !r.Addr.IsValid() || r.Addr.Addr().IsUnspecified() {
 		return wire.JoinResponse{}, fmt.Errorf("management address %s: %w", r.Addr, launcher.ErrInvalid)
@@ -112,7 +126,7 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
 		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String()}}}
-	err = recorder{n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
+	err = recorder{n: n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}

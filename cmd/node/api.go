@@ -31,6 +31,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		Follow:     n.follow, Counters: n.counters, Report: n.report,
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
+		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring,
 		RaftRestore: audited(n, "restore", func(r wire.RaftRestoreRequest) (string, bool) { return r.Sum, !r.Check }, n.raftRestore),
@@ -91,10 +92,13 @@ func (w way) passed(err error) error {
 	case w.ctx.Err() != nil && w.caller.Err() == nil:
 		return fmt.Errorf("%s no longer leads: %w", w.n.hostOf(w.to), wire.ErrRetry)
 	case errors.Is(err, wire.ErrUnreachable):
-		return fmt.Errorf("the leader %s does not answer: %w", w.n.hostOf(w.to), wire.ErrRetry)
+		return fmt.Errorf("the leader %s %w: %w", w.n.hostOf(w.to), errSilent, wire.ErrRetry)
 	}
 	return err
 }
+
+// errSilent: the leader was asked, and there was no answer.
+var errSilent = errors.New("does not answer")
 
 // leaderID is raft's leader, or for a node outside raft the one whose control
 // stream it has.
@@ -178,6 +182,18 @@ func (n *node) gossipAlive() map[launcher.NodeID]bool {
 		}
 	}
 	return alive
+}
+
+// gossipDead tells of a member whether gossip misses it, and since when: the zero
+// time where this agent has never heard it.
+func (n *node) gossipDead() func(launcher.NodeID) (since time.Time, gone bool) {
+	alive, since := n.gossipAlive(), map[launcher.NodeID]time.Time{}
+	if g := n.gossip.Load(); g != nil {
+		for _, p := range g.Peers() {
+			since[launcher.NodeID(p.ID)] = p.Since
+		}
+	}
+	return func(id launcher.NodeID) (time.Time, bool) { return since[id], !alive[id] }
 }
 
 // led does the same for a leadership that ended here.
@@ -333,7 +349,7 @@ func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Jobs
 	if c.Node != "" || !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return wire.JobsResponse{}, err
 	}
-	res := wire.JobsResponse{Problem: n.better(err).Error()}
+	res := wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.raft.LastContact()}
 	for _, j := range n.record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		n.localState(&st)
@@ -350,14 +366,24 @@ func (n *node) localState(st *rendezvous.JobStatus) {
 	for _, e := range n.agent.Ledger() {
 		if e.Key == st.Key() && e.Phase == launcher.PhaseStarted {
 			st.State = rendezvous.StateRuns
+			if e.Suspended {
+				st.Suspended = []string{n.m.Host}
+			}
 		}
 	}
 }
 
 // better says why there is no leader, where that is known by now, in place of
-// what asking the last one gave.
+// what asking the last one gave. The control stream of a leader that lost its power
+// is missed 10 s after raft's word; until then it counts only as long as the leader
+// answers or gossips. Silence of gossip alone is no evidence: it runs on management only.
 func (n *node) better(err error) error {
-	if n.leading.Load() == nil && n.leaderID() == "" {
+	elected, _ := n.raft.Leader()
+	last := n.leaderID()
+	switch {
+	case n.leading.Load() != nil, elected != "":
+		return err
+	case last == "", errors.Is(err, errSilent) && !n.gossipAlive()[last] && len(n.raft.Members().Servers) > 0:
 		return n.noLeader()
 	}
 	return err

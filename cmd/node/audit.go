@@ -18,7 +18,7 @@ func outcomeOf(err error) audit.Outcome {
 	}
 	for _, no := range []error{
 		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
-		rendezvous.ErrHostTaken, launcher.ErrInvalid, launcher.ErrStaleFence,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, launcher.ErrInvalid, launcher.ErrStaleFence,
 	} {
 		if errors.Is(err, no) {
 			return audit.Refused
@@ -36,23 +36,37 @@ func passing(err error) bool {
 // auditUser writes down what a user did, or tried: on the machine where they
 // typed it, and on the one that decided.
 func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
-	if c.User == nil || passing(err) {
-		return
+	if c.User != nil && !passing(err) {
+		n.audit.Add(n.userLine(what, c, on, err))
 	}
+}
+
+// auditOften does so for what is done again and again.
+func (n *node) auditOften(what string, c wire.Caller, on string, err error) {
+	if c.User != nil && !passing(err) {
+		n.audit.Often(n.userLine(what, c, on, err))
+	}
+}
+
+func (n *node) userLine(what string, c wire.Caller, on string, err error) audit.Line {
 	uid := c.User.UID
-	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.nearOf(c), On: on, Outcome: outcomeOf(err)}
+	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.typedOn(c), On: on, Outcome: outcomeOf(err)}
+	if c.Client != nil {
+		l.UID, l.Client = nil, c.Client.ID
+		l.From = c.Client.Host + " at " + c.Client.Addr
+	}
 	if err != nil {
 		l.Why = err.Error()
 	}
-	n.audit.Add(l)
+	return l
 }
 
-// auditJoin writes down a join; one that is refused is a stranger's.
-func (n *node) auditJoin(c wire.Caller, r wire.JoinRequest, err error) {
+// auditNewcomer writes down a join or a login; one that is refused is a stranger's.
+func (n *node) auditNewcomer(l audit.Line, c wire.Caller, err error) {
 	if passing(err) {
 		return
 	}
-	l := audit.Line{What: "join", Who: r.Host, On: string(r.Node), From: c.Addr, Outcome: outcomeOf(err)}
+	l.From, l.Outcome = c.Addr, outcomeOf(err)
 	if c.Host != "" {
 		l.From = c.Host // which passed it on, and knows the address
 	}

@@ -41,6 +41,7 @@ type host struct {
 
 type cluster struct {
 	news  int // newcomers so far
+	edits []func(*Config)
 	t     testing.TB
 	hosts []*host
 }
@@ -51,13 +52,13 @@ var nextNet struct {
 	n int
 }
 
-func newCluster(t testing.TB, size int) *cluster {
+func newCluster(t testing.TB, size int, edits ...func(*Config)) *cluster {
 	t.Helper()
 	nextNet.Lock()
 	nextNet.n++
 	net := nextNet.n
 	nextNet.Unlock()
-	c := &cluster{t: t}
+	c := &cluster{t: t, edits: edits}
 	base := t.TempDir()
 	for i := range size {
 		name := fmt.Sprintf("spark%d", i+1)
@@ -67,6 +68,9 @@ func newCluster(t testing.TB, size int) *cluster {
 			MemoryFloor: new(int64(0)),
 			Paths:       Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"},
 			Host:        name, Management: h.addr, Version: "test", Logger: testLogger(t, name),
+		}
+		for _, edit := range edits {
+			edit(&h.cfg)
 		}
 		c.hosts = append(c.hosts, h)
 	}
@@ -254,18 +258,25 @@ func command(nodes, perNode int, line string) launcher.Spec {
 	}
 }
 
-// run launches through a host's socket and returns the outcome.
+// run launches through a host's socket and returns the outcome. It asks again, as
+// sparkrun launch does, while the leadership is on its way.
 func (h *host) run(spec launcher.Spec) *rendezvous.Outcome {
 	h.t.Helper()
 	var out *rendezvous.Outcome
 	c := h.client()
 	defer c.Close()
-	err := c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
-		if p.Step == rendezvous.StepEnded {
-			out = p.Outcome
-		}
-		return nil
-	})
+	launch := func() error {
+		return c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+			if p.Step == rendezvous.StepEnded {
+				out = p.Outcome
+			}
+			return nil
+		})
+	}
+	err := launch()
+	for end := time.Now().Add(30 * time.Second); errors.Is(err, wire.ErrRetry) && time.Now().Before(end); err = launch() {
+		time.Sleep(100 * time.Millisecond)
+	}
 	if err != nil || out == nil {
 		h.t.Fatalf("launch on %s: %v (outcome %v)", h.cfg.Host, err, out)
 	}

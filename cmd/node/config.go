@@ -97,6 +97,8 @@ type Config struct {
 	KeepLogs    agent.Keep // of ended jobs' output
 	// PacketFilter guards the ranks' ports (agent.Config.Filter). Nil: nothing does.
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
+	// Announce has a member say by mDNS, on the management link, that it is there.
+	Announce bool
 	// NetplanApply is a program to run in place of `netplan apply`: for tests on
 	// hosts without networkd. Empty means the real one.
 	NetplanApply string

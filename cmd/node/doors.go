@@ -65,6 +65,8 @@ func (n *node) clusterMux() *http.ServeMux {
 	n.nodeCalls().Mount(mux)
 	n.patients().Mount(mux)
 	wire.Join(n.join).Mount(mux)
+	wire.Doctor(n.doctor).Mount(mux) // for clients
+	wire.Login(n.login).Mount(mux)
 	wire.RenewExpired(n.renewExpired).Mount(mux)
 	return mux
 }

@@ -2,14 +2,18 @@ package node
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
 	"net/http"
 	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -72,7 +76,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
 		return Founded{}, err
 	}
-	if err := enrol(cfg.Paths, m, id, trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
+	if err := enrol(cfg.Paths, m, id, wire.Trusted{Ring: wireRing(trust.Ring{trust.NewGossipKey(0)})}); err != nil {
 		return Founded{}, err
 	}
 	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
@@ -84,12 +88,15 @@ func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
 }
 
 // enrol writes a membership; the identity comes last and completes it.
-func enrol(p Paths, m membership, id *trust.Identity, ring trust.Ring, roll *wire.Roll) error {
-	if err := trust.SaveGossipKeys(p.trust(), ring); err != nil {
+func enrol(p Paths, m membership, id *trust.Identity, t wire.Trusted) error {
+	if err := trust.SaveGossipKeys(p.trust(), ringOf(t.Ring)); err != nil {
 		return err
 	}
-	if roll != nil {
-		if err := saveRoll(p, *roll); err != nil {
+	if err := trust.SaveRetired(p.trust(), trust.Retired(ringOf(t.Retired))); err != nil {
+		return err
+	}
+	if len(t.Roll.Members) > 0 {
+		if err := saveRoll(p, t.Roll); err != nil {
 			return err
 		}
 	}
@@ -113,13 +120,18 @@ type Joined struct {
 // (HOST[:PORT]) and gave out the token. It writes the machine's state and
 // starts nothing: the agent does.
 func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, error) {
-	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
-	defer cancel()
-	cfg, err := cfg.withDefaults()
+	token, err := trust.ParseToken(tokenText)
 	if err != nil {
 		return Joined{}, err
 	}
-	token, err := trust.ParseToken(tokenText)
+	return join(ctx, cfg, []string{addr}, token)
+}
+
+// join asks at that of these addresses where a node of the token's cluster answers first.
+func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (Joined, error) {
+	ctx, cancel := context.WithTimeout(ctx, joinTimeout)
+	defer cancel()
+	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return Joined{}, err
 	}
@@ -145,9 +157,9 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, err
 	}
 	self := netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort))
-	res, err := askToJoin(ctx, cfg.Now, addr, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
+	res, addr, err := askWhoProves(ctx, cfg.Now, addrs, token, wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: m.Node, Host: m.Host, Addr: self, Witness: m.Witness, Protocol: cfg.speaks()})
 	if err != nil {
-		return Joined{}, fmt.Errorf("join the cluster at %s: %w", addr, err)
+		return Joined{}, err
 	}
 	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
 	if err != nil {
@@ -157,29 +169,117 @@ func Join(ctx context.Context, cfg Config, addr, tokenText string) (Joined, erro
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
 	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
-	if err := enrol(cfg.Paths, m, id, ringOf(res.Trusted), &res.Trusted.Roll); err != nil {
+	if err := enrol(cfg.Paths, m, id, res.Trusted); err != nil {
 		return Joined{}, err
 	}
 	return Joined{Cluster: m.Cluster, Host: m.Host, Addr: self, Leader: res.Leader, OnlyOn: res.OnlyOn, Warnings: warnings(inv, mgmt)}, nil
 }
 
-// askToJoin sends the secret, over a connection whose other end has proven in
-// the handshake that it belongs to the cluster which the token pins.
-func askToJoin(ctx context.Context, now func() time.Time, addr string, token trust.Token, req wire.JoinRequest) (wire.JoinResponse, error) {
+const (
+	// provenWithin bounds how long one of several addresses may take to answer and prove
+	// what it is.
+	provenWithin = 5 * time.Second
+	// mostTold is how many of them are named where none is of the cluster.
+	mostTold = 8
+)
+
+// askWhoProves asks where somebody has proven to be of the token's cluster, and goes on to
+// the next such place only where the one before could not be asked.
+func askWhoProves(ctx context.Context, now func() time.Time, addrs []string, token trust.Token, req wire.JoinRequest) (res wire.JoinResponse, at string, err error) {
+	if len(addrs) == 1 {
+		if res, _, err = askToJoin(ctx, now, addrs[0], joinTimeout, token, req); err != nil {
+			err = fmt.Errorf("join the cluster at %s: %w", addrs[0], err)
+		}
+		return res, addrs[0], err
+	}
+	var failed []error
+	for at, err := range proven(ctx, now, addrs, token.Pin) {
+		last := false
+		if err == nil {
+			if res, last, err = askToJoin(ctx, now, at, provenWithin, token, req); err == nil {
+				return res, at, nil
+			}
+		}
+		failed = append(failed, fmt.Errorf("join the cluster at %s: %w", at, err))
+		if last {
+			failed = failed[len(failed)-1:]
+			break
+		}
+	}
+	if more := len(failed) - mostTold; more > 0 {
+		failed = append(failed[:mostTold], fmt.Errorf("and the same at %d more addresses", more))
+	}
+	if ctx.Err() != nil {
+		failed = append(failed, ctx.Err())
+	}
+	return res, "", errors.Join(failed...)
+}
+
+// proven goes through addresses in the order in which they prove to be of the cluster
+// with this CA, or fail to. They are sent nothing but a handshake.
+func proven(ctx context.Context, now func() time.Time, addrs []string, pin trust.Pin) iter.Seq2[string, error] {
+	type answer struct {
+		at  string
+		err error
+	}
+	return func(yield func(string, error) bool) {
+		ctx, cancel := context.WithCancel(ctx)
+		answers := make(chan answer, len(addrs))
+		var all sync.WaitGroup // at once: strangers may have announced hundreds at which nobody answers
+		for _, at := range addrs {
+			all.Go(func() { answers <- answer{at, prove(ctx, now, at, pin)} })
+		}
+		defer func() {
+			cancel()
+			all.Wait()
+		}()
+		for range addrs {
+			if a := <-answers; !yield(a.at, a.err) {
+				return
+			}
+		}
+	}
+}
+
+func prove(ctx context.Context, now func() time.Time, at string, pin trust.Pin) error {
+	ctx, cancel := context.WithTimeout(ctx, provenWithin)
+	defer cancel()
+	c, err := (&tls.Dialer{Config: trust.JoinClient(pin, now, protoCalls)}).DialContext(ctx, "tcp", at)
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// askToJoin sends the secret.
+func askToJoin(ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token, req wire.JoinRequest) (_ wire.JoinResponse, proven bool, _ error) {
+	return askAsNewcomer(ctx, now, addr, within, token, func(c *wire.Client) (wire.JoinResponse, error) { return c.Join(ctx, req) })
+}
+
+// askAsNewcomer calls over a connection whose other end has proven in the
+// handshake that it belongs to the cluster which the token pins.
+func askAsNewcomer[Res any](ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token, ask func(*wire.Client) (Res, error)) (_ Res, proven bool, _ error) {
 	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
 	}
-	tr := &http.Transport{TLSClientConfig: trust.JoinClient(token.Pin, now, "h2"), Protocols: http2Only()}
+	conf := trust.JoinClient(token.Pin, now, "h2")
+	verify, passed := conf.VerifyConnection, atomic.Bool{}
+	conf.VerifyConnection = func(cs tls.ConnectionState) error {
+		err := verify(cs)
+		passed.Store(passed.Load() || err == nil)
+		return err
+	}
+	tr := &http.Transport{TLSClientConfig: conf, Protocols: http2Only(), DialContext: (&net.Dialer{Timeout: within}).DialContext, TLSHandshakeTimeout: within}
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addr)
 	defer c.Close()
 	for {
-		res, err := c.Join(ctx, req)
+		res, err := ask(c)
 		if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
-			return res, err
+			return res, passed.Load(), err
 		}
 		select { // a cluster that has just been started elects its leader first
 		case <-ctx.Done():
-			return res, err
+			return res, true, err
 		case <-time.After(250 * time.Millisecond):
 		}
 	}

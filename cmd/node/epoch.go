@@ -78,11 +78,11 @@ func (n *node) raiseEpoch(ctx context.Context) error {
 	n.mu.Unlock()
 	for _, id := range dead {
 		d := rendezvous.Death{Node: id, Boots: n.record.Boots(id)}
-		if err := (recorder{n}).apply(ctx, d.Entry(), func() bool { return false }); err != nil && !errors.Is(err, rendezvous.ErrNoNode) {
+		if err := (recorder{n: n}).apply(ctx, d.Entry(), func() bool { return false }); err != nil && !errors.Is(err, rendezvous.ErrNoNode) {
 			return err
 		}
 	}
-	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
+	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &e}, func() bool { return n.record.Epoch() == e })
 }
 
 // enterEpoch has the run end and begin anew under what is pending.
@@ -131,6 +131,7 @@ func (n *node) yields(ctx context.Context) error {
 		n.recording.Lock()
 		defer n.recording.Unlock()
 	}()
+	n.getsWhole(ctx)
 	if err := n.handRecordOver(ctx, h.Leader); err != nil {
 		n.log.Warn("hand the record over", "leader", h.Host, "error", err)
 		return errReopen
@@ -139,6 +140,24 @@ func (n *node) yields(ctx context.Context) error {
 		return err
 	}
 	return errReopen
+}
+
+// wholeWithin bounds the wait for the end of a record: voters that start together
+// elect one of them sooner.
+const wholeWithin = 10 * time.Second
+
+// getsWhole waits until the record has all that this side has recorded. Of a machine
+// that was off it lacks the last entries at first: whether they count is for
+// raft to say, which goes on electing among those that have not given way yet.
+func (n *node) getsWhole(ctx context.Context) {
+	if n.blank.Load() || n.raft.Fault() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, wholeWithin)
+	defer cancel()
+	if !n.until(ctx, func() bool { return !n.raft.Unapplied() }) {
+		n.log.Warn("the last entries of the old record are not handed over: nobody can say that they were acknowledged", "folder", n.cfg.Paths.oldRaft())
+	}
 }
 
 func (n *node) handRecordOver(ctx context.Context, to launcher.NodeID) error {
@@ -182,7 +201,12 @@ func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited
 	case p.Node != c.Node:
 		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
 	}
-	if err := (recorder{n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
+	if p.Kind() != rendezvous.KindReunite {
+		if err := n.everyVoterKnows(l, p.Kind()); err != nil {
+			return wire.Empty{}, err
+		}
+	}
+	if err := (recorder{n: n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
 		return wire.Empty{}, led(err)
 	}
 	if p.Job != nil {

@@ -78,4 +78,13 @@ func TestOffForSixtyDays(t *testing.T) {
 	if _, err := c.hosts[0].now().renewExpired(t.Context(), wire.Caller{Addr: "192.0.2.1:1"}, wire.RenewExpiredRequest{Cert: other.Cert.Raw, CSR: otherCSR}); err != nil {
 		t.Errorf("a member's own: %v", err)
 	}
+	var refused []string
+	for _, l := range c.hosts[0].audits("renew expired") {
+		if l.Outcome == audit.Refused && l.From == "192.0.2.1:1" {
+			refused = append(refused, l.Why)
+		}
+	}
+	if len(refused) != 2 || !strings.Contains(refused[0], "not a member") {
+		t.Errorf("the audit log has of the two that were refused: %q", refused)
+	}
 }

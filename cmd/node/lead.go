@@ -72,7 +72,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n, term}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)
@@ -120,7 +120,7 @@ func (n *node) found(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
+	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
 		Cluster: n.m.Cluster, Epoch: n.opened.N,
 		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)), Key: trust.KeyOf(n.gate.Identity().Cert).String()},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
@@ -227,7 +227,7 @@ func (n *node) noteAddresses(ctx context.Context, roster rendezvous.Roster) {
 		}
 		moved := m.Node
 		moved.Addr = now
-		err = recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindAddress, Node: &moved}, func() bool {
+		err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindAddress, Node: &moved}, func() bool {
 			x, _ := n.record.Node(m.ID)
 			return x.Addr == now
 		})
@@ -281,7 +281,10 @@ func (n *node) onlyHere(ctx context.Context) string {
 }
 
 // recorder writes the record through raft.
-type recorder struct{ n *node }
+type recorder struct {
+	n    *node
+	term uint64 // of the leadership that decides; 0 for what any leader may write
+}
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
 	return r.apply(ctx, job.Entry(), func() bool {
@@ -338,6 +341,15 @@ func (r recorder) End(ctx context.Context, end rendezvous.JobEnd) error {
 	})
 }
 
+// commit binds what a leader decides to its leadership: one that notices late that it
+// has lost it, and has another by now, knows nothing of what went on between the two.
+func (r recorder) commit(ctx context.Context, entry []byte) (any, error) {
+	if r.term == 0 {
+		return r.n.raft.Apply(ctx, entry)
+	}
+	return r.n.raft.ApplyIn(ctx, r.term, entry)
+}
+
 // apply commits one entry, or learns that it cannot. An unknown outcome is
 // settled by looking at the record, and by trying again while we lead: done
 // tells whether the record has it.
@@ -355,7 +367,7 @@ func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() boo
 			return fmt.Errorf("record entry: %w: this side gives way to a later epoch", lead.ErrOver)
 		default:
 		}
-		res, err := r.n.raft.Apply(ctx, data)
+		res, err := r.commit(ctx, data)
 		switch {
 		case err == nil:
 			refused, _ := res.(error)

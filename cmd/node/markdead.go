@@ -60,7 +60,7 @@ func (n *node) recordDeath(ctx context.Context, l *leadership, id launcher.NodeI
 		n.log.Warn("the word lasts as long as this leadership", "node", n.hostOf(id), "error", err)
 		return nil
 	}
-	return recorder{n}.apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
+	return recorder{n: n}.apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
 }
 
 // noteHeard ends the words about machines that have shown themselves since.
@@ -69,7 +69,7 @@ func (n *node) noteHeard(ctx context.Context, roster rendezvous.Roster) {
 		if !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.ID == d.Node && m.Ready }) {
 			continue
 		}
-		if err := (recorder{n}).apply(ctx, rendezvous.Death{Node: d.Node, Heard: true}.Entry(), func() bool { return false }); err != nil {
+		if err := (recorder{n: n}).apply(ctx, rendezvous.Death{Node: d.Node, Heard: true}.Entry(), func() bool { return false }); err != nil {
 			n.log.Warn("record that a machine is not dead", "node", n.hostOf(d.Node), "error", err)
 		}
 	}

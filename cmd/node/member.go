@@ -4,11 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/exec"
-	"os/user"
 	"reflect"
-	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -236,7 +232,7 @@ func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 		if err := l.Retire(id); err != nil {
 			return err
 		}
-		err := recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
+		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
 			_, in := n.record.Node(id)
 			return !in
 		})
@@ -263,22 +259,6 @@ func (n *node) waitOutOfRaft(ctx context.Context, id launcher.NodeID) error {
 			return fmt.Errorf("take %s out of raft: %w", n.hostOf(id), ctx.Err())
 		}
 	}
-}
-
-// loginName gives a uid's login on this node.
-func loginName(uid uint32) (string, error) {
-	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return u.Username, nil
-	}
-	// Built without cgo, os/user reads /etc/passwd only: LDAP and SSSD users
-	// are known to the C library.
-	out, err := exec.Command("getent", "passwd", id).Output()
-	name, _, found := strings.Cut(string(out), ":")
-	if err != nil || !found || name == "" {
-		return "", fmt.Errorf("uid %d has no login on this node", uid)
-	}
-	return name, nil
 }
 
 // each runs fn for 0..k-1 side by side and waits for all.

@@ -236,14 +236,22 @@ func TestRemovedNode(t *testing.T) {
 	gone.crash()
 	absent.crash()
 	thief := gone.thief()
+	// Whoever copied the identity offers a session to be resumed, too, if it was ever given one.
+	resuming := thief.Client("", protoCalls)
+	resuming.SessionTicketsDisabled, resuming.ServerName, resuming.ClientSessionCache = false, "cluster", tls.NewLRUClientSessionCache(8)
 	var open []*tls.Conn
 	for _, h := range hosts {
-		conn, err := h.knock(thief.Client("", protoCalls))
+		conn, err := h.knock(resuming)
 		if err != nil {
 			t.Fatalf("before, on %s: %v", h.cfg.Host, err)
 		}
 		defer conn.Close()
 		open = append(open, conn)
+		if again, err := h.knock(resuming); err != nil || again.ConnectionState().DidResume {
+			t.Fatalf("%s: a session is resumed, or not: %v", h.cfg.Host, err)
+		} else {
+			again.Close()
+		}
 	}
 	began := time.Now()
 	if res := hosts[1].remove(gone.cfg.Host, true); res.Told {
@@ -258,7 +266,7 @@ func TestRemovedNode(t *testing.T) {
 			t.Errorf("%s leaves a removed node's connection open", hosts[i].cfg.Host)
 		}
 		t.Logf("%s closed it %s after the removal was asked for", hosts[i].cfg.Host, time.Since(began).Round(time.Millisecond))
-		if conn, err := hosts[i].knock(thief.Client("", protoCalls)); err == nil {
+		if conn, err := hosts[i].knock(resuming); err == nil {
 			conn.Close()
 			t.Errorf("%s lets a removed node in", hosts[i].cfg.Host)
 		}

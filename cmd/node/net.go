@@ -9,8 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"os/user"
-	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -48,71 +46,12 @@ func Dial(socket string) *wire.Client {
 	return wire.NewClient(&http.Client{Transport: tr}, "http://agent")
 }
 
-// listenLocal opens the CLI's socket: for root and the group sparkrun.
-func listenLocal(path string) (net.Listener, error) {
-	if err := os.Remove(path); ignoreMissing(err) != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	l, err := net.Listen("unix", path)
-	if err != nil {
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	gid := -1
-	if g, err := user.LookupGroup(socketGroup); err == nil {
-		gid, _ = strconv.Atoi(g.Gid)
-	}
-	if err := errors.Join(os.Chown(path, -1, gid), os.Chmod(path, 0o660)); err != nil {
-		l.Close()
-		return nil, fmt.Errorf("open %s: %w", path, err)
-	}
-	return l, nil
-}
-
 // frameSize is the longest HTTP/2 frame that a server here takes, in bytes. By
 // the default, 1 MiB, a client keeps 512 KiB at hand for each of its streams, and a
 // leader has one to every node for as long as it leads.
 const frameSize = 64 << 10
 
-// localServer serves users; who they are the kernel says (SO_PEERCRED).
-func localServer(h http.Handler) *http.Server {
-	srv := &http.Server{Handler: h, Protocols: new(http.Protocols), ReadHeaderTimeout: 10 * time.Second,
-		HTTP2: &http.HTTP2Config{MaxReadFrameSize: frameSize},
-		ConnContext: func(ctx context.Context, c net.Conn) context.Context {
-			if u, err := peerUser(c); err == nil {
-				return wire.WithCaller(ctx, wire.Caller{User: u})
-			}
-			return ctx // no user: every call is refused
-		},
-	}
-	srv.Protocols.SetUnencryptedHTTP2(true)
-	return srv
-}
-
-func peerUser(c net.Conn) (*wire.User, error) {
-	uc, ok := c.(*net.UnixConn)
-	if !ok {
-		return nil, errors.New("not a unix socket")
-	}
-	raw, err := uc.SyscallConn()
-	if err != nil {
-		return nil, err
-	}
-	var cred *unix.Ucred
-	var credErr error
-	if err := raw.Control(func(fd uintptr) { cred, credErr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) }); err != nil {
-		return nil, err
-	}
-	if credErr != nil {
-		return nil, credErr
-	}
-	name, err := loginName(cred.Uid)
-	if err != nil {
-		return nil, err
-	}
-	return &wire.User{Name: name, UID: cred.Uid}, nil
-}
-
-// clusterServer serves members and newcomers on the TLS port. Raft's
+// clusterServer serves members, clients and newcomers on the TLS port. Raft's
 // connections are handed to raftConns once admitsRaft has judged whose they are,
 // for as long as raft lasts.
 func (n *node) clusterServer() *http.Server {
@@ -123,6 +62,7 @@ func (n *node) clusterServer() *http.Server {
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelInfo),
 		IdleTimeout:       2 * time.Minute,
+		ConnContext:       countStrangers,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
 	}
 	calls := n.doorMux()
@@ -132,13 +72,21 @@ func (n *node) clusterServer() *http.Server {
 			switch p, err := n.gate.Peer(*r.TLS); {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
+			case err == nil && p.Role == trust.RoleClient:
+				n.serveClient(calls, p, w, r)
+				return
 			case !errors.Is(err, trust.ErrNoCertificate):
 				// Removed since the handshake, or no node: nothing is served.
 				http.Error(w, "not a member of this cluster", http.StatusForbidden)
 				return
 			}
 		}
-		calls.ServeHTTP(w, r.WithContext(wire.WithCaller(r.Context(), c)))
+		r = r.WithContext(wire.WithCaller(r.Context(), c))
+		if c.Node == "" {
+			forStrangers(calls, w, r)
+			return
+		}
+		calls.ServeHTTP(w, r)
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
 		n.peers.raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {

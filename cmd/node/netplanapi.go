@@ -267,7 +267,7 @@ func (n *node) recordAllocation(ctx context.Context, l *leadership, allocation j
 	if err := n.everyVoterKnows(l, rendezvous.KindNetplan); err != nil {
 		return err
 	}
-	return recorder{n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNetplan, Netplan: &rendezvous.Allocated{Allocation: allocation}},
+	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNetplan, Netplan: &rendezvous.Allocated{Allocation: allocation}},
 		func() bool { return bytes.Equal(n.record.Netplan(), allocation) })
 }
 

@@ -83,6 +83,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	eg.Go(func() error { return g.Run(ctx) })
 	eg.Go(func() error { return n.rememberPeers(ctx) })
 	eg.Go(func() error { return n.tellDoors(ctx, g) })
+	eg.Go(func() error { return n.announces(ctx, addr) })
 	eg.Go(func() error {
 		for {
 			inv, changed := n.view()

@@ -37,16 +37,18 @@ type node struct {
 	log  *slog.Logger
 	boot string
 
-	gate   *trust.Gate
-	door   *trust.Door
-	audit  *audit.Log
-	reader *fabric.Reader
-	probe  *fabric.Probe
-	record *rendezvous.Record
-	raft   *consensus.Raft
-	agent  *agent.Agent
-	peers  *peers
-	roads  *roads.Roads
+	gate  *trust.Gate
+	door  *trust.Door
+	audit *audit.Log
+	// visitors are the users whose clients call here.
+	visitors *books
+	reader   *fabric.Reader
+	probe    *fabric.Probe
+	record   *rendezvous.Record
+	raft     *consensus.Raft
+	agent    *agent.Agent
+	peers    *peers
+	roads    *roads.Roads
 	// staged is what jobs bring along; bringing has room for the one job whose
 	// files are being laid out.
 	staged   *stage.Store
@@ -180,6 +182,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1),
+		visitors: newBooks("calls", clientCalls),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -391,7 +394,8 @@ func (n *node) serveLocal(ctx context.Context) error {
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	wire.Doctor(n.doctor).Mount(mux)
-	return serve(ctx, localServer(mux), l, (*http.Server).Serve)
+	local := newLocals(l, n.log)
+	return serve(ctx, local.server(mux), local, (*http.Server).Serve)
 }
 
 // serve runs a server until ctx ends and every handler has returned.

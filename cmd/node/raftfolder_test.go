@@ -3,24 +3,22 @@ package node
 import (
 	"errors"
 	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 	"testing"
 
 	"golang.org/x/sys/unix"
-)
 
-const ownMounts = "SPARKRUN_TEST_OWN_MOUNTS"
+	"github.com/sparkrun/sparkrun/scripts/apart"
+)
 
 // The raft folder is a mount point. A restore that dies at any step, also amid the
 // copying that stands in for a rename, is finished by the next start; a record
 // that is older than it was is put aside; and a node that leaves leaves nothing.
 func TestRaftFolderIsAMountPoint(t *testing.T) {
 	t.Parallel()
-	if os.Getenv(ownMounts) == "" {
-		inOwnMounts(t, "TestRaftFolderIsAMountPoint")
+	if !apart.Inside() {
+		apart.Run(t, "TestRaftFolderIsAMountPoint", unix.CLONE_NEWNS)
 		return
 	}
 	must(t, unix.Mount("", "/", "", unix.MS_REC|unix.MS_PRIVATE, ""))
@@ -97,24 +95,4 @@ func onMount(t *testing.T) *host {
 	h.start()
 	h.wait(1)
 	return h
-}
-
-// inOwnMounts runs a test of this program in a mount namespace of its own.
-func inOwnMounts(t *testing.T, test string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
-	cmd.Env = append(os.Environ(), ownMounts+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("in a mount namespace (needs root or unprivileged user namespaces): %v\n%s", err, out)
-	}
-	if !strings.Contains(string(out), "PASS: "+test) {
-		t.Fatalf("the test did not run:\n%s", out)
-	}
 }

@@ -95,12 +95,21 @@ func runsAs(c wire.Caller, wanted string) (string, error) {
 	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, wire.ErrDenied)
 }
 
-// nearOf is the host a user typed on.
-func (n *node) nearOf(c wire.Caller) string {
+// typedOn is the member whose user calls, or that a client has dialled.
+func (n *node) typedOn(c wire.Caller) string {
 	if c.Forwarded() {
 		return c.Host
 	}
 	return n.m.Host
+}
+
+// nearOf is the member that a job would better be near: where its user typed. A
+// client's user is near none, whichever it has dialled.
+func (n *node) nearOf(c wire.Caller) string {
+	if c.Client != nil {
+		return ""
+	}
+	return n.typedOn(c)
 }
 
 // ownJob finds a job that its caller may touch.

@@ -139,11 +139,16 @@ func (n *node) askAsStranger(ctx context.Context, old *trust.Identity, csr []byt
 	if len(addrs) == 0 {
 		return nil, errors.New("ask for a certificate in place of the one that has ended: no member's address is known")
 	}
+	return renewAsStranger(ctx, n.cfg.Now, old, csr, addrs)
+}
+
+// renewAsStranger asks at all addresses at once.
+func renewAsStranger(ctx context.Context, now func() time.Time, old *trust.Identity, csr []byte, addrs []netip.AddrPort) ([]byte, error) {
 	certs, errs := make([][]byte, len(addrs)), make([]error, len(addrs))
 	each(len(addrs), func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, renewExpiredWithin)
 		defer cancel()
-		tr := &http.Transport{TLSClientConfig: trust.JoinClient(trust.PinOf(old.CA), n.cfg.Now, protoCalls), Protocols: http2Only()}
+		tr := &http.Transport{TLSClientConfig: trust.JoinClient(trust.PinOf(old.CA), now, protoCalls), Protocols: http2Only()}
 		c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addrs[i].String())
 		defer c.Close()
 		res, err := c.RenewExpired(ctx, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr})
@@ -225,11 +230,14 @@ func (n *node) renewExpired(_ context.Context, c wire.Caller, r wire.RenewExpire
 		return res, fmt.Errorf("%w: %w", wire.ErrDenied, err)
 	}
 	l.Who, l.On = peer.Host, peer.NodeID
-	if _, listed := n.onRoll(launcher.NodeID(peer.NodeID)); !listed {
+	if _, listed := n.onRoll(launcher.NodeID(peer.NodeID)); !listed && peer.Role == trust.RoleNode {
 		return res, fmt.Errorf("renew certificate of %s: %w: it is not a member", peer.Host, wire.ErrDenied)
 	}
 	if err := n.admits(peer, key); err != nil {
 		return res, fmt.Errorf("renew certificate of %s: %w: %w", peer.Host, wire.ErrDenied, err)
+	}
+	if peer.Role == trust.RoleClient {
+		return n.signClient(peer.NodeID, r.CSR)
 	}
 	if res, err = n.sign(launcher.NodeID(peer.NodeID), r.CSR); errors.Is(err, fs.ErrNotExist) {
 		err = fmt.Errorf("%s does not hold the CA's key: %w", n.m.Host, wire.ErrRetry)

@@ -128,13 +128,14 @@ func (n *node) fits(b rendezvous.Backup) error {
 // nothingBetter refuses while somebody leads, or may be about to, and where this
 // machine has a newer copy of the record itself.
 func (n *node) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
-	if host := n.whoLeads(ctx); host != "" {
-		then := host + " gives way, and what it has recorded"
-		if host == n.m.Host {
-			then = "and what was recorded since"
-		}
+	switch host := n.whoLeads(ctx); host {
+	case "":
+	case n.m.Host:
+		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the snapshot takes its place in a new epoch, "+
+			"and what was recorded since is merged into it as far as other machines have a copy", wire.ErrDenied, host)
+	default:
 		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a new epoch that begins with the snapshot, "+
-			"%s is merged into it", wire.ErrDenied, host, n.m.Host, then)
+			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, n.m.Host, host)
 	}
 	if err := n.noLeader(); errors.Is(err, wire.ErrRetry) {
 		return err

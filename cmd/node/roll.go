@@ -110,6 +110,7 @@ func (n *node) rollNow() wire.Roll {
 	for _, m := range n.record.Nodes() {
 		r.Members = append(r.Members, rollMember(m))
 	}
+	r.Clients = n.record.Clients()
 	return r
 }
 
@@ -117,16 +118,16 @@ func (n *node) rollNow() wire.Roll {
 // name and key. Whoever has joined while this node was away is refused at first,
 // and asked about.
 func (n *node) admits(p trust.Peer, key trust.Pin) error {
+	if p.Role == trust.RoleClient {
+		return n.admitsClient(p, key)
+	}
 	if !n.hasRoll() {
 		return nil // nobody has told it yet: the certificate's word
 	}
 	m, known := n.onRoll(launcher.NodeID(p.NodeID))
 	switch {
 	case !known:
-		select {
-		case n.rollAsk <- struct{}{}:
-		default: // it is being asked for
-		}
+		n.wantRoll()
 		return rendezvous.ErrNoNode
 	case m.Key != "" && m.Key != key.String():
 		return fmt.Errorf("%s has another key", m.Host)
@@ -134,6 +135,14 @@ func (n *node) admits(p trust.Peer, key trust.Pin) error {
 		return fmt.Errorf("%s is a node, and no %s", m.Host, p.Role)
 	}
 	return nil
+}
+
+// wantRoll has the list asked for, unless that is under way.
+func (n *node) wantRoll() {
+	select {
+	case n.rollAsk <- struct{}{}:
+	default:
+	}
 }
 
 // partWithin is how long somebody who leaves of his own accord may keep what is
@@ -150,13 +159,14 @@ func (n *node) parts(id launcher.NodeID) {
 	})
 }
 
-// isGone tells of a node that it is no member any more.
+// isGone tells of a node that it is no member any more, and of a client that it is none.
 func (n *node) isGone(id string) bool {
 	if _, parts := n.parting.Load(launcher.NodeID(id)); parts || !n.hasRoll() || launcher.NodeID(id) == n.m.Node {
 		return false
 	}
 	_, known := n.onRoll(launcher.NodeID(id))
-	return !known
+	_, client := n.clientOnRoll(id)
+	return !known && !client
 }
 
 // enforce closes what those have open who are members no more.
@@ -177,8 +187,14 @@ func (n *node) enforce(ctx context.Context) error {
 
 // trusted is what this node knows of members and keys, for another one.
 func (n *node) trusted() (wire.Trusted, error) {
+	n.ringing.Lock() // a key goes from one of them to the other
+	defer n.ringing.Unlock()
 	ring, err := n.ring()
-	return wire.Trusted{Roll: n.rollNow(), Ring: wireRing(ring)}, err
+	if err != nil {
+		return wire.Trusted{}, err
+	}
+	retired, err := n.retired()
+	return wire.Trusted{Roll: n.rollNow(), Ring: wireRing(ring), Retired: wireRing(trust.Ring(retired))}, err
 }
 
 func (n *node) ring() (trust.Ring, error) { return trust.LoadGossipKeys(n.cfg.Paths.trust()) }
@@ -190,8 +206,8 @@ func wireRing(ring trust.Ring) (out []wire.GossipKey) {
 	return out
 }
 
-func ringOf(t wire.Trusted) (ring trust.Ring) {
-	for _, k := range t.Ring {
+func ringOf(keys []wire.GossipKey) (ring trust.Ring) {
+	for _, k := range keys {
 		ring = append(ring, trust.GossipKey{Number: k.Number, Secret: trust.NewSecret(k.Key)})
 	}
 	return ring
@@ -206,7 +222,7 @@ func (n *node) takeRoll(r wire.Roll) error {
 	if old != nil && later(old.Epoch, old.Index, r.Epoch, r.Index) || len(r.Members) == 0 {
 		return nil
 	}
-	if old != nil && slices.Equal(old.Members, r.Members) {
+	if old != nil && slices.Equal(old.Members, r.Members) && slices.EqualFunc(old.Clients, r.Clients, sameClient) {
 		n.roll.Store(&r) // its place may lag behind on disk: the list is the same
 		return nil
 	}
@@ -236,6 +252,9 @@ func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
 	if _, newer := own.Merge(ring); !newer && !leaders {
 		return own, nil
 	}
+	if err := n.retire(own.Without(ring)); err != nil { // first: a crash in between loses no key
+		return own, err
+	}
 	if err := trust.SaveGossipKeys(n.cfg.Paths.trust(), ring); err != nil {
 		return own, err
 	}
@@ -249,6 +268,63 @@ func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
 	return ring, nil
 }
 
+// retire keeps keys for the secrets of jobs that go on. ringing is held.
+func (n *node) retire(keys trust.Ring) error {
+	old, err := n.retired()
+	if err != nil {
+		return err
+	}
+	if more := old.Add(keys); !more.Equal(old) {
+		return trust.SaveRetired(n.cfg.Paths.trust(), more)
+	}
+	return nil
+}
+
+// takeRetired takes up keys of before. Those that are not among them go, where a leader that has the same ring says so.
+func (n *node) takeRetired(t wire.Trusted, leaders bool) error {
+	n.ringing.Lock()
+	defer n.ringing.Unlock()
+	own, err := n.ring()
+	if err != nil {
+		return err
+	}
+	told := ringOf(t.Retired)
+	if len(told) > 0 {
+		if err := told.Check(); err != nil {
+			return fmt.Errorf("take keys of before: %w: %w", launcher.ErrInvalid, err)
+		}
+	}
+	told = told.Without(own)
+	if !leaders || !t.Settled || !own.Equal(ringOf(t.Ring)) {
+		return n.retire(told)
+	}
+	old, err := n.retired()
+	if now := (trust.Retired{}).Add(told); err == nil && !now.Equal(old) {
+		err = trust.SaveRetired(n.cfg.Paths.trust(), now)
+	}
+	return err
+}
+
+// settleKeys forgets the keys that no job needs any more; it tells whether all secrets of jobs that go on can be opened
+// with those that are left.
+func (n *node) settleKeys() (bool, error) {
+	n.ringing.Lock()
+	defer n.ringing.Unlock()
+	ring, err := n.ring()
+	if err != nil {
+		return false, err
+	}
+	old, err := n.retired()
+	if err != nil {
+		return false, err
+	}
+	needed, all, err := old.Keep(ring, boxes(n.record.Secretive()))
+	if err != nil || !all || needed.Equal(old) {
+		return all, err
+	}
+	return true, trust.SaveRetired(n.cfg.Paths.trust(), needed)
+}
+
 // keepTrusted takes the leader's word whom to trust.
 func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wire.Trusted, error) {
 	if c.Node != n.leaderID() {
@@ -257,8 +333,16 @@ func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wi
 	if err := n.takeRoll(t.Roll); err != nil {
 		return wire.Trusted{}, err
 	}
-	ring, err := n.takeRing(ringOf(t), true)
-	return wire.Trusted{Ring: wireRing(ring)}, err
+	ring, err := n.takeRing(ringOf(t.Ring), true)
+	if err != nil {
+		return wire.Trusted{Ring: wireRing(ring)}, err
+	}
+	if err := n.takeRetired(t, true); err != nil {
+		return wire.Trusted{}, err
+	}
+	now, err := n.trusted()
+	now.Roll = wire.Roll{} // nobody asked
+	return now, err
 }
 
 func (n *node) askTrusted(context.Context, wire.Caller, wire.Empty) (wire.Trusted, error) {
@@ -330,7 +414,10 @@ func (n *node) askForRoll(ctx context.Context) {
 			err = n.takeRoll(t.Roll)
 		}
 		if err == nil {
-			_, err = n.takeRing(ringOf(t), false)
+			_, err = n.takeRing(ringOf(t.Ring), false)
+		}
+		if err == nil {
+			err = n.takeRetired(t, false)
 		}
 		if err != nil {
 			n.log.Debug("ask who is a member", "node", members[i].Host, "error", err)

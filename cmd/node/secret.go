@@ -27,19 +27,38 @@ func (n *node) seal(_ context.Context, c wire.Caller, r wire.SealRequest) (wire.
 
 // sealer has the keys that this node holds now: they change when a member is removed.
 func (n *node) sealer() (trust.Sealer, error) {
-	keys, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+	keys, err := n.ring()
 	if err != nil {
 		return trust.Sealer{}, err
 	}
-	return trust.NewSealer(keys)
+	retired, err := n.retired()
+	if err != nil {
+		return trust.Sealer{}, err
+	}
+	return trust.NewSealer(keys, retired)
 }
 
-// sealWith binds each secret to its job and to its user: in another's spec the
-// same box does not open.
+func (n *node) retired() (trust.Retired, error) { return trust.LoadRetired(n.cfg.Paths.trust()) }
+
+// boxWords are what a secret is sealed for: in another job's spec, or another user's, the same box does not open.
+func boxWords(job launcher.JobID, user, name string) []string {
+	return []string{string(job), user, name}
+}
+
+// boxes are the secrets of jobs that have not ended.
+func boxes(specs []launcher.Spec) (out []trust.Sealed) {
+	for _, s := range specs {
+		for _, x := range s.Secrets {
+			out = append(out, trust.Sealed{Box: x.Box, Words: boxWords(s.ID, s.User, x.Name)})
+		}
+	}
+	return out
+}
+
 func sealWith(s trust.Sealer, r wire.SealRequest, user string) (wire.SealResponse, error) {
 	var res wire.SealResponse
 	for _, p := range r.Secrets {
-		box, err := s.Seal(trust.NewSecret(p.Value), string(r.Job), user, p.Name)
+		box, err := s.Seal(trust.NewSecret(p.Value), boxWords(r.Job, user, p.Name)...)
 		if err != nil {
 			return res, err
 		}
@@ -49,9 +68,9 @@ func sealWith(s trust.Sealer, r wire.SealRequest, user string) (wire.SealRespons
 }
 
 func openWith(s trust.Sealer, spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) {
-	plain, err := s.Open(x.Box, string(spec.ID), spec.User, x.Name)
+	plain, err := s.Open(x.Box, boxWords(spec.ID, spec.User, x.Name)...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: launch the job again: it was sealed with a key that this machine does not have, as after `sparkrun leave` or a change of keys", err)
+		return nil, fmt.Errorf("%w: launch the job again: it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
 	}
 	return plain.Reveal(), nil
 }

@@ -64,7 +64,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 		}
 	}()
 	s := &Standalone{host: host, record: rendezvous.NewRecord(), stop: stop, told: make(chan struct{})}
-	if s.sealer, err = trust.NewSealer(trust.Ring{trust.NewGossipKey(0)}); err != nil {
+	if s.sealer, err = trust.NewSealer(trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
 		return nil, err
 	}
 	if s.inv, err = reader.Read(ctx); err != nil {

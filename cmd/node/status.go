@@ -119,13 +119,13 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 func (n *node) statusAlone(problem error) wire.Status {
 	epoch := n.epoch()
 	_, term := n.raft.Leader()
-	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error()}
-	roles, alive := n.roles(), n.gossipAlive()
+	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(), Heard: n.raft.LastContact()}
+	roles, dead := n.roles(), n.gossipDead()
 	inv, _ := n.view()
 	for _, m := range n.record.Nodes() {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
-		if !alive[m.ID] {
-			s.State = "away"
+		if since, gone := dead(m.ID); gone {
+			s.State, s.Since = "away", since
 		}
 		if m.ID == n.m.Node {
 			s.Inventory, s.Version, s.Protocol = inv, n.cfg.Version, n.cfg.speaks()

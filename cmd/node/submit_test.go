@@ -168,14 +168,16 @@ func BenchmarkSubmits(b *testing.B) {
 		b.Run(kind, func(b *testing.B) {
 			c := newCluster(b, 3)
 			c.hosts[0].waitVoters(3)
+			holder := func() {}
 			if kind == "queued" {
 				all := command(3, 1, "exec sleep 1000")
 				all.GPUs = launcher.AllGPUs
-				c.hosts[0].running(all)
+				holder = c.hosts[0].running(all)
 			}
 			fsync := bareFsync(b)
 			var mu sync.Mutex
 			var took []time.Duration
+			var taken []launcher.JobID
 			var g errgroup.Group
 			jobs := make(chan struct{})
 			b.ResetTimer()
@@ -186,12 +188,13 @@ func BenchmarkSubmits(b *testing.B) {
 					cl := h.client()
 					defer cl.Close()
 					for range jobs {
-						d, err := submit(b.Context(), cl, spec(kind), kind == "run")
+						job := spec(kind)
+						d, err := submit(b.Context(), cl, job, kind == "run")
 						if err != nil {
 							return fmt.Errorf("submit on %s: %w", h.cfg.Host, err)
 						}
 						mu.Lock()
-						took = append(took, d)
+						took, taken = append(took, d), append(taken, job.ID)
 						mu.Unlock()
 					}
 					return nil
@@ -215,6 +218,16 @@ func BenchmarkSubmits(b *testing.B) {
 			b.ReportMetric(ms(fsync), "fsync-ms")
 			b.ReportMetric(float64(p50)/float64(fsync), "p50/fsync")
 			b.ReportMetric(0, "ns/op")
+			if kind == "queued" {
+				cl := c.hosts[0].client()
+				defer cl.Close()
+				for _, id := range taken { // before the one that they wait for
+					if _, err := cl.Stop(b.Context(), wire.StopRequest{Job: string(id)}); err != nil {
+						b.Errorf("stop %s: %v", id, err)
+					}
+				}
+			}
+			holder()
 		})
 	}
 }

@@ -69,12 +69,17 @@ func (n *node) stepRing() (bool, error) {
 // tellTrust tells those that are there, side by side, and learns whether all of
 // them have acknowledged it.
 func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, said map[launcher.NodeID]string) (all bool, err error) {
+	settled, err := n.settleKeys()
+	if err != nil {
+		return false, err
+	}
 	now, err := n.trusted()
 	if err != nil {
 		return false, err
 	}
+	now.Settled = settled
 	// A list that has not changed is not told again for its place.
-	text, err := json.Marshal([]any{now.Roll.Members, now.Ring})
+	text, err := json.Marshal([]any{now.Roll.Members, now.Roll.Clients, now.Ring, now.Retired, now.Settled})
 	if err != nil {
 		return false, fmt.Errorf("tell members whom to trust: %w", err)
 	}
@@ -87,12 +92,11 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
 	defer cancel()
-	want := ringOf(now)
+	want := ringOf(now.Ring)
 	missing := false
-	answers, errs := make([]trust.Ring, len(roster)), make([]error, len(roster))
+	answers, errs := make([]wire.Trusted, len(roster)), make([]error, len(roster))
 	each(len(roster), func(i int) {
-		res, err := n.peers.client(roster[i].ID).KeepTrusted(ctx, now)
-		answers[i], errs[i] = ringOf(res), err
+		answers[i], errs[i] = n.peers.client(roster[i].ID).KeepTrusted(ctx, now)
 	})
 	for i, err := range errs {
 		m := roster[i]
@@ -107,7 +111,9 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 		}
 	}
 	own := want
-	for i, ring := range answers {
+	before := trust.Retired(ringOf(now.Retired))
+	for i, res := range answers {
+		ring := ringOf(res.Ring)
 		switch merged, newer := own.Merge(ring); {
 		case errs[i] != nil:
 		case newer: // an earlier leader had begun a rotation that this one has not heard of
@@ -116,6 +122,16 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 			told[roster[i].ID] = roster[i].Since.String() + same
 		default:
 			missing = true
+		}
+	}
+	for i, res := range answers {
+		more := ringOf(res.Retired).Without(want)
+		if errs[i] != nil || before.Add(more).Equal(before) {
+			continue
+		}
+		missing = true // it has a key that an earlier leader has told it of
+		if err := n.takeRetired(wire.Trusted{Retired: wireRing(more)}, false); err != nil {
+			return false, err
 		}
 	}
 	if !own.Equal(want) {

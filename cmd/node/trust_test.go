@@ -48,6 +48,9 @@ func (c *cluster) newcomer(name string) *host {
 	h.cfg = last.cfg
 	h.cfg.Paths = Paths{State: dir + "/state", Run: dir + "/run", Sysfs: "/sys", Socket: dir + "/agent.sock"}
 	h.cfg.Host, h.cfg.Management, h.cfg.Witness, h.cfg.Logger = name, h.addr, false, testLogger(c.t, name)
+	for _, edit := range c.edits {
+		edit(&h.cfg)
+	}
 	c.t.Cleanup(h.halt)
 	return h
 }
@@ -96,7 +99,7 @@ func TestTokensThatAreNoGood(t *testing.T) {
 		{"expired", short, leader.addr, false, rendezvous.ErrTokenExpired, "token expired"},
 		{"for a node, by a witness", good, leader.addr, true, rendezvous.ErrTokenRole, "it lets in a node, and this is a witness"},
 		{"for a witness, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "witness"}), leader.addr, false, rendezvous.ErrTokenRole, "lets in a witness"},
-		{"for a client, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client"}), leader.addr, false, rendezvous.ErrTokenRole, "lets in a client"},
+		{"for a client, by a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: "root"}), leader.addr, false, rendezvous.ErrTokenRole, "lets in a client"},
 		{"of no cluster's making", unknown.Reveal(), leader.addr, false, rendezvous.ErrTokenUnknown, "token not known"},
 	} {
 		h := c.newcomer(fmt.Sprintf("mallory%d", i))
@@ -157,12 +160,12 @@ func TestReplayedJoin(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Addr: netip.MustParseAddrPort(h.addr + ":7940")}
-	if _, err := askToJoin(t.Context(), time.Now, leader.addr, token, req); err != nil {
+	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Protocol: rendezvous.Protocol, Addr: netip.MustParseAddrPort(h.addr + ":7940")}
+	if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, err := askToJoin(t.Context(), time.Now, leader.addr, token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
+		if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
 			t.Errorf("replayed: %v", err)
 		}
 	}

@@ -21,6 +21,7 @@ type agentOptions struct {
 	memoryFloor *int64
 	keep        agent.Keep
 	unfiltered  bool
+	silent      bool
 }
 
 func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
@@ -47,6 +48,10 @@ While a job has ranks here, the nftables table "inet sparkrun" keeps all hosts b
 job's from connecting to them; no other table is touched. Its counters tell what was
 dropped (nft list table inet sparkrun). --no-packet-filter does without.
 
+It says by mDNS (_sparkrun._tcp), on the management network alone, that this machine is
+there: its name and address, the cluster's id and the fingerprint of its CA; sparkrun
+join finds it by that. UDP port 5353 is shared with avahi. --no-mdns does without.
+
 SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
 runs that program in place of netplan apply: for tests on hosts without networkd.`,
 		Example: `  sudo systemctl start sparkrun
@@ -66,6 +71,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 	cmd.Flags().Var(span{&opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
 	cmd.Flags().Var(amount{&opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
 	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false, "let every host connect to the ranks of jobs here; launches say so")
+	cmd.Flags().BoolVar(&opts.silent, "no-mdns", false, "do not announce this machine on the management network")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	managementFlag(cmd.Flags(), &opts.management)
 	fabricPortFlag(cmd.Flags(), &opts.fabricPorts)
@@ -108,8 +114,8 @@ func (a *app) agent(ctx context.Context, o agentOptions) error {
 		}
 	}
 	c := a.nodeConfig(node.Config{
-		PacketFilter: guard,
-		Management:   o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
+		PacketFilter: guard, Announce: !o.silent,
+		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
 		Supervise: a.supervise(log), Logger: log,
 	})
 	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {

@@ -16,7 +16,9 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -35,7 +37,13 @@ type app struct {
 	survey   func(context.Context) (envgen.Inventory, error)
 	evidence func(context.Context, func(wire.Evidence) error) error
 
-	dial       func() *backend
+	// find and browseSSH listen for clusters, and for hosts, that announce themselves.
+	find      func(context.Context, node.Config) (node.Finding, error)
+	browseSSH func(context.Context) ([]discover.Instance, error)
+
+	context    string          // --context
+	dial       func() *backend // the cluster of the context, else this machine's
+	dialHere   func() *backend // this machine's agent, whatever the context
 	standalone func() (*backend, error)
 	signals    func() (c <-chan os.Signal, stop func())
 }
@@ -70,6 +78,9 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.CompletionOptions.HiddenDefaultCmd = true
 	root.SetUsageFunc(usageOf(root.UsageFunc()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef("%s%s", plainly(err), elsewhere(cmd, err)) })
+	root.PersistentFlags().StringVar(&a.context, "context", "", "the cluster to use, of those of sparkrun context list")
+	completeFlag(root, "context", a.completeContext)
+	root.PersistentPreRunE = a.checkContext
 	root.AddCommand(
 		newInitCmd(a.init),
 		newJoinCmd(a.join),
@@ -79,6 +90,10 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newTokenCmd(a.createToken),
 		newLeaveCmd(a.leave),
 		newNodeCmd(a.complete(), a.removeNode),
+		newLoginCmd(a.login),
+		newLogoutCmd(a, a.logout),
+		newContextCmd(a),
+		newClientCmd(a.complete(), a.listClients, a.removeClients),
 		newStatusCmd(a.status),
 		newEnvCmd(a.complete(), a.env),
 		newFabricCmd(a.complete(), a.fabric),
@@ -97,6 +112,14 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newVersionCmd(a.printVersion),
 		newManCmd(a.man),
 	)
+	for _, path := range [][]string{
+		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"}, {"raft", "inspect"},
+		{"man"}, {"login"},
+	} {
+		if cmd, _, err := root.Find(path); err == nil {
+			aboutThisMachine(cmd)
+		}
+	}
 	return root
 }
 
@@ -114,9 +137,17 @@ func usageOf(usage func(*cobra.Command) error) func(*cobra.Command) error {
 		if err != nil {
 			return err
 		}
-		_, err = strings.NewReplacer("Global Flags:", "Flags of every workload:").WriteString(out, text.String())
+		_, err = strings.NewReplacer("Global Flags:", "Flags of every "+inheritedOf(cmd)+":").WriteString(out, text.String())
 		return err
 	}
+}
+
+// inheritedOf says what all have that share a command's inherited flags.
+func inheritedOf(cmd *cobra.Command) string {
+	if isLaunch(cmd) && cmd.Name() != "launch" {
+		return "workload"
+	}
+	return "command"
 }
 
 // plainly says of a value that is no number just that.

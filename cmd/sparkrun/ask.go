@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 
+	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 )
 
@@ -22,13 +23,24 @@ func (a *app) askSecret(ctx context.Context, prompt string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	defer func() { _ = term.Restore(int(f.Fd()), before) }() // or the shell would not show what is typed
+	if err := silence(int(f.Fd())); err != nil {
+		return nil, err
+	}
 	fmt.Fprint(a.err, prompt)
 	defer fmt.Fprintln(a.err)
-	text, err := answered(ctx, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
-	if ctx.Err() != nil {
-		_ = term.Restore(int(f.Fd()), before) // or the shell would not show what is typed
+	return answered(ctx, func() ([]byte, error) { return term.ReadPassword(int(f.Fd())) })
+}
+
+// silence has a terminal show nothing of what is typed, before a prompt asks for it:
+// ReadPassword comes after, and whoever answers at once, as a script does, would be shown.
+func silence(fd int) error {
+	t, err := unix.IoctlGetTermios(fd, unix.TCGETS)
+	if err != nil {
+		return err
 	}
-	return text, err
+	t.Lflag &^= unix.ECHO
+	return unix.IoctlSetTermios(fd, unix.TCSETS, t)
 }
 
 // askLine reads a line from the terminal.

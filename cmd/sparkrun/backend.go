@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -75,6 +74,7 @@ type backend struct {
 	fabrics   // nil in standalone mode
 	addresser // nil in standalone mode
 	stager    // nil in standalone mode
+	clienter  // nil in standalone mode
 	sealer
 	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close   func()
@@ -85,7 +85,15 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return &backend{gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: localAgent{c, paths}, fabrics: c, addresser: c, stager: c, sealer: c, explain: c.Explain, close: c.Close}
+	return backendOf(c, localAgent{c, paths})
+}
+
+// backendOf makes a backend of calls to a cluster.
+func backendOf(c *wire.Client, as cluster) *backend {
+	return &backend{
+		gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: as, fabrics: c, addresser: c, stager: c, clienter: c, sealer: c,
+		explain: c.Explain, close: c.Close,
+	}
 }
 
 // localAgent is the agent of this machine, whose end shows here.
@@ -97,13 +105,7 @@ type localAgent struct {
 // Token waits for a leader that is about to be there: an agent that has just
 // been started is asked for a token next.
 func (l localAgent) Token(ctx context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
-	var again pause
-	for end := time.Now().Add(patience); ; {
-		res, err := l.Client.Token(ctx, r)
-		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.wait(ctx) != nil {
-			return res, err
-		}
-	}
+	return patiently(ctx, func() (wire.TokenResponse, error) { return l.Client.Token(ctx, r) })
 }
 
 // Leave returns when the agent has ended and this machine's state is gone.

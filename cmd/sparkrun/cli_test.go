@@ -119,7 +119,7 @@ func TestLaunchFlags(t *testing.T) {
 func TestLaunchFlagsRefused(t *testing.T) {
 	tests := map[string]string{
 		"exec --nodes 0 -- x":                "want 1 or more",
-		"exec --nodes two -- x":              "want 1 or more",
+		"exec --nodes two -- x":              "want 1 or more, or MIN:MAX such as 2:4",
 		"exec --nodes 0:2 -- x":              "want 1 or more",
 		"exec --nodes 2: -- x":               "want 1 or more",
 		"exec --nproc-per-node -1 -- x":      "want 1 or more",
@@ -207,7 +207,7 @@ func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
 	a := &app{
 		in: strings.NewReader(""), out: &o, err: &e, environ: []string{"PATH=/bin"}, version: "1.2.3",
 		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
-		dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		dial: func() *backend { return b }, dialHere: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
 		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = a.run(t.Context(), line)
@@ -242,6 +242,9 @@ func TestExitCodes(t *testing.T) {
 	story := func(o rendezvous.Outcome) *fakeGangs {
 		return &fakeGangs{launch: tells(planned(2), started("a"), runs, ended(o)), watch: tells(planned(2), ended(stopped))}
 	}
+	first, second := out(0, 0, "a\nb"), out(0, 3, "c\n")
+	first.Time = time.Date(2026, 3, 1, 13, 0, 2, 350_900_000, time.FixedZone("CET", 3600))
+	second.Time = first.Time.Add(time.Minute)
 	tests := map[string]struct {
 		line string
 		g    *fakeGangs
@@ -252,12 +255,12 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"a rank's code":        {line: "launch exec -- x", g: story(failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
 		"nothing to say":       {line: "launch exec -- x", g: story(completed)},
-		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or launch on this machine alone with --standalone\n"},
+		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
 		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
-		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before\n"},
+		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
@@ -290,6 +293,9 @@ func TestExitCodes(t *testing.T) {
 		"logs that match":        {line: "logs job --grep b", g: &fakeGangs{logs: prints(out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
 		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
 		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
+		"logs with times":        {line: "logs -t job", g: &fakeGangs{logs: prints(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
+		"logs of objects, timed": {line: "logs job --timestamps --json", code: 2, err: "have the time already"},
+		"logs of bytes, timed":   {line: "logs job --timestamps --output raw", code: 2, err: "--timestamps and --output raw: that passes bytes on"},
 		"logs raw":               {line: "logs job --output raw", g: &fakeGangs{logs: prints(out(0, 0, "a\x00\n\r"), out(0, 4, "b"))}, out: "a\x00\n\rb"},
 		"logs in two ways":       {line: "logs job --output raw --json", code: 2, err: "give one of them"},
 		"logs in no known way":   {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
@@ -403,12 +409,16 @@ func TestPs(t *testing.T) {
 		lines = append(lines, newJobLine(j))
 	}
 	waits := jobLine{JobID: "cccc", Workload: "exec", State: "waiting", Line: 2, Planned: lines[1].Planned}
-	got := jobRows(append(lines, waits), lines[1].Planned.Add(90*time.Second))
+	lines[1].Suspended = []string{"spark1"}
+	orphan := jobLine{JobID: "dddd", Workload: "exec", State: rendezvous.StatePlanned, Hosts: []string{"spark1"}, Try: 2, Tries: 3, Planned: lines[1].Planned,
+		Away: []string{"spark1"}, AwaySince: map[string]time.Time{"spark1": lines[1].Planned.Add(50 * time.Second)}}
+	got := jobRows(append(lines, waits, orphan), lines[1].Planned.Add(90*time.Second))
 	want := [][]string{
 		{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"},
 		{"aaaa", "-", "exec", "spark1,spark2,spark3,+3", "failed", "61m", "7"},
-		{"bbbb", "train", "torchrun", "spark1,spark2", "running (spark2 away)", "90s", "-"},
+		{"bbbb", "train", "torchrun", "spark1,spark2", "running (suspended) (spark2 away)", "90s", "-"},
 		{"cccc", "-", "exec", "-", "waiting (number 2 in line)", "90s", "-"}, // no column is left empty: scripts cut at blanks
+		{"dddd", "-", "exec", "spark1", "unknown (try 2 of 3) (spark1 away 40s)", "90s", "-"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -108,6 +108,15 @@ func completeWords(cmd *cobra.Command, flags ...string) {
 	}
 }
 
+// outputWords completes --output: files= wants a folder's name behind it.
+func outputWords(_ *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	const files = "files="
+	if typed != "" && typed == files[:min(len(typed), len(files))] {
+		return []string{files}, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
+	}
+	return []string{"prefix", "raw", "json", files}, cobra.ShellCompDirectiveNoFileComp
+}
+
 // completeFlag has a flag of cmd complete so.
 func completeFlag(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 	if err := cmd.RegisterFlagCompletionFunc(flag, by); err != nil {

@@ -43,37 +43,41 @@ func TestCompletion(t *testing.T) {
 	hosts, silent := []string{"spark1", "spark2", "spark3", "spark4"}, []string{"spark2", "spark4"}
 	b := &backend{cluster: f}
 	for line, want := range map[string][]string{
-		"logs ":                                all,
-		"ps ":                                  all,
-		"ps --all ":                            all,
-		"ps aaaa ":                             {},
-		"stop ":                                running,
-		"stop aaaa ":                           {"bbbb", "train"},
-		"stop train ":                          {"aaaa"},
-		"launch --on-failure ":                 {"stop", "continue"},
-		"launch exec --bind-to ":               {"core", "numa", "none"},
-		"launch torchrun --agent ":             {"sparkrun", "torchrun"},
-		"attach ":                              running,
-		"exec ":                                running,
-		"logs aaaa --node ":                    hosts,
-		"launch --on ":                         hosts,
-		"launch exec --exclude ":               hosts,
-		"launch exec --on spark1,":             {"spark1,spark2", "spark1,spark3", "spark1,spark4"},
-		"env --node ":                          hosts,
-		"env --on ":                            hosts,
-		"env --exclude ":                       hosts,
-		"fabric --node ":                       hosts,
-		"doctor --node ":                       hosts,
-		"netplan show --node ":                 hosts,
-		"mark-dead ":                           silent,
-		"mark-dead spark2 ":                    {},
-		"takeover --confirm-dead ":             silent,
-		"takeover --confirm-dead spark2 --con": {"--confirm-dead"},
+		"logs ":                                 all,
+		"ps ":                                   all,
+		"ps --all ":                             all,
+		"ps aaaa ":                              {},
+		"stop ":                                 running,
+		"stop aaaa ":                            {"bbbb", "train"},
+		"stop train ":                           {"aaaa"},
+		"launch --on-failure ":                  {"stop", "continue"},
+		"launch exec --bind-to ":                {"core", "numa", "none"},
+		"launch torchrun --agent ":              {"sparkrun", "torchrun"},
+		"attach ":                               running,
+		"exec ":                                 running,
+		"logs aaaa --node ":                     hosts,
+		"launch --on ":                          hosts,
+		"launch exec --exclude ":                hosts,
+		"launch exec --on spark1,":              {"spark1,spark2", "spark1,spark3", "spark1,spark4"},
+		"env --node ":                           hosts,
+		"env --on ":                             hosts,
+		"env --exclude ":                        hosts,
+		"fabric --node ":                        hosts,
+		"doctor --node ":                        hosts,
+		"netplan show --node ":                  hosts,
+		"mark-dead ":                            silent,
+		"mark-dead spark2 ":                     {},
+		"takeover --confirm-dead ":              silent,
+		"takeover --confirm-dead spark2 --conf": {"--confirm-dead"},
+		"launch torchrun --gpus ":               {"all", "none"},
+		"launch exec --output ":                 {"prefix", "raw", "json", "files="},
+		"logs aaaa --output ":                   {"prefix", "raw", "json", "files="},
+		"logs aaaa --output fi":                 {"files="},
 		"takeover --confirm-dead spark2 --confirm-dead ": {"spark4"},
 	} {
 		t.Run(line, func(t *testing.T) {
 			got := offered(t, b, line)
-			got = slices.DeleteFunc(got, func(w string) bool { return !strings.Contains(line+w, "--con") && strings.HasPrefix(w, "--") })
+			got = slices.DeleteFunc(got, func(w string) bool { return !strings.Contains(line+w, "--conf") && strings.HasPrefix(w, "--") })
 			if diff := cmp.Diff(want, append([]string{}, got...)); diff != "" {
 				t.Error(diff)
 			}
@@ -90,10 +94,11 @@ func TestCompletion(t *testing.T) {
 func TestEverythingCompletes(t *testing.T) {
 	a := &app{}
 	for _, cmd := range documented(newRootCmd(a)) {
-		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") || strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--"); takes != (cmd.ValidArgsFunction != nil) {
+		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") || strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--") && cmd.Name() != "login" ||
+			strings.Contains(cmd.Use, "[CLIENT]") || strings.Contains(cmd.Use, "[CONTEXT]") || strings.Contains(cmd.Use, " NAME"); takes != (cmd.ValidArgsFunction != nil) {
 			t.Errorf("%s: %q completes: %v", cmd.CommandPath(), cmd.Use, cmd.ValidArgsFunction != nil)
 		}
-		for _, name := range []string{"node", "on", "exclude", "confirm-dead"} {
+		for _, name := range []string{"node", "on", "exclude", "confirm-dead", "context"} {
 			if cmd.Flags().Lookup(name) == nil {
 				continue
 			}

@@ -9,6 +9,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -86,6 +87,9 @@ func complaint(cmd *cobra.Command, err error) string {
 	return text
 }
 
+// otherwiseLogin is for those who never meant this machine's agent.
+const otherwiseLogin = "or use another machine's cluster from here: `sparkrun login HOST`"
+
 func hint(cmd *cobra.Command, err error) string {
 	var usage *usageError
 	switch {
@@ -93,19 +97,26 @@ func hint(cmd *cobra.Command, err error) string {
 		return fmt.Sprintf("`%s --help` shows how", cmd.CommandPath())
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
+	case errors.Is(err, node.ErrLoggedOut):
+		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
 	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or launch on this machine alone with --standalone"
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, " + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before"
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, " + otherwiseLogin
+	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
+		return "the token is of another cluster than the one at that address"
 	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":
 		return "`sparkrun token create` lets other machines in; `sparkrun leave` takes this one out"
 	case errors.Is(err, node.ErrEnrolled):
 		return "`sparkrun leave` takes it out of its cluster first"
 	case errors.Is(err, rendezvous.ErrTokenUsed), errors.Is(err, rendezvous.ErrTokenExpired), errors.Is(err, rendezvous.ErrTokenUnknown):
+		if cmd.Name() == "login" {
+			return "`sparkrun token create --role client` on a machine of the cluster makes a new token"
+		}
 		return "`sparkrun token create` on a machine of the cluster makes a new token"
 	case errors.Is(err, rendezvous.ErrHostTaken):
 		return "give this machine another name with --host, or take the old one out with `sparkrun leave` there"
-	case errors.Is(err, wire.ErrUnreachable) && cmd.Name() == "join":
+	case errors.Is(err, wire.ErrUnreachable) && (cmd.Name() == "join" || cmd.Name() == "login"):
 		return "the address must be a member's on the management network, and its agent must run"
 	}
 	return ""

@@ -205,14 +205,17 @@ func (n nodeCount) String() string {
 
 func (n nodeCount) Set(text string) error {
 	least, most, elastic := strings.Cut(text, ":")
+	err := positive{n.most}.Set(most)
 	if !elastic {
 		*n.least = 0
-		return positive{n.most}.Set(text)
+		err = positive{n.most}.Set(text)
+	} else if err == nil {
+		err = positive{n.least}.Set(least)
 	}
-	if err := (positive{n.least}).Set(least); err != nil {
-		return err
+	if err != nil {
+		return fmt.Errorf("want 1 or more, or MIN:MAX such as 2:4")
 	}
-	return positive{n.most}.Set(most)
+	return nil
 }
 
 // gpuCount is a flag's share of a machine's GPUs.

@@ -54,6 +54,8 @@ type follower struct {
 	accepted, started, running flagged
 	reading                    flagged // those who have an input run
 	left                       flagged // the keys that detach were typed
+	passing                    sync.Mutex
+	suspended                  bool // by a TSTP that was passed on; passing guards it
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
@@ -225,11 +227,15 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			switch {
 			case slices.Contains(forwarded, sig):
 				wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
-			case sig == syscall.SIGHUP && !f.standalone:
-				f.say("hung up: " + f.goesOn())
-				return exitOf(sig), nil
 			case ended: // only our own reader is slow
 				return cmp.Or(f.outcome.ExitCode, exitOf(sig)), nil
+			case sig == syscall.SIGHUP && !f.standalone && in.count > 0:
+				f.say(fmt.Sprintf("hung up: job %s was asked to end; `sparkrun ps` shows whether it has", f.spec.ID))
+				return exitOf(sig), nil
+			case sig == syscall.SIGHUP && !f.standalone:
+				f.resume(ctx)
+				f.say("hung up: " + f.goesOn())
+				return exitOf(sig), nil
 			case !in.take(ctx, sig):
 				f.say(fmt.Sprintf("not waiting any longer; `sparkrun ps` shows whether job %s has ended", f.spec.ID))
 				return exitOf(in.signal), nil

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"syscall"
+	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -85,9 +86,47 @@ var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, s
 // forward passes a signal on to every rank. For TSTP we stop too, as the shell
 // that sent it expects, and CONT wakes both.
 func (f *follower) forward(ctx context.Context, sig syscall.Signal) {
-	forward(ctx, f.ranks, string(f.spec.ID), sig, f.say)
+	f.passOn(ctx, sig)
 	if sig == syscall.SIGTSTP {
 		stopSelf(f.terminal)
+	}
+}
+
+// passOn sends one signal at a time: a CONT that overtook its TSTP would leave the
+// ranks suspended.
+func (f *follower) passOn(ctx context.Context, sig syscall.Signal) {
+	f.passing.Lock()
+	defer f.passing.Unlock()
+	if sig == syscall.SIGTSTP {
+		f.suspended = true
+	}
+	forward(ctx, f.ranks, string(f.spec.ID), sig, f.say)
+	if sig == syscall.SIGCONT && ctx.Err() == nil {
+		f.suspended = false
+	}
+}
+
+// resumeWithin bounds what a hang-up waits for.
+const resumeWithin = 5 * time.Second
+
+// resume wakes ranks that were suspended through us, before we turn away from them:
+// nobody is left who could. A shell and the kernel do so for what they hang up.
+func (f *follower) resume(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
+	done := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		defer cancel()
+		f.passing.Lock()
+		suspended := f.suspended
+		f.passing.Unlock()
+		if suspended {
+			f.passOn(ctx, syscall.SIGCONT)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
 	}
 }
 

@@ -8,7 +8,10 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"testing/synctest"
+	"time"
 
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -39,8 +42,73 @@ func (f *fakeRanks) Input(_ context.Context, r wire.InputRequest) error {
 }
 
 func (f *fakeRanks) Signal(_ context.Context, r wire.SignalRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	f.signals = append(f.signals, r.Signal)
+	if f.fails != nil {
+		return f.fails(len(f.signals))
+	}
 	return nil
+}
+
+// Ranks that were suspended by Ctrl-Z go on when the terminal closes: nobody is left
+// to wake them. Those that were woken before, or never suspended, hear nothing.
+func TestHangUpResumesWhatWasSuspended(t *testing.T) {
+	const stop, cont = int(syscall.SIGTSTP), int(syscall.SIGCONT)
+	for name, tc := range map[string]struct {
+		before []syscall.Signal
+		fails  func(int) error
+		want   []int
+	}{
+		"never":     {nil, nil, nil},
+		"suspended": {[]syscall.Signal{syscall.SIGTSTP}, nil, []int{stop, cont}},
+		"woken":     {[]syscall.Signal{syscall.SIGTSTP, syscall.SIGCONT}, nil, []int{stop, cont}},
+		"again":     {[]syscall.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGTSTP}, nil, []int{stop, cont, stop, cont}},
+		"an agent restarts meanwhile": {[]syscall.Signal{syscall.SIGTSTP}, func(call int) error {
+			if call == 2 {
+				return wire.ErrUnreachable
+			}
+			return nil
+		}, []int{stop, cont, cont}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				to := &fakeRanks{fails: tc.fails}
+				s := newSession(&fakeGangs{launch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+					if err := tellAll(tell, planned(1), started("spark1"), runs); err != nil {
+						return err
+					}
+					<-ctx.Done()
+					return ctx.Err()
+				}})
+				s.ranks = to
+				for _, sig := range tc.before {
+					s.passOn(t.Context(), sig)
+				}
+				go func() { time.Sleep(time.Second); s.signal <- syscall.SIGHUP }()
+				code, err := s.run(t.Context())
+				if err != nil || code != 129 || !slices.Equal(to.signals, tc.want) {
+					t.Errorf("code %d, %v; the ranks got %v, want %v", code, err, to.signals, tc.want)
+				}
+			})
+		})
+	}
+}
+
+// A hang-up does not wait for ever for ranks that nobody can reach.
+func TestHangUpLeavesAllTheSame(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		to := &fakeRanks{}
+		f := &follower{ranks: to, say: func(string) {}}
+		f.passOn(t.Context(), syscall.SIGTSTP)
+		to.fails = func(int) error { return wire.ErrUnreachable }
+		began := time.Now()
+		f.resume(t.Context())
+		if took := time.Since(began); took != resumeWithin {
+			t.Errorf("it took %s", took)
+		}
+		synctest.Wait()
+	})
 }
 
 // Whatever goes down on the way, each byte arrives once, and then the end.

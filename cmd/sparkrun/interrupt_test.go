@@ -74,6 +74,10 @@ func TestInterrupts(t *testing.T) {
 			signals: []os.Signal{syscall.SIGHUP}, code: 129,
 			said: []string{"hung up: job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
 		},
+		"a hang-up leaves an ending job alone, too": {
+			signals: []os.Signal{os.Interrupt, syscall.SIGHUP}, code: 129, stops: []string{"its own"},
+			said: []string{stopping, "hung up: job job2345678 was asked to end; `sparkrun ps` shows whether it has"},
+		},
 		"a hang-up ends a standalone job": {
 			signals: []os.Signal{syscall.SIGHUP}, standalone: true, endsAfter: 1, outcome: stopped, code: 129,
 			stops: []string{"its own"}, said: []string{stopping, gone},

@@ -17,13 +17,14 @@ import (
 type joinOptions struct {
 	node      node.Config
 	addr      string
-	tokenFile string // a path, "-" for stdin, or empty: ask on the terminal
+	tokenFile string   // a path, "-" for stdin, or empty: ask on the terminal
+	given     []string // its flags, to be typed again
 }
 
 func newJoinCmd(run func(context.Context, joinOptions) error) *cobra.Command {
 	opts := &joinOptions{}
 	cmd := &cobra.Command{
-		Use:   "join ADDR",
+		Use:   "join [ADDR]",
 		Short: "Make this machine a member of a cluster",
 		Long: `Joins the cluster that has a member at ADDR (an address on the management
 network, with a port where it is not 7940). The token from sparkrun token create
@@ -32,18 +33,29 @@ because every user of a machine can read those. The token proves to the cluster
 that this machine is invited, and to this machine that it talks to the right
 cluster.
 
+Without ADDR it listens for some seconds for clusters that announce themselves on the
+management network (mDNS), shows each with its hosts and the fingerprint of its CA,
+and asks which one to join; without a terminal it prints what to type, and exits
+with 2. Anybody there can announce anything, so that counts for nothing: a cluster
+with another CA than the token's is refused, and a host that cannot prove to be of
+that CA is sent nothing.
+
 --witness makes it a member that votes and gets no ranks: any small machine on the
 management network, without a fabric. With one, a pair goes on by itself when it
 loses either machine. Its token is made with --role witness.
 
 It starts nothing: the agent does the work. A machine is in one cluster at most.`,
 		Example: `  sudo sparkrun join 10.0.0.1
+  sudo sparkrun join                      # looks for clusters, and asks
   sudo sparkrun join 10.0.0.1 --token-file /root/token
   sudo sparkrun join 10.0.0.1 --witness
   ssh spark1 sparkrun token create | sudo sparkrun join 10.0.0.1 --token-file -`,
-		Args: takes(1, "the address of a member"),
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.addr = args[0]
+			if len(args) > 1 {
+				return usagef("unexpected argument %q", args[1])
+			}
+			opts.addr, opts.given = strings.Join(args, ""), flagsGiven(cmd.Flags())
 			return running(opts, run)(cmd, args)
 		},
 	}
@@ -54,11 +66,20 @@ It starts nothing: the agent does the work. A machine is in one cluster at most.
 }
 
 func (a *app) join(ctx context.Context, o joinOptions) error {
+	c := a.nodeConfig(o.node)
+	join := func(token string) (node.Joined, error) { return node.Join(ctx, c, o.addr, token) }
+	if o.addr == "" {
+		chosen, err := a.chooseCluster(ctx, c, o.given)
+		if err != nil {
+			return err
+		}
+		join = func(token string) (node.Joined, error) { return node.JoinFound(ctx, c, chosen, token) }
+	}
 	token, err := a.readToken(ctx, o.tokenFile)
 	if err != nil {
 		return err
 	}
-	j, err := node.Join(ctx, a.nodeConfig(o.node), o.addr, token)
+	j, err := join(token)
 	if err != nil {
 		return err
 	}

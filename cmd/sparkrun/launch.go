@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -49,13 +50,20 @@ lets them run). launch then exits with the code of the rank that failed first
 (128+n when signal n killed it), and its last lines name rank, host and cause.
 Its own failures exit with 125, a job past its --timeout with 124.
 
+Where the fabric is broken
+
 A job on two machines or more is refused, with nothing started, where the fabric
 between them is broken (a cable out, no common subnet, ...): the reasons name
 machine, port and remedy, and --force starts it all the same.
 
+How it ends
+
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
 hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
 attach and stop find it from any machine. With --standalone the job ends with launch.
+Ctrl-Z suspends the ranks as well; fg, or a terminal that closes, wakes them.
+
+Trying again
 
 A machine that is cut off may run its ranks on, so another try (--max-restarts) waits
 for proof that they are gone: its answer, its reboot, or mark-dead. --on-partition end
@@ -65,6 +73,8 @@ and a few seconds later. The price: they end too where no leader can be heard
 at all, and where the machine's agent is off for as long; a restart of it is far
 shorter. A rank that KILL does not end, or a machine that is paused or debugged, is
 not covered.
+
+Standard input and terminals
 
 Rank 0 reads this command's standard input, as with mpirun: a loop that reads lines
 and launches in its body wants --stdin none, lest the rank eat them. In the background
@@ -77,10 +87,16 @@ one: every key goes there, Ctrl-C included, and only its output is shown; logs
 has the others'. ctrl-p ctrl-q leaves the job running. With --detach the terminal
 waits for an attach.
 
+Variables
+
 Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
 VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
+From a client (sparkrun login) only the last two do, and the working directory is your
+home on the machines: paths of a laptop mean nothing there.
 Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and all
 else that a torch worker reads. --dry-run shows the lot.
+
+Files
 
 Files do not travel either, but those that --stage names: a file, or a folder
 with all in it, is brought to every chosen machine before a rank starts, at most
@@ -90,39 +106,52 @@ as it was left. Each machine removes it together with the job's output. Symbolic
 links are kept where they stay inside. Models and data sets belong on storage
 that all machines share.
 
+Secrets
+
 A variable whose name ends in _TOKEN, _KEY or _SECRET, or has PASSWORD in it, is
 refused by --env, since the cluster's record would keep it. --secret NAME gives it to
 the ranks all the same: in their environment, and in a file that their user alone can
 read (NAME_FILE; SPARKRUN_SECRETS_DIR is the folder) and that lies in memory for as
 long as they run. It is sealed on this machine, and opened on those that run ranks.
 
+Who reaches the ranks
+
 Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
 vLLM) do what they are told by whoever reaches them. --publish opens those that
 clients need. Where a machine cannot filter, launch says so and starts all the
 same. UDP and RDMA are not filtered, and neither is a --standalone job.
 
+Memory
+
 Before a job that takes GPUs starts on a machine where nothing else runs, the
 page cache is dropped there: it lies in the memory that the GPU uses.
 --keep-cache leaves it alone.`,
-		Example: `  sparkrun launch torchrun --nodes 2 --nproc-per-node 1 -- train.py --lr 0.1
-  sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
+		Example: `  # a script on two machines; files that it needs come along
+  sparkrun launch torchrun --nodes 2 --nproc-per-node 1 -- train.py --lr 0.1
   sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
+
+  # what would run where, with every variable; then a program that is no Python
   sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
+
+  # a server that clients reach; tokens; going on when a machine is lost
   sparkrun launch exec --publish 8000 -- python3 -m http.server 8000
   sparkrun launch torchrun --nodes 2 --secret HF_TOKEN --secret WANDB_API_KEY=wandb.key -- train.py
   sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
+
+  # this terminal for a program elsewhere; this machine alone, without a cluster
   sparkrun launch --tty exec --on spark2 -- python3
   sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			switch {
-			case len(args) == 0 && cmd.Flags().NFlag() > 0:
+			if len(args) == 0 {
 				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, or torchrun -- SCRIPT")
-			case len(args) == 0:
-				return cmd.Help()
 			}
-			_, err := workloads.Find(args[0])
-			return err // a known one is a command of its own
+			_, err := workloads.Find(args[0]) // a known one is a command of its own
+			if errors.Is(err, workloads.ErrUnknown) {
+				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, quoteAll(args))
+			}
+			return err
 		},
 	}
 	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
@@ -137,22 +166,24 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
 	completeWords(cmd, "on-failure", "on-partition", "bind-to")
+	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", outputWords)
 	return cmd
 }
 
 func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	r, job := &o.request, &o.request.Job
 	fs.Var(nodeCount{&job.MinNodes, &job.Nodes}, "nodes", "how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
-	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: host,host")
-	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: host,host")
-	fs.Var(positive{&r.RanksPerNode}, "nproc-per-node", "ranks on each machine (default: 1)")
-	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set NAME=VALUE, or pass NAME on; repeat for more")
-	fs.StringVar(&r.Workdir, "workdir", "", "working directory on every machine (default: this one; with --stage the job's folder)")
+	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: `HOST,HOST`")
+	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: `HOST,HOST`")
+	fs.Var(positive{&r.RanksPerNode}, "nproc-per-node", "`N` ranks on each machine (default: 1)")
+	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set `NAME[=VALUE]` for the ranks; without a value, to this shell's; repeat for more")
+	fs.StringVar(&r.Workdir, "workdir", "", "work in `DIR` on every machine (default: this directory; with --stage the job's folder)")
 	fs.Var(stagings{&o.stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
 	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
-	fs.StringArrayVar(&o.secrets, "secret", nil, "give ranks the variable NAME of this shell, or with NAME=FILE a file, without showing it to anybody else; repeat for more")
+	fs.StringArrayVar(&o.secrets, "secret", nil, "give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
 	fs.Var(published{&job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
-	fs.StringVar(&job.Name, "name", "", "a name for ps, logs and stop")
+	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
 	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
@@ -161,20 +192,20 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(choice{(*string)(&job.OnFailure), []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
 	fs.Var(choice{(*string)(&job.OnPartition), []string{"continue", "end"}}, "on-partition", "ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
 	fs.Var(amount{&job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
-	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: none, all, or the number of a rank (default: 0; none with -d and --max-restarts)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: `none|all|RANK` (default: 0; none with -d and --max-restarts)")
 	fs.BoolVarP(&o.tty, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
 	fs.Var(&o.keys, "detach-keys", "keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
 	fs.Var(ulimits{&r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
 	fs.Var(choice{(*string)(&r.BindTo), []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
-	fs.StringVar(&job.User, "user", "", "run the ranks as this user; for root only (default: you)")
-	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "how often the job is tried again after a failure")
-	fs.IntVar(&job.Spare, "spare", 0, "machines to hold in reserve, for a try after the loss of one")
-	fs.StringVar(&r.Before, "before", "", "shell command to run once before the first try, on rank 0's machine")
-	fs.StringVar(&r.After, "after", "", "shell command to run once when all ranks have completed, on rank 0's machine")
+	fs.StringVar(&job.User, "user", "", "run the ranks as `USER`; for root only (default: you)")
+	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "try the job again after a failure, up to `N` times")
+	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
+	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine")
+	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine")
 	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun all, exec none)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
-	fs.BoolVar(&job.Force, "force", false, "start although the preflight says that the fabric would fail the job")
+	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.Var(&o.output, "output", "how to show the ranks' output, as for logs (default: prefix)")
@@ -242,14 +273,24 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 		return launcher.Spec{}, err
 	}
 	r := o.request
-	if !filepath.IsAbs(r.Workdir) {
+	var away *node.RemoteState
+	if !o.standalone {
+		if away, err = a.away(); err != nil {
+			return launcher.Spec{}, err
+		}
+	}
+	switch {
+	case filepath.IsAbs(r.Workdir):
+	case away != nil: // its user's home, as by ssh: this machine's folders are not there
+		r.Workdir = filepath.Join("/", away.Home, r.Workdir)
+	default:
 		cwd, err := a.getwd()
 		if err != nil {
 			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
 		}
 		r.Workdir = filepath.Join(cwd, r.Workdir)
 	}
-	r.Environ = a.environ
+	r.Environ, r.Away = a.environ, away != nil
 	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
 	return w.Spec(r)
 }

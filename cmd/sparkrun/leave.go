@@ -44,7 +44,7 @@ func (a *app) leave(ctx context.Context, o leaveOptions) error {
 			return err
 		}
 	}
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	if err := b.Leave(ctx, wire.LeaveRequest{Force: o.force}); err != nil {
 		return err

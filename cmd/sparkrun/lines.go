@@ -46,7 +46,7 @@ func (p *printer) line(k tailKey, t *tail, text []byte, next int64, partial bool
 		p.object(newOutputLine(k, t, begin, text, partial))
 	case t.shown && len(text) == 0 && !p.isOpen(k): // it was ended when another came between
 	default:
-		p.begin(k)
+		p.begin(k, t.when)
 		p.buf = append(append(p.buf, text...), '\n')
 		p.open = nil
 	}
@@ -57,7 +57,7 @@ func (p *printer) line(k tailKey, t *tail, text []byte, next int64, partial bool
 }
 
 // begin puts a stream's tag at the begin of a line, unless its own is open.
-func (p *printer) begin(k tailKey) {
+func (p *printer) begin(k tailKey, when time.Time) {
 	if p.isOpen(k) {
 		return
 	}
@@ -66,7 +66,13 @@ func (p *printer) begin(k tailKey) {
 	}
 	_ = p.closeLine() // sticky: the next write tells
 	p.tag(k)
+	if p.times {
+		p.buf = append(when.UTC().AppendFormat(p.buf, lineTime), ' ')
+	}
 }
+
+// lineTime has one width, so that lines can be sorted by it.
+const lineTime = "2006-01-02T15:04:05.000Z"
 
 func (p *printer) isOpen(k tailKey) bool { return p.open != nil && *p.open == k }
 
@@ -129,7 +135,7 @@ func (p *printer) showOpen() {
 		if p.json {
 			p.line(k, t, t.partial, t.next, true)
 		} else {
-			p.begin(k)
+			p.begin(k, t.when)
 			p.buf = append(p.buf, t.partial...)
 			p.open, t.partial, t.shown, t.taken = &k, t.partial[:0], true, time.Time{}
 		}

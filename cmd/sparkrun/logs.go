@@ -24,6 +24,7 @@ type logsOptions struct {
 	grep       string
 	output     outputMode
 	json       bool
+	timestamps bool
 
 	from  launcher.From  // of tail and since
 	match *regexp.Regexp // of grep
@@ -60,6 +61,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
   sparkrun logs -f train --tail 20
   sparkrun logs k3x --rank 0 --rank 4 --since 5m --grep 'loss|error'
   sparkrun logs k3x --node spark2 --generation 1
+  sparkrun logs k3x --timestamps | sort -k 2
   sparkrun logs k3x --rank 0 --output raw > result.bin`,
 		Args:              takes(1, "the job"),
 		ValidArgsFunction: complete.jobs,
@@ -81,7 +83,9 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
 	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
+	fs.BoolVarP(&opts.timestamps, "timestamps", "t", false, "put before each line when its rank wrote it, by the machine's clock")
 	completeFlag(cmd, "node", complete.hosts)
+	completeFlag(cmd, "output", outputWords)
 	return cmd
 }
 
@@ -98,8 +102,16 @@ func (o *logsOptions) settle(tail bool, now time.Time) (err error) {
 			return usagef("--since %s: %v", o.since, err)
 		}
 	}
-	if err := o.output.settle(&o.json); err != nil || o.grep == "" {
+	if err := o.output.settle(&o.json); err != nil {
 		return err
+	}
+	switch {
+	case o.timestamps && o.json:
+		return usagef("--timestamps and --output json: its objects have the time already")
+	case o.timestamps && o.output.kind != "" && o.output.kind != "prefix":
+		return usagef("--timestamps and --output %s: that passes bytes on as they are", o.output.kind)
+	case o.grep == "":
+		return nil
 	}
 	if o.output.kind == "raw" || o.output.kind == "files" {
 		return usagef("--grep and --output %s: one looks at lines, the other passes bytes on", o.output.kind)
@@ -140,7 +152,7 @@ func (a *app) logs(ctx context.Context, o logsOptions) error {
 	}
 	b := a.dial()
 	defer b.close()
-	out.note, out.grep = a.say, o.match
+	out.note, out.grep, out.times = a.say, o.match, o.timestamps
 	r := outputReader{
 		gangs: b, out: out, job: o.job, ranks: o.ranks, hosts: o.hosts, from: o.from, follow: o.follow,
 		generation: launcher.Generation(o.generation), outage: outage{say: a.say},

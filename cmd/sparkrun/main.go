@@ -38,9 +38,10 @@ func run() int {
 		in: os.Stdin, out: os.Stdout, err: os.Stderr,
 		outTTY: term.IsTerminal(int(os.Stdout.Fd())), errTTY: term.IsTerminal(int(os.Stderr.Fd())),
 		environ: os.Environ(), getwd: os.Getwd, version: buildVersion(),
-		columns: terminalWidth, survey: node.Survey, evidence: node.Evidence,
-		dial: dialAgent, standalone: openStandalone, signals: listen,
+		columns: terminalWidth, survey: node.Survey, evidence: node.Evidence, find: node.Find, browseSSH: node.FindSSH,
+		dialHere: dialAgent, standalone: openStandalone, signals: listen,
 	}
+	a.dial = a.dialChosen
 	return a.run(context.Background(), os.Args[1:])
 }
 

@@ -38,7 +38,7 @@ func pages(t *testing.T, environ ...string) map[string]string {
 // man(1) render them.
 func TestManPages(t *testing.T) {
 	got := pages(t, "SOURCE_DATE_EPOCH=1767225600")
-	macro := regexp.MustCompile(`(?m)^\.(TH|SH|SY|YS|PP|TP|RS|RE|EX|EE|nh$|ad l$)`)
+	macro := regexp.MustCompile(`(?m)^\.(TH|SH|SS|SY|YS|PP|TP|RS|RE|EX|EE|nh$|ad l$)`)
 	var want []string
 	for _, cmd := range documented(newRootCmd(&app{})) {
 		name := pageName(cmd)

@@ -96,6 +96,7 @@ The three folders are for several agents on one machine, as tests have them: the
 agent and all commands have to be given the same.`
 
 const agentEnvironment = `SPARKRUN_LOG	debug logs every step, as --verbose does.
+SPARKRUN_POLICY	Who may run ranks here (default: /etc/sparkrun/policy.yaml).
 SPARKRUN_NETPLAN_APPLY	A program to run in place of netplan apply.
 GOMEMLIMIT, GOGC	What the Go runtime goes by, in place of the agent's own choice.
 
@@ -116,6 +117,7 @@ OMP_NUM_THREADS	1 where a machine has several ranks.
 SPARKRUN_JOB, SPARKRUN_HOST, SPARKRUN_ADDR	The job's id, the machine's name, its address.
 SPARKRUN_NODE_RANK, SPARKRUN_NODE_COUNT	The number of its machine, and how many there are.
 SPARKRUN_STAGE	The folder of --stage, where that was given.
+SPARKRUN_SECRETS_DIR, NAME, NAME_FILE	The folder of the secrets; of each --secret its content, and its file.
 HOME, USER, SHELL	Of the user, on that machine.
 
 --env wins over all of these.`
@@ -123,7 +125,11 @@ HOME, USER, SHELL	Of the user, on that machine.
 const files = `/var/lib/sparkrun	This machine's identity, its copy of the record, the output of jobs. It is root's alone, for there are keys in it.
 /run/sparkrun/agent.sock	Where the agent answers. Root and the group sparkrun may ask.
 /lib/systemd/system/sparkrun.service	The agent's unit, where a package brought it; by the installer: /etc/systemd/system/sparkrun.service.
+/var/lib/sparkrun/audit.log	Who did what, and who was refused: a JSON object a line, the machine's own; the older ones are audit.log.1 and on.
+/etc/sparkrun/policy.yaml	Whom this machine lets run ranks, if the file is there: launch.users and launch.groups, lists of names. Root's, mode 0644.
 /etc/netplan/40-cx7.yaml	The fabric's addresses, where sparkrun netplan apply has set them.`
 
 const jobFiles = `/var/lib/sparkrun/logs	On each machine, what its ranks have written. sparkrun logs reads it.
-/var/lib/sparkrun/stage	On each machine, what --stage brought.`
+/var/lib/sparkrun/stage	On each machine, what --stage brought.
+/run/sparkrun/secrets	On each machine, in memory: what --secret brought, until the ranks have ended.
+/etc/sparkrun/policy.yaml	On each machine, if it is there: who may run ranks on it.`

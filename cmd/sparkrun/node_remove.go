@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -69,6 +70,9 @@ const removePatience = 20 * time.Second
 
 func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
 	if !o.yes {
+		if err := a.knows(ctx, o.request.Host); err != nil {
+			return err
+		}
 		if err := a.confirm(ctx, fmt.Sprintf("Take %s out of the cluster?", o.request.Host), "to remove it"); err != nil {
 			return err
 		}
@@ -82,6 +86,22 @@ func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
 		}
 		return a.strike(ctx, o.request)
 	}})
+}
+
+// knows refuses a host that is no member before anybody is asked about it. Where
+// the members are not known, the leader will tell.
+func (a *app) knows(ctx context.Context, host string) error {
+	b := a.dial()
+	defer b.close()
+	st, err := b.Status(ctx, wire.StatusRequest{})
+	if err != nil || st.Leader == "" || slices.ContainsFunc(st.Nodes, func(n wire.NodeStatus) bool { return n.Host == host }) {
+		return ctx.Err()
+	}
+	var known []string
+	for _, n := range st.Nodes {
+		known = append(known, n.Host)
+	}
+	return fmt.Errorf("remove %s: %w: the cluster has %s", host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 }
 
 // strike has a host taken off the members' list.

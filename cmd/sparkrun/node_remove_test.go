@@ -27,9 +27,21 @@ func TestNodeRemove(t *testing.T) {
 	if code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "spark3", "--yes"); code != 0 || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	c = &fakeCluster{}
-	if code, _, e := cli(t, &backend{cluster: c}, "node", "remove", "spark3"); code != 2 || len(c.requests) != 0 || !strings.Contains(e, "--yes") {
-		t.Errorf("without a terminal: code %d, stderr %q, %d requests", code, e, len(c.requests))
+	members := func(wire.StatusRequest) (wire.Status, error) {
+		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
+	}
+	for host, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"spark3": {2, "--yes"}, // there is no terminal to ask
+		"spark9": {1, "remove spark9: no such node: the cluster has spark1, spark3\n"},
+	} {
+		c = &fakeCluster{status: members}
+		code, _, e := cli(t, &backend{cluster: c}, "node", "remove", host)
+		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.requests); code != want.code || !strings.Contains(e, want.says) || diff != "" {
+			t.Errorf("%s: code %d, stderr %q, requests %s", host, code, e, diff)
+		}
 	}
 	c = &fakeCluster{}
 	if code, _, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 || len(c.requests) != 0 || !strings.Contains(e, "--uninstall") {

@@ -31,6 +31,7 @@ type printer struct {
 	json                 bool              // objects to out, nothing to err
 	raw                  bool              // bytes as they come
 	files                *outputFiles      // to these, as they come; nil: to out and err
+	times                bool              // the time of each line behind its tag
 	grep                 *regexp.Regexp    // only lines that it matches; nil: all
 	note                 func(line string) // remarks of nodes; not used with json
 

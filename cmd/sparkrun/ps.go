@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -13,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 type psOptions struct {
@@ -29,12 +31,17 @@ func newPsCmd(complete completion, run func(context.Context, psOptions) error) *
 and wherever they run; with --all also those that have. With JOB (an id, the
 beginning of one, or a name) it tells what that job runs, where its ranks are and, when
 it has failed, why: the rank that failed first, its trace or last lines, and who failed
-after it. It changes nothing.
+after it; where a machine was lost, the last lines that its disk has of its ranks, once
+it is back. It changes nothing.
+
+"unknown" is a job of which only its plan is known: without a leader, or under a new one
+that has not heard all its machines. It may be running. Without a leader it says how old
+all of this is.
 
 --json prints an array with one object a job:
   job_id, name, workload, user
-  state      planned, waiting, starting, running, ending; then completed, failed, stopped
-             or rejected (no rank was started)
+  state      planned (how far it has come is not known), waiting, starting, running,
+             ending; then completed, failed, stopped or rejected (no rank was started)
   exit_code  null until the job has ended
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
@@ -46,7 +53,11 @@ after it. It changes nothing.
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
   on_partition  continue, or end: as launch --on-partition has it
-  planned, started, ended   RFC 3339; null while that has not come`,
+  planned, started, ended   RFC 3339; null while that has not come
+  away_since since when each of away does not answer
+  suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
+  no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
+             (null: not since its agent was started)`,
 		Example: `  sparkrun ps
   sparkrun ps --all
   sparkrun ps train
@@ -95,13 +106,29 @@ type jobLine struct {
 	Planned time.Time  `json:"planned"`
 	Started *time.Time `json:"started"`
 	Ended   *time.Time `json:"ended"`
+
+	NoLeader  bool                 `json:"no_leader"`
+	AsOf      *time.Time           `json:"as_of"`
+	AwaySince map[string]time.Time `json:"away_since"`
+	Suspended []string             `json:"suspended"`
+}
+
+// as adds how old the answer is that a job is told of in.
+func (l jobLine) as(res wire.JobsResponse) jobLine {
+	l.NoLeader = res.Problem != ""
+	if l.NoLeader && !res.Heard.IsZero() {
+		l.AsOf = &res.Heard
+	}
+	return l
 }
 
 func newJobLine(j rendezvous.JobStatus) jobLine {
 	l := jobLine{
 		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
+		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
 	}
+	maps.Copy(l.AwaySince, j.AwaySince)
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation
 	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
@@ -132,29 +159,46 @@ func (a *app) ps(ctx context.Context, o psOptions) error {
 		return err
 	}
 	if o.job != "" {
-		return a.psJob(res.Jobs, o)
-	}
-	lines := []jobLine{}
-	for _, j := range res.Jobs {
-		if o.all || j.Outcome == nil {
-			lines = append(lines, newJobLine(j))
-		}
-	}
-	if o.json {
-		err = a.object(lines)
+		err = a.psJob(ctx, b, res, o)
 	} else {
-		err = a.table(jobRows(lines, time.Now()))
+		err = a.psAll(res, o)
 	}
 	if res.Problem != "" {
 		a.say(res.Problem)
+		a.say(staleText(res.Heard, time.Now()))
 	}
 	return err
+}
+
+func (a *app) psAll(res wire.JobsResponse, o psOptions) error {
+	lines := []jobLine{}
+	for _, j := range res.Jobs {
+		if o.all || j.Outcome == nil {
+			lines = append(lines, newJobLine(j).as(res))
+		}
+	}
+	if o.json {
+		return a.object(lines)
+	}
+	return a.table(jobRows(lines, time.Now()))
+}
+
+// staleText says how old an answer is that no leader stands behind.
+func staleText(heard, now time.Time) string {
+	old := "is of before this machine's agent was started"
+	if !heard.IsZero() {
+		old = "is " + age(now.Sub(heard)) + " old"
+	}
+	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has come elsewhere"
 }
 
 func jobRows(lines []jobLine, now time.Time) [][]string {
 	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
 	for _, l := range lines {
-		exit, state := "-", string(l.State)
+		exit, state := "-", stateText(l.State)
+		if len(l.Suspended) > 0 {
+			state += " (suspended)"
+		}
 		if l.ExitCode != nil {
 			exit = strconv.Itoa(*l.ExitCode)
 		}
@@ -168,11 +212,33 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
 		}
 		if len(l.Away) > 0 {
-			state += " (" + hosts(l.Away) + " away)"
+			state += " (" + hosts(l.Away) + " away" + awayText(l, now) + ")"
 		}
 		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), l.Workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit})
 	}
 	return rows
+}
+
+// stateText is a state for people: of a job that is only known to be recorded
+// "planned" would be read as one that has not begun.
+func stateText(s rendezvous.State) string {
+	if s == rendezvous.StatePlanned {
+		return "unknown"
+	}
+	return string(s)
+}
+
+// awayText is for how long the first of a job's hosts has been away, where that is
+// known.
+func awayText(l jobLine, now time.Time) string {
+	var longest time.Duration
+	for _, since := range l.AwaySince {
+		longest = max(longest, now.Sub(since))
+	}
+	if len(l.AwaySince) == 0 {
+		return ""
+	}
+	return " " + age(longest)
 }
 
 // hosts names a few and counts the rest.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,18 +10,19 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // psJob tells all about one job.
-func (a *app) psJob(jobs []rendezvous.JobStatus, o psOptions) error {
-	j, err := pick(jobs, o.job)
+func (a *app) psJob(ctx context.Context, b gangs, res wire.JobsResponse, o psOptions) error {
+	j, err := pick(res.Jobs, o.job)
 	if err != nil {
 		return err
 	}
 	if o.json {
-		return a.object(newJobLine(j))
+		return a.object(newJobLine(j).as(res))
 	}
-	for _, line := range describe(j, time.Now()) {
+	for _, line := range append(describe(j, time.Now()), lastOfLost(ctx, b, j)...) {
 		if _, err := fmt.Fprintln(a.out, line); err != nil {
 			return err
 		}
@@ -48,7 +50,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if j.Spec.Name != "" {
 		head += fmt.Sprintf(" (%s)", j.Spec.Name)
 	}
-	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, or(j.Spec.User, "?"), l.State)
+	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, or(j.Spec.User, "?"), stateText(l.State))
 	if l.ExitCode != nil {
 		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
 	}
@@ -58,7 +60,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	for _, p := range j.Plan.Nodes {
 		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
-		if slices.Contains(j.Away, p.Host) {
+		if since, known := j.AwaySince[p.Host]; known {
+			line += ", has not answered for " + age(now.Sub(since))
+		} else if slices.Contains(j.Away, p.Host) {
 			line += ", does not answer"
 		}
 		out = append(out, line)
@@ -66,7 +70,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	out = append(out, times(j, now))
 	for _, t := range j.Tries {
 		if t.Cause != "" {
-			when := "ended " + age(now.Sub(t.Ended)) + " ago"
+			when := "ended " + ago(t.Ended, now)
 			if t.Ended.IsZero() { // the other side of a reunion ran it
 				when = "was given up"
 			}
@@ -79,12 +83,22 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {
 		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
 	}
+	if len(j.Suspended) > 0 && j.Outcome == nil {
+		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or attach was stopped wakes the ranks; `sparkrun stop` ends them",
+			hosts(j.Suspended)))
+	}
+	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {
+		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", rankNames(j.Done)))
+	}
 	if j.Waits != "" {
 		out = append(out, "  "+j.Waits)
 	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
 		out = append(out, sentence(*o, j.Spec, j.Plan.World))
 		out = append(out, why(*o)...)
+	}
+	for i := range out {
+		out[i] = tame(out[i])
 	}
 	return out
 }
@@ -103,23 +117,26 @@ func commandLine(spec launcher.Spec) string {
 	for i, v := range st.Argv {
 		argv[i] = v.String()
 	}
-	line := strings.Map(func(r rune) rune { // another user's words shall not steer this terminal
-		switch {
-		case r == '\n':
-			return '⏎'
-		case unicode.IsControl(r):
-			return unicode.ReplacementChar
-		}
-		return r
-	}, quoteAll(argv))
+	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
 	if len(line) > commandBytes {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
 	return line
 }
 
+// tame keeps another user's words from steering this terminal: the paths, programs and
+// output that a job's story quotes are theirs.
+func tame(text string) string {
+	return strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) && r != '\n' && r != '\t' {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
+}
+
 func times(j rendezvous.JobStatus, now time.Time) string {
-	text := "  placed " + age(now.Sub(j.Planned)) + " ago"
+	text := "  placed " + ago(j.Planned, now)
 	switch {
 	case j.Outcome != nil && j.Started != nil:
 		text += ", ran for " + age(j.Outcome.At.Sub(*j.Started))
@@ -127,7 +144,12 @@ func times(j rendezvous.JobStatus, now time.Time) string {
 		text += ", runs for " + age(now.Sub(*j.Started))
 	}
 	if j.Outcome != nil {
-		text += ", ended " + age(now.Sub(j.Outcome.At)) + " ago"
+		text += ", ended " + ago(j.Outcome.At, now)
 	}
 	return text
+}
+
+// ago is a moment as an age, and as a time of the zone that now is in.
+func ago(t, now time.Time) string {
+	return age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
 }

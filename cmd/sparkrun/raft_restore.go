@@ -56,7 +56,7 @@ is merged in. It takes root.`,
 		},
 	}
 	cmd.Flags().BoolVar(&opts.force, "force", false, "beside a leader, or over a newer copy here")
-	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
 	return cmd
 }
 
@@ -69,7 +69,7 @@ func (a *app) raftRestore(ctx context.Context, o raftRestoreOptions) error {
 	if err != nil {
 		return err
 	}
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	if err := bring(ctx, b, o.file); err != nil {
 		return err

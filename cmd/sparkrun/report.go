@@ -196,6 +196,10 @@ func redactedJobs(jobs []rendezvous.JobStatus) []rendezvous.JobStatus {
 			stages[j].Env = env
 		}
 		out[i].Spec.Stages = stages
+		out[i].Spec.Secrets = slices.Clone(out[i].Spec.Secrets)
+		for k := range out[i].Spec.Secrets {
+			out[i].Spec.Secrets[k].Box = nil // sealed, but nobody out there has a use for it
+		}
 	}
 	return out
 }

@@ -13,6 +13,9 @@ import (
 // went away, and others will come. A call that the other side cancelled is one:
 // that is how an agent that is being stopped ends its streams.
 func passing(err error) bool {
+	if errors.Is(err, node.ErrLoggedOut) {
+		return false
+	}
 	for _, is := range []error{
 		wire.ErrRetry, wire.ErrNoLeader, wire.ErrUnreachable, node.ErrNoAgent, context.Canceled, context.DeadlineExceeded,
 	} {

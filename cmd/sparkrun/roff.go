@@ -37,7 +37,7 @@ func manPage(cmd *cobra.Command, version, date string) []byte {
 		}
 	}
 	p.options("OPTIONS", cmd.NonInheritedFlags())
-	p.options("OPTIONS OF EVERY WORKLOAD", cmd.InheritedFlags())
+	p.options("OPTIONS OF EVERY "+strings.ToUpper(inheritedOf(cmd)), cmd.InheritedFlags())
 	for _, s := range manual(cmd.CommandPath()) {
 		p.macro("SH", s.title)
 		p.prose(s.text)
@@ -52,12 +52,12 @@ func manPage(cmd *cobra.Command, version, date string) []byte {
 // synopsis is how a command is typed.
 func synopsis(cmd *cobra.Command) string {
 	if !cmd.HasAvailableSubCommands() {
-		return cmd.UseLine()
+		return strings.ReplaceAll(cmd.UseLine(), "[flags]", "[OPTION]...")
 	}
 	if isLaunch(cmd) {
-		return cmd.CommandPath() + " [flags] WORKLOAD [flags] -- ..."
+		return cmd.CommandPath() + " [OPTION]... WORKLOAD [OPTION]... -- PROGRAM [ARG]..."
 	}
-	return cmd.CommandPath() + " COMMAND [flags] ..."
+	return cmd.CommandPath() + " COMMAND [OPTION]..."
 }
 
 func seeAlso(cmd *cobra.Command) string {
@@ -109,8 +109,23 @@ func (p *page) item(term, text string) {
 	p.text(escaped(text))
 }
 
-// prose writes plain text. A line with a tab is a term and what it means.
+// prose writes plain text. A line with a tab is a term and what it means; a
+// short one that stands alone and ends no sentence is a heading.
 func (p *page) prose(text string) {
+	for part := range strings.SplitSeq(text, "\n\n") {
+		if isHeading(part) {
+			p.macro("SS", part)
+		} else {
+			p.paragraph(part)
+		}
+	}
+}
+
+func isHeading(text string) bool {
+	return len(text) < 40 && !strings.ContainsAny(text, "\n\t") && text != "" && !strings.HasPrefix(text, " ") && !strings.ContainsRune(".:;,!?", rune(text[len(text)-1]))
+}
+
+func (p *page) paragraph(text string) {
 	first := true
 	var kept []string
 	flush := func() {

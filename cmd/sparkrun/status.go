@@ -37,11 +37,12 @@ for it; what to look at is said below the table. --json: "fabric_only".
 A machine whose disk hangs or is full "takes no part in the vote" until it takes
 writes again: it leads no more, its ranks go on. --json: "no_vote".
 
-Without a leader it shows what this machine knows by itself, and says what is
-wrong. It changes nothing.
+Without a leader it shows what this machine knows by itself, since when it has heard
+none, and what is wrong; "unknown" are machines that it hears, but that only a leader
+could call ready. It changes nothing.
 
 --json prints everything that is known; "leader" is the leader's host name, empty
-when there is none.`,
+when there is none, and "heard" then the time when one was last heard.`,
 		Example: `  sparkrun status
   sparkrun status --json | jq -r .leader
   sparkrun status --wait-nodes 3 --timeout 30s`,
@@ -71,6 +72,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	leader := "leader " + st.Leader
 	if st.Leader == "" {
 		leader = "no leader"
+		if !st.Heard.IsZero() {
+			leader += " for " + age(time.Since(st.Heard))
+		}
 	}
 	if st.Epoch > 1 { // it has been taken over
 		leader += fmt.Sprintf(", epoch %d", st.Epoch)
@@ -79,8 +83,11 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	rows := [][]string{{"HOST", "ADDRESS", "STATE", "ROLE", "FABRIC"}}
 	for _, n := range st.Nodes {
 		state := n.State
-		if n.State == "away" && !n.Since.IsZero() {
+		switch {
+		case n.State == "away" && !n.Since.IsZero():
 			state += " " + age(time.Since(n.Since))
+		case n.State == "unknown" && n.Host == st.Self:
+			state = "answers" // this machine: its agent has just done so
 		}
 		if n.FabricOnly {
 			state += ", fabric only"

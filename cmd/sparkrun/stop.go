@@ -109,6 +109,10 @@ func (a *app) stopOne(ctx context.Context, b *backend, r wire.StopRequest) (wait
 // awaitEnd waits until nothing is left of a job that was asked to end, and says so.
 func (a *app) awaitEnd(ctx context.Context, b *backend, r wire.StopRequest) error {
 	stuck := ""
+	if a.errTTY {
+		waits := time.AfterFunc(sayWaiting, func() { a.say(waitsText(r)) })
+		defer waits.Stop()
+	}
 	outcome, only, err := watchEnd(ctx, b, r, outage{say: a.say}, func(text string) { stuck = text })
 	if err != nil {
 		if ctx.Err() != nil {
@@ -126,6 +130,22 @@ func (a *app) awaitEnd(ctx context.Context, b *backend, r wire.StopRequest) erro
 	}
 	fmt.Fprintf(a.out, "job %s has ended%s\n", r.Job, how)
 	return nil
+}
+
+// sayWaiting is when a person wonders whether anything happens.
+const sayWaiting = time.Second
+
+// waitsText is what a stop waits for.
+func waitsText(r wire.StopRequest) string {
+	grace := "the grace it was launched with"
+	switch {
+	case r.Grace == nil:
+	case *r.Grace == 0:
+		return fmt.Sprintf("the ranks of job %s are being killed; waiting until none is left", r.Job)
+	default:
+		grace = r.Grace.String()
+	}
+	return fmt.Sprintf("waiting until the ranks of job %[1]s have ended: KILL follows TERM after %[2]s (`sparkrun stop --kill %[1]s`: at once)", r.Job, grace)
 }
 
 // askToStop asks until a leader has heard it; to ask twice does no harm.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -51,11 +52,13 @@ own, and after half a minute try jobs again that go on here.`,
 			if len(opts.dead) == 0 {
 				return usagef("--confirm-dead is missing: name the machine that is off")
 			}
+			slices.Sort(opts.dead)
+			opts.dead = slices.Compact(opts.dead)
 			return running(opts, run)(cmd, args)
 		},
 	}
 	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
-	cmd.Flags().BoolVar(&opts.yes, "yes", false, "do not ask")
+	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
 	completeFlag(cmd, "confirm-dead", complete.silent)
 	return cmd
 }
@@ -65,7 +68,7 @@ own, and after half a minute try jobs again that go on here.`,
 const takeoverWithin = time.Minute
 
 func (a *app) takeover(ctx context.Context, o takeoverOptions) error {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	r := wire.TakeoverRequest{Dead: o.dead, Check: true}
 	if _, err := b.Takeover(ctx, r); err != nil {

@@ -34,7 +34,7 @@ func TestTakeover(t *testing.T) {
 		t.Error(d)
 	}
 
-	code, out, errs = cli(t, b, "takeover", "--confirm-dead", "spark1", "--confirm-dead", "spark3", "--yes")
+	code, out, errs = cli(t, b, "takeover", "--confirm-dead", "spark3,spark1", "--confirm-dead", "spark3", "--yes")
 	if code != 0 || out != "spark2 leads, in epoch 3; spark1, spark3 give way when they come back\n" || !strings.Contains(errs, "do not switch spark1, spark3 on together") {
 		t.Errorf("two are dead: exit %d, stdout %q, stderr %q", code, out, errs)
 	}

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -27,20 +28,32 @@ expired. The cluster keeps only a hash of it.`,
 	opts := &tokenOptions{request: wire.TokenRequest{TTL: 15 * time.Minute}}
 	create := &cobra.Command{
 		Use:   "create",
-		Short: "Make a token for sparkrun join",
+		Short: "Make a token for sparkrun join, or sparkrun login",
 		Long: `Makes a token and prints it on standard output, once: it cannot be shown again.
 How to use it is said on standard error. Give it to sparkrun join on the new
 machine, by its prompt or by a file, and to nobody else.
 
-It lets in what its role says and nothing else: a machine that runs jobs, or one
-that only votes (sparkrun join --witness).`,
+It lets in what its role says and nothing else: a machine that runs jobs, one that
+only votes (sparkrun join --witness), or a client: one machine from which a user uses
+the cluster without being a member, such as a laptop (sparkrun login).
+
+Tokens for members take root. A client's takes the user whose it is to be; root may
+make it for anybody with --user. --user root makes a client that may do nearly all that
+root may on a member. No token is made from a client.`,
 		Example: `  sparkrun token create
   sparkrun token create --role witness
+  sparkrun token create --role client
+  sudo sparkrun token create --role client --user ada
   sparkrun token create --uses 7 --ttl 1h > token`,
 		Args: takes(0, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if r := opts.request.Role; r != "node" && r != "witness" {
-				return usagef("--role %s: want node or witness", r)
+			switch r := opts.request; {
+			case !slices.Contains([]string{"node", "witness", "client"}, r.Role):
+				return usagef("--role %s: want node, witness or client", r.Role)
+			case r.Role == "client" && r.Uses != 1:
+				return usagef("--uses %d: a client's token lets in one machine", r.Uses)
+			case r.Role != "client" && r.User != "":
+				return usagef("--user %s: it is for --role client", r.User)
 			}
 			return running(opts, run)(cmd, args)
 		},
@@ -49,13 +62,14 @@ that only votes (sparkrun join --witness).`,
 	create.Flags().Var(positive{&opts.request.Uses}, "uses", "how many machines it lets in")
 	create.Flags().Var(span{&opts.request.TTL}, "ttl", "how long it can be used")
 	create.Flags().BoolVar(&opts.json, "json", false, `print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
-	create.Flags().StringVar(&opts.request.Role, "role", "node", "what it lets in: node, or witness, which votes and gets no ranks")
+	create.Flags().StringVar(&opts.request.Role, "role", "node", "what it lets in: node; witness, which votes and gets no ranks; or client")
+	create.Flags().StringVar(&opts.request.User, "user", "", "whose client it is to be; for root only (default: yours)")
 	cmd.AddCommand(create)
 	return cmd
 }
 
 func (a *app) createToken(ctx context.Context, o tokenOptions) error {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	res, err := b.Token(ctx, o.request)
 	if err != nil {
@@ -72,11 +86,15 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	if o.request.Uses > 1 {
 		times = fmt.Sprintf("%d times", o.request.Uses)
 	}
-	if o.request.Role == "witness" {
-		addr += " --witness"
+	do := "sudo sparkrun join " + addr
+	switch o.request.Role {
+	case "witness":
+		do += " --witness"
+	case "client":
+		do = "sparkrun login " + addr
 	}
-	fmt.Fprintf(a.err, "on the new machine: sudo sparkrun join %s     (it asks for the token; good %s, until %s)\n",
-		addr, times, res.Expires.Local().Format(time.TimeOnly))
+	fmt.Fprintf(a.err, "on the new machine: %s     (it asks for the token; good %s, until %s)\n",
+		do, times, res.Expires.Local().Format(time.TimeOnly))
 	a.sayAlone(res.OnlyOn)
 	_, err = fmt.Fprintln(a.out, res.Token)
 	return err

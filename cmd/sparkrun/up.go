@@ -33,8 +33,10 @@ type upOptions struct {
 	ssh     sshOptions
 	targets []string
 	release string
+	upgrade bool
 	dryRun  bool
 	json    bool
+	given   []string // its flags, to be typed again
 }
 
 func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
@@ -46,7 +48,7 @@ func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
 func newUpCmd(run func(context.Context, upOptions) error) *cobra.Command {
 	opts := &upOptions{}
 	cmd := &cobra.Command{
-		Use:   "up [USER@]HOST[:PORT]...",
+		Use:   "up [[USER@]HOST[:PORT]...]",
 		Short: "Make a cluster of hosts, or add hosts to it, over ssh",
 		Long: `Logs in to each host by ssh, looks whether it is fit (system, clock, ports, disk,
 sudo), copies sparkrun there, installs and starts the agent, and waits until it is
@@ -58,6 +60,11 @@ Where this machine is in a cluster, the hosts join that one. Else they join the 
 that a named host is in; where none is, the first host founds one. This machine
 need not be a Spark, and does not become a part of the cluster.
 
+Without a host it listens for some seconds for hosts that announce an SSH server
+(_ssh._tcp by mDNS; avahi does so where it is told to), shows them and asks which to
+take; without a terminal it prints what to type, and exits with 2. It connects to
+none that was not chosen.
+
 Run it as yourself, with your ssh keys, not by sudo. ~/.ssh/config counts (Host,
 HostName, Port, User, IdentityFile, ProxyJump, UserKnownHostsFile, HostKeyAlias and
 a few more), and so do ssh-agent and known_hosts. A host whose key is not known is
@@ -66,22 +73,27 @@ changed is refused. No private key is copied anywhere. Passwords, for the login 
 for sudo, are asked for once for each user, and sent over ssh only.
 
 The program is this one; for hosts of another architecture --release names a folder
-with sparkrun-linux-arm64 or sparkrun-linux-amd64.
+with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps the release that it
+has; --upgrade replaces it, on one member after the other, each ready again before the
+next one's turn. Jobs run on. What a package has installed is the package's.
 
 --dry-run logs in and looks, and tells what would be done. --json prints what became
 of each host. The exit code is 1 if a host has failed.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release dist spark1 spark2 spark3     # from a PC
   sparkrun up --dry-run spark1 spark2
+  sparkrun up --upgrade spark1 spark2 spark3          # members, to this release
+  sparkrun up                                         # looks for hosts, and asks
   sparkrun up --accept-host-key SHA256:4uQ... --password-file pw zeta@spark1`,
-		Args: hostsMissing,
+		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			opts.targets = args
+			opts.targets, opts.given = args, flagsGiven(cmd.Flags())
 			return running(opts, run)(cmd, args)
 		},
 	}
 	sshFlags(cmd.Flags(), &opts.ssh)
 	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
+	cmd.Flags().BoolVar(&opts.upgrade, "upgrade", false, "replace another release on members")
 	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
@@ -95,6 +107,15 @@ func hostsMissing(_ *cobra.Command, args []string) error {
 }
 
 func (a *app) up(ctx context.Context, o upOptions) error {
+	if len(o.targets) == 0 {
+		if o.json || o.upgrade {
+			return usagef("the hosts are missing")
+		}
+		var err error
+		if o.targets, err = a.chooseHosts(ctx, o.given); err != nil {
+			return err
+		}
+	}
 	show := a.newUpView(o.targets, o.json)
 	ssh, err := a.sshOf(ctx, o.ssh, show)
 	if err != nil {
@@ -107,7 +128,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
 		Targets: o.targets, SSH: ssh, Binary: binaries(o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
-		DryRun: o.dryRun, Tell: show.take,
+		Upgrade: o.upgrade, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)
@@ -195,7 +216,7 @@ func (a *app) readSecret(ctx context.Context, file string) (string, error) {
 
 // ownCluster is that of this machine; nil where it is in none.
 func (a *app) ownCluster(ctx context.Context, show *upView) (*bootstrap.Cluster, error) {
-	b := a.dial()
+	b := a.dialHere()
 	defer b.close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
 	if errors.Is(err, node.ErrNoAgent) {
@@ -210,7 +231,7 @@ func (a *app) ownCluster(ctx context.Context, show *upView) (*bootstrap.Cluster,
 	return &bootstrap.Cluster{ID: st.Cluster, Invite: func(ctx context.Context) (bootstrap.Invitation, error) {
 		one.Lock()
 		defer one.Unlock()
-		b := a.dial()
+		b := a.dialHere()
 		defer b.close()
 		t, err := b.Token(ctx, wire.TokenRequest{Uses: 1, TTL: 15 * time.Minute})
 		if errors.Is(err, wire.ErrDenied) {

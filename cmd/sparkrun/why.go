@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -26,13 +27,41 @@ func why(o rendezvous.Outcome) []string {
 			out = append(out, indented(r.Exit.Last)...)
 		}
 	}
+	var done []int
 	for _, e := range o.Exits {
+		if !e.Exit.Failed() {
+			done = append(done, e.Rank)
+			continue
+		}
 		if o.Root != nil && e.Rank == o.Root.Rank || e.Exit.ByUs {
 			continue
 		}
 		out = append(out, fmt.Sprintf("then rank %d on %s: %s%s", e.Rank, e.Host, e.Exit, later(o.Root, e)))
 	}
+	if len(done) > 0 {
+		out = append(out, rankNames(done)+" had ended with 0 before")
+	}
 	return out
+}
+
+// rankNames names ranks in rising order, runs of them by their ends.
+func rankNames(ranks []int) string {
+	var parts []string
+	for i := 0; i < len(ranks); {
+		last := i
+		for last+1 < len(ranks) && ranks[last+1] == ranks[last]+1 {
+			last++
+		}
+		part := strconv.Itoa(ranks[i])
+		if last > i {
+			part += "-" + strconv.Itoa(ranks[last])
+		}
+		parts, i = append(parts, part), last+1
+	}
+	if len(ranks) == 1 {
+		return "rank " + parts[0]
+	}
+	return "ranks " + strings.Join(parts, ",")
 }
 
 // later says how much later than the cause another failure came.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // failedJob is a job whose rank 1 raised, which rank 0 noticed.
@@ -37,20 +39,29 @@ func failedJob(at time.Time) rendezvous.JobStatus {
 }
 
 func TestDescribeAFailedJob(t *testing.T) {
-	now := time.Now()
+	now := time.Date(2026, 3, 1, 14, 0, 30, 0, time.FixedZone("CET", 3600))
 	want := `job zvuddexrd9 (train): torchrun of ada, failed, exit code 1
   $ python3 train.py --note 'two⏎lines, �[31mred'
   spark1: rank 0
   spark2: rank 1
-  placed 4m ago, ran for 3m, ended 60s ago
+  placed 4m ago (2026-03-01 13:56:30), ran for 3m, ended 60s ago (2026-03-01 13:59:30)
 rank 1 on spark2: exit 1: RuntimeError: out of luck; the gang was ended
 trace of rank 1:
   Traceback (most recent call last):
     boom()
   RuntimeError: out of luck
 then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
-	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute)), now), "\n")); d != "" {
+	if d := cmp.Diff(want, strings.Join(describe(failedJob(now.Add(-time.Minute).UTC()), now), "\n")); d != "" {
 		t.Error(d)
+	}
+}
+
+// A job that Ctrl-Z has stopped says so, and what wakes it.
+func TestDescribeASuspendedJob(t *testing.T) {
+	j := failedJob(time.Now())
+	j.Outcome, j.State, j.Suspended = nil, rendezvous.StateRuns, []string{"spark1", "spark2"}
+	if text := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(text, "\n  suspended on spark1,spark2, as by Ctrl-Z: `fg`") {
+		t.Error(text)
 	}
 }
 
@@ -75,6 +86,18 @@ func TestCommandLineIsBounded(t *testing.T) {
 	got := commandLine(launcher.Spec{Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("sh", "-c", strings.Repeat("ä", 10_000))}}})
 	if len(got) > commandBytes+len("…") || !strings.HasPrefix(got, "sh -c 'ä") || !strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes: %.40q", len(got), got)
+	}
+}
+
+// What a job's user has chosen does not steer the terminal of who looks at it.
+func TestOthersWordsAreTame(t *testing.T) {
+	if got := tame("a\x1b[31m\ab\u009bc\td\ne\r"); got != "a\ufffd[31m\ufffdb\ufffdc\td\ne\ufffd" {
+		t.Errorf("%q", got)
+	}
+	j := failedJob(time.Now())
+	j.Outcome.Cause = "working directory /tmp/\x1b]0;x\a: not found here"
+	if got := strings.Join(describe(j, time.Now()), "\n"); strings.ContainsAny(got, "\x1b\a") {
+		t.Errorf("%q", got)
 	}
 }
 
@@ -111,6 +134,58 @@ func TestPickAJob(t *testing.T) {
 	for text, want := range map[string]string{"none": "ps --all", "": "name one", "aaaa": "it could be aaaa1, aaaa2"} {
 		if j, err := pick(jobs, text); !errors.Is(err, rendezvous.ErrNoJob) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %s, %v, want %q", text, j.Spec.ID, err, want)
+		}
+	}
+}
+
+// A rank that left in time and well may be whom the others waited for.
+func TestWhyNamesWhoHadEnded(t *testing.T) {
+	j := failedJob(time.Now())
+	for _, rank := range []int{3, 5, 6, 7} {
+		j.Outcome.Exits = append(j.Outcome.Exits, launcher.RankExit{Rank: rank, Host: "spark1", Time: time.Now()})
+	}
+	if got := why(*j.Outcome); got[len(got)-1] != "ranks 3,5-7 had ended with 0 before" {
+		t.Errorf("%q", got)
+	}
+	j.Outcome, j.Done = nil, []int{1}
+	if got := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(got, "\n  rank 1 ended with 0, while the others go on") {
+		t.Error(got)
+	}
+}
+
+// Of ranks that were lost with their machine its disk has the last words.
+func TestLastLinesOfALostMachine(t *testing.T) {
+	j := failedJob(time.Now())
+	j.Outcome.Root, j.Outcome.Cause = nil, "spark2 restarted"
+	var asked wire.LogsRequest
+	answer := func(fn func(wire.LogChunk) error) error {
+		return errors.Join(fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stdout, Data: []byte("step 41\nstep 42\n")}),
+			fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stderr, Data: []byte("no end")}))
+	}
+	g := &fakeGangs{logs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+		asked = r
+		return answer(fn)
+	}}
+	want := []string{"the last lines of rank 1, as spark2 has them:", "  [1] step 41", "  [1] step 42", "  [1] no end"}
+	if d := cmp.Diff(want, lastOfLost(t.Context(), g, j)); d != "" {
+		t.Error(d)
+	}
+	if asked.Job != "zvuddexrd9" || asked.Generation != 1 || len(asked.Hosts) != 1 || asked.Hosts[0] != "spark2" || *asked.From.Lines != launcher.MaxLastLines {
+		t.Errorf("asked %+v", asked)
+	}
+	answer = func(fn func(wire.LogChunk) error) error {
+		return fn(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true})
+	}
+	if got := lastOfLost(t.Context(), g, j); len(got) != 1 || !strings.HasSuffix(got[0], "on spark2, which does not answer") {
+		t.Errorf("of a machine that is away: %q", got)
+	}
+	for _, o := range []rendezvous.Outcome{
+		{End: rendezvous.Completed}, {End: rendezvous.Stopped, Cause: "spark2 was asked"}, {End: rendezvous.Failed, Cause: "spark20 restarted"},
+		{End: rendezvous.Failed, Cause: "spark2 restarted", Root: &launcher.RankExit{}},
+	} {
+		j.Outcome = &o
+		if got := lastOfLost(t.Context(), g, j); got != nil {
+			t.Errorf("%+v: %q", o, got)
 		}
 	}
 }

@@ -17,13 +17,14 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric/fabrictest"
+	"github.com/sparkrun/sparkrun/scripts/apart"
 )
 
-// ownNamespace is set in the copy of this test program that runs in a network namespace of its own.
-const ownNamespace = "FABRIC_TEST_OWN_NAMESPACE"
+// asNobody is set in the copy of this test program that has no rights.
+const asNobody = "FABRIC_TEST_AS_NOBODY"
 
 func TestMain(m *testing.M) {
-	if os.Getenv(ownNamespace) != "" {
+	if apart.Inside() || os.Getenv(asNobody) != "" {
 		os.Exit(m.Run())
 	}
 	goleak.VerifyTestMain(m)
@@ -54,12 +55,12 @@ func TestReadThisMachine(t *testing.T) {
 
 // TestLiveNamespace runs TestInsideNamespace in a network namespace of its own, where links may be made and cut.
 func TestLiveNamespace(t *testing.T) {
-	inNamespace(t, "TestInsideNamespace")
+	apart.Run(t, "TestInsideNamespace", unix.CLONE_NEWNET)
 }
 
 // TestInsideNamespace pulls and plugs a cable (a veth) under a simulated Spark and takes the time of the news.
 func TestInsideNamespace(t *testing.T) {
-	if os.Getenv(ownNamespace) == "" {
+	if !apart.Inside() {
 		return // run by TestLiveNamespace
 	}
 	defer goleak.VerifyNone(t)

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/scripts/apart"
 )
 
 // liveHost is a node whose NICs are real interfaces of this network namespace.
@@ -89,11 +90,11 @@ func awaitSight(t *testing.T, h *liveHost, what, want string) {
 
 // TestProbeLive probes real interfaces, a cable (a veth pair) and a switch (a bridge), in a namespace of its own.
 func TestProbeLive(t *testing.T) {
-	inNamespace(t, "TestProbeInsideNamespace")
+	apart.Run(t, "TestProbeInsideNamespace", unix.CLONE_NEWNET)
 }
 
 func TestProbeInsideNamespace(t *testing.T) {
-	if os.Getenv(ownNamespace) == "" {
+	if !apart.Inside() {
 		return // run by TestProbeLive
 	}
 	defer goleak.VerifyNone(t)
@@ -208,14 +209,14 @@ func TestProbeInsideNamespace(t *testing.T) {
 
 // TestProbeUnprivileged shows that what an agent without the right gets is what Probe takes for that.
 func TestProbeUnprivileged(t *testing.T) {
-	if os.Getenv(ownNamespace) == "nobody" {
+	if os.Getenv(asNobody) != "" {
 		if _, err := openPacketWire(envgen.NIC{Name: "lo"}, EtherTypeProbe); !isDenied(err) {
 			t.Errorf("got %v", err)
 		}
 		return
 	}
 	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^TestProbeUnprivileged$", "-test.v")
-	cmd.Env = append(os.Environ(), ownNamespace+"=nobody")
+	cmd.Env = append(os.Environ(), asNobody+"=1")
 	if os.Getuid() == 0 {
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	}
@@ -223,25 +224,4 @@ func TestProbeUnprivileged(t *testing.T) {
 	if err != nil || !strings.Contains(string(out), "PASS: TestProbeUnprivileged") {
 		t.Fatalf("%v\n%s", err, out)
 	}
-}
-
-// inNamespace runs a test of this program in a network namespace of its own.
-func inNamespace(t *testing.T, test string) {
-	t.Helper()
-	cmd := exec.CommandContext(t.Context(), "/proc/self/exe", "-test.run=^"+test+"$", "-test.v")
-	cmd.Env = append(os.Environ(), ownNamespace+"=1")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: unix.CLONE_NEWNET}
-	if os.Getuid() != 0 {
-		cmd.SysProcAttr.Cloneflags |= unix.CLONE_NEWUSER
-		cmd.SysProcAttr.UidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getuid(), Size: 1}}
-		cmd.SysProcAttr.GidMappings = []syscall.SysProcIDMap{{ContainerID: 0, HostID: os.Getgid(), Size: 1}}
-	}
-	out, err := cmd.CombinedOutput()
-	if err != nil {
-		t.Fatalf("in a network namespace (needs root or unprivileged user namespaces): %v\n%s", err, out)
-	}
-	if !strings.Contains(string(out), "PASS: "+test) {
-		t.Fatalf("the test did not run:\n%s", out)
-	}
-	t.Log(string(out))
 }

@@ -139,17 +139,34 @@ func errorPath(as launcher.Assignment, rank int) string {
 	return filepath.Join(errorDir(as.Key, as.Node), fmt.Sprintf("rank-%d.json", rank))
 }
 
-// makeErrorDir makes the folder; a folder of somebody else's is not used.
+// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one try of a job knows the names of the
+// next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is there and
+// not the rank's user's alone is removed, as root can, or refused.
 func makeErrorDir(as launcher.Assignment, who login) error {
 	dir := errorDir(as.Key, as.Node)
 	err := os.Mkdir(dir, 0o700)
-	if err == nil && who.switches {
-		err = os.Lchown(dir, int(who.uid), int(who.gid))
+	for again := 0; errors.Is(err, fs.ErrExist) && again < 10; again++ {
+		if who.hasAlone(dir) {
+			return nil
+		}
+		if rerr := removeTree(dir); rerr != nil {
+			return fmt.Errorf("make folder for error files: %s is somebody else's: remove it: %w", dir, rerr)
+		}
+		err = os.Mkdir(dir, 0o700)
 	}
-	if err != nil && !errors.Is(err, fs.ErrExist) {
+	if err == nil {
+		err = who.own(dir)
+	}
+	if err != nil {
 		return fmt.Errorf("make folder for error files: %w", err)
 	}
 	return nil
+}
+
+// hasAlone tells whether a folder is the login's, and closed to others.
+func (u login) hasAlone(dir string) bool {
+	var st unix.Stat_t
+	return unix.Lstat(dir, &st) == nil && st.Mode == unix.S_IFDIR|0o700 && st.Uid == u.uid
 }
 
 // errorFile reads a rank's, with its user's rights: he may have put a link there.

@@ -1,7 +1,9 @@
 package agent
 
 import (
+	"errors"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -139,6 +141,44 @@ func TestAnExitIsExplained(t *testing.T) {
 	}
 	if _, err := os.Stat(errorDir(as.Key, as.Node)); !os.IsNotExist(err) {
 		t.Errorf("the folder of the error file is left: %v", err)
+	}
+}
+
+// Who knows the name of a try's folder, and makes it first, has no part in it: what they have put there is gone, and the
+// rank's user has the folder alone.
+func TestErrorFolderOfSomebodyElse(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Fatal("needs root, to be other users: run it by scripts/test")
+	}
+	ada := login{name: "ada", uid: 54321, gid: 54321, switches: true}
+	for name, plant := range map[string]func(dir, prey string) error{
+		"a folder with a link": func(dir, prey string) error {
+			return errors.Join(os.Mkdir(dir, 0o777), os.Symlink(prey, filepath.Join(dir, "rank-0.json")), os.Lchown(dir, 54322, 54322))
+		},
+		"a link to a folder": func(dir, prey string) error { return os.Symlink(filepath.Dir(prey), dir) },
+		"an open folder": func(dir, _ string) error {
+			return errors.Join(os.Mkdir(dir, 0o700), os.Chmod(dir, 0o777), os.Lchown(dir, 54321, 54321))
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			as := n.as("true")
+			dir, prey := errorDir(as.Key, as.Node), filepath.Join(t.TempDir(), "prey")
+			t.Cleanup(func() { os.RemoveAll(dir) })
+			must(t, os.WriteFile(prey, []byte("mine"), 0o644))
+			must(t, plant(dir, prey))
+			must(t, makeErrorDir(as, ada))
+			if !ada.hasAlone(dir) {
+				t.Error("the rank's user does not have the folder alone")
+			}
+			if found, err := os.ReadDir(dir); err != nil || name != "an open folder" && len(found) > 0 {
+				t.Errorf("in it: %v, %v", found, err)
+			}
+			if b, err := os.ReadFile(prey); err != nil || string(b) != "mine" {
+				t.Errorf("what the link led to: %q, %v", b, err)
+			}
+			must(t, makeErrorDir(as, ada)) // asked again, it is kept
+		})
 	}
 }
 

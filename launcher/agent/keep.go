@@ -34,7 +34,11 @@ func (a *Agent) pruneLogs() {
 			continue
 		}
 		for _, dir := range a.keptDirs() {
-			if err := os.RemoveAll(filepath.Join(dir, name)); err != nil {
+			remove := os.RemoveAll
+			if dir == a.cfg.StageDir {
+				remove = removeTree
+			}
+			if err := remove(filepath.Join(dir, name)); err != nil {
 				a.cfg.Logger.Warn("remove old output", "job", name, "error", err)
 			}
 		}

@@ -34,10 +34,19 @@ func (t *try) noteLost(ev shim.Event) {
 		t.lost[i] = new
 	}
 	t.entryMu.Unlock()
-	// On a full disk this may fail; on one whose reserve is left it does not.
+	t.saveLost()
+}
+
+// saveLost writes the gaps down. On a full disk this may fail; on one whose reserve is
+// left it does not. It is tried again when the try is forgotten: then there is
+// nobody else who knows.
+func (t *try) saveLost() {
 	if err := writeJSON(filepath.Join(t.a.logDir(t.key), lostName), t.lost); err != nil {
 		t.a.cfg.Logger.Warn("note lost output", "job", t.key.Job, "error", err)
+		t.lostUnsaved = true
+		return
 	}
+	t.lostUnsaved = false
 }
 
 func (t *try) lostSoFar() []lostOutput {

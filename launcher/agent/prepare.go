@@ -118,6 +118,11 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 // check finds out whether the ranks could run here, and as what. Once the
 // surroundings are known they are given with an error too.
 func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, error) {
+	done, err := a.looks(as.Spec.User)
+	if err != nil {
+		return nil, err
+	}
+	defer done()
 	p, err := a.surroundings(ctx, as)
 	if err != nil {
 		return nil, err
@@ -140,6 +145,28 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 	}
 	return p, errors.Join(a.mayHaveSecrets(as.Spec), a.hasResources(st))
+}
+
+// maxLooks bounds what looks for one user's files side by side. On a disk that never
+// answers, which may be of the user's own making (FUSE), each holds a thread, and a Go
+// program that has 10,000 of them ends.
+const maxLooks = 200
+
+// looks counts somebody who looks with a user's eyes, until done.
+func (a *Agent) looks(user string) (done func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.looking[user] >= maxLooks {
+		return nil, fmt.Errorf("%d jobs of %s wait here for files that do not answer: is a disk of theirs away?", maxLooks, user)
+	}
+	a.looking[user]++
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.looking[user]--; a.looking[user] == 0 {
+			delete(a.looking, user)
+		}
+	}, nil
 }
 
 // allow asks the administrator's rules.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -60,7 +61,28 @@ func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscal
 	if sig == syscall.SIGTSTP {
 		sig = syscall.SIGSTOP
 	}
-	return client.Signal(ctx, rank, sig)
+	if err := client.Signal(ctx, rank, sig); err != nil {
+		return err
+	}
+	if sig == syscall.SIGSTOP || sig == syscall.SIGCONT {
+		a.suspended(k, sig == syscall.SIGSTOP)
+	}
+	return nil
+}
+
+// suspended notes that ranks of a try were stopped or woken, and tells of it once.
+func (a *Agent) suspended(k launcher.Key, now bool) {
+	a.mu.Lock()
+	t := a.tries[k]
+	a.mu.Unlock()
+	if t == nil || t.snapshot().Suspended == now {
+		return
+	}
+	ev := launcher.Event{Kind: launcher.Suspended, Time: time.Now()}
+	if now {
+		ev.Text = "stopped by a signal"
+	}
+	t.change(&ev, func(e *launcher.LedgerEntry) { e.Suspended = now })
 }
 
 // reach finds the shim of a try that may have living ranks.

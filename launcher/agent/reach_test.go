@@ -19,8 +19,16 @@ func TestSignals(t *testing.T) {
 	}
 	n.launch(a)
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 })
-	must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGTSTP))
+	for range 2 { // the second time is no news
+		must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGTSTP))
+	}
+	if ev := n.hear(launcher.Suspended); ev.Text == "" || !n.entry(key).Suspended {
+		t.Errorf("stopped: %+v, ledger %+v", ev, n.entry(key))
+	}
 	must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGCONT))
+	if ev := n.hear(launcher.Suspended); ev.Text != "" || n.entry(key).Suspended {
+		t.Errorf("woken: %+v, ledger %+v", ev, n.entry(key))
+	}
 	must(t, n.a.Signal(n.ctx, key, 5, syscall.SIGUSR1))
 	if ev := n.hear(launcher.Exited); ev.Rank != 5 || ev.Exit.Failed() {
 		t.Errorf("exit %+v", ev)

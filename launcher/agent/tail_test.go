@@ -150,7 +150,26 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 		}
 		return nil
 	}))
-	if want := "rank 0: 253 KiB of its stdout were lost at byte 40960: file too large"; last != want {
+	want := "rank 0: 253 KiB of its stdout were lost at byte 40960: file too large"
+	if last != want {
 		t.Errorf("%q, want %q", last, want)
+	}
+
+	// There is room again when the try is forgotten, and from then on the file alone knows.
+	must(t, os.Remove(filepath.Join(n.a.logDir(key), lostName+".new")))
+	n.hear(launcher.Ended)
+	n.order(launcher.Order{Forget: &key})
+	for end := time.Now().Add(time.Minute); n.a.try(key) != nil; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("the try is not forgotten")
+		}
+	}
+	last = ""
+	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}}, func(c launcher.Chunk) error {
+		last += c.Note
+		return nil
+	}))
+	if last != want {
+		t.Errorf("after the try was forgotten: %q, want %q", last, want)
 	}
 }

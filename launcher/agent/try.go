@@ -34,24 +34,25 @@ type try struct {
 	entryMu sync.Mutex
 
 	// The loop's own.
-	assignment *launcher.Assignment // nil: a tombstone, or its file was unreadable
-	at         map[int]int          // rank -> its index in entry.Ranks
-	plan       *prepared            // what prepare found out; nil in a later life
-	hold       io.Closer            // keeps the head's port until the start
-	found      bool                 // dir is of a previous life
-	kept       bool                 // dir holds a shim, or what a dead one left
-	shim       *shim.Client         // nil: has yet to be attached to
-	heard      int                  // last number of the journal that is in entry
-	replaying  bool                 // what is noted is of a previous life
-	ready      chan result          // of the prepare under way
-	abort      context.CancelFunc
-	begun      chan error      // of the start under way
-	news       chan shim.Event // from the shim's journal
-	explains   atomic.Int64    // failed ranks so far
-	lease      renewal
-	execd      bool // the journal says that ranks may have run
-	ending     bool // an End has been ordered in this life
-	forgotten  bool // remove it once it has ended
+	lostUnsaved bool                 // lost is not on the disk as it is here
+	assignment  *launcher.Assignment // nil: a tombstone, or its file was unreadable
+	at          map[int]int          // rank -> its index in entry.Ranks
+	plan        *prepared            // what prepare found out; nil in a later life
+	hold        io.Closer            // keeps the head's port until the start
+	found       bool                 // dir is of a previous life
+	kept        bool                 // dir holds a shim, or what a dead one left
+	shim        *shim.Client         // nil: has yet to be attached to
+	heard       int                  // last number of the journal that is in entry
+	replaying   bool                 // what is noted is of a previous life
+	ready       chan result          // of the prepare under way
+	abort       context.CancelFunc
+	begun       chan error      // of the start under way
+	news        chan shim.Event // from the shim's journal
+	explains    atomic.Int64    // failed ranks so far
+	lease       renewal
+	execd       bool // the journal says that ranks may have run
+	ending      bool // an End has been ordered in this life
+	forgotten   bool // remove it once it has ended
 }
 
 // prepared is a node's part of a plan, ready to go.
@@ -253,7 +254,7 @@ func (t *try) discard(r result) {
 func (t *try) removeDirs() {
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
-	if err := errors.Join(os.RemoveAll(t.dir), os.RemoveAll(errorDir(t.key, t.a.cfg.Node))); err != nil {
+	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
 }
@@ -434,6 +435,9 @@ func (t *try) forget(ctx context.Context) {
 		}
 	}
 	t.removeDirs()
+	if t.lostUnsaved {
+		t.saveLost()
+	}
 	t.a.remove(t)
 	t.a.settleLinger(ctx)
 	t.a.pruneLogs()

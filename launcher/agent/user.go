@@ -39,13 +39,22 @@ func (u login) settings() []launcher.Setting {
 	}
 }
 
-// lookup finds a login by name. An empty name is the user we are. The files are
-// asked first, as nsswitch.conf does, because a launch waits for the answer;
-// then the C library (getent), because LDAP and SSSD users are in no file.
-func lookup(ctx context.Context, name string) (login, error) {
-	if name == "" {
-		return self(), nil
-	}
+// Account is what this node knows of a user.
+type Account struct {
+	UID  uint32
+	Home string
+}
+
+// FindAccount looks a user up by name, as ranks' users are; its error names the user.
+func FindAccount(ctx context.Context, name string) (Account, error) {
+	u, err := find(ctx, name)
+	return Account{UID: u.uid, Home: u.home}, err
+}
+
+// find looks a login up by name. The files are asked first, as nsswitch.conf does,
+// because a launch waits for the answer; then the C library (getent), because LDAP
+// and SSSD users are in no file.
+func find(ctx context.Context, name string) (login, error) {
 	u, err := loginFromFiles(name)
 	// getent takes a number for a uid: "0" would be root under another name.
 	if errors.Is(err, errNoUser) && strings.Trim(name, "0123456789") != "" && !strings.ContainsAny(name, ":\n\x00") {
@@ -53,6 +62,18 @@ func lookup(ctx context.Context, name string) (login, error) {
 	}
 	if err != nil {
 		return login{}, fmt.Errorf("user %q: %w", name, err)
+	}
+	return u, nil
+}
+
+// lookup finds whom ranks are to run as. An empty name is the user we are.
+func lookup(ctx context.Context, name string) (login, error) {
+	if name == "" {
+		return self(), nil
+	}
+	u, err := find(ctx, name)
+	if err != nil {
+		return login{}, err
 	}
 	u.switches = u.uid != uint32(os.Geteuid())
 	if u.switches && os.Geteuid() != 0 {

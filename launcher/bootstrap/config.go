@@ -16,6 +16,8 @@ type Config struct {
 	// Binary gives the program for a machine as uname -m calls it. An error
 	// refuses that host.
 	Binary func(machine string) (Binary, error)
+	// Upgrade replaces the program of members that have another release of it, one after the other. Ranks run on.
+	Upgrade bool
 	// Unit is the text of the agent's systemd unit.
 	Unit string
 	// Cluster is the one of the machine this runs on; nil: it is in none.

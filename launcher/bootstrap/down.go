@@ -11,20 +11,20 @@ import (
 
 // entry ends where the host can be changed.
 var entry = []step{
-	{"connect", true, always("log in"), "", (*host).connect},
-	{"look", true, always("look at it"), "", (*host).look},
-	{"sudo", true, (*host).sudoToDo, "root logs in", (*host).becomeRoot},
+	{"connect", true, always("log in"), nil, (*host).connect},
+	{"look", true, always("look at it"), nil, (*host).look},
+	{"sudo", true, (*host).sudoToDo, always("root logs in"), (*host).becomeRoot},
 }
 
 // departure comes between the two for a host that is to leave its cluster: not before
 // it is known that the rest can be done.
-var departure = []step{{"out", false, always("take it out of its cluster"), "", (*host).takeOut}}
+var departure = []step{{"out", false, always("take it out of its cluster"), nil, (*host).takeOut}}
 
 // removal makes a host bare again. It must be in no cluster by then: what takes it
 // out revokes its certificate, and that is not done here.
 var removal = []step{
-	{"member", true, always("see that it is in no cluster"), "", (*host).lookNoMember},
-	{"remove", false, (*host).removeToDo, "there is nothing", (*host).remove},
+	{"member", true, always("see that it is in no cluster"), nil, (*host).lookNoMember},
+	{"remove", false, (*host).removeToDo, always("there is nothing"), (*host).remove},
 }
 
 // outPatience is for an agent that has heard that it is out, and ends.

@@ -70,6 +70,7 @@ type facts struct {
 	sudo, nopasswd            bool
 	skew                      time.Duration // ahead of this machine; 0 within what the way there took
 	cluster                   string        // by lookAsRoot; empty: in none
+	running                   string        // by lookAsRoot: SHA-256 of the program that the agent is; empty: not known
 }
 
 // parseFacts reads what factsScript has said between two moments of this machine.

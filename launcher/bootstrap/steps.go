@@ -2,6 +2,7 @@ package bootstrap
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,9 +19,9 @@ type step struct {
 	name string
 	// looks: it changes nothing, and is taken with DryRun too.
 	looks bool
-	// todo says what there is to do, in words; empty: nothing, for the reason already.
+	// todo says what there is to do, in words; empty: nothing, for the reason that already gives.
 	todo    func(*host) string
-	already string
+	already func(*host) string
 	do      func(*host, context.Context) error
 }
 
@@ -30,21 +31,21 @@ const stepCluster = "cluster"
 
 // examination is done to all hosts before any is changed.
 var examination = []step{
-	{"connect", true, always("log in"), "", (*host).connect},
-	{"look", true, always("look at it"), "", (*host).look},
-	{"fit", true, always("see whether it is fit"), "", (*host).fit},
-	{"sudo", true, (*host).sudoToDo, "root logs in", (*host).becomeRoot},
-	{"member", true, always("see whether it is in a cluster"), "", (*host).lookAsRoot},
+	{"connect", true, always("log in"), nil, (*host).connect},
+	{"look", true, always("look at it"), nil, (*host).look},
+	{"fit", true, always("see whether it is fit"), nil, (*host).fit},
+	{"sudo", true, (*host).sudoToDo, always("root logs in"), (*host).becomeRoot},
+	{"member", true, always("see whether it is in a cluster"), nil, (*host).lookAsRoot},
 }
 
 // installation makes a node of a host. What is there already is left as it is.
 var installation = []step{
-	{"binary", false, (*host).binaryToDo, "is there", (*host).putBinary},
-	{"unit", false, (*host).unitToDo, "is there", (*host).putUnit},
-	{"group", false, (*host).groupToDo, "may launch", (*host).putGroup},
-	{stepCluster, false, (*host).clusterToDo, "is a member", (*host).become},
-	{"start", false, (*host).startToDo, "runs", (*host).start},
-	{"ready", false, always("wait until it is ready"), "", (*host).awaitReady},
+	{"binary", false, (*host).binaryToDo, (*host).binaryIs, (*host).putBinary},
+	{"unit", false, (*host).unitToDo, always("is there"), (*host).putUnit},
+	{"group", false, (*host).groupToDo, always("may launch"), (*host).putGroup},
+	{stepCluster, false, (*host).clusterToDo, always("is a member"), (*host).become},
+	{"start", false, (*host).startToDo, always("runs"), (*host).start},
+	{"ready", false, always("wait until it is ready"), nil, (*host).awaitReady},
 }
 
 func (h *host) connect(ctx context.Context) error {
@@ -100,40 +101,101 @@ func (h *host) lookAsRoot(ctx context.Context) error {
 		}
 	}
 	h.looked = true
+	if h.cfg.Upgrade && h.facts.active && h.facts.packaged == "" {
+		// What the agent runs need not be what lies there: an upgrade may have been interrupted between the two.
+		text, err := h.asRoot(ctx, lookTimeout, `sha256sum "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" | cut -d ' ' -f 1`, nil)
+		if err != nil {
+			return fmt.Errorf("look which program its agent is: %w", err)
+		}
+		h.facts.running = printable(strings.TrimSpace(text))
+	}
 	return nil
 }
 
 func (h *host) binaryToDo() string {
 	switch {
-	case h.facts.packaged != "", h.facts.binary == h.binary.SHA:
+	case h.facts.packaged != "", h.facts.binary == h.binary.SHA, h.otherRelease() && !h.cfg.Upgrade:
 		return ""
-	case h.facts.binary != "" && h.facts.cluster != "":
-		return "" // another release on a member: replacing it is an upgrade, and none was asked for
+	case h.otherRelease():
+		return fmt.Sprintf("copy %s (%d MB) to %s, in place of another release", h.binary.Path, h.binary.Size/1e6, binaryPath)
 	}
 	return fmt.Sprintf("copy %s (%d MB) to %s", h.binary.Path, h.binary.Size/1e6, binaryPath)
 }
 
+// binaryIs says why there is no program to copy.
+func (h *host) binaryIs() string {
+	switch {
+	case h.facts.packaged != "":
+		return "a package has installed it: apt upgrades it"
+	case h.otherRelease():
+		return "another release is there: --upgrade replaces it"
+	}
+	return "is there"
+}
+
+// otherRelease is that of a member, of which no package is the owner: replacing it is an upgrade.
+func (h *host) otherRelease() bool {
+	return h.facts.packaged == "" && h.facts.cluster != "" && h.facts.binary != "" && h.facts.binary != h.binary.SHA
+}
+
+// anew says why a member's agent, which runs or is to run another program, is to be started anew; empty: it is not.
+func (h *host) anew() string {
+	runsAnother := h.facts.running != "" && h.facts.running != h.binary.SHA
+	switch {
+	case h.facts.cluster == "":
+		return ""
+	case h.cfg.Upgrade && h.facts.packaged == "" && (h.otherRelease() || runsAnother):
+		return "for the program that is new"
+	case h.facts.active && h.groupToDo() != "":
+		return newInGroup
+	}
+	return ""
+}
+
+const newInGroup = "for the new member of the group"
+
+// turn waits until the member before is ready again: two agents that are started anew at once may be a majority.
+func (h *host) turn(ctx context.Context) error {
+	if h.after == nil {
+		return nil
+	}
+	select {
+	case <-h.after.walked:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if h.after.result.Error != "" {
+		return fmt.Errorf("%s, whose turn was before, did not come back: the agent of this one is as it was. Mend that one first", h.after.target)
+	}
+	return nil
+}
+
 // putScript puts standard input in a file's place, whole or not at all: $1 file,
-// $2 mode, $3 SHA-256.
+// $2 mode, $3 SHA-256, $4 what it has to do when it is run, if it is a program.
 const putScript = `put() {
 	d=$(dirname "$1") && t=$(mktemp "$d/.sparkrun.XXXXXX") || exit
 	trap 'rm -f "$t"' EXIT
 	cat >"$t" || exit
 	s=$(sha256sum "$t" | cut -d ' ' -f 1)
 	[ "$s" = "$3" ] || { echo "what has arrived is not what was sent: is the disk full, or was the connection cut?" >&2; exit 1; }
-	chown 0:0 "$t" && chmod "$2" "$t" && sync "$t" && mv "$t" "$1" || exit
+	chown 0:0 "$t" && chmod "$2" "$t" && sync "$t" || exit
+	[ -z "${4-}" ] || "$t" $4 >/dev/null || { echo "the program does not run there" >&2; exit 1; }
+	mv "$t" "$1" || exit
 	trap - EXIT
 }
 `
 
+// putBinary replaces the program of members in turn.
 func (h *host) putBinary(ctx context.Context) error {
+	if err := h.turn(ctx); err != nil {
+		return err
+	}
 	f, err := os.Open(h.binary.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	script := putScript + fmt.Sprintf("put %s 755 %s && %s version", binaryPath, h.binary.SHA, binaryPath)
-	if _, err := h.asRoot(ctx, copyTimeout, script, f); err != nil {
+	if _, err := h.asRoot(ctx, copyTimeout, putScript+fmt.Sprintf("put %s 755 %s version", binaryPath, h.binary.SHA), f); err != nil {
 		return fmt.Errorf("copy the program to %s: %w", binaryPath, err)
 	}
 	h.facts.binary = h.binary.SHA
@@ -180,7 +242,9 @@ func (h *host) putGroup(ctx context.Context) error {
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
 		return fmt.Errorf("%s: %w", h.groupToDo(), err)
 	}
-	h.restart = h.facts.active
+	if h.facts.active {
+		h.restart = cmp.Or(h.restart, newInGroup)
+	}
 	return nil
 }
 
@@ -213,8 +277,8 @@ func (h *host) become(ctx context.Context) error {
 
 func (h *host) startToDo() string {
 	switch {
-	case h.restart:
-		return "start the agent anew, for the new member of the group"
+	case h.restart != "":
+		return "start the agent anew, " + h.restart
 	case h.facts.active && h.facts.enabled:
 		h.settle(nil)
 		return ""
@@ -226,7 +290,10 @@ func (h *host) startToDo() string {
 
 func (h *host) start(ctx context.Context) error {
 	script := "systemctl enable --now sparkrun"
-	if h.restart {
+	if h.restart != "" {
+		if err := h.turn(ctx); err != nil {
+			return err
+		}
 		script = "systemctl enable sparkrun && systemctl restart sparkrun"
 	}
 	// What systemctl itself says of a failure is only where to look.

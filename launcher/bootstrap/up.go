@@ -18,9 +18,12 @@ type host struct {
 	rights rights
 	binary Binary
 
-	looked  bool // whether it is in a cluster is known
-	founds  bool // it makes the cluster
-	restart bool // its agent must see a new member of the group
+	looked  bool   // whether it is in a cluster is known
+	founds  bool   // it makes the cluster
+	restart string // why its agent, which runs, has to be started anew; empty: it has not
+	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has failed.
+	after  *host
+	walked chan struct{}
 	// serves is closed when it can make tokens, or never will: then broken says why.
 	serves chan struct{}
 	broken error
@@ -49,7 +52,9 @@ func Up(ctx context.Context, cfg Config) ([]Result, error) {
 	defer end()
 	each(hosts, func(h *host) { h.walk(ctx, examination) })
 	hosts[0].decide(hosts)
+	takeTurns(hosts)
 	each(hosts, func(h *host) {
+		defer close(h.walked)
 		h.walk(ctx, installation)
 		h.settle(errors.New(h.result.Error))
 	})
@@ -67,7 +72,7 @@ func start(cfg Config) (hosts []*host, end func(), err error) {
 	}
 	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
 	for _, t := range cfg.Targets {
-		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
+		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), walked: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
 	}
 	return hosts, func() {
 		each(hosts, func(h *host) {
@@ -84,6 +89,22 @@ func results(hosts []*host) []Result {
 		out[i] = h.result
 	}
 	return out
+}
+
+// takeTurns orders the members whose agents are to be started anew, as they were named.
+func takeTurns(hosts []*host) {
+	var last *host
+	for _, h := range hosts {
+		if h.result.Error != "" {
+			continue
+		}
+		if why := h.anew(); why != "" {
+			h.after, last = last, h
+			if h.facts.active {
+				h.restart = why
+			}
+		}
+	}
 }
 
 // each runs f for all hosts side by side and waits.
@@ -104,7 +125,7 @@ func (h *host) walk(ctx context.Context, steps []step) {
 		what := s.todo(h)
 		switch {
 		case what == "":
-			h.tell(s.name, Skipped, s.already)
+			h.tell(s.name, Skipped, s.already(h))
 			continue
 		case h.cfg.DryRun && !s.looks:
 			h.tell(s.name, Planned, what)

@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 )
 
 // tellStuck says, once, who is left when KILL has had its time. The kernel lets
@@ -70,7 +71,7 @@ func stuckText(procs []proc, ranks map[int]int) string {
 		}
 		state, at := stateOf(p.pid)
 		comm, _ := os.ReadFile(filepath.Join("/proc", strconv.Itoa(p.pid), "comm"))
-		text += fmt.Sprintf("process %d (%s) cannot be killed: ", p.pid, strings.TrimSpace(string(comm)))
+		text += fmt.Sprintf("process %d (%s) cannot be killed: ", p.pid, strings.Map(shown, strings.TrimSpace(string(comm))))
 		if state == "D" {
 			text += "it waits in the kernel for a disk, a file server or a device that does not answer (state D"
 		} else {
@@ -116,4 +117,12 @@ func stateIn(stat string) string {
 		return stat[i+2 : i+3]
 	}
 	return ""
+}
+
+// shown is for a process's name, which it chooses itself and a terminal may show.
+func shown(r rune) rune {
+	if unicode.IsControl(r) {
+		return '?'
+	}
+	return r
 }

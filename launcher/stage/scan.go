@@ -22,11 +22,11 @@ type Source struct {
 	Dst string // relative to the job's folder; "." merges a folder with it
 }
 
-// ParseSource reads SRC[:DST]. A relative SRC that leads down keeps its place,
+// ParseSource reads SRC[:DST], where `\:` is a colon of a name. A relative SRC that leads down keeps its place,
 // so that commands find it under the name that was typed; any other lies under
 // its last name.
 func ParseSource(text string) (Source, error) {
-	src, dst, given := strings.Cut(text, ":")
+	src, dst, given := cut(text)
 	switch {
 	case src == "" || given && dst == "":
 		return Source{}, fmt.Errorf("%w: want SRC or SRC:DST", launcher.ErrInvalid)
@@ -43,6 +43,17 @@ func ParseSource(text string) (Source, error) {
 		return Source{}, fmt.Errorf("%w: the destination %s leads out of the job's folder", launcher.ErrInvalid, dst)
 	}
 	return Source{Src: src, Dst: filepath.ToSlash(filepath.Clean(dst))}, nil
+}
+
+// cut splits at the first colon that is no part of a name.
+func cut(text string) (src, dst string, given bool) {
+	name := func(s string) string { return strings.ReplaceAll(s, `\:`, ":") }
+	for i := range len(text) {
+		if text[i] == ':' && (i == 0 || text[i-1] != '\\') {
+			return name(text[:i]), name(text[i+1:]), true
+		}
+	}
+	return name(text), "", false
 }
 
 // Files is what Scan has found: the manifest, and where each content can be read.

@@ -178,6 +178,7 @@ func TestScanRefuses(t *testing.T) {
 func TestParseSource(t *testing.T) {
 	for text, want := range map[string]Source{
 		"train.py": {"train.py", "train.py"}, "a/b": {"a/b", "a/b"}, ".": {".", "."}, "/opt/x": {"/opt/x", "x"}, "../y": {"../y", "y"}, "a:b/c/": {"a", "b/c"},
+		`run\:1`: {"run:1", "run:1"}, `run\:1:out\:2`: {"run:1", "out:2"},
 	} {
 		if got, err := ParseSource(text); err != nil || got != want {
 			t.Errorf("%s: %v, %v, want %v", text, got, err, want)

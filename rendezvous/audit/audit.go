@@ -13,8 +13,10 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -32,15 +34,18 @@ const (
 // Line is one entry. Empty fields are left out.
 type Line struct {
 	Time    time.Time `json:"time"`
-	What    string    `json:"what"`           // join, launch, ...
-	Who     string    `json:"who,omitempty"`  // a user, a member's host, a newcomer's claim
-	UID     *uint32   `json:"uid,omitempty"`  // of a user
-	From    string    `json:"from,omitempty"` // the host on which it was asked, or an address
-	On      string    `json:"on,omitempty"`   // the job, host or token it is about
+	What    string    `json:"what"`             // join, launch, ...
+	Who     string    `json:"who,omitempty"`    // a user, a member's host, a newcomer's claim
+	UID     *uint32   `json:"uid,omitempty"`    // of a user
+	From    string    `json:"from,omitempty"`   // the host on which it was asked, or an address
+	Client  string    `json:"client,omitempty"` // id of the client that a user called from
+	On      string    `json:"on,omitempty"`     // the job, host or token it is about
 	Outcome Outcome   `json:"outcome"`
 	Why     string    `json:"why,omitempty"`
 	// Dropped counts lines of strangers that were left out since the last one of theirs.
 	Dropped int `json:"dropped,omitempty"`
+	// Again counts what was the same, and got no line of its own, since the last one of its kind; see Often.
+	Again int `json:"again,omitempty"`
 }
 
 // Config of a Log. Zero numbers take the default named.
@@ -54,8 +59,10 @@ type Config struct {
 	// At worst 86,400 lines of 300 bytes a day come from outside.
 	Strangers int
 	Again     time.Duration
-	Now       func() time.Time // nil means time.Now
-	Logger    *slog.Logger     // nil discards
+	// Often is how long what has got a line by Log.Often gets no other; default 1 min.
+	Often  time.Duration
+	Now    func() time.Time // nil means time.Now
+	Logger *slog.Logger     // nil discards
 }
 
 // Log is the open list. Its methods may be called from anywhere.
@@ -70,7 +77,23 @@ type Log struct {
 	tokens  int // lines that strangers may still write
 	refill  time.Time
 	dropped int
+
+	often map[kind]*often
 }
+
+// kind is what lines have in common that Often takes for the same.
+type kind struct {
+	what, who, from, client, on string
+	outcome                     Outcome
+}
+
+type often struct {
+	since time.Time // of the line that was written
+	more  int       // have come since
+}
+
+// maxKinds is how many kinds are kept in mind before those that are over are looked for.
+const maxKinds = 4096
 
 // Open opens the list, or begins it.
 func Open(cfg Config) (*Log, error) {
@@ -86,13 +109,16 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Again == 0 {
 		cfg.Again = time.Second
 	}
+	if cfg.Often == 0 {
+		cfg.Often = time.Minute
+	}
 	if cfg.Now == nil {
 		cfg.Now = time.Now
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now()}
+	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now(), often: map[kind]*often{}}
 	if err := l.open(); err != nil {
 		return nil, fmt.Errorf("open audit log %s: %w", cfg.Path, err)
 	}
@@ -117,6 +143,29 @@ func (l *Log) open() error {
 func (l *Log) Add(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.write(line)
+}
+
+// Often writes a line of what is done again and again, as looking at the state is: a display that is left on would have the
+// lines that matter put aside within days. Of those that differ in time, port and reason alone one in Config.Often is written,
+// and the next one tells how many were not.
+func (l *Log) Often(line Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.cfg.Now()
+	fresh := func(o *often) bool { since := now.Sub(o.since); return since >= 0 && since < l.cfg.Often }
+	k := kind{line.What, line.Who, line.From[:max(strings.LastIndexByte(line.From, ':'), 0)], line.Client, line.On, line.Outcome}
+	o := l.often[k]
+	switch {
+	case o == nil && len(l.often) >= maxKinds:
+		maps.DeleteFunc(l.often, func(_ kind, o *often) bool { return !fresh(o) })
+	case o != nil && fresh(o):
+		o.more++
+		return
+	case o != nil:
+		line.Again = o.more
+	}
+	l.often[k] = &often{since: now}
 	l.write(line)
 }
 
@@ -145,7 +194,7 @@ const maxWhy = 500 // bytes of a reason; a stranger may have chosen part of it
 
 func (l *Log) write(line Line) {
 	line.Time = l.cfg.Now().UTC()
-	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.On} {
+	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.Client, &line.On} {
 		if len(*s) > maxWhy {
 			*s = (*s)[:maxWhy]
 		}

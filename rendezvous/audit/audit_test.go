@@ -119,3 +119,34 @@ func TestFilesArePutAside(t *testing.T) {
 		t.Errorf("%s ends with %s, %s has %d lines", path+".1", a[len(a)-1].On, path, len(b))
 	}
 }
+
+// What is asked again and again has a line a minute, which tells how often; another caller's, and a refusal, have their own.
+func TestOften(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	clock := &handClock{time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
+	l := open(t, Config{Path: path, Now: clock.now})
+	for i := range 180 {
+		l.Often(Line{What: "client call", Who: "ada", Client: "c1", From: fmt.Sprintf("book at 10.0.0.7:%d", 4000+i), On: "Status", Outcome: OK})
+		if i == 10 {
+			l.Often(Line{What: "client call", Who: "ada", Client: "c1", From: "book at 10.0.0.7:1", On: "Status", Outcome: Refused, Why: "no"})
+			l.Often(Line{What: "client call", Who: "ada", Client: "c1", From: "book at 10.0.0.8:1", On: "Status", Outcome: OK})
+			l.Add(Line{What: "launch", Who: "ada", Outcome: OK})
+		}
+		clock.at = clock.at.Add(time.Second)
+	}
+	var got []string
+	for _, x := range read(t, path) {
+		got = append(got, fmt.Sprint(x.What, " ", x.Outcome, " ", x.Again))
+	}
+	want := "client call ok 0,client call refused 0,client call ok 0,launch ok 0,client call ok 59,client call ok 59"
+	if diff := cmp.Diff(want, strings.Join(got, ",")); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	for i := range maxKinds {
+		l.often[kind{client: fmt.Sprint(i)}] = &often{since: clock.at}
+	}
+	clock.at = clock.at.Add(2 * time.Minute)
+	if l.Often(Line{What: "client call", Outcome: OK}); len(l.often) != 1 {
+		t.Errorf("%d kinds are kept in mind", len(l.often))
+	}
+}

@@ -68,6 +68,23 @@ func (n *Raft) Last() (term, index uint64) {
 	return term, index
 }
 
+// Unapplied tells whether this node's copy of the log ends with entries that its
+// machine has not seen: after a start, the last ones that it had, until a leader
+// says whether they are committed.
+func (n *Raft) Unapplied() bool {
+	_, last := n.Last()
+	for i := last; i > n.AppliedIndex(); i-- {
+		var l raft.Log
+		if err := n.store.disk.GetLog(i, &l); err != nil {
+			return false // compacted, or cut off
+		}
+		if l.Type == raft.LogCommand {
+			return true
+		}
+	}
+	return false
+}
+
 // LastContact is when the leader was last heard, the zero time if never. On
 // the leader it is now.
 func (n *Raft) LastContact() time.Time {

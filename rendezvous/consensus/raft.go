@@ -352,6 +352,21 @@ func (n *Raft) Fault() error {
 // Apply records one entry and returns what this node's machine made of it.
 // It may block until ctx ends; see the errors above for what is known then.
 func (n *Raft) Apply(ctx context.Context, entry []byte) (any, error) {
+	return n.apply(ctx, entry, func() error { return nil })
+}
+
+// ApplyIn is Apply for what a leader has decided by what it knew in term: one that has
+// lost that leadership, and has another by now, records nothing (ErrNotLeader).
+func (n *Raft) ApplyIn(ctx context.Context, term uint64, entry []byte) (any, error) {
+	return n.apply(ctx, entry, func() error {
+		if now, leads := n.leading(); !leads || now != term {
+			return raft.ErrNotLeader
+		}
+		return nil
+	})
+}
+
+func (n *Raft) apply(ctx context.Context, entry []byte, may func() error) (any, error) {
 	if len(entry) > MaxEntry {
 		return nil, fmt.Errorf("record entry of %d bytes: %w (at most %d)", len(entry), ErrTooLarge, MaxEntry)
 	}
@@ -364,6 +379,9 @@ func (n *Raft) Apply(ctx context.Context, entry []byte) (any, error) {
 	}
 	var res any
 	err := n.await(ctx, func() error {
+		if err := may(); err != nil {
+			return err
+		}
 		f := n.r.Apply(entry, timeout)
 		if err := f.Error(); err != nil {
 			return err

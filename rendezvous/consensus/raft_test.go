@@ -317,6 +317,16 @@ func TestTypedOutcomes(t *testing.T) {
 	c.isolate(lead, false)
 	c.same([]string{"a", "won"})
 
+	// What was decided in a leadership is not recorded in a later one.
+	_, term := next.Leader()
+	if _, err := next.ApplyIn(t.Context(), term-1, []byte("decided long ago")); !errors.Is(err, ErrNotLeader) {
+		t.Errorf("apply of an earlier leadership: %v", err)
+	}
+	if _, err := next.ApplyIn(t.Context(), term, []byte("decided")); err != nil {
+		t.Errorf("apply of this leadership: %v", err)
+	}
+	c.same([]string{"a", "won", "decided"})
+
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cause := errors.New("the caller has gone")
 	cancel(cause)

@@ -206,7 +206,16 @@ func Open(cfg Config) (*Gossip, error) {
 		cfg: cfg, log: cfg.Logger, ring: ring, table: newTable(cfg.Meta, meta),
 		rejoin: make(chan struct{}, 1), closed: make(chan struct{}),
 	}
-	if g.list, err = memberlist.Create(g.memberlistConfig()); err != nil {
+	mc := g.memberlistConfig()
+	if mc.Transport == nil {
+		if mc.Transport, err = newBounded(cfg.Bind, cfg.Port, mc.Logger); err != nil {
+			return nil, fmt.Errorf("open gossip on %s port %d: %w", cfg.Bind, cfg.Port, err)
+		}
+	}
+	if g.list, err = memberlist.Create(mc); err != nil {
+		if cfg.Transport == nil {
+			_ = mc.Transport.Shutdown()
+		}
 		return nil, fmt.Errorf("open gossip on %s port %d: %w", cfg.Bind, cfg.Port, err)
 	}
 	g.table.setSelf(toPeer(g.list.LocalNode()))

@@ -59,10 +59,11 @@ func (w *slogWriter) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// mute compares the beginning of a line: ports and times come later.
+// mute compares the beginning of a line: ports and times come later, and so does
+// what a stranger has chosen, in quotes.
 func (w *slogWriter) mute(words string) (muted int, quiet bool) {
 	key := words
-	if i := strings.IndexByte(key, ':'); i > 0 {
+	if i := strings.IndexAny(key, ":\""); i > 0 {
 		key = key[:i]
 	}
 	w.mu.Lock()

@@ -96,6 +96,9 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	w, now := g.wait, time.Now()
 	switch {
 	case g.verdict != nil: // stopped meanwhile
+		if failed := w.done.Cause; failed != "" && g.verdict.End == rendezvous.Stopped && !strings.HasSuffix(g.verdict.Cause, failed) {
+			g.verdict.Cause = fmt.Sprintf("%s while it waited for its next try; the last one had failed: %s", g.verdict.Cause, failed)
+		}
 		return g.record(ctx)
 	case g.timedOut(now):
 		g.end(g.outOfTime())

@@ -164,11 +164,13 @@ func TestWhatIsNotRestarted(t *testing.T) {
 		setUp func(*world)
 		stop  bool
 		end   rendezvous.End
+		cause string
 	}{
-		"refused":                {func(w *world) { w.nodes[1].refuses = "no such user" }, false, rendezvous.Rejected},
-		"out of time":            {func(*world) {}, false, rendezvous.Failed},
-		"stopped":                {func(*world) {}, true, rendezvous.Stopped},
-		"stopped while it waits": {func(w *world) { w.each(exitAfter(2900*time.Millisecond, 1)) }, true, rendezvous.Stopped},
+		"refused":     {func(w *world) { w.nodes[1].refuses = "no such user" }, false, rendezvous.Rejected, "spark2: no such user"},
+		"out of time": {func(*world) {}, false, rendezvous.Failed, "the time limit of 10s has passed (--timeout)"},
+		"stopped":     {func(*world) {}, true, rendezvous.Stopped, "enough"},
+		"stopped while it waits": {func(w *world) { w.each(exitAfter(2900*time.Millisecond, 1)) }, true, rendezvous.Stopped,
+			"enough while it waited for its next try; the last one had failed: rank 0 on spark1: exit 1"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -183,8 +185,8 @@ func TestWhatIsNotRestarted(t *testing.T) {
 				if _, err := w.client(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}
-				if j := mustJob(t, w, "jjjj"); j.Outcome.End != tt.end || j.Plan.Generation != 1 {
-					t.Errorf("generation %d: %+v", j.Plan.Generation, j.Outcome)
+				if j := mustJob(t, w, "jjjj"); j.Outcome.End != tt.end || !strings.HasPrefix(j.Outcome.Cause, tt.cause) || j.Plan.Generation != 1 {
+					t.Errorf("generation %d: %+v, want %q", j.Plan.Generation, j.Outcome, tt.cause)
 				}
 				w.settle()
 			})

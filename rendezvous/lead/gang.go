@@ -65,7 +65,11 @@ type gang struct {
 	state   rendezvous.State
 	started *time.Time
 	away    []string
-	text    string // what it waits for
+	// These two are replaced whole, never changed.
+	awaySince map[string]time.Time
+	suspended []string
+	done      []int  // ranks that have exited with 0
+	text      string // what it waits for
 }
 
 // seat is one planned node. What was sent is remembered per stream only: a new
@@ -82,6 +86,8 @@ type seat struct {
 	ahead  time.Duration // of its clock before ours
 	lost   string        // why it cannot do its part any more: empty, or a sentence
 	stuck  string        // what was killed there and stays
+	// suspended: its ranks were stopped by a signal of their user's.
+	suspended bool
 
 	phase   launcher.Phase
 	refused string

@@ -337,6 +337,24 @@ func (g *gang) outcome() rendezvous.Outcome {
 	out.Exits = out.Exits[:min(len(out.Exits), rendezvous.MaxExits)]
 	if out.End == rendezvous.Completed {
 		out.Exits = nil
+	} else {
+		done := g.doneBefore(out.Root)
+		out.Exits = append(out.Exits, done[:min(len(done), rendezvous.MaxExits-len(out.Exits))]...)
 	}
 	return out
+}
+
+// doneBefore lists the ranks that had exited with 0 by themselves, before the cause
+// where that is a rank: whom others then wait for in vain.
+func (g *gang) doneBefore(root *launcher.RankExit) (done []launcher.RankExit) {
+	for _, s := range g.seats {
+		for _, e := range g.exitsOf(s) {
+			if !e.Exit.Failed() && !e.Exit.ByUs && (root == nil || e.Time.Before(root.Time)) {
+				e.Exit = e.Exit.Bare()
+				done = append(done, e)
+			}
+		}
+	}
+	slices.SortFunc(done, func(a, b launcher.RankExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	return done
 }

@@ -321,10 +321,15 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 	line := l.line()
 	for i, j := range jobs {
 		out[i] = rendezvous.StatusOf(j)
-		// A generation that has just been recorded is not what its gang still says of the one before.
-		if g := l.gangs[j.Spec.ID]; g != nil && j.Outcome == nil && g.job.Plan.Generation == j.Plan.Generation {
+		g := l.gangs[j.Spec.ID]
+		switch {
+		case g == nil, j.Outcome != nil:
+		case g.job.Plan.Generation == j.Plan.Generation:
 			g.status(&out[i])
 			out[i].Line = slices.Index(line, g) + 1
+		case out[i].State == rendezvous.StatePlanned:
+			// A generation that has just been recorded is not what its gang still says of the one before.
+			out[i].State = rendezvous.StateStarts
 		}
 	}
 	return out

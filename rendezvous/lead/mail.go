@@ -55,6 +55,7 @@ func (s *seat) lose(format string, args ...any) {
 func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	s.refused = cmp.Or(s.refused, e.Refused) // some refusals are in no ledger
 	g.isStuck(s, e.Stuck)
+	s.suspended = e.Suspended
 	g.rise(s, e.Phase)
 	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
 		g.port = e.Port
@@ -114,6 +115,8 @@ func (g *gang) event(ev launcher.Event) {
 		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
 	case launcher.Stuck:
 		g.isStuck(s, ev.Text)
+	case launcher.Suspended:
+		s.suspended = ev.Text != ""
 	case launcher.Ended:
 		g.rise(s, launcher.PhaseEnded)
 	}
@@ -208,11 +211,24 @@ func (g *gang) obeyStop(asked rendezvous.Stop) {
 func (g *gang) publish() {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
-	g.away = nil
-	for _, s := range g.seats {
-		if !s.up {
-			g.away = append(g.away, s.Host)
+	g.away, g.awaySince, g.suspended, g.done = nil, nil, nil, nil
+	if g.wait == nil {
+		for _, e := range g.doneBefore(nil) {
+			g.done = append(g.done, e.Rank)
 		}
+	}
+	for _, s := range g.seats {
+		if s.suspended && s.phase == launcher.PhaseStarted {
+			g.suspended = append(g.suspended, s.Host)
+		}
+		if s.up {
+			continue
+		}
+		if g.awaySince == nil {
+			g.awaySince = map[string]time.Time{} // a new one: readers hold the last
+		}
+		g.away = append(g.away, s.Host)
+		g.awaySince[s.Host] = s.since
 	}
 	switch {
 	case g.wait != nil || len(g.unproven()) > 0:
@@ -231,4 +247,5 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
+	out.AwaySince, out.Suspended, out.Done = g.awaySince, g.suspended, slices.Clone(g.done)
 }

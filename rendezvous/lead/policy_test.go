@@ -2,6 +2,7 @@ package lead
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -96,6 +97,30 @@ func TestTimeLimit(t *testing.T) {
 		}
 		if took := time.Since(began); took < time.Minute || took > 62*time.Second {
 			t.Errorf("it took %s", took)
+		}
+		w.settle()
+	})
+}
+
+// Who has left with 0 while others go on is told, and in the outcome where that ends badly.
+func TestWhoHadEndedIsTold(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[0].life = exitAfter(5*time.Second, 0)
+		w.nodes[1].life = exitAfter(20*time.Second, 7)
+		r := w.ready()
+		w.wg.Go(func() {
+			time.Sleep(10 * time.Second)
+			if jobs := r.leader.Jobs(); len(jobs) != 1 || !slices.Equal(jobs[0].Done, []int{0}) {
+				w.fault("after 10 s: %+v", jobs)
+			}
+		})
+		if _, err := w.client(t.Context(), spec("jjjj", 2, 1)); err != nil {
+			t.Fatal(err)
+		}
+		out := mustOutcome(t, w, "jjjj")
+		if out.ExitCode != 7 || len(out.Exits) != 2 || out.Exits[0].Rank != 1 || out.Exits[1].Rank != 0 || out.Exits[1].Exit.Failed() {
+			t.Errorf("outcome %+v", out)
 		}
 		w.settle()
 	})

@@ -339,8 +339,8 @@ func TestNodeLostWhileRunning(t *testing.T) {
 			time.Sleep(time.Second)
 			w.nodes[1].cutOff()
 			time.Sleep(5 * time.Second)
-			if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || len(js.Away) != 1 || js.Away[0] != "spark2" {
-				w.fault("status while a node is away: %s, away %v", js.State, js.Away)
+			if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || len(js.Away) != 1 || js.Away[0] != "spark2" || time.Since(js.AwaySince["spark2"]) > 5*time.Second || time.Since(js.AwaySince["spark2"]) < 2*time.Second {
+				w.fault("status while a node is away: %s, away %v since %v", js.State, js.Away, js.AwaySince)
 			}
 		}()
 		began := time.Now()

@@ -25,6 +25,7 @@ func TestHandshake(t *testing.T) {
 	person := newMember(t, ca, laptop, "ann@laptop", RoleClient)
 	twin := newMember(t, twinCA, node2, "spark2", RoleNode)
 	foreign := newMember(t, otherCA, node2, "spark2", RoleNode)
+	twinPerson := newMember(t, twinCA, laptop, "ann@laptop", RoleClient)
 
 	server := func(id *Identity) *tls.Config {
 		return newGate(t, id, everyone).Server(Proto{Name: protoRPC, Open: true}, Proto{Name: protoRaft})
@@ -76,6 +77,7 @@ func TestHandshake(t *testing.T) {
 		{"server of another cluster with the same names", server(twin), client(one, node2, protoRPC), errRefusedByPeer, ErrForeign, ""},
 		{"client of another cluster", server(one), careless(foreign, protoRPC), ErrForeign, errRefusedByPeer, ""},
 		{"client of another cluster with the same names", server(one), careless(twin, protoRPC), ErrForeign, errRefusedByPeer, ""},
+		{"person of another cluster with the same names", server(one), careless(twinPerson, protoRPC), ErrForeign, errRefusedByPeer, ""},
 		{"certificate without its key", server(one), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoRaft}, Certificates: []tls.Certificate{stolen}}, errRefusedByPeer, errRefusedByPeer, ""},
 		{"a person's certificate on a server", server(person), client(one, "", protoRPC), errRefusedByPeer, ErrRole, ""},
 		{"newcomer meets a person's certificate on a server", server(person), JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC), errRefusedByPeer, ErrRole, ""},

@@ -95,7 +95,12 @@ func (r Ring) Check() error {
 	return nil
 }
 
-// keyOnDisk is a key in gossip.json; []byte is base64 in JSON.
+// Without is what a ring has beside another.
+func (r Ring) Without(o Ring) Ring {
+	return slices.DeleteFunc(slices.Clone(r), o.has)
+}
+
+// keyOnDisk is a key in gossip.json and retired.json; []byte is base64 in JSON.
 type keyOnDisk struct {
 	Number uint64 `json:"number"`
 	Key    []byte `json:"key"`
@@ -106,33 +111,47 @@ func SaveGossipKeys(dir string, ring Ring) error {
 	if err := ring.Check(); err != nil {
 		return fmt.Errorf("save gossip keys: %w", err)
 	}
+	if err := saveKeys(dir, gossipFile, ring); err != nil {
+		return fmt.Errorf("save gossip keys: %w", err)
+	}
+	return nil
+}
+
+func saveKeys(dir, file string, ring Ring) error {
 	keys := make([]keyOnDisk, len(ring))
 	for i, k := range ring {
 		keys[i] = keyOnDisk{k.Number, k.Reveal()}
 	}
 	text, err := json.Marshal(keys)
 	if err != nil {
-		return fmt.Errorf("save gossip keys: %w", err)
+		return err
 	}
-	if err := writeFile(dir, gossipFile, append(text, '\n')); err != nil {
-		return fmt.Errorf("save gossip keys: %w", err)
-	}
-	return nil
+	return writeFile(dir, file, append(text, '\n'))
 }
 
 // LoadGossipKeys returns a ring of at least one key.
 func LoadGossipKeys(dir string) (Ring, error) {
-	path := filepath.Join(dir, gossipFile)
-	text, err := readFile(path)
+	ring, err := loadKeys(dir, gossipFile)
+	if err == nil {
+		err = ring.Check()
+	}
 	if err != nil {
-		return nil, fmt.Errorf("load gossip keys: %w", err)
+		return nil, fmt.Errorf("load gossip keys %s: %w", filepath.Join(dir, gossipFile), err)
+	}
+	return ring, nil
+}
+
+func loadKeys(dir, file string) (Ring, error) {
+	text, err := readFile(filepath.Join(dir, file))
+	if err != nil {
+		return nil, err
 	}
 	var keys []keyOnDisk
 	if json.Unmarshal(text, &keys) != nil { // its error could quote a key
 		var old [][]byte // before keys had numbers
 		keys = nil
 		if json.Unmarshal(text, &old) != nil {
-			return nil, fmt.Errorf("load gossip keys %s: it is not a JSON list of keys", path)
+			return nil, errors.New("it is not a JSON list of keys")
 		}
 		for _, k := range old {
 			keys = append(keys, keyOnDisk{Key: k})
@@ -141,9 +160,6 @@ func LoadGossipKeys(dir string) (Ring, error) {
 	ring := make(Ring, len(keys))
 	for i, k := range keys {
 		ring[i] = GossipKey{k.Number, NewSecret(k.Key)}
-	}
-	if err := ring.Check(); err != nil {
-		return nil, fmt.Errorf("load gossip keys %s: %w", path, err)
 	}
 	return ring, nil
 }

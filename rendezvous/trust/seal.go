@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 )
 
 // sealInfo keeps the sealing keys apart from every other use of a gossip key (RFC 5869, section 3.2).
@@ -21,16 +22,16 @@ var ErrSealed = errors.New("it does not open here")
 
 // Sealer seals what the record may keep and members alone may read. Its keys come of the gossip keys, which every member has
 // and the record never: a node that joins later can open what was sealed before; one that is removed cannot open what is
-// sealed once these keys are changed.
+// sealed once these keys are changed. Members keep the keys of before for the jobs that need them.
 type Sealer struct{ keys []cipher.AEAD } // the one that seals first
 
-// NewSealer takes a keyring as LoadGossipKeys gives it.
-func NewSealer(keyring Ring) (Sealer, error) {
+// NewSealer takes a keyring as LoadGossipKeys gives it, and the keys that came before, which only open.
+func NewSealer(keyring Ring, retired Retired) (Sealer, error) {
 	if len(keyring) == 0 {
 		return Sealer{}, errors.New("make sealer: no key")
 	}
 	var s Sealer
-	for _, k := range keyring {
+	for _, k := range slices.Concat(keyring, Ring(retired)) {
 		key, err := hkdf.Key(sha256.New, k.Secret.Reveal(), nil, sealInfo, 32)
 		if err != nil {
 			return Sealer{}, fmt.Errorf("make sealer: %w", err)
@@ -72,4 +73,9 @@ func (s Sealer) Open(box []byte, words ...string) (Secret, error) {
 		}
 	}
 	return Secret{}, fmt.Errorf("open what was sealed: %w", ErrSealed)
+}
+
+func (s Sealer) opens(b Sealed) bool {
+	_, err := s.Open(b.Box, b.Words...)
+	return err == nil
 }

@@ -10,7 +10,7 @@ func TestSeal(t *testing.T) {
 	older, newer := NewGossipKey(0), NewGossipKey(1)
 	sealer := func(keys ...GossipKey) Sealer {
 		t.Helper()
-		s, err := NewSealer(keys)
+		s, err := NewSealer(keys, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -47,7 +47,7 @@ func TestSeal(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if _, err := NewSealer(nil); err == nil {
+	if _, err := NewSealer(nil, nil); err == nil {
 		t.Error("a sealer without a key")
 	}
 }

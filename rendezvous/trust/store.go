@@ -11,10 +11,12 @@ import (
 
 // The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
 const (
-	identityFile = "node.pem"    // key, certificate, CA certificate; written last: its presence is enrolment
-	caFile       = "ca.pem"      // CA key and certificate; on voters and standbys only
-	gossipFile   = "gossip.json" // list of numbers and base64 keys, the one that encrypts first
-	rollFile     = "roll.json"   // who is a member, as a leader told it last
+	identityFile = "node.pem"     // key, certificate, CA certificate; written last: its presence is enrolment
+	caFile       = "ca.pem"       // CA key and certificate; on voters and standbys only
+	gossipFile   = "gossip.json"  // list of numbers and base64 keys, the one that encrypts first
+	retiredFile  = "retired.json" // the same of keys that are no gossip keys any more; see Retired
+	rollFile     = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
+	clientFile   = "client.pem"   // a client's key, certificate, CA certificate
 )
 
 const (
@@ -24,19 +26,33 @@ const (
 
 // SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
 func SaveIdentity(dir string, id *Identity) error {
+	return saveIdentity(dir, identityFile, id, writeFile)
+}
+
+// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
+func LoadIdentity(dir string) (*Identity, error) { return loadIdentity(dir, identityFile) }
+
+// SaveClient and LoadClient are for a client's: they do not make a member of a machine.
+func SaveClient(dir string, id *Identity) error {
+	return saveIdentity(dir, clientFile, id, writeShared)
+}
+
+// LoadClient does as LoadIdentity.
+func LoadClient(dir string) (*Identity, error) { return loadIdentity(dir, clientFile) }
+
+func saveIdentity(dir, file string, id *Identity, write func(dir, name string, content []byte) error) error {
 	text, err := marshalBundle(id.key, id.Cert, id.CA)
 	if err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
-	if err := writeFile(dir, identityFile, text); err != nil {
+	if err := write(dir, file, text); err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
 	return nil
 }
 
-// LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
-func LoadIdentity(dir string) (*Identity, error) {
-	path := filepath.Join(dir, identityFile)
+func loadIdentity(dir, file string) (*Identity, error) {
+	path := filepath.Join(dir, file)
 	text, err := readFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("load identity: %w", err)
@@ -97,6 +113,14 @@ func SaveRoll(dir string, text []byte) error {
 	return nil
 }
 
+// SaveClientRoll does the same for a client.
+func SaveClientRoll(dir string, text []byte) error {
+	if err := writeShared(dir, rollFile, text); err != nil {
+		return fmt.Errorf("save roll: %w", err)
+	}
+	return nil
+}
+
 // LoadRoll wraps fs.ErrNotExist where there is none.
 func LoadRoll(dir string) ([]byte, error) {
 	text, err := readFile(filepath.Join(dir, rollFile))
@@ -120,31 +144,44 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole.
-func writeFile(dir, name string, content []byte) (err error) {
+// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole. The folder is one
+// process's: an agent's.
+func writeFile(dir, name string, content []byte) error {
+	path := filepath.Join(dir, name)
+	temp := path + ".tmp"
+	return replace(dir, path, content, func() (*os.File, error) {
+		// A fixed name does not pile up after crashes; removing first makes O_EXCL give us a file of our mode, not a link.
+		if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return nil, err
+		}
+		return os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	})
+}
+
+// writeShared does so where several processes may write at once, as a user's commands do: each has a name of its own, or
+// one would put the other's half in place.
+func writeShared(dir, name string, content []byte) error {
+	return replace(dir, filepath.Join(dir, name), content, func() (*os.File, error) { return os.CreateTemp(dir, name+".tmp") }) // 0600
+}
+
+func replace(dir, path string, content []byte, create func() (*os.File, error)) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
 		return err
 	}
-	path := filepath.Join(dir, name)
-	temp := path + ".tmp"
-	// A fixed name does not pile up after crashes; removing first makes O_EXCL give us a file of our mode, not a link.
-	if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
-	}
-	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	f, err := create()
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
 	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(temp, path)
+		err = os.Rename(f.Name(), path)
 	}
 	if err != nil {
-		return errors.Join(err, os.Remove(temp))
+		return errors.Join(err, os.Remove(f.Name()))
 	}
 	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))) // the parent, as dir may be new
 }

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -17,7 +18,8 @@ func enrolment(t testing.TB, dir string) []func() error {
 	id := newMember(t, ca, node1, "spark1", RoleNode)
 	return []func() error{
 		func() error { return SaveCA(dir, ca) },
-		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(0)}) },
+		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(1)}) },
+		func() error { return SaveRetired(dir, Retired{NewGossipKey(0)}) },
 		func() error { return SaveIdentity(dir, id) },
 	}
 }
@@ -83,7 +85,7 @@ func TestFileModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600}, got); diff != "" {
+	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600, retiredFile: 0o600}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 
@@ -91,6 +93,7 @@ func TestFileModes(t *testing.T) {
 		identityFile: func() error { _, err := LoadIdentity(dir); return err },
 		caFile:       func() error { _, err := LoadCA(dir); return err },
 		gossipFile:   func() error { _, err := LoadGossipKeys(dir); return err },
+		retiredFile:  func() error { _, err := LoadRetired(dir); return err },
 	}
 	for name, load := range load {
 		path := filepath.Join(dir, name)
@@ -136,6 +139,44 @@ func TestCrashBetweenWritesIsNoEnrolment(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, identityFile+".tmp")); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary file stayed: %v", err)
+	}
+}
+
+// A client's commands run side by side, and each may save a new certificate or list: whoever reads sees a whole one.
+func TestClientsFilesAreWrittenSideBySide(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "lab")
+	id := newMember(t, newCA(t, clusterA), node1, "book", RoleClient)
+	save := func() error {
+		return errors.Join(SaveClient(dir, id), SaveClientRoll(dir, []byte(strings.Repeat("x", 64<<10))))
+	}
+	if err := save(); err != nil {
+		t.Fatal(err)
+	}
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 20 {
+				if err := save(); err != nil {
+					t.Errorf("save: %v", err)
+				}
+				if _, err := LoadClient(dir); err != nil {
+					t.Error(err)
+				}
+				if text, err := LoadRoll(dir); err != nil || len(text) != 64<<10 {
+					t.Errorf("roll of %d bytes, %v", len(text), err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	files, err := os.ReadDir(dir)
+	if err != nil || len(files) != 2 {
+		t.Errorf("the folder holds %v, %v", files, err)
+	}
+	for _, f := range files {
+		if info, err := f.Info(); err != nil || info.Mode().Perm() != 0o600 {
+			t.Errorf("%s: %v, %v", f.Name(), info.Mode(), err)
+		}
 	}
 }
 

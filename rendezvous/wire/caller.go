@@ -3,6 +3,7 @@ package wire
 import (
 	"context"
 	"fmt"
+	"math"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -12,14 +13,31 @@ import (
 )
 
 // Caller is who asks: a user of this node, by the socket's peer credentials; a
-// member, by its certificate; a member on behalf of a user of its own; or a
-// newcomer, of whom nothing is known.
+// user by a client's certificate; a member, by its certificate; a member on
+// behalf of a user who called it; or a newcomer, of whom nothing is known.
 type Caller struct {
-	Node launcher.NodeID // the member that calls; empty for the local socket
+	Node launcher.NodeID // the member that calls; empty for the local socket and for clients
 	Host string
 	User *User // nil for a member's own calls and for newcomers
 	Addr string
+	// Client is the machine from which the user calls, where that is no member;
+	// nil for a user on a member.
+	Client *Laptop
 }
+
+// Laptop is a machine of a user's that is no member, as the cluster lists it.
+type Laptop struct {
+	ID   string // UUID
+	Host string // its name, as it said at its login
+	Addr string // where the call came from, as the member saw it that was dialled
+}
+
+// String is for logs and for people.
+func (c Laptop) String() string { return c.Host + " (" + c.ID + ", " + c.Addr + ")" }
+
+// NoUID is the id of a client's user who is not root: (uid_t)-1, which chown(2)
+// and setresuid(2) keep from being anybody's. A client's user is known by name.
+const NoUID = math.MaxUint32
 
 // User is a login on the node where the call was made.
 type User struct {
@@ -37,7 +55,24 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 	return context.WithValue(ctx, callerKey{}, c)
 }
 
-const userHeader = "Sparkrun-User"
+type endKey struct{}
+
+// WithEnd has end told what came of the call on this request: reached, whether it
+// came as far as its handler. It is not told of a message that cannot be read.
+func WithEnd(ctx context.Context, end func(reached bool, err error)) context.Context {
+	return context.WithValue(ctx, endKey{}, end)
+}
+
+func ended(ctx context.Context, reached bool, err error) {
+	if end, ok := ctx.Value(endKey{}).(func(bool, error)); ok {
+		end(reached, err)
+	}
+}
+
+const (
+	userHeader   = "Sparkrun-User"
+	clientHeader = "Sparkrun-Client"
+)
 
 // callerOf joins what the connection proves with what a member says of the
 // user it passes on. Only members are believed.
@@ -49,6 +84,13 @@ func callerOf(ctx context.Context, h http.Header) (Caller, error) {
 			return Caller{}, err
 		}
 		c.User = &u
+		if text := h.Get(clientHeader); text != "" {
+			q, err := url.ParseQuery(text)
+			if err != nil {
+				return Caller{}, fmt.Errorf("read caller: %w: its client", ErrDenied)
+			}
+			c.Client = &Laptop{ID: q.Get("id"), Host: q.Get("host"), Addr: q.Get("addr")}
+		}
 	}
 	return c, nil
 }
@@ -56,6 +98,9 @@ func callerOf(ctx context.Context, h http.Header) (Caller, error) {
 func (c *Caller) write(h http.Header) {
 	if c != nil && c.User != nil {
 		h.Set(userHeader, fmt.Sprintf("%d:%s", c.User.UID, url.QueryEscape(c.User.Name)))
+		if l := c.Client; l != nil {
+			h.Set(clientHeader, url.Values{"id": {l.ID}, "host": {l.Host}, "addr": {l.Addr}}.Encode())
+		}
 	}
 }
 
@@ -75,6 +120,26 @@ func parseUser(text string) (User, error) {
 func allowUser(c Caller) error {
 	if c.User == nil {
 		return fmt.Errorf("%w: this call is for users", ErrDenied)
+	}
+	return nil
+}
+
+// allowHere keeps to users of members what is about the machine that is asked,
+// or lets others in.
+func allowHere(c Caller) error {
+	if err := allowUser(c); err != nil {
+		return err
+	}
+	if c.Client != nil {
+		return fmt.Errorf("%w from a client: it is done on a machine of the cluster", ErrDenied)
+	}
+	return nil
+}
+
+// allowClient is for a client's word about itself, to the member that it dialled.
+func allowClient(c Caller) error {
+	if c.Client == nil || c.Node != "" {
+		return fmt.Errorf("%w: this call is for clients", ErrDenied)
 	}
 	return nil
 }

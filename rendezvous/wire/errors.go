@@ -49,6 +49,7 @@ var codes = []struct {
 	{"apart", rendezvous.ErrApart, connect.CodeFailedPrecondition},
 	{"token-role", rendezvous.ErrTokenRole, connect.CodePermissionDenied},
 	{"host-taken", rendezvous.ErrHostTaken, connect.CodeAlreadyExists},
+	{"no-client", rendezvous.ErrNoClient, connect.CodeNotFound},
 	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},

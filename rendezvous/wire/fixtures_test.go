@@ -97,6 +97,12 @@ func fill(v reflect.Value, n *int) {
 		fill(s.Index(0), n)
 		fill(s.Index(1), n)
 		v.Set(s)
+	case reflect.Map:
+		key, value := reflect.New(v.Type().Key()).Elem(), reflect.New(v.Type().Elem()).Elem()
+		fill(key, n)
+		fill(value, n)
+		v.Set(reflect.MakeMap(v.Type()))
+		v.SetMapIndex(key, value)
 	case reflect.String:
 		v.SetString(fmt.Sprintf("text %d", *n))
 	case reflect.Bool:

@@ -91,8 +91,8 @@ type SeenRequest struct {
 func (h Cluster) mountRaft(mux *http.ServeMux) {
 	unary(mux, clusterPath+"RaftStatus", allowUser, h.RaftStatus)
 	serverStream(mux, clusterPath+"RaftSnapshot", allowUser, h.RaftSnapshot)
-	unary(mux, clusterPath+"RaftBring", allowUser, h.RaftBring)
-	unary(mux, clusterPath+"RaftRestore", allowUser, h.RaftRestore)
+	unary(mux, clusterPath+"RaftBring", allowHere, h.RaftBring)
+	unary(mux, clusterPath+"RaftRestore", allowHere, h.RaftRestore)
 }
 
 func (h Node) mountRaft(mux *http.ServeMux) {

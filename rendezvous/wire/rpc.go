@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"strings"
 	"time"
 
 	"connectrpc.com/connect"
@@ -63,6 +64,10 @@ type Cluster struct {
 	NetplanApply func(context.Context, Caller, NetplanApplyRequest, func(NetplanProgress) error) error
 
 	RemoveNode func(context.Context, Caller, RemoveNodeRequest) (RemoveNodeResponse, error)
+
+	Clients       func(context.Context, Caller, Empty) (ClientsResponse, error)
+	RemoveClients func(context.Context, Caller, RemoveClientsRequest) (RemoveClientsResponse, error)
+	Refresh       func(context.Context, Caller, RefreshRequest) (RefreshResponse, error) // of clients alone
 
 	RaftStatus   func(context.Context, Caller, Empty) (RaftStatus, error)
 	RaftSnapshot func(context.Context, Caller, Empty, func(RaftPiece) error) error
@@ -136,11 +141,11 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	unary(mux, clusterPath+"Input", allowUser, h.Input)
 	unary(mux, clusterPath+"InputAt", allowUser, h.InputAt)
 	unary(mux, clusterPath+"Signal", allowUser, h.Signal)
-	unary(mux, clusterPath+"Token", allowUser, h.Token)
-	unary(mux, clusterPath+"Leave", allowUser, h.Leave)
+	unary(mux, clusterPath+"Token", allowHere, h.Token)
+	unary(mux, clusterPath+"Leave", allowHere, h.Leave)
 	unary(mux, clusterPath+"MarkDead", allowUser, h.MarkDead)
 	unary(mux, clusterPath+"RemoveNode", allowUser, h.RemoveNode)
-	unary(mux, clusterPath+"Takeover", allowUser, h.Takeover)
+	unary(mux, clusterPath+"Takeover", allowHere, h.Takeover)
 	serverStream(mux, clusterPath+"Follow", allowUser, h.Follow)
 	unary(mux, clusterPath+"Counters", allowUser, h.Counters)
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
@@ -149,6 +154,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	h.mountExec(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)
+	h.mountClients(mux)
 }
 
 // Mount serves the members' calls.
@@ -184,6 +190,9 @@ func (h Node) Mount(mux *http.ServeMux) {
 		}, handlerOptions[Down]()...).ServeHTTP(w, r)
 	})
 }
+
+// ForStrangers tells whether a path is of a call that asks for no certificate.
+func ForStrangers(path string) bool { return strings.HasPrefix(path, joinPath) }
 
 // Mount serves the newcomers' call.
 func (h Join) Mount(mux *http.ServeMux) {
@@ -222,10 +231,12 @@ func unary[Req, Res any](mux *http.ServeMux, path string, allow func(Caller) err
 		if err == nil {
 			err = allow(c)
 		}
-		if err != nil {
-			return nil, outbound(err)
+		reached := err == nil
+		var res Res
+		if reached {
+			res, err = fn(ctx, c, body[Req](r.Msg))
 		}
-		res, err := fn(ctx, c, body[Req](r.Msg))
+		ended(ctx, reached, err)
 		if err != nil {
 			return nil, outbound(err)
 		}
@@ -239,9 +250,11 @@ func serverStream[Req, Res any](mux *http.ServeMux, path string, allow func(Call
 		if err == nil {
 			err = allow(c)
 		}
-		if err == nil {
+		reached := err == nil
+		if reached {
 			err = fn(ctx, c, body[Req](r.Msg), func(m Res) error { return s.Send(&message{&m}) })
 		}
+		ended(ctx, reached, err)
 		return outbound(err)
 	}, handlerOptions[Req]()...))
 }

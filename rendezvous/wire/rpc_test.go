@@ -264,6 +264,7 @@ func TestServerGoesAway(t *testing.T) {
 // Who calls is what the connection proves; what a header says of a user is
 // believed of members alone.
 func TestWhoCalls(t *testing.T) {
+	book := Caller{User: &User{Name: "ada", UID: NoUID}, Client: &Laptop{ID: "c1", Host: "böok & co", Addr: "[fe80::1%eth0]:5"}}
 	mallory := Caller{User: &User{Name: "root", UID: 0}}
 	tests := map[string]struct {
 		conn Caller
@@ -274,6 +275,10 @@ func TestWhoCalls(t *testing.T) {
 		"a local user":                     {conn: alice, want: alice},
 		"a local user who claims a name":   {conn: alice, on: &mallory, want: alice},
 		"a member for a user":              {conn: spark2, on: &alice, want: Caller{Node: "id2", Host: "spark2", User: alice.User}},
+		"a client":                         {conn: book, want: book},
+		"a client who claims a name":       {conn: book, on: &mallory, want: book},
+		"a member for a client's user":     {conn: spark2, on: &book, want: Caller{Node: "id2", Host: "spark2", User: book.User, Client: book.Client}},
+		"a local user who claims a client": {conn: alice, on: &book, want: alice},
 		"a member for itself":              {conn: spark2, err: true},
 		"a stranger":                       {conn: Caller{}, err: true},
 		"a stranger who claims a name":     {conn: Caller{}, on: &mallory, err: true},
@@ -370,5 +375,59 @@ func TestTooLargeARequest(t *testing.T) {
 	}
 	if _, err := c.Stop(t.Context(), StopRequest{Job: strings.Repeat("x", maxMessage/2)}); err != nil {
 		t.Error(err)
+	}
+}
+
+// What is about the machine that is asked, or lets others in, is for users of members, passed on or not.
+func TestCallsThatNoClientMayMake(t *testing.T) {
+	book := Caller{User: &User{Name: "root"}, Client: &Laptop{ID: "c1", Host: "book"}}
+	for name, tt := range map[string]struct {
+		conn Caller
+		on   *Caller
+		ok   bool
+	}{
+		"a local user":            {alice, nil, true},
+		"a client":                {book, nil, false},
+		"a member for a client":   {spark2, &book, false},
+		"a member for local user": {spark2, &alice, true},
+	} {
+		calls := 0
+		c := serve(t, tt.conn, func(mux *http.ServeMux) {
+			Cluster{
+				Token: func(context.Context, Caller, TokenRequest) (TokenResponse, error) {
+					calls++
+					return TokenResponse{}, nil
+				},
+				Leave: func(context.Context, Caller, LeaveRequest) (Empty, error) { calls++; return Empty{}, nil },
+				Takeover: func(context.Context, Caller, TakeoverRequest) (TakeoverResponse, error) {
+					calls++
+					return TakeoverResponse{}, nil
+				},
+				RaftBring: func(context.Context, Caller, RaftPiece) (Empty, error) { calls++; return Empty{}, nil },
+				RaftRestore: func(context.Context, Caller, RaftRestoreRequest) (RaftRestoreResponse, error) {
+					calls++
+					return RaftRestoreResponse{}, nil
+				},
+				Refresh: func(context.Context, Caller, RefreshRequest) (RefreshResponse, error) { return RefreshResponse{}, nil },
+			}.Mount(mux)
+		})
+		if tt.on != nil {
+			c = c.OnBehalfOf(*tt.on)
+		}
+		_, tokenErr := c.Token(t.Context(), TokenRequest{})
+		_, takeErr := c.Takeover(t.Context(), TakeoverRequest{})
+		_, restoreErr := c.RaftRestore(t.Context(), RaftRestoreRequest{})
+		for _, err := range []error{tokenErr, takeErr, restoreErr, c.Leave(t.Context(), LeaveRequest{}), c.RaftBring(t.Context(), RaftPiece{})} {
+			if tt.ok != (err == nil) || !tt.ok && !errors.Is(err, ErrDenied) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+		if tt.ok != (calls == 5) {
+			t.Errorf("%s: %d calls were let through", name, calls)
+		}
+		// A client's word about itself comes from it alone.
+		if _, err := c.Refresh(t.Context(), RefreshRequest{}); (err == nil) != (tt.conn.Client != nil) {
+			t.Errorf("%s: refresh: %v", name, err)
+		}
 	}
 }

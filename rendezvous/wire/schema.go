@@ -30,7 +30,10 @@ type Status struct {
 	Self    string          `json:"self"`   // the answering node's host name
 	Leader  string          `json:"leader"` // its host name; empty = none is known
 	Problem string          `json:"problem,omitempty"`
-	Nodes   []NodeStatus    `json:"nodes"`
+	// Heard is, without a leader, when raft last heard one, by the answering node's
+	// clock; zero where it has not since its agent was started.
+	Heard time.Time    `json:"heard,omitzero"`
+	Nodes []NodeStatus `json:"nodes"`
 }
 
 // NodeStatus is one member.
@@ -80,10 +83,11 @@ type StopResponse struct {
 }
 
 // JobsResponse lists jobs, oldest first. Without a leader it is what the
-// answering node's copy of the record says, and Problem says so.
+// answering node's copy of the record says, and Problem says so; Heard is as in Status.
 type JobsResponse struct {
 	Jobs    []rendezvous.JobStatus `json:"jobs"`
 	Problem string                 `json:"problem,omitempty"`
+	Heard   time.Time              `json:"heard,omitzero"`
 }
 
 // LogsRequest reads the output of a job's ranks from every node that has some.
@@ -168,12 +172,14 @@ type TokenRequest struct {
 	Uses int           `json:"uses"` // 1 or more
 	TTL  time.Duration `json:"ttl"`
 	Role string        `json:"role,omitempty"` // what it lets in: node (also empty), witness or client
+	User string        `json:"user,omitempty"` // whose client; empty: the caller's, unless that is root
 }
 
 // TokenResponse carries the token; it is shown once and kept nowhere.
 type TokenResponse struct {
 	Token   string    `json:"token"`
 	Expires time.Time `json:"expires"`
+	User    string    `json:"user,omitempty"` // whose client it lets in
 	// Join lists addresses a newcomer can use.
 	Join   []netip.AddrPort `json:"join"`
 	OnlyOn string           `json:"recorded_only_on,omitempty"` // see Acknowledged

@@ -7,13 +7,15 @@ import (
 	"net/netip"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Roll lists the members, at a place of the record.
+// Roll lists the members and the clients, at a place of the record.
 type Roll struct {
-	Epoch   launcher.Epoch `json:"epoch"`
-	Index   uint64         `json:"index"`
-	Members []RollMember   `json:"members"`
+	Epoch   launcher.Epoch      `json:"epoch"`
+	Index   uint64              `json:"index"`
+	Members []RollMember        `json:"members"`
+	Clients []rendezvous.Client `json:"clients,omitempty"`
 }
 
 // RollMember is one of them.
@@ -40,11 +42,15 @@ func (k GossipKey) GoString() string { return k.String() }
 type Trusted struct {
 	Roll Roll        `json:"roll"`
 	Ring []GossipKey `json:"ring"`
+	// Retired are the keys of before, for the secrets of jobs that go on. Settled: the leader can open all of them with
+	// these, so that a member may forget others.
+	Retired []GossipKey `json:"retired,omitempty"`
+	Settled bool        `json:"settled,omitempty"`
 }
 
 // String keeps the keys out of logs.
 func (t Trusted) String() string {
-	return fmt.Sprintf("%d members and %d keys, of epoch %d, entry %d", len(t.Roll.Members), len(t.Ring), t.Roll.Epoch.N, t.Roll.Index)
+	return fmt.Sprintf("%d members, %d clients, %d keys and %d of before, of epoch %d, entry %d", len(t.Roll.Members), len(t.Roll.Clients), len(t.Ring), len(t.Retired), t.Roll.Epoch.N, t.Roll.Index)
 }
 
 // GoString does so for %#v.
@@ -98,7 +104,7 @@ func (c *Client) RemoveNode(ctx context.Context, r RemoveNodeRequest) (RemoveNod
 	return call[RemoveNodeRequest, RemoveNodeResponse](ctx, c, clusterPath+"RemoveNode", r)
 }
 
-// KeepTrusted tells a member whom to trust; it answers with the keys that it had before.
+// KeepTrusted tells a member whom to trust; it answers with the keys that it has then.
 func (c *Client) KeepTrusted(ctx context.Context, t Trusted) (Trusted, error) {
 	return call[Trusted, Trusted](ctx, c, nodePath+"KeepTrusted", t)
 }

@@ -175,6 +175,31 @@ func testHangUpDetaches(t *testing.T, l *lab) {
 		t.Errorf("after a hang-up: %+v, want running", j)
 	}
 	l.on("spark2", "sparkrun", "stop", "--kill", "laptop").must(t)
+
+	// Ctrl-Z, and the terminal closes: HUP and CONT, from the kernel or the shell.
+	run = signalled(t, l, "closed", `echo ready; while :; do echo on; sleep 0.1; done`)
+	said := func() int { return strings.Count(l.on("spark2", "sparkrun", "logs", "closed").must(t).out, "on\n") }
+	send := func(sig string) { l.on("spark3", "pkill", sig, "-f", "^sparkrun launch").must(t) } // to itself: the lab passes no TSTP on
+	send("-TSTP")
+	eventually(t, time.Minute, "the ranks are suspended", func() bool {
+		before := said()
+		time.Sleep(time.Second) // that nothing comes is told by nothing
+		return said() == before
+	})
+	eventually(t, time.Minute, "ps says so", func() bool {
+		return strings.Contains(l.on("spark1", "sparkrun", "ps", "closed").must(t).out, "suspended on spark1,spark2,spark3")
+	})
+	send("-HUP")
+	send("-CONT")
+	if r := run.wait(); r.code != 129 {
+		t.Errorf("a hang-up while suspended: want 129, got %s", r)
+	}
+	before := said()
+	eventually(t, time.Minute, "the ranks go on", func() bool { return said() > before })
+	eventually(t, time.Minute, "ps says so", func() bool {
+		return !strings.Contains(l.on("spark1", "sparkrun", "ps", "closed").must(t).out, "suspended")
+	})
+	l.on("spark2", "sparkrun", "stop", "--kill", "closed").must(t)
 }
 
 func testBadInput(t *testing.T, l *lab) {

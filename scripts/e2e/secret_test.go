@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"archive/tar"
 	"bytes"
+	"compress/gzip"
 	"encoding/base64"
 	binenc "encoding/binary"
+	"errors"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -127,6 +131,28 @@ func (l *lab) leaks(host string) (found []string) {
 	return found
 }
 
+// unpacked reads every file of a tar.gz.
+func unpacked(t testing.TB, path string) map[string][]byte {
+	t.Helper()
+	f, err := os.Open(path)
+	check(t, err)
+	defer f.Close()
+	z, err := gzip.NewReader(f)
+	check(t, err)
+	files := map[string][]byte{}
+	for r := tar.NewReader(z); ; {
+		h, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return files
+		}
+		check(t, err)
+		b, err := io.ReadAll(r)
+		check(t, err)
+		_, name, _ := strings.Cut(h.Name, "/") // the folder that all is in
+		files[name] = b
+	}
+}
+
 // A secret reaches the ranks, and nothing else ever has it: not the record, its
 // snapshots, what goes over the network, logs, command lines, or what the
 // commands show. Nothing of it outlives its job.
@@ -189,10 +215,17 @@ exec sleep 600
 	quiet("ps JOB", sparkrun("ps", "secretive").must(t))
 	quiet("logs", sparkrun("logs", "secretive").must(t))
 	sparkrun("raft", "snapshot", filepath.Join(dir, "record.snap")).must(t)
-	sparkrun("report", "--output", filepath.Join(dir, "report.tgz"))
-	for _, name := range []string{"record.snap", "report.tgz"} {
-		if b, err := os.ReadFile(filepath.Join(dir, name)); err == nil && planted(b) {
-			t.Errorf("%s holds a secret", name)
+	if b, err := os.ReadFile(filepath.Join(dir, "record.snap")); err != nil || planted(b) {
+		t.Errorf("record.snap holds a secret, or is not there: %v", err)
+	}
+	sparkrun("report", "--output", filepath.Join(dir, "report.tgz")).must(t)
+	reported := unpacked(t, filepath.Join(dir, "report.tgz"))
+	if jobs := reported["cluster/jobs.json"]; !bytes.Contains(jobs, []byte("HF_TOKEN")) || bytes.Contains(jobs, []byte(`"box"`)) {
+		t.Errorf("the report's jobs.json does not name the secret, or has it sealed: %.300s", jobs)
+	}
+	for name, b := range reported {
+		if planted(b) {
+			t.Errorf("the report holds a secret, in %s", name)
 		}
 	}
 	for _, h := range []string{"spark1", "spark2", "spark3"} {

@@ -1,6 +1,7 @@
 # shellcheck shell=bash
 # What up_test checks: refusals first, on a host that must stay as it was; then
-# three bare hosts become a cluster, a fourth comes in, the power fails.
+# three bare hosts become a cluster, another release comes under a job, a fourth with
+# the package on it comes in, the power fails.
 
 all_keys() { local h && for h in "${HOSTS[@]}"; do printf -- '--accept-host-key %s ' "$(fingerprint "$h")"; done; }
 known_line() { echo "$(address "$1") $(cut -d ' ' -f 1,2 "$W/$2/root/etc/ssh/ssh_host_ed25519_key.pub")"; }
@@ -41,8 +42,32 @@ refusals() {
 	check "a program takes a port" eventually 30 on spark4 python3 -c 'import socket; socket.create_connection(("127.0.0.1", 7940))'
 	check "a taken port is refused" refused "TCP port 7940 is taken" up easy@spark4
 	on spark4 systemctl stop taken
+	clock_behind easy
+	check "a clock that is behind is refused (libfaketime, in the login's sessions)" refused "behind this machine's" up easy@spark4
+	clock_right
+	check "the same host with its clock right is not" up --dry-run easy@spark4
+	other_machine
+	check "a host of another architecture (its uname is faked) is refused without a program for it" refused "its architecture is arm64" up easy@spark4
+	check "of a release it would get its own" says "copy $RELEASE/sparkrun-linux-arm64 " up --release "$RELEASE" --dry-run easy@spark4
+	check "a program that does not run there is not left there" refused "does not run there" up --release "$RELEASE" easy@spark4
+	on spark4 rm /usr/local/bin/uname
 	check "a host that is not there is refused" refused "connect to 172.31.7.99:22" up --ssh-config "$W/nokeys" easy@172.31.7.99
 	check "spark4 is as it was" untouched spark4
+}
+
+# A host's clock is this kernel's: no namespace has a time of day of its own. So what
+# a login runs there is told another one.
+clock_behind() {
+	local lib
+	lib=$(dpkg -L libfaketime | grep '/libfaketime.so.1$')
+	printf 'Match User %s\n\tSetEnv LD_PRELOAD=%s FAKETIME=-1h\n' "$1" "$lib" >"$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf"
+	on spark4 systemctl restart ssh
+}
+clock_right() { rm "$W/spark4/root/etc/ssh/sshd_config.d/zz-clock.conf" && on spark4 systemctl restart ssh; }
+
+other_machine() {
+	printf '#!/bin/sh\n[ "$*" != -m ] || { echo aarch64; exit; }\nexec /usr/bin/uname "$@"\n' >"$W/spark4/root/usr/local/bin/uname"
+	chmod 755 "$W/spark4/root/usr/local/bin/uname"
 }
 
 # An old login: it has begun before there was a group sparkrun, and never begins anew.
@@ -63,7 +88,7 @@ again_changes_nothing() {
 	local before out
 	before=$(agents spark1 spark2 spark3)
 	# shellcheck disable=SC2046
-	out=$(up --json --password-file "$W/pw" spark@spark1 spark@spark2 spark@spark3) || { echo "$out" && return 1; }
+	out=$(up --json --release "$RELEASE" --password-file "$W/pw" spark@spark1 spark@spark2 spark@spark3) || { echo "$out" && return 1; }
 	[[ $before == "$(agents spark1 spark2 spark3)" ]] || { echo "the agents are others" && return 1; }
 	python3 -c '
 import json, sys
@@ -84,11 +109,65 @@ forms_cluster() {
 	: >"$W/watching"
 	watch_argv &
 	# shellcheck disable=SC2046
-	out=$(up $(all_keys) --password-file "$W/pw" spark@spark1 plain@spark4 spark@spark2 spark@spark3 2>&1) || code=$?
+	out=$(up $(all_keys) --release "$RELEASE" --password-file "$W/pw" spark@spark1 plain@spark4 spark@spark2 spark@spark3 2>&1) || code=$?
 	rm "$W/watching"
 	((code == 1)) || { echo "exit $code: $out" && return 1; }
 	for h in 1 2 3; do grep -E "^spark@spark$h +spark$h +ready" <<<"$out" || { echo "$out" && return 1; }; done
 	grep -E '^plain@spark4 .*failed: ' <<<"$out" || { echo "$out" && return 1; }
+}
+
+# A job of three that counts into its output, until it is told to end.
+job_begins() {
+	on spark1 sparkrun launch -d --name count exec --nodes 3 --workdir / --on-failure continue -- sh -c '
+		i=0; while [ ! -e /run/enough ]; do i=$((i + 1)); echo $i; sleep 0.05; done; echo last $i; exit 7' || return
+	eventually 60 counted 20
+}
+counted() { local rank && for rank in 0 1 2; do (($(on spark1 sparkrun logs count --rank $rank | wc -l) >= $1)) || return; done; }
+who_runs() { local h && for h in 1 2 3; do on spark$h sh -c 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[r]un/enough"'; done; }
+versions() { [[ $(on spark1 sparkrun version --cluster 2>/dev/null | grep -cwF "$1") == "$2" ]] || { on spark1 sparkrun version --cluster && return 1; }; }
+upgraded() { # under the job: other agents, the same ranks
+	local before agents out
+	before=$(who_runs) agents=$(agents spark1 spark2 spark3)
+	[[ $(wc -l <<<"$before") -ge 6 ]] || { echo "$before" && return 1; }
+	# spark2 is as a run leaves it that was interrupted between the program and the agent.
+	install -m 755 "$BIN" "$W/spark2/root/usr/local/bin/.new" && mv "$W/spark2/root/usr/local/bin/.new" "$W/spark2/root/usr/local/bin/sparkrun" || return
+	out=$(up --upgrade --password-file "$W/pw" spark@spark1 spark@spark2 spark@spark3 2>&1) || { echo "$out" && return 1; }
+	[[ $agents != "$(agents spark1 spark2 spark3)" ]] || { echo "the agents are the same: $out" && return 1; }
+	diff <(echo "$before") <(who_runs)
+}
+job_failed_by() { on spark1 sparkrun ps --all --json | grep -q "\"exit_code\": $1"; }
+job_ends() {
+	local h rank n
+	n=$(on spark1 sparkrun logs count --rank 0 | wc -l)
+	eventually 60 counted $((n + 10)) || return
+	for h in 1 2 3; do on spark$h touch /run/enough; done
+	eventually 60 job_failed_by 7 || { on spark1 sparkrun ps --all && return 1; }
+	for rank in 0 1 2; do
+		on spark1 sparkrun logs count --rank $rank --output raw >"$W/lines" || return
+		n=$(($(wc -l <"$W/lines") - 1))
+		diff <(seq $n && echo "last $n") "$W/lines" || return
+	done
+}
+
+package() { cp "$RELEASE/sparkrun_1.0.0_$(dpkg --print-architecture).deb" "$W/spark4/small/sparkrun.deb" && on spark4 dpkg --install /mnt/small/sparkrun.deb; }
+packages_own() { on spark4 sh -c '[ ! -e /usr/local/bin/sparkrun ] && [ ! -e /etc/systemd/system/sparkrun.service ] && [ "$(sparkrun version)" = "sparkrun 1.0.0" ] && readlink /proc/$(systemctl show --property MainPID --value sparkrun)/exe | grep -x /usr/bin/sparkrun'; }
+
+# From the last host's boot until a launch on all of them has succeeded, by nobody's
+# hand: a minute at most.
+back_in_a_minute() {
+	local host on booted now out
+	on=$(date +%s%N)
+	for host in "${HOSTS[@]}"; do eventually 180 host_booted "$host" || return; done
+	booted=$(date +%s%N)
+	while ! out=$(on spark1 sparkrun launch exec --nodes 4 --workdir / -- hostname 2>&1); do
+		now=$(date +%s%N)
+		((now - booted < 60000000000)) || { echo "no launch within a minute of the last boot: $out" && return 1; }
+		sleep 0.5
+	done
+	now=$(date +%s%N)
+	printf 'a launch on all four ended %d.%03d s after the last host had booted, which took %d.%03d s from power on (load %s)\n' \
+		$(((now - booted) / 1000000000)) $(((now - booted) / 1000000 % 1000)) $(((booted - on) / 1000000000)) $(((booted - on) / 1000000 % 1000)) \
+		"$(cut -d ' ' -f 1 /proc/loadavg)" >"$W/back"
 }
 
 far() { printf '\nHost far\n\tHostName %s\n\tUser easy\n\tProxyJump easy@spark2\n' "$(address spark4)" >>"$W/home/.ssh/config"; }
@@ -148,14 +227,24 @@ run_checks() {
 	check "all three are members" members spark1 3
 	check "the login of before launches on all three, without the group" old_login_launches
 	check "again changes nothing, and no agent is another" again_changes_nothing
+	check "a member keeps its release" says "another release is there: --upgrade replaces it" up --dry-run --password-file "$W/pw" spark@spark1
+	check "a job of three" job_begins
+	check "up --upgrade: the members have the new release, the job's processes are the same" upgraded
+	check "all run the new one" versions 1.0.1 3
+	check "the job ends with its own exit code, its output is whole" job_ends
+	check "a fourth has the package" package
 	far
 	check "a fourth comes in through a jump host, by a member that is named" up easy@spark1 far
-	check "all four are members" members spark4 4
+	check "it keeps the package's program and unit" packages_own
+	check "again, with --upgrade, too" says "a package has installed it" up --upgrade --dry-run far
+	check "all four are members, of two releases" members spark4 4
 	check "who comes new to a host whose agent runs may launch there too" says spark1 on spark1 su easy -c 'sparkrun launch exec --on spark1 --workdir / -- hostname'
 	for host in "${HOSTS[@]}"; do power_off "$host"; done
 	for host in "${HOSTS[@]}"; do host_boot "$host"; done
-	for host in "${HOSTS[@]}"; do check "$host boots after a power cut" eventually 120 host_up "$host"; done
-	check "the cluster is back by itself" members spark1 4
+	check "the cluster is back by itself and launches, within a minute of the last boot" back_in_a_minute
+	[[ ! -e $W/back ]] || cat "$W/back"
+	for host in "${HOSTS[@]}"; do check "$host lets logins in" eventually 120 host_up "$host"; done
+	check "all four are members" members spark1 4
 	check "and launches" says spark3 on spark1 sparkrun launch exec --on spark3 --workdir / -- hostname
 	check "a member is not removed from under its cluster" refused "it is in cluster" desk "$BIN" down --ssh-config "$W/home/.ssh/config" easy@spark3
 	check "a machine leaves" on spark3 sparkrun leave --yes

@@ -1,0 +1,95 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+)
+
+// announceAgain is the pause before what could not be announced is tried again.
+const announceAgain = 10 * time.Second
+
+// announces says by mDNS that this member is at addr, while that is its management
+// address, on that one NIC. Nothing depends on it: what fails is logged and tried again.
+func (n *node) announces(ctx context.Context, addr netip.Addr) error {
+	if !n.cfg.Announce {
+		return nil
+	}
+	said := ""
+	for {
+		inv, changed := n.view()
+		on, err := n.announcedOn(inv, addr)
+		if err == nil {
+			n.log.Info("announce by mDNS", "nic", on.Name, "addr", addr)
+			if err = n.announceOn(ctx, on, addr); err == nil {
+				said = ""
+				continue // it is another link now
+			}
+		}
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err.Error() != said {
+			said = err.Error()
+			n.log.Warn("announce by mDNS", "error", err)
+		}
+		select {
+		case <-changed:
+		case <-time.After(announceAgain):
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// announcedOn is the NIC of this management address, while it has a carrier: whoever
+// was plugged in meanwhile shall hear it anew.
+func (n *node) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link, error) {
+	mgmt, err := envgen.Management(inv, n.cfg.Management)
+	if err != nil {
+		return discover.Link{}, err
+	}
+	nic, ok := inv.NIC(mgmt.NIC)
+	if mgmt.Addr != addr || !ok || !nic.HasCarrier() {
+		return discover.Link{}, fmt.Errorf("%s has no link with the address %s", mgmt.NIC, addr)
+	}
+	return discover.LinkOf(mgmt.NIC, addr)
+}
+
+// announceOn returns nil when the management link is another one.
+func (n *node) announceOn(ctx context.Context, on discover.Link, addr netip.Addr) error {
+	n.mu.Lock()
+	m := n.m
+	n.mu.Unlock()
+	moved := errors.New("moved")
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return discover.Announce(ctx, on, discover.Member{Cluster: m.Cluster, CA: trust.PinOf(n.gate.Identity().CA).String(),
+			Host: m.Host, Node: string(m.Node), Addr: netip.AddrPortFrom(addr, uint16(m.RPCPort))})
+	})
+	g.Go(func() error {
+		for {
+			inv, changed := n.view()
+			if now, err := n.announcedOn(inv, addr); err != nil || now != on {
+				return moved
+			}
+			select {
+			case <-changed:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+		}
+	})
+	if err := g.Wait(); !errors.Is(err, moved) {
+		return err
+	}
+	return nil
+}

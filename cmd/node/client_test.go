@@ -1,0 +1,309 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// invite makes a client's token on a host, where the tests' user is root.
+func (h *host) invite(user string) string {
+	h.t.Helper()
+	return h.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: user})
+}
+
+// laptop logs in with a token, and is ready to call.
+func (h *host) laptop(token string) *Remote {
+	h.t.Helper()
+	dir := h.t.TempDir() + "/lab"
+	if _, err := Login(h.t.Context(), dir, h.addr, token, "book"); err != nil {
+		h.t.Fatal(err)
+	}
+	r, err := OpenRemote(dir)
+	if err != nil {
+		h.t.Fatal(err)
+	}
+	h.t.Cleanup(r.Close)
+	return r
+}
+
+// A client's call is its user's, whichever member it dials, and no line of it is missing.
+func TestClientIsItsUser(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	book := c.hosts[1].laptop(c.hosts[0].invite("nobody"))
+	spec := command(2, 1, "id -un")
+	var out *rendezvous.Outcome
+	if err := book.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		out = p.Outcome
+		return nil
+	}); err != nil || out == nil || out.End != rendezvous.Completed {
+		t.Fatalf("launch: %v, %+v", err, out)
+	}
+	if said := c.hosts[0].output(spec.ID); said[0] != "nobody\n" || said[1] != "nobody\n" {
+		t.Errorf("the ranks ran as %v", said)
+	}
+	other := command(1, 1, "sleep 600")
+	other.ID = launcher.NewJobID()
+	asRoot := make(chan *rendezvous.Outcome, 1)
+	go func() { asRoot <- c.hosts[0].run(other) }()
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) {
+		if jobs, err := book.Jobs(t.Context()); err == nil && slices.ContainsFunc(jobs.Jobs, func(j rendezvous.JobStatus) bool { return j.Spec.ID == other.ID }) {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("root's job does not come")
+		}
+	}
+	asAnother := command(1, 1, "true")
+	asAnother.User = "root"
+	for what, err := range map[string]error{
+		"stop root's job":    func() error { _, err := book.Stop(t.Context(), wire.StopRequest{Job: string(other.ID)}); return err }(),
+		"signal root's job":  book.Signal(t.Context(), wire.SignalRequest{Job: string(other.ID), Signal: 9}),
+		"exec in root's job": book.Exec(t.Context(), wire.ExecRequest{Job: string(other.ID), Guest: "g", Argv: []string{"true"}}, func(wire.ExecChunk) error { return nil }),
+		"launch as root":     book.Launch(t.Context(), wire.LaunchRequest{Spec: asAnother}, func(rendezvous.Progress) error { return nil }),
+		"make a token": func() error {
+			_, err := book.Token(t.Context(), wire.TokenRequest{Uses: 1, TTL: time.Minute})
+			return err
+		}(),
+		"make its own token": func() error {
+			_, err := book.Token(t.Context(), wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client"})
+			return err
+		}(),
+		"have a node leave":   book.Leave(t.Context(), wire.LeaveRequest{}),
+		"mark a machine dead": func() error { _, err := book.MarkDead(t.Context(), wire.MarkDeadRequest{Host: "spark2"}); return err }(),
+		"remove a node": func() error {
+			_, err := book.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark2"})
+			return err
+		}(),
+	} {
+		if !errors.Is(err, wire.ErrDenied) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+	cl := c.hosts[0].client()
+	defer cl.Close()
+	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(other.ID), Grace: new(time.Duration)}); err != nil {
+		t.Error(err)
+	}
+	<-asRoot
+
+	// On the member that was dialled: each call, each refusal, with name and address.
+	dialled := c.hosts[slices.IndexFunc(c.hosts, func(h *host) bool { return h.now().m.Node == book.State().Last })]
+	for what, want := range map[string]audit.Outcome{"launch": audit.Refused, "stop": audit.Refused, "exec": audit.Refused, "signal": audit.Refused, "node remove": audit.Refused, "client call": audit.OK} {
+		lines := dialled.audits(what)
+		i := slices.IndexFunc(lines, func(l audit.Line) bool { return l.Client == book.gate.Identity().NodeID && l.Outcome == want })
+		if i < 0 || lines[i].Who != "nobody" || !strings.HasPrefix(lines[i].From, "book at 127.") || lines[i].UID != nil {
+			t.Errorf("audit log of %s: %s: %+v", dialled.cfg.Host, what, lines)
+		}
+	}
+	refused := dialled.audits("client call")
+	for _, call := range []string{"Leave", "Token"} {
+		if !slices.ContainsFunc(refused, func(l audit.Line) bool { return l.On == call && l.Outcome == audit.Refused }) {
+			t.Errorf("no line of the refused %s: %+v", call, refused)
+		}
+	}
+}
+
+// What is not for users is closed to a client's certificate: members' calls, raft, and headers that only members may send.
+func TestClientReachesUsersCallsAlone(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	book := c.hosts[0].laptop(c.hosts[0].invite("nobody"))
+	if _, err := book.AskTrusted(t.Context()); err == nil {
+		t.Error("a client was told the gossip keys")
+	}
+	if err := book.KeepCA(t.Context(), wire.CAKey{}); err == nil {
+		t.Error("a client gave a CA key")
+	}
+	if _, err := book.Join(t.Context(), wire.JoinRequest{}); err == nil || errors.Is(err, rendezvous.ErrTokenUnknown) {
+		t.Errorf("a client's join: %v", err)
+	}
+	refused := c.hosts[0].audits("client call")
+	if n := len(slices.DeleteFunc(refused, func(l audit.Line) bool {
+		return l.Outcome != audit.Refused || !strings.HasPrefix(l.On, "/sparkrun.v1.")
+	})); n != 3 {
+		t.Errorf("%d of 3 refusals are in the audit log", n)
+	}
+	// Raft's protocol is refused in the handshake.
+	conn, err := book.dialProto(t.Context(), book.order()[0], raftProto(c.hosts[0].now().opened))
+	if err == nil {
+		conn.Close()
+		t.Error("a client got a raft connection")
+	}
+	// A header that says "on behalf of root".
+	forger := wire.NewClient(&http.Client{Transport: book.transport()}, "http://cluster").OnBehalfOf(wire.Caller{User: &wire.User{Name: "root"}})
+	if _, err := forger.MarkDead(t.Context(), wire.MarkDeadRequest{Host: "spark1"}); !errors.Is(err, wire.ErrDenied) {
+		t.Errorf("on behalf of root: %v", err)
+	}
+}
+
+// Login tokens that are no good, each in its own words.
+func TestLoginRefused(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	leader := c.hosts[0]
+	used := leader.invite("nobody")
+	c.hosts[1].laptop(used)
+	short := leader.token(wire.TokenRequest{Uses: 1, TTL: time.Millisecond, Role: "client", User: "nobody"})
+	time.Sleep(2 * time.Millisecond) // its whole life
+	for _, tc := range []struct {
+		name, token string
+		want        error
+	}{
+		{"used", used, rendezvous.ErrTokenUsed},
+		{"expired", short, rendezvous.ErrTokenExpired},
+		{"for a node", leader.token(wire.TokenRequest{Uses: 1, TTL: time.Minute}), rendezvous.ErrTokenRole},
+		{"another cluster's", newCluster(t, 1).hosts[0].invite("nobody"), trust.ErrForeign},
+	} {
+		dir := t.TempDir() + "/lab"
+		if _, err := Login(t.Context(), dir, leader.addr, tc.token, "book"); !errors.Is(err, tc.want) {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
+		}
+		if _, err := os.Stat(dir); !os.IsNotExist(err) {
+			t.Errorf("%s: a refused login leaves %v", tc.name, err)
+		}
+	}
+	// A folder that cannot be written costs no token.
+	token, file := leader.invite("nobody"), t.TempDir()+"/file"
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Login(t.Context(), file+"/lab", leader.addr, token, "book"); err == nil || !strings.Contains(err.Error(), file) {
+		t.Errorf("in a folder that cannot be: %v", err)
+	}
+	leader.laptop(token)
+
+	cl := leader.client()
+	defer cl.Close()
+	for what, r := range map[string]wire.TokenRequest{
+		"nobody's":            {Uses: 1, TTL: time.Minute, Role: "client"},
+		"for two machines":    {Uses: 2, TTL: time.Minute, Role: "client", User: "nobody"},
+		"of an unknown user":  {Uses: 1, TTL: time.Minute, Role: "client", User: "no-such-user"},
+		"a node's for a user": {Uses: 1, TTL: time.Minute, User: "nobody"},
+	} {
+		if _, err := cl.Token(t.Context(), r); !errors.Is(err, launcher.ErrInvalid) {
+			t.Errorf("token %s: %v", what, err)
+		}
+	}
+}
+
+// Whoever is taken off the list is out, on a connection that is open, and at every member.
+func TestRemovedClient(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	book := c.hosts[1].laptop(c.hosts[0].invite("nobody"))
+	followed := make(chan error, 1)
+	began := make(chan struct{}, 1)
+	go func() {
+		followed <- book.Follow(t.Context(), func(wire.Status) error {
+			select {
+			case began <- struct{}{}:
+			default:
+			}
+			return nil
+		})
+	}()
+	<-began
+	cl := c.hosts[0].client()
+	defer cl.Close()
+	waiting := c.hosts[0].invite("nobody")
+	res, err := cl.RemoveClients(t.Context(), wire.RemoveClientsRequest{Client: "nobody@book"})
+	if err != nil || len(res.Removed) != 1 {
+		t.Fatalf("remove: %+v, %v", res, err)
+	}
+	select {
+	case err := <-followed:
+		if err == nil {
+			t.Error("its open stream ended without an error")
+		}
+	case <-time.After(time.Minute):
+		t.Fatal("its open connection lives on")
+	}
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // the other member hears of it, too
+		_, err := book.Jobs(t.Context())
+		if errors.Is(err, ErrLoggedOut) {
+			break
+		}
+		if err == nil && time.Now().After(deadline) {
+			t.Fatal("its calls are answered")
+		}
+	}
+	if _, err := Login(t.Context(), t.TempDir()+"/lab", c.hosts[0].addr, waiting, "book"); !errors.Is(err, rendezvous.ErrTokenUnknown) {
+		t.Errorf("a token that its user had made before: %v", err)
+	}
+	list, err := cl.Clients(t.Context())
+	if err != nil || len(list.Clients) != 0 {
+		t.Errorf("clients: %+v, %v", list, err)
+	}
+}
+
+// A certificate is renewed as it is used, after its end too, as long as its client is on the list.
+func TestClientsCertificate(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 1)
+	dir := c.hosts[0].laptop(c.hosts[0].invite("nobody")).dir
+	ends := func() time.Time {
+		id, err := trust.LoadClient(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return id.Cert.NotAfter
+	}
+	first := ends()
+	for i, later := range []time.Duration{21 * 24 * time.Hour, 60 * 24 * time.Hour} {
+		now := func() time.Time { return time.Now().Add(later) }
+		c.hosts[0].halt()
+		c.hosts[0].cfg.Now = now
+		c.hosts[0].start()
+		c.hosts[0].wait(1)
+		r, err := openRemote(dir, now)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := r.Jobs(t.Context()); err != nil {
+			t.Fatalf("after %s: %v", later, err)
+		}
+		r.Close()
+		if !ends().After(first) {
+			t.Errorf("step %d: the certificate ends %s, as before", i, ends())
+		}
+		first = ends()
+	}
+	if fi, err := os.Stat(dir + "/client.pem"); err != nil || fi.Mode().Perm() != 0o600 {
+		t.Errorf("its key's file: %v, %v", fi.Mode(), err)
+	}
+}
+
+// A member that is gone costs a client nothing but a moment.
+func TestClientFindsAnotherMember(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 3)
+	c.hosts[0].waitVoters(3)
+	book := c.hosts[0].laptop(c.hosts[0].invite("nobody"))
+	for _, h := range c.hosts {
+		if h.now().m.Node == book.State().Last {
+			h.crash()
+			break
+		}
+	}
+	var err error
+	for deadline := time.Now().Add(time.Minute); time.Now().Before(deadline); time.Sleep(50 * time.Millisecond) {
+		var st wire.Status
+		if st, err = book.Status(t.Context(), wire.StatusRequest{}); err == nil && st.Leader != "" {
+			return
+		}
+	}
+	t.Fatal(fmt.Errorf("no other member answers: %w", err))
+}

@@ -1,0 +1,78 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+)
+
+// Finding is what Find heard. Nothing of it is known to be true.
+type Finding struct {
+	NIC      string // management's, where it listened
+	Clusters []discover.Cluster
+}
+
+// Find listens for clusters on the management link of a machine that is in none,
+// for some seconds. Nothing is connected to.
+func Find(ctx context.Context, cfg Config) (Finding, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return Finding{}, err
+	}
+	if err := checkFree(cfg.Paths); err != nil {
+		return Finding{}, err
+	}
+	_, _, mgmt, err := survey(ctx, cfg)
+	if err != nil {
+		return Finding{}, err
+	}
+	on, err := discover.LinkOf(mgmt.NIC, mgmt.Addr)
+	if err != nil {
+		return Finding{}, err
+	}
+	found, err := discover.Browse(ctx, discover.Members, []discover.Link{on})
+	if err != nil {
+		return Finding{}, err
+	}
+	return Finding{NIC: mgmt.NIC, Clusters: discover.Clusters(found)}, nil
+}
+
+// FindSSH listens for hosts with an SSH server on every interface but the fabric's, for
+// some seconds: where the hosts are nobody knows yet. Nothing is connected to.
+func FindSSH(ctx context.Context) ([]discover.Instance, error) {
+	links, err := discover.Links()
+	if err != nil {
+		return nil, err
+	}
+	if inv, err := Survey(ctx); err == nil { // else this machine is a PC like no Spark
+		links = slices.DeleteFunc(links, func(on discover.Link) bool {
+			nic, ok := inv.NIC(on.Name)
+			return ok && inv.FabricNIC(nic)
+		})
+	}
+	found, err := discover.Browse(ctx, discover.SSH, links)
+	// Where two interfaces lead to one network a host is heard on both.
+	return slices.CompactFunc(found, func(a, b discover.Instance) bool { return a.Host == b.Host && a.Addr == b.Addr }), err
+}
+
+// JoinFound joins a cluster that has been found, if the token is of the CA that it
+// announces; else nothing is connected to. Its hosts are looked at side by side until one has
+// proven to be of that CA, as in Join, and that one alone gets the secret.
+func JoinFound(ctx context.Context, cfg Config, c discover.Cluster, tokenText string) (Joined, error) {
+	token, err := trust.ParseToken(tokenText)
+	if err != nil {
+		return Joined{}, err
+	}
+	if pin := token.Pin.String(); pin != c.CA {
+		return Joined{}, fmt.Errorf("join cluster %s: %w: it announces the CA %s, and the token is of a cluster with the CA %s: "+
+			"one of the two is not the one you mean; nothing was sent", c.ID, trust.ErrForeign, c.CA, pin)
+	}
+	var addrs []string
+	for _, m := range c.Members {
+		addrs = append(addrs, m.Addr.String())
+	}
+	return join(ctx, cfg, addrs, token)
+}

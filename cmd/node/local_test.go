@@ -1,0 +1,183 @@
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// localBench is the agent's socket, whose next caller has the uid that is told.
+type localBench struct {
+	t    *testing.T
+	path string
+	ls   *locals
+	uid  atomic.Uint32
+}
+
+func newLocalBench(t *testing.T, h http.HandlerFunc) *localBench {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "sparkrun-local-") // a socket's path is short
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b := &localBench{t: t, path: filepath.Join(dir, "agent.sock")}
+	l, err := listenLocal(b.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b.ls = newLocals(l, slog.New(slog.DiscardHandler))
+	b.ls.uid = func(net.Conn) (uint32, error) { return b.uid.Load(), nil }
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error)
+	go func() { done <- serve(ctx, b.ls.server(h), b.ls, (*http.Server).Serve) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Errorf("serve: %v", err)
+		}
+	})
+	return b
+}
+
+// client speaks for a uid: that is whose the next connection is.
+func (b *localBench) client(uid uint32) *http.Client {
+	b.uid.Store(uid)
+	tr := &http.Transport{Protocols: new(http.Protocols), DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+		return (&net.Dialer{}).DialContext(ctx, "unix", b.path)
+	}}
+	tr.Protocols.SetUnencryptedHTTP2(true)
+	b.t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: time.Minute}
+}
+
+// One user's connections leave room for others', and those of root are not counted.
+func TestLocalConnectionsOfOneUser(t *testing.T) {
+	b := newLocalBench(t, func(http.ResponseWriter, *http.Request) {})
+	dial := func(uid uint32) net.Conn {
+		t.Helper()
+		b.uid.Store(uid)
+		c, err := net.Dial("unix", b.path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	// refused: the agent hangs up. Else it begins to speak HTTP/2 once we do.
+	refused := func(c net.Conn) bool {
+		t.Helper()
+		_ = c.SetDeadline(time.Now().Add(time.Minute))
+		_, _ = c.Write([]byte("PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\x00\x00\x00\x04\x00\x00\x00\x00\x00"))
+		_, err := c.Read(make([]byte, 1))
+		return err != nil
+	}
+	var held []net.Conn
+	for i := range localConns {
+		held = append(held, dial(1000))
+		if refused(held[i]) {
+			t.Fatalf("connection %d of %d is refused", i+1, localConns)
+		}
+	}
+	if !refused(dial(1000)) {
+		t.Error("one more than allowed is taken")
+	}
+	if refused(dial(1001)) {
+		t.Error("another user is refused")
+	}
+	if refused(dial(0)) {
+		t.Error("root is refused")
+	}
+	held[0].Close()
+	for end := time.Now().Add(time.Minute); refused(dial(1000)); {
+		if time.Now().After(end) {
+			t.Fatal("none is taken in place of one that was closed")
+		}
+	}
+}
+
+// A directory server that hangs keeps out those alone whom it is asked about.
+func TestLocalNameThatHangs(t *testing.T) {
+	asked, answer := make(chan struct{}, 1), make(chan struct{})
+	b := newLocalBench(t, func(http.ResponseWriter, *http.Request) {})
+	b.ls.name = func(_ context.Context, uid uint32) (string, error) {
+		if uid == 1000 {
+			asked <- struct{}{}
+			<-answer
+		}
+		return "somebody", nil
+	}
+	ask := func(c *http.Client) error {
+		res, err := c.Get("http://agent/")
+		if err == nil {
+			err = res.Body.Close()
+		}
+		return err
+	}
+	slow := make(chan error)
+	ldap := b.client(1000)
+	go func() { slow <- ask(ldap) }()
+	<-asked
+	if err := ask(b.client(0)); err != nil {
+		t.Errorf("root: %v", err)
+	}
+	close(answer)
+	if err := <-slow; err != nil {
+		t.Error(err)
+	}
+}
+
+// What a user sends and is not answered is bounded.
+func TestLocalBytesOfOneUser(t *testing.T) {
+	hold := make(chan struct{})
+	read := make(chan struct{}, 8)
+	b := newLocalBench(t, func(w http.ResponseWriter, r *http.Request) {
+		if _, err := io.ReadAll(r.Body); err != nil {
+			w.WriteHeader(http.StatusTooManyRequests)
+			return
+		}
+		read <- struct{}{}
+		if r.URL.Path == "/hold" {
+			<-hold
+		}
+	})
+	b.ls.books.maxBytes = 1 << 20
+	post := func(c *http.Client, path string, size int) int {
+		res, err := c.Post("http://agent"+path, "text/plain", bytes.NewReader(make([]byte, size)))
+		if err != nil {
+			t.Error(err)
+			return 0
+		}
+		defer res.Body.Close()
+		return res.StatusCode
+	}
+	first := make(chan int)
+	ada := b.client(1000)
+	go func() { first <- post(ada, "/hold", 700<<10) }()
+	<-read
+	if got := post(ada, "/", 700<<10); got != http.StatusTooManyRequests {
+		t.Errorf("too much: status %d", got)
+	}
+	if got := post(ada, "/", 100<<10); got != http.StatusOK {
+		t.Errorf("what there is room for: status %d", got)
+	}
+	if got := post(b.client(1001), "/", 700<<10); got != http.StatusOK {
+		t.Errorf("another user: status %d", got)
+	}
+	close(hold)
+	if got := <-first; got != http.StatusOK {
+		t.Errorf("the first: status %d", got)
+	}
+	if got := post(ada, "/", 700<<10); got != http.StatusOK {
+		t.Errorf("after its answer: status %d", got)
+	}
+}

@@ -1,0 +1,447 @@
+package node
+
+import (
+	"bufio"
+	"cmp"
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// ErrLoggedOut: the members that answer do not list this client.
+var ErrLoggedOut = errors.New("the cluster does not know this machine any more")
+
+const (
+	loginTimeout = 30 * time.Second
+	// dialNext is how long one member has to itself before the next is tried beside it.
+	dialNext = 300 * time.Millisecond
+	// dialMember bounds one member's answer: over a VPN it may take a while.
+	dialMember = 10 * time.Second
+	// refreshEvery is how old the list of members may get while the client is in use.
+	refreshEvery = time.Hour
+	// refreshWithin bounds what a command waits for a fresh list; it goes on with the old one.
+	refreshWithin = 5 * time.Second
+)
+
+// RemoteState is what a client keeps of a cluster, beside its key and certificate.
+type RemoteState struct {
+	Cluster   string            `json:"cluster"`
+	User      string            `json:"user"`           // whose client this is
+	Home      string            `json:"home,omitempty"` // that user's, on the members
+	Members   []wire.RollMember `json:"members"`
+	Last      launcher.NodeID   `json:"last,omitempty"` // who answered last
+	Refreshed time.Time         `json:"refreshed,omitzero"`
+}
+
+// Remote is a cluster as a client reaches it. Its calls are those of the local
+// socket; which member answers them shows nowhere.
+type Remote struct {
+	*wire.Client
+	dir   string
+	now   func() time.Time
+	gate  *trust.Gate
+	calls *wire.Client // past the refresh
+
+	mu    sync.Mutex
+	state RemoteState
+	once  sync.Once // the refresh of this process
+}
+
+// Login makes this machine a client of the cluster that has a member at addr
+// (HOST[:PORT]) and gave out the token. What it keeps lies in dir, which must not
+// be there yet, or be empty. host is this machine's name, for people.
+func Login(ctx context.Context, dir, addr, tokenText, host string) (RemoteState, error) {
+	return loginAt(ctx, dir, addr, tokenText, host, time.Now)
+}
+
+func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() time.Time) (RemoteState, error) {
+	none := RemoteState{}
+	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
+	defer cancel()
+	token, err := trust.ParseToken(tokenText)
+	if err != nil {
+		return none, err
+	}
+	if _, err := trust.LoadClient(dir); !errors.Is(err, fs.ErrNotExist) {
+		return none, cmp.Or(err, fmt.Errorf("log in: %s is in use: %w", dir, fs.ErrExist))
+	}
+	key, err := trust.NewKey()
+	if err != nil {
+		return none, err
+	}
+	req := wire.LoginRequest{Secret: token.Secret.Reveal(), Client: uuid.NewString(), Host: host}
+	if req.CSR, err = trust.NewCSR(key, req.Client); err != nil {
+		return none, err
+	}
+	if err := canWrite(dir); err != nil { // before a token is used up for nothing
+		return none, fmt.Errorf("log in: %w", err)
+	}
+	// The secret is sent once the other end has proven that it is of the token's cluster.
+	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
+	if err != nil {
+		_ = os.Remove(dir) // unless something is in it
+		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
+	}
+	id, err := trust.NewIdentity(key, res.Cert, res.CACert)
+	if err == nil && trust.PinOf(id.CA) != token.Pin {
+		err = fmt.Errorf("%w: the certificate is by another CA than the token's", trust.ErrForeign)
+	}
+	if err == nil && (id.Role != trust.RoleClient || id.NodeID != req.Client) {
+		err = fmt.Errorf("%w: the certificate is another's", trust.ErrForeign)
+	}
+	if err != nil {
+		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
+	}
+	st := RemoteState{Cluster: res.Cluster, User: res.User, Members: res.Members}
+	if err := errors.Join(saveRemote(dir, st), trust.SaveClient(dir, id)); err != nil {
+		return none, err
+	}
+	r, err := openRemote(dir, now)
+	if err != nil {
+		return none, err
+	}
+	defer r.Close()
+	for { // a member may learn of a new client a moment later than the leader
+		err := r.refresh(ctx)
+		if err == nil {
+			return r.State(), nil
+		}
+		if !errors.Is(err, wire.ErrUnreachable) && !errors.Is(err, wire.ErrRetry) {
+			return none, err
+		}
+		select {
+		case <-ctx.Done():
+			return none, fmt.Errorf("logged in, but no call works yet: %w", err)
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+}
+
+// canWrite makes a folder and tries it.
+func canWrite(dir string) error {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, "try")
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Close(), os.Remove(f.Name()))
+}
+
+func saveRemote(dir string, st RemoteState) error {
+	text, err := json.Marshal(st)
+	if err != nil {
+		return fmt.Errorf("save what is known of the cluster: %w", err)
+	}
+	return trust.SaveClientRoll(dir, append(text, '\n'))
+}
+
+// ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.
+func ReadRemote(dir string) (st RemoteState, err error) {
+	text, err := trust.LoadRoll(dir)
+	if err != nil {
+		return st, err
+	}
+	if err := json.Unmarshal(text, &st); err != nil {
+		return st, fmt.Errorf("read %s: %w", dir, err)
+	}
+	return st, nil
+}
+
+// OpenRemote prepares calls to a cluster by what Login has left in dir.
+func OpenRemote(dir string) (*Remote, error) { return openRemote(dir, time.Now) }
+
+func openRemote(dir string, now func() time.Time) (*Remote, error) {
+	st, err := ReadRemote(dir)
+	if err != nil {
+		return nil, err
+	}
+	id, err := trust.LoadClient(dir)
+	if err != nil {
+		return nil, err
+	}
+	r := &Remote{dir: dir, now: now, state: st}
+	if r.gate, err = trust.NewGate(trust.Config{Identity: id, Members: r.isMember, Now: now}); err != nil {
+		return nil, err
+	}
+	tr := r.transport()
+	r.calls = wire.NewClient(&http.Client{Transport: tr}, "http://cluster")
+	r.Client = wire.NewClient(&http.Client{Transport: fresh{r, tr}}, "http://cluster")
+	return r, nil
+}
+
+func (r *Remote) transport() *http.Transport {
+	tr := &http.Transport{
+		Protocols: new(http.Protocols),
+		// A member that dies is noticed, and Wi-Fi may be silent for some seconds.
+		HTTP2:       &http.HTTP2Config{SendPingTimeout: 3 * time.Second, PingTimeout: 7 * time.Second},
+		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return r.dial(ctx) },
+	}
+	tr.Protocols.SetUnencryptedHTTP2(true) // what dial gives is encrypted, and has agreed on h2
+	return tr
+}
+
+// State is what is known of the cluster now.
+func (r *Remote) State() RemoteState {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state
+}
+
+// keep changes the state, here and on disk. A disk that is full costs only the next
+// command a moment.
+func (r *Remote) keep(change func(*RemoteState)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before, _ := json.Marshal(r.state)
+	change(&r.state)
+	after, err := json.Marshal(r.state)
+	if _, gone := os.Stat(r.dir); err == nil && gone == nil && string(before) != string(after) { // else there was a logout meanwhile
+		_ = saveRemote(r.dir, r.state)
+	}
+}
+
+// isMember is the list of members as this client was told it last.
+func (r *Remote) isMember(p trust.Peer, key trust.Pin) error {
+	for _, m := range r.State().Members {
+		if m.ID == launcher.NodeID(p.NodeID) && (m.Key == "" || m.Key == key.String()) {
+			return nil
+		}
+	}
+	return errors.New("it is not on this machine's list of members")
+}
+
+// fresh has the first call of a process wait for a refresh, where one is due.
+type fresh struct {
+	r *Remote
+	*http.Transport
+}
+
+func (f fresh) RoundTrip(q *http.Request) (*http.Response, error) {
+	f.r.once.Do(func() {
+		id, st, now := f.r.gate.Identity(), f.r.State(), f.r.now()
+		if since := now.Sub(st.Refreshed); since > refreshEvery || since < 0 || now.After(id.RenewAt()) {
+			ctx, cancel := context.WithTimeout(q.Context(), refreshWithin)
+			defer cancel()
+			_ = f.r.refresh(ctx) // the call itself will say what is wrong
+		}
+	})
+	return f.Transport.RoundTrip(q)
+}
+
+// refresh asks where the members are and, where it is due, for the next
+// certificate.
+func (r *Remote) refresh(ctx context.Context) error {
+	id := r.gate.Identity()
+	csr, err := id.CSR()
+	if err != nil {
+		return err
+	}
+	if r.now().After(id.Cert.NotAfter) {
+		var addrs []netip.AddrPort
+		for _, m := range r.State().Members {
+			addrs = append(addrs, m.Addr)
+		}
+		cert, err := renewAsStranger(ctx, r.now, id, csr, addrs)
+		if err == nil {
+			err = r.renewed(id, cert)
+		}
+		if err != nil {
+			return err
+		}
+		csr = nil
+	} else if r.now().Before(id.RenewAt()) {
+		csr = nil
+	}
+	res, err := r.calls.Refresh(ctx, wire.RefreshRequest{CSR: csr})
+	if err != nil {
+		return err
+	}
+	if len(res.Cert) > 0 {
+		if err := r.renewed(id, res.Cert); err != nil {
+			return err
+		}
+	}
+	r.keep(func(st *RemoteState) {
+		st.User, st.Home, st.Members = res.User, res.Home, res.Members
+		if len(csr) == 0 || len(res.Cert) > 0 { // else it cannot sign: another is asked by the next command
+			st.Refreshed = r.now().UTC().Truncate(time.Second)
+		} else if st.Last != "" && len(st.Members) > 1 {
+			st.Last = ""
+			st.Members = append(st.Members[1:], st.Members[0])
+		}
+	})
+	return nil
+}
+
+func (r *Remote) renewed(old *trust.Identity, cert []byte) error {
+	id, err := old.Renewed(cert)
+	if err != nil {
+		return err
+	}
+	if err := trust.SaveClient(r.dir, id); err != nil {
+		return err
+	}
+	return r.gate.Renew(id)
+}
+
+// order gives the members as they are to be dialled: who answered last comes first.
+func (r *Remote) order() []wire.RollMember {
+	st := r.State()
+	last := slices.IndexFunc(st.Members, func(m wire.RollMember) bool { return m.ID == st.Last })
+	if last <= 0 {
+		return st.Members
+	}
+	return slices.Concat(st.Members[last:last+1], st.Members[:last], st.Members[last+1:])
+}
+
+// dial opens a connection to the first member that takes this client: one after
+// the other, each beside those that have not answered yet.
+func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
+	members := r.order()
+	if len(members) == 0 {
+		return nil, errors.New("no member of the cluster is known here: log in again")
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		of   wire.RollMember
+		conn net.Conn
+		err  error
+	}
+	answers := make(chan answer, len(members))
+	next, waiting := 0, 0
+	try := func() {
+		m := members[next]
+		next, waiting = next+1, waiting+1
+		go func() { // ends with ctx; its connection is taken below, or closed
+			c, err := r.dialMember(ctx, m)
+			answers <- answer{m, c, err}
+		}()
+	}
+	try()
+	var errs []error
+	for waiting > 0 {
+		var more <-chan time.Time
+		if next < len(members) {
+			more = time.After(dialNext)
+		}
+		select {
+		case a := <-answers:
+			waiting--
+			if a.err == nil {
+				r.keep(func(st *RemoteState) { st.Last = a.of.ID })
+				go func(left int) { // those that come too late
+					for range left {
+						if late := <-answers; late.conn != nil {
+							late.conn.Close()
+						}
+					}
+				}(waiting)
+				return a.conn, nil
+			}
+			errs = append(errs, fmt.Errorf("%s (%s): %w", a.of.Host, a.of.Addr, a.err))
+			if next < len(members) {
+				try()
+			}
+		case <-more:
+			try()
+		}
+	}
+	return nil, noWay(errs)
+}
+
+// noWay says in one line why no member could be used.
+func noWay(errs []error) error {
+	for _, err := range errs {
+		if errors.Is(err, ErrLoggedOut) {
+			return err
+		}
+	}
+	texts := make([]string, len(errs))
+	for i, err := range errs {
+		texts[i] = err.Error()
+	}
+	return fmt.Errorf("no machine of the cluster answers: %s", strings.Join(texts, "; "))
+}
+
+// dialMember opens a connection to a member, which must prove that it is that one
+// and take this client in. In TLS 1.3 a client's handshake is done before the
+// server has judged it: the first byte that the server says over HTTP/2, unasked,
+// tells that it has.
+func (r *Remote) dialMember(ctx context.Context, m wire.RollMember) (net.Conn, error) {
+	return r.dialProto(ctx, m, protoCalls)
+}
+
+func (r *Remote) dialProto(ctx context.Context, m wire.RollMember, proto string) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, dialMember)
+	defer cancel()
+	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.Addr.String())
+	if err != nil {
+		if op, ok := errors.AsType[*net.OpError](err); ok {
+			err = op.Err // the address is named by the caller
+		}
+		return nil, err
+	}
+	c := &greeted{Conn: tls.Client(raw, r.gate.Client(string(m.ID), proto))}
+	stop := context.AfterFunc(ctx, func() { raw.Close() })
+	err = c.HandshakeContext(ctx)
+	if err == nil {
+		c.from = bufio.NewReader(c.Conn)
+		_, err = c.from.Peek(1)
+	}
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		raw.Close()
+		if strings.Contains(err.Error(), "tls: bad certificate") { // all that a refused end learns, and without a type
+			err = fmt.Errorf("%w (or a clock is wrong)", ErrLoggedOut)
+		}
+		return nil, err
+	}
+	return c, nil
+}
+
+// greeted is a connection of which something has been read.
+type greeted struct {
+	*tls.Conn
+	from *bufio.Reader
+}
+
+func (g *greeted) Read(b []byte) (int, error) { return g.from.Read(b) }
+
+// Forget removes what a client keeps of a cluster.
+func Forget(dir string) error {
+	if _, err := trust.LoadClient(dir); err != nil && errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return os.RemoveAll(dir)
+}
+
+// Unusable is a cluster of which each call meets err.
+func Unusable(err error) *wire.Client {
+	return wire.NewClient(&http.Client{Transport: unusable{err}}, "http://cluster")
+}
+
+type unusable struct{ err error }
+
+func (u unusable) RoundTrip(*http.Request) (*http.Response, error) { return nil, u.err }

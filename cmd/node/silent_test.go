@@ -1,0 +1,58 @@
+package node
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// The voter of a pair has lost its power: its control stream is missed only 10 s
+// later. Until gossip misses it as well it is asked again; from then on every answer
+// says what a person can do, and since when nobody leads.
+func TestLeaderWithoutPower(t *testing.T) {
+	t.Parallel()
+	c := newCluster(t, 2)
+	one, two := c.hosts[0], c.hosts[1]
+	two.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
+	id, n := one.now().m.Node, two.now()
+	two.eventually("its copy is whole, and it has long been started", func() bool {
+		return len(n.record.Nodes()) == 2 && len(n.raft.Members().Servers) == 2 && time.Since(n.began) > justStarted
+	})
+	one.crash()
+	two.eventually("raft misses its leader", func() bool { return n.leaderID() == "" })
+	stands := func() {
+		n.update(func() { n.hint = hint{leader: id, host: "spark1", stream: &stream{end: func(error) {}}} })
+	}
+
+	stands()
+	if err := n.better(errors.New("it does something else")); err.Error() != "it does something else" {
+		t.Errorf("a leader that may answer: %v", err)
+	}
+	client := two.client()
+	defer client.Close()
+	two.eventually("status says what to type", func() bool {
+		stands()
+		st, err := client.Status(t.Context(), wire.StatusRequest{})
+		if err != nil || st.Leader != "" {
+			t.Fatalf("%+v, %v", st, err)
+		}
+		said := strings.Contains(st.Problem, "sudo sparkrun takeover --confirm-dead spark1")
+		if !said && !strings.Contains(st.Problem, "the leader spark1 does not answer: try again") {
+			t.Fatalf("before: %s", st.Problem)
+		}
+		return said
+	})
+	stands()
+	st, err := client.Status(t.Context(), wire.StatusRequest{})
+	if err != nil || st.Nodes[0].State != "away" || st.Nodes[0].Since.IsZero() || st.Heard.IsZero() || time.Since(st.Heard) > time.Hour {
+		t.Errorf("status: %+v, %v", st, err)
+	}
+	stands()
+	if jobs, err := client.Jobs(t.Context()); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
+		t.Errorf("jobs: %+v, %v", jobs, err)
+	}
+	n.update(func() { n.hint = hint{} })
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type clientOptions struct {
+	request wire.RemoveClientsRequest
+	json    bool
+}
+
+func newClientCmd(complete completion, list, remove func(context.Context, clientOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "client",
+		Aliases: []string{"clients"},
+		Short:   "Show or remove machines that use the cluster and are no members",
+		Long: `A client is a machine of a user's from which the cluster is used without being a
+member: a laptop. It comes in by sparkrun login with a token of its user's.`,
+		Example: "  sparkrun client list\n  sparkrun client remove ada@book",
+	}
+	group(cmd)
+	opts := &clientOptions{}
+	ls := &cobra.Command{
+		Use: "list", Aliases: []string{"ls"},
+		Short:   "List the clients",
+		Long:    "Lists the machines that have logged in, and whose calls theirs are.",
+		Example: "  sparkrun client list\n  sparkrun client list --json | jq -r '.[] | select(.user == \"ada\").host'",
+		Args:    takes(0, ""),
+		RunE:    running(opts, list),
+	}
+	ls.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	rm := &cobra.Command{
+		Use: "remove [CLIENT]", Aliases: []string{"rm"},
+		Short: "Take a client out for good",
+		Long: `Takes a client off the list, by its id, host, or USER@HOST: within a second its open
+connections are closed, and it gets no new ones. Tokens that wait for another client of
+the same user are void as well. Jobs go on. To come in again it needs a new token.
+
+Everybody may remove their own clients, root anybody's. --user removes all of one user's:
+do that too when an account is closed, as a client does not ask for the group sparkrun.`,
+		Example:           "  sparkrun client remove book\n  sudo sparkrun client remove --user ada",
+		ValidArgsFunction: complete.clients,
+		Args:              cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				opts.request.Client = args[0]
+			}
+			if (opts.request.Client == "") == (opts.request.User == "") {
+				return usagef("name one client, or give --user")
+			}
+			return running(opts, remove)(cmd, args)
+		},
+	}
+	rm.Flags().StringVar(&opts.request.User, "user", "", "all clients of this user")
+	cmd.AddCommand(ls, rm)
+	return cmd
+}
+
+func (a *app) listClients(ctx context.Context, o clientOptions) error {
+	b := a.dial()
+	defer b.close()
+	res, err := patiently(ctx, func() (wire.ClientsResponse, error) { return b.Clients(ctx) })
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.object(append([]rendezvous.Client{}, res.Clients...))
+	}
+	rows := [][]string{{"USER", "HOST", "SINCE", "ID"}}
+	for _, c := range res.Clients {
+		rows = append(rows, []string{c.User, c.Host, c.At.Local().Format(time.DateOnly), c.ID})
+	}
+	return a.table(rows)
+}
+
+func (a *app) removeClients(ctx context.Context, o clientOptions) error {
+	b := a.dial()
+	defer b.close()
+	res, err := patiently(ctx, func() (wire.RemoveClientsResponse, error) { return b.RemoveClients(ctx, o.request) })
+	if err != nil {
+		return err
+	}
+	a.sayAlone(res.OnlyOn)
+	for _, c := range res.Removed {
+		if _, err := fmt.Fprintf(a.out, "%s@%s is out (%s)\n", c.User, c.Host, c.ID); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// patiently asks until there is a leader, for as long as a person waits.
+func patiently[Res any](ctx context.Context, ask func() (Res, error)) (Res, error) {
+	var again pause
+	for end := time.Now().Add(patience); ; {
+		res, err := ask()
+		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.wait(ctx) != nil {
+			return res, err
+		}
+	}
+}
+
+// clients completes a client, as USER@HOST.
+func (c completion) clients(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
+	defer cancel()
+	b := c.dial()
+	defer b.close()
+	res, err := b.Clients(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, l := range res.Clients {
+		out = append(out, l.User+"@"+l.Host+"\t"+l.ID)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type logoutOptions struct{ name string }
+
+func newLogoutCmd(a *app, run func(context.Context, logoutOptions) error) *cobra.Command {
+	opts := &logoutOptions{}
+	return &cobra.Command{
+		Use:   "logout [CONTEXT]",
+		Short: "End this machine's login to a cluster",
+		Long: `Has the cluster take this machine off its list of clients, and removes its key and
+certificate here. Without CONTEXT it is the one in use. Where no machine of the cluster
+answers the files are removed all the same; sparkrun client remove on a member then does
+the other half.`,
+		Example:           "  sparkrun logout\n  sparkrun logout lab",
+		ValidArgsFunction: a.completeContext,
+		Args:              cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				opts.name = args[0]
+			}
+			return running(opts, run)(cmd, args)
+		},
+	}
+}
+
+// logoutWithin bounds telling the cluster.
+const logoutWithin = 15 * time.Second
+
+func (a *app) logout(ctx context.Context, o logoutOptions) error {
+	if o.name != "" {
+		a.context = o.name
+	}
+	name, dir, err := a.chosen()
+	switch {
+	case err != nil:
+		return err
+	case dir == "":
+		return fmt.Errorf("log out: %w: this machine's agent is used; `sparkrun context list` shows what there is", errNoContext)
+	}
+	all, err := a.contexts()
+	if err != nil {
+		return err
+	}
+	id, told := tellLogout(ctx, dir)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	if err := all.forget(name); err != nil {
+		return err
+	}
+	if told != nil {
+		a.say(fmt.Sprintf("the cluster was not told: %v", told))
+		if id != "" {
+			a.say("on a member, `sparkrun client remove " + id + "` takes this machine off its list")
+		}
+	}
+	_, err = fmt.Fprintf(a.out, "context %s is gone\n", name)
+	return err
+}
+
+// tellLogout has the cluster take this machine off its list.
+func tellLogout(ctx context.Context, dir string) (id string, err error) {
+	own, err := trust.LoadClient(dir)
+	if err != nil {
+		return "", err
+	}
+	r, err := node.OpenRemote(dir)
+	if err != nil {
+		return own.NodeID, err
+	}
+	defer r.Close()
+	ctx, cancel := context.WithTimeout(ctx, logoutWithin)
+	defer cancel()
+	var again pause
+	for {
+		_, err = r.RemoveClients(ctx, wire.RemoveClientsRequest{Client: own.NodeID})
+		switch {
+		case errors.Is(err, node.ErrLoggedOut), errors.Is(err, rendezvous.ErrNoClient), err == nil:
+			return own.NodeID, nil // the answer goes over a connection that the removal closes
+		case !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrUnreachable) || again.wait(ctx) != nil:
+			return own.NodeID, err
+		}
+	}
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// lostPatience is how long the machine that was lost may take to tell what its
+// ranks wrote last.
+const lostPatience = 5 * time.Second
+
+// lostWith finds the machine whose loss a job failed of. No rank could tell the
+// end of those that it had, so that no rank is the cause; the leader's sentence
+// begins with the machine's name.
+func lostWith(j rendezvous.JobStatus) (rendezvous.Place, bool) {
+	if o := j.Outcome; o != nil && o.End == rendezvous.Failed && o.Root == nil {
+		for _, p := range j.Plan.Nodes {
+			if strings.HasPrefix(o.Cause, p.Host+" ") && p.Ranks > 0 {
+				return p, true
+			}
+		}
+	}
+	return rendezvous.Place{}, false
+}
+
+// lastOfLost shows the last lines of the ranks that were lost with their machine:
+// they are on its disk, as far as they had got there.
+func lastOfLost(ctx context.Context, b gangs, j rendezvous.JobStatus) []string {
+	p, lost := lostWith(j)
+	if !lost {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, lostPatience)
+	defer cancel()
+	var text bytes.Buffer
+	out := newPrinter(&text, &text)
+	out.world(j.Plan.World)
+	lines := min(launcher.MaxLastLines, max(1, whyLines/p.Ranks))
+	r := outputReader{
+		gangs: b, out: out, job: string(j.Spec.ID), hosts: []string{p.Host}, generation: j.Plan.Generation,
+		from: launcher.From{Lines: &lines}, outage: outage{say: func(string) {}},
+	}
+	err := r.run(ctx)
+	if err == nil {
+		err = out.flush()
+	}
+	ranks := rankSpan(p.FirstRank, p.Ranks)
+	switch {
+	case err != nil || len(out.missing()) > 0:
+		return []string{fmt.Sprintf("the last lines of %s are on %s, which does not answer", ranks, p.Host)}
+	case text.Len() == 0:
+		return []string{fmt.Sprintf("%s has no output of %s", p.Host, ranks)}
+	}
+	return append([]string{fmt.Sprintf("the last lines of %s, as %s has them:", ranks, p.Host)},
+		indented(strings.TrimSuffix(text.String(), "\n"))...)
+}

@@ -1,0 +1,113 @@
+package wire
+
+import (
+	"context"
+	"net/http"
+	"strings"
+
+	"connectrpc.com/connect"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// LoginRequest comes from a machine that is to be a client. Its secret proves
+// that somebody of the cluster invited it; the CSR proves that it holds its key.
+type LoginRequest struct {
+	Secret []byte `json:"secret"`
+	CSR    []byte `json:"csr"`    // DER
+	Client string `json:"client"` // the id that it has given itself, a UUID
+	Host   string `json:"host"`   // its name, for people
+}
+
+// String keeps the secret out of logs and errors.
+func (r LoginRequest) String() string { return "login of " + r.Host + " (" + r.Client + ")" }
+
+// GoString does so for %#v.
+func (r LoginRequest) GoString() string { return r.String() }
+
+// LoginResponse makes it one.
+type LoginResponse struct {
+	Cluster string       `json:"cluster"`
+	User    string       `json:"user"` // whose client it is
+	Cert    []byte       `json:"cert"` // DER
+	CACert  []byte       `json:"ca_cert"`
+	Members []RollMember `json:"members"`
+	OnlyOn  string       `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// RefreshRequest is a client's, now and then.
+type RefreshRequest struct {
+	CSR []byte `json:"csr,omitempty"` // DER, by the client's own key; empty: no certificate is wanted
+}
+
+// RefreshResponse is what a client needs to find its way.
+type RefreshResponse struct {
+	User    string       `json:"user"`
+	Home    string       `json:"home,omitempty"` // the user's, on the member that answers
+	Members []RollMember `json:"members"`
+	Cert    []byte       `json:"cert,omitempty"` // DER; empty: this member cannot sign, ask another
+}
+
+// ClientsResponse lists the clients.
+type ClientsResponse struct {
+	Clients []rendezvous.Client `json:"clients"`
+}
+
+// RemoveClientsRequest takes clients out: one, or all of a user.
+type RemoveClientsRequest struct {
+	Client string `json:"client,omitempty"` // see rendezvous.FindClient
+	User   string `json:"user,omitempty"`
+}
+
+// RemoveClientsResponse names those that were taken out.
+type RemoveClientsResponse struct {
+	Removed []rendezvous.Client `json:"removed"`
+	OnlyOn  string              `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+// Login is a call of strangers, beside Join.
+type Login func(context.Context, Caller, LoginRequest) (LoginResponse, error)
+
+// Mount serves it.
+func (h Login) Mount(mux *http.ServeMux) {
+	unary(mux, joinPath+"Login", allowAnybody, h, maxStranger)
+}
+
+func (h Cluster) mountClients(mux *http.ServeMux) {
+	unary(mux, clusterPath+"Clients", allowUser, h.Clients)
+	unary(mux, clusterPath+"RemoveClients", allowUser, h.RemoveClients)
+	unary(mux, clusterPath+"Refresh", allowClient, h.Refresh, maxStranger)
+}
+
+// Reaches names the call that a client asks for by an URL's path; false where no
+// client may: calls of members, raft, and calls of those who have no certificate.
+func Reaches(path string) (call string, ok bool) {
+	return strings.CutPrefix(path, clusterPath)
+}
+
+// Refuse answers a call with an error before it has come to its handler.
+func Refuse(w http.ResponseWriter, r *http.Request, err error) {
+	if ew := connect.NewErrorWriter(handlerOptions[Empty]()...); !ew.IsSupported(r) || ew.Write(w, r, outbound(err)) != nil {
+		http.Error(w, err.Error(), http.StatusForbidden)
+	}
+}
+
+// Login makes the calling machine a client.
+func (c *Client) Login(ctx context.Context, r LoginRequest) (LoginResponse, error) {
+	return call[LoginRequest, LoginResponse](ctx, c, joinPath+"Login", r)
+}
+
+// Refresh gives a client the members of now, and its next certificate.
+func (c *Client) Refresh(ctx context.Context, r RefreshRequest) (RefreshResponse, error) {
+	return call[RefreshRequest, RefreshResponse](ctx, c, clusterPath+"Refresh", r)
+}
+
+// Clients lists the clients.
+func (c *Client) Clients(ctx context.Context) (ClientsResponse, error) {
+	return call[Empty, ClientsResponse](ctx, c, clusterPath+"Clients", Empty{})
+}
+
+// RemoveClients takes clients out.
+func (c *Client) RemoveClients(ctx context.Context, r RemoveClientsRequest) (RemoveClientsResponse, error) {
+	return call[RemoveClientsRequest, RemoveClientsResponse](ctx, c, clusterPath+"RemoveClients", r)
+}
