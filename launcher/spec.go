@@ -149,9 +149,9 @@ type Stage struct {
 	// Main marks the stage whose ranks own the job's exit code: exactly one.
 	Main         bool    `json:"main,omitempty"`
 	RanksPerNode int     `json:"ranks_per_node"`
-	Argv         []Value `json:"argv"`
+	Argv         []Value `json:"argv"` // see Command
 	Env          []Var   `json:"env,omitempty"`
-	Workdir      string  `json:"workdir"` // absolute
+	Workdir      string  `json:"workdir"` // absolute; in a container, empty is the image's own
 	// Files must exist on every node before any rank starts: scripts that argv
 	// names. Relative ones are relative to Workdir.
 	Files []string `json:"files,omitempty"`
@@ -167,6 +167,8 @@ type Stage struct {
 	TTY     *Window  `json:"tty,omitempty"`
 	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
 	BindTo  Binding  `json:"bind_to,omitempty"`
+
+	Container *Container `json:"container,omitempty"` // nil: on the host
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -358,20 +360,24 @@ func (s Spec) validateWords() error {
 }
 
 func (st Stage) validate() error {
+	argv := st.Command()
 	switch {
-	case len(st.Argv) == 0 || st.Argv[0].String() == "":
+	case len(argv) == 0 || argv[0].String() == "" || st.Container != nil && len(st.Argv) > 0:
 		return fmt.Errorf("stage %s: %w: no command", st.Name, ErrInvalid)
 	case st.RanksPerNode < 1 || st.RanksPerNode > MaxRanksPerNode:
 		return fmt.Errorf("--nproc-per-node %d: %w: want 1 to %d", st.RanksPerNode, ErrInvalid, MaxRanksPerNode)
-	case len(st.Argv) > MaxArgs:
-		return fmt.Errorf("stage %s: %w: %d arguments, at most %d", st.Name, ErrInvalid, len(st.Argv), MaxArgs)
-	case !strings.HasPrefix(st.Workdir, "/"):
+	case len(argv) > MaxArgs:
+		return fmt.Errorf("stage %s: %w: %d arguments, at most %d", st.Name, ErrInvalid, len(argv), MaxArgs)
+	case !strings.HasPrefix(st.Workdir, "/") && (st.Workdir != "" || st.Container == nil):
 		return fmt.Errorf("--workdir %q: %w: want an absolute path", st.Workdir, ErrInvalid)
 	}
 	if err := validText(st.Workdir); err != nil {
 		return fmt.Errorf("--workdir %q: %w", st.Workdir, err)
 	}
-	size := 0
+	size, err := st.Container.validate()
+	if err != nil {
+		return err
+	}
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
@@ -381,7 +387,7 @@ func (st Stage) validate() error {
 	if err := st.validateSeating(); err != nil {
 		return err
 	}
-	for _, v := range st.Argv {
+	for _, v := range argv {
 		if err := v.validate(); err != nil {
 			return fmt.Errorf("argument %q: %w", v.String(), err)
 		}

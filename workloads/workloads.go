@@ -115,7 +115,7 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 // wellFormed refuses text that is no UTF-8: the record and the wire would change
 // it on the way.
 func wellFormed(st launcher.Stage) error {
-	for _, v := range st.Argv {
+	for _, v := range st.Command() {
 		if !utf8.ValidString(v.String()) {
 			return fmt.Errorf("argument %q: %w: it is not UTF-8", v, launcher.ErrInvalid)
 		}

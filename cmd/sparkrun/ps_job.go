@@ -113,8 +113,9 @@ func commandLine(spec launcher.Spec) string {
 	if st == nil {
 		return ""
 	}
-	argv := make([]string, len(st.Argv))
-	for i, v := range st.Argv {
+	command := st.Command()
+	argv := make([]string, len(command))
+	for i, v := range command {
 		argv[i] = v.String()
 	}
 	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
