@@ -67,19 +67,19 @@ func listenHand(s Spec) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// peerUID is who is at the other end, as the kernel knows it.
-func peerUID(c *net.UnixConn) (uint32, error) {
+// peer is who is at the other end, as the kernel knows it.
+func peer(c *net.UnixConn) (uid uint32, pid int, err error) {
 	rc, err := c.SyscallConn()
 	if err != nil {
-		return 0, err
+		return 0, 0, err
 	}
 	var cred *unix.Ucred
 	var cerr error
 	err = rc.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
 	if err = errors.Join(err, cerr); err != nil {
-		return 0, err
+		return 0, 0, err
 	}
-	return cred.Uid, nil
+	return cred.Uid, int(cred.Pid), nil
 }
 
 // give sends a command and the descriptors 0, 1 and 2 that it gets.

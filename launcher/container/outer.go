@@ -139,6 +139,9 @@ func (o *outer) begin(ctx context.Context) (init int, err error) {
 	if !st.Running || st.PID == 0 {
 		return 0, o.died(st)
 	}
+	if err := o.look(st.PID); err != nil {
+		return 0, err
+	}
 	if err := o.meet(ctx, ln, st.PID); err != nil {
 		return 0, cause(ctx, err)
 	}
@@ -196,11 +199,15 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		if err != nil {
 			return cause(ctx, err)
 		}
-		if uid, err := peerUID(c); err != nil || uid != o.order.Spec.UID {
+		uid, pid, err := peer(c)
+		if err != nil || uid != o.order.Spec.UID {
 			c.Close() // a stranger, who had no business in that folder
 			continue
 		}
 		o.line = newLine(c)
+		if err := join(init, pid); err != nil {
+			return err
+		}
 		break
 	}
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })

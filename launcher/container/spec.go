@@ -73,6 +73,10 @@ type Mount struct {
 	Source   string `json:"source"` // absolute; it must be there
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Dev and Ino are what Source was when its user's right to it was looked at; the
+	// container does not begin with anything else there. 0: anything will do.
+	Dev uint64 `json:"dev,omitempty"`
+	Ino uint64 `json:"ino,omitempty"`
 }
 
 // GPU is how an engine is asked for the GPU.
@@ -178,9 +182,25 @@ func (s Spec) mount(host *container.HostConfig) {
 		bind(m.Source, m.Target, m.ReadOnly)
 		covered = covered || within(s.Home, m.Target)
 	}
-	if !covered {
-		host.Tmpfs = map[string]string{s.Home: fmt.Sprintf("uid=%d,gid=%d,mode=0700,size=%d,exec", s.UID, s.GID, homeBytes)}
+	if covered {
+		return
 	}
+	host.Tmpfs = map[string]string{}
+	folder := func(at string, bytes int) {
+		host.Tmpfs[at] = fmt.Sprintf("uid=%d,gid=%d,mode=0700,size=%d,exec", s.UID, s.GID, bytes)
+	}
+	folder(s.Home, homeBytes)
+	for _, m := range s.Mounts { // an engine would make the folders on the way to it root's
+		for dir := path.Dir(path.Clean(m.Target)); within(dir, s.Home) && dir != s.Home; dir = path.Dir(dir) {
+			if !s.mountedAt(dir) {
+				folder(dir, homeBytes)
+			}
+		}
+	}
+}
+
+func (s Spec) mountedAt(dir string) bool {
+	return slices.ContainsFunc(s.Mounts, func(m Mount) bool { return within(dir, m.Target) })
 }
 
 // within tells whether a path is dir or lies below it.
