@@ -89,6 +89,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	s.agent, err = agent.Open(agent.Config{
 		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
 		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
+		Containers: standaloneContainers(),
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
 	})
 	if err != nil {

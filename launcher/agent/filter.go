@@ -41,6 +41,9 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err
 	}
+	if box, err := readBox(dir); err == nil && box != nil {
+		f.Boxes = box.Group
+	}
 	if err := writeJSON(filterPath(dir), f); err != nil { // else the next life would lift it
 		return err
 	}
