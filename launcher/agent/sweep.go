@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	sweepAgain = time.Minute      // where nobody could say, or the engine did not answer
+	sweepAgain = 15 * time.Second // where nobody could say, or the engine did not answer
 	sweepWait  = 30 * time.Second // for one look
 )
 

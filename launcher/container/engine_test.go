@@ -1,6 +1,7 @@
 package container
 
 import (
+	"encoding/base64"
 	"errors"
 	"net"
 	"net/http"
@@ -88,5 +89,35 @@ func TestEngine(t *testing.T) {
 	}
 	if _, err := e.State(t.Context(), id); !errors.Is(err, ErrNoContainer) {
 		t.Errorf("after its end: %v, want %v", err, ErrNoContainer)
+	}
+}
+
+// An image's libraries are known by its loader's cache; one without a cache says nothing.
+func TestHasLibrary(t *testing.T) {
+	r, e := open(t)
+	if has, known, err := e.HasLibrary(t.Context(), r.ImageID, "libibverbs.so.1"); err != nil || known || has {
+		t.Errorf("an image of one static program: has %v, known %v, %v", has, known, err)
+	}
+	all, err := e.List(t.Context(), map[string]string{"com.sparkrun.look": "libibverbs.so.1"})
+	if err != nil || len(all) > 0 {
+		t.Errorf("looking left %+v, %v", all, err)
+	}
+}
+
+func TestAuth(t *testing.T) {
+	const config = `{"auths": {"nvcr.io": {"auth": "JG9hdXRodG9rZW46bnZhcGktMTIz"}, "https://index.docker.io/v1/": {"auth": "YWxpY2U6czNjcmV0"}, "empty.io": {}}, "credHelpers": {"ghcr.io": "x"}}`
+	for ref, want := range map[string]string{
+		"nvcr.io/nvidia/pytorch:25.10": `{"username":"$oauthtoken","password":"nvapi-123","serveraddress":"nvcr.io"}`,
+		"vllm/vllm-openai":             `{"username":"alice","password":"s3cret","serveraddress":"https://index.docker.io/v1/"}`,
+		"ghcr.io/x/y":                  "", "empty.io/x": "", "sha256:" + strings.Repeat("a", 64): "",
+	} {
+		auth, err := Auth([]byte(config), ref)
+		plain, _ := base64.URLEncoding.DecodeString(auth)
+		if err != nil || string(plain) != want {
+			t.Errorf("%s: %s, %v, want %s", ref, plain, err, want)
+		}
+	}
+	if _, err := Auth([]byte("{"), "nvcr.io/x"); err == nil {
+		t.Error("want a file that is none to be told")
 	}
 }

@@ -50,7 +50,7 @@ func TestContainers(t *testing.T) {
 		name string
 		run  func(*testing.T, *lab)
 	}{
-		{"like a host's ranks", testBoxesAreRanks}, {"inspect", testInspect}, {"refused", testBoxesRefused},
+		{"like a host's ranks", testBoxesAreRanks}, {"torchrun", testTorchInBoxes}, {"inspect", testInspect}, {"refused", testBoxesRefused},
 		{"engine restarted", testEngineRestarts}, {"engine stopped", testEngineStopped}, {"swept", testSwept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -116,10 +116,38 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	}
 }
 
+// A sum over gloo between containers of two hosts, with this machine's torch; rank 1 fails in the second.
+func testTorchInBoxes(t *testing.T, l *lab) {
+	script, err := filepath.Abs("testdata/allreduce.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	torchrun := func(args ...string) result {
+		t.Helper()
+		return l.on("spark1", append([]string{"sparkrun", "launch", "torchrun", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro",
+			"--mount", filepath.Dir(script) + ":/work:ro", "--workdir", "/work", "--on", "spark2,spark3"}, args...)...)
+	}
+	r := torchrun("--nproc-per-node", "2", "--", "allreduce.py").must(t)
+	if strings.Count(r.out, `"sum": 10.0`) != 4 || strings.Count(r.out, `"MASTER_ADDR": "192.168.100.12"`) != 4 {
+		t.Errorf("want the sum of four workers, who meet on the fabric: %s", r)
+	}
+	if r := torchrun("--", "nowhere.py"); r.code != 125 || !strings.Contains(r.err, "script /work/nowhere.py: not found here") {
+		t.Errorf("a script that is not there: %s", r)
+	}
+	bad := filepath.Join(scratch(t), "failing.py")
+	if err := os.WriteFile(bad, []byte(failing), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	r = torchrun("--mount", filepath.Dir(bad)+":/bad:ro", "--", "/bad/failing.py", "raise")
+	if r.code != 1 || !strings.Contains(r.err, "RuntimeError: out of luck") {
+		t.Errorf("a worker that fails: %s", r)
+	}
+}
+
 // inspected are the fields by which a container could have more, or less, than is told.
 var inspected = map[string][]string{
 	"Config":     {"User", "Env", "Cmd", "Entrypoint", "Labels", "Healthcheck", "StopTimeout", "StopSignal", "WorkingDir", "Volumes", "ExposedPorts"},
-	"HostConfig": {"Privileged", "AutoRemove", "NetworkMode", "IpcMode", "PidMode", "UTSMode", "UsernsMode", "CgroupnsMode", "CapAdd", "CapDrop", "SecurityOpt", "Devices", "DeviceRequests", "DeviceCgroupRules", "GroupAdd", "Init", "RestartPolicy", "LogConfig", "Mounts", "Binds", "Tmpfs", "Ulimits", "Memory", "PidsLimit", "ShmSize", "ReadonlyRootfs", "ExtraHosts", "PortBindings", "VolumesFrom", "Sysctls", "Runtime", "CpusetCpus"},
+	"HostConfig": {"Privileged", "AutoRemove", "NetworkMode", "IpcMode", "PidMode", "UTSMode", "UsernsMode", "CapAdd", "CapDrop", "SecurityOpt", "Devices", "DeviceRequests", "DeviceCgroupRules", "GroupAdd", "Init", "RestartPolicy", "LogConfig", "Mounts", "Binds", "Tmpfs", "Ulimits", "Memory", "PidsLimit", "ShmSize", "ReadonlyRootfs", "ExtraHosts", "PortBindings", "VolumesFrom", "Sysctls", "Runtime", "CpusetCpus"},
 }
 
 func testInspect(t *testing.T, l *lab) {
@@ -138,19 +166,17 @@ func testInspect(t *testing.T, l *lab) {
 	if strings.Contains(text, secret) || strings.Contains(text, "w0rd") {
 		t.Errorf("docker inspect shows what is the rank's alone:\n%s", text)
 	}
-	var all []map[string]map[string]any
 	var raw []map[string]json.RawMessage
 	if err := json.Unmarshal([]byte(text), &raw); err != nil || len(raw) != 1 {
 		t.Fatalf("%v in\n%s", err, text)
 	}
-	all = append(all, map[string]map[string]any{})
 	got := map[string]map[string]any{}
 	for part, fields := range inspected {
 		var m map[string]any
 		if err := json.Unmarshal(raw[0][part], &m); err != nil {
 			t.Fatal(err)
 		}
-		all[0][part], got[part] = m, map[string]any{}
+		got[part] = map[string]any{}
 		for _, f := range fields {
 			got[part][f] = m[f]
 		}

@@ -39,25 +39,35 @@ engine_stop() {
 	die 1 "the engine of $1 does not end"
 }
 
-# engine_image HOST TREE NAME [CHANGE...]: brings a tree of files there, as an image.
+# engine_image HOST NAME [CHANGE...]: has the image lab/NAME there, of a tree that tree_NAME makes. It is made
+# once and brought to all: an import of its own on each host would have an ID of its own.
 engine_image() {
-	local host=$1 tree=$2 name=$3 changes=() c
-	for c in "${@:4}"; do changes+=(--change "$c"); done
-	tar -C "$tree" -c . | on "$host" docker import "${changes[@]}" - "$name" >/dev/null
+	local host=$1 name=$2 tree=$DIR/image.$2 changes=() c
+	! on "$host" docker image inspect "lab/$name" >/dev/null 2>&1 || return 0
+	if [[ ! -e $tree.tar ]]; then
+		for c in "${@:3}"; do changes+=(--change "$c"); done
+		mkdir -p "$tree"
+		"tree_$name" "$tree"
+		tar -C "$tree" -c . | on "$host" docker import "${changes[@]}" - "lab/$name" >/dev/null
+		on "$host" docker save "lab/$name" >"$tree.tar.new"
+		mv "$tree.tar.new" "$tree.tar"
+	fi
+	on "$host" docker load -q <"$tree.tar" >/dev/null
 }
 
-# engine_busybox sets REPLY to a tree of busybox alone. Its files have one date: the same tree gives
-# the same layer.
-engine_busybox() {
-	REPLY=$DIR/busybox
-	[[ ! -d $REPLY ]] || return 0
+tree_busybox() { # busybox alone
 	local box applet
 	box=$(command -v busybox) || die 1 "busybox is missing: apt-get install busybox-static"
-	mkdir -p "$REPLY.new"/{bin,tmp,etc}
-	chmod 1777 "$REPLY.new/tmp"
-	cp "$box" "$REPLY.new/bin/busybox"
-	for applet in $("$box" --list); do [[ -e $REPLY.new/bin/$applet ]] || ln -s busybox "$REPLY.new/bin/$applet"; done
-	mv "$REPLY.new" "$REPLY"
+	mkdir -p "$1"/{bin,tmp,etc}
+	chmod 1777 "$1/tmp"
+	cp "$box" "$1/bin/busybox"
+	for applet in $("$box" --list); do [[ -e $1/bin/$applet ]] || ln -s busybox "$1/bin/$applet"; done
+}
+
+tree_bare() { # nothing but the way to a /usr that is to be mounted: this machine's programs in a container
+	mkdir -p "$1"/{usr,tmp,etc,proc,dev,sys}
+	chmod 1777 "$1/tmp"
+	ln -s usr/bin usr/sbin usr/lib usr/lib64 "$1/"
 }
 
 # engine_groups_remove HOST...: what runc leaves in the trees of cgroup v1.
@@ -71,11 +81,10 @@ engine_groups_remove() {
 }
 
 cmd_engine() {
-	local stop="" torch="" options=() host
+	local stop="" options=() host
 	while [[ ${1-} == --* ]]; do
 		case $1 in
 		--stop) stop=yes ;;
-		--torch) torch=yes ;;
 		--live-restore) options+=("$1") ;;
 		*) usage "engine: what is '$1'?" ;;
 		esac
@@ -89,16 +98,7 @@ cmd_engine() {
 			continue
 		fi
 		on "$host" docker version >/dev/null 2>&1 || engine_start "$host" "${options[@]}"
-		if ! on "$host" docker image inspect lab/busybox >/dev/null 2>&1; then
-			# Built once and brought to all: an import of its own on each would have an ID of its own.
-			engine_busybox
-			[[ -e $DIR/busybox.image ]] || {
-				engine_image "$host" "$REPLY" lab/busybox 'ENV PATH=/bin' 'ENV SHAPE=image'
-				on "$host" docker save lab/busybox >"$DIR/busybox.image.new"
-				mv "$DIR/busybox.image.new" "$DIR/busybox.image"
-			}
-			on "$host" docker load -q <"$DIR/busybox.image" >/dev/null
-		fi
-		[[ ! $torch ]] || engine_torch "$host"
+		engine_image "$host" busybox 'ENV PATH=/bin' 'ENV SHAPE=image'
+		engine_image "$host" bare 'ENV PATH=/usr/bin'
 	done
 }
