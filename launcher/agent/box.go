@@ -123,6 +123,12 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 	if err != nil {
 		return "", err
 	}
+	if strings.HasPrefix(strings.TrimPrefix(im.ID, "sha256:"), strings.TrimPrefix(c.Image, "sha256:")) {
+		// It was named by the beginning of its ID, which a rule could take for a name.
+		if err := a.allowBox(ctx, p.who, im.ID, nil, container.Args{}); err != nil {
+			return "", err
+		}
+	}
 	if im.Arch != "" && im.Arch != runtime.GOARCH {
 		return "", fmt.Errorf("image %s is for %s, and this machine is %s: name one for %[3]s", c.Image, im.Arch, runtime.GOARCH)
 	}

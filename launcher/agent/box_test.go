@@ -62,7 +62,7 @@ func TestBoxesAreRefused(t *testing.T) {
 		"not your image": {image: anImage, change: func(cfg *Config, _ *launcher.Container) {
 			cfg.Containers.Allow = func(_ context.Context, w BoxWish) error { return errors.New("not your image: " + w.Image) }
 		}},
-		"/nowhere: not found here": {image: anImage, change: func(_ *Config, c *launcher.Container) {
+		"/nowhere:/x: not found here": {image: anImage, change: func(_ *Config, c *launcher.Container) {
 			c.Mounts = []launcher.Mount{{Source: "/nowhere", Target: "/x"}}
 		}},
 	} {

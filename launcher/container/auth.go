@@ -17,7 +17,7 @@ const hubKey = "https://index.docker.io/v1/"
 // it; empty: nothing. The file's helpers are not run: a pull then is one without a name.
 func Auth(config []byte, ref string) (string, error) {
 	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil {
+	if err != nil || strings.HasPrefix(ref, "sha256:") {
 		return "", nil //nolint:nilerr // an ID is of no registry
 	}
 	var c struct {

@@ -61,7 +61,7 @@ func (l *list) refusal(what, path string) error {
 // covers compares references by their full names: nginx is docker.io/library/nginx.
 func covers(rule, ref string) bool {
 	named, err := reference.ParseNormalizedNamed(ref)
-	if err != nil { // an ID, which says nothing of where it came from
+	if err != nil || strings.HasPrefix(ref, "sha256:") { // an ID says nothing of where it came from
 		return false
 	}
 	if below, all := strings.CutSuffix(rule, "/"); all {

@@ -116,6 +116,9 @@ func TestContainers(t *testing.T) {
 	if err := p.Elevate("spark2", "root", nil, cap); err == nil || !strings.Contains(err.Error(), "rule elevate, line 3") {
 		t.Errorf("root, where a rule names others: %v", err)
 	}
+	if covers("docker.io/", "sha256:"+strings.Repeat("a", 64)) || covers("library/", "sha256:"+strings.Repeat("a", 64)) || !covers("docker.io/", "ubuntu") {
+		t.Error("an ID is of no registry, and ubuntu is of docker.io")
+	}
 	var none Policy
 	if none.Image("h", "x") != nil || none.Mount("h", "/") != nil || none.Elevate("h", "root", nil, cap) != nil || none.Elevate("h", "bob", nil, cap) == nil {
 		t.Error("without rules: want any image and mount, and elevation for root alone")

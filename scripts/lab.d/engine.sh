@@ -65,9 +65,9 @@ tree_busybox() { # busybox alone
 }
 
 tree_bare() { # nothing but the way to a /usr that is to be mounted: this machine's programs in a container
-	mkdir -p "$1"/{usr,tmp,etc,proc,dev,sys}
+	mkdir -p "$1"/{usr,tmp,etc,proc,dev,sys,sbin} # docker-init is put into /sbin: a link would lead below the mount
 	chmod 1777 "$1/tmp"
-	ln -s usr/bin usr/sbin usr/lib usr/lib64 "$1/"
+	ln -s usr/bin usr/lib usr/lib64 "$1/"
 }
 
 # engine_groups_remove HOST...: what runc leaves in the trees of cgroup v1.
