@@ -18,6 +18,9 @@ const (
 	// Suspended: a signal that was passed on has stopped ranks of the node, or woken
 	// them: then Text is empty. An older leader passes over it.
 	Suspended EventKind = "suspended"
+	// Preparing: the node is at work on something that may take long, and has come
+	// further with it. An older leader passes over it.
+	Preparing EventKind = "preparing"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
@@ -29,7 +32,9 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended
+	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
+	// Image is what the node has of the ranks' image (Prepared); nil: they run on the host.
+	Image *ImageSeen `json:"image,omitempty"`
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.
@@ -49,10 +54,11 @@ func (p Phase) String() string {
 // LedgerEntry is what a node knows about one try: what a new leader adopts.
 type LedgerEntry struct {
 	Key
-	Phase   Phase  `json:"phase"`
-	Port    int    `json:"port,omitempty"` // the head's free port, or the one it was started with
-	Refused string `json:"refused,omitempty"`
-	Stuck   string `json:"stuck,omitempty"` // what was killed and stays
+	Phase   Phase      `json:"phase"`
+	Port    int        `json:"port,omitempty"` // the head's free port, or the one it was started with
+	Refused string     `json:"refused,omitempty"`
+	Image   *ImageSeen `json:"image,omitempty"` // as in Event
+	Stuck   string     `json:"stuck,omitempty"` // what was killed and stays
 	// Suspended: this agent has passed on a signal that stops ranks, and none since that wakes them.
 	Suspended bool         `json:"suspended,omitempty"`
 	Ranks     []RankStatus `json:"ranks,omitempty"`

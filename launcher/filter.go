@@ -16,7 +16,9 @@ type Filter struct {
 	// Cgroup is the ranks' group of cgroup v2, as a path in its mounted tree:
 	// every socket that was made in it is the job's. Empty where there is none;
 	// then Ports alone are guarded.
-	Cgroup    string       `json:"cgroup,omitempty"`
+	Cgroup string `json:"cgroup,omitempty"`
+	// Boxes is likewise the group of their containers, where these are in another.
+	Boxes     string       `json:"boxes,omitempty"`
 	Ports     []uint16     `json:"ports,omitempty"`     // known to be listened on here
 	Members   []netip.Addr `json:"members"`             // of all the job's nodes, as planned
 	Nodes     []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not told

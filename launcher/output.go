@@ -51,4 +51,8 @@ type RankPlan struct {
 	Rank int       `json:"rank"`
 	Argv []string  `json:"argv"`
 	Env  []Setting `json:"env"`
+	// Docker is how the rank's container would be asked for, in the words of `docker run`,
+	// and Dir the folder in it that Argv runs in; empty: it runs on the host.
+	Docker []string `json:"docker,omitempty"`
+	Dir    string   `json:"dir,omitempty"`
 }

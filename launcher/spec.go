@@ -149,9 +149,9 @@ type Stage struct {
 	// Main marks the stage whose ranks own the job's exit code: exactly one.
 	Main         bool    `json:"main,omitempty"`
 	RanksPerNode int     `json:"ranks_per_node"`
-	Argv         []Value `json:"argv"`
+	Argv         []Value `json:"argv"` // see Command
 	Env          []Var   `json:"env,omitempty"`
-	Workdir      string  `json:"workdir"` // absolute
+	Workdir      string  `json:"workdir"` // absolute; in a container, empty is the image's own
 	// Files must exist on every node before any rank starts: scripts that argv
 	// names. Relative ones are relative to Workdir.
 	Files []string `json:"files,omitempty"`
@@ -167,6 +167,8 @@ type Stage struct {
 	TTY     *Window  `json:"tty,omitempty"`
 	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
 	BindTo  Binding  `json:"bind_to,omitempty"`
+
+	Container *Container `json:"container,omitempty"` // nil: on the host
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -363,18 +365,22 @@ func (s Spec) validateWords() error {
 }
 
 func (st Stage) validate() error {
+	argv := st.Command()
 	switch {
-	case len(st.Argv) == 0 || st.Argv[0].String() == "":
+	case len(argv) == 0 || argv[0].String() == "" || st.Container != nil && len(st.Argv) > 0:
 		return fmt.Errorf("stage %s: %w: no command", st.Name, ErrInvalid)
 	case st.RanksPerNode < 1 || st.RanksPerNode > MaxRanksPerNode:
 		return fmt.Errorf("--nproc-per-node %d: %w: want 1 to %d", st.RanksPerNode, ErrInvalid, MaxRanksPerNode)
-	case len(st.Argv) > MaxArgs:
-		return fmt.Errorf("stage %s: %w: %d arguments, at most %d", st.Name, ErrInvalid, len(st.Argv), MaxArgs)
-	case !strings.HasPrefix(st.Workdir, "/"):
+	case len(argv) > MaxArgs:
+		return fmt.Errorf("stage %s: %w: %d arguments, at most %d", st.Name, ErrInvalid, len(argv), MaxArgs)
+	case !strings.HasPrefix(st.Workdir, "/") && (st.Workdir != "" || st.Container == nil):
 		return fmt.Errorf("--workdir %q: %w: want an absolute path", st.Workdir, ErrInvalid)
 	}
 	if err := validText(st.Workdir); err != nil {
 		return fmt.Errorf("--workdir %q: %w", st.Workdir, err)
+	}
+	if err := st.Container.validate(); err != nil {
+		return err
 	}
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
@@ -384,7 +390,7 @@ func (st Stage) validate() error {
 	if err := st.validateSeating(); err != nil {
 		return err
 	}
-	for _, v := range st.Argv {
+	for _, v := range argv {
 		if err := v.validate(); err != nil {
 			return fmt.Errorf("argument %q: %w", v.String(), err)
 		}
@@ -418,13 +424,13 @@ func (st Stage) textBytes() (size int) {
 	for _, f := range st.Files {
 		size += len(f)
 	}
-	for _, v := range st.Argv {
+	for _, v := range st.Command() {
 		size += v.size()
 	}
 	for _, e := range st.Env {
 		size += len(e.Name) + e.Value.size()
 	}
-	return size
+	return size + st.Container.textBytes()
 }
 
 func firstTwice(names []string) string {

@@ -171,8 +171,9 @@ func (s Seat) Resolve(v Value) (string, error) {
 
 // Argv resolves a stage's command line for one rank.
 func (s Seat) Argv(st Stage) ([]string, error) {
-	argv := make([]string, len(st.Argv))
-	for i, v := range st.Argv {
+	command := st.Command()
+	argv := make([]string, len(command))
+	for i, v := range command {
 		var err error
 		if argv[i], err = s.Resolve(v); err != nil {
 			return nil, err

@@ -11,20 +11,21 @@ import (
 type Step string
 
 const (
-	StepPlanned  Step = "planned"   // recorded: from here on the job is known to the cluster
-	StepPrepared Step = "prepared"  // a node could start its ranks now
-	StepRefused  Step = "refused"   // a node could not
-	StepStarted  Step = "started"   // every rank of a node has been exec'd
-	StepRunning  Step = "running"   // every rank of the job has been
-	StepExited   Step = "exited"    // a rank has ended
-	StepNodeDown Step = "node-down" // a planned node does not answer
-	StepNodeUp   Step = "node-up"   // it answers again
-	StepEnding   Step = "ending"    // the gang is being ended
-	StepAgain    Step = "again"     // another generation will follow: the text says why, and when
-	StepWaiting  Step = "waiting"   // for what the text says
-	StepStuck    Step = "stuck"     // what the text says was killed and stays; its node is drained
-	StepAlone    Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
-	StepEnded    Step = "ended"     // the outcome is recorded
+	StepPlanned   Step = "planned"   // recorded: from here on the job is known to the cluster
+	StepPreparing Step = "preparing" // a node is at work on what may take long: the text says on what, and how far it is
+	StepPrepared  Step = "prepared"  // a node could start its ranks now
+	StepRefused   Step = "refused"   // a node could not
+	StepStarted   Step = "started"   // every rank of a node has been exec'd
+	StepRunning   Step = "running"   // every rank of the job has been
+	StepExited    Step = "exited"    // a rank has ended
+	StepNodeDown  Step = "node-down" // a planned node does not answer
+	StepNodeUp    Step = "node-up"   // it answers again
+	StepEnding    Step = "ending"    // the gang is being ended
+	StepAgain     Step = "again"     // another generation will follow: the text says why, and when
+	StepWaiting   Step = "waiting"   // for what the text says
+	StepStuck     Step = "stuck"     // what the text says was killed and stays; its node is drained
+	StepAlone     Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
+	StepEnded     Step = "ended"     // the outcome is recorded
 )
 
 // Progress is one line of a job's story, told in order to whoever follows it.

@@ -30,7 +30,7 @@ var wordyVars = []string{"LANG", "LC_ALL"}
 func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
 	var env []launcher.Var
 	names := callersVars
-	if r.Away {
+	if r.Away || r.Container != nil { // an image has programs and libraries of its own
 		names = wordyVars
 	}
 	for _, name := range names {

@@ -125,7 +125,7 @@ func (r Request) python() string {
 	if r.Torchrun.Python != "" {
 		return r.Torchrun.Python
 	}
-	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away {
+	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away && r.Container == nil {
 		return path.Join(venv, "bin", "python3")
 	}
 	return "python3"

@@ -48,6 +48,8 @@ type Request struct {
 	Before, After string
 	// NoGPUs: the job takes none, whatever its workload does else.
 	NoGPUs bool
+	// Container has the ranks run in one each; its Argv is filled in here. nil: on the host.
+	Container *launcher.Container
 	// Torchrun and NCCLTest are read by those workloads alone; of Torchrun the test
 	// takes Python.
 	Torchrun Torchrun
@@ -98,12 +100,18 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	st.Main = true
 	st.GPU = spec.GPUs != launcher.NoGPUs
 	st.Stdin, st.TTY, st.Ulimits, st.BindTo = r.Stdin, r.TTY, r.Ulimits, r.BindTo
+	st.Container = r.contain(st.Argv)
+	if st.Container != nil {
+		st.Argv = nil
+	}
 	spec.Stages = []launcher.Stage{st}
 	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
 		if once.command != "" {
-			spec.Stages = append(spec.Stages, launcher.Stage{
-				Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: st.Env, Workdir: st.Workdir,
-			})
+			own := launcher.Stage{Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: st.Env, Workdir: st.Workdir}
+			if own.Container = r.contain(own.Argv); own.Container != nil {
+				own.Argv = nil
+			}
+			spec.Stages = append(spec.Stages, own)
 		}
 	}
 	if err := wellFormed(st); err != nil {
@@ -115,10 +123,20 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 	return spec.WithDefaults(), nil
 }
 
+// contain is what the ranks of a stage run in: all of a job's are in one image.
+func (r Request) contain(argv []launcher.Value) *launcher.Container {
+	if r.Container == nil {
+		return nil
+	}
+	c := *r.Container
+	c.Argv = argv
+	return &c
+}
+
 // wellFormed refuses text that is no UTF-8: the record and the wire would change
 // it on the way.
 func wellFormed(st launcher.Stage) error {
-	for _, v := range st.Argv {
+	for _, v := range st.Command() {
 		if !utf8.ValidString(v.String()) {
 			return fmt.Errorf("argument %q: %w: it is not UTF-8", v, launcher.ErrInvalid)
 		}

@@ -262,3 +262,31 @@ func wantInvalid(t *testing.T, err error, says string) {
 		t.Errorf("error %v, want an invalid request that says %q", err, says)
 	}
 }
+
+// In a container a job's stages have their commands where a build from before containers does not look, and
+// nothing of the caller's paths.
+func TestInContainer(t *testing.T) {
+	r := request("train.py")
+	r.Container, r.Workdir, r.Before = &launcher.Container{Image: "img"}, "", "prepare"
+	r.Environ = append(r.Environ, "PATH=/caller/bin", "LD_LIBRARY_PATH=/caller/lib", "VIRTUAL_ENV=/caller/venv", "LANG=C.UTF-8")
+	spec, err := torchrunSpec(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, st := range spec.Stages {
+		if len(st.Argv) > 0 || st.Container == nil || st.Container.Image != "img" || len(st.Command()) == 0 {
+			t.Errorf("stage %s: argv %v, container %+v", st.Name, st.Argv, st.Container)
+		}
+		for _, e := range st.Env {
+			if strings.Contains(e.Value.String(), "/caller/") {
+				t.Errorf("stage %s gets %s=%s", st.Name, e.Name, e.Value)
+			}
+		}
+	}
+	if got := spec.MainStage().Command()[0].String(); got != "python3" {
+		t.Errorf("it runs %s, want the image's python3", got)
+	}
+	if r.Container.Argv != nil {
+		t.Error("the request was changed")
+	}
+}

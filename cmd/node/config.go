@@ -40,6 +40,7 @@ type Paths struct {
 	Run    string // SPARKRUN_RUN: fence, shims; must not survive a reboot
 	Sysfs  string // SPARKRUN_SYSFS
 	Socket string // SPARKRUN_SOCKET: where the CLI finds the agent
+	Engine string // SPARKRUN_ENGINE: the container engine's socket
 	Policy string // SPARKRUN_POLICY: who may run ranks here; no such file: no rules
 }
 
@@ -56,6 +57,7 @@ func DefaultPaths() Paths {
 		Run:   or("SPARKRUN_RUN", "/run/sparkrun"),
 		Sysfs: or("SPARKRUN_SYSFS", "/sys"),
 
+		Engine: or("SPARKRUN_ENGINE", "/var/run/docker.sock"),
 		Policy: or("SPARKRUN_POLICY", "/etc/sparkrun/policy.yaml"),
 	}
 	p.Socket = or("SPARKRUN_SOCKET", filepath.Join(p.Run, "agent.sock"))

@@ -89,6 +89,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	s.agent, err = agent.Open(agent.Config{
 		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
 		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
+		Containers: standaloneContainers(),
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
 	})
 	if err != nil {
@@ -108,7 +109,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 				cfg.Logger.Error("order", "error", err)
 			}
 		}})
-	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Inventory: s.inv, GPUs: gpus("/proc")})
+	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: gpus("/proc")})
 	next, cancel := s.agent.Events()
 	go func() {
 		defer close(s.told)

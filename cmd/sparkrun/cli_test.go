@@ -101,6 +101,9 @@ func TestLaunchFlags(t *testing.T) {
 			Torchrun: workloads.Torchrun{NoPython: true}, Args: []string{"./x"}}},
 		"torchrun --agent torchrun --rdzv_backend c10d -- a.py": {workload: "torchrun", request: workloads.Request{
 			Torchrun: workloads.Torchrun{Agent: true, Rendezvous: "c10d"}, Args: []string{"a.py"}}},
+		"exec --image vllm-node --image-map vllm-node=r:5000/vllm:1 --pull always --mount a:/a:ro --mount /b --docker-arg=--read-only --shm-size 1G -- x": {workload: "exec",
+			box:     boxOptions{image: "vllm-node", imageMap: []string{"vllm-node=r:5000/vllm:1"}, pull: "always", mounts: []string{"a:/a:ro", "/b"}, args: []string{"--read-only"}, shm: 1 << 30},
+			request: workloads.Request{Args: []string{"x"}}},
 		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
@@ -109,7 +112,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -553,5 +556,32 @@ func golden(t *testing.T, name, got string) {
 	}
 	if diff := cmp.Diff(string(want), got); diff != "" {
 		t.Errorf("%s -want +got:\n%s", name, diff)
+	}
+}
+
+func TestContainerFlags(t *testing.T) {
+	for line, want := range map[string]string{
+		"exec --mount /a -- x":                               "--mount: it is of containers",
+		"exec --pull always -- x":                            "--pull: it is of containers",
+		"exec --image i --pull often -- x":                   "want missing or always or never",
+		"exec --image i --image-map i -- x":                  "want NAME=REF",
+		"exec --image i --docker-arg=--privileged -- x":      "no container of sparkrun's is privileged",
+		"exec --image i --docker-arg --shm-size -- x":        "--docker-arg",
+		"exec --image i --shm-size many --nodes 2 -- x":      "want a size",
+		"exec --image i --docker-arg=--network=bridge -- x":  "ranks use the host's network",
+		"torchrun --docker-arg=--read-only -- train.py --lr": "--docker-arg: it is of containers",
+	} {
+		if _, err := parse(t, strings.Fields(line)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want it to say %q", line, err, want)
+		}
+	}
+	o := boxOptions{image: "vllm-node", imageMap: []string{"other=x", "vllm-node=r:5000/vllm:1"}, mounts: []string{"a:/a:ro"}}
+	c, err := o.container("/work")
+	want := &launcher.Container{Image: "r:5000/vllm:1", Mounts: []launcher.Mount{{Source: "/work/a", Target: "/a", ReadOnly: true}}}
+	if diff := cmp.Diff(want, c); diff != "" || err != nil {
+		t.Errorf("%v, -want +got:\n%s", err, diff)
+	}
+	if c, err := (boxOptions{}).container("/work"); c != nil || err != nil {
+		t.Errorf("no image: %+v, %v", c, err)
 	}
 }

@@ -56,6 +56,9 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		if len(n.Ranks) == 0 {
 			continue
 		}
+		if first := n.Ranks[0]; len(first.Docker) > 0 {
+			fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
+		}
 		fmt.Fprintf(w, "  in %s\n  $ %s\n", workdirOf(n.Ranks[0], spec), quoteAll(n.Ranks[0].Argv))
 		if err := writeEnv(w, n.Ranks, spec); err != nil {
 			return err
@@ -64,9 +67,28 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 	return nil
 }
 
+// dockerLines puts each option of a container on a line of its own.
+func dockerLines(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case strings.HasPrefix(w, "--"), !strings.HasPrefix(words[i-1], "--") && strings.HasPrefix(w, "sha256:"):
+			b.WriteString(" \\\n      ")
+		default:
+			b.WriteString(" ")
+		}
+		b.WriteString(quote(w))
+	}
+	return b.String()
+}
+
 // workdirOf is where a rank will run: for one whose files are brought along, in
 // their folder, which each node names in its own state.
 func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
+	if r.Dir != "" {
+		return r.Dir
+	}
 	if spec.Staged != nil && spec.Staged.Workdir {
 		for _, v := range r.Env {
 			if v.Name == launcher.StageEnv {

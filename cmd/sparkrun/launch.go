@@ -27,6 +27,7 @@ type launchOptions struct {
 
 	stage   []stage.Source
 	secrets []string
+	box     boxOptions
 
 	detach, dryRun, json, standalone, tty bool
 
@@ -116,6 +117,20 @@ the ranks all the same: in their environment, and in a file that their user alon
 read (NAME_FILE; SPARKRUN_SECRETS_DIR is the folder) and that lies in memory for as
 long as they run. It is sealed on this machine, and opened on those that run ranks.
 
+Containers
+
+With --image each rank runs in a container of that image, which every machine looks for
+before any rank starts: it is pulled where it is missing (--pull), and must be the same
+on all. Output, signals, exit codes, standard input and terminals are as without one.
+COMMAND is looked for in the image, whose ENTRYPOINT is not run and whose ENV stays. The
+working directory is the image's unless --workdir is given. Ranks run as you, with a HOME
+in memory; of the machine's files they see what --mount names and you may read. They have
+the machine's network, its RDMA devices and, with --gpus, its GPU; they are never
+privileged. --docker-arg takes other options of docker run; those that give more than
+you have (--cap-add, --device, --security-opt, --runtime) are for root, or for whom the
+machine's policy names. --secret works as without a container, and is not to be seen in
+docker inspect. --dry-run shows all that a container would get.
+
 Who reaches the ranks
 
 Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
@@ -135,6 +150,10 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   # what would run where, with every variable; then a program that is no Python
   sparkrun launch exec --nodes 3 --dry-run -- hostname
   sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
+
+  # in a container of an image, with the models of each machine
+  sparkrun launch torchrun --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 --mount . --workdir . -- train.py
+  sparkrun launch exec --nodes 2 --image vllm-node --image-map vllm-node=registry:5000/vllm:0.11 --mount /models:/models:ro -- nvidia-smi
 
   # a server that clients reach; tokens; going on when a machine is lost
   sparkrun launch exec --publish 8000 -- python3 -m http.server 8000
@@ -165,9 +184,10 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 		return pflag.NormalizedName(name)
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
+	bindBox(cmd.PersistentFlags(), &opts.box)
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
-	completeWords(cmd, "on-failure", "on-partition", "bind-to")
+	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
 	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "output", outputWords)
 	return cmd
@@ -235,7 +255,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 				return usagef("--%s 0: want more than 0", name)
 			}
 		}
-		if err := errors.Join(opts.check(), opts.output.settle(&opts.json)); err != nil {
+		if err := errors.Join(opts.check(), opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
 		return run(cmd.Context(), *opts)
@@ -281,15 +301,21 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 			return launcher.Spec{}, err
 		}
 	}
+	cwd := ""
+	if away == nil && (!filepath.IsAbs(r.Workdir) || len(o.box.mounts) > 0) {
+		if cwd, err = a.getwd(); err != nil {
+			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
+		}
+	}
+	if r.Container, err = o.box.container(cwd); err != nil {
+		return launcher.Spec{}, err
+	}
 	switch {
 	case filepath.IsAbs(r.Workdir):
+	case r.Container != nil && r.Workdir == "": // the image's
 	case away != nil: // its user's home, as by ssh: this machine's folders are not there
 		r.Workdir = filepath.Join("/", away.Home, r.Workdir)
 	default:
-		cwd, err := a.getwd()
-		if err != nil {
-			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
-		}
 		r.Workdir = filepath.Join(cwd, r.Workdir)
 	}
 	r.Environ, r.Away = a.environ, away != nil

@@ -15,7 +15,8 @@ sh -c '...' where one is meant. Flags come before the command. It gets the same
 variables as a torch worker.`,
 		Example: `  sparkrun launch exec --nodes 3 -- hostname
   sparkrun launch exec --nodes 2 -- sh -c 'echo I am $RANK of $WORLD_SIZE'
-  sparkrun launch exec -d --name nightly --on spark2 -- ./nightly.sh`,
+  sparkrun launch exec -d --name nightly --on spark2 -- ./nightly.sh
+  sparkrun launch exec --nodes 2 --image ubuntu:24.04 --mount /data:/data:ro -- ls /data`,
 		Args: cobra.ArbitraryArgs,
 		RunE: workloadRun(opts, run),
 	}

@@ -28,6 +28,7 @@ Python is that of the active virtual environment, else python3. It and the scrip
 must be on every machine, at the same path.`,
 		Example: `  sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
   sparkrun launch torchrun --nodes 2 --nproc-per-node 2 --python /opt/venv/bin/python3 -- train.py
+  sparkrun launch torchrun --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 --mount . --workdir . -- train.py
   sparkrun launch torchrun --nodes 2 -m -- mypackage.train --epochs 3
   sparkrun launch torchrun --nodes 2 --agent torchrun --rdzv-backend c10d -- train.py`,
 		Args: cobra.ArbitraryArgs,

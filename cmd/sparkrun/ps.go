@@ -53,6 +53,7 @@ all of this is.
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
   on_partition  continue, or end: as launch --on-partition has it
+  image      that its ranks run in; null: they run on the machine itself
   planned, started, ended   RFC 3339; null while that has not come
   away_since since when each of away does not answer
   suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
@@ -102,6 +103,7 @@ type jobLine struct {
 	Line       int                 `json:"line"`
 
 	OnPartition launcher.PartitionPolicy `json:"on_partition"`
+	Image       *string                  `json:"image"`
 
 	Planned time.Time  `json:"planned"`
 	Started *time.Time `json:"started"`
@@ -132,6 +134,9 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation
 	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
+	if image := imageOf(j.Spec); image != "" {
+		l.Image = &image
+	}
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}
@@ -214,7 +219,11 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if len(l.Away) > 0 {
 			state += " (" + hosts(l.Away) + " away" + awayText(l, now) + ")"
 		}
-		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), l.Workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit})
+		workload := l.Workload
+		if l.Image != nil {
+			workload += " (" + *l.Image + ")"
+		}
+		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit})
 	}
 	return rows
 }

@@ -58,6 +58,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if line := commandLine(j.Spec); line != "" {
 		out = append(out, "  $ "+line)
 	}
+	if image := imageOf(j.Spec); image != "" {
+		out = append(out, "  in containers of "+image)
+	}
 	for _, p := range j.Plan.Nodes {
 		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
 		if since, known := j.AwaySince[p.Host]; known {
@@ -113,8 +116,9 @@ func commandLine(spec launcher.Spec) string {
 	if st == nil {
 		return ""
 	}
-	argv := make([]string, len(st.Argv))
-	for i, v := range st.Argv {
+	command := st.Command()
+	argv := make([]string, len(command))
+	for i, v := range command {
 		argv[i] = v.String()
 	}
 	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
@@ -122,6 +126,14 @@ func commandLine(spec launcher.Spec) string {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
 	return line
+}
+
+// imageOf is what the ranks of a job run in; empty: on the host.
+func imageOf(spec launcher.Spec) string {
+	if st := spec.MainStage(); st != nil && st.Container != nil {
+		return st.Container.Image
+	}
+	return ""
 }
 
 // tame keeps another user's words from steering this terminal: the paths, programs and

@@ -187,6 +187,11 @@ func redactedJobs(jobs []rendezvous.JobStatus) []rendezvous.JobStatus {
 		stages := slices.Clone(out[i].Spec.Stages)
 		for j := range stages {
 			stages[j].Argv = redactedArgv(stages[j].Argv)
+			if c := stages[j].Container; c != nil {
+				clean := *c
+				clean.Argv = redactedArgv(c.Argv)
+				stages[j].Container = &clean
+			}
 			env := slices.Clone(stages[j].Env)
 			for k := range env {
 				if bundle.SecretName(env[k].Name) {

@@ -122,6 +122,8 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		switch p.Step {
 		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 			f.say(p.Text)
+		case rendezvous.StepPreparing:
+			f.say(p.Host + " " + p.Text)
 		case rendezvous.StepPrepared:
 			if p.Text != "" {
 				f.say("warning: " + p.Host + ": " + p.Text)
@@ -191,6 +193,8 @@ func (s sieve) fresh(p rendezvous.Progress) bool {
 	switch p.Step {
 	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
 		key += " " + p.Text
+	case rendezvous.StepPreparing:
+		key += " " + p.Host + " " + p.Text
 	case rendezvous.StepPrepared, rendezvous.StepRefused, rendezvous.StepStarted:
 		key += " " + p.Host
 	case rendezvous.StepExited:

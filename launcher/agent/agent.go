@@ -28,7 +28,7 @@ import (
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// Allow, OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
+// Allow, Containers, OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -57,6 +57,8 @@ type Config struct {
 	Allow func(context.Context, launcher.Spec) error
 	// OpenSecret opens one secret of a job; nil: jobs can have none.
 	OpenSecret func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
+	// Containers has ranks run in containers where a job wants that; nil: none can.
+	Containers *Containers
 	// Filter makes this node's packet filter what these tries want, and nothing
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
@@ -87,6 +89,8 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
 
+	sweepNow chan struct{} // has room for one
+
 	ports  atomic.Uint32 // where the next search for a port begins
 	linger *linger
 
@@ -113,7 +117,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, sweepNow: make(chan struct{}, 1)}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))

@@ -28,6 +28,12 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 	if planErr != nil {
 		return nil, errors.Join(err, planErr)
 	}
+	if p.box != nil {
+		for i := range plans {
+			plans[i].Dir = p.box.Workdir
+			plans[i].Docker = a.containerOf(p.box, as, shim.Rank{Rank: plans[i].Rank}).Flags()
+		}
+	}
 	return plans, err
 }
 
@@ -63,7 +69,7 @@ func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error
 // surroundings, then what the hardware calls for, then what the workload and
 // the user set. The later wins.
 func explain(as launcher.Assignment, p *prepared, port int) ([]launcher.RankPlan, error) {
-	base := newSurroundings(p)
+	base := newSurroundings(p, as.Spec.MainStage().Container != nil)
 	plans := make([]launcher.RankPlan, as.Ranks)
 	for i := range plans {
 		var err error
@@ -89,9 +95,14 @@ func newEnviron(first ...launcher.Setting) *environ {
 	return e
 }
 
-// newSurroundings is what all ranks of a node share.
-func newSurroundings(p *prepared) *environ {
-	return newEnviron(slices.Concat(p.who.settings(), p.fabric, p.secrets)...)
+// newSurroundings is what all ranks of a node share. Those in containers have an image's
+// programs, and its PATH.
+func newSurroundings(p *prepared, boxed bool) *environ {
+	login := p.who.settings()
+	if boxed {
+		login = slices.DeleteFunc(login, func(s launcher.Setting) bool { return s.Name == "PATH" || s.Name == "SHELL" })
+	}
+	return newEnviron(slices.Concat(login, p.fabric, p.secrets)...)
 }
 
 // plan adds what the spec says, for one rank.

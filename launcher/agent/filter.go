@@ -42,6 +42,9 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err
 	}
+	if box, err := readBox(dir); err == nil && box != nil {
+		f.Boxes = box.Group
+	}
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
 	f, _ = f.Readdress(a.addrs)                           // since it was planned

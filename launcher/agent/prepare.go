@@ -49,6 +49,9 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = a.bring(ctx, as); r.err != nil {
 		return r
 	}
+	if r.err = a.bringImage(ctx, as); r.err != nil {
+		return r
+	}
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
@@ -71,7 +74,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
 		if r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg); r.err == nil {
-			r.warning = a.shield(up, as, dir, r.shim, r.port)
+			r.warning = join(r.plan.warning, a.shield(up, as, dir, r.shim, r.port))
 		}
 	}
 	if r.err != nil {
@@ -97,6 +100,9 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
 		return err
 	}
+	if err := a.layOutBoxes(dir, p.box); err != nil {
+		return err
+	}
 	if port == 0 {
 		return nil
 	}
@@ -114,7 +120,11 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 	if err != nil {
 		return nil, fmt.Errorf("work out the fabric environment: %w", err)
 	}
-	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(a.secretsDir(as.Key))}, nil
+	secrets := a.secretsDir(as.Key)
+	if as.Spec.MainStage().Container != nil {
+		secrets = insideSecrets
+	}
+	return &prepared{who: who, fabric: fabric, secrets: as.Spec.SecretSettings(secrets)}, nil
 }
 
 // check finds out whether the ranks could run here, and as what. Once the
@@ -136,12 +146,20 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if p.who.switches {
 		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.uid, &p.who.gid, p.who.groups
 	}
-	first, err := newSurroundings(p).plan(as, 0, 0)
+	st := *as.Spec.MainStage()
+	first, err := newSurroundings(p, st.Container != nil).plan(as, 0, 0)
 	if err != nil {
 		return p, err
 	}
-	st := *as.Spec.MainStage()
-	if a.isThere(as) {
+	switch {
+	case st.Container != nil:
+		if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
+			err = p.who.mayRunBoxed(st, p.box)
+		}
+		if err != nil {
+			return p, err
+		}
+	case a.isThere(as):
 		if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
 			return p, err
 		}

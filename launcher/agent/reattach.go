@@ -113,6 +113,9 @@ func (a *Agent) reattach(name string) error {
 			a.cfg.Logger.Error("read packet filter", "job", key.Job, "error", err)
 		}
 	}
+	if box, err := readBox(t.dir); err == nil {
+		t.entry.Image = box.image()
+	}
 	t.entry.Port = readPort(t.dir)
 	if t.entry.Phase == launcher.PhasePrepared && t.entry.Port != 0 {
 		// Where somebody took it meanwhile nothing can be done: it has been told.

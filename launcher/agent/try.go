@@ -62,6 +62,8 @@ type prepared struct {
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets []launcher.Setting
 	cfg     shim.Config
+	box     *boxed // nil: on the host
+	warning string // of what the job should know, and starts in spite of
 }
 
 type result struct {
@@ -212,7 +214,7 @@ func (t *try) obeyPrepare(ctx context.Context) {
 	case t.entry.Phase == launcher.PhaseEnded:
 		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
 	case t.entry.Phase >= launcher.PhasePrepared:
-		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port}, nil)
+		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port, Image: t.entry.Image}, nil)
 	case t.ready == nil:
 		pctx, abort := context.WithCancel(ctx)
 		ready := make(chan result, 1)
@@ -236,8 +238,9 @@ func (t *try) prepareDone(r result) bool {
 		return false
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
-	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port, Text: r.warning}, func(e *launcher.LedgerEntry) {
-		e.Phase, e.Port = launcher.PhasePrepared, r.port
+	image := r.plan.box.image()
+	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port, Text: r.warning, Image: image}, func(e *launcher.LedgerEntry) {
+		e.Phase, e.Port, e.Image = launcher.PhasePrepared, r.port, image
 	})
 	return true
 }
@@ -252,11 +255,13 @@ func (t *try) discard(r result) {
 }
 
 func (t *try) removeDirs() {
+	box, _ := readBox(t.dir)
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
+	t.a.leaveBoxes(t.key, box)
 }
 
 func (r result) release() {
@@ -321,6 +326,12 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 		if plan, err = t.a.surroundings(ctx, *as); err != nil {
 			return err
 		}
+		if plan.box, err = readBox(t.dir); err != nil {
+			return err
+		}
+	}
+	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
+		return fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
 	}
 	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Port)
 	if err != nil {
@@ -332,6 +343,9 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 	}
 	for _, r := range ranks {
 		withSecrets(r.Env, secrets)
+	}
+	if plan.box != nil {
+		t.a.putInBoxes(plan.box, *as, ranks)
 	}
 	if client == nil {
 		if client, err = shim.Attach(ctx, t.dir); err != nil {

@@ -66,6 +66,9 @@ func explained(err error) error {
 	return fmt.Errorf("set packet filter: %w", err)
 }
 
+// boxesSuffix tells the chain of a try's containers from that of its ranks.
+const boxesSuffix = ".boxes"
+
 // guard is one job's part of the table.
 type guard struct {
 	name      string  // of the try; its chain's too
@@ -97,17 +100,27 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 			slices.SortStableFunc(g.members[i], netip.Addr.Compare)
 			g.members[i] = slices.Compact(g.members[i])
 		}
-		if f.Cgroup != "" {
-			cg, err := lookAt(f.Cgroup)
+		if f.Cgroup == "" {
+			out = append(out, g)
+		}
+		for i, path := range []string{f.Cgroup, f.Boxes} {
+			if path == "" {
+				continue
+			}
+			cg, err := lookAt(path)
 			if errors.Is(err, os.ErrNotExist) {
 				continue // its last process has gone
 			}
 			if err != nil {
 				return nil, err
 			}
-			g.cgroup = cg
+			one := g
+			one.cgroup = cg
+			if i == 1 {
+				one.name += boxesSuffix
+			}
+			out = append(out, one)
 		}
-		out = append(out, g)
 	}
 	slices.SortStableFunc(out, func(x, y guard) int { return strings.Compare(x.name, y.name) })
 	return out, nil
@@ -152,7 +165,7 @@ func Keys(opts ...nftables.ConnOption) ([]string, error) {
 	found := map[string]bool{}
 	for _, ch := range chains {
 		if ch.Table.Name == TableName && ch.Name != entryChain {
-			found[ch.Name] = true
+			found[strings.TrimSuffix(ch.Name, boxesSuffix)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(found)), nil

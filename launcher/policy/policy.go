@@ -4,9 +4,12 @@
 //	launch:
 //	  users: [alice]
 //	  groups: [ml, sparkrun]
+//	images: [nvcr.io/nvidia/, vllm/vllm-openai]
+//	mounts: [/home, /models]
+//	elevate:
+//	  users: [carol]
 //
-// It must not promise what nobody enforces: a rule for containers is an error as
-// long as sparkrun starts none.
+// It must not promise what nobody enforces: what it does not know is an error.
 package policy
 
 import (
@@ -29,8 +32,11 @@ const maxFile = 1 << 20
 
 // Policy is what the file says. The zero Policy has no rules.
 type Policy struct {
-	path   string
-	launch *who // nil: no rule
+	path string
+	// nil, each: no rule
+	launch         *who
+	images, mounts *list
+	elevate        *who // whose containers may have more than their user has
 }
 
 // who lists those that a rule lets in; empty: nobody.
@@ -73,22 +79,23 @@ func Read(path string) (Policy, error) {
 	return p, nil
 }
 
-// NeedsGroups tells whether the answer may hang on a user's groups.
-func (p Policy) NeedsGroups() bool { return p.launch != nil && len(p.launch.groups) > 0 }
+// NeedsGroups tells whether an answer may hang on a user's groups.
+func (p Policy) NeedsGroups() bool {
+	return p.launch != nil && len(p.launch.groups) > 0 || p.elevate != nil && len(p.elevate.groups) > 0
+}
 
 // Launch refuses a user, by login name, whose ranks may not run here; groups
 // are the names of theirs. root is a user as any other.
 func (p Policy) Launch(host, user string, groups []string) error {
 	w := p.launch
-	if w == nil || slices.Contains(w.users, user) {
+	if w == nil || w.has(user, groups) {
 		return nil
 	}
-	for _, g := range groups {
-		if slices.Contains(w.groups, g) {
-			return nil
-		}
-	}
 	return fmt.Errorf("%s may not launch on %s: rule launch, line %d of %s there, lets in %s: choose other machines, or ask its administrator", user, host, w.line, p.path, w)
+}
+
+func (w *who) has(user string, groups []string) bool {
+	return slices.Contains(w.users, user) || slices.ContainsFunc(groups, func(g string) bool { return slices.Contains(w.groups, g) })
 }
 
 func (w *who) String() string {
@@ -125,25 +132,37 @@ func parse(text []byte) (Policy, error) {
 	err := fields(doc.Content[0], func(key, value *yaml.Node) error {
 		switch key.Value {
 		case "launch":
-			w := &who{line: key.Line}
-			p.launch = w
-			return fields(value, func(key, value *yaml.Node) (err error) {
-				switch key.Value {
-				case "users":
-					w.users, err = names(value)
-				case "groups":
-					w.groups, err = names(value)
-				default:
-					err = at(key, "launch has no %q: want users or groups", key.Value)
-				}
-				return err
-			})
-		case "images", "mounts":
-			return at(key, "%s: this version of sparkrun starts no containers, and so cannot enforce it: remove it", key.Value)
+			p.launch = &who{line: key.Line}
+			return p.launch.read(key.Value, value)
+		case "elevate":
+			p.elevate = &who{line: key.Line}
+			return p.elevate.read(key.Value, value)
+		case "images":
+			of, err := images(value)
+			p.images = &list{key.Line, of}
+			return err
+		case "mounts":
+			of, err := folders(value)
+			p.mounts = &list{key.Line, of}
+			return err
 		}
-		return at(key, "no rule is called %q: want launch", key.Value)
+		return at(key, "no rule is called %q: want launch, images, mounts or elevate", key.Value)
 	})
 	return p, err
+}
+
+func (w *who) read(rule string, value *yaml.Node) error {
+	return fields(value, func(key, value *yaml.Node) (err error) {
+		switch key.Value {
+		case "users":
+			w.users, err = names(value)
+		case "groups":
+			w.groups, err = names(value)
+		default:
+			err = at(key, "%s has no %q: want users or groups", rule, key.Value)
+		}
+		return err
+	})
 }
 
 // fields goes through a mapping, in which each key comes once.

@@ -54,8 +54,9 @@ func TestBadFile(t *testing.T) {
 		"a list":         {"- alice\n", 0o644, "line 1: invalid: want names and values"},
 		"a typo":         {"launch:\n  user: [alice]\n", 0o644, `line 2: invalid: launch has no "user": want users or groups`},
 		"another rule":   {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
-		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: images: this version of sparkrun starts no containers"},
-		"mounts":         {"launch: {users: [a]}\nmounts: [/data]\n", 0o644, "line 2: invalid: mounts"},
+		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
+		"mounts":         {"launch: {users: [a]}\nmounts: [data]\n", 0o644, "line 2: invalid: \"data\": want an absolute path"},
+		"elevate":        {"elevate: {root: [a]}\n", 0o644, `line 1: invalid: elevate has no "root"`},
 		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
 		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},
 		"twice":          {"launch: {users: [a]}\nlaunch: {users: [b]}\n", 0o644, "line 2"},
@@ -80,6 +81,47 @@ func TestBadFile(t *testing.T) {
 		if p, err := Read(path); err != nil || p.Launch("spark1", "anybody", nil) != nil {
 			t.Errorf("%q: %v", path, err)
 		}
+	}
+}
+
+func TestContainers(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "policy.yaml")
+	const text = "images: [nvcr.io/nvidia/, 'vllm/vllm-openai:v0.11.0', busybox]\nmounts: [/home, /models/shared]\nelevate: {groups: [debug]}\n"
+	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	p, err := Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for ref, ok := range map[string]bool{
+		"nvcr.io/nvidia/pytorch:25.10-py3": true, "nvcr.io/nvidia-evil/pytorch": false, "nvidia/pytorch": false,
+		"vllm/vllm-openai:v0.11.0": true, "docker.io/vllm/vllm-openai:v0.11.0": true, "vllm/vllm-openai": false, "vllm/vllm-openai:v0.12.0": false,
+		"busybox": true, "busybox:1.36": true, "evil.io/busybox": false, "mallory/busybox": false,
+		"sha256:" + strings.Repeat("a", 64): false, strings.Repeat("a", 64): false, "": false,
+	} {
+		if err := p.Image("spark2", ref); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule images, line 1 of "+path) {
+			t.Errorf("image %q: %v", ref, err)
+		}
+	}
+	for source, ok := range map[string]bool{"/home": true, "/home/a": true, "/homely": false, "/": false, "/models": false, "/models/shared/x": true, "/models/shared/../x": false} {
+		if err := p.Mount("spark2", source); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule mounts, line 2") {
+			t.Errorf("mount %q: %v", source, err)
+		}
+	}
+	cap := []string{"--cap-add"}
+	if err := p.Elevate("spark2", "carol", []string{"debug"}, cap); err != nil {
+		t.Error(err)
+	}
+	if err := p.Elevate("spark2", "root", nil, cap); err == nil || !strings.Contains(err.Error(), "rule elevate, line 3") {
+		t.Errorf("root, where a rule names others: %v", err)
+	}
+	if covers("docker.io/", "sha256:"+strings.Repeat("a", 64)) || covers("library/", "sha256:"+strings.Repeat("a", 64)) || !covers("docker.io/", "ubuntu") {
+		t.Error("an ID is of no registry, and ubuntu is of docker.io")
+	}
+	var none Policy
+	if none.Image("h", "x") != nil || none.Mount("h", "/") != nil || none.Elevate("h", "root", nil, cap) != nil || none.Elevate("h", "bob", nil, cap) == nil {
+		t.Error("without rules: want any image and mount, and elevation for root alone")
 	}
 }
 

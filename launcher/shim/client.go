@@ -36,7 +36,11 @@ func (c *Client) Cgroup(ctx context.Context) (string, error) {
 // the gang was ended first; ErrRefused: an output file or the journal could
 // not be opened, nothing was exec'd, and Start may be tried again.
 func (c *Client) Start(ctx context.Context, ranks []Rank) error {
-	_, err := c.call(ctx, request{Op: opStart, Ranks: ranks})
+	op := opStart
+	if hasBox(ranks) {
+		op = opContain
+	}
+	_, err := c.call(ctx, request{Op: op, Ranks: ranks})
 	return c.wrap("start", err)
 }
 

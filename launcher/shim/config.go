@@ -105,6 +105,8 @@ type Rank struct {
 	TTY     *launcher.Window  // a terminal for all three, its input included
 	Ulimits []launcher.Ulimit // of the process, set before it execs
 	CPUs    []int             // that it may run on; none: any
+
+	Box *Box // in a container; nil: on the host. Ulimits and CPUs are its Spec's then
 }
 
 func validRanks(ranks []Rank) error {
@@ -127,6 +129,9 @@ func validRanks(ranks []Rank) error {
 			if _, known := resources[u.Name]; !known {
 				return fmt.Errorf("rank %d: ulimit %q: unknown", r.Rank, u.Name)
 			}
+		}
+		if err := r.Box.validate(); err != nil {
+			return fmt.Errorf("rank %d: %w", r.Rank, err)
 		}
 		seen[r.Rank] = true
 	}
@@ -153,11 +158,12 @@ type wireRank struct {
 	TTY       *launcher.Window  `json:"tty,omitempty"`
 	Ulimits   []launcher.Ulimit `json:"ulimits,omitempty"`
 	CPUs      []int             `json:"cpus,omitempty"`
+	Box       *Box              `json:"box,omitempty"`
 }
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs})
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box})
 }
 
 // UnmarshalJSON reads it.
@@ -166,7 +172,7 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box}
 	return nil
 }
 

@@ -64,6 +64,8 @@ type gang struct {
 	byPID    map[int]*rank
 	early    map[int]death // reaped before their fork was told of
 	unborn   int           // ranks whose fork is still to be told of
+	removing bool          // containers are being removed
+	removed  bool          // that is over
 	guests   map[string]*guest
 	byGuest  map[int]*guest // of these, those with a process
 	coming   int            // guests whose fork is still to be told of
@@ -173,12 +175,12 @@ func (g *gang) step() {
 	allExited, allTold := g.unborn == 0, g.unborn == 0
 	childless = childless && g.unborn == 0 && g.coming == 0
 	for _, r := range g.ranks {
-		g.settle(r, childless)
+		g.settle(r, childless && !r.lives())
 		allExited = allExited && r.exit != nil
 		allTold = allTold && r.told
 	}
 	g.seeOut(allExited)
-	if allTold && childless && !g.cg.populated() {
+	if allTold && childless && !g.cg.populated() && g.emptied() {
 		g.finish("every rank has exited")
 		return
 	}
@@ -301,15 +303,22 @@ var errNotStarted = errors.New("not started: the gang was ended first")
 // disk that hangs must not keep the shim from answering. Its join is unborn.
 func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
-		b := born{at: time.Now(), err: errNotStarted}
-		if !g.stop.Load() {
-			b = bear(r, g.cfg, g.cg, g.trace.Mark, [2]sink{files[i][0], files[i][1]})
+		one := func() {
+			b := born{at: time.Now(), err: errNotStarted}
+			if !g.stop.Load() {
+				b = bear(r, g.cfg, g.cg, g.trace.Mark, [2]sink{files[i][0], files[i][1]})
+			}
+			if b.err != nil {
+				files[i][0].Close()
+				files[i][1].Close()
+			}
+			g.in <- func() { g.tellBorn(g.ranks[i], b) }
 		}
-		if b.err != nil {
-			files[i][0].Close()
-			files[i][1].Close()
+		if r.Box != nil { // the engine takes its time, for each
+			go one()
+			continue
 		}
-		g.in <- func() { g.tellBorn(g.ranks[i], b) }
+		one()
 	}
 }
 
@@ -328,7 +337,10 @@ func (g *gang) tellBorn(r *rank, b born) {
 		g.exited(r, &launcher.Exit{Error: b.err.Error(), ByUs: byUs}, b.at)
 		return
 	}
-	r.pid, r.plumbing, r.open = b.pid, b.plumbing, len(b.streams)
+	r.pid, r.plumbing, r.open, r.box = b.pid, b.plumbing, len(b.streams), b.box
+	if r.box != nil {
+		go g.attend(r.box) // its join is gone
+	}
 	g.byPID[r.pid] = r
 	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
 	for _, s := range r.streams {

@@ -40,6 +40,9 @@ func (g *gang) invite(req request, to [2]sink, answer func(error)) *guest {
 	case host == nil:
 		answer(fmt.Errorf("rank %d: %w", *req.Rank, ErrNoRank))
 		return nil
+	case host.Box != nil:
+		answer(fmt.Errorf("rank %d: %w: it runs in the container %s: docker exec -it %s COMMAND, on its machine", *req.Rank, ErrRefused, host.Box.Spec.Name, host.Box.Spec.Name))
+		return nil
 	case g.guests[req.Guest] != nil:
 		answer(fmt.Errorf("%w: a guest %q is here already", ErrRefused, req.Guest))
 		return nil

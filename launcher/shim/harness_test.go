@@ -27,7 +27,12 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "client" {
 		os.Exit(clientMain(os.Args[2]))
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if err := closeEngine(); err != nil {
+		fmt.Println(err)
+		code = max(code, 1)
+	}
+	os.Exit(code)
 }
 
 // clientMain spawns and starts as told on stdin, says so, and stays.
@@ -103,7 +108,7 @@ func set(t testing.TB, change ...func(*Config)) *bench {
 			b.c.Close()
 		}
 		if _, bench := t.(*testing.B); !bench { // whose runner has goroutines of its own
-			goleak.VerifyNone(t)
+			goleak.VerifyNone(t, goleak.IgnoreAnyFunction(engineWait))
 		}
 		if log, _ := os.ReadFile(filepath.Join(b.dir, logName)); bytes.Contains(log, []byte("DATA RACE")) || bytes.Contains(log, []byte("panic")) {
 			t.Error("the shim raced or panicked")

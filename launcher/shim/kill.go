@@ -88,6 +88,9 @@ func (g *gang) termEach(procs []proc) {
 // can finish no fork, and what it left becomes the shim's child.
 func (g *gang) kill() {
 	g.cg.kill()
+	for _, r := range g.ranks {
+		r.box.kill()
+	}
 	for _, p := range descendants(nil) {
 		_ = unix.Kill(p.pid, unix.SIGKILL)
 	}
@@ -96,6 +99,7 @@ func (g *gang) kill() {
 // killHolders ends what a rank that has exited left behind and what still
 // holds its output. Descendants of living ranks are not looked at.
 func (g *gang) killHolders(r *rank) {
+	r.box.kill()
 	living := map[int]bool{}
 	for _, o := range g.ranks {
 		if o.running() {

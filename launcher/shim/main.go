@@ -13,6 +13,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/container"
 )
 
 // What a shim writes into the pipe that Spawn gave it as descriptor 3.
@@ -26,8 +28,11 @@ const (
 // stdin, as Spawn sends it, and returns the process's exit code. Its log goes
 // to stderr.
 func Main(dir string) int {
-	if dir == confineArg {
+	switch dir {
+	case confineArg:
 		return confine()
+	case container.OuterArg, container.InnerArg:
+		return container.Main(dir)
 	}
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil)).With("pid", os.Getpid())
 	ready := readyPipe()

@@ -26,7 +26,8 @@ type rank struct {
 	told   bool           // Exited is in the journal
 	killed bool           // its leftovers were, so that its output may end
 	plumbing
-	open int // streams that have not ended
+	open int    // streams that have not ended
+	box  *boxed // nil: on the host
 }
 
 func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }
@@ -37,6 +38,7 @@ type born struct {
 	ticks uint64
 	at    time.Time
 	err   error
+	box   *boxed
 	plumbing
 }
 
@@ -48,14 +50,14 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
 	if err != nil {
 		return born{at: time.Now(), err: err}
 	}
-	pid, err := execRank(r, cfg, cg, mark, p.child)
+	pid, box, err := execRank(r, cfg, cg, mark, p.child)
 	at := time.Now()
 	p.closeChild()
 	if err != nil {
 		p.close()
 		return born{at: at, err: &unexecd{err}}
 	}
-	b := born{pid: pid, at: at, plumbing: p}
+	b := born{pid: pid, at: at, box: box, plumbing: p}
 	if p, ok := readProc(pid); ok {
 		b.ticks = p.ticks
 	}
@@ -67,11 +69,7 @@ type unexecd struct{ error }
 
 func (e *unexecd) Unwrap() error { return e.error }
 
-func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, error) {
-	path, err := lookPath(r)
-	if err != nil {
-		return 0, err
-	}
+func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, *boxed, error) {
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: r.TTY != nil} // Ctty 0: its stdin
 	if cfg.UID != nil {
 		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
@@ -80,14 +78,22 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, err
 	for _, fd := range ends {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
+	if r.Box != nil {
+		return forkBox(r, cg, mark, attr)
+	}
+	path, err := lookPath(r)
+	if err != nil {
+		return 0, nil, err
+	}
 	if len(r.Ulimits) > 0 || len(r.CPUs) > 0 {
-		return forkConfined(r, path, cfg, cg, attr)
+		pid, err := forkConfined(r, path, cfg, cg, attr)
+		return pid, nil, err
 	}
 	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
 	if err != nil {
-		return 0, execError(r, path, cfg.UID, err)
+		return 0, nil, execError(r, path, cfg.UID, err)
 	}
-	return pid, nil
+	return pid, nil, nil
 }
 
 // lookPath finds argv[0] in the rank's own PATH, as the rank's shell would.

@@ -136,7 +136,7 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 			resp.Hello = &hello{s.g.cfg.Key, os.Getpid(), s.g.phase.String(), s.g.cg.v2Path()}
 			answer(nil)
 		})
-	case opStart:
+	case opStart, opContain:
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
 	case opEnd:
 		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })

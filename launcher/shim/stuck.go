@@ -19,7 +19,13 @@ func (g *gang) tellStuck() {
 		return
 	}
 	procs, _ := processes()
-	found := below(procs, []int{os.Getpid()}, nil)
+	roots := []int{os.Getpid()}
+	for _, r := range g.ranks {
+		if r.lives() {
+			roots = append(roots, r.box.pid)
+		}
+	}
+	found := below(procs, roots, nil)
 	known := map[int]bool{}
 	for _, p := range found {
 		known[p.pid] = true

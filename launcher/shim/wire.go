@@ -53,7 +53,7 @@ type request struct {
 	V     int            `json:"v"`
 	ID    int64          `json:"id"`
 	Op    string         `json:"op"`
-	Ranks []Rank         `json:"ranks,omitempty"`    // start
+	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
@@ -79,6 +79,7 @@ const (
 	opHello   = "hello"
 	opHold    = "hold"
 	opStart   = "start"
+	opContain = "contain" // start, for an older shim would exec what belongs into a container
 	opEnd     = "end"
 	opSignal  = "signal"
 	opInput   = "input"
@@ -169,9 +170,12 @@ func decodeRequest(line []byte) (request, error) {
 	}
 	switch r.Op {
 	case opHello, opHold, opEvents, opRelease:
-	case opStart:
+	case opStart, opContain:
 		if err := validRanks(r.Ranks); err != nil {
 			return r, fmt.Errorf("start: %w: %w", ErrRequest, err)
+		}
+		if hasBox(r.Ranks) != (r.Op == opContain) {
+			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s, and others are not", r.Op, ErrRequest, opContain)
 		}
 	case opEnd:
 		if r.Grace < 0 {

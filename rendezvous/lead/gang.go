@@ -91,7 +91,8 @@ type seat struct {
 
 	phase   launcher.Phase
 	refused string
-	ran     bool // all its ranks have been started
+	image   *launcher.ImageSeen // what it has of the ranks' image; nil: not told
+	ran     bool                // all its ranks have been started
 	ranks   map[int]*launcher.RankStatus
 
 	preparing, starting bool

@@ -32,6 +32,8 @@ func (g *gang) judge(now time.Time) {
 		if !g.moreAnswers(now) {
 			g.decide(rejected(g.refusals()))
 		}
+	case !g.ordered && g.unlikeImages() != "":
+		g.decide(rejected(g.unlikeImages()))
 	case g.anyLost() != nil && !g.ordered && g.fresh:
 		g.decide(rejected(g.anyLost().lost + " before the start: no rank was started"))
 	case g.anyLost() != nil && (!goOn || !g.ordered && g.allKnown()): // the others have not begun

@@ -54,6 +54,7 @@ func (s *seat) lose(format string, args ...any) {
 
 func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	s.refused = cmp.Or(s.refused, e.Refused) // some refusals are in no ledger
+	s.image = cmp.Or(e.Image, s.image)
 	g.isStuck(s, e.Stuck)
 	s.suspended = e.Suspended
 	g.rise(s, e.Phase)
@@ -96,7 +97,14 @@ func (g *gang) event(ev launcher.Event) {
 		return
 	}
 	switch ev.Kind {
+	case launcher.Preparing:
+		// As long as it gets on, it is not late.
+		if until := time.Now().Add(g.job.Spec.StartTimeout); s.phase == launcher.PhaseNone && until.After(g.deadline) {
+			g.deadline = until
+		}
+		g.tell(rendezvous.Progress{Step: rendezvous.StepPreparing, Host: s.Host, Text: ev.Text})
 	case launcher.Prepared:
+		s.image = ev.Image
 		if s.rank == 0 && ev.Port != 0 {
 			g.port = ev.Port
 		}

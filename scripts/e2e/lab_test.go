@@ -180,7 +180,7 @@ func eventually(t testing.TB, within time.Duration, what string, ok func() bool)
 	return time.Since(began)
 }
 
-// processes lists what runs on a host beside init and the agent, without what
+// processes lists what runs on a host beside init, the agent and an engine, without what
 // has ended and not been waited for.
 func (l *lab) processes(host string) string {
 	l.t.Helper()
@@ -188,7 +188,7 @@ func (l *lab) processes(host string) string {
 	var left []string
 	for line := range strings.Lines(out) {
 		f := strings.Fields(line)
-		if f[0] == "1" || f[2][0] == 'Z' || strings.Contains(line, "sparkrun agent") || strings.Contains(line, "ps -eo") {
+		if f[0] == "1" || f[2][0] == 'Z' || strings.Contains(line, "sparkrun agent") || strings.Contains(line, "dockerd --data-root") || strings.Contains(line, "containerd --config") || strings.Contains(line, "ps -eo") {
 			continue
 		}
 		left = append(left, strings.TrimSpace(line))

@@ -20,13 +20,15 @@ import (
 var spawnRounds = flag.Int("spawn-rounds", 30, "how often an agent or a shim is killed on the road to a rank; 0 = once for all there is")
 
 // spawnKinds are launches whose road to the exec differs.
-var spawnKinds = []struct {
-	name  string
-	flags []string
-}{
+var spawnKinds = []spawnKind{
 	{"plain", nil},
 	{"user", []string{"--user", "eve"}},
 	{"limits", []string{"--ulimit", "nofile=512:1024", "--user", "eve"}},
+}
+
+type spawnKind struct {
+	name  string
+	flags []string
 }
 
 // spawnKill is one round: who is killed when a point is passed.
@@ -62,7 +64,7 @@ func TestSpawnFailpoints(t *testing.T) {
 		s.on(h, "useradd", "-M", "eve").must(t)
 		s.on(h, "install", "-d", "-m", "777", "/tmp/failpoint").must(t)
 	}
-	all := s.kills(victims[0], readPoints(t, list))
+	all := s.kills(victims[0], readPoints(t, list), spawnKinds)
 	kills := spread(all, *spawnRounds)
 	t.Logf("%d places to die for 1 to 3 processes, %d rounds", len(all), len(kills))
 
@@ -148,11 +150,11 @@ func (s spawner) launch(host, name string, flags []string) *running {
 // kills are the steps of one launch of each kind, in their order, each with
 // everybody who could be killed there. A later kind adds what earlier ones
 // do not pass.
-func (s spawner) kills(host string, points map[string]string) []spawnKill {
+func (s spawner) kills(host string, points map[string]string, kinds []spawnKind) []spawnKill {
 	s.t.Helper()
 	var all []spawnKill
 	seen := map[string]bool{}
-	for _, kind := range spawnKinds {
+	for _, kind := range kinds {
 		at := s.order(host)
 		if err := os.WriteFile(at+"/order", []byte("trace"), 0o666); err != nil {
 			s.t.Fatal(err)

@@ -235,6 +235,7 @@ dismantle() {
 		gone "${PIDS[@]}" || :
 	done
 	cgroup_remove "$CGROUP/sparkrun-lab/$LAB"
+	engine_groups_remove "$DIR"/hosts/*
 	with_root folder_remove
 }
 

@@ -1,0 +1,67 @@
+package main
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
+)
+
+// boxOptions are of launches whose ranks run in containers.
+type boxOptions struct {
+	image, pull            string
+	mounts, args, imageMap []string
+	shm                    int64
+}
+
+func bindBox(fs *pflag.FlagSet, o *boxOptions) {
+	fs.StringVar(&o.image, "image", "", "run each rank in a container of this image (`REF`), which every machine has or can pull")
+	fs.Var(choice{&o.pull, []string{"missing", "always", "never"}}, "pull", "when to ask a registry for --image (default: missing)")
+	fs.StringArrayVar(&o.mounts, "mount", nil, "show `SRC[:DST][:ro]`, a file or folder of each machine, to the containers; repeat for more")
+	fs.Var(amount{&o.shm}, "shm-size", "a /dev/shm of each container's own, such as 16G (default: the machine's)")
+	fs.StringArrayVar(&o.args, "docker-arg", nil, "one more option of docker run, such as --docker-arg=--add-host=db:10.0.0.9; repeat for more")
+	fs.StringArrayVar(&o.imageMap, "image-map", nil, "use REF where --image says NAME: `NAME=REF`; repeat for more")
+}
+
+func (o boxOptions) check() error {
+	if o.image == "" {
+		for flag, given := range map[string]bool{
+			"--pull": o.pull != "", "--mount": len(o.mounts) > 0, "--shm-size": o.shm != 0, "--docker-arg": len(o.args) > 0,
+		} {
+			if given {
+				return usagef("%s: it is of containers: name their image with --image", flag)
+			}
+		}
+	}
+	for _, m := range o.imageMap {
+		if name, ref, ok := strings.Cut(m, "="); !ok || name == "" || ref == "" {
+			return usagef("--image-map %q: want NAME=REF, such as vllm-node=registry.local/vllm:25.10", m)
+		}
+	}
+	_, err := container.ParseArgs(o.args)
+	return err
+}
+
+// container is what the ranks run in; nil: the host. A mount without a leading slash is one of
+// cwd, where there is one.
+func (o boxOptions) container(cwd string) (*launcher.Container, error) {
+	if o.image == "" {
+		return nil, nil
+	}
+	c := &launcher.Container{Image: o.image, Pull: launcher.Pull(o.pull), ShmBytes: o.shm, Args: o.args}
+	for _, m := range o.imageMap {
+		if name, ref, _ := strings.Cut(m, "="); name == o.image {
+			c.Image = ref
+		}
+	}
+	for _, text := range o.mounts {
+		m, err := launcher.ParseMount(text, cwd)
+		if err != nil {
+			return nil, err
+		}
+		c.Mounts = append(c.Mounts, m)
+	}
+	return c, nil
+}

@@ -1,0 +1,390 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// Containers is what an Agent needs to have ranks run in containers.
+type Containers struct {
+	Socket  string // of this node's engine; absolute
+	Cluster string // its UUID: containers of another one are not ours
+	Program string // this program, as a file that an engine can mount
+	// Allow refuses what this node's administrator will not have; nil: there are no rules.
+	// Asked in prepare, before a registry is.
+	Allow func(context.Context, BoxWish) error
+	// Over tells whether the end of a try is recorded, by a read that no other one may
+	// contradict later; it fails where nobody can say. nil: nothing is ever swept.
+	Over func(context.Context, launcher.Key) (bool, error)
+}
+
+// BoxWish is what a user wants of a node's engine.
+type BoxWish struct {
+	User     string
+	Image    string   // the reference
+	Mounts   []string // sources, links resolved with the user's rights
+	Elevates []string // options of --docker-arg that give more than the user has
+}
+
+// What containers find at places of their own.
+const (
+	insideSecrets = "/run/secrets"
+	ibverbs       = "libibverbs.so.1"
+)
+
+// boxed is what prepare has found out for a try's containers. It lies in the try's folder:
+// what was looked at is what a later life of the agent starts.
+type boxed struct {
+	Socket  string             `json:"socket"`
+	Image   launcher.ImageSeen `json:"image"`
+	Workdir string             `json:"workdir"`
+	// Spec is what all ranks share.
+	Spec container.Spec `json:"spec"`
+	// Group is the folder of the containers' cgroup, where they have one beside the ranks'.
+	Group string `json:"group,omitempty"`
+}
+
+func boxPath(dir string) string { return filepath.Join(dir, "box.json") }
+
+// readBox gives what prepare has noted; nil: its ranks run on the host.
+func readBox(dir string) (*boxed, error) {
+	var b boxed
+	err := readJSON(boxPath(dir), &b)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	return &b, err
+}
+
+// engine connects to the node's, and refuses one that ranks cannot run on.
+func (a *Agent) engine(ctx context.Context) (*container.Engine, container.Facts, error) {
+	if a.cfg.Containers == nil {
+		return nil, container.Facts{}, errors.New("this node starts no containers: leave --image out")
+	}
+	e, err := container.Open(ctx, a.cfg.Containers.Socket)
+	if err != nil {
+		return nil, container.Facts{}, err
+	}
+	f, err := e.Facts(ctx)
+	switch {
+	case err != nil:
+	case f.Rootless:
+		err = fmt.Errorf("the engine at %s is a rootless one, in which ranks would not be their user: have Docker run by root", a.cfg.Containers.Socket)
+	case f.UsernsRemap:
+		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not be their user: take that out of /etc/docker/daemon.json", a.cfg.Containers.Socket)
+	}
+	if err != nil {
+		e.Close()
+		return nil, f, err
+	}
+	return e, f, nil
+}
+
+// boxes finds out what the containers of a try need. It changes nothing but, where an
+// image is looked into, the engine for a moment.
+func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) (warning string, err error) {
+	st := as.Spec.MainStage()
+	c := st.Container
+	args, err := container.ParseArgs(c.Args)
+	if err != nil {
+		return "", err
+	}
+	mounts, err := a.mounts(as, p.who)
+	if err != nil {
+		return "", err
+	}
+	if err := a.allowBox(ctx, p.who, c.Image, mounts[:len(c.Mounts)], args); err != nil {
+		return "", err
+	}
+	e, facts, err := a.engine(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer e.Close()
+	im, err := e.Image(ctx, c.Image)
+	if errors.Is(err, container.ErrNoImage) {
+		return "", a.noImage(c)
+	}
+	if err != nil {
+		return "", err
+	}
+	if strings.HasPrefix(strings.TrimPrefix(im.ID, "sha256:"), strings.TrimPrefix(c.Image, "sha256:")) {
+		// It was named by the beginning of its ID, which a rule could take for a name.
+		if err := a.allowBox(ctx, p.who, im.ID, nil, container.Args{}); err != nil {
+			return "", err
+		}
+	}
+	if im.Arch != "" && im.Arch != runtime.GOARCH {
+		return "", fmt.Errorf("image %s is for %s, and this machine is %s: name one for %[3]s", c.Image, im.Arch, runtime.GOARCH)
+	}
+	b := &boxed{Socket: a.cfg.Containers.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest}, Workdir: st.Workdir}
+	if b.Workdir == "" {
+		b.Workdir = path.Join("/", im.Workdir)
+	}
+	b.Spec = container.Spec{
+		Image: im.ID, UID: p.who.uid, GID: p.who.gid, Groups: p.who.groups, Home: p.who.home, Mounts: mounts,
+		ShmBytes: c.ShmBytes, Ulimits: st.Ulimits, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
+		Devices: rdmaDevices("/dev"),
+	}
+	if st.GPU {
+		if b.Spec.GPU, err = gpuOf("/", facts); err != nil {
+			return "", err
+		}
+	}
+	b.Spec.CgroupParent, b.Group = boxGroup("/sys/fs/cgroup", facts.SystemdRuns, string(a.cfg.Node)+"-"+as.Key.String())
+	p.box = b
+	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
+		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs)
+		if err == nil && known && !has {
+			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
+		}
+		if err != nil {
+			a.cfg.Logger.Warn("look into image", "job", as.Job, "error", err)
+		}
+	}
+	return warning, nil
+}
+
+func (a *Agent) noImage(c *launcher.Container) error {
+	if c.Pull == launcher.PullNever {
+		return fmt.Errorf("image %s is not on this node, and --pull never: `docker pull %[1]s` here, or leave --pull out", c.Image)
+	}
+	return fmt.Errorf("image %s is not on this node: a launch would pull it", c.Image)
+}
+
+// allowBox asks the administrator's rules.
+func (a *Agent) allowBox(ctx context.Context, who login, image string, mounts []container.Mount, args container.Args) error {
+	wish := BoxWish{User: who.name, Image: image, Elevates: args.Elevates()}
+	for _, m := range mounts {
+		wish.Mounts = append(wish.Mounts, m.Source)
+	}
+	if a.cfg.Containers == nil || a.cfg.Containers.Allow == nil {
+		if wish.Elevates != nil && who.switches {
+			return fmt.Errorf("--docker-arg %s: it gives a container more than %s has: root alone may", strings.Join(wish.Elevates, ", "), who.name)
+		}
+		return nil
+	}
+	return a.cfg.Containers.Allow(ctx, wish)
+}
+
+// mounts looks at the sources with the user's eyes; those that were asked for come first. What was
+// found there is noted, for an engine follows a path as root.
+func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, error) {
+	var out []container.Mount
+	st := as.Spec.MainStage()
+	for _, m := range st.Container.Mounts {
+		found, err := who.mount(m)
+		if err != nil {
+			return nil, fmt.Errorf("--mount %s: %w", m, err)
+		}
+		out = append(out, found)
+	}
+	// Ours: they are laid out for the user, and nobody else could put something there.
+	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: errorDir(as.Key, as.Node)})
+	if len(as.Spec.Secrets) > 0 {
+		out = append(out, container.Mount{Source: a.secretsDir(as.Key), Target: insideSecrets, ReadOnly: true})
+	}
+	if as.Spec.Staged != nil {
+		out = append(out, container.Mount{Source: a.stageDir(as.Job), Target: a.stageDir(as.Job)})
+	}
+	return out, nil
+}
+
+func (u login) mount(m launcher.Mount) (container.Mount, error) {
+	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
+	err := u.do(func() error {
+		real, err := filepath.EvalSymlinks(m.Source)
+		if errors.Is(err, fs.ErrNotExist) {
+			return errors.New("not found here: create it on every node, or leave it out")
+		}
+		if err != nil {
+			return u.cause(err)
+		}
+		fi, err := os.Stat(real)
+		if err != nil {
+			return u.cause(err)
+		}
+		mode := uint32(unix.R_OK)
+		if fi.IsDir() {
+			mode |= unix.X_OK
+		}
+		if strings.Contains(real, ":") {
+			return fmt.Errorf("it is %q, and docker's paths have no colon: give it another name", real)
+		}
+		at := fi.Sys().(*syscall.Stat_t)
+		out.Source, out.Dev, out.Ino = real, at.Dev, at.Ino
+		return u.may(real, mode)
+	})
+	return out, err
+}
+
+// onHost is where a path of the container lies on this node; empty: in the image.
+func (b *boxed) onHost(inside string) string {
+	best, at := "", ""
+	for _, m := range b.Spec.Mounts {
+		rest, err := filepath.Rel(m.Target, inside)
+		if err == nil && rest != ".." && !strings.HasPrefix(rest, "../") && len(m.Target) >= len(at) {
+			best, at = filepath.Join(m.Source, rest), m.Target
+		}
+	}
+	return best
+}
+
+// mayRunBoxed looks for what a stage names, where that is on a mount: into an image nobody looks.
+func (u login) mayRunBoxed(st launcher.Stage, b *boxed) error {
+	return u.do(func() error {
+		if dir := b.onHost(b.Workdir); dir != "" {
+			if err := u.isDir(dir); err != nil {
+				return fmt.Errorf("working directory %s: %s: %w", b.Workdir, dir, err)
+			}
+		}
+		for _, f := range st.Files {
+			if !filepath.IsAbs(f) {
+				f = filepath.Join(b.Workdir, f)
+			}
+			if at := b.onHost(f); at != "" {
+				if err := u.isFile(at); err != nil {
+					return fmt.Errorf("script %s: %w", f, err)
+				}
+			}
+		}
+		return nil
+	})
+}
+
+// rdmaDevices are the files by which programs reach the NICs past the kernel.
+func rdmaDevices(dev string) []string {
+	all, _ := filepath.Glob(filepath.Join(dev, "infiniband", "*"))
+	var out []string
+	for _, f := range all {
+		if fi, err := os.Stat(f); err == nil && fi.Mode()&fs.ModeCharDevice != 0 {
+			out = append(out, f)
+		}
+	}
+	return out
+}
+
+// gpuOf is how the engine can be asked for this node's GPU; a node without one asks for none.
+func gpuOf(root string, f container.Facts) (container.GPU, error) {
+	if _, err := os.Stat(filepath.Join(root, "dev/nvidiactl")); err != nil {
+		return container.NoGPU, nil //nolint:nilerr // no driver: the leader has let such a node through
+	}
+	if f.CDI {
+		for _, dir := range []string{"etc/cdi", "var/run/cdi"} { // the CDI specification's
+			specs, _ := filepath.Glob(filepath.Join(root, dir, "*"))
+			for _, s := range specs {
+				if b, err := os.ReadFile(s); err == nil && strings.Contains(string(b), "nvidia.com/gpu") {
+					return container.CDIGPU, nil
+				}
+			}
+		}
+	}
+	if f.Nvidia {
+		return container.OldGPU, nil
+	}
+	return "", errors.New("the engine knows no way to this machine's GPU: install nvidia-container-toolkit, then `nvidia-ctk cdi generate --output=/etc/cdi/nvidia.yaml`, or launch with --gpus none")
+}
+
+// boxGroup names the cgroup of a try's containers, as the engine's driver writes it and as
+// a folder. Where v1 has the controllers there is none: the processes are brought into the
+// ranks' own group of v2, which has none there.
+func boxGroup(root string, systemd bool, name string) (parent, folder string) {
+	if _, err := os.Stat(filepath.Join(root, "cgroup.controllers")); err != nil {
+		return "", ""
+	}
+	if systemd { // a dash in a slice's name is a level of the tree (systemd.slice(5))
+		slice := "sparkrun-" + strings.NewReplacer("-", "_").Replace(name) + ".slice"
+		return slice, filepath.Join(root, "sparkrun.slice", slice)
+	}
+	return "/sparkrun/" + name + ".boxes", filepath.Join(root, "sparkrun", name+".boxes")
+}
+
+// labels by which a container is found again.
+func (a *Agent) labels() map[string]string {
+	return map[string]string{"com.sparkrun.cluster": a.cfg.Containers.Cluster, "com.sparkrun.node": string(a.cfg.Node)}
+}
+
+// containerOf is the whole of one rank's container.
+func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) container.Spec {
+	s := b.Spec
+	short := string(a.cfg.Node)
+	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s", as.Key, r.Rank, short[:min(len(short), 8)])
+	s.Labels = a.labels()
+	s.Labels["com.sparkrun.job"] = string(as.Job)
+	s.Labels["com.sparkrun.generation"] = strconv.FormatUint(uint64(as.Generation), 10)
+	s.Labels["com.sparkrun.rank"] = strconv.Itoa(r.Rank)
+	s.HandDir = filepath.Join(a.tryDir(as.Key), "box-"+strconv.Itoa(r.Rank))
+	s.CPUs = r.CPUs
+	return s
+}
+
+// putInBoxes has ranks run in containers.
+func (a *Agent) putInBoxes(b *boxed, as launcher.Assignment, ranks []shim.Rank) {
+	for i, r := range ranks {
+		ranks[i].Box = &shim.Box{Socket: b.Socket, Spec: a.containerOf(b, as, r)}
+		ranks[i].Dir, ranks[i].Ulimits, ranks[i].CPUs = b.Workdir, nil, nil
+	}
+}
+
+func (b *boxed) image() *launcher.ImageSeen {
+	if b == nil {
+		return nil
+	}
+	return &b.Image
+}
+
+// layOutBoxes writes what a later life has to know, and makes the containers' cgroup, by which
+// the packet filter knows them: before the filter is, and before there is a container.
+func (a *Agent) layOutBoxes(dir string, b *boxed) error {
+	if b == nil {
+		return nil
+	}
+	if err := a.noteBoxes(); err != nil {
+		return err
+	}
+	if b.Group != "" {
+		if err := os.MkdirAll(b.Group, 0o755); err != nil {
+			return fmt.Errorf("make the containers' cgroup: %w", err)
+		}
+	}
+	return writeJSON(boxPath(dir), b)
+}
+
+// leaveBoxes is for a try that has been forgotten.
+func (a *Agent) leaveBoxes(k launcher.Key, b *boxed) {
+	if b == nil {
+		return
+	}
+	if b.Group != "" {
+		if err := os.Remove(b.Group); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			a.cfg.Logger.Warn("remove the containers' cgroup", "job", k.Job, "error", err)
+		}
+	}
+	a.sweepSoon()
+}
+
+// join makes one remark of several.
+func join(remarks ...string) string {
+	var out []string
+	for _, r := range remarks {
+		if r != "" {
+			out = append(out, r)
+		}
+	}
+	return strings.Join(out, "; ")
+}

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
+)
+
+// tellPull is between two words on how far a pull has come.
+const tellPull = 5 * time.Second
+
+// bringImage asks a registry where the job wants it to be asked.
+func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
+	c := as.Spec.MainStage().Container
+	if c == nil || c.Pull == launcher.PullNever {
+		return nil
+	}
+	who, err := lookup(ctx, as.Spec.User)
+	if err != nil {
+		return err
+	}
+	if err := a.allowBox(ctx, who, c.Image, nil, container.Args{}); err != nil {
+		return err
+	}
+	e, _, err := a.engine(ctx)
+	if err != nil {
+		return err
+	}
+	defer e.Close()
+	if c.Pull != launcher.PullAlways {
+		_, err := e.Image(ctx, c.Image)
+		if !errors.Is(err, container.ErrNoImage) {
+			return err
+		}
+	}
+	auth, err := who.registryAuth(c.Image)
+	if err != nil {
+		a.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
+	}
+	a.tellPreparing(as.Key, "pulls "+c.Image)
+	last := time.Now()
+	err = e.Pull(ctx, c.Image, auth, func(p container.Progress) {
+		if now := time.Now(); now.Sub(last) >= tellPull {
+			last = now
+			a.tellPreparing(as.Key, fmt.Sprintf("pulls %s: %s of %s", c.Image, size(p.Done), size(p.Total)))
+		}
+	})
+	if err != nil {
+		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` there)?", err, who.name)
+	}
+	return nil
+}
+
+// registryAuth reads what the user has for an image's registry on this node, with the user's rights.
+func (u login) registryAuth(image string) (auth string, err error) {
+	err = u.do(func() error {
+		b, err := os.ReadFile(filepath.Join(u.home, ".docker", "config.json"))
+		if err != nil {
+			return nil //nolint:nilerr // none that the user has
+		}
+		auth, err = container.Auth(b, image)
+		return err
+	})
+	return auth, err
+}
+
+func (a *Agent) tellPreparing(k launcher.Key, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.emit(launcher.Event{Key: k, Kind: launcher.Preparing, Text: text})
+}

@@ -1,0 +1,158 @@
+package launcher
+
+import (
+	"fmt"
+	"path"
+	"strings"
+)
+
+// Container has a stage's ranks run in containers of an image, one a rank.
+type Container struct {
+	// Argv is the stage's command, in the place of Stage.Argv: a build from before containers
+	// would pass over this struct, and finds no command to run on the host.
+	Argv  []Value `json:"argv"`
+	Image string  `json:"image"` // a reference, or an ID; each node asks its engine for it
+	Pull  Pull    `json:"pull,omitempty"`
+	// Mounts are files and folders of each node, which its ranks' user may reach.
+	Mounts []Mount `json:"mounts,omitempty"`
+	// ShmBytes is the size of a /dev/shm of a rank's own; 0: the host's, with all other IPC.
+	ShmBytes int64 `json:"shm_bytes,omitempty"`
+	// Args are options of `docker run`, each in a word, such as --cap-add=SYS_PTRACE.
+	Args []string `json:"args,omitempty"`
+}
+
+// Pull says when a node asks a registry for an image.
+type Pull string
+
+const (
+	PullMissing Pull = "missing" // where the node has none; also what "" means
+	PullAlways  Pull = "always"
+	PullNever   Pull = "never"
+)
+
+// Mount is a file or folder of a node as containers see it.
+type Mount struct {
+	Source   string `json:"source"` // absolute
+	Target   string `json:"target"` // absolute
+	ReadOnly bool   `json:"read_only,omitempty"`
+}
+
+// MaxMounts bounds the mounts, and the options of docker, of a stage.
+const MaxMounts = 64
+
+// ParseMount reads SRC[:DST][:ro] or SRC[:DST][:rw]; a SRC that is not absolute is one of
+// workdir's, or refused where that is empty.
+func ParseMount(text, workdir string) (Mount, error) {
+	bad := func(want string) (Mount, error) {
+		return Mount{}, fmt.Errorf("--mount %q: %w: %s", text, ErrInvalid, want)
+	}
+	parts := strings.Split(text, ":")
+	var m Mount
+	if last := parts[len(parts)-1]; len(parts) > 1 && (last == "ro" || last == "rw") {
+		m.ReadOnly, parts = last == "ro", parts[:len(parts)-1]
+	}
+	if len(parts) > 2 || parts[0] == "" {
+		return bad("want SRC, SRC:DST or SRC:DST:ro")
+	}
+	m.Source = path.Clean(parts[0])
+	if !path.IsAbs(m.Source) {
+		if workdir == "" {
+			return bad("want an absolute path: a folder of this machine means nothing there")
+		}
+		m.Source = path.Join(workdir, m.Source)
+	}
+	m.Target = m.Source
+	if len(parts) == 2 {
+		m.Target = path.Clean(parts[1])
+	}
+	if !path.IsAbs(m.Target) {
+		return bad("want an absolute path in the container")
+	}
+	return m, nil
+}
+
+func (m Mount) String() string {
+	text := m.Source
+	if m.Target != m.Source {
+		text += ":" + m.Target
+	}
+	if m.ReadOnly {
+		text += ":ro"
+	}
+	return text
+}
+
+// Command is what a stage's ranks run, on the host or in a container.
+func (st Stage) Command() []Value {
+	if st.Container != nil {
+		return st.Container.Argv
+	}
+	return st.Argv
+}
+
+// validate gives the size of its text as well.
+func (c *Container) validate() error {
+	if c == nil {
+		return nil
+	}
+	switch {
+	case c.Image == "" || len(c.Image) > maxWordBytes || strings.HasPrefix(c.Image, "-") || strings.ContainsFunc(c.Image, func(r rune) bool { return r <= ' ' || r > '~' }):
+		return fmt.Errorf("--image %q: %w: want a reference such as nvcr.io/nvidia/pytorch:25.10-py3", c.Image, ErrInvalid)
+	case c.Pull != "" && c.Pull != PullMissing && c.Pull != PullAlways && c.Pull != PullNever:
+		return fmt.Errorf("--pull %q: %w: want missing, always or never", c.Pull, ErrInvalid)
+	case c.ShmBytes < 0:
+		return fmt.Errorf("--shm-size %d: %w: want 0 or more bytes", c.ShmBytes, ErrInvalid)
+	case len(c.Mounts) > MaxMounts || len(c.Args) > MaxMounts:
+		return fmt.Errorf("--mount, --docker-arg: %w: %d and %d of them, at most %d each", ErrInvalid, len(c.Mounts), len(c.Args), MaxMounts)
+	}
+	for _, m := range c.Mounts {
+		if !path.IsAbs(m.Source) || !path.IsAbs(m.Target) || strings.Contains(m.Source+m.Target, ":") {
+			return fmt.Errorf("--mount %s: %w: want absolute paths without a colon", m, ErrInvalid)
+		}
+		if err := validText(m.Source + m.Target); err != nil {
+			return fmt.Errorf("--mount %q: %w", m.String(), err)
+		}
+	}
+	for _, a := range c.Args {
+		if err := validText(a); err != nil {
+			return fmt.Errorf("--docker-arg %q: %w", a, err)
+		}
+	}
+	return nil
+}
+
+// textBytes is what the user's words in it take, without the command.
+func (c *Container) textBytes() (size int) {
+	if c == nil {
+		return 0
+	}
+	size = len(c.Image)
+	for _, m := range c.Mounts {
+		size += len(m.Source) + len(m.Target)
+	}
+	for _, a := range c.Args {
+		size += len(a)
+	}
+	return size
+}
+
+// ImageSeen is what a node found under an image's reference.
+type ImageSeen struct {
+	ID     string `json:"id"`               // sha256:... of its engine's
+	Digest string `json:"digest,omitempty"` // of its manifest in a registry; empty: it was loaded or built
+}
+
+// Same tells whether two nodes have the same image. Engines number images in two ways, so
+// that either name will do.
+func (i ImageSeen) Same(j ImageSeen) bool {
+	return i.ID == j.ID || i.Digest != "" && i.Digest == j.Digest
+}
+
+func (i ImageSeen) String() string {
+	text := i.ID
+	if i.Digest != "" {
+		text = i.Digest
+	}
+	text = strings.TrimPrefix(text, "sha256:")
+	return text[:min(len(text), 12)]
+}

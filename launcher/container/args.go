@@ -1,0 +1,150 @@
+package container
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Args are options of `docker run` that are passed on as they are.
+type Args struct {
+	AddHosts  []string `json:"add_hosts,omitempty"`
+	Tmpfs     []string `json:"tmpfs,omitempty"`
+	PidsLimit int64    `json:"pids_limit,omitempty"`
+	ReadOnly  bool     `json:"read_only,omitempty"`
+
+	// What gives more rights than the caller has: see Elevates.
+	CapAdd      []string `json:"cap_add,omitempty"`
+	Devices     []string `json:"devices,omitempty"`
+	SecurityOpt []string `json:"security_opt,omitempty"`
+	Runtime     string   `json:"runtime,omitempty"`
+}
+
+// elevating are the options that are not for everybody.
+var elevating = []string{"cap-add", "device", "security-opt", "runtime"}
+
+// refused are options that sparkrun decides itself, and what to say.
+var refused = map[string]string{
+	"privileged":   "no container of sparkrun's is privileged: name what it needs by --cap-add or --device",
+	"network":      "ranks use the host's network",
+	"net":          "ranks use the host's network",
+	"publish":      "ranks use the host's network; --publish PORT of sparkrun itself opens a port",
+	"rm":           "sparkrun removes a container once its exit is recorded",
+	"restart":      "use --max-restarts",
+	"detach":       "use launch -d",
+	"name":         "sparkrun names containers by job and rank",
+	"label":        "labels are sparkrun's",
+	"entrypoint":   "the command behind -- is what runs",
+	"env":          "use --env",
+	"env-file":     "use --env or --secret",
+	"volume":       "use --mount",
+	"mount":        "use --mount of sparkrun itself",
+	"user":         "ranks run as the caller; root gives --user",
+	"workdir":      "use --workdir",
+	"gpus":         "use --gpus",
+	"ulimit":       "use --ulimit",
+	"shm-size":     "use --shm-size",
+	"ipc":          "ranks use the host's IPC, or a shm of their own by --shm-size",
+	"pid":          "a rank is ended with its PID namespace",
+	"userns":       "ranks run as the caller",
+	"init":         "there always is one",
+	"memory":       "GPU memory ignores it, and counts to the same memory: the node's guard watches that",
+	"cpus":         "use --bind-to",
+	"cpuset-cpus":  "use --bind-to",
+	"log-driver":   "output does not go through the engine: use logs",
+	"stop-timeout": "use --grace",
+	"interactive":  "use --stdin",
+	"tty":          "use --tty",
+}
+
+// ParseArgs reads what was given to --docker-arg, each word one option as
+// `docker run` has it: --NAME=VALUE, or --NAME.
+func ParseArgs(words []string) (Args, error) {
+	var a Args
+	fs := pflag.NewFlagSet("docker-arg", pflag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	fs.StringArrayVar(&a.AddHosts, "add-host", nil, "")
+	fs.StringArrayVar(&a.Tmpfs, "tmpfs", nil, "")
+	fs.Int64Var(&a.PidsLimit, "pids-limit", 0, "")
+	fs.BoolVar(&a.ReadOnly, "read-only", false, "")
+	fs.StringArrayVar(&a.CapAdd, "cap-add", nil, "")
+	fs.StringArrayVar(&a.Devices, "device", nil, "")
+	fs.StringArrayVar(&a.SecurityOpt, "security-opt", nil, "")
+	fs.StringVar(&a.Runtime, "runtime", "", "")
+	for _, w := range words {
+		name, _, hasValue := strings.Cut(strings.TrimPrefix(w, "--"), "=")
+		f := fs.Lookup(name)
+		switch {
+		case !strings.HasPrefix(w, "--"):
+			return a, fmt.Errorf("--docker-arg %q: %w: want one option, such as --docker-arg=--cap-add=SYS_PTRACE", w, launcher.ErrInvalid)
+		case refused[name] != "":
+			return a, fmt.Errorf("--docker-arg %s: %w: %s", w, launcher.ErrInvalid, refused[name])
+		case f == nil:
+			return a, fmt.Errorf("--docker-arg %s: %w: known are %s", w, launcher.ErrInvalid, strings.Join(known(fs), ", "))
+		case !hasValue && f.NoOptDefVal == "":
+			return a, fmt.Errorf("--docker-arg %s: %w: want --%s=VALUE in one word", w, launcher.ErrInvalid, name)
+		}
+		if err := fs.Parse([]string{w}); err != nil {
+			return a, fmt.Errorf("--docker-arg %s: %w: %w", w, launcher.ErrInvalid, err)
+		}
+	}
+	return a, nil
+}
+
+func known(fs *pflag.FlagSet) (names []string) {
+	fs.VisitAll(func(f *pflag.Flag) { names = append(names, "--"+f.Name) })
+	return names
+}
+
+// Elevates names those of the options that give a container more than its user
+// has; nil: none.
+func (a Args) Elevates() []string {
+	given := []bool{len(a.CapAdd) > 0, len(a.Devices) > 0, len(a.SecurityOpt) > 0, a.Runtime != ""}
+	var out []string
+	for i, name := range elevating {
+		if given[i] {
+			out = append(out, "--"+name)
+		}
+	}
+	return out
+}
+
+// add puts them into a container's body, after what sparkrun itself asks for.
+func (a Args) add(host *container.HostConfig) {
+	host.ExtraHosts = append(host.ExtraHosts, a.AddHosts...)
+	host.CapAdd = append(host.CapAdd, a.CapAdd...)
+	for _, d := range a.Devices {
+		from, rest, _ := strings.Cut(d, ":")
+		to, perm, _ := strings.Cut(rest, ":")
+		if to == "" {
+			to = from
+		}
+		if perm == "" {
+			perm = "rwm"
+		}
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: from, PathInContainer: to, CgroupPermissions: perm})
+	}
+	for _, o := range a.SecurityOpt {
+		if !slices.Contains(host.SecurityOpt, o) {
+			host.SecurityOpt = append(host.SecurityOpt, o)
+		}
+	}
+	for _, t := range a.Tmpfs {
+		if host.Tmpfs == nil {
+			host.Tmpfs = map[string]string{}
+		}
+		to, options, _ := strings.Cut(t, ":")
+		host.Tmpfs[to] = options
+	}
+	if a.PidsLimit != 0 {
+		host.PidsLimit = &a.PidsLimit
+	}
+	host.ReadonlyRootfs = a.ReadOnly
+	host.Runtime = a.Runtime
+}

@@ -1,0 +1,260 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	cerrdefs "github.com/containerd/errdefs"
+	"github.com/moby/moby/client"
+)
+
+// Socket is where an engine listens, if nothing else is said.
+const Socket = "/var/run/docker.sock"
+
+var (
+	ErrNoEngine    = errors.New("no container engine answers")
+	ErrNoImage     = errors.New("no such image")
+	ErrNoContainer = errors.New("no such container")
+	ErrNameTaken   = errors.New("a container of that name is there already")
+)
+
+// Engine talks to a node's container engine by Docker's API, 1.41 and up: the one of
+// Docker 20.10.
+type Engine struct {
+	c      *client.Client
+	socket string
+}
+
+// oldestAPI is what the client takes for granted here. The client library itself
+// goes down to 1.40, which knows no cgroup namespaces.
+const oldestAPI = "1.41"
+
+// Open connects and agrees on a version. ErrNoEngine says that nobody answers, and
+// what to do.
+func Open(ctx context.Context, socket string) (*Engine, error) {
+	c, err := client.New(client.WithHost("unix://"+socket), client.WithUserAgent("sparkrun"))
+	if err != nil {
+		return nil, fmt.Errorf("open engine %s: %w", socket, err)
+	}
+	e := &Engine{c: c, socket: socket}
+	// Asked for here and at once: left to itself the client agrees on a version with
+	// its first call, and if that fails goes on with its newest, to be told by each
+	// later call that this is too new.
+	p, err := c.Ping(ctx, client.PingOptions{NegotiateAPIVersion: true, ForceNegotiate: true})
+	if err != nil {
+		c.Close()
+		return nil, e.failed("open engine "+socket, err)
+	}
+	if older(p.APIVersion, oldestAPI) {
+		c.Close()
+		return nil, fmt.Errorf("open engine %s: its API is %s, want %s or later: Docker Engine 20.10 has it", socket, p.APIVersion, oldestAPI)
+	}
+	return e, nil
+}
+
+// Close ends its connections.
+func (e *Engine) Close() error { return e.c.Close() }
+
+// failed says which of our errors one of the engine's is.
+func (e *Engine) failed(what string, err error) error {
+	switch {
+	case client.IsErrConnectionFailed(err):
+		return fmt.Errorf("%s: %w at %s: start it (systemctl start docker), or install it", what, ErrNoEngine, e.socket)
+	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in use"):
+		return fmt.Errorf("%s: %w: %w", what, ErrNameTaken, err)
+	}
+	return fmt.Errorf("%s: %w", what, err)
+}
+
+// Facts are what of an engine changes how it is asked.
+type Facts struct {
+	Version     string // of the engine, such as 28.5.2
+	SystemdRuns bool   // its cgroups are systemd's: a group's parent is a slice
+	LiveRestore bool   // containers outlive it
+	CDI         bool   // it hands out devices by CDI specs, if there are some
+	Nvidia      bool   // it has NVIDIA's runtime
+	UsernsRemap bool   // root in a container is nobody on the host
+	Rootless    bool
+}
+
+// Facts asks for them.
+func (e *Engine) Facts(ctx context.Context) (Facts, error) {
+	r, err := e.c.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return Facts{}, e.failed("ask the engine", err)
+	}
+	f := Facts{Version: r.Info.ServerVersion, SystemdRuns: r.Info.CgroupDriver == "systemd", LiveRestore: r.Info.LiveRestoreEnabled, CDI: len(r.Info.CDISpecDirs) > 0}
+	_, f.Nvidia = r.Info.Runtimes["nvidia"]
+	for _, o := range r.Info.SecurityOptions {
+		f.UsernsRemap = f.UsernsRemap || strings.Contains(o, "name=userns")
+		f.Rootless = f.Rootless || strings.Contains(o, "name=rootless")
+	}
+	return f, nil
+}
+
+// Image is one that a node has.
+type Image struct {
+	ID      string // sha256 of its configuration
+	Digest  string // of its manifest in a registry; empty for one that was loaded or built
+	Arch    string // amd64, arm64
+	Env     []string
+	Workdir string
+	Entry   []string // which is not run
+}
+
+// Image looks at a reference, or an ID. ErrNoImage says that it is not there.
+func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
+	r, err := e.c.ImageInspect(ctx, ref)
+	if cerrdefs.IsNotFound(err) {
+		return Image{}, fmt.Errorf("look at image %s: %w", ref, ErrNoImage)
+	}
+	if err != nil {
+		return Image{}, e.failed("look at image "+ref, err)
+	}
+	im := Image{ID: r.ID, Arch: r.Architecture}
+	if len(r.RepoDigests) > 0 {
+		_, im.Digest, _ = strings.Cut(r.RepoDigests[0], "@")
+	}
+	if r.Config != nil {
+		im.Env, im.Workdir, im.Entry = r.Config.Env, r.Config.WorkingDir, r.Config.Entrypoint
+	}
+	return im, nil
+}
+
+// Progress is how far a pull has come.
+type Progress struct {
+	Done, Total int64 // bytes of the layers that are known so far
+}
+
+// Pull brings an image and tells of it whenever something has come. auth is a registry's
+// X-Registry-Auth, or empty.
+func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)) error {
+	r, err := e.c.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
+	if err != nil {
+		return e.failed("pull image "+ref, err)
+	}
+	defer r.Close()
+	layers := map[string]Progress{}
+	var all Progress
+	for dec := json.NewDecoder(r); ; {
+		var m struct {
+			ID, Status, Error string
+			ProgressDetail    struct{ Current, Total int64 }
+		}
+		switch err := dec.Decode(&m); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return e.failed("pull image "+ref, err)
+		case m.Error != "": // the answer's status was written long before
+			return fmt.Errorf("pull image %s: %s", ref, m.Error)
+		case m.Status != "Downloading" || m.ProgressDetail.Total <= 0:
+			continue
+		}
+		was := layers[m.ID]
+		now := Progress{m.ProgressDetail.Current, m.ProgressDetail.Total}
+		layers[m.ID] = now
+		all.Done, all.Total = all.Done+now.Done-was.Done, all.Total+now.Total-was.Total
+		tell(all)
+	}
+}
+
+// Create makes a container and starts nothing. ErrNameTaken: there is one.
+func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
+	if err := s.Validate(); err != nil {
+		return "", err
+	}
+	cfg, host := s.body()
+	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{Config: cfg, HostConfig: host, Name: s.Name})
+	if cerrdefs.IsNotFound(err) {
+		return "", fmt.Errorf("create container %s of %s: %w", s.Name, s.Image, ErrNoImage)
+	}
+	if err != nil {
+		return "", e.failed("create container "+s.Name, err)
+	}
+	return r.ID, nil
+}
+
+// Start starts it.
+func (e *Engine) Start(ctx context.Context, id string) error {
+	if _, err := e.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
+		return e.failed("start container "+id, err)
+	}
+	return nil
+}
+
+// State is what has become of a container.
+type State struct {
+	Running   bool
+	PID       int // of its first process on the host; 0: it does not run
+	OOMKilled bool
+	Error     string // why it was not started
+}
+
+// State asks for it. ErrNoContainer says that it is gone.
+func (e *Engine) State(ctx context.Context, id string) (State, error) {
+	r, err := e.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
+	if cerrdefs.IsNotFound(err) {
+		return State{}, fmt.Errorf("look at container %s: %w", id, ErrNoContainer)
+	}
+	if err != nil {
+		return State{}, e.failed("look at container "+id, err)
+	}
+	st := r.Container.State
+	if st == nil {
+		return State{}, fmt.Errorf("look at container %s: the engine tells no state of it", id)
+	}
+	return State{Running: st.Running, PID: st.Pid, OOMKilled: st.OOMKilled, Error: st.Error}, nil
+}
+
+// Remove takes a container away, with KILL if it runs. One that is gone is no error.
+func (e *Engine) Remove(ctx context.Context, id string) error {
+	_, err := e.c.ContainerRemove(ctx, id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	switch {
+	case err == nil || cerrdefs.IsNotFound(err):
+		return nil
+	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
+		return nil
+	}
+	return e.failed("remove container "+id, err)
+}
+
+// Found is one container of a list.
+type Found struct {
+	ID, Name string
+	Labels   map[string]string
+	Running  bool
+}
+
+// List gives the containers, dead ones too, that have all these labels.
+func (e *Engine) List(ctx context.Context, labels map[string]string) ([]Found, error) {
+	f := client.Filters{}
+	for k, v := range labels {
+		f.Add("label", k+"="+v)
+	}
+	r, err := e.c.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: f})
+	if err != nil {
+		return nil, e.failed("list containers", err)
+	}
+	var out []Found
+	for _, c := range r.Items {
+		name := ""
+		if len(c.Names) > 0 {
+			name = strings.TrimPrefix(c.Names[0], "/")
+		}
+		out = append(out, Found{ID: c.ID, Name: name, Labels: c.Labels, Running: string(c.State) == "running"})
+	}
+	return out, nil
+}
+
+// older compares versions of the API: 1.9 is below 1.41.
+func older(a, b string) bool {
+	var amaj, amin, bmaj, bmin int
+	_, erra := fmt.Sscanf(a, "%d.%d", &amaj, &amin)
+	_, errb := fmt.Sscanf(b, "%d.%d", &bmaj, &bmin)
+	return erra != nil || errb != nil || amaj < bmaj || amaj == bmaj && amin < bmin
+}

@@ -1,0 +1,123 @@
+package container
+
+import (
+	"encoding/base64"
+	"errors"
+	"net"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher/container/enginetest"
+)
+
+func TestEngineThatIsNotThere(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	_, err := Open(t.Context(), socket)
+	if !errors.Is(err, ErrNoEngine) || !strings.Contains(err.Error(), socket) || !strings.Contains(err.Error(), "systemctl start docker") {
+		t.Errorf("%v, want it to name the socket and the remedy", err)
+	}
+}
+
+// fakeOldEngine answers a ping as an engine of 2018 would: none of those can be had.
+func TestEngineThatIsTooOld(t *testing.T) {
+	for _, version := range []string{"1.40", "1.38"} {
+		socket := filepath.Join(t.TempDir(), "s")
+		ln, err := net.Listen("unix", socket)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fakeOldEngine := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			w.Header().Set("Api-Version", version)
+		})}
+		go func() { _ = fakeOldEngine.Serve(ln) }() // ends with Close
+		_, err = Open(t.Context(), socket)
+		fakeOldEngine.Close()
+		if err == nil || !strings.Contains(err.Error(), version) {
+			t.Errorf("%v, want it to name the version %s", err, version)
+		}
+	}
+}
+
+func TestEngine(t *testing.T) {
+	r, e := open(t)
+	f, err := e.Facts(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if f.Version == "" || !f.LiveRestore || f.Rootless || f.UsernsRemap {
+		t.Errorf("facts of the engine: %+v", f)
+	}
+	if _, err := e.Image(t.Context(), "nobody/has:this"); !errors.Is(err, ErrNoImage) {
+		t.Errorf("an image that is not there: %v, want %v", err, ErrNoImage)
+	}
+	im, err := e.Image(t.Context(), enginetest.Image)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.HasPrefix(im.ID, "sha256:") || im.Workdir != "/tmp" || im.Digest != "" {
+		t.Errorf("the image: %+v", im)
+	}
+
+	s := r.spec(t, 0)
+	s.HandDir = t.TempDir()
+	s.Labels = map[string]string{"com.sparkrun.test": t.Name()}
+	id, err := e.Create(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := e.Create(t.Context(), s); !errors.Is(err, ErrNameTaken) {
+		t.Errorf("a second one of that name: %v, want %v", err, ErrNameTaken)
+	}
+	if st, err := e.State(t.Context(), id); err != nil || st.Running || st.PID != 0 {
+		t.Errorf("before its start: %+v, %v", st, err)
+	}
+	all, err := e.List(t.Context(), s.Labels)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff([]Found{{ID: id, Name: s.Name, Labels: s.Labels}}, all); diff != "" {
+		t.Errorf("listed by its label (-want +got):\n%s", diff)
+	}
+	for range 2 {
+		if err := e.Remove(t.Context(), id); err != nil {
+			t.Errorf("remove: %v, want none, also when it is gone", err)
+		}
+	}
+	if _, err := e.State(t.Context(), id); !errors.Is(err, ErrNoContainer) {
+		t.Errorf("after its end: %v, want %v", err, ErrNoContainer)
+	}
+}
+
+// An image's libraries are known by its loader's cache; one without a cache says nothing.
+func TestHasLibrary(t *testing.T) {
+	r, e := open(t)
+	if has, known, err := e.HasLibrary(t.Context(), r.ImageID, "libibverbs.so.1"); err != nil || known || has {
+		t.Errorf("an image of one static program: has %v, known %v, %v", has, known, err)
+	}
+	all, err := e.List(t.Context(), map[string]string{"com.sparkrun.look": "libibverbs.so.1"})
+	if err != nil || len(all) > 0 {
+		t.Errorf("looking left %+v, %v", all, err)
+	}
+}
+
+func TestAuth(t *testing.T) {
+	const config = `{"auths": {"nvcr.io": {"auth": "JG9hdXRodG9rZW46bnZhcGktMTIz"}, "https://index.docker.io/v1/": {"auth": "YWxpY2U6czNjcmV0"}, "empty.io": {}}, "credHelpers": {"ghcr.io": "x"}}`
+	for ref, want := range map[string]string{
+		"nvcr.io/nvidia/pytorch:25.10": `{"username":"$oauthtoken","password":"nvapi-123","serveraddress":"nvcr.io"}`,
+		"vllm/vllm-openai":             `{"username":"alice","password":"s3cret","serveraddress":"https://index.docker.io/v1/"}`,
+		"ghcr.io/x/y":                  "", "empty.io/x": "", "sha256:" + strings.Repeat("a", 64): "",
+	} {
+		auth, err := Auth([]byte(config), ref)
+		plain, _ := base64.URLEncoding.DecodeString(auth)
+		if err != nil || string(plain) != want {
+			t.Errorf("%s: %s, %v, want %s", ref, plain, err, want)
+		}
+	}
+	if _, err := Auth([]byte("{"), "nvcr.io/x"); err == nil {
+		t.Error("want a file that is none to be told")
+	}
+}

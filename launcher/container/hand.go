@@ -1,0 +1,115 @@
+package container
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// handName is the socket in Spec.HandDir, on which the two halves meet. They are
+// of one version: the outer half mounts its own program.
+const handName = "hand.sock"
+
+// Command is what runs in a container. Bytes, for neither needs be UTF-8.
+type Command struct {
+	Argv [][]byte `json:"argv"`
+	// Env goes over the image's: what both have is ours.
+	Env [][]byte `json:"env"`
+	Dir []byte   `json:"dir"`
+	TTY bool     `json:"tty,omitempty"`
+}
+
+// toInner is a line to the inner half: the first one is a Command.
+type toInner struct {
+	Signal int `json:"signal"`
+}
+
+// toOuter is a line to the outer half: born or an error, then, once, an exit.
+type toOuter struct {
+	Born  bool           `json:"born,omitempty"`
+	Error string         `json:"error,omitempty"`
+	Exit  *launcher.Exit `json:"exit,omitempty"`
+}
+
+// line is one end of the connection.
+type line struct {
+	*net.UnixConn
+	enc *json.Encoder
+	dec *json.Decoder
+}
+
+func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.NewDecoder(c)} }
+
+// listenHand makes the folder, the rank's user's alone, and the socket in it.
+func listenHand(s Spec) (*net.UnixListener, error) {
+	if err := os.Mkdir(s.HandDir, 0o700); err != nil {
+		return nil, fmt.Errorf("make folder of the hand-over: %w", err)
+	}
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.HandDir, handName), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the container: %w", err)
+	}
+	if os.Geteuid() == 0 {
+		err = errors.Join(os.Chown(filepath.Join(s.HandDir, handName), int(s.UID), int(s.GID)), os.Chown(s.HandDir, int(s.UID), int(s.GID)))
+	}
+	if err != nil {
+		ln.Close()
+		return nil, fmt.Errorf("hand the socket to uid %d: %w", s.UID, err)
+	}
+	return ln, nil
+}
+
+// peer is who is at the other end, as the kernel knows it.
+func peer(c *net.UnixConn) (uid uint32, pid int, err error) {
+	rc, err := c.SyscallConn()
+	if err != nil {
+		return 0, 0, err
+	}
+	var cred *unix.Ucred
+	var cerr error
+	err = rc.Control(func(fd uintptr) { cred, cerr = unix.GetsockoptUcred(int(fd), unix.SOL_SOCKET, unix.SO_PEERCRED) })
+	if err = errors.Join(err, cerr); err != nil {
+		return 0, 0, err
+	}
+	return cred.Uid, int(cred.Pid), nil
+}
+
+// give sends a command and the descriptors 0, 1 and 2 that it gets.
+func (l *line) give(cmd Command, fds [3]int) error {
+	if _, _, err := l.WriteMsgUnix([]byte{'\n'}, unix.UnixRights(fds[:]...), nil); err != nil {
+		return err
+	}
+	return l.enc.Encode(cmd)
+}
+
+// take receives them. The descriptors are the caller's, and closed at an exec.
+func (l *line) take() (cmd Command, fds [3]int, err error) {
+	var one [1]byte
+	oob := make([]byte, unix.CmsgSpace(3*4))
+	// net sets MSG_CMSG_CLOEXEC.
+	n, oobn, _, _, err := l.ReadMsgUnix(one[:], oob)
+	if err != nil {
+		return cmd, fds, err
+	}
+	if n == 0 {
+		return cmd, fds, io.EOF
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(msgs) != 1 {
+		return cmd, fds, fmt.Errorf("receive descriptors: %d messages: %w", len(msgs), errors.Join(err, unix.EPROTO))
+	}
+	got, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(got) != 3 {
+		return cmd, fds, fmt.Errorf("receive descriptors: %d of them: %w", len(got), errors.Join(err, unix.EPROTO))
+	}
+	fds = [3]int(got)
+	return cmd, fds, l.dec.Decode(&cmd)
+}

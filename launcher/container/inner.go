@@ -1,0 +1,228 @@
+package container
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+const (
+	// handWait bounds the way to the outer half, which listened before there was a
+	// container.
+	handWait = 30 * time.Second
+	// leftWait is given to what the program leaves behind: as in the shim.
+	leftWait = 2 * time.Second
+)
+
+// inner is the container's entrypoint. Its exit code is for `docker ps` alone.
+type inner struct {
+	line  *line
+	child int // the program, leader of its session
+	sigs  chan os.Signal
+	chld  chan os.Signal
+	lost  chan struct{} // closed when the outer half is gone
+	sent  chan syscall.Signal
+}
+
+// runInner waits for a command, runs it and tells how it ended. Nobody at the
+// socket: nothing runs.
+func runInner() int {
+	in := &inner{
+		sigs: make(chan os.Signal, 16), chld: make(chan os.Signal, 1),
+		lost: make(chan struct{}), sent: make(chan syscall.Signal, 16),
+	}
+	signal.Notify(in.sigs, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	signal.Notify(in.chld, syscall.SIGCHLD)
+	d := net.Dialer{Timeout: handWait}
+	c, err := d.Dial("unix", insideHand+"/"+handName)
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sparkrun: nobody hands over a command: %v\n", err)
+		return launcher.ExitOwnFailure
+	}
+	in.line = newLine(c.(*net.UnixConn))
+	defer in.line.Close()
+	cmd, fds, err := in.line.take()
+	if err != nil {
+		fmt.Fprintf(os.Stderr, "sparkrun: take over a command: %v\n", err)
+		return launcher.ExitOwnFailure
+	}
+	// What the program leaves comes to us, so that we know when nobody is left.
+	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
+		in.child, err = begin(cmd, fds)
+		for _, fd := range fds {
+			unix.Close(fd) // else its output would not end with it
+		}
+		if err != nil {
+			_ = in.line.enc.Encode(toOuter{Error: err.Error()})
+			return launcher.ExitOwnFailure
+		}
+	}
+	if in.line.enc.Encode(toOuter{Born: true}) != nil {
+		in.everybody(unix.SIGKILL)
+		return launcher.ExitOwnFailure
+	}
+	go in.listen() // ends with the connection, at the latest with the process
+	return in.watch()
+}
+
+// listen passes on what the outer half says.
+func (in *inner) listen() {
+	defer close(in.lost)
+	for {
+		var m toInner
+		if in.line.dec.Decode(&m) != nil {
+			return
+		}
+		in.sent <- syscall.Signal(m.Signal)
+	}
+}
+
+// watch goes on until nobody is left in the container but docker-init.
+func (in *inner) watch() int {
+	status := -1 // of the program, once it has one
+	lost := in.lost
+	var late <-chan time.Time
+	for {
+		exited, childless := in.reap()
+		if exited != nil {
+			// Told at once: whoever stays behind must not make this rank's end look later
+			// than it was.
+			_ = in.line.enc.Encode(toOuter{Exit: exited})
+			status, lost, late = exited.Status(), nil, time.After(leftWait)
+		}
+		if childless && status >= 0 {
+			return status
+		}
+		select {
+		case <-in.chld:
+		case s := <-in.sent:
+			in.pass(s)
+		case s := <-in.sigs: // of docker-init: the engine stops the container
+			in.pass(s.(syscall.Signal))
+		case <-late:
+			return status // and with us all that is left
+		case <-lost:
+			in.everybody(unix.SIGKILL)
+			return launcher.ExitOwnFailure
+		}
+	}
+}
+
+// pass gives TERM to everybody, for it means the end; any other signal is the
+// program's.
+func (in *inner) pass(s syscall.Signal) {
+	if s == unix.SIGTERM {
+		in.everybody(s)
+		return
+	}
+	_ = unix.Kill(-in.child, s)
+}
+
+// everybody is who is in the PID namespace, but its first process and this one
+// (kill(2)).
+func (in *inner) everybody(s syscall.Signal) { _ = unix.Kill(-1, s) }
+
+func (in *inner) reap() (exited *launcher.Exit, childless bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return exited, err == unix.ECHILD
+		case pid == 0:
+			return exited, false
+		case pid == in.child && ws.Signaled():
+			exited = &launcher.Exit{Signal: int(ws.Signal())}
+		case pid == in.child:
+			exited = &launcher.Exit{Code: ws.ExitStatus()}
+		}
+	}
+}
+
+// begin execs the command in a session of its own.
+func begin(cmd Command, fds [3]int) (int, error) {
+	argv, env := texts(cmd.Argv), overlaid(os.Environ(), texts(cmd.Env))
+	path, err := find(argv[0], env)
+	if err != nil {
+		return 0, err
+	}
+	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
+		Dir: string(cmd.Dir), Env: env, Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
+		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: cmd.TTY},
+	})
+	if err == nil {
+		return pid, nil
+	}
+	if dir := string(cmd.Dir); dir != "" {
+		if fi, serr := os.Stat(dir); serr != nil || !fi.IsDir() {
+			return 0, fmt.Errorf("exec %q: working folder %q: not in the container: mount it, or choose another with --workdir", argv[0], dir)
+		}
+	}
+	switch {
+	case errors.Is(err, syscall.ENOENT):
+		return 0, fmt.Errorf("exec %q: its interpreter (the #! line, or the loader) is not in the image", argv[0])
+	case errors.Is(err, syscall.ENOEXEC):
+		return 0, fmt.Errorf("exec %q: no program for this machine (no #! line, or another architecture)", argv[0])
+	}
+	return 0, fmt.Errorf("exec %q in the container: %w", argv[0], err)
+}
+
+// find looks for the program by the PATH that it will have itself.
+func find(name string, env []string) (string, error) {
+	for _, v := range env {
+		if p, ok := strings.CutPrefix(v, "PATH="); ok {
+			_ = os.Setenv("PATH", p)
+		}
+	}
+	path, err := exec.LookPath(name)
+	switch {
+	case err == nil || errors.Is(err, exec.ErrDot):
+		return path, nil
+	case errors.Is(err, fs.ErrPermission):
+		return "", fmt.Errorf("exec %q: permission denied: it is not executable for uid %d in the image", name, os.Getuid())
+	case strings.Contains(name, "/") && !errors.Is(err, fs.ErrNotExist):
+		var e *exec.Error
+		errors.As(err, &e)
+		return "", fmt.Errorf("exec %q in the container: %w", name, e.Err)
+	case strings.Contains(name, "/"):
+		return "", fmt.Errorf("exec %q: not found in the container", name)
+	}
+	return "", fmt.Errorf("exec %q: not found in the container: PATH is %s", name, os.Getenv("PATH"))
+}
+
+// overlaid puts over upon under, a variable once.
+func overlaid(under, over []string) []string {
+	given := map[string]bool{}
+	for _, v := range over {
+		name, _, _ := strings.Cut(v, "=")
+		given[name] = true
+	}
+	var out []string
+	for _, v := range under {
+		if name, _, _ := strings.Cut(v, "="); !given[name] {
+			out = append(out, v)
+		}
+	}
+	return append(out, over...)
+}
+
+func texts(bs [][]byte) []string {
+	out := make([]string, len(bs))
+	for i, b := range bs {
+		out[i] = string(b)
+	}
+	return out
+}

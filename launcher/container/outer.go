@@ -1,0 +1,328 @@
+package container
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// OuterArg in the place of a shim's folder makes this program the outer half. It
+// reads an Order from descriptor 3 to its end and tells on 4 what came of it: one
+// Birth, then the end.
+const (
+	OuterArg = "@outer"
+	orderFD  = 3
+	birthFD  = 4
+)
+
+// startWait bounds what an engine may take to make and start a container, and
+// the container to ask for its command. Unpacked images start in a second; disks
+// may be busy.
+const startWait = 2 * time.Minute
+
+// Order is one rank in a container.
+type Order struct {
+	Socket  string  `json:"socket"` // of the engine
+	Spec    Spec    `json:"spec"`
+	Command Command `json:"command"`
+}
+
+// Birth is what became of an Order: the program runs, or Error says why it never
+// will. Nothing of a container is left then, if the engine answers.
+type Birth struct {
+	Container string `json:"container,omitempty"` // its id
+	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
+	Error     string `json:"error,omitempty"`
+	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
+}
+
+// Main is the life of either half; the process's exit code is its answer.
+func Main(arg string) int {
+	switch arg {
+	case InnerArg:
+		return runInner()
+	case OuterArg:
+		return runOuter()
+	}
+	fmt.Fprintf(os.Stderr, "sparkrun: %q is no half of a container\n", arg)
+	return launcher.ExitOwnFailure
+}
+
+// outer is in the rank's place on the host.
+type outer struct {
+	order  Order
+	birth  *os.File
+	sigs   chan os.Signal
+	engine *Engine
+	id     string
+	line   *line
+}
+
+func runOuter() int {
+	o := &outer{birth: os.NewFile(birthFD, "birth"), sigs: make(chan os.Signal, 64)}
+	unix.CloseOnExec(orderFD)
+	unix.CloseOnExec(birthFD)
+	signal.Notify(o.sigs)
+	if err := json.NewDecoder(os.NewFile(orderFD, "order")).Decode(&o.order); err != nil {
+		return launcher.ExitOwnFailure // whoever forked us died before it could tell
+	}
+	ctx, cancel := context.WithTimeoutCause(context.Background(), startWait,
+		fmt.Errorf("the engine took longer than %s", startWait))
+	defer cancel()
+	init, err := o.begin(ctx)
+	if err != nil {
+		o.giveUp()
+		o.tell(Birth{Error: err.Error(), Ended: errors.Is(err, errTold)})
+		return launcher.ExitOwnFailure
+	}
+	o.tell(Birth{Container: o.id, Init: init})
+	return o.watch()
+}
+
+func (o *outer) tell(b Birth) {
+	_ = json.NewEncoder(o.birth).Encode(b)
+	o.birth.Close()
+}
+
+// begin makes the container, starts it and hands over the command. The deadline of ctx
+// is for all of it; a TERM ends it too.
+func (o *outer) begin(ctx context.Context) (init int, err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	told := make(chan struct{})
+	defer func() {
+		cancel(nil)
+		<-told
+	}()
+	go func() {
+		defer close(told)
+		for {
+			select {
+			case s := <-o.sigs:
+				if s == syscall.SIGTERM {
+					cancel(errTold)
+				}
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	ln, err := listenHand(o.order.Spec)
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	if o.engine, err = Open(ctx, o.order.Socket); err != nil {
+		return 0, cause(ctx, err)
+	}
+	if o.id, err = o.engine.Create(ctx, o.order.Spec); err != nil {
+		return 0, cause(ctx, err)
+	}
+	if err := o.engine.Start(ctx, o.id); err != nil {
+		return 0, cause(ctx, err)
+	}
+	st, err := o.engine.State(ctx, o.id)
+	if err != nil {
+		return 0, cause(ctx, err)
+	}
+	if !st.Running || st.PID == 0 {
+		return 0, o.died(st)
+	}
+	if err := o.look(st.PID); err != nil {
+		return 0, err
+	}
+	if err := o.meet(ctx, ln, st.PID); err != nil {
+		return 0, cause(ctx, err)
+	}
+	return st.PID, nil
+}
+
+var errTold = errors.New("ended before the container ran")
+
+// cause is why ctx ended, where that is why something failed.
+func cause(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	return err
+}
+
+// died says what is known of a container that ended before its program began.
+func (o *outer) died(st State) error {
+	why := st.Error
+	if st.OOMKilled {
+		why = "out of memory"
+	}
+	if why == "" {
+		why = "see the engine's log (journalctl -u docker)"
+	}
+	return fmt.Errorf("container %s ended before its program began: %s", o.order.Spec.Name, why)
+}
+
+// meet waits for the inner half, unless the container dies, and gives it the
+// command.
+func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error {
+	gone, err := whenGone(ctx, init)
+	if err != nil {
+		return o.died(State{})
+	}
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	stop := context.AfterFunc(ctx, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
+	defer stop()
+	joined := make(chan struct{})
+	go func() {
+		defer close(joined)
+		select {
+		case <-gone:
+			cancel(o.died(State{}))
+		case <-ctx.Done():
+		}
+	}()
+	defer func() {
+		cancel(nil)
+		<-joined
+	}()
+	for {
+		c, err := ln.AcceptUnix()
+		if err != nil {
+			return cause(ctx, err)
+		}
+		uid, pid, err := peer(c)
+		if err != nil || uid != o.order.Spec.UID {
+			c.Close() // a stranger, who had no business in that folder
+			continue
+		}
+		o.line = newLine(c)
+		if err := join(init, pid); err != nil {
+			return err
+		}
+		break
+	}
+	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
+	defer end()
+	if err := o.line.give(o.order.Command, [3]int{0, 1, 2}); err != nil {
+		return cause(ctx, fmt.Errorf("hand over the command: %w", err))
+	}
+	var m toOuter
+	if err := o.line.dec.Decode(&m); err != nil {
+		return cause(ctx, fmt.Errorf("hand over the command: %w", err))
+	}
+	if m.Error != "" {
+		return errors.New(m.Error)
+	}
+	return nil
+}
+
+// whenGone gives a channel that is closed once a process is gone, whoever's child it
+// is, or ctx has ended.
+func whenGone(ctx context.Context, pid int) (<-chan struct{}, error) {
+	fd, err := unix.PidfdOpen(pid, unix.PIDFD_NONBLOCK)
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(fd), "pidfd")
+	rc, err := f.SyscallConn()
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	gone := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() { _ = f.SetReadDeadline(time.Unix(1, 0)) })
+	go func() { // its join is gone
+		defer close(gone)
+		defer f.Close()
+		defer stop()
+		_ = rc.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 || err != nil && err != unix.EINTR
+		})
+	}()
+	return gone, nil
+}
+
+// giveUp takes away what was made, if the engine lets it.
+func (o *outer) giveUp() {
+	if o.engine == nil || o.id == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+	defer cancel()
+	_ = o.engine.Remove(ctx, o.id) // else the sweep will
+}
+
+// removeWait bounds a removal that nobody needs to wait for.
+const removeWait = 10 * time.Second
+
+// watch passes signals on until the program has ended, and ends the same way.
+func (o *outer) watch() int {
+	// Its output is the program's alone from now on, so that it ends with it. The
+	// last descriptor stays, for a word of ours.
+	if null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+		_ = unix.Dup3(null, 0, 0)
+		_ = unix.Dup3(null, 1, 0)
+	}
+	exit := make(chan *launcher.Exit, 1)
+	go func() { // ends with the connection, at the latest with the process
+		var m toOuter
+		_ = o.line.dec.Decode(&m)
+		exit <- m.Exit
+	}()
+	for {
+		select {
+		case s := <-o.sigs:
+			n := s.(syscall.Signal)
+			if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
+				_ = o.line.enc.Encode(toInner{Signal: int(n)})
+			}
+		case e := <-exit:
+			switch {
+			case e == nil:
+				fmt.Fprintf(os.Stderr, "sparkrun: container %s was ended from outside: %s\n", o.order.Spec.Name, o.why())
+				return dieBy(syscall.SIGKILL)
+			case e.Signal != 0:
+				return dieBy(syscall.Signal(e.Signal))
+			}
+			return e.Code
+		}
+	}
+}
+
+// why is what the engine knows of a container that is gone.
+func (o *outer) why() string {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	defer cancel()
+	st, err := o.engine.State(ctx, o.id)
+	switch {
+	case errors.Is(err, ErrNoEngine):
+		return "its engine has been stopped (live-restore would keep it: see /etc/docker/daemon.json)"
+	case err == nil && st.OOMKilled:
+		return "out of memory"
+	case err == nil && st.Error != "":
+		return st.Error
+	}
+	return "by docker kill or docker stop, by its engine's end, or by the kernel"
+}
+
+// dieBy ends this process by a signal, as the shell's and the shim's waitpid
+// then see it. Go's own handler would print a trace for some, so it is taken
+// away, which package signal cannot do for these.
+func dieBy(s syscall.Signal) int {
+	_ = unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{}) // the core would be ours
+	var zero [4]uint64                                   // struct sigaction of the kernel: SIG_DFL, no flags, an empty mask
+	_, _, _ = unix.RawSyscall6(unix.SYS_RT_SIGACTION, uintptr(s), uintptr(unsafe.Pointer(&zero)), 0, 8, 0, 0)
+	_ = unix.Kill(os.Getpid(), s)
+	time.Sleep(time.Second) // it comes before
+	return launcher.Exit{Signal: int(s)}.Status()
+}

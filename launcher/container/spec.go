@@ -1,0 +1,235 @@
+package container
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/mount"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// What is mounted into each container, and how its entrypoint is called.
+const (
+	insideDir     = "/run/sparkrun"
+	insideProgram = insideDir + "/sparkrun"
+	insideHand    = insideDir + "/hand"
+	// InnerArg in the place of a shim's folder makes this program the inner half.
+	InnerArg = "@inner"
+)
+
+// homeBytes bounds a HOME in memory: caches of compilers, not of models.
+const homeBytes = 1 << 30
+
+// defaultStack is what hardware-minded images of NVIDIA's ask for, in bytes.
+const defaultStack = 64 << 20
+
+// Spec is one container, whole: nothing is looked up any more.
+type Spec struct {
+	// Name is given once by an engine: it is what keeps a second container of the same
+	// rank from being made.
+	Name   string            `json:"name"`
+	Image  string            `json:"image"` // an ID, sha256:...: what was checked is what runs
+	Labels map[string]string `json:"labels,omitempty"`
+	// Mark is a NAME=VALUE by which processes of the container are found from outside.
+	Mark string `json:"mark,omitempty"`
+
+	UID    uint32   `json:"uid"`
+	GID    uint32   `json:"gid"`
+	Groups []uint32 `json:"groups,omitempty"`
+	// Home is made in memory, for its owner alone, unless it or a folder above it is
+	// mounted. Empty: none.
+	Home   string  `json:"home,omitempty"`
+	Mounts []Mount `json:"mounts,omitempty"`
+
+	// ShmBytes is the size of a /dev/shm of its own; 0: the host's, with all other IPC.
+	ShmBytes int64             `json:"shm_bytes,omitempty"`
+	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB and, with RDMA devices, memlock unlimited
+	CPUs     []int             `json:"cpus,omitempty"`    // that it may run on; none: any
+	GPU      GPU               `json:"gpu,omitempty"`
+	Devices  []string          `json:"devices,omitempty"` // device files of the host
+	// CgroupParent is a group as the engine's driver writes it: a path, or a slice of
+	// systemd's. Empty: the engine's own.
+	CgroupParent string `json:"cgroup_parent,omitempty"`
+	// Grace is what an engine that is stopped leaves the container, between TERM
+	// and KILL.
+	Grace time.Duration `json:"grace,omitempty"`
+	Args  Args          `json:"args,omitzero"`
+
+	// Program is this program as a file of the host, HandDir the folder of the socket:
+	// the rank's user's, and closed to all others.
+	Program string `json:"program"`
+	HandDir string `json:"hand_dir"`
+}
+
+// Mount is a file or folder of the host in the container.
+type Mount struct {
+	Source   string `json:"source"` // absolute; it must be there
+	Target   string `json:"target"` // absolute
+	ReadOnly bool   `json:"read_only,omitempty"`
+	// Dev and Ino are what Source was when its user's right to it was looked at; the
+	// container does not begin with anything else there. 0: anything will do.
+	Dev uint64 `json:"dev,omitempty"`
+	Ino uint64 `json:"ino,omitempty"`
+}
+
+// GPU is how an engine is asked for the GPU.
+type GPU string
+
+const (
+	NoGPU  GPU = ""
+	CDIGPU GPU = "cdi" // nvidia.com/gpu=all: engines and specs since 2024
+	OldGPU GPU = "capability"
+)
+
+// Validate tells the first thing for which there could be no container, by the
+// names a user knows it under.
+func (s Spec) Validate() error {
+	switch {
+	case s.Name == "" || s.Program == "" || s.HandDir == "":
+		return fmt.Errorf("container %q: %w: want a name, a program and a folder for its socket", s.Name, launcher.ErrInvalid)
+	case !strings.HasPrefix(s.Image, "sha256:"):
+		return fmt.Errorf("container %s: image %q: %w: want its ID", s.Name, s.Image, launcher.ErrInvalid)
+	case s.ShmBytes < 0:
+		return fmt.Errorf("--shm-size %d: %w: want 0 or more bytes", s.ShmBytes, launcher.ErrInvalid)
+	case s.GPU != NoGPU && s.GPU != CDIGPU && s.GPU != OldGPU:
+		return fmt.Errorf("container %s: gpu %q: %w", s.Name, s.GPU, launcher.ErrInvalid)
+	}
+	seen := map[string]bool{}
+	for _, m := range s.Mounts {
+		to := path.Clean(m.Target)
+		switch {
+		case !path.IsAbs(m.Source) || !path.IsAbs(m.Target):
+			return fmt.Errorf("--mount %s:%s: %w: want absolute paths", m.Source, m.Target, launcher.ErrInvalid)
+		case to == "/" || to == insideDir || strings.HasPrefix(to, insideDir+"/"):
+			return fmt.Errorf("--mount %s:%s: %w: choose another place in the container", m.Source, m.Target, launcher.ErrInvalid)
+		case seen[to]:
+			return fmt.Errorf("--mount %s:%s: %w: something else is mounted there too", m.Source, m.Target, launcher.ErrInvalid)
+		}
+		seen[to] = true
+	}
+	return nil
+}
+
+// body is what the engine is asked for. It hangs on the spec alone.
+func (s Spec) body() (*container.Config, *container.HostConfig) {
+	grace := int((s.Grace + time.Second - 1) / time.Second)
+	cfg := &container.Config{
+		Image:       s.Image,
+		User:        fmt.Sprintf("%d:%d", s.UID, s.GID),
+		WorkingDir:  "/", // the rank's own is gone to by the inner half, which can say why not
+		Entrypoint:  []string{insideProgram, "shim", InnerArg},
+		Cmd:         []string{}, // else the image's would be appended
+		Labels:      maps.Clone(s.Labels),
+		StopTimeout: &grace,
+		StopSignal:  "SIGTERM",
+		// An image's probe would be a process that nobody asked for, every 30 s.
+		Healthcheck: &container.HealthConfig{Test: []string{"NONE"}},
+	}
+	if s.Mark != "" {
+		cfg.Env = []string{s.Mark}
+	}
+	yes := true
+	host := &container.HostConfig{
+		NetworkMode:   "host",
+		IpcMode:       "host",
+		Init:          &yes,
+		RestartPolicy: container.RestartPolicy{Name: container.RestartPolicyDisabled},
+		LogConfig:     container.LogConfig{Type: "none"}, // output goes past the engine
+		// The caller's rights are all there are: a setuid program of the image would
+		// be root over what is mounted.
+		SecurityOpt: []string{"no-new-privileges"},
+		Resources:   container.Resources{CgroupParent: s.CgroupParent, Ulimits: s.limits()},
+	}
+	if s.ShmBytes > 0 {
+		host.IpcMode, host.ShmSize = "private", s.ShmBytes
+	}
+	for _, g := range s.Groups {
+		host.GroupAdd = append(host.GroupAdd, strconv.FormatUint(uint64(g), 10))
+	}
+	for _, d := range s.Devices {
+		host.Devices = append(host.Devices, container.DeviceMapping{PathOnHost: d, PathInContainer: d, CgroupPermissions: "rwm"})
+	}
+	switch s.GPU {
+	case CDIGPU:
+		host.DeviceRequests = []container.DeviceRequest{{Driver: "cdi", DeviceIDs: []string{"nvidia.com/gpu=all"}}}
+	case OldGPU:
+		host.DeviceRequests = []container.DeviceRequest{{Count: -1, Capabilities: [][]string{{"gpu"}}}}
+	}
+	if len(s.CPUs) > 0 {
+		host.CpusetCpus = cpuList(s.CPUs)
+	}
+	s.mount(host)
+	s.Args.add(host)
+	return cfg, host
+}
+
+// mount adds our own two, HOME, and what was asked for.
+func (s Spec) mount(host *container.HostConfig) {
+	bind := func(from, to string, readOnly bool) {
+		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: readOnly})
+	}
+	bind(s.Program, insideProgram, true)
+	bind(s.HandDir, insideHand, false)
+	covered := s.Home == "" || s.Home == "/"
+	for _, m := range s.Mounts {
+		bind(m.Source, m.Target, m.ReadOnly)
+		covered = covered || within(s.Home, m.Target)
+	}
+	if covered {
+		return
+	}
+	host.Tmpfs = map[string]string{}
+	folder := func(at string, bytes int) {
+		host.Tmpfs[at] = fmt.Sprintf("uid=%d,gid=%d,mode=0700,size=%d,exec", s.UID, s.GID, bytes)
+	}
+	folder(s.Home, homeBytes)
+	for _, m := range s.Mounts { // an engine would make the folders on the way to it root's
+		for dir := path.Dir(path.Clean(m.Target)); within(dir, s.Home) && dir != s.Home; dir = path.Dir(dir) {
+			if !s.mountedAt(dir) {
+				folder(dir, homeBytes)
+			}
+		}
+	}
+}
+
+func (s Spec) mountedAt(dir string) bool {
+	return slices.ContainsFunc(s.Mounts, func(m Mount) bool { return within(dir, m.Target) })
+}
+
+// within tells whether a path is dir or lies below it.
+func within(p, dir string) bool {
+	dir = path.Clean(dir)
+	return p == dir || strings.HasPrefix(p, strings.TrimSuffix(dir, "/")+"/")
+}
+
+// limits are in order of their names, so that the same spec gives the same body.
+func (s Spec) limits() []*container.Ulimit {
+	all := map[string]*container.Ulimit{"stack": {Name: "stack", Soft: defaultStack, Hard: defaultStack}}
+	if slices.ContainsFunc(s.Devices, func(d string) bool { return within(d, "/dev/infiniband") }) {
+		// Memory that an RDMA device reads has to stay where it is.
+		all["memlock"] = &container.Ulimit{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}
+	}
+	for _, u := range s.Ulimits {
+		all[u.Name] = &container.Ulimit{Name: u.Name, Soft: u.Soft, Hard: u.Hard}
+	}
+	var out []*container.Ulimit
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		out = append(out, all[name])
+	}
+	return out
+}
+
+func cpuList(cpus []int) string {
+	texts := make([]string, len(cpus))
+	for i, c := range cpus {
+		texts[i] = strconv.Itoa(c)
+	}
+	return strings.Join(texts, ",")
+}

@@ -1,0 +1,105 @@
+package policy
+
+import (
+	"fmt"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/distribution/reference"
+	"go.yaml.in/yaml/v3"
+)
+
+// list is a rule that names what is let in; nothing: nothing is.
+type list struct {
+	line int
+	of   []string
+}
+
+// Image refuses an image by its reference: what is let in are repositories (nvcr.io/nvidia/vllm, with
+// or without a tag) and, with a slash behind them, all below (nvcr.io/, nvidia/).
+func (p Policy) Image(host, ref string) error {
+	if p.images == nil || slices.ContainsFunc(p.images.of, func(rule string) bool { return covers(rule, ref) }) {
+		return nil
+	}
+	return p.images.refusal(fmt.Sprintf("image %s may not be launched on %s: rule images", ref, host), p.path)
+}
+
+// Mount refuses a file or folder of the host, which has to be named with all links resolved.
+func (p Policy) Mount(host, source string) error {
+	if p.mounts == nil || slices.ContainsFunc(p.mounts.of, func(dir string) bool {
+		rest, err := filepath.Rel(dir, source)
+		return err == nil && rest != ".." && !strings.HasPrefix(rest, "../")
+	}) {
+		return nil
+	}
+	return p.mounts.refusal(fmt.Sprintf("%s may not be mounted on %s: rule mounts", source, host), p.path)
+}
+
+// Elevate refuses a user whose containers may not have more than the user has. Without a rule root's
+// alone may.
+func (p Policy) Elevate(host, user string, groups, options []string) error {
+	w := p.elevate
+	if w == nil && user == "root" || w != nil && w.has(user, groups) {
+		return nil
+	}
+	what := fmt.Sprintf("--docker-arg %s gives a container on %s more than %s has", strings.Join(options, ", "), host, user)
+	if w == nil {
+		return fmt.Errorf("%s: root alone may, and whom a rule `elevate` in %s there names", what, p.path)
+	}
+	return fmt.Errorf("%s: rule elevate, line %d of %s there, lets in %s", what, w.line, p.path, w)
+}
+
+func (l *list) refusal(what, path string) error {
+	of := strings.Join(l.of, ", ")
+	if of == "" {
+		of = "nothing"
+	}
+	return fmt.Errorf("%s, line %d of %s there, lets in %s: choose other machines, or ask its administrator", what, l.line, path, of)
+}
+
+// covers compares references by their full names: nginx is docker.io/library/nginx.
+func covers(rule, ref string) bool {
+	named, err := reference.ParseNormalizedNamed(ref)
+	if err != nil || strings.HasPrefix(ref, "sha256:") { // an ID says nothing of where it came from
+		return false
+	}
+	if below, all := strings.CutSuffix(rule, "/"); all {
+		r, err := reference.ParseNormalizedNamed(below + "/x")
+		return err == nil && strings.HasPrefix(named.Name(), strings.TrimSuffix(r.Name(), "x"))
+	}
+	r, err := reference.ParseNormalizedNamed(rule)
+	if err != nil {
+		return false
+	}
+	if reference.IsNameOnly(r) {
+		return r.Name() == named.Name()
+	}
+	return r.String() == reference.TagNameOnly(named).String()
+}
+
+// images reads a list of references.
+func images(n *yaml.Node) ([]string, error) {
+	all, err := names(n)
+	for i, rule := range all {
+		text := rule
+		if strings.HasSuffix(rule, "/") {
+			text += "x"
+		}
+		if _, perr := reference.ParseNormalizedNamed(text); perr != nil {
+			return nil, at(n.Content[i], "%q: %s: want a repository such as nvcr.io/nvidia/vllm, or a place such as nvcr.io/", rule, perr)
+		}
+	}
+	return all, err
+}
+
+// folders reads a list of absolute paths.
+func folders(n *yaml.Node) ([]string, error) {
+	all, err := names(n)
+	for i, dir := range all {
+		if !filepath.IsAbs(dir) {
+			return nil, at(n.Content[i], "%q: want an absolute path", dir)
+		}
+	}
+	return all, err
+}

@@ -1,0 +1,194 @@
+package shim
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/container"
+)
+
+// Box has a rank run in a container. The rank's command, environment and folder
+// are those in the container; its user, limits and processors are the Spec's.
+type Box struct {
+	Socket string         `json:"socket"` // of the engine
+	Spec   container.Spec `json:"spec"`   // the shim adds its mark
+}
+
+// boxed is a rank's container, as long as something of it is there. Only the
+// gang's loop touches it.
+type boxed struct {
+	id   string
+	init *os.File // pidfd of its first process, with which the kernel ends all others
+	pid  int
+	gone bool // that process is
+}
+
+// lives tells whether a process may be left in the rank's container.
+func (r *rank) lives() bool { return r.box != nil && !r.box.gone }
+
+// forkBox forks the outer half of a container in the rank's place, and waits until
+// the program runs in it. It has no user but ours, for it needs the engine.
+func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, b *boxed, err error) {
+	orderR, orderW, err := os.Pipe()
+	if err != nil {
+		return 0, nil, err
+	}
+	defer orderW.Close()
+	birthR, birthW, err := os.Pipe()
+	if err != nil {
+		orderR.Close()
+		return 0, nil, err
+	}
+	defer birthR.Close()
+	attr.Sys.Credential, attr.Sys.Setctty = nil, false // a terminal becomes the program's
+	attr.Dir, attr.Env = "/", []string{processors(confineProcessors), markName + "=" + mark}
+	attr.Files = append(attr.Files, orderR.Fd(), birthW.Fd())
+	pid, err = cg.fork(attr.Sys, func() (int, error) {
+		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", container.OuterArg}, attr)
+	})
+	orderR.Close()
+	birthW.Close()
+	if err != nil {
+		return 0, nil, err
+	}
+	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Command: container.Command{
+		Argv: blobs(r.Argv), Env: blobs(r.Env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
+	o.Spec.Mark = markName + "=" + mark
+	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
+	orderW.Close()
+	told, _ := io.ReadAll(birthR)
+	var birth container.Birth
+	switch {
+	case len(told) == 0: // it was killed, which waitpid tells
+		return pid, nil, nil
+	case json.Unmarshal(told, &birth) != nil:
+		return 0, nil, fmt.Errorf("start a container: %s", told)
+	case birth.Ended:
+		return 0, nil, errNotStarted
+	case birth.Error != "":
+		return 0, nil, errors.New(birth.Error)
+	}
+	b = &boxed{id: birth.Container, pid: birth.Init}
+	fd, err := unix.PidfdOpen(birth.Init, unix.PIDFD_NONBLOCK)
+	if err != nil { // it is gone already, and with it all that was in the container
+		b.gone = true
+		return pid, b, nil
+	}
+	b.init = os.NewFile(uintptr(fd), "pidfd")
+	return pid, b, nil
+}
+
+func blobs(ss []string) [][]byte {
+	out := make([][]byte, len(ss))
+	for i, s := range ss {
+		out[i] = []byte(s)
+	}
+	return out
+}
+
+// attend tells the loop when the container's first process is gone.
+func (g *gang) attend(b *boxed) {
+	if b.gone {
+		return
+	}
+	rc, err := b.init.SyscallConn()
+	if err == nil {
+		err = rc.Read(func(fd uintptr) bool {
+			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+			return n > 0 || err != nil && err != unix.EINTR
+		})
+	}
+	g.in <- func() {
+		if err != nil {
+			g.log.Error("watch container", "container", b.id, "error", err)
+		}
+		b.gone = true
+		b.init.Close()
+	}
+}
+
+// kill ends everything in the container. A PID that has come round again is
+// not meant: the descriptor is of that process alone.
+func (b *boxed) kill() {
+	if b == nil || b.gone {
+		return
+	}
+	if rc, err := b.init.SyscallConn(); err == nil {
+		_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	}
+}
+
+// removeWait bounds the removal of containers in which nobody is left. What an engine
+// does not remove by then is left to the agent's sweep.
+const removeWait = 10 * time.Second
+
+// emptied tells whether all containers are gone, from the engine too; it has them
+// removed, once, by their names: those of which nothing was told are meant too.
+func (g *gang) emptied() bool {
+	var boxes []*Box
+	for _, r := range g.ranks {
+		if r.lives() {
+			return false
+		}
+		if r.Box != nil {
+			boxes = append(boxes, r.Box)
+		}
+	}
+	if len(boxes) > 0 && !g.removing {
+		g.removing = true
+		go func() { // its join is removed
+			err := removeAll(boxes)
+			g.in <- func() {
+				if err != nil {
+					g.log.Warn("containers stay, with nobody in them", "error", err)
+				}
+				g.removed = true
+			}
+		}()
+	}
+	return len(boxes) == 0 || g.removed
+}
+
+func removeAll(boxes []*Box) error {
+	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
+	defer cancel()
+	errs := make([]error, len(boxes))
+	var all sync.WaitGroup
+	for i, b := range boxes {
+		all.Go(func() {
+			e, err := container.Open(ctx, b.Socket)
+			if err == nil {
+				err = e.Remove(ctx, b.Spec.Name)
+				e.Close()
+			}
+			errs[i] = err
+		})
+	}
+	all.Wait()
+	return errors.Join(errs...)
+}
+
+func (b *Box) validate() error {
+	if b == nil {
+		return nil
+	}
+	if !strings.HasPrefix(b.Socket, "/") {
+		return fmt.Errorf("engine's socket %q: want an absolute path", b.Socket)
+	}
+	return b.Spec.Validate()
+}
+
+func hasBox(ranks []Rank) bool {
+	return slices.ContainsFunc(ranks, func(r Rank) bool { return r.Box != nil })
+}

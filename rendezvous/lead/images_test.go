@@ -1,0 +1,50 @@
+package lead
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+func TestUnlikeImages(t *testing.T) {
+	const a, b, d = "sha256:aaaaaaaaaaaaaaaa", "sha256:bbbbbbbbbbbbbbbb", "sha256:dddddddddddddddd"
+	for name, c := range map[string]struct {
+		images []*launcher.ImageSeen
+		want   string
+	}{
+		"on the host":  {[]*launcher.ImageSeen{nil, nil}, ""},
+		"the same":     {[]*launcher.ImageSeen{{ID: a}, {ID: a}}, ""},
+		"one manifest": {[]*launcher.ImageSeen{{ID: a, Digest: d}, {ID: b, Digest: d}}, ""},
+		"not all told": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, nil}, ""},
+		"two":          {[]*launcher.ImageSeen{{ID: a}, {ID: b}, {ID: a}}, "under the name vllm: h0, h2 have aaaaaaaaaaaa; h1 has bbbbbbbbbbbb: "},
+	} {
+		g := &gang{job: rendezvous.Job{Spec: launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Image: "vllm"}}}}}}
+		for i, im := range c.images {
+			s := &seat{phase: launcher.PhasePrepared, image: im}
+			s.Host = "h" + string(rune('0'+i))
+			g.seats = append(g.seats, s)
+		}
+		if got := g.unlikeImages(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+			t.Errorf("%s: %q, want %q", name, got, c.want)
+		}
+		if g.seats[0].phase = launcher.PhaseNone; g.unlikeImages() != "" {
+			t.Errorf("%s: judged before all are prepared", name)
+		}
+	}
+}
+
+// A node of a build from before containers would run such a job on the host.
+func TestOlderNodesGetNoContainers(t *testing.T) {
+	boxed := launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Argv: launcher.Lits("true"), Image: "x"}}}}
+	if got := rendezvous.KindOf(boxed).Since(); got != 3 {
+		t.Errorf("a job in containers takes protocol %d, want 3", got)
+	}
+	if got := (rendezvous.Job{Spec: boxed}).Entry().Kind; got != rendezvous.KindPlan2 {
+		t.Errorf("its plan is an entry %s", got)
+	}
+	if got := (rendezvous.Reunited{Job: &rendezvous.Job{Spec: boxed}}).Kind(); got != rendezvous.KindPlan2 {
+		t.Errorf("handed over in a reunion it needs %s", got)
+	}
+}

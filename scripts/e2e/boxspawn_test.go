@@ -1,0 +1,58 @@
+package e2e
+
+import (
+	"flag"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+var boxRounds = flag.Int("box-rounds", 0, "TestBoxFailpoints: how often an agent is killed on the road to a container")
+
+// An agent dies at any step between Prepare and the first act of a container's program, also where the
+// step is the outer half's or the shim's: the program runs once, or the launch ends with 125 and none did;
+// nothing is left, in the engine neither.
+func TestBoxFailpoints(t *testing.T) {
+	if *boxRounds == 0 {
+		t.Skip("takes minutes: -box-rounds 200")
+	}
+	dir := scratch(t)
+	build, list := filepath.Join(dir, "sparkrun"), filepath.Join(dir, "points")
+	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../launcher/agent", "../../launcher/shim", "../../launcher/container").CombinedOutput()
+	if err != nil {
+		t.Fatalf("build with failpoints: %v\n%s", err, out)
+	}
+	witness := filepath.Join(dir, "witness")
+	if err := os.Mkdir(witness, 0o777); err != nil || os.Chmod(witness, 0o777) != nil {
+		t.Fatal(err)
+	}
+	s := spawner{lab: upWith(t, build, 3), witness: witness, tally: &tally{}}
+	s.from = s.leader("spark1")
+	victim := other(3, s.from)[0]
+	s.on(victim, "install", "-d", "-m", "777", "/tmp/failpoint").must(t)
+	s.do("engine", victim)
+	var road []spawnKill
+	kinds := []spawnKind{{"box", []string{"--image", "lab/busybox", "--mount", witness, "--mount", "/tmp/failpoint"}}}
+	for _, k := range s.kills(victim, readPoints(t, list), kinds) {
+		// The inner half sees nobody outside of its container.
+		inside := slices.ContainsFunc([]string{"inner.go", "hand.go"}, func(f string) bool { return strings.HasPrefix(k.where, "container/"+f) })
+		if k.who == "agent" && !inside {
+			road = append(road, k)
+		}
+	}
+	kills := spread(road, *boxRounds)
+	began := time.Now()
+	for i, k := range kills {
+		s.round(victim, "b"+filepath.Base(k.point)+"-"+time.Duration(i).String(), k)
+		s.noBoxLeft(victim)
+	}
+	t.Logf("%d places to die, %d rounds in %s: %d launches ended well, %d were broken off before a program ran, %d did not pass the point",
+		len(road), len(kills), time.Since(began).Round(time.Second), s.well, s.none, s.missed)
+	if s.missed > len(kills)/5 || s.well == 0 {
+		t.Error("that is not what the points are for")
+	}
+}
