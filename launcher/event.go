@@ -18,6 +18,9 @@ const (
 	// Suspended: a signal that was passed on has stopped ranks of the node, or woken
 	// them: then Text is empty. An older leader passes over it.
 	Suspended EventKind = "suspended"
+	// Probed: what a step's probes say on the node now. Text is what is still waited
+	// for, and empty once all have passed there.
+	Probed EventKind = "probed"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
@@ -29,7 +32,14 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended
+	Step int       `json:"step,omitempty"` // Started, Probed
+	// Ports are the named ones that were found (Prepared).
+	Ports map[string]Ports `json:"ports,omitempty"`
+	// Moved counts what the step's ranks have written so far, in bytes (Probed): while it
+	// grows they are at work. Last is the end of it.
+	Moved int64  `json:"moved,omitempty"`
+	Last  string `json:"last,omitempty"`
+	Text  string `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.
@@ -52,7 +62,9 @@ type LedgerEntry struct {
 	Phase   Phase  `json:"phase"`
 	Port    int    `json:"port,omitempty"` // the head's free port, or the one it was started with
 	Refused string `json:"refused,omitempty"`
-	Stuck   string `json:"stuck,omitempty"` // what was killed and stays
+	// Ports are the named ones that it found.
+	Ports map[string]Ports `json:"ports,omitempty"`
+	Stuck string           `json:"stuck,omitempty"` // what was killed and stays
 	// Suspended: this agent has passed on a signal that stops ranks, and none since that wakes them.
 	Suspended bool         `json:"suspended,omitempty"`
 	Ranks     []RankStatus `json:"ranks,omitempty"`

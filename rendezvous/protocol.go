@@ -3,13 +3,15 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Protocol is what this build speaks to other nodes and writes to the record. A
 // release that adds a kind of entry or a field of one, or gives a call another
 // meaning, is one higher. 0 is that of builds before the first release, which do
 // not say it.
-const Protocol = 2
+const Protocol = 3
 
 // ErrApart: two builds are more than one protocol apart.
 var ErrApart = errors.New("too far apart")
@@ -33,6 +35,16 @@ func Together(ours, theirs int) error {
 var since = map[Kind]int{
 	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
 	KindInvite: 2, KindLogin: 2, KindLogout: 2,
+	KindPlan2: 3,
+}
+
+// KindOf is the latest of the kinds that a job needs to be known, by the voters and by
+// the nodes that run it.
+func KindOf(spec launcher.Spec) Kind {
+	if spec.Stepped() {
+		return KindPlan2
+	}
+	return KindPlan
 }
 
 // Since is the lowest protocol whose builds know the kind.

@@ -116,6 +116,8 @@ const (
 	KindInvite  Kind = "client-token-created/1"
 	KindLogin   Kind = "client-joined/1"
 	KindLogout  Kind = "client-removed/1"
+	// KindPlan2 is KindPlan, or KindQueue, of a job of which earlier builds do not know all.
+	KindPlan2 Kind = "job-planned/2"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -128,7 +130,7 @@ type Entry struct {
 	Join   *Join            `json:"join,omitempty"`
 	Node   *Node            `json:"node,omitempty"` // KindAddress
 	Remove *launcher.NodeID `json:"remove,omitempty"`
-	Job    *Job             `json:"job,omitempty"` // KindPlan, KindQueue
+	Job    *Job             `json:"job,omitempty"` // KindPlan, KindPlan2, KindQueue
 	End    *JobEnd          `json:"end,omitempty"`
 	Stop   *JobStop         `json:"stop,omitempty"`
 
@@ -314,7 +316,9 @@ func (s *state) apply(index uint64, e Entry) error {
 		s.Removed[*e.Remove] = true
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
-	case e.Kind == KindQueue && e.Job != nil:
+	case e.Kind == KindPlan2 && e.Job != nil && e.Job.Plan.Generation > 0:
+		return s.plan(*e.Job)
+	case (e.Kind == KindQueue || e.Kind == KindPlan2) && e.Job != nil:
 		return s.queue(*e.Job)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
@@ -406,6 +410,9 @@ func (j Job) Entry() Entry {
 	kind := KindPlan
 	if j.Plan.Generation == 0 {
 		kind = KindQueue
+	}
+	if k := KindOf(j.Spec); k != KindPlan {
+		kind = k
 	}
 	return Entry{Kind: kind, Job: &j}
 }

@@ -176,7 +176,7 @@ func TestUnknownKindStopsTheNode(t *testing.T) {
 	l := founded(t)
 	tests := map[string]string{
 		"a kind of tomorrow":  `{"kind":"job-paused/1"}`,
-		"the next version":    `{"kind":"job-planned/2","job":{}}`,
+		"the next version":    `{"kind":"job-planned/9","job":{}}`,
 		"kind without body":   `{"kind":"job-planned/1"}`,
 		"body of another":     `{"kind":"job-ended/1","job":{}}`,
 		"a field of tomorrow": `{"kind":"node-removed/1","remove":"x","softly":true}`,

@@ -26,6 +26,9 @@ type Reunited struct {
 
 // Kind is the latest of the kinds that the part needs to be known.
 func (u Reunited) Kind() Kind {
+	if u.Job != nil && KindOf(u.Job.Spec) != KindPlan {
+		return KindOf(u.Job.Spec)
+	}
 	if len(u.Clients)+len(u.LoggedOut) > 0 || slices.ContainsFunc(u.Tokens, func(t Token) bool { return t.User != "" }) {
 		return KindLogin
 	}

@@ -287,6 +287,15 @@ type recorder struct {
 }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
+	if kind := job.Entry().Kind; kind == rendezvous.KindPlan2 {
+		l := r.n.leading.Load()
+		if l == nil {
+			return lead.ErrOver
+		}
+		if err := r.n.everyVoterKnows(l, kind); err != nil {
+			return err
+		}
+	}
 	return r.apply(ctx, job.Entry(), func() bool {
 		j, ok := r.n.record.Job(job.Spec.ID)
 		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)

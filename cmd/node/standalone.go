@@ -108,7 +108,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 				cfg.Logger.Error("order", "error", err)
 			}
 		}})
-	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Inventory: s.inv, GPUs: gpus("/proc")})
+	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: gpus("/proc")})
 	next, cancel := s.agent.Events()
 	go func() {
 		defer close(s.told)

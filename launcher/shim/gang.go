@@ -6,6 +6,7 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"slices"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -249,15 +250,38 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 		answer(nil)
 		return
 	}
-	g.starters = append(g.starters, answer)
 	if g.ranks != nil {
+		g.starters = append(g.starters, answer)
 		return
 	}
+	g.begin(ranks, answer)
+}
+
+// startMore begins to exec ranks that may come after the first ones, and passes over
+// those that have come: each number is exec'd once in the life of this gang.
+func (g *gang) startMore(ranks []Rank, answer func(error)) {
+	more := slices.DeleteFunc(slices.Clone(ranks), func(r Rank) bool {
+		return slices.ContainsFunc(g.ranks, func(old *rank) bool { return old.Rank.Rank == r.Rank })
+	})
+	switch {
+	case len(more) > 0 && g.phase >= ending:
+		answer(ErrEnded)
+	case len(more) > 0:
+		g.begin(more, answer)
+	case g.unborn > 0:
+		g.starters = append(g.starters, answer)
+	default:
+		answer(nil)
+	}
+}
+
+// begin has ranks exec'd, and answers once each was, or could not be.
+func (g *gang) begin(ranks []Rank, answer func(error)) {
 	files, err := g.openOutputs(ranks)
 	if err == nil {
 		err = g.j.reserve(len(ranks))
 	}
-	if err == nil {
+	if err == nil && g.phase == waiting {
 		// From this line on a successor must assume that ranks have run.
 		err = g.j.write(Event{Kind: Starting, Rank: Gang, Trace: &g.trace})
 	}
@@ -266,17 +290,18 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 			f[0].Close()
 			f[1].Close()
 		}
-		g.starters = nil
 		answer(fmt.Errorf("%w: %w", ErrRefused, err))
 		return
 	}
+	g.starters = append(g.starters, answer)
 	g.advance(starting, "told to")
 	g.protect(false)
-	g.unborn = len(ranks)
+	g.unborn += len(ranks)
+	first := len(g.ranks)
 	for _, r := range ranks {
 		g.ranks = append(g.ranks, &rank{Rank: r})
 	}
-	go g.bearAll(ranks, files)
+	go g.bearAll(first, ranks, files)
 }
 
 func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
@@ -299,7 +324,7 @@ var errNotStarted = errors.New("not started: the gang was ended first")
 
 // bearAll forks one rank after the other, apart from the loop: an exec from a
 // disk that hangs must not keep the shim from answering. Its join is unborn.
-func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
+func (g *gang) bearAll(first int, ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		b := born{at: time.Now(), err: errNotStarted}
 		if !g.stop.Load() {
@@ -309,7 +334,7 @@ func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 			files[i][0].Close()
 			files[i][1].Close()
 		}
-		g.in <- func() { g.tellBorn(g.ranks[i], b) }
+		g.in <- func() { g.tellBorn(g.ranks[first+i], b) }
 	}
 }
 

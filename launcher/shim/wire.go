@@ -53,7 +53,7 @@ type request struct {
 	V     int            `json:"v"`
 	ID    int64          `json:"id"`
 	Op    string         `json:"op"`
-	Ranks []Rank         `json:"ranks,omitempty"`    // start
+	Ranks []Rank         `json:"ranks,omitempty"`    // start, start-more
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
@@ -87,6 +87,8 @@ const (
 	opEvents  = "events"
 	opRelease = "release"
 	opLease   = "lease"
+
+	opStartMore = "start-more"
 
 	opExec       = "exec"
 	opExecInput  = "exec-input"
@@ -169,9 +171,9 @@ func decodeRequest(line []byte) (request, error) {
 	}
 	switch r.Op {
 	case opHello, opHold, opEvents, opRelease:
-	case opStart:
+	case opStart, opStartMore:
 		if err := validRanks(r.Ranks); err != nil {
-			return r, fmt.Errorf("start: %w: %w", ErrRequest, err)
+			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
 	case opEnd:
 		if r.Grace < 0 {
