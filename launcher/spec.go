@@ -324,7 +324,7 @@ func (s Spec) Validate() error {
 		}
 	}
 	if st := s.MainStage(); st != nil {
-		if most := s.worldOf(s.WithDefaults().Nodes); !st.Stdin.within(most) {
+		if most := s.WorldOf(s.WithDefaults().Nodes); !st.Stdin.within(most) {
 			return fmt.Errorf("--stdin %s: %w: the job's ranks are 0 to %d", st.Stdin, ErrInvalid, most-1)
 		}
 	}

@@ -126,8 +126,8 @@ func (s Spec) RanksOn(nodeRank int) int {
 	return n
 }
 
-// worldOf counts the ranks of all steps on so many nodes.
-func (s Spec) worldOf(nodes int) int {
+// WorldOf counts the ranks of all steps on so many nodes.
+func (s Spec) WorldOf(nodes int) int {
 	if nodes < 1 {
 		return 0
 	}

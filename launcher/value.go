@@ -52,6 +52,12 @@ func (r Ref) port() (kind, name string, named bool) {
 	return "", "", false
 }
 
+// IsNamedPort tells whether it is one of these.
+func (r Ref) IsNamedPort() bool {
+	_, _, named := r.port()
+	return named
+}
+
 // Part is a literal or a Ref: exactly one of the two is set, or neither for
 // an empty literal.
 type Part struct {

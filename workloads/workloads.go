@@ -50,6 +50,8 @@ type Request struct {
 	NoGPUs bool
 	// Torchrun is read by that workload alone.
 	Torchrun Torchrun
+	// Ray likewise.
+	Ray Ray
 }
 
 // Workload makes Specs of one kind.
@@ -64,6 +66,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "ray", Spec: raySpec},
 		{Name: "torchrun", Spec: torchrunSpec},
 	}
 }
@@ -90,26 +93,47 @@ func Find(name string) (Workload, error) {
 
 // finish makes the spec of a workload that has one stage.
 func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error) {
+	st.Main = true
+	return finishSteps(r, workload, []launcher.Stage{st})
+}
+
+// finishSteps makes that of one whose stages come up one after the other.
+func finishSteps(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
 	spec := r.Job
 	spec.Workload = workload
-	st.Main = true
-	st.GPU = spec.GPUs != launcher.NoGPUs
-	st.Stdin, st.TTY, st.Ulimits, st.BindTo = r.Stdin, r.TTY, r.Ulimits, r.BindTo
-	spec.Stages = []launcher.Stage{st}
+	for i := range steps {
+		st := &steps[i]
+		st.GPU = spec.GPUs != launcher.NoGPUs
+		st.Ulimits, st.BindTo = r.Ulimits, r.BindTo
+		if st.Main {
+			st.Stdin, st.TTY = r.Stdin, r.TTY
+		}
+	}
+	spec.Stages = steps
+	st := *spec.MainStage()
 	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
 		if once.command != "" {
 			spec.Stages = append(spec.Stages, launcher.Stage{
-				Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: st.Env, Workdir: st.Workdir,
+				Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: withoutPorts(st.Env), Workdir: st.Workdir,
 			})
 		}
 	}
-	if err := wellFormed(st); err != nil {
-		return launcher.Spec{}, err
+	for _, st := range steps {
+		if err := wellFormed(st); err != nil {
+			return launcher.Spec{}, err
+		}
 	}
 	if err := spec.Validate(); err != nil {
 		return launcher.Spec{}, err
 	}
 	return spec.WithDefaults(), nil
+}
+
+// withoutPorts leaves out what speaks of a port that only a generation of steps has.
+func withoutPorts(env []launcher.Var) []launcher.Var {
+	return slices.DeleteFunc(slices.Clone(env), func(v launcher.Var) bool {
+		return slices.ContainsFunc(v.Value, func(p launcher.Part) bool { return p.Ref.IsNamedPort() })
+	})
 }
 
 // wellFormed refuses text that is no UTF-8: the record and the wire would change

@@ -154,7 +154,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -321,6 +321,11 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	token, err := rayToken(&spec)
+	if err != nil {
+		return err
+	}
+	secrets = append(secrets, token...)
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return err
@@ -343,6 +348,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	defer stop()
 	f := follower{
 		gangs: b, ranks: b, spec: spec, out: out, signals: signals, standalone: o.standalone, detach: o.detach,
+		only: rayCommandOnly(spec),
 	}
 	if spec.MainStage().Stdin.Any() && !o.detach {
 		f.in = inForeground(a.in)
@@ -360,7 +366,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	errs := a.err
 	if tty != nil && !o.detach {
 		defer tty.restore()
-		rank, err := strconv.Atoi(string(o.request.Stdin))
+		rank, err := strconv.Atoi(string(spec.MainStage().Stdin))
 		if err != nil {
 			return err // the spec's check lets none through
 		}
