@@ -49,7 +49,12 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "Ray's GCS", Port: launcher.Of(launcher.PortNamed(RayGCS))}}
+	// Workers that find a GCS and no head in it give up after 40 s: `ray start` says so
+	// once the head is in it (ray/_private/node.py, ray/scripts/scripts.py).
+	head.Ready = []launcher.Probe{
+		{Kind: launcher.ProbeTCP, What: "Ray's GCS", Port: launcher.Of(launcher.PortNamed(RayGCS))},
+		{Kind: launcher.ProbeLog, What: "Ray on the head", Match: `Ray runtime started`},
+	}
 	workers, err := r.rayStart(RayWorkers, launcher.OnRest)
 	if err != nil {
 		return launcher.Spec{}, err
