@@ -81,7 +81,8 @@ func raySpec(r Request) (launcher.Spec, error) {
 }
 
 // rayStart is a stage of `ray start`. Every port that it may listen on is given, as
-// Ray's own defaults are the same for two clusters on one machine.
+// Ray's own defaults are the same for two clusters on one machine; but for that of Ray
+// Client, 10001, as a Ray without that extra refuses the flag (ray/scripts/scripts.py).
 func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, error) {
 	st := launcher.Stage{Name: name, Where: where, RanksPerNode: 1, Workdir: r.Workdir}
 	argv := launcher.Lits(r.rayProgram(), "start", "--block", "--log-color=false")
@@ -97,7 +98,6 @@ func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, er
 		argv = append(argv, launcher.Lit("--head"), launcher.Lit("--dashboard-host=127.0.0.1"))
 		flag("port", launcher.Part{Ref: port("gcs", 1)})
 		flag("dashboard-port", launcher.Part{Ref: port("dashboard", 1)})
-		flag("ray-client-server-port", launcher.Part{Ref: port("client", 1)})
 	} else {
 		flag("address", launcher.Part{Ref: launcher.Head}, launcher.Part{Lit: ":"}, launcher.Part{Ref: launcher.HeadPortNamed(RayGCS)})
 	}
