@@ -107,7 +107,8 @@ func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, er
 	flag("metrics-export-port", launcher.Part{Ref: port("metrics", 1)})
 	flag("min-worker-port", launcher.Part{Ref: port("workers", rayWorkerPorts)})
 	flag("max-worker-port", launcher.Part{Ref: launcher.LastPortNamed(name + ".workers")})
-	st.Argv = append(argv, launcher.Lits(r.Ray.Args...)...)
+	argv = append(argv, launcher.Lits(r.Ray.Args...)...)
+	st.Argv = argv
 	var own []launcher.Var
 	if where == launcher.OnHead { // two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)
 		own = []launcher.Var{

@@ -303,6 +303,8 @@ func (g *gang) outcome() rendezvous.Outcome {
 	out.At, out.Started = time.Now(), g.started
 	if g.inherited {
 		switch {
+		case g.mainDone(): // known late: its node was heard after the others, which were being ended
+			out.End, out.Cause = rendezvous.Completed, ""
 		case g.rootCause() != nil:
 			out.End = rendezvous.Failed
 		case g.anyRefused() != nil && !g.ordered:
@@ -324,7 +326,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	// The earliest failure may have been reported after a later one. A verdict
 	// that is not about ranks stands: what failed since is a consequence.
-	if root := g.rootCause(); root != nil && (out.Root != nil || g.inherited) {
+	if root := g.rootCause(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), g.blame(*root)
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+g.blame(*root)
