@@ -21,6 +21,9 @@ const (
 	// Preparing: the node is at work on something that may take long, and has come
 	// further with it. An older leader passes over it.
 	Preparing EventKind = "preparing"
+	// Probed: what a step's probes say on the node now. Text is what is still waited
+	// for, and empty once all have passed there.
+	Probed EventKind = "probed"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
@@ -32,7 +35,14 @@ type Event struct {
 	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
 	Rank int       `json:"rank"`           // Exited
 	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Text string    `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
+	Step int       `json:"step,omitempty"` // Started, Probed
+	// Ports are the named ones that were found (Prepared).
+	Ports map[string]Ports `json:"ports,omitempty"`
+	// Moved counts what the step's ranks have written so far, in bytes (Probed): while it
+	// grows they are at work. Last is the end of it.
+	Moved int64  `json:"moved,omitempty"`
+	Last  string `json:"last,omitempty"`
+	Text  string `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
 	// Image is what the node has of the ranks' image (Prepared); nil: they run on the host.
 	Image *ImageSeen `json:"image,omitempty"`
 }
@@ -54,11 +64,13 @@ func (p Phase) String() string {
 // LedgerEntry is what a node knows about one try: what a new leader adopts.
 type LedgerEntry struct {
 	Key
-	Phase   Phase      `json:"phase"`
-	Port    int        `json:"port,omitempty"` // the head's free port, or the one it was started with
-	Refused string     `json:"refused,omitempty"`
-	Image   *ImageSeen `json:"image,omitempty"` // as in Event
-	Stuck   string     `json:"stuck,omitempty"` // what was killed and stays
+	Phase   Phase  `json:"phase"`
+	Port    int    `json:"port,omitempty"` // the head's free port, or the one it was started with
+	Refused string `json:"refused,omitempty"`
+	// Ports are the named ones that it found.
+	Ports map[string]Ports `json:"ports,omitempty"`
+	Image *ImageSeen       `json:"image,omitempty"` // as in Event
+	Stuck string           `json:"stuck,omitempty"` // what was killed and stays
 	// Suspended: this agent has passed on a signal that stops ranks, and none since that wakes them.
 	Suspended bool         `json:"suspended,omitempty"`
 	Ranks     []RankStatus `json:"ranks,omitempty"`

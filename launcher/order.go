@@ -103,12 +103,9 @@ type Assignment struct {
 
 // Seat gives the place of one local rank; port is 0 before the start.
 func (a Assignment) Seat(localRank, port int) Seat {
-	return Seat{
-		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
-		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
-		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
-		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Port: port,
-	}
+	_, _, seat := a.Local(localRank)
+	seat.Port = port
+	return seat
 }
 
 // Order is what a leader, or the CLI in standalone mode, tells a node. Exactly
@@ -119,6 +116,7 @@ type Order struct {
 	Start   *Start      `json:"start,omitempty"`
 	End     *End        `json:"end,omitempty"`
 	Forget  *Key        `json:"forget,omitempty"`
+	Probe   *AskReady   `json:"probe,omitempty"`
 }
 
 // Start lets prepared ranks go. Told twice, it starts once.
@@ -128,6 +126,18 @@ type Start struct {
 	// Lease is what a job with a lease counts it from: a stamp of the node's own
 	// that the leader has proven its leadership after. 0: there is none.
 	Lease Uptime `json:"lease,omitempty"`
+	// Step is which of the job's steps; each is started by an order of its own.
+	Step int `json:"step,omitempty"`
+	// HeadPorts are the named ports that were found free on the head in prepare.
+	HeadPorts map[string]Ports `json:"head_ports,omitempty"`
+}
+
+// AskReady has a node ask a step's probes, until they pass, and tell what they say
+// by Probed events. Told twice, it tells again what it knows.
+type AskReady struct {
+	Key
+	Step      int              `json:"step"`
+	HeadPorts map[string]Ports `json:"head_ports,omitempty"`
 }
 
 // End ends a gang's ranks on a node: TERM, grace, KILL. A later End may

@@ -169,6 +169,18 @@ type Stage struct {
 	BindTo  Binding  `json:"bind_to,omitempty"`
 
 	Container *Container `json:"container,omitempty"` // nil: on the host
+	// What follows is of stages that come up in steps (steps.go).
+
+	Where Where       `json:"where,omitempty"` // which nodes it has ranks on
+	Ports []NamedPort `json:"ports,omitempty"`
+	// Ready are the probes that have to pass before the next step is started, all of
+	// them; none: it is ready once its ranks run.
+	Ready []Probe `json:"ready,omitempty"`
+	// Patience bounds how long nothing may move before it is ready; 0 means DefaultPatience.
+	Patience time.Duration `json:"patience,omitempty"`
+	// Spares: once it is ready, the loss of a rank of it is told and ends nothing, where
+	// the job may not be tried again.
+	Spares bool `json:"spares,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -203,7 +215,7 @@ func (s Spec) MainStage() *Stage {
 	return nil
 }
 
-// Names of the stages beside the main one. Each runs once, as a single rank on
+// Names of the stages that are no steps. Each runs once, as a single rank on
 // the node of rank 0: before the first try of the main stage, and after one
 // that completed.
 const (
@@ -224,8 +236,13 @@ func (s Spec) Stage(name string) *Stage {
 	return nil
 }
 
-// Only is the spec of one stage: what a node is told, which knows of no others.
+// Only is the spec of what one generation runs: what a node is told, which knows of
+// no other stages.
 func (s Spec) Only(name string) Spec {
+	if name == "" {
+		s.Stages = s.Steps()
+		return s
+	}
 	if st := s.Stage(name); st != nil {
 		only := *st
 		only.Main = true
@@ -308,7 +325,7 @@ func (s Spec) Validate() error {
 		}
 	}
 	if st := s.MainStage(); st != nil {
-		if most := s.WithDefaults().Nodes * st.RanksPerNode; !st.Stdin.within(most) {
+		if most := s.WorldOf(s.WithDefaults().Nodes); !st.Stdin.within(most) {
 			return fmt.Errorf("--stdin %s: %w: the job's ranks are 0 to %d", st.Stdin, ErrInvalid, most-1)
 		}
 	}
@@ -317,7 +334,7 @@ func (s Spec) Validate() error {
 		switch {
 		case st.Main:
 			mains++
-		case st.RanksPerNode != 1:
+		case st.RanksPerNode != 1 && (st.Name == StageBefore || st.Name == StageAfter):
 			return fmt.Errorf("stage %s: %w: %d ranks, want one", st.Name, ErrInvalid, st.RanksPerNode)
 		}
 		if err := st.validate(); err != nil {
@@ -332,7 +349,7 @@ func (s Spec) Validate() error {
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
 	}
-	return nil
+	return s.validateSteps()
 }
 
 // validateWords bounds what no flag can make long or strange, but somebody can who speaks to an

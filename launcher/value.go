@@ -27,6 +27,37 @@ const (
 	RestartCount   Ref = "restart-count" // tries of the main stage before this one
 )
 
+// The references to a NamedPort: this node's, its last where it is several, the head's.
+const (
+	namedPort = "port:"
+	lastPort  = "last-port:"
+	headPort  = "head-port:"
+)
+
+// PortNamed is this node's port of a name, the first one where it is several.
+func PortNamed(name string) Ref { return Ref(namedPort + name) }
+
+// LastPortNamed is the last one of them.
+func LastPortNamed(name string) Ref { return Ref(lastPort + name) }
+
+// HeadPortNamed is the first one on the head.
+func HeadPortNamed(name string) Ref { return Ref(headPort + name) }
+
+func (r Ref) port() (kind, name string, named bool) {
+	for _, kind := range []string{namedPort, lastPort, headPort} {
+		if name, named := strings.CutPrefix(string(r), kind); named {
+			return kind, name, true
+		}
+	}
+	return "", "", false
+}
+
+// IsNamedPort tells whether it is one of these.
+func (r Ref) IsNamedPort() bool {
+	_, _, named := r.port()
+	return named
+}
+
 // Part is a literal or a Ref: exactly one of the two is set, or neither for
 // an empty literal.
 type Part struct {
@@ -114,9 +145,20 @@ type Seat struct {
 	World, LocalWorld, NodesIn int
 	Head, Addr, Host           string
 	Port                       int
+	// Ports are this node's by name, HeadPorts the head's.
+	Ports, HeadPorts map[string]Ports
 }
 
 func (s Seat) lookup(r Ref) (string, error) {
+	if kind, name, named := r.port(); named {
+		switch kind {
+		case lastPort:
+			return strconv.Itoa(int(s.Ports[name].Last)), nil
+		case headPort:
+			return strconv.Itoa(int(s.HeadPorts[name].First)), nil
+		}
+		return strconv.Itoa(int(s.Ports[name].First)), nil
+	}
 	switch r {
 	case Rank:
 		return strconv.Itoa(s.Rank), nil

@@ -102,20 +102,20 @@ func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen l
 	if err != nil {
 		return Plan{}, fmt.Errorf("%w: %w", ErrCannotPlace, err)
 	}
-	perNode := spec.MainStage().RanksPerNode
 	plan := Plan{
 		Generation: gen,
-		World:      perNode * len(chosen),
 		Head:       meeting.Entries[0].Addr,
 		Network:    string(meeting.Kind),
 		Why:        meeting.Why,
 	}
 	for i, m := range chosen {
+		ranks := spec.RanksOn(i)
 		plan.Nodes = append(plan.Nodes, Place{
 			Node: m.ID, Host: m.Host, Boot: m.Boot,
-			FirstRank: i * perNode, Ranks: perNode,
+			FirstRank: plan.World, Ranks: ranks,
 			Entry: meeting.Entries[i], Addrs: m.View().Addrs(meeting.Entries[i].Addr),
 		})
+		plan.World += ranks
 	}
 	return plan, nil
 }

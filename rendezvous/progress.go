@@ -25,6 +25,7 @@ const (
 	StepWaiting   Step = "waiting"   // for what the text says
 	StepStuck     Step = "stuck"     // what the text says was killed and stays; its node is drained
 	StepAlone     Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
+	StepStage     Step = "stage"     // what the text says has become of one of the job's stages
 	StepEnded     Step = "ended"     // the outcome is recorded
 )
 
@@ -41,6 +42,8 @@ type Progress struct {
 	Text       string              `json:"text,omitempty"`
 	Plan       *Plan               `json:"plan,omitempty"`    // StepPlanned
 	Outcome    *Outcome            `json:"outcome,omitempty"` // StepEnded
+	// Ports are the named ones on the head (StepRunning).
+	Ports map[string]launcher.Ports `json:"ports,omitempty"`
 	// OnlyOn is the one host that has what is recorded here (StepAlone, StepEnded);
 	// empty where others have it, too.
 	OnlyOn string `json:"recorded_only_on,omitempty"`

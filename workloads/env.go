@@ -28,6 +28,11 @@ var wordyVars = []string{"LANG", "LC_ALL"}
 // environment puts together what every rank gets, later entries winning: the
 // caller's, the workload's, the user's.
 func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
+	return r.environmentOf(workload, true, own...)
+}
+
+// environmentOf is environment with the variables of a torch worker, or without.
+func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var) ([]launcher.Var, error) {
 	var env []launcher.Var
 	names := callersVars
 	if r.Away || r.Container != nil { // an image has programs and libraries of its own
@@ -41,7 +46,11 @@ func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.V
 	if r.TTY != nil { // programs that draw look up what their terminal understands
 		env = append(env, r.callersOr("TERM", "xterm", workload))
 	}
-	env = append(env, r.seatVars(workload)...)
+	for _, v := range r.seatVars(workload) {
+		if worker || strings.HasPrefix(v.Name, "SPARKRUN_") {
+			env = append(env, v)
+		}
+	}
 	env = append(env, own...)
 	for _, text := range r.Env {
 		v, err := userVar(text, r.Environ)

@@ -54,6 +54,8 @@ type Request struct {
 	// takes Python.
 	Torchrun Torchrun
 	NCCLTest NCCLTest
+	// Ray likewise.
+	Ray Ray
 }
 
 // Workload makes Specs of one kind.
@@ -69,6 +71,7 @@ func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
+		{Name: "ray", Spec: raySpec},
 		{Name: "torchrun", Spec: torchrunSpec},
 	}
 }
@@ -95,27 +98,40 @@ func Find(name string) (Workload, error) {
 
 // finish makes the spec of a workload that has one stage.
 func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error) {
+	st.Main = true
+	return finishSteps(r, workload, []launcher.Stage{st})
+}
+
+// finishSteps makes that of one whose stages come up one after the other.
+func finishSteps(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
 	spec := r.Job
 	spec.Workload = workload
-	st.Main = true
-	st.GPU = spec.GPUs != launcher.NoGPUs
-	st.Stdin, st.TTY, st.Ulimits, st.BindTo = r.Stdin, r.TTY, r.Ulimits, r.BindTo
-	st.Container = r.contain(st.Argv)
-	if st.Container != nil {
-		st.Argv = nil
+	for i := range steps {
+		st := &steps[i]
+		st.GPU = spec.GPUs != launcher.NoGPUs
+		st.Ulimits, st.BindTo = r.Ulimits, r.BindTo
+		if st.Main {
+			st.Stdin, st.TTY = r.Stdin, r.TTY
+		}
+		if st.Container = r.contain(st.Argv); st.Container != nil {
+			st.Argv = nil
+		}
 	}
-	spec.Stages = []launcher.Stage{st}
+	spec.Stages = steps
+	st := *spec.MainStage()
 	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
 		if once.command != "" {
-			own := launcher.Stage{Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: st.Env, Workdir: st.Workdir}
+			own := launcher.Stage{Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: withoutPorts(st.Env), Workdir: st.Workdir}
 			if own.Container = r.contain(own.Argv); own.Container != nil {
 				own.Argv = nil
 			}
 			spec.Stages = append(spec.Stages, own)
 		}
 	}
-	if err := wellFormed(st); err != nil {
-		return launcher.Spec{}, err
+	for _, st := range steps {
+		if err := wellFormed(st); err != nil {
+			return launcher.Spec{}, err
+		}
 	}
 	if err := spec.Validate(); err != nil {
 		return launcher.Spec{}, err
@@ -131,6 +147,13 @@ func (r Request) contain(argv []launcher.Value) *launcher.Container {
 	c := *r.Container
 	c.Argv = argv
 	return &c
+}
+
+// withoutPorts leaves out what speaks of a port that only a generation of steps has.
+func withoutPorts(env []launcher.Var) []launcher.Var {
+	return slices.DeleteFunc(slices.Clone(env), func(v launcher.Var) bool {
+		return slices.ContainsFunc(v.Value, func(p launcher.Part) bool { return p.Ref.IsNamedPort() })
+	})
 }
 
 // wellFormed refuses text that is no UTF-8: the record and the wire would change

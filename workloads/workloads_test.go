@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
@@ -28,6 +29,9 @@ func request(args ...string) Request {
 // render shows what each rank of two nodes would be exec'd with.
 func render(t *testing.T, spec launcher.Spec) string {
 	t.Helper()
+	if spec.Stepped() {
+		return renderSteps(t, spec)
+	}
 	var b strings.Builder
 	st := spec.MainStage()
 	fmt.Fprintf(&b, "workload %s  workdir %s  files %q  port %t  grace %s\n", spec.Workload, st.Workdir, st.Files, st.UsesPort, spec.Grace)
@@ -55,6 +59,51 @@ func render(t *testing.T, spec launcher.Spec) string {
 	return b.String()
 }
 
+// renderSteps is that of stages, with what makes each ready.
+func renderSteps(t *testing.T, spec launcher.Spec) string {
+	t.Helper()
+	var b strings.Builder
+	fmt.Fprintf(&b, "workload %s  stdin %s  node time-out %s\n", spec.Workload, spec.MainStage().Stdin, spec.NodeTimeout)
+	first := 0
+	for node := range 2 {
+		a := launcher.Assignment{
+			Key: launcher.Key{Job: spec.ID, Generation: 1}, Spec: spec.Only(""), Host: fmt.Sprintf("spark%d", node+1),
+			NodeRank: node, NodeCount: 2, FirstRank: first, Ranks: spec.RanksOn(node), World: spec.WorldOf(2),
+			Head: netip.MustParseAddr("192.168.0.1"), Addr: netip.MustParseAddr(fmt.Sprintf("192.168.0.%d", node+1)),
+		}
+		for local := range a.Ranks {
+			_, st, seat := a.Local(local)
+			next := uint16(20000)
+			seat.Ports, seat.HeadPorts = map[string]launcher.Ports{}, map[string]launcher.Ports{}
+			for _, s := range spec.Steps() {
+				for _, p := range s.Ports {
+					count := uint16(max(p.Count, 1))
+					seat.Ports[p.Name] = launcher.Ports{First: next, Last: next + count - 1}
+					next += count
+				}
+			}
+			seat.HeadPorts = seat.Ports
+			argv, err := seat.Argv(st)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fmt.Fprintf(&b, "\nrank %d, stage %s: %q\n", first+local, st.Name, argv)
+			for _, v := range st.Env {
+				text, err := seat.Resolve(v.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				fmt.Fprintf(&b, "  %s=%s  (%s)\n", v.Name, text, v.Source)
+			}
+			for _, p := range st.Ready {
+				fmt.Fprintf(&b, "  ready: %s %s, on the head %t, port %s, match %q, want %s, %v\n", p.Kind, p.What, p.Head, p.Port, p.Match, p.Want, p.Argv)
+			}
+		}
+		first += a.Ranks
+	}
+	return b.String()
+}
+
 func TestGolden(t *testing.T) {
 	two := func(r Request) Request { r.RanksPerNode = 2; return r }
 	tests := map[string]struct {
@@ -63,6 +112,12 @@ func TestGolden(t *testing.T) {
 	}{
 		"exec":     {"exec", request("sh", "-c", "echo $RANK")},
 		"torchrun": {"torchrun", two(request("train.py", "--lr", "0.1"))},
+		"ray": {"ray", func() Request {
+			r := request("python3", "job.py")
+			r.Stdin, r.Job.GPUs, r.Ray.Args = "0", launcher.AllGPUs, []string{"--num-cpus=4"}
+			return r
+		}()},
+		"ray-cluster": {"ray", request()},
 		"torchrun-agent": {"torchrun", func() Request {
 			r := two(request("train.py", "--lr", "0.1"))
 			r.Torchrun.Agent = true
@@ -239,11 +294,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, nccl-test, torchrun`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, nccl-test, torchrun`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, nccl-test, torchrun`,
-		"vllm":     `unknown workload "vllm": known: exec, nccl-test, torchrun`,
-		"":         `unknown workload "": known: exec, nccl-test, torchrun`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, nccl-test, ray, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, nccl-test, ray, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, nccl-test, ray, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, nccl-test, ray, torchrun`,
+		"":         `unknown workload "": known: exec, nccl-test, ray, torchrun`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)

@@ -71,6 +71,7 @@ type follower struct {
 	lost  chan struct{}            // has room for one: a leader was, and with it what it was asked
 	heard launcher.Generation
 	stage string
+	head  string // rank 0's address where the ranks meet
 }
 
 // flagged is a fact that becomes true once.

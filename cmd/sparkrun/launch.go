@@ -166,7 +166,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, or torchrun -- SCRIPT")
+				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, or ray")
 			}
 			_, err := workloads.Find(args[0]) // a known one is a command of its own
 			if errors.Is(err, workloads.ErrUnknown) {
@@ -175,7 +175,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newTorchrunCmd(opts, run), newNCCLTestCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -224,7 +224,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
 	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine")
 	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine")
-	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun all, exec none)")
+	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun and ray all, exec none)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
@@ -349,6 +349,11 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	token, err := rayToken(&spec)
+	if err != nil {
+		return err
+	}
+	secrets = append(secrets, token...)
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return err
@@ -379,6 +384,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	defer stop()
 	f := follower{
 		gangs: b, ranks: b, spec: spec, out: out, signals: signals, standalone: o.standalone, detach: o.detach,
+		only: rayCommandOnly(spec),
 	}
 	if spec.MainStage().Stdin.Any() && !o.detach {
 		f.in = inForeground(a.in)
@@ -396,7 +402,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	errs := a.err
 	if tty != nil && !o.detach {
 		defer tty.restore()
-		rank, err := strconv.Atoi(string(o.request.Stdin))
+		rank, err := strconv.Atoi(string(spec.MainStage().Stdin))
 		if err != nil {
 			return err // the spec's check lets none through
 		}

@@ -142,7 +142,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	}
 	l.Hosts = append(l.Hosts, j.MainHosts()...)
 	if j.Plan.Stage != "" {
-		l.Ranks = len(l.Hosts) * j.Spec.MainStage().RanksPerNode
+		l.Ranks = j.Spec.WorldOf(len(l.Hosts))
 		if j.Outcome == nil {
 			l.Stage = &j.Plan.Stage
 		}

@@ -61,8 +61,11 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	if image := imageOf(j.Spec); image != "" {
 		out = append(out, "  in containers of "+image)
 	}
-	for _, p := range j.Plan.Nodes {
+	for i, p := range j.Plan.Nodes {
 		line := fmt.Sprintf("  %s: %s", p.Host, rankSpan(p.FirstRank, p.Ranks))
+		if j.Spec.Stepped() && j.Plan.Stage == "" {
+			line = fmt.Sprintf("  %s: %s", p.Host, stagesOn(j.Spec, i, p.FirstRank))
+		}
 		if since, known := j.AwaySince[p.Host]; known {
 			line += ", has not answered for " + age(now.Sub(since))
 		} else if slices.Contains(j.Away, p.Host) {
@@ -104,6 +107,18 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out[i] = tame(out[i])
 	}
 	return out
+}
+
+// stagesOn names a node's ranks by their stages.
+func stagesOn(spec launcher.Spec, node, first int) string {
+	var parts []string
+	for _, st := range spec.Steps() {
+		if st.On(node) {
+			parts = append(parts, fmt.Sprintf("%s (%s)", rankSpan(first, st.RanksPerNode), st.Name))
+			first += st.RanksPerNode
+		}
+	}
+	return strings.Join(parts, ", ")
 }
 
 // commandBytes bounds what is shown of a command line: some lines of a terminal.

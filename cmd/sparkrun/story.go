@@ -116,14 +116,19 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	f.accepted.set()
 	if p.Plan != nil {
 		f.world, f.stage = p.Plan.World, p.Plan.Stage
+		f.head = p.Plan.Head.String()
 		f.out.world(p.Plan.World)
 	}
 	if seen.fresh(p) {
 		switch p.Step {
-		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
+		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
 			f.say(p.Text)
 		case rendezvous.StepPreparing:
 			f.say(p.Host + " " + p.Text)
+		case rendezvous.StepRunning:
+			for _, hint := range rayHints(f.spec, f.head, p) {
+				f.say(hint)
+			}
 		case rendezvous.StepPrepared:
 			if p.Text != "" {
 				f.say("warning: " + p.Host + ": " + p.Text)
@@ -191,7 +196,7 @@ type sieve map[string]rendezvous.Step
 func (s sieve) fresh(p rendezvous.Progress) bool {
 	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
-	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck:
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
 		key += " " + p.Text
 	case rendezvous.StepPreparing:
 		key += " " + p.Host + " " + p.Text

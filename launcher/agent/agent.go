@@ -216,6 +216,8 @@ func (a *Agent) take(o launcher.Order) {
 			a.add(newTry(a, o.End.Key, nil))
 		}
 		a.pass(o.End.Key, o)
+	case o.Probe != nil:
+		a.pass(o.Probe.Key, o)
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 	}

@@ -98,8 +98,8 @@ func BenchmarkOwnShare(b *testing.B) {
 			for b.Loop() {
 				p, err := n.a.check(n.ctx, as)
 				must(b, err)
-				must(b, n.a.layOut(as, dir, 29500, p))
-				_, err = ranksFor(as, p, 29500)
+				must(b, n.a.layOut(as, dir, ports{port: 29500}, p))
+				_, err = ranksFor(as, p, 0, ports{port: 29500})
 				must(b, err)
 			}
 			must(b, os.RemoveAll(dir))

@@ -24,7 +24,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 	if p == nil {
 		return nil, err
 	}
-	plans, planErr := explain(as, p, 0)
+	plans, planErr := explain(as, p, ports{})
 	if planErr != nil {
 		return nil, errors.Join(err, planErr)
 	}
@@ -37,30 +37,34 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 	return plans, err
 }
 
-// ranksFor gives what the shim is to exec, once the port is known.
-func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error) {
-	plans, err := explain(as, p, port)
+// ranksFor gives what the shim is to exec of one step, once the ports are known.
+func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.Rank, error) {
+	plans, err := explain(as, p, at)
 	if err != nil {
 		return nil, err
 	}
-	st := as.Spec.MainStage()
-	var here machine
-	if st.BindTo == launcher.BindCore || st.BindTo == launcher.BindNUMA {
-		if here, err = readMachine("/sys"); err != nil {
-			return nil, err
-		}
-	}
-	ranks := make([]shim.Rank, len(plans))
+	var ranks []shim.Rank
 	for i, p := range plans {
+		of, st, seat := as.Local(i)
+		if of != step {
+			continue
+		}
+		var here machine
+		if st.BindTo == launcher.BindCore || st.BindTo == launcher.BindNUMA {
+			if here, err = readMachine("/sys"); err != nil {
+				return nil, err
+			}
+		}
 		env := make([]string, len(p.Env))
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir,
-			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, i, as.Ranks)}
+		r := shim.Rank{Rank: p.Rank, LocalRank: seat.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
+			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, seat.LocalRank, seat.LocalWorld)}
 		if st.HasTTY(p.Rank) {
-			ranks[i].TTY = st.TTY
+			r.TTY = st.TTY
 		}
+		ranks = append(ranks, r)
 	}
 	return ranks, nil
 }
@@ -68,12 +72,12 @@ func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error
 // explain gives each local rank's command and environment: the user's
 // surroundings, then what the hardware calls for, then what the workload and
 // the user set. The later wins.
-func explain(as launcher.Assignment, p *prepared, port int) ([]launcher.RankPlan, error) {
+func explain(as launcher.Assignment, p *prepared, at ports) ([]launcher.RankPlan, error) {
 	base := newSurroundings(p, as.Spec.MainStage().Container != nil)
 	plans := make([]launcher.RankPlan, as.Ranks)
 	for i := range plans {
 		var err error
-		if plans[i], err = base.plan(as, i, port); err != nil {
+		if plans[i], err = base.plan(as, i, at); err != nil {
 			return nil, err
 		}
 	}
@@ -106,11 +110,12 @@ func newSurroundings(p *prepared, boxed bool) *environ {
 }
 
 // plan adds what the spec says, for one rank.
-func (e *environ) plan(as launcher.Assignment, localRank, port int) (launcher.RankPlan, error) {
-	st := as.Spec.MainStage()
-	seat := as.Seat(localRank, port)
+func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launcher.RankPlan, error) {
+	_, st, seat := as.Local(localRank)
+	rank := as.FirstRank + localRank
+	at.fill(&seat)
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
-	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, seat.Rank), Source: "sparkrun"})
+	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, rank), Source: "sparkrun"})
 	for _, v := range st.Env {
 		text, err := seat.Resolve(v.Value)
 		if err != nil {
@@ -118,11 +123,11 @@ func (e *environ) plan(as launcher.Assignment, localRank, port int) (launcher.Ra
 		}
 		env.set(launcher.Setting{Name: v.Name, Value: text, Source: v.Source})
 	}
-	argv, err := seat.Argv(*st)
+	argv, err := seat.Argv(st)
 	if err != nil {
 		return launcher.RankPlan{}, err
 	}
-	return launcher.RankPlan{Rank: seat.Rank, Argv: argv, Env: env.settings}, nil
+	return launcher.RankPlan{Rank: rank, Argv: argv, Env: env.settings}, nil
 }
 
 func (e *environ) set(s launcher.Setting) {

@@ -16,13 +16,12 @@ import (
 func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
 
 // shield keeps strangers from the ports of a try's ranks, before a rank is
-// there. What it could not do is no reason to refuse, and is told; port is the
-// head's, 0 elsewhere.
-func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, port int) (warning string) {
+// there. What it could not do is no reason to refuse, and is told.
+func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) (warning string) {
 	if a.cfg.Filter == nil {
 		return ""
 	}
-	err := a.filter(ctx, as, dir, c, port)
+	err := a.filter(ctx, as, dir, c, at)
 	if err == nil {
 		return ""
 	}
@@ -30,14 +29,11 @@ func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, 
 	return fmt.Sprintf("other hosts may reach its ranks' ports: %v", err)
 }
 
-func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, port int) error {
+func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) error {
 	if len(as.Members) == 0 {
 		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
 	}
-	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: as.Spec.Publish}
-	if port != 0 {
-		f.Ports = []uint16{uint16(port)}
-	}
+	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: as.Spec.Publish, Ports: at.all()}
 	var err error
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err

@@ -44,6 +44,9 @@ func (t *try) noteEnded(ev shim.Event) {
 		return
 	case t.execd: // a shim that was killed could not see its ranks' exits
 		for _, r := range t.ranks() {
+			if _, began := t.at[r]; !began && t.assignment != nil && t.assignment.Spec.Stepped() {
+				continue // its step was not started
+			}
 			t.rankIs(launcher.RankStatus{Rank: r, State: launcher.RankEnded, Time: ev.Time,
 				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
 		}
@@ -92,9 +95,27 @@ func (t *try) rankIs(r launcher.RankStatus) {
 		}
 		e.Ranks[i].Advance(r)
 	})
-	if !known && t.allExecd() {
+	switch as := t.assignment; {
+	case known || as == nil:
+	case as.Spec.Stepped():
+		if step, all := t.stepExecd(r.Rank); all {
+			t.change(&launcher.Event{Kind: launcher.Started, Step: step, Time: r.Time}, nil)
+		}
+	case t.allExecd():
 		t.change(&launcher.Event{Kind: launcher.Started, Time: r.Time}, nil)
 	}
+}
+
+// stepExecd tells which step a rank is of, and whether all its ranks here were exec'd.
+func (t *try) stepExecd(rank int) (step int, all bool) {
+	step, st, _ := t.assignment.Local(rank - t.assignment.FirstRank)
+	execd := 0
+	for _, r := range t.entry.Ranks {
+		if of, _, _ := t.assignment.Local(r.Rank - t.assignment.FirstRank); of == step && r.PID != 0 {
+			execd++
+		}
+	}
+	return step, execd == st.RanksPerNode
 }
 
 func (t *try) allExecd() bool {

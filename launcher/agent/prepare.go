@@ -20,6 +20,10 @@ import (
 // swaps.
 const spawnWait = 30 * time.Second
 
+// stepWait is how long a shim waits for the first of its ranks where the steps before
+// are other nodes': as long as these take. An End comes sooner, or the leader's sweep.
+const stepWait = 24 * time.Hour
+
 // validate refuses an assignment that no plan could hold. It comes from
 // another node, its ids become names of folders, its numbers sizes.
 func validate(as launcher.Assignment) error {
@@ -35,6 +39,8 @@ func validate(as launcher.Assignment) error {
 		return fmt.Errorf("assignment of job %s: %w: generation 0", as.Job, launcher.ErrInvalid)
 	case as.Ranks < 1 || as.Ranks > launcher.MaxRanksPerNode || as.FirstRank < 0 || as.World-as.FirstRank < as.Ranks:
 		return fmt.Errorf("assignment of job %s: %w: %d ranks from %d on in a world of %d", as.Job, launcher.ErrInvalid, as.Ranks, as.FirstRank, as.World)
+	case as.Spec.Stepped() && (as.NodeRank < 0 || as.NodeRank >= as.NodeCount || as.Spec.RanksOn(as.NodeRank) != as.Ranks):
+		return fmt.Errorf("assignment of job %s: %w: %d ranks on node %d of %d, whose stages have %d", as.Job, launcher.ErrInvalid, as.Ranks, as.NodeRank, as.NodeCount, as.Spec.RanksOn(as.NodeRank))
 	}
 	return nil
 }
@@ -59,14 +65,12 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		return r // ended while a disk hung: the folder is not ours any more
 	}
 	a.lingerFor(ctx, as.Key, r.plan.who)
-	if as.Spec.MainStage().UsesPort && as.NodeRank == 0 {
-		if r.hold, r.port, r.err = a.holdPort(firstPort, lastPort); r.err != nil {
-			return r
-		}
+	if r.err = a.holdPorts(as, &r); r.err != nil {
+		return r
 	}
 	a.dropCache(as)
 	if r.err = a.laySecrets(as, r.plan.who); r.err == nil {
-		r.err = a.layOut(as, dir, r.port, r.plan)
+		r.err = a.layOut(as, dir, r.at, r.plan)
 	}
 	if r.err == nil {
 		// Not to be broken off: a shim that is killed while it comes up leaves its
@@ -74,7 +78,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
 		if r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg); r.err == nil {
-			r.warning = join(r.plan.warning, a.shield(up, as, dir, r.shim, r.port))
+			r.warning = join(r.plan.warning, a.shield(up, as, dir, r.shim, r.at))
 		}
 	}
 	if r.err != nil {
@@ -85,7 +89,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 
 // layOut writes what a later life of this agent has to know. The assignment
 // comes before the shim: a folder without one holds none.
-func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared) error {
+func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
@@ -103,10 +107,13 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared
 	if err := a.layOutBoxes(dir, p.box); err != nil {
 		return err
 	}
-	if port == 0 {
+	if err := at.writeOwn(dir); err != nil {
+		return err
+	}
+	if at.port == 0 {
 		return nil
 	}
-	return writePort(dir, port)
+	return writePort(dir, at.port)
 }
 
 // surroundings finds out what does not hang on the spec alone: whom the ranks
@@ -146,25 +153,35 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if p.who.switches {
 		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.uid, &p.who.gid, p.who.groups
 	}
-	st := *as.Spec.MainStage()
-	first, err := newSurroundings(p, st.Container != nil).plan(as, 0, 0)
-	if err != nil {
-		return p, err
+	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
+		p.cfg.StartTimeout = stepWait
 	}
-	switch {
-	case st.Container != nil:
-		if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
-			err = p.who.mayRunBoxed(st, p.box)
+	for i := 0; i < as.Ranks; {
+		_, st, _ := as.Local(i)
+		first, err := newSurroundings(p, st.Container != nil).plan(as, i, ports{})
+		if err != nil {
+			return p, err
+		}
+		switch {
+		case st.Container != nil:
+			if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
+				err = p.who.mayRunBoxed(st, p.box)
+			}
+		case a.isThere(as):
+			err = p.who.do(func() error { return p.who.mayRun(st, first) })
 		}
 		if err != nil {
 			return p, err
 		}
-	case a.isThere(as):
-		if err := p.who.do(func() error { return p.who.mayRun(st, first) }); err != nil {
+		if err := a.hasResources(st); err != nil {
 			return p, err
 		}
+		if !as.Spec.Stepped() {
+			break
+		}
+		i += st.RanksPerNode
 	}
-	return p, errors.Join(a.mayHaveSecrets(as.Spec), a.hasResources(st))
+	return p, a.mayHaveSecrets(as.Spec)
 }
 
 // maxLooks bounds what looks for one user's files side by side. On a disk that never

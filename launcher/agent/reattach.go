@@ -117,9 +117,12 @@ func (a *Agent) reattach(name string) error {
 		t.entry.Image = box.image()
 	}
 	t.entry.Port = readPort(t.dir)
-	if t.entry.Phase == launcher.PhasePrepared && t.entry.Port != 0 {
+	if t.entry.Ports, err = readOwn(t.dir); err != nil {
+		a.cfg.Logger.Error("read ports", "job", key.Job, "error", err)
+	}
+	if at := (ports{port: t.entry.Port, own: t.entry.Ports}); t.entry.Phase == launcher.PhasePrepared && len(at.all()) > 0 {
 		// Where somebody took it meanwhile nothing can be done: it has been told.
-		if t.hold, err = bindTo(t.entry.Port); err != nil {
+		if t.hold, err = holdAgain(at); err != nil {
 			a.cfg.Logger.Warn("hold port again", "job", key.Job, "error", err)
 		}
 	}

@@ -62,12 +62,14 @@ func (a *Agent) atStage(as launcher.Assignment) launcher.Assignment {
 	}
 	dir := a.stageDir(as.Job)
 	as.Spec.Stages = slices.Clone(as.Spec.Stages)
-	st := as.Spec.MainStage()
-	if as.Spec.Staged.Workdir {
-		st.Workdir = dir
+	for i := range as.Spec.Stages {
+		st := &as.Spec.Stages[i]
+		if as.Spec.Staged.Workdir {
+			st.Workdir = dir
+		}
+		at := launcher.Var{Name: launcher.StageEnv, Value: launcher.Lit(dir), Source: "--stage"}
+		st.Env = append([]launcher.Var{at}, st.Env...)
 	}
-	at := launcher.Var{Name: launcher.StageEnv, Value: launcher.Lit(dir), Source: "--stage"}
-	st.Env = append([]launcher.Var{at}, st.Env...)
 	return as
 }
 

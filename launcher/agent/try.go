@@ -46,7 +46,9 @@ type try struct {
 	replaying   bool                 // what is noted is of a previous life
 	ready       chan result          // of the prepare under way
 	abort       context.CancelFunc
-	begun       chan error      // of the start under way
+	begun       chan error      // of each start
+	steps       map[int]bool    // that were told to start in this life
+	asked       map[int]*asking // probes, by step
 	news        chan shim.Event // from the shim's journal
 	explains    atomic.Int64    // failed ranks so far
 	lease       renewal
@@ -68,7 +70,7 @@ type prepared struct {
 
 type result struct {
 	plan *prepared
-	port int // 0: none was asked for
+	at   ports // found free, and held
 	hold io.Closer
 	shim *shim.Client
 	// warning is what the job should know of, and starts in spite of.
@@ -81,7 +83,7 @@ func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
 	return &try{
 		a: a, key: k, dir: a.tryDir(k), assignment: as, at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
-		lease: renewal{wake: make(chan struct{}, 1)},
+		lease: renewal{wake: make(chan struct{}, 1)}, begun: make(chan error, launcher.MaxStages), steps: map[int]bool{}, asked: map[int]*asking{},
 	}
 }
 
@@ -199,6 +201,8 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 		t.obeyStart(ctx, *o.Start)
 	case o.End != nil:
 		t.obeyEnd(ctx, beside, *o.End)
+	case o.Probe != nil:
+		t.obeyProbe(ctx, beside, *o.Probe)
 	case o.Forget != nil:
 		t.forgotten = true
 		if t.entry.Phase != launcher.PhaseEnded {
@@ -214,7 +218,7 @@ func (t *try) obeyPrepare(ctx context.Context) {
 	case t.entry.Phase == launcher.PhaseEnded:
 		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
 	case t.entry.Phase >= launcher.PhasePrepared:
-		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port, Image: t.entry.Image}, nil)
+		t.change(&launcher.Event{Kind: launcher.Prepared, Port: t.entry.Port, Ports: t.entry.Ports, Image: t.entry.Image}, nil)
 	case t.ready == nil:
 		pctx, abort := context.WithCancel(ctx)
 		ready := make(chan result, 1)
@@ -239,8 +243,8 @@ func (t *try) prepareDone(r result) bool {
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
 	image := r.plan.box.image()
-	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.port, Text: r.warning, Image: image}, func(e *launcher.LedgerEntry) {
-		e.Phase, e.Port, e.Image = launcher.PhasePrepared, r.port, image
+	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.at.port, Ports: r.at.own, Text: r.warning, Image: image}, func(e *launcher.LedgerEntry) {
+		e.Phase, e.Port, e.Ports, e.Image = launcher.PhasePrepared, r.at.port, r.at.own, image
 	})
 	return true
 }
@@ -294,16 +298,17 @@ func (t *try) refuse(why string) {
 // obeyStart lets the ranks go. The phase rises before the shim is told: from
 // here on a rank may have been exec'd, whatever happens to us.
 func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
-	if t.entry.Phase != launcher.PhasePrepared {
+	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
+	if t.entry.Phase != launcher.PhasePrepared && !more {
 		return // told before, or ended
 	}
+	t.steps[s.Step] = true
 	keep := s.Port != t.entry.Port
 	t.change(nil, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port = launcher.PhaseStarted, s.Port
 	})
 	t.letGo()
-	begun, as, plan, client := make(chan error, 1), t.assignment, t.plan, t.shim
-	t.begun = begun
+	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
 	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
 		var err error
 		if keep {
@@ -333,7 +338,11 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
 		return fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
 	}
-	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Port)
+	own, err := readOwn(t.dir)
+	if err != nil {
+		return err
+	}
+	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Step, ports{port: s.Port, own: own, head: s.HeadPorts})
 	if err != nil {
 		return err
 	}
@@ -355,11 +364,13 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 	if err := t.firstLease(ctx, client, *as, s.Lease); err != nil {
 		return err
 	}
+	if as.Spec.Stepped() {
+		return client.StartMore(ctx, ranks)
+	}
 	return client.Start(ctx, ranks)
 }
 
 func (t *try) startDone(ctx context.Context, err error) {
-	t.begun = nil
 	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
 		return // who is being ended has refused nothing
 	}
@@ -377,6 +388,7 @@ func (t *try) letGo() {
 
 func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
 	t.ending = true
+	t.askNoMore()
 	switch {
 	case t.entry.Phase == launcher.PhaseEnded:
 		t.change(&launcher.Event{Kind: launcher.Ended}, nil)
@@ -432,6 +444,7 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 }
 
 func (t *try) ended(at time.Time) {
+	t.askNoMore()
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })

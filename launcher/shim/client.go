@@ -44,6 +44,14 @@ func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 	return c.wrap("start", err)
 }
 
+// StartMore is Start for ranks that may come after others of the gang. Whose number was
+// started before is passed over, so that a call without an answer may be repeated.
+// ErrEnded: the gang's end has begun. ErrUnknownOp: the shim is older.
+func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
+	_, err := c.call(ctx, request{Op: opStartMore, Ranks: ranks})
+	return c.wrap("start more of", err)
+}
+
 // End begins the end and returns: TERM to every process of the gang, KILL
 // after grace (0 or more) to whatever is left. The Ended event tells when
 // nothing is. A later End may shorten the grace, never lengthen it. Before

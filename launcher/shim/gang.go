@@ -251,34 +251,11 @@ func (g *gang) start(ranks []Rank, answer func(error)) {
 		answer(nil)
 		return
 	}
-	g.starters = append(g.starters, answer)
 	if g.ranks != nil {
+		g.starters = append(g.starters, answer)
 		return
 	}
-	files, err := g.openOutputs(ranks)
-	if err == nil {
-		err = g.j.reserve(len(ranks))
-	}
-	if err == nil {
-		// From this line on a successor must assume that ranks have run.
-		err = g.j.write(Event{Kind: Starting, Rank: Gang, Trace: &g.trace})
-	}
-	if err != nil {
-		for _, f := range files {
-			f[0].Close()
-			f[1].Close()
-		}
-		g.starters = nil
-		answer(fmt.Errorf("%w: %w", ErrRefused, err))
-		return
-	}
-	g.advance(starting, "told to")
-	g.protect(false)
-	g.unborn = len(ranks)
-	for _, r := range ranks {
-		g.ranks = append(g.ranks, &rank{Rank: r})
-	}
-	go g.bearAll(ranks, files)
+	g.begin(ranks, answer)
 }
 
 func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
@@ -301,7 +278,7 @@ var errNotStarted = errors.New("not started: the gang was ended first")
 
 // bearAll forks one rank after the other, apart from the loop: an exec from a
 // disk that hangs must not keep the shim from answering. Its join is unborn.
-func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
+func (g *gang) bearAll(first int, ranks []Rank, files [][2]*logFile) {
 	for i, r := range ranks {
 		one := func() {
 			b := born{at: time.Now(), err: errNotStarted}
@@ -312,7 +289,7 @@ func (g *gang) bearAll(ranks []Rank, files [][2]*logFile) {
 				files[i][0].Close()
 				files[i][1].Close()
 			}
-			g.in <- func() { g.tellBorn(g.ranks[i], b) }
+			g.in <- func() { g.tellBorn(g.ranks[first+i], b) }
 		}
 		if r.Box != nil { // the engine takes its time, for each
 			go one()

@@ -53,7 +53,7 @@ type request struct {
 	V     int            `json:"v"`
 	ID    int64          `json:"id"`
 	Op    string         `json:"op"`
-	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain
+	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
@@ -88,6 +88,8 @@ const (
 	opEvents  = "events"
 	opRelease = "release"
 	opLease   = "lease"
+
+	opStartMore = "start-more"
 
 	opExec       = "exec"
 	opExecInput  = "exec-input"
@@ -170,9 +172,9 @@ func decodeRequest(line []byte) (request, error) {
 	}
 	switch r.Op {
 	case opHello, opHold, opEvents, opRelease:
-	case opStart, opContain:
+	case opStart, opContain, opStartMore:
 		if err := validRanks(r.Ranks); err != nil {
-			return r, fmt.Errorf("start: %w: %w", ErrRequest, err)
+			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
 		if hasBox(r.Ranks) != (r.Op == opContain) {
 			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s, and others are not", r.Op, ErrRequest, opContain)

@@ -177,7 +177,7 @@ func (g *gang) begin(job rendezvous.Job) {
 	g.l.mu.Unlock()
 	g.wait, g.fresh = nil, true
 	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
-	g.deadline = now.Add(job.Spec.StartTimeout)
+	g.deadline, g.stepping = now.Add(job.Spec.StartTimeout), newStepping(job, now)
 	g.tellPlanned()
 	g.findCopies()
 }

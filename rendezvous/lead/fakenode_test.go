@@ -2,10 +2,12 @@ package lead
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // fakeNode does what an agent and its shims do, without processes.
@@ -29,6 +31,8 @@ type fakeNode struct {
 	life    func(k launcher.Key, rank int) (time.Duration, *launcher.Exit)
 	booted  time.Time
 	old     bool // of a version without leases
+	// waits is what its probes of a step still wait for; nil: nothing.
+	waits func(step int) string
 }
 
 // fakeTry is a ledger entry with what goes on behind it.
@@ -56,7 +60,7 @@ func (n *fakeNode) attach(f launcher.Fence, lk *link) (Up, error) {
 	}
 	n.fence = next
 	n.links[lk] = true
-	up := Up{Boot: n.boot, Version: "test", Inventory: inventoryOf(n.host), Leases: !n.old}
+	up := Up{Boot: n.boot, Version: "test", Protocol: rendezvous.Protocol, Inventory: inventoryOf(n.host), Leases: !n.old}
 	for _, tr := range n.ledger {
 		e := tr.LedgerEntry
 		e.Ranks = append([]launcher.RankStatus(nil), e.Ranks...)
@@ -174,13 +178,19 @@ func (n *fakeNode) order(o launcher.Order) {
 	case o.Prepare != nil:
 		n.prepare(o.Prepare)
 	case o.Start != nil:
-		if tr := n.ledger[o.Start.Key]; tr != nil && tr.Phase == launcher.PhasePrepared {
+		if tr := n.ledger[o.Start.Key]; tr != nil && tr.a != nil && tr.a.Spec.Stepped() {
+			n.startStep(tr, *o.Start)
+		} else if tr != nil && tr.Phase == launcher.PhasePrepared {
 			if tr.a.Spec.Lease() > 0 && !n.lease(tr, o.Start.Lease) {
 				tr.Refused = "no lease"
 				n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Refused, Text: tr.Refused})
 				return
 			}
 			n.start(tr, o.Start.Port)
+		}
+	case o.Probe != nil:
+		if tr := n.ledger[o.Probe.Key]; tr != nil {
+			n.probe(tr, o.Probe.Step)
 		}
 	case o.End != nil:
 		tr := n.ledger[o.End.Key]
@@ -247,6 +257,42 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 		}
 	}
 	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started})
+}
+
+// probe tells what a step waits for, each second until it waits no more.
+func (n *fakeNode) probe(tr *fakeTry, step int) {
+	if tr.Phase != launcher.PhaseStarted || tr.ending {
+		return
+	}
+	ev := launcher.Event{Key: tr.Key, Kind: launcher.Probed, Step: step}
+	if n.waits != nil {
+		ev.Text = n.waits(step)
+	}
+	n.emit(ev)
+	if ev.Text != "" {
+		n.later(time.Second, func() { n.probe(tr, step) })
+	}
+}
+
+// startStep starts the ranks of one step that have not been.
+func (n *fakeNode) startStep(tr *fakeTry, s launcher.Start) {
+	if tr.Phase != launcher.PhasePrepared && tr.Phase != launcher.PhaseStarted || tr.ending {
+		return
+	}
+	tr.Phase = launcher.PhaseStarted
+	for i := range tr.a.Ranks {
+		rank := tr.a.FirstRank + i
+		step, _, _ := tr.a.Local(i)
+		if step != s.Step || slices.ContainsFunc(tr.Ranks, func(r launcher.RankStatus) bool { return r.Rank == rank }) {
+			continue
+		}
+		n.w.exec(witnessed{tr.Key, rank}, tr.a.NodeCount)
+		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
+		if after, exit := n.life(tr.Key, rank); exit != nil {
+			n.later(after, func() { n.exited(tr, rank, *exit) })
+		}
+	}
+	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started, Step: s.Step})
 }
 
 func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {

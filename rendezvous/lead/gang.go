@@ -60,6 +60,7 @@ type gang struct {
 	overtaken bool          // the record has got something newer of it from elsewhere
 	copying   bool          // whether others have the plan is being found out
 	ranAt     *time.Time    // when all ranks ran, to be told after that
+	stepping
 
 	viewMu  sync.Mutex // guards what status reads
 	state   rendezvous.State
@@ -94,9 +95,11 @@ type seat struct {
 	image   *launcher.ImageSeen // what it has of the ranks' image; nil: not told
 	ran     bool                // all its ranks have been started
 	ranks   map[int]*launcher.RankStatus
+	probes  map[int]probed // by step
 
-	preparing, starting bool
-	ending              *time.Duration // the grace of the End that was sent
+	preparing       bool
+	starting, asked uint8          // steps, as bits, that it was told to start and to probe
+	ending          *time.Duration // the grace of the End that was sent
 }
 
 // newGang makes the gang of a recorded job: what its nodes have come to is not
@@ -106,7 +109,7 @@ func newGang(l *Leader, job rendezvous.Job) *gang {
 	g := &gang{
 		l: l, job: job, story: newStory(), planned: make(chan struct{}), gone: make(chan struct{}), mail: make(chan struct{}, 1),
 		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
-		seats: seatsOf(job.Plan, time.Now()),
+		seats: seatsOf(job.Plan, time.Now()), stepping: newStepping(job, time.Now()),
 	}
 	if job.Restored != nil {
 		g.deadline = time.Now().Add(max(job.Spec.StartTimeout, tellWithin))
@@ -164,7 +167,7 @@ func (g *gang) findCopies() {
 			}
 			if ran := g.ranAt; ran != nil {
 				g.ranAt = nil
-				g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: *ran})
+				g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: *ran, Ports: g.ports})
 			}
 		})
 	})
@@ -283,6 +286,7 @@ func (g *gang) step(now time.Time) (done bool) {
 	}
 	if g.verdict == nil {
 		g.advance()
+		g.tellSpared()
 	} else {
 		g.wind()
 		if hosts := g.unproven(); len(hosts) > 0 {
@@ -331,27 +335,50 @@ func (g *gang) advance() {
 	if prepared < len(g.seats) && !g.ordered {
 		return
 	}
-	leases, all := g.firstLeases(time.Now())
+	now := time.Now()
+	leases, all := g.firstLeases(now)
 	if !all && !g.ordered {
 		return
 	}
-	for i, s := range g.seats {
-		if s.phase == launcher.PhasePrepared && s.up && !s.starting && (leases == nil || leases[i] != 0) {
-			g.ordered, s.starting = true, true
-			start := launcher.Start{Key: g.job.Key(), Port: g.port}
-			if leases != nil {
-				start.Lease = leases[i]
+	for k := range min(g.climb(now)+1, len(g.steps)) {
+		for i, s := range g.seats {
+			if g.mayStart(s, k) && (leases == nil || leases[i] != 0) {
+				g.ordered = true
+				s.starting |= 1 << k
+				start := launcher.Start{Key: g.job.Key(), Port: g.port, Step: k, HeadPorts: g.ports}
+				if leases != nil {
+					start.Lease = leases[i]
+				}
+				g.send(s, launcher.Order{Start: &start})
 			}
-			g.send(s, launcher.Order{Start: &start})
 		}
 	}
+	g.sayWaits(now)
+	if g.present() == len(g.steps) && !g.all {
+		g.all = true
+		if g.stepped() {
+			g.tellRunning()
+		}
+	}
+}
+
+// mayStart tells whether a node is to be told to start a step, and was not.
+func (g *gang) mayStart(s *seat, k int) bool {
+	if !s.up || s.starting&(1<<k) != 0 {
+		return false
+	}
+	if !g.stepped() {
+		return s.phase == launcher.PhasePrepared
+	}
+	return (s.phase == launcher.PhasePrepared || s.phase == launcher.PhaseStarted) && !g.begun(s, k)
 }
 
 // wind tells every node that may have something of the gang to end it. A node
 // that never heard of it answers at once, and will refuse what comes late.
 func (g *gang) wind() {
+	now := time.Now()
 	for _, s := range g.seats {
-		if !s.up || !s.known || s.phase == launcher.PhaseEnded || s.ending != nil && *s.ending <= g.grace {
+		if !s.up || !s.known || s.phase == launcher.PhaseEnded || s.ending != nil && *s.ending <= g.grace || g.endsLater(s, now) {
 			continue
 		}
 		grace := g.grace
@@ -385,6 +412,13 @@ func (g *gang) nextDeadline() time.Time {
 		return g.proposeAt
 	case g.verdict == nil && !g.failedAt.IsZero(): // other times may pass before: the failure is judged first
 		return g.collectUntil()
+	}
+	if at := g.stalledAt(); g.verdict == nil && !at.IsZero() {
+		earliest(at)
+		earliest(g.saidX.Add(sayEvery))
+	}
+	if g.verdict != nil && g.stepped() && time.Since(g.ended) < g.grace+reverseWait {
+		earliest(g.ended.Add(g.grace + reverseWait))
 	}
 	if g.verdict == nil && g.notStarted() != "" {
 		earliest(g.deadline.Add(time.Millisecond))

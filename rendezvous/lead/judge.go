@@ -26,6 +26,8 @@ const causeWait = time.Second
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
 	switch {
+	case g.mainDone(): // what the others did since is of no account
+		g.end(rendezvous.Outcome{End: rendezvous.Completed})
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
 		g.decide(failed(g.anyRefused().refusal()))
 	case g.anyRefused() != nil:
@@ -42,10 +44,14 @@ func (g *gang) judge(now time.Time) {
 		g.decide(failed(g.anyStuck().trouble()))
 	case g.rootCause() != nil && !goOn:
 		if !g.collecting(now) {
-			g.end(failedBy(*g.rootCause()))
+			g.end(g.failedBy(*g.rootCause()))
 		}
 	case g.timedOut(now):
 		g.decide(g.outOfTime())
+	case g.leftEarly() != nil && !goOn:
+		g.decide(failed(g.blame(*g.leftEarly()) + ", while the job needs it"))
+	case g.stalled(now):
+		g.decide(failed(g.whyStalled()))
 	case g.beingEnded():
 		g.inherited = true
 		g.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: "it was being ended when the leader changed"})
@@ -72,8 +78,8 @@ func rejected(cause string) rendezvous.Outcome {
 	return rendezvous.Outcome{End: rendezvous.Rejected, Cause: cause}
 }
 
-func failedBy(r launcher.RankExit) rendezvous.Outcome {
-	return rendezvous.Outcome{End: rendezvous.Failed, ExitCode: r.Exit.Status(), Cause: blame(r), Root: &r}
+func (g *gang) failedBy(r launcher.RankExit) rendezvous.Outcome {
+	return rendezvous.Outcome{End: rendezvous.Failed, ExitCode: r.Exit.Status(), Cause: g.blame(r), Root: &r}
 }
 
 func (g *gang) outOfTime() rendezvous.Outcome {
@@ -103,9 +109,9 @@ func (g *gang) collectUntil() time.Time {
 func (g *gang) conclude() {
 	switch root, lost := g.rootCause(), g.anyLost(); {
 	case root != nil && lost != nil:
-		g.decide(failedBy(*root))
+		g.decide(g.failedBy(*root))
 	case root != nil:
-		g.end(failedBy(*root))
+		g.end(g.failedBy(*root))
 	case lost != nil:
 		g.decide(failed(lost.lost))
 	default:
@@ -149,7 +155,7 @@ func (g *gang) propose() {
 
 // end sets the verdict: from here on the gang only winds down.
 func (g *gang) end(out rendezvous.Outcome) {
-	g.verdict, g.proposed = &out, nil
+	g.verdict, g.proposed, g.ended = &out, nil, time.Now()
 	g.l.cfg.Logger.Info("gang ends", "job", g.job.Spec.ID, "end", out.End, "cause", out.Cause)
 	if out.End != rendezvous.Completed {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: out.Cause})
@@ -173,7 +179,9 @@ func (g *gang) find(is func(*seat) bool) *seat {
 }
 
 func (g *gang) anyRefused() *seat { return g.find(func(s *seat) bool { return s.refused != "" }) }
-func (g *gang) anyLost() *seat    { return g.find(func(s *seat) bool { return s.lost != "" }) }
+func (g *gang) anyLost() *seat {
+	return g.find(func(s *seat) bool { return s.lost != "" && !g.sparedSeat(s) })
+}
 
 func (g *gang) endedEarly() *seat {
 	return g.find(func(s *seat) bool {
@@ -215,7 +223,7 @@ func (g *gang) notStarted() string {
 	var late []string
 	for _, s := range g.seats {
 		switch {
-		case !s.known || s.phase == launcher.PhaseEnded || s.allBegun():
+		case !s.known || s.phase == launcher.PhaseEnded || s.allBegun() || s.phase >= launcher.PhasePrepared && g.waitsItsTurn(s):
 		case !s.up:
 			late = append(late, s.Host+" does not answer")
 		case s.phase == launcher.PhasePrepared:
@@ -243,7 +251,11 @@ func (g *gang) exitsOf(s *seat) []launcher.RankExit {
 func (g *gang) rootCause() *launcher.RankExit {
 	var exits []launcher.RankExit
 	for _, s := range g.seats {
-		exits = append(exits, g.exitsOf(s)...)
+		for _, e := range g.exitsOf(s) {
+			if !g.spared(s, e.Rank) {
+				exits = append(exits, e)
+			}
+		}
 	}
 	return launcher.RootCause(exits)
 }
@@ -282,8 +294,8 @@ func (g *gang) refusals() string {
 	return strings.Join(reasons, "; ")
 }
 
-func blame(r launcher.RankExit) string {
-	return fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Exit)
+func (g *gang) blame(r launcher.RankExit) string {
+	return g.stageOf(r.Rank) + fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Exit)
 }
 
 // outcome completes the verdict with what the ranks reported since.
@@ -293,6 +305,8 @@ func (g *gang) outcome() rendezvous.Outcome {
 	out.At, out.Started = time.Now(), g.started
 	if g.inherited {
 		switch {
+		case g.mainDone(): // known late: its node was heard after the others, which were being ended
+			out.End, out.Cause = rendezvous.Completed, ""
 		case g.rootCause() != nil:
 			out.End = rendezvous.Failed
 		case g.anyRefused() != nil && !g.ordered:
@@ -314,10 +328,10 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	// The earliest failure may have been reported after a later one. A verdict
 	// that is not about ranks stands: what failed since is a consequence.
-	if root := g.rootCause(); root != nil && (out.Root != nil || g.inherited) {
-		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), blame(*root)
+	if root := g.rootCause(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) {
+		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), g.blame(*root)
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
-			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+blame(*root)
+			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+g.blame(*root)
 		}
 	}
 	for _, text := range g.stays() {

@@ -28,7 +28,7 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: s.Host})
 	}
 	s.up, s.since, s.known = true, time.Now(), true
-	s.preparing, s.starting, s.ending = false, false, nil
+	s.preparing, s.starting, s.asked, s.ending = false, 0, 0, nil
 	switch {
 	case s.phase == launcher.PhaseEnded:
 	case boot != s.Boot:
@@ -60,6 +60,9 @@ func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	g.rise(s, e.Phase)
 	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
 		g.port = e.Port
+	}
+	if s.rank == 0 && e.Ports != nil {
+		g.ports = e.Ports
 	}
 	running := 0
 	for _, r := range e.Ranks {
@@ -108,6 +111,9 @@ func (g *gang) event(ev launcher.Event) {
 		if s.rank == 0 && ev.Port != 0 {
 			g.port = ev.Port
 		}
+		if s.rank == 0 {
+			g.ports = ev.Ports
+		}
 		if g.rise(s, launcher.PhasePrepared) {
 			g.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: s.Host, Text: ev.Text})
 		}
@@ -118,7 +124,9 @@ func (g *gang) event(ev launcher.Event) {
 		if g.rise(s, launcher.PhaseStarted) {
 			g.tell(rendezvous.Progress{Step: rendezvous.StepStarted, Host: s.Host})
 		}
-		g.hasRun(s)
+		g.stepRuns(s, ev)
+	case launcher.Probed:
+		g.probedIs(s, ev)
 	case launcher.Exited:
 		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
 	case launcher.Stuck:
@@ -148,9 +156,32 @@ func (g *gang) hasRun(s *seat) {
 		return
 	}
 	s.ran = true
-	if g.find(func(s *seat) bool { return !s.ran }) != nil {
+	if g.find(func(s *seat) bool { return !s.ran }) != nil || g.stepped() {
 		return
 	}
+	g.tellRunning()
+}
+
+// stepRuns notes that a node has started all its ranks of a step.
+func (g *gang) stepRuns(s *seat, ev launcher.Event) {
+	if !g.stepped() {
+		g.hasRun(s)
+		return
+	}
+	if ev.Step < 0 || ev.Step >= len(g.steps) {
+		return
+	}
+	g.moved = time.Now()
+	for _, r := range g.ranksOf(s, ev.Step) {
+		g.rankIs(s, launcher.RankStatus{Rank: r, State: launcher.RankRunning, Time: ev.Time})
+	}
+	if s.allBegun() {
+		g.hasRun(s)
+	}
+}
+
+// tellRunning tells that all ranks run; of several steps, that the last one is ready, too.
+func (g *gang) tellRunning() {
 	now := time.Now()
 	g.viewMu.Lock()
 	g.started = &now
@@ -159,7 +190,7 @@ func (g *gang) hasRun(s *seat) {
 		g.ranAt = &now
 		return
 	}
-	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now})
+	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now, Ports: g.ports})
 }
 
 // allBegun tells whether each of a node's ranks has been exec'd, or could not be.

@@ -112,7 +112,7 @@ func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 		switch s := l.members[m.ID]; {
 		case s == nil:
 		case s.protocol < since && m.Ready && m.Drained == "":
-			roster[i].Drained = "for such a job (--image) its sparkrun has to be upgraded"
+			roster[i].Drained = "for such a job its sparkrun has to be upgraded"
 		case s.retired:
 			roster[i].Ready = false
 		case spec.Lease() > 0 && !s.leases && m.Ready && m.Drained == "":

@@ -1,0 +1,85 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+func newLaunchRayCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ray [flags] [-- COMMAND [ARG...]]",
+		Short: "Run a Ray cluster, or a command on one",
+		Long: `Starts Ray's head on the first machine, then a worker on each other one, then waits
+until Ray itself sees them all: what is waited for is told as it changes. Where nothing
+moves for five minutes the job ends, and says which stage, machine and last lines.
+
+With COMMAND that runs on the head's machine then, with RAY_ADDRESS set, and the job
+ends with its code; only its output is shown (logs JOB has Ray's own). Without one
+the cluster is there until it is stopped, and launch prints how to reach it.
+
+Every machine needs Ray, at the same path: that of the active virtual environment, else
+` + "`ray`" + ` in PATH. It listens on ports that were free a moment before, at the address where
+the machines meet; the packet filter lets the job's machines in. Its token is made anew
+for each job: Ray refuses who does not have it, and exec gives it to what runs in
+a rank's place. The dashboard listens on the head machine's loopback.
+
+A worker or its machine that is lost is told, and the cluster goes on without. With
+--max-restarts the whole of it is started anew instead.`,
+		Example: `  sparkrun launch ray --nodes 3 -- python3 train.py
+  sparkrun launch ray -d --name cluster --nodes 2
+  sparkrun exec cluster -- ray job submit -- python3 -c 'import ray; ray.init(); print(ray.nodes())'`,
+		Args: cobra.ArbitraryArgs,
+		RunE: workloadRun(opts, run),
+	}
+	fs := cmd.Flags()
+	fs.SetInterspersed(false) // the command's flags are its own
+	fs.StringVar(&opts.request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
+	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
+	return cmd
+}
+
+// rayToken makes the secret of a Ray cluster, unless the user brings one.
+func rayToken(spec *launcher.Spec) ([]wire.Plain, error) {
+	if spec.Workload != "ray" || slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
+		return nil, nil
+	}
+	token := make([]byte, 32)
+	rand.Read(token) // never fails: crypto/rand ends the program instead
+	spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: workloads.RayToken})
+	return []wire.Plain{{Name: workloads.RayToken, Value: []byte(hex.EncodeToString(token))}}, spec.Validate()
+}
+
+// rayCommandOnly are the ranks whose output launch shows of a Ray job; nil: all.
+func rayCommandOnly(spec launcher.Spec) []int {
+	if main := spec.MainStage(); spec.Workload == "ray" && main.Name == workloads.RayCommand {
+		step := slices.IndexFunc(spec.Steps(), func(st launcher.Stage) bool { return st.Main })
+		return []int{spec.FirstOf(step, 0)}
+	}
+	return nil
+}
+
+// rayHints say how to use a cluster that is ready.
+func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
+	gcs, known := p.Ports[workloads.RayGCS]
+	if spec.Workload != "ray" || spec.MainStage().Name != workloads.RayHead || !known {
+		return nil
+	}
+	name := string(spec.ID)
+	if spec.Name != "" {
+		name = spec.Name
+	}
+	return []string{
+		fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First),
+		fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name),
+	}
+}

@@ -1,0 +1,277 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// How often probes are asked, and how long one answer may take. A command may be a
+// Python that imports half of PyPI on a machine that loads a model meanwhile.
+const (
+	probeSoon  = 200 * time.Millisecond // between the first looks
+	probeLater = time.Second            // after probeYoung
+	probeYoung = 10 * time.Second
+	netWait    = 2 * time.Second
+	execWait   = 2 * time.Minute
+	movedEvery = 2 * time.Second // between two events that tell no more than that output grows
+	probeLast  = 3               // last lines that are told
+)
+
+// asking is one step whose probes are being asked, beside the loop.
+type asking struct {
+	stop  context.CancelFunc
+	again chan struct{} // has room for one: tell what is known once more
+	done  chan struct{} // closed when nobody asks any more
+}
+
+// obeyProbe asks a step's probes until they pass. Each asking is anew: what passed an
+// hour ago for another leader says nothing of now.
+func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
+	if t.assignment == nil || t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
+		return
+	}
+	if old := t.asked[ask.Step]; old != nil {
+		select {
+		case <-old.done:
+		default:
+			select {
+			case old.again <- struct{}{}:
+			default:
+			}
+			return
+		}
+	}
+	ctx, stop := context.WithCancel(ctx)
+	now := &asking{stop: stop, again: make(chan struct{}, 1), done: make(chan struct{})}
+	t.asked[ask.Step] = now
+	p := &prober{t: t, as: t.a.atStage(*t.assignment), ask: ask, again: now.again, logs: map[string]*scanned{}}
+	beside.Go(func() {
+		defer close(now.done)
+		defer stop()
+		p.run(ctx)
+	})
+}
+
+func (t *try) askNoMore() {
+	for _, a := range t.asked {
+		a.stop()
+	}
+}
+
+// prober asks one step's probes on this node.
+type prober struct {
+	t     *try
+	as    launcher.Assignment
+	ask   launcher.AskReady
+	again <-chan struct{}
+	logs  map[string]*scanned // by file
+}
+
+func (p *prober) run(ctx context.Context) {
+	own, err := readOwn(p.t.dir)
+	if err != nil {
+		p.t.a.cfg.Logger.Error("read ports", "job", p.as.Job, "error", err)
+	}
+	at := ports{port: readPort(p.t.dir), own: own, head: p.ask.HeadPorts}
+	st := p.as.Spec.Steps()[p.ask.Step]
+	began, told := time.Now(), time.Time{}
+	var last launcher.Event
+	repeat := true
+	for ctx.Err() == nil {
+		text := ""
+		for _, probe := range st.ProbesOn(p.as.NodeRank) {
+			if text = p.look(ctx, st, probe, at); text != "" {
+				break
+			}
+		}
+		ev := launcher.Event{Kind: launcher.Probed, Step: p.ask.Step, Text: text, Moved: p.written(), Last: p.lastOf(), Time: time.Now()}
+		if ctx.Err() != nil {
+			return
+		}
+		if repeat || text == "" || text != last.Text || ev.Moved != last.Moved && time.Since(told) >= movedEvery {
+			p.t.change(&ev, nil)
+			last, told, repeat = ev, time.Now(), false
+		}
+		if text == "" {
+			return
+		}
+		wait := probeSoon
+		if time.Since(began) > probeYoung {
+			wait = probeLater
+		}
+		select {
+		case <-time.After(wait):
+		case <-p.again:
+			repeat = true
+		case <-ctx.Done():
+		}
+	}
+}
+
+// look asks one probe; empty: it has passed.
+func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Probe, at ports) (waits string) {
+	local := 0
+	if st.On(p.as.NodeRank) {
+		local = p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
+	}
+	_, _, seat := p.as.Local(local)
+	at.fill(&seat)
+	var err error
+	switch probe.Kind {
+	case launcher.ProbeTCP, launcher.ProbeHTTP:
+		err = p.dial(ctx, probe, seat)
+	case launcher.ProbeLog:
+		err = p.scan(st, probe, local)
+	case launcher.ProbeExec:
+		return p.exec(ctx, probe, seat, local)
+	default:
+		err = errors.New("not known to this version of sparkrun")
+	}
+	if err != nil {
+		return fmt.Sprintf("%s: %v", probe.What, err)
+	}
+	return ""
+}
+
+// dial looks for a listener at the node's address, and at loopback, where what trusts
+// nobody listens. Both are this machine: the packet filter lets us through.
+func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
+	port, err := seat.Resolve(probe.Port)
+	if err != nil {
+		return err
+	}
+	for _, host := range []string{seat.Addr, "127.0.0.1"} {
+		try, cancel := context.WithTimeout(ctx, netWait)
+		if probe.Kind == launcher.ProbeHTTP {
+			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)
+		} else {
+			var c net.Conn
+			if c, err = (&net.Dialer{}).DialContext(try, "tcp", net.JoinHostPort(host, port)); err == nil {
+				c.Close()
+			}
+		}
+		cancel()
+		if err == nil {
+			return nil
+		}
+	}
+	if probe.Kind == launcher.ProbeTCP {
+		return fmt.Errorf("nothing listens on port %s", port)
+	}
+	return err
+}
+
+// direct asks this machine and no proxy, and follows nobody elsewhere.
+var direct = &http.Client{
+	Transport:     &http.Transport{DisableKeepAlives: true},
+	CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+}
+
+func get(ctx context.Context, url string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := direct.Do(req)
+	switch {
+	case err != nil:
+		return errors.New("no answer yet")
+	case res.StatusCode < 200 || res.StatusCode > 399:
+		err = fmt.Errorf("it answers %s", res.Status)
+	}
+	res.Body.Close()
+	return err
+}
+
+// guestOutput bounds what is looked at of what a probe prints.
+const guestOutput = 1 << 20
+
+// exec runs a probe's command beside the rank.
+func (p *prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.Seat, local int) (waits string) {
+	ctx, cancel := context.WithTimeout(ctx, execWait)
+	defer cancel()
+	argv, err := seat.Argv(launcher.Stage{Argv: probe.Argv})
+	if err != nil {
+		return fmt.Sprintf("%s: %v", probe.What, err)
+	}
+	var out, all strings.Builder
+	exit, err := p.t.a.Exec(ctx, p.as.Key, shim.Exec{Guest: fmt.Sprintf("probe-%d-%d", p.ask.Step, local), Rank: p.as.FirstRank + local, Argv: argv},
+		func() error { return nil },
+		func(of launcher.Stream, b []byte) error {
+			b = b[:min(len(b), guestOutput-all.Len())]
+			all.Write(b)
+			if of == launcher.Stdout {
+				out.Write(b)
+			}
+			return nil
+		})
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Sprintf("%s: `%s` gave no answer within %s", probe.What, argv[0], execWait)
+	case err != nil:
+		return fmt.Sprintf("%s: %v", probe.What, err)
+	case probe.Match != "" && len(probe.Want) > 0:
+		return count(probe, seat, out.String())
+	case exit.Failed():
+		return fmt.Sprintf("%s: %s: %s", probe.What, exit, lastLine(all.String()))
+	case probe.Match != "" && !regexp.MustCompile(probe.Match).MatchString(out.String()):
+		return probe.What
+	}
+	return ""
+}
+
+// count says how much of what is wanted a command's output shows.
+func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) {
+	text, err := seat.Resolve(probe.Want)
+	want, nerr := strconv.ParseFloat(text, 64)
+	if err = errors.Join(err, nerr); err != nil {
+		return fmt.Sprintf("%s: %v", probe.What, err)
+	}
+	sum := 0.0
+	for _, m := range regexp.MustCompile(probe.Match).FindAllStringSubmatch(out, -1) { // the spec's check has compiled it
+		n := 1.0
+		if len(m) > 1 {
+			n, _ = strconv.ParseFloat(m[1], 64)
+		}
+		sum += n
+	}
+	if sum >= want {
+		return ""
+	}
+	return fmt.Sprintf("%g of %g %s", sum, want, probe.What)
+}
+
+func lastLine(text string) string {
+	lines := strings.Split(strings.TrimSpace(text), "\n")
+	last := lines[len(lines)-1]
+	return last[:min(len(last), launcher.MaxLineBytes)]
+}
+
+// files are what a step's ranks here write, with the further parts of long output.
+func (p *prober) files() []string {
+	step := p.as.Spec.Steps()[p.ask.Step]
+	if !step.On(p.as.NodeRank) {
+		return nil
+	}
+	var all []string
+	first := p.as.FirstRank + p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
+	for rank := first; rank < first+step.RanksPerNode; rank++ {
+		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
+			parts, _ := filepath.Glob(filepath.Join(p.t.a.logDir(p.as.Key), fmt.Sprintf("rank-%d.%s*", rank, stream)))
+			all = append(all, parts...)
+		}
+	}
+	return all
+}

@@ -1,0 +1,128 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// inSteps has a server come up before the rank that main's script is. It says that it
+// is up, and then listens, once its gate is open.
+func inSteps(a *launcher.Assignment) {
+	main := a.Spec.Stages[0]
+	server := main
+	main.Where = launcher.OnHead
+	server.Name, server.Main, server.Where = "server", false, launcher.OnHead
+	server.Ports = []launcher.NamedPort{{Name: "web"}, {Name: "more", Count: 3}}
+	server.Env = append(server.Env[:len(server.Env):len(server.Env)],
+		launcher.Var{Name: "WEB", Value: launcher.Of(launcher.HeadPortNamed("web"))}, launcher.Var{Name: "MORE", Value: launcher.Of(launcher.LastPortNamed("more"))})
+	server.Argv = launcher.Lits("sh", "-c", `exec 3<>"$GATE.0"; read x <&3; echo "up on $WEB to $MORE"; exec python3 -m http.server --bind 127.0.0.1 "$WEB"`)
+	port := launcher.Of(launcher.PortNamed("web"))
+	server.Ready = []launcher.Probe{
+		{Kind: launcher.ProbeLog, What: "its word", Match: `^up on \d+`},
+		{Kind: launcher.ProbeTCP, What: "its port", Port: port},
+		{Kind: launcher.ProbeHTTP, What: "its pages", Port: port, Path: "/"},
+		{Kind: launcher.ProbeExec, What: "its command", Argv: launcher.Lits("sh", "-c", `test -n "$WEB"`)},
+		{Kind: launcher.ProbeExec, What: "things", Argv: launcher.Lits("sh", "-c", `echo 2 things; echo 1 things; ls "$WITNESS.count" && echo 4 things`), Match: `(?m)^(\d+) things`, Want: launcher.Lit("7")},
+	}
+	a.Spec.Stages = []launcher.Stage{server, main}
+	a.Ranks, a.World = 2, 2
+}
+
+func (n *node) begin(step int) {
+	n.t.Helper()
+	e := n.entry(key)
+	n.order(launcher.Order{Start: &launcher.Start{Key: key, Port: e.Port, Step: step, HeadPorts: e.Ports}})
+}
+
+func (n *node) ask(step int) {
+	n.t.Helper()
+	n.order(launcher.Order{Probe: &launcher.AskReady{Key: key, Step: step, HeadPorts: n.entry(key).Ports}})
+}
+
+// probed waits until the probes' word begins so; "" is that they have passed.
+func (n *node) probed(want string) {
+	n.t.Helper()
+	for {
+		ev := n.hear(launcher.Probed)
+		if ev.Text == want || want != "" && strings.HasPrefix(ev.Text, want) {
+			return
+		}
+		if ev.Text == "" {
+			n.t.Fatalf("the probes have passed; want %q first", want)
+		}
+	}
+}
+
+// A step's probes pass one after the other, the next step is started once, and an agent
+// that comes between knows as much.
+func TestSteps(t *testing.T) {
+	n := newNode(t)
+	a := n.as("witness; sleep 1000", inSteps)
+	n.prepare(a)
+	ev := n.hear(launcher.Prepared)
+	web, more := ev.Ports["web"], ev.Ports["more"]
+	if web.First < firstNamed || web.Last != web.First || more.Last != more.First+2 || more.Last > lastNamed {
+		t.Fatalf("ports %v", ev.Ports)
+	}
+	if _, err := bindTo(int(more.Last)); err == nil {
+		t.Error("a port is not held before the start")
+	}
+	n.begin(0)
+	if ev := n.hear(launcher.Started); ev.Step != 0 {
+		t.Errorf("started step %d", ev.Step)
+	}
+	n.ask(0)
+	n.probed("its word: rank 0 has not said so yet")
+	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Rank != 0 {
+		t.Errorf("before the first step is ready these run: %+v", e.Ranks)
+	}
+	n.pass(0)
+	n.probed("3 of 7 things")
+	n.drop()
+	n.open()
+	n.ask(0)
+	n.probed("3 of 7 things")
+	if e := n.entry(key); e.Ports["web"] != web {
+		t.Errorf("ports after a restart %v, want %v", e.Ports, ev.Ports)
+	}
+	must(t, os.WriteFile(filepath.Join(n.base, "witness.count"), nil, 0o644))
+	n.probed("")
+	n.begin(1)
+	if ev := n.hear(launcher.Started); ev.Step != 1 {
+		t.Errorf("started step %d", ev.Step)
+	}
+	n.drop()
+	n.open()
+	n.begin(1) // by another leader
+	n.begin(0)
+	n.poll("main's word", func() bool { return len(n.witness()) > 0 })
+	time.Sleep(200 * time.Millisecond) // for a second one, which must not come
+	if w := n.witness(); len(w) != 1 {
+		t.Errorf("main has run %d times", len(w))
+	}
+	n.end(key, time.Second)
+	n.hear(launcher.Ended)
+	if left := n.survivors(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
+}
+
+// A node whose ranks come later keeps them, and what was never started has no exit.
+func TestStepsNotStarted(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness", inSteps))
+	n.hear(launcher.Prepared)
+	n.begin(0)
+	n.hear(launcher.Started)
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+	e := n.entry(key)
+	if len(e.Ranks) != 1 || e.Ranks[0].Exit == nil || !e.Ranks[0].Exit.ByUs || len(n.witness()) > 0 {
+		t.Errorf("ledger %+v, witness %v", e, n.witness())
+	}
+}

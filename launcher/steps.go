@@ -1,0 +1,288 @@
+package launcher
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A job may come up in steps: stages that run side by side in one generation, each
+// started when the one before is ready. Of a plain job the main stage is the only one.
+
+// Where says which of a job's nodes a stage has ranks on.
+type Where string
+
+const (
+	OnAll  Where = ""     // on each
+	OnHead Where = "head" // on rank 0's
+	OnRest Where = "rest" // on each but that one
+)
+
+// DefaultPatience is how long a stage may take to become ready without anything moving.
+const DefaultPatience = 5 * time.Minute
+
+// NamedPort is a number of TCP ports in a row that a stage gets under a name on each
+// node that it has ranks on: free there in prepare, and new with each generation.
+type NamedPort struct {
+	Name  string `json:"name"`
+	Count int    `json:"count,omitempty"` // 0 means 1
+}
+
+// Limits of what a stage asks for beside its command.
+const (
+	MaxNamedPorts = 16
+	MaxPortCount  = 2048
+	MaxProbes     = 8
+)
+
+// ProbeKind is a way to find out whether a stage is ready.
+type ProbeKind string
+
+const (
+	ProbeTCP  ProbeKind = "tcp"  // something listens on Port
+	ProbeHTTP ProbeKind = "http" // Path on Port answers with a status from 200 to 399
+	ProbeLog  ProbeKind = "log"  // a line that matches Match is in the output of each rank of the stage
+	ProbeExec ProbeKind = "exec" // Argv, in the place of a rank and with its environment, exits with 0
+)
+
+// Probe is asked again and again by the agents of the nodes it is about, until it passes.
+type Probe struct {
+	Kind ProbeKind `json:"kind"`
+	What string    `json:"what"` // in words: what is waited for
+	// Head: it is asked on rank 0's node alone, else on each node with ranks of the stage.
+	Head  bool    `json:"head,omitempty"`
+	Port  Value   `json:"port,omitempty"`
+	Path  string  `json:"path,omitempty"`
+	Match string  `json:"match,omitempty"` // a regular expression (RE2)
+	Argv  []Value `json:"argv,omitempty"`
+	// Want, with ProbeExec and Match, is how much must be seen in what Argv prints:
+	// the sum of the numbers in Match's group, over all its matches.
+	Want Value `json:"want,omitempty"`
+}
+
+// Steps are the stages that run side by side in a generation of the main one, in
+// the order in which they are started.
+func (s Spec) Steps() []Stage {
+	return slices.DeleteFunc(slices.Clone(s.Stages), func(st Stage) bool {
+		return !st.Main && (st.Name == StageBefore || st.Name == StageAfter)
+	})
+}
+
+// Stepped tells whether a build without steps would misread the job.
+func (s Spec) Stepped() bool {
+	steps := s.Steps()
+	return len(steps) > 1 || len(steps) == 1 && steps[0].beyondPlain()
+}
+
+func (st Stage) beyondPlain() bool {
+	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares
+}
+
+// On tells whether the stage has ranks on a node.
+func (st Stage) On(nodeRank int) bool {
+	return st.Where == OnAll || (st.Where == OnHead) == (nodeRank == 0)
+}
+
+// place gives a node's number among those of the stage, of so many in the job, and
+// how many these are.
+func (st Stage) place(nodeRank, nodes int) (index, of int) {
+	switch st.Where {
+	case OnHead:
+		return nodeRank, 1
+	case OnRest:
+		return nodeRank - 1, nodes - 1
+	}
+	return nodeRank, nodes
+}
+
+// AskedOn tells whether a node has to answer a stage's probes.
+func (st Stage) AskedOn(nodeRank int) bool {
+	return slices.ContainsFunc(st.Ready, func(p Probe) bool { return p.askedOn(st, nodeRank) })
+}
+
+func (p Probe) askedOn(st Stage, nodeRank int) bool {
+	if p.Head {
+		return nodeRank == 0
+	}
+	return st.On(nodeRank)
+}
+
+// ProbesOn are the probes that a node has to answer for a stage.
+func (st Stage) ProbesOn(nodeRank int) []Probe {
+	return slices.DeleteFunc(slices.Clone(st.Ready), func(p Probe) bool { return !p.askedOn(st, nodeRank) })
+}
+
+// RanksOn counts the ranks of all steps on a node. A node's are numbered in a row, in
+// the order of the steps, so that a place in a plan is one span.
+func (s Spec) RanksOn(nodeRank int) int {
+	n := 0
+	for _, st := range s.Steps() {
+		if st.On(nodeRank) {
+			n += st.RanksPerNode
+		}
+	}
+	return n
+}
+
+// WorldOf counts the ranks of all steps on so many nodes.
+func (s Spec) WorldOf(nodes int) int {
+	if nodes < 1 {
+		return 0
+	}
+	return s.RanksOn(0) + (nodes-1)*s.RanksOn(1)
+}
+
+// StepOf tells which step a node's local rank belongs to, and its number among that
+// step's ranks there. -1: there is no such rank.
+func (s Spec) StepOf(nodeRank, localRank int) (step, index int) {
+	for i, st := range s.Steps() {
+		if !st.On(nodeRank) {
+			continue
+		}
+		if localRank < st.RanksPerNode {
+			return i, localRank
+		}
+		localRank -= st.RanksPerNode
+	}
+	return -1, 0
+}
+
+// FirstOf is a step's first local rank on a node that it is on.
+func (s Spec) FirstOf(step, nodeRank int) int {
+	first := 0
+	for _, st := range s.Steps()[:step] {
+		if st.On(nodeRank) {
+			first += st.RanksPerNode
+		}
+	}
+	return first
+}
+
+// Local is one rank of a node: its step, the stage, and its place in that.
+func (a Assignment) Local(localRank int) (step int, st Stage, seat Seat) {
+	seat = Seat{
+		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
+		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
+		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
+		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host,
+	}
+	if !a.Spec.Stepped() {
+		if main := a.Spec.MainStage(); main != nil {
+			st = *main
+		}
+		return 0, st, seat
+	}
+	step, seat.LocalRank = a.Spec.StepOf(a.NodeRank, localRank)
+	if step < 0 { // who takes an assignment lets none such through
+		return step, st, seat
+	}
+	st = a.Spec.Steps()[step]
+	at, of := st.place(a.NodeRank, a.NodeCount)
+	seat.Rank, seat.World, seat.LocalWorld = at*st.RanksPerNode+seat.LocalRank, of*st.RanksPerNode, st.RanksPerNode
+	return step, st, seat
+}
+
+// WishedOn are the named ports that a node has to find.
+func (s Spec) WishedOn(nodeRank int) []NamedPort {
+	var all []NamedPort
+	for _, st := range s.Steps() {
+		if st.On(nodeRank) {
+			all = append(all, st.Ports...)
+		}
+	}
+	return all
+}
+
+func (s Spec) validateSteps() error {
+	steps := s.Steps()
+	names, ports := map[string]bool{}, map[string]Where{}
+	for _, st := range steps {
+		if names[st.Name] {
+			return fmt.Errorf("stage %q: %w: there are two of this name", st.Name, ErrInvalid)
+		}
+		names[st.Name] = true
+		if st.Container != nil && s.Stepped() {
+			return fmt.Errorf("--image: %w: stages that come up one after the other do not run in containers yet", ErrInvalid)
+		}
+		if len(st.Ports) > MaxNamedPorts || len(st.Ready) > MaxProbes {
+			return fmt.Errorf("stage %s: %w: %d ports and %d probes, at most %d and %d", st.Name, ErrInvalid, len(st.Ports), len(st.Ready), MaxNamedPorts, MaxProbes)
+		}
+		for _, p := range st.Ports {
+			if _, twice := ports[p.Name]; twice || !namePattern().MatchString(p.Name) || p.Count < 0 || p.Count > MaxPortCount {
+				return fmt.Errorf("stage %s: port %q: %w: want a name of its own, and 1 to %d ports", st.Name, p.Name, ErrInvalid, MaxPortCount)
+			}
+			ports[p.Name] = st.Where
+		}
+	}
+	for _, st := range steps {
+		if err := st.validateStep(ports); err != nil {
+			return err
+		}
+	}
+	nodes := s.WithDefaults().Nodes
+	for i := range min(nodes, 2) {
+		if n := s.RanksOn(i); n < 1 || n > MaxRanksPerNode {
+			return fmt.Errorf("job %s: %w: its stages have %d ranks on node %d, want 1 to %d", s.ID, ErrInvalid, n, i, MaxRanksPerNode)
+		}
+	}
+	if main := s.MainStage(); main != nil && nodes < 2 && main.Where == OnRest {
+		return fmt.Errorf("job %s: %w: its main stage has no rank on one node alone", s.ID, ErrInvalid)
+	}
+	return nil
+}
+
+func (st Stage) validateStep(ports map[string]Where) error {
+	switch {
+	case st.Where != OnAll && st.Where != OnHead && st.Where != OnRest:
+		return fmt.Errorf("stage %s: %w: nodes %q are not known to this version of sparkrun", st.Name, ErrInvalid, st.Where)
+	case st.Patience < 0:
+		return fmt.Errorf("stage %s: %w: patience below zero", st.Name, ErrInvalid)
+	}
+	values := slices.Clone(st.Command())
+	for _, e := range st.Env {
+		values = append(values, e.Value)
+	}
+	for _, p := range st.Ready {
+		if err := p.validate(); err != nil {
+			return fmt.Errorf("stage %s: probe %q: %w", st.Name, p.What, err)
+		}
+		values = append(append(values, p.Port, p.Want), p.Argv...)
+	}
+	for _, v := range values {
+		for _, part := range v {
+			if kind, name, named := part.Ref.port(); named {
+				where, known := ports[name]
+				if !known || kind == headPort && where == OnRest {
+					return fmt.Errorf("stage %s: reference %q: %w: no stage has such a port there", st.Name, part.Ref, ErrInvalid)
+				}
+			}
+		}
+	}
+	return nil
+}
+
+func (p Probe) validate() error {
+	size := len(p.Path) + len(p.Match) + len(p.What)
+	for _, v := range append([]Value{p.Port, p.Want}, p.Argv...) {
+		if err := v.validate(); err != nil {
+			return err
+		}
+		size += v.size()
+	}
+	if _, err := regexp.Compile(p.Match); err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	}
+	needs := map[ProbeKind]bool{
+		ProbeTCP: len(p.Port) > 0, ProbeHTTP: len(p.Port) > 0 && strings.HasPrefix(p.Path, "/"),
+		ProbeLog: p.Match != "", ProbeExec: len(p.Argv) > 0 && (len(p.Want) == 0 || p.Match != ""),
+	}
+	switch {
+	case p.What == "" || size > MaxTextBytes:
+		return fmt.Errorf("%w: want words for it, and less than %d bytes", ErrInvalid, MaxTextBytes)
+	case !needs[p.Kind]:
+		return fmt.Errorf("%w: a %q probe that is not whole, or not known to this version of sparkrun", ErrInvalid, p.Kind)
+	}
+	return nil
+}

@@ -1,0 +1,229 @@
+package lead
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// inSteps is a head, workers on the other nodes, which the head has to see, and a
+// command on the head. The ranks on three nodes: head 0, command 1, workers 2 and 3.
+func inSteps(id launcher.JobID) launcher.Spec {
+	s := spec(id, 3, 1)
+	st := func(name string, where launcher.Where) launcher.Stage {
+		return launcher.Stage{Name: name, Where: where, RanksPerNode: 1, Argv: launcher.Lits("true"), Workdir: "/"}
+	}
+	head, workers, command := st("head", launcher.OnHead), st("workers", launcher.OnRest), st("command", launcher.OnHead)
+	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the head", Port: launcher.Lit("1")}}
+	workers.Ready = []launcher.Probe{{Kind: launcher.ProbeExec, Head: true, What: "nodes", Argv: launcher.Lits("true")}}
+	workers.Spares, workers.Patience = true, time.Minute
+	command.Main = true
+	s.Stages = []launcher.Stage{head, workers, command}
+	return s
+}
+
+// lives gives some ranks an end by themselves; the others run until they are ended.
+func lives(ends map[int]launcher.Exit, after time.Duration) func(launcher.Key, int) (time.Duration, *launcher.Exit) {
+	return func(_ launcher.Key, rank int) (time.Duration, *launcher.Exit) {
+		if e, has := ends[rank]; has {
+			return after, &e
+		}
+		return 0, nil
+	}
+}
+
+// seen is a job's story in a few words.
+func seen(story []rendezvous.Progress) (out []string) {
+	for _, p := range story {
+		switch p.Step {
+		case rendezvous.StepStage:
+			out = append(out, p.Text)
+		case rendezvous.StepExited:
+			out = append(out, fmt.Sprintf("exited %d", p.Rank))
+		case rendezvous.StepRunning:
+			out = append(out, "running")
+		}
+	}
+	return out
+}
+
+func TestStepsComeUpInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.each(lives(map[int]launcher.Exit{1: {}}, 10*time.Second))
+		asked := 0
+		w.nodes[0].waits = func(step int) string {
+			if step != 1 {
+				return ""
+			}
+			if asked++; asked > 90 { // more than its patience, but something moves
+				return ""
+			}
+			return fmt.Sprintf("%d of 100 files", asked)
+		}
+		w.ready()
+		story, err := w.client(t.Context(), inSteps("aaaa"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := mustJob(t, w, "aaaa")
+		if j.Outcome.End != rendezvous.Completed || j.Outcome.ExitCode != 0 {
+			t.Errorf("outcome %+v", j.Outcome)
+		}
+		got := seen(story)
+		if len(got) == 8 { // the two workers end at once
+			slices.Sort(got[5:7])
+		}
+		want := []string{"stage head is ready", "stage workers is ready", "stage command is ready", "running",
+			"exited 1", "exited 2", "exited 3", "exited 0"}
+		if d := cmp.Diff(want, got); d != "" {
+			t.Error(d)
+		}
+		waits := slices.IndexFunc(story, func(p rendezvous.Progress) bool {
+			return p.Step == rendezvous.StepWaiting && strings.Contains(p.Text, "stage workers: 50 of 100 files (spark1), ")
+		})
+		if waits < 0 {
+			t.Error("nobody was told what is waited for")
+		}
+		w.settle()
+	})
+}
+
+func TestStepsThatFail(t *testing.T) {
+	tests := map[string]struct {
+		ends   map[int]launcher.Exit
+		waits  string // for ever, in step 1
+		change func(*launcher.Spec)
+		after  func(*world) // once it runs
+		want   string
+		code   int
+		ranks  int
+	}{
+		"nothing moves":               {waits: "1 of 3 nodes", want: "stage workers is not ready, and for 1m0s nothing has moved in it: 1 of 3 nodes (spark1)", code: 125, ranks: 3},
+		"the head, while others wait": {ends: map[int]launcher.Exit{0: {Code: 3}}, waits: "1 of 3 nodes", want: "stage head, rank 0 on spark1: exit 3", code: 3, ranks: 3},
+		"the head, by 0":              {ends: map[int]launcher.Exit{0: {}}, want: "stage head, rank 0 on spark1: exit 0, while the job needs it", code: 125, ranks: 4},
+		"a worker before it is ready": {ends: map[int]launcher.Exit{3: {Code: 4}}, waits: "2 of 3 nodes", want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 3},
+		"a worker of a job with tries left": {ends: map[int]launcher.Exit{3: {Code: 4}}, change: func(s *launcher.Spec) { s.MaxRestarts = 1 },
+			want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 8},
+		"the command":        {ends: map[int]launcher.Exit{1: {Code: 9}}, want: "stage command, rank 1 on spark1: exit 9", code: 9, ranks: 4},
+		"the head's machine": {after: func(w *world) { w.nodes[0].crash(); w.nodes[0].heal() }, want: "spark1 restarted", code: 125, ranks: 4},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3)
+				w.each(lives(tt.ends, 20*time.Second))
+				w.nodes[0].waits = func(step int) string {
+					if step == 1 {
+						return tt.waits
+					}
+					return ""
+				}
+				w.ready()
+				s := inSteps("bbbb")
+				if tt.change != nil {
+					tt.change(&s)
+				}
+				if tt.after != nil {
+					w.wg.Go(func() { time.Sleep(10 * time.Second); tt.after(w) })
+				}
+				if _, err := w.client(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				j := mustJob(t, w, "bbbb")
+				if j.Outcome.End != rendezvous.Failed || !strings.Contains(j.Outcome.Cause, tt.want) || j.Outcome.ExitCode != tt.code {
+					t.Errorf("outcome %+v, want code %d and %q", j.Outcome, tt.code, tt.want)
+				}
+				if n := w.started("bbbb"); n != tt.ranks {
+					t.Errorf("%d ranks were started, want %d", n, tt.ranks)
+				}
+				w.settle()
+			})
+		})
+	}
+}
+
+// A worker, or its machine, that is lost after all were there is told, and no more.
+func TestStepsSpareAWorker(t *testing.T) {
+	tests := map[string]struct {
+		ends map[int]launcher.Exit
+		cut  bool
+		want string
+	}{
+		"a rank":    {ends: map[int]launcher.Exit{3: {Signal: 9}}, want: "stage workers, rank 3 on spark3: killed by SIGKILL (9); the job goes on without it"},
+		"a machine": {cut: true, want: "stage workers, spark3 does not answer; the job goes on without it"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3)
+				life := lives(tt.ends, 20*time.Second)
+				w.each(func(k launcher.Key, rank int) (time.Duration, *launcher.Exit) {
+					if rank == 1 {
+						return 5 * time.Minute, &launcher.Exit{}
+					}
+					return life(k, rank)
+				})
+				w.ready()
+				if tt.cut {
+					w.wg.Go(func() {
+						time.Sleep(20 * time.Second)
+						w.nodes[2].cutOff()
+						time.Sleep(10 * time.Minute)
+						w.nodes[2].heal()
+					})
+				}
+				story, err := w.client(t.Context(), inSteps("cccc"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				if j := mustJob(t, w, "cccc"); j.Outcome.End != rendezvous.Completed || j.Outcome.ExitCode != 0 {
+					t.Errorf("outcome %+v", j.Outcome)
+				}
+				if !slices.Contains(seen(story), tt.want) {
+					t.Errorf("told %q, want %q", seen(story), tt.want)
+				}
+				time.Sleep(11 * time.Minute)
+				w.settle()
+			})
+		})
+	}
+}
+
+// Whenever a leader dies the next one goes on: each rank once, in turn, and the end recorded.
+func TestStepsOutliveLeaders(t *testing.T) {
+	for at := 1; at < 80; at += 3 {
+		t.Run(fmt.Sprint(at), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3)
+				w.each(lives(map[int]launcher.Exit{1: {}}, 10*time.Second))
+				began := time.Now()
+				w.nodes[0].waits = func(step int) string {
+					if step == 1 && time.Since(began) < 8*time.Second {
+						return "2 of 3 nodes"
+					}
+					return ""
+				}
+				w.succession(time.Second, at, at)
+				if _, err := w.client(t.Context(), inSteps("dddd")); err != nil {
+					t.Fatal(err)
+				}
+				if j := mustJob(t, w, "dddd"); j.Outcome.End != rendezvous.Completed {
+					t.Errorf("outcome %+v", j.Outcome)
+				}
+				if n := w.started("dddd"); n != 4 {
+					t.Errorf("%d ranks were started, want 4", n)
+				}
+				w.settle()
+			})
+		})
+	}
+}
