@@ -18,7 +18,9 @@ func testWindow(t *testing.T, l *lab) {
 			t.Errorf("want exit %d: %s", code, r)
 		}
 	}
-	size := func(want string) []string { return []string{`type:stty size; echo so$((6*7))\r`, "see:" + want, "see:so42"} }
+	size := func(want string) []string {
+		return []string{`type:stty size; echo so$((6*7))\r`, "see:" + want, "see:so42"}
+	}
 	steps := func(parts ...[]string) (all []string) {
 		for _, p := range parts {
 			all = append(all, p...)
