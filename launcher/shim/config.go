@@ -105,6 +105,13 @@ type Rank struct {
 	TTY     *launcher.Window  // a terminal for all three, its input included
 	Ulimits []launcher.Ulimit // of the process, set before it execs
 	CPUs    []int             // that it may run on; none: any
+	PMI     *PMI              // it has a process manager; nil: none
+}
+
+// PMI is what the shim, as an MPI rank's process manager, has to know beside the rank.
+type PMI struct {
+	Size    int    `json:"size"`    // ranks in the world
+	Mapping string `json:"mapping"` // which are on which node: mpi.Mapping
 }
 
 func validRanks(ranks []Rank) error {
@@ -122,6 +129,10 @@ func validRanks(ranks []Rank) error {
 			return fmt.Errorf("rank %d: working folder %q: want an absolute path", r.Rank, r.Dir)
 		case hasNUL(r.Argv) || hasNUL(r.Env) || strings.ContainsRune(r.Dir, 0):
 			return fmt.Errorf("rank %d: a NUL byte in its command, environment or folder", r.Rank)
+		case (r.PMI == nil) != (ranks[0].PMI == nil):
+			return fmt.Errorf("rank %d: some ranks have a process manager, and some have none", r.Rank)
+		case r.PMI != nil && (r.PMI.Size <= r.Rank || r.PMI.Size < len(ranks)):
+			return fmt.Errorf("rank %d: %d ranks here in a world of %d", r.Rank, len(ranks), r.PMI.Size)
 		}
 		for _, u := range r.Ulimits {
 			if _, known := resources[u.Name]; !known {
@@ -153,11 +164,12 @@ type wireRank struct {
 	TTY       *launcher.Window  `json:"tty,omitempty"`
 	Ulimits   []launcher.Ulimit `json:"ulimits,omitempty"`
 	CPUs      []int             `json:"cpus,omitempty"`
+	PMI       *PMI              `json:"pmi,omitempty"`
 }
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs})
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.PMI})
 }
 
 // UnmarshalJSON reads it.
@@ -166,7 +178,7 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.PMI}
 	return nil
 }
 

@@ -24,7 +24,8 @@ type rank struct {
 	exit   *launcher.Exit // set at waitpid
 	died   time.Time      // when that was
 	told   bool           // Exited is in the journal
-	killed bool           // its leftovers were, so that its output may end
+	mpi    mpiRank
+	killed bool // its leftovers were, so that its output may end
 	plumbing
 	open int // streams that have not ended
 }
@@ -48,7 +49,7 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
 	if err != nil {
 		return born{at: time.Now(), err: err}
 	}
-	pid, err := execRank(r, cfg, cg, mark, p.child)
+	pid, err := execRank(r, cfg, cg, mark, p)
 	at := time.Now()
 	p.closeChild()
 	if err != nil {
@@ -67,7 +68,7 @@ type unexecd struct{ error }
 
 func (e *unexecd) Unwrap() error { return e.error }
 
-func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, error) {
+func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, error) {
 	path, err := lookPath(r)
 	if err != nil {
 		return 0, err
@@ -77,12 +78,13 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, err
 		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
 	}
 	attr := &syscall.ProcAttr{Dir: r.Dir, Env: append(r.Env[:len(r.Env):len(r.Env)], markName+"="+mark), Sys: sys}
-	for _, fd := range ends {
+	for _, fd := range p.child {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
 	if len(r.Ulimits) > 0 || len(r.CPUs) > 0 {
-		return forkConfined(r, path, cfg, cg, attr)
+		return forkConfined(r, path, cfg, cg, attr, p.theirs)
 	}
+	withPMI(attr, p.theirs)
 	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
 	if err != nil {
 		return 0, execError(r, path, cfg.UID, err)
