@@ -51,4 +51,7 @@ type RankPlan struct {
 	Rank int       `json:"rank"`
 	Argv []string  `json:"argv"`
 	Env  []Setting `json:"env"`
+	// MPI is the family that the node found its program to be linked to; empty: it
+	// did not look.
+	MPI MPIFamily `json:"mpi,omitempty"`
 }

@@ -167,6 +167,8 @@ type Stage struct {
 	TTY     *Window  `json:"tty,omitempty"`
 	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
 	BindTo  Binding  `json:"bind_to,omitempty"`
+	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
+	MPI *MPI `json:"mpi,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -378,7 +380,7 @@ func (st Stage) validate() error {
 		}
 		size += len(f)
 	}
-	if err := st.validateSeating(); err != nil {
+	if err := errors.Join(st.validateSeating(), st.MPI.validate()); err != nil {
 		return err
 	}
 	for _, v := range st.Argv {

@@ -25,6 +25,7 @@ const (
 	Host           Ref = "host"
 	Job            Ref = "job"
 	RestartCount   Ref = "restart-count" // tries of the main stage before this one
+	Program        Ref = "sparkrun"      // the node's own sparkrun, as a path
 )
 
 // Part is a literal or a Ref: exactly one of the two is set, or neither for
@@ -114,6 +115,7 @@ type Seat struct {
 	World, LocalWorld, NodesIn int
 	Head, Addr, Host           string
 	Port                       int
+	Program                    string // of sparkrun, on the node
 }
 
 func (s Seat) lookup(r Ref) (string, error) {
@@ -147,6 +149,8 @@ func (s Seat) lookup(r Ref) (string, error) {
 		return string(s.Job), nil
 	case RestartCount:
 		return strconv.Itoa(s.Restarts), nil
+	case Program:
+		return s.Program, nil
 	}
 	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
 }

@@ -26,6 +26,8 @@ var mayImportTree = map[string][]string{
 // not import each other, but for these.
 var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/shim": "the agent drives the shims it starts",
+	"launcher/agent -> launcher/mpi":  "the agent carries MPI's fences between nodes, and looks what a program is linked to",
+	"launcher/shim -> launcher/mpi":   "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
 	"cmd/sparkrun -> cmd/node":        "the program is the command line of a node",
 }
 

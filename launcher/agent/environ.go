@@ -50,7 +50,7 @@ func ranksFor(as launcher.Assignment, p *prepared, port int) ([]shim.Rank, error
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		ranks[i] = shim.Rank{Rank: p.Rank, LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir,
+		ranks[i] = shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: i, Argv: p.Argv, Env: env, Dir: st.Workdir,
 			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, i, as.Ranks)}
 		if st.HasTTY(p.Rank) {
 			ranks[i].TTY = st.TTY
@@ -70,6 +70,7 @@ func explain(as launcher.Assignment, p *prepared, port int) ([]launcher.RankPlan
 		if plans[i], err = base.plan(as, i, port); err != nil {
 			return nil, err
 		}
+		plans[i].MPI = p.mpi
 	}
 	return plans, nil
 }
@@ -98,6 +99,10 @@ func newSurroundings(p *prepared) *environ {
 func (e *environ) plan(as launcher.Assignment, localRank, port int) (launcher.RankPlan, error) {
 	st := as.Spec.MainStage()
 	seat := as.Seat(localRank, port)
+	var err error
+	if seat.Program, err = program(); err != nil {
+		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)
+	}
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
 	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, seat.Rank), Source: "sparkrun"})
 	for _, v := range st.Env {
