@@ -50,6 +50,8 @@ type Request struct {
 	NoGPUs bool
 	// Torchrun is read by that workload alone.
 	Torchrun Torchrun
+	// MPI is read by that workload alone.
+	MPI MPI
 }
 
 // Workload makes Specs of one kind.
@@ -64,6 +66,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "mpi", Spec: mpiSpec},
 		{Name: "torchrun", Spec: torchrunSpec},
 	}
 }
