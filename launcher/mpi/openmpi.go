@@ -384,7 +384,9 @@ func (m mpirun) args(o Options, places []place) []string {
 // nothing has to be named with -x. crowded: ranks outnumber processors, and one that
 // waits for another should let it run.
 func (m mpirun) env(base []string, places []place, socket string, crowded bool) []string {
-	agent := fmt.Sprintf("/proc/%d/exe %s", os.Getpid(), RemoteCommand)
+	// Its first word must be a program on every node, as the daemons look for it too,
+	// though they start nothing; the rest is this very process's program.
+	agent := fmt.Sprintf("/usr/bin/env /proc/%d/exe %s", os.Getpid(), RemoteCommand)
 	set := map[string]string{remoteSocket: socket}
 	if m.major >= 5 {
 		set["PRTE_MCA_plm"], set["PRTE_MCA_plm_ssh_agent"] = "ssh", agent
