@@ -54,7 +54,7 @@ MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spaw
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // the program's flags are its own
 	fs.Var(choice{(*string)(&m.Family), []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that PROG is for (default: what it is linked to)")
-	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: mpirun.openmpi, else mpirun, in PATH)")
+	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside PROG's own Open MPI, else in PATH)")
 	completeWords(cmd, "mpi")
 	return cmd
 }

@@ -21,6 +21,7 @@ const maxLibraries = 512
 type Linked struct {
 	Family  launcher.MPIFamily // empty: to no MPI library that is known
 	Library string             // by which that is known, as the program names it
+	Folder  string             // where that library lies, among those that were looked in; empty: elsewhere
 	// Why, where the family is not known: "a script", "linked to no MPI library".
 	Why string
 }
@@ -95,18 +96,18 @@ func (w *walk) visit(path string, rpath []string) error {
 	if err != nil {
 		return nil // a static program names none
 	}
-	for _, lib := range libs {
-		if family := byName(lib); family != "" {
-			w.found = Linked{Family: family, Library: lib}
-			return nil
-		}
-	}
 	origin := filepath.Dir(path)
 	if len(runpath) > 0 { // then DT_RPATH does not count
 		own = nil
 	}
 	rpath = append(folders(own, origin), rpath...)
 	search := slices.Concat(rpath, w.libraryPath, folders(runpath, origin), systemFolders(machine))
+	for _, lib := range libs {
+		if family := byName(lib); family != "" {
+			w.found = Linked{Family: family, Library: lib, Folder: holder(search, lib)}
+			return nil
+		}
+	}
 	for _, lib := range libs {
 		if strings.HasPrefix(lib, "libpython") {
 			w.interpreters = append(w.interpreters, lib)
@@ -126,6 +127,15 @@ func (w *walk) visit(path string, rpath []string) error {
 		}
 	}
 	return nil
+}
+
+func holder(dirs []string, lib string) string {
+	for _, dir := range dirs {
+		if _, err := os.Stat(filepath.Join(dir, lib)); err == nil {
+			return dir
+		}
+	}
+	return ""
 }
 
 // notMPI are libraries that every program has, and that are big.

@@ -18,6 +18,8 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Commands of sparkrun that are not for people: an Open MPI job is made of them.
@@ -330,8 +332,14 @@ func findMpirun(o Options) (mpirun, error) {
 	if o.Mpirun != "" {
 		return askVersion(o.Mpirun)
 	}
+	names := []string{"mpirun.openmpi", "mpirun"}
+	if program, err := exec.LookPath(o.Argv[0]); err == nil {
+		if linked, err := FamilyOf(program, os.Getenv("LD_LIBRARY_PATH")); err == nil && linked.Family == launcher.OpenMPI && linked.Folder != "" {
+			names = append([]string{filepath.Join(filepath.Dir(linked.Folder), "bin", "mpirun")}, names...)
+		}
+	}
 	var tried []error
-	for _, name := range []string{"mpirun.openmpi", "mpirun", "prterun"} {
+	for _, name := range names {
 		path, err := exec.LookPath(name)
 		if err != nil {
 			continue
