@@ -239,11 +239,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, torchrun`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, torchrun`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, torchrun`,
-		"vllm":     `unknown workload "vllm": known: exec, torchrun`,
-		"":         `unknown workload "": known: exec, torchrun`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, mpi, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, mpi, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, mpi, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, mpi, torchrun`,
+		"":         `unknown workload "": known: exec, mpi, torchrun`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)
