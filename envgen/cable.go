@@ -179,7 +179,7 @@ func Cables(views []NodeView) []Cable {
 			cables = append(cables, Cable{A: a, B: b})
 		}
 	}
-	slices.SortFunc(cables, func(x, y Cable) int { return cmp.Or(compareEnds(x.A, y.A), compareEnds(x.B, y.B)) })
+	slices.SortStableFunc(cables, func(x, y Cable) int { return cmp.Or(compareEnds(x.A, y.A), compareEnds(x.B, y.B)) })
 	return slices.Compact(cables)
 }
 

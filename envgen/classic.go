@@ -34,7 +34,7 @@ func ShowGIDs(inv Inventory) string {
 	count := 0
 	for _, h := range byName(inv.Devices) {
 		rows := slices.Clone(h.GIDs)
-		slices.SortFunc(rows, func(x, y GID) int { return strings.Compare(strconv.Itoa(x.Index), strconv.Itoa(y.Index)) })
+		slices.SortStableFunc(rows, func(x, y GID) int { return strings.Compare(strconv.Itoa(x.Index), strconv.Itoa(y.Index)) })
 		for _, g := range rows {
 			if g.Addr == barePrefix {
 				continue
@@ -71,7 +71,7 @@ func sysfsGID(a netip.Addr) string {
 // byName orders as ls does in every locale but C: rocep1 before roceP2.
 func byName(devices []HCA) []HCA {
 	out := slices.Clone(devices)
-	slices.SortFunc(out, func(a, b HCA) int {
+	slices.SortStableFunc(out, func(a, b HCA) int {
 		return cmp.Or(strings.Compare(strings.ToLower(a.Name), strings.ToLower(b.Name)), strings.Compare(a.Name, b.Name))
 	})
 	return out

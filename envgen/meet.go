@@ -201,7 +201,7 @@ func sharedSubnets(nodes []NodeView, all [][]way) (shared []netip.Prefix, spoilt
 			members[p.Subnet][i] = true
 		}
 	}
-	subnets := slices.SortedFunc(maps.Keys(members), comparePrefixes)
+	subnets := slices.SortedStableFunc(maps.Keys(members), comparePrefixes)
 	whyNot = "no node has an addressed, ACTIVE RoCE port"
 	best := 0
 	for _, s := range subnets {
@@ -284,7 +284,7 @@ func compareSubnets(all [][]way, a, b netip.Prefix) int {
 		for _, ways := range all {
 			rs = append(rs, firstIn(ways, s).rank)
 		}
-		slices.SortFunc(rs, pathRank.compare)
+		slices.SortStableFunc(rs, pathRank.compare)
 		return rs
 	}
 	return cmp.Or(slices.CompareFunc(ranks(a), ranks(b), pathRank.compare), comparePrefixes(a, b))

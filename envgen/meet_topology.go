@@ -122,7 +122,7 @@ func (t Topology) laneRanks(nodes []NodeView, l Lane) []pathRank {
 			ranks = append(ranks, t.rankOf(first))
 		}
 	}
-	slices.SortFunc(ranks, pathRank.compare)
+	slices.SortStableFunc(ranks, pathRank.compare)
 	return ranks
 }
 

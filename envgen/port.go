@@ -57,7 +57,7 @@ func Ports(inv Inventory) []Port {
 // SortedDevices returns the devices by PCI address; those without one come last, by name.
 func SortedDevices(devices []HCA) []HCA {
 	sorted := slices.Clone(devices)
-	slices.SortFunc(sorted, func(a, b HCA) int {
+	slices.SortStableFunc(sorted, func(a, b HCA) int {
 		switch {
 		case a.PCI != nil && b.PCI != nil:
 			return cmp.Or(a.PCI.Compare(*b.PCI), cmp.Compare(a.Name, b.Name))

@@ -137,7 +137,7 @@ func RootCause(exits []RankExit) *RankExit {
 	if len(failed) == 0 {
 		return nil
 	}
-	slices.SortFunc(failed, func(a, b RankExit) int {
+	slices.SortStableFunc(failed, func(a, b RankExit) int {
 		switch {
 		case a.Exit.LostPeer && !b.Exit.LostPeer:
 			return 1

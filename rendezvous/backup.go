@@ -158,7 +158,7 @@ func (b Backup) Hosts() []string {
 	for _, n := range b.s.Nodes {
 		hosts = append(hosts, n.Host)
 	}
-	slices.SortFunc(hosts, compareNatural)
+	slices.SortStableFunc(hosts, compareNatural)
 	return hosts
 }
 

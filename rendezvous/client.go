@@ -92,7 +92,7 @@ func (r *Record) Client(id string) (Client, bool) {
 func (r *Record) Clients() []Client {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(r.s.Clients), func(a, b Client) int {
+	return slices.SortedStableFunc(maps.Values(r.s.Clients), func(a, b Client) int {
 		return cmp.Or(strings.Compare(a.User, b.User), compareNatural(a.Host, b.Host), a.At.Compare(b.At), strings.Compare(a.ID, b.ID))
 	})
 }

@@ -55,7 +55,7 @@ func (s *state) die(at time.Time, d Death) error {
 func (r *Record) Deaths() []Death {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(r.s.Deaths), func(a, b Death) int { return compareStrings(a.Node, b.Node) })
+	return slices.SortedStableFunc(maps.Values(r.s.Deaths), func(a, b Death) int { return compareStrings(a.Node, b.Node) })
 }
 
 // Boots names the boots of a node in which jobs were planned there that have

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"reflect"
 	"slices"
 	"time"
 	"unique"
@@ -23,21 +24,40 @@ func (s *state) prune() {
 			ended = append(ended, end{id, j.Outcome.At})
 		}
 	}
-	slices.SortFunc(ended, func(a, b end) int { // latest first
+	slices.SortStableFunc(ended, func(a, b end) int { // latest first
 		if c := b.at.Compare(a.at); c != 0 {
 			return c
 		}
 		return compareStrings(b.id, a.id)
 	})
 	room := max(0, MaxHistory-(len(s.Jobs)-len(ended)))
+	var later Job
 	for i, e := range ended {
 		switch {
 		case i >= room:
 			delete(s.Jobs, e.id)
 		case i >= MaxWhole:
-			s.Jobs[e.id] = s.Jobs[e.id].slim()
+			j := s.Jobs[e.id].slim()
+			j.likeIn(later)
+			s.Jobs[e.id], later = j, j
 		}
 	}
+}
+
+// likeIn has a job use another's memory for what is the same in both: one program on the same nodes, again and again, is
+// kept once.
+func (j *Job) likeIn(other Job) {
+	if alike(j.Plan.Nodes, other.Plan.Nodes) {
+		j.Plan.Nodes = other.Plan.Nodes
+	}
+	if alike(j.Spec.Stages, other.Spec.Stages) {
+		j.Spec.Stages = other.Spec.Stages
+	}
+}
+
+// alike tells of two lists that are not one that they are equal. Each look at the history asks for each job of it: most are one.
+func alike[T any](a, b []T) bool {
+	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
 }
 
 // slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing is

@@ -77,6 +77,37 @@ func TestOldJobsAreSlim(t *testing.T) {
 	}
 }
 
+// One program on the same nodes, again and again, is kept once of what is slim; another is not touched.
+func TestOldJobsShareWhatIsTheSame(t *testing.T) {
+	l := founded(t)
+	const jobs = MaxWhole + 6
+	program := func(n int) string {
+		if n == 3 {
+			return "other"
+		}
+		return "same"
+	}
+	job := func(n int) Job {
+		j := plannedJob(launcher.JobID(fmt.Sprintf("job%04d", n)), 1, t0.Add(time.Duration(n)*time.Second))
+		j.Spec.Stages[0].Argv = launcher.Lits(program(n))
+		return j
+	}
+	for n := range jobs {
+		l.must(t, planOf(job(n)), endOf(job(n).Spec.ID, 1))
+	}
+	stages, nodes := map[*launcher.Stage]bool{}, map[*Place]bool{}
+	for n := range jobs - MaxWhole {
+		got, _ := l.Job(job(n).Spec.ID)
+		if argv := got.Spec.Stages[0].Argv[0].String(); argv != program(n) {
+			t.Errorf("job %d runs %s, want %s", n, argv, program(n))
+		}
+		stages[&got.Spec.Stages[0]], nodes[&got.Plan.Nodes[0]] = true, true
+	}
+	if len(nodes) != 1 || len(stages) > 3 {
+		t.Errorf("%d slim jobs have %d lists of nodes, want 1, and %d of stages, want at most 3", jobs-MaxWhole, len(nodes), len(stages))
+	}
+}
+
 // 500 jobs name the same hosts and boots: they are in memory once, also after a restore, and the record is the same.
 func TestJobsShareTheirWords(t *testing.T) {
 	r := founded(t)

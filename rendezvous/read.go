@@ -54,7 +54,7 @@ func (r *Record) Epoch() launcher.Epoch {
 func (r *Record) Nodes() []Node {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
-	return slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int {
+	return slices.SortedStableFunc(maps.Values(r.s.Nodes), func(a, b Node) int {
 		return cmp.Or(compareNatural(a.Host, b.Host), compareStrings(a.ID, b.ID))
 	})
 }

@@ -474,7 +474,7 @@ func (s *state) end(e JobEnd) error {
 
 // sortedJobs orders by age, oldest first; ids settle equal times.
 func sortedJobs(m map[launcher.JobID]Job) []Job {
-	return slices.SortedFunc(maps.Values(m), func(a, b Job) int {
+	return slices.SortedStableFunc(maps.Values(m), func(a, b Job) int {
 		if c := a.Planned.Compare(b.Planned); c != 0 {
 			return c
 		}

@@ -40,12 +40,12 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 	defer r.mu.RUnlock()
 	from := r.s.Epoch
 	parts := []Reunited{{From: from, Node: node,
-		Nodes:  slices.SortedFunc(maps.Values(r.s.Nodes), func(a, b Node) int { return compareStrings(a.ID, b.ID) }),
-		Tokens: slices.SortedFunc(maps.Values(r.s.Tokens), func(a, b Token) int { return compareStrings(a.ID, b.ID) })}}
+		Nodes:  slices.SortedStableFunc(maps.Values(r.s.Nodes), func(a, b Node) int { return compareStrings(a.ID, b.ID) }),
+		Tokens: slices.SortedStableFunc(maps.Values(r.s.Tokens), func(a, b Token) int { return compareStrings(a.ID, b.ID) })}}
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(r.s.LoggedOut)), 1000) {
 		parts = append(parts, Reunited{From: from, Node: node, LoggedOut: ids})
 	}
-	for clients := range slices.Chunk(slices.SortedFunc(maps.Values(r.s.Clients), func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
+	for clients := range slices.Chunk(slices.SortedStableFunc(maps.Values(r.s.Clients), func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
 		parts = append(parts, Reunited{From: from, Node: node, Clients: clients})
 	}
 	for _, j := range sortedJobs(r.s.Jobs) {

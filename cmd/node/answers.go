@@ -94,6 +94,6 @@ func others(addrs []netip.Addr, own envgen.Inventory) []netip.Addr {
 			return slices.ContainsFunc(nic.Addresses, func(x netip.Prefix) bool { return x.Addr() == a })
 		})
 	})
-	slices.SortFunc(out, netip.Addr.Compare)
+	slices.SortStableFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
 }

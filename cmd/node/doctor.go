@@ -341,7 +341,7 @@ func (n *node) mendAll(ctx context.Context, c wire.Caller, mends map[string][]wi
 	for id := range mends {
 		ids = append(ids, id)
 	}
-	slices.SortFunc(ids, func(a, b string) int { return cmp.Compare(n.hostOf(launcher.NodeID(a)), n.hostOf(launcher.NodeID(b))) })
+	slices.SortStableFunc(ids, func(a, b string) int { return cmp.Compare(n.hostOf(launcher.NodeID(a)), n.hostOf(launcher.NodeID(b))) })
 	done := make([][]wire.Mended, len(ids))
 	each(len(ids), func(i int) {
 		id := launcher.NodeID(ids[i])

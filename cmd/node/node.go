@@ -348,6 +348,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.yields(ctx) })
 	g.Go(func() error { return n.acquaints(ctx) })
 	g.Go(func() error { return n.settles(ctx) })
+	g.Go(func() error { return n.rest(ctx) })
 	g.Go(func() error {
 		select {
 		case <-n.left:

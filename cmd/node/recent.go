@@ -1,50 +1,41 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"log/slog"
+	"slices"
 	"sync"
 )
 
-// recentBytes of the agent's own log are kept in memory, for reports: where the
-// log goes (a journal, a file, a terminal) the agent cannot know.
-const recentBytes = 256 << 10
+// recentBytes of the agent's own log are kept in memory at least, and twice as many
+// at most, for reports: where the log goes (a journal, a file, a terminal) the agent
+// cannot know.
+const recentBytes = 128 << 10
 
-// recent is the end of a log.
+// recent is the end of a log, in two parts: the newer one takes the place of the
+// older when it is full.
 type recent struct {
-	mu   sync.Mutex
-	text bytes.Buffer
+	mu           sync.Mutex
+	older, newer []byte
 }
 
-// Write takes one record and drops the oldest lines once there are twice as
-// many as are kept.
+// Write takes one record.
 func (r *recent) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.text.Write(p)
-	if r.text.Len() > 2*recentBytes {
-		keep := bytes.Clone(lastLines(r.text.Bytes(), recentBytes))
-		r.text.Reset()
-		r.text.Write(keep)
+	if len(r.newer)+len(p) > recentBytes {
+		r.older, r.newer = r.newer, r.older[:0]
 	}
+	r.newer = append(r.newer, p...)
 	return len(p), nil
 }
 
-// tail gives the last recentBytes, from the beginning of a line on.
+// tail gives what is kept, whole records, the oldest first.
 func (r *recent) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return bytes.Clone(lastLines(r.text.Bytes(), recentBytes))
-}
-
-func lastLines(text []byte, most int) []byte {
-	if len(text) <= most {
-		return text
-	}
-	text = text[len(text)-most:]
-	return text[bytes.IndexByte(text, '\n')+1:]
+	return slices.Concat(r.older, r.newer)
 }
 
 // remembering writes every record to a logger's handler and to the recent ones,

@@ -98,7 +98,7 @@ agent and all commands have to be given the same.`
 const agentEnvironment = `SPARKRUN_LOG	debug logs every step, as --verbose does.
 SPARKRUN_POLICY	Who may run ranks here (default: /etc/sparkrun/policy.yaml).
 SPARKRUN_NETPLAN_APPLY	A program to run in place of netplan apply.
-GOMEMLIMIT, GOGC	What the Go runtime goes by, in place of the agent's own choice.
+GOMEMLIMIT, GOGC, GOMAXPROCS	What the Go runtime goes by, in place of the agent's own choice.
 
 SPARKRUN_STATE, SPARKRUN_RUN, SPARKRUN_SYSFS and SPARKRUN_SOCKET are told of in
 sparkrun(1).`

@@ -100,7 +100,7 @@ func (p *printer) cursors() []wire.Cursor {
 }
 
 func (p *printer) keys() []tailKey {
-	return slices.SortedFunc(maps.Keys(p.tails), func(a, b tailKey) int {
+	return slices.SortedStableFunc(maps.Keys(p.tails), func(a, b tailKey) int {
 		return cmp.Or(cmp.Compare(a.rank, b.rank), -cmp.Compare(a.stream, b.stream)) // "out" before "err"
 	})
 }

@@ -126,7 +126,7 @@ func differ(ours string, nodes []nodeVersion) []string {
 	for v := range by {
 		versions = append(versions, v)
 	}
-	slices.SortFunc(versions, func(a, b string) int {
+	slices.SortStableFunc(versions, func(a, b string) int {
 		return cmp.Or(cmp.Compare(len(by[b]), len(by[a])), cmp.Compare(a, b))
 	})
 	var out []string

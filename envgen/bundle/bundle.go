@@ -92,7 +92,7 @@ const (
 // Write writes the report. It fails on names and sizes that Read would refuse.
 func Write(w io.Writer, b Bundle) error {
 	b.Format = Format
-	slices.SortFunc(b.Nodes, func(x, y Node) int { return cmp.Compare(x.Host, y.Host) })
+	slices.SortStableFunc(b.Nodes, func(x, y Node) int { return cmp.Compare(x.Host, y.Host) })
 	manifest, err := json.MarshalIndent(b.Manifest, "", " ")
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

@@ -327,11 +327,11 @@ func (e *ear) cabling(c *envgen.Cabling) {
 // sortCabling brings what several ears added into its order.
 func sortCabling(c *envgen.Cabling) {
 	slices.Sort(c.Probed)
-	slices.SortFunc(c.Sightings, func(a, b envgen.Sighting) int {
+	slices.SortStableFunc(c.Sightings, func(a, b envgen.Sighting) int {
 		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.Peer.Node, b.Peer.Node), cmp.Compare(a.Peer.NIC, b.Peer.NIC),
 			cmp.Compare(a.Peer.MAC, b.Peer.MAC), cmp.Compare(a.Peer.Boot, b.Peer.Boot), a.Since.Compare(b.Since))
 	})
-	slices.SortFunc(c.Strangers, func(a, b envgen.Stranger) int {
+	slices.SortStableFunc(c.Strangers, func(a, b envgen.Stranger) int {
 		return cmp.Or(cmp.Compare(a.NIC, b.NIC), cmp.Compare(a.MAC, b.MAC))
 	})
 }

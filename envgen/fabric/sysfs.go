@@ -215,7 +215,7 @@ func (s sysfs) gids(port string) []envgen.GID {
 			Netdev: s.word(port + "/gid_attrs/ndevs/" + e.Name()), // InfiniBand rows have none
 		})
 	}
-	slices.SortFunc(gids, func(a, b envgen.GID) int { return cmp.Compare(a.Index, b.Index) })
+	slices.SortStableFunc(gids, func(a, b envgen.GID) int { return cmp.Compare(a.Index, b.Index) })
 	return gids
 }
 

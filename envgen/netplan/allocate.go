@@ -56,7 +56,7 @@ func (a *allocator) number() {
 		taken[n] = true
 	}
 	newcomers := slices.Clone(a.in.Nodes)
-	slices.SortFunc(newcomers, func(x, y Node) int { return cmp.Or(compareNatural(x.Host, y.Host), cmp.Compare(x.ID, y.ID)) })
+	slices.SortStableFunc(newcomers, func(x, y Node) int { return cmp.Or(compareNatural(x.Host, y.Host), cmp.Compare(x.ID, y.ID)) })
 	free := 1
 	for _, n := range newcomers {
 		if _, known := a.next.Numbers[n.ID]; known {
@@ -143,7 +143,7 @@ func (a *allocator) place() error {
 			claims = append(claims, claim{l, rail, n})
 		}
 	}
-	slices.SortFunc(claims, func(x, y claim) int {
+	slices.SortStableFunc(claims, func(x, y claim) int {
 		return cmp.Or(cmp.Compare(y.shared, x.shared), cmp.Compare(x.rail, y.rail), cmp.Compare(x.link, y.link))
 	})
 	rails := make([][]int, len(links))
@@ -202,7 +202,7 @@ func (a *allocator) seat() {
 				here = append(here, e)
 			}
 		}
-		slices.SortFunc(here, a.compareEnds)
+		slices.SortStableFunc(here, a.compareEnds)
 		var seats []Seat
 		for _, s := range a.next.Rails[i].Seats {
 			rail, cabled := a.placed[s.End]
@@ -268,7 +268,7 @@ func (a *allocator) freeLane(s *Seat, lanes int, taken map[netip.Addr]bool) int 
 			return lane
 		}
 	}
-	slices.SortFunc(s.Twins, func(x, y SeatTwin) int { return cmp.Compare(x.Lane, y.Lane) })
+	slices.SortStableFunc(s.Twins, func(x, y SeatTwin) int { return cmp.Compare(x.Lane, y.Lane) })
 	gone := slices.IndexFunc(s.Twins, func(t SeatTwin) bool {
 		return !slices.ContainsFunc(a.ports[s.End].Twins, func(twin Twin) bool { return twin.key() == t.Key })
 	})
@@ -353,10 +353,10 @@ func (a *allocator) links() [][]End {
 	var out [][]End
 	for _, l := range a.in.Links {
 		ends := slices.Clone(l.Ends)
-		slices.SortFunc(ends, a.compareEnds)
+		slices.SortStableFunc(ends, a.compareEnds)
 		out = append(out, ends)
 	}
-	slices.SortFunc(out, func(x, y []End) int { return a.compareEnds(x[0], y[0]) })
+	slices.SortStableFunc(out, func(x, y []End) int { return a.compareEnds(x[0], y[0]) })
 	return out
 }
 

@@ -26,7 +26,7 @@ func InOrder(sources []Source) []Source {
 	for _, s := range strongest {
 		out = append(out, s)
 	}
-	slices.SortFunc(out, func(x, y Source) int { return strings.Compare(path.Base(x.Path), path.Base(y.Path)) })
+	slices.SortStableFunc(out, func(x, y Source) int { return strings.Compare(path.Base(x.Path), path.Base(y.Path)) })
 	return out
 }
 

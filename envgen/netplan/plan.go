@@ -137,13 +137,13 @@ func (a *allocator) linkLocal() Plan {
 
 func (a *allocator) byNumber() []Node {
 	nodes := slices.Clone(a.in.Nodes)
-	slices.SortFunc(nodes, func(x, y Node) int { return a.next.Numbers[x.ID] - a.next.Numbers[y.ID] })
+	slices.SortStableFunc(nodes, func(x, y Node) int { return a.next.Numbers[x.ID] - a.next.Numbers[y.ID] })
 	return nodes
 }
 
 func sortedPorts(n Node) []Port {
 	ports := slices.Clone(n.Ports)
-	slices.SortFunc(ports, comparePorts)
+	slices.SortStableFunc(ports, comparePorts)
 	return ports
 }
 

@@ -232,7 +232,7 @@ func ports(reports map[string]Report) []envgen.Finding {
 			}
 		}
 	}
-	keys := slices.SortedFunc(maps.Keys(failed), func(a, b listener) int { return cmp.Or(cmp.Compare(a.node, b.node), a.addr.Compare(b.addr)) })
+	keys := slices.SortedStableFunc(maps.Keys(failed), func(a, b listener) int { return cmp.Or(cmp.Compare(a.node, b.node), a.addr.Compare(b.addr)) })
 	var found []envgen.Finding
 	for _, l := range keys {
 		d := failed[l][0]

@@ -138,7 +138,7 @@ func check(w *world, t envgen.Topology) []envgen.Finding {
 	c.checkCables()
 	c.checkShape()
 	c.checkFirmware()
-	slices.SortFunc(c.found, compareFindings)
+	slices.SortStableFunc(c.found, compareFindings)
 	return slices.CompactFunc(c.found, func(a, b envgen.Finding) bool { return a == b })
 }
 

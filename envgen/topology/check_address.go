@@ -295,7 +295,7 @@ func (c *checker) faultOpposite(p *port, subnet netip.Prefix) bool {
 
 // overlapping finds a port of another node in a subnet that overlaps this one and is not it.
 func (c *checker) overlapping(p *port, subnet netip.Prefix) (*port, netip.Prefix) {
-	for _, other := range slices.SortedFunc(maps.Keys(c.subnets), comparePrefixes) {
+	for _, other := range slices.SortedStableFunc(maps.Keys(c.subnets), comparePrefixes) {
 		if other == subnet || !other.Overlaps(subnet) {
 			continue
 		}

@@ -87,7 +87,7 @@ func (w *world) resolve(cables []envgen.Cable) (pairs [][2]int, via map[[2]int]s
 			}
 		}
 	}
-	pairs = slices.SortedFunc(maps.Keys(via), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
+	pairs = slices.SortedStableFunc(maps.Keys(via), func(a, b [2]int) int { return slices.Compare(a[:], b[:]) })
 	return pairs, via
 }
 
@@ -111,7 +111,7 @@ func (w *world) joinedByAddress() [][]int {
 		}
 	}
 	var joined [][]int
-	for _, subnet := range slices.SortedFunc(maps.Keys(members), comparePrefixes) {
+	for _, subnet := range slices.SortedStableFunc(maps.Keys(members), comparePrefixes) {
 		if subnet.Overlaps(linkLocal) {
 			continue
 		}

@@ -138,7 +138,7 @@ type device struct {
 func survey(in Input) (*world, error) {
 	w := &world{byEnd: map[envgen.PortEnd]*port{}, dead: map[int]bool{}}
 	nodes := slices.Clone(in.Nodes)
-	slices.SortFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
+	slices.SortStableFunc(nodes, func(a, b Node) int { return cmp.Or(cmp.Compare(a.Host, b.Host), cmp.Compare(a.ID, b.ID)) })
 	seen := map[string]string{}
 	for i, n := range nodes {
 		if other, dup := seen[n.ID]; dup {

@@ -182,7 +182,7 @@ func (a *Agent) Ledger() []launcher.LedgerEntry {
 	for _, t := range a.tries {
 		out = append(out, t.snapshot())
 	}
-	slices.SortFunc(out, func(x, y launcher.LedgerEntry) int { return strings.Compare(x.String(), y.String()) })
+	slices.SortStableFunc(out, func(x, y launcher.LedgerEntry) int { return strings.Compare(x.String(), y.String()) })
 	return out
 }
 

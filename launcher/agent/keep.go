@@ -85,7 +85,7 @@ func (a *Agent) keptDirs() []string {
 
 // beyond names the jobs that are not to be kept.
 func (k Keep) beyond(jobs []loggedJob, now time.Time) (names []string) {
-	slices.SortFunc(jobs, func(x, y loggedJob) int { return y.last.Compare(x.last) })
+	slices.SortStableFunc(jobs, func(x, y loggedJob) int { return y.last.Compare(x.last) })
 	var sum int64
 	for i, j := range jobs {
 		over := i >= k.Jobs || k.For > 0 && now.Sub(j.last) > k.For

@@ -94,7 +94,7 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 			}
 		}
 		for i := range g.members {
-			slices.SortFunc(g.members[i], netip.Addr.Compare)
+			slices.SortStableFunc(g.members[i], netip.Addr.Compare)
 			g.members[i] = slices.Compact(g.members[i])
 		}
 		if f.Cgroup != "" {
@@ -109,7 +109,7 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 		}
 		out = append(out, g)
 	}
-	slices.SortFunc(out, func(x, y guard) int { return strings.Compare(x.name, y.name) })
+	slices.SortStableFunc(out, func(x, y guard) int { return strings.Compare(x.name, y.name) })
 	return out, nil
 }
 

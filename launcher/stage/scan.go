@@ -74,7 +74,7 @@ func Scan(sources []Source) (Files, error) {
 	for _, e := range s.entries {
 		f.Manifest = append(f.Manifest, e)
 	}
-	slices.SortFunc(f.Manifest, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
+	slices.SortStableFunc(f.Manifest, func(a, b Entry) int { return strings.Compare(a.Path, b.Path) })
 	if err := f.Manifest.Validate(); err != nil {
 		return Files{}, fmt.Errorf("stage: %w", err)
 	}

@@ -108,14 +108,14 @@ func Desired(members []Member, now Membership) Change {
 		return Change{}
 	}
 	p.members = slices.Clone(members)
-	slices.SortFunc(p.members, func(a, b Member) int {
+	slices.SortStableFunc(p.members, func(a, b Member) int {
 		return cmp.Or(cmp.Compare(a.Joined, b.Joined), strings.Compare(a.ID, b.ID))
 	})
 	for _, m := range p.members {
 		p.byID[m.ID] = m
 	}
 	sorted := slices.Clone(now.Servers)
-	slices.SortFunc(sorted, func(a, b Server) int {
+	slices.SortStableFunc(sorted, func(a, b Server) int {
 		return cmp.Or(cmp.Compare(p.byID[a.ID].Joined, p.byID[b.ID].Joined), strings.Compare(a.ID, b.ID))
 	})
 	for _, s := range sorted {

@@ -56,7 +56,7 @@ func Browse(ctx context.Context, service string, links []Link) ([]Instance, erro
 	if len(failed) == len(links) {
 		return nil, errors.Join(failed...)
 	}
-	slices.SortFunc(out, compareInstances)
+	slices.SortStableFunc(out, compareInstances)
 	return out, nil
 }
 

@@ -169,9 +169,9 @@ func Clusters(in []Instance) []Cluster {
 		}
 	}
 	for _, c := range out {
-		slices.SortFunc(c.Members, func(a, b Found) int { return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr)) })
+		slices.SortStableFunc(c.Members, func(a, b Found) int { return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr)) })
 	}
-	slices.SortFunc(out, func(a, b Cluster) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.CA, b.CA)) })
+	slices.SortStableFunc(out, func(a, b Cluster) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.CA, b.CA)) })
 	return out
 }
 

@@ -165,7 +165,7 @@ func (f *finder) found() []Instance {
 			out = append(out, Instance{Host: printable(strings.TrimSuffix(srv.target, ".")), Addr: netip.AddrPortFrom(addr, srv.port), Link: f.link, text: s.texts[inst]})
 		}
 	}
-	slices.SortFunc(out, compareInstances)
+	slices.SortStableFunc(out, compareInstances)
 	return out
 }
 

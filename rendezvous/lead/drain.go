@@ -40,10 +40,10 @@ func (l *Leader) drain(ev launcher.Event) {
 // drained says why a node gets no ranks; empty where it may.
 func (m *member) drained() string {
 	var texts []string
-	for _, k := range slices.SortedFunc(maps.Keys(m.stuck), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, k := range slices.SortedStableFunc(maps.Keys(m.stuck), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
 		texts = append(texts, fmt.Sprintf("job %s: %s", k.Job, m.stuck[k]))
 	}
-	for _, k := range slices.SortedFunc(maps.Keys(m.strays), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
+	for _, k := range slices.SortedStableFunc(maps.Keys(m.strays), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
 		texts = append(texts, fmt.Sprintf("job %[1]s runs there, and the record, which was restored, does not know its try %[2]d: `sudo sparkrun stop %[1]s` ends it", k.Job, k.Generation))
 	}
 	return strings.Join(texts, "; ")

@@ -331,7 +331,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 			}
 		}
 	}
-	slices.SortFunc(out.Exits, func(a, b launcher.RankExit) int {
+	slices.SortStableFunc(out.Exits, func(a, b launcher.RankExit) int {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank))
 	})
 	out.Exits = out.Exits[:min(len(out.Exits), rendezvous.MaxExits)]
@@ -355,6 +355,6 @@ func (g *gang) doneBefore(root *launcher.RankExit) (done []launcher.RankExit) {
 			}
 		}
 	}
-	slices.SortFunc(done, func(a, b launcher.RankExit) int { return cmp.Compare(a.Rank, b.Rank) })
+	slices.SortStableFunc(done, func(a, b launcher.RankExit) int { return cmp.Compare(a.Rank, b.Rank) })
 	return done
 }

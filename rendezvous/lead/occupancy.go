@@ -93,7 +93,7 @@ func (l *Leader) line() []*gang {
 			line = append(line, g)
 		}
 	}
-	slices.SortFunc(line, cameBefore)
+	slices.SortStableFunc(line, cameBefore)
 	return line
 }
 

@@ -15,7 +15,7 @@ type Retired Ring
 // Add takes up more of them.
 func (r Retired) Add(more Ring) Retired {
 	out := append(Ring(slices.Clone(r)), more.Without(Ring(r))...)
-	slices.SortFunc(out, func(a, b GossipKey) int { return b.compare(a) })
+	slices.SortStableFunc(out, func(a, b GossipKey) int { return b.compare(a) })
 	return Retired(out)
 }
 

@@ -69,7 +69,7 @@ func (r Ring) Merge(o Ring) (Ring, bool) {
 			out = append(out, k)
 		}
 	}
-	slices.SortFunc(out, func(a, b GossipKey) int { return b.compare(a) })
+	slices.SortStableFunc(out, func(a, b GossipKey) int { return b.compare(a) })
 	return out, true
 }
 

@@ -15,7 +15,7 @@ import (
 var smallJobs = flag.Int("jobs", 10, "how many jobs TestAgentsStaySmall runs")
 
 // What an agent may hold, in MB of resident memory: idle, also after 1,000 jobs, and while ranks write 50 MB/s that
-// somebody does not read. Its program's own pages are 21 of them.
+// somebody does not read.
 const (
 	idleMB = 35
 	busyMB = 64

@@ -135,7 +135,7 @@ func (c *checker) whole() {
 }
 
 func (c *checker) compare(log Log, l *life) {
-	lines := slices.SortedFunc(slices.Values(l.lines[log.Rank]), func(a, b Record) int { return int(a.Number) - int(b.Number) })
+	lines := slices.SortedStableFunc(slices.Values(l.lines[log.Rank]), func(a, b Record) int { return int(a.Number) - int(b.Number) })
 	var wrote []byte
 	for i, r := range lines {
 		text := Text(log.Key, log.Rank, r.Number)

@@ -95,7 +95,7 @@ func Check(h History) []Violation {
 	for _, r := range h.Records {
 		c.enter(r)
 	}
-	c.keys = slices.SortedFunc(maps.Keys(c.lives), func(a, b Key) int {
+	c.keys = slices.SortedStableFunc(maps.Keys(c.lives), func(a, b Key) int {
 		return cmp.Or(cmp.Compare(a.Job, b.Job), cmp.Compare(a.Generation, b.Generation))
 	})
 	c.once()
@@ -175,7 +175,7 @@ func (c *checker) broken(property string, at int64, format string, args ...any) 
 
 // calm is the moment at which d has passed since t in which nothing was broken.
 func (c *checker) calm(t int64, d time.Duration) int64 {
-	faults := slices.SortedFunc(slices.Values(c.Faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })
+	faults := slices.SortedStableFunc(slices.Values(c.Faults), func(a, b Fault) int { return cmp.Compare(a.From, b.From) })
 	left := int64(d)
 	for _, f := range faults {
 		if t+left <= f.From {

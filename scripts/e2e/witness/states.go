@@ -41,8 +41,8 @@ func (c *checker) forward() {
 	}
 	for _, job := range slices.Sorted(maps.Keys(byJob)) {
 		asked := byJob[job]
-		slices.SortFunc(asked, func(a, b Record) int { return cmp.Compare(a.Boot, b.Boot) })
-		told := slices.SortedFunc(slices.Values(asked), func(a, b Record) int { return cmp.Compare(a.Until, b.Until) })
+		slices.SortStableFunc(asked, func(a, b Record) int { return cmp.Compare(a.Boot, b.Boot) })
+		told := slices.SortedStableFunc(slices.Values(asked), func(a, b Record) int { return cmp.Compare(a.Until, b.Until) })
 		var best *Record
 		for _, r := range asked {
 			for len(told) > 0 && told[0].Until < r.Boot {
