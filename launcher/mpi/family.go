@@ -94,7 +94,7 @@ func (w *walk) visit(path string, rpath []string) error {
 	machine := f.Machine
 	f.Close()
 	if err != nil {
-		return nil // a static program names none
+		return nil //nolint:nilerr // a static program names none
 	}
 	origin := filepath.Dir(path)
 	if len(runpath) > 0 { // then DT_RPATH does not count

@@ -116,7 +116,7 @@ func TestAbort(t *testing.T) {
 		conn, _, ended := talk(t, NewSpace("j.1", Mapping(1, 1), 1, 1), 0)
 		_, err := fmt.Fprintln(conn, "cmd=abort "+line)
 		must(t, err)
-		abort := new(Abort)
+		abort := new(AbortError)
 		if err := <-ended; !errors.As(err, &abort) || abort.Status() != want {
 			t.Errorf("%s: %v, want status %d", line, err, want)
 		}
@@ -128,7 +128,7 @@ func carry(t *testing.T, ctx context.Context, m *Meeting, node int, s *Space) er
 	for {
 		f, err := s.Next(ctx, 0)
 		if err != nil {
-			return nil // the job is over
+			return nil //nolint:nilerr // the job is over
 		}
 		all, err := m.Bring(ctx, node, f.Number, f.Pairs)
 		if err != nil {
@@ -255,7 +255,7 @@ func FuzzServe(f *testing.F) {
 		s := NewSpace("j.1", Mapping(1, 1), 1, 1)
 		answers := &lines{in: strings.NewReader(text)}
 		err := s.NewSession(0).Serve(answers)
-		if abort := new(Abort); err != nil && !errors.Is(err, ErrMalformed) && !errors.As(err, &abort) {
+		if abort := new(AbortError); err != nil && !errors.Is(err, ErrMalformed) && !errors.As(err, &abort) {
 			t.Errorf("an error of no kind: %v", err)
 		}
 		for line := range strings.Lines(answers.out.String()) {

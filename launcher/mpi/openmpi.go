@@ -86,7 +86,7 @@ func nodeMain(args []string) (int, error) {
 		return exitBroken, err
 	}
 	for _, name := range pmiVars {
-		os.Unsetenv(name)
+		_ = os.Unsetenv(name) // it fails for no name such as these
 	}
 	me, err := json.Marshal(whereabouts())
 	if err == nil {
@@ -218,8 +218,13 @@ func head(c *Client, o Options) (int, error) {
 	if err := cmd.Start(); err != nil {
 		return exitBroken, fmt.Errorf("start %s: %w", run.path, err)
 	}
-	placed := make(chan error, 1)
-	go func() { placed <- pass(c, l, places) }() // ends with l at the latest
+	placed := make(chan struct{})
+	go func() { // ends with l at the latest
+		defer close(placed)
+		if err := pass(c, l, places); err != nil {
+			fmt.Fprintln(os.Stderr, "sparkrun: start Open MPI's daemons:", err)
+		}
+	}()
 	err = cmd.Wait()
 	l.Close()
 	<-placed
@@ -265,7 +270,6 @@ func pass(c *Client, l net.Listener, places []place) error {
 		wishes = append(wishes, w)
 	}
 	if err := tell(c, wishes, places); err != nil {
-		fmt.Fprintln(os.Stderr, "sparkrun: start Open MPI's daemons:", err)
 		return err // the closed connections tell mpirun
 	}
 	_, _ = l.Accept() // nobody comes: it ends when l is closed

@@ -12,10 +12,10 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Abort is a rank's wish to end the job: MPI_Abort.
-type Abort struct{ Code int }
+// AbortError is a rank's wish to end the job: MPI_Abort.
+type AbortError struct{ Code int }
 
-func (a *Abort) Error() string { return fmt.Sprintf("MPI_Abort with code %d", a.Code) }
+func (a *AbortError) Error() string { return fmt.Sprintf("MPI_Abort with code %d", a.Code) }
 
 // Session is one rank's side of PMI-1.
 type Session struct {
@@ -37,7 +37,7 @@ func (s *Space) NewSession(rank int) *Session { return &Session{space: s, rank: 
 // so leaves the others waiting.
 func (c *Session) Unfinished() bool { return c.state.Load() == inited }
 
-// Serve answers one rank until it hangs up, which gives nil. An *Abort is its wish to
+// Serve answers one rank until it hangs up, which gives nil. An *AbortError is its wish to
 // end the job, an ErrMalformed its nonsense; ErrClosed that of the space.
 func (c *Session) Serve(conn io.ReadWriter) error {
 	in := bufio.NewReaderSize(conn, maxLine)
@@ -49,7 +49,7 @@ func (c *Session) Serve(conn io.ReadWriter) error {
 		case err != nil && len(line) > 0:
 			return fmt.Errorf("%w: %.80q: it hung up within a line", ErrMalformed, line)
 		case err != nil: // end of file, or a connection that its end has broken
-			return nil
+			return nil //nolint:nilerr // how the rank ended is waitpid's to tell
 		}
 		m, err := parse(strings.TrimSuffix(string(line), "\n"))
 		if err != nil {
@@ -65,7 +65,7 @@ func (c *Session) Serve(conn io.ReadWriter) error {
 			return err
 		}
 		if _, err := io.WriteString(conn, answer+"\n"); err != nil {
-			return nil // it has gone; waitpid tells how
+			return nil //nolint:nilerr // it has gone; waitpid tells how
 		}
 	}
 }
@@ -136,11 +136,11 @@ func (c *Session) abort(m message) error {
 	if err != nil {
 		return fmt.Errorf("%w: abort with code %.80q", ErrMalformed, m.args["exitcode"])
 	}
-	return &Abort{code}
+	return &AbortError{code}
 }
 
 // Status is the abort as an exit code: its low byte, or 1 where that would be 0.
-func (a *Abort) Status() int {
+func (a *AbortError) Status() int {
 	if low := a.Code & 0xff; low != 0 {
 		return low
 	}
@@ -159,7 +159,7 @@ func (c *Session) put(m message) (string, error) {
 	case errors.Is(err, ErrMalformed):
 		return "", err
 	case err != nil:
-		return "cmd=put_result rc=-1 msg=duplicate_key", nil
+		return "cmd=put_result rc=-1 msg=duplicate_key", nil //nolint:nilerr // the rank is told
 	}
 	return "cmd=put_result rc=0 msg=success", nil
 }

@@ -82,7 +82,7 @@ func (g *gang) condemn(r *rank, err error) {
 		return
 	}
 	r.mpi.verdict = &launcher.Exit{Code: 1, Cause: err.Error()}
-	if abort := new(mpi.Abort); errors.As(err, &abort) {
+	if abort := new(mpi.AbortError); errors.As(err, &abort) {
 		r.mpi.verdict.Code = abort.Status()
 	}
 	g.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
