@@ -3,7 +3,9 @@ package launcher
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -16,8 +18,45 @@ type Filter struct {
 	// then Ports alone are guarded.
 	Cgroup    string       `json:"cgroup,omitempty"`
 	Ports     []uint16     `json:"ports,omitempty"`     // known to be listened on here
-	Members   []netip.Addr `json:"members"`             // of all the job's nodes
+	Members   []netip.Addr `json:"members"`             // of all the job's nodes, as planned
+	Nodes     []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not told
 	Published []Ports      `json:"published,omitempty"` // open to anybody
+	// Moved are the addresses that such a node has now and Members has not.
+	Moved map[NodeID][]netip.Addr `json:"moved,omitempty"`
+}
+
+// Readdress says what of a filter is another with the addresses that nodes have now; nodes that addrs has not keep what they
+// had. What was planned stays: a node may get its address back. The filter itself is left as it is.
+func (f Filter) Readdress(addrs map[NodeID][]netip.Addr) (now Filter, changed bool) {
+	now = f
+	now.Moved = nil
+	for _, id := range f.Nodes {
+		known, told := addrs[id]
+		if !told {
+			known = f.Moved[id]
+		}
+		for _, a := range known {
+			a = bare(a)
+			if !slices.ContainsFunc(f.Members, func(m netip.Addr) bool { return bare(m) == a }) && !slices.Contains(now.Moved[id], a) {
+				if now.Moved == nil {
+					now.Moved = map[NodeID][]netip.Addr{}
+				}
+				now.Moved[id] = append(now.Moved[id], a)
+			}
+		}
+	}
+	return now, !maps.EqualFunc(f.Moved, now.Moved, slices.Equal)
+}
+
+func bare(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
+
+// Admits lists whose connections are let in.
+func (f Filter) Admits() []netip.Addr {
+	out := slices.Clone(f.Members)
+	for _, id := range f.Nodes {
+		out = append(out, f.Moved[id]...)
+	}
+	return out
 }
 
 // Ports are TCP ports in a row, from 1 to 65535, both ends included.

@@ -98,6 +98,9 @@ type Assignment struct {
 	// Members are the addresses, management's and the fabric's, of all nodes of
 	// the plan. None: a leader of before there were packet filters.
 	Members []netip.Addr `json:"members,omitempty"`
+	// Nodes are those nodes: an address that one of them gets later is let in, too.
+	// None: a leader that does not tell; then Members are all.
+	Nodes []NodeID `json:"nodes,omitempty"`
 }
 
 // Seat gives the place of one local rank; port is 0 before the start.

@@ -21,7 +21,7 @@ func TestParseUlimit(t *testing.T) {
 			t.Errorf("%s is shown as %s", text, got)
 		}
 	}
-	for _, text := range []string{"", "nofile", "nofile=", "nofile=many", "files=3", "nofile=5:3", "nofile=-2", "nofile=unlimited:5", "as=1"} {
+	for _, text := range []string{"", "nofile", "nofile=", "nofile=many", "files=3", "nofile=5:3", "nofile=-2", "nofile=unlimited:5", "as=1", "rtprio=100", "nice=41", "nice=-10"} {
 		if _, err := ParseUlimit(text); !errors.Is(err, ErrInvalid) {
 			t.Errorf("%q: %v", text, err)
 		}
@@ -60,5 +60,21 @@ func TestSeating(t *testing.T) {
 	}
 	if s := Stdin("3"); !s.Has(3) || s.Has(13) || Stdin("").Has(0) || StdinNone.Any() || !StdinAll.Has(9) {
 		t.Error("stdin goes to the wrong ranks")
+	}
+}
+
+// Priority above the agent's is root's to give; who runs ranks as themselves has what the kernel allows.
+func TestPriorityIsRoots(t *testing.T) {
+	for _, limit := range []string{"rtprio=10", "nice=30", "rtprio=0", "nofile=100"} {
+		u, err := ParseUlimit(limit)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for user, want := range map[string]bool{"root": true, "": true, "ann": limit == "rtprio=0" || limit == "nofile=100"} {
+			s := Spec{ID: NewJobID(), User: user, Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/", Ulimits: []Ulimit{u}}}}.WithDefaults()
+			if err := s.Validate(); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s of %q: %v", limit, user, err)
+			}
+		}
 	}
 }

@@ -323,6 +323,11 @@ func (s Spec) Validate() error {
 		if err := st.validate(); err != nil {
 			return err
 		}
+		for _, u := range st.Ulimits {
+			if err := u.mayAsk(s.User); err != nil {
+				return fmt.Errorf("--ulimit %w", err)
+			}
+		}
 	}
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
@@ -373,12 +378,10 @@ func (st Stage) validate() error {
 	if err := validText(st.Workdir); err != nil {
 		return fmt.Errorf("--workdir %q: %w", st.Workdir, err)
 	}
-	size := 0
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
-		size += len(f)
 	}
 	if err := errors.Join(st.validateSeating(), st.MPI.validate()); err != nil {
 		return err
@@ -387,7 +390,6 @@ func (st Stage) validate() error {
 		if err := v.validate(); err != nil {
 			return fmt.Errorf("argument %q: %w", v.String(), err)
 		}
-		size += v.size()
 	}
 	for _, e := range st.Env {
 		if !envPattern().MatchString(e.Name) {
@@ -396,15 +398,35 @@ func (st Stage) validate() error {
 		if err := e.Value.validate(); err != nil {
 			return fmt.Errorf("--env %s: %w", e.Name, err)
 		}
-		size += len(e.Name) + e.Value.size()
 	}
-	if size > MaxTextBytes {
+	if size := st.textBytes(); size > MaxTextBytes {
 		return fmt.Errorf("stage %s: %w: command and environment take %d bytes, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, size, MaxTextBytes)
 	}
 	if len(st.Env) > MaxEnv {
 		return fmt.Errorf("stage %s: %w: %d variables, at most %d: put them into a file that the program reads", st.Name, ErrInvalid, len(st.Env), MaxEnv)
 	}
 	return nil
+}
+
+// TextBytes is what the user's words in it take: command lines, files, environment.
+func (s Spec) TextBytes() (size int) {
+	for _, st := range s.Stages {
+		size += st.textBytes()
+	}
+	return size
+}
+
+func (st Stage) textBytes() (size int) {
+	for _, f := range st.Files {
+		size += len(f)
+	}
+	for _, v := range st.Argv {
+		size += v.size()
+	}
+	for _, e := range st.Env {
+		size += len(e.Name) + e.Value.size()
+	}
+	return size
 }
 
 func firstTwice(names []string) string {

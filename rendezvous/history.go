@@ -10,34 +10,35 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// prune bounds what ended jobs cost each node's memory and snapshots. Those that ended first go, beyond MaxHistory, and
-// beyond MaxWhole keep what is shown of them: no environment, which is half of a small job and up to MaxEntryBytes of a
-// large one.
+// prune bounds what ended jobs cost each node's memory and snapshots. Beyond MaxHistory those of whoever has most go, the
+// first ended first, so that one user's many leave another's last ones; beyond MaxWhole they keep what is shown of them:
+// no environment, which is half of a small job and up to MaxEntryBytes of a large one.
 func (s *state) prune() {
 	type end struct {
-		id launcher.JobID
-		at time.Time
+		id   launcher.JobID
+		at   time.Time
+		user string
 	}
 	var ended []end
 	for id, j := range s.Jobs {
 		if j.Outcome != nil {
-			ended = append(ended, end{id, j.Outcome.At})
+			ended = append(ended, end{id, j.Outcome.At, j.Spec.User})
 		}
 	}
-	slices.SortStableFunc(ended, func(a, b end) int { // latest first
-		if c := b.at.Compare(a.at); c != 0 {
+	slices.SortStableFunc(ended, func(a, b end) int { // first ended first
+		if c := a.at.Compare(b.at); c != 0 {
 			return c
 		}
-		return compareStrings(b.id, a.id)
+		return compareStrings(a.id, b.id)
 	})
-	room := max(0, MaxHistory-(len(s.Jobs)-len(ended)))
+	room := max(MinEnded, MaxHistory-(len(s.Jobs)-len(ended)))
+	for _, e := range launcher.Beyond(ended, int64(room), func(e end) string { return e.user }, func(end) int64 { return 1 }) {
+		delete(s.Jobs, e.id)
+	}
 	var later Job
-	for i, e := range ended {
-		switch {
-		case i >= room:
-			delete(s.Jobs, e.id)
-		case i >= MaxWhole:
-			j := s.Jobs[e.id].slim()
+	for _, e := range slices.Backward(ended[:max(0, len(ended)-MaxWhole)]) {
+		if j, kept := s.Jobs[e.id]; kept {
+			j = j.slim()
 			j.likeIn(later)
 			s.Jobs[e.id], later = j, j
 		}

@@ -34,6 +34,46 @@ func TestPruneKeepsWhatRuns(t *testing.T) {
 	}
 }
 
+// One user's many jobs push out their own, not another's last ones; jobs that run take not all the room.
+func TestPruneIsFair(t *testing.T) {
+	l := founded(t)
+	of := func(user string, n int) Job {
+		j := plannedJob(launcher.JobID(fmt.Sprintf("%s%04d", user, n)), 1, t0.Add(time.Duration(n)*time.Second))
+		j.Spec.User = user
+		return j
+	}
+	put := func(j Job, ends bool) {
+		l.must(t, planOf(j))
+		if ends {
+			l.must(t, endOf(j.Spec.ID, 1))
+		}
+	}
+	left := func(user string, ended bool) (n int) {
+		for _, j := range l.Jobs() {
+			if j.Spec.User == user && (j.Outcome != nil) == ended {
+				n++
+			}
+		}
+		return n
+	}
+	for n := range 3 {
+		put(of("ben", n), true)
+	}
+	for n := range MaxHistory + 20 {
+		put(of("ann", n), true)
+	}
+	if ann, ben := left("ann", true), left("ben", true); ann != MaxHistory-3 || ben != 3 {
+		t.Errorf("%d of ann's and %d of ben's jobs are kept", ann, ben)
+	}
+	for n := range MaxHistory {
+		put(of("eve", n), false)
+	}
+	put(of("ann", MaxHistory+20), true)
+	if ann, ben, eve := left("ann", true), left("ben", true), left("eve", false); ann != MinEnded-3 || ben != 3 || eve != MaxHistory {
+		t.Errorf("%d of ann's, %d of ben's, %d of eve's jobs are kept", ann, ben, eve)
+	}
+}
+
 // The latest ended jobs are remembered whole; of older ones all is there but what only a start needs. A job that runs
 // keeps it, however old it is, and so does who has read a job before.
 func TestOldJobsAreSlim(t *testing.T) {

@@ -171,13 +171,14 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 		panic(err) // plain data: only a change of the type could break it
 	}
 	var members []netip.Addr
+	var nodes []launcher.NodeID
 	for _, place := range p.Nodes {
-		members = append(members, place.Addrs...)
+		members, nodes = append(members, place.Addrs...), append(nodes, place.Node)
 	}
 	return launcher.Assignment{
-		Members: members,
-		Key:     launcher.Key{Job: spec.ID, Generation: p.Generation},
-		Spec:    spec.Only(p.Stage), Restarts: p.Restarts,
+		Members: members, Nodes: nodes,
+		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
+		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
 		HeadNode: p.Nodes[0].Node,

@@ -91,8 +91,13 @@ const (
 	MaxEntryBytes = 256 << 10 // as much as consensus takes
 	MaxHistory    = 500       // jobs kept, of which those that have ended go
 	MaxWhole      = 50        // of them, ended jobs kept with all that a start needs
-	MaxExits      = 16        // exits kept in an outcome
-	MaxTries      = 20        // tries kept of a job
+	MinEnded      = 250       // ended jobs kept however many have not ended
+	// A user's jobs that have not ended, and the text of their commands and environments together: each is kept by
+	// every member, and driven by the leader. Root is not bound.
+	MaxUnfinished      = 500
+	MaxUnfinishedBytes = 16 << 20
+	MaxExits           = 16 // exits kept in an outcome
+	MaxTries           = 20 // tries kept of a job
 )
 
 // Kind names a kind of entry and its version. A new kind is written only when

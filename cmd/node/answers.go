@@ -33,7 +33,7 @@ func (n *node) signOfLife(ctx context.Context, id launcher.NodeID, addrs []netip
 	if inv.Cabling != nil {
 		for _, s := range inv.Cabling.Sightings {
 			if s.Peer.Node == string(id) && !s.Clone {
-				return "its cable probe answers on " + s.NIC
+				return "its cable probe answers on " + s.NIC + ", or did until some seconds ago"
 			}
 		}
 	}

@@ -18,7 +18,7 @@ func outcomeOf(err error) audit.Outcome {
 	}
 	for _, no := range []error{
 		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
-		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, launcher.ErrInvalid, launcher.ErrStaleFence,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, rendezvous.ErrTooManyJobs, launcher.ErrInvalid, launcher.ErrStaleFence,
 	} {
 		if errors.Is(err, no) {
 			return audit.Refused
@@ -37,7 +37,7 @@ func passing(err error) bool {
 // typed it, and on the one that decided.
 func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
 	if c.User != nil && !passing(err) {
-		n.audit.Add(n.userLine(what, c, on, err))
+		n.audit.Of(n.userLine(what, c, on, err))
 	}
 }
 
@@ -87,7 +87,7 @@ func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
 	if err != nil {
 		l.Why = err.Error()
 	}
-	n.audit.Add(l)
+	n.audit.Of(l)
 }
 
 // audited has a user's calls of one kind written down. about names what a

@@ -129,7 +129,7 @@ func (n *node) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest
 	case r.Uses != 1:
 		return "", fmt.Errorf("create token: one for a client lets in one machine: %w", launcher.ErrInvalid)
 	case c.User.UID != 0 && r.TTL > longestInvitation:
-		return "", fmt.Errorf("create token: %s is too long, it may be good for %s: %w", r.TTL, longestInvitation, launcher.ErrInvalid)
+		return "", fmt.Errorf("create token: %w: --ttl %s: it may be good for %s at most", launcher.ErrInvalid, r.TTL, longestInvitation)
 	case c.User.UID != 0 && n.record.TokensOf(c.User.Name) >= tokensOfUser:
 		return "", fmt.Errorf("create token: %w: you have made %d, which are forgotten a day after their end", wire.ErrDenied, tokensOfUser)
 	case c.User.UID != 0 && r.User != "" && r.User != c.User.Name:

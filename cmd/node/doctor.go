@@ -423,9 +423,13 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 	if v.topology, err = v.derive(); err != nil {
 		return wire.DoctorResponse{}, err
 	}
+	remedy := "sudo systemctl start sparkrun"
+	if in, err := Enrolled(cfg.Paths); err == nil && !in { // then an agent would not start
+		remedy = "sudo sparkrun join"
+	}
 	found := append(v.findings(), envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: cfg.Host,
 		Text:     "no agent runs here: only what this machine itself shows was looked at, and nothing can be launched on it",
-		Evidence: noAgent.Error(), Remedy: "sudo systemctl start sparkrun"})
+		Evidence: noAgent.Error(), Remedy: remedy})
 	return wire.DoctorResponse{Self: cfg.Host, Findings: once(found),
 		Nodes: []wire.DoctorNode{{ID: "this", Host: cfg.Host, State: p.State, Facts: &facts}}}, nil
 }

@@ -161,7 +161,10 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 
 // mustBeRoot guards what gives power over every node.
 func mustBeRoot(c wire.Caller, what string) error {
-	if c.User.UID != 0 {
+	switch {
+	case c.User.UID != 0 && c.Client != nil: // sudo there would be of no use
+		return fmt.Errorf("%s: %w: it takes root: type it on a machine of the cluster, with sudo", what, wire.ErrDenied)
+	case c.User.UID != 0:
 		return fmt.Errorf("%s: %w: run it as root (sudo)", what, wire.ErrDenied)
 	}
 	return nil

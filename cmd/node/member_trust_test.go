@@ -318,8 +318,8 @@ func TestRemoveMembersThatAnswer(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 3)
 	c.hosts[0].waitVoters(3)
-	job := command(1, 1, "exec sleep 1000")
-	job.On = []string{"spark3"}
+	job := command(2, 1, "exec sleep 1000")
+	job.On = []string{"spark1", "spark3"}
 	cl := c.hosts[1].client()
 	defer cl.Close()
 	seen := errors.New("seen enough")
@@ -333,6 +333,13 @@ func TestRemoveMembersThatAnswer(t *testing.T) {
 	}
 	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark3"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("with a job there: %v", err)
+	}
+	leads := c.hosts[0].now().leading.Load()
+	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark1"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
+		t.Errorf("the leader, with a job there: %v", err)
+	}
+	if leads == nil || c.hosts[0].now().leading.Load() != leads {
+		t.Error("the leadership has moved for a removal that is refused")
 	}
 	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark7"}); !errors.Is(err, rendezvous.ErrNoNode) || !strings.Contains(err.Error(), "spark1, spark2, spark3") {
 		t.Errorf("a host that is none: %v", err)

@@ -182,6 +182,7 @@ func (n *node) rememberPeers(ctx context.Context) error {
 			if err := n.rememberDoors(); err != nil {
 				n.log.Warn("remember peers", "error", err)
 			}
+			n.tellAddrs(g.Peers())
 		}
 		select {
 		case <-changed:
@@ -189,6 +190,17 @@ func (n *node) rememberPeers(ctx context.Context) error {
 			return ctx.Err()
 		}
 	}
+}
+
+// tellAddrs keeps the agent told where members are: whoever gets another address while a job runs is no stranger to its ranks.
+func (n *node) tellAddrs(peers []gossip.Peer) {
+	addrs := map[launcher.NodeID][]netip.Addr{}
+	for _, p := range peers {
+		if p.Alive {
+			addrs[launcher.NodeID(p.ID)] = append(p.Meta.FabricAddrs(), p.Addr)
+		}
+	}
+	n.agent.Readdress(addrs)
 }
 
 func (n *node) rememberThese(peers []netip.AddrPort) error {

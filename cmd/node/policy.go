@@ -9,6 +9,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/policy"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -28,9 +29,14 @@ func (n *node) allows(ctx context.Context, user string) error {
 	return p.Launch(n.m.Host, user, groups)
 }
 
-// allowsSpec is what the agent asks in prepare.
+// allowsSpec is what the agent asks in prepare. A no is written down here: that the
+// leader's order was taken is all that its line tells.
 func (n *node) allowsSpec(ctx context.Context, spec launcher.Spec) error {
-	return n.allows(ctx, spec.User)
+	err := n.allows(ctx, spec.User)
+	if err != nil && !passing(err) {
+		n.audit.Add(audit.Line{What: "run ranks", Who: spec.User, On: string(spec.ID), Outcome: audit.Refused, Why: err.Error()})
+	}
+	return err
 }
 
 // mayLaunchFrom is asked where a launch is typed, before anything is placed.

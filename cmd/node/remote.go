@@ -28,6 +28,9 @@ import (
 // ErrLoggedOut: the members that answer do not list this client.
 var ErrLoggedOut = errors.New("the cluster does not know this machine any more")
 
+// ErrNoMember: a client has reached none of the members.
+var ErrNoMember = errors.New("no machine of the cluster answers")
+
 const (
 	loginTimeout = 30 * time.Second
 	// dialNext is how long one member has to itself before the next is tried beside it.
@@ -380,7 +383,7 @@ func noWay(errs []error) error {
 	for i, err := range errs {
 		texts[i] = err.Error()
 	}
-	return fmt.Errorf("no machine of the cluster answers: %s", strings.Join(texts, "; "))
+	return fmt.Errorf("%w: %s", ErrNoMember, strings.Join(texts, "; "))
 }
 
 // dialMember opens a connection to a member, which must prove that it is that one

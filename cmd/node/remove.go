@@ -45,6 +45,12 @@ func (n *node) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeR
 	}
 	m := roster[i]
 	if m.ID == n.m.Node {
+		if !r.Force { // or the leadership would move for a removal that the next one refuses
+			if err := to.Retire(m.ID); err != nil {
+				return res, fmt.Errorf("remove %s: %w", r.Host, err)
+			}
+			defer to.Unretire(m.ID)
+		}
 		return res, n.handOn(ctx, len(roster))
 	}
 	if err := n.endJobsOn(ctx, to.leadership, m, r.Force, "its machine was removed by "+c.User.Name); err != nil {

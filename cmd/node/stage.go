@@ -2,8 +2,10 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
@@ -17,11 +19,35 @@ func (n *node) stageIn(_ context.Context, c wire.Caller, r wire.StageRequest) (w
 	if err != nil {
 		return wire.StageResponse{}, err
 	}
+	if r.Drop {
+		return wire.StageResponse{Node: n.m.Node}, n.staged.Drop(r.Job, user)
+	}
+	if err := n.staged.Sweep(halfBrought); err != nil {
+		n.log.Warn("remove half-brought files", "error", err)
+	}
 	missing, err := n.staged.Begin(r.Job, user, r.Manifest)
 	if err == nil && len(missing) > 0 {
-		err = n.agent.RoomToStage(r.Manifest.Bytes())
+		if err = n.agent.RoomToStage(r.Manifest.Bytes()); err != nil {
+			err = errors.Join(err, n.staged.Drop(r.Job, user))
+		}
 	}
 	return wire.StageResponse{Node: n.m.Node, Missing: missing}, err
+}
+
+// halfBrought is after how long without another piece files count as given up by their sender, who was killed.
+const halfBrought = time.Hour
+
+// keep takes a piece of a content, if that leaves what is kept for the rest of the machine: others write to the disk, too,
+// while gigabytes come. A job that finds no room leaves nothing here.
+func (n *node) keep(job launcher.JobID, user, sum string, offset int64, data []byte) error {
+	err := n.agent.RoomToStage(int64(len(data)))
+	if err == nil {
+		err = n.staged.Write(job, user, sum, offset, data)
+	}
+	if err != nil {
+		err = errors.Join(err, n.staged.Drop(job, user))
+	}
+	return err
 }
 
 func (n *node) stageContent(_ context.Context, c wire.Caller, r wire.StageChunk) (wire.Empty, error) {
@@ -29,7 +55,7 @@ func (n *node) stageContent(_ context.Context, c wire.Caller, r wire.StageChunk)
 	if err != nil {
 		return wire.Empty{}, err
 	}
-	return wire.Empty{}, n.staged.Write(r.Job, user, r.Sum, r.Offset, r.Data)
+	return wire.Empty{}, n.keep(r.Job, user, r.Sum, r.Offset, r.Data)
 }
 
 func (n *node) nodeStaged(_ context.Context, _ wire.Caller, r wire.NodeStageRequest) (stage.Manifest, error) {
@@ -84,10 +110,10 @@ func (n *node) fetch(ctx context.Context, spec launcher.Spec) error {
 	}
 	for _, sum := range missing {
 		err := from.NodeStageRead(ctx, wire.NodeStageRequest{Job: spec.ID, User: spec.User, Sum: sum}, func(c wire.StageChunk) error {
-			return n.staged.Write(spec.ID, spec.User, sum, c.Offset, c.Data)
+			return n.keep(spec.ID, spec.User, sum, c.Offset, c.Data)
 		})
 		if err != nil {
-			return fmt.Errorf("%s: %w", m.PathOf(sum), err)
+			return errors.Join(fmt.Errorf("%s: %w", m.PathOf(sum), err), n.staged.Drop(spec.ID, spec.User))
 		}
 	}
 	if len(missing) > 0 {

@@ -55,13 +55,15 @@ func newRootCmd(a *app) *cobra.Command {
 		Long: `sparkrun joins machines to a cluster and starts programs on all of them at once,
 each with the rank, the addresses and the network settings it needs.
 
-On the first machine: sparkrun init, then the agent. On every other: sparkrun
-join, then the agent. From then on any of them can launch, watch and stop jobs;
-nothing needs ssh. A single machine needs none of this: launch --standalone.
+From a machine with an ssh login on each: sparkrun up. Or by hand: on the first
+machine sparkrun init, then the agent; on every other sparkrun join, then the agent.
+From then on any of them can launch, watch and stop jobs, without ssh, and so can a
+laptop: sparkrun login. A single machine needs none of this: launch --standalone.
 
 sparkrun exits with 0, or 1 when something went wrong, or 2 when the command line
 made no sense. launch exits as its ranks do, and with 125 for its own failures.`,
-		Example: `  sudo sparkrun init && sudo systemctl start sparkrun
+		Example: `  sparkrun up zeta@spark1 zeta@spark2
+  sudo sparkrun init && sudo systemctl start sparkrun
   sparkrun status
   sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
   sparkrun launch exec --nodes 3 -- hostname`,

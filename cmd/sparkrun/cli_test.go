@@ -239,6 +239,11 @@ func (s spying) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rend
 }
 
 func TestExitCodes(t *testing.T) {
+	member := t.TempDir()
+	t.Setenv("SPARKRUN_STATE", member)
+	if err := os.WriteFile(filepath.Join(member, "node.json"), []byte("{}"), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	story := func(o rendezvous.Outcome) *fakeGangs {
 		return &fakeGangs{launch: tells(planned(2), started("a"), runs, ended(o)), watch: tells(planned(2), ended(stopped))}
 	}
@@ -260,11 +265,14 @@ func TestExitCodes(t *testing.T) {
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
 		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
 		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
-		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
+		"who lists machines":   {line: "node list", code: 2, err: "sparkrun status lists the machines"},
+		"a token for members":  {line: "token create", c: &fakeCluster{err: wire.ErrDenied}, code: 1, err: "--role client"},
+		"no member answers":    {line: "status", c: &fakeCluster{err: node.ErrNoMember}, code: 1, err: "hint: is this machine on a network"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
 		"stopped":              {line: "stop job", g: story(stopped), out: "has ended\n"},
 		"stop several":         {line: "stop job trial", g: story(stopped), out: "job trial has ended\n"},
@@ -330,6 +338,18 @@ func TestExitCodes(t *testing.T) {
 }
 
 // An agent that is restarted while status waits is no reason to give up.
+// Where no agent runs, what to do depends on whether this machine is a member.
+func TestNoAgentNoMember(t *testing.T) {
+	t.Setenv("SPARKRUN_STATE", t.TempDir())
+	for line, alone := range map[string]bool{"status": false, "launch exec -- x": true} {
+		_, _, e := cli(t, &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{err: node.ErrNoAgent}}, strings.Fields(line)...)
+		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") || !strings.Contains(e, "sparkrun login HOST") ||
+			strings.Contains(e, "--standalone") != alone || strings.Contains(e, "systemctl") {
+			t.Errorf("%s: %s", line, e)
+		}
+	}
+}
+
 func TestStatusWaits(t *testing.T) {
 	n := 0
 	c := &fakeCluster{}

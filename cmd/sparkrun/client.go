@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -85,6 +86,13 @@ func (a *app) removeClients(ctx context.Context, o clientOptions) error {
 	b := a.dial()
 	defer b.close()
 	res, err := patiently(ctx, func() (wire.RemoveClientsResponse, error) { return b.RemoveClients(ctx, o.request) })
+	if err != nil && !errors.Is(err, node.ErrLoggedOut) {
+		// A client that takes itself out loses the connection that the answer would come by.
+		if _, now := b.Clients(ctx); errors.Is(now, node.ErrLoggedOut) {
+			a.say("this machine's own login was meant: it is out; `sparkrun logout` removes its key here")
+			return nil
+		}
+	}
 	if err != nil {
 		return err
 	}

@@ -36,6 +36,7 @@ func TestWhichContext(t *testing.T) {
 	for _, name := range []string{"lab", "home"} {
 		makeContext(t, home, name)
 	}
+	t.Setenv("SPARKRUN_SOCKET", filepath.Join(home, "nobody.sock"))
 	steps := []struct {
 		environ []string
 		line    string
@@ -49,6 +50,8 @@ func TestWhichContext(t *testing.T) {
 		{[]string{"SPARKRUN_CONTEXT=home"}, "context current", 0, "home\n", ""},
 		{[]string{"SPARKRUN_CONTEXT=local"}, "context current", 0, "local\n", ""},
 		{[]string{"SPARKRUN_CONTEXT=home"}, "--context lab context current", 0, "lab\n", ""},
+		{nil, "token create", 1, "", "no member of the cluster of context lab"},
+		{nil, "logout local", 2, "", "no login"},
 		{nil, "context list", 0, "    CONTEXT   USER   CLUSTER   MACHINES\n    home      ada    c-home    1\n*   lab       ada    c-lab     1\n", ""},
 		{nil, "--context nonesuch ps", 1, "", `context "nonesuch": no such context: there are home, lab, and local`},
 		{[]string{"SPARKRUN_CONTEXT=nonesuch"}, "ps", 1, "", "no such context"},
@@ -101,7 +104,11 @@ func TestBrokenContext(t *testing.T) {
 			t.Errorf("%s: context list: exit %d, %s", name, code, errs)
 		}
 	}
-	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") || !strings.Contains(errs, "was not told") {
+	makeContext(t, home, "two")
+	if code, _, errs := onLaptop(t, home, nil, "context", "use", "lab"); code != 0 {
+		t.Error(errs)
+	}
+	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") || !strings.Contains(errs, "was not told") || !strings.Contains(errs, "chooses another cluster: two") {
 		t.Errorf("logout: exit %d, %s%s", code, out, errs)
 	}
 	for _, bad := range []string{"../../etc\n", "\x1b[2J\n", strings.Repeat("x", 1<<16)} {

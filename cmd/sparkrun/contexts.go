@@ -263,6 +263,12 @@ func (a *app) completeContext(_ *cobra.Command, args []string, _ string) ([]stri
 	return append(names, localContext), cobra.ShellCompDirectiveNoFileComp
 }
 
+// completeLogin completes one that can be given up: this machine's own agent cannot.
+func (a *app) completeLogin(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	names, how := a.completeContext(cmd, args, typed)
+	return slices.DeleteFunc(names, func(name string) bool { return name == localContext }), how
+}
+
 // clienter lists and removes clients.
 type clienter interface {
 	Clients(context.Context) (wire.ClientsResponse, error)

@@ -46,12 +46,19 @@ the package manager removes. Running it again is harmless.`,
 
 func (a *app) down(ctx context.Context, o downOptions) error {
 	show := a.newUpView(o.targets, o.json)
-	ssh, err := a.sshOf(ctx, o.ssh, show)
+	ssh, err := a.sshOf(o.ssh, show)
 	if err != nil {
 		return err
 	}
+	out := o.out
+	if out != nil { // it prints, too
+		out = func(ctx context.Context, host string) (err error) {
+			show.asking(func() { err = o.out(ctx, host) })
+			return err
+		}
+	}
 	results, err := bootstrap.Down(ctx, bootstrap.Config{
-		Targets: o.targets, SSH: ssh, ClusterOf: node.ClusterOf, Out: o.out, DryRun: o.dryRun, Tell: show.take,
+		Targets: o.targets, SSH: ssh, ClusterOf: node.ClusterOf, Out: out, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)

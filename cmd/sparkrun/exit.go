@@ -87,6 +87,12 @@ func complaint(cmd *cobra.Command, err error) string {
 	return text
 }
 
+// enrolled tells whether this machine is in a cluster, as far as that can be seen.
+func enrolled() bool {
+	in, err := node.Enrolled(node.DefaultPaths())
+	return in || err != nil
+}
+
 // otherwiseLogin is for those who never meant this machine's agent.
 const otherwiseLogin = "or use another machine's cluster from here: `sparkrun login HOST`"
 
@@ -99,10 +105,18 @@ func hint(cmd *cobra.Command, err error) string {
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
 	case errors.Is(err, node.ErrLoggedOut):
 		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
+	case errors.Is(err, node.ErrNoMember):
+		return "is this machine on a network from which they are reached? `sparkrun context list` shows the clusters that it knows"
+	case errors.Is(err, node.ErrNoAgent) && !enrolled():
+		alone := ""
+		if isLaunch(cmd) {
+			alone = "launch on this machine alone with --standalone, "
+		}
+		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` joins one; " + alone + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
 		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, " + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`); a machine that is in no cluster yet needs `sudo sparkrun init` or `join` before, " + otherwiseLogin
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), " + otherwiseLogin
 	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
 		return "the token is of another cluster than the one at that address"
 	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":

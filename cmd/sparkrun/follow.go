@@ -14,6 +14,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -59,6 +60,7 @@ type follower struct {
 	interrupted                atomic.Bool
 	troubled                   atomic.Bool // output may have been out of reach for a while
 	outcome                    *rendezvous.Outcome
+	rejected                   bool                   // no rank was started, and none will be; for who called run
 	onlyOn                     atomic.Pointer[string] // the one host that has the job recorded; empty where others have
 	world                      int
 
@@ -195,6 +197,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			case errors.Is(err, errInterrupted):
 				return exitOf(in.signal), err
 			case err != nil:
+				if errors.Is(err, node.ErrLoggedOut) && f.accepted.is() {
+					f.say(f.goesOn())
+				}
 				return launcher.ExitOwnFailure, err
 			}
 			// A short job's whole story comes at once: what was told before the end comes first.
@@ -206,7 +211,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 				goOn(gen)
 			default:
 			}
-			ended = true
+			ended, f.rejected = true, f.outcome.End == rendezvous.Rejected
 			if !reading || f.outcome.End == rendezvous.Rejected {
 				return f.finish(ctx, in.signal), nil
 			}

@@ -25,6 +25,7 @@ var errNoneChosen = errors.New("nothing was chosen, and nothing is changed")
 // chooseCluster shows the clusters that announce themselves. On a terminal it asks for
 // one of them; without, what to type is all that is told.
 func (a *app) chooseCluster(ctx context.Context, c node.Config, given []string) (discover.Cluster, error) {
+	a.listening("clusters")
 	found, err := a.find(ctx, c)
 	if err != nil {
 		return discover.Cluster{}, err
@@ -37,7 +38,7 @@ func (a *app) chooseCluster(ctx context.Context, c node.Config, given []string) 
 	if asks {
 		w = a.err
 	}
-	fmt.Fprintf(w, "These say so on %s, as anybody there can. The right one has the CA that is the middle part of your token.\n", found.NIC)
+	fmt.Fprintf(w, "These clusters announce themselves on %s, as anybody there can. The right one has the CA that is the middle part of your token.\n", found.NIC)
 	for i, c := range clusters {
 		fmt.Fprintf(w, "\n%3d  cluster  %s\n     CA       %s\n     hosts    %s\n", i+1, c.ID, c.CA, hostsOf(c))
 		if !asks {
@@ -64,6 +65,13 @@ func (a *app) chooseCluster(ctx context.Context, c node.Config, given []string) 
 	}
 }
 
+// listening has whoever sits there know what the seconds are for.
+func (a *app) listening(what string) {
+	if a.errTTY {
+		fmt.Fprintf(a.err, "listening for %s that announce themselves ...\n", what)
+	}
+}
+
 // hostsOf names a cluster's hosts, with their addresses.
 func hostsOf(c discover.Cluster) string {
 	const most = 8
@@ -80,19 +88,20 @@ func hostsOf(c discover.Cluster) string {
 // chooseHosts does the same for hosts with an SSH server; what it gives is what a
 // person could have typed.
 func (a *app) chooseHosts(ctx context.Context, given []string) ([]string, error) {
+	a.listening("hosts with an SSH server")
 	found, err := a.browseSSH(ctx)
 	if err != nil {
 		return nil, usagef("the hosts are missing, and none could be looked for: %v", err)
 	}
 	found = found[:min(len(found), maxShown)]
 	if len(found) == 0 {
-		return nil, usagef("the hosts are missing, and none announces an SSH server (%s)", discover.SSH)
+		return nil, usagef("the hosts are missing, and none announces an SSH server (%s): name them, such as sparkrun up zeta@10.0.0.1 zeta@10.0.0.2", discover.SSH)
 	}
 	asks, w := a.inTTY(), a.out
 	if asks {
 		w = a.err
 	}
-	fmt.Fprint(w, "These say so, as anybody there can; their host keys are checked as always.\n\n")
+	fmt.Fprint(w, "These hosts announce an SSH server, as anybody there can; their keys are checked as always.\n\n")
 	if err := hostTable(w, found); err != nil {
 		return nil, err
 	}
@@ -158,6 +167,7 @@ func (a *app) askNumbers(ctx context.Context, prompt string, n int) ([]int, erro
 		if len(out) == len(words) {
 			return out, nil
 		}
+		fmt.Fprintf(a.err, "want numbers of 1 to %d, each once\n", n)
 	}
 }
 

@@ -49,7 +49,7 @@ It starts nothing: the agent does the work. A machine is in one cluster at most.
   sudo sparkrun join                      # looks for clusters, and asks
   sudo sparkrun join 10.0.0.1 --token-file /root/token
   sudo sparkrun join 10.0.0.1 --witness
-  ssh spark1 sparkrun token create | sudo sparkrun join 10.0.0.1 --token-file -`,
+  ssh root@spark1 sparkrun token create | sudo sparkrun join 10.0.0.1 --token-file -`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 1 {
@@ -103,7 +103,9 @@ func (a *app) readToken(ctx context.Context, file string) (string, error) {
 	case "-":
 		text, err = io.ReadAll(io.LimitReader(a.in, maxToken+1))
 	default:
-		text, err = readSmall(file)
+		if text, err = readSmall(file); err != nil {
+			err = fmt.Errorf("read the token: %w", err)
+		}
 	}
 	if err != nil {
 		return "", err
@@ -125,7 +127,7 @@ func readSmall(file string) ([]byte, error) {
 		if errors.As(err, &path) {
 			err = path.Err
 		}
-		return nil, fmt.Errorf("read token file %s: %w", file, err)
+		return nil, fmt.Errorf("read %s: %w", file, err)
 	}
 	defer f.Close()
 	return io.ReadAll(io.LimitReader(f, maxToken+1))

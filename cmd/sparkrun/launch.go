@@ -337,7 +337,15 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		return err
 	}
 	if err := interruptible(ctx, func(ctx context.Context) error {
-		return errors.Join(handOver(ctx, b, &spec, files), sealSecrets(ctx, b, &spec, secrets))
+		say := func(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
+		if err := handOver(ctx, b, &spec, files, say); err != nil {
+			return err
+		}
+		err := sealSecrets(ctx, b, &spec, secrets)
+		if err != nil && spec.Staged != nil {
+			takeBack(ctx, b, &spec)
+		}
+		return err
 	}); err != nil {
 		return err
 	}
@@ -382,6 +390,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	}
 	code, err := f.run(ctx)
 	n.Close()
+	if f.rejected && spec.Staged != nil {
+		takeBack(ctx, b, &spec) // nothing ran that could be looked at, and the disk may be what was short
+	}
 	if o.detach && code == 0 && err == nil {
 		onlyOn := ""
 		if p := f.onlyOn.Load(); p != nil {

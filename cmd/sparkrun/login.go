@@ -91,7 +91,11 @@ func (a *app) login(ctx context.Context, o loginOptions) error {
 	if err := all.use(name); err != nil {
 		return err
 	}
-	_, err = fmt.Fprintf(a.out, "context %s: %s in cluster %s, which has %d machines\n", name, st.User, st.Cluster, len(st.Members))
+	has := "1 machine"
+	if n := len(st.Members); n != 1 {
+		has = fmt.Sprintf("%d machines", n)
+	}
+	_, err = fmt.Fprintf(a.out, "context %s: %s in cluster %s, which has %s\n", name, st.User, st.Cluster, has)
 	if fromEnv, set := a.getenv(contextEnv); set && fromEnv != name {
 		a.say(fmt.Sprintf("%s is set to %q here, which counts more than the current context", contextEnv, fromEnv))
 	}

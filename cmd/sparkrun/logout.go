@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -26,7 +27,7 @@ certificate here. Without CONTEXT it is the one in use. Where no machine of the 
 answers the files are removed all the same; sparkrun client remove on a member then does
 the other half.`,
 		Example:           "  sparkrun logout\n  sparkrun logout lab",
-		ValidArgsFunction: a.completeContext,
+		ValidArgsFunction: a.completeLogin,
 		Args:              cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -48,6 +49,8 @@ func (a *app) logout(ctx context.Context, o logoutOptions) error {
 	switch {
 	case err != nil:
 		return err
+	case o.name == localContext:
+		return usagef("%s is this machine's own agent, and no login", localContext)
 	case dir == "":
 		return fmt.Errorf("log out: %w: this machine's agent is used; `sparkrun context list` shows what there is", errNoContext)
 	}
@@ -59,6 +62,10 @@ func (a *app) logout(ctx context.Context, o logoutOptions) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
+	used, err := all.current()
+	if err != nil {
+		return err
+	}
 	if err := all.forget(name); err != nil {
 		return err
 	}
@@ -68,8 +75,13 @@ func (a *app) logout(ctx context.Context, o logoutOptions) error {
 			a.say("on a member, `sparkrun client remove " + id + "` takes this machine off its list")
 		}
 	}
-	_, err = fmt.Fprintf(a.out, "context %s is gone\n", name)
-	return err
+	if _, err = fmt.Fprintf(a.out, "context %s is gone\n", name); err != nil {
+		return err
+	}
+	if rest, err := all.list(); err == nil && used == name && len(rest) > 0 {
+		a.say("commands use this machine's own agent now; `sparkrun context use NAME` chooses another cluster: " + strings.Join(rest, ", "))
+	}
+	return nil
 }
 
 // tellLogout has the cluster take this machine off its list.

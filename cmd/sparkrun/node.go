@@ -14,6 +14,13 @@ func newNodeCmd(complete completion, remove func(context.Context, nodeRemoveOpti
 		Example: `  sudo sparkrun node remove spark3`,
 	}
 	group(cmd)
+	unknown := cmd.RunE
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 && (args[0] == "list" || args[0] == "ls") {
+			return usagef("unknown command %q for %s: sparkrun status lists the machines", args[0], cmd.CommandPath())
+		}
+		return unknown(cmd, args)
+	}
 	cmd.AddCommand(newNodeRemoveCmd(complete, remove))
 	return cmd
 }

@@ -4,7 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
+	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -43,7 +44,9 @@ It takes root.
 
 --uninstall then removes sparkrun from HOST over ssh, as sparkrun down does. It logs in
 first: where that fails, nothing is done. HOST may then be USER@HOST. By sudo it is
-root's ssh that logs in, with root's keys and known_hosts.`,
+root's ssh that logs in, with root's keys and known_hosts. A HOST that neither root's
+ssh_config nor the network knows by name is looked for at the address it has in the
+cluster, which may be given in place of the name.`,
 		Example: `  sudo sparkrun node remove spark3
   sudo sparkrun node remove spark3 --force --yes
   sudo sparkrun node remove --uninstall zeta@spark3`,
@@ -69,10 +72,12 @@ root's ssh that logs in, with root's keys and known_hosts.`,
 const removePatience = 20 * time.Second
 
 func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
-	if !o.yes {
-		if err := a.knows(ctx, o.request.Host); err != nil {
+	if _, notIP := netip.ParseAddr(o.request.Host); !o.yes || o.uninstall || notIP == nil {
+		if err := a.knows(ctx, &o); err != nil {
 			return err
 		}
+	}
+	if !o.yes {
 		if err := a.confirm(ctx, fmt.Sprintf("Take %s out of the cluster?", o.request.Host), "to remove it"); err != nil {
 			return err
 		}
@@ -88,20 +93,44 @@ func (a *app) removeNode(ctx context.Context, o nodeRemoveOptions) error {
 	}})
 }
 
-// knows refuses a host that is no member before anybody is asked about it. Where
-// the members are not known, the leader will tell.
-func (a *app) knows(ctx context.Context, host string) error {
+// knows refuses a host that is no member before anybody is asked about it, or logged
+// in to, and finds the name of one that was given by its address. Where the members
+// are not known, the leader will tell.
+func (a *app) knows(ctx context.Context, o *nodeRemoveOptions) error {
 	b := a.dial()
 	defer b.close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
-	if err != nil || st.Leader == "" || slices.ContainsFunc(st.Nodes, func(n wire.NodeStatus) bool { return n.Host == host }) {
+	if err != nil || st.Leader == "" {
 		return ctx.Err()
 	}
 	var known []string
 	for _, n := range st.Nodes {
 		known = append(known, n.Host)
+		at := ""
+		if n.Addr.IsValid() {
+			at = n.Addr.String()
+		}
+		switch o.request.Host {
+		case n.Host:
+			if o.uninstall && at != "" && !resolves(ctx, n.Host) {
+				o.ssh.addresses = map[string]string{n.Host: at}
+			}
+			return ctx.Err()
+		case at:
+			o.request.Host = n.Host
+			return ctx.Err()
+		}
 	}
-	return fmt.Errorf("remove %s: %w: the cluster has %s", host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+	return fmt.Errorf("remove %s: %w: the cluster has %s", o.request.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+}
+
+// resolves tells whether a name means anything to this machine. A network without a
+// name server is common, and the cluster knows its members' addresses.
+func resolves(ctx context.Context, host string) bool {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	_, err := net.DefaultResolver.LookupHost(ctx, host)
+	return err == nil
 }
 
 // strike has a host taken off the members' list.

@@ -3,8 +3,10 @@ package main
 import (
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -65,9 +67,46 @@ func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	if err := os.WriteFile(config, fmt.Appendf(nil, "Host spark3\n\tHostName 127.0.0.1\n\tPort %s\n", port), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	c := &fakeCluster{}
+	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
+	}}
 	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall", "--ssh-config", config)
-	if code != 1 || len(c.requests) != 0 || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
-		t.Errorf("code %d, stdout %q, stderr %q, %d requests", code, o, e, len(c.requests))
+	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
+		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.requests)
+	}
+}
+
+func asksRemoval(c *fakeCluster) bool {
+	return slices.ContainsFunc(c.requests, func(r any) bool { _, is := r.(wire.RemoveNodeRequest); return is })
+}
+
+// A machine may be named by its address, and is logged in to by the one that the
+// cluster has where its name means nothing here.
+func TestNodeRemoveByAddress(t *testing.T) {
+	t.Setenv("HOME", t.TempDir())
+	members := func(wire.StatusRequest) (wire.Status, error) {
+		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1.invalid", Addr: netip.MustParseAddr("127.0.0.1")}}}, nil
+	}
+	c := &fakeCluster{status: members, removed: wire.RemoveNodeResponse{Told: true}}
+	if code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 || o != "spark1.invalid is out of the cluster\n" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	_, port, err := net.SplitHostPort(l.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	config := filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "Host *\n\tPort %s\n", port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c = &fakeCluster{status: members}
+	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall", "--ssh-config", config)
+	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
+		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.requests)
 	}
 }

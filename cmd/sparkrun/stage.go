@@ -41,9 +41,10 @@ func (s stagings) Set(text string) error {
 	return err
 }
 
-// stageBps is the slowest network that the default start time-out is enough
-// for, in bytes a second: a tenth of the management network's gigabit.
-const stageBps = 12 << 20
+// stageBps is the slowest machine that the default start time-out is enough
+// for, in bytes a second: with a tenth of the management network's gigabit, and
+// a disk that takes as long for what came, its check and the job's own copy.
+const stageBps = 6 << 20
 
 // stageSpec reads what a job brings along, and names it in its spec.
 func stageSpec(spec *launcher.Spec, o launchOptions) (stage.Files, error) {
@@ -63,8 +64,8 @@ func stageSpec(spec *launcher.Spec, o launchOptions) (stage.Files, error) {
 }
 
 // handOver brings a job's files to this machine's agent, of which the nodes
-// will have them. What it has already is not sent.
-func handOver(ctx context.Context, s stager, spec *launcher.Spec, files stage.Files) error {
+// will have them. What it has already is not sent. say is told how far it got, now and then.
+func handOver(ctx context.Context, s stager, spec *launcher.Spec, files stage.Files, say func(string)) error {
 	if spec.Staged == nil {
 		return nil
 	}
@@ -72,22 +73,57 @@ func handOver(ctx context.Context, s stager, spec *launcher.Spec, files stage.Fi
 	if err != nil {
 		return fmt.Errorf("stage files: %w", err)
 	}
+	h := handing{s: s, spec: spec, said: time.Now(), say: say}
 	for _, sum := range res.Missing {
-		if err := sendContent(ctx, s, spec, files, sum); err != nil {
+		if err := h.content(ctx, files, sum); err != nil {
+			takeBack(ctx, s, spec)
 			return fmt.Errorf("stage %s: %w", files.Path(sum), err)
 		}
 	}
 	spec.Staged.From = res.Node
+	if spec.Staged.Bytes >= stageLong {
+		say(fmt.Sprintf("the machines fetch %s of files; the job starts within %s, or is refused", mib(spec.Staged.Bytes), spec.StartTimeout))
+	}
 	return nil
 }
 
-func sendContent(ctx context.Context, s stager, spec *launcher.Spec, files stage.Files, sum string) error {
+// stageLong is so much, in bytes, that bringing it keeps somebody waiting.
+const stageLong = 256 << 20
+
+// takeBack has what was handed over of a job that will not be launched removed; what it cannot remove the agent does
+// by itself, later.
+func takeBack(ctx context.Context, s stager, spec *launcher.Spec) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = s.Stage(ctx, wire.StageRequest{Job: spec.ID, User: spec.User, Drop: true})
+}
+
+// handing is a job's files on their way to the agent.
+type handing struct {
+	s    stager
+	spec *launcher.Spec
+	sent int64 // bytes
+	said time.Time
+	say  func(string)
+}
+
+func (h *handing) content(ctx context.Context, files stage.Files, sum string) error {
 	f, err := files.Open(sum)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
 	return stage.Chunks(f, func(offset int64, data []byte) error {
-		return s.StageContent(ctx, wire.StageChunk{Job: spec.ID, User: spec.User, Sum: sum, Offset: offset, Data: data})
+		if now := time.Now(); now.Sub(h.said) >= stageSays {
+			h.said = now
+			h.say(fmt.Sprintf("%s of %s of files are handed to the agent", mib(h.sent), mib(h.spec.Staged.Bytes)))
+		}
+		h.sent += int64(len(data))
+		return h.s.StageContent(ctx, wire.StageChunk{Job: h.spec.ID, User: h.spec.User, Sum: sum, Offset: offset, Data: data})
 	})
 }
+
+// stageSays lies between two words about how far it got.
+const stageSays = 10 * time.Second
+
+func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

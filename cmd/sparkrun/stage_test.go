@@ -16,11 +16,16 @@ import (
 // fakeStager misses all, or refuses.
 type fakeStager struct {
 	full error
-	got  map[string]string // sum -> content
+	// dropped is the job that was taken back.
+	dropped launcher.JobID
+	got     map[string]string // sum -> content
 }
 
 func (f *fakeStager) Stage(_ context.Context, r wire.StageRequest) (wire.StageResponse, error) {
 	res := wire.StageResponse{Node: "node1"}
+	if r.Drop {
+		f.dropped = r.Job
+	}
 	for _, e := range r.Manifest {
 		if e.Mode.IsRegular() {
 			res.Missing = append(res.Missing, e.Sum)
@@ -50,7 +55,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &fakeStager{got: map[string]string{}}
-	if err := handOver(t.Context(), s, &spec, files); err != nil {
+	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err != nil {
 		t.Fatal(err)
 	}
 	want := launcher.Staged{Sum: files.Manifest.Sum(), Bytes: int64(len(big)), From: "node1", Workdir: true}
@@ -62,7 +67,10 @@ func TestHandOver(t *testing.T) {
 	}
 
 	s = &fakeStager{full: errors.New("no space left on device"), got: map[string]string{}}
-	if err := handOver(t.Context(), s, &spec, files); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no space left") {
+	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a full disk: %v", err)
+	}
+	if s.dropped != spec.ID {
+		t.Error("what was handed over is left there")
 	}
 }

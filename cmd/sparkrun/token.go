@@ -2,12 +2,14 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -22,7 +24,7 @@ func newTokenCmd(run func(context.Context, tokenOptions) error) *cobra.Command {
 		Short: "Let other machines into the cluster",
 		Long: `A token lets machines in: whoever has it can join until it is used up or has
 expired. The cluster keeps only a hash of it.`,
-		Example: `  sparkrun token create --uses 3`,
+		Example: `  sudo sparkrun token create --uses 3`,
 	}
 	group(cmd)
 	opts := &tokenOptions{request: wire.TokenRequest{TTL: 15 * time.Minute}}
@@ -40,11 +42,11 @@ the cluster without being a member, such as a laptop (sparkrun login).
 Tokens for members take root. A client's takes the user whose it is to be; root may
 make it for anybody with --user. --user root makes a client that may do nearly all that
 root may on a member. No token is made from a client.`,
-		Example: `  sparkrun token create
-  sparkrun token create --role witness
+		Example: `  sudo sparkrun token create
+  sudo sparkrun token create --role witness
+  sudo sparkrun token create --uses 7 --ttl 1h > token
   sparkrun token create --role client
-  sudo sparkrun token create --role client --user ada
-  sparkrun token create --uses 7 --ttl 1h > token`,
+  sudo sparkrun token create --role client --user ada`,
 		Args: takes(0, ""),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch r := opts.request; {
@@ -64,6 +66,7 @@ root may on a member. No token is made from a client.`,
 	create.Flags().BoolVar(&opts.json, "json", false, `print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
 	create.Flags().StringVar(&opts.request.Role, "role", "node", "what it lets in: node; witness, which votes and gets no ranks; or client")
 	create.Flags().StringVar(&opts.request.User, "user", "", "whose client it is to be; for root only (default: yours)")
+	completeFlag(create, "role", cobra.FixedCompletions([]string{"node", "witness", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(create)
 	return cmd
 }
@@ -72,6 +75,12 @@ func (a *app) createToken(ctx context.Context, o tokenOptions) error {
 	b := a.dialHere()
 	defer b.close()
 	res, err := b.Token(ctx, o.request)
+	if name, _, no := a.chosen(); errors.Is(err, node.ErrNoAgent) && no == nil && name != "" {
+		return fmt.Errorf("create token: this machine is no member of the cluster of context %s: type it on one that is", name)
+	}
+	if errors.Is(err, wire.ErrDenied) && o.request.Role != "client" {
+		return fmt.Errorf("%w; a laptop's is yours to make: --role client", err)
+	}
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"os/user"
@@ -18,6 +19,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/scripts"
 )
@@ -27,6 +29,7 @@ type sshOptions struct {
 	accept       []string
 	passwordFile string
 	config       string
+	addresses    map[string]string // of hosts whose names mean nothing here
 }
 
 type upOptions struct {
@@ -34,6 +37,7 @@ type upOptions struct {
 	targets []string
 	release string
 	upgrade bool
+	older   bool
 	dryRun  bool
 	json    bool
 	given   []string // its flags, to be typed again
@@ -74,13 +78,20 @@ for sudo, are asked for once for each user, and sent over ssh only.
 
 The program is this one; for hosts of another architecture --release names a folder
 with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps the release that it
-has; --upgrade replaces it, on one member after the other, each ready again before the
-next one's turn. Jobs run on. What a package has installed is the package's.
+has; --upgrade replaces it, on one member after the other, those without a vote first
+and the leader last, each ready again before the next one's turn. Jobs run on. None is
+touched as long as the other voters are no majority. A member that does not come back
+with the new release gets the one before again (a copy is in /var/lib/sparkrun/previous),
+by itself if this command has gone away, and the rest are left as they are. An older
+release is refused without --downgrade. What a package has installed is the package's.
 
---dry-run logs in and looks, and tells what would be done. --json prints what became
-of each host. The exit code is 1 if a host has failed.`,
+--dry-run logs in and looks, and tells what would be done; the table says who is a
+member already. --json prints what became of each host. The exit code is 1 if a host
+has failed.
+
+sparkrun node remove --uninstall, on a member, undoes it.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
-  sparkrun up --release dist spark1 spark2 spark3     # from a PC
+  sparkrun up --release .build/release spark1 spark2  # from a PC
   sparkrun up --dry-run spark1 spark2
   sparkrun up --upgrade spark1 spark2 spark3          # members, to this release
   sparkrun up                                         # looks for hosts, and asks
@@ -94,6 +105,7 @@ of each host. The exit code is 1 if a host has failed.`,
 	sshFlags(cmd.Flags(), &opts.ssh)
 	cmd.Flags().StringVar(&opts.release, "release", "", "the folder with the programs to install")
 	cmd.Flags().BoolVar(&opts.upgrade, "upgrade", false, "replace another release on members")
+	cmd.Flags().BoolVar(&opts.older, "downgrade", false, "with --upgrade: also where the release there is a newer one")
 	cmd.Flags().BoolVar(&opts.dryRun, "dry-run", false, "look at the hosts, and change nothing")
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
@@ -107,6 +119,9 @@ func hostsMissing(_ *cobra.Command, args []string) error {
 }
 
 func (a *app) up(ctx context.Context, o upOptions) error {
+	if o.older && !o.upgrade {
+		return usagef("--downgrade is for --upgrade")
+	}
 	if len(o.targets) == 0 {
 		if o.json || o.upgrade {
 			return usagef("the hosts are missing")
@@ -117,7 +132,7 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		}
 	}
 	show := a.newUpView(o.targets, o.json)
-	ssh, err := a.sshOf(ctx, o.ssh, show)
+	ssh, err := a.sshOf(o.ssh, show)
 	if err != nil {
 		return err
 	}
@@ -126,19 +141,25 @@ func (a *app) up(ctx context.Context, o upOptions) error {
 		return err
 	}
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
-		Targets: o.targets, SSH: ssh, Binary: binaries(o.release), Unit: scripts.Unit,
+		Targets: o.targets, SSH: ssh, Binary: a.binaries(o.release), Unit: scripts.Unit,
 		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
-		Upgrade: o.upgrade, DryRun: o.dryRun, Tell: show.take,
+		Upgrade: o.upgrade, Downgrade: o.older, Together: rendezvous.Together, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return usagef("%v", err)
 	}
-	return show.end(results, o.dryRun, "ready")
+	if err := show.end(results, o.dryRun, "ready"); err != nil || o.dryRun || o.json {
+		return err
+	}
+	if cluster == nil {
+		a.say("next, on any of them: sparkrun status, sparkrun launch. From this machine: sparkrun login")
+	}
+	return nil
 }
 
 // sshOf completes the flags by what a login has.
-func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.SSH, error) {
-	s := bootstrap.SSH{Accept: o.accept}
+func (a *app) sshOf(o sshOptions, show *upView) (bootstrap.SSH, error) {
+	s := bootstrap.SSH{Accept: o.accept, Addresses: o.addresses}
 	me, err := user.Current()
 	if err != nil {
 		return s, fmt.Errorf("find out who I am: %w", err)
@@ -159,7 +180,7 @@ func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.
 		s.ConfigFiles = []string{o.config}
 	}
 	if o.passwordFile != "" {
-		text, err := a.readSecret(ctx, o.passwordFile)
+		text, err := a.readSecret(o.passwordFile)
 		if err != nil {
 			return s, err
 		}
@@ -185,9 +206,10 @@ func (a *app) sshOf(ctx context.Context, o sshOptions, show *upView) (bootstrap.
 }
 
 func (a *app) askHostKey(ctx context.Context, host, kind, print string) (bool, error) {
-	fmt.Fprintf(a.err, `%s is not known. The key it shows: %s %s
-Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key.pub
-`, host, kind, print)
+	fmt.Fprintf(a.err, `The host key of %s is not known. It shows this one:
+  %s %s
+Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/ssh_host_%s_key.pub
+`, host, kind, print, hostKeyFile(kind))
 	for {
 		text, err := a.askLine(ctx, "Is it the same? (yes/no) ")
 		switch strings.TrimSpace(text) {
@@ -204,13 +226,33 @@ Compare it with what that host says on its own console: ssh-keygen -lf /etc/ssh/
 	}
 }
 
-// readSecret reads a password: the first line of a file.
-func (a *app) readSecret(ctx context.Context, file string) (string, error) {
-	text, err := a.readToken(ctx, file)
-	if err != nil {
-		return "", fmt.Errorf("read the password: %w", err)
+// hostKeyFile is what sshd's files call a kind of key: ecdsa-sha2-nistp256 lies in
+// ssh_host_ecdsa_key.
+func hostKeyFile(kind string) string {
+	for _, name := range []string{"ed25519", "ecdsa"} {
+		if strings.Contains(kind, name) {
+			return name
+		}
 	}
-	line, _, _ := strings.Cut(text, "\n")
+	return "rsa"
+}
+
+// readSecret reads a password: the first line of a file.
+func (a *app) readSecret(file string) (string, error) {
+	var text []byte
+	var err error
+	if file == "-" {
+		text, err = io.ReadAll(io.LimitReader(a.in, maxToken))
+	} else {
+		text, err = readSmall(file)
+	}
+	if err != nil {
+		return "", fmt.Errorf("--password-file: %w", err)
+	}
+	line, _, _ := strings.Cut(string(text), "\n")
+	if line = strings.TrimSuffix(line, "\r"); line == "" {
+		return "", fmt.Errorf("--password-file %s: its first line is empty", file)
+	}
 	return line, nil
 }
 

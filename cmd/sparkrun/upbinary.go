@@ -14,13 +14,14 @@ import (
 	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // binaries finds the program for a host: in a release folder where one is given,
 // else this very program. Each file is read once.
-func binaries(release string) func(machine string) (bootstrap.Binary, error) {
-	arm := sync.OnceValues(func() (bootstrap.Binary, error) { return binaryFor(release, "arm64", elf.EM_AARCH64) })
-	amd := sync.OnceValues(func() (bootstrap.Binary, error) { return binaryFor(release, "amd64", elf.EM_X86_64) })
+func (a *app) binaries(release string) func(machine string) (bootstrap.Binary, error) {
+	arm := sync.OnceValues(func() (bootstrap.Binary, error) { return a.binaryFor(release, "arm64", elf.EM_AARCH64) })
+	amd := sync.OnceValues(func() (bootstrap.Binary, error) { return a.binaryFor(release, "amd64", elf.EM_X86_64) })
 	return func(machine string) (bootstrap.Binary, error) {
 		switch machine {
 		case "aarch64":
@@ -32,7 +33,7 @@ func binaries(release string) func(machine string) (bootstrap.Binary, error) {
 	}
 }
 
-func binaryFor(release, arch string, machine elf.Machine) (bootstrap.Binary, error) {
+func (a *app) binaryFor(release, arch string, machine elf.Machine) (bootstrap.Binary, error) {
 	var none bootstrap.Binary
 	if release == "" {
 		if runtime.GOARCH != arch {
@@ -42,7 +43,9 @@ func binaryFor(release, arch string, machine elf.Machine) (bootstrap.Binary, err
 		if err != nil {
 			return none, fmt.Errorf("find this program: %w", err)
 		}
-		return measure(self, machine)
+		b, err := measure(self, machine)
+		b.Release = &bootstrap.Release{Version: a.version, Protocol: rendezvous.Protocol}
+		return b, err
 	}
 	for _, name := range []string{"sparkrun-linux-" + arch, "sparkrun-" + arch} {
 		b, err := measure(filepath.Join(release, name), machine)

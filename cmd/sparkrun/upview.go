@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"unicode/utf8"
@@ -29,12 +30,14 @@ func (a *app) newUpView(hosts []string, quiet bool) *upView {
 func (v *upView) take(e bootstrap.Event) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
-	line := fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
+	line := e.Host + "  " + e.Text
 	switch e.State {
+	case bootstrap.Skipped: // its text is what the step has found, and does not name it
+		line = fmt.Sprintf("%s  %s: %s", e.Host, e.Step, e.Text)
 	case bootstrap.Failed:
 		line = fmt.Sprintf("%s  FAILED at %s: %s", e.Host, e.Step, e.Text)
 	case bootstrap.Planned:
-		line = fmt.Sprintf("%s  would %s: %s", e.Host, e.Step, e.Text)
+		line = fmt.Sprintf("%s  would %s", e.Host, e.Text)
 	case bootstrap.Begins:
 		if !v.live {
 			return
@@ -102,7 +105,7 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 		if r.Error != "" {
 			failed++
 		}
-		if r.Cluster != "" {
+		if r.Error == "" && r.Cluster != "" {
 			cluster = r.Cluster
 		}
 	}
@@ -120,7 +123,8 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 }
 
 func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) error {
-	rows := [][]string{{"TARGET", "HOST", "STATE"}}
+	rows := [][]string{{"TARGET", "HOST", "CLUSTER", "RELEASE", "STATE"}}
+	parts := slices.ContainsFunc(results, func(r bootstrap.Result) bool { return r.Part != "" }) // down asks for none
 	for _, r := range results {
 		state := done
 		switch {
@@ -129,7 +133,32 @@ func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) e
 		case dryRun:
 			state = "not changed"
 		}
-		rows = append(rows, []string{r.Target, or(r.Host, "-"), state})
+		rows = append(rows, []string{r.Target, or(r.Host, "-"), partOf(r, dryRun), or(r.Release, "-"), state})
+	}
+	if !parts {
+		for i, row := range rows {
+			rows[i] = slices.Delete(row, 2, 4)
+		}
 	}
 	return v.app.table(rows)
+}
+
+// partOf is what a host was to the cluster before, or has become.
+func partOf(r bootstrap.Result, dryRun bool) string {
+	switch r.Part {
+	case bootstrap.Member:
+		return "member"
+	case bootstrap.Another:
+		return "of another"
+	case bootstrap.Joins, bootstrap.Founds:
+		word := map[bootstrap.Part]string{bootstrap.Joins: "join", bootstrap.Founds: "found"}[r.Part]
+		switch {
+		case r.Ready:
+			return word + "ed"
+		case dryRun && r.Error == "":
+			return "would " + word
+		}
+		return "no member"
+	}
+	return "-"
 }

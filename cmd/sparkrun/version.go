@@ -141,7 +141,7 @@ func differ(ours string, nodes []nodeVersion) []string {
 		out = append(out, fmt.Sprintf("the cluster keeps to protocol %d until all agents speak %d", lowest, highest))
 	}
 	if len(versions) > 0 && !slices.Contains(versions, ours) {
-		out = append(out, "this command is "+ours+", which no agent is")
+		out = append(out, "this command is sparkrun "+ours+", which no agent runs")
 	}
 	return out
 }

@@ -31,7 +31,7 @@ func TestVersionCluster(t *testing.T) {
 		"a command of another version, no leader": {
 			nodes: []wire.NodeStatus{node("spark1", "unknown", "1.2.2", 1), node("spark2", "unknown", "", 0)}, problem: "no leader: spark2 is off",
 			out: "HOST     VERSION   PROTOCOL   STATE\nspark1   1.2.2     1          unknown\nspark2   -         -          unknown\n",
-			errs: "sparkrun: this command is 1.2.3, which no agent is\n" +
+			errs: "sparkrun: this command is sparkrun 1.2.3, which no agent runs\n" +
 				"sparkrun: no leader: spark2 is off: the others' versions are not known here\n",
 		},
 	} {

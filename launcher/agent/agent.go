@@ -16,6 +16,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
@@ -61,6 +62,8 @@ type Config struct {
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
 	Filter func(map[launcher.Key]launcher.Filter) error
+	// StagedBy tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
+	StagedBy func(launcher.JobID) (user string)
 	// Keep bounds the output of jobs that have ended.
 	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
@@ -93,6 +96,7 @@ type Agent struct {
 
 	filterMu sync.Mutex
 	filters  map[launcher.Key]launcher.Filter // of tries that have not ended
+	addrs    map[launcher.NodeID][]netip.Addr // of members, as last told
 
 	mu    sync.Mutex
 	fence launcher.Fence

@@ -24,6 +24,8 @@ const (
 	// explainMost is how many failed ranks of a try are explained: when a thousand
 	// fail, the first ones tell.
 	explainMost = 16
+	// explainLooks bounds the readings of one user's files that hang, over all jobs; they count among maxLooks.
+	explainLooks = 100
 
 	outputTail  = 16 << 10  // bytes of output that are looked at
 	recordMost  = 256 << 10 // bytes of an error file
@@ -40,8 +42,18 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 	if t.explains.Add(1) > explainMost {
 		return ev
 	}
+	user := ""
+	if t.assignment != nil {
+		user = t.assignment.Spec.User
+	}
+	done, err := t.a.looks(user, explainLooks)
+	if err != nil {
+		t.a.cfg.Logger.Warn("explain exit", "job", t.key.Job, "rank", ev.Rank, "error", err)
+		return ev
+	}
 	told := make(chan launcher.Exit, 1)
 	go func() { // ends with its reads; nobody waits longer than explainWait
+		defer done()
 		told <- t.gather(ctx, ev).judge(*ev.Exit)
 	}()
 	wait := time.NewTimer(explainWait)

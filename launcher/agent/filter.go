@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
+	"net/netip"
 	"path/filepath"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -33,7 +34,7 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if len(as.Members) == 0 {
 		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
 	}
-	f := launcher.Filter{Members: as.Members, Published: as.Spec.Publish}
+	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: as.Spec.Publish}
 	if port != 0 {
 		f.Ports = []uint16{uint16(port)}
 	}
@@ -41,11 +42,12 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err
 	}
+	a.filterMu.Lock()
+	defer a.filterMu.Unlock()
+	f, _ = f.Readdress(a.addrs)                           // since it was planned
 	if err := writeJSON(filterPath(dir), f); err != nil { // else the next life would lift it
 		return err
 	}
-	a.filterMu.Lock()
-	defer a.filterMu.Unlock()
 	a.filters[as.Key] = f
 	if err := a.cfg.Filter(maps.Clone(a.filters)); err != nil {
 		return err
@@ -81,6 +83,30 @@ func (a *Agent) refilter(k launcher.Key) error {
 	defer a.filterMu.Unlock()
 	a.filters[k] = f
 	return nil
+}
+
+// Readdress tells the addresses that members have now: what a job's node has got since the plan is let in to the job's ranks, in
+// this life and the next. Members that addrs lacks are taken to be where they were.
+func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
+	a.filterMu.Lock()
+	defer a.filterMu.Unlock()
+	a.addrs = maps.Clone(addrs)
+	moved := false
+	for k, f := range a.filters {
+		now, changed := f.Readdress(addrs)
+		if !changed {
+			continue
+		}
+		moved = true
+		a.filters[k] = now
+		a.cfg.Logger.Info("a member's addresses changed", "job", k.Job, "admits", now.Admits())
+		if err := writeJSON(filterPath(a.tryDir(k)), now); err != nil {
+			a.cfg.Logger.Error("keep packet filter", "job", k.Job, "error", err)
+		}
+	}
+	if moved {
+		a.applyFilters()
+	}
 }
 
 // applyFilters makes the node's packet filter what the tries want, and nothing

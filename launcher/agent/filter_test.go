@@ -73,6 +73,37 @@ func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	}
 }
 
+// A member that gets another address, before the try is prepared or later, is let in, in the agent's next life as well; one
+// that has no part in the job is not.
+func TestFilterFollowsItsNodes(t *testing.T) {
+	f := &fakeFilter{}
+	n := newNode(t, func(c *Config) { c.Filter = f.apply })
+	addr := netip.MustParseAddr
+	type addrs = map[launcher.NodeID][]netip.Addr
+	n.a.Readdress(addrs{"b": {addr("10.0.0.7")}, "c": {addr("10.0.0.3")}})
+	as := n.as("sleep 600")
+	as.Members, as.Nodes = []netip.Addr{addr("10.0.0.1"), addr("10.0.0.2")}, []launcher.NodeID{"a", "b"}
+	n.prepare(as)
+	ev := n.hear(launcher.Prepared)
+	admits := func(when string, want ...netip.Addr) {
+		t.Helper()
+		if diff := cmp.Diff(append(as.Members[:2:2], want...), f.now()[key].Admits(), cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); diff != "" {
+			t.Errorf("%s (-want +got):\n%s", when, diff)
+		}
+	}
+	admits("prepared", addr("10.0.0.7"))
+	n.start(key, ev.Port)
+	n.hear(launcher.Started)
+	n.a.Readdress(addrs{"a": {addr("10.0.0.1"), addr("192.168.0.1")}, "b": {addr("10.0.0.8")}, "c": {addr("10.0.0.4")}})
+	admits("running", addr("192.168.0.1"), addr("10.0.0.8"))
+	n.drop()
+	f.jobs = nil
+	n.open()
+	admits("in the next life", addr("192.168.0.1"), addr("10.0.0.8"))
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+}
+
 // What cannot be filtered is told, and refuses nothing.
 func TestFilterWarns(t *testing.T) {
 	f := &fakeFilter{err: errors.New("no nftables here")}

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -11,7 +12,8 @@ import (
 )
 
 // Keep says how much output of ended jobs stays: what is beyond any of the
-// three is removed, oldest first. It is looked at whenever a job is over.
+// three is removed, the oldest of whoever has most there first (launcher.Beyond).
+// It is looked at whenever a job is over.
 type Keep struct {
 	Jobs  int           // 0 means 200
 	For   time.Duration // since the job's last try; 0: for ever
@@ -29,10 +31,8 @@ func (a *Agent) pruneLogs() {
 		alive[string(k.Job)] = true
 	}
 	a.mu.Unlock()
-	for _, name := range a.cfg.Keep.beyond(a.loggedJobs(), time.Now()) {
-		if alive[name] {
-			continue
-		}
+	ended := slices.DeleteFunc(a.loggedJobs(), func(j loggedJob) bool { return alive[j.name] })
+	for _, name := range a.cfg.Keep.beyond(ended, time.Now()) {
 		for _, dir := range a.keptDirs() {
 			remove := os.RemoveAll
 			if dir == a.cfg.StageDir {
@@ -48,8 +48,21 @@ func (a *Agent) pruneLogs() {
 // loggedJob is one job's output, and what it has brought along.
 type loggedJob struct {
 	name  string
+	user  string    // empty: not known
 	last  time.Time // when its latest try was prepared, or its files came
 	bytes func() int64
+}
+
+// userName is the file in a job's folder of output that has its user's name.
+const userName = "user"
+
+// userOf tells whose job has output or files here.
+func (a *Agent) userOf(job string) string {
+	b, err := os.ReadFile(filepath.Join(a.cfg.LogDir, job, userName))
+	if err != nil && a.cfg.StagedBy != nil {
+		return a.cfg.StagedBy(launcher.JobID(job))
+	}
+	return string(b)
 }
 
 func (a *Agent) loggedJobs() []loggedJob {
@@ -65,7 +78,7 @@ func (a *Agent) loggedJobs() []loggedJob {
 	}
 	var jobs []loggedJob
 	for name, at := range last {
-		jobs = append(jobs, loggedJob{name, at, func() (sum int64) {
+		jobs = append(jobs, loggedJob{name, a.userOf(name), at, func() (sum int64) {
 			for _, dir := range a.keptDirs() {
 				sum += bytesIn(filepath.Join(dir, name))
 			}
@@ -85,17 +98,20 @@ func (a *Agent) keptDirs() []string {
 
 // beyond names the jobs that are not to be kept.
 func (k Keep) beyond(jobs []loggedJob, now time.Time) (names []string) {
-	slices.SortStableFunc(jobs, func(x, y loggedJob) int { return y.last.Compare(x.last) })
-	var sum int64
-	for i, j := range jobs {
-		over := i >= k.Jobs || k.For > 0 && now.Sub(j.last) > k.For
-		if !over && k.Bytes > 0 {
-			sum += j.bytes()
-			over = sum > k.Bytes
-		}
-		if over {
+	slices.SortStableFunc(jobs, func(x, y loggedJob) int { return cmp.Or(x.last.Compare(y.last), cmp.Compare(x.name, y.name)) })
+	drop := func(gone []loggedJob) {
+		for _, j := range gone {
 			names = append(names, j.name)
+			jobs = slices.DeleteFunc(jobs, func(o loggedJob) bool { return o.name == j.name })
 		}
+	}
+	user := func(j loggedJob) string { return j.user }
+	if k.For > 0 {
+		drop(slices.DeleteFunc(slices.Clone(jobs), func(j loggedJob) bool { return now.Sub(j.last) <= k.For }))
+	}
+	drop(launcher.Beyond(jobs, int64(k.Jobs), user, func(loggedJob) int64 { return 1 }))
+	if k.Bytes > 0 {
+		drop(launcher.Beyond(jobs, k.Bytes, user, func(j loggedJob) int64 { return j.bytes() }))
 	}
 	return names
 }

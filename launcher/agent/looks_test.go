@@ -7,18 +7,18 @@ func TestLooksOfOneUserAreBounded(t *testing.T) {
 	n := newNode(t)
 	var done []func()
 	for range maxLooks {
-		f, err := n.a.looks("eve")
+		f, err := n.a.looks("eve", maxLooks)
 		must(t, err)
 		done = append(done, f)
 	}
-	if _, err := n.a.looks("eve"); err == nil {
+	if _, err := n.a.looks("eve", maxLooks); err == nil {
 		t.Error("one more is allowed")
 	}
-	f, err := n.a.looks("ada")
+	f, err := n.a.looks("ada", maxLooks)
 	must(t, err)
 	f()
 	done[0]()
-	f, err = n.a.looks("eve")
+	f, err = n.a.looks("eve", maxLooks)
 	must(t, err)
 	f()
 	for _, f := range done[1:] {

@@ -93,6 +93,8 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, port int, p *prepared
 	if err := os.MkdirAll(p.cfg.LogDir, 0o750); err != nil {
 		return err
 	}
+	// What cannot be written counts as nobody's when old output is removed: no reason to refuse.
+	_ = os.WriteFile(filepath.Join(filepath.Dir(p.cfg.LogDir), userName), []byte(as.Spec.User), 0o640)
 	if err := makeErrorDir(as, p.who); err != nil {
 		return err
 	}
@@ -122,7 +124,7 @@ func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prep
 // check finds out whether the ranks could run here, and as what. Once the
 // surroundings are known they are given with an error too.
 func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, error) {
-	done, err := a.looks(as.Spec.User)
+	done, err := a.looks(as.Spec.User, maxLooks)
 	if err != nil {
 		return nil, err
 	}
@@ -162,12 +164,12 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 // program that has 10,000 of them ends.
 const maxLooks = 200
 
-// looks counts somebody who looks with a user's eyes, until done.
-func (a *Agent) looks(user string) (done func(), err error) {
+// looks counts somebody who looks with a user's eyes, until done, unless there are that many.
+func (a *Agent) looks(user string, most int) (done func(), err error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	if a.looking[user] >= maxLooks {
-		return nil, fmt.Errorf("%d jobs of %s wait here for files that do not answer: is a disk of theirs away?", maxLooks, user)
+	if n := a.looking[user]; n >= most {
+		return nil, fmt.Errorf("jobs of %s wait here %d times for files that do not answer: is a disk of theirs away?", user, n)
 	}
 	a.looking[user]++
 	return func() {

@@ -25,6 +25,11 @@ func TestSignals(t *testing.T) {
 	if ev := n.hear(launcher.Suspended); ev.Text == "" || !n.entry(key).Suspended {
 		t.Errorf("stopped: %+v, ledger %+v", ev, n.entry(key))
 	}
+	n.drop() // another life of the agent sees it, too
+	n.open()
+	if !n.entry(key).Suspended {
+		t.Errorf("found again, ledger %+v", n.entry(key))
+	}
 	must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGCONT))
 	if ev := n.hear(launcher.Suspended); ev.Text != "" || n.entry(key).Suspended {
 		t.Errorf("woken: %+v, ledger %+v", ev, n.entry(key))

@@ -107,6 +107,7 @@ func (a *Agent) reattach(name string) error {
 	}
 	t.replaying = false
 	t.entry.Phase = max(t.entry.Phase, launcher.PhasePrepared)
+	t.entry.Suspended = shim.Suspended(told) // nothing has noted that; the kernel knows
 	if t.entry.Phase != launcher.PhaseEnded {
 		if err := a.refilter(key); err != nil {
 			a.cfg.Logger.Error("read packet filter", "job", key.Job, "error", err)

@@ -18,7 +18,7 @@ const leastRunBytes = 4 << 20
 
 // hasResources refuses what this node has too little of at the moment.
 func (a *Agent) hasResources(st launcher.Stage) error {
-	err := errors.Join(a.hasRoom(), a.hasMemory())
+	err := errors.Join(a.hasRoom(), a.hasMemory(), shim.MayLimit(st.Ulimits))
 	if st.GPU {
 		err = errors.Join(err, gpuFree("/proc"))
 	}

@@ -26,7 +26,11 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 		return errors.New("this node takes no --stage files: leave it out")
 	}
 	if !a.isThere(as) {
-		if err := a.RoomToStage(2 * as.Spec.Staged.Bytes); err != nil { // the content, and the job's own of it
+		need := as.Spec.Staged.Bytes // the job's own copy
+		if as.Spec.Staged.From != as.Node {
+			need *= 2 // and the content, which has yet to come
+		}
+		if err := a.RoomToStage(need); err != nil {
 			return err
 		}
 	}

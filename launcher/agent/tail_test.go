@@ -3,7 +3,9 @@ package agent
 import (
 	"fmt"
 	"os"
+	"os/user"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -88,22 +90,58 @@ func TestFollowingParts(t *testing.T) {
 func TestKeep(t *testing.T) {
 	now := time.Now()
 	var jobs []loggedJob
-	for i, name := range []string{"new", "mid", "old", "older"} {
-		jobs = append(jobs, loggedJob{name, now.Add(-time.Duration(i) * time.Hour), func() int64 { return 100 }})
+	for i, name := range []string{"new", "mid", "old", "older", "ben's oldest"} {
+		user := "ann"
+		if strings.HasPrefix(name, "ben") {
+			user = "ben"
+		}
+		jobs = append(jobs, loggedJob{name, user, now.Add(-time.Duration(i) * time.Hour), func() int64 { return 100 }})
 	}
 	for name, tc := range map[string]struct {
 		keep Keep
 		want []string
 	}{
 		"all":     {Keep{Jobs: 9}, nil},
-		"by many": {Keep{Jobs: 3}, []string{"older"}},
-		"by age":  {Keep{Jobs: 9, For: 90 * time.Minute}, []string{"old", "older"}},
-		"by size": {Keep{Jobs: 9, Bytes: 150}, []string{"mid", "old", "older"}},
-		"by each": {Keep{Jobs: 3, For: 3 * time.Hour, Bytes: 250}, []string{"old", "older"}},
+		"by many": {Keep{Jobs: 3}, []string{"older", "old"}},
+		"by age":  {Keep{Jobs: 9, For: 90 * time.Minute}, []string{"ben's oldest", "older", "old"}},
+		"by size": {Keep{Jobs: 9, Bytes: 250}, []string{"older", "old", "mid"}},
+		"by each": {Keep{Jobs: 3, For: 210 * time.Minute, Bytes: 250}, []string{"ben's oldest", "older", "old"}},
 	} {
-		if d := cmp.Diff(tc.want, tc.keep.beyond(jobs, now)); d != "" {
+		if d := cmp.Diff(tc.want, tc.keep.beyond(slices.Clone(jobs), now)); d != "" {
 			t.Errorf("%s: %s", name, d)
 		}
+	}
+}
+
+// One user's many jobs leave another's last output where it is; whose a job is, its folder tells.
+func TestManyJobsOfOneUserLeaveAnothersOutput(t *testing.T) {
+	n := newNode(t, func(cfg *Config) { cfg.Keep = Keep{Jobs: 3} })
+	put := func(id, owner string, age time.Duration) {
+		dir := filepath.Join(n.cfg.LogDir, id)
+		must(t, os.MkdirAll(dir, 0o750))
+		must(t, os.WriteFile(filepath.Join(dir, userName), []byte(owner), 0o640))
+		at := time.Now().Add(-age)
+		must(t, os.Chtimes(dir, at, at))
+	}
+	put("ben2345678", "ben", 9*time.Hour)
+	for i := range 5 {
+		put(fmt.Sprintf("ann234567%d", i+2), "ann", time.Duration(5-i)*time.Hour)
+	}
+	n.a.pruneLogs()
+	left, err := filepath.Glob(filepath.Join(n.cfg.LogDir, "*"))
+	must(t, err)
+	for i := range left {
+		left[i] = filepath.Base(left[i])
+	}
+	if d := cmp.Diff([]string{"ann2345675", "ann2345676", "ben2345678"}, left); d != "" {
+		t.Errorf("left (-want +got): %s", d)
+	}
+	me, err := user.Current()
+	must(t, err)
+	n.launch(n.as("true", func(a *launcher.Assignment) { a.Spec.User = me.Username }))
+	n.hear(launcher.Ended)
+	if got := n.a.userOf(string(job)); got != me.Username {
+		t.Errorf("the job is said to be of %q, want %q", got, me.Username)
 	}
 }
 

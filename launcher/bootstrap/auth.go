@@ -23,20 +23,25 @@ type secrets struct {
 	ask   *Ask
 	mu    *sync.Mutex // that of vouching: questions do not overlap
 	has   map[string]string
+	many  bool // there is more than one host
 }
 
 var errWrongPassword = errors.New("the password is wrong")
 
-// password gives that of a user. wrong is one that this host did not take; nil on
-// the first try.
-func (s *secrets) password(ctx context.Context, user, host string, wrong *string) (string, error) {
+// password gives that of a user; what is what it is for. wrong is one that this host
+// did not take; nil on the first try.
+func (s *secrets) password(ctx context.Context, user, host, what string, wrong *string) (string, error) {
 	if s.given != nil {
 		if wrong != nil {
 			return "", errWrongPassword
 		}
 		return *s.given, nil
 	}
-	return s.get(ctx, "password of "+user, fmt.Sprintf("password of %s on %s (and tried on the other hosts): ", user, host), wrong)
+	others := ""
+	if s.many {
+		others = " (and tried on the other hosts)"
+	}
+	return s.get(ctx, "password of "+user, fmt.Sprintf("password of %s on %s, %s%s: ", user, host, what, others), wrong)
 }
 
 func (s *secrets) get(ctx context.Context, name, prompt string, wrong *string) (string, error) {
@@ -50,6 +55,9 @@ func (s *secrets) get(ctx context.Context, name, prompt string, wrong *string) (
 			return "", errWrongPassword
 		}
 		return "", fmt.Errorf("the %s: %w (--password-file gives it)", name, ErrNobodyToAsk)
+	}
+	if wrong != nil { // or it would look as if nothing had been typed
+		prompt = "that was wrong; " + prompt
 	}
 	v, err := s.ask.Secret(ctx, prompt)
 	if err != nil {
@@ -72,7 +80,7 @@ func (s *secrets) auth(ctx context.Context, e endpoint, thinking func() (done fu
 		var last *string
 		return func() (string, error) {
 			defer thinking()()
-			p, err := s.password(ctx, e.user, e.host, last)
+			p, err := s.password(ctx, e.user, e.shown(), "to log in", last)
 			last = &p
 			return p, err
 		}

@@ -16,8 +16,13 @@ type Config struct {
 	// Binary gives the program for a machine as uname -m calls it. An error
 	// refuses that host.
 	Binary func(machine string) (Binary, error)
-	// Upgrade replaces the program of members that have another release of it, one after the other. Ranks run on.
+	// Upgrade replaces the program of members that have another release of it, one after the other. Ranks run on. One
+	// that does not come back with it gets the release before again.
 	Upgrade bool
+	// Downgrade lets Upgrade put an older release in place of a newer one.
+	Downgrade bool
+	// Together says why nodes of two protocols cannot be in one cluster; asked with Upgrade only.
+	Together func(next, theirs int) error
 	// Unit is the text of the agent's systemd unit.
 	Unit string
 	// Cluster is the one of the machine this runs on; nil: it is in none.
@@ -42,6 +47,8 @@ type SSH struct {
 	Home string // whose .ssh is read; ~ and %d of ssh_config
 	// ConfigFiles are ssh_config files, the first one's words win. Missing ones are skipped.
 	ConfigFiles []string
+	// Addresses are those of hosts whose names mean nothing here; ssh_config's HostName counts more.
+	Addresses   map[string]string
 	AgentSocket string // of ssh-agent; empty: none
 	// Accept are fingerprints (SHA256:...) of host keys that need no question.
 	Accept []string
@@ -61,9 +68,16 @@ type Ask struct {
 
 // Binary is the program for one architecture.
 type Binary struct {
-	Path string
-	Size int64  // bytes
-	SHA  string // SHA-256, hex
+	Path    string
+	Size    int64    // bytes
+	SHA     string   // SHA-256, hex
+	Release *Release // nil: not known before it has run on the host
+}
+
+// Release is which sparkrun a program is, as it says itself.
+type Release struct {
+	Version  string `json:"version"`
+	Protocol int    `json:"protocol"`
 }
 
 // Cluster is one that lets hosts in.
@@ -105,14 +119,29 @@ type Event struct {
 	Text  string `json:"text,omitempty"` // what is done, or why it failed
 }
 
+// Part is what a host was to the cluster when it was looked at.
+type Part string
+
+// A host is a member already, or is to become one, or is in another cluster.
+const (
+	Member  Part = "member"
+	Joins   Part = "joins"
+	Founds  Part = "founds"
+	Another Part = "another"
+)
+
 // Result is what became of a host.
 type Result struct {
-	Target  string  `json:"target"`
-	Host    string  `json:"host,omitempty"` // the name it has for itself
-	Cluster string  `json:"cluster,omitempty"`
-	Ready   bool    `json:"ready"`
-	Steps   []Event `json:"steps"`
-	Error   string  `json:"error,omitempty"`
+	Target  string `json:"target"`
+	Host    string `json:"host,omitempty"`    // the name it has for itself
+	Cluster string `json:"cluster,omitempty"` // that it is in
+	Part    Part   `json:"part,omitempty"`    // empty: not known
+	Release string `json:"release,omitempty"` // of its agent, when it was last asked
+	Ready   bool   `json:"ready"`
+	// RolledBack: an upgrade failed there, and the release before is in its place again.
+	RolledBack bool    `json:"rolled_back,omitempty"`
+	Steps      []Event `json:"steps"`
+	Error      string  `json:"error,omitempty"`
 }
 
 // ErrNobodyToAsk: a secret or a host's key is missing and no terminal is there.
@@ -126,6 +155,8 @@ const (
 	commandTimeout = 3 * time.Minute
 	startTimeout   = 6 * time.Minute // the unit has TimeoutStartSec=300
 	readyTimeout   = 3 * time.Minute
+	// A new release that nobody has found ready by then goes back by the host's own hand.
+	confirmTimeout = startTimeout + readyTimeout + time.Minute
 	// maxSkew between the clocks of host and this machine. A token lives 15 min,
 	// and logs of several machines are read side by side.
 	maxSkew = 30 * time.Second

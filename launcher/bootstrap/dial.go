@@ -117,6 +117,8 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 	if err != nil {
 		if dialCtx.Err() != nil && ctx.Err() == nil {
 			err = fmt.Errorf("no answer within %s", dialTimeout)
+		} else if _, ok := errors.AsType[*net.DNSError](err); ok {
+			err = fmt.Errorf("no address is known of that name: give one, such as zeta@10.0.0.2, or name it in ~/.ssh/config (%w)", err)
 		}
 		return nil, fmt.Errorf("connect to %s: %w", e.addr(), err)
 	}

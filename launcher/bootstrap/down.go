@@ -95,8 +95,8 @@ func (h *host) removeToDo() string {
 
 // remove begins with what keeps the rest in use; after a failure it can be run again.
 func (h *host) remove(ctx context.Context) error {
-	script := "if [ -e " + unitPath + " ]; then systemctl disable --now sparkrun || exit; fi; " +
-		"rm -f " + unitPath + " && systemctl daemon-reload && rm -rf " + statePath + " /run/sparkrun && rm -f " + binaryPath + " || exit; " +
+	script := "systemctl stop " + rollbackUnit + ".timer 2>/dev/null; if [ -e " + unitPath + " ]; then systemctl disable --now sparkrun || exit; fi; " +
+		"rm -f " + unitPath + " && systemctl daemon-reload && rm -rf " + statePath + " /run/sparkrun && rm -f " + binaryPath + " " + nextPath + " || exit; " +
 		"! getent group " + groupName + " >/dev/null || groupdel " + groupName
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
 		return fmt.Errorf("remove sparkrun: %w", err)

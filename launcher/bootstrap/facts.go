@@ -162,7 +162,7 @@ const minRoom = 256 << 20
 
 // judge says why a host cannot become a node. An agent that runs there holds its
 // own ports.
-func (f facts) judge(b Binary, ports []int, now time.Time) error {
+func (f facts) judge(b Binary, upgrade bool, ports []int, now time.Time) error {
 	switch {
 	case f.kernel != "Linux":
 		return fmt.Errorf("it runs %s: want Linux", f.kernel)
@@ -188,8 +188,11 @@ func (f facts) judge(b Binary, ports []int, now time.Time) error {
 		}
 	}
 	needs := map[string]int64{"/usr/local/bin": b.Size + 1<<20, "/etc/systemd/system": 64 << 10, "/var/lib": minRoom}
-	if f.active || f.binary == b.SHA { // what is there already fits
+	switch {
+	case f.binary == b.SHA, f.active && !upgrade: // what is there already fits
 		needs["/usr/local/bin"], needs["/var/lib"] = 0, 0
+	case f.active: // the release before is kept
+		needs["/var/lib"] = b.Size + 1<<20
 	}
 	for _, dir := range []string{"/usr/local/bin", "/etc/systemd/system", "/var/lib"} {
 		if free, known := f.free[dir]; known && free < needs[dir] {

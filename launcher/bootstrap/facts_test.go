@@ -34,6 +34,8 @@ func TestJudge(t *testing.T) {
 	for name, c := range map[string]struct {
 		old, new string
 		skew     time.Duration
+		upgrade  bool
+		full     bool
 		want     string // empty: fit
 	}{
 		"a bare Spark":               {},
@@ -49,6 +51,8 @@ func TestJudge(t *testing.T) {
 		"its own agent has the port": {old: "active inactive\n", new: "active active\ntcp 1F04\n"},
 		"no room for the program":    {old: "bin 1000000", new: "bin 1000", want: "its disk is full: /usr/local/bin has 0 MiB free, and 41 are needed"},
 		"no room for the record":     {old: "lib 1000000", new: "lib 1000", want: "its disk is full: /var/lib"},
+		"no room for an upgrade":     {old: "active inactive\n", new: "active active\n", full: true, upgrade: true, want: "its disk is full: /usr/local/bin"},
+		"full, and no upgrade":       {old: "active inactive\n", new: "active active\n", full: true},
 		"full, and all is there":     {old: "binary \nunit \ngroup \nfree /usr/local/bin 1000000", new: "binary ab\nfree /usr/local/bin 0"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -56,11 +60,14 @@ func TestJudge(t *testing.T) {
 			if c.old != "" && text == spark {
 				t.Fatalf("%q is not in the text", c.old)
 			}
+			if c.full {
+				text = strings.ReplaceAll(text, " 1000000\n", " 100\n")
+			}
 			f, err := parseFacts(fmt.Sprintf("now %d.5\n%s", now.Add(c.skew).Unix(), text), now, now.Add(time.Second))
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = f.judge(Binary{Size: 40 << 20, SHA: "ab"}, []int{7940, 7941}, now)
+			err = f.judge(Binary{Size: 40 << 20, SHA: "ab"}, c.upgrade, []int{7940, 7941}, now)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("refused: %v", err)
@@ -89,16 +96,17 @@ func TestDecide(t *testing.T) {
 		hosts  []h
 		founds int // -1: nobody
 		failed []int
+		parts  string // of each: Member, Joins, Founds, Another, - for not known
 	}{
-		"bare hosts":                             {hosts: []h{{}, {}, {}}, founds: 0},
-		"the first is unfit":                     {hosts: []h{{failed: true}, {}, {}}, founds: 1, failed: []int{0}},
-		"the first could not be looked at":       {hosts: []h{{cluster: "?", failed: true}, {}, {}}, founds: -1, failed: []int{0, 1, 2}},
-		"another could not":                      {hosts: []h{{}, {cluster: "?", failed: true}, {}}, founds: 0, failed: []int{1}},
-		"a member is named":                      {hosts: []h{{}, {cluster: "a"}}, founds: -1},
-		"a member is named, the first is silent": {hosts: []h{{cluster: "?", failed: true}, {cluster: "a"}, {}}, founds: -1, failed: []int{0}},
-		"two clusters":                           {hosts: []h{{cluster: "a"}, {cluster: "b"}, {}}, founds: -1, failed: []int{1}},
-		"from a member":                          {own: "a", hosts: []h{{}, {cluster: "a"}}, founds: -1},
-		"from a member of another":               {own: "a", hosts: []h{{cluster: "b"}, {}}, founds: -1, failed: []int{0}},
+		"bare hosts":                             {hosts: []h{{}, {}, {}}, founds: 0, parts: "FJJ"},
+		"the first is unfit":                     {hosts: []h{{failed: true}, {}, {}}, founds: 1, failed: []int{0}, parts: "-FJ"},
+		"the first could not be looked at":       {hosts: []h{{cluster: "?", failed: true}, {}, {}}, founds: -1, failed: []int{0, 1, 2}, parts: "---"},
+		"another could not":                      {hosts: []h{{}, {cluster: "?", failed: true}, {}}, founds: 0, failed: []int{1}, parts: "F-J"},
+		"a member is named":                      {hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
+		"a member is named, the first is silent": {hosts: []h{{cluster: "?", failed: true}, {cluster: "a"}, {}}, founds: -1, failed: []int{0}, parts: "-MJ"},
+		"two clusters":                           {hosts: []h{{cluster: "a"}, {cluster: "b"}, {}}, founds: -1, failed: []int{1}, parts: "MAJ"},
+		"from a member":                          {own: "a", hosts: []h{{}, {cluster: "a"}}, founds: -1, parts: "JM"},
+		"from a member of another":               {own: "a", hosts: []h{{cluster: "b"}, {}}, founds: -1, failed: []int{0}, parts: "AJ"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := &fleet{}
@@ -117,6 +125,13 @@ func TestDecide(t *testing.T) {
 				hosts = append(hosts, x)
 			}
 			r.decide(hosts)
+			parts := ""
+			for _, x := range hosts {
+				parts += map[Part]string{Member: "M", Joins: "J", Founds: "F", Another: "A", "": "-"}[x.result.Part]
+			}
+			if parts != c.parts {
+				t.Errorf("they are %s to the cluster, want %s", parts, c.parts)
+			}
 			for i, x := range hosts {
 				wantFailed := false
 				for _, f := range c.failed {

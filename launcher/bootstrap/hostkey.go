@@ -76,10 +76,10 @@ func (v vouching) unknown(ctx context.Context, e endpoint, key ssh.PublicKey) er
 	name := knownhosts.Normalize(e.keyName)
 	if !slices.Contains(v.accept, print) {
 		if v.ask == nil {
-			return fmt.Errorf("the host key of %s is not known: %s %s: compare it with `ssh-keygen -lf` of its key on that host's own console, then --accept-host-key %s: %w",
-				name, key.Type(), print, print, ErrNobodyToAsk)
+			return fmt.Errorf("the host key of %s is not known: %s %s: %w: compare it with `ssh-keygen -lf` of its key on that host's own console, then give --accept-host-key %s",
+				e.shown(), key.Type(), print, ErrNobodyToAsk, print)
 		}
-		yes, err := v.ask.HostKey(ctx, name, key.Type(), print)
+		yes, err := v.ask.HostKey(ctx, e.shown(), key.Type(), print)
 		if err != nil {
 			return err
 		}

@@ -26,7 +26,7 @@ func (h *host) becomeRoot(ctx context.Context) error {
 	}
 	var wrong *string
 	for range 3 {
-		p, err := h.secrets.password(ctx, h.facts.user, h.target, wrong)
+		p, err := h.secrets.password(ctx, h.facts.user, h.target[strings.LastIndex(h.target, "@")+1:], "for sudo", wrong)
 		if err != nil {
 			return fmt.Errorf("sudo of %s: %w", h.facts.user, err)
 		}

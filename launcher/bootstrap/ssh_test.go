@@ -174,6 +174,11 @@ func TestLogins(t *testing.T) {
 			if len(person.secrets) != c.asked {
 				t.Errorf("asked %q, want %d questions", person.secrets, c.asked)
 			}
+			for i, prompt := range person.secrets {
+				if strings.HasPrefix(prompt, "that was wrong; ") != (i > 0) {
+					t.Errorf("question %d is %q", i+1, prompt)
+				}
+			}
 			for _, p := range append(c.answers, c.given) {
 				if len(p) > 1 && err != nil && strings.Contains(err.Error(), p) {
 					t.Errorf("the error shows the secret %q: %v", p, err)
@@ -319,7 +324,7 @@ func TestParseTarget(t *testing.T) {
 			t.Errorf("%q: %+v, %v, want %+v", text, got, err, want)
 		}
 	}
-	for _, text := range []string{"", "@spark1", "zeta@", "spark1:0", "spark1:ssh", "-oProxyCommand=x", "a b"} {
+	for _, text := range []string{"", "@spark1", "zeta@", "spark1:0", "spark1:ssh", "-oProxyCommand=x", "a b", "ssh://zeta@spark1"} {
 		if got, err := parseTarget(text); err == nil {
 			t.Errorf("%q: %+v, want an error", text, got)
 		}

@@ -40,10 +40,12 @@ var examination = []step{
 
 // installation makes a node of a host. What is there already is left as it is.
 var installation = []step{
+	{"turn", true, (*host).turnToDo, always("waits for nobody"), (*host).takeTurn},
+	{"keep", false, (*host).keepToDo, always("there is nothing to keep"), (*host).keep},
 	{"binary", false, (*host).binaryToDo, (*host).binaryIs, (*host).putBinary},
 	{"unit", false, (*host).unitToDo, always("is there"), (*host).putUnit},
 	{"group", false, (*host).groupToDo, always("may launch"), (*host).putGroup},
-	{stepCluster, false, (*host).clusterToDo, always("is a member"), (*host).become},
+	{stepCluster, false, (*host).clusterToDo, (*host).clusterIs, (*host).become},
 	{"start", false, (*host).startToDo, always("runs"), (*host).start},
 	{"ready", false, always("wait until it is ready"), nil, (*host).awaitReady},
 }
@@ -77,7 +79,7 @@ func (h *host) fit(context.Context) error {
 			return err
 		}
 	}
-	return h.facts.judge(h.binary, h.cfg.Ports, time.Now())
+	return h.facts.judge(h.binary, h.cfg.Upgrade && h.facts.packaged == "", h.cfg.Ports, time.Now())
 }
 
 func (h *host) sudoToDo() string {
@@ -85,9 +87,9 @@ func (h *host) sudoToDo() string {
 	case h.facts.root:
 		return ""
 	case h.facts.nopasswd:
-		return "sudo, without a password"
+		return "become root by sudo, without a password"
 	}
-	return "sudo, with the password of " + h.facts.user
+	return "become root by sudo, with the password of " + h.facts.user
 }
 
 func (h *host) lookAsRoot(ctx context.Context) error {
@@ -101,15 +103,11 @@ func (h *host) lookAsRoot(ctx context.Context) error {
 		}
 	}
 	h.looked = true
-	if h.cfg.Upgrade && h.facts.active && h.facts.packaged == "" {
-		// What the agent runs need not be what lies there: an upgrade may have been interrupted between the two.
-		text, err := h.asRoot(ctx, lookTimeout, `sha256sum "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" | cut -d ' ' -f 1`, nil)
-		if err != nil {
-			return fmt.Errorf("look which program its agent is: %w", err)
-		}
-		h.facts.running = printable(strings.TrimSpace(text))
+	h.result.Cluster = h.facts.cluster
+	if h.facts.cluster == "" {
+		return nil
 	}
-	return nil
+	return h.lookAtMember(ctx)
 }
 
 func (h *host) binaryToDo() string {
@@ -133,43 +131,6 @@ func (h *host) binaryIs() string {
 	return "is there"
 }
 
-// otherRelease is that of a member, of which no package is the owner: replacing it is an upgrade.
-func (h *host) otherRelease() bool {
-	return h.facts.packaged == "" && h.facts.cluster != "" && h.facts.binary != "" && h.facts.binary != h.binary.SHA
-}
-
-// anew says why a member's agent, which runs or is to run another program, is to be started anew; empty: it is not.
-func (h *host) anew() string {
-	runsAnother := h.facts.running != "" && h.facts.running != h.binary.SHA
-	switch {
-	case h.facts.cluster == "":
-		return ""
-	case h.cfg.Upgrade && h.facts.packaged == "" && (h.otherRelease() || runsAnother):
-		return "for the program that is new"
-	case h.facts.active && h.groupToDo() != "":
-		return newInGroup
-	}
-	return ""
-}
-
-const newInGroup = "for the new member of the group"
-
-// turn waits until the member before is ready again: two agents that are started anew at once may be a majority.
-func (h *host) turn(ctx context.Context) error {
-	if h.after == nil {
-		return nil
-	}
-	select {
-	case <-h.after.walked:
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	}
-	if h.after.result.Error != "" {
-		return fmt.Errorf("%s, whose turn was before, did not come back: the agent of this one is as it was. Mend that one first", h.after.target)
-	}
-	return nil
-}
-
 // putScript puts standard input in a file's place, whole or not at all: $1 file,
 // $2 mode, $3 SHA-256, $4 what it has to do when it is run, if it is a program.
 const putScript = `put() {
@@ -179,24 +140,34 @@ const putScript = `put() {
 	s=$(sha256sum "$t" | cut -d ' ' -f 1)
 	[ "$s" = "$3" ] || { echo "what has arrived is not what was sent: is the disk full, or was the connection cut?" >&2; exit 1; }
 	chown 0:0 "$t" && chmod "$2" "$t" && sync "$t" || exit
-	[ -z "${4-}" ] || "$t" $4 >/dev/null || { echo "the program does not run there" >&2; exit 1; }
+	[ -z "${4-}" ] || "$t" $4 || { echo "the program does not run there" >&2; exit 1; }
 	mv "$t" "$1" || exit
 	trap - EXIT
 }
 `
 
-// putBinary replaces the program of members in turn.
 func (h *host) putBinary(ctx context.Context) error {
-	if err := h.turn(ctx); err != nil {
-		return err
-	}
 	f, err := os.Open(h.binary.Path)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	if _, err := h.asRoot(ctx, copyTimeout, putScript+fmt.Sprintf("put %s 755 %s version", binaryPath, h.binary.SHA), f); err != nil {
+	// A member's own has another name until it is known which release it is.
+	path := binaryPath
+	if h.otherRelease() {
+		path = nextPath
+	}
+	said, err := h.asRoot(ctx, copyTimeout, putScript+fmt.Sprintf("put %s 755 %s 'version --json'", path, h.binary.SHA), f)
+	if err != nil {
 		return fmt.Errorf("copy the program to %s: %w", binaryPath, err)
+	}
+	if h.next, err = readRelease(said); err != nil {
+		return err
+	}
+	if path == nextPath {
+		if err := h.replace(ctx); err != nil {
+			return err
+		}
 	}
 	h.facts.binary = h.binary.SHA
 	return nil
@@ -258,6 +229,8 @@ func (h *host) clusterToDo() string {
 	return "sparkrun join, the token on standard input"
 }
 
+func (h *host) clusterIs() string { return "is a member of cluster " + h.facts.cluster }
+
 func (h *host) become(ctx context.Context) error {
 	if h.founds {
 		if _, err := h.asRoot(ctx, commandTimeout, "sparkrun init", nil); err != nil {
@@ -291,10 +264,11 @@ func (h *host) startToDo() string {
 func (h *host) start(ctx context.Context) error {
 	script := "systemctl enable --now sparkrun"
 	if h.restart != "" {
-		if err := h.turn(ctx); err != nil {
-			return err
-		}
 		script = "systemctl enable sparkrun && systemctl restart sparkrun"
+		if h.upgraded() {
+			h.begins()
+			script = armScript + " && " + script
+		}
 	}
 	// What systemctl itself says of a failure is only where to look.
 	script += ` || { code=$?; journalctl -u sparkrun -n 3 -o cat --no-pager >&2; exit $code; }`
@@ -329,8 +303,10 @@ func (h *host) awaitReady(ctx context.Context) error {
 		text, err := h.run(ctx, commandTimeout, "/usr/bin/env PATH=/usr/local/bin:/usr/bin:/bin sparkrun status --json", &bytes.Reader{})
 		if err == nil {
 			if err = h.readReady(text); err == nil {
-				h.result.Ready = true
-				return nil
+				if err = h.confirm(ctx); err == nil {
+					h.result.Ready = true
+				}
+				return err
 			}
 		}
 		var said *commandError
@@ -346,23 +322,21 @@ func (h *host) awaitReady(ctx context.Context) error {
 }
 
 func (h *host) readReady(text string) error {
-	var st struct {
-		Cluster, Self, Problem string
-		Nodes                  []struct{ Host, State, Why string }
-	}
-	if err := json.Unmarshal([]byte(text), &st); err != nil {
-		return fmt.Errorf("read sparkrun status --json: %w", err)
+	st, err := readStanding(text)
+	if err != nil {
+		return err
 	}
 	h.result.Cluster = st.Cluster
-	for _, n := range st.Nodes {
-		if n.Host != st.Self {
-			continue
-		}
-		if n.State == "ready" {
-			h.result.Host = n.Host
-			return nil
-		}
-		return fmt.Errorf("%s is %s %s", printable(n.Host), printable(n.State), printable(n.Why+st.Problem))
+	n := st.self()
+	switch {
+	case n == nil:
+		return fmt.Errorf("it does not see itself in the cluster: %s", st.Problem)
+	case n.State != "ready":
+		return fmt.Errorf("%s is %s %s", n.Host, n.State, n.Why+st.Problem)
 	}
-	return fmt.Errorf("it does not see itself in the cluster: %s", printable(st.Problem))
+	h.result.Host, h.result.Release = n.Host, n.Version
+	if h.upgraded() && (n.Version != h.next.Version || n.Protocol != h.next.Protocol) {
+		return fmt.Errorf("%s is a member with release %s, want %s", n.Host, n.Version, h.next.Version)
+	}
+	return nil
 }

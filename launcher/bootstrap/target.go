@@ -39,6 +39,9 @@ func parseTarget(text string) (target, error) {
 		t.host, t.port = host, n
 	}
 	t.host = strings.TrimSuffix(strings.TrimPrefix(t.host, "["), "]")
+	if strings.ContainsAny(t.user, " \t\n/:") {
+		return t, fmt.Errorf("host %q: want [user@]host[:port]", text)
+	}
 	if t.host == "" || strings.HasPrefix(t.host, "-") || strings.ContainsAny(t.host, " \t\n/") {
 		return t, fmt.Errorf("host %q: want [user@]host[:port]", text)
 	}
@@ -48,6 +51,7 @@ func parseTarget(text string) (target, error) {
 // endpoint is what ssh_config makes of a target.
 type endpoint struct {
 	user, host string // host: where the connection goes
+	typed      string // the host as it was named
 	port       int
 	keyName    string // host:port as known_hosts has it
 	identities []string
@@ -60,6 +64,18 @@ type endpoint struct {
 }
 
 func (e endpoint) addr() string { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
+
+// shown names it for people: as they did, and where that leads.
+func (e endpoint) shown() string {
+	at := e.host
+	if e.port != 22 {
+		at = e.addr()
+	}
+	if e.typed == e.host {
+		return at
+	}
+	return fmt.Sprintf("%s (%s)", e.typed, at)
+}
 
 // settings are the ssh_config files.
 type settings struct {
@@ -110,7 +126,7 @@ func (s *settings) all(host, key string) ([]string, error) {
 
 // endpoint resolves a target.
 func (s *settings) endpoint(t target) (endpoint, error) {
-	e := endpoint{user: t.user, host: t.host, port: t.port}
+	e := endpoint{user: t.user, host: t.host, typed: t.host, port: t.port}
 	one := map[string]string{}
 	for _, key := range []string{"HostName", "User", "Port", "HostKeyAlias", "ProxyJump", "ProxyCommand", "IdentitiesOnly", "IdentityAgent", "HashKnownHosts", "UserKnownHostsFile", "GlobalKnownHostsFile"} {
 		v, err := s.get(t.host, key)
@@ -121,6 +137,8 @@ func (s *settings) endpoint(t target) (endpoint, error) {
 	}
 	if one["HostName"] != "" {
 		e.host = strings.ReplaceAll(one["HostName"], "%h", t.host)
+	} else if at := s.ssh.Addresses[t.host]; at != "" {
+		e.host = at
 	}
 	if e.user == "" {
 		e.user = one["User"]

@@ -18,9 +18,14 @@ type host struct {
 	rights rights
 	binary Binary
 
-	looked  bool   // whether it is in a cluster is known
-	founds  bool   // it makes the cluster
-	restart string // why its agent, which runs, has to be started anew; empty: it has not
+	looked   bool     // whether it is in a cluster is known
+	founds   bool     // it makes the cluster
+	restart  string   // why its agent, which runs, has to be started anew; empty: it has not
+	standing standing // what its agent said of the cluster when it was looked at
+	has      Release  // of its agent, or of the program there where none runs
+	next     Release  // of the program that it gets
+	// undo is what a failure from here on calls for; nil: nothing.
+	undo func(context.Context) error
 	// after is the member whose agent is started anew before; walked is closed when all was done to a host, or it has failed.
 	after  *host
 	walked chan struct{}
@@ -70,6 +75,7 @@ func start(cfg Config) (hosts []*host, end func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
+	d.secrets.many = len(cfg.Targets) > 1
 	r := &fleet{cfg: cfg, dialer: d, secrets: d.secrets}
 	for _, t := range cfg.Targets {
 		hosts = append(hosts, &host{fleet: r, target: t, serves: make(chan struct{}), walked: make(chan struct{}), result: Result{Target: t, Steps: []Event{}}})
@@ -89,22 +95,6 @@ func results(hosts []*host) []Result {
 		out[i] = h.result
 	}
 	return out
-}
-
-// takeTurns orders the members whose agents are to be started anew, as they were named.
-func takeTurns(hosts []*host) {
-	var last *host
-	for _, h := range hosts {
-		if h.result.Error != "" {
-			continue
-		}
-		if why := h.anew(); why != "" {
-			h.after, last = last, h
-			if h.facts.active {
-				h.restart = why
-			}
-		}
-	}
 }
 
 // each runs f for all hosts side by side and waits.
@@ -136,6 +126,9 @@ func (h *host) walk(ctx context.Context, steps []step) {
 		if err := s.do(h, ctx); err != nil {
 			if ctx.Err() != nil {
 				err = errors.New("interrupted")
+			}
+			if h.undo != nil {
+				err = h.takeBack(ctx, err)
 			}
 			h.fail(s.name, err)
 			return
@@ -184,8 +177,10 @@ func (r *fleet) decide(hosts []*host) {
 		if r.cluster == "" {
 			r.cluster, first = h.facts.cluster, h
 		}
+		h.result.Part = Another
 		switch {
 		case h.facts.cluster == r.cluster:
+			h.result.Part = Member
 			r.sources = append(r.sources, h)
 		case h.result.Error == "" && first == nil:
 			h.fail(stepCluster, fmt.Errorf("it is in another cluster (%s) than this machine (%s): `sudo sparkrun leave` there takes it out", h.facts.cluster, r.cluster))
@@ -194,6 +189,11 @@ func (r *fleet) decide(hosts []*host) {
 		}
 	}
 	if r.cluster != "" {
+		for _, h := range hosts {
+			if h.facts.cluster == "" && h.looked {
+				h.result.Part = Joins
+			}
+		}
 		return
 	}
 	// Nobody is in a cluster, as far as is known. A host that could not be looked
@@ -201,7 +201,13 @@ func (r *fleet) decide(hosts []*host) {
 	for i, h := range hosts {
 		if h.result.Error == "" {
 			h.founds = true
+			h.result.Part = Founds
 			r.sources = []*host{h}
+			for _, other := range hosts[i+1:] {
+				if other.looked {
+					other.result.Part = Joins
+				}
+			}
 			return
 		}
 		if !h.looked {

@@ -21,7 +21,7 @@ func TestUpgradesInTurn(t *testing.T) {
 		}},
 		"asked for": {true, []want{
 			{"", "in place of another release", ""}, {"", "", "is there"}, {"", "", "a package has installed it: apt upgrades it"},
-			{"", "in place of another release", ""}, {"0", "in place of another release", ""}, {"", "copy new", "is there"},
+			{"", "in place of another release", ""}, {"", "in place of another release", ""}, {"", "copy new", "is there"},
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -79,19 +79,66 @@ func TestUpgradesInTurn(t *testing.T) {
 		}
 	}
 
-	first := &host{target: "spark1", walked: make(chan struct{}), result: Result{Error: "not ready"}}
+	// Who stands behind one that has failed is told who, not who else stands between.
+	first := &host{fleet: &fleet{}, target: "spark1", walked: make(chan struct{}), result: Result{Error: "not ready"}}
+	second := &host{fleet: &fleet{}, target: "spark2", after: first, walked: make(chan struct{})}
+	third := &host{fleet: &fleet{}, target: "spark3", after: second}
 	close(first.walked)
-	next := &host{fleet: &fleet{}, target: "spark2", after: first}
-	if err := next.putBinary(t.Context()); err == nil || !strings.Contains(err.Error(), "spark1, whose turn was before, did not come back") {
-		t.Errorf("after one that failed: %v", err)
-	}
-	next.restart = "for the program that is new"
-	if err := next.start(t.Context()); err == nil || !strings.Contains(err.Error(), "spark1, whose turn was before, did not come back") {
-		t.Errorf("started anew after one that failed: %v", err)
+	close(second.walked)
+	for _, h := range []*host{second, third} {
+		err := h.takeTurn(t.Context())
+		if err == nil || !strings.Contains(err.Error(), "spark1, whose turn was before, failed") {
+			t.Errorf("%s, after one that failed: %v", h.target, err)
+		}
+		h.result.Error = "left as it is"
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := (&host{fleet: &fleet{}, after: &host{walked: make(chan struct{})}}).putBinary(ctx); err == nil {
+	if err := (&host{fleet: &fleet{}, after: &host{walked: make(chan struct{})}}).takeTurn(ctx); err == nil {
 		t.Error("an interrupted one goes on")
+	}
+}
+
+func TestSpares(t *testing.T) {
+	node := func(host, role, state string) peer { return peer{Host: host, Role: role, State: state} }
+	full := peer{Host: "c", Role: "voter", State: "ready", NoVote: "its disk is full"}
+	for name, c := range map[string]struct {
+		nodes []peer // a is asked
+		none  bool   // no leader
+		want  string // empty: it can be spared
+	}{
+		"one of three":                  {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"), node("c", "voter", "ready")}},
+		"one of three, another is away": {nodes: []peer{node("a", "voter", "ready"), node("b", "leader", "ready"), node("c", "voter", "away")}, want: "c is away: without a, too, the cluster has no majority (1 of 3 voters)"},
+		"one has no vote for its disk":  {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "drained"), full}, want: "c takes no part in the vote: without a"},
+		"one of five, another is away":  {nodes: []peer{node("a", "leader", "ready"), node("b", "voter", "ready"), node("c", "voter", "ready"), node("d", "voter", "ready"), node("e", "voter", "away")}},
+		"no voter, one is away":         {nodes: []peer{node("a", "", "ready"), node("b", "leader", "ready"), node("c", "voter", "ready"), node("d", "voter", "away")}},
+		"a standby of a pair":           {nodes: []peer{node("a", "standby", "ready"), node("b", "leader", "ready")}},
+		"the only voter":                {nodes: []peer{node("a", "leader", "ready"), node("b", "standby", "away")}},
+		"no leader":                     {nodes: []peer{node("a", "voter", "unknown"), node("b", "voter", "unknown")}, none: true, want: "its cluster has no leader: two are away"},
+	} {
+		st := standing{Leader: "b", Self: "a", Nodes: c.nodes}
+		if c.none {
+			st.Leader, st.Problem = "", "two are away"
+		}
+		if err := st.spares(); (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%s: %v, want %q", name, err, c.want)
+		}
+	}
+}
+
+func TestOlder(t *testing.T) {
+	// Each is older than the next one.
+	order := []string{"0.9", "1.0.0~rc1", "1.0.0~rc2", "1.0.0", "1.0.0+b1", "1.0.1", "1.0.10", "1.1a", "1.1.0", "2"}
+	for i, a := range order {
+		for j, b := range order {
+			if got, want := older(a, b), i < j; got != want {
+				t.Errorf("%s is older than %s: %v", a, b, got)
+			}
+		}
+	}
+	for _, pair := range [][2]string{{"dev", "1.0"}, {"1.0", "dev"}, {"1.0", "1.00"}, {"", "1"}} {
+		if older(pair[0], pair[1]) {
+			t.Errorf("%q is not older than %q", pair[0], pair[1])
+		}
 	}
 }

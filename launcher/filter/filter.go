@@ -86,7 +86,7 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 	var out []guard
 	for key, f := range jobs {
 		g := guard{name: key.String(), ports: f.Ports, published: f.Published}
-		for _, a := range f.Members {
+		for _, a := range f.Admits() {
 			if a = a.Unmap().WithZone(""); a.Is4() {
 				g.members[0] = append(g.members[0], a)
 			} else if a.Is6() {

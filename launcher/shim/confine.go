@@ -7,6 +7,8 @@ import (
 	"io"
 	"os"
 	"runtime"
+	"strconv"
+	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -108,6 +110,33 @@ func (c confinement) become() (what string, err error) {
 	return "", syscall.Exec(string(c.Path), untexts(c.Argv), untexts(c.Env))
 }
 
+// MayLimit refuses limits above this process's own where it lacks the privilege to raise them (setrlimit(2)): the
+// shim would find out when other ranks have been started.
+func MayLimit(limits []launcher.Ulimit) error {
+	for _, u := range limits {
+		var own unix.Rlimit
+		if err := unix.Getrlimit(resources[u.Name], &own); err != nil || limitOf(u.Hard) <= own.Max || mayRaiseLimits() {
+			continue
+		}
+		of := limitText(own.Max)
+		return fmt.Errorf("--ulimit %s: the agent itself has %s: %w: raise Limit%s= in its unit, or ask for less", u, of, unix.EPERM, strings.ToUpper(u.Name))
+	}
+	return nil
+}
+
+func mayRaiseLimits() bool {
+	var caps [2]unix.CapUserData // of version 3, the second for numbers from 32 on
+	err := unix.Capget(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}, &caps[0])
+	return err == nil && caps[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
+}
+
+func limitText(n uint64) string {
+	if n == unix.RLIM_INFINITY {
+		return "no bound"
+	}
+	return strconv.FormatUint(n, 10)
+}
+
 func limitOf(n int64) uint64 {
 	if n == launcher.Unlimited {
 		return unix.RLIM_INFINITY
@@ -154,7 +183,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	case s.What == "":
 		return 0, execError(r, path, cfg.UID, s.Errno)
 	case s.Errno == syscall.EPERM:
-		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise LimitNOFILE= and the like in its unit, or ask for less", s.What, s.Errno)
+		return 0, fmt.Errorf("%s: %w: it is above what the agent itself may have: raise it in its unit (LimitNOFILE= and the like), or ask for less", s.What, s.Errno)
 	}
 	return 0, fmt.Errorf("%s: %w", s.What, s.Errno)
 }

@@ -103,3 +103,20 @@ func BenchmarkConfined(b *testing.B) {
 		})
 	}
 }
+
+// What this process may not give is refused before anything runs.
+func TestMayLimit(t *testing.T) {
+	var own unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_RTPRIO, &own))
+	if own.Max >= 99 {
+		t.Fatalf("this process may have any real-time priority (%d): the test tells nothing", own.Max)
+	}
+	err := MayLimit([]launcher.Ulimit{{Name: "nofile", Soft: 10, Hard: 10}, {Name: "rtprio", Soft: 99, Hard: 99}})
+	switch may := unix.Prlimit(0, unix.RLIMIT_RTPRIO, &unix.Rlimit{Cur: own.Cur, Max: 99}, nil) == nil; {
+	case may: // with CAP_SYS_RESOURCE
+		must(t, unix.Prlimit(0, unix.RLIMIT_RTPRIO, &own, nil))
+		must(t, err)
+	case err == nil || !strings.Contains(err.Error(), "--ulimit rtprio=99:99") || !strings.Contains(err.Error(), "LimitRTPRIO="):
+		t.Errorf("refused with %v", err)
+	}
+}

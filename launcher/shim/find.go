@@ -31,6 +31,25 @@ func Rouse(dir string, sig syscall.Signal) bool {
 	return false
 }
 
+// Suspended tells whether a signal has stopped a rank that the journal says runs.
+func Suspended(told []Event) bool {
+	running := map[int]proc{}
+	for _, ev := range told {
+		switch ev.Kind {
+		case Started:
+			running[ev.Rank] = proc{pid: ev.PID, ticks: ev.Ticks}
+		case Exited:
+			delete(running, ev.Rank)
+		}
+	}
+	for _, was := range running {
+		if now, there := readProc(was.pid); there && now.born() == was && now.stopped {
+			return true
+		}
+	}
+	return false
+}
+
 // Living finds by the process table which folders below parent have shims,
 // also where the folders are gone.
 func Living(parent string) map[string][]int {

@@ -15,6 +15,7 @@ type proc struct {
 	pid, ppid, pgrp, session int
 	ticks                    uint64 // start time since boot, in clock ticks
 	dead                     bool   // zombie: nothing to end, only to reap
+	stopped                  bool   // by a signal
 }
 
 // born is what of a process never changes and never comes again.
@@ -35,6 +36,7 @@ func parseStat(b []byte) (proc, bool) {
 	var errs [5]error
 	p.pid, errs[0] = strconv.Atoi(string(bytes.TrimSpace(b[:open])))
 	p.dead = rest[0][0] == 'Z' || rest[0][0] == 'X'
+	p.stopped = rest[0][0] == 'T'
 	p.ppid, errs[1] = strconv.Atoi(string(rest[1]))
 	p.pgrp, errs[2] = strconv.Atoi(string(rest[2]))
 	p.session, errs[3] = strconv.Atoi(string(rest[3]))

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -141,6 +142,50 @@ func TestWrongContentIsRefused(t *testing.T) {
 	}
 	if s.IsLaid(job) {
 		t.Error("there is a tree")
+	}
+}
+
+// What was broken off leaves nothing, by its sender's word or after a while; what is whole, or laid out, stays.
+func TestHalfBroughtFilesGo(t *testing.T) {
+	f, s := scanned(t, Source{project(t), "."}), openStore(t)
+	begin := func(id launcher.JobID) {
+		missing, err := s.Begin(id, "ada", f.Manifest)
+		must(t, err)
+		if len(missing) > 0 {
+			must(t, s.Write(id, "ada", f.Manifest[2].Sum, 0, []byte("0123")))
+		}
+	}
+	there := func() string {
+		names, err := os.ReadDir(s.dir)
+		must(t, err)
+		out := ""
+		for _, n := range names {
+			out += n.Name() + " "
+		}
+		return out
+	}
+	begin("half234567")
+	must(t, s.Drop("half234567", "eve"))
+	must(t, s.Sweep(time.Hour))
+	if got := there(); got != "half234567 " {
+		t.Errorf("there is %q: another's word, or a short pause, took it", got)
+	}
+	must(t, s.Drop("half234567", "ada"))
+	must(t, s.Drop("half234567", "ada"))
+	begin("old2345678")
+	must(t, s.Sweep(-time.Hour))
+	if got := there(); got != "" {
+		t.Errorf("left: %q", got)
+	}
+	bring(t, s, job, "ada", f)
+	begin("whole23456") // has all of it from the other
+	must(t, s.Drop(job, "ada"))
+	must(t, s.Sweep(-time.Hour))
+	if got := there(); got != string(job)+" whole23456 " {
+		t.Errorf("there is %q", got)
+	}
+	if err := s.Write("whole23456", "ada", f.Manifest[2].Sum, 0, nil); err != nil {
+		t.Errorf("a job's files after another's went: %v", err)
 	}
 }
 

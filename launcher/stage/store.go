@@ -14,6 +14,7 @@ import (
 	"slices"
 	"sync"
 	"syscall"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -81,7 +82,7 @@ func (s *Store) Begin(job launcher.JobID, user string, m Manifest) (missing []st
 	switch had, err := s.record(job); {
 	case errors.Is(err, ErrNone):
 		if err := s.write(job, record{user, m}); err != nil {
-			return nil, s.trouble(err)
+			return nil, errors.Join(s.trouble(err), s.drop(job))
 		}
 	case err != nil:
 		return nil, err
@@ -153,6 +154,76 @@ func (s *Store) Manifest(job launcher.JobID, user string) (Manifest, error) {
 	defer s.mu.Unlock()
 	r, err := s.owned(job, user)
 	return r.Files, err
+}
+
+// Drop removes what a job of that user has brought so far. What was laid out is the job's, and stays.
+func (s *Store) Drop(job launcher.JobID, user string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch _, err := s.owned(job, user); {
+	case errors.Is(err, ErrNone) || err == nil && s.IsLaid(job):
+		return nil
+	case err != nil:
+		return err
+	}
+	return s.drop(job)
+}
+
+func (s *Store) drop(job launcher.JobID) error {
+	if s.last.job == job {
+		s.last.job = ""
+	}
+	return s.root.RemoveAll(string(job))
+}
+
+// Sweep removes what was begun to be brought, and not gone on with for so long: its sender was killed.
+func (s *Store) Sweep(after time.Duration) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	jobs, err := fs.ReadDir(s.root.FS(), ".")
+	for _, d := range jobs {
+		job := launcher.JobID(d.Name())
+		if r, rerr := s.record(job); rerr == nil && !s.IsLaid(job) && !s.complete(job, r.Files) && time.Since(s.touched(job)) > after {
+			err = errors.Join(err, s.drop(job))
+		}
+	}
+	return err
+}
+
+func (s *Store) complete(job launcher.JobID, m Manifest) bool {
+	for sum, size := range m.contents() {
+		if !s.has(job, sum, size) {
+			return false
+		}
+	}
+	return true
+}
+
+// touched is when the last piece of a job's files came.
+func (s *Store) touched(job launcher.JobID) (last time.Time) {
+	dir := path.Join(string(job), content)
+	names, _ := fs.ReadDir(s.root.FS(), dir)
+	for _, name := range append([]string{dir}, namesOf(dir, names)...) {
+		if fi, err := s.root.Lstat(name); err == nil && fi.ModTime().After(last) {
+			last = fi.ModTime()
+		}
+	}
+	return last
+}
+
+func namesOf(dir string, entries []fs.DirEntry) (names []string) {
+	for _, e := range entries {
+		names = append(names, path.Join(dir, e.Name()))
+	}
+	return names
+}
+
+// UserOf tells whose job has brought files here; empty: there are none.
+func (s *Store) UserOf(job launcher.JobID) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, _ := s.record(job)
+	return r.User
 }
 
 // Read gives a content in pieces of at most ChunkBytes; fn may not keep them.

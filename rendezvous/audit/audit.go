@@ -42,7 +42,7 @@ type Line struct {
 	On      string    `json:"on,omitempty"`     // the job, host or token it is about
 	Outcome Outcome   `json:"outcome"`
 	Why     string    `json:"why,omitempty"`
-	// Dropped counts lines of strangers that were left out since the last one of theirs.
+	// Dropped counts lines that were left out since the last one of this source, or of a stranger.
 	Dropped int `json:"dropped,omitempty"`
 	// Again counts what was the same, and got no line of its own, since the last one of its kind; see Often.
 	Again int `json:"again,omitempty"`
@@ -59,6 +59,11 @@ type Config struct {
 	// At worst 86,400 lines of 300 bytes a day come from outside.
 	Strangers int
 	Again     time.Duration
+	// SourceBytes is how much one member or user may write at once, default 1 MiB; SourceBps how much more a second, default
+	// 24 (2 MB a day). Beyond it their lines are counted, not written, so that a flood of theirs does not have the others'
+	// put aside: by all of MaxBytes and Keep it takes one of them two weeks.
+	SourceBytes int64
+	SourceBps   int64
 	// Often is how long what has got a line by Log.Often gets no other; default 1 min.
 	Often  time.Duration
 	Now    func() time.Time // nil means time.Now
@@ -78,7 +83,8 @@ type Log struct {
 	refill  time.Time
 	dropped int
 
-	often map[kind]*often
+	often   map[kind]*often
+	sources map[string]*bucket // by Line.Who
 }
 
 // kind is what lines have in common that Often takes for the same.
@@ -109,6 +115,12 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Again == 0 {
 		cfg.Again = time.Second
 	}
+	if cfg.SourceBytes == 0 {
+		cfg.SourceBytes = 1 << 20
+	}
+	if cfg.SourceBps == 0 {
+		cfg.SourceBps = 24
+	}
 	if cfg.Often == 0 {
 		cfg.Often = time.Minute
 	}
@@ -118,7 +130,7 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now(), often: map[kind]*often{}}
+	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now(), often: map[kind]*often{}, sources: map[string]*bucket{}}
 	if err := l.open(); err != nil {
 		return nil, fmt.Errorf("open audit log %s: %w", cfg.Path, err)
 	}
@@ -144,6 +156,43 @@ func (l *Log) Add(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.write(line)
+}
+
+// bucket is what a source may still write: a user, on whichever machine and by whichever client, or a member.
+type bucket struct {
+	left    int64 // bytes; below zero after a line that was longer
+	at      time.Time
+	dropped int
+}
+
+// Of writes a line of somebody who may call, unless they have written too much: see Config.SourceBytes. What is left
+// out is counted, and told by their next line.
+func (l *Log) Of(line Line) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	now := l.cfg.Now()
+	b := l.sources[line.Who]
+	if b == nil {
+		if len(l.sources) >= maxKinds { // whoever is full again need not be remembered
+			maps.DeleteFunc(l.sources, func(_ string, b *bucket) bool { return b.dropped == 0 && l.refilled(b, now) == l.cfg.SourceBytes })
+		}
+		b = &bucket{left: l.cfg.SourceBytes, at: now}
+		l.sources[line.Who] = b
+	}
+	if full := l.refilled(b, now); full > b.left || now.Before(b.at) { // else it has grown by less than a byte
+		b.left, b.at = full, now
+	}
+	if b.left <= 0 {
+		b.dropped++
+		return
+	}
+	line.Dropped, b.dropped = b.dropped, 0
+	b.left -= l.write(line)
+}
+
+func (l *Log) refilled(b *bucket, now time.Time) int64 {
+	passed := max(0, now.Sub(b.at)) // below zero: the clock was set back
+	return min(l.cfg.SourceBytes, b.left+int64(passed.Seconds()*float64(l.cfg.SourceBps)))
 }
 
 // Often writes a line of what is done again and again, as looking at the state is: a display that is left on would have the
@@ -192,7 +241,8 @@ func (l *Log) Stranger(line Line) {
 
 const maxWhy = 500 // bytes of a reason; a stranger may have chosen part of it
 
-func (l *Log) write(line Line) {
+// write gives how many bytes the line takes.
+func (l *Log) write(line Line) int64 {
 	line.Time = l.cfg.Now().UTC()
 	for _, s := range []*string{&line.Why, &line.Who, &line.From, &line.Client, &line.On} {
 		if len(*s) > maxWhy {
@@ -207,6 +257,7 @@ func (l *Log) write(line Line) {
 		l.cfg.Logger.Error("write audit log", "path", l.cfg.Path, "what", line.What, "error", err)
 	}
 	l.failing = err != nil
+	return int64(len(text)) + 1
 }
 
 func (l *Log) append(text []byte) error {

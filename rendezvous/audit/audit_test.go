@@ -150,3 +150,48 @@ func TestOften(t *testing.T) {
 		t.Errorf("%d kinds are kept in mind", len(l.often))
 	}
 }
+
+// One source that floods the list is counted after a while; others' lines stay, and its own come again.
+func TestASourceCannotPutOthersAside(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "audit.log")
+	clock := &handClock{time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
+	l := open(t, Config{Path: path, MaxBytes: 100 << 10, Keep: 1, SourceBytes: 5000, SourceBps: 100, Now: clock.now})
+	l.Of(Line{What: "launch", Who: "ben", Outcome: OK})
+	count := func() (ann, ben, dropped int) {
+		for _, x := range read(t, path) {
+			switch x.Who {
+			case "ann":
+				ann++
+				dropped += x.Dropped
+			case "ben":
+				ben++
+			}
+		}
+		return ann, ben, dropped
+	}
+	for range 10_000 {
+		l.Of(Line{What: "launch", Who: "ann", Why: strings.Repeat("x", 100), Outcome: Refused})
+	}
+	flood, ben, _ := count()
+	if info, err := os.Stat(path); err != nil || info.Size() > 6000 || ben != 1 || flood < 10 {
+		t.Fatalf("%d lines of ann, %d of ben, %d bytes (%v)", flood, ben, info.Size(), err)
+	}
+	clock.at = clock.at.Add(10 * time.Second) // 1000 bytes
+	for range 100 {
+		l.Of(Line{What: "launch", Who: "ann", Why: strings.Repeat("x", 100), Outcome: Refused})
+		l.Of(Line{What: "launch", Who: "ben", Outcome: OK})
+		clock.at = clock.at.Add(time.Millisecond)
+	}
+	ann, _, dropped := count()
+	if ann <= flood || ann > flood+8 || dropped != 10_000-flood {
+		t.Errorf("%d lines of ann after %d, which tell of %d that were left out", ann, flood, dropped)
+	}
+	clock.at = clock.at.Add(-time.Hour)
+	l.Of(Line{What: "launch", Who: "eve", Outcome: OK})
+	for i := range maxKinds {
+		l.sources[fmt.Sprint(i)] = &bucket{left: 5000, at: clock.at}
+	}
+	if l.Of(Line{What: "launch", Who: "new", Outcome: OK}); len(l.sources) > 4 {
+		t.Errorf("%d sources are kept in mind", len(l.sources))
+	}
+}

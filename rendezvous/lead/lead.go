@@ -237,6 +237,13 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	default: // the cluster has been taken over, and this leader has not heard of it yet
 		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID, ErrOver)
 	}
+	var unfinished []launcher.Spec
+	for _, g := range l.gangs {
+		unfinished = append(unfinished, g.job.Spec)
+	}
+	if err := rendezvous.MayLaunch(spec, unfinished); err != nil {
+		return nil, err
+	}
 	plan, findings, err := l.placeJob(spec, nil)
 	if busy := new(busyError); errors.As(err, &busy) && spec.Wait {
 		g := newGang(l, rendezvous.Job{Spec: spec, Planned: time.Now()})

@@ -55,6 +55,7 @@ var codes = []struct {
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
 	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
+	{"too-many-jobs", rendezvous.ErrTooManyJobs, connect.CodeResourceExhausted},
 	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
 	{"unknown-retry", ErrUnknownRetry, connect.CodeFailedPrecondition},
 	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},

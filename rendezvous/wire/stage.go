@@ -14,6 +14,8 @@ type StageRequest struct {
 	Job      launcher.JobID `json:"job"`
 	User     string         `json:"user,omitempty"` // as whom the ranks will run; empty: the caller
 	Manifest stage.Manifest `json:"manifest"`
+	// Drop takes back what came of an earlier request: the job will not be launched.
+	Drop bool `json:"drop,omitempty"`
 }
 
 // StageResponse names the node that took it, for the job's spec, and the

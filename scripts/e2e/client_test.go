@@ -78,6 +78,19 @@ func TestFromALaptop(t *testing.T) {
 		t.Errorf("logs -f: %s", r)
 	}
 
+	// Its terminal is the job's, from the beginning, and by attach, which may leave and come again.
+	terminal := func(typed, command string) result {
+		t.Helper()
+		return l.on("spark4", laptop("sh", "-c", "("+typed+`) | script -qefc "stty rows 30 cols 90; `+command+`" /dev/null`)...)
+	}
+	said := func(job, words string) string {
+		return "until sparkrun logs --output raw " + job + " 2>/dev/null | grep -q '" + words + "'; do sleep 0.1; done; "
+	}
+	says(terminal(said("typed", "30 90")+"echo pepper", `sparkrun launch -t --name typed --on spark2 exec -- sh -c 'stty size; read x; echo got \$x; exit 6'`), 6, "got pepper")
+	run("launch", "-d", "-t", "--name", "later", "--on", "spark3", "exec", "--", "sh", "-c", `stty size; while read x; do echo "got $x, $(stty size)"; test $x != end || exit 5; done`).must(t)
+	says(terminal(said("later", "24 80")+"echo cumin; "+said("later", "got cumin, 30 90")+`printf '\020\021'`, "sparkrun attach later"), 0, "got cumin")
+	says(terminal("echo end", "sparkrun attach later"), 5, "got end")
+
 	// Ctrl-C ends the job on the machines.
 	ctrlC := l.start("spark4", laptop("sparkrun", "launch", "--name", "cut", "--stdin", "none", "--grace", "5s", "--nodes", "3", "exec", "--", "sh", "-c", "echo up; exec sleep 600")...)
 	eventually(t, time.Minute, "all ranks of the job to be interrupted", func() bool {

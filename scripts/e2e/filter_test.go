@@ -162,3 +162,62 @@ func TestPacketFilter(t *testing.T) {
 		t.Errorf("a launch with a node that may not filter: %s", r)
 	}
 }
+
+// A member gets other addresses, on management and on the fabric, while its job runs: it reaches the other ranks from them, also
+// after their agent was started anew; who is no part of the job still does not, not even at an address in between.
+func TestPacketFilterFollowsItsNodes(t *testing.T) {
+	t.Parallel()
+	l := up(t, 4)
+	dir := scratch(t)
+	check(t, os.WriteFile(filepath.Join(dir, "server.py"), []byte(server), 0o644))
+	l.on("spark4", "sparkrun", "leave", "--yes").must(t)
+	l.on("spark1", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "45s").must(t)
+	l.on("spark2", "sparkrun", "launch", "-d", "--name", "served", "--on", "spark1,spark2", "--workdir", dir, "exec", "--", python, "server.py", dir).must(t)
+	var ports []string
+	eventually(t, time.Minute, "the ports of spark2", func() bool {
+		b, err := os.ReadFile(filepath.Join(dir, "spark2"))
+		ports = strings.Fields(string(b))
+		return err == nil && len(ports) == 3
+	})
+	looks := func(from, to, answers string) *running {
+		return l.start(from, append([]string{python, "-c", reach, to, answers}, ports...)...)
+	}
+	answered := func(r *running) string { return strings.TrimSpace(r.wait().must(t).out) }
+	expect := func(when string) {
+		t.Helper()
+		strangers := map[string]*running{}
+		for _, to := range []string{"172.30.0.12", "192.168.100.12"} {
+			for _, who := range []string{"spark3", "spark4"} {
+				strangers[who+" at "+to] = looks(who, to, "---")
+			}
+			eventually(t, time.Minute, when+": spark1 reaches the ranks at "+to, func() bool { return answered(looks("spark1", to, "+++")) == "+++" })
+		}
+		for who, r := range strangers {
+			if got := answered(r); got != "---" {
+				t.Errorf("%s: %s: %s, want that no port answers who is no part of the job", when, who, got)
+			}
+		}
+	}
+	move := func(host, nic, from, to string) {
+		t.Helper()
+		l.on(host, "ip", "addr", "del", from+"/24", "dev", nic).must(t)
+		l.on(host, "ip", "addr", "add", to+"/24", "dev", nic).must(t)
+	}
+	expect("where they were planned")
+
+	move("spark1", "enP7s7", "172.30.0.11", "172.30.0.41")
+	l.on("spark1", "ip", "route", "add", "default", "via", "172.30.0.1").must(t)
+	move("spark4", "enP7s7", "172.30.0.14", "172.30.0.42")
+	expect("with another management address")
+	move("spark1", "enp1s0f0np0", "192.168.100.11", "192.168.100.41")
+	move("spark4", "enp1s0f0np0", "192.168.100.14", "192.168.100.42")
+	expect("with another fabric address")
+
+	l.do("kill", "spark2", "--agent")
+	expect("while its agent is away")
+	l.do("start", "spark2", "--agent")
+	l.on("spark3", "sparkrun", "status", "--wait-nodes", "3", "--timeout", "45s").must(t)
+	expect("with another agent")
+	l.on("spark3", "sparkrun", "stop", "served", "--kill").must(t)
+	eventually(t, time.Minute, "no rules on spark2", func() bool { return len(l.filtered("spark2")) == 0 })
+}

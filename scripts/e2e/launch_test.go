@@ -28,6 +28,7 @@ func TestThreeHosts(t *testing.T) {
 		"OutputAfterwards":    testOutputAfterwards,
 		"Staged":              testStaged,
 		"Terminal":            testTerminal,
+		"Window":              testWindow,
 		"Exec":                testExec,
 		"Stdin":               testStdin,
 		"RealTorchrun":        testRealTorchrun,

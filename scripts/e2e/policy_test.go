@@ -32,6 +32,9 @@ func TestPolicy(t *testing.T) {
 	policy(`# ours\nlaunch:\n  users: [alice]\n  groups: [nogroup]\n`)
 	refused("root, not named", launch("spark1", both...), "root may not launch on spark2", "rule launch, line 2 of /etc/sparkrun/policy.yaml", "users alice; groups nogroup")
 	refused("typed there", launch("spark2", "--on", "spark1", "exec", "--", "true"), "root may not launch on spark2")
+	if r := l.on("spark2", "grep", "-c", `"what":"run ranks","who":"root",.*"outcome":"refused","why":".*rule launch`, "/var/lib/sparkrun/audit.log"); strings.TrimSpace(r.out) != "1" {
+		t.Errorf("spark2's audit.log: want one line of the refused ranks, got %s", r)
+	}
 	if r := launch("spark1", append([]string{"--dry-run"}, both...)...); !strings.Contains(r.out+r.err, "root may not launch on spark2") {
 		t.Errorf("a dry run: %s", r)
 	}

@@ -38,6 +38,8 @@ Debian's own kernel with cgroup v2 only, systemd, netplan, sshd, and RDMA device
                             as if the power went; --agent: kill -9 its agent,
                             which systemd starts again
   lab --vm start HOST [--agent]
+                            SPARKRUN_LAB_CLOCK=2027-01-31T12:00:00 before it: the
+                            time that the machine's own clock has then (UTC)
   lab --vm cut|heal|cable|unplug|status|down
                             as without --vm
 
@@ -207,7 +209,7 @@ vm_boot() { # vm_boot HOST: returns when qemu has all it needs and the guest beg
 		-append "root=/dev/vda rw console=ttyS0 quiet audit=0 no_timer_check systemd.hostname=$host systemd.machine_id=5a52${id:0:28}" \
 		-drive "file=$me/disk.qcow2,if=virtio,format=qcow2,cache=unsafe" \
 		-drive "file=$me/seed.tar,if=virtio,format=raw,readonly=on" \
-		-device virtio-rng-pci -serial "file:$me/console.log" \
+		-rtc "base=${SPARKRUN_LAB_CLOCK:-utc}" -device virtio-rng-pci -serial "file:$me/console.log" \
 		-chardev "pipe,id=monitor,path=$me/monitor" -mon chardev=monitor \
 		-device pcie-root-port,id=twin0,chassis=1 -device pcie-root-port,id=twin1,chassis=2 \
 		-device pcie-root-port,id=mgmt,chassis=3 "${args[@]}" \

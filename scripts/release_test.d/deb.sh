@@ -24,6 +24,20 @@ job_begins() {
 		i=0; while [ ! -e /run/enough ]; do i=\$((i + 1)); echo \$i; sleep 0.05; done; echo last \$i; exit 7" >/run/job' || return
 	eventually 60 lines_of 20
 }
+# TAB, in a bash with what the package has brought: the running job, and the node.
+names_complete() {
+	inside bash -c '
+		. /usr/share/bash-completion/bash_completion
+		. /usr/share/bash-completion/completions/sparkrun
+		tab() {
+			COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMP_LINE="$*" COMP_TYPE=9 COMPREPLY=()
+			COMP_POINT=${#COMP_LINE}
+			__start_sparkrun
+			echo "$(echo ${COMPREPLY[*]})"
+		}
+		job=$(tab sparkrun stop co) node=$(tab sparkrun launch --on b)
+		[[ $job == count && $node == box ]] || { echo "stop co: $job; --on b: $node"; exit 1; }'
+}
 lines_of() { (($(inside sparkrun logs count --rank 0 | wc -l) >= $1)); }
 # Shim and ranks: what may not change. The agent's own is another from restart to restart.
 who_runs() { sh_inside 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[r]un/enough"'; }
@@ -64,6 +78,7 @@ section_deb() {
 	check "init, and the agent starts" founded
 	check "a job of two ranks" job_begins
 	check "its shim is in a scope of its own" in_scopes
+	check "bash completes jobs and nodes" names_complete
 	before=$(who_runs) agent=$(main_pid)
 	check "systemctl restart sparkrun" inside systemctl restart sparkrun
 	check "the same processes, output goes on" same_ranks "$before"
