@@ -90,6 +90,8 @@ type Assignment struct {
 	Head    netip.Addr `json:"head"`    // rank 0's node, reached by all
 	Addr    netip.Addr `json:"addr"`    // this node on the same network
 	Network string     `json:"network"` // "fabric", "management" or "loopback"
+	// HeadNode is rank 0's node.
+	HeadNode NodeID `json:"head_node,omitempty"`
 	// Meeting is what the fabric environment needs of the plan (an
 	// envgen.Entry as JSON). The launcher passes it on unread.
 	Meeting []byte `json:"meeting,omitempty"`

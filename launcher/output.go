@@ -55,4 +55,7 @@ type RankPlan struct {
 	// and Dir the folder in it that Argv runs in; empty: it runs on the host.
 	Docker []string `json:"docker,omitempty"`
 	Dir    string   `json:"dir,omitempty"`
+	// MPI is the family that the node found its program to be linked to; empty: it
+	// did not look.
+	MPI MPIFamily `json:"mpi,omitempty"`
 }

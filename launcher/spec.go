@@ -181,6 +181,8 @@ type Stage struct {
 	// Spares: once it is ready, the loss of a rank of it is told and ends nothing, where
 	// the job may not be tried again.
 	Spares bool `json:"spares,omitempty"`
+	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
+	MPI *MPI `json:"mpi,omitempty"`
 }
 
 // Var is one variable of a rank's environment and where it comes from. Later
@@ -399,12 +401,15 @@ func (st Stage) validate() error {
 	if err := st.Container.validate(); err != nil {
 		return err
 	}
+	if st.Container != nil && st.MPI != nil {
+		return fmt.Errorf("--image: %w: MPI programs do not run in containers yet", ErrInvalid)
+	}
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
 	}
-	if err := st.validateSeating(); err != nil {
+	if err := errors.Join(st.validateSeating(), st.MPI.validate()); err != nil {
 		return err
 	}
 	for _, v := range argv {

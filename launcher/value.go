@@ -25,6 +25,7 @@ const (
 	Host           Ref = "host"
 	Job            Ref = "job"
 	RestartCount   Ref = "restart-count" // tries of the main stage before this one
+	Program        Ref = "sparkrun"      // the node's own sparkrun, as a path
 )
 
 // The references to a NamedPort: this node's, its last where it is several, the head's.
@@ -147,6 +148,7 @@ type Seat struct {
 	Port                       int
 	// Ports are this node's by name, HeadPorts the head's.
 	Ports, HeadPorts map[string]Ports
+	Program          string // of sparkrun, on the node
 }
 
 func (s Seat) lookup(r Ref) (string, error) {
@@ -189,6 +191,8 @@ func (s Seat) lookup(r Ref) (string, error) {
 		return string(s.Job), nil
 	case RestartCount:
 		return strconv.Itoa(s.Restarts), nil
+	case Program:
+		return s.Program, nil
 	}
 	return "", fmt.Errorf("reference %q: %w: not known to this version of sparkrun", r, ErrInvalid)
 }

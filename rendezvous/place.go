@@ -181,7 +181,8 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
-		Head: p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
+		HeadNode: p.Nodes[0].Node,
+		Head:     p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
 	}
 }
 

@@ -56,6 +56,8 @@ type Request struct {
 	NCCLTest NCCLTest
 	// Ray likewise.
 	Ray Ray
+	// MPI is read by that workload alone.
+	MPI MPI
 }
 
 // Workload makes Specs of one kind.
@@ -70,6 +72,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "ray", Spec: raySpec},
 		{Name: "torchrun", Spec: torchrunSpec},

@@ -294,11 +294,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, nccl-test, ray, torchrun`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, nccl-test, ray, torchrun`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, nccl-test, ray, torchrun`,
-		"vllm":     `unknown workload "vllm": known: exec, nccl-test, ray, torchrun`,
-		"":         `unknown workload "": known: exec, nccl-test, ray, torchrun`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, mpi, nccl-test, ray, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, mpi, nccl-test, ray, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, mpi, nccl-test, ray, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, mpi, nccl-test, ray, torchrun`,
+		"":         `unknown workload "": known: exec, mpi, nccl-test, ray, torchrun`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)
@@ -343,5 +343,48 @@ func TestInContainer(t *testing.T) {
 	}
 	if r.Container.Argv != nil {
 		t.Error("the request was changed")
+	}
+}
+
+// Each family has ranks of its own shape: MPICH's are the job's, Open MPI's are mpirun's.
+func TestMPI(t *testing.T) {
+	request := func(m MPI) Request {
+		return Request{Job: launcher.Spec{ID: "abcd2345", Nodes: 2}, RanksPerNode: 4, Workdir: "/w", Args: []string{"./ring", "-x"}, Stdin: "3", MPI: m}
+	}
+	names := func(st *launcher.Stage) string {
+		var all []string
+		for _, v := range st.Env {
+			all = append(all, v.Name)
+		}
+		return " " + strings.Join(all, " ") + " "
+	}
+	for family, want := range map[launcher.MPIFamily]struct {
+		ranks      int
+		stdin      launcher.Stdin
+		argv       string
+		has, lacks string
+	}{
+		"":               {4, "3", "./ring -x", "MPI_LOCALRANKID", ""},
+		launcher.MPICH:   {4, "3", "./ring -x", "MPI_LOCALRANKID", ""},
+		launcher.OpenMPI: {1, "0", "<sparkrun> mpi-node -nproc 4 -bind-to none -stdin 3 -- ./ring -x", "PMI_RANK", "RANK"},
+	} {
+		spec, err := mpiSpec(request(MPI{Family: family}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		st := spec.MainStage()
+		var argv []string
+		for _, v := range st.Argv {
+			argv = append(argv, v.String())
+		}
+		if got := strings.Join(argv, " "); got != want.argv || st.RanksPerNode != want.ranks || st.Stdin != want.stdin {
+			t.Errorf("%q: %d ranks, stdin %s, %s", family, st.RanksPerNode, st.Stdin, got)
+		}
+		if all := names(st); !strings.Contains(all, " "+want.has+" ") || want.lacks != "" && strings.Contains(all, " "+want.lacks+" ") {
+			t.Errorf("%q: its ranks have%s", family, all)
+		}
+	}
+	if _, err := mpiSpec(request(MPI{Family: launcher.MPICH, Mpirun: "/x"})); !errors.Is(err, launcher.ErrInvalid) {
+		t.Errorf("an mpirun for MPICH: %v", err)
 	}
 }

@@ -238,7 +238,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Containers: n.containers(),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, AskHead: n.askHead, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -175,7 +175,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -336,6 +336,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"
 	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
 		o.request.Stdin = "0"
+	}
+	if err := interruptible(ctx, func(ctx context.Context) error { return a.settleMPI(ctx, &o) }); err != nil {
+		return err
 	}
 	spec, err := a.spec(o)
 	if err != nil {

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -29,6 +30,13 @@ func main() {
 	// does without the commands, whose making costs more than the shim's own start.
 	if len(os.Args) == 3 && os.Args[1] == "shim" {
 		os.Exit(shim.Main(os.Args[2]))
+	}
+	// Nor are these: they are parts of an Open MPI job.
+	if len(os.Args) > 1 && os.Args[1] == mpi.NodeCommand {
+		os.Exit(mpi.NodeMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == mpi.RemoteCommand {
+		os.Exit(mpi.RemoteMain(os.Args[2:]))
 	}
 	os.Exit(run())
 }

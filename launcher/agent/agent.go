@@ -25,10 +25,11 @@ import (
 	"sync/atomic"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// Allow, Containers, OpenSecret, DropCache, Filter, Keep, MemoryFloor and DieWithUs.
+// Allow, Containers, OpenSecret, DropCache, Filter, AskHead, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -71,6 +72,9 @@ type Config struct {
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
+	// AskHead brings one fence of this node's MPI ranks to rank 0's node (its
+	// Agent.Fence), and gives what the ranks of all nodes have put. nil: jobs have one node.
+	AskHead func(context.Context, launcher.Assignment, mpi.Fence) ([]launcher.Pair, error)
 	// MemoryFloor, in bytes of MemAvailable: below it prepare refuses, and the
 	// largest gang is ended. 0: none.
 	MemoryFloor int64

@@ -59,7 +59,7 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		r := shim.Rank{Rank: p.Rank, LocalRank: seat.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
+		r := shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: seat.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
 			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, seat.LocalRank, seat.LocalWorld)}
 		if st.HasTTY(p.Rank) {
 			r.TTY = st.TTY
@@ -80,6 +80,7 @@ func explain(as launcher.Assignment, p *prepared, at ports) ([]launcher.RankPlan
 		if plans[i], err = base.plan(as, i, at); err != nil {
 			return nil, err
 		}
+		plans[i].MPI = p.mpi
 	}
 	return plans, nil
 }
@@ -114,6 +115,10 @@ func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launche
 	_, st, seat := as.Local(localRank)
 	rank := as.FirstRank + localRank
 	at.fill(&seat)
+	var err error
+	if seat.Program, err = program(); err != nil {
+		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)
+	}
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
 	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, rank), Source: "sparkrun"})
 	for _, v := range st.Env {

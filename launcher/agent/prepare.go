@@ -49,6 +49,10 @@ func validate(as launcher.Assignment) error {
 // shim that waits for the start. It is the only part of a launch that may take
 // long: a path on a hung network disk blocks here and nowhere else.
 func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (r result) {
+	if m := as.Spec.MainStage().MPI; m != nil && m.Family == launcher.AskMPI {
+		r.err = errAskMPI
+		return r
+	}
 	if r.err = a.allow(ctx, as.Spec); r.err != nil {
 		return r
 	}
@@ -168,7 +172,13 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 				err = p.who.mayRunBoxed(st, p.box)
 			}
 		case a.isThere(as):
-			err = p.who.do(func() error { return p.who.mayRun(st, first) })
+			err = p.who.do(func() error {
+				err := p.who.mayRun(st, first)
+				if err == nil && st.MPI != nil {
+					p.mpi, err = p.who.mayRunMPI(*st.MPI, st.Workdir, first.Env)
+				}
+				return err
+			})
 		}
 		if err != nil {
 			return p, err
@@ -228,7 +238,7 @@ func (u login) mayRun(st launcher.Stage, first launcher.RankPlan) error {
 			return fmt.Errorf("script %s: %w", f, err)
 		}
 	}
-	if err := u.findProgram(first.Argv[0], st.Workdir, first.Env); err != nil {
+	if _, err := u.findProgram(first.Argv[0], st.Workdir, first.Env); err != nil {
 		return fmt.Errorf("program %q: %w", first.Argv[0], err)
 	}
 	return nil
@@ -262,20 +272,15 @@ func (u login) isFile(path string) error {
 
 // findProgram looks for a program as the shim will: by the rank's PATH, or
 // relative to its working directory.
-func (u login) findProgram(program, workdir string, env []launcher.Setting) error {
+func (u login) findProgram(program, workdir string, env []launcher.Setting) (path string, err error) {
 	if strings.Contains(program, "/") {
 		path := program
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(workdir, path)
 		}
-		return u.runnable(path)
+		return path, u.runnable(path)
 	}
-	search := ""
-	for _, s := range env {
-		if s.Name == "PATH" {
-			search = s.Value
-		}
-	}
+	search := valueOf(env, "PATH")
 	var unfit error // the first of that name, which would not run
 	for _, d := range filepath.SplitList(search) {
 		if !filepath.IsAbs(d) {
@@ -284,16 +289,16 @@ func (u login) findProgram(program, workdir string, env []launcher.Setting) erro
 		path := filepath.Join(d, program)
 		err := u.runnable(path)
 		if err == nil {
-			return nil
+			return path, nil
 		}
 		if fi, serr := os.Stat(path); serr == nil && !fi.IsDir() && unfit == nil {
 			unfit = fmt.Errorf("%s: %w", path, err)
 		}
 	}
 	if unfit != nil {
-		return unfit
+		return "", unfit
 	}
-	return fmt.Errorf("not found in PATH (%s): install it on this node, or name it by its full path", search)
+	return "", fmt.Errorf("not found in PATH (%s): install it on this node, or name it by its full path", search)
 }
 
 func (u login) runnable(path string) error {

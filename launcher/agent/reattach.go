@@ -71,7 +71,7 @@ func (a *Agent) reattach(name string) error {
 	case as.Key != key:
 		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
 	default:
-		t.assignment = &as
+		t.assign(&as)
 		if who, err := lookup(a.ctx, as.Spec.User); err == nil {
 			a.mu.Lock()
 			a.lent[key] = who

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -32,6 +33,8 @@ type try struct {
 	entry   launcher.LedgerEntry // written by the loop under entryMu, which alone may read it without
 	lost    []lostOutput         // as the journal tells it; likewise
 	entryMu sync.Mutex
+
+	meeting *mpi.Meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
 
 	// The loop's own.
 	lostUnsaved bool                 // lost is not on the disk as it is here
@@ -64,8 +67,9 @@ type prepared struct {
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets []launcher.Setting
 	cfg     shim.Config
-	box     *boxed // nil: on the host
-	warning string // of what the job should know, and starts in spite of
+	box     *boxed             // nil: on the host
+	warning string             // of what the job should know, and starts in spite of
+	mpi     launcher.MPIFamily // that the program is linked to
 }
 
 type result struct {
@@ -80,11 +84,13 @@ type result struct {
 
 // newTry makes a try; a nil assignment makes a tombstone.
 func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
-	return &try{
-		a: a, key: k, dir: a.tryDir(k), assignment: as, at: map[int]int{},
+	t := &try{
+		a: a, key: k, dir: a.tryDir(k), at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
 		lease: renewal{wake: make(chan struct{}, 1)}, begun: make(chan error, launcher.MaxStages), steps: map[int]bool{}, asked: map[int]*asking{},
 	}
+	t.assign(as)
+	return t
 }
 
 func (t *try) snapshot() launcher.LedgerEntry {
@@ -139,8 +145,16 @@ func (t *try) run(ctx context.Context) {
 		client, from := t.shim, t.heard+1
 		beside.Go(func() { t.attend(ctx, client, from) })
 	}
+	fences := func() {
+		if as := t.assignment; as != nil && fenced(*as) {
+			beside.Go(func() { t.carryFences(ctx, *as) })
+		}
+	}
 	if t.kept && t.entry.Phase != launcher.PhaseEnded {
 		attend()
+		if t.entry.Phase == launcher.PhaseStarted {
+			fences()
+		}
 	}
 	for {
 		select {
@@ -156,6 +170,9 @@ func (t *try) run(ctx context.Context) {
 			}
 		case err := <-t.begun:
 			t.startDone(ctx, err)
+			if err == nil {
+				fences()
+			}
 		case ev := <-t.news:
 			t.note(ev)
 		case <-t.lease.wake:

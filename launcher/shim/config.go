@@ -107,6 +107,13 @@ type Rank struct {
 	CPUs    []int             // that it may run on; none: any
 
 	Box *Box // in a container; nil: on the host. Ulimits and CPUs are its Spec's then
+	PMI *PMI // it has a process manager; nil: none
+}
+
+// PMI is what the shim, as an MPI rank's process manager, has to know beside the rank.
+type PMI struct {
+	Size    int    `json:"size"`    // ranks in the world
+	Mapping string `json:"mapping"` // which are on which node: mpi.Mapping
 }
 
 func validRanks(ranks []Rank) error {
@@ -124,6 +131,10 @@ func validRanks(ranks []Rank) error {
 			return fmt.Errorf("rank %d: working folder %q: want an absolute path", r.Rank, r.Dir)
 		case hasNUL(r.Argv) || hasNUL(r.Env) || strings.ContainsRune(r.Dir, 0):
 			return fmt.Errorf("rank %d: a NUL byte in its command, environment or folder", r.Rank)
+		case (r.PMI == nil) != (ranks[0].PMI == nil):
+			return fmt.Errorf("rank %d: some ranks have a process manager, and some have none", r.Rank)
+		case r.PMI != nil && (r.PMI.Size <= r.Rank || r.PMI.Size < len(ranks)):
+			return fmt.Errorf("rank %d: %d ranks here in a world of %d", r.Rank, len(ranks), r.PMI.Size)
 		}
 		for _, u := range r.Ulimits {
 			if _, known := resources[u.Name]; !known {
@@ -159,11 +170,12 @@ type wireRank struct {
 	Ulimits   []launcher.Ulimit `json:"ulimits,omitempty"`
 	CPUs      []int             `json:"cpus,omitempty"`
 	Box       *Box              `json:"box,omitempty"`
+	PMI       *PMI              `json:"pmi,omitempty"`
 }
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box})
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI})
 }
 
 // UnmarshalJSON reads it.
@@ -172,7 +184,7 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box, w.PMI}
 	return nil
 }
 

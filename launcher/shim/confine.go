@@ -26,6 +26,7 @@ const confineArg = "@rank"
 const (
 	confineIn  = 3 // its confinement, as JSON, to the end
 	confineOut = 4 // what failed; nothing where the exec went through
+	// 5 is the rank's own: its way to its process manager.
 )
 
 // confinement is all that has to happen before the program runs.
@@ -145,7 +146,7 @@ func limitOf(n int64) uint64 {
 
 // forkConfined forks a rank that has limits or processors of its own, and
 // waits until it has exec'd. attr is as for a rank without.
-func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.ProcAttr) (pid int, err error) {
+func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.ProcAttr, pmi *int) (pid int, err error) {
 	inR, inW, err := os.Pipe()
 	if err != nil {
 		return 0, err
@@ -158,9 +159,11 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	}
 	defer outR.Close()
 	attr.Sys.Credential = nil // not yet
+	attr.Files = append(attr.Files, inR.Fd(), outW.Fd())
+	withPMI(attr, pmi)
 	pid, err = cg.fork(attr.Sys, func() (int, error) {
 		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", confineArg}, &syscall.ProcAttr{
-			Dir: "/", Env: []string{processors(confineProcessors)}, Files: append(attr.Files, inR.Fd(), outW.Fd()), Sys: attr.Sys})
+			Dir: "/", Env: []string{processors(confineProcessors)}, Files: attr.Files, Sys: attr.Sys})
 	})
 	inR.Close()
 	outW.Close()

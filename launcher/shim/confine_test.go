@@ -95,7 +95,7 @@ func BenchmarkConfined(b *testing.B) {
 			r := Rank{Argv: []string{"/bin/true"}, Dir: "/", Ulimits: limits}
 			ends := []int{int(null.Fd()), int(null.Fd()), int(null.Fd())}
 			for b.Loop() {
-				pid, _, err := execRank(r, Config{}, nil, filepath.Base(b.Name()), ends)
+				pid, _, err := execRank(r, Config{}, nil, filepath.Base(b.Name()), plumbing{child: ends})
 				must(b, err)
 				_, err = unix.Wait4(pid, nil, 0, nil)
 				must(b, err)

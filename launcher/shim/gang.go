@@ -10,8 +10,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
 // phase is how far a gang has come. It only rises.
@@ -60,6 +62,7 @@ type gang struct {
 	cause    string // why the node ended ranks by its own judgement
 	startBy  time.Time
 	lease    lease
+	space    *mpi.Space // of MPI ranks; nil: they are none
 	ranks    []*rank
 	byPID    map[int]*rank
 	early    map[int]death // reaped before their fork was told of
@@ -319,6 +322,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 		go g.attend(r.box) // its join is gone
 	}
 	g.byPID[r.pid] = r
+	g.serveMPI(r)
 	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
 	for _, s := range r.streams {
 		s.lost = func(l Lost) {
@@ -374,16 +378,16 @@ func (g *gang) reap() (childless bool) {
 }
 
 func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
-	r.exit, r.died = exit, at
+	r.exit, r.died = r.mpi.judge(exit), at
 	if r.in != nil {
 		r.in.close()
 	}
 	if at.After(g.lastExit) {
 		g.lastExit = at
 	}
-	g.log.Info("rank exited", "rank", r.Rank.Rank, "pid", r.pid, "exit", exit.String())
-	if g.cfg.EndOnFailure && exit.Failed() && !exit.ByUs {
-		g.end(g.cfg.Grace, fmt.Sprintf("rank %d: %s", r.Rank.Rank, exit))
+	g.log.Info("rank exited", "rank", r.Rank.Rank, "pid", r.pid, "exit", r.exit.String())
+	if g.cfg.EndOnFailure && r.exit.Failed() && !r.exit.ByUs {
+		g.end(g.cfg.Grace, fmt.Sprintf("rank %d: %s", r.Rank.Rank, r.exit))
 	}
 }
 
@@ -463,6 +467,9 @@ func (g *gang) input(of int) (*input, error) {
 
 func (g *gang) finish(why string) {
 	g.advance(ended, why)
+	if g.space != nil {
+		g.space.Close()
+	}
 	if err := g.cg.remove(); err != nil {
 		g.log.Warn("cgroup stays", "error", err)
 	}

@@ -48,6 +48,7 @@ func (g *gang) invite(req request, to [2]sink, answer func(error)) *guest {
 		return nil
 	}
 	r := host.Rank
+	r.PMI = nil // its seat is taken
 	r.Argv, r.Env, r.Stdin, r.TTY = untexts(req.Argv), with(r.Env, untexts(req.Env)), req.Stdin, req.TTY
 	gs := &guest{name: req.Guest, rank: r, done: make(chan struct{})}
 	g.guests[gs.name] = gs

@@ -45,6 +45,7 @@ func (g *gang) begin(ranks []Rank, answer func(error)) {
 	g.advance(starting, "told to")
 	g.protect(false)
 	g.unborn += len(ranks)
+	g.openSpace(ranks)
 	first := len(g.ranks)
 	for _, r := range ranks {
 		g.ranks = append(g.ranks, &rank{Rank: r})

@@ -19,6 +19,8 @@ type plumbing struct {
 	in      *input
 	streams []*copier
 	holds   []string // what a link in /proc/PID/fd of a holder says
+	pmi     *os.File // our end of its way to its process manager; nil: it has none
+	theirs  *int     // the rank's end of that, to close after the fork
 }
 
 // sink is where a stream goes; end is how much it has had.
@@ -35,6 +37,11 @@ func plumb(r Rank, uid *uint32, to [2]sink) (p plumbing, err error) {
 			p.close()
 		}
 	}()
+	if r.PMI != nil {
+		if err := p.layPMI(); err != nil {
+			return p, err
+		}
+	}
 	if r.TTY != nil {
 		return p, p.layTTY(*r.TTY, uid, to)
 	}
@@ -122,6 +129,10 @@ func (p *plumbing) closeChild() {
 		unix.Close(fd)
 	}
 	p.child = nil
+	if p.theirs != nil {
+		unix.Close(*p.theirs)
+		p.theirs = nil
+	}
 }
 
 func (p *plumbing) close() {
@@ -131,6 +142,9 @@ func (p *plumbing) close() {
 	}
 	if p.in != nil {
 		p.in.close()
+	}
+	if p.pmi != nil {
+		p.pmi.Close()
 	}
 }
 

@@ -24,7 +24,8 @@ type rank struct {
 	exit   *launcher.Exit // set at waitpid
 	died   time.Time      // when that was
 	told   bool           // Exited is in the journal
-	killed bool           // its leftovers were, so that its output may end
+	mpi    mpiRank
+	killed bool // its leftovers were, so that its output may end
 	plumbing
 	open int    // streams that have not ended
 	box  *boxed // nil: on the host
@@ -50,7 +51,7 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
 	if err != nil {
 		return born{at: time.Now(), err: err}
 	}
-	pid, box, err := execRank(r, cfg, cg, mark, p.child)
+	pid, box, err := execRank(r, cfg, cg, mark, p)
 	at := time.Now()
 	p.closeChild()
 	if err != nil {
@@ -69,13 +70,13 @@ type unexecd struct{ error }
 
 func (e *unexecd) Unwrap() error { return e.error }
 
-func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, *boxed, error) {
+func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *boxed, error) {
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: r.TTY != nil} // Ctty 0: its stdin
 	if cfg.UID != nil {
 		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
 	}
 	attr := &syscall.ProcAttr{Dir: r.Dir, Env: append(r.Env[:len(r.Env):len(r.Env)], markName+"="+mark), Sys: sys}
-	for _, fd := range ends {
+	for _, fd := range p.child {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
 	if r.Box != nil {
@@ -86,9 +87,10 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, ends []int) (int, *bo
 		return 0, nil, err
 	}
 	if len(r.Ulimits) > 0 || len(r.CPUs) > 0 {
-		pid, err := forkConfined(r, path, cfg, cg, attr)
+		pid, err := forkConfined(r, path, cfg, cg, attr, p.theirs)
 		return pid, nil, err
 	}
+	withPMI(attr, p.theirs)
 	pid, err := cg.fork(sys, func() (int, error) { return syscall.ForkExec(path, r.Argv, attr) })
 	if err != nil {
 		return 0, nil, execError(r, path, cfg.UID, err)

@@ -101,7 +101,7 @@ func (s *server) serve(c net.Conn) {
 		req, err := decodeRequest(line)
 		held = held || err == nil && req.Op == opHold
 		err = s.reply(c, req, err)
-		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents || req.Op == opExec {
+		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents || req.Op == opExec || req.Op == opFence {
 			return
 		}
 		if req.Op == opRelease && err == nil {
@@ -168,6 +168,8 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 		return s.exec(c, req, resp)
 	case opExecInput, opExecSignal, opExecResize:
 		return s.reachGuest(req)
+	case opFence, opFenceLast, opFencePass:
+		return s.fence(c, req, resp)
 	case opRelease:
 		return s.g.do(func(answer func(error)) {
 			if s.g.phase != ended {

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
 // protocolVersion is 1 for ever: what comes later comes as a new op or a new
@@ -72,6 +73,8 @@ type request struct {
 	Env   []text           `json:"env,omitempty"`   // exec
 	Stdin bool             `json:"stdin,omitempty"` // exec
 	TTY   *launcher.Window `json:"tty,omitempty"`   // exec
+
+	Fence *mpi.Fence `json:"fence,omitempty"` // fence, fence-pass
 }
 
 // The ops.
@@ -95,6 +98,10 @@ const (
 	opExecInput  = "exec-input"
 	opExecSignal = "exec-signal"
 	opExecResize = "exec-resize"
+
+	opFence     = "fence"
+	opFenceLast = "fence-last"
+	opFencePass = "fence-pass"
 )
 
 type response struct {
@@ -109,6 +116,7 @@ type response struct {
 	Began  *began         `json:"began,omitempty"`  // of exec: the first line
 	Output *output        `json:"output,omitempty"` // of exec: many, before the ok
 	Exit   *launcher.Exit `json:"exit,omitempty"`   // of exec: beside the ok
+	Fence  *mpi.Fence     `json:"fence,omitempty"`  // of fence, fence-last
 }
 
 type began struct {
@@ -202,6 +210,11 @@ func decodeRequest(line []byte) (request, error) {
 	case opResize:
 		if r.Rank == nil || *r.Rank < 0 || r.Window == nil {
 			return r, fmt.Errorf("resize: %w: want a rank, and a window", ErrRequest)
+		}
+	case opFence, opFenceLast:
+	case opFencePass:
+		if r.Fence == nil || r.Fence.Number < 1 {
+			return r, fmt.Errorf("fence-pass: %w: want a fence from 1 up", ErrRequest)
 		}
 	case opExec, opExecInput, opExecSignal, opExecResize:
 		return r, r.validGuest()

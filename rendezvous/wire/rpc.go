@@ -98,6 +98,8 @@ type Node struct {
 	NodeStaged    func(context.Context, Caller, NodeStageRequest) (stage.Manifest, error)
 	NodeStageRead func(context.Context, Caller, NodeStageRequest, func(StageChunk) error) error
 
+	Fence func(context.Context, Caller, FenceRequest) ([]launcher.Pair, error)
+
 	NodeExec      func(context.Context, Caller, NodeExecRequest, func(ExecChunk) error) error
 	NodeExecReach func(context.Context, Caller, NodeExecReachRequest) (Empty, error)
 
@@ -173,6 +175,7 @@ func (h Node) Mount(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"NodeReport", allowMember, h.NodeReport)
 	h.mountStage(mux)
 	h.mountExec(mux)
+	h.mountFence(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)
 	h.mountTrust(mux)

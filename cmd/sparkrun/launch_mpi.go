@@ -1,0 +1,144 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+func newLaunchMPICmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mpi [flags] -- PROG [ARG...]",
+		Short: "Run an MPI program, without ssh",
+		Long: `Runs PROG, an MPI program that is on every machine at the same path, --nproc-per-node
+times on each. No ssh, no host file and no -x list: the machines are the cluster's,
+and every rank has the environment and the network interfaces of its own machine.
+
+Which MPI it is for is read from what it is linked to, on every machine.
+
+MPICH, Intel MPI and MVAPICH: sparkrun starts the ranks itself and is their process
+manager (PMI-1). Output, input, limits and exit codes are each rank's own.
+
+Open MPI (4 and 5): its mpirun runs on rank 0's machine, and its daemons on the
+others, as ranks of the job: they end with it. logs and ps show one rank a machine; what
+the MPI ranks write comes from mpirun, as rank 0.
+
+A script, or a program whose language loads MPI at run time (python3 with mpi4py), does
+not say: name its family with --mpi.
+
+MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
+MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,
+		Example: `  # two ranks on each of three machines
+  sparkrun launch mpi --nodes 3 --nproc-per-node 2 -- ./ring
+  sparkrun launch mpi --on spark1,spark2 -- all_reduce_perf -b 8 -e 1G -f 2
+
+  # a program that does not say which MPI it is for
+  sparkrun launch mpi --nodes 2 --mpi openmpi -- python3 solve.py
+  sparkrun launch mpi --nodes 2 --mpirun /opt/openmpi-5/bin/mpirun -- ./solve
+
+  # what would run, and with which variables
+  sparkrun launch mpi --nodes 2 --dry-run -- ./ring`,
+		Args: cobra.ArbitraryArgs,
+		RunE: workloadRun(opts, run),
+	}
+	m := &opts.request.MPI
+	fs := cmd.Flags()
+	fs.SetInterspersed(false) // the program's flags are its own
+	fs.Var(choice{(*string)(&m.Family), []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that PROG is for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside PROG's own Open MPI, else in PATH)")
+	completeWords(cmd, "mpi")
+	return cmd
+}
+
+// settleMPI finds out which MPI a launch's program is for: by this machine's own
+// copy, where there is one, for every node looks at its own before it starts anything;
+// else the nodes are asked.
+func (a *app) settleMPI(ctx context.Context, o *launchOptions) error {
+	m := &o.request.MPI
+	if o.workload != "mpi" || m.Forced || len(o.request.Args) == 0 {
+		return nil
+	}
+	if m.Family != "" {
+		m.Forced = true
+		return nil
+	}
+	if m.Family = a.mpiHere(*o); m.Family != "" {
+		return nil
+	}
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return err
+	}
+	defer b.close()
+	spec, err := a.spec(*o)
+	if err != nil {
+		return err
+	}
+	spec.Wait, spec.Force = false, true // a question, which takes nothing
+	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	if err != nil {
+		return err
+	}
+	by := map[launcher.MPIFamily]string{}
+	var refused []error
+	for _, n := range res.Nodes {
+		switch {
+		case n.Error != "":
+			refused = append(refused, fmt.Errorf("%s: %s", n.Host, n.Error))
+		case len(n.Ranks) > 0 && n.Ranks[0].MPI != "":
+			m.Family = n.Ranks[0].MPI
+			by[m.Family] = n.Host
+		}
+	}
+	switch {
+	case len(refused) > 0:
+		return errors.Join(refused...)
+	case len(by) > 1:
+		return fmt.Errorf("%s is for MPICH's family on %s, and for Open MPI on %s: install the same program on every machine", o.request.Args[0], by[launcher.MPICH], by[launcher.OpenMPI])
+	case m.Family == "":
+		return fmt.Errorf("which MPI %s is for is not known: say --mpi mpich or --mpi openmpi", o.request.Args[0])
+	}
+	return nil
+}
+
+// mpiHere looks at this machine's copy; empty: there is none, or it does not say.
+func (a *app) mpiHere(o launchOptions) launcher.MPIFamily {
+	if !o.standalone {
+		if away, err := a.away(); away != nil || err != nil {
+			return ""
+		}
+	}
+	prog := o.request.Args[0]
+	if !strings.Contains(prog, "/") {
+		path, err := exec.LookPath(prog)
+		if err != nil {
+			return ""
+		}
+		prog = path
+	}
+	if dir := o.request.Workdir; !filepath.IsAbs(prog) {
+		cwd, err := a.getwd()
+		if err != nil {
+			return ""
+		}
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(cwd, dir)
+		}
+		prog = filepath.Join(dir, prog)
+	}
+	libraries, _ := a.getenv("LD_LIBRARY_PATH")
+	linked, err := mpi.FamilyOf(prog, libraries)
+	if err != nil {
+		return ""
+	}
+	return linked.Family
+}

@@ -1,0 +1,44 @@
+package launcher
+
+import "fmt"
+
+// MPIFamily is a kind of MPI libraries that start alike.
+type MPIFamily string
+
+const (
+	MPICH   MPIFamily = "mpich"   // MPICH, Intel MPI, MVAPICH: PMI-1, with sparkrun as their process manager
+	OpenMPI MPIFamily = "openmpi" // Open MPI: its mpirun on rank 0's node, its daemons as ranks of ours
+	// AskMPI: each node is to find out. For a dry run's question only; no such job starts.
+	AskMPI MPIFamily = "ask"
+)
+
+// MPI is what a stage's ranks need of their launcher as an MPI program.
+type MPI struct {
+	Family MPIFamily `json:"family"`
+	// Program is the MPI program as the user named it. Each node looks what it is
+	// linked to; with Forced, none does.
+	Program string `json:"program"`
+	Forced  bool   `json:"forced,omitempty"`
+}
+
+func (m *MPI) validate() error {
+	if m == nil {
+		return nil
+	}
+	switch m.Family {
+	case MPICH, OpenMPI, AskMPI:
+	default:
+		return fmt.Errorf("--mpi %s: %w: want %s or %s", m.Family, ErrInvalid, MPICH, OpenMPI)
+	}
+	if err := validText(m.Program); err != nil {
+		return fmt.Errorf("program %q: %w", m.Program, err)
+	}
+	return nil
+}
+
+// Pair is one entry of the key-value space in which the ranks of an MPI program
+// tell each other their addresses.
+type Pair struct {
+	Key   string `json:"k"`
+	Value string `json:"v"`
+}

@@ -1,0 +1,115 @@
+package mpi
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Meeting is where the nodes of one try bring together what their ranks have put
+// before a fence: on rank 0's node. What it holds can be brought again: a node whose
+// call broke asks again, and so do all when this agent is another's successor.
+type Meeting struct {
+	nodes int
+
+	mu    sync.Mutex
+	open  map[int]*fence
+	first int // all fences below are over, and forgotten
+}
+
+// fence is one that some node has come to.
+type fence struct {
+	parts  map[int][]launcher.Pair
+	whole  bool // all is, and changes no more
+	all    []launcher.Pair
+	full   chan struct{} // closed once whole
+	stored chan struct{} // rank 0's shim has it, so that it survives this agent
+}
+
+// NewMeeting is for a try on so many nodes.
+func NewMeeting(nodes int) *Meeting {
+	return &Meeting{nodes: nodes, open: map[int]*fence{}, first: 1}
+}
+
+// at finds or opens a fence; nil: it is over.
+func (m *Meeting) at(n int) *fence {
+	if n < m.first {
+		return nil
+	}
+	f := m.open[n]
+	if f == nil {
+		f = &fence{parts: map[int][]launcher.Pair{}, full: make(chan struct{}), stored: make(chan struct{})}
+		m.open[n] = f
+	}
+	return f
+}
+
+// Bring says what the ranks of a node have put before fence n, and waits for what
+// those of all nodes have. Rank 0's node gets it first; the others once it has
+// called Stored. ErrPast: that fence is over, and not in memory any more.
+func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair) ([]launcher.Pair, error) {
+	if node < 0 || node >= m.nodes || n < 1 {
+		return nil, fmt.Errorf("fence %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
+	}
+	m.mu.Lock()
+	f := m.at(n)
+	if f == nil {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("fence %d: %w", n, ErrPast)
+	}
+	if !f.whole {
+		f.parts[node] = pairs
+		if len(f.parts) == m.nodes {
+			var all []launcher.Pair
+			for i := range m.nodes {
+				all = append(all, f.parts[i]...)
+			}
+			m.complete(n, f, all)
+		}
+	}
+	m.mu.Unlock()
+	ready := f.full
+	if node != 0 {
+		ready = f.stored
+	}
+	select {
+	case <-ready:
+		return f.all, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// complete ends the wait for nodes. m.mu is held.
+func (m *Meeting) complete(n int, f *fence, all []launcher.Pair) {
+	f.whole, f.all, f.parts = true, all, nil
+	// Who is in this one has had the answer to the one before.
+	for k := range m.open {
+		if k < n {
+			delete(m.open, k)
+		}
+	}
+	m.first = n
+	close(f.full)
+}
+
+// Stored lets the other nodes have the answer to a fence that rank 0's shim has. It
+// need not have been whole here: a successor of the agent that made it so begins with it.
+func (m *Meeting) Stored(done Fence) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	f := m.at(done.Number)
+	if f == nil {
+		return
+	}
+	if !f.whole {
+		m.complete(done.Number, f, done.Pairs)
+	}
+	select {
+	case <-f.stored:
+	default:
+		close(f.stored)
+	}
+}

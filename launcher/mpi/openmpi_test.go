@@ -1,0 +1,115 @@
+package mpi
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+func TestOptionsTravel(t *testing.T) {
+	for _, o := range []Options{
+		{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./ring", "--", "-x", "a b"}},
+		{PerNode: 1, BindTo: "core", Stdin: "all", Mpirun: "/opt/mpi/bin/mpirun", Argv: []string{"-odd"}},
+	} {
+		args := o.Args()
+		got, err := parseOptions(args[1:])
+		must(t, err)
+		if diff := cmp.Diff(o, got); diff != "" || args[0] != NodeCommand {
+			t.Errorf("%v: %s", args, diff)
+		}
+	}
+	if _, err := parseOptions([]string{"-nproc", "2"}); err == nil {
+		t.Error("no program is taken")
+	}
+}
+
+func TestInterfaces(t *testing.T) {
+	at := func(name, network string) place { return place{If: map[string]string{"V": name}, Network: network} }
+	for name, c := range map[string]struct {
+		places []place
+		want   string
+		ok     bool
+	}{
+		"all alike":       {[]place{at("enp1s0f0np0", "10.0.0.0/24"), at("enp1s0f0np0", "10.0.0.0/24")}, "enp1s0f0np0", true},
+		"another port":    {[]place{at("enp1s0f0np0", "10.0.0.0/24"), at("enp1s0f1np1", "10.0.0.0/24")}, "10.0.0.0/24", true},
+		"two networks":    {[]place{at("a", "10.0.0.0/24"), at("b", "10.0.1.0/24")}, "10.0.0.0/24,10.0.1.0/24", true},
+		"none":            {[]place{at("", ""), at("", "")}, "", false},
+		"nothing is said": {[]place{at("a", ""), at("b", "")}, "", false},
+	} {
+		got, ok := interfaces(c.places, "V")
+		if got != c.want || ok != c.ok {
+			t.Errorf("%s: %q %v, want %q %v", name, got, ok, c.want, c.ok)
+		}
+	}
+}
+
+// What mpirun 4 and 5 are told; version 5 cannot run in these tests, its names are
+// those of PRRTE 3's manual.
+func TestMpirunIsTold(t *testing.T) {
+	places := []place{{Addr: "10.0.0.1", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "a"}, Network: "10.0.0.0/24"},
+		{Addr: "10.0.0.2", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "b"}, Network: "10.0.0.0/24"}}
+	args := strings.Join(mpirun{"mpirun", 4}.args(Options{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./p", "-q"}}, places), " ")
+	if want := "-np 4 --host 10.0.0.1:2,10.0.0.2:2 --map-by ppr:2:node --bind-to none --stdin 0 ./p -q"; args != want {
+		t.Errorf("got  %s\nwant %s", args, want)
+	}
+	for major, want := range map[int][]string{
+		4: {"OMPI_MCA_plm=rsh", "OMPI_MCA_oob_tcp_if_include=10.0.0.0/24", "OMPI_MCA_orte_leave_session_attached=1", "OMPI_MCA_mpi_yield_when_idle=1"},
+		5: {"PRTE_MCA_plm=ssh", "PRTE_MCA_prte_if_include=10.0.0.0/24", "PRTE_MCA_prte_leave_session_attached=1"},
+	} {
+		env := mpirun{"mpirun", major}.env([]string{"HOME=/root", "OMPI_MCA_oob_tcp_if_include=a"}, places, "/s", true)
+		all := "\n" + strings.Join(env, "\n") + "\n"
+		for _, v := range append(want, "HOME=/root", remoteSocket+"=/s") {
+			if !strings.Contains(all, "\n"+v+"\n") {
+				t.Errorf("Open MPI %d lacks %s:%s", major, v, all)
+			}
+		}
+		if strings.Contains(all, "if_include=a\n") {
+			t.Errorf("Open MPI %d has one node's interface for all:%s", major, all)
+		}
+	}
+}
+
+func TestVersionLine(t *testing.T) {
+	dir := t.TempDir()
+	for text, major := range map[string]int{
+		"mpirun.openmpi (OpenRTE) 4.1.4": 4, "mpirun (Open MPI) 4.1.6": 4, "mpirun (Open MPI) 5.0.3": 5, "HYDRA build details:": 0,
+	} {
+		path := filepath.Join(dir, "mpirun")
+		must(t, os.WriteFile(path, []byte("#!/bin/sh\necho '"+text+"'\n"), 0o755))
+		run, err := askVersion(path)
+		if run.major != major || (err == nil) != (major > 0) {
+			t.Errorf("%s: %d, %v", text, run.major, err)
+		}
+	}
+}
+
+func TestFamilyByName(t *testing.T) {
+	for lib, want := range map[string]launcher.MPIFamily{
+		"libmpi.so.40": launcher.OpenMPI, "libmpi.so.20": launcher.OpenMPI, "libmpi_mpifh.so.40": launcher.OpenMPI, "libmpi_cxx.so.40": launcher.OpenMPI,
+		"libmpi.so.12": launcher.MPICH, "libmpich.so.12": launcher.MPICH, "libmpifort.so.12": launcher.MPICH, "libmpicxx.so.12": launcher.MPICH,
+		"libm.so.6": "", "libmpfr.so.6": "",
+	} {
+		if got := byName(lib); got != want {
+			t.Errorf("%s: %q, want %q", lib, got, want)
+		}
+	}
+}
+
+func TestFamilyOfOthers(t *testing.T) {
+	script := filepath.Join(t.TempDir(), "x.sh")
+	must(t, os.WriteFile(script, []byte("#!/bin/sh\n"), 0o755))
+	for path, why := range map[string]string{script: "a script", "/bin/true": "linked to no MPI library", "/etc/hosts": "no ELF program"} {
+		linked, err := FamilyOf(path, "")
+		if err != nil || linked.Family != "" || linked.Why != why {
+			t.Errorf("%s: %+v, %v; want %q", path, linked, err, why)
+		}
+	}
+	if _, err := FamilyOf("/nowhere", ""); err == nil {
+		t.Error("a file that is not there is read")
+	}
+}

@@ -1,0 +1,176 @@
+package mpi
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"sync/atomic"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// AbortError is a rank's wish to end the job: MPI_Abort.
+type AbortError struct{ Code int }
+
+func (a *AbortError) Error() string { return fmt.Sprintf("MPI_Abort with code %d", a.Code) }
+
+// Session is one rank's side of PMI-1.
+type Session struct {
+	space *Space
+	rank  int
+	state atomic.Int32
+}
+
+const (
+	strange   int32 = iota // it has not said init
+	inited                 // MPI_Init has begun
+	finalized              // MPI_Finalize is through
+)
+
+// NewSession is for one rank of the space's node; rank is its number in the world.
+func (s *Space) NewSession(rank int) *Session { return &Session{space: s, rank: rank} }
+
+// Unfinished tells whether the rank has begun MPI and not finished it: who exits
+// so leaves the others waiting.
+func (c *Session) Unfinished() bool { return c.state.Load() == inited }
+
+// Serve answers one rank until it hangs up, which gives nil. An *AbortError is its wish to
+// end the job, an ErrMalformed its nonsense; ErrClosed that of the space.
+func (c *Session) Serve(conn io.ReadWriter) error {
+	in := bufio.NewReaderSize(conn, maxLine)
+	for {
+		line, err := in.ReadSlice('\n')
+		switch {
+		case errors.Is(err, bufio.ErrBufferFull):
+			return fmt.Errorf("%w: a line of more than %d bytes", ErrMalformed, maxLine)
+		case err != nil && len(line) > 0:
+			return fmt.Errorf("%w: %.80q: it hung up within a line", ErrMalformed, line)
+		case err != nil: // end of file, or a connection that its end has broken
+			return nil //nolint:nilerr // how the rank ended is waitpid's to tell
+		}
+		m, err := parse(strings.TrimSuffix(string(line), "\n"))
+		if err != nil {
+			return err
+		}
+		if _, many := m.args["mcmd"]; many {
+			if err := skipSpawn(in); err != nil {
+				return err
+			}
+		}
+		answer, err := c.answer(m)
+		if err != nil {
+			return err
+		}
+		if _, err := io.WriteString(conn, answer+"\n"); err != nil {
+			return nil //nolint:nilerr // it has gone; waitpid tells how
+		}
+	}
+}
+
+// skipSpawn reads the rest of an mcmd, which may hold anything.
+func skipSpawn(in *bufio.Reader) error {
+	for range maxSpawn {
+		line, err := in.ReadSlice('\n')
+		if err != nil {
+			return fmt.Errorf("%w: an mcmd without an end", ErrMalformed)
+		}
+		if string(line) == "endcmd\n" {
+			return nil
+		}
+	}
+	return fmt.Errorf("%w: an mcmd of more than %d lines", ErrMalformed, maxSpawn)
+}
+
+// answer does one command. The words are those that Hydra 4.0.2 answers with.
+func (c *Session) answer(m message) (string, error) {
+	switch state := c.state.Load(); {
+	case m.cmd == "abort": // at any time
+		return "", c.abort(m)
+	case m.cmd == "init" && state == strange:
+		if m.args["pmi_version"] != "1" {
+			return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=-1", nil
+		}
+		c.state.Store(inited)
+		return "cmd=response_to_init pmi_version=1 pmi_subversion=1 rc=0", nil
+	case state == strange:
+		return "", fmt.Errorf("%w: %.80s before init", ErrMalformed, m.cmd)
+	case state == finalized || m.cmd == "init":
+		return "", fmt.Errorf("%w: %.80s after init and finalize: a rank is one MPI program", ErrMalformed, m.cmd)
+	}
+	switch m.cmd {
+	case "get_maxes":
+		return fmt.Sprintf("cmd=maxes kvsname_max=%d keylen_max=%d vallen_max=%d", MaxName, MaxKey, MaxValue), nil
+	case "get_appnum":
+		return "cmd=appnum appnum=0", nil
+	case "get_my_kvsname":
+		return "cmd=my_kvsname kvsname=" + c.space.name, nil
+	case "get_universe_size":
+		return fmt.Sprintf("cmd=universe_size size=%d", c.space.size), nil
+	case "put":
+		return c.put(m)
+	case "get":
+		return c.get(m)
+	case "barrier_in":
+		if err := c.space.enter(); err != nil {
+			return "", err
+		}
+		return "cmd=barrier_out", nil
+	case "finalize":
+		c.state.Store(finalized)
+		return "cmd=finalize_ack", nil
+	case "publish_name", "unpublish_name", "lookup_name":
+		return fmt.Sprintf("cmd=%s_result rc=-1 msg=not_supported", strings.TrimSuffix(m.cmd, "_name")), nil
+	case "spawn": // a job's ranks are those that it was placed with
+		return "cmd=spawn_result rc=-1", nil
+	}
+	return "", fmt.Errorf("%w: command %.80q is not of PMI-1", ErrMalformed, m.cmd)
+}
+
+// abort takes what an exit code can hold of the code. None would say that all went
+// well: an abort of 0 is given as one.
+func (c *Session) abort(m message) error {
+	code, err := strconv.Atoi(m.args["exitcode"])
+	if err != nil {
+		return fmt.Errorf("%w: abort with code %.80q", ErrMalformed, m.args["exitcode"])
+	}
+	return &AbortError{code}
+}
+
+// Status is the abort as an exit code: its low byte, or 1 where that would be 0.
+func (a *AbortError) Status() int {
+	if low := a.Code & 0xff; low != 0 {
+		return low
+	}
+	return 1
+}
+
+func (c *Session) put(m message) (string, error) {
+	if m.args["kvsname"] != c.space.name {
+		return "cmd=put_result rc=-1 msg=no_such_kvs", nil
+	}
+	value, given := m.args["value"]
+	if !given {
+		return "", fmt.Errorf("%w: put without a value", ErrMalformed)
+	}
+	switch err := c.space.put(launcher.Pair{Key: m.args["key"], Value: value}); {
+	case errors.Is(err, ErrMalformed):
+		return "", err
+	case err != nil:
+		return "cmd=put_result rc=-1 msg=duplicate_key", nil //nolint:nilerr // the rank is told
+	}
+	return "cmd=put_result rc=0 msg=success", nil
+}
+
+func (c *Session) get(m message) (string, error) {
+	if m.args["kvsname"] != c.space.name {
+		return "cmd=get_result rc=-1 msg=no_such_kvs value=unknown", nil
+	}
+	value, ok := c.space.get(m.args["key"])
+	if !ok {
+		return "cmd=get_result rc=-1 msg=key_not_found value=unknown", nil
+	}
+	return "cmd=get_result rc=0 msg=success value=" + value, nil
+}

@@ -1,0 +1,204 @@
+package mpi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// MaxFence bounds what one node's ranks put between two fences, in bytes: 1,024 ranks
+// with a value of 1,024 bytes each, and as much again. It goes to rank 0's node in one message.
+const MaxFence = 3 << 20
+
+// maxSpace bounds the whole of a space, in bytes: it is held by each node's shim.
+const maxSpace = 64 << 20
+
+// Errors of a Space.
+var (
+	// ErrPast: a fence that is long over was asked for.
+	ErrPast = errors.New("that fence is over")
+	// ErrClosed: the ranks are being ended.
+	ErrClosed = errors.New("the ranks are being ended")
+)
+
+// Space is the key-value space of one try as one node has it, with its fences:
+// ranks put, wait in a fence, and then get what all others have put before it. It
+// is safe for use from several goroutines.
+type Space struct {
+	name    string
+	mapping string
+	size    int // ranks in the world
+	local   int // ranks here
+
+	mu      sync.Mutex
+	kv      map[string]string
+	bytes   int             // of kv
+	fresh   []launcher.Pair // put here since the last fence
+	weight  int             // of fresh
+	fence   int             // how many are over
+	last    []launcher.Pair // what the last one brought
+	in      int             // local ranks in the next one
+	over    error           // after Close
+	changed chan struct{}   // closed, and made anew, when any of these changes
+}
+
+// NewSpace makes the space of a world of size ranks, local of them here. name is
+// the job's; mapping says which rank is on which node (Mapping).
+func NewSpace(name, mapping string, size, local int) *Space {
+	s := &Space{name: name, mapping: mapping, size: size, local: local, kv: map[string]string{}, changed: make(chan struct{})}
+	s.kv["PMI_process_mapping"] = mapping
+	return s
+}
+
+// Mapping is MPICH's PMI_process_mapping of nodes with perNode ranks each, numbered
+// node by node.
+func Mapping(nodes, perNode int) string { return fmt.Sprintf("(vector,(0,%d,%d))", nodes, perNode) }
+
+// tell wakes who waits for a change. s.mu is held.
+func (s *Space) tell() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// Close wakes all who wait, with ErrClosed.
+func (s *Space) Close() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over == nil {
+		s.over = ErrClosed
+		s.tell()
+	}
+}
+
+// put takes a value; the key must be new, as in every process manager there is.
+func (s *Space) put(p launcher.Pair) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := len(p.Key) + len(p.Value) + 16 // as JSON
+	switch _, taken := s.kv[p.Key]; {
+	case p.Key == "" || len(p.Key) > MaxKey || len(p.Value) > MaxValue:
+		return fmt.Errorf("%w: put of a key of %d and a value of %d bytes: at most %d and %d", ErrMalformed, len(p.Key), len(p.Value), MaxKey, MaxValue)
+	case taken:
+		return fmt.Errorf("key %s is there", p.Key)
+	case s.weight+n > MaxFence || s.bytes+n > maxSpace:
+		return fmt.Errorf("%w: the ranks of this node have put more than %d bytes before a barrier, or %d in all", ErrMalformed, MaxFence, maxSpace)
+	}
+	s.kv[p.Key] = p.Value
+	s.fresh = append(s.fresh, p)
+	s.weight += n
+	s.bytes += n
+	return nil
+}
+
+func (s *Space) get(key string) (string, bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	v, ok := s.kv[key]
+	return v, ok
+}
+
+// enter has one local rank wait in the next fence until it is over.
+func (s *Space) enter() error {
+	s.mu.Lock()
+	s.in++
+	n := s.fence + 1
+	if s.in == s.local && s.local == s.size {
+		s.pass(s.fresh) // nobody else to wait for
+	}
+	s.tell()
+	s.mu.Unlock()
+	return s.until(context.Background(), func() bool { return s.fence >= n })
+}
+
+// until waits for ok, which is asked with s.mu held.
+func (s *Space) until(ctx context.Context, ok func() bool) error {
+	for {
+		s.mu.Lock()
+		done, over, changed := ok(), s.over, s.changed
+		s.mu.Unlock()
+		switch {
+		case done:
+			return nil
+		case over != nil:
+			return over
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}
+
+// Fence is one fence as a node has it: what its ranks have put before it or, once
+// it is Done, what those of all nodes have.
+type Fence struct {
+	Number int             `json:"number"` // 1, 2, ...
+	Pairs  []launcher.Pair `json:"pairs,omitempty"`
+	Done   bool            `json:"done,omitempty"`
+}
+
+// Next waits until every local rank is in fence n, and gives what they have put; 0 is
+// the next one. One that is over just now is given as Done.
+func (s *Space) Next(ctx context.Context, n int) (Fence, error) {
+	s.mu.Lock()
+	if n == 0 {
+		n = s.fence + 1
+	}
+	past := n < s.fence
+	s.mu.Unlock()
+	if past {
+		return Fence{}, fmt.Errorf("fence %d: %w", n, ErrPast)
+	}
+	f := Fence{Number: n}
+	err := s.until(ctx, func() bool {
+		switch {
+		case s.fence >= n:
+			f.Done, f.Pairs = true, slices.Clone(s.last)
+			return true
+		case s.fence == n-1 && s.in == s.local:
+			f.Pairs = slices.Clone(s.fresh)
+			return true
+		}
+		return false
+	})
+	return f, err
+}
+
+// Last gives the fence that was over last, Done; number 0 before the first.
+func (s *Space) Last() Fence {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return Fence{Number: s.fence, Pairs: slices.Clone(s.last), Done: s.fence > 0}
+}
+
+// Pass ends a fence that all ranks of all nodes are in: what they put is there, and
+// the local ones go on. One that is over stays as it was.
+func (s *Space) Pass(f Fence) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case f.Number <= s.fence:
+		return nil
+	case f.Number > s.fence+1 || s.in < s.local:
+		return fmt.Errorf("fence %d: %d of %d ranks of this node are in fence %d", f.Number, s.in, s.local, s.fence+1)
+	}
+	s.pass(f.Pairs)
+	s.tell()
+	return nil
+}
+
+func (s *Space) pass(all []launcher.Pair) {
+	for _, p := range all {
+		if _, own := s.kv[p.Key]; !own {
+			s.kv[p.Key] = p.Value
+			s.bytes += len(p.Key) + len(p.Value)
+		}
+	}
+	s.last, s.fresh, s.weight, s.in = all, nil, 0, 0
+	s.fence++
+}

@@ -1,0 +1,167 @@
+package shim
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+)
+
+// mpiRank is a rank's side of PMI, as the loop sees it.
+type mpiRank struct {
+	session *mpi.Session
+	// verdict is how it ends, whatever waitpid says: it has called MPI_Abort, or
+	// spoken nonsense, and was killed for it.
+	verdict *launcher.Exit
+}
+
+// layPMI makes the way between a rank and its process manager (pmi-1.1.txt: a
+// connected socket whose number is in PMI_FD).
+func (p *plumbing) layPMI() error {
+	ends, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return fmt.Errorf("make a rank's socket: %w", err)
+	}
+	p.theirs = &ends[1]
+	if err := unix.SetNonblock(ends[0], true); err != nil {
+		unix.Close(ends[0])
+		return fmt.Errorf("make a rank's socket: %w", err)
+	}
+	p.pmi = os.NewFile(uintptr(ends[0]), "pmi")
+	return nil
+}
+
+// withPMI gives a process that end, and its number.
+func withPMI(attr *syscall.ProcAttr, end *int) {
+	if end == nil {
+		return
+	}
+	attr.Env = with(attr.Env, []string{"PMI_FD=" + strconv.Itoa(len(attr.Files))})
+	attr.Files = append(attr.Files, uintptr(*end))
+}
+
+// openSpace makes the key-value space of ranks that have a process manager.
+func (g *gang) openSpace(ranks []Rank) {
+	if p := ranks[0].PMI; p != nil {
+		g.space = mpi.NewSpace("sparkrun-"+g.cfg.Key.String(), p.Mapping, p.Size, len(ranks))
+	}
+}
+
+// serveMPI answers a rank until it hangs up.
+func (g *gang) serveMPI(r *rank) {
+	if r.pmi == nil || g.space == nil {
+		return
+	}
+	r.mpi.session = g.space.NewSession(r.Rank.Rank)
+	session, conn := r.mpi.session, r.pmi
+	go func() { // ends with the rank's end of the socket, or the space
+		defer conn.Close()
+		err := session.Serve(conn)
+		if err == nil || errors.Is(err, mpi.ErrClosed) {
+			return
+		}
+		select {
+		case g.in <- func() { g.condemn(r, err) }:
+		case <-g.gone:
+		}
+	}()
+}
+
+// condemn ends a rank that has called MPI_Abort, or that nobody can understand. What
+// it writes before it calls MPI_Abort is in its pipes by then.
+func (g *gang) condemn(r *rank, err error) {
+	if !r.running() {
+		return
+	}
+	r.mpi.verdict = &launcher.Exit{Code: 1, Cause: err.Error()}
+	if abort := new(mpi.AbortError); errors.As(err, &abort) {
+		r.mpi.verdict.Code = abort.Status()
+	}
+	g.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
+	_ = unix.Kill(-r.pid, unix.SIGKILL) // gone already: waitpid tells
+}
+
+// judge says how an MPI rank has ended. One that leaves by exit 0 between MPI_Init and
+// MPI_Finalize has failed: the others wait for it.
+func (m *mpiRank) judge(exit *launcher.Exit) *launcher.Exit {
+	switch {
+	case exit.ByUs || exit.Cause != "" || exit.Error != "":
+		return exit
+	case m.verdict != nil:
+		return m.verdict
+	case m.session != nil && m.session.Unfinished() && !exit.Failed():
+		return &launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize"}
+	}
+	return exit
+}
+
+// fence is what spans nodes: the agent carries what ranks have put to the other
+// nodes' shims, and back.
+func (s *server) fence(c net.Conn, req request, resp *response) error {
+	var space *mpi.Space
+	if err := s.g.do(func(answer func(error)) {
+		if space = s.g.space; space == nil {
+			answer(fmt.Errorf("%w: its ranks are no MPI ranks, or not started", ErrRefused))
+			return
+		}
+		answer(nil)
+	}); err != nil {
+		return err
+	}
+	switch req.Op {
+	case opFenceLast:
+		f := space.Last()
+		resp.Fence = &f
+		return nil
+	case opFencePass:
+		return space.Pass(*req.Fence)
+	}
+	ctx, left := context.WithCancelCause(context.Background())
+	go func() { // ends with the connection, which serve closes
+		_, _ = c.Read(make([]byte, 1))
+		left(net.ErrClosed)
+	}()
+	f, err := space.Next(ctx, 0)
+	if errors.Is(err, mpi.ErrClosed) {
+		return fmt.Errorf("%w: %w", ErrEnded, err)
+	}
+	resp.Fence = &f
+	return err
+}
+
+// Fence waits until every rank of this gang is in its next MPI fence, and gives what
+// they have put before it. ErrEnded: there will be none.
+func (c *Client) Fence(ctx context.Context) (mpi.Fence, error) {
+	return c.fence(ctx, request{Op: opFence}, "wait for a fence of")
+}
+
+// LastFence gives the last fence that is over, with what it has brought; its number
+// is 0 where there was none.
+func (c *Client) LastFence(ctx context.Context) (mpi.Fence, error) {
+	return c.fence(ctx, request{Op: opFenceLast}, "ask for a fence of")
+}
+
+func (c *Client) fence(ctx context.Context, req request, verb string) (mpi.Fence, error) {
+	resp, err := c.call(ctx, req)
+	switch {
+	case err != nil:
+		return mpi.Fence{}, c.wrap(verb, err)
+	case resp.Fence == nil:
+		return mpi.Fence{}, c.wrap(verb, fmt.Errorf("%w: an empty answer", ErrRefused))
+	}
+	return *resp.Fence, nil
+}
+
+// PassFence ends a fence that all ranks of all gangs are in. One that is over stays so.
+func (c *Client) PassFence(ctx context.Context, f mpi.Fence) error {
+	_, err := c.call(ctx, request{Op: opFencePass, Fence: &f})
+	return c.wrap("pass a fence of", err)
+}

@@ -1,0 +1,46 @@
+package wire
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// FenceRequest brings what the MPI ranks of one node have put before a fence to
+// rank 0's node, and waits there for the other nodes'.
+type FenceRequest struct {
+	Key    launcher.Key    `json:"key"`
+	Node   int             `json:"node"`   // the caller's number in the job
+	Number int             `json:"number"` // of the fence, from 1
+	Pairs  []launcher.Pair `json:"pairs,omitempty"`
+}
+
+// FencePart is a part of what those of all nodes have put.
+type FencePart struct {
+	Pairs []launcher.Pair `json:"pairs,omitempty"`
+}
+
+// fencePart is how many pairs go in one message: a pair is at most 1.1 kB.
+const fencePart = 1024
+
+func (h Node) mountFence(mux *http.ServeMux) {
+	serverStream(mux, nodePath+"Fence", allowMember, func(ctx context.Context, c Caller, r FenceRequest, send func(FencePart) error) error {
+		all, err := h.Fence(ctx, c, r)
+		for err == nil && len(all) > 0 {
+			n := min(len(all), fencePart)
+			err = send(FencePart{all[:n]})
+			all = all[n:]
+		}
+		return err
+	})
+}
+
+// Fence gives what the ranks of all nodes have put, once they are in the fence.
+func (c *Client) Fence(ctx context.Context, r FenceRequest) (all []launcher.Pair, err error) {
+	err = receive(ctx, c, nodePath+"Fence", r, func(p FencePart) error {
+		all = append(all, p.Pairs...)
+		return nil
+	})
+	return all, err
+}

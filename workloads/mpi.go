@@ -1,0 +1,84 @@
+package workloads
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+)
+
+// MPI are the options of that workload.
+type MPI struct {
+	// Family is what the program is linked to; empty: the nodes are to be asked, by a
+	// dry run of the spec, before there can be a job.
+	Family launcher.MPIFamily
+	// Forced: Family is the user's word, and no node looks.
+	Forced bool
+	// Mpirun is Open MPI's, a path on rank 0's node; empty: it is looked for there.
+	Mpirun string
+}
+
+// perRank are variables that differ from rank to rank. Where mpirun starts the ranks
+// they would be those of its daemon: wrong is worse than missing.
+var perRank = []string{
+	"RANK", "LOCAL_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+	"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
+}
+
+// mpiSpec runs an MPI program. For the MPICH family each of its ranks is one of ours,
+// with sparkrun as its process manager. For Open MPI a rank of ours on each node is
+// mpirun, or a daemon of it.
+func mpiSpec(r Request) (launcher.Spec, error) {
+	if len(r.Args) == 0 || r.Args[0] == "" {
+		return launcher.Spec{}, fmt.Errorf("mpi: %w: no program: sparkrun launch mpi [flags] -- PROG [ARG...]", launcher.ErrInvalid)
+	}
+	m := &launcher.MPI{Family: cmp.Or(r.MPI.Family, launcher.AskMPI), Program: r.Args[0], Forced: r.MPI.Forced}
+	st := launcher.Stage{
+		Name: "mpi", RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
+	}
+	own := []launcher.Var{
+		// An older sparkrun on a node does not know this reference, and refuses, where
+		// it would start ranks that each think they are alone.
+		{Name: "SPARKRUN_PROGRAM", Value: launcher.Of(launcher.Program), Source: "mpi"},
+		{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: "mpi"},
+		{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: "mpi"},
+	}
+	if m.Family == launcher.OpenMPI {
+		if err := r.underMpirun(&st); err != nil {
+			return launcher.Spec{}, err
+		}
+	} else {
+		if r.MPI.Mpirun != "" && m.Family == launcher.MPICH {
+			return launcher.Spec{}, fmt.Errorf("--mpirun: %w: of the family mpich sparkrun itself starts the ranks", launcher.ErrInvalid)
+		}
+		own = append(own, // as Hydra has them
+			launcher.Var{Name: "MPI_LOCALRANKID", Value: launcher.Of(launcher.LocalRank), Source: "mpi"},
+			launcher.Var{Name: "MPI_LOCALNRANKS", Value: launcher.Of(launcher.LocalWorldSize), Source: "mpi"})
+	}
+	stdin, bind := st.Stdin, st.BindTo
+	var err error
+	if st.Env, err = r.environment("mpi", own...); err != nil {
+		return launcher.Spec{}, err
+	}
+	if m.Family == launcher.OpenMPI {
+		st.Env = slices.DeleteFunc(st.Env, func(v launcher.Var) bool { return v.Source == "mpi" && slices.Contains(perRank, v.Name) })
+		r.Stdin, r.BindTo = stdin, bind
+	}
+	return finish(r, "mpi", st)
+}
+
+// underMpirun has one rank of ours on each node, and the MPI ranks be mpirun's.
+func (r Request) underMpirun(st *launcher.Stage) error {
+	o := mpi.Options{PerNode: st.RanksPerNode, BindTo: string(cmp.Or(r.BindTo, launcher.BindNone)), Stdin: "0", Mpirun: r.MPI.Mpirun, Argv: r.Args}
+	if r.Stdin.Any() {
+		o.Stdin, st.Stdin = string(r.Stdin), "0" // mpirun hands it on
+	}
+	if r.TTY != nil && r.Stdin != "0" {
+		return fmt.Errorf("--tty --stdin %s: %w: of an Open MPI job mpirun has the terminal, for rank 0", r.Stdin, launcher.ErrInvalid)
+	}
+	st.RanksPerNode = 1
+	st.Argv = append([]launcher.Value{launcher.Of(launcher.Program)}, launcher.Lits(o.Args()...)...)
+	return nil
+}
