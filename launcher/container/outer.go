@@ -177,9 +177,9 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 	if err != nil {
 		return o.died(State{})
 	}
-	ctx, cancel := context.WithCancelCause(ctx)
+	lives, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(ctx, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(lives, func() { _ = ln.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	joined := make(chan struct{})
 	go func() {
@@ -187,7 +187,7 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		select {
 		case <-gone:
 			cancel(o.died(State{}))
-		case <-ctx.Done():
+		case <-lives.Done():
 		}
 	}()
 	defer func() {
@@ -197,7 +197,7 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 	for {
 		c, err := ln.AcceptUnix()
 		if err != nil {
-			return cause(ctx, err)
+			return cause(lives, err)
 		}
 		uid, pid, err := peer(c)
 		if err != nil || uid != o.order.Spec.UID {
@@ -210,14 +210,20 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		}
 		break
 	}
+	// From here on the connection says when nobody is there any more, behind what was said: a
+	// program may be born, end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
-	if err := o.line.give(o.order.Command, [3]int{0, 1, 2}); err != nil {
-		return cause(ctx, fmt.Errorf("hand over the command: %w", err))
-	}
 	var m toOuter
-	if err := o.line.dec.Decode(&m); err != nil {
-		return cause(ctx, fmt.Errorf("hand over the command: %w", err))
+	err = o.line.give(o.order.Command, [3]int{0, 1, 2})
+	if err == nil {
+		err = o.line.dec.Decode(&m)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return context.Cause(ctx)
+	case err != nil:
+		return o.died(State{})
 	}
 	if m.Error != "" {
 		return errors.New(m.Error)
