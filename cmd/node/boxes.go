@@ -28,6 +28,15 @@ func (n *node) allowsBox(ctx context.Context, w agent.BoxWish) error {
 	if err != nil {
 		return err
 	}
+	var groups []string
+	if p.NeedsGroups() {
+		if groups, err = groupsOf(ctx, w.User); err != nil {
+			return err
+		}
+	}
+	if err := p.Containers(n.m.Host, w.User, groups); err != nil {
+		return err
+	}
 	if err := p.Image(n.m.Host, w.Image); err != nil {
 		return err
 	}
@@ -38,12 +47,6 @@ func (n *node) allowsBox(ctx context.Context, w agent.BoxWish) error {
 	}
 	if len(w.Elevates) == 0 {
 		return nil
-	}
-	var groups []string
-	if p.NeedsGroups() {
-		if groups, err = groupsOf(ctx, w.User); err != nil {
-			return err
-		}
 	}
 	return p.Elevate(n.m.Host, w.User, groups, w.Elevates)
 }

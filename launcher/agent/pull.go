@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
@@ -57,12 +60,24 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	return nil
 }
 
+// maxDockerConfig is as much as is read of it, in bytes.
+const maxDockerConfig = 1 << 20
+
 // registryAuth reads what the user has for an image's registry on this node, with the user's rights.
 func (u login) registryAuth(image string) (auth string, err error) {
 	err = u.do(func() error {
-		b, err := os.ReadFile(filepath.Join(u.home, ".docker", "config.json"))
+		// It is the user's: neither a pipe nor a file without end is to hold up the agent.
+		f, err := os.OpenFile(filepath.Join(u.home, ".docker", "config.json"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil //nolint:nilerr // none that the user has
+		}
+		defer f.Close()
+		if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+			return err
+		}
+		b, err := io.ReadAll(io.LimitReader(f, maxDockerConfig))
+		if err != nil {
+			return err
 		}
 		auth, err = container.Auth(b, image)
 		return err

@@ -58,15 +58,15 @@ func runInner() int {
 		return launcher.ExitOwnFailure
 	}
 	// What the program leaves comes to us, so that we know when nobody is left.
-	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
+	if err = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err == nil {
 		in.child, err = begin(cmd, fds)
-		for _, fd := range fds {
-			unix.Close(fd) // else its output would not end with it
-		}
-		if err != nil {
-			_ = in.line.enc.Encode(toOuter{Error: err.Error()})
-			return launcher.ExitOwnFailure
-		}
+	}
+	for _, fd := range fds {
+		unix.Close(fd) // else its output would not end with it
+	}
+	if err != nil {
+		_ = in.line.enc.Encode(toOuter{Error: err.Error()})
+		return launcher.ExitOwnFailure
 	}
 	if in.line.enc.Encode(toOuter{Born: true}) != nil {
 		in.everybody(unix.SIGKILL)
@@ -155,6 +155,9 @@ func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 // begin execs the command in a session of its own.
 func begin(cmd Command, fds [3]int) (int, error) {
 	argv, env := texts(cmd.Argv), overlaid(os.Environ(), texts(cmd.Env))
+	if dir := string(cmd.Dir); dir != "" {
+		_ = os.Chdir(dir) // where a relative name is looked for; that it is not there is told below
+	}
 	path, err := find(argv[0], env)
 	if err != nil {
 		return 0, err

@@ -5,9 +5,11 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 	"unsafe"
@@ -148,6 +150,9 @@ func (o *outer) begin(ctx context.Context) (init int, err error) {
 	return st.PID, nil
 }
 
+// maxTold bounds what the inner half says in all: an error, or two lines.
+const maxTold = 64 << 10
+
 var errTold = errors.New("ended before the container ran")
 
 // cause is why ctx ended, where that is why something failed.
@@ -210,6 +215,7 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		}
 		break
 	}
+	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the rank's user may be who talks
 	// From here on the connection says when nobody is there any more, behind what was said: a
 	// program may be born, end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
@@ -226,7 +232,7 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		return o.died(State{})
 	}
 	if m.Error != "" {
-		return errors.New(m.Error)
+		return errors.New(m.Error[:min(len(m.Error), 4096)])
 	}
 	return nil
 }
@@ -297,13 +303,16 @@ func (o *outer) watch() int {
 			case e == nil:
 				fmt.Fprintf(os.Stderr, "sparkrun: container %s was ended from outside: %s\n", o.order.Spec.Name, o.why())
 				return dieBy(syscall.SIGKILL)
-			case e.Signal != 0:
+			case e.Signal > 0 && e.Signal <= 64 && !slices.Contains(stops, syscall.Signal(e.Signal)):
 				return dieBy(syscall.Signal(e.Signal))
 			}
 			return e.Code
 		}
 	}
 }
+
+// stops end nothing: no program has ended by one.
+var stops = []syscall.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGTTOU}
 
 // why is what the engine knows of a container that is gone.
 func (o *outer) why() string {

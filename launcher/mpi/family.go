@@ -1,7 +1,9 @@
 package mpi
 
 import (
+	"bytes"
 	"debug/elf"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +12,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -33,7 +37,7 @@ type Linked struct {
 // goes unseen, unless the program names it itself. An error says that the file could
 // not be read.
 func FamilyOf(program, libraryPath string) (Linked, error) {
-	f, err := os.Open(program)
+	f, err := openFile(program)
 	if err != nil {
 		return Linked{}, err
 	}
@@ -84,17 +88,9 @@ type walk struct {
 
 // visit looks at one file; rpath is what those before it on the way have.
 func (w *walk) visit(path string, rpath []string) error {
-	f, err := elf.Open(path)
+	libs, own, runpath, machine, err := dynamic(path)
 	if err != nil {
 		return err
-	}
-	libs, err := f.ImportedLibraries()
-	own, _ := f.DynString(elf.DT_RPATH)
-	runpath, _ := f.DynString(elf.DT_RUNPATH)
-	machine := f.Machine
-	f.Close()
-	if err != nil {
-		return nil //nolint:nilerr // a static program names none
 	}
 	origin := filepath.Dir(path)
 	if len(runpath) > 0 { // then DT_RPATH does not count
@@ -127,6 +123,109 @@ func (w *walk) visit(path string, rpath []string) error {
 		}
 	}
 	return nil
+}
+
+// Bounds of what is read of one file. It is a user's, who may have made it to be read for
+// ever: package debug/elf promises nothing about such.
+const (
+	maxSegments = 1024
+	maxDynamic  = 64 << 10 // entries
+	maxNames    = 8 << 20  // bytes; the largest libraries have some hundred KB
+)
+
+var errForged = fmt.Errorf("%w: its tables are those of no program", fs.ErrInvalid)
+
+// dynamic reads what a program or library asks of the loader (elf(5): PT_DYNAMIC). It asks
+// nothing where it is static.
+func dynamic(path string) (libs, rpath, runpath []string, machine elf.Machine, err error) {
+	f, err := openFile(path)
+	if err != nil {
+		return nil, nil, nil, 0, err
+	}
+	defer f.Close()
+	read := func(at uint64, size int, into any) error {
+		return binary.Read(io.NewSectionReader(f, int64(at), int64(size)), binary.LittleEndian, into)
+	}
+	var h elf.Header64
+	if err := read(0, binary.Size(h), &h); err != nil {
+		return nil, nil, nil, 0, err
+	}
+	if string(h.Ident[:4]) != elf.ELFMAG || elf.Class(h.Ident[elf.EI_CLASS]) != elf.ELFCLASS64 || elf.Data(h.Ident[elf.EI_DATA]) != elf.ELFDATA2LSB {
+		return nil, nil, nil, 0, fmt.Errorf("%w: no 64-bit ELF file", fs.ErrInvalid)
+	}
+	machine = elf.Machine(h.Machine)
+	progs := make([]elf.Prog64, h.Phnum)
+	if len(progs) > maxSegments || int(h.Phentsize) != binary.Size(elf.Prog64{}) {
+		return nil, nil, nil, 0, errForged
+	}
+	if err := read(h.Phoff, binary.Size(progs), progs); err != nil {
+		return nil, nil, nil, 0, err
+	}
+	at := slices.IndexFunc(progs, func(p elf.Prog64) bool { return elf.ProgType(p.Type) == elf.PT_DYNAMIC })
+	if at < 0 {
+		return nil, nil, nil, machine, nil
+	}
+	entries := progs[at].Filesz / uint64(binary.Size(elf.Dyn64{}))
+	if entries > maxDynamic {
+		return nil, nil, nil, 0, errForged
+	}
+	dyn := make([]elf.Dyn64, entries)
+	if err := read(progs[at].Off, binary.Size(dyn), dyn); err != nil {
+		return nil, nil, nil, 0, err
+	}
+	values := map[elf.DynTag][]uint64{elf.DT_STRTAB: nil, elf.DT_STRSZ: nil, elf.DT_NEEDED: nil, elf.DT_RPATH: nil, elf.DT_RUNPATH: nil}
+	for _, d := range dyn {
+		tag := elf.DynTag(d.Tag)
+		if tag == elf.DT_NULL {
+			break
+		}
+		if _, wanted := values[tag]; wanted {
+			values[tag] = append(values[tag], d.Val)
+		}
+	}
+	names, err := nameTable(f, progs, values)
+	if err != nil {
+		return nil, nil, nil, 0, err
+	}
+	of := func(tag elf.DynTag) (out []string) {
+		for _, at := range values[tag] {
+			if at < uint64(len(names)) {
+				name, _, _ := bytes.Cut(names[at:], []byte{0})
+				out = append(out, string(name))
+			}
+		}
+		return out
+	}
+	return of(elf.DT_NEEDED), of(elf.DT_RPATH), of(elf.DT_RUNPATH), machine, nil
+}
+
+// openFile opens a file to read, and nothing that could be waited for: a pipe, a device.
+func openFile(path string) (*os.File, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		f.Close()
+		return nil, errors.Join(err, fmt.Errorf("%s: %w: no regular file", path, fs.ErrInvalid))
+	}
+	return f, nil
+}
+
+// nameTable reads the table that DT_STRTAB gives the address of.
+func nameTable(f *os.File, progs []elf.Prog64, values map[elf.DynTag][]uint64) ([]byte, error) {
+	tab, size := values[elf.DT_STRTAB], values[elf.DT_STRSZ]
+	if len(tab) != 1 || len(size) != 1 || size[0] > maxNames {
+		return nil, errForged
+	}
+	for _, p := range progs {
+		if elf.ProgType(p.Type) == elf.PT_LOAD && p.Vaddr <= tab[0] && tab[0]-p.Vaddr < p.Filesz {
+			names := make([]byte, size[0])
+			_, err := f.ReadAt(names, int64(p.Off+tab[0]-p.Vaddr))
+			return names, err
+		}
+	}
+	return nil, errForged
 }
 
 func holder(dirs []string, lib string) string {

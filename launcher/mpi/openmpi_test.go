@@ -1,12 +1,14 @@
 package mpi
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -111,5 +113,35 @@ func TestFamilyOfOthers(t *testing.T) {
 	}
 	if _, err := FamilyOf("/nowhere", ""); err == nil {
 		t.Error("a file that is not there is read")
+	}
+}
+
+// A user's file says how large its tables are: none is believed beyond what programs have, and nothing is waited for.
+func TestFamilyOfForged(t *testing.T) {
+	whole, err := os.ReadFile("/bin/true")
+	must(t, err)
+	dir := t.TempDir()
+	forged := func(name string, at int, b ...byte) string {
+		data := bytes.Clone(whole)
+		copy(data[at:], b)
+		path := filepath.Join(dir, name)
+		must(t, os.WriteFile(path, data, 0o755))
+		must(t, os.Truncate(path, 1<<40)) // a hole
+		return path
+	}
+	pipe := filepath.Join(dir, "pipe")
+	must(t, unix.Mkfifo(pipe, 0o600))
+	for name, path := range map[string]string{
+		"segments without end":  forged("phnum", 0x38, 0xff, 0xff),
+		"segments past the end": forged("phoff", 0x20, 0, 0, 0, 0, 0, 2, 0, 0),
+		"segments of odd sizes": forged("phentsize", 0x36, 1, 0),
+		"half a header":         forged("class", 4, 1),
+		"a pipe":                pipe,
+	} {
+		if linked, err := FamilyOf(path, ""); err == nil && linked.Family != "" {
+			t.Errorf("%s: %+v", name, linked)
+		} else if err == nil {
+			t.Errorf("%s: %+v, want an error", name, linked)
+		}
 	}
 }

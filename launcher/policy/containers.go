@@ -16,6 +16,20 @@ type list struct {
 	of   []string
 }
 
+// Containers refuses a user whose ranks may not run in containers. Without a rule root's alone may: whoever has the
+// engine mount what they choose, and run what they choose, is to be trusted as those are who may use it themselves.
+func (p Policy) Containers(host, user string, groups []string) error {
+	w := p.containers
+	if w == nil && user == "root" || w != nil && w.has(user, groups) {
+		return nil
+	}
+	what := fmt.Sprintf("%s may not run containers on %s", user, host)
+	if w == nil {
+		return fmt.Errorf("%s: root alone may, and whom a rule `containers` in %s there names (as those whom you let use Docker)", what, p.path)
+	}
+	return fmt.Errorf("%s: rule containers, line %d of %s there, lets in %s", what, w.line, p.path, w)
+}
+
 // Image refuses an image by its reference: what is let in are repositories (nvcr.io/nvidia/vllm, with
 // or without a tag) and, with a slash behind them, all below (nvcr.io/, nvidia/).
 func (p Policy) Image(host, ref string) error {

@@ -4,6 +4,8 @@
 //	launch:
 //	  users: [alice]
 //	  groups: [ml, sparkrun]
+//	containers:
+//	  groups: [ml]
 //	images: [nvcr.io/nvidia/, vllm/vllm-openai]
 //	mounts: [/home, /models]
 //	elevate:
@@ -35,6 +37,7 @@ type Policy struct {
 	path string
 	// nil, each: no rule
 	launch         *who
+	containers     *who // whose ranks may run in some
 	images, mounts *list
 	elevate        *who // whose containers may have more than their user has
 }
@@ -54,7 +57,7 @@ func Read(path string) (Policy, error) {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return Policy{}, nil
+		return Policy{path: path}, nil
 	}
 	if err != nil {
 		return Policy{}, fmt.Errorf("read policy: %w", err)
@@ -81,7 +84,7 @@ func Read(path string) (Policy, error) {
 
 // NeedsGroups tells whether an answer may hang on a user's groups.
 func (p Policy) NeedsGroups() bool {
-	return p.launch != nil && len(p.launch.groups) > 0 || p.elevate != nil && len(p.elevate.groups) > 0
+	return slices.ContainsFunc([]*who{p.launch, p.containers, p.elevate}, func(w *who) bool { return w != nil && len(w.groups) > 0 })
 }
 
 // Launch refuses a user, by login name, whose ranks may not run here; groups
@@ -134,6 +137,9 @@ func parse(text []byte) (Policy, error) {
 		case "launch":
 			p.launch = &who{line: key.Line}
 			return p.launch.read(key.Value, value)
+		case "containers":
+			p.containers = &who{line: key.Line}
+			return p.containers.read(key.Value, value)
 		case "elevate":
 			p.elevate = &who{line: key.Line}
 			return p.elevate.read(key.Value, value)
@@ -146,7 +152,7 @@ func parse(text []byte) (Policy, error) {
 			p.mounts = &list{key.Line, of}
 			return err
 		}
-		return at(key, "no rule is called %q: want launch, images, mounts or elevate", key.Value)
+		return at(key, "no rule is called %q: want launch, containers, images, mounts or elevate", key.Value)
 	})
 	return p, err
 }

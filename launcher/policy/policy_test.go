@@ -86,7 +86,7 @@ func TestBadFile(t *testing.T) {
 
 func TestContainers(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "policy.yaml")
-	const text = "images: [nvcr.io/nvidia/, 'vllm/vllm-openai:v0.11.0', busybox]\nmounts: [/home, /models/shared]\nelevate: {groups: [debug]}\n"
+	const text = "images: [nvcr.io/nvidia/, 'vllm/vllm-openai:v0.11.0', busybox]\nmounts: [/home, /models/shared]\nelevate: {groups: [debug]}\ncontainers: {users: [bob], groups: [ml]}\n"
 	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -119,7 +119,19 @@ func TestContainers(t *testing.T) {
 	if covers("docker.io/", "sha256:"+strings.Repeat("a", 64)) || covers("library/", "sha256:"+strings.Repeat("a", 64)) || !covers("docker.io/", "ubuntu") {
 		t.Error("an ID is of no registry, and ubuntu is of docker.io")
 	}
+	for user, ok := range map[string]bool{"bob": true, "ada": true, "eve": false, "root": false} {
+		var groups []string
+		if user == "ada" {
+			groups = []string{"ada", "ml"}
+		}
+		if err := p.Containers("spark2", user, groups); (err == nil) != ok || err != nil && !strings.Contains(err.Error(), "rule containers, line 4") {
+			t.Errorf("containers of %s: %v", user, err)
+		}
+	}
 	var none Policy
+	if none.Containers("h", "root", nil) != nil || none.Containers("h", "bob", nil) == nil {
+		t.Error("without rules: want containers of root's alone")
+	}
 	if none.Image("h", "x") != nil || none.Mount("h", "/") != nil || none.Elevate("h", "root", nil, cap) != nil || none.Elevate("h", "bob", nil, cap) == nil {
 		t.Error("without rules: want any image and mount, and elevation for root alone")
 	}

@@ -46,6 +46,9 @@ func TestContainers(t *testing.T) {
 	hosts := []string{"spark1", "spark2", "spark3"}
 	l.do("engine", "spark1", "spark3")
 	l.do("engine", "--live-restore", "spark2")
+	for _, h := range hosts {
+		l.on(h, "sh", "-c", "umask 022; mkdir -p /etc/sparkrun; echo 'containers: {users: [root, eve]}' > /etc/sparkrun/policy.yaml").must(t)
+	}
 	for _, tt := range []struct {
 		name string
 		run  func(*testing.T, *lab)
@@ -232,11 +235,13 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	says("more than its user has", l.inBoxes("--on", "spark2", "--user", "eve", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true"), "--docker-arg --cap-add gives a container on spark2 more than eve has")
 	l.inBoxes("--on", "spark2", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true").must(t)
 
-	l.on("spark2", "sh", "-c", `umask 022; mkdir -p /etc/sparkrun; printf 'images: [nvcr.io/, lab/busybox]\nmounts: [/models]\n' > /etc/sparkrun/policy.yaml`).must(t)
-	says("an image that a machine's rules do not name", l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2", "--", "true"), "image two/faced may not be launched on spark2: rule images, line 1")
-	says("a folder that they do not name", l.inBoxes("--on", "spark2", "--mount", "/usr", "--", "true"), "/usr may not be mounted on spark2: rule mounts, line 2")
+	l.on("spark2", "sh", "-c", `umask 022; mkdir -p /etc/sparkrun; printf 'containers: {users: [root]}\nimages: [nvcr.io/, lab/busybox]\nmounts: [/models]\n' > /etc/sparkrun/policy.yaml`).must(t)
+	says("an image that a machine's rules do not name", l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2", "--", "true"), "image two/faced may not be launched on spark2: rule images, line 2")
+	says("a folder that they do not name", l.inBoxes("--on", "spark2", "--mount", "/usr", "--", "true"), "/usr may not be mounted on spark2: rule mounts, line 3")
 	l.inBoxes("--on", "spark2", "--", "true").must(t)
+	says("somebody whom they do not let have containers", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: rule containers, line 1")
 	l.on("spark2", "rm", "/etc/sparkrun/policy.yaml").must(t)
+	says("somebody, without rules", l.inBoxes("--on", "spark2", "--user", "eve", "--", "true"), "eve may not run containers on spark2: root alone may")
 
 	r := l.inBoxes("--dry-run", "--nodes", "2", "--mount", "/usr:/u:ro", "--", "true").must(t)
 	for _, want := range []string{"docker run --name sparkrun-", "--network host", "--mount type=bind,src=/usr,dst=/u,readonly", "--security-opt no-new-privileges"} {
