@@ -452,6 +452,9 @@ func (st Stage) textBytes() (size int) {
 	for _, e := range st.Env {
 		size += len(e.Name) + e.Value.size()
 	}
+	for _, p := range st.Ready {
+		size += p.textBytes()
+	}
 	return size + st.Container.textBytes()
 }
 

@@ -35,6 +35,7 @@ const (
 	MaxNamedPorts = 16
 	MaxPortCount  = 2048
 	MaxProbes     = 8
+	maxMatch      = 256 // bytes of a pattern
 )
 
 // ProbeKind is a way to find out whether a stage is ready.
@@ -263,13 +264,22 @@ func (st Stage) validateStep(ports map[string]Where) error {
 	return nil
 }
 
-func (p Probe) validate() error {
+func (p Probe) textBytes() int {
 	size := len(p.Path) + len(p.Match) + len(p.What)
+	for _, v := range append([]Value{p.Port, p.Want}, p.Argv...) {
+		size += v.size()
+	}
+	return size
+}
+
+func (p Probe) validate() error {
 	for _, v := range append([]Value{p.Port, p.Want}, p.Argv...) {
 		if err := v.validate(); err != nil {
 			return err
 		}
-		size += v.size()
+	}
+	if len(p.Match) > maxMatch { // the agent looks for it, beside all else
+		return fmt.Errorf("%w: a pattern of %d bytes, at most %d", ErrInvalid, len(p.Match), maxMatch)
 	}
 	if _, err := regexp.Compile(p.Match); err != nil {
 		return fmt.Errorf("%w: %w", ErrInvalid, err)
@@ -279,7 +289,7 @@ func (p Probe) validate() error {
 		ProbeLog: p.Match != "", ProbeExec: len(p.Argv) > 0 && (len(p.Want) == 0 || p.Match != ""),
 	}
 	switch {
-	case p.What == "" || size > MaxTextBytes:
+	case p.What == "" || p.textBytes() > MaxTextBytes:
 		return fmt.Errorf("%w: want words for it, and less than %d bytes", ErrInvalid, MaxTextBytes)
 	case !needs[p.Kind]:
 		return fmt.Errorf("%w: a %q probe that is not whole, or not known to this version of sparkrun", ErrInvalid, p.Kind)

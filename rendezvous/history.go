@@ -67,7 +67,7 @@ func (j Job) slim() Job {
 	if slices.ContainsFunc(j.Spec.Stages, func(s launcher.Stage) bool { return s.Env != nil }) {
 		j.Spec.Stages = slices.Clone(j.Spec.Stages)
 		for i := range j.Spec.Stages {
-			j.Spec.Stages[i].Env = nil
+			j.Spec.Stages[i].Env, j.Spec.Stages[i].Ready = nil, nil
 		}
 	}
 	j.Spec.Secrets = nil

@@ -43,9 +43,9 @@ PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
 the ranks' command line. Its sizes and bandwidths mean what those of nccl-tests do. On
 machines without a GPU it uses gloo, which says nothing of NCCL. The largest message is
 lowered where two of it would take more than half of the free memory of a machine: GPU
-and system share it. --via auto, the default, is torch: this release cannot start MPI
-programs such as nccl-tests itself. It judges what they print, or the file of their -J:
---read FILE (- for standard input).
+and system share it. --via auto, the default, is torch. nccl-tests, built with
+MPI=1, are started by hand: sparkrun launch mpi -- all_gather_perf ... What they print is
+judged, too, and the file of their -J: --read FILE (- for standard input).
 
 The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
 ~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
@@ -114,7 +114,7 @@ func (o launchOptions) checkTest() error {
 	}
 	switch {
 	case t.Via == "nccl-tests" && t.Read == "":
-		return usagef("--via nccl-tests: sparkrun cannot start MPI programs yet. Run it with mpirun, and pipe what it prints to `sparkrun launch nccl-test --read -`; --via torch needs no MPI")
+		return usagef("--via nccl-tests: not by itself yet. Type `sparkrun launch mpi -- all_gather_perf ... | sparkrun launch nccl-test --read -`; --via torch needs no MPI")
 	case t.SVG == "-" && o.json:
 		return usagef("--svg - and --json: both would go to standard output")
 	}

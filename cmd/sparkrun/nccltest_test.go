@@ -171,7 +171,7 @@ func TestNCCLTestRefused(t *testing.T) {
 		"nccl-test --max 100G":            "want 4K to 64G",
 		"nccl-test --gate 0":              "such as 0.9",
 		"nccl-test -d":                    "--detach does not go with nccl-test",
-		"nccl-test --via nccl-tests":      "cannot start MPI programs yet",
+		"nccl-test --via nccl-tests":      "sparkrun launch mpi -- all_gather_perf",
 		"nccl-test --via mpi":             "want auto or torch or nccl-tests",
 		"nccl-test --json --svg -":        "both would go to standard output",
 	} {

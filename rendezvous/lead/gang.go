@@ -320,6 +320,9 @@ func (g *gang) advance() {
 	if g.job.Restored != nil {
 		return // it may have been prepared, started and ended since
 	}
+	if g.stepped() && !g.seats[0].known {
+		return // the head's ports, which others are told, are in its ledger
+	}
 	prepared := 0
 	for _, s := range g.seats {
 		if s.phase >= launcher.PhasePrepared && s.lost == "" {
@@ -415,7 +418,9 @@ func (g *gang) nextDeadline() time.Time {
 	}
 	if at := g.stalledAt(); g.verdict == nil && !at.IsZero() {
 		earliest(at)
-		earliest(g.saidX.Add(sayEvery))
+		if !g.saidX.IsZero() {
+			earliest(g.saidX.Add(sayEvery))
+		}
 	}
 	if g.verdict != nil && g.stepped() && time.Since(g.ended) < g.grace+reverseWait {
 		earliest(g.ended.Add(g.grace + reverseWait))

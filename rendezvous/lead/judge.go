@@ -25,6 +25,9 @@ const causeWait = time.Second
 // the exits of ranks tell needs no record but the nodes' ledgers; all else does.
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
+	if g.stepped() && g.rootCause() == nil {
+		g.failedAt = time.Time{} // what was seen first is spared, as has turned out
+	}
 	switch {
 	case g.mainDone(): // what the others did since is of no account
 		g.end(rendezvous.Outcome{End: rendezvous.Completed})

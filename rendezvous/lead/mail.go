@@ -28,6 +28,7 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: s.Host})
 	}
 	s.up, s.since, s.known = true, time.Now(), true
+	g.moved = s.since
 	s.preparing, s.starting, s.asked, s.ending = false, 0, 0, nil
 	switch {
 	case s.phase == launcher.PhaseEnded:

@@ -119,6 +119,9 @@ func (g *gang) climb(now time.Time) int {
 // isReady tells whether the step after this one may be started. That it was says so, too:
 // an earlier leader has seen to it.
 func (g *gang) isReady(k int) bool {
+	if g.allBegun() {
+		return true
+	}
 	for _, s := range g.seats {
 		for later := k + 1; later < len(g.steps); later++ {
 			for _, r := range g.ranksOf(s, later) {
@@ -146,6 +149,23 @@ func (g *gang) isReady(k int) bool {
 		ready = ready && s.probes[k].passed
 	}
 	return ready
+}
+
+// allBegun tells of a gang that was taken up from an earlier leader that nothing is left to be
+// started in it. Whether the last step was ready is in no ledger; its probes might never pass
+// again, for a rank that was spared since.
+func (g *gang) allBegun() bool {
+	if g.fresh || !g.allKnown() {
+		return false
+	}
+	for _, s := range g.seats {
+		for k := range g.steps {
+			if s.lost == "" && !g.begun(s, k) {
+				return false
+			}
+		}
+	}
+	return true
 }
 
 // probedIs takes what a node says of a step's probes.
@@ -212,8 +232,13 @@ func (g *gang) waitedFor(k int) string {
 // stalledAt is when the present step has had enough patience; zero while none is waited for.
 func (g *gang) stalledAt() time.Time {
 	k := g.present()
-	if !g.stepped() || !g.ordered || !g.allKnown() || k == len(g.steps) {
+	if !g.stepped() || !g.ordered || !g.allKnown() || k == len(g.steps) || g.job.Restored != nil {
 		return time.Time{}
+	}
+	for _, s := range g.seats { // who cannot be heard cannot say that anything moves
+		if !s.up && (!g.begun(s, k) || g.steps[k].AskedOn(s.rank)) {
+			return time.Time{}
+		}
 	}
 	patience := g.steps[k].Patience
 	if patience == 0 {
@@ -240,13 +265,14 @@ func (g *gang) whyStalled() string {
 }
 
 // spared tells whether the job does without a rank's stage losing one: it was ready, and
-// there is no other try that would bring the rank back.
+// there is no other try that would bring the rank back. Of what an earlier leader has begun
+// nothing is judged before all is known.
 func (g *gang) spared(s *seat, rank int) bool {
 	if !g.stepped() || g.job.Spec.MaxRestarts > 0 {
 		return false
 	}
 	k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank)
-	return k >= 0 && g.steps[k].Spares && g.ready[k]
+	return k >= 0 && g.steps[k].Spares && (g.ready[k] || !g.fresh && !g.allKnown() || g.allBegun())
 }
 
 // sparedSeat tells that of a node.
@@ -261,7 +287,7 @@ func (g *gang) sparedSeat(s *seat) bool {
 
 // tellSpared tells once of each loss that ends nothing.
 func (g *gang) tellSpared() {
-	if !g.stepped() || g.verdict != nil {
+	if !g.stepped() || g.verdict != nil || !g.allKnown() {
 		return
 	}
 	for _, s := range g.seats {

@@ -227,3 +227,55 @@ func TestStepsOutliveLeaders(t *testing.T) {
 		})
 	}
 }
+
+// What a leader has spared the next one spares, though the probes of that stage can never pass again; nor
+// does a leader that hears the worker's machine first take its end for the job's.
+func TestSparedStaysSpared(t *testing.T) {
+	for _, cut := range []bool{false, true} {
+		t.Run(fmt.Sprint("away ", cut), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 3)
+				began := time.Now()
+				w.each(func(_ launcher.Key, rank int) (time.Duration, *launcher.Exit) {
+					switch rank {
+					case 0:
+						return 15 * time.Minute, &launcher.Exit{}
+					case 2:
+						return 20 * time.Second, &launcher.Exit{Signal: 9}
+					}
+					return 0, nil
+				})
+				w.nodes[0].waits = func(step int) string {
+					if step == 1 && time.Since(began) > 20*time.Second {
+						return "2 of 3 nodes"
+					}
+					return ""
+				}
+				first := w.ready()
+				w.wg.Go(func() {
+					time.Sleep(time.Minute)
+					if cut {
+						w.nodes[0].cutOff() // the head is heard last
+					}
+					first.kill()
+					time.Sleep(time.Second)
+					w.crown(0)
+					time.Sleep(20 * time.Second)
+					if cut {
+						w.nodes[0].heal()
+					}
+				})
+				s := inSteps("eeee")
+				s.Stages = s.Stages[:2]
+				s.Stages[0].Main, s.NodeTimeout = true, launcher.Never
+				if _, err := w.client(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+				if j := mustJob(t, w, "eeee"); j.Outcome.End != rendezvous.Completed || time.Since(began) < 15*time.Minute {
+					t.Errorf("after %s: %+v", time.Since(began), j.Outcome)
+				}
+				w.settle()
+			})
+		})
+	}
+}
