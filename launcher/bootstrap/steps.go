@@ -264,10 +264,6 @@ func (h *host) startToDo() string {
 func (h *host) start(ctx context.Context) error {
 	script := "systemctl enable --now sparkrun"
 	if h.restart != "" {
-		// The program may have been long on its way.
-		if err := h.takeTurn(ctx); err != nil {
-			return err
-		}
 		script = "systemctl enable sparkrun && systemctl restart sparkrun"
 		if h.upgraded() {
 			h.begins()

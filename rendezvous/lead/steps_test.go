@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -213,8 +214,15 @@ func TestStepsOutliveLeaders(t *testing.T) {
 					return ""
 				}
 				w.succession(time.Second, at, at)
-				if _, err := w.client(t.Context(), inSteps("dddd")); err != nil {
-					t.Fatal(err)
+				for { // a new leader may not have heard of all nodes yet
+					_, err := w.client(t.Context(), inSteps("dddd"))
+					if err == nil {
+						break
+					}
+					if !errors.Is(err, rendezvous.ErrCannotPlace) {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
 				}
 				if j := mustJob(t, w, "dddd"); j.Outcome.End != rendezvous.Completed {
 					t.Errorf("outcome %+v", j.Outcome)

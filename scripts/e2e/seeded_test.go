@@ -35,7 +35,7 @@ var bugs = []seeded{
 		edits: []edit{
 			{"launcher/agent/try.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
 			{"launcher/shim/gang.go", "case g.ranks != nil && g.unborn == 0:\n\t\tanswer(nil)\n\t\treturn\n", ""},
-			{"launcher/shim/gang.go", "if g.ranks != nil {\n\t\treturn\n\t}\n\tfiles, err", "files, err"},
+			{"launcher/shim/gang.go", "if g.ranks != nil {\n\t\tg.starters = append(g.starters, answer)\n\t\treturn\n\t}\n\tg.begin", "g.begin"},
 		},
 		acts: []act{{"launch", 1, false, launchesOften}},
 	},
@@ -52,7 +52,7 @@ var bugs = []seeded{
 	{
 		name: "a gang has ended when its ranks have", property: "P6",
 		edits: []edit{
-			{"launcher/shim/gang.go", "if allTold && childless && !g.cg.populated() {", "if allTold {"},
+			{"launcher/shim/gang.go", "if allTold && childless && !g.cg.populated() && g.emptied() {", "if allTold {"},
 		},
 		acts: []act{{"launch", 1, false, launchesForks}},
 	},
@@ -71,7 +71,7 @@ var bugs = []seeded{
 		edits: []edit{
 			{"launcher/shim/gang.go", "if g.due(g.startBy) {", "if false {"},
 			{"rendezvous/lead/judge.go", `case now.After(g.deadline) && g.notStarted() != "":`, "case false:"},
-			{"launcher/agent/try.go", "if t.entry.Phase != launcher.PhasePrepared {", `if t.entry.Phase != launcher.PhasePrepared || t.assignment.Host == "spark3" {`},
+			{"launcher/agent/try.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
 		},
 		acts: []act{{"launch", 1, false, launchesForLong}},
 	},
