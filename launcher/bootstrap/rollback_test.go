@@ -26,6 +26,7 @@ type fakeMember struct {
 	name, role                string
 	binary, agent, kept, next string // programs, by their SHA
 	fails                     bool   // another program's agent does not start here
+	armed                     bool   // it goes back by itself
 }
 
 func (m *fakeMember) answer(command, input string) (out, errs string, code uint32) {
@@ -56,12 +57,13 @@ func (m *fakeMember) answer(command, input string) (out, errs string, code uint3
 	case has(`mkdir -m 700 "$d.new"`):
 		m.kept = m.agent
 	case has("sh "+previousPath+"/rollback") && !has("systemd-run"):
-		m.binary, m.agent = m.kept, m.kept
+		m.binary, m.agent, m.armed = m.kept, m.kept, false
 	case has("systemctl restart sparkrun"):
 		m.all.order = append(m.all.order, m.name)
 		if !has("systemd-run --quiet --collect --unit=" + rollbackUnit) {
 			return "", "nothing is armed", 1
 		}
+		m.armed = true
 		if m.fails {
 			return "", "open the record: it is damaged", 1
 		}
@@ -70,6 +72,7 @@ func (m *fakeMember) answer(command, input string) (out, errs string, code uint3
 		if !has(m.agent) {
 			return "", "its agent is not the program that was put there", 1
 		}
+		m.armed = false
 	case has("sha256sum"):
 		return m.agent + "\n", "", 0
 	default:
@@ -105,11 +108,13 @@ func TestUpgradeGoesBack(t *testing.T) {
 	for name, c := range map[string]struct {
 		next      Release
 		fails     string // on whom its agent does not start
+		halfway   string // an upgrade of whom was broken off: it has the release, and is to go back
 		downgrade bool
 		apart     bool
 		want      want
 	}{
-		"all": {next: Release{"1.0.1", 2}, want: want{"c b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
+		"all":                {next: Release{"1.0.1", 2}, want: want{"c b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
+		"one was broken off": {next: Release{"1.0.1", 2}, halfway: "c", want: want{"b a", "1.0.1 1.0.1 1.0.1", "", []string{"", "", ""}}},
 		"one in the middle does not start": {next: Release{"1.0.1", 2}, fails: "b", want: want{"c b", "1.0.0 1.0.0 1.0.1", "b", []string{
 			"failed: this one is as it was", "it is damaged: release 1.0.0 is back in its place, and ready", ""}}},
 		"an older one": {next: Release{"0.9", 2}, want: want{"", "1.0.0 1.0.0 1.0.0", "", []string{
@@ -136,6 +141,9 @@ func TestUpgradeGoesBack(t *testing.T) {
 			for i, role := range []string{"leader", "voter", ""} {
 				m := &fakeMember{all: all, name: string(rune('a' + i)), role: role, binary: sumOf("old"), agent: sumOf("old")}
 				m.fails = m.name == c.fails
+				if m.name == c.halfway {
+					m.binary, m.agent, m.armed = sumOf("next"), sumOf("next"), true
+				}
 				all.members = append(all.members, m)
 				key := ed25519Key(t)
 				s := serve(t, serverConfig{keys: []ssh.Signer{key}, login: login, answer: m.answer})
@@ -158,6 +166,9 @@ func TestUpgradeGoesBack(t *testing.T) {
 				}
 				if r.Part != Member || r.Release != all.release[all.members[i].agent].Version || r.Ready != (r.Error == "") {
 					t.Errorf("%s: %+v", r.Host, r)
+				}
+				if all.members[i].armed {
+					t.Errorf("%s: it will go back", r.Host)
 				}
 				if all.members[i].binary != all.members[i].agent {
 					t.Errorf("%s: another program lies there than its agent is", r.Host)

@@ -283,10 +283,13 @@ func (h *host) keepToDo() string {
 }
 
 // keepScript keeps the program that the agent is, which need not be the one that lies there, its unit, and from standard
-// input what puts both back.
-const keepScript = `d=` + previousPath + `
+// input what puts both back. Where no agent runs and the host is yet to go back from an upgrade that was broken off, what
+// lies there has never run well: what is kept stays, and so does the timer until the next release is ready.
+const keepScript = `d=` + previousPath + ` t=` + rollbackUnit + `.timer
 p=$(systemctl show --property MainPID --value sparkrun)
-if [ "${p:-0}" -gt 0 ]; then from=/proc/$p/exe; else from=` + binaryPath + `; fi
+if [ "${p:-0}" -gt 0 ]; then from=/proc/$p/exe; systemctl stop "$t" 2>/dev/null
+elif systemctl is-active --quiet "$t" && [ -e "$d/sparkrun" ]; then exit 0
+else from=` + binaryPath + `; fi
 rm -rf "$d.new" && mkdir -m 700 "$d.new" && cp "$from" "$d.new/sparkrun" && chmod 755 "$d.new/sparkrun" && cat >"$d.new/rollback" || exit
 [ ! -e ` + unitPath + ` ] || cp ` + unitPath + ` "$d.new/sparkrun.service" || exit
 sync "$d.new"/* && rm -rf "$d" && mv "$d.new" "$d"
@@ -341,15 +344,16 @@ func (h *host) replace(ctx context.Context) error {
 	return err
 }
 
-// confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more.
+// confirm ends what an upgrade has begun: its agent is the new program, and the host does not go back any more. It may be
+// an earlier one that has begun it, and was broken off.
 func (h *host) confirm(ctx context.Context) error {
-	if !h.upgraded() {
+	if !h.upgraded() && (!h.cfg.Upgrade || h.facts.cluster == "" || h.facts.packaged != "") {
 		return nil
 	}
 	script := fmt.Sprintf(`p=$(systemctl show --property MainPID --value sparkrun)
 s=$(sha256sum "/proc/$p/exe" | cut -d ' ' -f 1)
-[ "$s" = %s ] || { echo "its agent is not the program that was put there" >&2; exit 1; }
-systemctl stop %s.timer`, h.binary.SHA, rollbackUnit)
+[ "$s" = %[1]s ] || { echo "its agent is not the program that was put there" >&2; exit 1; }
+if systemctl is-active --quiet %[2]s.timer; then systemctl stop %[2]s.timer; fi`, h.binary.SHA, rollbackUnit)
 	if _, err := h.asRoot(ctx, commandTimeout, script, nil); err != nil {
 		return fmt.Errorf("confirm the new release: %w", err)
 	}
@@ -384,7 +388,7 @@ func (h *host) rollBack(ctx context.Context) error {
 	if _, err := x.asRoot(ctx, startTimeout, "sh "+previousPath+"/rollback", nil); err != nil {
 		return err
 	}
-	x.restart = "" // no new release is waited for
+	x.restart, x.cfg.Upgrade = "", false // no new release is waited for
 	if err := x.awaitReady(ctx); err != nil {
 		return err
 	}
