@@ -166,8 +166,8 @@ def main(op, low, high, factor, iters, warmup):
         if rank == 0:
             print(text, flush=True)
 
-    # Two buffers of the largest message at most, and as much again for the rest of the machine.
-    room = int(agreed(free_bytes(device), dist.ReduceOp.MIN, device)) // 4
+    # Two buffers of the largest message at most, for each rank of a machine, and as much again for the rest of it.
+    room = int(agreed(free_bytes(device), dist.ReduceOp.MIN, device)) // 4 // int(os.environ.get("LOCAL_WORLD_SIZE", 1))
     version = ".".join(map(str, torch.cuda.nccl.version())) if gpu else "none"
     say("# sparkrun sweep 1 torch=%s nccl=%s backend=%s" % (torch.__version__, version, backend))
     say("# Collective test starting: %s" % op)

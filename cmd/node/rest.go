@@ -21,6 +21,7 @@ func (n *node) rest(ctx context.Context) error {
 	quiet := time.NewTimer(restAfter)
 	defer quiet.Stop()
 	awake := debug.SetGCPercent(restGarbage)
+	defer debug.SetGCPercent(awake)
 	debug.SetGCPercent(awake)
 	for rests := false; ; {
 		select {
