@@ -34,6 +34,7 @@ func (f *follower) feed(ctx context.Context) {
 				return
 			}
 			go f.terminal.resizes(ctx, f.ranks, r, f.say) // ends with ctx
+			in = &keyboard{ctx, in}
 		}
 		if f.keys != nil {
 			in = &keyReader{in: in, keys: f.keys}
@@ -55,6 +56,9 @@ func feed(ctx context.Context, to ranks, r wire.InputRequest, in io.Reader, say 
 		if errors.Is(rerr, errDetached) {
 			return true
 		}
+		if ctx.Err() != nil {
+			return false
+		}
 		r.Offset, r.Data, r.End = at, buf[:n], rerr != nil
 		at += int64(n)
 		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
@@ -67,6 +71,22 @@ func feed(ctx context.Context, to ranks, r wire.InputRequest, in io.Reader, say 
 			return false
 		}
 	}
+}
+
+// keyboard is a raw terminal's input. Ctrl-D is a key there: it ends only when the terminal goes, and that
+// is no word to the rank. The signal that comes with it says what is to be done.
+type keyboard struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (k *keyboard) Read(b []byte) (int, error) {
+	n, err := k.in.Read(b)
+	if err == nil || n > 0 {
+		return n, nil
+	}
+	<-k.ctx.Done()
+	return 0, context.Cause(k.ctx)
 }
 
 // send asks until it has been heard.

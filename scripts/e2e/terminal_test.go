@@ -18,8 +18,8 @@ func testWindow(t *testing.T, l *lab) {
 			t.Errorf("want exit %d: %s", code, r)
 		}
 	}
-	size := func(want string) []string {
-		return []string{`type:stty size; echo so$((6*7))\r`, "see:" + want, "see:so42"}
+	size := func(want string) []string { // a new one is on its way beside what is typed
+		return []string{`ask:stty size; echo so$((6*7))\r=` + want, "see:so42"}
 	}
 	steps := func(parts ...[]string) (all []string) {
 		for _, p := range parts {

@@ -3,6 +3,7 @@
 its own (80 by 24) and does the steps in turn:
   see:TEXT   waits until TEXT has been shown, behind what an earlier see found
   type:TEXT  types it; escapes as in Python, \\x03 is Ctrl-C
+  ask:TEXT=ANSWER  types it once a second until the answer has been shown
   size:R,C   resizes the window
   hangup     closes the terminal
   end        waits for the command's end
@@ -59,6 +60,19 @@ for step in steps + ["end"]:
         text = text.encode().decode("unicode_escape").encode("latin1")
         look(step, lambda: text in shown[seen:])
         seen = shown.index(text, seen) + len(text)
+    elif what == "ask":
+        text, _, answer = text.encode().decode("unicode_escape").encode("latin1").rpartition(b"=")
+        typed = [0.0]
+
+        def answered():
+            if answer in shown[seen:]:
+                return True
+            if time.monotonic() - typed[0] > 1:
+                typed[0] = time.monotonic()
+                os.write(master, text)
+            return False
+        look(step, answered)
+        seen = shown.index(answer, seen) + len(answer)
     elif what == "type":
         os.write(master, text.encode().decode("unicode_escape").encode("latin1"))
     elif what == "size":
