@@ -20,7 +20,7 @@ const (
 func (n *node) rest(ctx context.Context) error {
 	quiet := time.NewTimer(restAfter)
 	defer quiet.Stop()
-	awake := debug.SetGCPercent(restGarbage)
+	awake := debug.SetGCPercent(restGarbage) // there is no other way to ask for it
 	defer debug.SetGCPercent(awake)
 	debug.SetGCPercent(awake)
 	for rests := false; ; {

@@ -31,17 +31,26 @@ const contextEnv = "SPARKRUN_CONTEXT"
 // contexts is the folder of them all.
 type contexts struct{ dir string }
 
-// contexts are in the user's configuration folder (XDG Base Directory
-// Specification).
+// contexts are in the user's configuration folder.
 func (a *app) contexts() (contexts, error) {
-	if dir, _ := a.getenv("XDG_CONFIG_HOME"); filepath.IsAbs(dir) {
-		return contexts{filepath.Join(dir, "sparkrun")}, nil
+	dir, err := a.userFolder("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return contexts{}, fmt.Errorf("find the folder of contexts: %w", err)
+	}
+	return contexts{dir}, nil
+}
+
+// userFolder is ours among those of the user: variable names their parent, below HOME it is
+// at fallback (XDG Base Directory Specification).
+func (a *app) userFolder(variable, fallback string) (string, error) {
+	if dir, _ := a.getenv(variable); filepath.IsAbs(dir) {
+		return filepath.Join(dir, "sparkrun"), nil
 	}
 	home, _ := a.getenv("HOME")
 	if home == "" {
-		return contexts{}, errors.New("find the folder of contexts: HOME is not set")
+		return "", fmt.Errorf("HOME is not set: set it, or %s", variable)
 	}
-	return contexts{filepath.Join(home, ".config", "sparkrun")}, nil
+	return filepath.Join(home, fallback, "sparkrun"), nil
 }
 
 func (c contexts) folder(name string) string { return filepath.Join(c.dir, "contexts", name) }

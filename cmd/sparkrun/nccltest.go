@@ -347,7 +347,7 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 
 // remember appends to the user's history, and gives the last record like it.
 func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
-	dir, err := a.stateFolder()
+	dir, err := a.userFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
 	if err != nil {
 		return nil, err
 	}
@@ -373,16 +373,4 @@ func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
 	}
 	_, err = f.Write(append(line, '\n')) // one write: another test may end at the same moment
 	return last, errors.Join(err, f.Close())
-}
-
-// stateFolder is the user's (XDG Base Directory Specification).
-func (a *app) stateFolder() (string, error) {
-	if dir, _ := a.getenv("XDG_STATE_HOME"); filepath.IsAbs(dir) {
-		return filepath.Join(dir, "sparkrun"), nil
-	}
-	home, _ := a.getenv("HOME")
-	if home == "" {
-		return "", errors.New("HOME is not set")
-	}
-	return filepath.Join(home, ".local", "state", "sparkrun"), nil
 }

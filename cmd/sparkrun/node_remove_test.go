@@ -54,19 +54,7 @@ func TestNodeRemove(t *testing.T) {
 // A machine that is not logged in to stays a member.
 func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "Host spark3\n\tHostName 127.0.0.1\n\tPort %s\n", port), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	port, config := nobodyListens(t, "Host spark3\n\tHostName 127.0.0.1\n")
 	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
 	}}
@@ -74,6 +62,24 @@ func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
 		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.requests)
 	}
+}
+
+// nobodyListens gives a port, and an ssh configuration that has a host at it.
+func nobodyListens(t *testing.T, host string) (port, config string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if _, port, err = net.SplitHostPort(l.Addr().String()); err != nil {
+		t.Fatal(err)
+	}
+	config = filepath.Join(t.TempDir(), "config")
+	if err := os.WriteFile(config, fmt.Appendf(nil, "%s\tPort %s\n", host, port), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return port, config
 }
 
 func asksRemoval(c *fakeCluster) bool {
@@ -91,19 +97,7 @@ func TestNodeRemoveByAddress(t *testing.T) {
 	if code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 || o != "spark1.invalid is out of the cluster\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	l.Close()
-	_, port, err := net.SplitHostPort(l.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	config := filepath.Join(t.TempDir(), "config")
-	if err := os.WriteFile(config, fmt.Appendf(nil, "Host *\n\tPort %s\n", port), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	port, config := nobodyListens(t, "Host *\n")
 	c = &fakeCluster{status: members}
 	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall", "--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {

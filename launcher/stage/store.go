@@ -201,21 +201,16 @@ func (s *Store) complete(job launcher.JobID, m Manifest) bool {
 
 // touched is when the last piece of a job's files came.
 func (s *Store) touched(job launcher.JobID) (last time.Time) {
-	dir := path.Join(string(job), content)
-	names, _ := fs.ReadDir(s.root.FS(), dir)
-	for _, name := range append([]string{dir}, namesOf(dir, names)...) {
-		if fi, err := s.root.Lstat(name); err == nil && fi.ModTime().After(last) {
+	_ = fs.WalkDir(s.root.FS(), path.Join(string(job), content), func(_ string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return nil //nolint:nilerr // what is gone has not been touched
+		}
+		if fi, err := d.Info(); err == nil && fi.ModTime().After(last) {
 			last = fi.ModTime()
 		}
-	}
+		return nil
+	})
 	return last
-}
-
-func namesOf(dir string, entries []fs.DirEntry) (names []string) {
-	for _, e := range entries {
-		names = append(names, path.Join(dir, e.Name()))
-	}
-	return names
 }
 
 // UserOf tells whose job has brought files here; empty: there are none.
