@@ -139,6 +139,9 @@ type Spec struct {
 	// Secrets are sealed; each node opens them for the ranks.
 	Secrets []SealedSecret `json:"secrets,omitempty"`
 
+	// Service: the job serves; nil: it has an end of its own.
+	Service *Service `json:"service,omitempty"`
+
 	Stages    []Stage   `json:"stages"`
 	Submitted time.Time `json:"submitted"` // by the client's clock
 }
@@ -350,6 +353,9 @@ func (s Spec) Validate() error {
 	}
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
+	}
+	if err := s.Service.validate(); err != nil {
+		return err
 	}
 	return s.validateSteps()
 }

@@ -58,6 +58,8 @@ type Request struct {
 	Ray Ray
 	// MPI is read by that workload alone.
 	MPI MPI
+	// Serve is read by vllm, sglang and trtllm.
+	Serve Serve
 }
 
 // Workload makes Specs of one kind.
