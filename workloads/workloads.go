@@ -50,6 +50,9 @@ type Request struct {
 	NoGPUs bool
 	// Container has the ranks run in one each; its Argv is filled in here. nil: on the host.
 	Container *launcher.Container
+	// Setup is a script of bash that runs in each rank's container before its command, with
+	// its variables and where it will run; the command is not begun where it fails.
+	Setup string
 	// Torchrun and NCCLTest are read by those workloads alone; of Torchrun the test
 	// takes Python.
 	Torchrun Torchrun
@@ -109,6 +112,9 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 
 // finishSteps makes that of one whose stages come up one after the other.
 func finishSteps(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
+	if r.Setup != "" && r.Container == nil {
+		return launcher.Spec{}, fmt.Errorf("mods: %w: they change what is in an image, and no image is used", launcher.ErrInvalid)
+	}
 	spec := r.Job
 	spec.Workload = workload
 	for i := range steps {
@@ -118,7 +124,7 @@ func finishSteps(r Request, workload string, steps []launcher.Stage) (launcher.S
 		if st.Main {
 			st.Stdin, st.TTY = r.Stdin, r.TTY
 		}
-		if st.Container = r.contain(st.Argv); st.Container != nil {
+		if st.Container = r.contain(r.afterSetup(st.Argv)); st.Container != nil {
 			st.Argv = nil
 		}
 	}
@@ -152,6 +158,14 @@ func (r Request) contain(argv []launcher.Value) *launcher.Container {
 	c := *r.Container
 	c.Argv = argv
 	return &c
+}
+
+// afterSetup is a command that runs once Setup has, in the same process.
+func (r Request) afterSetup(argv []launcher.Value) []launcher.Value {
+	if r.Setup == "" {
+		return argv
+	}
+	return append(launcher.Lits("bash", "-ec", r.Setup+"\nexec \"$@\"", "setup"), argv...)
 }
 
 // withoutPorts leaves out what speaks of a port that only a generation of steps has.
