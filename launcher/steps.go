@@ -222,6 +222,11 @@ func (s Spec) validateSteps() error {
 			return err
 		}
 	}
+	if s.Service != nil {
+		if err := known(ports, s.Service.Port); err != nil {
+			return fmt.Errorf("service: %w", err)
+		}
+	}
 	nodes := s.WithDefaults().Nodes
 	for i := range min(nodes, 2) {
 		if n := s.RanksOn(i); n < 1 || n > MaxRanksPerNode {
@@ -251,12 +256,20 @@ func (st Stage) validateStep(ports map[string]Where) error {
 		}
 		values = append(append(values, p.Port, p.Want), p.Argv...)
 	}
+	if err := known(ports, values...); err != nil {
+		return fmt.Errorf("stage %s: %w", st.Name, err)
+	}
+	return nil
+}
+
+// known refuses references to named ports that no stage has.
+func known(ports map[string]Where, values ...Value) error {
 	for _, v := range values {
 		for _, part := range v {
 			if kind, name, named := part.Ref.port(); named {
 				where, known := ports[name]
 				if !known || kind == headPort && where == OnRest {
-					return fmt.Errorf("stage %s: reference %q: %w: no stage has such a port there", st.Name, part.Ref, ErrInvalid)
+					return fmt.Errorf("reference %q: %w: no stage has such a port there", part.Ref, ErrInvalid)
 				}
 			}
 		}
