@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -145,14 +146,14 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	return ""
 }
 
-// dial looks for a listener at the node's address, and at loopback, where what trusts
-// nobody listens. Both are this machine: the packet filter lets us through.
+// dial looks for a listener where the nodes meet, on management, and at loopback, where
+// what trusts nobody listens. All are this machine: the packet filter lets us through.
 func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
 	port, err := seat.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
-	for _, host := range []string{seat.Addr, "127.0.0.1"} {
+	for _, host := range slices.Compact([]string{seat.Addr, seat.Management, "127.0.0.1"}) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)
