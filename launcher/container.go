@@ -35,6 +35,8 @@ type Mount struct {
 	Source   string `json:"source"` // absolute
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Make has a folder made, as the ranks' user, where there is none.
+	Make bool `json:"make,omitempty"`
 }
 
 // MaxMounts bounds the mounts, and the options of docker, of a stage.

@@ -28,6 +28,7 @@ type launchOptions struct {
 	stage   []stage.Source
 	secrets []string
 	box     boxOptions
+	serve   serveOptions
 
 	detach, dryRun, json, standalone, tty bool
 
@@ -175,7 +176,8 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
+		newLaunchTRTLLMCmd(opts, run), newLaunchVLLMCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -319,6 +321,9 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 		r.Workdir = filepath.Join(cwd, r.Workdir)
 	}
 	r.Environ, r.Away = a.environ, away != nil
+	if r.Home, _ = a.getenv("HOME"); away != nil {
+		r.Home = away.Home
+	}
 	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
 	return w.Spec(r)
 }
@@ -337,7 +342,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
 		o.request.Stdin = "0"
 	}
-	if err := interruptible(ctx, func(ctx context.Context) error { return a.settleMPI(ctx, &o) }); err != nil {
+	if err := interruptible(ctx, func(ctx context.Context) error { return errors.Join(a.settleMPI(ctx, &o), a.settleServe(ctx, &o)) }); err != nil {
 		return err
 	}
 	spec, err := a.spec(o)

@@ -209,6 +209,10 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	err := u.do(func() error {
 		real, err := filepath.EvalSymlinks(m.Source)
+		if errors.Is(err, fs.ErrNotExist) && m.Make { // a dry run: prepare has made it
+			out.Source = m.Source
+			return nil
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return errors.New("not found here: create it on every node, or leave it out")
 		}

@@ -62,6 +62,9 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = a.bringImage(ctx, as); r.err != nil {
 		return r
 	}
+	if r.err = a.makeMounts(ctx, as); r.err != nil {
+		return r
+	}
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}

@@ -110,7 +110,7 @@ func (g *gang) climb(now time.Time) int {
 		}
 		if g.stepped() {
 			g.waits("")
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: fmt.Sprintf("stage %s is ready", g.steps[k].Name)})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: rendezvous.StageReady(g.steps[k].Name)})
 		}
 	}
 	return len(g.steps)
