@@ -48,7 +48,11 @@ func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 // started before is passed over, so that a call without an answer may be repeated.
 // ErrEnded: the gang's end has begun. ErrUnknownOp: the shim is older.
 func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
-	_, err := c.call(ctx, request{Op: opStartMore, Ranks: ranks})
+	op := opStartMore
+	if hasBox(ranks) {
+		op = opContainMore
+	}
+	_, err := c.call(ctx, request{Op: op, Ranks: ranks})
 	return c.wrap("start more of", err)
 }
 

@@ -68,7 +68,6 @@ type gang struct {
 	early    map[int]death // reaped before their fork was told of
 	unborn   int           // ranks whose fork is still to be told of
 	removing bool          // containers are being removed
-	removed  bool          // that is over
 	guests   map[string]*guest
 	byGuest  map[int]*guest // of these, those with a process
 	coming   int            // guests whose fork is still to be told of

@@ -54,7 +54,7 @@ type request struct {
 	V     int            `json:"v"`
 	ID    int64          `json:"id"`
 	Op    string         `json:"op"`
-	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more
+	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more, contain-more
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
@@ -92,7 +92,8 @@ const (
 	opRelease = "release"
 	opLease   = "lease"
 
-	opStartMore = "start-more"
+	opStartMore   = "start-more"
+	opContainMore = "contain-more"
 
 	opExec       = "exec"
 	opExecInput  = "exec-input"
@@ -180,12 +181,12 @@ func decodeRequest(line []byte) (request, error) {
 	}
 	switch r.Op {
 	case opHello, opHold, opEvents, opRelease:
-	case opStart, opContain, opStartMore:
+	case opStart, opContain, opStartMore, opContainMore:
 		if err := validRanks(r.Ranks); err != nil {
 			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
-		if hasBox(r.Ranks) != (r.Op == opContain) {
-			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s, and others are not", r.Op, ErrRequest, opContain)
+		if hasBox(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
+			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op, ErrRequest, opContain, opContainMore)
 		}
 	case opEnd:
 		if r.Grace < 0 {
