@@ -56,6 +56,15 @@ func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
 	return c.wrap("start more of", err)
 }
 
+// Again starts ranks anew that have exited, once nothing of them is left, and returns when each was
+// exec'd, or could not be. Each rank's Again counts its lives before: one that has had this life
+// already is passed over. ErrRefused: it has not had those before. ErrEnded: the gang's end has
+// begun. ErrUnknownOp: the shim is older.
+func (c *Client) Again(ctx context.Context, ranks []Rank) error {
+	_, err := c.call(ctx, request{Op: opAgain, Ranks: ranks})
+	return c.wrap("start again of", err)
+}
+
 // End begins the end and returns: TERM to every process of the gang, KILL
 // after grace (0 or more) to whatever is left. The Ended event tells when
 // nothing is. A later End may shorten the grace, never lengthen it. Before

@@ -140,6 +140,8 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
 	case opStartMore, opContainMore:
 		return s.g.do(func(answer func(error)) { s.g.startMore(req.Ranks, answer) })
+	case opAgain:
+		return s.g.do(func(answer func(error)) { s.g.startAgain(req.Ranks, answer) })
 	case opEnd:
 		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
 	case opLease:
