@@ -196,6 +196,11 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 	}
 	// Ours: they are laid out for the user, and nobody else could put something there.
 	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: errorDir(as.Key, as.Node)})
+	if as.Spec.Stepped() {
+		// What one stage lays out here another one finds: each has a /tmp of its own else. A
+		// short path, for sockets in it.
+		out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: launcher.SharedDir})
+	}
 	if len(as.Spec.Secrets) > 0 {
 		out = append(out, container.Mount{Source: a.secretsDir(as.Key), Target: insideSecrets, ReadOnly: true})
 	}

@@ -171,7 +171,10 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		switch {
 		case st.Container != nil:
-			if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
+			if p.box == nil { // what is found out is of all stages
+				p.warning, err = a.boxes(ctx, as, p)
+			}
+			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
 		case a.isThere(as):
