@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
@@ -215,5 +217,35 @@ func (x boxes) awaitLog(rank int, want string) {
 		if time.Now().After(until) {
 			x.t.Fatalf("rank %d wrote %q, %v, want %q", rank, b, err, want)
 		}
+	}
+}
+
+// A container that cannot be watched, for want of descriptors, is no container that has gone.
+func TestContainerWithoutADescriptor(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	must(t, cmd.Start())
+	var was unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
+	b := watched("box", cmd.Process.Pid)
+	blind := b.there()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	if b.gone || b.fd != nil || !blind {
+		t.Errorf("gone %v, descriptor %v, there %v: want it there, and not watched", b.gone, b.fd, blind)
+	}
+	if err := b.awaitEnd(); err == nil {
+		t.Error("want it said that nobody tells")
+	}
+	b.kill() // as old as what, it cannot know
+	if !b.there() {
+		t.Error("a process was killed that may be another")
+	}
+	b.init, _ = readProc(cmd.Process.Pid)
+	b.kill()
+	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("ended with %v, want by KILL", err)
+	}
+	if b.there() || !watched("box", cmd.Process.Pid).gone {
+		t.Error("want it gone")
 	}
 }
