@@ -28,9 +28,10 @@ type Containers struct {
 	// Allow refuses what this node's administrator will not have; nil: there are no rules.
 	// Asked in prepare, before a registry is.
 	Allow func(context.Context, BoxWish) error
-	// Over tells whether the end of a try is recorded, by a read that no other one may
-	// contradict later; it fails where nobody can say. nil: nothing is ever swept.
-	Over func(context.Context, launcher.Key) (bool, error)
+	// Over tells of which tries the end is recorded, by one read that no other one may contradict
+	// later; a try whose job the record does not know is left out. It fails where nobody can say. nil:
+	// nothing is ever swept.
+	Over func(context.Context, []launcher.Key) (map[launcher.Key]bool, error)
 }
 
 // BoxWish is what a user wants of a node's engine.
@@ -44,6 +45,7 @@ type BoxWish struct {
 // What containers find at places of their own.
 const (
 	insideSecrets = "/run/secrets"
+	insideErrors  = "/run/sparkrun-errors"
 	ibverbs       = "libibverbs.so.1"
 )
 
@@ -146,10 +148,16 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 			return "", err
 		}
 	}
-	b.Spec.CgroupParent, b.Group = boxGroup("/sys/fs/cgroup", facts.SystemdRuns, string(a.cfg.Node)+"-"+as.Key.String())
+	b.Spec.CgroupParent, b.Group = boxGroup(cgroupRoot, facts.SystemdRuns, a.groupName(as.Key))
+	if err := a.containerOf(b, as, shim.Rank{Rank: as.FirstRank}).Validate(); err != nil {
+		return "", err
+	}
+	if err := p.who.placesAreThere(b.Spec); err != nil {
+		return "", err
+	}
 	p.box = b
 	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
-		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs)
+		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs, a.lookLabels())
 		if err == nil && known && !has {
 			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
 		}
@@ -163,6 +171,9 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 func (a *Agent) noImage(c *launcher.Container) error {
 	if c.Pull == launcher.PullNever {
 		return fmt.Errorf("image %s is not on this node, and --pull never: `docker pull %[1]s` here, or leave --pull out", c.Image)
+	}
+	if isID(c.Image) {
+		return fmt.Errorf("image %s is not on this node, and no registry knows an engine's IDs: name it by its reference", c.Image)
 	}
 	return fmt.Errorf("image %s is not on this node: a launch would pull it", c.Image)
 }
@@ -194,8 +205,8 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 		}
 		out = append(out, found)
 	}
-	// Ours: they are laid out for the user, and nobody else could put something there.
-	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: errorDir(as.Key, as.Node)})
+	// Ours, which are laid out later (identify).
+	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: insideErrors})
 	if len(as.Spec.Secrets) > 0 {
 		out = append(out, container.Mount{Source: a.secretsDir(as.Key), Target: insideSecrets, ReadOnly: true})
 	}
@@ -227,7 +238,7 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 			return fmt.Errorf("it is %q, and docker's paths have no colon: give it another name", real)
 		}
 		at := fi.Sys().(*syscall.Stat_t)
-		out.Source, out.Dev, out.Ino = real, at.Dev, at.Ino
+		out.Source, out.File, out.Dev, out.Ino = real, !fi.IsDir(), at.Dev, at.Ino
 		return u.may(real, mode)
 	})
 	return out, err
@@ -308,10 +319,23 @@ func boxGroup(root string, systemd bool, name string) (parent, folder string) {
 		return "", ""
 	}
 	if systemd { // a dash in a slice's name is a level of the tree (systemd.slice(5))
-		slice := "sparkrun-" + strings.NewReplacer("-", "_").Replace(name) + ".slice"
+		slice := "sparkrun-" + sliceName(name) + ".slice"
 		return slice, filepath.Join(root, "sparkrun.slice", slice)
 	}
 	return "/sparkrun/" + name + ".boxes", filepath.Join(root, "sparkrun", name+".boxes")
+}
+
+func (a *Agent) groupName(k launcher.Key) string { return string(a.cfg.Node) + "-" + k.String() }
+
+func sliceName(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// lookLabel is on a container that is never started; it says which life of the agent made it.
+const lookLabel = "com.sparkrun.look"
+
+func (a *Agent) lookLabels() map[string]string {
+	l := a.labels()
+	l[lookLabel] = a.life
+	return l
 }
 
 // labels by which a container is found again.
@@ -350,9 +374,12 @@ func (b *boxed) image() *launcher.ImageSeen {
 
 // layOutBoxes writes what a later life has to know, and makes the containers' cgroup, by which
 // the packet filter knows them: before the filter is, and before there is a container.
-func (a *Agent) layOutBoxes(dir string, b *boxed) error {
+func (a *Agent) layOutBoxes(dir string, b *boxed, who login) error {
 	if b == nil {
 		return nil
+	}
+	if err := identify(b.Spec.Mounts, who); err != nil {
+		return err
 	}
 	if err := a.noteBoxes(); err != nil {
 		return err
@@ -365,15 +392,11 @@ func (a *Agent) layOutBoxes(dir string, b *boxed) error {
 	return writeJSON(boxPath(dir), b)
 }
 
-// leaveBoxes is for a try that has been forgotten.
-func (a *Agent) leaveBoxes(k launcher.Key, b *boxed) {
-	if b == nil {
-		return
-	}
-	if b.Group != "" {
-		if err := os.Remove(b.Group); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			a.cfg.Logger.Warn("remove the containers' cgroup", "job", k.Job, "error", err)
-		}
+// leaveBoxes is for a try that has been forgotten. A group in which a container is still being removed
+// goes with the next sweep.
+func (a *Agent) leaveBoxes(b *boxed) {
+	if b != nil && b.Group != "" {
+		_ = os.Remove(b.Group)
 	}
 	a.sweepSoon()
 }

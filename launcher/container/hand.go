@@ -14,8 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// handName is the socket in Spec.HandDir, on which the two halves meet. They are
-// of one version: the outer half mounts its own program.
+// handName is the socket in Spec.HandDir, on which the two halves meet. After an upgrade
+// between prepare and start they are of two versions: what they say here stays as it is.
 const handName = "hand.sock"
 
 // Command is what runs in a container. Bytes, for neither needs be UTF-8.
@@ -48,17 +48,27 @@ type line struct {
 
 func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.NewDecoder(c)} }
 
-// listenHand makes the folder, the rank's user's alone, and the socket in it.
+// listenHand makes the folder, ours alone to write to, and the rank's user's socket in it. What
+// keeps others out on the host is the folder above, the try's.
 func listenHand(s Spec) (*net.UnixListener, error) {
-	if err := os.Mkdir(s.HandDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder of the hand-over: %w", err)
+	if err := os.Mkdir(s.HandDir, 0o711); err != nil {
+		return nil, fmt.Errorf("make folder of the hand-over: %w: is %s full, or gone?", err, filepath.Dir(s.HandDir))
 	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.HandDir, handName), Net: "unix"})
+	dir, err := os.OpenFile(s.HandDir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
-		return nil, fmt.Errorf("listen for the container: %w", err)
+		return nil, fmt.Errorf("open folder of the hand-over: %w", err)
 	}
+	defer dir.Close()
+	// By the descriptor: a socket's path has 108 bytes at most (unix(7)), and folders may have more.
+	at := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), handName)
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the container in %s: %w", s.HandDir, err)
+	}
+	ln.SetUnlinkOnClose(false)       // by then the descriptor is another file's; the socket goes with the try's folder
+	err = os.Chmod(s.HandDir, 0o711) // whatever the umask has left
 	if os.Geteuid() == 0 {
-		err = errors.Join(os.Chown(filepath.Join(s.HandDir, handName), int(s.UID), int(s.GID)), os.Chown(s.HandDir, int(s.UID), int(s.GID)))
+		err = errors.Join(err, os.Chown(filepath.Join(s.HandDir, handName), int(s.UID), int(s.GID)))
 	}
 	if err != nil {
 		ln.Close()

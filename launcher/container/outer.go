@@ -82,14 +82,14 @@ func runOuter() int {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), startWait,
 		fmt.Errorf("the engine took longer than %s", startWait))
 	defer cancel()
-	init, err := o.begin(ctx)
+	init, late, err := o.begin(ctx)
 	if err != nil {
 		o.giveUp()
 		o.tell(Birth{Error: err.Error(), Ended: errors.Is(err, errTold)})
 		return launcher.ExitOwnFailure
 	}
 	o.tell(Birth{Container: o.id, Init: init})
-	return o.watch()
+	return o.watch(late)
 }
 
 func (o *outer) tell(b Birth) {
@@ -97,63 +97,90 @@ func (o *outer) tell(b Birth) {
 	o.birth.Close()
 }
 
-// begin makes the container, starts it and hands over the command. The deadline of ctx
-// is for all of it; a TERM ends it too.
-func (o *outer) begin(ctx context.Context) (init int, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	told := make(chan struct{})
-	defer func() {
-		cancel(nil)
-		<-told
-	}()
-	go func() {
-		defer close(told)
+// begin makes the container, starts it and hands over the command. The deadline of ctx is for all
+// of it. A TERM ends it too, until the command is handed over; one that comes later is given back
+// as late: it is the program's, if there is one.
+func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err error) {
+	making, cancel := context.WithCancelCause(ctx)
+	over, told := make(chan struct{}), make(chan []os.Signal)
+	go func() { // its join is told
+		var handed []os.Signal
 		for {
 			select {
 			case s := <-o.sigs:
-				if s == syscall.SIGTERM {
-					cancel(errTold)
+				if s != syscall.SIGTERM {
+					continue
 				}
-			case <-ctx.Done():
+				if cancel(errTold); !errors.Is(context.Cause(making), errTold) {
+					handed = append(handed, s)
+				}
+			case <-over:
+				told <- handed
 				return
 			}
 		}
 	}()
-	ln, err := listenHand(o.order.Spec)
+	defer func() {
+		close(over)
+		late = <-told
+		cancel(nil)
+	}()
+	ln, init, err := o.create(making)
 	if err != nil {
-		return 0, err
+		return 0, nil, cause(making, err)
 	}
 	defer ln.Close()
+	if err := o.await(making, ln, init); err != nil {
+		return 0, nil, cause(making, err)
+	}
+	if cancel(errHanded); !errors.Is(context.Cause(making), errHanded) {
+		return 0, nil, context.Cause(making)
+	}
+	if err := o.meet(ctx); err != nil {
+		return 0, nil, err
+	}
+	return init, nil, nil
+}
+
+// create has the engine make and start the container, and looks at it.
+func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err error) {
+	if ln, err = listenHand(o.order.Spec); err != nil {
+		return nil, 0, err
+	}
+	defer func() {
+		if err != nil {
+			ln.Close()
+		}
+	}()
 	if o.engine, err = Open(ctx, o.order.Socket); err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
 	if o.id, err = o.engine.Create(ctx, o.order.Spec); err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
-	if err := o.engine.Start(ctx, o.id); err != nil {
-		return 0, cause(ctx, err)
+	if err = unchanged(o.order.Spec.Mounts); err != nil {
+		return nil, 0, err
+	}
+	if err = o.engine.Start(ctx, o.id); err != nil {
+		return nil, 0, err
 	}
 	st, err := o.engine.State(ctx, o.id)
 	if err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
 	if !st.Running || st.PID == 0 {
-		return 0, o.died(st)
+		return nil, 0, o.died(st)
 	}
-	if err := o.look(st.PID); err != nil {
-		return 0, err
-	}
-	if err := o.meet(ctx, ln, st.PID); err != nil {
-		return 0, cause(ctx, err)
-	}
-	return st.PID, nil
+	return ln, st.PID, o.look(st.PID)
 }
 
 // maxTold bounds what the inner half says in all: an error, or two lines.
 const maxTold = 64 << 10
 
-var errTold = errors.New("ended before the container ran")
+var (
+	errTold   = errors.New("ended before the container ran")
+	errHanded = errors.New("the command is handed over")
+)
 
 // cause is why ctx ended, where that is why something failed.
 func cause(ctx context.Context, err error) error {
@@ -175,12 +202,14 @@ func (o *outer) died(st State) error {
 	return fmt.Errorf("container %s ended before its program began: %s", o.order.Spec.Name, why)
 }
 
-// meet waits for the inner half, unless the container dies, and gives it the
-// command.
-func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error {
+// await waits for the inner half, unless the container dies.
+func (o *outer) await(ctx context.Context, ln *net.UnixListener, init int) error {
 	gone, err := whenGone(ctx, init)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		return o.died(State{})
+	case err != nil:
+		return fmt.Errorf("watch container %s: %w", o.order.Spec.Name, err)
 	}
 	lives, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -210,26 +239,27 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 			continue
 		}
 		o.line = newLine(c)
-		if err := join(init, pid); err != nil {
-			return err
-		}
-		break
+		return join(init, pid)
 	}
+}
+
+// meet gives the inner half the command, and hears what came of it.
+func (o *outer) meet(ctx context.Context) error {
 	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the rank's user may be who talks
 	// From here on the connection says when nobody is there any more, behind what was said: a
 	// program may be born, end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
 	var m toOuter
-	err = o.line.give(o.order.Command, [3]int{0, 1, 2})
+	err := o.line.give(o.order.Command, [3]int{0, 1, 2})
 	if err == nil {
 		err = o.line.dec.Decode(&m)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("container %s has the command and does not say whether it runs: %w", o.order.Spec.Name, context.Cause(ctx))
 	case err != nil:
-		return o.died(State{})
+		return fmt.Errorf("container %s ended as its program began: %s", o.order.Spec.Name, o.why())
 	}
 	if m.Error != "" {
 		return errors.New(m.Error[:min(len(m.Error), 4096)])
@@ -277,8 +307,9 @@ func (o *outer) giveUp() {
 // removeWait bounds a removal that nobody needs to wait for.
 const removeWait = 10 * time.Second
 
-// watch passes signals on until the program has ended, and ends the same way.
-func (o *outer) watch() int {
+// watch passes signals on, first those that came before, until the program has ended, and ends
+// the same way.
+func (o *outer) watch(late []os.Signal) int {
 	// Its output is the program's alone from now on, so that it ends with it. The
 	// last descriptor stays, for a word of ours.
 	if null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
@@ -291,13 +322,19 @@ func (o *outer) watch() int {
 		_ = o.line.dec.Decode(&m)
 		exit <- m.Exit
 	}()
+	pass := func(s os.Signal) {
+		n := s.(syscall.Signal)
+		if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
+			_ = o.line.enc.Encode(toInner{Signal: int(n)})
+		}
+	}
+	for _, s := range late {
+		pass(s)
+	}
 	for {
 		select {
 		case s := <-o.sigs:
-			n := s.(syscall.Signal)
-			if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
-				_ = o.line.enc.Encode(toInner{Signal: int(n)})
-			}
+			pass(s)
 		case e := <-exit:
 			switch {
 			case e == nil:
