@@ -29,13 +29,15 @@ type Command struct {
 
 // toInner is a line to the inner half: the first one is a Command.
 type toInner struct {
-	Signal int `json:"signal"`
+	Signal int    `json:"signal"`
+	Guest  string `json:"guest,omitempty"` // in the place of a signal: the socket of one who asks to be called
 }
 
 // toOuter is a line to the outer half: born or an error, then, once, an exit.
 type toOuter struct {
 	Born  bool           `json:"born,omitempty"`
 	Error string         `json:"error,omitempty"`
+	Code  int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
 	Exit  *launcher.Exit `json:"exit,omitempty"`
 }
 
@@ -51,30 +53,54 @@ func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.N
 // listenHand makes the folder, ours alone to write to, and the rank's user's socket in it. What
 // keeps others out on the host is the folder above, the try's.
 func listenHand(s Spec) (*net.UnixListener, error) {
-	if err := os.Mkdir(s.HandDir, 0o711); err != nil {
+	err := os.Mkdir(s.HandDir, 0o711)
+	if err == nil {
+		err = os.Chmod(s.HandDir, 0o711) // whatever the umask has left
+	}
+	if err != nil {
 		return nil, fmt.Errorf("make folder of the hand-over: %w: is %s full, or gone?", err, filepath.Dir(s.HandDir))
 	}
-	dir, err := os.OpenFile(s.HandDir, unix.O_PATH|unix.O_DIRECTORY, 0)
+	ln, err := listenAt(s.HandDir, handName)
+	if err != nil {
+		return nil, err
+	}
+	if err := giveSocket(s, handName); err != nil {
+		ln.Close()
+		return nil, err
+	}
+	return ln, nil
+}
+
+// listenAt makes a socket. It goes with the try's folder: by the time it is closed its name may lead elsewhere.
+func listenAt(folder, name string) (*net.UnixListener, error) {
+	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return nil, fmt.Errorf("open folder of the hand-over: %w", err)
 	}
 	defer dir.Close()
-	// By the descriptor: a socket's path has 108 bytes at most (unix(7)), and folders may have more.
-	at := fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), handName)
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: at, Net: "unix"})
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: inDir(dir, name), Net: "unix"})
 	if err != nil {
-		return nil, fmt.Errorf("listen for the container in %s: %w", s.HandDir, err)
+		return nil, fmt.Errorf("listen for the container in %s: %w", folder, err)
 	}
-	ln.SetUnlinkOnClose(false)       // by then the descriptor is another file's; the socket goes with the try's folder
-	err = os.Chmod(s.HandDir, 0o711) // whatever the umask has left
-	if os.Geteuid() == 0 {
-		err = errors.Join(err, os.Chown(filepath.Join(s.HandDir, handName), int(s.UID), int(s.GID)))
-	}
-	if err != nil {
-		ln.Close()
-		return nil, fmt.Errorf("hand the socket to uid %d: %w", s.UID, err)
-	}
+	ln.SetUnlinkOnClose(false)
 	return ln, nil
+}
+
+// inDir is a socket's path by its folder's descriptor: one may have 108 bytes at most (unix(7)),
+// and folders may have more.
+func inDir(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}
+
+// giveSocket lets the rank's user connect.
+func giveSocket(s Spec, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := os.Chown(filepath.Join(s.HandDir, name), int(s.UID), int(s.GID)); err != nil {
+		return fmt.Errorf("hand the socket to uid %d: %w", s.UID, err)
+	}
+	return nil
 }
 
 // peer is who is at the other end, as the kernel knows it.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -38,6 +39,7 @@ type Order struct {
 	Socket  string  `json:"socket"` // of the engine
 	Spec    Spec    `json:"spec"`
 	Command Command `json:"command"`
+	Guest   bool    `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
 }
 
 // Birth is what became of an Order: the program runs, or Error says why it never
@@ -46,6 +48,7 @@ type Birth struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
 	Error     string `json:"error,omitempty"`
+	Code      int    `json:"code,omitempty"`  // of an error that is the command's fault: 127 where there is no such program, else 126
 	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
@@ -69,6 +72,7 @@ type outer struct {
 	engine *Engine
 	id     string
 	line   *line
+	door   *net.UnixListener // for guests; a guest has none
 }
 
 func runOuter() int {
@@ -85,7 +89,12 @@ func runOuter() int {
 	init, late, err := o.begin(ctx)
 	if err != nil {
 		o.giveUp()
-		o.tell(Birth{Error: err.Error(), Ended: errors.Is(err, errTold)})
+		var no *unexecd
+		b := Birth{Error: err.Error(), Ended: errors.Is(err, errTold)}
+		if errors.As(err, &no) {
+			b.Code = no.code
+		}
+		o.tell(b)
 		return launcher.ExitOwnFailure
 	}
 	o.tell(Birth{Container: o.id, Init: init})
@@ -125,12 +134,12 @@ func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err erro
 		late = <-told
 		cancel(nil)
 	}()
-	ln, init, err := o.create(making)
-	if err != nil {
-		return 0, nil, cause(making, err)
+	if o.order.Guest {
+		err = o.visit(making)
+	} else {
+		init, err = o.found(making)
 	}
-	defer ln.Close()
-	if err := o.await(making, ln, init); err != nil {
+	if err != nil {
 		return 0, nil, cause(making, err)
 	}
 	if cancel(errHanded); !errors.Is(context.Cause(making), errHanded) {
@@ -140,6 +149,16 @@ func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err erro
 		return 0, nil, err
 	}
 	return init, nil, nil
+}
+
+// found makes the container and waits for its inner half.
+func (o *outer) found(ctx context.Context) (init int, err error) {
+	ln, init, err := o.create(ctx)
+	if err != nil {
+		return 0, err
+	}
+	defer ln.Close()
+	return init, o.await(ctx, ln, init)
 }
 
 // create has the engine make and start the container, and looks at it.
@@ -152,6 +171,9 @@ func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err
 			ln.Close()
 		}
 	}()
+	if o.door, err = openDoor(o.order.Spec); err != nil {
+		return nil, 0, err
+	}
 	if o.engine, err = Open(ctx, o.order.Socket); err != nil {
 		return nil, 0, err
 	}
@@ -228,18 +250,26 @@ func (o *outer) await(ctx context.Context, ln *net.UnixListener, init int) error
 		cancel(nil)
 		<-joined
 	}()
+	pid, err := o.accept(ln)
+	if err != nil {
+		return cause(lives, err)
+	}
+	return join(init, pid)
+}
+
+// accept waits for the rank's user, and gives the PID of who connected.
+func (o *outer) accept(ln *net.UnixListener) (pid int, err error) {
 	for {
 		c, err := ln.AcceptUnix()
 		if err != nil {
-			return cause(lives, err)
+			return 0, err
 		}
 		uid, pid, err := peer(c)
-		if err != nil || uid != o.order.Spec.UID {
-			c.Close() // a stranger, who had no business in that folder
-			continue
+		if err == nil && uid == o.order.Spec.UID {
+			o.line = newLine(c)
+			return pid, nil
 		}
-		o.line = newLine(c)
-		return join(init, pid)
+		c.Close() // a stranger, who had no business in that folder
 	}
 }
 
@@ -262,10 +292,18 @@ func (o *outer) meet(ctx context.Context) error {
 		return fmt.Errorf("container %s ended as its program began: %s", o.order.Spec.Name, o.why())
 	}
 	if m.Error != "" {
-		return errors.New(m.Error[:min(len(m.Error), 4096)])
+		return &unexecd{m.Error[:min(len(m.Error), 4096)], m.Code}
 	}
 	return nil
 }
+
+// unexecd says that a command could not be run, with a shell's code for that.
+type unexecd struct {
+	text string
+	code int
+}
+
+func (e *unexecd) Error() string { return e.text }
 
 // whenGone gives a channel that is closed once a process is gone, whoever's child it
 // is, or ctx has ended.
@@ -322,11 +360,20 @@ func (o *outer) watch(late []os.Signal) int {
 		_ = o.line.dec.Decode(&m)
 		exit <- m.Exit
 	}()
+	var one sync.Mutex // writes at a time
+	say := func(m toInner) error {
+		one.Lock()
+		defer one.Unlock()
+		return o.line.enc.Encode(m)
+	}
 	pass := func(s os.Signal) {
 		n := s.(syscall.Signal)
 		if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
-			_ = o.line.enc.Encode(toInner{Signal: int(n)})
+			_ = say(toInner{Signal: int(n)})
 		}
+	}
+	if o.door != nil {
+		go answerDoor(o.door, say) // ends with the process
 	}
 	for _, s := range late {
 		pass(s)
@@ -337,6 +384,8 @@ func (o *outer) watch(late []os.Signal) int {
 			pass(s)
 		case e := <-exit:
 			switch {
+			case e == nil && o.order.Guest:
+				return dieBy(syscall.SIGKILL) // with the container, of which its rank tells
 			case e == nil:
 				fmt.Fprintf(os.Stderr, "sparkrun: container %s was ended from outside: %s\n", o.order.Spec.Name, o.why())
 				return dieBy(syscall.SIGKILL)
@@ -353,6 +402,9 @@ var stops = []syscall.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGT
 
 // why is what the engine knows of a container that is gone.
 func (o *outer) why() string {
+	if o.engine == nil {
+		return "its rank has ended"
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	st, err := o.engine.State(ctx, o.id)

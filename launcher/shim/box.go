@@ -23,6 +23,8 @@ import (
 type Box struct {
 	Socket string         `json:"socket"` // of the engine
 	Spec   container.Spec `json:"spec"`   // the shim adds its mark
+
+	guest bool // a command beside the rank's, in the container that is there
 }
 
 // boxed is a rank's container, as long as something of it is there. Only the
@@ -38,7 +40,8 @@ type boxed struct {
 func (r *rank) lives() bool { return r.box != nil && !r.box.gone }
 
 // forkBox forks the outer half of a container in the rank's place, and waits until
-// the program runs in it. It has no user but ours, for it needs the engine.
+// the program runs in it. It has no user but ours, for it needs the engine. A guest's has no
+// container of its own.
 func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, b *boxed, err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
@@ -62,7 +65,7 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Command: container.Command{
+	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Guest: r.Box.guest, Command: container.Command{
 		Argv: blobs(r.Argv), Env: blobs(r.Env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
 	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
@@ -76,11 +79,27 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 		return 0, nil, fmt.Errorf("start a container: %s", told)
 	case birth.Ended:
 		return 0, nil, errNotStarted
+	case birth.Code == exitNoProgram:
+		return 0, nil, noProgram(birth.Error)
+	case birth.Error != "" && birth.Code == 0 && r.Box.guest:
+		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, birth.Error)
 	case birth.Error != "":
 		return 0, nil, errors.New(birth.Error)
+	case r.Box.guest:
+		return pid, nil, nil
 	}
 	return pid, watched(birth.Container, birth.Init), nil
 }
+
+// exitNoProgram is a shell's code for a command that it did not find.
+const exitNoProgram = 127
+
+// noProgram is errNoProgram in a container's words.
+type noProgram string
+
+func (e noProgram) Error() string { return string(e) }
+
+func (noProgram) Is(err error) bool { return err == errNoProgram }
 
 // watched is a container with that first process, which may be gone already, and with it all that was
 // in the container.
