@@ -56,7 +56,9 @@ type boxed struct {
 	Image   launcher.ImageSeen `json:"image"`
 	Workdir string             `json:"workdir"`
 	// Spec is what all ranks share.
-	Spec container.Spec `json:"spec"`
+	Spec  container.Spec   `json:"spec"`
+	cache *container.Mount // in Spec, and still to be made
+
 	// Group is the folder of the containers' cgroup, where they have one beside the ranks'.
 	Group string `json:"group,omitempty"`
 }
@@ -99,7 +101,7 @@ func (a *Agent) engine(ctx context.Context) (*container.Engine, container.Facts,
 
 // boxes finds out what the containers of a try need. It changes nothing but, where an
 // image is looked into, the engine for a moment.
-func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) (warning string, err error) {
+func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, hfHome string) (warning string, err error) {
 	st := as.Spec.MainStage()
 	c := st.Container
 	args, err := container.ParseArgs(c.Args)
@@ -110,8 +112,22 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 	if err != nil {
 		return "", err
 	}
-	if err := a.allowBox(ctx, p.who, c.Image, mounts[:len(c.Mounts)], args); err != nil {
+	cache, missing, err := p.who.modelCache(c, hfHome)
+	if err != nil {
 		return "", err
+	}
+	asked := mounts[:len(c.Mounts):len(c.Mounts)]
+	if cache != nil && c.ModelCache != "" {
+		asked = append(asked, *cache)
+	}
+	if err := a.allowBox(ctx, p.who, c.Image, asked, args); err != nil {
+		return "", err
+	}
+	if cache != nil && c.ModelCache == "" && a.allowBox(ctx, p.who, c.Image, []container.Mount{*cache}, container.Args{}) != nil {
+		cache = nil // nobody has asked for it
+	}
+	if cache != nil {
+		mounts = append(mounts, *cache)
 	}
 	e, facts, err := a.engine(ctx)
 	if err != nil {
@@ -137,6 +153,9 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 	b := &boxed{Socket: a.cfg.Containers.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest}, Workdir: st.Workdir}
 	if b.Workdir == "" {
 		b.Workdir = path.Join("/", im.Workdir)
+	}
+	if missing && cache != nil {
+		b.cache = &mounts[len(mounts)-1]
 	}
 	b.Spec = container.Spec{
 		Image: im.ID, UID: p.who.uid, GID: p.who.gid, Groups: p.who.groups, Home: p.who.home, Mounts: mounts,
@@ -216,12 +235,14 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 	return out, nil
 }
 
+var errNotHere = errors.New("not found here: create it on every node, or leave it out")
+
 func (u login) mount(m launcher.Mount) (container.Mount, error) {
 	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	err := u.do(func() error {
 		real, err := filepath.EvalSymlinks(m.Source)
 		if errors.Is(err, fs.ErrNotExist) {
-			return errors.New("not found here: create it on every node, or leave it out")
+			return errNotHere
 		}
 		if err != nil {
 			return u.cause(err)
@@ -377,6 +398,11 @@ func (b *boxed) image() *launcher.ImageSeen {
 func (a *Agent) layOutBoxes(dir string, b *boxed, who login) error {
 	if b == nil {
 		return nil
+	}
+	if b.cache != nil {
+		if err := who.makeCache(b.cache); err != nil {
+			return err
+		}
 	}
 	if err := identify(b.Spec.Mounts, who); err != nil {
 		return err

@@ -168,7 +168,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		switch {
 		case st.Container != nil:
-			if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
+			if p.warning, err = a.boxes(ctx, as, p, valueOf(first.Env, "HF_HOME")); err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
 		case a.isThere(as):
