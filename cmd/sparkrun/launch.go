@@ -28,6 +28,7 @@ type launchOptions struct {
 	stage   []stage.Source
 	secrets []string
 	box     boxOptions
+	recipe  recipeOptions
 
 	detach, dryRun, json, standalone, tty bool
 
@@ -42,7 +43,7 @@ func newLaunchCmd(complete completion, run func(context.Context, launchOptions) 
 	cmd := &cobra.Command{
 		Use: "launch [flags] WORKLOAD -- ...",
 
-		SuggestFor: []string{"run", "start", "srun", "mpirun"},
+		SuggestFor: []string{"start", "srun", "mpirun"},
 		Short:      "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
 
@@ -185,12 +186,17 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
 	bindBox(cmd.PersistentFlags(), &opts.box)
+	completeLaunch(cmd, complete)
+	return cmd
+}
+
+// completeLaunch has the flags of every workload complete.
+func completeLaunch(cmd *cobra.Command, complete completion) {
 	completeFlag(cmd, "on", complete.hosts)
 	completeFlag(cmd, "exclude", complete.hosts)
 	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
 	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "output", outputWords)
-	return cmd
 }
 
 func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {

@@ -32,7 +32,7 @@ func given(all []string, name string) bool {
 func (r Recipe) env(out *Launch, o Options) error {
 	before := out.Serve.Env
 	out.Serve.Env = nil
-	for _, v := range slices.Concat(r.Env, settingsOf(before)) {
+	for i, v := range slices.Concat(r.Env, settingsOf(before)) {
 		field := "env." + v.Name
 		switch {
 		case !variable.MatchString(v.Name):
@@ -47,11 +47,13 @@ func (r Recipe) env(out *Launch, o Options) error {
 		case slices.Contains(ofMachine, v.Name):
 			out.note(field, "%s on every machine, in the place of what each finds for itself", v.Value)
 		}
-		value, err := r.expand(out, field, v.Value, o.Environ)
-		if err != nil {
-			return err
+		if i < len(r.Env) { // of the others a shell has made what they are
+			var err error
+			if v.Value, err = r.expand(out, field, v.Value, o.Environ); err != nil {
+				return err
+			}
 		}
-		out.Serve.Env = append(out.Serve.Env, v.Name+"="+value)
+		out.Serve.Env = append(out.Serve.Env, v.Name+"="+v.Value)
 	}
 	return nil
 }

@@ -117,6 +117,19 @@ func serverOf(command []string) (s server, at int, ok bool) {
 	return server{}, 0, false
 }
 
+// Workload is what a recipe is launched as, as far as it can be told without filling it in;
+// empty: not known.
+func (r Recipe) Workload() string {
+	if known, ok := runtimes[r.Runtime]; ok {
+		return known[0]
+	}
+	s, _, _ := serverOf(strings.Fields(strings.ReplaceAll(r.Command, "\\\n", " ")))
+	if s.workload == "" && r.Command == "" && r.Runtime == "" {
+		return "vllm"
+	}
+	return s.workload
+}
+
 // asked is what was taken out of a command.
 type asked struct {
 	command []string

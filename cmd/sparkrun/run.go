@@ -1,0 +1,52 @@
+package main
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+)
+
+func newRunCmd(a *app, run func(context.Context, launchOptions) error) *cobra.Command {
+	opts := &launchOptions{}
+	cmd := &cobra.Command{
+		Use:   "run RECIPE [flags] [-- ARG...]",
+		Short: "Serve a model by a recipe",
+		Long: `Serves the model of a recipe: the same as launch vllm --recipe RECIPE, or launch sglang,
+whichever the recipe is for, with the flags of launch. Machines are as many as the recipe
+wants, unless --nodes or --on say otherwise. What comes behind -- goes to the server as it
+is. sparkrun recipe check RECIPE shows beforehand what would run.
+
+What counts most is the command line, then the recipe, then defaults: -o NAME=VALUE gives a
+value of the recipe another. What of a recipe is not followed is said. A recipe that changes
+its image (mods, pre_exec) or wants more rights than you have needs --trust-recipe.
+
+This command is for those who know the Python tool of the same name; see the README on how
+the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
+		Example: `  sparkrun run minimax-m2.7-awq
+  sparkrun run ./my.yaml --nodes 2 -o max_model_len=32768 -- --enforce-eager
+  sparkrun run @eugr/qwen3.5-122b-int4-autoround --trust-recipe --dry-run`,
+		Args:              cobra.ArbitraryArgs,
+		ValidArgsFunction: a.completeRecipe,
+	}
+	settled := workloadRun(opts, func(ctx context.Context, o launchOptions) error {
+		o.workload = "" // the recipe says
+		return run(ctx, o)
+	})
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		at := cmd.ArgsLenAtDash()
+		switch {
+		case len(args) == 0 || at == 0:
+			return usagef("the recipe is missing: sparkrun run RECIPE")
+		case at < 0 && len(args) > 1 || at > 1:
+			return usagef("unexpected argument %q: what is for the server comes behind --", args[1])
+		}
+		opts.recipe.name = args[0]
+		return settled(cmd, args[1:])
+	}
+	fs := cmd.Flags()
+	bindLaunch(fs, opts)
+	bindBox(fs, &opts.box)
+	bindRecipe(fs, &opts.recipe)
+	completeLaunch(cmd, a.complete())
+	return cmd
+}
