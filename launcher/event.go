@@ -24,6 +24,9 @@ const (
 	// Probed: what a step's probes say on the node now. Text is what is still waited
 	// for, and empty once all have passed there.
 	Probed EventKind = "probed"
+	// Served: what was found at a look at a service: its state is another, or its figures are.
+	// Sent by rank 0's node alone. An older leader passes over it.
+	Served EventKind = "served"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
@@ -45,6 +48,8 @@ type Event struct {
 	Text  string `json:"text,omitempty"` // Refused: why, and what to do; Prepared: what to warn of; Stuck, Suspended, Preparing
 	// Image is what the node has of the ranks' image (Prepared); nil: they run on the host.
 	Image *ImageSeen `json:"image,omitempty"`
+	// Service is what was found (Served).
+	Service *ServiceSeen `json:"service,omitempty"`
 }
 
 // Phase is how far a node has come with one try of a gang. It only rises.
@@ -72,8 +77,10 @@ type LedgerEntry struct {
 	Image *ImageSeen       `json:"image,omitempty"` // as in Event
 	Stuck string           `json:"stuck,omitempty"` // what was killed and stays
 	// Suspended: this agent has passed on a signal that stops ranks, and none since that wakes them.
-	Suspended bool         `json:"suspended,omitempty"`
-	Ranks     []RankStatus `json:"ranks,omitempty"`
+	Suspended bool `json:"suspended,omitempty"`
+	// Service is what was last seen of one, on rank 0's node.
+	Service *ServiceSeen `json:"service,omitempty"`
+	Ranks   []RankStatus `json:"ranks,omitempty"`
 }
 
 // RankStatus is one rank as its node sees it.

@@ -10,10 +10,13 @@ import (
 // whoever launched it has gone or not.
 type Service struct {
 	// Port is where rank 0's node answers: a number, or a named port of the main stage.
+	// It is open to whoever reaches that node.
 	Port Value `json:"port"`
-	// Listen is the address that it listens on: empty is the one at which the machines meet.
+	// Listen is the address that it listens on, shown where a launch shows what it would
+	// do; empty: not known. Where it answers is found out by asking (ServiceSeen.Addr).
 	Listen string `json:"listen,omitempty"`
-	// Health is the path that answers 200 while it is well, such as /health.
+	// Health is the path that answers 200 while it is well, such as /health; empty: it is
+	// well while it takes connections.
 	Health string `json:"health,omitempty"`
 	// Metrics is the path of its Prometheus metrics; empty: it has none.
 	Metrics string `json:"metrics,omitempty"`
@@ -46,20 +49,95 @@ const (
 	WedgeRestart WedgePolicy = "restart"
 )
 
-func (s *Service) validate() error {
-	switch {
-	case s == nil:
-		return nil
-	case len(s.Port) == 0:
-		return fmt.Errorf("service: %w: it has no port", ErrInvalid)
-	case s.Health != "" && !strings.HasPrefix(s.Health, "/") || s.Metrics != "" && !strings.HasPrefix(s.Metrics, "/"):
-		return fmt.Errorf("service: %w: want paths that begin with a slash", ErrInvalid)
-	case s.Probe != "" && s.Probe != ProbeHealth && s.Probe != ProbeGenerate:
-		return fmt.Errorf("--probe %q: %w: want health or generate", s.Probe, ErrInvalid)
-	case s.OnWedge != "" && s.OnWedge != WedgeReport && s.OnWedge != WedgeRestart:
-		return fmt.Errorf("--on-wedge %q: %w: want report or restart", s.OnWedge, ErrInvalid)
-	case s.Restarts < 0 || s.Per < 0 || (s.Restarts > 0) != (s.Per > 0):
-		return fmt.Errorf("--restart %d/%s: %w: want a number of tries in a time, such as 3/hour", s.Restarts, s.Per, ErrInvalid)
+// Bounds of --restart: each failure within Per is kept in the record.
+const (
+	MaxServiceRestarts = 100
+	MaxRestartPer      = 30 * 24 * time.Hour
+)
+
+// ServiceState is how a service does.
+type ServiceState string
+
+const (
+	ServiceStarting  ServiceState = "starting"  // it has not answered yet
+	ServiceReady     ServiceState = "ready"     // it answers
+	ServiceUnhealthy ServiceState = "unhealthy" // it has, and does not
+	ServiceWedged    ServiceState = "wedged"    // it has requests, and brings forth nothing
+)
+
+// ServiceSeen is what the agent of rank 0's node has found at its last looks.
+type ServiceSeen struct {
+	State ServiceState `json:"state"`
+	Since time.Time    `json:"since"` // of the state; that node's clock
+	// Addr is where it answers, as host:port; empty: nowhere yet.
+	Addr string `json:"addr,omitempty"`
+	// Ready is when it first answered in this generation.
+	Ready *time.Time `json:"ready,omitempty"`
+	Text  string     `json:"text,omitempty"` // what is wrong with it
+	// Rate is how many tokens it generates a second, and Running how many requests it is
+	// at; nil: its metrics do not say.
+	Rate    *float64 `json:"rate,omitempty"`
+	Running *int     `json:"running,omitempty"`
+}
+
+// RestartText is --restart as it is typed.
+func (s *Service) RestartText() string {
+	if s.Restarts == 0 {
+		return "no"
 	}
-	return nil
+	for _, u := range RestartUnits {
+		if s.Per == u.Span {
+			return fmt.Sprintf("%d/%s", s.Restarts, u.Name)
+		}
+	}
+	return fmt.Sprintf("%d/%s", s.Restarts, s.Per)
+}
+
+// RestartUnits are the spans that --restart has names for.
+var RestartUnits = []struct {
+	Name string
+	Span time.Duration
+}{{"minute", time.Minute}, {"hour", time.Hour}, {"day", 24 * time.Hour}}
+
+// validateService checks what makes a job a service, and refuses what would end one: the
+// only thing that does is a stop.
+func (s Spec) validateService() error {
+	v := s.Service
+	if v == nil {
+		return nil
+	}
+	switch {
+	case len(v.Port) == 0:
+		return fmt.Errorf("service: %w: it has no port", ErrInvalid)
+	case v.Health != "" && !strings.HasPrefix(v.Health, "/") || v.Metrics != "" && !strings.HasPrefix(v.Metrics, "/"):
+		return fmt.Errorf("service: %w: --health %q, --metrics %q: want paths that begin with a slash", ErrInvalid, v.Health, v.Metrics)
+	case v.Probe != "" && v.Probe != ProbeHealth && v.Probe != ProbeGenerate:
+		return fmt.Errorf("--probe %q: %w: want health or generate", v.Probe, ErrInvalid)
+	case v.OnWedge != "" && v.OnWedge != WedgeReport && v.OnWedge != WedgeRestart:
+		return fmt.Errorf("--on-wedge %q: %w: want report or restart", v.OnWedge, ErrInvalid)
+	case v.OnWedge == WedgeRestart && v.Restarts == 0:
+		return fmt.Errorf("--on-wedge restart: %w: --restart no leaves it no try", ErrInvalid)
+	case v.OnWedge == WedgeRestart && v.Metrics == "":
+		return fmt.Errorf("--on-wedge restart: %w: that it is wedged is told by its metrics: say where they are (--metrics)", ErrInvalid)
+	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer || (v.Restarts > 0) != (v.Per > 0):
+		return fmt.Errorf("--restart %d/%s: %w: want up to %d tries in up to %d days, such as 3/hour", v.Restarts, v.Per, ErrInvalid, MaxServiceRestarts, MaxRestartPer/(24*time.Hour))
+	case s.NodeTimeout != 0 && s.NodeTimeout != Never:
+		return fmt.Errorf("--node-timeout: %w: silence never ends a service", ErrInvalid)
+	case s.OnPartition == EndOnPartition:
+		return fmt.Errorf("--on-partition end: %w: silence never ends a service", ErrInvalid)
+	case s.Timeout != 0:
+		return fmt.Errorf("--timeout: %w: a service ends when it is stopped", ErrInvalid)
+	case s.MaxRestarts > 0:
+		return fmt.Errorf("--max-restarts: %w: a service has --restart", ErrInvalid)
+	case s.OnFailure == ContinueOnFailure:
+		return fmt.Errorf("--on-failure continue: %w: a service has all its ranks, or is tried again", ErrInvalid)
+	case s.Stage(StageAfter) != nil:
+		return fmt.Errorf("--after: %w: a service has no end of its own", ErrInvalid)
+	}
+	for _, text := range []string{v.Health, v.Metrics, v.Model, v.Listen} {
+		if err := validText(text); err != nil || len(text) > maxWordBytes {
+			return fmt.Errorf("service: %w: %.32q: want text of at most %d bytes", ErrInvalid, text, maxWordBytes)
+		}
+	}
+	return v.Port.validate()
 }

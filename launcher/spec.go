@@ -251,7 +251,7 @@ func (s Spec) Only(name string) Spec {
 	if st := s.Stage(name); st != nil {
 		only := *st
 		only.Main = true
-		s.Stages = []Stage{only}
+		s.Stages, s.Service = []Stage{only}, nil
 	}
 	return s
 }
@@ -263,6 +263,9 @@ func (s Spec) WithDefaults() Spec {
 	}
 	if s.StartTimeout == 0 {
 		s.StartTimeout = DefaultStartTimeout
+	}
+	if s.NodeTimeout == 0 && s.Service != nil {
+		s.NodeTimeout = Never
 	}
 	if s.NodeTimeout == 0 {
 		s.NodeTimeout = DefaultNodeTimeout
@@ -305,7 +308,7 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d:%d: %w: want the smaller number first", s.MinNodes, s.Nodes, ErrInvalid)
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
 		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
-	case s.Spare > 0 && s.MaxRestarts == 0:
+	case s.Spare > 0 && s.MaxRestarts == 0 && s.Service == nil:
 		return fmt.Errorf("--spare %d: %w: spare nodes are for another try: add --max-restarts", s.Spare, ErrInvalid)
 	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
 		return fmt.Errorf("--spare %d: %w: --on names fewer than these and %d nodes: %s", s.Spare, ErrInvalid, s.Nodes, strings.Join(s.On, ", "))
@@ -354,7 +357,7 @@ func (s Spec) Validate() error {
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
 	}
-	if err := s.Service.validate(); err != nil {
+	if err := s.validateService(); err != nil {
 		return err
 	}
 	return s.validateSteps()

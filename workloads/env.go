@@ -12,6 +12,7 @@ import (
 const (
 	sourceCaller = "caller's environment"
 	sourceUser   = "--env"
+	sourceRecipe = "recipe"
 )
 
 // callersVars travel from the caller to every rank: what finds programs,
@@ -52,6 +53,10 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 		}
 	}
 	env = append(env, own...)
+	for _, text := range r.Serve.Env {
+		name, value, _ := strings.Cut(text, "=")
+		env = append(env, launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceRecipe})
+	}
 	for _, text := range r.Env {
 		v, err := userVar(text, r.Environ)
 		if err != nil {

@@ -45,21 +45,11 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
 		r.Job.GPUs = launcher.AnyGPUs
 	}
-	head, err := r.rayStart(RayHead, launcher.OnHead)
+	head, workers, err := r.rayCluster()
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	// Workers that find a GCS and no head in it give up after 40 s: `ray start` says so
-	// once the head is in it (ray/_private/node.py, ray/scripts/scripts.py).
-	head.Ready = []launcher.Probe{
-		{Kind: launcher.ProbeTCP, What: "Ray's GCS", Port: launcher.Of(launcher.PortNamed(RayGCS))},
-		{Kind: launcher.ProbeLog, What: "Ray on the head", Match: `Ray runtime started`},
-	}
-	workers, err := r.rayStart(RayWorkers, launcher.OnRest)
-	if err != nil {
-		return launcher.Spec{}, err
-	}
-	workers.Spares, workers.Ready = true, r.raySees()
+	workers.Spares = true
 	if len(r.Args) == 0 {
 		head.Main = true
 		r.Stdin, r.TTY = launcher.StdinNone, nil
@@ -68,8 +58,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 		}
 		return finishSteps(r, "ray", []launcher.Stage{head, workers})
 	}
-	env, err := r.rayEnv(RayHead,
-		launcher.Var{Name: "RAY_ADDRESS", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}, Source: "ray"})
+	env, err := r.rayEnv(RayHead, rayAddress("ray"))
 	if err != nil {
 		return launcher.Spec{}, err
 	}
@@ -80,10 +69,33 @@ func raySpec(r Request) (launcher.Spec, error) {
 	return finishSteps(r, "ray", []launcher.Stage{head, workers, command})
 }
 
+// rayCluster are the stages of a cluster, each with variables of its workload.
+func (r Request) rayCluster(own ...launcher.Var) (head, workers launcher.Stage, err error) {
+	if head, err = r.rayStart(RayHead, launcher.OnHead, own...); err != nil {
+		return head, workers, err
+	}
+	// Workers that find a GCS and no head in it give up after 40 s: `ray start` says so
+	// once the head is in it (ray/_private/node.py, ray/scripts/scripts.py).
+	head.Ready = []launcher.Probe{
+		{Kind: launcher.ProbeTCP, What: "Ray's GCS", Port: launcher.Of(launcher.PortNamed(RayGCS))},
+		{Kind: launcher.ProbeLog, What: "Ray on the head", Match: `Ray runtime started`},
+	}
+	if workers, err = r.rayStart(RayWorkers, launcher.OnRest, own...); err != nil {
+		return head, workers, err
+	}
+	workers.Ready = r.raySees()
+	return head, workers, nil
+}
+
+// rayAddress tells a program on the cluster where that is.
+func rayAddress(source string) launcher.Var {
+	return launcher.Var{Name: "RAY_ADDRESS", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}, Source: source}
+}
+
 // rayStart is a stage of `ray start`. Every port that it may listen on is given, as
 // Ray's own defaults are the same for two clusters on one machine; but for that of Ray
 // Client, 10001, as a Ray without that extra refuses the flag (ray/scripts/scripts.py).
-func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, error) {
+func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var) (launcher.Stage, error) {
 	st := launcher.Stage{Name: name, Where: where, RanksPerNode: 1, Workdir: r.Workdir}
 	argv := launcher.Lits(r.rayProgram(), "start", "--block", "--log-color=false")
 	flag := func(name string, value ...launcher.Part) {
@@ -109,12 +121,11 @@ func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, er
 	flag("max-worker-port", launcher.Part{Ref: launcher.LastPortNamed(name + ".workers")})
 	argv = append(argv, launcher.Lits(r.Ray.Args...)...)
 	st.Argv = argv
-	var own []launcher.Var
 	if where == launcher.OnHead { // two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)
-		own = []launcher.Var{
+		own = append([]launcher.Var{
 			{Name: "DASHBOARD_METRIC_PORT", Value: launcher.Of(port("dashboard-metrics", 1)), Source: "ray"},
 			{Name: "AUTOSCALER_METRIC_PORT", Value: launcher.Of(port("autoscaler-metrics", 1)), Source: "ray"},
-		}
+		}, own...)
 	}
 	var err error
 	st.Env, err = r.rayEnv(name, own...)
@@ -162,7 +173,7 @@ func (r Request) rayProgram() string {
 	if r.Ray.Program != "" {
 		return r.Ray.Program
 	}
-	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away {
+	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away && r.Container == nil {
 		return path.Join(venv, "bin", "ray")
 	}
 	return "ray"

@@ -80,7 +80,10 @@ func All() []Workload {
 		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "ray", Spec: raySpec},
+		{Name: SGLang, Spec: sglangSpec},
 		{Name: "torchrun", Spec: torchrunSpec},
+		{Name: TRTLLM, Spec: trtllmSpec},
+		{Name: VLLM, Spec: vllmSpec},
 	}
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -41,7 +40,7 @@ type try struct {
 	assignment  *launcher.Assignment // nil: a tombstone, or its file was unreadable
 	at          map[int]int          // rank -> its index in entry.Ranks
 	plan        *prepared            // what prepare found out; nil in a later life
-	hold        io.Closer            // keeps the head's port until the start
+	hold        held                 // keeps ports until the start of their step
 	found       bool                 // dir is of a previous life
 	kept        bool                 // dir holds a shim, or what a dead one left
 	shim        *shim.Client         // nil: has yet to be attached to
@@ -75,7 +74,7 @@ type prepared struct {
 type result struct {
 	plan *prepared
 	at   ports // found free, and held
-	hold io.Closer
+	hold held
 	shim *shim.Client
 	// warning is what the job should know of, and starts in spite of.
 	warning string
@@ -286,9 +285,7 @@ func (t *try) removeDirs() {
 }
 
 func (r result) release() {
-	if r.hold != nil {
-		r.hold.Close()
-	}
+	r.hold.close()
 }
 
 // dismiss has a shim exit, and waits a while for it.
@@ -324,7 +321,7 @@ func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
 	t.change(nil, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port = launcher.PhaseStarted, s.Port
 	})
-	t.letGo()
+	t.hold.letGo(s.Step)
 	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
 	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
 		var err error
@@ -395,13 +392,8 @@ func (t *try) startDone(ctx context.Context, err error) {
 	t.refuse(fmt.Sprintf("start ranks: %v", err))
 }
 
-// letGo frees the head's port for rank 0.
-func (t *try) letGo() {
-	if t.hold != nil {
-		t.hold.Close()
-		t.hold = nil
-	}
-}
+// letGo frees all ports that are still held.
+func (t *try) letGo() { t.hold.close() }
 
 func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
 	t.ending = true
