@@ -56,10 +56,9 @@ type Launch struct {
 
 // Into puts it into a request, whose own wishes stay.
 func (l Launch) Into(r *workloads.Request) {
-	args := r.Serve.Args
-	config := r.Serve.Config
+	asked := r.Serve
 	r.Serve = l.Serve
-	r.Serve.Args, r.Serve.Config = args, config
+	r.Serve.Program, r.Serve.Args, r.Serve.Config = asked.Program, asked.Args, asked.Config
 	r.Job.Nodes, r.Setup = l.Nodes, l.Setup
 	r.Ulimits = append(slices.Clone(l.Ulimits), r.Ulimits...)
 }
