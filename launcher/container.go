@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -21,6 +22,10 @@ type Container struct {
 	Args []string `json:"args,omitempty"`
 }
 
+// SharedDir is a folder that the containers of a job in stages on one node have in common, for as
+// long as they run. It is their user's.
+const SharedDir = "/tmp/sparkrun"
+
 // Pull says when a node asks a registry for an image.
 type Pull string
 
@@ -35,6 +40,8 @@ type Mount struct {
 	Source   string `json:"source"` // absolute
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
+	// Make has a folder made, as the ranks' user, where there is none.
+	Make bool `json:"make,omitempty"`
 }
 
 // MaxMounts bounds the mounts, and the options of docker, of a stage.
@@ -119,6 +126,14 @@ func (c *Container) validate() error {
 		}
 	}
 	return nil
+}
+
+// alike tells whether two differ in their commands alone.
+func (c *Container) alike(d *Container) bool {
+	if c == nil || d == nil {
+		return c == d
+	}
+	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
 }
 
 // textBytes is what the user's words in it take, without the command.

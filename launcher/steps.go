@@ -204,8 +204,8 @@ func (s Spec) validateSteps() error {
 			return fmt.Errorf("stage %q: %w: there are two of this name", st.Name, ErrInvalid)
 		}
 		names[st.Name] = true
-		if st.Container != nil && s.Stepped() {
-			return fmt.Errorf("--image: %w: stages that come up one after the other do not run in containers yet", ErrInvalid)
+		if !st.Container.alike(steps[0].Container) {
+			return fmt.Errorf("stage %s: %w: all stages of a job run in containers of one kind, or all on the host", st.Name, ErrInvalid)
 		}
 		if len(st.Ports) > MaxNamedPorts || len(st.Ready) > MaxProbes {
 			return fmt.Errorf("stage %s: %w: %d ports and %d probes, at most %d and %d", st.Name, ErrInvalid, len(st.Ports), len(st.Ready), MaxNamedPorts, MaxProbes)

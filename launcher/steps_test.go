@@ -84,10 +84,16 @@ func TestStepsValidate(t *testing.T) {
 		"a pattern that repeats": {func(s *Spec) { s.Stages[1].Ready[0].Match = `(a{1,30}){1,30}` }, "repeats too much"},
 		"a wordless probe":       {func(s *Spec) { s.Stages[1].Ready[0].What = "" }, "want words"},
 		"nobody on the head":     {func(s *Spec) { s.Stages = s.Stages[1:2]; s.Stages[0].Main, s.Stages[0].Argv = true, Lits("true") }, "0 ranks on node 0"},
-		"in containers": {func(s *Spec) {
+		"one in containers": {func(s *Spec) {
 			st := &s.Stages[1]
 			st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
-		}, "--image"},
+		}, "containers of one kind"},
+		"all in containers": {func(s *Spec) {
+			for i := range s.Stages {
+				st := &s.Stages[i]
+				st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
+			}
+		}, ""},
 		"ranks of before": {func(s *Spec) { s.Stages[3].RanksPerNode = 2 }, "2 ranks, want one"},
 		"one node":        {func(s *Spec) { s.Nodes = 1 }, ""},
 	}

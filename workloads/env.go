@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -39,6 +40,9 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	if r.Away || r.Container != nil { // an image has programs and libraries of its own
 		names = wordyVars
 	}
+	if r.Serve.Model != "" && !r.Away && r.Container != nil { // which is shown to it
+		names = append(slices.Clone(names), "HF_HOME")
+	}
 	for _, name := range names {
 		if v, ok := lookup(r.Environ, name); ok && v != "" {
 			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
@@ -55,6 +59,9 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	env = append(env, own...)
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")
+		if IsSecret(name) {
+			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
+		}
 		env = append(env, launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceRecipe})
 	}
 	for _, text := range r.Env {

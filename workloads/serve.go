@@ -2,7 +2,10 @@ package workloads
 
 import (
 	"fmt"
+	"path"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -46,6 +49,10 @@ type Model struct {
 	Experts                         int
 	MaxLen                          int   // tokens
 	Bytes                           int64 // of its weights
+	// KVPerToken is how many numbers of the cache a token takes, on all machines together;
+	// Latent: each machine of tensor parallelism keeps all of them.
+	KVPerToken int64
+	Latent     bool
 }
 
 // The stages of a job that serves, and its port for others.
@@ -67,7 +74,9 @@ const (
 )
 
 // Serves tells whether a workload serves a model.
-func Serves(workload string) bool { return workload == VLLM || workload == SGLang || workload == TRTLLM }
+func Serves(workload string) bool {
+	return workload == VLLM || workload == SGLang || workload == TRTLLM
+}
 
 // DefaultImages are those in which the servers run unless somebody says otherwise: NVIDIA's
 // for DGX Spark (github.com/NVIDIA/dgx-spark-playbooks), and SGLang's own, which has no tag for it.
@@ -103,7 +112,9 @@ type served struct {
 	notes        []string
 }
 
-func (s *served) note(format string, args ...any) { s.notes = append(s.notes, fmt.Sprintf(format, args...)) }
+func (s *served) note(format string, args ...any) {
+	s.notes = append(s.notes, fmt.Sprintf(format, args...))
+}
 
 // settle decides what hangs on the request alone.
 func (v server) settle(r Request, words []string) (served, error) {
@@ -286,6 +297,7 @@ func (s served) finish(r Request, workload string, stages []launcher.Stage) (lau
 	r.Job.Nodes = s.nodes
 	r.Stdin, r.TTY = launcher.StdinNone, nil
 	r.Job.Service = s.service(r.Job.Service)
+	r.showCaches()
 	return finishSteps(r, workload, stages)
 }
 
@@ -297,6 +309,38 @@ func (s served) service(asked *launcher.Service) *launcher.Service {
 	}
 	v.Port, v.Listen, v.Health, v.Metrics, v.Model = launcher.Of(launcher.PortNamed(ServePort)), s.shown, "/health", "/metrics", s.model
 	return &v
+}
+
+// caches are those of the user's folders that servers keep what took long in: weights, and
+// kernels that were compiled for a model.
+var caches = []string{".cache/huggingface", ".cache/vllm", ".cache/sglang", ".cache/flashinfer", ".triton"}
+
+// showCaches shows the containers the folder of a model, and the user's caches, at the places
+// that they have on the nodes.
+func (r *Request) showCaches() {
+	if r.Container == nil {
+		return
+	}
+	c := *r.Container
+	c.Mounts = slices.Clone(c.Mounts)
+	show := func(m launcher.Mount) {
+		m.Target = m.Source
+		if !slices.ContainsFunc(c.Mounts, func(o launcher.Mount) bool { return o.Target == m.Target || strings.HasPrefix(m.Target, o.Target+"/") }) {
+			c.Mounts = append(c.Mounts, m)
+		}
+	}
+	if path.IsAbs(r.Serve.Model) {
+		show(launcher.Mount{Source: path.Clean(r.Serve.Model), ReadOnly: true})
+	}
+	if hub, _ := lookup(r.Environ, "HF_HOME"); path.IsAbs(hub) && !r.Away {
+		show(launcher.Mount{Source: path.Clean(hub), Make: true})
+	}
+	for _, dir := range caches {
+		if path.IsAbs(r.Home) && r.Home != "/" {
+			show(launcher.Mount{Source: path.Join(r.Home, dir), Make: true})
+		}
+	}
+	r.Container = &c
 }
 
 // takesGPUs has a job that serves take the GPUs of its machines, unless the user says otherwise.

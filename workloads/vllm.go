@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -184,4 +185,21 @@ func (r Request) program(name string) string {
 
 // KnowsNodes tells whether vLLM's `vllm serve --help=all` is of one that spreads by its own
 // means.
-func KnowsNodes(help string) bool { return strings.Contains(help, "--nnodes") && strings.Contains(help, "--headless") }
+func KnowsNodes(help string) bool {
+	return strings.Contains(help, "--nnodes") && strings.Contains(help, "--headless")
+}
+
+// NamesBackend tells whether the command of a request, or what stands after --, says how vLLM
+// spreads.
+func NamesBackend(r Request) bool {
+	_, given := vllmBackend.in(slices.Concat(r.Serve.Command, r.Serve.Args))
+	return given
+}
+
+// VLLMProgram is vLLM's program as a request names it.
+func VLLMProgram(r Request) []string {
+	if i := slices.Index(r.Serve.Command, "serve"); i > 0 {
+		return slices.Clone(r.Serve.Command[:i])
+	}
+	return []string{r.program("vllm")}
+}

@@ -34,6 +34,8 @@ type Request struct {
 	// Away: the caller's machine is no member of the cluster, so that its paths mean
 	// nothing to the ranks.
 	Away bool
+	// Home is the caller's home on the nodes; empty: not known.
+	Home string
 	// Env is the user's wish: NAME=VALUE, or NAME for the caller's value. It
 	// wins over everything else.
 	Env []string

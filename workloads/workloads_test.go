@@ -65,11 +65,12 @@ func renderSteps(t *testing.T, spec launcher.Spec) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "workload %s  stdin %s  node time-out %s\n", spec.Workload, spec.MainStage().Stdin, spec.NodeTimeout)
 	first := 0
-	for node := range 2 {
+	for node := range spec.Nodes {
 		a := launcher.Assignment{
 			Key: launcher.Key{Job: spec.ID, Generation: 1}, Spec: spec.Only(""), Host: fmt.Sprintf("spark%d", node+1),
-			NodeRank: node, NodeCount: 2, FirstRank: first, Ranks: spec.RanksOn(node), World: spec.WorldOf(2),
+			NodeRank: node, NodeCount: spec.Nodes, FirstRank: first, Ranks: spec.RanksOn(node), World: spec.WorldOf(spec.Nodes),
 			Head: netip.MustParseAddr("192.168.0.1"), Addr: netip.MustParseAddr(fmt.Sprintf("192.168.0.%d", node+1)),
+			Management: netip.MustParseAddr(fmt.Sprintf("10.0.0.%d", node+1)),
 		}
 		for local := range a.Ranks {
 			_, st, seat := a.Local(local)
@@ -118,6 +119,11 @@ func TestGolden(t *testing.T) {
 			return r
 		}()},
 		"ray-cluster": {"ray", request()},
+		"ray-image": {"ray", func() Request {
+			r := request("python3", "job.py")
+			r.Environ, r.Container = append(r.Environ, "VIRTUAL_ENV=/opt/venv"), &launcher.Container{Image: "rayproject/ray:2.60.0"}
+			return r
+		}()},
 		"torchrun-agent": {"torchrun", func() Request {
 			r := two(request("train.py", "--lr", "0.1"))
 			r.Torchrun.Agent = true

@@ -104,6 +104,13 @@ func TestLaunchFlags(t *testing.T) {
 		"exec --image vllm-node --image-map vllm-node=r:5000/vllm:1 --pull always --mount a:/a:ro --mount /b --docker-arg=--read-only --shm-size 1G -- x": {workload: "exec",
 			box:     boxOptions{image: "vllm-node", imageMap: []string{"vllm-node=r:5000/vllm:1"}, pull: "always", mounts: []string{"a:/a:ro", "/b"}, args: []string{"--read-only"}, shm: 1 << 30},
 			request: workloads.Request{Args: []string{"x"}}},
+		"vllm org/m --nodes 2 --tp 2 --backend ray --ray-arg=--num-gpus=1 -- --max-model-len 4096 --host ::": {workload: "vllm",
+			box: boxOptions{image: "nvcr.io/nvidia/vllm:26.05-py3"}, serve: serveOptions{image: true}, request: workloads.Request{
+				Job: launcher.Spec{Nodes: 2}, Ray: workloads.Ray{Args: []string{"--num-gpus=1"}},
+				Serve: workloads.Serve{Model: "org/m", TP: 2, Backend: "ray", Args: []string{"--max-model-len", "4096", "--host", "::"}}}},
+		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {workload: "sglang", serve: serveOptions{runtime: "host"}, request: workloads.Request{
+			Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
+		"trtllm /models/m --image i": {workload: "trtllm", box: boxOptions{image: "i"}, request: workloads.Request{Serve: workloads.Serve{Model: "/models/m"}}},
 		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
@@ -112,7 +119,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -138,6 +145,11 @@ func TestLaunchFlagsRefused(t *testing.T) {
 		"exec --standalone --nodes 2 -- x":   "this machine only",
 		"exec --standalone --on spark2 -- x": "this machine only",
 		"torchrun --agent mpi -- a.py":       "want sparkrun or torchrun",
+		"vllm a b":                           "one model; what is the server's goes after --",
+		"vllm a --backend mpi":               "want auto or native or ray",
+		"vllm a --runtime host --image i":    "give one of them",
+		"vllm a --runtime host --mount /b":   "--mount: it is of containers",
+		"sglang a --dp 2":                    "unknown flag: --dp",
 		"torchrun --rdzv-backend etcd -- a":  "want static or c10d",
 		"exce -- x":                          "did you mean exec?",
 		"--nodes 2 torchrn a.py":             "did you mean torchrun?",

@@ -29,6 +29,7 @@ type launchOptions struct {
 	secrets []string
 	box     boxOptions
 	recipe  recipeOptions
+	serve   serveOptions
 
 	detach, dryRun, json, standalone, tty bool
 
@@ -176,7 +177,8 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
+		newLaunchTRTLLMCmd(opts, run), newLaunchVLLMCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -188,15 +190,6 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	bindBox(cmd.PersistentFlags(), &opts.box)
 	completeLaunch(cmd, complete)
 	return cmd
-}
-
-// completeLaunch has the flags of every workload complete.
-func completeLaunch(cmd *cobra.Command, complete completion) {
-	completeFlag(cmd, "on", complete.hosts)
-	completeFlag(cmd, "exclude", complete.hosts)
-	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
-	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
-	completeFlag(cmd, "output", outputWords)
 }
 
 func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
@@ -325,6 +318,9 @@ func (a *app) spec(o launchOptions) (launcher.Spec, error) {
 		r.Workdir = filepath.Join(cwd, r.Workdir)
 	}
 	r.Environ, r.Away = a.environ, away != nil
+	if r.Home, _ = a.getenv("HOME"); away != nil {
+		r.Home = away.Home
+	}
 	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
 	return w.Spec(r)
 }
@@ -343,7 +339,10 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
 		o.request.Stdin = "0"
 	}
-	if err := interruptible(ctx, func(ctx context.Context) error { return a.settleMPI(ctx, &o) }); err != nil {
+	if err := a.applyRecipe(&o); err != nil {
+		return err
+	}
+	if err := interruptible(ctx, func(ctx context.Context) error { return errors.Join(a.settleMPI(ctx, &o), a.settleServe(ctx, &o)) }); err != nil {
 		return err
 	}
 	spec, err := a.spec(o)

@@ -50,7 +50,7 @@ A worker or its machine that is lost is told, and the cluster goes on without. W
 
 // rayToken makes the secret of a Ray cluster, unless the user brings one.
 func rayToken(spec *launcher.Spec) ([]wire.Plain, error) {
-	if spec.Workload != "ray" || slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
+	if spec.Stages[0].Name != workloads.RayHead || slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
 		return nil, nil
 	}
 	token := make([]byte, 32)
@@ -61,7 +61,7 @@ func rayToken(spec *launcher.Spec) ([]wire.Plain, error) {
 
 // rayCommandOnly are the ranks whose output launch shows of a Ray job; nil: all.
 func rayCommandOnly(spec launcher.Spec) []int {
-	if main := spec.MainStage(); spec.Workload == "ray" && main.Name == workloads.RayCommand {
+	if main := spec.MainStage(); spec.Stages[0].Name == workloads.RayHead && main.Name != workloads.RayHead {
 		step := slices.IndexFunc(spec.Steps(), func(st launcher.Stage) bool { return st.Main })
 		return []int{spec.FirstOf(step, 0)}
 	}

@@ -5,11 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -34,7 +36,7 @@ be launched so, with the nearest that works. Nothing is started and no cluster i
 	fs.Var(positive{&opts.request.Job.Nodes}, "nodes", "for `N` machines (default: as many as it wants)")
 	fs.StringVar(&opts.box.image, "image", "", "in this image (`REF`) in the place of the recipe's")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON")
-	bindRecipe(fs, &opts.recipe)
+	bindFill(fs, &opts.recipe)
 	return onRecipe(a, cmd, opts, &opts.recipe.name, run)
 }
 
@@ -44,7 +46,9 @@ type recipePlan struct {
 	File   string `json:"file"`
 	recipe.Launch
 	// Consent is why a launch needs --trust-recipe; empty: it needs none, or was given it.
-	Consent  string        `json:"consent,omitempty"`
+	Consent string `json:"consent,omitempty"`
+	// Missing are the mods that a launch would not find.
+	Missing  []string      `json:"missing,omitempty"`
 	Machines []planMachine `json:"machines"`
 }
 
@@ -69,20 +73,23 @@ type planVar struct {
 	Source string `json:"source"`
 }
 
-func (a *app) checkRecipe(_ context.Context, o recipeCheckOptions) error {
+func (a *app) checkRecipe(ctx context.Context, o recipeCheckOptions) error {
 	r, err := a.findRecipe(o.recipe.name)
 	if err != nil {
 		return err
 	}
 	p := recipePlan{Recipe: r.name, File: r.file}
-	_, err = a.fillRecipe(r, o.launchOptions, false)
+	_, err = a.fillRecipe(r, o.launchOptions)
 	if errors.Is(err, recipe.ErrUntrusted) {
 		p.Consent, o.recipe.trust = err.Error(), true
 	}
-	if p.Launch, err = a.fillRecipe(r, o.launchOptions, false); err != nil {
+	if p.Launch, err = a.fillRecipe(r, o.launchOptions); err != nil {
 		return err
 	}
-	spec, err := a.recipeSpec(o.launchOptions, p.Launch)
+	if _, err := a.modsOf(r, p.Launch); err != nil {
+		p.Missing = strings.Split(err.Error(), "\n")
+	}
+	spec, err := a.recipeSpec(ctx, o.launchOptions, p.Launch)
 	if err != nil {
 		return err
 	}
@@ -93,10 +100,16 @@ func (a *app) checkRecipe(_ context.Context, o recipeCheckOptions) error {
 	return a.showPlan(p)
 }
 
-// recipeSpec is the job that a launch would make of a filled-in recipe.
-func (a *app) recipeSpec(o launchOptions, l recipe.Launch) (launcher.Spec, error) {
-	l.Into(&o.request)
-	o.workload, o.box.image, o.box.args, o.box.shm = l.Workload, l.Image, l.Args, l.ShmBytes
+// recipeSpec is the job that a launch would make of a filled-in recipe, without asking anybody.
+func (a *app) recipeSpec(ctx context.Context, o launchOptions, l recipe.Launch) (launcher.Spec, error) {
+	o.dryRun, o.serve.image = true, o.box.image == ""
+	o.take(l)
+	if o.serve.image {
+		o.box.image = workloads.DefaultImages()[o.workload]
+	}
+	if err := a.settleServe(ctx, &o); err != nil {
+		return launcher.Spec{}, err
+	}
 	return a.spec(o)
 }
 
@@ -109,23 +122,23 @@ func machinesOfSpec(spec launcher.Spec) []planMachine {
 			if st.Where == launcher.OnHead && n > 0 || st.Where == launcher.OnRest && n == 0 {
 				continue
 			}
-			m.Steps = append(m.Steps, stepOf(st, n))
+			m.Steps = append(m.Steps, stepOf(st, map[launcher.Ref]int{launcher.NodeRank: n, launcher.NodeCount: spec.Nodes}))
 		}
 		out = append(out, m)
 	}
 	return out
 }
 
-func stepOf(st launcher.Stage, machine int) planStep {
+func stepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
 	step := planStep{Stage: st.Name, Argv: []string{}, Env: []planVar{}}
 	for _, v := range st.Command() {
-		step.Argv = append(step.Argv, onMachine(v, machine))
+		step.Argv = append(step.Argv, onMachine(v, known))
 	}
 	for i, v := range st.Env {
 		if slices.ContainsFunc(st.Env[i+1:], func(later launcher.Var) bool { return later.Name == v.Name }) {
 			continue // which wins
 		}
-		step.Env = append(step.Env, planVar{v.Name, onMachine(v.Value, machine), v.Source})
+		step.Env = append(step.Env, planVar{v.Name, onMachine(v.Value, known), v.Source})
 	}
 	if c := st.Container; c != nil {
 		step.Image, step.DockerArg = c.Image, c.Args
@@ -136,21 +149,25 @@ func stepOf(st launcher.Stage, machine int) planStep {
 	return step
 }
 
-// onMachine is a value with the number of its machine, which is known before all else.
-func onMachine(v launcher.Value, machine int) string {
-	known := make(launcher.Value, len(v))
+// onMachine is a value with what is known of its machine before all else.
+func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
+	out := make(launcher.Value, len(v))
 	for i, p := range v {
-		if known[i] = p; p.Ref == launcher.NodeRank {
-			known[i] = launcher.Part{Lit: fmt.Sprint(machine)}
+		out[i] = p
+		if n, ok := known[p.Ref]; ok {
+			out[i] = launcher.Part{Lit: strconv.Itoa(n)}
 		}
 	}
-	return known.String()
+	return out.String()
 }
 
 func (a *app) showPlan(p recipePlan) error {
 	fmt.Fprintf(a.out, "%s: %s of %s on %s\n", p.Recipe, p.Workload, printable(p.Serve.Model), count(p.Nodes, "machine"))
 	if p.Consent != "" {
 		fmt.Fprintf(a.out, "needs --trust-recipe: %s\n", printable(p.Consent))
+	}
+	for _, m := range p.Missing {
+		fmt.Fprintf(a.out, "missing: %s\n", printable(m))
 	}
 	for _, n := range p.Notes {
 		fmt.Fprintf(a.out, "note: %s\n", printable(n.String()))

@@ -3,9 +3,9 @@ package main
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/workloads/recipe"
@@ -148,29 +148,34 @@ func (a *app) modFolder(r foundRecipe, mod string) (string, error) {
 		return "", err
 	}
 	var places []string
+	look := func(mods string, rest string) {
+		if p := filepath.Join(mods, rest); mods != "" && !slices.Contains(places, p) {
+			places = append(places, p)
+		}
+	}
 	if scope, rest, ok := strings.Cut(strings.TrimPrefix(mod, "@"), "/"); ok && strings.HasPrefix(mod, "@") {
 		for _, reg := range all {
-			if reg.name == scope && reg.mods != "" {
-				places = append(places, filepath.Join(reg.mods, strings.TrimPrefix(rest, "mods/")))
+			if reg.name == scope {
+				look(reg.mods, strings.TrimPrefix(rest, "mods/"))
 			}
 		}
 	} else {
 		bare, dir := strings.TrimPrefix(mod, "mods/"), filepath.Dir(r.file)
-		places = append(places, filepath.Join(dir, bare), filepath.Join(dir, "mods", bare), filepath.Join(dir, "..", "mods", bare))
-		if r.from != nil && r.from.mods != "" {
-			places = append(places, filepath.Join(r.from.mods, bare))
+		for _, beside := range []string{".", "mods", "../mods"} {
+			look(filepath.Join(dir, beside), bare)
+		}
+		if r.from != nil {
+			look(r.from.mods, bare)
 		}
 		for _, reg := range all {
-			if reg.name == "eugr" && reg.mods != "" {
-				places = append(places, filepath.Join(reg.mods, bare))
+			if reg.name == "eugr" {
+				look(reg.mods, bare)
 			}
 		}
 	}
 	for _, p := range places {
-		if _, err := os.Stat(filepath.Join(p, "run.sh")); err == nil {
+		if fi, err := os.Stat(filepath.Join(p, "run.sh")); err == nil && fi.Mode().IsRegular() {
 			return p, nil
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return "", fmt.Errorf("mod %s: %w", mod, err)
 		}
 	}
 	if len(places) == 0 {

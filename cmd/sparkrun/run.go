@@ -27,26 +27,20 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
   sparkrun run @eugr/qwen3.5-122b-int4-autoround --trust-recipe --dry-run`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeRecipe,
-	}
-	settled := workloadRun(opts, func(ctx context.Context, o launchOptions) error {
-		o.workload = "" // the recipe says
-		return run(ctx, o)
-	})
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		at := cmd.ArgsLenAtDash()
-		switch {
-		case len(args) == 0 || at == 0:
-			return usagef("the recipe is missing: sparkrun run RECIPE")
-		case at < 0 && len(args) > 1 || at > 1:
-			return usagef("unexpected argument %q: what is for the server comes behind --", args[1])
-		}
-		opts.recipe.name = args[0]
-		return settled(cmd, args[1:])
+		RunE: serveRun(opts, func(ctx context.Context, o launchOptions) error {
+			if o.recipe.name = o.request.Serve.Model; o.recipe.name == "" {
+				return usagef("the recipe is missing: sparkrun run RECIPE")
+			}
+			o.request.Serve.Model, o.workload = "", "" // the recipe says
+			return run(ctx, o)
+		}),
 	}
 	fs := cmd.Flags()
 	bindLaunch(fs, opts)
 	bindBox(fs, &opts.box)
-	bindRecipe(fs, &opts.recipe)
+	bindServe(cmd, opts)
+	bindBackend(cmd, opts)
+	bindFill(fs, &opts.recipe)
 	completeLaunch(cmd, a.complete())
 	return cmd
 }

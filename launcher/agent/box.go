@@ -196,6 +196,11 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 	}
 	// Ours: they are laid out for the user, and nobody else could put something there.
 	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: errorDir(as.Key, as.Node)})
+	if as.Spec.Stepped() {
+		// What one stage lays out here another one finds: each has a /tmp of its own else. A
+		// short path, for sockets in it.
+		out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: launcher.SharedDir})
+	}
 	if len(as.Spec.Secrets) > 0 {
 		out = append(out, container.Mount{Source: a.secretsDir(as.Key), Target: insideSecrets, ReadOnly: true})
 	}
@@ -209,6 +214,10 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	err := u.do(func() error {
 		real, err := filepath.EvalSymlinks(m.Source)
+		if errors.Is(err, fs.ErrNotExist) && m.Make { // a dry run: prepare has made it
+			out.Source = m.Source
+			return nil
+		}
 		if errors.Is(err, fs.ErrNotExist) {
 			return errors.New("not found here: create it on every node, or leave it out")
 		}

@@ -62,6 +62,9 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = a.bringImage(ctx, as); r.err != nil {
 		return r
 	}
+	if r.err = a.makeMounts(ctx, as); r.err != nil {
+		return r
+	}
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
@@ -168,7 +171,10 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		switch {
 		case st.Container != nil:
-			if p.warning, err = a.boxes(ctx, as, p); err == nil && a.isThere(as) {
+			if p.box == nil { // what is found out is of all stages
+				p.warning, err = a.boxes(ctx, as, p)
+			}
+			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
 		case a.isThere(as):

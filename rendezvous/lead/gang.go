@@ -419,7 +419,11 @@ func (g *gang) nextDeadline() time.Time {
 	if at := g.stalledAt(); g.verdict == nil && !at.IsZero() {
 		earliest(at)
 		if !g.saidX.IsZero() {
-			earliest(g.saidX.Add(sayEvery))
+			what := g.saidWhat
+			if g.unsaid {
+				what = ""
+			}
+			earliest(g.sayAt(time.Now(), what))
 		}
 	}
 	if g.verdict != nil && g.stepped() && time.Since(g.ended) < g.grace+reverseWait {

@@ -24,6 +24,7 @@ type stepping struct {
 	moved    time.Time                 // when something last moved in it
 	saidX    time.Time                 // when it was last said what is waited for,
 	saidWhat string                    // and what
+	unsaid   bool                      // that has changed since
 	lost     map[string]bool           // what has been told of the loss of a rank or node that is spared
 	ended    time.Time                 // of the verdict
 }
@@ -44,8 +45,12 @@ type probed struct {
 	passed     bool
 }
 
-// sayEvery is how often it is said again what a step waits for.
-const sayEvery = 30 * time.Second
+// How often it is said what a step waits for: again without a change, and with one. The longer
+// it has waited the seldomer: a load of an hour is told in some hundred lines.
+const (
+	sayEvery = 30 * time.Second
+	sayLeast = time.Second
+)
 
 // stepped tells whether there is more to see to than one start.
 func (g *gang) stepped() bool { return g.job.Plan.Stage == "" && g.job.Spec.Stepped() }
@@ -110,7 +115,7 @@ func (g *gang) climb(now time.Time) int {
 		}
 		if g.stepped() {
 			g.waits("")
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: fmt.Sprintf("stage %s is ready", g.steps[k].Name)})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: rendezvous.StageReady(g.steps[k].Name)})
 		}
 	}
 	return len(g.steps)
@@ -200,15 +205,28 @@ func (g *gang) sayWaits(now time.Time) {
 		return
 	}
 	what := g.waitedFor(k)
-	if said := g.saidWhat == what; said && now.Before(g.saidX.Add(sayEvery)) {
+	if now.Before(g.sayAt(now, what)) {
+		g.unsaid = g.saidWhat != what
 		return
 	}
+	g.unsaid = false
 	g.saidWhat, g.saidX = what, now
 	text := fmt.Sprintf("stage %s: %s", g.steps[k].Name, what)
 	if age := now.Sub(g.since).Round(time.Second); age > 0 {
 		text += ", " + age.String()
 	}
 	g.waits(text)
+}
+
+// sayAt is when it may be said what is waited for.
+func (g *gang) sayAt(now time.Time, what string) time.Time {
+	switch {
+	case g.saidX.IsZero():
+		return now
+	case what == g.saidWhat:
+		return g.saidX.Add(sayEvery)
+	}
+	return g.saidX.Add(max(sayLeast, min(now.Sub(g.since)/20, sayEvery)))
 }
 
 // waitedFor says what keeps a step from being ready, and where.

@@ -3,6 +3,7 @@ package recipe
 import (
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 )
 
@@ -22,6 +23,7 @@ var placeholder = regexp.MustCompile(`\{([A-Za-z_][A-Za-z0-9_]*)\}`)
 // placeholder must have a value.
 func fillOnce(field, template string, values []Setting) (string, error) {
 	var b strings.Builder
+	known := byName(values)
 	for i := 0; i < len(template); i++ {
 		c := template[i]
 		switch {
@@ -39,7 +41,7 @@ func fillOnce(field, template string, values []Setting) (string, error) {
 		if m == nil || !strings.HasPrefix(template[i:], m[0]) {
 			return "", invalid(field, "line %d: `%s`: want {NAME}; a brace that is meant is written twice", lineOf(template, i), head(template[i:]))
 		}
-		v, ok := get(values, m[1])
+		v, ok := known[m[1]]
 		if !ok {
 			return "", invalid(field, "line %d: %s has no value: give it one with -o %s=VALUE; there are %s", lineOf(template, i), m[0], m[1], names(values))
 		}
@@ -54,10 +56,10 @@ func fillOnce(field, template string, values []Setting) (string, error) {
 // fillAll does so until nothing changes, as values may hold placeholders; a brace that is none
 // stays as it is, and so does one without a value, which is noted.
 func fillAll(field, template string, values []Setting) (string, []Note, error) {
-	text := template
+	text, known := template, byName(values)
 	for round := 0; ; round++ {
 		next := placeholder.ReplaceAllStringFunc(text, func(m string) string {
-			if v, ok := get(values, m[1:len(m)-1]); ok {
+			if v, ok := known[m[1:len(m)-1]]; ok {
 				return v
 			}
 			return m
@@ -67,11 +69,13 @@ func fillAll(field, template string, values []Setting) (string, []Note, error) {
 			return "", nil, invalid(field, "it grows beyond %d KiB", maxText>>10)
 		case next == text:
 			var notes []Note
-			for _, m := range placeholder.FindAllString(text, -1) {
+			left := placeholder.FindAllString(text, -1)
+			slices.Sort(left)
+			for _, m := range slices.Compact(left) {
 				notes = append(notes, Note{field, fmt.Sprintf("%s has no value, and stays as it is", m)})
 			}
 			return text, notes, nil
-		case round > len(values):
+		case round == maxRounds:
 			return "", nil, invalid(field, "a value holds a placeholder that leads back to itself")
 		}
 		text = next

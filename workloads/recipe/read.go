@@ -53,6 +53,8 @@ func plain(n *yaml.Node, depth int) error {
 		return fmt.Errorf("line %d: %w: anchors and aliases (& and *) are not read: write the value out", n.Line, launcher.ErrInvalid)
 	case depth > maxDepth:
 		return fmt.Errorf("line %d: %w: nested deeper than %d", n.Line, launcher.ErrInvalid, maxDepth)
+	case len(n.Content) > maxEntries:
+		return fmt.Errorf("line %d: %w: %d entries in one place, at most %d", n.Line, launcher.ErrInvalid, len(n.Content), maxEntries)
 	case strings.ContainsRune(n.Value, 0):
 		return fmt.Errorf("line %d: %w: holds a NUL byte", n.Line, launcher.ErrInvalid)
 	}

@@ -67,6 +67,10 @@ func (n Note) String() string { return n.Field + ": " + n.Text }
 const (
 	MaxBytes = 1 << 20
 	maxDepth = 16
+	// maxEntries bounds a list, and twice the fields in one place.
+	maxEntries = 2000
+	// maxRounds bounds how deep values may be in values.
+	maxRounds = 16
 	// maxText bounds a command once its placeholders are filled in, in bytes.
 	maxText = 256 << 10
 )
@@ -84,6 +88,15 @@ func get(all []Setting, name string) (string, bool) {
 		}
 	}
 	return "", false
+}
+
+// byName are the last values of all names.
+func byName(all []Setting) map[string]string {
+	out := make(map[string]string, len(all))
+	for _, s := range all {
+		out[s.Name] = s.Value
+	}
+	return out
 }
 
 func names(all []Setting) string {

@@ -87,7 +87,7 @@ type lexer struct {
 	in     bool // a word has begun
 	bare   int  // bytes of cur before the first quote; -1: all of them so far
 	braces int  // open braces of cur that are not quoted
-	comma  bool // within them
+	comma  bool // or two dots, within them
 }
 
 func (l *lexer) script(line int, what string) error {
@@ -186,9 +186,12 @@ func (l *lexer) step() error {
 	case ',':
 		l.comma = l.comma || l.braces > 0
 		l.add(c)
+	case '.':
+		l.comma = l.comma || l.braces > 0 && len(l.cur) > 0 && l.cur[len(l.cur)-1] == '.'
+		l.add(c)
 	case '}':
 		if l.braces > 0 {
-			if l.comma || strings.Contains(string(l.cur), "..") {
+			if l.comma {
 				return l.script(l.line, "`"+head(string(l.cur))+"}`, whose braces are not quoted")
 			}
 			l.braces--

@@ -1,0 +1,241 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// serveLong is of the help of every workload that serves.
+const serveLong = `It listens on the first machine's address on the management network, and on no other;
+--host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
+address: vLLM and its like ask for no key unless SERVER ARGS set one.
+
+It runs in a container of the image that launch names: sparkrun's own for it, that of
+~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
+vllm: REF), or --image's; --runtime host runs the machines' own program. In the
+container MODEL's folder, the cache of Hugging Face and those of compiled kernels are
+the machine's; they are made where they are missing. Weights that a machine does not
+have are fetched by the server there.`
+
+// serveOptions are of the workloads that serve a model.
+type serveOptions struct {
+	runtime string // "host", "docker" or empty: docker
+	// image says that nobody has named one.
+	image bool
+}
+
+const (
+	runtimeHost   = "host"
+	runtimeDocker = "docker"
+)
+
+func bindServe(cmd *cobra.Command, o *launchOptions) {
+	s, fs := &o.request.Serve, cmd.Flags()
+	fs.Var(positive{&s.TP}, "tp", "tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
+	fs.Var(positive{&s.PP}, "pp", "pipeline parallelism: the layers are dealt out to `N` machines (default: likewise)")
+	fs.StringVar(&s.Host, "host", "", "the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
+	fs.Var(positive{&s.Port}, "port", "the port of its API (default: the server's own)")
+	fs.Var(choice{&o.serve.runtime, []string{runtimeHost, runtimeDocker}}, "runtime", "run it on the host, or in a container (default: docker)")
+	completeWords(cmd, "runtime")
+}
+
+// bindBackend binds what vLLM alone has.
+func bindBackend(cmd *cobra.Command, o *launchOptions) {
+	s, fs := &o.request.Serve, cmd.Flags()
+	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how vLLM spreads over machines (default: auto)")
+	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
+	completeWords(cmd, "backend")
+}
+
+// serveRun completes the options of a workload that serves and runs it: a model, and what
+// stands after --.
+func serveRun(opts *launchOptions, run func(context.Context, launchOptions) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s := &opts.request.Serve
+		if at := cmd.ArgsLenAtDash(); at >= 0 {
+			args, s.Args = args[:at], args[at:]
+		}
+		if len(args) > 1 {
+			return usagef("%s %s: one model; what is the server's goes after --", cmd.Name(), quoteAll(args))
+		}
+		if len(args) == 1 {
+			s.Model = args[0]
+		}
+		switch {
+		case opts.serve.runtime == runtimeHost && opts.box.image != "":
+			return usagef("--runtime host and --image: give one of them")
+		case opts.serve.runtime != runtimeHost && opts.box.image == "":
+			opts.box.image, opts.serve.image = cmp.Or(workloads.DefaultImages()[cmd.Name()], workloads.DefaultImages()[workloads.VLLM]), true
+		}
+		return workloadRun(opts, run)(cmd, nil)
+	}
+}
+
+// settleServe finds out what a launch that serves needs to know before there is a job: the
+// image, what the model is like, and by which backend vLLM spreads.
+func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
+	if !workloads.Serves(o.workload) {
+		return nil
+	}
+	s := &o.request.Serve
+	if o.serve.image {
+		from := "sparkrun's own for " + o.workload
+		image, file, err := a.imageOf(o.workload)
+		if err != nil {
+			return err
+		}
+		if image != "" {
+			o.box.image, from = image, file
+		}
+		a.remark("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+	}
+	if err := a.settleModel(o); err != nil {
+		return err
+	}
+	o.request.Environ = a.environ
+	if o.box.image != "" { // launch makes the whole of it later
+		o.request.Container = &launcher.Container{Image: o.box.image}
+	}
+	_, nodes, err := workloads.ServeSizes(o.workload, o.request)
+	if s.Backend == "auto" {
+		s.Backend = ""
+		_, nodes, err = workloads.ServeSizes(o.workload, o.request)
+	}
+	if err != nil {
+		return err
+	}
+	if o.workload == workloads.VLLM && nodes > 1 && s.Backend == "" && !workloads.NamesBackend(o.request) {
+		switch {
+		case o.serve.image && o.box.image == workloads.DefaultImages()[workloads.VLLM]: // it is known to know --nnodes
+			s.Backend = workloads.BackendNative
+		case o.dryRun:
+			s.Backend = workloads.BackendNative
+			a.remark("shown is --backend native; a launch asks vLLM first whether it knows that")
+		default:
+			if s.Backend, err = a.askBackend(ctx, *o); err != nil {
+				return err
+			}
+		}
+	}
+	for _, note := range workloads.ServeNotes(o.workload, o.request) {
+		a.remark(note)
+	}
+	return nil
+}
+
+func (a *app) remark(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
+
+// imagesFile is where images are named, of a user and of a machine.
+const imagesFile = "images.yaml"
+
+// imageOf gives the image that a file names for a workload, and the file; the user's wins.
+func (a *app) imageOf(workload string) (image, file string, err error) {
+	own, err := a.userFolder("XDG_CONFIG_HOME", ".config")
+	if err != nil {
+		return "", "", err
+	}
+	for _, dir := range []string{own, "/etc/sparkrun"} {
+		file = filepath.Join(dir, imagesFile)
+		b, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var all struct {
+			VLLM   string `yaml:"vllm"`
+			SGLang string `yaml:"sglang"`
+			TRTLLM string `yaml:"trtllm"`
+		}
+		if err == nil {
+			d := yaml.NewDecoder(bytes.NewReader(b))
+			d.KnownFields(true)
+			if err = d.Decode(&all); err != nil && len(bytes.TrimSpace(b)) == 0 {
+				err = nil
+			}
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("read images: %s: %w; want lines such as vllm: %s", file, err, workloads.DefaultImages()[workloads.VLLM])
+		}
+		if image := map[string]string{workloads.VLLM: all.VLLM, workloads.SGLang: all.SGLang, workloads.TRTLLM: all.TRTLLM}[workload]; image != "" {
+			return image, file, nil
+		}
+	}
+	return "", "", nil
+}
+
+// askBackend runs vLLM's help on one of the machines, in the place where the server would run.
+func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
+	ask := o
+	ask.workload, ask.detach, ask.json, ask.stage, ask.secrets = "exec", false, false, nil, nil
+	job := &ask.request.Job
+	job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = 1, launcher.NoGPUs, false, 0, nil, nil
+	if job.On = slices.Clone(job.On); len(job.On) > 1 {
+		job.On = job.On[:1]
+	}
+	ask.request.NoGPUs, ask.request.Before, ask.request.After, ask.request.Stdin = true, "", "", launcher.StdinNone
+	ask.request.Args = append(workloads.VLLMProgram(o.request), "serve", "--help=all")
+	spec, err := a.spec(ask)
+	if err != nil {
+		return "", err
+	}
+	a.remark("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return "", err
+	}
+	defer b.close()
+	signals, stop := a.signals()
+	defer stop()
+	var help bytes.Buffer
+	f := follower{gangs: b, ranks: b, spec: spec, out: newPrinter(&help, discard{}), signals: signals, standalone: o.standalone, say: func(string) {}}
+	f.out.note = f.say
+	code, err := f.run(ctx)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("ask vLLM how it spreads: %w", err)
+	case code != 0:
+		return "", exits(code, fmt.Errorf("ask vLLM how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", quoteAll(ask.request.Args), code, spec.ID))
+	case workloads.KnowsNodes(help.String()):
+		return workloads.BackendNative, nil
+	}
+	a.remark("this vLLM does not know --nnodes: it spreads by Ray")
+	return workloads.BackendRay, nil
+}
+
+// url is where a job that serves answers: at the address that it listens on, or on
+// management, which every machine has.
+func serveURL(spec launcher.Spec, management netip.Addr) string {
+	v := spec.Service
+	if v == nil {
+		return ""
+	}
+	port := 0
+	for _, p := range spec.MainStage().Ports {
+		if p.Name == workloads.ServePort {
+			port = int(p.At)
+		}
+	}
+	host := v.Listen
+	if at, err := netip.ParseAddr(host); port == 0 || host == "" || err == nil && at.IsUnspecified() {
+		host = management.String()
+	}
+	if port == 0 {
+		return ""
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(port))
+}

@@ -1,0 +1,193 @@
+package workloads
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// serving is a request to serve on a number of machines.
+func serving(nodes int, s Serve) Request {
+	r := request()
+	r.Job.Nodes, r.Home, r.Serve = nodes, "/home/ada", s
+	return r
+}
+
+// What each machine would run, to the word.
+func TestServeGolden(t *testing.T) {
+	boxed := func(r Request) Request {
+		r.Container, r.Workdir = &launcher.Container{Image: "vllm-node"}, ""
+		return r
+	}
+	tests := map[string]struct {
+		workload string
+		req      Request
+	}{
+		"vllm":        {VLLM, serving(1, Serve{Model: "org/model", Args: []string{"--max-model-len", "4096"}})},
+		"vllm-native": {VLLM, serving(2, Serve{Model: "org/model", Port: 8001, Args: []string{"--gpu-memory-utilization=0.8"}})},
+		"vllm-copies": {VLLM, serving(2, Serve{Model: "/models/m", DP: 2, Host: "0.0.0.0"})},
+		"vllm-ray":    {VLLM, serving(2, Serve{Model: "org/model", Backend: BackendRay, Program: "/opt/venv/bin/vllm"})},
+		"vllm-recipe": {VLLM, serving(2, Serve{
+			Model: "org/model", Env: []string{"VLLM_USE_V1=1", "VLLM_HOST_IP=1.2.3.4"},
+			Command: strings.Fields("vllm serve org/model --served-model-name m -tp 4 --host 0.0.0.0 --port=9000 --distributed-executor-backend ray --max-num-seqs 8"),
+		})},
+		"sglang": {SGLang, serving(2, Serve{Model: "org/model"})},
+		"trtllm": {TRTLLM, serving(1, Serve{Model: "org/model"})},
+	}
+	tests["vllm-boxed"] = struct {
+		workload string
+		req      Request
+	}{VLLM, boxed(serving(1, Serve{Model: "/models/m"}))}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			w, err := Find(tc.workload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			spec, err := w.Spec(tc.req)
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := render(t, spec)
+			if c := spec.MainStage().Container; c != nil {
+				got += fmt.Sprintf("\nmounts: %v\n", c.Mounts)
+			}
+			got += fmt.Sprintf("\nservice: %+v\ntakes GPUs: %s\n", *spec.Service, spec.GPUs)
+			for _, note := range ServeNotes(tc.workload, tc.req) {
+				got += "note: " + note + "\n"
+			}
+			file := filepath.Join("testdata", "serve-"+name+".golden")
+			if *update {
+				if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want, err := os.ReadFile(file)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(string(want), got); d != "" {
+				t.Errorf("%s -want +got:\n%s", file, d)
+			}
+		})
+	}
+}
+
+func TestSpread(t *testing.T) {
+	llama := &Model{Heads: 32, KVHeads: 8, Layers: 32}
+	tests := []struct {
+		nodes int
+		asked Sizes
+		model *Model
+		want  Sizes
+		fails string // part of the error
+	}{
+		{1, Sizes{}, nil, Sizes{1, 1, 1}, ""},
+		{2, Sizes{}, nil, Sizes{2, 1, 1}, ""},
+		{3, Sizes{}, llama, Sizes{1, 3, 1}, ""},
+		{4, Sizes{}, llama, Sizes{4, 1, 1}, ""},
+		{6, Sizes{}, llama, Sizes{2, 3, 1}, ""},
+		{8, Sizes{}, llama, Sizes{8, 1, 1}, ""},
+		{4, Sizes{}, &Model{Heads: 14, KVHeads: 2, Layers: 24}, Sizes{2, 2, 1}, ""},      // 14 = 2 x 7
+		{16, Sizes{}, &Model{Heads: 32, KVHeads: 8, Layers: 32}, Sizes{16, 1, 1}, ""},    // keys are copied
+		{4, Sizes{}, &Model{Heads: 12, KVHeads: 6, Layers: 24}, Sizes{2, 2, 1}, ""},      // 6 cannot be dealt out to 4
+		{4, Sizes{TP: 2}, llama, Sizes{2, 2, 1}, ""},                                     // the rest is a pipeline
+		{4, Sizes{PP: 4}, llama, Sizes{1, 4, 1}, ""},                                     // as asked
+		{4, Sizes{DP: 2}, llama, Sizes{2, 1, 2}, ""},                                     // two copies of two
+		{4, Sizes{TP: 1, PP: 1}, llama, Sizes{1, 1, 4}, ""},                              // what is left
+		{3, Sizes{TP: 3}, &Model{Heads: 24, KVHeads: 24, Layers: 8}, Sizes{3, 1, 1}, ""}, // it divides: as asked
+		{3, Sizes{TP: 3}, llama, Sizes{}, "32 attention heads do not divide by 3; nearest that works on 3 machines: --pp 3"},
+		{2, Sizes{TP: 4}, llama, Sizes{}, "takes 4 GPUs, and 2 machines have 2, one each (--nodes 4 has as many); nearest that works on 2 machines: --tp 2"},
+		{4, Sizes{TP: 3}, llama, Sizes{}, "takes 3 GPUs, and 4 machines have 4, one each; nearest that works on 4 machines: --tp 4"},
+		{1, Sizes{TP: 2}, nil, Sizes{}, "nearest that works on 1 machine: --tp 1"},
+		{4, Sizes{TP: 2, PP: 1, DP: 1}, nil, Sizes{}, "takes 2 GPUs"},
+		{8, Sizes{PP: 8}, &Model{Heads: 32, Layers: 4}, Sizes{}, "the model has 4 layers"},
+	}
+	for _, tc := range tests {
+		got, _, err := Spread(tc.nodes, tc.asked, tc.model)
+		switch {
+		case tc.fails == "" && (err != nil || got != tc.want):
+			t.Errorf("%d machines, %+v, %+v: %+v, %v, want %+v", tc.nodes, tc.asked, tc.model, got, err, tc.want)
+		case tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails) || !errors.Is(err, launcher.ErrInvalid)):
+			t.Errorf("%d machines, %+v: %v, want %q", tc.nodes, tc.asked, err, tc.fails)
+		}
+	}
+	if _, why, _ := Spread(3, Sizes{}, llama); !strings.Contains(why, "power of two") {
+		t.Errorf("three machines are cut without a word: %q", why)
+	}
+}
+
+func TestServeRefuses(t *testing.T) {
+	words := strings.Fields
+	tests := map[string]struct {
+		workload string
+		serve    Serve
+		nodes    int
+		change   func(*Request)
+		want     string
+	}{
+		"no model":          {VLLM, Serve{}, 1, nil, "vllm: invalid: no model"},
+		"two a machine":     {VLLM, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "a Spark has one GPU"},
+		"any number":        {VLLM, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
+		"said twice":        {VLLM, Serve{Model: "m", TP: 2, Args: words("-tp 1")}, 2, nil, "--tensor-parallel-size 1 stands after --"},
+		"host twice":        {VLLM, Serve{Model: "m", Host: "::", Args: words("--host=0.0.0.0")}, 1, nil, "--host 0.0.0.0 stands after --"},
+		"a port":            {VLLM, Serve{Model: "m", Args: words("--port http")}, 1, nil, "want 1 to 65535"},
+		"a size":            {VLLM, Serve{Model: "m", Args: words("--tensor_parallel_size two")}, 1, nil, "want 1 or more"},
+		"backend":           {VLLM, Serve{Model: "m", Backend: "mpi"}, 2, nil, "want ray or native"},
+		"backends":          {VLLM, Serve{Model: "m", Backend: "native", Args: words("--distributed-executor-backend ray")}, 2, nil, "stands after --"},
+		"copies by Ray":     {VLLM, Serve{Model: "m", Backend: "ray", DP: 2}, 2, nil, "--backend native does"},
+		"secret":            {VLLM, Serve{Model: "m", Env: []string{"HF_TOKEN=x"}}, 1, nil, "--secret HF_TOKEN"},
+		"copies by SGLang":  {SGLang, Serve{Model: "m", DP: 2}, 2, nil, "sglang does not spread over machines that way"},
+		"trtllm on several": {TRTLLM, Serve{Model: "m"}, 2, nil, "one serves (--nodes 1)"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			r := serving(tc.nodes, tc.serve)
+			if tc.change != nil {
+				tc.change(&r)
+			}
+			w, err := Find(tc.workload)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err = w.Spec(r); err == nil || !strings.Contains(err.Error(), tc.want) || !errors.Is(err, launcher.ErrInvalid) {
+				t.Errorf("%v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+// A recipe's command says on how many machines it runs, where nobody else does.
+func TestServeNodesFromCommand(t *testing.T) {
+	command := strings.Fields("vllm serve m --tensor-parallel-size 2 --pipeline_parallel_size=2")
+	for nodes, want := range map[int]string{0: "4 --tp 2 --pp 2", 4: "4 --tp 2 --pp 2", 2: "2 --tp 2", 1: "1 --tp 1", 3: "3 --pp 3"} {
+		z, n, err := ServeSizes(VLLM, serving(nodes, Serve{Model: "m", Command: command}))
+		if got := fmt.Sprint(n, " ", z); err != nil || got != want {
+			t.Errorf("--nodes %d: %s, %v, want %s", nodes, got, err, want)
+		}
+	}
+}
+
+func TestParseModel(t *testing.T) {
+	m, err := ParseModel([]byte(`{"architectures":["X"],"text_config":{"num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"num_hidden_layers":4,
+		"max_position_embeddings":262144,"num_experts":128,"layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]}}`),
+		[]byte(`{"metadata":{"total_size":123456789},"weight_map":{}}`))
+	want := Model{Heads: 32, KVHeads: 4, HeadDim: 128, Layers: 4, Experts: 128, MaxLen: 262144, Bytes: 123456789, KVPerToken: 1 * 2 * 4 * 128}
+	if d := cmp.Diff(want, m); err != nil || d != "" {
+		t.Error(err, d)
+	}
+	m, err = ParseModel([]byte(`{"num_attention_heads":128,"num_key_value_heads":128,"num_hidden_layers":61,"kv_lora_rank":512,"qk_rope_head_dim":64,"n_routed_experts":256}`), nil)
+	if err != nil || m.KVPerToken != 61*576 || !m.Latent || m.Experts != 256 || m.Bytes != 0 {
+		t.Errorf("%+v, %v", m, err)
+	}
+	if _, err := ParseModel([]byte(`{"num_attention_heads":"many"}`), nil); err == nil {
+		t.Error("text was taken for a number")
+	}
+}
