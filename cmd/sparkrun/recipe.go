@@ -16,9 +16,9 @@ func newRecipeCmd(a *app) *cobra.Command {
 Those of eugr/spark-vllm-docker (version 1) and of the Python tool sparkrun (version 2)
 are read as they are. sparkrun run RECIPE, or launch vllm --recipe, starts one.
 
-RECIPE is a file, or a name in the registries: folders with recipes, such as a checkout of
-one of these projects. sparkrun recipe add FOLDER adds one. @REGISTRY/NAME is the one of
-that registry, where several have the name.`,
+RECIPE is a file, or a name in the registries: folders with recipes, such as a checkout
+of one of these projects. sparkrun recipe add FOLDER adds one. @REGISTRY/NAME is the one
+of that registry, where several have the name.`,
 		Example: `  git clone https://github.com/eugr/spark-vllm-docker && sparkrun recipe add spark-vllm-docker
   sparkrun recipe search qwen3.5
   sparkrun recipe check qwen3.5-122b-int4-autoround --nodes 2`,

@@ -21,11 +21,12 @@ func newRecipeAddCmd(run func(context.Context, registryOptions) error) *cobra.Co
 		Use:   "add FOLDER",
 		Short: "Look for recipes in a folder too",
 		Long: `Adds a folder with recipes to the registries: its recipes/ where it has one, else all in
-it, and mods/ with the mods that they name. A repository that has a .sparkrun/registry.yaml
+it, and mods/ with the mods that they name. A repository with a .sparkrun/registry.yaml
 says there itself where its recipes are.
 
-A checkout of a git repository is such a folder, which git pull keeps up to date: sparkrun
-fetches nothing by itself. What is added is kept in ~/.config/sparkrun/registries.json.`,
+A checkout of a git repository is such a folder, and git pull keeps it up to date:
+sparkrun fetches nothing by itself. What is added is kept in
+~/.config/sparkrun/registries.json.`,
 		Example: `  git clone https://github.com/eugr/spark-vllm-docker && sparkrun recipe add spark-vllm-docker --name eugr
   sparkrun recipe add ~/recipes`,
 		Args: takes(1, "the folder"),

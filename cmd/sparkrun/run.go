@@ -13,14 +13,14 @@ func newRunCmd(a *app, run func(context.Context, launchOptions) error) *cobra.Co
 		Short: "Serve a model by a recipe",
 		Long: `Serves the model of a recipe: the same as launch vllm --recipe RECIPE, or launch sglang,
 whichever the recipe is for, with the flags of launch. Machines are as many as the recipe
-wants, unless --nodes or --on say otherwise. What comes behind -- goes to the server as it
-is. sparkrun recipe check RECIPE shows beforehand what would run.
+wants, unless --nodes or --on say otherwise. What comes behind -- goes to the server as
+it is. sparkrun recipe check RECIPE shows beforehand what would run.
 
-What counts most is the command line, then the recipe, then defaults: -o NAME=VALUE gives a
-value of the recipe another. What of a recipe is not followed is said. A recipe that changes
+The command line counts most, then the recipe, then defaults: -o NAME=VALUE gives a value
+of the recipe another. What of a recipe is not followed is said. A recipe that changes
 its image (mods, pre_exec) or wants more rights than you have needs --trust-recipe.
 
-This command is for those who know the Python tool of the same name; see the README on how
+This command is for those who know the Python tool of the same name; the README says how
 the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
 		Example: `  sparkrun run minimax-m2.7-awq
   sparkrun run ./my.yaml --nodes 2 -o max_model_len=32768 -- --enforce-eager
