@@ -16,6 +16,9 @@ type Container struct {
 	Pull  Pull    `json:"pull,omitempty"`
 	// Mounts are files and folders of each node, which its ranks' user may reach.
 	Mounts []Mount `json:"mounts,omitempty"`
+	// ModelCache is a folder of each node for Hugging Face's models, made as the ranks' user where it is missing, and mounted
+	// where their libraries look; "": the user's own, where that is there; NoModelCache: none.
+	ModelCache string `json:"model_cache,omitempty"`
 	// ShmBytes is the size of a /dev/shm of a rank's own; 0: the host's, with all other IPC.
 	ShmBytes int64 `json:"shm_bytes,omitempty"`
 	// Args are options of `docker run`, each in a word, such as --cap-add=SYS_PTRACE.
@@ -43,6 +46,9 @@ type Mount struct {
 	// Make has a folder made, as the ranks' user, where there is none.
 	Make bool `json:"make,omitempty"`
 }
+
+// NoModelCache has no cache of models mounted.
+const NoModelCache = "none"
 
 // MaxMounts bounds the mounts, and the options of docker, of a stage.
 const MaxMounts = 64
@@ -112,6 +118,9 @@ func (c *Container) validate() error {
 	case len(c.Mounts) > MaxMounts || len(c.Args) > MaxMounts:
 		return fmt.Errorf("--mount, --docker-arg: %w: %d and %d of them, at most %d each", ErrInvalid, len(c.Mounts), len(c.Args), MaxMounts)
 	}
+	if m := c.ModelCache; m != "" && m != NoModelCache && (!path.IsAbs(m) || strings.Contains(m, ":") || validText(m) != nil) {
+		return fmt.Errorf("--model-cache %q: %w: want an absolute path without a colon, or none", m, ErrInvalid)
+	}
 	for _, m := range c.Mounts {
 		if !path.IsAbs(m.Source) || !path.IsAbs(m.Target) || strings.Contains(m.Source+m.Target, ":") {
 			return fmt.Errorf("--mount %s: %w: want absolute paths without a colon", m, ErrInvalid)
@@ -141,7 +150,7 @@ func (c *Container) textBytes() (size int) {
 	if c == nil {
 		return 0
 	}
-	size = len(c.Image)
+	size = len(c.Image) + len(c.ModelCache)
 	for _, m := range c.Mounts {
 		size += len(m.Source) + len(m.Target)
 	}

@@ -311,9 +311,9 @@ func (s served) service(asked *launcher.Service) *launcher.Service {
 	return &v
 }
 
-// caches are those of the user's folders that servers keep what took long in: weights, and
-// kernels that were compiled for a model.
-var caches = []string{".cache/huggingface", ".cache/vllm", ".cache/sglang", ".cache/flashinfer", ".triton"}
+// caches are those of the user's folders that servers keep kernels in, which took long to
+// compile.
+var caches = []string{".cache/vllm", ".cache/sglang", ".cache/flashinfer", ".triton"}
 
 // showCaches shows the containers the folder of a model, and the user's caches, at the places
 // that they have on the nodes.
@@ -332,8 +332,10 @@ func (r *Request) showCaches() {
 	if path.IsAbs(r.Serve.Model) {
 		show(launcher.Mount{Source: path.Clean(r.Serve.Model), ReadOnly: true})
 	}
-	if hub, _ := lookup(r.Environ, "HF_HOME"); path.IsAbs(hub) && !r.Away {
-		show(launcher.Mount{Source: path.Clean(hub), Make: true})
+	if hub, _ := lookup(r.Environ, "HF_HOME"); c.ModelCache == "" && path.IsAbs(hub) && !r.Away {
+		c.ModelCache = path.Clean(hub)
+	} else if c.ModelCache == "" && path.IsAbs(r.Home) && r.Home != "/" {
+		c.ModelCache = path.Join(r.Home, ".cache/huggingface")
 	}
 	for _, dir := range caches {
 		if path.IsAbs(r.Home) && r.Home != "/" {

@@ -19,7 +19,7 @@ func (n *node) containers() *agent.Containers {
 	if err != nil || n.cfg.Paths.Engine == "" {
 		return nil
 	}
-	return &agent.Containers{Socket: n.cfg.Paths.Engine, Cluster: n.m.Cluster, Program: program, Allow: n.allowsBox, Over: n.isOver}
+	return &agent.Containers{Socket: n.cfg.Paths.Engine, Cluster: n.m.Cluster, Program: program, Allow: n.allowsBox, Over: n.areOver}
 }
 
 // allowsBox asks this node's policy about what a user wants of its engine.
@@ -51,22 +51,25 @@ func (n *node) allowsBox(ctx context.Context, w agent.BoxWish) error {
 	return p.Elevate(n.m.Host, w.User, groups, w.Elevates)
 }
 
-// isOver tells whether a try's end is recorded, as a leader knows that has just proven to be
-// one. A job that the record does not know may have been lost in a take-over, and run.
-func (n *node) isOver(ctx context.Context, k launcher.Key) (bool, error) {
+// areOver tells of which tries the end is recorded, as a leader knows that has just proven to be
+// one. A job that the record does not know may have been lost in a take-over, and run: it is left out.
+func (n *node) areOver(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
 	res, err := n.jobs(ctx, wire.Caller{User: &wire.User{Name: "root"}}, wire.Empty{})
+	if err == nil && res.Problem != "" {
+		err = errors.New(res.Problem)
+	}
 	if err != nil {
-		return false, fmt.Errorf("ask the record about job %s: %w", k.Job, err)
+		return nil, fmt.Errorf("ask the record whether jobs have ended: %w", err)
 	}
-	if res.Problem != "" {
-		return false, fmt.Errorf("ask the record about job %s: %w", k.Job, errors.New(res.Problem))
-	}
+	out := map[launcher.Key]bool{}
 	for _, j := range res.Jobs {
-		if j.Spec.ID == k.Job {
-			return over(j.Job, k), nil
+		for _, k := range keys {
+			if j.Spec.ID == k.Job {
+				out[k] = over(j.Job, k)
+			}
 		}
 	}
-	return false, nil
+	return out, nil
 }
 
 // over tells it of one job: a later generation begins when the one before is proven gone.

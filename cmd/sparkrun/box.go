@@ -11,7 +11,7 @@ import (
 
 // boxOptions are of launches whose ranks run in containers.
 type boxOptions struct {
-	image, pull            string
+	image, pull, cache     string
 	mounts, args, imageMap []string
 	shm                    int64
 }
@@ -20,6 +20,7 @@ func bindBox(fs *pflag.FlagSet, o *boxOptions) {
 	fs.StringVar(&o.image, "image", "", "run each rank in a container of this image (`REF`), which every machine has or can pull")
 	fs.Var(choice{&o.pull, []string{"missing", "always", "never"}}, "pull", "when to ask a registry for --image (default: missing)")
 	fs.StringArrayVar(&o.mounts, "mount", nil, "show `SRC[:DST][:ro]`, a file or folder of each machine, to the containers; repeat for more")
+	fs.StringVar(&o.cache, "model-cache", "", "a folder of each machine for Hugging Face's models, made where it is missing, or none (default: your ~/.cache/huggingface, or HF_HOME, where that is there)")
 	fs.Var(amount{&o.shm}, "shm-size", "a /dev/shm of each container's own, such as 16G (default: the machine's)")
 	fs.StringArrayVar(&o.args, "docker-arg", nil, "one more option of docker run, such as --docker-arg=--add-host=db:10.0.0.9; repeat for more")
 	fs.StringArrayVar(&o.imageMap, "image-map", nil, "use REF where --image says NAME: `NAME=REF`; repeat for more")
@@ -28,7 +29,7 @@ func bindBox(fs *pflag.FlagSet, o *boxOptions) {
 func (o boxOptions) check() error {
 	if o.image == "" {
 		for flag, given := range map[string]bool{
-			"--pull": o.pull != "", "--mount": len(o.mounts) > 0, "--shm-size": o.shm != 0, "--docker-arg": len(o.args) > 0,
+			"--pull": o.pull != "", "--mount": len(o.mounts) > 0, "--shm-size": o.shm != 0, "--docker-arg": len(o.args) > 0, "--model-cache": o.cache != "",
 		} {
 			if given {
 				return usagef("%s: it is of containers: name their image with --image", flag)
@@ -50,7 +51,14 @@ func (o boxOptions) container(cwd string) (*launcher.Container, error) {
 	if o.image == "" {
 		return nil, nil
 	}
-	c := &launcher.Container{Image: o.image, Pull: launcher.Pull(o.pull), ShmBytes: o.shm, Args: o.args}
+	c := &launcher.Container{Image: o.image, Pull: launcher.Pull(o.pull), ShmBytes: o.shm, Args: o.args, ModelCache: o.cache}
+	if c.ModelCache != "" && c.ModelCache != launcher.NoModelCache {
+		m, err := launcher.ParseMount(c.ModelCache, cwd)
+		if err != nil || m.Target != m.Source || m.ReadOnly {
+			return nil, usagef("--model-cache %q: want a folder's path, or none", c.ModelCache)
+		}
+		c.ModelCache = m.Source
+	}
 	for _, m := range o.imageMap {
 		if name, ref, _ := strings.Cut(m, "="); name == o.image {
 			c.Image = ref

@@ -93,6 +93,7 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
 
+	life     string        // told from others by it
 	sweepNow chan struct{} // has room for one
 
 	ports  atomic.Uint32 // where the next search for a port begins
@@ -122,7 +123,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, sweepNow: make(chan struct{}, 1)}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
@@ -173,6 +174,9 @@ func (a *Agent) Raise(f launcher.Fence) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	next, err := a.fence.Raise(f)
+	if err == nil {
+		a.sweepSoon() // there is somebody who can be asked
+	}
 	if err != nil || next == a.fence {
 		return err
 	}
@@ -225,6 +229,9 @@ func (a *Agent) take(o launcher.Order) {
 		a.pass(o.Probe.Key, o)
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
+		if a.tries[*o.Forget] == nil {
+			a.sweepSoon() // its end is recorded, and something of it may be here
+		}
 	}
 }
 

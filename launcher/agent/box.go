@@ -28,9 +28,10 @@ type Containers struct {
 	// Allow refuses what this node's administrator will not have; nil: there are no rules.
 	// Asked in prepare, before a registry is.
 	Allow func(context.Context, BoxWish) error
-	// Over tells whether the end of a try is recorded, by a read that no other one may
-	// contradict later; it fails where nobody can say. nil: nothing is ever swept.
-	Over func(context.Context, launcher.Key) (bool, error)
+	// Over tells of which tries the end is recorded, by one read that no other one may contradict
+	// later; a try whose job the record does not know is left out. It fails where nobody can say. nil:
+	// nothing is ever swept.
+	Over func(context.Context, []launcher.Key) (map[launcher.Key]bool, error)
 }
 
 // BoxWish is what a user wants of a node's engine.
@@ -44,6 +45,7 @@ type BoxWish struct {
 // What containers find at places of their own.
 const (
 	insideSecrets = "/run/secrets"
+	insideErrors  = "/run/sparkrun-errors"
 	ibverbs       = "libibverbs.so.1"
 )
 
@@ -54,7 +56,9 @@ type boxed struct {
 	Image   launcher.ImageSeen `json:"image"`
 	Workdir string             `json:"workdir"`
 	// Spec is what all ranks share.
-	Spec container.Spec `json:"spec"`
+	Spec  container.Spec   `json:"spec"`
+	cache *container.Mount // in Spec, and still to be made
+
 	// Group is the folder of the containers' cgroup, where they have one beside the ranks'.
 	Group string `json:"group,omitempty"`
 }
@@ -97,7 +101,7 @@ func (a *Agent) engine(ctx context.Context) (*container.Engine, container.Facts,
 
 // boxes finds out what the containers of a try need. It changes nothing but, where an
 // image is looked into, the engine for a moment.
-func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) (warning string, err error) {
+func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, hfHome string) (warning string, err error) {
 	st := as.Spec.MainStage()
 	c := st.Container
 	args, err := container.ParseArgs(c.Args)
@@ -108,8 +112,22 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 	if err != nil {
 		return "", err
 	}
-	if err := a.allowBox(ctx, p.who, c.Image, mounts[:len(c.Mounts)], args); err != nil {
+	cache, missing, err := p.who.modelCache(c, hfHome)
+	if err != nil {
 		return "", err
+	}
+	asked := mounts[:len(c.Mounts):len(c.Mounts)]
+	if cache != nil && c.ModelCache != "" {
+		asked = append(asked, *cache)
+	}
+	if err := a.allowBox(ctx, p.who, c.Image, asked, args); err != nil {
+		return "", err
+	}
+	if cache != nil && c.ModelCache == "" && a.allowBox(ctx, p.who, c.Image, []container.Mount{*cache}, container.Args{}) != nil {
+		cache = nil // nobody has asked for it
+	}
+	if cache != nil {
+		mounts = append(mounts, *cache)
 	}
 	e, facts, err := a.engine(ctx)
 	if err != nil {
@@ -136,6 +154,9 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 	if b.Workdir == "" {
 		b.Workdir = path.Join("/", im.Workdir)
 	}
+	if missing && cache != nil {
+		b.cache = &mounts[len(mounts)-1]
+	}
 	b.Spec = container.Spec{
 		Image: im.ID, UID: p.who.uid, GID: p.who.gid, Groups: p.who.groups, Home: p.who.home, Mounts: mounts,
 		ShmBytes: c.ShmBytes, Ulimits: st.Ulimits, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
@@ -146,10 +167,16 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 			return "", err
 		}
 	}
-	b.Spec.CgroupParent, b.Group = boxGroup("/sys/fs/cgroup", facts.SystemdRuns, string(a.cfg.Node)+"-"+as.Key.String())
+	b.Spec.CgroupParent, b.Group = boxGroup(cgroupRoot, facts.SystemdRuns, a.groupName(as.Key))
+	if err := a.containerOf(b, as, shim.Rank{Rank: as.FirstRank}).Validate(); err != nil {
+		return "", err
+	}
+	if err := p.who.placesAreThere(b.Spec); err != nil {
+		return "", err
+	}
 	p.box = b
 	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
-		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs)
+		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs, a.lookLabels())
 		if err == nil && known && !has {
 			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
 		}
@@ -163,6 +190,9 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared) 
 func (a *Agent) noImage(c *launcher.Container) error {
 	if c.Pull == launcher.PullNever {
 		return fmt.Errorf("image %s is not on this node, and --pull never: `docker pull %[1]s` here, or leave --pull out", c.Image)
+	}
+	if isID(c.Image) {
+		return fmt.Errorf("image %s is not on this node, and no registry knows an engine's IDs: name it by its reference", c.Image)
 	}
 	return fmt.Errorf("image %s is not on this node: a launch would pull it", c.Image)
 }
@@ -194,8 +224,8 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 		}
 		out = append(out, found)
 	}
-	// Ours: they are laid out for the user, and nobody else could put something there.
-	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: errorDir(as.Key, as.Node)})
+	// Ours, which are laid out later (identify).
+	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: insideErrors})
 	if as.Spec.Stepped() {
 		// What one stage lays out here another one finds: each has a /tmp of its own else. A
 		// short path, for sockets in it.
@@ -210,6 +240,8 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 	return out, nil
 }
 
+var errNotHere = errors.New("not found here: create it on every node, or leave it out")
+
 func (u login) mount(m launcher.Mount) (container.Mount, error) {
 	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
 	err := u.do(func() error {
@@ -219,7 +251,7 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 			return nil
 		}
 		if errors.Is(err, fs.ErrNotExist) {
-			return errors.New("not found here: create it on every node, or leave it out")
+			return errNotHere
 		}
 		if err != nil {
 			return u.cause(err)
@@ -236,7 +268,7 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 			return fmt.Errorf("it is %q, and docker's paths have no colon: give it another name", real)
 		}
 		at := fi.Sys().(*syscall.Stat_t)
-		out.Source, out.Dev, out.Ino = real, at.Dev, at.Ino
+		out.Source, out.File, out.Dev, out.Ino = real, !fi.IsDir(), at.Dev, at.Ino
 		return u.may(real, mode)
 	})
 	return out, err
@@ -317,10 +349,23 @@ func boxGroup(root string, systemd bool, name string) (parent, folder string) {
 		return "", ""
 	}
 	if systemd { // a dash in a slice's name is a level of the tree (systemd.slice(5))
-		slice := "sparkrun-" + strings.NewReplacer("-", "_").Replace(name) + ".slice"
+		slice := "sparkrun-" + sliceName(name) + ".slice"
 		return slice, filepath.Join(root, "sparkrun.slice", slice)
 	}
 	return "/sparkrun/" + name + ".boxes", filepath.Join(root, "sparkrun", name+".boxes")
+}
+
+func (a *Agent) groupName(k launcher.Key) string { return string(a.cfg.Node) + "-" + k.String() }
+
+func sliceName(name string) string { return strings.ReplaceAll(name, "-", "_") }
+
+// lookLabel is on a container that is never started; it says which life of the agent made it.
+const lookLabel = "com.sparkrun.look"
+
+func (a *Agent) lookLabels() map[string]string {
+	l := a.labels()
+	l[lookLabel] = a.life
+	return l
 }
 
 // labels by which a container is found again.
@@ -359,9 +404,17 @@ func (b *boxed) image() *launcher.ImageSeen {
 
 // layOutBoxes writes what a later life has to know, and makes the containers' cgroup, by which
 // the packet filter knows them: before the filter is, and before there is a container.
-func (a *Agent) layOutBoxes(dir string, b *boxed) error {
+func (a *Agent) layOutBoxes(dir string, b *boxed, who login) error {
 	if b == nil {
 		return nil
+	}
+	if b.cache != nil {
+		if err := who.makeCache(b.cache); err != nil {
+			return err
+		}
+	}
+	if err := identify(b.Spec.Mounts, who); err != nil {
+		return err
 	}
 	if err := a.noteBoxes(); err != nil {
 		return err
@@ -374,15 +427,11 @@ func (a *Agent) layOutBoxes(dir string, b *boxed) error {
 	return writeJSON(boxPath(dir), b)
 }
 
-// leaveBoxes is for a try that has been forgotten.
-func (a *Agent) leaveBoxes(k launcher.Key, b *boxed) {
-	if b == nil {
-		return
-	}
-	if b.Group != "" {
-		if err := os.Remove(b.Group); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			a.cfg.Logger.Warn("remove the containers' cgroup", "job", k.Job, "error", err)
-		}
+// leaveBoxes is for a try that has been forgotten. A group in which a container is still being removed
+// goes with the next sweep.
+func (a *Agent) leaveBoxes(b *boxed) {
+	if b != nil && b.Group != "" {
+		_ = os.Remove(b.Group)
 	}
 	a.sweepSoon()
 }

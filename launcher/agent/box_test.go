@@ -7,8 +7,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -150,6 +154,170 @@ func TestKeyOfLabels(t *testing.T) {
 	for _, l := range []map[string]string{nil, {"com.sparkrun.job": "abcd"}, {"com.sparkrun.job": "../x", "com.sparkrun.generation": "1"}, {"com.sparkrun.job": "abcd", "com.sparkrun.generation": "0"}} {
 		if k, err := keyOfLabels(l); err == nil {
 			t.Errorf("%v is of %s", l, k)
+		}
+	}
+}
+
+// fakeStore is an engine that has containers and can remove them.
+type fakeStore struct {
+	mu      sync.Mutex
+	has     []map[string]any
+	removed []string
+}
+
+func (f *fakeStore) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	w.Header().Set("Api-Version", "1.41")
+	w.Header().Set("Content-Type", "application/json")
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/containers/json"):
+		_ = json.NewEncoder(w).Encode(f.has)
+	case r.Method == http.MethodDelete:
+		f.removed = append(f.removed, path.Base(r.URL.Path))
+		w.WriteHeader(http.StatusNoContent)
+	}
+}
+
+// One read of the record decides on all that is left; what it does not know stays, and is told once.
+func TestSweep(t *testing.T) {
+	store := &fakeStore{}
+	dir, err := os.MkdirTemp("", "sr-")
+	must(t, err)
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	ln, err := net.Listen("unix", filepath.Join(dir, "s"))
+	must(t, err)
+	srv := &http.Server{Handler: store}
+	go func() { _ = srv.Serve(ln) }() // ends with Close
+	defer srv.Close()                 // before the node looks for what is left
+
+	var asked [][]launcher.Key
+	n := newNode(t, func(cfg *Config) {
+		cfg.StateDir = t.TempDir()
+		cfg.Containers = &Containers{Socket: ln.Addr().String(), Cluster: "c", Program: "/proc/self/exe", Over: func(_ context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
+			asked = append(asked, keys)
+			return map[launcher.Key]bool{{Job: "over", Generation: 1}: true, {Job: "runs", Generation: 2}: false}, nil
+		}}
+	})
+	box := func(id, job, gen string, more ...string) map[string]any {
+		l := map[string]string{"com.sparkrun.job": job, "com.sparkrun.generation": gen}
+		if more != nil {
+			l = map[string]string{lookLabel: more[0]}
+		}
+		return map[string]any{"Id": id, "Names": []string{"/" + id}, "Labels": l, "State": "exited"}
+	}
+	store.has = []map[string]any{box("a", "over", "1"), box("b", "over", "1"), box("c", "runs", "2"), box("d", "whose", "1"), box("e", "", "", "another life"), box("f", "", "", n.a.life), box("g", "../x", "1")}
+	told := map[string]bool{}
+	if left, err := n.a.sweep(t.Context(), told); left != 0 || err != nil || asked != nil {
+		t.Errorf("a node that never had any: %d left, %v, asked %v", left, err, asked)
+	}
+	must(t, n.a.noteBoxes())
+	for range 2 {
+		store.removed, asked = nil, nil
+		left, err := n.a.sweep(t.Context(), told)
+		if left != 1 || err != nil || len(asked) != 1 || len(asked[0]) != 3 {
+			t.Errorf("%d left, %v, asked about %v; want the one that runs left, and one question about three tries", left, err, asked)
+		}
+		slices.Sort(store.removed)
+		if d := cmp.Diff([]string{"a", "b", "e"}, store.removed); d != "" {
+			t.Errorf("removed (-want +got):\n%s", d)
+		}
+		if d := cmp.Diff(map[string]bool{"d": true, "g": true}, told); d != "" {
+			t.Errorf("told as staying (-want +got):\n%s", d)
+		}
+	}
+	n.a.cfg.Containers.Over = func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
+		return nil, errors.New("nobody leads")
+	}
+	store.removed = nil
+	left, err := n.a.sweep(t.Context(), told)
+	if left != 3 || err == nil || !strings.Contains(err.Error(), "nobody leads") || len(store.removed) != 1 {
+		t.Errorf("without an answer: %d left, %v, removed %v; want all of jobs left", left, err, store.removed)
+	}
+}
+
+// What a late removal has left of cgroups goes with a sweep, and nobody else's.
+func TestGroupsAreDropped(t *testing.T) {
+	n := newNode(t)
+	root := t.TempDir()
+	node := string(n.a.cfg.Node)
+	must(t, os.WriteFile(filepath.Join(root, "cgroup.controllers"), nil, 0o644))
+	at := func(name string) string {
+		dir := filepath.Join(root, name)
+		must(t, os.MkdirAll(dir, 0o755))
+		return dir
+	}
+	gone := []string{at("sparkrun/" + node + "-gone.1.boxes"), at("sparkrun.slice/sparkrun-" + sliceName(node) + "_gone.1.slice")}
+	stay := []string{at("sparkrun/" + node + "-busy.1.boxes/in"), at("sparkrun/" + node + "-lives.1"), at("sparkrun/other-gone.1.boxes")}
+	known := launcher.Key{Job: "known", Generation: 1}
+	n.a.mu.Lock()
+	n.a.tries[known] = newTry(n.a, known, nil)
+	n.a.mu.Unlock()
+	defer func() {
+		n.a.mu.Lock()
+		delete(n.a.tries, known)
+		n.a.mu.Unlock()
+	}()
+	_, folder := boxGroup(root, false, n.a.groupName(known))
+	must(t, os.MkdirAll(folder, 0o755))
+	if left := n.a.dropGroups(root); left != 1 {
+		t.Errorf("%d left, want the one that is not empty", left)
+	}
+	for _, dir := range gone {
+		if _, err := os.Stat(dir); err == nil {
+			t.Errorf("%s stays", dir)
+		}
+	}
+	for _, dir := range append(stay, folder) {
+		if _, err := os.Stat(dir); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// The place of a mount below another has to be there: an engine would make it as root.
+func TestPlacesOfMounts(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.MkdirAll(filepath.Join(dir, "there/deep"), 0o755))
+	must(t, os.WriteFile(filepath.Join(dir, "file"), nil, 0o644))
+	must(t, os.Symlink("there", filepath.Join(dir, "link")))
+	for below, want := range map[string]string{
+		"there/deep": "", "missing": "missing in there: not found here: create it", "there/no/such": "not found here", "link/deep": "behind, a link", "file": "a folder where a file",
+		"file/x": "not found here",
+	} {
+		s := container.Spec{Mounts: []container.Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/work/" + below}}}
+		err := self().placesAreThere(s)
+		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+			t.Errorf("%s: %v, want it to say %q", below, err, want)
+		}
+		args, err := container.ParseArgs([]string{"--tmpfs=/work/" + below + ":size=1m"})
+		must(t, err)
+		s.Mounts, s.Args = s.Mounts[:1], args
+		if err := self().placesAreThere(s); (err == nil) != (want == "") {
+			t.Errorf("a tmpfs at %s: %v, want %q", below, err, want)
+		}
+	}
+	if err := self().placesAreThere(container.Spec{Mounts: []container.Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/works/missing"}, {Source: "/usr", Target: "/data"}}}); err != nil {
+		t.Errorf("mounts side by side: %v", err)
+	}
+}
+
+// The folders that sparkrun lays out are no less looked at than the user's.
+func TestOwnMountsAreIdentified(t *testing.T) {
+	dir := t.TempDir()
+	real := filepath.Join(dir, "real")
+	must(t, os.Mkdir(real, 0o700))
+	must(t, os.Symlink(real, filepath.Join(dir, "link")))
+	mounts := []container.Mount{{Source: real}, {Source: "/elsewhere", Ino: 7}}
+	must(t, identify(mounts, self()))
+	var st syscall.Stat_t
+	must(t, syscall.Stat(real, &st))
+	if mounts[0].Ino != st.Ino || mounts[0].Dev != st.Dev || mounts[1].Ino != 7 {
+		t.Errorf("identified as %+v", mounts)
+	}
+	for _, bad := range []string{filepath.Join(dir, "link"), filepath.Join(dir, "missing")} {
+		if err := identify([]container.Mount{{Source: bad}}, self()); err == nil {
+			t.Errorf("%s is taken", bad)
 		}
 	}
 }

@@ -80,8 +80,11 @@ func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 		if later := basesIn(dir)[path]; len(later) > 0 { // long output: its end is in the last part
 			path = shim.PartName(path, later[len(later)-1])
 		}
-		if found.lines = lastLines(path); len(found.lines) > 0 {
-			break
+		switch lines := lastLines(path); {
+		case len(found.lines) == 0:
+			found.lines = lines
+		default:
+			found.aside = lines
 		}
 	}
 	record, err := t.errorFile(ctx, ev.Rank)

@@ -23,7 +23,8 @@ type evidence struct {
 	died   time.Duration // since boot, as the kernel log counts; 0 = not known
 	kernel string        // records of /dev/kmsg
 	record []byte        // the error file
-	lines  []string      // the end of its output
+	lines  []string      // the end of its output: of what it wrote to stderr, where that is something
+	aside  []string      // then the end of the other stream
 }
 
 // judge adds the words to an exit. The kernel knows better than the program why
@@ -31,6 +32,9 @@ type evidence struct {
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	message, trace := errorRecord(ev.record)
 	text, lost := recognise(ev.lines)
+	if told := causeAside(ev.aside); told != "" && (text == "" || elsewhere().MatchString(text)) {
+		text = told
+	}
 	if message != "" {
 		_, lost = recognise([]string{message})
 	}
@@ -100,7 +104,30 @@ var known = []struct {
 	{compiled(`CUDA driver version is insufficient.*`), ""},
 	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
 	{compiled(`NCCL WARN .*`), ""},
-	{compiled(`Address already in use`), "the port is taken: " + "Address already in use"},
+	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
+	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},
+	{compiled(`No available memory for the cache blocks.*`), ""},
+	{compiled(`.*larger than the available KV cache memory.*`), ""},
+	{compiled(`.*is not a valid model identifier listed on.*`), ""},
+	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
+}
+
+// elsewhere are ends of servers whose cause another of their processes has told, in what it wrote
+// to the log (vllm/v1/engine/utils.py).
+var elsewhere = compiled(`Engine core initialization failed|Engine process failed to start|See root cause above|EngineDeadError`)
+
+// causeAside finds the cause in a log, of which only what is certain counts.
+func causeAside(lines []string) string {
+	all := strings.Join(lines, "\n")
+	for _, k := range known {
+		if found := k.text().FindString(all); found != "" {
+			if k.words != "" {
+				return k.words
+			}
+			return found
+		}
+	}
+	return ""
 }
 
 // exception is the last line of a Python trace.
@@ -120,13 +147,8 @@ func recognise(lines []string) (words string, lost bool) {
 	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
-	for _, k := range known {
-		if found := k.text().FindString(all); found != "" {
-			if k.words != "" {
-				return k.words, lost
-			}
-			return found, lost
-		}
+	if found := causeAside(lines); found != "" {
+		return found, lost
 	}
 	worker := ""
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"path/filepath"
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -121,7 +122,11 @@ func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launche
 		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)
 	}
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
-	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorPath(as, rank), Source: "sparkrun"})
+	errorFile := errorPath(as, rank)
+	if st.Container != nil {
+		errorFile = filepath.Join(insideErrors, filepath.Base(errorFile))
+	}
+	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorFile, Source: "sparkrun"})
 	for _, v := range st.Env {
 		text, err := seat.Resolve(v.Value)
 		if err != nil {

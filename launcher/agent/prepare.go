@@ -111,7 +111,7 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
 		return err
 	}
-	if err := a.layOutBoxes(dir, p.box); err != nil {
+	if err := a.layOutBoxes(dir, p.box, p.who); err != nil {
 		return err
 	}
 	if err := at.writeOwn(dir); err != nil {
@@ -172,7 +172,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		switch {
 		case st.Container != nil:
 			if p.box == nil { // what is found out is of all stages
-				p.warning, err = a.boxes(ctx, as, p)
+				p.warning, err = a.boxes(ctx, as, p, valueOf(first.Env, "HF_HOME"))
 			}
 			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)

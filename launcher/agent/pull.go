@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -21,7 +22,7 @@ const tellPull = 5 * time.Second
 // bringImage asks a registry where the job wants it to be asked.
 func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	c := as.Spec.MainStage().Container
-	if c == nil || c.Pull == launcher.PullNever {
+	if c == nil || c.Pull == launcher.PullNever || isID(c.Image) {
 		return nil
 	}
 	who, err := lookup(ctx, as.Spec.User)
@@ -54,11 +55,19 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 			a.tellPreparing(as.Key, fmt.Sprintf("pulls %s: %s of %s", c.Image, size(p.Done), size(p.Total)))
 		}
 	})
-	if err != nil {
-		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` there)?", err, who.name)
+	switch {
+	case err == nil || ctx.Err() != nil || errors.Is(err, container.ErrNoEngine):
+		return err
+	case errors.Is(err, container.ErrNotForUs):
+		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.name)
+	case strings.Contains(err.Error(), "no space left"):
+		return fmt.Errorf("%w: `docker image prune`, or `docker system df` says what takes it", err)
 	}
-	return nil
+	return fmt.Errorf("%w: is the registry up, and does this machine reach it?", err)
 }
+
+// isID tells whether an image is named by its engine's number for it.
+func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
 
 // maxDockerConfig is as much as is read of it, in bytes.
 const maxDockerConfig = 1 << 20

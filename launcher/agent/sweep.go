@@ -2,9 +2,12 @@ package agent
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -13,9 +16,13 @@ import (
 )
 
 const (
-	sweepAgain = 15 * time.Second // where nobody could say, or the engine did not answer
+	sweepFirst = 15 * time.Second // until the next look, where something stays undecided; twice as long each time
+	sweepMost  = 5 * time.Minute
 	sweepWait  = 30 * time.Second // for one look
 )
+
+// cgroupRoot is where the kernel shows cgroups.
+const cgroupRoot = "/sys/fs/cgroup"
 
 // sweptPath is there once this node has had containers: an engine that nobody has asked for
 // one is not woken.
@@ -44,7 +51,8 @@ func (a *Agent) Sweep() {
 	a.sweepSoon()
 }
 
-// sweepSoon has containers looked for that no shim has removed.
+// sweepSoon has what is left looked for. It is called whenever something may have become decided: a try
+// was forgotten, a leader let in.
 func (a *Agent) sweepSoon() {
 	select {
 	case a.sweepNow <- struct{}{}:
@@ -52,9 +60,12 @@ func (a *Agent) sweepSoon() {
 	}
 }
 
-// sweeps looks for what is left whenever it is told to, and again until nothing is undecided.
+// sweeps looks for what is left whenever it is told to. Of an engine's coming back, and of the end of a job
+// with which this node has nothing to do any more, nobody tells: then it looks again by itself.
 func (a *Agent) sweeps(ctx context.Context) {
 	var again <-chan time.Time
+	var wait time.Duration
+	told := map[string]bool{}
 	for {
 		select {
 		case <-a.sweepNow:
@@ -62,19 +73,23 @@ func (a *Agent) sweeps(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		again = nil
-		if left, err := a.sweep(ctx); err != nil || left > 0 {
-			if err != nil && ctx.Err() == nil {
-				a.cfg.Logger.Warn("sweep containers", "left", left, "error", err)
-			}
-			again = time.After(sweepAgain)
+		left, err := a.sweep(ctx, told)
+		if again = nil; err == nil && left == 0 {
+			wait = 0
+			continue
 		}
+		if err != nil && ctx.Err() == nil {
+			a.cfg.Logger.Warn("sweep containers", "left", left, "error", err)
+		}
+		wait = min(max(2*wait, sweepFirst), sweepMost)
+		again = time.After(wait)
 	}
 }
 
 // sweep removes this node's containers whose try has ended: not in the ledger here, where its shim
-// sees to them, and over by the record. left counts those that nobody could decide on.
-func (a *Agent) sweep(ctx context.Context) (left int, err error) {
+// sees to them, and over by the record; and what was made to look into an image. left counts what is
+// to be looked at again. told has the containers of which somebody has been told that they stay.
+func (a *Agent) sweep(ctx context.Context, told map[string]bool) (left int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepWait)
 	defer cancel()
 	if !a.hasHadBoxes() {
@@ -89,29 +104,76 @@ func (a *Agent) sweep(ctx context.Context) (left int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	for _, c := range all {
-		key, kerr := keyOfLabels(c.Labels)
-		if kerr != nil {
-			a.cfg.Logger.Error("sweep containers", "container", c.Name, "error", kerr)
-			continue
-		}
-		if a.knows(key) {
-			continue // adopted: its shim has it
-		}
-		over, oerr := a.cfg.Containers.Over(ctx, key)
-		if oerr != nil || !over {
-			left, err = left+1, oerr
-			continue
-		}
-		if a.knows(key) { // it came while the record was asked
-			continue
-		}
-		a.cfg.Logger.Info("remove a container that was left", "container", c.Name, "job", key.Job, "running", c.Running)
-		if rerr := e.Remove(ctx, c.ID); rerr != nil {
-			left, err = left+1, rerr
+	var errs []error
+	remove := func(c container.Found) {
+		if err := e.Remove(ctx, c.ID); err != nil {
+			left++
+			errs = append(errs, err)
 		}
 	}
-	return left, err
+	orphans := map[launcher.Key][]container.Found{}
+	for _, c := range all {
+		if life, looks := c.Labels[lookLabel]; looks {
+			if life != a.life { // else somebody may be looking
+				remove(c)
+			}
+			continue
+		}
+		switch key, err := keyOfLabels(c.Labels); {
+		case err != nil && !told[c.ID]:
+			told[c.ID] = true
+			a.cfg.Logger.Error("sweep containers", "container", c.Name, "error", err)
+		case err == nil && !a.knows(key): // else it is adopted: its shim has it
+			orphans[key] = append(orphans[key], c)
+		}
+	}
+	if len(orphans) > 0 {
+		over, err := a.cfg.Containers.Over(ctx, slices.Collect(maps.Keys(orphans)))
+		if err != nil {
+			return left + len(orphans), errors.Join(append(errs, err)...)
+		}
+		for key, boxes := range orphans {
+			over, known := over[key]
+			for _, c := range boxes {
+				switch {
+				case a.knows(key): // it came while the record was asked
+				case !known && !told[c.ID]:
+					told[c.ID] = true
+					a.cfg.Logger.Warn("a container stays: the record does not know its job; docker rm -f removes it", "container", c.Name, "job", key.Job, "running", c.Running)
+				case !known:
+				case !over:
+					left++
+				default:
+					a.cfg.Logger.Info("remove a container that was left", "container", c.Name, "job", key.Job, "running", c.Running)
+					remove(c)
+				}
+			}
+		}
+	}
+	return left + a.dropGroups(cgroupRoot), errors.Join(errs...)
+}
+
+// dropGroups removes the cgroups of containers whose tries are forgotten, and counts those in which
+// somebody still is.
+func (a *Agent) dropGroups(root string) (left int) {
+	found, _ := filepath.Glob(filepath.Join(root, "sparkrun", string(a.cfg.Node)+"-*.boxes"))
+	scopes, _ := filepath.Glob(filepath.Join(root, "sparkrun.slice", "sparkrun-"+sliceName(string(a.cfg.Node)+"-")+"*.slice"))
+	found = append(found, scopes...)
+	a.mu.Lock()
+	mine := map[string]bool{}
+	for k := range a.tries {
+		for _, systemd := range []bool{false, true} {
+			_, folder := boxGroup(root, systemd, a.groupName(k))
+			mine[folder] = true
+		}
+	}
+	a.mu.Unlock()
+	for _, g := range found {
+		if !mine[g] && os.Remove(g) != nil {
+			left++
+		}
+	}
+	return left
 }
 
 func keyOfLabels(l map[string]string) (launcher.Key, error) {

@@ -281,7 +281,7 @@ func (t *try) removeDirs() {
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
-	t.a.leaveBoxes(t.key, box)
+	t.a.leaveBoxes(box)
 }
 
 func (r result) release() {

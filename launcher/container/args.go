@@ -3,6 +3,7 @@ package container
 import (
 	"fmt"
 	"io"
+	"path"
 	"slices"
 	"strings"
 
@@ -115,6 +116,15 @@ func (a Args) Elevates() []string {
 	return out
 }
 
+// tmpfsAt is where --tmpfs mounts.
+func (a Args) tmpfsAt() (at []string) {
+	for _, t := range a.Tmpfs {
+		to, _, _ := strings.Cut(t, ":")
+		at = append(at, path.Clean(to))
+	}
+	return at
+}
+
 // add puts them into a container's body, after what sparkrun itself asks for.
 func (a Args) add(host *container.HostConfig) {
 	host.ExtraHosts = append(host.ExtraHosts, a.AddHosts...)
@@ -140,7 +150,7 @@ func (a Args) add(host *container.HostConfig) {
 			host.Tmpfs = map[string]string{}
 		}
 		to, options, _ := strings.Cut(t, ":")
-		host.Tmpfs[to] = options
+		host.Tmpfs[path.Clean(to)] = options
 	}
 	if a.PidsLimit != 0 {
 		host.PidsLimit = &a.PidsLimit

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"strings"
 
 	cerrdefs "github.com/containerd/errdefs"
@@ -20,6 +21,8 @@ var (
 	ErrNoImage     = errors.New("no such image")
 	ErrNoContainer = errors.New("no such container")
 	ErrNameTaken   = errors.New("a container of that name is there already")
+	// ErrNotForUs: a registry has no such image, or not for whom it was asked.
+	ErrNotForUs = errors.New("the registry has no such image for us")
 )
 
 // Engine talks to a node's container engine by Docker's API, 1.41 and up: the one of
@@ -72,12 +75,10 @@ func (e *Engine) failed(what string, err error) error {
 
 // Facts are what of an engine changes how it is asked.
 type Facts struct {
-	Version     string // of the engine, such as 28.5.2
-	SystemdRuns bool   // its cgroups are systemd's: a group's parent is a slice
-	LiveRestore bool   // containers outlive it
-	CDI         bool   // it hands out devices by CDI specs, if there are some
-	Nvidia      bool   // it has NVIDIA's runtime
-	UsernsRemap bool   // root in a container is nobody on the host
+	SystemdRuns bool // its cgroups are systemd's: a group's parent is a slice
+	CDI         bool // it hands out devices by CDI specs, if there are some
+	Nvidia      bool // it has NVIDIA's runtime
+	UsernsRemap bool // root in a container is nobody on the host
 	Rootless    bool
 }
 
@@ -87,7 +88,7 @@ func (e *Engine) Facts(ctx context.Context) (Facts, error) {
 	if err != nil {
 		return Facts{}, e.failed("ask the engine", err)
 	}
-	f := Facts{Version: r.Info.ServerVersion, SystemdRuns: r.Info.CgroupDriver == "systemd", LiveRestore: r.Info.LiveRestoreEnabled, CDI: len(r.Info.CDISpecDirs) > 0}
+	f := Facts{SystemdRuns: r.Info.CgroupDriver == "systemd", CDI: len(r.Info.CDISpecDirs) > 0}
 	_, f.Nvidia = r.Info.Runtimes["nvidia"]
 	for _, o := range r.Info.SecurityOptions {
 		f.UsernsRemap = f.UsernsRemap || strings.Contains(o, "name=userns")
@@ -101,9 +102,7 @@ type Image struct {
 	ID      string // sha256 of its configuration
 	Digest  string // of its manifest in a registry; empty for one that was loaded or built
 	Arch    string // amd64, arm64
-	Env     []string
 	Workdir string
-	Entry   []string // which is not run
 }
 
 // Image looks at a reference, or an ID. ErrNoImage says that it is not there.
@@ -120,7 +119,7 @@ func (e *Engine) Image(ctx context.Context, ref string) (Image, error) {
 		_, im.Digest, _ = strings.Cut(r.RepoDigests[0], "@")
 	}
 	if r.Config != nil {
-		im.Env, im.Workdir, im.Entry = r.Config.Env, r.Config.WorkingDir, r.Config.Entrypoint
+		im.Workdir = r.Config.WorkingDir
 	}
 	return im, nil
 }
@@ -134,7 +133,10 @@ type Progress struct {
 // X-Registry-Auth, or empty.
 func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)) error {
 	r, err := e.c.ImagePull(ctx, ref, client.ImagePullOptions{RegistryAuth: auth})
-	if err != nil {
+	switch {
+	case cerrdefs.IsNotFound(err) || cerrdefs.IsUnauthorized(err) || cerrdefs.IsPermissionDenied(err):
+		return fmt.Errorf("pull image %s: %w: %w", ref, ErrNotForUs, err)
+	case err != nil:
 		return e.failed("pull image "+ref, err)
 	}
 	defer r.Close()
@@ -143,6 +145,7 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 	for dec := json.NewDecoder(r); ; {
 		var m struct {
 			ID, Status, Error string
+			ErrorDetail       struct{ Code int }
 			ProgressDetail    struct{ Current, Total int64 }
 		}
 		switch err := dec.Decode(&m); {
@@ -150,6 +153,8 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 			return nil
 		case err != nil:
 			return e.failed("pull image "+ref, err)
+		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden || m.ErrorDetail.Code == http.StatusNotFound:
+			return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotForUs, m.Error)
 		case m.Error != "": // the answer's status was written long before
 			return fmt.Errorf("pull image %s: %s", ref, m.Error)
 		case m.Status != "Downloading" || m.ProgressDetail.Total <= 0:
@@ -171,7 +176,7 @@ func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 	cfg, host := s.body()
 	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{Config: cfg, HostConfig: host, Name: s.Name})
 	if cerrdefs.IsNotFound(err) {
-		return "", fmt.Errorf("create container %s of %s: %w", s.Name, s.Image, ErrNoImage)
+		return "", fmt.Errorf("create container %s of %s: %w: it was removed after the job was prepared: launch again", s.Name, s.Image, ErrNoImage)
 	}
 	if err != nil {
 		return "", e.failed("create container "+s.Name, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// handName is the socket in Spec.HandDir, on which the two halves meet. They are
-// of one version: the outer half mounts its own program.
+// handName is the socket in Spec.HandDir, on which the two halves meet. After an upgrade
+// between prepare and start they are of two versions: what they say here stays as it is.
 const handName = "hand.sock"
 
 // Command is what runs in a container. Bytes, for neither needs be UTF-8.
@@ -29,13 +29,15 @@ type Command struct {
 
 // toInner is a line to the inner half: the first one is a Command.
 type toInner struct {
-	Signal int `json:"signal"`
+	Signal int    `json:"signal"`
+	Guest  string `json:"guest,omitempty"` // in the place of a signal: the socket of one who asks to be called
 }
 
 // toOuter is a line to the outer half: born or an error, then, once, an exit.
 type toOuter struct {
 	Born  bool           `json:"born,omitempty"`
 	Error string         `json:"error,omitempty"`
+	Code  int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
 	Exit  *launcher.Exit `json:"exit,omitempty"`
 }
 
@@ -48,23 +50,57 @@ type line struct {
 
 func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.NewDecoder(c)} }
 
-// listenHand makes the folder, the rank's user's alone, and the socket in it.
+// listenHand makes the folder, ours alone to write to, and the rank's user's socket in it. What
+// keeps others out on the host is the folder above, the try's.
 func listenHand(s Spec) (*net.UnixListener, error) {
-	if err := os.Mkdir(s.HandDir, 0o700); err != nil {
-		return nil, fmt.Errorf("make folder of the hand-over: %w", err)
-	}
-	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: filepath.Join(s.HandDir, handName), Net: "unix"})
-	if err != nil {
-		return nil, fmt.Errorf("listen for the container: %w", err)
-	}
-	if os.Geteuid() == 0 {
-		err = errors.Join(os.Chown(filepath.Join(s.HandDir, handName), int(s.UID), int(s.GID)), os.Chown(s.HandDir, int(s.UID), int(s.GID)))
+	err := os.Mkdir(s.HandDir, 0o711)
+	if err == nil {
+		err = os.Chmod(s.HandDir, 0o711) // whatever the umask has left
 	}
 	if err != nil {
+		return nil, fmt.Errorf("make folder of the hand-over: %w: is %s full, or gone?", err, filepath.Dir(s.HandDir))
+	}
+	ln, err := listenAt(s.HandDir, handName)
+	if err != nil {
+		return nil, err
+	}
+	if err := giveSocket(s, handName); err != nil {
 		ln.Close()
-		return nil, fmt.Errorf("hand the socket to uid %d: %w", s.UID, err)
+		return nil, err
 	}
 	return ln, nil
+}
+
+// listenAt makes a socket. It goes with the try's folder: by the time it is closed its name may lead elsewhere.
+func listenAt(folder, name string) (*net.UnixListener, error) {
+	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
+	if err != nil {
+		return nil, fmt.Errorf("open folder of the hand-over: %w", err)
+	}
+	defer dir.Close()
+	ln, err := net.ListenUnix("unix", &net.UnixAddr{Name: inDir(dir, name), Net: "unix"})
+	if err != nil {
+		return nil, fmt.Errorf("listen for the container in %s: %w", folder, err)
+	}
+	ln.SetUnlinkOnClose(false)
+	return ln, nil
+}
+
+// inDir is a socket's path by its folder's descriptor: one may have 108 bytes at most (unix(7)),
+// and folders may have more.
+func inDir(dir *os.File, name string) string {
+	return fmt.Sprintf("/proc/self/fd/%d/%s", dir.Fd(), name)
+}
+
+// giveSocket lets the rank's user connect.
+func giveSocket(s Spec, name string) error {
+	if os.Geteuid() != 0 {
+		return nil
+	}
+	if err := os.Chown(filepath.Join(s.HandDir, name), int(s.UID), int(s.GID)); err != nil {
+		return fmt.Errorf("hand the socket to uid %d: %w", s.UID, err)
+	}
+	return nil
 }
 
 // peer is who is at the other end, as the kernel knows it.

@@ -8,7 +8,9 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -33,6 +35,9 @@ type inner struct {
 	chld  chan os.Signal
 	lost  chan struct{} // closed when the outer half is gone
 	sent  chan syscall.Signal
+
+	mu     sync.Mutex // from a fork until it is entered here
+	guests map[int]*line
 }
 
 // runInner waits for a command, runs it and tells how it ended. Nobody at the
@@ -40,17 +45,16 @@ type inner struct {
 func runInner() int {
 	in := &inner{
 		sigs: make(chan os.Signal, 16), chld: make(chan os.Signal, 1),
-		lost: make(chan struct{}), sent: make(chan syscall.Signal, 16),
+		lost: make(chan struct{}), sent: make(chan syscall.Signal, 16), guests: map[int]*line{},
 	}
 	signal.Notify(in.sigs, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	signal.Notify(in.chld, syscall.SIGCHLD)
-	d := net.Dialer{Timeout: handWait}
-	c, err := d.Dial("unix", insideHand+"/"+handName)
+	l, err := call(handName)
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "sparkrun: nobody hands over a command: %v\n", err)
 		return launcher.ExitOwnFailure
 	}
-	in.line = newLine(c.(*net.UnixConn))
+	in.line = l
 	defer in.line.Close()
 	cmd, fds, err := in.line.take()
 	if err != nil {
@@ -65,7 +69,7 @@ func runInner() int {
 		unix.Close(fd) // else its output would not end with it
 	}
 	if err != nil {
-		_ = in.line.enc.Encode(toOuter{Error: err.Error()})
+		in.line.refuse(err)
 		return launcher.ExitOwnFailure
 	}
 	if in.line.enc.Encode(toOuter{Born: true}) != nil {
@@ -84,8 +88,98 @@ func (in *inner) listen() {
 		if in.line.dec.Decode(&m) != nil {
 			return
 		}
+		if m.Guest != "" {
+			go in.welcome(m.Guest) // ends with the guest
+			continue
+		}
 		in.sent <- syscall.Signal(m.Signal)
 	}
+}
+
+// call connects to one who listens on the host.
+func call(name string) (*line, error) {
+	d := net.Dialer{Timeout: handWait}
+	c, err := d.Dial("unix", insideHand+"/"+name)
+	if err != nil {
+		return nil, err
+	}
+	return newLine(c.(*net.UnixConn)), nil
+}
+
+// refuse says why a command will never run.
+func (l *line) refuse(err error) {
+	code := 126
+	if errors.Is(err, errNoProgram) {
+		code = 127
+	}
+	_ = l.enc.Encode(toOuter{Error: err.Error(), Code: code})
+}
+
+// welcome runs a guest's command beside the program, until it ends, or who stands for it on the host does.
+func (in *inner) welcome(name string) {
+	l, err := call(name)
+	if err != nil {
+		return // it has gone
+	}
+	defer l.Close()
+	cmd, fds, err := l.take()
+	if err != nil {
+		return
+	}
+	in.mu.Lock()
+	pid, err := begin(cmd, fds)
+	if err == nil {
+		in.guests[pid] = l
+		_ = l.enc.Encode(toOuter{Born: true}) // before its exit, which may have come
+	} else {
+		l.refuse(err)
+	}
+	in.mu.Unlock()
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	for err == nil {
+		var m toInner
+		if l.dec.Decode(&m) != nil { // it has ended, and was told of it, or who stands for it has
+			in.dismiss(pid)
+			return
+		}
+		in.toGuest(pid, func() { _ = unix.Kill(-pid, syscall.Signal(m.Signal)) })
+	}
+}
+
+// toGuest does something to a guest that has not ended: its number is its own until it is reaped.
+func (in *inner) toGuest(pid int, do func()) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if in.guests[pid] != nil {
+		do()
+	}
+}
+
+// dismiss ends a guest whose end nobody waits for any more, with the jobs of its shell.
+func (in *inner) dismiss(pid int) {
+	in.toGuest(pid, func() {
+		for _, p := range inSession(pid) {
+			_ = unix.Kill(p, unix.SIGKILL)
+		}
+		_ = unix.Kill(pid, unix.SIGKILL)
+	})
+}
+
+// inSession lists who is in a session, as far as this container's /proc tells.
+func inSession(session int) (pids []int) {
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		if sid, err := unix.Getsid(pid); err == nil && sid == session {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }
 
 // watch goes on until nobody is left in the container but docker-init.
@@ -144,11 +238,28 @@ func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 			return exited, err == unix.ECHILD
 		case pid == 0:
 			return exited, false
-		case pid == in.child && ws.Signaled():
-			exited = &launcher.Exit{Signal: int(ws.Signal())}
 		case pid == in.child:
-			exited = &launcher.Exit{Code: ws.ExitStatus()}
+			exited = exitOf(ws)
+		default:
+			in.seeOff(pid, exitOf(ws))
 		}
+	}
+}
+
+func exitOf(ws unix.WaitStatus) *launcher.Exit {
+	if ws.Signaled() {
+		return &launcher.Exit{Signal: int(ws.Signal())}
+	}
+	return &launcher.Exit{Code: ws.ExitStatus()}
+}
+
+// seeOff tells a guest's half how the guest ended, if it was one.
+func (in *inner) seeOff(pid int, exit *launcher.Exit) {
+	in.mu.Lock()
+	defer in.mu.Unlock()
+	if l := in.guests[pid]; l != nil {
+		delete(in.guests, pid)
+		_ = l.enc.Encode(toOuter{Exit: exit})
 	}
 }
 
@@ -183,8 +294,11 @@ func begin(cmd Command, fds [3]int) (int, error) {
 	return 0, fmt.Errorf("exec %q in the container: %w", argv[0], err)
 }
 
+var errNoProgram = errors.New("not found in the container")
+
 // find looks for the program by the PATH that it will have itself.
 func find(name string, env []string) (string, error) {
+	defer os.Setenv("PATH", os.Getenv("PATH"))
 	for _, v := range env {
 		if p, ok := strings.CutPrefix(v, "PATH="); ok {
 			_ = os.Setenv("PATH", p)
@@ -201,9 +315,9 @@ func find(name string, env []string) (string, error) {
 		errors.As(err, &e)
 		return "", fmt.Errorf("exec %q in the container: %w", name, e.Err)
 	case strings.Contains(name, "/"):
-		return "", fmt.Errorf("exec %q: not found in the container", name)
+		return "", fmt.Errorf("exec %q: %w", name, errNoProgram)
 	}
-	return "", fmt.Errorf("exec %q: not found in the container: PATH is %s", name, os.Getenv("PATH"))
+	return "", fmt.Errorf("exec %q: %w: PATH is %s", name, errNoProgram, os.Getenv("PATH"))
 }
 
 // overlaid puts over upon under, a variable once.

@@ -17,10 +17,11 @@ const loaderCache = "/etc/ld.so.cache"
 
 // HasLibrary tells whether an image's loader knows a library, such as libibverbs.so.1.
 // known is false for an image without a cache of names: a static one, or one of another
-// libc. It makes a container that is never started, and takes it away.
-func (e *Engine) HasLibrary(ctx context.Context, image, library string) (has, known bool, err error) {
+// libc. It makes a container that is never started, and takes it away; labels are for who
+// finds that one, should this process die meanwhile.
+func (e *Engine) HasLibrary(ctx context.Context, image, library string, labels map[string]string) (has, known bool, err error) {
 	r, err := e.c.ContainerCreate(ctx, client.ContainerCreateOptions{
-		Config:     &container.Config{Image: image, Entrypoint: []string{"/never-run"}, Cmd: []string{}, Labels: map[string]string{"com.sparkrun.look": library}},
+		Config:     &container.Config{Image: image, Entrypoint: []string{"/never-run"}, Cmd: []string{}, Labels: labels},
 		HostConfig: &container.HostConfig{NetworkMode: "none"},
 	})
 	if err != nil {

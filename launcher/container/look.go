@@ -20,11 +20,13 @@ const gpuFile = "/dev/nvidiactl"
 // path as root, when it gets to it; who may write on the way may have put a link there since.
 func (o *outer) look(init int) error {
 	root, err := unix.Open(fmt.Sprintf("/proc/%d/root", init), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
-	if errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM) {
-		return nil // not root, and so without more rights than an engine has given
-	}
-	if err != nil {
+	switch {
+	case (errors.Is(err, unix.EACCES) || errors.Is(err, unix.EPERM)) && os.Geteuid() != 0:
+		return nil // the standalone mode: whoever may use the engine has its rights anyway
+	case errors.Is(err, unix.ENOENT) || errors.Is(err, unix.ESRCH):
 		return o.died(State{})
+	case err != nil:
+		return fmt.Errorf("look into container %s: %w", o.order.Spec.Name, err)
 	}
 	defer unix.Close(root)
 	for _, m := range o.order.Spec.Mounts {
@@ -36,7 +38,7 @@ func (o *outer) look(init int) error {
 			return fmt.Errorf("look at --mount %s:%s in the container: %w", m.Source, m.Target, err)
 		}
 		if dev != m.Dev || ino != m.Ino {
-			return fmt.Errorf("--mount %s:%s: something else was put there while the container was made", m.Source, m.Target)
+			return m.swapped()
 		}
 	}
 	if o.order.Spec.GPU != NoGPU {
@@ -45,6 +47,27 @@ func (o *outer) look(init int) error {
 		}
 	}
 	return nil
+}
+
+// unchanged looks at the sources once more, before an engine mounts them: what was put in the place
+// of one since then is not mounted, but by who wins a race of milliseconds, and that look finds.
+func unchanged(mounts []Mount) error {
+	for _, m := range mounts {
+		var st unix.Stat_t
+		switch err := unix.Lstat(m.Source, &st); {
+		case m.Ino == 0:
+		case errors.Is(err, unix.EACCES) && os.Geteuid() != 0: // the engine says what it finds
+		case err != nil:
+			return fmt.Errorf("--mount %s:%s: %w: it was there when the job was prepared: launch again once it is back", m.Source, m.Target, err)
+		case st.Dev != m.Dev || st.Ino != m.Ino:
+			return m.swapped()
+		}
+	}
+	return nil
+}
+
+func (m Mount) swapped() error {
+	return fmt.Errorf("--mount %s:%s: something else was put there after its user's right to it was looked at: launch again", m.Source, m.Target)
 }
 
 // inside looks at a path as the container's processes would.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 	"unsafe"
@@ -38,6 +39,7 @@ type Order struct {
 	Socket  string  `json:"socket"` // of the engine
 	Spec    Spec    `json:"spec"`
 	Command Command `json:"command"`
+	Guest   bool    `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
 }
 
 // Birth is what became of an Order: the program runs, or Error says why it never
@@ -46,6 +48,7 @@ type Birth struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
 	Error     string `json:"error,omitempty"`
+	Code      int    `json:"code,omitempty"`  // of an error that is the command's fault: 127 where there is no such program, else 126
 	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
@@ -69,6 +72,7 @@ type outer struct {
 	engine *Engine
 	id     string
 	line   *line
+	door   *net.UnixListener // for guests; a guest has none
 }
 
 func runOuter() int {
@@ -82,14 +86,19 @@ func runOuter() int {
 	ctx, cancel := context.WithTimeoutCause(context.Background(), startWait,
 		fmt.Errorf("the engine took longer than %s", startWait))
 	defer cancel()
-	init, err := o.begin(ctx)
+	init, late, err := o.begin(ctx)
 	if err != nil {
 		o.giveUp()
-		o.tell(Birth{Error: err.Error(), Ended: errors.Is(err, errTold)})
+		var no *unexecd
+		b := Birth{Error: err.Error(), Ended: errors.Is(err, errTold)}
+		if errors.As(err, &no) {
+			b.Code = no.code
+		}
+		o.tell(b)
 		return launcher.ExitOwnFailure
 	}
 	o.tell(Birth{Container: o.id, Init: init})
-	return o.watch()
+	return o.watch(late)
 }
 
 func (o *outer) tell(b Birth) {
@@ -97,63 +106,103 @@ func (o *outer) tell(b Birth) {
 	o.birth.Close()
 }
 
-// begin makes the container, starts it and hands over the command. The deadline of ctx
-// is for all of it; a TERM ends it too.
-func (o *outer) begin(ctx context.Context) (init int, err error) {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	told := make(chan struct{})
-	defer func() {
-		cancel(nil)
-		<-told
-	}()
-	go func() {
-		defer close(told)
+// begin makes the container, starts it and hands over the command. The deadline of ctx is for all
+// of it. A TERM ends it too, until the command is handed over; one that comes later is given back
+// as late: it is the program's, if there is one.
+func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err error) {
+	making, cancel := context.WithCancelCause(ctx)
+	over, told := make(chan struct{}), make(chan []os.Signal)
+	go func() { // its join is told
+		var handed []os.Signal
 		for {
 			select {
 			case s := <-o.sigs:
-				if s == syscall.SIGTERM {
-					cancel(errTold)
+				if s != syscall.SIGTERM {
+					continue
 				}
-			case <-ctx.Done():
+				if cancel(errTold); !errors.Is(context.Cause(making), errTold) {
+					handed = append(handed, s)
+				}
+			case <-over:
+				told <- handed
 				return
 			}
 		}
 	}()
-	ln, err := listenHand(o.order.Spec)
+	defer func() {
+		close(over)
+		late = <-told
+		cancel(nil)
+	}()
+	if o.order.Guest {
+		err = o.visit(making)
+	} else {
+		init, err = o.found(making)
+	}
+	if err != nil {
+		return 0, nil, cause(making, err)
+	}
+	if cancel(errHanded); !errors.Is(context.Cause(making), errHanded) {
+		return 0, nil, context.Cause(making)
+	}
+	if err := o.meet(ctx); err != nil {
+		return 0, nil, err
+	}
+	return init, nil, nil
+}
+
+// found makes the container and waits for its inner half.
+func (o *outer) found(ctx context.Context) (init int, err error) {
+	ln, init, err := o.create(ctx)
 	if err != nil {
 		return 0, err
 	}
 	defer ln.Close()
+	return init, o.await(ctx, ln, init)
+}
+
+// create has the engine make and start the container, and looks at it.
+func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err error) {
+	if ln, err = listenHand(o.order.Spec); err != nil {
+		return nil, 0, err
+	}
+	defer func() {
+		if err != nil {
+			ln.Close()
+		}
+	}()
+	if o.door, err = openDoor(o.order.Spec); err != nil {
+		return nil, 0, err
+	}
 	if o.engine, err = Open(ctx, o.order.Socket); err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
 	if o.id, err = o.engine.Create(ctx, o.order.Spec); err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
-	if err := o.engine.Start(ctx, o.id); err != nil {
-		return 0, cause(ctx, err)
+	if err = unchanged(o.order.Spec.Mounts); err != nil {
+		return nil, 0, err
+	}
+	if err = o.engine.Start(ctx, o.id); err != nil {
+		return nil, 0, err
 	}
 	st, err := o.engine.State(ctx, o.id)
 	if err != nil {
-		return 0, cause(ctx, err)
+		return nil, 0, err
 	}
 	if !st.Running || st.PID == 0 {
-		return 0, o.died(st)
+		return nil, 0, o.died(st)
 	}
-	if err := o.look(st.PID); err != nil {
-		return 0, err
-	}
-	if err := o.meet(ctx, ln, st.PID); err != nil {
-		return 0, cause(ctx, err)
-	}
-	return st.PID, nil
+	return ln, st.PID, o.look(st.PID)
 }
 
 // maxTold bounds what the inner half says in all: an error, or two lines.
 const maxTold = 64 << 10
 
-var errTold = errors.New("ended before the container ran")
+var (
+	errTold   = errors.New("ended before the container ran")
+	errHanded = errors.New("the command is handed over")
+)
 
 // cause is why ctx ended, where that is why something failed.
 func cause(ctx context.Context, err error) error {
@@ -175,12 +224,14 @@ func (o *outer) died(st State) error {
 	return fmt.Errorf("container %s ended before its program began: %s", o.order.Spec.Name, why)
 }
 
-// meet waits for the inner half, unless the container dies, and gives it the
-// command.
-func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error {
+// await waits for the inner half, unless the container dies.
+func (o *outer) await(ctx context.Context, ln *net.UnixListener, init int) error {
 	gone, err := whenGone(ctx, init)
-	if err != nil {
+	switch {
+	case errors.Is(err, unix.ESRCH):
 		return o.died(State{})
+	case err != nil:
+		return fmt.Errorf("watch container %s: %w", o.order.Spec.Name, err)
 	}
 	lives, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -199,43 +250,60 @@ func (o *outer) meet(ctx context.Context, ln *net.UnixListener, init int) error 
 		cancel(nil)
 		<-joined
 	}()
+	pid, err := o.accept(ln)
+	if err != nil {
+		return cause(lives, err)
+	}
+	return join(init, pid)
+}
+
+// accept waits for the rank's user, and gives the PID of who connected.
+func (o *outer) accept(ln *net.UnixListener) (pid int, err error) {
 	for {
 		c, err := ln.AcceptUnix()
 		if err != nil {
-			return cause(lives, err)
+			return 0, err
 		}
 		uid, pid, err := peer(c)
-		if err != nil || uid != o.order.Spec.UID {
-			c.Close() // a stranger, who had no business in that folder
-			continue
+		if err == nil && uid == o.order.Spec.UID {
+			o.line = newLine(c)
+			return pid, nil
 		}
-		o.line = newLine(c)
-		if err := join(init, pid); err != nil {
-			return err
-		}
-		break
+		c.Close() // a stranger, who had no business in that folder
 	}
+}
+
+// meet gives the inner half the command, and hears what came of it.
+func (o *outer) meet(ctx context.Context) error {
 	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the rank's user may be who talks
 	// From here on the connection says when nobody is there any more, behind what was said: a
 	// program may be born, end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
 	var m toOuter
-	err = o.line.give(o.order.Command, [3]int{0, 1, 2})
+	err := o.line.give(o.order.Command, [3]int{0, 1, 2})
 	if err == nil {
 		err = o.line.dec.Decode(&m)
 	}
 	switch {
 	case err != nil && ctx.Err() != nil:
-		return context.Cause(ctx)
+		return fmt.Errorf("container %s has the command and does not say whether it runs: %w", o.order.Spec.Name, context.Cause(ctx))
 	case err != nil:
-		return o.died(State{})
+		return fmt.Errorf("container %s ended as its program began: %s", o.order.Spec.Name, o.why())
 	}
 	if m.Error != "" {
-		return errors.New(m.Error[:min(len(m.Error), 4096)])
+		return &unexecd{m.Error[:min(len(m.Error), 4096)], m.Code}
 	}
 	return nil
 }
+
+// unexecd says that a command could not be run, with a shell's code for that.
+type unexecd struct {
+	text string
+	code int
+}
+
+func (e *unexecd) Error() string { return e.text }
 
 // whenGone gives a channel that is closed once a process is gone, whoever's child it
 // is, or ctx has ended.
@@ -277,8 +345,9 @@ func (o *outer) giveUp() {
 // removeWait bounds a removal that nobody needs to wait for.
 const removeWait = 10 * time.Second
 
-// watch passes signals on until the program has ended, and ends the same way.
-func (o *outer) watch() int {
+// watch passes signals on, first those that came before, until the program has ended, and ends
+// the same way.
+func (o *outer) watch(late []os.Signal) int {
 	// Its output is the program's alone from now on, so that it ends with it. The
 	// last descriptor stays, for a word of ours.
 	if null, err := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
@@ -291,15 +360,32 @@ func (o *outer) watch() int {
 		_ = o.line.dec.Decode(&m)
 		exit <- m.Exit
 	}()
+	var one sync.Mutex // writes at a time
+	say := func(m toInner) error {
+		one.Lock()
+		defer one.Unlock()
+		return o.line.enc.Encode(m)
+	}
+	pass := func(s os.Signal) {
+		n := s.(syscall.Signal)
+		if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
+			_ = say(toInner{Signal: int(n)})
+		}
+	}
+	if o.door != nil {
+		go answerDoor(o.door, say) // ends with the process
+	}
+	for _, s := range late {
+		pass(s)
+	}
 	for {
 		select {
 		case s := <-o.sigs:
-			n := s.(syscall.Signal)
-			if n != syscall.SIGURG && n != syscall.SIGCHLD && n != syscall.SIGPIPE { // the Go runtime's own
-				_ = o.line.enc.Encode(toInner{Signal: int(n)})
-			}
+			pass(s)
 		case e := <-exit:
 			switch {
+			case e == nil && o.order.Guest:
+				return dieBy(syscall.SIGKILL) // with the container, of which its rank tells
 			case e == nil:
 				fmt.Fprintf(os.Stderr, "sparkrun: container %s was ended from outside: %s\n", o.order.Spec.Name, o.why())
 				return dieBy(syscall.SIGKILL)
@@ -316,6 +402,9 @@ var stops = []syscall.Signal{unix.SIGSTOP, unix.SIGTSTP, unix.SIGTTIN, unix.SIGT
 
 // why is what the engine knows of a container that is gone.
 func (o *outer) why() string {
+	if o.engine == nil {
+		return "its rank has ended"
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
 	defer cancel()
 	st, err := o.engine.State(ctx, o.id)

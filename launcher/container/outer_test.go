@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +18,8 @@ import (
 
 	"github.com/moby/moby/client"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 var specs atomic.Int32
@@ -208,13 +211,13 @@ func TestProgramGetsWhatARankGets(t *testing.T) {
 	s.Mounts = []Mount{{Source: dir, Target: "/models", ReadOnly: true}}
 	c := sh(`read word; echo word $word; echo to stderr >&2; id -u; id -g; id -G; pwd
 echo $COLOUR $SHAPE $SECRET; ulimit -s; cat /models/model; touch /models/x || echo read only
-touch $HOME/file && echo home; grep NoNewPrivs /proc/self/status || cat /proc/self/status; cat /proc/1/cmdline | head -c 17`, "COLOUR=ours", "SECRET=s3cret", "HOME=/home/rank")
+touch $HOME/file && echo home; touch /run/sparkrun/hand/x || echo hand closed; grep NoNewPrivs /proc/self/status || cat /proc/self/status; cat /proc/1/cmdline | head -c 17`, "COLOUR=ours", "SECRET=s3cret", "HOME=/home/rank")
 	st := r.born(t, e, s, c)
 	if _, err := io.WriteString(st.in, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
 	out := st.read()
-	for _, want := range []string{"word hello\n", "to stderr\n", "1234\n1234\n", "77", "\n/tmp\n", "ours image s3cret\n", "65536\nweights\n", "read only\n", "home\n", "NoNewPrivs:\t1\n", "/sbin/docker-init"} {
+	for _, want := range []string{"word hello\n", "to stderr\n", "1234\n1234\n", "77", "\n/tmp\n", "ours image s3cret\n", "65536\nweights\n", "read only\n", "home\n", "hand closed\n", "NoNewPrivs:\t1\n", "/sbin/docker-init"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("wants %q in\n%s", want, out)
 		}
@@ -229,6 +232,80 @@ touch $HOME/file && echo home; grep NoNewPrivs /proc/self/status || cat /proc/se
 	if strings.Contains(string(raw.Raw), "s3cret") || strings.Contains(string(raw.Raw), "COLOUR=ours") {
 		t.Error("docker inspect shows the rank's environment")
 	}
+}
+
+// slowHalf is a container whose inner half is the test itself: its own program only waits.
+func (r rig) slowHalf(t *testing.T, e *Engine) (st *stand, inner *line) {
+	t.Helper()
+	s := r.spec(t, 0)
+	s.Program = filepath.Join(t.TempDir(), "waits")
+	if err := os.WriteFile(s.Program, []byte("#!/bin/sh\nexec sleep 1000\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	st = r.order(t, e, s, sh("true"))
+	for until := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+		c, err := net.Dial("unix", filepath.Join(s.HandDir, handName))
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+			return st, newLine(c.(*net.UnixConn))
+		}
+		if time.Now().After(until) {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A TERM that comes when the command has been handed over, and nobody has said yet that it runs, is the
+// program's: what was begun is not told as something that never was.
+func TestSignalBehindTheHandOver(t *testing.T) {
+	r, e := open(t)
+	st, inner := r.slowHalf(t, e)
+	if _, fds, err := inner.take(); err != nil {
+		t.Fatal(err)
+	} else {
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+	}
+	if err := st.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(300 * time.Millisecond) // that the signal comes before the birth is the test's input
+	if err := inner.enc.Encode(toOuter{Born: true}); err != nil {
+		t.Fatal(err)
+	}
+	if st.awaitBirth(); st.Error != "" || st.Init == 0 {
+		t.Fatalf("born as %+v", st.Birth)
+	}
+	var m toInner
+	_ = inner.SetDeadline(time.Now().Add(patience))
+	if err := inner.dec.Decode(&m); err != nil || m.Signal != int(syscall.SIGTERM) {
+		t.Fatalf("%+v, %v, want the TERM passed on", m, err)
+	}
+	if err := inner.enc.Encode(toOuter{Exit: &launcher.Exit{Code: 9}}); err != nil {
+		t.Fatal(err)
+	}
+	if ws := st.wait(); ws.ExitStatus() != 9 {
+		t.Errorf("ended with %#x, want 9", ws)
+	}
+}
+
+// Who dies with the command in hand may have run it.
+func TestContainerEndsAtItsBirth(t *testing.T) {
+	r, e := open(t)
+	st, inner := r.slowHalf(t, e)
+	_, fds, err := inner.take()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fd := range fds {
+		unix.Close(fd)
+	}
+	inner.Close()
+	if st.awaitBirth(); st.Ended || !strings.Contains(st.Error, "ended as its program began") {
+		t.Errorf("born as %+v", st.Birth)
+	}
+	st.wait()
 }
 
 func TestSignals(t *testing.T) {
@@ -407,6 +484,42 @@ func TestMountThatWasSwapped(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(other, "was-here")); err == nil {
 		t.Error("the program has run")
+	}
+}
+
+// Who swaps it while the engine is at work is found out in the container, before the program is there.
+func TestMountIsLookedAtInTheContainer(t *testing.T) {
+	r, e := open(t)
+	var st unix.Stat_t
+	source := t.TempDir()
+	if err := unix.Stat(source, &st); err != nil {
+		t.Fatal(err)
+	}
+	s := r.spec(t, 0)
+	s.Mounts = []Mount{{Source: source, Target: "/data", Dev: st.Dev, Ino: st.Ino}}
+	b := r.born(t, e, s, sh("echo up; read word"))
+	b.awaitLine("up")
+	o := outer{order: Order{Spec: s}}
+	if err := o.look(b.Init); err != nil {
+		t.Errorf("what was asked for: %v", err)
+	}
+	o.order.Spec.Mounts[0].Ino++
+	if err := o.look(b.Init); err == nil || !strings.Contains(err.Error(), "something else was put there") {
+		t.Errorf("another folder: %v, want it refused", err)
+	}
+	o.order.Spec.Mounts[0].Target = "/nowhere"
+	if err := o.look(b.Init); err == nil {
+		t.Error("a mount that is not there is taken")
+	}
+}
+
+// A socket's path has 108 bytes; folders may have more.
+func TestHandOverInADeepFolder(t *testing.T) {
+	r, e := open(t)
+	s := r.spec(t, 1234)
+	s.HandDir += strings.Repeat("d", 120)
+	if out := r.born(t, e, s, sh("echo deep")).read(); out != "deep\n" {
+		t.Errorf("it wrote %q", out)
 	}
 }
 

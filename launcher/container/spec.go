@@ -62,8 +62,8 @@ type Spec struct {
 	Grace time.Duration `json:"grace,omitempty"`
 	Args  Args          `json:"args,omitzero"`
 
-	// Program is this program as a file of the host, HandDir the folder of the socket:
-	// the rank's user's, and closed to all others.
+	// Program is this program as a file of the host, HandDir the folder of the socket, in one that
+	// is closed to all others.
 	Program string `json:"program"`
 	HandDir string `json:"hand_dir"`
 }
@@ -73,6 +73,7 @@ type Mount struct {
 	Source   string `json:"source"` // absolute; it must be there
 	Target   string `json:"target"` // absolute
 	ReadOnly bool   `json:"read_only,omitempty"`
+	File     bool   `json:"file,omitempty"` // Source is no folder
 	// Dev and Ino are what Source was when its user's right to it was looked at; the
 	// container does not begin with anything else there. 0: anything will do.
 	Dev uint64 `json:"dev,omitempty"`
@@ -101,20 +102,69 @@ func (s Spec) Validate() error {
 	case s.GPU != NoGPU && s.GPU != CDIGPU && s.GPU != OldGPU:
 		return fmt.Errorf("container %s: gpu %q: %w", s.Name, s.GPU, launcher.ErrInvalid)
 	}
+	return s.validatePlaces()
+}
+
+// validatePlaces looks at what lies where in the container.
+func (s Spec) validatePlaces() error {
 	seen := map[string]bool{}
-	for _, m := range s.Mounts {
-		to := path.Clean(m.Target)
+	place := func(what, at string) error {
+		to := path.Clean(at)
 		switch {
-		case !path.IsAbs(m.Source) || !path.IsAbs(m.Target):
-			return fmt.Errorf("--mount %s:%s: %w: want absolute paths", m.Source, m.Target, launcher.ErrInvalid)
-		case to == "/" || to == insideDir || strings.HasPrefix(to, insideDir+"/"):
-			return fmt.Errorf("--mount %s:%s: %w: choose another place in the container", m.Source, m.Target, launcher.ErrInvalid)
+		case !path.IsAbs(at):
+			return fmt.Errorf("%s: %w: want absolute paths", what, launcher.ErrInvalid)
+		case within(insideDir, to) || within(to, insideDir):
+			return fmt.Errorf("%s: %w: sparkrun's own is in %s there: choose another place in the container, such as /mnt", what, launcher.ErrInvalid, insideDir)
 		case seen[to]:
-			return fmt.Errorf("--mount %s:%s: %w: something else is mounted there too", m.Source, m.Target, launcher.ErrInvalid)
+			return fmt.Errorf("%s: %w: something else is mounted there too", what, launcher.ErrInvalid)
 		}
 		seen[to] = true
+		return nil
+	}
+	for _, m := range s.Mounts {
+		what := fmt.Sprintf("--mount %s:%s", m.Source, m.Target)
+		if !path.IsAbs(m.Source) {
+			return fmt.Errorf("%s: %w: want absolute paths", what, launcher.ErrInvalid)
+		}
+		if err := place(what, m.Target); err != nil {
+			return err
+		}
+	}
+	for _, at := range s.Args.tmpfsAt() {
+		if err := place("--docker-arg --tmpfs="+at, at); err != nil {
+			return err
+		}
 	}
 	return nil
+}
+
+// Above gives the mount in whose source a mount at target finds its place; nil: none, it is the image's.
+// An engine makes a place that is not there as root.
+func (s Spec) Above(target string) *Mount {
+	var best *Mount
+	for i, m := range s.Mounts {
+		if to := path.Clean(m.Target); to != path.Clean(target) && within(path.Clean(target), to) && (best == nil || len(to) > len(path.Clean(best.Target))) {
+			best = &s.Mounts[i]
+		}
+	}
+	return best
+}
+
+// Place is where something is mounted.
+type Place struct {
+	At   string
+	File bool // else a folder
+}
+
+// Places are those of what was asked for.
+func (s Spec) Places() (places []Place) {
+	for _, m := range s.Mounts {
+		places = append(places, Place{m.Target, m.File})
+	}
+	for _, at := range s.Args.tmpfsAt() {
+		places = append(places, Place{At: at})
+	}
+	return places
 }
 
 // body is what the engine is asked for. It hangs on the spec alone.
@@ -176,8 +226,8 @@ func (s Spec) mount(host *container.HostConfig) {
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: readOnly})
 	}
 	bind(s.Program, insideProgram, true)
-	bind(s.HandDir, insideHand, false)
-	covered := s.Home == "" || s.Home == "/"
+	bind(s.HandDir, insideHand, true) // who may only connect can fill no /run
+	covered := s.Home == "" || s.Home == "/" || slices.Contains(s.Args.tmpfsAt(), s.Home)
 	for _, m := range s.Mounts {
 		bind(m.Source, m.Target, m.ReadOnly)
 		covered = covered || within(s.Home, m.Target)

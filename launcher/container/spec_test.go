@@ -128,6 +128,12 @@ func TestValidateNamesWhatIsWrong(t *testing.T) {
 		"image":                  func(s *Spec) { s.Image = "vllm:latest" },
 		"want absolute paths":    func(s *Spec) { s.Mounts = []Mount{{Source: "models", Target: "/models"}} },
 		"choose another place":   func(s *Spec) { s.Mounts = []Mount{{Source: "/x", Target: "/run/sparkrun/hand"}} },
+		"--mount /x:/run: ":      func(s *Spec) { s.Mounts = []Mount{{Source: "/x", Target: "/run"}} },
+		"--tmpfs=/run/sparkrun:": func(s *Spec) { s.Args.Tmpfs = []string{"/run/sparkrun"} },
+		"--tmpfs=scratch:":       func(s *Spec) { s.Args.Tmpfs = []string{"scratch:size=1g"} },
+		"--tmpfs=/m: invalid: something else": func(s *Spec) {
+			s.Mounts, s.Args.Tmpfs = []Mount{{Source: "/x", Target: "/m"}}, []string{"/m/:size=1g"}
+		},
 		"mounted there too":      func(s *Spec) { s.Mounts = []Mount{{Source: "/x", Target: "/m"}, {Source: "/y", Target: "/m/"}} },
 		"--shm-size -1":          func(s *Spec) { s.ShmBytes = -1 },
 		"folder for its socket":  func(s *Spec) { s.HandDir = "" },

@@ -23,22 +23,25 @@ import (
 type Box struct {
 	Socket string         `json:"socket"` // of the engine
 	Spec   container.Spec `json:"spec"`   // the shim adds its mark
+
+	guest bool // a command beside the rank's, in the container that is there
 }
 
 // boxed is a rank's container, as long as something of it is there. Only the
 // gang's loop touches it.
 type boxed struct {
 	id   string
-	init *os.File // pidfd of its first process, with which the kernel ends all others
-	pid  int
-	gone bool // that process is
+	init proc     // its first process, with which the kernel ends all others
+	fd   *os.File // pidfd of that; nil: there was no descriptor left for one
+	gone bool     // that process is
 }
 
 // lives tells whether a process may be left in the rank's container.
 func (r *rank) lives() bool { return r.box != nil && !r.box.gone }
 
 // forkBox forks the outer half of a container in the rank's place, and waits until
-// the program runs in it. It has no user but ours, for it needs the engine.
+// the program runs in it. It has no user but ours, for it needs the engine. A guest's has no
+// container of its own.
 func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, b *boxed, err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
@@ -62,7 +65,7 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Command: container.Command{
+	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Guest: r.Box.guest, Command: container.Command{
 		Argv: blobs(r.Argv), Env: blobs(r.Env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
 	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
@@ -76,17 +79,40 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 		return 0, nil, fmt.Errorf("start a container: %s", told)
 	case birth.Ended:
 		return 0, nil, errNotStarted
+	case birth.Code == exitNoProgram:
+		return 0, nil, noProgram(birth.Error)
+	case birth.Error != "" && birth.Code == 0 && r.Box.guest:
+		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, birth.Error)
 	case birth.Error != "":
 		return 0, nil, errors.New(birth.Error)
+	case r.Box.guest:
+		return pid, nil, nil
 	}
-	b = &boxed{id: birth.Container, pid: birth.Init}
-	fd, err := unix.PidfdOpen(birth.Init, unix.PIDFD_NONBLOCK)
-	if err != nil { // it is gone already, and with it all that was in the container
-		b.gone = true
-		return pid, b, nil
+	return pid, watched(birth.Container, birth.Init), nil
+}
+
+// exitNoProgram is a shell's code for a command that it did not find.
+const exitNoProgram = 127
+
+// noProgram is errNoProgram in a container's words.
+type noProgram string
+
+func (e noProgram) Error() string { return string(e) }
+
+func (noProgram) Is(err error) bool { return err == errNoProgram }
+
+// watched is a container with that first process, which may be gone already, and with it all that was
+// in the container.
+func watched(id string, init int) *boxed {
+	b := &boxed{id: id}
+	fd, err := unix.PidfdOpen(init, unix.PIDFD_NONBLOCK)
+	if err == nil {
+		b.fd = os.NewFile(uintptr(fd), "pidfd")
 	}
-	b.init = os.NewFile(uintptr(fd), "pidfd")
-	return pid, b, nil
+	b.init, _ = readProc(init)
+	b.init.pid = init
+	b.gone = errors.Is(err, unix.ESRCH)
+	return b
 }
 
 func blobs(ss []string) [][]byte {
@@ -97,35 +123,74 @@ func blobs(ss []string) [][]byte {
 	return out
 }
 
+// askAgain is between two looks for a process that cannot be watched.
+const askAgain = 200 * time.Millisecond
+
 // attend tells the loop when the container's first process is gone.
 func (g *gang) attend(b *boxed) {
 	if b.gone {
 		return
 	}
-	rc, err := b.init.SyscallConn()
-	if err == nil {
-		err = rc.Read(func(fd uintptr) bool {
-			n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
-			return n > 0 || err != nil && err != unix.EINTR
-		})
+	err := b.awaitEnd()
+	if err != nil {
+		g.log.Error("watch container", "container", b.id, "error", err)
+	}
+	for err != nil && b.there() { // nobody tells, so it has to be asked for
+		time.Sleep(askAgain)
 	}
 	g.in <- func() {
-		if err != nil {
-			g.log.Error("watch container", "container", b.id, "error", err)
-		}
 		b.gone = true
-		b.init.Close()
+		if b.fd != nil {
+			b.fd.Close()
+		}
 	}
 }
 
-// kill ends everything in the container. A PID that has come round again is
-// not meant: the descriptor is of that process alone.
-func (b *boxed) kill() {
-	if b == nil || b.gone {
-		return
+// awaitEnd waits for what the kernel tells; an error says that it does not.
+func (b *boxed) awaitEnd() error {
+	if b.fd == nil {
+		return errors.New("no descriptor was left to watch it by")
 	}
-	if rc, err := b.init.SyscallConn(); err == nil {
-		_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+	rc, err := b.fd.SyscallConn()
+	if err != nil {
+		return err
+	}
+	var perr error
+	err = rc.Read(func(fd uintptr) bool {
+		var n int
+		n, perr = unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, 0)
+		if perr == unix.EINTR {
+			perr = nil
+		}
+		return n > 0 || perr != nil
+	})
+	return errors.Join(err, perr)
+}
+
+// there tells whether the first process is, or may be: without a descriptor left, of a process that
+// is there nothing more can be read.
+func (b *boxed) there() bool {
+	if unix.Kill(b.init.pid, 0) == unix.ESRCH {
+		return false
+	}
+	p, ok := readProc(b.init.pid)
+	return !ok || !p.dead && (b.init.ticks == 0 || p.ticks == b.init.ticks)
+}
+
+// kill ends everything in the container. A PID that has come round again is not meant: the descriptor
+// is of that process alone, and without one it has to be as old. Where neither can be had, the outer
+// half's end is the container's as well.
+func (b *boxed) kill() {
+	switch {
+	case b == nil || b.gone:
+	case b.fd != nil:
+		if rc, err := b.fd.SyscallConn(); err == nil {
+			_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
+		}
+	default:
+		if p, ok := readProc(b.init.pid); ok && p.born() == b.init.born() {
+			_ = unix.Kill(b.init.pid, unix.SIGKILL)
+		}
 	}
 }
 

@@ -5,12 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
@@ -199,13 +201,81 @@ func TestEngineThatIsAway(t *testing.T) {
 	x.nothingLeft()
 }
 
-func TestNoGuestInABox(t *testing.T) {
+// guest runs a command beside rank 0, to its end.
+func (x boxes) guest(script string, more ...func(*Exec)) (launcher.Exit, string, error) {
+	x.t.Helper()
+	e := Exec{Guest: fmt.Sprintf("g%d", time.Now().UnixNano()), Rank: 0, Argv: []string{"sh", "-c", script}, Env: []string{"OWN=mine"}}
+	for _, f := range more {
+		f(&e)
+	}
+	var out strings.Builder
+	exit, err := x.bench.c.Exec(x.ctx, e, func() error { return nil }, func(_ launcher.Stream, b []byte) error {
+		out.Write(b)
+		return nil
+	})
+	return exit, out.String(), err
+}
+
+// A guest of a rank in a container is in there with it: its user, environment and folder, its processes, its end.
+func TestGuestInABox(t *testing.T) {
 	x := spawnBoxes(t)
-	x.start(x.box(0, "echo up; sleep 1000"))
+	x.start(x.box(0, `echo here > /tmp/file; echo up; trap "" TERM; sleep 1000; exit 3`))
 	x.awaitLog(0, "up\n")
-	_, err := x.bench.c.Exec(x.ctx, Exec{Guest: "g", Rank: 0, Argv: []string{"true"}}, func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
-	if !errors.Is(err, ErrRefused) || !strings.Contains(err.Error(), "docker exec") {
-		t.Errorf("%v, want it to say what to type", err)
+	exit, out, err := x.guest(`cat /tmp/file; id -u; echo $SHAPE $SECRET $OWN; pwd; grep NoNewPrivs /proc/self/status; cat /proc/1/cmdline | head -c 17; exit 7`)
+	want := "here\n1234\nimage s3cret mine\n/tmp\nNoNewPrivs:\t1\n/sbin/docker-init"
+	if err != nil || exit.Code != 7 || out != want {
+		t.Errorf("%+v, %v, %q, want 7 and %q", exit, err, out, want)
+	}
+	if exit, _, err := x.guest("kill -SEGV $$"); err != nil || exit.Signal != 11 {
+		t.Errorf("a signal of its own: %+v, %v", exit, err)
+	}
+	for argv, code := range map[string]int{"nowhere": 127, "/tmp": 126} {
+		exit, _, err := x.guest("", func(e *Exec) { e.Argv = []string{argv} })
+		if err != nil || exit.Code != code || !strings.Contains(exit.Error, argv) {
+			t.Errorf("exec of %s: %+v, %v, want %d", argv, exit, err, code)
+		}
+	}
+	if exit, out, err := x.guest("stty size; tty -s && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
+		t.Errorf("with a terminal: %+v, %v, %q", exit, err, out)
+	}
+
+	// Whose caller goes, goes, and the job of its shell; the rank stays.
+	ctx, leave := context.WithCancel(x.ctx)
+	gone := make(chan error, 1)
+	go func() {
+		_, err := x.bench.c.Exec(ctx, Exec{Guest: "left", Rank: 0, Argv: []string{"sh", "-c", `trap "" TERM HUP; echo in > /tmp/in; sleep 777`}}, func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
+		gone <- err
+	}()
+	x.await(`[ -e /tmp/in ]`)
+	leave()
+	<-gone
+	x.await(`! grep -q '[7]77' /proc/[0-9]*/cmdline`)
+
+	// One that is there when the rank ends, ends with it.
+	go func() {
+		_, _, err := x.guest(`trap "" TERM HUP; echo stay > /tmp/stay; sleep 1000`)
+		gone <- err
+	}()
+	x.await(`[ -e /tmp/stay ]`)
+	must(t, x.bench.c.End(x.ctx, time.Second))
+	if e := exits(x.events())[0]; !e.ByUs {
+		t.Errorf("the rank: %+v, want it ended by us", e)
+	}
+	<-gone
+	x.nothingLeft()
+}
+
+// await waits until a script in rank 0's container says so.
+func (x boxes) await(script string) {
+	x.t.Helper()
+	for until := time.Now().Add(2 * time.Minute); ; {
+		exit, out, err := x.guest(script)
+		if err == nil && exit.Code == 0 {
+			return
+		}
+		if time.Now().After(until) {
+			x.t.Fatalf("in vain: %s: %+v, %v, %q", script, exit, err, out)
+		}
 	}
 }
 
@@ -236,5 +306,35 @@ func (x boxes) awaitLog(rank int, want string) {
 		if time.Now().After(until) {
 			x.t.Fatalf("rank %d wrote %q, %v, want %q", rank, b, err, want)
 		}
+	}
+}
+
+// A container that cannot be watched, for want of descriptors, is no container that has gone.
+func TestContainerWithoutADescriptor(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	must(t, cmd.Start())
+	var was unix.Rlimit
+	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
+	b := watched("box", cmd.Process.Pid)
+	blind := b.there()
+	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
+	if b.gone || b.fd != nil || !blind {
+		t.Errorf("gone %v, descriptor %v, there %v: want it there, and not watched", b.gone, b.fd, blind)
+	}
+	if err := b.awaitEnd(); err == nil {
+		t.Error("want it said that nobody tells")
+	}
+	b.kill() // as old as what, it cannot know
+	if !b.there() {
+		t.Error("a process was killed that may be another")
+	}
+	b.init, _ = readProc(cmd.Process.Pid)
+	b.kill()
+	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
+		t.Errorf("ended with %v, want by KILL", err)
+	}
+	if b.there() || !watched("box", cmd.Process.Pid).gone {
+		t.Error("want it gone")
 	}
 }

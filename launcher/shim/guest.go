@@ -14,7 +14,7 @@ import (
 )
 
 // guest is a command that somebody runs in a rank's place, beside it: in its
-// cgroup, as its user, with its environment. It is no rank: nobody counts it,
+// cgroup or its container, as its user, with its environment. It is no rank: nobody counts it,
 // its output goes to who asked for it and to no file, and it ends with the
 // connection that it was asked for on, or with the last rank. But for the fields
 // above done, which never change once arrived was called, it is the loop's.
@@ -40,15 +40,15 @@ func (g *gang) invite(req request, to [2]sink, answer func(error)) *guest {
 	case host == nil:
 		answer(fmt.Errorf("rank %d: %w", *req.Rank, ErrNoRank))
 		return nil
-	case host.Box != nil:
-		answer(fmt.Errorf("rank %d: %w: it runs in the container %s: docker exec -it %s COMMAND, on its machine", *req.Rank, ErrRefused, host.Box.Spec.Name, host.Box.Spec.Name))
-		return nil
 	case g.guests[req.Guest] != nil:
 		answer(fmt.Errorf("%w: a guest %q is here already", ErrRefused, req.Guest))
 		return nil
 	}
 	r := host.Rank
 	r.PMI = nil // its seat is taken
+	if r.Box != nil {
+		r.Box = &Box{Socket: r.Box.Socket, Spec: r.Box.Spec, guest: true}
+	}
 	r.Argv, r.Env, r.Stdin, r.TTY = untexts(req.Argv), with(r.Env, untexts(req.Env)), req.Stdin, req.TTY
 	gs := &guest{name: req.Guest, rank: r, done: make(chan struct{})}
 	g.guests[gs.name] = gs
@@ -291,7 +291,7 @@ func execCode(err error) int {
 	case !errors.As(err, new(*unexecd)):
 		return 0
 	case errors.Is(err, errNoProgram):
-		return 127
+		return exitNoProgram
 	}
 	return 126
 }

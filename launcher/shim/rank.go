@@ -58,7 +58,10 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
 	p.closeChild()
 	if err != nil {
 		p.close()
-		return born{at: at, err: &unexecd{err}}
+		if !errors.Is(err, ErrRefused) { // the container did not let a guest in
+			err = &unexecd{err}
+		}
+		return born{at: at, err: err}
 	}
 	b := born{pid: pid, at: at, box: box, plumbing: p}
 	if p, ok := readProc(pid); ok {

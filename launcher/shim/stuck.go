@@ -22,7 +22,7 @@ func (g *gang) tellStuck() {
 	roots := []int{os.Getpid()}
 	for _, r := range g.ranks {
 		if r.lives() {
-			roots = append(roots, r.box.pid)
+			roots = append(roots, r.box.init.pid)
 		}
 	}
 	found := below(procs, roots, nil)

@@ -83,7 +83,7 @@ const (
 	opHello   = "hello"
 	opHold    = "hold"
 	opStart   = "start"
-	opContain = "contain" // start, for an older shim would exec what belongs into a container
+	opContain = "contain" // a start by another name: an older shim, which knows no containers, would exec on the host
 	opEnd     = "end"
 	opSignal  = "signal"
 	opInput   = "input"

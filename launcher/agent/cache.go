@@ -1,0 +1,99 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
+)
+
+// cacheAt is where Hugging Face's libraries look for models in a container: HF_HOME, or what they
+// make of HOME (huggingface_hub, constants.py). Empty: nowhere that can be mounted.
+func cacheAt(home, hfHome string) string {
+	at := hfHome
+	if at == "" && home != "/" {
+		at = path.Join(home, ".cache/huggingface")
+	}
+	if !path.IsAbs(at) || strings.Contains(at, ":") {
+		return ""
+	}
+	return path.Clean(at)
+}
+
+// modelCache is the mount of the models that a user has on this node; nil: none. One that the job does not name
+// is mounted where it is there. missing tells of one that it names, and that has to be made.
+func (u login) modelCache(c *launcher.Container, hfHome string) (m *container.Mount, missing bool, err error) {
+	at := cacheAt(u.home, hfHome)
+	source := c.ModelCache
+	if source == "" {
+		source = at
+	}
+	covered := container.Spec{Mounts: targets(c.Mounts)}.Above(at) != nil
+	switch {
+	case source == launcher.NoModelCache || at == "":
+		return nil, false, nil
+	case c.ModelCache == "" && (covered || mountedAt(c.Mounts, at)):
+		return nil, false, nil // the user has said what is there
+	}
+	found, err := u.mount(launcher.Mount{Source: source, Target: at})
+	switch {
+	case err == nil && found.File:
+		err = errors.New("is no folder")
+	case errors.Is(err, errNotHere) && c.ModelCache != "":
+		return &container.Mount{Source: source, Target: at}, true, nil
+	}
+	switch {
+	case err != nil && c.ModelCache != "":
+		return nil, false, fmt.Errorf("--model-cache %s: %w", source, err)
+	case err != nil:
+		return nil, false, nil //nolint:nilerr // it is not there, or not for this user
+	}
+	return &found, false, nil
+}
+
+// targets are mounts of which nothing is known yet but where they are to be.
+func targets(mounts []launcher.Mount) (out []container.Mount) {
+	for _, m := range mounts {
+		out = append(out, container.Mount{Source: m.Source, Target: m.Target})
+	}
+	return out
+}
+
+func mountedAt(mounts []launcher.Mount, at string) bool {
+	for _, m := range mounts {
+		if path.Clean(m.Target) == at {
+			return true
+		}
+	}
+	return false
+}
+
+// makeCache makes a folder for models, the user's own: an engine would make it root's.
+func (u login) makeCache(m *container.Mount) error {
+	err := u.do(func() error {
+		if err := os.MkdirAll(m.Source, 0o755); err != nil {
+			var at *fs.PathError
+			if errors.As(err, &at) {
+				return fmt.Errorf("make %s: %w", at.Path, u.cause(err))
+			}
+			return err
+		}
+		return nil
+	})
+	if err == nil {
+		var found container.Mount
+		if found, err = u.mount(launcher.Mount{Source: filepath.Clean(m.Source), Target: m.Target}); err == nil {
+			*m = found
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("--model-cache %s: %w", m.Source, err)
+	}
+	return nil
+}
