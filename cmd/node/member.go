@@ -133,7 +133,7 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 // prepared answers a dry run: what this node would start, and why not.
 func (n *node) prepared(ctx context.Context, _ wire.Caller, a launcher.Assignment) (wire.NodePlan, error) {
 	ranks, err := n.agent.Explain(ctx, a)
-	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks}
+	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: memoryNow()}
 	if err != nil {
 		p.Error = err.Error()
 	}

@@ -243,7 +243,7 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 		return wire.ExplainResponse{}, err
 	}
 	ranks, err := s.agent.Explain(ctx, plan.Assignment(spec, 0))
-	p := wire.NodePlan{Host: s.host, Ranks: ranks}
+	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: memoryNow()}
 	if err != nil {
 		p.Error = err.Error()
 	}

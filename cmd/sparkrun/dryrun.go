@@ -14,18 +14,21 @@ import (
 
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
-func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json bool) error {
+func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
 	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
 	if err != nil {
 		return err
 	}
-	if json {
+	if o.json {
 		err = a.object(res)
 	} else {
 		err = writePlan(a.out, spec, res)
 	}
 	if err != nil {
 		return err
+	}
+	if err := a.fit(o, res, true); err != nil {
+		return fmt.Errorf("the launch would be refused: %w", err)
 	}
 	if err := rendezvous.Unfit(res.Findings); err != nil {
 		return fmt.Errorf("the launch would be refused: %w", err)

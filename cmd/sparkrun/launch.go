@@ -368,7 +368,10 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	}
 	defer b.close()
 	if o.dryRun {
-		return interruptible(ctx, func(ctx context.Context) error { return a.dryRun(ctx, b, spec, o.json) })
+		return interruptible(ctx, func(ctx context.Context) error { return a.dryRun(ctx, b, spec, o) })
+	}
+	if err := interruptible(ctx, func(ctx context.Context) error { return a.fitBefore(ctx, b, spec, o) }); err != nil {
+		return err
 	}
 	out, err := a.printer(o.output, o.json)
 	if err != nil {

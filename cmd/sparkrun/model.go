@@ -83,7 +83,11 @@ func (a *app) hub() string {
 
 // snapshot is the folder of the model's main revision in the cache; empty: it is not there.
 func (a *app) snapshot(model string) string {
-	repo := filepath.Join(a.hub(), "models--"+strings.ReplaceAll(model, "/", "--"))
+	hub := a.hub()
+	if hub == "" {
+		return ""
+	}
+	repo := filepath.Join(hub, "models--"+strings.ReplaceAll(model, "/", "--"))
 	ref, err := os.ReadFile(filepath.Join(repo, "refs", "main"))
 	if err != nil {
 		return ""

@@ -146,11 +146,11 @@ const imagesFile = "images.yaml"
 
 // imageOf gives the image that a file names for a workload, and the file; the user's wins.
 func (a *app) imageOf(workload string) (image, file string, err error) {
-	own, err := a.userFolder("XDG_CONFIG_HOME", ".config")
-	if err != nil {
-		return "", "", err
+	dirs := []string{"/etc/sparkrun"}
+	if own, err := a.userFolder("XDG_CONFIG_HOME", ".config"); err == nil { // a service has no home
+		dirs = []string{own, "/etc/sparkrun"}
 	}
-	for _, dir := range []string{own, "/etc/sparkrun"} {
+	for _, dir := range dirs {
 		file = filepath.Join(dir, imagesFile)
 		b, err := os.ReadFile(file)
 		if errors.Is(err, fs.ErrNotExist) {

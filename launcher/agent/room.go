@@ -60,6 +60,12 @@ func (a *Agent) hasMemory() error {
 // memory is what the kernel says of all of it, in bytes.
 type memory struct{ total, available int64 }
 
+// Memory is this machine's, in bytes: all of it, and what programs could have now.
+func Memory() (total, available int64, err error) {
+	m, err := readMemory()
+	return m.total, m.available, err
+}
+
 func readMemory() (memory, error) {
 	b, err := os.ReadFile("/proc/meminfo")
 	if err != nil {

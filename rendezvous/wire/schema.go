@@ -205,6 +205,15 @@ type NodePlan struct {
 	Host  string              `json:"host"`
 	Error string              `json:"error,omitempty"` // why the node would refuse
 	Ranks []launcher.RankPlan `json:"ranks,omitempty"`
+	// Memory is the node's now; nil: it does not tell.
+	Memory *NodeMemory `json:"memory,omitempty"`
+}
+
+// NodeMemory is a node's, in bytes.
+type NodeMemory struct {
+	Total     int64 `json:"total"`
+	Available int64 `json:"available"` // without swapping, and without what its GPU holds where that shares it
+	GPU       bool  `json:"gpu"`       // the node has one
 }
 
 // JoinRequest comes from a machine that is no member yet. Its secret proves

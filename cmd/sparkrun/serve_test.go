@@ -1,0 +1,99 @@
+package main
+
+import (
+	"context"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// atHomeOf is an app whose user has only this home, and answers a dry run with these machines.
+func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
+	t.Helper()
+	home = t.TempDir()
+	b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+		return wire.ExplainResponse{Plan: rendezvous.Plan{World: len(nodes), Head: netip.MustParseAddr("192.168.0.1")}, Nodes: nodes}, nil
+	}}
+	return home, func(args ...string) (int, string, string) {
+		return cliIn(t, b, []string{"PATH=/bin", "HOME=" + home}, args...)
+	}
+}
+
+func write(t *testing.T, text string, path ...string) {
+	t.Helper()
+	file := filepath.Join(path...)
+	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestServeSaysWhatItTakes(t *testing.T) {
+	const g = 1 << 30
+	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
+	code, _, said := run("launch", "vllm", "--dry-run", "org/model")
+	for _, want := range []string{
+		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "org/model is not in this machine's cache of Hugging Face (" + home + "/.cache/huggingface/hub)",
+		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: invalid: vLLM would want 108.0 GiB",
+	} {
+		if code != 125 || !strings.Contains(said, want) {
+			t.Errorf("code %d, not said %q:\n%s", code, want, said)
+		}
+	}
+
+	// The user's file names an image, and the cache has the model.
+	write(t, "vllm: vllm-node:mine\n", home, ".config/sparkrun/images.yaml")
+	write(t, "abc\n", home, ".cache/huggingface/hub/models--org--model/refs/main")
+	write(t, `{"num_attention_heads":12,"num_key_value_heads":4,"head_dim":64,"num_hidden_layers":24}`, home, ".cache/huggingface/hub/models--org--model/snapshots/abc/config.json")
+	write(t, `{"metadata":{"total_size":34359738368}}`, home, ".cache/huggingface/hub/models--org--model/snapshots/abc/model.safetensors.index.json")
+	code, _, said = run("launch", "vllm", "--nodes", "8", "--dry-run", "org/model", "--", "--gpu-memory-utilization", "0.8")
+	for _, want := range []string{
+		"image vllm-node:mine (" + home + "/.config/sparkrun/images.yaml;", "shown is --backend native; a launch asks vLLM first",
+		"--tp 4 --pp 2: the model's 12 attention heads do not divide by 8", "weights 4.0 GiB of 32.0 GiB; vLLM takes 96.0 GiB (--gpu-memory-utilization 0.8)",
+	} {
+		if code != 0 || !strings.Contains(said, want) {
+			t.Errorf("code %d, not said %q:\n%s", code, want, said)
+		}
+	}
+	if code, _, said = run("launch", "vllm", "--nodes", "3", "--tp", "3", "--dry-run", "--runtime", "host", "org/model"); code != 0 {
+		t.Errorf("12 heads divide by 3: code %d: %s", code, said)
+	}
+	if code, _, said = run("launch", "vllm", "--nodes", "5", "--tp", "5", "--dry-run", "--runtime", "host", "org/model"); code != 125 || !strings.Contains(said, "nearest that works on 5 machines: --pp 5") {
+		t.Errorf("12 heads do not divide by 5: code %d: %s", code, said)
+	}
+	write(t, "vlm: x\n", home, ".config/sparkrun/images.yaml")
+	if code, _, said = run("launch", "vllm", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "images.yaml") || !strings.Contains(said, "want lines such as vllm:") {
+		t.Errorf("a file with a slip: code %d: %s", code, said)
+	}
+}
+
+func TestServeURL(t *testing.T) {
+	management := netip.MustParseAddr("10.0.0.11")
+	for host, want := range map[string]string{
+		"": "http://10.0.0.11:8000", "0.0.0.0": "http://10.0.0.11:8000", "::": "http://10.0.0.11:8000", "192.168.0.1": "http://192.168.0.1:8000", "localhost": "http://localhost:8000",
+	} {
+		w, err := workloads.Find(workloads.VLLM)
+		if err != nil {
+			t.Fatal(err)
+		}
+		spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: "abcd234567"}, Workdir: "/", Serve: workloads.Serve{Model: "m", Host: host}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := serveURL(spec, management); got != want {
+			t.Errorf("--host %q: %s, want %s", host, got, want)
+		}
+	}
+	if got := serveURL(launcher.Spec{}, management); got != "" {
+		t.Errorf("a job that does not serve: %s", got)
+	}
+}

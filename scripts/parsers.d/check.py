@@ -1,0 +1,64 @@
+"""Gives the command lines of workloads/testdata/serve-*.golden to a server's own parser, of
+the version that this Python has. Usage: check.py vllm|sglang GOLDEN..."""
+
+import json
+import re
+import sys
+
+
+def commands(path):
+    """The argv of each rank of a golden."""
+    for line in open(path, encoding="utf-8"):
+        m = re.match(r"rank \d+, stage \S+: \[(.*)\]$", line)
+        if m:
+            yield json.loads("[" + re.sub(r'" "', '", "', m[1]) + "]")
+
+
+def vllm(argv):
+    if "serve" not in argv:  # Ray's
+        return None
+    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+
+    try:
+        from vllm.utils.argparse_utils import FlexibleArgumentParser
+    except ImportError:
+        from vllm.utils import FlexibleArgumentParser
+    parser = make_arg_parser(FlexibleArgumentParser())
+    args = parser.parse_args(argv[argv.index("serve") + 1 :])
+    validate_parsed_serve_args(args)
+    return {k: getattr(args, k) for k in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "node_rank", "master_addr", "headless", "host", "port", "distributed_executor_backend")}
+
+
+def sglang(argv):
+    if "sglang.launch_server" not in argv:
+        return None
+    import argparse
+
+    from sglang.srt.server_args import ServerArgs
+
+    parser = argparse.ArgumentParser()
+    ServerArgs.add_cli_args(parser)
+    args = parser.parse_args(argv[argv.index("sglang.launch_server") + 1 :])
+    return {k: getattr(args, k, None) for k in ("tp_size", "tensor_parallel_size", "pp_size", "nnodes", "node_rank", "dist_init_addr", "host", "port")}
+
+
+def main():
+    server, parse, seen = sys.argv[1], {"vllm": vllm, "sglang": sglang}[sys.argv[1]], 0
+    for path in sys.argv[2:]:
+        for argv in commands(path):
+            told = parse(argv)
+            if told is not None:
+                seen += 1
+                print(path.rsplit("/", 1)[-1], {k: v for k, v in told.items() if v is not None})
+    if not seen:
+        sys.exit(f"no command of {server} in {sys.argv[2:]}")
+    import importlib.metadata
+
+    for name in (server, server + "-cpu"):
+        try:
+            print(f"{seen} command lines are accepted by {name} {importlib.metadata.version(name)}")
+        except importlib.metadata.PackageNotFoundError:
+            pass
+
+
+main()
