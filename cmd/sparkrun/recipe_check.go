@@ -59,12 +59,14 @@ type planMachine struct {
 
 // planStep is what runs on a machine in one of a job's steps.
 type planStep struct {
-	Stage     string    `json:"stage"`
-	Image     string    `json:"image,omitempty"`
-	Argv      []string  `json:"argv"`
-	Env       []planVar `json:"env"`
-	Mounts    []string  `json:"mounts,omitempty"`
-	DockerArg []string  `json:"docker_args,omitempty"`
+	Stage  string    `json:"stage"`
+	Image  string    `json:"image,omitempty"`
+	Argv   []string  `json:"argv"`
+	Env    []planVar `json:"env"`
+	Mounts []string  `json:"mounts,omitempty"`
+	// ModelCache is a folder of each machine with Hugging Face's models, mounted where the server looks.
+	ModelCache string   `json:"model_cache,omitempty"`
+	DockerArg  []string `json:"docker_args,omitempty"`
 }
 
 type planVar struct {
@@ -142,6 +144,9 @@ func stepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
 	}
 	if c := st.Container; c != nil {
 		step.Image, step.DockerArg = c.Image, c.Args
+		if c.ModelCache != launcher.NoModelCache {
+			step.ModelCache = c.ModelCache
+		}
 		for _, m := range c.Mounts {
 			step.Mounts = append(step.Mounts, m.String())
 		}
@@ -187,6 +192,9 @@ func (a *app) showStep(s planStep) {
 		fmt.Fprintf(a.out, " in %s", printable(s.Image))
 	}
 	fmt.Fprintln(a.out)
+	if s.ModelCache != "" {
+		fmt.Fprintf(a.out, "    models of %s\n", printable(s.ModelCache))
+	}
 	for _, m := range s.Mounts {
 		fmt.Fprintf(a.out, "    mount %s\n", printable(m))
 	}

@@ -137,7 +137,7 @@ func TestRecipeCheck(t *testing.T) {
 	if head.Image != "registry/vllm:1" || !slices.Equal(head.Argv[:len(argv)], argv) || head.Argv[len(argv)] != "0" || worker.Argv[len(argv)] != "1" {
 		t.Errorf("got %q and %q", head.Argv, worker.Argv)
 	}
-	if !slices.Contains(head.Env, planVar{"FLAG", "1", "recipe"}) || !slices.Contains(head.Mounts, filepath.Join(home, ".cache/huggingface")) {
+	if !slices.Contains(head.Env, planVar{"FLAG", "1", "recipe"}) || head.ModelCache != filepath.Join(home, ".cache/huggingface") || !slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
 		t.Errorf("got %+v", head)
 	}
 	p = check("modded")
