@@ -59,7 +59,7 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	env = append(env, own...)
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")
-		if secret(name) {
+		if IsSecret(name) {
 			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
 		}
 		env = append(env, launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceRecipe})
@@ -130,15 +130,15 @@ func userVar(text string, environ []string) (launcher.Var, error) {
 		}
 		value = v
 	}
-	if secret(name) {
+	if IsSecret(name) {
 		return launcher.Var{}, fmt.Errorf("--env %s: %w: its name says that it holds a secret, and the cluster's record would keep it; "+
 			"--secret %[1]s brings it to the ranks, from this variable here or with --secret %[1]s=FILE from a file", name, launcher.ErrInvalid)
 	}
 	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceUser}, nil
 }
 
-// secret goes by the name alone: what a value is cannot be told.
-func secret(name string) bool {
+// IsSecret tells whether a variable holds a secret, by its name alone: what a value is cannot be told.
+func IsSecret(name string) bool {
 	n := strings.ToUpper(name)
 	for _, end := range []string{"_TOKEN", "_KEY", "_SECRET"} {
 		if strings.HasSuffix(n, end) {

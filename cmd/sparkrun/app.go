@@ -103,6 +103,8 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newDoctorCmd(a.complete(), a.doctor),
 		newNetplanCmd(a.complete(), a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
 		newLaunchCmd(a.complete(), a.start),
+		newRunCmd(a, a.start),
+		newRecipeCmd(a),
 		newAttachCmd(a.complete(), a.attach),
 		newExecCmd(a.complete(), a.exec),
 		newPsCmd(a.complete(), a.ps),
@@ -146,7 +148,7 @@ func usageOf(usage func(*cobra.Command) error) func(*cobra.Command) error {
 
 // inheritedOf says what all have that share a command's inherited flags.
 func inheritedOf(cmd *cobra.Command) string {
-	if isLaunch(cmd) && cmd.Name() != "launch" {
+	if isLaunch(cmd) && cmd.Name() != "launch" && cmd.Parent().HasParent() {
 		return "workload"
 	}
 	return "command"
@@ -179,6 +181,12 @@ func elsewhere(cmd *cobra.Command, err error) string {
 		return ": --on names machines"
 	case "x":
 		return ": --env K=V sets a variable"
+	case "solo":
+		return ": --nodes 1 takes one machine"
+	case "hosts", "cluster":
+		return ": --on names machines, --nodes says how many"
+	case "gpu-mem", "gpu-memory-utilization", "max-model-len", "served-model-name", "max-num-seqs":
+		return ": -o NAME=VALUE gives a recipe's value another; a server's own flags come behind --"
 	}
 	return ""
 }

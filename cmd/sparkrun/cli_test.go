@@ -119,7 +119,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, recipeOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})

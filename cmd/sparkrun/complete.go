@@ -123,3 +123,12 @@ func completeFlag(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 		panic(err) // there is no such flag, or it has one already
 	}
 }
+
+// completeLaunch has the flags of every workload complete.
+func completeLaunch(cmd *cobra.Command, complete completion) {
+	completeFlag(cmd, "on", complete.hosts)
+	completeFlag(cmd, "exclude", complete.hosts)
+	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
+	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
+	completeFlag(cmd, "output", outputWords)
+}

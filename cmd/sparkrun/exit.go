@@ -52,7 +52,7 @@ func usagef(format string, args ...any) error { return &usageError{fmt.Sprintf(f
 
 func isLaunch(cmd *cobra.Command) bool {
 	for c := cmd; c != nil; c = c.Parent() {
-		if c.Name() == "launch" {
+		if c.Name() == "launch" || c.CommandPath() == "sparkrun run" {
 			return true
 		}
 	}

@@ -28,6 +28,7 @@ type launchOptions struct {
 	stage   []stage.Source
 	secrets []string
 	box     boxOptions
+	recipe  recipeOptions
 	serve   serveOptions
 
 	detach, dryRun, json, standalone, tty bool
@@ -43,7 +44,7 @@ func newLaunchCmd(complete completion, run func(context.Context, launchOptions) 
 	cmd := &cobra.Command{
 		Use: "launch [flags] WORKLOAD -- ...",
 
-		SuggestFor: []string{"run", "start", "srun", "mpirun"},
+		SuggestFor: []string{"start", "srun", "mpirun"},
 		Short:      "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
 
@@ -187,11 +188,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
 	bindBox(cmd.PersistentFlags(), &opts.box)
-	completeFlag(cmd, "on", complete.hosts)
-	completeFlag(cmd, "exclude", complete.hosts)
-	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
-	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
-	completeFlag(cmd, "output", outputWords)
+	completeLaunch(cmd, complete)
 	return cmd
 }
 
@@ -341,6 +338,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"
 	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
 		o.request.Stdin = "0"
+	}
+	if err := a.applyRecipe(&o); err != nil {
+		return err
 	}
 	if err := interruptible(ctx, func(ctx context.Context) error { return errors.Join(a.settleMPI(ctx, &o), a.settleServe(ctx, &o)) }); err != nil {
 		return err

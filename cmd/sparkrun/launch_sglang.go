@@ -29,6 +29,7 @@ the server listens are read, and not given twice.
 		RunE: serveRun(opts, run),
 	}
 	bindServe(cmd, opts)
+	bindRecipe(cmd.Flags(), &opts.recipe)
 	cmd.Flags().StringVar(&opts.request.Serve.Program, "python", "", "the interpreter that has SGLang (default: $VIRTUAL_ENV/bin/python3, else python3)")
 	return cmd
 }

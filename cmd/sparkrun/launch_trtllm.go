@@ -24,6 +24,7 @@ not given twice.
 		RunE: serveRun(opts, run),
 	}
 	bindServe(cmd, opts)
+	bindRecipe(cmd.Flags(), &opts.recipe)
 	cmd.Flags().StringVar(&opts.request.Serve.Program, "trtllm-serve", "", "the `PROGRAM` on the machine (default: $VIRTUAL_ENV/bin/trtllm-serve, else trtllm-serve)")
 	return cmd
 }

@@ -4,8 +4,6 @@ import (
 	"context"
 
 	"github.com/spf13/cobra"
-
-	"github.com/sparkrun/sparkrun/workloads"
 )
 
 func newLaunchVLLMCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -42,13 +40,12 @@ the server listens are read, and not given twice.
 		RunE: serveRun(opts, run),
 	}
 	bindServe(cmd, opts)
+	bindBackend(cmd, opts)
+	bindRecipe(cmd.Flags(), &opts.recipe)
 	s := &opts.request.Serve
 	fs := cmd.Flags()
-	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how it spreads over machines (default: auto)")
-	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
 	fs.StringVar(&s.Program, "vllm", "", "the `PROGRAM` vllm of the machines (default: $VIRTUAL_ENV/bin/vllm, else vllm)")
 	fs.StringVar(&opts.request.Ray.Program, "ray", "", "the `PROGRAM` ray, for --backend ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
 	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start; repeat for more")
-	completeWords(cmd, "backend")
 	return cmd
 }

@@ -9,6 +9,8 @@ type section struct{ title, text string }
 // by themselves.
 var related = map[string][]string{
 	"sparkrun launch":       {"attach", "exec", "logs", "ps", "stop", "env", "fabric"},
+	"sparkrun run":          {"recipe", "launch", "ps", "logs", "stop"},
+	"sparkrun recipe":       {"run", "launch"},
 	"sparkrun attach":       {"launch", "logs", "stop"},
 	"sparkrun exec":         {"launch", "ps"},
 	"sparkrun logs":         {"launch", "ps", "attach"},
@@ -39,7 +41,7 @@ const usualExits = `0	It was done.
 
 // exitStatuses are those of commands whose codes say more than the usual ones.
 var exitStatuses = map[string]string{
-	"sparkrun launch": launchExits, "sparkrun launch exec": launchExits, "sparkrun launch torchrun": launchExits,
+	"sparkrun launch": launchExits, "sparkrun run": launchExits, "sparkrun launch exec": launchExits, "sparkrun launch torchrun": launchExits,
 	"sparkrun launch nccl-test": ncclTestExits,
 	"sparkrun attach":           strings.Replace(launchExits, "; with --detach: all ranks run", "", 1),
 	"sparkrun exec": `That of COMMAND, and:

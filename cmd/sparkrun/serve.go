@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,6 +55,14 @@ func bindServe(cmd *cobra.Command, o *launchOptions) {
 	completeWords(cmd, "runtime")
 }
 
+// bindBackend binds what vLLM alone has.
+func bindBackend(cmd *cobra.Command, o *launchOptions) {
+	s, fs := &o.request.Serve, cmd.Flags()
+	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how vLLM spreads over machines (default: auto)")
+	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
+	completeWords(cmd, "backend")
+}
+
 // serveRun completes the options of a workload that serves and runs it: a model, and what
 // stands after --.
 func serveRun(opts *launchOptions, run func(context.Context, launchOptions) error) func(*cobra.Command, []string) error {
@@ -72,7 +81,7 @@ func serveRun(opts *launchOptions, run func(context.Context, launchOptions) erro
 		case opts.serve.runtime == runtimeHost && opts.box.image != "":
 			return usagef("--runtime host and --image: give one of them")
 		case opts.serve.runtime != runtimeHost && opts.box.image == "":
-			opts.box.image, opts.serve.image = workloads.DefaultImages()[cmd.Name()], true
+			opts.box.image, opts.serve.image = cmp.Or(workloads.DefaultImages()[cmd.Name()], workloads.DefaultImages()[workloads.VLLM]), true
 		}
 		return workloadRun(opts, run)(cmd, nil)
 	}

@@ -1,0 +1,74 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+func newRecipeCmd(a *app) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "recipe",
+		Aliases: []string{"recipes", "registry"},
+		Short:   "Find, read and check recipes, files that say how to serve a model",
+		Long: `A recipe is a YAML file that says how one model is served: image, command, variables.
+Those of eugr/spark-vllm-docker (version 1) and of the Python tool sparkrun (version 2)
+are read as they are. sparkrun run RECIPE, or launch vllm --recipe, starts one.
+
+RECIPE is a file, or a name in the registries: folders with recipes, such as a checkout
+of one of these projects. sparkrun recipe add FOLDER adds one. @REGISTRY/NAME is the one
+of that registry, where several have the name.`,
+		Example: `  git clone https://github.com/eugr/spark-vllm-docker && sparkrun recipe add spark-vllm-docker
+  sparkrun recipe search qwen3.5
+  sparkrun recipe check qwen3.5-122b-int4-autoround --nodes 2`,
+	}
+	group(cmd)
+	cmd.AddCommand(
+		newRecipeListCmd(a.listRecipes), newRecipeSearchCmd(a.listRecipes), newRecipeShowCmd(a, a.showRecipe),
+		newRecipeCheckCmd(a, a.checkRecipe), newRecipeAddCmd(a.addRegistry), newRecipeRemoveCmd(a, a.removeRegistry),
+	)
+	return cmd
+}
+
+// completeRecipe completes a recipe's name in the registries; files the shell knows itself.
+func (a *app) completeRecipe(_ *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	list, err := a.registries()
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	all, err := list.all(func(string) {})
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	var out []string
+	for _, r := range all {
+		files, err := r.files()
+		if err != nil || r.hidden && !strings.HasPrefix(typed, "@") {
+			continue
+		}
+		for _, f := range files {
+			name := stem(f)
+			if strings.HasPrefix(typed, "@") {
+				name = "@" + r.name + "/" + r.nested(f)
+			}
+			if strings.HasPrefix(name, typed) {
+				out = append(out, name)
+			}
+		}
+	}
+	return out, cobra.ShellCompDirectiveDefault
+}
+
+// onRecipe is a command about one recipe.
+func onRecipe[O any](a *app, cmd *cobra.Command, opts *O, name *string, run func(context.Context, O) error) *cobra.Command {
+	cmd.Args, cmd.ValidArgsFunction = takes(1, "the recipe"), a.completeRecipe
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		*name = args[0]
+		return running(opts, run)(cmd, args)
+	}
+	return cmd
+}

@@ -1,0 +1,230 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/recipe"
+)
+
+type recipeCheckOptions struct {
+	launchOptions
+	asJSON bool
+}
+
+func newRecipeCheckCmd(a *app, run func(context.Context, recipeCheckOptions) error) *cobra.Command {
+	opts := &recipeCheckOptions{}
+	cmd := &cobra.Command{
+		Use:   "check RECIPE",
+		Short: "Show what a launch of a recipe would run, on every machine",
+		Long: `Shows what a recipe comes to on so many machines: image, command, variables and mounts of
+each, what of the recipe is not followed, and what it needs consent for; or why it cannot
+be launched so, with the nearest that works. Nothing is started and no cluster is asked:
+<...> stands for what is known once the machines are chosen. launch --dry-run asks them.`,
+		Example: `  sparkrun recipe check minimax-m2.7-awq --nodes 4
+  sparkrun recipe check ./my.yaml -o max_model_len=32768 --json | jq '.machines[0].steps[].argv'`,
+	}
+	fs := cmd.Flags()
+	fs.Var(positive{&opts.request.Job.Nodes}, "nodes", "for `N` machines (default: as many as it wants)")
+	fs.StringVar(&opts.box.image, "image", "", "in this image (`REF`) in the place of the recipe's")
+	fs.BoolVar(&opts.asJSON, "json", false, "print JSON")
+	bindFill(fs, &opts.recipe)
+	return onRecipe(a, cmd, opts, &opts.recipe.name, run)
+}
+
+// recipePlan is what a recipe comes to.
+type recipePlan struct {
+	Recipe string `json:"recipe"`
+	File   string `json:"file"`
+	recipe.Launch
+	// Consent is why a launch needs --trust-recipe; empty: it needs none, or was given it.
+	Consent string `json:"consent,omitempty"`
+	// Missing are the mods that a launch would not find.
+	Missing  []string      `json:"missing,omitempty"`
+	Machines []planMachine `json:"machines"`
+}
+
+type planMachine struct {
+	Machine int        `json:"machine"` // from 0, which is rank 0's
+	Steps   []planStep `json:"steps"`   // one after the other
+}
+
+// planStep is what runs on a machine in one of a job's steps.
+type planStep struct {
+	Stage  string    `json:"stage"`
+	Image  string    `json:"image,omitempty"`
+	Argv   []string  `json:"argv"`
+	Env    []planVar `json:"env"`
+	Mounts []string  `json:"mounts,omitempty"`
+	// ModelCache is a folder of each machine with Hugging Face's models, mounted where the server looks.
+	ModelCache string   `json:"model_cache,omitempty"`
+	DockerArg  []string `json:"docker_args,omitempty"`
+}
+
+type planVar struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"`
+	Source string `json:"source"`
+}
+
+func (a *app) checkRecipe(ctx context.Context, o recipeCheckOptions) error {
+	r, err := a.findRecipe(o.recipe.name)
+	if err != nil {
+		return err
+	}
+	p := recipePlan{Recipe: r.name, File: r.file}
+	_, err = a.fillRecipe(r, o.launchOptions)
+	if errors.Is(err, recipe.ErrUntrusted) {
+		p.Consent, o.recipe.trust = err.Error(), true
+	}
+	if p.Launch, err = a.fillRecipe(r, o.launchOptions); err != nil {
+		return err
+	}
+	if _, err := a.modsOf(r, p.Launch); err != nil {
+		p.Missing = strings.Split(err.Error(), "\n")
+	}
+	spec, err := a.recipeSpec(ctx, o.launchOptions, p.Launch)
+	if err != nil {
+		return err
+	}
+	p.Machines = machinesOfSpec(spec)
+	if o.asJSON {
+		return a.object(p)
+	}
+	return a.showPlan(p)
+}
+
+// recipeSpec is the job that a launch would make of a filled-in recipe, without asking anybody.
+func (a *app) recipeSpec(ctx context.Context, o launchOptions, l recipe.Launch) (launcher.Spec, error) {
+	o.dryRun, o.serve.image = true, o.box.image == ""
+	o.take(l)
+	if o.serve.image {
+		o.box.image = workloads.DefaultImages()[o.workload]
+	}
+	if err := a.settleServe(ctx, &o); err != nil {
+		return launcher.Spec{}, err
+	}
+	return a.spec(o)
+}
+
+// machinesOfSpec is what each machine runs of a job, before it is known which machines those are.
+func machinesOfSpec(spec launcher.Spec) []planMachine {
+	var out []planMachine
+	for n := range spec.Nodes {
+		m := planMachine{Machine: n}
+		for _, st := range spec.Steps() {
+			if st.Where == launcher.OnHead && n > 0 || st.Where == launcher.OnRest && n == 0 {
+				continue
+			}
+			m.Steps = append(m.Steps, stepOf(st, map[launcher.Ref]int{launcher.NodeRank: n, launcher.NodeCount: spec.Nodes}))
+		}
+		out = append(out, m)
+	}
+	return out
+}
+
+func stepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
+	step := planStep{Stage: st.Name, Argv: []string{}, Env: []planVar{}}
+	for _, v := range st.Command() {
+		step.Argv = append(step.Argv, onMachine(v, known))
+	}
+	for i, v := range st.Env {
+		if slices.ContainsFunc(st.Env[i+1:], func(later launcher.Var) bool { return later.Name == v.Name }) {
+			continue // which wins
+		}
+		step.Env = append(step.Env, planVar{v.Name, onMachine(v.Value, known), v.Source})
+	}
+	if c := st.Container; c != nil {
+		step.Image, step.DockerArg = c.Image, c.Args
+		if c.ModelCache != launcher.NoModelCache {
+			step.ModelCache = c.ModelCache
+		}
+		for _, m := range c.Mounts {
+			step.Mounts = append(step.Mounts, m.String())
+		}
+	}
+	return step
+}
+
+// onMachine is a value with what is known of its machine before all else.
+func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
+	out := make(launcher.Value, len(v))
+	for i, p := range v {
+		out[i] = p
+		if n, ok := known[p.Ref]; ok {
+			out[i] = launcher.Part{Lit: strconv.Itoa(n)}
+		}
+	}
+	return out.String()
+}
+
+func (a *app) showPlan(p recipePlan) error {
+	fmt.Fprintf(a.out, "%s: %s of %s on %s\n", p.Recipe, p.Workload, printable(p.Serve.Model), count(p.Nodes, "machine"))
+	if p.Consent != "" {
+		fmt.Fprintf(a.out, "needs --trust-recipe: %s\n", printable(p.Consent))
+	}
+	for _, m := range p.Missing {
+		fmt.Fprintf(a.out, "missing: %s\n", printable(m))
+	}
+	for _, n := range p.Notes {
+		fmt.Fprintf(a.out, "note: %s\n", printable(n.String()))
+	}
+	for _, m := range p.Machines {
+		fmt.Fprintf(a.out, "\nmachine %d\n", m.Machine)
+		for _, s := range m.Steps {
+			a.showStep(s)
+		}
+	}
+	return nil
+}
+
+func (a *app) showStep(s planStep) {
+	fmt.Fprintf(a.out, "  %s", s.Stage)
+	if s.Image != "" {
+		fmt.Fprintf(a.out, " in %s", printable(s.Image))
+	}
+	fmt.Fprintln(a.out)
+	if s.ModelCache != "" {
+		fmt.Fprintf(a.out, "    models of %s\n", printable(s.ModelCache))
+	}
+	for _, m := range s.Mounts {
+		fmt.Fprintf(a.out, "    mount %s\n", printable(m))
+	}
+	for _, d := range s.DockerArg {
+		fmt.Fprintf(a.out, "    docker %s\n", printable(d))
+	}
+	fmt.Fprintf(a.out, "    $ %s\n", flagLines(s.Argv))
+	width := 0
+	for _, v := range s.Env {
+		if n := len(v.Name) + 1 + len(quote(v.Value)); n <= widest {
+			width = max(width, n)
+		}
+	}
+	for _, v := range s.Env {
+		fmt.Fprintf(a.out, "    %-*s  # %s\n", width, printable(v.Name+"="+quote(v.Value)), v.Source)
+	}
+}
+
+// flagLines puts each flag of a command, with its values, on a line of its own.
+func flagLines(argv []string) string {
+	var b strings.Builder
+	for i, w := range argv {
+		switch {
+		case i == 0:
+		case strings.HasPrefix(w, "-"):
+			b.WriteString(" \\\n        ")
+		default:
+			b.WriteString(" ")
+		}
+		b.WriteString(printable(quote(w)))
+	}
+	return b.String()
+}

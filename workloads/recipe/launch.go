@@ -1,0 +1,248 @@
+package recipe
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// Options are what a user asks for besides: it wins over the recipe, field by field.
+type Options struct {
+	// Name is what the recipe goes by in messages.
+	Name string
+	// Set are values of placeholders, and of executor_config: -o NAME=VALUE.
+	Set []Setting
+	// Nodes is a number of machines; 0: as many as the recipe wants.
+	Nodes int
+	// Serve has the sizes, backend, host and port that were asked for by flags of their own.
+	Serve workloads.Serve
+	// Image in the place of the recipe's; OnHost: in no container at all.
+	Image  string
+	OnHost bool
+	// Env and Secrets are what the user gives by --env and --secret, whose names the recipe's
+	// variables give way to.
+	Env, Secrets []string
+	// Environ is the caller's environment, for variables that a recipe of version 2 takes of it.
+	Environ []string
+	// Trusted: the recipe may change its image (mods, pre_exec) and ask for more rights than its
+	// user has.
+	Trusted bool
+}
+
+// Launch is a recipe with everything filled in.
+type Launch struct {
+	Workload string `json:"workload"`
+	// Nodes is how many machines it takes.
+	Nodes int             `json:"nodes"`
+	Image string          `json:"image,omitempty"` // empty: the workload's own, or none
+	Serve workloads.Serve `json:"serve"`
+	// Setup is what runs in each container first; Mods are the folders that it wants at
+	// ModsDir/NAME of what the job brings along.
+	Setup string   `json:"setup,omitempty"`
+	Mods  []string `json:"mods,omitempty"`
+	// Secrets are variables of the caller's that the ranks get as such: --secret.
+	Secrets  []string          `json:"secrets,omitempty"`
+	Args     []string          `json:"docker_args,omitempty"` // of docker run
+	ShmBytes int64             `json:"shm_bytes,omitempty"`
+	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"`
+	Notes    []Note            `json:"notes,omitempty"`
+}
+
+// Into puts it into a request, whose own wishes stay.
+func (l Launch) Into(r *workloads.Request) {
+	asked := r.Serve
+	r.Serve = l.Serve
+	r.Serve.Program, r.Serve.Args, r.Serve.Config = asked.Program, asked.Args, asked.Config
+	r.Job.Nodes, r.Setup = l.Nodes, l.Setup
+	r.Ulimits = append(slices.Clone(l.Ulimits), r.Ulimits...)
+}
+
+// Launch fills a recipe in. Its errors wrap launcher.ErrInvalid and say what is the nearest that
+// works.
+func (r Recipe) Launch(o Options) (Launch, error) {
+	out := Launch{Notes: slices.Clone(r.Notes), Image: cmp.Or(o.Image, r.Image), ShmBytes: r.Executor.ShmBytes, Ulimits: r.Executor.Ulimits}
+	if o.OnHost {
+		if out.Image != "" && o.Image == "" {
+			out.note("container", "%s: left out: it runs on the machines themselves", out.Image)
+		}
+		out.Image, out.ShmBytes = "", 0
+	}
+	if err := o.sizes(); err != nil {
+		return Launch{}, err
+	}
+	values, err := r.values(o)
+	if err != nil {
+		return Launch{}, err
+	}
+	if err := r.trust(&out, o, values); err != nil {
+		return Launch{}, err
+	}
+	if err := r.server(&out, o, values); err != nil {
+		return Launch{}, err
+	}
+	if err := r.settle(&out, o); err != nil {
+		return Launch{}, err
+	}
+	if err := r.env(&out, o); err != nil {
+		return Launch{}, err
+	}
+	return out, nil
+}
+
+func (l *Launch) note(field, format string, args ...any) {
+	l.Notes = append(l.Notes, Note{field, fmt.Sprintf(format, args...)})
+}
+
+// sizes takes what -o says of the values that have a flag of launch too.
+func (o *Options) sizes() error {
+	for _, s := range o.Set {
+		to := map[string]*int{"tensor_parallel": &o.Serve.TP, "pipeline_parallel": &o.Serve.PP, "data_parallel": &o.Serve.DP, "port": &o.Serve.Port}[s.Name]
+		switch {
+		case s.Name == "host" && o.Serve.Host == "":
+			o.Serve.Host = s.Value
+		case to == nil || *to != 0: // the flag itself counts more
+		default:
+			n, err := strconv.Atoi(s.Value)
+			if err != nil || n < 1 || n > 65535 {
+				return invalid("-o "+s.Name, "want a number, got %q", s.Value)
+			}
+			*to = n
+		}
+	}
+	return nil
+}
+
+// served are placeholders that mean the same as a flag of launch, so that both count.
+func served(s workloads.Serve) (out []Setting) {
+	count := func(name string, n int) {
+		if n > 0 {
+			out = append(out, Setting{name, strconv.Itoa(n)})
+		}
+	}
+	count("tensor_parallel", s.TP)
+	count("pipeline_parallel", s.PP)
+	count("data_parallel", s.DP)
+	count("port", s.Port)
+	if s.Host != "" {
+		out = append(out, Setting{"host", s.Host})
+	}
+	return out
+}
+
+// privileged is the field of executor_config that -o may set too, as in the Python tool.
+const privileged = "privileged"
+
+// values are those of placeholders, later ones winning.
+func (r Recipe) values(o Options) ([]Setting, error) {
+	values := slices.Clone(r.Defaults)
+	if _, ok := get(values, "model"); !ok && r.Model != "" {
+		values = append([]Setting{{"model", r.Model}}, values...)
+	}
+	for _, s := range o.Set {
+		_, isDefault := get(values, s.Name)
+		if !isDefault && s.Name != privileged && !strings.Contains(r.Command, "{"+s.Name+"}") && r.Command != "" && !spread(s.Name) {
+			return nil, invalid("-o "+s.Name, "the recipe has no such value: it has %s", names(values))
+		}
+		values = append(values, s)
+	}
+	return append(values, served(o.Serve)...), nil
+}
+
+// spread tells whether a value is one that says how a server is spread, which counts even where
+// a command has no place for it.
+func spread(name string) bool {
+	return slices.Contains([]string{"tensor_parallel", "pipeline_parallel", "data_parallel", "host", "port", "served_model_name", "distributed_executor_backend"}, name)
+}
+
+// ModsDir is where a job that brings mods along has them, below launcher.StageEnv's folder.
+const ModsDir = "mods"
+
+// trust asks for consent where a recipe does more than to start a server.
+func (r Recipe) trust(out *Launch, o Options, values []Setting) error {
+	root := r.Executor.Privileged
+	if v, ok := get(o.Set, privileged); ok {
+		root = strings.EqualFold(v, "true")
+	}
+	var why []string
+	if len(r.Mods) > 0 {
+		why = append(why, "mods ("+strings.Join(r.Mods, ", ")+"), folders whose run.sh changes what is in the image before the server starts")
+	}
+	if len(r.Setup) > 0 {
+		why = append(why, "pre_exec, "+plural(len(r.Setup), "command")+" in each container before the server starts")
+	}
+	if len(r.Executor.Args) > 0 {
+		why = append(why, strings.Join(r.Executor.Args, " ")+", which give the container more than you have")
+	}
+	if root {
+		why = append(why, "privileged: true, the rights of root over the machine")
+	}
+	if len(why) > 0 && !o.Trusted {
+		return fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it with --trust-recipe", o.Name, ErrUntrusted, strings.Join(why, "; and "))
+	}
+	if out.Args = slices.Clone(r.Executor.Args); root {
+		out.Args = append(out.Args, "--cap-add=ALL", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")
+		out.note("executor_config.privileged", "given as all capabilities without seccomp and AppArmor, to whom the machines' policy allows it; devices beside the GPU's and RDMA's are not")
+	}
+	if o.OnHost && (len(r.Mods) > 0 || len(r.Setup) > 0 || len(out.Args) > 0) {
+		return fmt.Errorf("recipe %s: %w: it changes its container, and on the machines themselves there is none: leave out --runtime host", o.Name, launcher.ErrInvalid)
+	}
+	return r.setUp(out, values)
+}
+
+// setUp writes the script of mods and pre_exec. What a mod puts into WORKSPACE_DIR the server
+// finds where it runs.
+func (r Recipe) setUp(out *Launch, values []Setting) error {
+	if len(r.Mods) == 0 && len(r.Setup) == 0 {
+		return nil
+	}
+	lines := []string{`export WORKSPACE_DIR="$PWD"`}
+	seen := map[string]bool{}
+	for _, mod := range r.Mods {
+		name := path.Base(mod)
+		switch {
+		case !clean(mod):
+			return invalid("mods", "%q: want a folder beside the recipe, such as mods/NAME, or @REGISTRY/NAME", mod)
+		case seen[name]:
+			return invalid("mods", "%s: two mods have this name", name)
+		}
+		seen[name] = true
+		lines = append(lines, fmt.Sprintf(`(cd "$%s/%s/%s" && chmod +x run.sh && ./run.sh)`, launcher.StageEnv, ModsDir, name))
+	}
+	for i, command := range r.Setup {
+		field := "pre_exec." + strconv.Itoa(i+1)
+		text, notes, err := r.fill(field, command, values)
+		if err != nil {
+			return err
+		}
+		out.Notes = append(out.Notes, notes...)
+		lines = append(lines, "bash -c "+quote(text))
+	}
+	out.Setup, out.Mods = strings.Join(lines, "\n"), slices.Clone(r.Mods)
+	return nil
+}
+
+// clean tells whether a mod's name leads to a folder below another, in letters that a shell takes
+// as they are.
+func clean(mod string) bool {
+	rest, scoped := strings.CutPrefix(mod, "@")
+	plain := func(c rune) bool {
+		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._-+/", c)
+	}
+	return rest != "" && !strings.HasPrefix(rest, "/") && rest == path.Clean(rest) && rest != "." && !slices.Contains(strings.Split(rest, "/"), "..") &&
+		!strings.ContainsFunc(rest, func(c rune) bool { return !plain(c) }) && (!scoped || strings.Contains(rest, "/"))
+}
+
+func quote(s string) string { return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'" }
+
+func plural(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
