@@ -36,6 +36,9 @@ func (j Job) Next(out Outcome) (Next, bool) {
 	if j.Restored != nil {
 		return Next{}, false
 	}
+	if j.Spec.Service != nil && j.Plan.Stage == "" {
+		return j.nextOfService(out)
+	}
 	n := Next{Restarts: j.Plan.Restarts}
 	failed := out.End == Failed && out.ExitCode != launcher.ExitTimedOut || out.End == Rejected && n.Restarts > 0
 	switch {
@@ -61,6 +64,7 @@ func (j Job) After(out Outcome) Job {
 	}
 	j.Tries = append(slices.Clone(j.Tries), t)
 	j.Tries = j.Tries[max(0, len(j.Tries)-MaxTries):]
+	j.Faults = j.faultsWith(out)
 	return j
 }
 

@@ -68,6 +68,9 @@ func (t *try) askNoMore() {
 	for _, a := range t.asked {
 		a.stop()
 	}
+	if t.unwatch != nil {
+		t.unwatch()
+	}
 }
 
 // prober asks one step's probes on this node.
@@ -145,14 +148,14 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	return ""
 }
 
-// dial looks for a listener at the node's address, and at loopback, where what trusts
-// nobody listens. Both are this machine: the packet filter lets us through.
+// dial looks for a listener at the node's addresses, and at loopback, where what trusts
+// nobody listens. All are this machine: the packet filter lets us through.
 func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
 	port, err := seat.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
-	for _, host := range []string{seat.Addr, "127.0.0.1"} {
+	for _, host := range ownAddrs(p.as) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)
