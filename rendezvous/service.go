@@ -136,7 +136,7 @@ func (s JobStatus) ServiceAddr() string {
 // ServiceState is how a service does, in a word; its text says what is wrong.
 func (s JobStatus) ServiceState() (state, text string) {
 	switch seen := s.Service; {
-	case s.State != StateRuns && s.State != StateStarts || seen == nil:
+	case s.State != StateRuns && s.State != StateStarts && s.State != StatePlanned || seen == nil:
 		return string(s.State), s.Waits
 	case s.State == StateStarts && seen.State == launcher.ServiceReady, seen.State == launcher.ServiceStarting:
 		return string(s.State), s.Waits // it answers, and is not all there yet; or was not asked yet

@@ -111,11 +111,13 @@ func (l *sights) moved() bool {
 // rate is how many tokens were generated a second since the last event: as the server says,
 // or by its counter.
 func (l *sights) rate(now time.Time) float64 {
-	r := l.last.throughput
-	if !l.last.hasThroughput {
-		if secs := now.Sub(l.base.at).Seconds(); secs > 0 && l.last.generated >= l.base.generated {
-			r = (l.last.generated - l.base.generated) / secs
+	r := 0.0
+	if l.last.hasThroughput {
+		if l.last.running > 0 { // else it is that of before
+			r = l.last.throughput
 		}
+	} else if secs := now.Sub(l.base.at).Seconds(); secs > 0 && l.last.generated >= l.base.generated {
+		r = (l.last.generated - l.base.generated) / secs
 	}
 	return math.Round(r*10) / 10
 }
