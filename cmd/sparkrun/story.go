@@ -121,7 +121,7 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	}
 	if seen.fresh(p) {
 		switch p.Step {
-		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
+		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
 			f.say(p.Text)
 		case rendezvous.StepPreparing:
 			f.say(p.Host + " " + p.Text)
@@ -153,9 +153,14 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.begins(p.Generation)
+	case rendezvous.StepServes:
+		if p.Service != nil && p.Service.State == launcher.ServiceReady {
+			f.running.set()
+			f.serves.set()
+		}
 	case rendezvous.StepRunning:
 		f.begins(p.Generation)
-		if f.stage != launcher.StageBefore {
+		if f.stage != launcher.StageBefore && f.spec.Service == nil { // which has to answer, too
 			f.running.set()
 			f.reading.set()
 		}
@@ -196,7 +201,7 @@ type sieve map[string]rendezvous.Step
 func (s sieve) fresh(p rendezvous.Progress) bool {
 	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
-	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
 		key += " " + p.Text
 	case rendezvous.StepPreparing:
 		key += " " + p.Host + " " + p.Text
