@@ -56,10 +56,10 @@ all of this is.
   image      that its ranks run in; null: they run on the machine itself
   planned, started, ended   RFC 3339; null while that has not come
   away_since since when each of away does not answer
-  service    null but for a service: url (null while not known), model, state (that of the
-             job, or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
-             running (requests; null while not known), autostart, restart (as launch has it),
-             failures (that --restart counts now), on_wedge, metrics (their URL, or null)
+  service    null but for a service: url (null while not known), model, state (the job's,
+             or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
+             running (requests; null while not known), autostart, restart (as launch has
+             it), failures (that --restart counts now), on_wedge, metrics (URL, or null)
   suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
   no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
              (null: not since its agent was started)`,
