@@ -185,6 +185,9 @@ func ownAddrs(as launcher.Assignment) []string {
 	var out []string
 	here, _ := net.InterfaceAddrs() // else what the plan says has to do
 	for _, m := range as.Members {
+		if m.IsLinkLocalUnicast() { // not to be dialled without its zone
+			continue
+		}
 		if slices.ContainsFunc(here, func(a net.Addr) bool {
 			p, err := netip.ParsePrefix(a.String())
 			return err == nil && p.Addr().Unmap() == m
@@ -202,38 +205,34 @@ func ownAddrs(as launcher.Assignment) []string {
 
 // health looks for the service where it answered last, else at each address of this node.
 func (w *watcher) health(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, healthWait)
+	defer cancel()
 	if w.addr != "" {
-		err := w.healthAt(ctx, w.addr)
-		if !errors.Is(err, syscall.ECONNREFUSED) {
+		if err := w.healthAt(ctx, w.addr); !errors.Is(err, errNoListener) {
 			return err
 		}
 	}
-	var first error
 	for _, host := range ownAddrs(w.as) {
 		addr := net.JoinHostPort(host, w.port)
-		err := w.healthAt(ctx, addr)
-		if !errors.Is(err, syscall.ECONNREFUSED) && err != nil || err == nil {
+		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
 			w.addr = addr // whoever listens there is the one to ask
 			return err
 		}
-		first = errors.Join(first, err)
 	}
-	if first != nil {
-		return fmt.Errorf("nothing listens on port %s", w.port)
-	}
-	return nil
+	return fmt.Errorf("%w on port %s", errNoListener, w.port)
 }
+
+var errNoListener = errors.New("nothing listens")
 
 func (w *watcher) healthAt(ctx context.Context, addr string) error {
 	v := w.as.Spec.Service
-	ctx, cancel := context.WithTimeout(ctx, healthWait)
-	defer cancel()
 	if v.Health == "" {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
-		if err == nil {
-			c.Close()
+		if err != nil {
+			return because(ctx, "a connection to "+addr, healthWait, err)
 		}
-		return err
+		c.Close()
+		return nil
 	}
 	res, err := ask(ctx, http.MethodGet, "http://"+addr+v.Health, nil)
 	if err != nil {
@@ -260,11 +259,12 @@ func ask(ctx context.Context, method, url string, body []byte) (*http.Response, 
 
 // because says in few words why there was no answer.
 func because(ctx context.Context, what string, wait time.Duration, err error) error {
+	op, _ := errors.AsType[*net.OpError](err)
 	switch {
 	case ctx.Err() != nil:
 		return fmt.Errorf("%s: no answer within %s", what, wait)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return fmt.Errorf("%s: %w", what, syscall.ECONNREFUSED)
+	case op != nil && op.Op == "dial":
+		return fmt.Errorf("%s: %w", what, errNoListener)
 	}
 	return fmt.Errorf("%s: the connection broke", what)
 }
