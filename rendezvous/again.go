@@ -120,3 +120,26 @@ func (j Job) TryText() string {
 	}
 	return fmt.Sprintf("try %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
 }
+
+// queue takes a job that waits for its first nodes: its plan is of generation 0.
+func (s *state) queue(j Job) error {
+	if _, known := s.Jobs[j.Spec.ID]; known {
+		return ErrJobExists
+	}
+	j.Plan, j.Outcome, j.Stop, j.Tries, j.Touched = Plan{}, nil, nil, nil, s.Epoch
+	s.Jobs[j.Spec.ID] = j
+	s.prune()
+	return nil
+}
+
+// Entry records the job's plan or, without one, that it waits for its nodes.
+func (j Job) Entry() Entry {
+	kind := KindPlan
+	if j.Plan.Generation == 0 {
+		kind = KindQueue
+	}
+	if k := KindOf(j.Spec); k != KindPlan {
+		kind = k
+	}
+	return Entry{Kind: kind, Job: &j}
+}

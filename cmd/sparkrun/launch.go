@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
@@ -460,42 +458,11 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	return exits(code, err)
 }
 
-// interruptible runs what a Ctrl-C may end, as nothing has been started yet.
-func interruptible(ctx context.Context, fn func(context.Context) error) error {
-	ctx, stop := stoppable(ctx)
-	defer stop()
-	if err := fn(ctx); err == nil || ctx.Err() == nil {
-		return err
-	}
-	return exits(launcher.ExitInterrupted, nil)
-}
-
 func (a *app) open(standalone bool) (*backend, error) {
 	if standalone {
 		return a.standalone()
 	}
 	return a.dial(), nil
-}
-
-// statusUnless asks for the cluster's state; a signal ends the asking.
-func statusUnless(ctx context.Context, c cluster, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type answer struct {
-		st  wire.Status
-		err error
-	}
-	told := make(chan answer, 1)
-	go func() { // ends with ctx at the latest
-		st, err := c.Status(ctx, wire.StatusRequest{})
-		told <- answer{st, err}
-	}()
-	select {
-	case t := <-told:
-		return t.st, nil, t.err
-	case sig := <-signals:
-		return wire.Status{}, sig, nil
-	}
 }
 
 type discard struct{}

@@ -99,7 +99,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		text += ": " + l.Text
 	}
 	if l.Rate != nil && l.Running != nil {
-		text += fmt.Sprintf(", %s tokens/s, %d requests", l.rateText(), *l.Running)
+		text += fmt.Sprintf("; %s tokens/s, requests: %d", l.rateText(), *l.Running)
 	}
 	out := []string{text}
 	if seen := j.Service; seen != nil && seen.State == launcher.ServiceWedged && l.OnWedge == launcher.WedgeReport {

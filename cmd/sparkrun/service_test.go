@@ -128,7 +128,7 @@ func TestPsService(t *testing.T) {
 		}
 	}
 	_, got, _ = cli(t, b, "ps", "of-bbbb")
-	for _, want := range []string{"  serves at http://127.0.0.1:8000: wedged for ", ": 3 requests are running, and no token has come for 50s, 0.0 tokens/s, 3 requests\n",
+	for _, want := range []string{"  serves at http://127.0.0.1:8000: wedged for ", ": 3 requests are running, and no token has come for 50s; 0.0 tokens/s, requests: 3\n",
 		"  has failed 0 of 3/hour; does not come back after a power cut (sparkrun service enable)\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in:\n%s", want, got)

@@ -238,7 +238,7 @@ func (w *watcher) healthAt(ctx context.Context, addr string) error {
 	if err != nil {
 		return because(ctx, "GET "+v.Health, healthWait, err)
 	}
-	res.Body.Close()
+	defer res.Body.Close()
 	if res.StatusCode > 399 {
 		return fmt.Errorf("GET %s: it answers %s", v.Health, res.Status)
 	}
