@@ -321,7 +321,7 @@ func (s Spec) Validate() error {
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
 		return fmt.Errorf("a duration below zero: %w: want for example --grace 10s", ErrInvalid)
 	}
-	if err := errors.Join(s.validateWords(), s.validateLease()); err != nil {
+	if err := errors.Join(s.validateWords(), s.validateService(), s.validateLease()); err != nil {
 		return err
 	}
 	if twice := firstTwice(s.On); twice != "" {
@@ -356,9 +356,6 @@ func (s Spec) Validate() error {
 	}
 	if mains != 1 {
 		return fmt.Errorf("job %s: %w: %d main stages, want one", s.ID, ErrInvalid, mains)
-	}
-	if err := s.validateService(); err != nil {
-		return err
 	}
 	return s.validateSteps()
 }

@@ -36,6 +36,9 @@ func (j Job) Next(out Outcome) (Next, bool) {
 	if j.Restored != nil {
 		return Next{}, false
 	}
+	if j.Spec.Service != nil && j.Plan.Stage == "" {
+		return j.nextOfService(out)
+	}
 	n := Next{Restarts: j.Plan.Restarts}
 	failed := out.End == Failed && out.ExitCode != launcher.ExitTimedOut || out.End == Rejected && n.Restarts > 0
 	switch {
@@ -61,6 +64,7 @@ func (j Job) After(out Outcome) Job {
 	}
 	j.Tries = append(slices.Clone(j.Tries), t)
 	j.Tries = j.Tries[max(0, len(j.Tries)-MaxTries):]
+	j.Faults = j.faultsWith(out)
 	return j
 }
 
@@ -115,4 +119,27 @@ func (j Job) TryText() string {
 		return ""
 	}
 	return fmt.Sprintf("try %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
+}
+
+// queue takes a job that waits for its first nodes: its plan is of generation 0.
+func (s *state) queue(j Job) error {
+	if _, known := s.Jobs[j.Spec.ID]; known {
+		return ErrJobExists
+	}
+	j.Plan, j.Outcome, j.Stop, j.Tries, j.Touched = Plan{}, nil, nil, nil, s.Epoch
+	s.Jobs[j.Spec.ID] = j
+	s.prune()
+	return nil
+}
+
+// Entry records the job's plan or, without one, that it waits for its nodes.
+func (j Job) Entry() Entry {
+	kind := KindPlan
+	if j.Plan.Generation == 0 {
+		kind = KindQueue
+	}
+	if k := KindOf(j.Spec); k != KindPlan {
+		kind = k
+	}
+	return Entry{Kind: kind, Job: &j}
 }

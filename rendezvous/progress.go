@@ -26,6 +26,7 @@ const (
 	StepStuck     Step = "stuck"     // what the text says was killed and stays; its node is drained
 	StepAlone     Step = "alone"     // what was recorded last is on one machine only, which OnlyOn names
 	StepStage     Step = "stage"     // what the text says has become of one of the job's stages
+	StepServes    Step = "serves"    // a service does otherwise than before: the text says how
 	StepEnded     Step = "ended"     // the outcome is recorded
 )
 
@@ -44,6 +45,8 @@ type Progress struct {
 	Outcome    *Outcome            `json:"outcome,omitempty"` // StepEnded
 	// Ports are the named ones on the head (StepRunning).
 	Ports map[string]launcher.Ports `json:"ports,omitempty"`
+	// Service is what was seen of it (StepServes).
+	Service *launcher.ServiceSeen `json:"service,omitempty"`
 	// OnlyOn is the one host that has what is recorded here (StepAlone, StepEnded);
 	// empty where others have it, too.
 	OnlyOn string `json:"recorded_only_on,omitempty"`
@@ -79,6 +82,8 @@ type JobStatus struct {
 	Suspended []string `json:"suspended,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
+	// Service is what rank 0's node has last seen of a service; nil: nothing was told yet.
+	Service *launcher.ServiceSeen `json:"service,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.
 	Line int `json:"line,omitempty"`
 }

@@ -12,7 +12,7 @@ import (
 // release that adds a kind of entry or a field of one, or gives a call another
 // meaning, is one higher. 0 is that of builds before the first release, which do
 // not say it.
-const Protocol = 3
+const Protocol = 4
 
 // ErrApart: two builds are more than one protocol apart.
 var ErrApart = errors.New("too far apart")
@@ -37,11 +37,15 @@ var since = map[Kind]int{
 	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
 	KindInvite: 2, KindLogin: 2, KindLogout: 2,
 	KindPlan2: 3,
+	KindPlan3: 4, KindService: 4,
 }
 
 // KindOf is the latest of the kinds that a job needs to be known, by the voters and by
 // the nodes that run it.
 func KindOf(spec launcher.Spec) Kind {
+	if spec.Service != nil {
+		return KindPlan3
+	}
 	if spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
 		return KindPlan2
 	}

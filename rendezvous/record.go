@@ -60,6 +60,8 @@ type Job struct {
 	// which the record was restored, at that time. What came after is not known:
 	// no generation of it is begun any more.
 	Restored *time.Time `json:"restored,omitempty"`
+	// Faults are when a service has failed, as far back as its --restart counts.
+	Faults []time.Time `json:"faults,omitempty"`
 }
 
 // Key is the job's current try.
@@ -84,6 +86,9 @@ type Outcome struct {
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
 	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first, then such as had ended with 0 before; see MaxExits
+	// Lost and AllLost are of a service: a machine of it was lost, and each one was.
+	Lost    bool `json:"lost,omitempty"`
+	AllLost bool `json:"all_lost,omitempty"`
 }
 
 // Bounds that keep entries and snapshots small.
@@ -123,6 +128,9 @@ const (
 	KindLogout  Kind = "client-removed/1"
 	// KindPlan2 is KindPlan, or KindQueue, of a job of which earlier builds do not know all.
 	KindPlan2 Kind = "job-planned/2"
+	// KindPlan3 is the same of a service.
+	KindPlan3   Kind = "job-planned/3"
+	KindService Kind = "job-service/1"
 )
 
 // Entry is one step of the record. Its kind says which pointer is set.
@@ -135,7 +143,7 @@ type Entry struct {
 	Join   *Join            `json:"join,omitempty"`
 	Node   *Node            `json:"node,omitempty"` // KindAddress
 	Remove *launcher.NodeID `json:"remove,omitempty"`
-	Job    *Job             `json:"job,omitempty"` // KindPlan, KindPlan2, KindQueue
+	Job    *Job             `json:"job,omitempty"` // KindPlan to KindPlan3, KindQueue
 	End    *JobEnd          `json:"end,omitempty"`
 	Stop   *JobStop         `json:"stop,omitempty"`
 
@@ -148,6 +156,8 @@ type Entry struct {
 
 	Login  *Login `json:"login,omitempty"`
 	Logout string `json:"logout,omitempty"` // a client's id
+
+	Service *JobService `json:"service,omitempty"`
 }
 
 // Found is the first entry of a cluster.
@@ -321,10 +331,12 @@ func (s *state) apply(index uint64, e Entry) error {
 		s.Removed[*e.Remove] = true
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
-	case e.Kind == KindPlan2 && e.Job != nil && e.Job.Plan.Generation > 0:
+	case (e.Kind == KindPlan2 || e.Kind == KindPlan3) && e.Job != nil && e.Job.Plan.Generation > 0:
 		return s.plan(*e.Job)
-	case (e.Kind == KindQueue || e.Kind == KindPlan2) && e.Job != nil:
+	case (e.Kind == KindQueue || e.Kind == KindPlan2 || e.Kind == KindPlan3) && e.Job != nil:
 		return s.queue(*e.Job)
+	case e.Kind == KindService && e.Service != nil:
+		return s.service(*e.Service)
 	case e.Kind == KindEnd && e.End != nil:
 		return s.end(*e.End)
 	case e.Kind == KindStop && e.Stop != nil:
@@ -399,29 +411,6 @@ func (s *state) putNode(index uint64, n Node) {
 	s.Nodes[n.ID] = n
 }
 
-// queue takes a job that waits for its first nodes: its plan is of generation 0.
-func (s *state) queue(j Job) error {
-	if _, known := s.Jobs[j.Spec.ID]; known {
-		return ErrJobExists
-	}
-	j.Plan, j.Outcome, j.Stop, j.Tries, j.Touched = Plan{}, nil, nil, nil, s.Epoch
-	s.Jobs[j.Spec.ID] = j
-	s.prune()
-	return nil
-}
-
-// Entry records the job's plan or, without one, that it waits for its nodes.
-func (j Job) Entry() Entry {
-	kind := KindPlan
-	if j.Plan.Generation == 0 {
-		kind = KindQueue
-	}
-	if k := KindOf(j.Spec); k != KindPlan {
-		kind = k
-	}
-	return Entry{Kind: kind, Job: &j}
-}
-
 // plan takes a job's first generation, or the next one of a job that has not
 // ended.
 func (s *state) plan(j Job) error {
@@ -438,7 +427,7 @@ func (s *state) plan(j Job) error {
 		return ErrJobStopping
 	case j.Plan.Generation != old.Plan.Generation+1:
 		return ErrJobExists
-	case j.Plan.Restarts < old.Plan.Restarts || j.Plan.Restarts > min(old.Plan.Restarts+1, old.Spec.MaxRestarts):
+	case j.Plan.Restarts < old.Plan.Restarts || j.Plan.Restarts > min(old.Plan.Restarts+1, mayRestart(old.Spec)):
 		return ErrRestarts
 	}
 	if ok {

@@ -19,5 +19,17 @@ func execSpec(r Request) (launcher.Spec, error) {
 	return finish(r, "exec", launcher.Stage{
 		Name: "exec", RanksPerNode: r.ranksPerNode(),
 		Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir, UsesPort: true,
+		Ready: answers(r.Job.Service),
 	})
+}
+
+// answers has a service's rank 0 answer before it is called ready.
+func answers(v *launcher.Service) []launcher.Probe {
+	switch {
+	case v == nil || len(v.Port) == 0: // what it lacks is told by the spec's check
+		return nil
+	case v.Health == "":
+		return []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, Port: v.Port, What: "a listener"}}
+	}
+	return []launcher.Probe{{Kind: launcher.ProbeHTTP, Head: true, Port: v.Port, Path: v.Health, What: "GET " + v.Health}}
 }

@@ -19,8 +19,9 @@ import (
 func (n *node) clusterCalls() wire.Cluster {
 	return wire.Cluster{
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain,
-		Stop: audited(n, "stop", always(func(r wire.StopRequest) string { return r.Job }), n.stop),
-		Jobs: n.jobs, Logs: n.logs, Input: n.input,
+		Stop:    audited(n, "stop", always(func(r wire.StopRequest) string { return r.Job }), n.stop),
+		Service: audited(n, "service", always(func(r wire.ServiceRequest) string { return r.Job }), n.service),
+		Jobs:    n.jobs, Logs: n.logs, Input: n.input,
 		InputAt:    audited(n, "attach", always(func(r wire.InputAtRequest) string { return r.Job }), n.inputAt),
 		Signal:     audited(n, "signal", always(func(r wire.SignalRequest) string { return r.Job }), n.signal),
 		Token:      n.token,

@@ -287,7 +287,7 @@ type recorder struct {
 }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	if kind := job.Entry().Kind; kind == rendezvous.KindPlan2 {
+	if kind := job.Entry().Kind; kind == rendezvous.KindPlan2 || kind == rendezvous.KindPlan3 {
 		l := r.n.leading.Load()
 		if l == nil {
 			return lead.ErrOver

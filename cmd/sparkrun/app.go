@@ -110,6 +110,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newPsCmd(a.complete(), a.ps),
 		newLogsCmd(a.complete(), a.logs),
 		newStopCmd(a.complete(), a.stop),
+		newServiceCmd(a.complete(), a.listServices, a.setService),
 		newMarkDeadCmd(a.complete(), a.markDead),
 		newTakeoverCmd(a.complete(), a.takeover),
 		newRaftCmd(raftRuns{a.raftStatus, a.raftSnapshot, a.raftInspect, a.raftRestore}),

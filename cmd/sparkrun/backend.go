@@ -29,6 +29,7 @@ type cluster interface {
 	MarkDead(context.Context, wire.MarkDeadRequest) (wire.Acknowledged, error)
 	Takeover(context.Context, wire.TakeoverRequest) (wire.TakeoverResponse, error)
 	Doctor(context.Context, wire.DoctorRequest) (wire.DoctorResponse, error)
+	Service(context.Context, wire.ServiceRequest) (wire.ServiceResponse, error)
 }
 
 // rafter shows, saves and restores the record.

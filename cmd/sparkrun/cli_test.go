@@ -119,7 +119,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, recipeOptions{}, outputMode{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, recipeOptions{}, outputMode{}, serviceOptions{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -182,6 +182,10 @@ func (f *fakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Stat
 		return wire.Status{Epoch: 3, Leader: "spark1"}, f.err
 	}
 	return f.status(r)
+}
+func (f *fakeCluster) Service(_ context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	f.requests = append(f.requests, r)
+	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.onlyOn}, f.err
 }
 func (f *fakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.jobs, f.err }
 func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {

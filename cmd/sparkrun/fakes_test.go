@@ -25,6 +25,7 @@ type fakeGangs struct {
 
 	mu       sync.Mutex
 	launched []launcher.JobID
+	specs    []launcher.Spec // of them
 	watched  int
 	read     int
 	stops    []string
@@ -32,7 +33,7 @@ type fakeGangs struct {
 
 func (f *fakeGangs) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
 	f.mu.Lock()
-	f.launched = append(f.launched, r.Spec.ID)
+	f.launched, f.specs = append(f.launched, r.Spec.ID), append(f.specs, r.Spec)
 	n := len(f.launched)
 	f.mu.Unlock()
 	return f.launch(ctx, n, tell)

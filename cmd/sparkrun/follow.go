@@ -56,6 +56,7 @@ type follower struct {
 	accepted, started, running flagged
 	reading                    flagged // those who have an input run
 	left                       flagged // the keys that detach were typed
+	serves                     flagged // the job is a service, and answers
 	passing                    sync.Mutex
 	suspended                  bool // by a TSTP that was passed on; passing guards it
 	interrupted                atomic.Bool
@@ -98,6 +99,7 @@ func closed[T any](c <-chan T) bool {
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
 	f.accepted, f.started, f.running, f.reading, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged(), newFlagged()
+	f.serves = newFlagged()
 	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
 	if f.attached {
 		f.accepted.set()
@@ -133,7 +135,10 @@ func (f *follower) run(ctx context.Context) (int, error) {
 	}
 	defer func() { stopReading() }()
 
-	started, running := f.started.c, f.running.c
+	started, running, serves := f.started.c, f.running.c, f.serves.c
+	if f.attached || f.detach {
+		serves = nil
+	}
 	if f.detach {
 		started = nil // nobody reads
 	} else {
@@ -169,6 +174,9 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			return 0, nil
 		case <-started:
 			begin()
+		case <-serves:
+			f.say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.spec.ID))
+			return 0, nil
 		case <-f.left.c:
 			f.say(fmt.Sprintf("detached: job %[1]s goes on; `sparkrun attach %[1]s` comes back to it, `sparkrun stop %[1]s` ends it", f.spec.ID))
 			return 0, nil

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -17,7 +16,6 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
@@ -36,7 +34,8 @@ type launchOptions struct {
 	keys   detachKeys
 	output outputMode
 
-	test testOptions // nccl-test's
+	test    testOptions // nccl-test's
+	service serviceOptions
 }
 
 func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -133,6 +132,19 @@ you have (--cap-add, --device, --security-opt, --runtime) are for root, or for w
 machine's policy names. --secret works as without a container, and is not to be seen in
 docker inspect. --dry-run shows all that a container would get.
 
+Services
+
+A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
+port (--health: with 200 at that path), launch then prints the URL and leaves it, and
+only stop ends it. A launch that is gone, an agent that restarts, a new leader and
+silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
+a machine restarts, all ranks are ended and started anew, as often as --restart says
+(3/hour); what never came up is not. --autostart brings it back after all its machines
+were off. Its health is looked at each 5 s. With --metrics (vLLM's or SGLang's) ps shows
+its tokens a second, and a service that has requests and generates nothing for a minute,
+with no prompt being read in, is called wedged; --on-wedge restart starts it anew. Being
+slow or unhealthy is shown, and ends nothing. sparkrun service lists services.
+
 Who reaches the ranks
 
 Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
@@ -158,7 +170,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
   sparkrun launch exec --nodes 2 --image vllm-node --image-map vllm-node=registry:5000/vllm:0.11 --mount /models:/models:ro -- nvidia-smi
 
   # a server that clients reach; tokens; going on when a machine is lost
-  sparkrun launch exec --publish 8000 -- python3 -m http.server 8000
+  sparkrun launch exec --serve 8000 --autostart -- python3 -m http.server 8000
   sparkrun launch torchrun --nodes 2 --secret HF_TOKEN --secret WANDB_API_KEY=wandb.key -- train.py
   sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
 
@@ -254,6 +266,11 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 				return usagef("--%s 0: want more than 0", name)
 			}
 		}
+		var err error
+		if opts.request.Job.Service, err = opts.service.service(); err != nil {
+			return err
+		}
+		opts.service = serviceOptions{} // it has had its say
 		if err := errors.Join(opts.check(), opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
@@ -280,6 +297,10 @@ func (o launchOptions) check() error {
 		return usagef("--on and --exclude: --standalone knows this machine only")
 	case o.standalone && job.OnPartition == launcher.EndOnPartition:
 		return usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
+	case o.standalone && job.Service != nil:
+		return usagef("--standalone: a service goes on without its launch, which takes an agent")
+	case job.Service != nil && o.request.Stdin.Any():
+		return usagef("--stdin: nobody stays to read it for a service")
 	case o.standalone && job.Nodes > 1:
 		return usagef("--nodes %d: --standalone knows this machine only", job.Nodes)
 	}
@@ -336,7 +357,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		}
 		w := tty.window()
 		o.request.TTY, o.request.Stdin, o.output.kind = &w, cmp.Or(o.request.Stdin, "0"), "raw"
-	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0:
+	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0 && o.request.Job.Service == nil:
 		o.request.Stdin = "0"
 	}
 	if err := a.applyRecipe(&o); err != nil {
@@ -445,42 +466,11 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	return exits(code, err)
 }
 
-// interruptible runs what a Ctrl-C may end, as nothing has been started yet.
-func interruptible(ctx context.Context, fn func(context.Context) error) error {
-	ctx, stop := stoppable(ctx)
-	defer stop()
-	if err := fn(ctx); err == nil || ctx.Err() == nil {
-		return err
-	}
-	return exits(launcher.ExitInterrupted, nil)
-}
-
 func (a *app) open(standalone bool) (*backend, error) {
 	if standalone {
 		return a.standalone()
 	}
 	return a.dial(), nil
-}
-
-// statusUnless asks for the cluster's state; a signal ends the asking.
-func statusUnless(ctx context.Context, c cluster, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	type answer struct {
-		st  wire.Status
-		err error
-	}
-	told := make(chan answer, 1)
-	go func() { // ends with ctx at the latest
-		st, err := c.Status(ctx, wire.StatusRequest{})
-		told <- answer{st, err}
-	}()
-	select {
-	case t := <-told:
-		return t.st, nil, t.err
-	case sig := <-signals:
-		return wire.Status{}, sig, nil
-	}
 }
 
 type discard struct{}

@@ -56,6 +56,10 @@ all of this is.
   image      that its ranks run in; null: they run on the machine itself
   planned, started, ended   RFC 3339; null while that has not come
   away_since since when each of away does not answer
+  service    null but for a service: url (null while not known), model, state (the job's,
+             or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
+             running (requests; null while not known), autostart, restart (as launch has
+             it), failures (that --restart counts now), on_wedge, metrics (URL, or null)
   suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
   no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
              (null: not since its agent was started)`,
@@ -113,6 +117,7 @@ type jobLine struct {
 	AsOf      *time.Time           `json:"as_of"`
 	AwaySince map[string]time.Time `json:"away_since"`
 	Suspended []string             `json:"suspended"`
+	Service   *serviceLine         `json:"service"`
 }
 
 // as adds how old the answer is that a job is told of in.
@@ -140,6 +145,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 	if j.Waits != "" {
 		l.Waits = &j.Waits
 	}
+	l.Service = newServiceLine(j, time.Now())
 	l.Hosts = append(l.Hosts, j.MainHosts()...)
 	if j.Plan.Stage != "" {
 		l.Ranks = j.Spec.WorldOf(len(l.Hosts))
@@ -199,8 +205,15 @@ func staleText(heard, now time.Time) string {
 
 func jobRows(lines []jobLine, now time.Time) [][]string {
 	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
+	serving := slices.ContainsFunc(lines, func(l jobLine) bool { return l.Service != nil && l.ExitCode == nil })
+	if serving {
+		rows[0] = append(rows[0], "URL", "TOKENS/S")
+	}
 	for _, l := range lines {
 		exit, state := "-", stateText(l.State)
+		if l.Service != nil && l.ExitCode == nil {
+			state = stateText(rendezvous.State(l.Service.State))
+		}
 		if len(l.Suspended) > 0 {
 			state += " (suspended)"
 		}
@@ -223,7 +236,11 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
-		rows = append(rows, []string{string(l.JobID), or(l.Name, "-"), workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit})
+		row := []string{string(l.JobID), or(l.Name, "-"), workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit}
+		if serving {
+			row = append(row, l.Service.urlText(), l.Service.rateText())
+		}
+		rows = append(rows, row)
 	}
 	return rows
 }

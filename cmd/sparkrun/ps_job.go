@@ -74,6 +74,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, line)
 	}
 	out = append(out, times(j, now))
+	out = append(out, describeService(j, now)...)
 	for _, t := range j.Tries {
 		if t.Cause != "" {
 			when := "ended " + ago(t.Ended, now)

@@ -124,7 +124,7 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	}
 	if seen.fresh(p) {
 		switch p.Step {
-		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
+		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
 			f.say(p.Text)
 			if main := f.spec.MainStage(); p.Step == rendezvous.StepStage && f.spec.Service != nil && p.Text == rendezvous.StageReady(main.Name) {
 				f.say("serves at " + serveURL(f.spec, f.management))
@@ -159,9 +159,14 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.begins(p.Generation)
+	case rendezvous.StepServes:
+		if p.Service != nil && p.Service.State == launcher.ServiceReady {
+			f.running.set()
+			f.serves.set()
+		}
 	case rendezvous.StepRunning:
 		f.begins(p.Generation)
-		if f.stage != launcher.StageBefore {
+		if f.stage != launcher.StageBefore && f.spec.Service == nil { // which has to answer, too
 			f.running.set()
 			f.reading.set()
 		}
@@ -202,7 +207,7 @@ type sieve map[string]rendezvous.Step
 func (s sieve) fresh(p rendezvous.Progress) bool {
 	key := fmt.Sprint(p.Generation, " ", p.Step)
 	switch p.Step {
-	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage:
+	case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
 		key += " " + p.Text
 	case rendezvous.StepPreparing:
 		key += " " + p.Host + " " + p.Text

@@ -8,6 +8,7 @@ import (
 	"maps"
 	"net/netip"
 	"path/filepath"
+	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -33,7 +34,7 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if len(as.Members) == 0 {
 		return errors.New("the leader's sparkrun does not tell the members' addresses: upgrade it")
 	}
-	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: as.Spec.Publish, Ports: at.all()}
+	f := launcher.Filter{Members: as.Members, Nodes: as.Nodes, Published: slices.Concat(as.Spec.Publish, servicePublished(as, at)), Ports: at.all()}
 	var err error
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err

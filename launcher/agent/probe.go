@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -69,6 +68,9 @@ func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launche
 func (t *try) askNoMore() {
 	for _, a := range t.asked {
 		a.stop()
+	}
+	if t.unwatch != nil {
+		t.unwatch()
 	}
 }
 
@@ -148,14 +150,14 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	return ""
 }
 
-// dial looks for a listener where the nodes meet, on management, and at loopback, where
-// what trusts nobody listens. All are this machine: the packet filter lets us through.
+// dial looks for a listener at the node's addresses, and at loopback, where what trusts
+// nobody listens. All are this machine: the packet filter lets us through.
 func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
 	port, err := seat.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
-	for _, host := range slices.Compact([]string{seat.Addr, seat.Management, "127.0.0.1"}) {
+	for _, host := range ownAddrs(p.as) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)

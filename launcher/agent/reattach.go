@@ -113,6 +113,9 @@ func (a *Agent) reattach(name string) error {
 			a.cfg.Logger.Error("read packet filter", "job", key.Job, "error", err)
 		}
 	}
+	if t.seen, err = readSeen(t.dir); err != nil {
+		a.cfg.Logger.Error("read what was seen of the service", "job", key.Job, "error", err)
+	}
 	if box, err := readBox(t.dir); err == nil {
 		t.entry.Image = box.image()
 	}
@@ -230,4 +233,14 @@ func (t *try) bury(ctx context.Context, from int) error {
 		}
 	}
 	return nil
+}
+
+// pause waits, and tells whether there is a reason to go on.
+func pause(ctx context.Context, d time.Duration) bool {
+	select {
+	case <-time.After(d):
+		return true
+	case <-ctx.Done():
+		return false
+	}
 }

@@ -29,8 +29,9 @@ type try struct {
 	orders   []launcher.Order
 	ordersMu sync.Mutex
 
-	entry   launcher.LedgerEntry // written by the loop under entryMu, which alone may read it without
-	lost    []lostOutput         // as the journal tells it; likewise
+	entry   launcher.LedgerEntry  // written by the loop under entryMu, which alone may read it without
+	lost    []lostOutput          // as the journal tells it; likewise
+	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
 	entryMu sync.Mutex
 
 	meeting *mpi.Meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
@@ -48,11 +49,12 @@ type try struct {
 	replaying   bool                 // what is noted is of a previous life
 	ready       chan result          // of the prepare under way
 	abort       context.CancelFunc
-	begun       chan error      // of each start
-	steps       map[int]bool    // that were told to start in this life
-	asked       map[int]*asking // probes, by step
-	news        chan shim.Event // from the shim's journal
-	explains    atomic.Int64    // failed ranks so far
+	begun       chan error         // of each start
+	steps       map[int]bool       // that were told to start in this life
+	asked       map[int]*asking    // probes, by step
+	news        chan shim.Event    // from the shim's journal
+	explains    atomic.Int64       // failed ranks so far
+	unwatch     context.CancelFunc // of the looks at a service; nil: there are none
 	lease       renewal
 	execd       bool // the journal says that ranks may have run
 	ending      bool // an End has been ordered in this life
@@ -96,7 +98,7 @@ func (t *try) snapshot() launcher.LedgerEntry {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	e := t.entry
-	e.Ranks = slices.Clone(e.Ranks)
+	e.Ranks, e.Service = slices.Clone(e.Ranks), t.seen
 	return e
 }
 
@@ -153,6 +155,7 @@ func (t *try) run(ctx context.Context) {
 		attend()
 		if t.entry.Phase == launcher.PhaseStarted {
 			fences()
+			t.watch(ctx, &beside)
 		}
 	}
 	for {
@@ -171,6 +174,7 @@ func (t *try) run(ctx context.Context) {
 			t.startDone(ctx, err)
 			if err == nil {
 				fences()
+				t.watch(ctx, &beside)
 			}
 		case ev := <-t.news:
 			t.note(ev)
@@ -477,14 +481,4 @@ func (t *try) forget(ctx context.Context) {
 	t.a.remove(t)
 	t.a.settleLinger(ctx)
 	t.a.pruneLogs()
-}
-
-// pause waits, and tells whether there is a reason to go on.
-func pause(ctx context.Context, d time.Duration) bool {
-	select {
-	case <-time.After(d):
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }

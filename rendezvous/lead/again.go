@@ -81,9 +81,11 @@ func (g *gang) waits(text string) {
 func (g *gang) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	now := time.Now()
 	g.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
-	if next.Restarts > g.job.Plan.Restarts {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepAgain,
-			Text: fmt.Sprintf("%s; try %d of %d in %s", out.Cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)})
+	if g.job.Spec.Service != nil {
+		g.wait.until = time.Time{} // it comes back when there are nodes for it again
+	}
+	if text := g.againText(next, out); text != "" {
+		g.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
 	}
 	g.verdict, g.inherited = nil, false
 	g.grace = g.job.Spec.Grace
@@ -128,6 +130,9 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 		g.verdict.Cause = fmt.Sprintf("%s; it could not be placed again within %s: %v", w.done.Cause, placeFor, err)
 		return g.record(ctx)
 	case err != nil:
+		if g.job.Spec.Service != nil && !g.queued {
+			w.from = now.Add(placeAgain) // its fabric may come up, and of that nobody tells
+		}
 		g.waits(err.Error())
 		g.publish()
 		return false
@@ -171,7 +176,7 @@ func (g *gang) begin(job rendezvous.Job) {
 		}
 	}
 	g.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
-	g.state, g.started, g.text = rendezvous.StateStarts, nil, ""
+	g.state, g.started, g.text, g.serving = rendezvous.StateStarts, nil, "", serving{}
 	g.viewMu.Unlock()
 	g.l.poke()
 	g.l.mu.Unlock()

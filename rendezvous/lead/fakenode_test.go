@@ -33,6 +33,8 @@ type fakeNode struct {
 	old     bool // of a version without leases
 	// waits is what its probes of a step still wait for; nil: nothing.
 	waits func(step int) string
+	// mute: a service whose rank 0 is here never answers.
+	mute bool
 }
 
 // fakeTry is a ledger entry with what goes on behind it.
@@ -257,6 +259,23 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 		}
 	}
 	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started})
+	if tr.a.Spec.Service != nil && tr.a.NodeRank == 0 && !n.mute {
+		n.later(10*time.Second, func() { n.sees(tr, launcher.ServiceReady, "") })
+	}
+}
+
+// sees has a node find a service so.
+func (n *fakeNode) sees(tr *fakeTry, state launcher.ServiceState, text string) {
+	if tr.Phase != launcher.PhaseStarted || tr.ending {
+		return
+	}
+	now := time.Now()
+	seen := launcher.ServiceSeen{State: state, Since: now, Addr: "10.0.0.1:8000", Ready: &now, Text: text}
+	if tr.Service != nil {
+		seen.Ready = tr.Service.Ready
+	}
+	tr.Service = &seen
+	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Served, Service: &seen})
 }
 
 // probe tells what a step waits for, each second until it waits no more.

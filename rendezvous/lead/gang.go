@@ -71,22 +71,24 @@ type gang struct {
 	suspended []string
 	done      []int  // ranks that have exited with 0
 	text      string // what it waits for
+	serving
 }
 
 // seat is one planned node. What was sent is remembered per stream only: a new
 // stream begins with a ledger, and what that lacks is sent again.
 type seat struct {
 	rendezvous.Place
-	rank   int // node rank
-	up     bool
-	since  time.Time // of the last change of up
-	heard  time.Time // the last sign of life of a node that is not up
-	askAt  time.Time // when to look for the next one
-	asking bool
-	known  bool          // its phase is known: fresh, or told by a ledger
-	ahead  time.Duration // of its clock before ours
-	lost   string        // why it cannot do its part any more: empty, or a sentence
-	stuck  string        // what was killed there and stays
+	rank     int // node rank
+	up       bool
+	since    time.Time // of the last change of up
+	heard    time.Time // the last sign of life of a node that is not up
+	askAt    time.Time // when to look for the next one
+	asking   bool
+	known    bool          // its phase is known: fresh, or told by a ledger
+	ahead    time.Duration // of its clock before ours
+	rebooted bool          // nothing of the boot it was planned in is left
+	lost     string        // why it cannot do its part any more: empty, or a sentence
+	stuck    string        // what was killed there and stays
 	// suspended: its ranks were stopped by a signal of their user's.
 	suspended bool
 

@@ -29,6 +29,8 @@ func (g *gang) judge(now time.Time) {
 		g.failedAt = time.Time{} // what was seen first is spared, as has turned out
 	}
 	switch {
+	case g.deserted() != nil && g.rootCause() == nil:
+		g.decide(failed(g.blame(*g.deserted()) + ", and a service has no end of its own"))
 	case g.mainDone(): // what the others did since is of no account
 		g.end(rendezvous.Outcome{End: rendezvous.Completed})
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
@@ -51,6 +53,8 @@ func (g *gang) judge(now time.Time) {
 		}
 	case g.timedOut(now):
 		g.decide(g.outOfTime())
+	case g.wedged(now) != "":
+		g.decide(failed(g.wedged(now)))
 	case g.leftEarly() != nil && !goOn:
 		g.decide(failed(g.blame(*g.leftEarly()) + ", while the job needs it"))
 	case g.stalled(now):
@@ -322,6 +326,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	switch out.End {
 	case rendezvous.Failed, rendezvous.Rejected:
+		g.losses(&out)
 		out.ExitCode = cmp.Or(out.ExitCode, launcher.ExitOwnFailure)
 	case rendezvous.Stopped:
 		out.ExitCode = launcher.Exit{Signal: 15}.Status()

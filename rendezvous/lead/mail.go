@@ -37,6 +37,7 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 		if len(g.exitsOf(s)) < s.Ranks {
 			s.lose("%s restarted", s.Host)
 		}
+		s.rebooted = true
 		g.rise(s, launcher.PhaseEnded)
 	case e.Phase == launcher.PhaseNone && s.phase != launcher.PhaseNone:
 		s.lose("%s has lost its record of the job", s.Host)
@@ -58,6 +59,7 @@ func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
 	s.image = cmp.Or(e.Image, s.image)
 	g.isStuck(s, e.Stuck)
 	s.suspended = e.Suspended
+	g.servedIs(s, e.Service)
 	g.rise(s, e.Phase)
 	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
 		g.port = e.Port
@@ -126,6 +128,8 @@ func (g *gang) event(ev launcher.Event) {
 			g.tell(rendezvous.Progress{Step: rendezvous.StepStarted, Host: s.Host})
 		}
 		g.stepRuns(s, ev)
+	case launcher.Served:
+		g.servedIs(s, ev.Service)
 	case launcher.Probed:
 		g.probedIs(s, ev)
 	case launcher.Exited:
@@ -185,6 +189,9 @@ func (g *gang) stepRuns(s *seat, ev launcher.Event) {
 func (g *gang) tellRunning() {
 	now := time.Now()
 	g.viewMu.Lock()
+	if g.found && g.wasReady() {
+		now = *g.seen.Ready // an earlier leader saw it
+	}
 	g.started = &now
 	g.viewMu.Unlock()
 	if g.copying {
@@ -287,5 +294,6 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
+	out.Service = g.seen
 	out.AwaySince, out.Suspended, out.Done = g.awaySince, g.suspended, slices.Clone(g.done)
 }

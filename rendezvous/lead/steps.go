@@ -124,7 +124,11 @@ func (g *gang) climb(now time.Time) int {
 // isReady tells whether the step after this one may be started. That it was says so, too:
 // an earlier leader has seen to it.
 func (g *gang) isReady(k int) bool {
-	if g.allBegun() {
+	if g.job.Spec.Service != nil && g.job.Plan.Stage == "" {
+		if g.wasReady() {
+			return true
+		}
+	} else if g.allBegun() {
 		return true
 	}
 	for _, s := range g.seats {
@@ -286,7 +290,7 @@ func (g *gang) whyStalled() string {
 // there is no other try that would bring the rank back. Of what an earlier leader has begun
 // nothing is judged before all is known.
 func (g *gang) spared(s *seat, rank int) bool {
-	if !g.stepped() || g.job.Spec.MaxRestarts > 0 {
+	if !g.stepped() || retried(g.job.Spec) {
 		return false
 	}
 	k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank)
@@ -332,7 +336,7 @@ func (g *gang) tellSpared() {
 
 // mainDone tells whether the main stage has completed while others of its generation are there to serve it.
 func (g *gang) mainDone() bool {
-	if !g.stepped() || len(g.steps) < 2 {
+	if !g.stepped() || len(g.steps) < 2 || g.job.Spec.Service != nil {
 		return false
 	}
 	k := slices.IndexFunc(g.steps, func(st launcher.Stage) bool { return st.Main })

@@ -52,6 +52,7 @@ var codes = []struct {
 	{"no-client", rendezvous.ErrNoClient, connect.CodeNotFound},
 	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
 	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
+	{"no-service", rendezvous.ErrNoService, connect.CodeFailedPrecondition},
 	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
 	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
 	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},

@@ -57,6 +57,8 @@ type Cluster struct {
 	StageContent func(context.Context, Caller, StageChunk) (Empty, error)
 	Seal         func(context.Context, Caller, SealRequest) (SealResponse, error)
 
+	Service func(context.Context, Caller, ServiceRequest) (ServiceResponse, error)
+
 	Exec      func(context.Context, Caller, ExecRequest, func(ExecChunk) error) error
 	ExecReach func(context.Context, Caller, ExecReachRequest) (Empty, error)
 
@@ -153,6 +155,7 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	serverStream(mux, clusterPath+"Report", allowUser, h.Report)
 	h.mountStage(mux)
 	h.mountSecret(mux)
+	h.mountService(mux)
 	h.mountExec(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)

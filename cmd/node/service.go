@@ -1,0 +1,45 @@
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// service records whether a service comes back after all its machines were off.
+func (n *node) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	to, done, err := n.leader(ctx, c)
+	defer done()
+	if err != nil {
+		return wire.ServiceResponse{}, err
+	}
+	if to.leadership == nil {
+		res, err := to.remote.Service(to.ctx, r)
+		return res, to.passed(err)
+	}
+	job, err := n.record.Find(r.Job)
+	switch {
+	case err != nil:
+		return wire.ServiceResponse{}, err
+	case c.User.UID != 0 && c.User.Name != job.Spec.User:
+		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+	case job.Spec.Service == nil:
+		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w: `sparkrun service ls` lists those", job.Spec.ID, rendezvous.ErrNoService)
+	case job.Outcome != nil:
+		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w", job.Spec.ID, rendezvous.ErrJobEnded)
+	}
+	rec := recorder{n, to.fence.Term}
+	err = to.Autostart(ctx, job.Spec.ID, r.Autostart, rec.Service)
+	return wire.ServiceResponse{Job: job.Spec.ID, OnlyOn: n.onlyHere(ctx)}, led(err)
+}
+
+// Service needs no question whether every voter knows such entries: one that did not would
+// have kept the service itself from being recorded.
+func (r recorder) Service(ctx context.Context, s rendezvous.JobService) error {
+	return r.apply(ctx, s.Entry(), func() bool {
+		j, ok := r.n.record.Job(s.Job)
+		return ok && j.Spec.Service != nil && j.Spec.Service.Autostart == s.Autostart
+	})
+}

@@ -1,0 +1,159 @@
+package main
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+func TestServiceFlags(t *testing.T) {
+	hourly := launcher.Service{Port: launcher.Lit("8000"), Restarts: 3, Per: time.Hour}
+	tests := map[string]struct {
+		flags string
+		want  *launcher.Service
+		err   string
+	}{
+		"none":           {"", nil, ""},
+		"a port":         {"--serve 8000", &hourly, ""},
+		"all":            {"--serve 8000 --health /health --metrics /metrics --model m --restart 1/day --autostart --probe generate --on-wedge restart", &launcher.Service{Port: launcher.Lit("8000"), Health: "/health", Metrics: "/metrics", Model: "m", Restarts: 1, Per: 24 * time.Hour, Autostart: true, Probe: launcher.ProbeGenerate, OnWedge: launcher.WedgeRestart}, ""},
+		"a span":         {"--serve 8000 --restart 5/10m", &launcher.Service{Port: launcher.Lit("8000"), Restarts: 5, Per: 10 * time.Minute}, ""},
+		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: launcher.Lit("8000")}, ""},
+		"no service":     {"--autostart", nil, "--autostart: it is of a service: say where it answers, with --serve PORT"},
+		"a high port":    {"--serve 80000", nil, "want a port from 1 to 65535"},
+		"no time":        {"--serve 8000 --restart 3", nil, "want no, or a number of tries in a time, such as 3/hour"},
+		"too often":      {"--serve 8000 --restart 1000/hour", nil, "want up to 100 tries"},
+		"a health name":  {"--serve 8000 --health health", nil, "begin with a slash"},
+		"no metrics":     {"--serve 8000 --on-wedge restart", nil, "say where they are (--metrics)"},
+		"no try":         {"--serve 8000 --metrics /m --on-wedge restart --restart no", nil, "--restart no leaves it no try"},
+		"node-timeout":   {"--serve 8000 --node-timeout 5m", nil, "silence never ends a service"},
+		"on-partition":   {"--serve 8000 --on-partition end", nil, "silence never ends a service"},
+		"timeout":        {"--serve 8000 --timeout 5m", nil, "a service ends when it is stopped"},
+		"max-restarts":   {"--serve 8000 --max-restarts 2", nil, "a service has --restart"},
+		"stdin":          {"--serve 8000 --stdin 0", nil, "nobody stays to read it"},
+		"standalone":     {"--serve 8000 --standalone", nil, "which takes an agent"},
+		"on-failure":     {"--serve 8000 --on-failure continue", nil, "is tried again"},
+		"something else": {"--serve 8000 --probe once", nil, "want health or generate"},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			var got *launcher.Service
+			g := &fakeGangs{launch: tells(planned(1), ended(completed))}
+			line := append(append([]string{"launch", "exec"}, strings.Fields(tt.flags)...), "--", "serve-it")
+			_, _, e := cli(t, &backend{gangs: g, cluster: &fakeCluster{}}, line...)
+			if len(g.specs) > 0 {
+				spec := g.specs[0]
+				got = spec.Service
+				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 || spec.MainStage().Stdin.Any()) {
+					t.Errorf("spec %+v", spec)
+				}
+			}
+			if d := cmp.Diff(tt.want, got); d != "" {
+				t.Error(d)
+			}
+			if !strings.Contains(e, tt.err) || tt.err == "" && e != "" {
+				t.Errorf("stderr %q, want %q", e, tt.err)
+			}
+		})
+	}
+}
+
+// A launch of a service ends when it answers: before, when only its ranks run, it does not.
+func TestLaunchLeavesService(t *testing.T) {
+	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
+	for name, line := range map[string]string{"attached": "launch exec --serve 8000 -- x", "detached": "launch -d exec --serve 8000 -- x"} {
+		t.Run(name, func(t *testing.T) {
+			code, o, e := cli(t, &backend{gangs: &fakeGangs{launch: tells(planned(1), started("a"), runs, ready)}, cluster: &fakeCluster{}}, strings.Fields(line)...)
+			if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || (len(o) > 5) != (name == "detached") || strings.Contains(e, "goes on by itself") != (name == "attached") {
+				t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+			}
+		})
+	}
+	failed := &fakeGangs{launch: tells(planned(1), started("a"), runs, ended(failed7))}
+	if code, _, e := cli(t, &backend{gangs: failed, cluster: &fakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
+		t.Errorf("what never answered: code %d, %s", code, e)
+	}
+}
+
+// someServices are one that is well, one that is wedged, and one that waits for its machines.
+func someServices() wire.JobsResponse {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
+		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Lit("8000"), "/metrics", 3, time.Hour
+		return rendezvous.Job{
+			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v}, Planned: at,
+			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
+		}
+	}
+	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5), Running: new(2)}}
+	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000", Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
+	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits, Waits: "spark1 does not answer"}
+	return wire.JobsResponse{Jobs: append(someJobs().Jobs, well, stuck, waits)}
+}
+
+func TestServiceLs(t *testing.T) {
+	b := &backend{cluster: &fakeCluster{jobs: someServices()}}
+	_, got, _ := cli(t, b, "service", "ls")
+	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   FAILURES      AUTOSTART
+aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       0 of 3/hour   yes
+bbbb   of-bbbb   -       spark1   http://127.0.0.1:8000   wedged    0.0        0 of 3/hour   no
+cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0 of 3/hour   no
+`
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	_, got, _ = cli(t, b, "service", "ls", "--prometheus")
+	golden(t, "service-prometheus.json", got)
+	_, got, _ = cli(t, b, "service", "ls", "--json")
+	golden(t, "service-ls.json", got)
+	if _, none, _ := cli(t, &backend{cluster: &fakeCluster{}}, "service", "ls", "--prometheus"); none != "[]\n" {
+		t.Errorf("no services: %q", none)
+	}
+}
+
+func TestPsService(t *testing.T) {
+	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: someServices()}}
+	_, got, _ := cli(t, b, "ps")
+	for line := range strings.Lines(got) {
+		if n := len(strings.Fields(strings.ReplaceAll(line, " (spark2 away)", ""))); n != 9 {
+			t.Errorf("%d columns: %s", n, line)
+		}
+	}
+	_, got, _ = cli(t, b, "ps", "of-bbbb")
+	for _, want := range []string{"  serves at http://127.0.0.1:8000: wedged for ", ": 3 requests are running, and no token has come for 50s; 0.0 tokens/s, requests: 3\n",
+		"  has failed 0 of 3/hour; does not come back after a power cut (sparkrun service enable)\n"} {
+		if !strings.Contains(got, want) {
+			t.Errorf("%q is not in:\n%s", want, got)
+		}
+	}
+}
+
+func TestServiceEnable(t *testing.T) {
+	c := &fakeCluster{onlyOn: "spark1"}
+	code, o, e := cli(t, &backend{cluster: c}, "service", "enable", "a", "b")
+	if code != 0 || o != "ak3x comes back after a power cut\nbk3x comes back after a power cut\n" || !strings.Contains(e, "spark1") {
+		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
+	}
+	code, o, _ = cli(t, &backend{cluster: c}, "service", "disable", "a")
+	if code != 0 || !strings.HasPrefix(o, "ak3x does not come back") {
+		t.Errorf("code %d, stdout %q", code, o)
+	}
+	want := []any{wire.ServiceRequest{Job: "a", Autostart: true}, wire.ServiceRequest{Job: "b", Autostart: true}, wire.ServiceRequest{Job: "a"}}
+	if d := cmp.Diff(want, c.requests); d != "" {
+		t.Error(d)
+	}
+	if code, _, e := cli(t, &backend{cluster: &fakeCluster{err: rendezvous.ErrNoService}}, "service", "enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
+		t.Errorf("code %d, stderr %q", code, e)
+	}
+	if code, _, _ := cli(t, &backend{cluster: c}, "service", "enable"); code != 2 {
+		t.Errorf("no job: code %d", code)
+	}
+}

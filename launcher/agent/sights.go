@@ -1,0 +1,133 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// What many looks at a service amount to.
+const (
+	sickAfter = 2 // looks in a row without an answer until it is called unhealthy
+	// wedgeAfter is how long requests run without any sign of work until the service is
+	// called wedged. With the time between two looks it stays below a minute.
+	wedgeAfter = 50 * time.Second
+)
+
+// sight is what one look has found.
+type sight struct {
+	health  error
+	figures *figures // nil: none were to be had
+}
+
+// sights are what was found so far.
+type sights struct {
+	seen      launcher.ServiceSeen
+	sick      int     // looks in a row without an answer
+	generated error   // of the last completion that was asked for
+	last      figures // the last that were had
+	lastAt    time.Time
+	had       bool          // last is some
+	frozen    time.Duration // for how long requests ran while nothing of last has moved
+	base      struct {      // of the next rate: as at the last event
+		at        time.Time
+		generated float64
+		rate      *float64
+		running   *int
+	}
+}
+
+// note takes one look: seen is then what the service does.
+func (l *sights) note(now time.Time, s sight) {
+	l.work(now, s.figures)
+	if s.health == nil {
+		l.sick = 0
+		if l.seen.Ready == nil {
+			l.seen.Ready = &now
+		}
+	} else {
+		l.sick++
+	}
+	state, text := launcher.ServiceReady, ""
+	switch {
+	case l.seen.Ready == nil:
+		state, text = launcher.ServiceStarting, s.health.Error()
+	case l.frozen >= wedgeAfter:
+		state, text = launcher.ServiceWedged, fmt.Sprintf("%s, and no token has come for %s", requests(l.last.running), l.frozen.Round(time.Second))
+	case l.sick >= sickAfter:
+		state, text = launcher.ServiceUnhealthy, s.health.Error()
+	case l.sick > 0 && l.seen.State == launcher.ServiceUnhealthy:
+		state, text = l.seen.State, s.health.Error()
+	case errors.Is(l.generated, errKept):
+		text = l.generated.Error()
+	case l.generated != nil:
+		state, text = launcher.ServiceUnhealthy, l.generated.Error()
+	}
+	if state != l.seen.State {
+		l.seen.Since = now
+	}
+	l.seen.State, l.seen.Text = state, text
+}
+
+func requests(n float64) string {
+	if n == 1 {
+		return "1 request is running"
+	}
+	return fmt.Sprintf("%.0f requests are running", n)
+}
+
+// work takes the figures of one look: while requests run, and none of the figures that
+// grow with work has moved, the service is frozen. A prompt that is read in is work. What
+// lies between two looks that are far apart is not known, and counts for little: this
+// machine may have slept.
+func (l *sights) work(now time.Time, f *figures) {
+	if f == nil {
+		return
+	}
+	if f.running == 0 || l.had && f.progress != l.last.progress {
+		l.frozen = 0
+	} else if l.had {
+		l.frozen += min(now.Sub(l.lastAt), 3*lookEvery)
+	}
+	if !l.had {
+		l.base.at, l.base.generated = now, f.generated
+	}
+	l.last, l.lastAt, l.had = *f, now, true
+	n := int(f.running)
+	l.seen.Running = &n
+}
+
+// moved tells whether the figures are others than those that were told.
+func (l *sights) moved() bool {
+	if !l.had {
+		return false
+	}
+	return l.base.running == nil || *l.base.running != int(l.last.running) || l.base.rate == nil || *l.base.rate != l.rate(l.lastAt)
+}
+
+// rate is how many tokens were generated a second since the last event: as the server says,
+// or by its counter.
+func (l *sights) rate(now time.Time) float64 {
+	r := 0.0
+	if l.last.hasThroughput {
+		if l.last.running > 0 { // else it is that of before
+			r = l.last.throughput
+		}
+	} else if secs := now.Sub(l.base.at).Seconds(); secs > 0 && l.last.generated >= l.base.generated {
+		r = (l.last.generated - l.base.generated) / secs
+	}
+	return math.Round(r*10) / 10
+}
+
+// measure brings the figures of seen up to date, before they are told.
+func (l *sights) measure(now time.Time) {
+	if !l.had || !now.After(l.base.at) {
+		return
+	}
+	r, n := l.rate(l.lastAt), int(l.last.running)
+	l.seen.Rate, l.seen.Running = &r, &n
+	l.base.at, l.base.generated, l.base.rate, l.base.running = l.lastAt, l.last.generated, &r, &n
+}

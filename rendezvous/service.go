@@ -1,0 +1,155 @@
+package rendezvous
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// JobService records that somebody wants a service back, or not, after all its machines
+// were off.
+type JobService struct {
+	Job       launcher.JobID `json:"job"`
+	Autostart bool           `json:"autostart"`
+}
+
+// ErrNoService refuses what only a service can have.
+var ErrNoService = errors.New("it is no service")
+
+// Entry records the wish.
+func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }
+
+func (s *state) service(e JobService) error {
+	j, ok := s.Jobs[e.Job]
+	switch {
+	case !ok:
+		return ErrNoJob
+	case j.Outcome != nil:
+		return ErrJobEnded
+	case j.Spec.Service == nil:
+		return ErrNoService
+	}
+	j.Spec = WithAutostart(j.Spec, e.Autostart)
+	s.Jobs[e.Job] = j
+	return nil
+}
+
+// WithAutostart is a service's spec with another wish. What others hold of it stays as it is.
+func WithAutostart(spec launcher.Spec, on bool) launcher.Spec {
+	v := *spec.Service
+	v.Autostart = on
+	spec.Service = &v
+	return spec
+}
+
+// mayRestart bounds the number of tries after the first: those of a service are told by its
+// failures (nextOfService), and have no bound in all.
+func mayRestart(spec launcher.Spec) int {
+	if spec.Service != nil {
+		return math.MaxInt
+	}
+	return spec.MaxRestarts
+}
+
+// nextOfService tells what follows a generation of a service. Whether it is tried again
+// hangs on the record alone, so that every leader comes to the same.
+//
+// All its machines were off: it comes back with Autostart, and that counts for no failure.
+// Nothing of it was started, after an earlier generation was: likewise, for as long as it
+// takes, as a machine that has just come up may lack its disks or its dockerd. It has failed:
+// as often as Restarts within Per, and only if it was ready once, or a machine of it was lost:
+// what never came up would not the second time.
+func (j Job) nextOfService(out Outcome) (Next, bool) {
+	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Tries)}
+	switch {
+	case out.End == Rejected && j.Plan.Generation > 1:
+		return n, true
+	case out.End != Failed:
+	case out.AllLost:
+		return n, v.Autostart
+	case j.RecentFaults(out.At) < v.Restarts && (out.Lost || out.Started != nil || j.wasReady()):
+		n.Restarts++
+		return n, true
+	}
+	return Next{}, false
+}
+
+// wasReady tells whether an earlier generation of a service had come up.
+func (j Job) wasReady() bool {
+	return slices.ContainsFunc(j.Tries, func(t Try) bool { return t.Stage == "" && t.Started != nil })
+}
+
+// RecentFaults counts a service's failures within its Per before now.
+func (j Job) RecentFaults(now time.Time) (n int) {
+	for _, at := range j.Faults {
+		if now.Sub(at) < j.Spec.Service.Per {
+			n++
+		}
+	}
+	return n
+}
+
+// faultsWith are the failures that --restart still counts at the end of a generation, with
+// that one if it is a failure.
+func (j Job) faultsWith(out Outcome) []time.Time {
+	if j.Spec.Service == nil || j.Spec.Service.Restarts == 0 {
+		return nil
+	}
+	var recent []time.Time
+	for _, at := range j.Faults {
+		if out.At.Sub(at) < j.Spec.Service.Per {
+			recent = append(recent, at)
+		}
+	}
+	if out.End == Failed && !out.AllLost {
+		recent = append(recent, out.At)
+	}
+	return recent[max(0, len(recent)-launcher.MaxServiceRestarts):]
+}
+
+// ServiceAddr is where a service answers, as host:port: what was seen, else what the plan
+// and a fixed port let expect; empty: not known.
+func (s JobStatus) ServiceAddr() string {
+	v := s.Spec.Service
+	if v == nil || s.Plan.Generation == 0 {
+		return ""
+	}
+	if s.Service != nil && s.Service.Addr != "" {
+		return s.Service.Addr
+	}
+	if len(v.Port) != 1 || v.Port[0].Ref != "" || len(s.Plan.Nodes) == 0 || len(s.Plan.Nodes[0].Addrs) == 0 {
+		return ""
+	}
+	host := s.Plan.Nodes[0].Addrs[0].String() // management's
+	if a, err := netip.ParseAddr(v.Listen); err == nil && !a.IsUnspecified() {
+		host = v.Listen
+	}
+	return net.JoinHostPort(host, v.Port[0].Lit)
+}
+
+// ServiceState is how a service does, in a word; its text says what is wrong.
+func (s JobStatus) ServiceState() (state, text string) {
+	switch seen := s.Service; {
+	case s.State != StateRuns && s.State != StateStarts && s.State != StatePlanned || seen == nil:
+		return string(s.State), s.Waits
+	case s.State == StateStarts && seen.State == launcher.ServiceReady, seen.State == launcher.ServiceStarting:
+		return string(s.State), s.Waits // it answers, and is not all there yet; or was not asked yet
+	default:
+		return string(seen.State), seen.Text
+	}
+}
+
+// RestartsText says how often a service has failed lately, of how often it may.
+func (j Job) RestartsText(now time.Time) string {
+	v := j.Spec.Service
+	if v.Restarts == 0 {
+		return "no"
+	}
+	return fmt.Sprintf("%d of %s", j.RecentFaults(now), v.RestartText())
+}

@@ -1,0 +1,29 @@
+package wire
+
+import (
+	"context"
+	"net/http"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// ServiceRequest says whether a service is to come back after all its machines were off.
+type ServiceRequest struct {
+	Job       string `json:"job"`
+	Autostart bool   `json:"autostart"`
+}
+
+// ServiceResponse names the job that it was.
+type ServiceResponse struct {
+	Job    launcher.JobID `json:"job"`
+	OnlyOn string         `json:"recorded_only_on,omitempty"` // see Acknowledged
+}
+
+func (h Cluster) mountService(mux *http.ServeMux) {
+	unary(mux, clusterPath+"Service", allowUser, h.Service)
+}
+
+// Service records that wish.
+func (c *Client) Service(ctx context.Context, r ServiceRequest) (ServiceResponse, error) {
+	return call[ServiceRequest, ServiceResponse](ctx, c, clusterPath+"Service", r)
+}
