@@ -13,6 +13,8 @@ type Ray struct {
 	// Empty means the caller's $VIRTUAL_ENV/bin/ray, and ray where no virtual
 	// environment is active, or in a container.
 	Program string
+	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
+	Whole bool
 	// Args are further arguments of each `ray start`.
 	Args []string
 }
@@ -59,7 +61,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	workers.Spares, workers.Ready = true, r.raySees()
+	workers.Spares, workers.Replace, workers.Ready = true, !r.Ray.Whole, r.raySees()
 	if len(r.Args) == 0 {
 		head.Main = true
 		r.Stdin, r.TTY = launcher.StdinNone, nil
