@@ -15,8 +15,8 @@ type Ray struct {
 	Program string
 	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
 	Whole bool
-	// Args are further arguments of each `ray start`.
-	Args []string
+	// Args are further arguments of each `ray start`, HeadArgs of the head's alone.
+	Args, HeadArgs []string
 }
 
 // The stages of a Ray job, and names of ports that others than Ray ask for.
@@ -113,6 +113,9 @@ func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, er
 	flag("min-worker-port", launcher.Part{Ref: port("workers", rayWorkerPorts)})
 	flag("max-worker-port", launcher.Part{Ref: launcher.LastPortNamed(name + ".workers")})
 	argv = append(argv, launcher.Lits(r.Ray.Args...)...)
+	if where == launcher.OnHead {
+		argv = append(argv, launcher.Lits(r.Ray.HeadArgs...)...)
+	}
 	st.Argv = argv
 	var own []launcher.Var
 	if where == launcher.OnHead { // two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)

@@ -52,6 +52,7 @@ COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
 	fs.StringVar(&opts.request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
 	fs.BoolVar(&opts.request.Ray.Whole, "restart-all", false, "with --max-restarts: start all of it anew where a worker is lost, not that worker alone")
 	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
+	fs.StringArrayVar(&opts.request.Ray.HeadArgs, "ray-head-arg", nil, "a further `ARGUMENT` of the head's ray start, such as --include-dashboard=false; repeat for more")
 	return cmd
 }
 
@@ -85,8 +86,9 @@ func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 	if spec.Name != "" {
 		name = spec.Name
 	}
-	return []string{
-		fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First),
-		fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name),
+	hints := []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First)}
+	if spec.MainStage().Container == nil { // exec runs nothing in a container yet
+		hints = append(hints, fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name))
 	}
+	return hints
 }

@@ -83,11 +83,20 @@ func (g *gang) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	g.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
 	if next.Restarts > g.job.Plan.Restarts {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepAgain,
-			Text: fmt.Sprintf("%s; try %d of %d in %s", out.Cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)})
+			Text: fmt.Sprintf("%s%s; try %d of %d in %s", out.Cause, lastWord(out), next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)})
 	}
 	g.verdict, g.inherited = nil, false
 	g.grace = g.job.Spec.Grace
 	g.publish()
+}
+
+// lastWord is the last line of the rank that failed first, where its cause is not known.
+func lastWord(out rendezvous.Outcome) string {
+	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
+		return ""
+	}
+	lines := strings.Split(out.Root.Exit.Last, "\n")
+	return fmt.Sprintf(" (its last line: %s)", lines[len(lines)-1])
 }
 
 // goOn begins the next generation as soon as it can; true means that the job is
