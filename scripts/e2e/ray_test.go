@@ -122,8 +122,8 @@ func TestRay(t *testing.T) {
 	l.hears("stage ray-workers, spark3 does not answer; the job goes on")
 	l.write("go")
 	end := r.wait()
-	if end.code != 7 {
-		t.Errorf("want the command's code 7: %s, %s", end, l.said())
+	if end.code != 0 {
+		t.Errorf("want the command's code 0, though a machine is lost: %s, %s", end, l.said())
 	}
 	_, line, _ := strings.Cut(end.out, "{")
 	var got struct {
@@ -143,7 +143,7 @@ func TestRay(t *testing.T) {
 	if !got.Again {
 		t.Error("no task ran on the worker that came again")
 	}
-	for _, want := range []string{"stage ray-head is ready", "stage ray-workers is ready", "stage command, rank 1 on spark1: exit 7"} {
+	for _, want := range []string{"stage ray-head is ready", "stage ray-workers is ready"} {
 		if !strings.Contains(l.said(), want) {
 			t.Errorf("not told %q: %s", want, l.said())
 		}
@@ -226,8 +226,8 @@ func TestRayInBoxes(t *testing.T) {
 	l.on("spark2", "sh", "-c", `docker kill $(docker ps -q)`).must(t)
 	l.hears("runs again (")
 	l.write("go")
-	if end := r.wait(); end.code != 7 || !strings.Contains(end.out, `"again": true`) {
-		t.Errorf("want the command's code 7, and a task on the worker that came again: %s, %s", end, l.said())
+	if end := r.wait(); end.code != 0 || !strings.Contains(end.out, `"again": true`) {
+		t.Errorf("want the command's code 0, and a task on the worker that came again: %s, %s", end, l.said())
 	}
 	l.noBoxLeft("spark1", "spark2")
 	l.nothingOfRay("spark1", "spark2")

@@ -1,5 +1,5 @@
 # A job on a Ray cluster: a task on each node, then it waits for a file, then for a worker at
-# the second node's address that was not there before, and ends with 7. argv: a folder that all
+# the second node's address that was not there before, and ends with 0. argv: a folder that all
 # hosts share, and how many nodes there are.
 import json, os, sys, time
 import ray
@@ -35,4 +35,4 @@ while not again:
             again = on(n)[0].endswith(".12")
     time.sleep(0.5)
 print(json.dumps({"seen": seen, "address": os.environ["RAY_ADDRESS"], "mode": os.environ["RAY_AUTH_MODE"], "rank": os.environ.get("RANK", ""), "again": again}), flush=True)
-os._exit(7)
+os._exit(0)
