@@ -85,7 +85,7 @@ func (s Spec) Stepped() bool {
 }
 
 func (st Stage) beyondPlain() bool {
-	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares
+	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares || st.Replace
 }
 
 // On tells whether the stage has ranks on a node.
@@ -132,6 +132,11 @@ func (s Spec) RanksOn(nodeRank int) int {
 		}
 	}
 	return n
+}
+
+// ReplacesOn tells whether ranks on a node may be started anew while the job runs.
+func (s Spec) ReplacesOn(nodeRank int) bool {
+	return s.MaxRestarts > 0 && slices.ContainsFunc(s.Steps(), func(st Stage) bool { return st.Replace && st.On(nodeRank) })
 }
 
 // WorldOf counts the ranks of all steps on so many nodes.
@@ -254,6 +259,8 @@ func (st Stage) validateStep(ports map[string]Where) error {
 	switch {
 	case st.Where != OnAll && st.Where != OnHead && st.Where != OnRest:
 		return fmt.Errorf("stage %s: %w: nodes %q are not known to this version of sparkrun", st.Name, ErrInvalid, st.Where)
+	case st.Replace && (!st.Spares || st.Main):
+		return fmt.Errorf("stage %s: %w: the job has to do without a rank that is started anew", st.Name, ErrInvalid)
 	case st.Patience < 0:
 		return fmt.Errorf("stage %s: %w: patience below zero", st.Name, ErrInvalid)
 	}

@@ -13,8 +13,10 @@ type Ray struct {
 	// Empty means the caller's $VIRTUAL_ENV/bin/ray, and ray where no virtual
 	// environment is active, or in a container.
 	Program string
-	// Args are further arguments of each `ray start`.
-	Args []string
+	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
+	Whole bool
+	// Args are further arguments of each `ray start`, HeadArgs of the head's alone.
+	Args, HeadArgs []string
 }
 
 // The stages of a Ray job, and names of ports that others than Ray ask for.
@@ -49,7 +51,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	workers.Spares = true
+	workers.Spares, workers.Replace = true, !r.Ray.Whole
 	if len(r.Args) == 0 {
 		head.Main = true
 		r.Stdin, r.TTY = launcher.StdinNone, nil
@@ -123,6 +125,9 @@ func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var
 	flag("min-worker-port", launcher.Part{Ref: port("workers", rayWorkerPorts)})
 	flag("max-worker-port", launcher.Part{Ref: launcher.LastPortNamed(name + ".workers")})
 	argv = append(argv, launcher.Lits(r.Ray.Args...)...)
+	if where == launcher.OnHead {
+		argv = append(argv, launcher.Lits(r.Ray.HeadArgs...)...)
+	}
 	st.Argv = argv
 	if where == launcher.OnHead { // two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)
 		own = append([]launcher.Var{

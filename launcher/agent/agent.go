@@ -227,6 +227,8 @@ func (a *Agent) take(o launcher.Order) {
 		a.pass(o.End.Key, o)
 	case o.Probe != nil:
 		a.pass(o.Probe.Key, o)
+	case o.Again != nil:
+		a.pass(o.Again.Key, o)
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 		if a.tries[*o.Forget] == nil {

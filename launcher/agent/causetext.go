@@ -104,6 +104,8 @@ var known = []struct {
 	{compiled(`CUDA driver version is insufficient.*`), ""},
 	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
 	{compiled(`NCCL WARN .*`), ""},
+	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
+	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
 	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},
 	{compiled(`No available memory for the cache blocks.*`), ""},
@@ -131,7 +133,7 @@ func causeAside(lines []string) string {
 }
 
 // exception is the last line of a Python trace.
-var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*)`)
+var exception = compiled(`^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|Failure|Timeout|Warning)\b.*|Exception: .*)`)
 
 // torchrunRoot is what the real torchrun says at its end of the worker that failed
 // first there (torch/distributed/elastic/multiprocessing/errors/__init__.py,

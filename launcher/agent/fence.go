@@ -14,6 +14,7 @@ import (
 // an MPI job the others' fences meet in it.
 func (t *try) assign(as *launcher.Assignment) {
 	t.assignment = as
+	t.stays.Store(as != nil && as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank))
 	if as != nil && fenced(*as) && as.NodeRank == 0 {
 		t.meeting = mpi.NewMeeting(as.NodeCount)
 	}

@@ -166,6 +166,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
 		p.cfg.StartTimeout = stepWait
 	}
+	p.cfg.Stays = as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank)
 	for i := 0; i < as.Ranks; {
 		_, st, _ := as.Local(i)
 		first, err := newSurroundings(p, st.Container != nil).plan(as, i, ports{})

@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -255,4 +256,55 @@ func TestPortsOfOneUserAreBounded(t *testing.T) {
 		t.Errorf("after one was let go: %v", err)
 	}
 	all[0] = h
+}
+
+// replaced has a worker of the rest's come again.
+func replaced(a *launcher.Assignment) {
+	inSteps(a)
+	worker := a.Spec.Stages[0]
+	worker.Name, worker.Where, worker.Ports, worker.Ready, worker.Spares, worker.Replace = "worker", launcher.OnRest, nil, nil, true, true
+	worker.Argv, worker.Env = a.Spec.Stages[1].Argv, slices.Clone(a.Spec.Stages[1].Env)
+	worker.Env[len(worker.Env)-1].Value = launcher.Lit("2") // names its gate
+	a.Spec.Stages = []launcher.Stage{a.Spec.Stages[0], worker, a.Spec.Stages[1]}
+	a.Spec.Stages[0].Ports, a.Spec.Stages[0].Ready, a.Spec.Stages[0].Env = nil, nil, a.Spec.Stages[2].Env
+	a.Spec.MaxRestarts, a.Spec.Nodes = 2, 2
+	a.NodeRank, a.NodeCount, a.FirstRank, a.Ranks, a.World = 1, 2, 2, 1, 3
+}
+
+// A rank that may come again does so where it was, once for each order, with another agent too; the
+// try lives on without it, and ends when it is told to.
+func TestRankComesAgain(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness; gate; exit 3", replaced))
+	n.hear(launcher.Prepared)
+	n.begin(1)
+	n.hear(launcher.Started)
+	n.pass(2)
+	if ev := n.hear(launcher.Exited); ev.Again != 0 || ev.Exit.Code != 3 {
+		t.Errorf("the first life: %+v", ev)
+	}
+	n.drop()
+	n.open()
+	if e := n.entry(key); e.Phase != launcher.PhaseStarted {
+		t.Fatalf("without its rank the try is %s", e.Phase)
+	}
+	for range 2 {
+		n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
+	}
+	if ev := n.hear(launcher.Returned); ev.Again != 1 || ev.Rank != 2 {
+		t.Errorf("the second life: %+v", ev)
+	}
+	n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
+	n.poll("its word", func() bool { return len(n.witness()) == 2 })
+	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Again != 1 || e.Ranks[0].State != launcher.RankRunning || e.Ranks[0].Exit != nil {
+		t.Errorf("ledger %+v", e.Ranks)
+	}
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+	if e := n.entry(key); !e.Ranks[0].Exit.ByUs || len(n.witness()) != 2 {
+		t.Errorf("ledger %+v, witness %v", e.Ranks, n.witness())
+	}
+	if left := n.survivors(); len(left) > 0 {
+		t.Errorf("left: %v", left)
+	}
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"slices"
 	"sync"
@@ -33,6 +32,8 @@ type try struct {
 	lost    []lostOutput          // as the journal tells it; likewise
 	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
 	entryMu sync.Mutex
+
+	stays atomic.Bool // ranks of it may come again, until it has ended
 
 	meeting *mpi.Meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
 
@@ -215,6 +216,7 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 	case o.Prepare != nil:
 		if t.assignment == nil {
 			t.assignment = o.Prepare // of a key there is only one, ever
+			t.stays.Store(o.Prepare.Spec.Stepped() && o.Prepare.Spec.ReplacesOn(o.Prepare.NodeRank))
 		}
 		t.obeyPrepare(ctx)
 	case o.Start != nil:
@@ -223,6 +225,8 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 		t.obeyEnd(ctx, beside, *o.End)
 	case o.Probe != nil:
 		t.obeyProbe(ctx, beside, *o.Probe)
+	case o.Again != nil:
+		t.obeyAgain(ctx, beside, *o.Again)
 	case o.Forget != nil:
 		t.forgotten = true
 		if t.entry.Phase != launcher.PhaseEnded {
@@ -311,89 +315,6 @@ func (t *try) dismiss(ctx context.Context, c *shim.Client, end bool) {
 
 func (t *try) refuse(why string) {
 	t.change(&launcher.Event{Kind: launcher.Refused, Text: why}, func(e *launcher.LedgerEntry) { e.Refused = why })
-}
-
-// obeyStart lets the ranks go. The phase rises before the shim is told: from
-// here on a rank may have been exec'd, whatever happens to us.
-func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
-	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
-	if t.entry.Phase != launcher.PhasePrepared && !more {
-		return // told before, or ended
-	}
-	t.steps[s.Step] = true
-	keep := s.Port != t.entry.Port
-	t.change(nil, func(e *launcher.LedgerEntry) {
-		e.Phase, e.Port = launcher.PhaseStarted, s.Port
-	})
-	t.hold.letGo(s.Step)
-	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
-	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
-		var err error
-		if keep {
-			err = writePort(t.dir, s.Port)
-		}
-		if err == nil {
-			err = t.start(ctx, as, plan, client, s)
-		}
-		begun <- err
-	}()
-}
-
-// start has the shim exec the ranks. It runs beside the loop.
-func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
-	if as == nil {
-		return fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
-	}
-	var err error
-	if plan == nil { // prepared in this agent's previous life
-		if plan, err = t.a.surroundings(ctx, *as); err != nil {
-			return err
-		}
-		if plan.box, err = readBox(t.dir); err != nil {
-			return err
-		}
-	}
-	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
-		return fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
-	}
-	own, err := readOwn(t.dir)
-	if err != nil {
-		return err
-	}
-	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Step, ports{port: s.Port, own: own, head: s.HeadPorts})
-	if err != nil {
-		return err
-	}
-	secrets, err := t.a.secretEnv(*as)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranks {
-		withSecrets(r.Env, secrets)
-	}
-	if plan.box != nil {
-		t.a.putInBoxes(plan.box, *as, ranks)
-	}
-	if client == nil {
-		if client, err = shim.Attach(ctx, t.dir); err != nil {
-			return err
-		}
-	}
-	if err := t.firstLease(ctx, client, *as, s.Lease); err != nil {
-		return err
-	}
-	if as.Spec.Stepped() {
-		return client.StartMore(ctx, ranks)
-	}
-	return client.Start(ctx, ranks)
-}
-
-func (t *try) startDone(ctx context.Context, err error) {
-	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
-		return // who is being ended has refused nothing
-	}
-	t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
-	t.refuse(fmt.Sprintf("start ranks: %v", err))
 }
 
 // letGo frees all ports that are still held.

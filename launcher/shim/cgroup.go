@@ -180,6 +180,15 @@ func (c *cgroup) kill() {
 	if c.dir != nil && os.WriteFile(filepath.Join(c.path, "cgroup.kill"), []byte("1"), 0) == nil {
 		return
 	}
+	c.killEach()
+}
+
+// killEach is kill in a group that is to have members again: who is forked into one that
+// cgroup.kill was written to is killed at birth (seen with Linux 6.18).
+func (c *cgroup) killEach() {
+	if c == nil {
+		return
+	}
 	for _, pid := range c.procs() {
 		_ = unix.Kill(pid, unix.SIGKILL)
 	}

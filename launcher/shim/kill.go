@@ -87,7 +87,11 @@ func (g *gang) termEach(procs []proc) {
 // back is found by the next pass, which follows each death: a killed process
 // can finish no fork, and what it left becomes the shim's child.
 func (g *gang) kill() {
-	g.cg.kill()
+	if g.cfg.Stays && g.phase < ending {
+		g.cg.killEach()
+	} else {
+		g.cg.kill()
+	}
 	for _, r := range g.ranks {
 		r.box.kill()
 	}

@@ -92,6 +92,15 @@ func (g *gang) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	g.publish()
 }
 
+// lastWord is the last line of the rank that failed first, where its cause is not known.
+func lastWord(out rendezvous.Outcome) string {
+	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
+		return ""
+	}
+	lines := strings.Split(out.Root.Exit.Last, "\n")
+	return fmt.Sprintf(" (its last line: %s)", lines[len(lines)-1])
+}
+
 // goOn begins the next generation as soon as it can; true means that the job is
 // over instead.
 func (g *gang) goOn(ctx context.Context) (over bool) {

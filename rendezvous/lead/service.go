@@ -110,16 +110,16 @@ func retried(spec launcher.Spec) bool {
 
 // againText says what of the next generation, and when.
 func (g *gang) againText(next rendezvous.Next, out rendezvous.Outcome) string {
-	v := g.job.Spec.Service
+	v, cause := g.job.Spec.Service, out.Cause+lastWord(out)
 	switch {
 	case v == nil && next.Restarts > g.job.Plan.Restarts:
-		return fmt.Sprintf("%s; try %d of %d in %s", out.Cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)
+		return fmt.Sprintf("%s; try %d of %d in %s", cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)
 	case v == nil || g.job.Plan.Stage != "":
 		return ""
 	case next.Restarts > g.job.Plan.Restarts:
-		return fmt.Sprintf("%s; restart %d of %s in %s", out.Cause, g.job.RecentFaults(time.Now())+1, v.RestartText(), next.Pause)
+		return fmt.Sprintf("%s; restart %d of %s in %s", cause, g.job.RecentFaults(time.Now())+1, v.RestartText(), next.Pause)
 	}
-	return fmt.Sprintf("%s; it comes back in %s", out.Cause, next.Pause)
+	return fmt.Sprintf("%s; it comes back in %s", cause, next.Pause)
 }
 
 // Autostart records whether a service comes back after all its machines were off.

@@ -169,7 +169,7 @@ func (g *gang) allBegun() bool {
 	}
 	for _, s := range g.seats {
 		for k := range g.steps {
-			if s.lost == "" && !g.begun(s, k) {
+			if s.lost == "" && s.rejoined == 0 && !g.begun(s, k) {
 				return false
 			}
 		}
@@ -287,10 +287,10 @@ func (g *gang) whyStalled() string {
 }
 
 // spared tells whether the job does without a rank's stage losing one: it was ready, and
-// there is no other try that would bring the rank back. Of what an earlier leader has begun
+// there is no other try that would bring the rank back, or it is replaced. Of what an earlier leader has begun
 // nothing is judged before all is known.
 func (g *gang) spared(s *seat, rank int) bool {
-	if !g.stepped() || retried(g.job.Spec) {
+	if !g.stepped() || retried(g.job.Spec) && !g.replaces(s, rank) {
 		return false
 	}
 	k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank)
@@ -318,18 +318,22 @@ func (g *gang) tellSpared() {
 			delete(g.lost, away)
 		case !g.lost[away] && s.phase != launcher.PhaseEnded && g.sparedSeat(s):
 			g.lost[away] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: fmt.Sprintf("%s%s does not answer; the job goes on without it", g.stageOf(s.FirstRank), s.Host)})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: fmt.Sprintf("%s%s does not answer", g.stageOf(s.FirstRank), s.Host) + g.withoutIt(s, -1)})
 		}
 		for _, e := range g.exitsOf(s) {
-			key := fmt.Sprint("rank ", e.Rank)
+			key := fmt.Sprint("rank ", e.Rank, " ", s.rejoined, " ", s.ranks[e.Rank].Again)
 			if !g.lost[key] && g.spared(s, e.Rank) && !e.Exit.ByUs {
 				g.lost[key] = true
-				g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.blame(e) + "; the job goes on without it"})
+				g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.blame(e) + g.withoutIt(s, e.Rank)})
 			}
 		}
 		if s.lost != "" && !g.lost[s.lost] && g.sparedSeat(s) {
 			g.lost[s.lost] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.lost + "; the job goes on without it"})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.lost + g.withoutIt(s, -1)})
+		}
+		if why := fmt.Sprint("refused ", s.rejoined, " ", s.Host); s.refused != "" && s.rejoined > 0 && !g.lost[why] {
+			g.lost[why] = true
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.refusal() + "; the job goes on without it"})
 		}
 	}
 }

@@ -327,7 +327,9 @@ func TestStoryOfALongWait(t *testing.T) {
 		if told < 100 || told > 500 {
 			t.Errorf("who followed for two hours was told %d times what is waited for", told)
 		}
-		if len(late) > 20 || !slices.ContainsFunc(late, func(s string) bool { return strings.Contains(s, "of files (spark1), 59m") || strings.Contains(s, "of files (spark1), 1h") }) {
+		if len(late) > 20 || !slices.ContainsFunc(late, func(s string) bool {
+			return strings.Contains(s, "of files (spark1), 59m") || strings.Contains(s, "of files (spark1), 1h")
+		}) {
 			t.Errorf("who came after an hour was told %q", late)
 		}
 		w.settle()
