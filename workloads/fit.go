@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -22,6 +23,9 @@ const vllmShare = 0.9
 
 // vllmShareFlag says otherwise.
 var vllmShareFlag = serverFlag{name: "--gpu-memory-utilization", least: "--gpu-memory-u"}
+
+// ErrNoRoom is wrapped by the error of Fit where a node's memory is too small, or taken.
+var ErrNoRoom = errors.New("no room")
 
 // Fit says, a line a node, what a request to serve takes of its memory, and why it would not
 // start there; nil errors: it fits, for all that is known. What a server needs beside weights
@@ -73,14 +77,14 @@ func Fit(workload string, r Request, rooms []Room) (lines []string, err error) {
 func (m Model) unfit(room Room, weights, takes int64, share float64) error {
 	switch {
 	case weights > room.Total:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and it has %s of memory: more machines take smaller parts", room.Host, launcher.ErrInvalid, gib(weights), gib(room.Total))
+		return fmt.Errorf("%s: %w: its part of the weights is %s, and it has %s of memory: more machines take smaller parts", room.Host, ErrNoRoom, gib(weights), gib(room.Total))
 	case weights > room.Available:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s of its memory are free now: end what runs there (`sparkrun ps`), or take another machine", room.Host, launcher.ErrInvalid, gib(weights), gib(room.Available))
+		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s of its memory are free now: end what runs there (`sparkrun ps`), or take another machine", room.Host, ErrNoRoom, gib(weights), gib(room.Available))
 	case share > 0 && weights > takes:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s %g gives vLLM %s", room.Host, launcher.ErrInvalid, gib(weights), vllmShareFlag.name, share, gib(takes))
+		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s %g gives vLLM %s", room.Host, ErrNoRoom, gib(weights), vllmShareFlag.name, share, gib(takes))
 	case share > 0 && takes > room.Available:
 		return fmt.Errorf("%s: %w: vLLM would want %s (%s %g of %s), and %s are free now: `-- %s %.2f` is what there is, unless something can be ended there",
-			room.Host, launcher.ErrInvalid, gib(takes), vllmShareFlag.name, share, gib(room.Total), gib(room.Available), vllmShareFlag.name, float64(room.Available*100/room.Total)/100)
+			room.Host, ErrNoRoom, gib(takes), vllmShareFlag.name, share, gib(room.Total), gib(room.Available), vllmShareFlag.name, float64(room.Available*100/room.Total)/100)
 	}
 	return nil
 }

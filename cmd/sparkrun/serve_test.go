@@ -43,7 +43,7 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	code, _, said := run("launch", "vllm", "--dry-run", "org/model")
 	for _, want := range []string{
 		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "org/model is not in this machine's cache of Hugging Face (" + home + "/.cache/huggingface/hub)",
-		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: invalid: vLLM would want 108.0 GiB",
+		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM would want 108.0 GiB",
 	} {
 		if code != 125 || !strings.Contains(said, want) {
 			t.Errorf("code %d, not said %q:\n%s", code, want, said)
@@ -64,8 +64,8 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 			t.Errorf("code %d, not said %q:\n%s", code, want, said)
 		}
 	}
-	if code, _, said = run("launch", "vllm", "--nodes", "3", "--tp", "3", "--dry-run", "--runtime", "host", "org/model"); code != 0 {
-		t.Errorf("12 heads divide by 3: code %d: %s", code, said)
+	if code, _, said = run("launch", "vllm", "--nodes", "3", "--tp", "3", "--dry-run", "--runtime", "host", "org/model"); code != 125 || !strings.Contains(said, "4 heads of keys and values cannot be dealt out to 3") {
+		t.Errorf("4 heads do not divide by 3: code %d: %s", code, said)
 	}
 	if code, _, said = run("launch", "vllm", "--nodes", "5", "--tp", "5", "--dry-run", "--runtime", "host", "org/model"); code != 125 || !strings.Contains(said, "nearest that works on 5 machines: --pp 5") {
 		t.Errorf("12 heads do not divide by 5: code %d: %s", code, said)

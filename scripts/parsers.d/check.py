@@ -17,15 +17,14 @@ def commands(path):
 def vllm(argv):
     if "serve" not in argv:  # Ray's
         return None
-    from vllm.entrypoints.openai.cli_args import make_arg_parser, validate_parsed_serve_args
+    # As vllm/entrypoints/cli/main.py does it.
+    from vllm.entrypoints.cli import serve
 
-    try:
-        from vllm.utils.argparse_utils import FlexibleArgumentParser
-    except ImportError:
-        from vllm.utils import FlexibleArgumentParser
-    parser = make_arg_parser(FlexibleArgumentParser())
-    args = parser.parse_args(argv[argv.index("serve") + 1 :])
-    validate_parsed_serve_args(args)
+    parser = serve.FlexibleArgumentParser()
+    command = serve.ServeSubcommand()
+    command.subparser_init(parser.add_subparsers(dest="subparser"))
+    args = parser.parse_args(argv[argv.index("serve") :])
+    command.validate(args)
     return {k: getattr(args, k) for k in ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "nnodes", "node_rank", "master_addr", "headless", "host", "port", "distributed_executor_backend")}
 
 
