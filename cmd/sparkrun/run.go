@@ -28,7 +28,11 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeRecipe,
 		RunE: serveRun(opts, func(ctx context.Context, o launchOptions) error {
-			if o.recipe.name = o.request.Serve.Model; o.recipe.name == "" {
+			o.recipe.name = o.request.Serve.Model
+			switch args := o.request.Serve.Args; {
+			case o.recipe.name == "" && len(args) > 0:
+				return usagef("the recipe is missing: sparkrun run RECIPE; a program is run by `sparkrun launch exec -- %s`", quoteAll(args))
+			case o.recipe.name == "":
 				return usagef("the recipe is missing: sparkrun run RECIPE")
 			}
 			o.request.Serve.Model, o.workload = "", "" // the recipe says
