@@ -298,7 +298,8 @@ var errNoProgram = errors.New("not found in the container")
 
 // find looks for the program by the PATH that it will have itself.
 func find(name string, env []string) (string, error) {
-	defer os.Setenv("PATH", os.Getenv("PATH"))
+	own := os.Getenv("PATH")
+	defer func() { _ = os.Setenv("PATH", own) }()
 	for _, v := range env {
 		if p, ok := strings.CutPrefix(v, "PATH="); ok {
 			_ = os.Setenv("PATH", p)

@@ -80,7 +80,7 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	case birth.Ended:
 		return 0, nil, errNotStarted
 	case birth.Code == exitNoProgram:
-		return 0, nil, noProgram(birth.Error)
+		return 0, nil, noProgramError(birth.Error)
 	case birth.Error != "" && birth.Code == 0 && r.Box.guest:
 		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, birth.Error)
 	case birth.Error != "":
@@ -94,12 +94,12 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 // exitNoProgram is a shell's code for a command that it did not find.
 const exitNoProgram = 127
 
-// noProgram is errNoProgram in a container's words.
-type noProgram string
+// noProgramError is errNoProgram in a container's words.
+type noProgramError string
 
-func (e noProgram) Error() string { return string(e) }
+func (e noProgramError) Error() string { return string(e) }
 
-func (noProgram) Is(err error) bool { return err == errNoProgram }
+func (noProgramError) Is(err error) bool { return err == errNoProgram }
 
 // watched is a container with that first process, which may be gone already, and with it all that was
 // in the container.

@@ -4,9 +4,11 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -54,7 +56,7 @@ func TestContainers(t *testing.T) {
 		run  func(*testing.T, *lab)
 	}{
 		{"like a host's ranks", testBoxesAreRanks}, {"torchrun", testTorchInBoxes}, {"inspect", testInspect}, {"refused", testBoxesRefused},
-		{"engine restarted", testEngineRestarts}, {"engine stopped", testEngineStopped}, {"swept", testSwept},
+		{"killed by the engine", testKilledByTheEngine}, {"no verbs", testNoVerbs}, {"engine restarted", testEngineRestarts}, {"engine stopped", testEngineStopped}, {"swept", testSwept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			own := &lab{t: t, name: l.name}
@@ -93,6 +95,15 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	if r.code == 0 || !strings.HasPrefix(r.out, "[0] 4711\n[0] /home/eve\n[0] x\n") {
 		t.Errorf("as another user: %s", r)
 	}
+	models := filepath.Join(scratch(t), "models")
+	l.inBoxes("--on", "spark1", "--user", "eve", "--model-cache", models, "--", "sh", "-c", `echo x > $HOME/.cache/huggingface/x`).must(t)
+	if fi, err := os.Stat(models); err != nil || fi.Sys().(*syscall.Stat_t).Uid != 4711 || !exists(models+"/x") {
+		t.Errorf("the user's models: %+v, %v", fi, err)
+	}
+	r = l.inBoxes("--on", "spark1", "--user", "eve", "--env", "HF_HOME="+models, "--", "sh", "-c", `ls $HF_HOME`).must(t)
+	if r.out != "[0] x\n" {
+		t.Errorf("models by HF_HOME: %s", r)
+	}
 
 	// An agent that dies under a container finds it again; a stop reaches it, and those who mind no TERM.
 	l.on("spark1", "sparkrun", "launch", "-d", "--name", "long", "exec", "--image", "lab/busybox", "--on", "spark2,spark3", "--grace", "1s", "--",
@@ -105,7 +116,8 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	if ps := l.on("spark3", "sparkrun", "ps", "long").must(t).out; !strings.Contains(ps, "in containers of lab/busybox") {
 		t.Errorf("ps does not name the image:\n%s", ps)
 	}
-	if r := l.on("spark1", "sparkrun", "exec", "long", "--", "true"); r.code == 0 || !strings.Contains(r.err, "docker exec -it sparkrun-") {
+	r = l.on("spark1", "sh", "-c", `echo word | sparkrun exec -i long --rank 1 -- sh -c 'read w; echo $w $RANK $SHAPE $(cat /proc/1/comm); exit 6'`)
+	if r.code != 6 || r.out != "word 1 image docker-init\n" {
 		t.Errorf("exec: %s", r)
 	}
 	eventually(t, time.Minute, "the agent of spark2", func() bool {
@@ -247,6 +259,49 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	for _, want := range []string{"docker run --name sparkrun-", "--network host", "--mount type=bind,src=/usr,dst=/u,readonly", "--security-opt no-new-privileges"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("a dry run: want %q: %s", want, r)
+		}
+	}
+}
+
+// A program whose container somebody ends by the engine has not ended by itself.
+func testKilledByTheEngine(t *testing.T, l *lab) {
+	run := l.start("spark1", "sparkrun", "launch", "exec", "--name", "taken", "--image", "lab/busybox", "--on", "spark1,spark2", "--", "sleep", "1000")
+	eventually(t, time.Minute, "it runs", func() bool { return l.jobs("spark1")["taken"].State == "running" })
+	l.on("spark2", "sh", "-c", "docker kill $(docker ps -q --filter label=com.sparkrun.job)").must(t)
+	if r := run.wait(); r.code != 137 || !strings.Contains(r.err, "rank 1 on spark2") || !strings.Contains(r.err, "was ended from outside: by docker kill") {
+		t.Errorf("a container that was killed: %s", r)
+	}
+}
+
+// An image whose loader does not know libibverbs is told of where there are RDMA devices, which here are files alone.
+func testNoVerbs(t *testing.T, l *lab) {
+	if err := os.Mkdir("/dev/infiniband", 0o755); err == nil {
+		defer os.Remove("/dev/infiniband") // the machine's, in which each host mounts its own
+	}
+	root := scratch(t)
+	if out, err := exec.Command("sh", "-c", "mkdir "+root+"/etc; : > "+root+"/etc/ld.so.conf; ldconfig -r "+root).CombinedOutput(); err != nil {
+		t.Fatalf("a loader's cache: %v\n%s", err, out)
+	}
+	l.on("spark2", "sh", "-c", "c=$(docker create lab/busybox true); docker cp "+root+"/etc/ld.so.cache $c:/etc/ld.so.cache; docker commit $c lab/glibc; docker rm $c; docker save lab/glibc > "+root+"/image").must(t)
+	l.on("spark3", "sh", "-c", "docker load < "+root+"/image").must(t)
+	hosts := []string{"spark2", "spark3"}
+	for _, h := range hosts {
+		l.on(h, "sh", "-c", "mount -t tmpfs tmpfs /dev/infiniband && mknod /dev/infiniband/uverbs0 c 231 192").must(t)
+		defer l.on(h, "umount", "/dev/infiniband")
+	}
+	r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2,spark3", "--", "sh", "-c", "ls /dev/infiniband; ulimit -l").must(t)
+	if want := "image lab/glibc has no libibverbs.so.1"; !strings.Contains(r.err, "warning: spark2: "+want) || !strings.Contains(r.err, "rdma-core") {
+		t.Errorf("want %q: %s", want, r)
+	}
+	if strings.Count(r.out, "uverbs0") != 2 || strings.Count(r.out, "unlimited") != 2 {
+		t.Errorf("RDMA devices, and memory that stays where it is: %s", r)
+	}
+	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2", "--", "true").must(t); strings.Contains(r.err, "libibverbs") {
+		t.Errorf("on a single machine: %s", r)
+	}
+	for _, h := range hosts {
+		if left := l.on(h, "docker", "ps", "-aq").out; left != "" {
+			t.Errorf("looking left on %s: %s", h, left)
 		}
 	}
 }
