@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -34,7 +33,7 @@ type try struct {
 	lost    []lostOutput         // as the journal tells it; likewise
 	entryMu sync.Mutex
 
-	meeting *mpi.Meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
+	meeting *meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
 
 	// The loop's own.
 	lostUnsaved bool                 // lost is not on the disk as it is here

@@ -59,7 +59,7 @@ func TestContainers(t *testing.T) {
 		rare bool
 		run  func(*testing.T, *lab)
 	}{
-		{"like a host's ranks", false, testBoxesAreRanks}, {"torchrun", false, testTorchInBoxes}, {"inspect", false, testInspect}, {"refused", false, testBoxesRefused},
+		{"like a host's ranks", false, testBoxesAreRanks}, {"torchrun", false, testTorchInBoxes}, {"inspect", false, testInspect}, {"refused", false, testBoxesRefused}, {"mpi", false, testMPIInBoxes},
 		{"engine restarted", false, testEngineRestarts}, {"killed by the engine", true, testKilledByTheEngine}, {"no verbs", true, testNoVerbs}, {"engine stopped", true, testEngineStopped}, {"swept", true, testSwept},
 	} {
 		if tt.rare && !*boxesAll {
