@@ -3,6 +3,7 @@ package launcher
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 )
 
@@ -23,6 +24,10 @@ type Container struct {
 	// Args are options of `docker run`, each in a word, such as --cap-add=SYS_PTRACE.
 	Args []string `json:"args,omitempty"`
 }
+
+// SharedDir is a folder that the containers of a job in stages on one node have in common, for as
+// long as they run. It is their user's.
+const SharedDir = "/tmp/sparkrun"
 
 // Pull says when a node asks a registry for an image.
 type Pull string
@@ -128,6 +133,14 @@ func (c *Container) validate() error {
 		}
 	}
 	return nil
+}
+
+// alike tells whether two differ in their commands alone.
+func (c *Container) alike(d *Container) bool {
+	if c == nil || d == nil {
+		return c == d
+	}
+	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
 }
 
 // textBytes is what the user's words in it take, without the command.

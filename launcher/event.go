@@ -24,18 +24,21 @@ const (
 	// Probed: what a step's probes say on the node now. Text is what is still waited
 	// for, and empty once all have passed there.
 	Probed EventKind = "probed"
+	// Returned: a rank of a stage that is replaced has been exec'd anew.
+	Returned EventKind = "returned"
 )
 
 // Event is what a node tells about a gang's try. Time is the node's clock.
 type Event struct {
 	Key
-	Node NodeID    `json:"node"`
-	Kind EventKind `json:"kind"`
-	Time time.Time `json:"time"`
-	Port int       `json:"port,omitempty"` // Prepared on the head: the free port
-	Rank int       `json:"rank"`           // Exited
-	Exit *Exit     `json:"exit,omitempty"` // Exited
-	Step int       `json:"step,omitempty"` // Started, Probed
+	Node  NodeID    `json:"node"`
+	Kind  EventKind `json:"kind"`
+	Time  time.Time `json:"time"`
+	Port  int       `json:"port,omitempty"`  // Prepared on the head: the free port
+	Rank  int       `json:"rank"`            // Exited, Returned
+	Again int       `json:"again,omitempty"` // Exited, Returned: the rank's lives before this one
+	Exit  *Exit     `json:"exit,omitempty"`  // Exited
+	Step  int       `json:"step,omitempty"`  // Started, Probed
 	// Ports are the named ones that were found (Prepared).
 	Ports map[string]Ports `json:"ports,omitempty"`
 	// Moved counts what the step's ranks have written so far, in bytes (Probed): while it
@@ -78,7 +81,9 @@ type LedgerEntry struct {
 
 // RankStatus is one rank as its node sees it.
 type RankStatus struct {
-	Rank  int       `json:"rank"`
+	Rank int `json:"rank"`
+	// Again counts the lives that it has had before, all of them over.
+	Again int       `json:"again,omitempty"`
 	State RankState `json:"state"`
 	PID   int       `json:"pid,omitempty"`
 	Exit  *Exit     `json:"exit,omitempty"`
@@ -106,11 +111,16 @@ func word[N ~int](n N, words ...string) string {
 	return words[n]
 }
 
+// Before tells whether to is a later place in the rank's life, or in a later life.
+func (r RankStatus) Before(to RankStatus) bool {
+	return to.Again > r.Again || to.Again == r.Again && to.State > r.State
+}
+
 // Advance moves a rank forward; a step back or a repeat changes nothing and is
 // told by false. A rank has ended only when waitpid and the end of its output
-// have both been seen, and then stays ended.
+// have both been seen, and then stays ended in this life.
 func (r *RankStatus) Advance(to RankStatus) bool {
-	if to.State <= r.State {
+	if !r.Before(to) {
 		return false
 	}
 	*r = to

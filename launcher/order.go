@@ -119,6 +119,7 @@ type Order struct {
 	End     *End        `json:"end,omitempty"`
 	Forget  *Key        `json:"forget,omitempty"`
 	Probe   *AskReady   `json:"probe,omitempty"`
+	Again   *Again      `json:"again,omitempty"`
 }
 
 // Start lets prepared ranks go. Told twice, it starts once.
@@ -139,6 +140,17 @@ type Start struct {
 type AskReady struct {
 	Key
 	Step      int              `json:"step"`
+	HeadPorts map[string]Ports `json:"head_ports,omitempty"`
+}
+
+// Again starts a rank anew that has exited, of a stage that is replaced, once nothing of it is
+// left. Told twice, it starts once.
+type Again struct {
+	Key
+	Rank  int `json:"rank"`
+	Again int `json:"again"` // its lives before this one
+	Port  int `json:"port,omitempty"`
+	// HeadPorts are as in Start.
 	HeadPorts map[string]Ports `json:"head_ports,omitempty"`
 }
 

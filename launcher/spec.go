@@ -181,6 +181,9 @@ type Stage struct {
 	// Spares: once it is ready, the loss of a rank of it is told and ends nothing, where
 	// the job may not be tried again.
 	Spares bool `json:"spares,omitempty"`
+	// Replace: where the job may be tried again (MaxRestarts), a rank of it that is lost once it
+	// is ready is started anew, as often, while the rest of the job runs on. It goes with Spares.
+	Replace bool `json:"replace,omitempty"`
 	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
 	MPI *MPI `json:"mpi,omitempty"`
 }

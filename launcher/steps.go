@@ -1,8 +1,9 @@
 package launcher
 
 import (
+	"errors"
 	"fmt"
-	"regexp"
+	"regexp/syntax"
 	"slices"
 	"strings"
 	"time"
@@ -24,18 +25,22 @@ const (
 const DefaultPatience = 5 * time.Minute
 
 // NamedPort is a number of TCP ports in a row that a stage gets under a name on each
-// node that it has ranks on: free there in prepare, and new with each generation.
+// node that it has ranks on: free there in prepare, and held until the stage is started.
 type NamedPort struct {
 	Name  string `json:"name"`
 	Count int    `json:"count,omitempty"` // 0 means 1
+	// At is the first of them, for what has to be reached under a number that people know;
+	// a node where one is taken refuses. 0: any from 20000 to 29499, new with each generation.
+	At uint16 `json:"at,omitempty"`
 }
 
 // Limits of what a stage asks for beside its command.
 const (
 	MaxNamedPorts = 16
-	MaxPortCount  = 2048
+	MaxPortCount  = 2048 // on one node, of all stages together
 	MaxProbes     = 8
-	maxMatch      = 256 // bytes of a pattern
+	maxMatch      = 256  // bytes of a pattern
+	maxMatchSteps = 1000 // of the program that it becomes: what a byte that is looked at may cost
 )
 
 // ProbeKind is a way to find out whether a stage is ready.
@@ -53,7 +58,9 @@ type Probe struct {
 	Kind ProbeKind `json:"kind"`
 	What string    `json:"what"` // in words: what is waited for
 	// Head: it is asked on rank 0's node alone, else on each node with ranks of the stage.
-	Head  bool    `json:"head,omitempty"`
+	Head bool `json:"head,omitempty"`
+	// Port is a reference to one of the job's: agents ask as root, and no other port is any
+	// business of the job's.
 	Port  Value   `json:"port,omitempty"`
 	Path  string  `json:"path,omitempty"`
 	Match string  `json:"match,omitempty"` // a regular expression (RE2)
@@ -78,7 +85,7 @@ func (s Spec) Stepped() bool {
 }
 
 func (st Stage) beyondPlain() bool {
-	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares
+	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares || st.Replace
 }
 
 // On tells whether the stage has ranks on a node.
@@ -125,6 +132,11 @@ func (s Spec) RanksOn(nodeRank int) int {
 		}
 	}
 	return n
+}
+
+// ReplacesOn tells whether ranks on a node may be started anew while the job runs.
+func (s Spec) ReplacesOn(nodeRank int) bool {
+	return s.MaxRestarts > 0 && slices.ContainsFunc(s.Steps(), func(st Stage) bool { return st.Replace && st.On(nodeRank) })
 }
 
 // WorldOf counts the ranks of all steps on so many nodes.
@@ -185,27 +197,17 @@ func (a Assignment) Local(localRank int) (step int, st Stage, seat Seat) {
 	return step, st, seat
 }
 
-// WishedOn are the named ports that a node has to find.
-func (s Spec) WishedOn(nodeRank int) []NamedPort {
-	var all []NamedPort
-	for _, st := range s.Steps() {
-		if st.On(nodeRank) {
-			all = append(all, st.Ports...)
-		}
-	}
-	return all
-}
-
 func (s Spec) validateSteps() error {
 	steps := s.Steps()
 	names, ports := map[string]bool{}, map[string]Where{}
+	var counts [2]int // on the head, and on each other node
 	for _, st := range steps {
 		if names[st.Name] {
 			return fmt.Errorf("stage %q: %w: there are two of this name", st.Name, ErrInvalid)
 		}
 		names[st.Name] = true
-		if st.Container != nil && s.Stepped() {
-			return fmt.Errorf("--image: %w: stages that come up one after the other do not run in containers yet", ErrInvalid)
+		if !st.Container.alike(steps[0].Container) {
+			return fmt.Errorf("stage %s: %w: all stages of a job run in containers of one kind, or all on the host", st.Name, ErrInvalid)
 		}
 		if len(st.Ports) > MaxNamedPorts || len(st.Ready) > MaxProbes {
 			return fmt.Errorf("stage %s: %w: %d ports and %d probes, at most %d and %d", st.Name, ErrInvalid, len(st.Ports), len(st.Ready), MaxNamedPorts, MaxProbes)
@@ -214,8 +216,19 @@ func (s Spec) validateSteps() error {
 			if _, twice := ports[p.Name]; twice || !namePattern().MatchString(p.Name) || p.Count < 0 || p.Count > MaxPortCount {
 				return fmt.Errorf("stage %s: port %q: %w: want a name of its own, and 1 to %d ports", st.Name, p.Name, ErrInvalid, MaxPortCount)
 			}
+			if int(p.At)+max(p.Count, 1)-1 > 1<<16-1 {
+				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d on are more than there are", st.Name, p.Name, ErrInvalid, p.Count, p.At)
+			}
 			ports[p.Name] = st.Where
+			for i := range counts {
+				if st.On(i) {
+					counts[i] += max(p.Count, 1)
+				}
+			}
 		}
+	}
+	if most := max(counts[0], counts[1]); most > MaxPortCount {
+		return fmt.Errorf("job %s: %w: its stages have %d ports on a node, at most %d", s.ID, ErrInvalid, most, MaxPortCount)
 	}
 	for _, st := range steps {
 		if err := st.validateStep(ports); err != nil {
@@ -238,6 +251,8 @@ func (st Stage) validateStep(ports map[string]Where) error {
 	switch {
 	case st.Where != OnAll && st.Where != OnHead && st.Where != OnRest:
 		return fmt.Errorf("stage %s: %w: nodes %q are not known to this version of sparkrun", st.Name, ErrInvalid, st.Where)
+	case st.Replace && (!st.Spares || st.Main):
+		return fmt.Errorf("stage %s: %w: the job has to do without a rank that is started anew", st.Name, ErrInvalid)
 	case st.Patience < 0:
 		return fmt.Errorf("stage %s: %w: patience below zero", st.Name, ErrInvalid)
 	}
@@ -245,19 +260,36 @@ func (st Stage) validateStep(ports map[string]Where) error {
 	for _, e := range st.Env {
 		values = append(values, e.Value)
 	}
+	if err := validPorts(values, ports, st.Where); err != nil {
+		return fmt.Errorf("stage %s: %w", st.Name, err)
+	}
 	for _, p := range st.Ready {
-		if err := p.validate(); err != nil {
+		at := st.Where
+		if p.Head {
+			at = OnHead
+		}
+		if err := errors.Join(p.validate(), validPorts(append([]Value{p.Port, p.Want}, p.Argv...), ports, at)); err != nil {
 			return fmt.Errorf("stage %s: probe %q: %w", st.Name, p.What, err)
 		}
-		values = append(append(values, p.Port, p.Want), p.Argv...)
 	}
+	return nil
+}
+
+// validPorts refuses a reference to a named port that the nodes at where do not know.
+func validPorts(values []Value, ports map[string]Where, where Where) error {
 	for _, v := range values {
 		for _, part := range v {
-			if kind, name, named := part.Ref.port(); named {
-				where, known := ports[name]
-				if !known || kind == headPort && where == OnRest {
-					return fmt.Errorf("stage %s: reference %q: %w: no stage has such a port there", st.Name, part.Ref, ErrInvalid)
-				}
+			kind, name, named := part.Ref.port()
+			if !named {
+				continue
+			}
+			of, known := ports[name]
+			has := of == OnAll || of == where
+			if kind == headPort {
+				has = of != OnRest
+			}
+			if !known || !has {
+				return fmt.Errorf("reference %q: %w: no stage has such a port there", part.Ref, ErrInvalid)
 			}
 		}
 	}
@@ -281,8 +313,11 @@ func (p Probe) validate() error {
 	if len(p.Match) > maxMatch { // the agent looks for it, beside all else
 		return fmt.Errorf("%w: a pattern of %d bytes, at most %d", ErrInvalid, len(p.Match), maxMatch)
 	}
-	if _, err := regexp.Compile(p.Match); err != nil {
-		return fmt.Errorf("%w: %w", ErrInvalid, err)
+	if err := cheap(p.Match); err != nil {
+		return err
+	}
+	if len(p.Port) > 0 && (len(p.Port) != 1 || p.Port[0].Ref != Port && !p.Port[0].Ref.IsNamedPort()) {
+		return fmt.Errorf("%w: port %q: want a port of the job's, by its name", ErrInvalid, p.Port)
 	}
 	needs := map[ProbeKind]bool{
 		ProbeTCP: len(p.Port) > 0, ProbeHTTP: len(p.Port) > 0 && strings.HasPrefix(p.Path, "/"),
@@ -293,6 +328,22 @@ func (p Probe) validate() error {
 		return fmt.Errorf("%w: want words for it, and less than %d bytes", ErrInvalid, MaxTextBytes)
 	case !needs[p.Kind]:
 		return fmt.Errorf("%w: a %q probe that is not whole, or not known to this version of sparkrun", ErrInvalid, p.Kind)
+	}
+	return nil
+}
+
+// cheap refuses a pattern that is none, or that repeats so much that each byte looked at costs
+// as many steps (RE2 is linear in the text, and in this).
+func cheap(pattern string) error {
+	re, err := syntax.Parse(pattern, syntax.Perl)
+	if err == nil {
+		var prog *syntax.Prog
+		if prog, err = syntax.Compile(re.Simplify()); err == nil && len(prog.Inst) > maxMatchSteps {
+			return fmt.Errorf("%w: the pattern %q repeats too much", ErrInvalid, pattern)
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	return nil
 }

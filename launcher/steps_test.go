@@ -70,12 +70,30 @@ func TestStepsValidate(t *testing.T) {
 		"a pattern":              {func(s *Spec) { s.Stages[1].Ready[0].Match = "(" }, "missing closing"},
 		"a probe of tomorrow":    {func(s *Spec) { s.Stages[1].Ready[0].Kind = "grpc" }, `a "grpc" probe`},
 		"half a probe":           {func(s *Spec) { s.Stages[1].Ready[0].Argv = nil }, `a "exec" probe`},
+		"a port of nobody's":     {func(s *Spec) { s.Stages[1].Ready[0] = Probe{Kind: ProbeHTTP, What: "x", Path: "/", Port: Lit("2375")} }, `port "2375": want a port of the job's`},
+		"a port in parts": {func(s *Spec) {
+			s.Stages[1].Ready[0] = Probe{Kind: ProbeTCP, What: "x", Port: Value{{Lit: "2"}, {Ref: PortNamed("workers")}}}
+		}, "want a port of the job's"},
+		"a port of its own": {func(s *Spec) { s.Stages[1].Ready[0] = Probe{Kind: ProbeTCP, What: "x", Port: Of(PortNamed("workers"))} }, ""},
+		"asked where it is not": {func(s *Spec) {
+			s.Stages[1].Ready[0] = Probe{Kind: ProbeTCP, Head: true, What: "x", Port: Of(PortNamed("workers"))}
+		}, "no stage has such a port there"},
+		"another's, as its own":  {func(s *Spec) { s.Stages[1].Argv = []Value{Of(PortNamed("gcs"))} }, "no stage has such a port there"},
+		"all ports there are":    {func(s *Spec) { s.Stages[2].Ports = []NamedPort{{Name: "a", Count: 1024}, {Name: "b", Count: 1024}} }, "2049 ports on a node, at most 2048"},
+		"ports beyond the last":  {func(s *Spec) { s.Stages[0].Ports[0] = NamedPort{Name: "gcs", At: 65535, Count: 2} }, "more than there are"},
+		"a pattern that repeats": {func(s *Spec) { s.Stages[1].Ready[0].Match = `(a{1,30}){1,30}` }, "repeats too much"},
 		"a wordless probe":       {func(s *Spec) { s.Stages[1].Ready[0].What = "" }, "want words"},
 		"nobody on the head":     {func(s *Spec) { s.Stages = s.Stages[1:2]; s.Stages[0].Main, s.Stages[0].Argv = true, Lits("true") }, "0 ranks on node 0"},
-		"in containers": {func(s *Spec) {
+		"one in containers": {func(s *Spec) {
 			st := &s.Stages[1]
 			st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
-		}, "--image"},
+		}, "containers of one kind"},
+		"all in containers": {func(s *Spec) {
+			for i := range s.Stages {
+				st := &s.Stages[i]
+				st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
+			}
+		}, ""},
 		"ranks of before": {func(s *Spec) { s.Stages[3].RanksPerNode = 2 }, "2 ranks, want one"},
 		"one node":        {func(s *Spec) { s.Nodes = 1 }, ""},
 	}

@@ -146,20 +146,28 @@ type Seat struct {
 	World, LocalWorld, NodesIn int
 	Head, Addr, Host           string
 	Port                       int
-	// Ports are this node's by name, HeadPorts the head's.
+	// Ports are this node's by name, HeadPorts the head's. nil: none was found yet, and a
+	// reference to one resolves to itself in <>, as in Value.String.
 	Ports, HeadPorts map[string]Ports
 	Program          string // of sparkrun, on the node
 }
 
 func (s Seat) lookup(r Ref) (string, error) {
 	if kind, name, named := r.port(); named {
-		switch kind {
-		case lastPort:
-			return strconv.Itoa(int(s.Ports[name].Last)), nil
-		case headPort:
-			return strconv.Itoa(int(s.HeadPorts[name].First)), nil
+		from := s.Ports
+		if kind == headPort {
+			from = s.HeadPorts
 		}
-		return strconv.Itoa(int(s.Ports[name].First)), nil
+		p, found := from[name]
+		switch {
+		case !found && from == nil:
+			return "<" + string(r) + ">", nil
+		case !found:
+			return "", fmt.Errorf("reference %q: %w: this node has no such port", r, ErrInvalid)
+		case kind == lastPort:
+			return strconv.Itoa(int(p.Last)), nil
+		}
+		return strconv.Itoa(int(p.First)), nil
 	}
 	switch r {
 	case Rank:

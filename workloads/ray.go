@@ -11,8 +11,10 @@ import (
 type Ray struct {
 	// Program is `ray` on the nodes: a path, or a name looked up in the ranks' PATH.
 	// Empty means the caller's $VIRTUAL_ENV/bin/ray, and ray where no virtual
-	// environment is active.
+	// environment is active, or in a container.
 	Program string
+	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
+	Whole bool
 	// Args are further arguments of each `ray start`.
 	Args []string
 }
@@ -59,7 +61,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	workers.Spares, workers.Ready = true, r.raySees()
+	workers.Spares, workers.Replace, workers.Ready = true, !r.Ray.Whole, r.raySees()
 	if len(r.Args) == 0 {
 		head.Main = true
 		r.Stdin, r.TTY = launcher.StdinNone, nil
@@ -97,6 +99,9 @@ func (r Request) rayStart(name string, where launcher.Where) (launcher.Stage, er
 	if where == launcher.OnHead {
 		argv = append(argv, launcher.Lit("--head"), launcher.Lit("--dashboard-host=127.0.0.1"))
 		flag("port", launcher.Part{Ref: port("gcs", 1)})
+		if r.Container != nil { // where the command's container finds the sockets of this one
+			argv = append(argv, launcher.Lit("--temp-dir="+launcher.SharedDir+"/ray"))
+		}
 		flag("dashboard-port", launcher.Part{Ref: port("dashboard", 1)})
 	} else {
 		flag("address", launcher.Part{Ref: launcher.Head}, launcher.Part{Lit: ":"}, launcher.Part{Ref: launcher.HeadPortNamed(RayGCS)})
@@ -143,6 +148,11 @@ func (r Request) rayEnv(stage string, own ...launcher.Var) ([]launcher.Var, erro
 // raySees are the probes that count what the cluster knows of. `ray status` lists nodes
 // as " 1 node_HEX", and resources as " 0.0/3.0 GPU".
 func (r Request) raySees() []launcher.Probe {
+	if r.Container != nil {
+		// Nothing is run beside a rank in its container. A worker says this once the GCS knows
+		// of it (ray/_private/node.py, wait_for_node).
+		return []launcher.Probe{{Kind: launcher.ProbeLog, What: "the worker has joined", Match: `Ray runtime started`}}
+	}
 	status := []launcher.Value{launcher.Lit(r.rayProgram()), launcher.Lit("status"), launcher.Lit("--address"),
 		{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}}
 	probes := []launcher.Probe{{
@@ -161,6 +171,9 @@ func (r Request) raySees() []launcher.Probe {
 func (r Request) rayProgram() string {
 	if r.Ray.Program != "" {
 		return r.Ray.Program
+	}
+	if r.Container != nil { // which has an environment of its own
+		return "ray"
 	}
 	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away {
 		return path.Join(venv, "bin", "ray")

@@ -118,6 +118,11 @@ func TestGolden(t *testing.T) {
 			return r
 		}()},
 		"ray-cluster": {"ray", request()},
+		"ray-image": {"ray", func() Request {
+			r := request("python3", "job.py")
+			r.Environ, r.Container = append(r.Environ, "VIRTUAL_ENV=/opt/venv"), &launcher.Container{Image: "rayproject/ray:2.60.0"}
+			return r
+		}()},
 		"torchrun-agent": {"torchrun", func() Request {
 			r := two(request("train.py", "--lr", "0.1"))
 			r.Torchrun.Agent = true

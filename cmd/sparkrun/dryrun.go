@@ -65,15 +65,38 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		if len(n.Ranks) == 0 {
 			continue
 		}
-		if first := n.Ranks[0]; len(first.Docker) > 0 {
-			fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
+		if !spec.Stepped() {
+			if err := writeStage(w, *spec.MainStage(), n.Ranks, spec); err != nil {
+				return err
+			}
+			continue
 		}
-		fmt.Fprintf(w, "  in %s\n  $ %s\n", workdirOf(n.Ranks[0], spec), quoteAll(n.Ranks[0].Argv))
-		if err := writeEnv(w, n.Ranks, spec); err != nil {
-			return err
+		for k, st := range spec.Steps() {
+			var ranks []launcher.RankPlan
+			for local, r := range n.Ranks {
+				if of, _ := spec.StepOf(i, local); of == k {
+					ranks = append(ranks, r)
+				}
+			}
+			if len(ranks) == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "  stage %s, %s\n", st.Name, rankSpan(ranks[0].Rank, len(ranks)))
+			if err := writeStage(w, st, ranks, spec); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
+}
+
+// writeStage tells what the ranks of one stage on one machine would run.
+func writeStage(w io.Writer, st launcher.Stage, ranks []launcher.RankPlan, spec launcher.Spec) error {
+	if first := ranks[0]; len(first.Docker) > 0 {
+		fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
+	}
+	fmt.Fprintf(w, "  in %s\n  $ %s\n", workdirOf(ranks[0], spec), quoteAll(ranks[0].Argv))
+	return writeEnv(w, ranks, st)
 }
 
 // dockerLines puts each option of a container on a line of its own.
@@ -112,11 +135,11 @@ func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
 // out of sight.
 const widest = 48
 
-func writeEnv(w io.Writer, ranks []launcher.RankPlan, spec launcher.Spec) error {
+func writeEnv(w io.Writer, ranks []launcher.RankPlan, st launcher.Stage) error {
 	width := 0
 	var settings []string
 	for _, v := range ranks[0].Env {
-		text := v.Name + "=" + valueOn(ranks, v.Name, spec)
+		text := v.Name + "=" + valueOn(ranks, v.Name, st)
 		settings = append(settings, text)
 		if n := utf8.RuneCountInString(text); n <= widest {
 			width = max(width, n)
@@ -131,8 +154,8 @@ func writeEnv(w io.Writer, ranks []launcher.RankPlan, spec launcher.Spec) error 
 }
 
 // valueOn gives a variable's value on a node: one for all ranks, or one each.
-func valueOn(ranks []launcher.RankPlan, name string, spec launcher.Spec) string {
-	if isPort(spec, name) {
+func valueOn(ranks []launcher.RankPlan, name string, st launcher.Stage) string {
+	if isPort(st, name) {
 		return "<free port>"
 	}
 	var values []string
@@ -153,9 +176,9 @@ func valueOn(ranks []launcher.RankPlan, name string, spec launcher.Spec) string 
 
 // isPort tells whether a variable's value is found in prepare, so that a dry
 // run cannot know it.
-func isPort(spec launcher.Spec, name string) bool {
+func isPort(st launcher.Stage, name string) bool {
 	is := false
-	for _, v := range spec.MainStage().Env {
+	for _, v := range st.Env {
 		if v.Name == name {
 			is = len(v.Value) == 1 && v.Value[0].Ref == launcher.Port
 		}

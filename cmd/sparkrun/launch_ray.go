@@ -34,9 +34,15 @@ for each job: Ray refuses who does not have it, and exec gives it to what runs i
 a rank's place. The dashboard listens on the head machine's loopback.
 
 A worker or its machine that is lost is told, and the cluster goes on without. With
---max-restarts the whole of it is started anew instead.`,
+--max-restarts N it comes back, while the rest runs on: a worker starts again where it
+was, one whose machine was booted anew starts there again, N times in all. Should the
+head or COMMAND fail, or a worker with --restart-all, the whole of it is started anew.
+
+With --image every machine needs that image with Ray in it instead. Head, worker and
+COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
 		Example: `  sparkrun launch ray --nodes 3 -- python3 train.py
-  sparkrun launch ray -d --name cluster --nodes 2
+  sparkrun launch ray -d --name cluster --nodes 2 --max-restarts 3
+  sparkrun launch ray --nodes 3 --image rayproject/ray:2.60.0 -- python3 -m pkg.train
   sparkrun exec cluster -- ray job submit -- python3 -c 'import ray; ray.init(); print(ray.nodes())'`,
 		Args: cobra.ArbitraryArgs,
 		RunE: workloadRun(opts, run),
@@ -44,6 +50,7 @@ A worker or its machine that is lost is told, and the cluster goes on without. W
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // the command's flags are its own
 	fs.StringVar(&opts.request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
+	fs.BoolVar(&opts.request.Ray.Whole, "restart-all", false, "with --max-restarts: start all of it anew where a worker is lost, not that worker alone")
 	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
 	return cmd
 }

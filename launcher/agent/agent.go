@@ -109,7 +109,8 @@ type Agent struct {
 	feeds map[*feed]struct{}
 	lent  map[launcher.Key]login // whom each try's ranks run as
 
-	looking map[string]int // who looks for a user's files now, by user
+	looking   map[string]int // who looks for a user's files now, by user
+	lentPorts map[string]int // named ports that are held, by user
 }
 
 // Open reads the fence and finds the shims of a previous life again. One Agent
@@ -122,7 +123,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
@@ -226,6 +227,8 @@ func (a *Agent) take(o launcher.Order) {
 		a.pass(o.End.Key, o)
 	case o.Probe != nil:
 		a.pass(o.Probe.Key, o)
+	case o.Again != nil:
+		a.pass(o.Again.Key, o)
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 		if a.tries[*o.Forget] == nil {

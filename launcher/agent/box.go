@@ -226,6 +226,11 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 	}
 	// Ours, which are laid out later (identify).
 	out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: insideErrors})
+	if as.Spec.Stepped() {
+		// What one stage lays out here another one finds: each has a /tmp of its own else. A
+		// short path, for sockets in it.
+		out = append(out, container.Mount{Source: errorDir(as.Key, as.Node), Target: launcher.SharedDir})
+	}
 	if len(as.Spec.Secrets) > 0 {
 		out = append(out, container.Mount{Source: a.secretsDir(as.Key), Target: insideSecrets, ReadOnly: true})
 	}

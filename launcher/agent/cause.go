@@ -77,6 +77,9 @@ func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 	dir := t.a.logDir(t.key)
 	for _, stream := range []launcher.Stream{launcher.Stderr, launcher.Stdout} {
 		path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", ev.Rank, stream))
+		if later := basesIn(dir)[path]; len(later) > 0 { // long output: its end is in the last part
+			path = shim.PartName(path, later[len(later)-1])
+		}
 		if found.lines = lastLines(path); len(found.lines) > 0 {
 			break
 		}

@@ -40,6 +40,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 
 // ranksFor gives what the shim is to exec of one step, once the ports are known.
 func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.Rank, error) {
+	at = at.found()
 	plans, err := explain(as, p, at)
 	if err != nil {
 		return nil, err

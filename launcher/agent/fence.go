@@ -20,6 +20,7 @@ type meeting struct {
 // assign gives a try its part of the plan, before its loop begins.
 func (t *try) assign(as *launcher.Assignment) {
 	t.assignment = as
+	t.stays.Store(as != nil && as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank))
 	if as != nil && fenced(*as) && as.NodeRank == 0 {
 		t.meeting = &meeting{mpi.NewMeeting(as.NodeCount), as.Nodes}
 	}

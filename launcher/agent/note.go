@@ -20,9 +20,9 @@ func (t *try) note(ev shim.Event) {
 	case shim.Stuck:
 		t.stuck(ev.Why)
 	case shim.Started:
-		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})
+		t.rankIs(launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankRunning, PID: ev.PID, Time: ev.Time})
 	case shim.Exited:
-		t.rankIs(launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, PID: ev.PID, Time: ev.Time, Exit: ev.Exit})
+		t.rankIs(launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, PID: ev.PID, Time: ev.Time, Exit: ev.Exit})
 	case shim.Ended:
 		t.noteEnded(ev)
 	}
@@ -47,7 +47,7 @@ func (t *try) noteEnded(ev shim.Event) {
 			if _, began := t.at[r]; !began && t.assignment != nil && t.assignment.Spec.Stepped() {
 				continue // its step was not started
 			}
-			t.rankIs(launcher.RankStatus{Rank: r, State: launcher.RankEnded, Time: ev.Time,
+			t.rankIs(launcher.RankStatus{Rank: r, Again: t.again(r), State: launcher.RankEnded, Time: ev.Time,
 				Exit: &launcher.Exit{Error: "ended unseen: its shim was killed"}})
 		}
 	case !t.replaying && !t.ending && t.entry.Refused == "":
@@ -75,18 +75,20 @@ func (t *try) ranks() []int {
 // rankIs moves one rank, and tells of its end, and once of the start of all.
 func (t *try) rankIs(r launcher.RankStatus) {
 	i, known := t.at[r.Rank]
-	if known && r.State <= t.entry.Ranks[i].State {
+	if known && !t.entry.Ranks[i].Before(r) {
 		return
 	}
 	if !known {
 		i = len(t.entry.Ranks)
 		t.at[r.Rank] = i
-	} else if r.PID == 0 {
+	} else if r.PID == 0 && r.Again == t.entry.Ranks[i].Again {
 		r.PID = t.entry.Ranks[i].PID
 	}
 	var ev *launcher.Event
 	if r.State == launcher.RankEnded {
-		ev = &launcher.Event{Kind: launcher.Exited, Rank: r.Rank, Exit: r.Exit, Time: r.Time}
+		ev = &launcher.Event{Kind: launcher.Exited, Rank: r.Rank, Again: r.Again, Exit: r.Exit, Time: r.Time}
+	} else if r.Again > 0 {
+		ev = &launcher.Event{Kind: launcher.Returned, Rank: r.Rank, Again: r.Again, Time: r.Time}
 	}
 	t.change(ev, func(e *launcher.LedgerEntry) {
 		e.Phase = max(e.Phase, launcher.PhaseStarted)
@@ -127,8 +129,8 @@ func (t *try) allExecd() bool {
 func (t *try) allEnded(wanted map[int]bool) bool {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
-	if t.entry.Phase == launcher.PhaseEnded {
-		return true
+	if t.entry.Phase == launcher.PhaseEnded || t.stays.Load() { // the second: a rank may come again
+		return t.entry.Phase == launcher.PhaseEnded
 	}
 	ended := 0
 	for _, r := range t.entry.Ranks {

@@ -43,7 +43,10 @@ func (a *Agent) holdPort(first, last int) (io.Closer, int, error) {
 // sets, a port that has connections in TIME_WAIT is not free. It does not listen: a
 // rank that is there before rank 0 is then refused, and comes again, while a
 // connection to us would break when we let go.
-func bindTo(port int) (io.Closer, error) {
+func bindTo(port int) (io.Closer, error) { return bindAs(port, 0) }
+
+// bindAs is bindTo with SO_REUSEADDR at 0 or 1.
+func bindAs(port, reuse int) (io.Closer, error) {
 	fd, err := unix.Socket(unix.AF_INET6, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	var at unix.Sockaddr = &unix.SockaddrInet6{Port: port}
 	if errors.Is(err, unix.EAFNOSUPPORT) {
@@ -51,6 +54,9 @@ func bindTo(port int) (io.Closer, error) {
 		at = &unix.SockaddrInet4{Port: port}
 	} else if err == nil {
 		err = unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 0)
+	}
+	if err == nil {
+		err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, reuse)
 	}
 	if err == nil {
 		err = unix.Bind(fd, at)
@@ -80,6 +86,17 @@ func (p ports) fill(seat *launcher.Seat) {
 	seat.Port, seat.Ports, seat.HeadPorts = p.port, p.own, p.head
 }
 
+// found says that there are no others: a reference to one is an error from now on.
+func (p ports) found() ports {
+	if p.own == nil {
+		p.own = map[string]launcher.Ports{}
+	}
+	if p.head == nil {
+		p.head = map[string]launcher.Ports{}
+	}
+	return p
+}
+
 // all are those that ranks of this node may listen on.
 func (p ports) all() []uint16 {
 	var all []uint16
@@ -94,7 +111,7 @@ func (p ports) all() []uint16 {
 	return all
 }
 
-// holding is what keeps ports from others until the start.
+// holding is what keeps ports from others until their step is started.
 type holding []io.Closer
 
 func (h holding) Close() error {
@@ -105,30 +122,105 @@ func (h holding) Close() error {
 	return errs
 }
 
+// held are a try's ports by the step that will listen on them.
+type held map[int]holding
+
+func (h held) close() {
+	for step := range h {
+		h.letGo(step)
+	}
+}
+
+// letGo frees a step's ports for its ranks.
+func (h held) letGo(step int) {
+	h[step].Close()
+	delete(h, step)
+}
+
+// portStep is the step that the rendezvous port is for.
+func portStep(steps []launcher.Stage) (step int, uses bool) {
+	step = slices.IndexFunc(steps, func(st launcher.Stage) bool { return st.UsesPort })
+	return step, step >= 0
+}
+
 // holdPorts finds the ports that a node's part of a job asks for.
-func (a *Agent) holdPorts(as launcher.Assignment, r *result) error {
-	var held holding
-	if as.Spec.MainStage().UsesPort && as.NodeRank == 0 {
+func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
+	steps := as.Spec.Steps()
+	all := held{}
+	defer func() {
+		if r.hold = all; err != nil {
+			r.hold.close()
+		}
+	}()
+	if step, uses := portStep(steps); uses && as.NodeRank == 0 {
 		one, port, err := a.holdPort(firstPort, lastPort)
 		if err != nil {
 			return err
 		}
-		held, r.at.port = append(held, one), port
+		all[step], r.at.port = append(all[step], one), port
 	}
-	for _, wish := range as.Spec.WishedOn(as.NodeRank) {
-		some, span, err := a.holdSpan(max(wish.Count, 1))
-		if err != nil {
-			return errors.Join(fmt.Errorf("port %s: %w", wish.Name, err), held.Close())
+	for i, st := range steps {
+		if !st.On(as.NodeRank) {
+			continue
 		}
-		if r.at.own == nil {
-			r.at.own = map[string]launcher.Ports{}
+		for _, wish := range st.Ports {
+			some, span, err := a.holdNamed(as.Spec.User, wish)
+			if err != nil {
+				return fmt.Errorf("port %s: %w", wish.Name, err)
+			}
+			if r.at.own == nil {
+				r.at.own = map[string]launcher.Ports{}
+			}
+			all[i], r.at.own[wish.Name] = append(all[i], some...), span
 		}
-		held, r.at.own[wish.Name] = append(held, some...), span
-	}
-	if len(held) > 0 {
-		r.hold = held
 	}
 	return nil
+}
+
+// maxHeld bounds the ports that jobs of one user have held here while their ranks are still to
+// come: less than half of what there are.
+const maxHeld = 2 * launcher.MaxPortCount
+
+// holdNamed finds the ports of one name.
+func (a *Agent) holdNamed(user string, wish launcher.NamedPort) (holding, launcher.Ports, error) {
+	count := max(wish.Count, 1)
+	back, err := a.lendPorts(user, count)
+	if err != nil {
+		return nil, launcher.Ports{}, err
+	}
+	var some holding
+	span := launcher.Ports{First: wish.At, Last: wish.At + uint16(count-1)}
+	if wish.At == 0 {
+		some, span, err = a.holdSpan(count)
+	} else {
+		some, err = holdAt(span)
+	}
+	if err != nil {
+		back()
+		return nil, span, err
+	}
+	return append(some, closer(back)), span, nil
+}
+
+type closer func()
+
+func (c closer) Close() error { c(); return nil }
+
+// lendPorts counts what a user's jobs hold, until back.
+func (a *Agent) lendPorts(user string, count int) (back func(), err error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := a.lentPorts[user]; n+count > maxHeld {
+		return nil, fmt.Errorf("jobs of %s that are about to start hold %d ports here, and at most %d may be: try again in a minute", user, n, maxHeld)
+	}
+	a.lentPorts[user] += count
+	return func() {
+		a.mu.Lock()
+		defer a.mu.Unlock()
+		if a.lentPorts[user] -= count; a.lentPorts[user] <= 0 {
+			delete(a.lentPorts, user)
+		}
+	}, nil
 }
 
 // holdSpan finds so many free ports in a row, as holdPort finds one.
@@ -136,9 +228,9 @@ func (a *Agent) holdSpan(count int) (holding, launcher.Ports, error) {
 	room := lastNamed - firstNamed + 2 - count
 	for tried := 0; tried < 2*room; {
 		first := firstNamed + int(a.ports.Add(uint32(count))-uint32(count))%room
-		held, good := holdAll(first, count)
+		some, good := holdAll(first, count)
 		if good == count {
-			return held, launcher.Ports{First: uint16(first), Last: uint16(first + count - 1)}, nil
+			return some, launcher.Ports{First: uint16(first), Last: uint16(first + count - 1)}, nil
 		}
 		tried += good + 1
 	}
@@ -146,31 +238,63 @@ func (a *Agent) holdSpan(count int) (holding, launcher.Ports, error) {
 }
 
 // holdAll takes ports in a row, all or none, and tells how many it got.
-func holdAll(first, count int) (held holding, good int) {
+func holdAll(first, count int) (some holding, good int) {
 	for port := first; port < first+count; port++ {
 		one, err := bindTo(port)
 		if err != nil {
-			held.Close()
+			some.Close()
 			return nil, port - first
 		}
-		held = append(held, one)
+		some = append(some, one)
 	}
-	return held, count
+	return some, count
 }
 
-// holdAgain is for what an earlier life of this agent has told of.
-func holdAgain(at ports) (io.Closer, error) {
-	var held holding
-	var errs error
-	for _, port := range at.all() {
-		one, err := bindTo(int(port))
+// holdAt takes certain ports, as a server would: with SO_REUSEADDR, for those of the generation
+// before may be in TIME_WAIT.
+func holdAt(span launcher.Ports) (some holding, err error) {
+	for port := int(span.First); port <= int(span.Last); port++ {
+		one, err := bindAs(port, 1)
 		if err != nil {
-			errs = errors.Join(errs, err)
-			continue
+			some.Close()
+			return nil, fmt.Errorf("%w: `ss -ltnp 'sport = :%d'` shows who has it: end that, or choose another port", err, port)
 		}
-		held = append(held, one)
+		some = append(some, one)
 	}
-	return held, errs
+	return some, nil
+}
+
+// holdAgain is for what an earlier life of this agent has told of, and whose steps have not
+// been started.
+func holdAgain(as launcher.Assignment, at ports, begun func(step int) bool) (held, error) {
+	all := held{}
+	var errs error
+	again := func(step int, span launcher.Ports, how func(int) (io.Closer, error)) {
+		for port := int(span.First); port <= int(span.Last) && !begun(step); port++ {
+			one, err := how(port)
+			if err != nil {
+				errs = errors.Join(errs, err)
+				continue
+			}
+			all[step] = append(all[step], one)
+		}
+	}
+	steps := as.Spec.Steps()
+	if step, uses := portStep(steps); uses && at.port != 0 && as.NodeRank == 0 {
+		again(step, launcher.Ports{First: uint16(at.port), Last: uint16(at.port)}, bindTo)
+	}
+	for i, st := range steps {
+		for _, wish := range st.Ports {
+			how := bindTo
+			if wish.At != 0 {
+				how = func(port int) (io.Closer, error) { return bindAs(port, 1) }
+			}
+			if span, has := at.own[wish.Name]; has {
+				again(i, span, how)
+			}
+		}
+	}
+	return all, errs
 }
 
 func namedPath(dir string) string { return filepath.Join(dir, "ports.json") }

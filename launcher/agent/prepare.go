@@ -160,6 +160,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
 		p.cfg.StartTimeout = stepWait
 	}
+	p.cfg.Stays = as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank)
 	for i := 0; i < as.Ranks; {
 		_, st, _ := as.Local(i)
 		first, err := newSurroundings(p, st.Container != nil).plan(as, i, ports{})
@@ -168,7 +169,10 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		switch {
 		case st.Container != nil:
-			if p.warning, err = a.boxes(ctx, as, p, valueOf(first.Env, "HF_HOME")); err == nil && a.isThere(as) {
+			if p.box == nil { // what is found out is of all stages
+				p.warning, err = a.boxes(ctx, as, p, valueOf(first.Env, "HF_HOME"))
+			}
+			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
 			if err == nil && st.MPI != nil {

@@ -39,7 +39,8 @@ type asking struct {
 // obeyProbe asks a step's probes until they pass. Each asking is anew: what passed an
 // hour ago for another leader says nothing of now.
 func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
-	if t.assignment == nil || t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
+	// Of a node that is only prepared the probes may be about others' ranks, which run.
+	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
 		return
 	}
 	if old := t.asked[ask.Step]; old != nil {
@@ -84,7 +85,7 @@ func (p *prober) run(ctx context.Context) {
 	if err != nil {
 		p.t.a.cfg.Logger.Error("read ports", "job", p.as.Job, "error", err)
 	}
-	at := ports{port: readPort(p.t.dir), own: own, head: p.ask.HeadPorts}
+	at := ports{port: readPort(p.t.dir), own: own, head: p.ask.HeadPorts}.found()
 	st := p.as.Spec.Steps()[p.ask.Step]
 	began, told := time.Now(), time.Time{}
 	var last launcher.Event
@@ -96,7 +97,8 @@ func (p *prober) run(ctx context.Context) {
 				break
 			}
 		}
-		ev := launcher.Event{Kind: launcher.Probed, Step: p.ask.Step, Text: text, Moved: p.written(), Last: p.lastOf(), Time: time.Now()}
+		ev := launcher.Event{Kind: launcher.Probed, Step: p.ask.Step, Text: text, Time: time.Now()}
+		ev.Moved, ev.Last = p.written()
 		if ctx.Err() != nil {
 			return
 		}
@@ -133,7 +135,7 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	case launcher.ProbeTCP, launcher.ProbeHTTP:
 		err = p.dial(ctx, probe, seat)
 	case launcher.ProbeLog:
-		err = p.scan(st, probe, local)
+		err = p.scan(ctx, st, probe, local)
 	case launcher.ProbeExec:
 		return p.exec(ctx, probe, seat, local)
 	default:
@@ -195,8 +197,8 @@ func get(ctx context.Context, url string) error {
 	return err
 }
 
-// guestOutput bounds what is looked at of what a probe prints.
-const guestOutput = 1 << 20
+// guestOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
+const guestOutput = 64 << 10
 
 // exec runs a probe's command beside the rank.
 func (p *prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.Seat, local int) (waits string) {
@@ -255,22 +257,25 @@ func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) 
 
 func lastLine(text string) string {
 	lines := strings.Split(strings.TrimSpace(text), "\n")
-	last := lines[len(lines)-1]
-	return last[:min(len(last), launcher.MaxLineBytes)]
+	return cut(clean(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 
-// files are what a step's ranks here write, with the further parts of long output.
-func (p *prober) files() []string {
+// files are what a step's ranks here write, each stream in its parts.
+func (p *prober) files() (all []string) {
 	step := p.as.Spec.Steps()[p.ask.Step]
 	if !step.On(p.as.NodeRank) {
 		return nil
 	}
-	var all []string
 	first := p.as.FirstRank + p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
+	dir := p.t.a.logDir(p.as.Key)
+	parts := basesIn(dir)
 	for rank := first; rank < first+step.RanksPerNode; rank++ {
 		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
-			parts, _ := filepath.Glob(filepath.Join(p.t.a.logDir(p.as.Key), fmt.Sprintf("rank-%d.%s*", rank, stream)))
-			all = append(all, parts...)
+			path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream))
+			all = append(all, path)
+			for _, base := range parts[path] {
+				all = append(all, shim.PartName(path, base))
+			}
 		}
 	}
 	return all

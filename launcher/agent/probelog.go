@@ -2,33 +2,33 @@ package agent
 
 import (
 	"bytes"
+	"context"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-
-	"golang.org/x/sys/unix"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// scanned is how far one output file has been looked through.
+// scanned is how far one stream has been looked through, in all its parts.
 type scanned struct {
-	offset int64
+	stream tail
 	line   []byte // the begin of one that goes on
+	long   bool   // and that has had more bytes than are looked at
 	found  bool
 }
 
-// What is read at one look, and kept of a line without an end.
+// What is read at one look, and looked at of a line: what a pattern costs grows with it.
 const (
-	scanMost = 4 << 20
-	lineMost = 64 << 10
+	scanMost = 1 << 20
+	lineMost = 4 << 10
 )
 
 // scan looks for a line in the output of each of a step's ranks here.
-func (p *prober) scan(st launcher.Stage, probe launcher.Probe, local int) error {
+func (p *prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Probe, local int) error {
 	want := regexp.MustCompile(probe.Match) // the spec's check has compiled it
 	for i := range st.RanksPerNode {
 		rank := p.as.FirstRank + local + i
@@ -37,10 +37,10 @@ func (p *prober) scan(st launcher.Stage, probe launcher.Probe, local int) error 
 			path := filepath.Join(p.t.a.logDir(p.as.Key), fmt.Sprintf("rank-%d.%s", rank, stream))
 			s := p.logs[path+"\x00"+probe.Match]
 			if s == nil {
-				s = &scanned{}
+				s = &scanned{stream: tail{path: path}}
 				p.logs[path+"\x00"+probe.Match] = s
 			}
-			s.look(path, want)
+			s.look(ctx, want)
 			found = found || s.found
 		}
 		if !found {
@@ -50,48 +50,61 @@ func (p *prober) scan(st launcher.Stage, probe launcher.Probe, local int) error 
 	return nil
 }
 
-func (s *scanned) look(path string, want *regexp.Regexp) {
-	if s.found {
-		return
+// look goes on where the last one left off, for at most scanMost bytes.
+func (s *scanned) look(ctx context.Context, want *regexp.Regexp) {
+	buf := make([]byte, 64<<10)
+	s.stream.dirty = true
+	if later := basesIn(filepath.Dir(s.stream.path))[s.stream.path]; len(later) > 0 { // the next one may be gone already
+		s.stream.newest = later[len(later)-1]
 	}
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return
+	for read := 0; read < scanMost && s.stream.dirty && !s.found && ctx.Err() == nil; {
+		err := s.stream.read(buf, func(c launcher.Chunk) error {
+			if read += len(c.Data); c.Note != "" { // a part was removed: what comes is another line's
+				s.line, s.long = nil, true
+			}
+			s.take(ctx, c.Data, want)
+			return nil
+		})
+		if err != nil {
+			return // looked at again with the next look
+		}
 	}
-	defer f.Close()
-	b, _ := io.ReadAll(io.NewSectionReader(f, s.offset, scanMost))
-	s.offset += int64(len(b))
-	b = append(s.line, b...)
-	for {
-		line, rest, whole := bytes.Cut(b, []byte("\n"))
-		if s.found = want.Match(line); s.found || !whole {
-			s.line = bytes.Clone(line[:min(len(line), lineMost)])
+}
+
+// take looks at whole lines, and at the begin of the one that goes on: what is asked of
+// a user on a prompt has no end.
+func (s *scanned) take(ctx context.Context, b []byte, want *regexp.Regexp) {
+	for ctx.Err() == nil {
+		part, rest, whole := bytes.Cut(b, []byte("\n"))
+		if !s.long {
+			part = part[:min(len(part), lineMost-len(s.line))]
+			s.line = append(s.line, part...)
+			s.found = want.Match(s.line)
+		}
+		s.long = s.long || len(s.line) == lineMost
+		if s.found || !whole {
 			return
 		}
-		b = rest
+		s.line, s.long, b = s.line[:0], false, rest
 	}
 }
 
-// written is how much a step's ranks here have written, in bytes.
-func (p *prober) written() (n int64) {
+// written is how much a step's ranks here have written, in bytes, and the end of what came last.
+func (p *prober) written() (n int64, last string) {
+	newest, at := "", time.Time{}
 	for _, path := range p.files() {
-		if fi, err := os.Lstat(path); err == nil {
-			n += fi.Size()
+		fi, err := os.Lstat(path)
+		if err != nil {
+			continue
+		}
+		if n += fi.Size(); fi.Size() > 0 && !fi.ModTime().Before(at) {
+			newest, at = path, fi.ModTime()
 		}
 	}
-	return n
-}
-
-// lastOf is the end of what the step's ranks here have written.
-func (p *prober) lastOf() string {
-	for _, path := range p.files() {
-		if lines := lastLines(path); len(lines) > 0 {
-			lines = lines[max(0, len(lines)-probeLast):]
-			for i, line := range lines {
-				lines[i] = line[:min(len(line), launcher.MaxLineBytes)]
-			}
-			return strings.Join(lines, "\n")
-		}
+	lines := lastLines(newest)
+	lines = lines[max(0, len(lines)-probeLast):]
+	for i, line := range lines {
+		lines[i] = cut(clean(line), launcher.MaxLineBytes)
 	}
-	return ""
+	return n, strings.Join(lines, "\n")
 }

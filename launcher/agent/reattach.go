@@ -120,13 +120,25 @@ func (a *Agent) reattach(name string) error {
 	if t.entry.Ports, err = readOwn(t.dir); err != nil {
 		a.cfg.Logger.Error("read ports", "job", key.Job, "error", err)
 	}
-	if at := (ports{port: t.entry.Port, own: t.entry.Ports}); t.entry.Phase == launcher.PhasePrepared && len(at.all()) > 0 {
+	if t.assignment != nil && t.entry.Phase != launcher.PhaseEnded {
 		// Where somebody took it meanwhile nothing can be done: it has been told.
-		if t.hold, err = holdAgain(at); err != nil {
-			a.cfg.Logger.Warn("hold port again", "job", key.Job, "error", err)
+		if t.hold, err = holdAgain(*t.assignment, ports{port: t.entry.Port, own: t.entry.Ports}, t.hasBegun); err != nil {
+			a.cfg.Logger.Warn("hold port again", "job", t.key.Job, "error", err)
 		}
 	}
 	return a.readmit(t)
+}
+
+// hasBegun tells whether the journal knows of a rank of a step. One whose shim was told to
+// start, and has said nothing yet, lets its ports go with the next Start.
+func (t *try) hasBegun(step int) bool {
+	if !t.assignment.Spec.Stepped() {
+		return t.entry.Phase != launcher.PhasePrepared
+	}
+	return slices.ContainsFunc(t.entry.Ranks, func(r launcher.RankStatus) bool {
+		of, _, _ := t.assignment.Local(r.Rank - t.assignment.FirstRank)
+		return of == step
+	})
 }
 
 func (a *Agent) readmit(t *try) error {

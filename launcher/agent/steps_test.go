@@ -1,8 +1,11 @@
 package agent
 
 import (
+	"fmt"
+	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -124,5 +127,184 @@ func TestStepsNotStarted(t *testing.T) {
 	e := n.entry(key)
 	if len(e.Ranks) != 1 || e.Ranks[0].Exit == nil || !e.Ranks[0].Exit.ByUs || len(n.witness()) > 0 {
 		t.Errorf("ledger %+v, witness %v", e, n.witness())
+	}
+}
+
+// restOnly has the server on the other node, whose probes are asked here too.
+func restOnly(a *launcher.Assignment) {
+	inSteps(a)
+	server := &a.Spec.Stages[0]
+	server.Where, server.Ready = launcher.OnRest, []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "main's port", Port: launcher.Of(launcher.PortNamed("own"))}}
+	server.Ports, server.Env = nil, nil
+	a.Spec.Stages[1].Ports = []launcher.NamedPort{{Name: "own"}}
+	a.Ranks, a.NodeCount, a.Spec.Nodes = 1, 2, 2
+}
+
+// A node that is to be asked about a stage of others' answers before it has started anything.
+func TestProbeBeforeStart(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness", restOnly))
+	n.hear(launcher.Prepared)
+	n.ask(0)
+	n.probed("main's port: nothing listens on port ")
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+}
+
+// A stage's ports are held until that stage is started, over a restart of the agent too.
+func TestPortsAreHeldByStage(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness; sleep 1000", func(a *launcher.Assignment) {
+		inSteps(a)
+		a.Spec.Stages[1].Ports = []launcher.NamedPort{{Name: "serve"}}
+	}))
+	ports := n.hear(launcher.Prepared).Ports
+	isHeld := func(name string) bool {
+		one, err := bindTo(int(ports[name].First))
+		if err == nil {
+			one.Close()
+		}
+		return err != nil
+	}
+	n.begin(0)
+	n.hear(launcher.Started)
+	if isHeld("web") || !isHeld("serve") {
+		t.Errorf("after the first stage's start: web held %v, serve held %v", isHeld("web"), isHeld("serve"))
+	}
+	n.drop()
+	n.open()
+	if isHeld("web") || !isHeld("serve") {
+		t.Errorf("after a restart: web held %v, serve held %v", isHeld("web"), isHeld("serve"))
+	}
+	n.begin(1)
+	n.hear(launcher.Started)
+	if isHeld("serve") {
+		t.Error("a port is held after its stage's start")
+	}
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+}
+
+// A port that people know is had or refused, with who has it; nobody else's is taken for it.
+func TestPortThatIsTaken(t *testing.T) {
+	n := newNode(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	defer ln.Close()
+	port := uint16(ln.Addr().(*net.TCPAddr).Port)
+	fixed := func(a *launcher.Assignment) {
+		inSteps(a)
+		a.Spec.Stages[0].Ports[0].At = port
+	}
+	n.prepare(n.as("witness", fixed))
+	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, fmt.Sprintf("port web: bind to port %d", port)) || !strings.Contains(ev.Text, "ss -ltnp") {
+		t.Errorf("refused with %q", ev.Text)
+	}
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+	n.a.mu.Lock()
+	defer n.a.mu.Unlock()
+	if len(n.a.lentPorts) > 0 {
+		t.Errorf("counted as held: %v", n.a.lentPorts)
+	}
+}
+
+// A line that comes after many others is found, in whatever part of the output it lies.
+func TestLogProbeReadsLaterParts(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness; sleep 1000", func(a *launcher.Assignment) {
+		inSteps(a)
+		a.Spec.MaxOutput = 1 << 10 // parts have 64 KiB at least
+		server := &a.Spec.Stages[0]
+		server.Argv = launcher.Lits("sh", "-c", `exec 3<>"$GATE.0"; head -c 200000 /dev/zero | tr '\0' '\n'; read x <&3; head -c 900000 /dev/zero | tr '\0' '\n'; echo "up at last"; exec sleep 1000`)
+		server.Ready = server.Ready[:1]
+		server.Ready[0].Match = `^up at last$`
+	}))
+	n.hear(launcher.Prepared)
+	n.begin(0)
+	n.ask(0)
+	n.probed("its word: rank 0 has not said so yet")
+	n.pass(0)
+	n.probed("")
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+}
+
+// No user's jobs have all ports held: those that are about to start have less than half.
+func TestPortsOfOneUserAreBounded(t *testing.T) {
+	n := newNode(t)
+	wish := launcher.NamedPort{Name: "x", Count: launcher.MaxPortCount}
+	var all []holding
+	defer func() {
+		for _, h := range all {
+			h.Close()
+		}
+	}()
+	for range 2 {
+		h, _, err := n.a.holdNamed("eve", wish)
+		must(t, err)
+		all = append(all, h)
+	}
+	if _, _, err := n.a.holdNamed("eve", launcher.NamedPort{Name: "x"}); err == nil || !strings.Contains(err.Error(), "jobs of eve") {
+		t.Errorf("one more: %v", err)
+	}
+	h, _, err := n.a.holdNamed("adam", launcher.NamedPort{Name: "x"})
+	must(t, err)
+	h.Close()
+	all[0].Close()
+	if h, _, err = n.a.holdNamed("eve", wish); err != nil {
+		t.Errorf("after one was let go: %v", err)
+	}
+	all[0] = h
+}
+
+// replaced has a worker of the rest's come again.
+func replaced(a *launcher.Assignment) {
+	inSteps(a)
+	worker := a.Spec.Stages[0]
+	worker.Name, worker.Where, worker.Ports, worker.Ready, worker.Spares, worker.Replace = "worker", launcher.OnRest, nil, nil, true, true
+	worker.Argv, worker.Env = a.Spec.Stages[1].Argv, slices.Clone(a.Spec.Stages[1].Env)
+	worker.Env[len(worker.Env)-1].Value = launcher.Lit("2") // names its gate
+	a.Spec.Stages = []launcher.Stage{a.Spec.Stages[0], worker, a.Spec.Stages[1]}
+	a.Spec.Stages[0].Ports, a.Spec.Stages[0].Ready, a.Spec.Stages[0].Env = nil, nil, a.Spec.Stages[2].Env
+	a.Spec.MaxRestarts, a.Spec.Nodes = 2, 2
+	a.NodeRank, a.NodeCount, a.FirstRank, a.Ranks, a.World = 1, 2, 2, 1, 3
+}
+
+// A rank that may come again does so where it was, once for each order, with another agent too; the
+// try lives on without it, and ends when it is told to.
+func TestRankComesAgain(t *testing.T) {
+	n := newNode(t)
+	n.prepare(n.as("witness; gate; exit 3", replaced))
+	n.hear(launcher.Prepared)
+	n.begin(1)
+	n.hear(launcher.Started)
+	n.pass(2)
+	if ev := n.hear(launcher.Exited); ev.Again != 0 || ev.Exit.Code != 3 {
+		t.Errorf("the first life: %+v", ev)
+	}
+	n.drop()
+	n.open()
+	if e := n.entry(key); e.Phase != launcher.PhaseStarted {
+		t.Fatalf("without its rank the try is %s", e.Phase)
+	}
+	for range 2 {
+		n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
+	}
+	if ev := n.hear(launcher.Returned); ev.Again != 1 || ev.Rank != 2 {
+		t.Errorf("the second life: %+v", ev)
+	}
+	n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
+	n.poll("its word", func() bool { return len(n.witness()) == 2 })
+	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Again != 1 || e.Ranks[0].State != launcher.RankRunning || e.Ranks[0].Exit != nil {
+		t.Errorf("ledger %+v", e.Ranks)
+	}
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+	if e := n.entry(key); !e.Ranks[0].Exit.ByUs || len(n.witness()) != 2 {
+		t.Errorf("ledger %+v, witness %v", e.Ranks, n.witness())
+	}
+	if left := n.survivors(); len(left) > 0 {
+		t.Errorf("left: %v", left)
 	}
 }

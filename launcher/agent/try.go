@@ -3,8 +3,6 @@ package agent
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"os"
 	"slices"
 	"sync"
@@ -35,12 +33,14 @@ type try struct {
 
 	meeting *meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
 
+	stays atomic.Bool // ranks of it may come again, until it has ended
+
 	// The loop's own.
 	lostUnsaved bool                 // lost is not on the disk as it is here
 	assignment  *launcher.Assignment // nil: a tombstone, or its file was unreadable
 	at          map[int]int          // rank -> its index in entry.Ranks
 	plan        *prepared            // what prepare found out; nil in a later life
-	hold        io.Closer            // keeps the head's port until the start
+	hold        held                 // keeps ports until the start of their step
 	found       bool                 // dir is of a previous life
 	kept        bool                 // dir holds a shim, or what a dead one left
 	shim        *shim.Client         // nil: has yet to be attached to
@@ -74,7 +74,7 @@ type prepared struct {
 type result struct {
 	plan *prepared
 	at   ports // found free, and held
-	hold io.Closer
+	hold held
 	shim *shim.Client
 	// warning is what the job should know of, and starts in spite of.
 	warning string
@@ -211,6 +211,7 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 	case o.Prepare != nil:
 		if t.assignment == nil {
 			t.assignment = o.Prepare // of a key there is only one, ever
+			t.stays.Store(o.Prepare.Spec.Stepped() && o.Prepare.Spec.ReplacesOn(o.Prepare.NodeRank))
 		}
 		t.obeyPrepare(ctx)
 	case o.Start != nil:
@@ -219,6 +220,8 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 		t.obeyEnd(ctx, beside, *o.End)
 	case o.Probe != nil:
 		t.obeyProbe(ctx, beside, *o.Probe)
+	case o.Again != nil:
+		t.obeyAgain(ctx, beside, *o.Again)
 	case o.Forget != nil:
 		t.forgotten = true
 		if t.entry.Phase != launcher.PhaseEnded {
@@ -285,9 +288,7 @@ func (t *try) removeDirs() {
 }
 
 func (r result) release() {
-	if r.hold != nil {
-		r.hold.Close()
-	}
+	r.hold.close()
 }
 
 // dismiss has a shim exit, and waits a while for it.
@@ -311,96 +312,8 @@ func (t *try) refuse(why string) {
 	t.change(&launcher.Event{Kind: launcher.Refused, Text: why}, func(e *launcher.LedgerEntry) { e.Refused = why })
 }
 
-// obeyStart lets the ranks go. The phase rises before the shim is told: from
-// here on a rank may have been exec'd, whatever happens to us.
-func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
-	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
-	if t.entry.Phase != launcher.PhasePrepared && !more {
-		return // told before, or ended
-	}
-	t.steps[s.Step] = true
-	keep := s.Port != t.entry.Port
-	t.change(nil, func(e *launcher.LedgerEntry) {
-		e.Phase, e.Port = launcher.PhaseStarted, s.Port
-	})
-	t.letGo()
-	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
-	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
-		var err error
-		if keep {
-			err = writePort(t.dir, s.Port)
-		}
-		if err == nil {
-			err = t.start(ctx, as, plan, client, s)
-		}
-		begun <- err
-	}()
-}
-
-// start has the shim exec the ranks. It runs beside the loop.
-func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
-	if as == nil {
-		return fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
-	}
-	var err error
-	if plan == nil { // prepared in this agent's previous life
-		if plan, err = t.a.surroundings(ctx, *as); err != nil {
-			return err
-		}
-		if plan.box, err = readBox(t.dir); err != nil {
-			return err
-		}
-	}
-	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
-		return fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
-	}
-	own, err := readOwn(t.dir)
-	if err != nil {
-		return err
-	}
-	ranks, err := ranksFor(t.a.atStage(*as), plan, s.Step, ports{port: s.Port, own: own, head: s.HeadPorts})
-	if err != nil {
-		return err
-	}
-	secrets, err := t.a.secretEnv(*as)
-	if err != nil {
-		return err
-	}
-	for _, r := range ranks {
-		withSecrets(r.Env, secrets)
-	}
-	if plan.box != nil {
-		t.a.putInBoxes(plan.box, *as, ranks)
-	}
-	if client == nil {
-		if client, err = shim.Attach(ctx, t.dir); err != nil {
-			return err
-		}
-	}
-	if err := t.firstLease(ctx, client, *as, s.Lease); err != nil {
-		return err
-	}
-	if as.Spec.Stepped() {
-		return client.StartMore(ctx, ranks)
-	}
-	return client.Start(ctx, ranks)
-}
-
-func (t *try) startDone(ctx context.Context, err error) {
-	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
-		return // who is being ended has refused nothing
-	}
-	t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
-	t.refuse(fmt.Sprintf("start ranks: %v", err))
-}
-
-// letGo frees the head's port for rank 0.
-func (t *try) letGo() {
-	if t.hold != nil {
-		t.hold.Close()
-		t.hold = nil
-	}
-}
+// letGo frees all ports that are still held.
+func (t *try) letGo() { t.hold.close() }
 
 func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
 	t.ending = true

@@ -206,28 +206,32 @@ const removeWait = 10 * time.Second
 // emptied tells whether all containers are gone, from the engine too; it has them
 // removed, once, by their names: those of which nothing was told are meant too.
 func (g *gang) emptied() bool {
+	var with []*rank
 	var boxes []*Box
 	for _, r := range g.ranks {
 		if r.lives() {
 			return false
 		}
-		if r.Box != nil {
-			boxes = append(boxes, r.Box)
+		if r.Box != nil && !r.removed {
+			with, boxes = append(with, r), append(boxes, r.Box)
 		}
 	}
 	if len(boxes) > 0 && !g.removing {
 		g.removing = true
-		go func() { // its join is removed
+		go func() { // its join is removing
 			err := removeAll(boxes)
 			g.in <- func() {
 				if err != nil {
 					g.log.Warn("containers stay, with nobody in them", "error", err)
 				}
-				g.removed = true
+				for _, r := range with { // more may have come since
+					r.removed = true
+				}
+				g.removing = false
 			}
 		}()
 	}
-	return len(boxes) == 0 || g.removed
+	return len(boxes) == 0
 }
 
 func removeAll(boxes []*Box) error {

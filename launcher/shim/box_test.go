@@ -154,6 +154,25 @@ func TestBoxedRanksAreEndedAtTheirStart(t *testing.T) {
 	}
 }
 
+// Containers come up in steps, too: one that is asked for later joins the others, and the end is of all.
+func TestBoxedRanksInSteps(t *testing.T) {
+	x := spawnBoxes(t)
+	must(t, x.bench.c.StartMore(x.ctx, []Rank{x.box(0, "echo one; exec sleep 1000")}))
+	x.awaitLog(0, "one\n")
+	for range 2 { // asked twice, it is there once
+		must(t, x.bench.c.StartMore(x.ctx, []Rank{x.box(1, "echo two; sleep 1000")}))
+	}
+	x.awaitLog(1, "two\n")
+	if n := len(x.list()); n != 2 {
+		t.Errorf("%d containers, want 2", n)
+	}
+	must(t, x.bench.c.End(x.ctx, 0))
+	if es := x.events(); len(kinds(es, Started)) != 2 || len(kinds(es, Exited)) != 2 {
+		t.Errorf("events %+v", es)
+	}
+	x.nothingLeft()
+}
+
 // A shim that dies leaves nobody behind, once it has been reaped; the empty
 // container is for who sweeps.
 func TestBoxedRanksOfADeadShim(t *testing.T) {
@@ -264,9 +283,11 @@ func (x boxes) await(script string) {
 // it knows must not have any.
 func TestStartTakesNoBox(t *testing.T) {
 	for line, want := range map[string]error{
-		`{"v":1,"id":1,"op":"start","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`:   ErrRequest,
-		`{"v":1,"id":1,"op":"contain","ranks":[{"rank":0,"argv":["true"],"dir":"/"}]}`:                                                                                             ErrRequest,
-		`{"v":1,"id":1,"op":"contain","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`: nil,
+		`{"v":1,"id":1,"op":"start","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`:      ErrRequest,
+		`{"v":1,"id":1,"op":"start-more","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`: ErrRequest,
+		`{"v":1,"id":1,"op":"contain-more","ranks":[{"rank":0,"argv":["true"],"dir":"/"}]}`:                                                                                           ErrRequest,
+		`{"v":1,"id":1,"op":"contain","ranks":[{"rank":0,"argv":["true"],"dir":"/"}]}`:                                                                                                ErrRequest,
+		`{"v":1,"id":1,"op":"contain","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`:    nil,
 	} {
 		if _, err := decodeRequest([]byte(line)); !errors.Is(err, want) {
 			t.Errorf("%s: %v, want %v", line, err, want)

@@ -48,8 +48,21 @@ func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 // started before is passed over, so that a call without an answer may be repeated.
 // ErrEnded: the gang's end has begun. ErrUnknownOp: the shim is older.
 func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
-	_, err := c.call(ctx, request{Op: opStartMore, Ranks: ranks})
+	op := opStartMore
+	if hasBox(ranks) {
+		op = opContainMore
+	}
+	_, err := c.call(ctx, request{Op: op, Ranks: ranks})
 	return c.wrap("start more of", err)
+}
+
+// Again starts ranks anew that have exited, once nothing of them is left, and returns when each was
+// exec'd, or could not be. Each rank's Again counts its lives before: one that has had this life
+// already is passed over. ErrRefused: it has not had those before. ErrEnded: the gang's end has
+// begun. ErrUnknownOp: the shim is older.
+func (c *Client) Again(ctx context.Context, ranks []Rank) error {
+	_, err := c.call(ctx, request{Op: opAgain, Ranks: ranks})
+	return c.wrap("start again of", err)
 }
 
 // End begins the end and returns: TERM to every process of the gang, KILL

@@ -61,6 +61,9 @@ type Config struct {
 	// share one). Empty: none. Where none can be made the gang goes without,
 	// and is ended by walking its descendants.
 	Cgroup string `json:"cgroup,omitempty"`
+	// Stays: the gang does not end with its last rank, which may come again, but when it is told
+	// to. What ranks leave behind is killed all the same.
+	Stays bool `json:"stays,omitempty"`
 }
 
 func (c Config) withDefaults() Config {
@@ -108,6 +111,8 @@ type Rank struct {
 
 	Box *Box // in a container; nil: on the host. Ulimits and CPUs are its Spec's then
 	PMI *PMI // it has a process manager; nil: none
+	// Again counts the lives of this rank before this one, all of them over.
+	Again int
 }
 
 // PMI is what the shim, as an MPI rank's process manager, has to know beside the rank.
@@ -125,6 +130,8 @@ func validRanks(ranks []Rank) error {
 		switch {
 		case r.Rank < 0 || seen[r.Rank]:
 			return fmt.Errorf("rank %d: negative or given twice", r.Rank)
+		case r.Again < 0:
+			return fmt.Errorf("rank %d: %d lives before this one", r.Rank, r.Again)
 		case len(r.Argv) == 0 || r.Argv[0] == "":
 			return fmt.Errorf("rank %d: no command", r.Rank)
 		case !filepath.IsAbs(r.Dir):
@@ -171,11 +178,12 @@ type wireRank struct {
 	CPUs      []int             `json:"cpus,omitempty"`
 	Box       *Box              `json:"box,omitempty"`
 	PMI       *PMI              `json:"pmi,omitempty"`
+	Again     int               `json:"again,omitempty"`
 }
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI})
+	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI, r.Again})
 }
 
 // UnmarshalJSON reads it.
@@ -184,7 +192,7 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box, w.PMI}
+	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box, w.PMI, w.Again}
 	return nil
 }
 

@@ -35,10 +35,11 @@ type Event struct {
 	Kind Kind      `json:"kind"`
 	Rank int       `json:"rank"` // Gang for Starting, Stuck and Ended
 	// PID is the rank's process, in Started and, where it ran, in Exited.
-	PID  int            `json:"pid,omitempty"`
-	Exit *launcher.Exit `json:"exit,omitempty"` // Exited; Time is then that of waitpid
-	Lost *Lost          `json:"lost,omitempty"` // OutputLost
-	Why  string         `json:"why,omitempty"`  // Ended: what brought the end about, in words; Stuck: who stays, and where
+	PID   int            `json:"pid,omitempty"`
+	Again int            `json:"again,omitempty"` // Started, Exited: the rank's lives before this one
+	Exit  *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
+	Lost  *Lost          `json:"lost,omitempty"`  // OutputLost
+	Why   string         `json:"why,omitempty"`   // Ended: what brought the end about, in words; Stuck: who stays, and where
 	// Trace is in Starting, Ticks in Started: what Reap goes by.
 	Trace *Trace `json:"trace,omitempty"`
 	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse

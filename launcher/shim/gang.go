@@ -68,12 +68,12 @@ type gang struct {
 	early    map[int]death // reaped before their fork was told of
 	unborn   int           // ranks whose fork is still to be told of
 	removing bool          // containers are being removed
-	removed  bool          // that is over
 	guests   map[string]*guest
 	byGuest  map[int]*guest // of these, those with a process
 	coming   int            // guests whose fork is still to be told of
 	stop     atomic.Bool    // tells the starter to fork no more
 	starters []func(error)  // callers of Start, waiting
+	returns  []returning    // ranks that are to come again
 	killAt   time.Time      // end of the grace
 	termed   map[proc]bool  // who has had TERM
 	lastExit time.Time
@@ -183,13 +183,16 @@ func (g *gang) step() {
 		allTold = allTold && r.told
 	}
 	g.seeOut(allExited)
-	if allTold && childless && !g.cg.populated() && g.emptied() {
+	gone := allTold && childless && !g.cg.populated() && g.emptied()
+	if g.bringBack(allExited, gone) {
+		return
+	}
+	if gone && (!g.cfg.Stays || g.phase >= ending) {
 		g.finish("every rank has exited")
 		return
 	}
-	if allExited && g.phase < ending && g.due(g.lastExit.Add(OutputWait)) {
-		g.advance(killing, "every rank has exited, and left processes behind")
-		g.lastPass = time.Time{}
+	if allExited && !gone && g.phase < ending && g.due(g.lastExit.Add(OutputWait)) {
+		g.sweepUp()
 	}
 	g.killIfDue()
 	g.tellStuck()
@@ -222,7 +225,7 @@ func (g *gang) settle(r *rank, childless bool) {
 	case r.told || r.exit == nil:
 	case r.open == 0:
 		r.told = true
-		g.note(Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Exit: r.exit, Time: r.died})
+		g.note(Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died})
 	case childless:
 		// No process of ours holds the pipe. All that was written is in it.
 		r.cut()
@@ -273,6 +276,11 @@ func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
 			return files, err
 		}
 		files = append(files, [2]*logFile{out, errs})
+		if r.Again > 0 {
+			if err := errors.Join(out.goOn(), errs.goOn()); err != nil {
+				return files, fmt.Errorf("go on with output: %w", err)
+			}
+		}
 	}
 	return files, nil
 }
@@ -323,7 +331,7 @@ func (g *gang) tellBorn(r *rank, b born) {
 	}
 	g.byPID[r.pid] = r
 	g.serveMPI(r)
-	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Time: b.at, Ticks: b.ticks})
+	g.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Time: b.at, Ticks: b.ticks})
 	for _, s := range r.streams {
 		s.lost = func(l Lost) {
 			g.in <- func() { g.note(Event{Kind: OutputLost, Rank: r.Rank.Rank, Lost: &l}) }

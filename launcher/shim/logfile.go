@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -49,6 +50,28 @@ func openOutput(dir string, rank int, stream string, most int64) (*logFile, erro
 	}
 	l.times.path = l.path
 	return l, nil
+}
+
+// goOn takes up the stream where an earlier life of the rank has left it.
+func (l *logFile) goOn() error {
+	names, err := os.ReadDir(filepath.Dir(l.path))
+	if err != nil {
+		return err
+	}
+	for _, e := range names {
+		if of, base, ok := ParsePart(filepath.Join(filepath.Dir(l.path), e.Name())); ok && of == l.path && base > 0 {
+			l.later = append(l.later, base)
+		}
+	}
+	if len(l.later) > 0 {
+		slices.Sort(l.later)
+		l.base = l.later[len(l.later)-1]
+		if err := l.open(PartName(l.path, l.base)); err != nil {
+			return err
+		}
+	}
+	l.times.goOn()
+	return nil
 }
 
 func (l *logFile) open(path string) error {

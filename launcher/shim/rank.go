@@ -29,6 +29,8 @@ type rank struct {
 	plumbing
 	open int    // streams that have not ended
 	box  *boxed // nil: on the host
+	// removed: the engine has been asked to remove its container, by its name.
+	removed bool
 }
 
 func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }

@@ -138,8 +138,10 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 		})
 	case opStart, opContain:
 		return s.g.do(func(answer func(error)) { s.g.start(req.Ranks, answer) })
-	case opStartMore:
+	case opStartMore, opContainMore:
 		return s.g.do(func(answer func(error)) { s.g.startMore(req.Ranks, answer) })
+	case opAgain:
+		return s.g.do(func(answer func(error)) { s.g.startAgain(req.Ranks, answer) })
 	case opEnd:
 		return s.g.do(func(answer func(error)) { s.g.endFor(req.Cause, req.Grace); answer(nil) })
 	case opLease:

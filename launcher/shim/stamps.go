@@ -41,6 +41,15 @@ type stamper struct {
 	first, last time.Time
 }
 
+// goOn counts the stamps that are there.
+func (s *stamper) goOn() {
+	there, err := ReadStamps(s.path, 0)
+	if err != nil || len(there) == 0 {
+		return
+	}
+	s.count, s.first, s.last = int64(len(there)), there[0].Time, there[len(there)-1].Time
+}
+
 // mark notes that the bytes from offset on have come at now.
 func (s *stamper) mark(now time.Time, offset int64) {
 	if !s.last.IsZero() && now.Sub(s.last) < StampEvery(s.first, s.last) {

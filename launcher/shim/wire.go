@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"syscall"
 	"time"
 
@@ -55,7 +56,7 @@ type request struct {
 	V     int            `json:"v"`
 	ID    int64          `json:"id"`
 	Op    string         `json:"op"`
-	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more
+	Ranks []Rank         `json:"ranks,omitempty"`    // start, contain, start-more, contain-more, again
 	Grace time.Duration  `json:"grace_ns,omitempty"` // end
 	Cause string         `json:"cause,omitempty"`    // end, lease
 	Rank  *int           `json:"rank,omitempty"`     // signal; Gang = all
@@ -93,7 +94,9 @@ const (
 	opRelease = "release"
 	opLease   = "lease"
 
-	opStartMore = "start-more"
+	opStartMore   = "start-more"
+	opContainMore = "contain-more"
+	opAgain       = "again" // for ranks on the host and in containers
 
 	opExec       = "exec"
 	opExecInput  = "exec-input"
@@ -181,12 +184,19 @@ func decodeRequest(line []byte) (request, error) {
 	}
 	switch r.Op {
 	case opHello, opHold, opEvents, opRelease:
-	case opStart, opContain, opStartMore:
+	case opStart, opContain, opStartMore, opContainMore:
 		if err := validRanks(r.Ranks); err != nil {
 			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
-		if hasBox(r.Ranks) != (r.Op == opContain) {
-			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s, and others are not", r.Op, ErrRequest, opContain)
+		if hasBox(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
+			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op, ErrRequest, opContain, opContainMore)
+		}
+	case opAgain:
+		if err := validRanks(r.Ranks); err != nil {
+			return r, fmt.Errorf("again: %w: %w", ErrRequest, err)
+		}
+		if slices.ContainsFunc(r.Ranks, func(r Rank) bool { return r.Again == 0 }) {
+			return r, fmt.Errorf("again: %w: want how many lives each rank has had", ErrRequest)
 		}
 	case opEnd:
 		if r.Grace < 0 {

@@ -125,7 +125,7 @@ func (n *fakeNode) crash() {
 	defer n.mu.Unlock()
 	for k, tr := range n.ledger {
 		for _, r := range tr.Ranks {
-			n.w.rankEnds(witnessed{k, r.Rank})
+			n.w.rankEnds(n.as(k, r.Rank, r.Again))
 		}
 	}
 	n.boots++
@@ -192,6 +192,10 @@ func (n *fakeNode) order(o launcher.Order) {
 		if tr := n.ledger[o.Probe.Key]; tr != nil {
 			n.probe(tr, o.Probe.Step)
 		}
+	case o.Again != nil:
+		if tr := n.ledger[o.Again.Key]; tr != nil && tr.a != nil {
+			n.again(tr, *o.Again)
+		}
 	case o.End != nil:
 		tr := n.ledger[o.End.Key]
 		if tr == nil {
@@ -250,7 +254,7 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 	}
 	for i := range tr.a.Ranks {
 		rank := tr.a.FirstRank + i
-		n.w.exec(witnessed{tr.Key, rank}, tr.a.NodeCount)
+		n.w.exec(n.as(tr.Key, rank, 0), tr.a.NodeCount)
 		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
 		if after, exit := n.life(tr.Key, rank); exit != nil {
 			n.later(after, func() { n.exited(tr, rank, *exit) })
@@ -286,7 +290,7 @@ func (n *fakeNode) startStep(tr *fakeTry, s launcher.Start) {
 		if step != s.Step || slices.ContainsFunc(tr.Ranks, func(r launcher.RankStatus) bool { return r.Rank == rank }) {
 			continue
 		}
-		n.w.exec(witnessed{tr.Key, rank}, tr.a.NodeCount)
+		n.w.exec(n.as(tr.Key, rank, 0), tr.a.NodeCount)
 		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
 		if after, exit := n.life(tr.Key, rank); exit != nil {
 			n.later(after, func() { n.exited(tr, rank, *exit) })
@@ -300,17 +304,38 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 	left := 0
 	for i := range tr.Ranks {
 		r := &tr.Ranks[i]
-		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
-			n.w.rankEnds(witnessed{tr.Key, rank})
-			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Exit: &e})
+		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, Again: r.Again, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
+			n.w.rankEnds(n.as(tr.Key, rank, r.Again))
+			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Again: r.Again, Exit: &e})
 		}
 		if r.State != launcher.RankEnded {
 			left++
 		}
 	}
-	if left == 0 {
+	if left == 0 && (tr.ending || !tr.a.Spec.ReplacesOn(tr.a.NodeRank)) {
 		n.ended(tr)
 	}
+}
+
+// again starts a rank anew that has exited.
+func (n *fakeNode) again(tr *fakeTry, o launcher.Again) {
+	for i := range tr.Ranks {
+		r := &tr.Ranks[i]
+		if r.Rank != o.Rank || tr.Phase != launcher.PhaseStarted || tr.ending || r.State != launcher.RankEnded || o.Again != r.Again+1 {
+			continue
+		}
+		n.w.exec(n.as(tr.Key, o.Rank, o.Again), tr.a.NodeCount)
+		r.Advance(launcher.RankStatus{Rank: o.Rank, Again: o.Again, State: launcher.RankRunning, PID: 1000 + o.Rank, Time: time.Now()})
+		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Returned, Rank: o.Rank, Again: o.Again})
+		if after, exit := n.life(tr.Key, o.Rank); exit != nil {
+			n.later(after, func() { n.exited(tr, o.Rank, *exit) })
+		}
+	}
+}
+
+// as is a rank's life as the witness knows it: one in each boot, and each time that it comes again.
+func (n *fakeNode) as(k launcher.Key, rank, again int) witnessed {
+	return witnessed{k, rank, 1000*n.boots + again}
 }
 
 func (n *fakeNode) ended(tr *fakeTry) {
@@ -365,6 +390,9 @@ func (n *fakeNode) killed(tr *fakeTry, signal int) {
 		if r.State == launcher.RankRunning {
 			n.exited(tr, r.Rank, launcher.Exit{Signal: signal})
 		}
+	}
+	if tr.Phase != launcher.PhaseEnded { // nobody was there
+		n.ended(tr)
 	}
 }
 

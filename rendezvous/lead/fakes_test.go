@@ -51,6 +51,7 @@ type world struct {
 type witnessed struct {
 	launcher.Key
 	rank int
+	life int // of those that may have several
 }
 
 func newWorld(t testing.TB, nodes int) *world {

@@ -95,7 +95,10 @@ type seat struct {
 	image   *launcher.ImageSeen // what it has of the ranks' image; nil: not told
 	ran     bool                // all its ranks have been started
 	ranks   map[int]*launcher.RankStatus
-	probes  map[int]probed // by step
+	probes  map[int]probed   // by step
+	next    map[int]nextLife // by rank, of those that are replaced
+	// rejoined counts the boots after the one that was planned, in which it took part again.
+	rejoined int
 
 	preparing       bool
 	starting, asked uint8          // steps, as bits, that it was told to start and to probe
@@ -286,6 +289,7 @@ func (g *gang) step(now time.Time) (done bool) {
 	}
 	if g.verdict == nil {
 		g.advance()
+		g.bringBack(now)
 		g.tellSpared()
 	} else {
 		g.wind()
@@ -327,9 +331,10 @@ func (g *gang) advance() {
 	for _, s := range g.seats {
 		if s.phase >= launcher.PhasePrepared && s.lost == "" {
 			prepared++
-		} else if s.up && s.known && !s.preparing && !g.ordered {
+		} else if s.up && s.known && !s.preparing && (!g.ordered || s.rejoined > 0 && s.phase == launcher.PhaseNone) {
 			s.preparing = true
 			a := g.job.Plan.Assignment(g.job.Spec, s.rank)
+			a.Boot = s.Boot
 			g.send(s, launcher.Order{Prepare: &a})
 		}
 	}
@@ -419,8 +424,15 @@ func (g *gang) nextDeadline() time.Time {
 	if at := g.stalledAt(); g.verdict == nil && !at.IsZero() {
 		earliest(at)
 		if !g.saidX.IsZero() {
-			earliest(g.saidX.Add(sayEvery))
+			what := g.saidWhat
+			if g.unsaid {
+				what = ""
+			}
+			earliest(g.sayAt(time.Now(), what))
 		}
+	}
+	if at := g.nextLifeAt(); g.verdict == nil && !at.IsZero() {
+		earliest(at)
 	}
 	if g.verdict != nil && g.stepped() && time.Since(g.ended) < g.grace+reverseWait {
 		earliest(g.ended.Add(g.grace + reverseWait))

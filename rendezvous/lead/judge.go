@@ -181,14 +181,18 @@ func (g *gang) find(is func(*seat) bool) *seat {
 	return nil
 }
 
-func (g *gang) anyRefused() *seat { return g.find(func(s *seat) bool { return s.refused != "" }) }
+// anyRefused passes over a node that came back to a job that runs without it.
+func (g *gang) anyRefused() *seat {
+	return g.find(func(s *seat) bool { return s.refused != "" && s.rejoined == 0 })
+}
+
 func (g *gang) anyLost() *seat {
 	return g.find(func(s *seat) bool { return s.lost != "" && !g.sparedSeat(s) })
 }
 
 func (g *gang) endedEarly() *seat {
 	return g.find(func(s *seat) bool {
-		return s.phase == launcher.PhaseEnded && s.lost == "" && len(g.exitsOf(s)) < s.Ranks
+		return s.phase == launcher.PhaseEnded && s.lost == "" && s.rejoined == 0 && len(g.exitsOf(s)) < s.Ranks
 	})
 }
 
@@ -226,7 +230,7 @@ func (g *gang) notStarted() string {
 	var late []string
 	for _, s := range g.seats {
 		switch {
-		case !s.known || s.phase == launcher.PhaseEnded || s.allBegun() || s.phase >= launcher.PhasePrepared && g.waitsItsTurn(s):
+		case !s.known || s.rejoined > 0 || s.phase == launcher.PhaseEnded || s.allBegun() || s.phase >= launcher.PhasePrepared && g.waitsItsTurn(s):
 		case !s.up:
 			late = append(late, s.Host+" does not answer")
 		case s.phase == launcher.PhasePrepared:

@@ -30,7 +30,14 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 	s.up, s.since, s.known = true, time.Now(), true
 	g.moved = s.since
 	s.preparing, s.starting, s.asked, s.ending = false, 0, 0, nil
+	for rank, next := range s.next { // what was sent may have been lost
+		next.sent = false
+		s.next[rank] = next
+	}
 	switch {
+	case boot != s.Boot && g.takesBack(s, e):
+		g.rejoin(s, boot)
+		g.adoptEntry(s, e)
 	case s.phase == launcher.PhaseEnded:
 	case boot != s.Boot:
 		// A new boot proves that nothing of the old one runs.
@@ -41,6 +48,9 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 	case e.Phase == launcher.PhaseNone && s.phase != launcher.PhaseNone:
 		s.lose("%s has lost its record of the job", s.Host)
 	default:
+		if g.replacesSeat(s) { // it had been given up for its silence
+			s.lost = ""
+		}
 		g.adoptEntry(s, e)
 	}
 }
@@ -129,7 +139,9 @@ func (g *gang) event(ev launcher.Event) {
 	case launcher.Probed:
 		g.probedIs(s, ev)
 	case launcher.Exited:
-		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+	case launcher.Returned:
+		g.returned(s, ev)
 	case launcher.Stuck:
 		g.isStuck(s, ev.Text)
 	case launcher.Suspended:

@@ -24,6 +24,7 @@ type stepping struct {
 	moved    time.Time                 // when something last moved in it
 	saidX    time.Time                 // when it was last said what is waited for,
 	saidWhat string                    // and what
+	unsaid   bool                      // that has changed since
 	lost     map[string]bool           // what has been told of the loss of a rank or node that is spared
 	ended    time.Time                 // of the verdict
 }
@@ -44,8 +45,12 @@ type probed struct {
 	passed     bool
 }
 
-// sayEvery is how often it is said again what a step waits for.
-const sayEvery = 30 * time.Second
+// How often it is said what a step waits for: again without a change, and with one. The longer
+// it has waited the seldomer: a load of an hour is told in some hundred lines.
+const (
+	sayEvery = 30 * time.Second
+	sayLeast = time.Second
+)
 
 // stepped tells whether there is more to see to than one start.
 func (g *gang) stepped() bool { return g.job.Plan.Stage == "" && g.job.Spec.Stepped() }
@@ -160,7 +165,7 @@ func (g *gang) allBegun() bool {
 	}
 	for _, s := range g.seats {
 		for k := range g.steps {
-			if s.lost == "" && !g.begun(s, k) {
+			if s.lost == "" && s.rejoined == 0 && !g.begun(s, k) {
 				return false
 			}
 		}
@@ -200,15 +205,28 @@ func (g *gang) sayWaits(now time.Time) {
 		return
 	}
 	what := g.waitedFor(k)
-	if said := g.saidWhat == what; said && now.Before(g.saidX.Add(sayEvery)) {
+	if now.Before(g.sayAt(now, what)) {
+		g.unsaid = g.saidWhat != what
 		return
 	}
+	g.unsaid = false
 	g.saidWhat, g.saidX = what, now
 	text := fmt.Sprintf("stage %s: %s", g.steps[k].Name, what)
 	if age := now.Sub(g.since).Round(time.Second); age > 0 {
 		text += ", " + age.String()
 	}
 	g.waits(text)
+}
+
+// sayAt is when it may be said what is waited for.
+func (g *gang) sayAt(now time.Time, what string) time.Time {
+	switch {
+	case g.saidX.IsZero():
+		return now
+	case what == g.saidWhat:
+		return g.saidX.Add(sayEvery)
+	}
+	return g.saidX.Add(max(sayLeast, min(now.Sub(g.since)/20, sayEvery)))
 }
 
 // waitedFor says what keeps a step from being ready, and where.
@@ -265,10 +283,10 @@ func (g *gang) whyStalled() string {
 }
 
 // spared tells whether the job does without a rank's stage losing one: it was ready, and
-// there is no other try that would bring the rank back. Of what an earlier leader has begun
+// there is no other try that would bring the rank back, or it is replaced. Of what an earlier leader has begun
 // nothing is judged before all is known.
 func (g *gang) spared(s *seat, rank int) bool {
-	if !g.stepped() || g.job.Spec.MaxRestarts > 0 {
+	if !g.stepped() || g.job.Spec.MaxRestarts > 0 && !g.replaces(s, rank) {
 		return false
 	}
 	k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank)
@@ -296,18 +314,22 @@ func (g *gang) tellSpared() {
 			delete(g.lost, away)
 		case !g.lost[away] && s.phase != launcher.PhaseEnded && g.sparedSeat(s):
 			g.lost[away] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: fmt.Sprintf("%s%s does not answer; the job goes on without it", g.stageOf(s.FirstRank), s.Host)})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: fmt.Sprintf("%s%s does not answer", g.stageOf(s.FirstRank), s.Host) + g.withoutIt(s, -1)})
 		}
 		for _, e := range g.exitsOf(s) {
-			key := fmt.Sprint("rank ", e.Rank)
+			key := fmt.Sprint("rank ", e.Rank, " ", s.rejoined, " ", s.ranks[e.Rank].Again)
 			if !g.lost[key] && g.spared(s, e.Rank) && !e.Exit.ByUs {
 				g.lost[key] = true
-				g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.blame(e) + "; the job goes on without it"})
+				g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.blame(e) + g.withoutIt(s, e.Rank)})
 			}
 		}
 		if s.lost != "" && !g.lost[s.lost] && g.sparedSeat(s) {
 			g.lost[s.lost] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.lost + "; the job goes on without it"})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.lost + g.withoutIt(s, -1)})
+		}
+		if why := fmt.Sprint("refused ", s.rejoined, " ", s.Host); s.refused != "" && s.rejoined > 0 && !g.lost[why] {
+			g.lost[why] = true
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.refusal() + "; the job goes on without it"})
 		}
 	}
 }

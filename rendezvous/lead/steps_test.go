@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -23,7 +24,8 @@ func inSteps(id launcher.JobID) launcher.Spec {
 		return launcher.Stage{Name: name, Where: where, RanksPerNode: 1, Argv: launcher.Lits("true"), Workdir: "/"}
 	}
 	head, workers, command := st("head", launcher.OnHead), st("workers", launcher.OnRest), st("command", launcher.OnHead)
-	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the head", Port: launcher.Lit("1")}}
+	head.Ports = []launcher.NamedPort{{Name: "gcs"}}
+	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the head", Port: launcher.Of(launcher.PortNamed("gcs"))}}
 	workers.Ready = []launcher.Probe{{Kind: launcher.ProbeExec, Head: true, What: "nodes", Argv: launcher.Lits("true")}}
 	workers.Spares, workers.Patience = true, time.Minute
 	command.Main = true
@@ -89,7 +91,7 @@ func TestStepsComeUpInTurn(t *testing.T) {
 			t.Error(d)
 		}
 		waits := slices.IndexFunc(story, func(p rendezvous.Progress) bool {
-			return p.Step == rendezvous.StepWaiting && strings.Contains(p.Text, "stage workers: 50 of 100 files (spark1), ")
+			return p.Step == rendezvous.StepWaiting && strings.Contains(p.Text, " of 100 files (spark1), ")
 		})
 		if waits < 0 {
 			t.Error("nobody was told what is waited for")
@@ -286,4 +288,48 @@ func TestSparedStaysSpared(t *testing.T) {
 			})
 		})
 	}
+}
+
+// However long a stage waits and however much it tells, its job's story stays short, for whoever
+// hears it later; who follows it sees that something moves.
+func TestStoryOfALongWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 3)
+		w.each(lives(map[int]launcher.Exit{1: {}}, time.Second))
+		began := time.Now()
+		w.nodes[0].waits = func(step int) string {
+			if left := 2*time.Hour - time.Since(began); step == 1 && left > 0 {
+				return fmt.Sprintf("%s of files", left)
+			}
+			return ""
+		}
+		l := w.ready()
+		told := 0
+		var late []string
+		w.wg.Go(func() {
+			time.Sleep(time.Hour)
+			ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+			defer cancel()
+			_ = l.leader.Watch(ctx, "ffff", func(p rendezvous.Progress) error {
+				late = append(late, string(p.Step)+" "+p.Text)
+				return nil
+			})
+		})
+		story, err := w.client(t.Context(), inSteps("ffff"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range story {
+			if p.Step == rendezvous.StepWaiting {
+				told++
+			}
+		}
+		if told < 100 || told > 500 {
+			t.Errorf("who followed for two hours was told %d times what is waited for", told)
+		}
+		if len(late) > 20 || !slices.ContainsFunc(late, func(s string) bool { return strings.Contains(s, "of files (spark1), 59m") || strings.Contains(s, "of files (spark1), 1h") }) {
+			t.Errorf("who came after an hour was told %q", late)
+		}
+		w.settle()
+	})
 }

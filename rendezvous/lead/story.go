@@ -2,18 +2,51 @@ package lead
 
 import (
 	"context"
+	"slices"
+	"sort"
 	"sync"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// story is what followers of a job are told: it only grows, and a slow
-// follower slows nobody.
+// story is what followers of a job are told. A slow follower slows nobody. Of what only the
+// latest word counts - what is waited for, how far a pull has come, whether a node is there -
+// whoever follows later, or slowly, hears that alone: a job may wait, and live, for months.
 type story struct {
 	mu   sync.Mutex
-	told []rendezvous.Progress
+	told []word
+	last int           // number of the latest word
 	more chan struct{} // closed and replaced by tell
 	err  error         // why there will be no end to tell
+}
+
+// word is one step of the story, by its number.
+type word struct {
+	n     int
+	topic topic
+	p     rendezvous.Progress
+}
+
+// topic is what a later word takes the place of an earlier one about; zero: nothing does.
+type topic struct {
+	step rendezvous.Step
+	host string
+}
+
+func topicOf(p rendezvous.Progress) topic {
+	switch p.Step {
+	case rendezvous.StepWaiting:
+		return topic{step: p.Step}
+	case rendezvous.StepPreparing:
+		return topic{step: p.Step, host: p.Host}
+	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
+		return topic{step: rendezvous.StepNodeDown, host: p.Host}
+	case rendezvous.StepStage:
+		if p.Host != "" { // of one of its machines; that a stage is ready is said once
+			return topic{step: p.Step, host: p.Host}
+		}
+	}
+	return topic{}
 }
 
 func newStory() *story { return &story{more: make(chan struct{})} }
@@ -21,7 +54,12 @@ func newStory() *story { return &story{more: make(chan struct{})} }
 func (s *story) tell(p rendezvous.Progress) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.told = append(s.told, p)
+	about := topicOf(p)
+	if about != (topic{}) { // into a slice of its own: followers read the old one
+		s.told = slices.DeleteFunc(slices.Clone(s.told), func(w word) bool { return w.topic == about })
+	}
+	s.last++
+	s.told = append(s.told, word{s.last, about, p})
 	close(s.more)
 	s.more = make(chan struct{})
 }
@@ -35,10 +73,12 @@ func (s *story) breakOff(err error) {
 	s.more = make(chan struct{})
 }
 
-func (s *story) since(n int) ([]rendezvous.Progress, <-chan struct{}, error) {
+// since gives what was told after the word of a number.
+func (s *story) since(n int) ([]word, <-chan struct{}, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.told[n:], s.more, s.err
+	i := sort.Search(len(s.told), func(i int) bool { return s.told[i].n > n })
+	return s.told[i:], s.more, s.err
 }
 
 // follow tells fn everything up to and including StepEnded.
@@ -46,12 +86,12 @@ func (s *story) follow(ctx, leadership context.Context, fn func(rendezvous.Progr
 	n := 0
 	for {
 		news, more, broken := s.since(n)
-		n += len(news)
-		for _, p := range news {
-			if err := fn(p); err != nil {
+		for _, w := range news {
+			n = w.n
+			if err := fn(w.p); err != nil {
 				return err
 			}
-			if p.Step == rendezvous.StepEnded {
+			if w.p.Step == rendezvous.StepEnded {
 				return nil
 			}
 		}

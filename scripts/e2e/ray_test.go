@@ -2,8 +2,10 @@ package e2e
 
 import (
 	"encoding/json"
+	"flag"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -11,13 +13,20 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
+var rayAll = flag.Bool("ray", false, "TestRayAlone and TestRayInBoxes: Ray's dashboard and its jobs, and Ray in containers, beside what CI runs")
+
 // rayWait is patience: Ray's processes import a lot of Python, on three hosts that share
 // this machine's processors.
-const rayWait = 8 * time.Minute
+const rayWait = 10 * time.Minute
 
-// A real Ray cluster comes up in stages on the fabric's addresses, with a token that nobody
-// sees, runs a task on each host, and loses one: that is told, and the command goes on.
-func TestRay(t *testing.T) {
+// rayLab is a lab with a Ray to launch, and a folder that all of its hosts have.
+type rayLab struct {
+	*lab
+	program, folder string
+}
+
+func upRay(t *testing.T, nodes int) rayLab {
+	t.Helper()
 	program, err := filepath.Abs("../../.build/ray/bin/ray")
 	if err == nil {
 		_, err = os.Stat(program)
@@ -25,27 +34,77 @@ func TestRay(t *testing.T) {
 	if err != nil {
 		t.Fatalf("%v: ./scripts/ray puts Ray there", err)
 	}
+	return rayLab{up(t, nodes), program, scratch(t)}
+}
+
+// launch begins a job whose story goes to a file, for said.
+func (l rayLab) launch(args ...string) *running {
+	l.t.Helper()
+	return l.start("spark2", append([]string{"sh", "-c", `exec "$@" 2>"$0"`, filepath.Join(l.folder, "said"), "sparkrun", "launch", "ray"}, args...)...)
+}
+
+func (l rayLab) said() string { return l.read("said") }
+
+func (l rayLab) read(name string) string {
+	b, _ := os.ReadFile(filepath.Join(l.folder, name))
+	return string(b)
+}
+
+func (l rayLab) write(name string) {
+	l.t.Helper()
+	if err := os.WriteFile(filepath.Join(l.folder, name), nil, 0o644); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// hears waits until launch has said so.
+func (l rayLab) hears(words string) {
+	l.t.Helper()
+	ended := false
+	eventually(l.t, rayWait, "told: "+words, func() bool {
+		ended = strings.Contains(l.said(), "was ended")
+		return ended || strings.Contains(l.said(), words)
+	})
+	if ended && !strings.Contains(l.said(), words) {
+		l.t.Fatalf("not told %q: %s", words, l.said())
+	}
+}
+
+// nothingOfRay wants no process, port, memory, folder or group of it to be left.
+func (l rayLab) nothingOfRay(hosts ...string) {
+	l.t.Helper()
+	l.assertNothingLeft(hosts...)
+	for _, host := range hosts {
+		for line := range strings.Lines(l.on(host, "ss", "-Hltnp").must(l.t).out) {
+			if !strings.Contains(line, "sparkrun") && !strings.Contains(line, "dockerd") {
+				l.t.Errorf("%s still listens: %s", host, line)
+			}
+		}
+		if out := l.on(host, "ls", "/dev/shm").must(l.t).out; strings.Contains(out, "plasma") || strings.Contains(out, "ray") {
+			l.t.Errorf("shared memory left on %s: %s", host, out)
+		}
+	}
+}
+
+// A real Ray cluster comes up in stages on the fabric's addresses, with a token that nobody
+// sees, and runs a task on each host. A worker that dies comes again while the command runs; one
+// whose machine dies is told, and all goes on.
+func TestRay(t *testing.T) {
+	l := upRay(t, 3)
 	script, err := filepath.Abs("testdata/onray.py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := up(t, 3)
-	folder := scratch(t)
-	said := func() string {
-		b, _ := os.ReadFile(filepath.Join(folder, "said"))
-		return string(b)
-	}
-	r := l.start("spark2", "sh", "-c", `exec "$@" 2>"$0"`, filepath.Join(folder, "said"), "sparkrun", "launch", "ray", "--on", "spark1,spark2,spark3", "--ray", program, "--ray-arg=--num-cpus=1", "--name", "cluster", "--",
-		filepath.Join(filepath.Dir(program), "python3"), script, folder)
+	r := l.launch("--on", "spark1,spark2,spark3", "--max-restarts", "2", "--ray", l.program, "--ray-arg=--num-cpus=1", "--ray-arg=--include-dashboard=false", "--name", "cluster", "--",
+		filepath.Join(filepath.Dir(l.program), "python3"), script, l.folder)
 	defer r.cmd.Process.Kill()
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
-		b, _ := os.ReadFile(filepath.Join(folder, "token"))
-		token = string(b)
-		return len(token) == 64 || strings.Contains(said(), "was ended")
+		token = l.read("token")
+		return len(token) == 64 || strings.Contains(l.said(), "was ended")
 	})
 	if len(token) != 64 {
-		t.Fatalf("token of %d letters: %s", len(token), said())
+		t.Fatalf("token of %d letters: %s", len(token), l.said())
 	}
 	for _, host := range []string{"spark1", "spark2", "spark3"} {
 		if args := l.on(host, "ps", "-eo", "args").must(t).out; strings.Contains(args, token) || !strings.Contains(args, "ray start") {
@@ -55,20 +114,21 @@ func TestRay(t *testing.T) {
 	if out := l.on("spark3", "sparkrun", "ps", "cluster").must(t).out; !strings.Contains(out, "spark1: rank 0 (ray-head), rank 1 (command)") || !strings.Contains(out, "spark3: rank 3 (ray-workers)") {
 		t.Errorf("ps names no stages:\n%s", out)
 	}
+	l.on("spark2", "sh", "-c", `kill -KILL $(ps -eo pid=,args= | awk '/[r]ay start/ {print $1}')`).must(t)
+	l.hears("stage ray-workers, rank 2 on spark2: killed by SIGKILL (9); the job goes on, and it starts again in 1s (1 of 2)")
+	l.hears("stage ray-workers, rank 2 on spark2 runs again (1 of 2)")
 	l.do("kill", "spark3")
-	lost := "stage ray-workers, spark3 does not answer; the job goes on without it"
-	eventually(t, 2*time.Minute, "told: "+lost, func() bool { return strings.Contains(said(), lost) })
-	if err := os.WriteFile(filepath.Join(folder, "go"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	l.hears("stage ray-workers, spark3 does not answer; the job goes on")
+	l.write("go")
 	end := r.wait()
 	if end.code != 7 {
-		t.Errorf("want the command's code 7: %s", end)
+		t.Errorf("want the command's code 7: %s, %s", end, l.said())
 	}
 	_, line, _ := strings.Cut(end.out, "{")
 	var got struct {
 		Seen                map[string]string
 		Address, Mode, Rank string
+		Again               bool
 	}
 	if err := json.Unmarshal([]byte("{"+line), &got); err != nil {
 		t.Fatalf("%v: %s", err, end)
@@ -79,20 +139,95 @@ func TestRay(t *testing.T) {
 	if !strings.HasPrefix(got.Address, "192.168.100.11:2") || got.Mode != "token" || got.Rank != "" {
 		t.Errorf("the command's variables: %+v", got)
 	}
+	if !got.Again {
+		t.Error("no task ran on the worker that came again")
+	}
 	for _, want := range []string{"stage ray-head is ready", "stage ray-workers is ready", "stage command, rank 1 on spark1: exit 7"} {
-		if !strings.Contains(said(), want) {
-			t.Errorf("not told %q: %s", want, said())
+		if !strings.Contains(l.said(), want) {
+			t.Errorf("not told %q: %s", want, l.said())
 		}
 	}
-	l.assertNothingLeft("spark1", "spark2")
+	l.nothingOfRay("spark1", "spark2")
+}
+
+// A cluster by itself, with its dashboard on loopback: jobs are submitted with the address that
+// launch prints, and by whoever has the token; a machine that comes back takes part again, and a stop leaves nothing.
+func TestRayAlone(t *testing.T) {
+	if !*rayAll {
+		return
+	}
+	l := upRay(t, 3)
+	r := l.launch("--on", "spark1,spark2,spark3", "--max-restarts", "3", "--ray", l.program, "--ray-arg=--num-cpus=1", "--name", "cluster")
+	defer r.cmd.Process.Kill()
+	l.hears("submit with: sparkrun exec cluster -- ray job submit")
+	address := regexp.MustCompile(`RAY_ADDRESS=(\S+)`).FindStringSubmatch(l.said())
+	if address == nil {
+		t.Fatalf("no address: %s", l.said())
+	}
+	submit := func(args ...string) result {
+		return l.on("spark1", append([]string{"sparkrun", "exec", "cluster", "--"}, args...)...)
+	}
+	job := []string{l.program, "job", "submit", "--", filepath.Join(filepath.Dir(l.program), "python3"), "-c", "import ray; ray.init(); print('sees', len([n for n in ray.nodes() if n['Alive']]))"}
+	if out := submit(job...).must(t); !strings.Contains(out.out+out.err, "sees 3") {
+		t.Errorf("a job by the dashboard's address: %s", out)
+	}
+	if out := submit(append([]string{"env", "-u", "RAY_API_SERVER_ADDRESS", "RAY_ADDRESS=" + address[1]}, job...)...).must(t); !strings.Contains(out.out+out.err, "sees 3") {
+		t.Errorf("a job with the RAY_ADDRESS that was printed: %s", out)
+	}
+	if out := l.on("spark1", append([]string{"env", "RAY_ADDRESS=" + address[1]}, job...)...); out.code == 0 {
+		t.Errorf("a job of somebody who has no token: %s", out)
+	}
+	if out := l.on("spark1", "sh", "-c", "ss -Hltnp | grep -c '^LISTEN.*0.0.0.0:.*python'").out; strings.TrimSpace(out) != "0" {
+		t.Logf("listeners on all addresses:\n%s", l.on("spark1", "ss", "-Hltnp").out)
+	}
+	l.do("kill", "spark3")
+	l.hears("stage ray-workers, spark3 does not answer")
+	l.do("start", "spark3")
+	l.hears("stage ray-workers, spark3 has been started anew, and takes part again (1 of 3)")
+	eventually(t, rayWait, "three nodes", func() bool {
+		return strings.Contains(submit(job...).out, "sees 3")
+	})
+	l.on("spark3", "sparkrun", "stop", "cluster").must(t)
+	if end := r.wait(); end.code != 143 {
+		t.Errorf("want the code of a job that was stopped: %s", end)
+	}
+	l.nothingOfRay("spark1", "spark2", "spark3")
+}
+
+// Ray in containers of real engines: head, workers and command, which finds the head's sockets.
+func TestRayInBoxes(t *testing.T) {
+	if !*rayAll {
+		return
+	}
+	l := upRay(t, 2)
+	l.do("engine", "spark1", "spark2")
+	script, err := filepath.Abs("testdata/onray.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	venv := filepath.Dir(filepath.Dir(l.program))
+	r := l.launch("--on", "spark1,spark2", "--max-restarts", "1", "--name", "cluster", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv+":"+venv+":ro",
+		"--mount", filepath.Dir(script)+":/work:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1", "--ray-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/work/onray.py", l.folder, "2")
+	defer r.cmd.Process.Kill()
+	token := ""
+	eventually(t, rayWait, "a task on each host", func() bool {
+		token = l.read("token")
+		return len(token) == 64 || strings.Contains(l.said(), "was ended")
+	})
+	if len(token) != 64 {
+		t.Fatalf("token of %d letters: %s", len(token), l.said())
+	}
 	for _, host := range []string{"spark1", "spark2"} {
-		for line := range strings.Lines(l.on(host, "ss", "-Hltnp").must(t).out) {
-			if !strings.Contains(line, "sparkrun") {
-				t.Errorf("%s still listens: %s", host, line)
-			}
-		}
-		if out := l.on(host, "ls", "/dev/shm").must(t).out; strings.Contains(out, "plasma") {
-			t.Errorf("shared memory left on %s: %s", host, out)
+		if text := l.on(host, "sh", "-c", "docker inspect $(docker ps -q); ps -eo args").must(t).out; strings.Contains(text, token) || !strings.Contains(text, "com.sparkrun.job") {
+			t.Errorf("docker inspect or arguments on %s have the token, or there is no container:\n%s", host, text)
 		}
 	}
+	l.on("spark2", "sh", "-c", `docker kill $(docker ps -q)`).must(t)
+	l.hears("runs again (1 of 1)")
+	l.write("go")
+	if end := r.wait(); end.code != 7 || !strings.Contains(end.out, `"again": true`) {
+		t.Errorf("want the command's code 7, and a task on the worker that came again: %s, %s", end, l.said())
+	}
+	l.noBoxLeft("spark1", "spark2")
+	l.nothingOfRay("spark1", "spark2")
 }

@@ -1,0 +1,162 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
+)
+
+// obeyStart lets the ranks go. The phase rises before the shim is told: from
+// here on a rank may have been exec'd, whatever happens to us.
+func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
+	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
+	if t.entry.Phase != launcher.PhasePrepared && !more {
+		return // told before, or ended
+	}
+	t.steps[s.Step] = true
+	keep := s.Port != t.entry.Port
+	t.change(nil, func(e *launcher.LedgerEntry) {
+		e.Phase, e.Port = launcher.PhaseStarted, s.Port
+	})
+	t.hold.letGo(s.Step)
+	begun, as, plan, client := t.begun, t.assignment, t.plan, t.shim
+	go func() { // joined by begun; it may hang on a disk, and then nobody waits for it
+		var err error
+		if keep {
+			err = writePort(t.dir, s.Port)
+		}
+		if err == nil {
+			err = t.start(ctx, as, plan, client, s)
+		}
+		begun <- err
+	}()
+}
+
+// start has the shim exec the ranks. It runs beside the loop.
+func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
+	ranks, err := t.outfit(ctx, as, plan, s.Step, ports{port: s.Port, head: s.HeadPorts})
+	if err != nil {
+		return err
+	}
+	if client == nil {
+		if client, err = shim.Attach(ctx, t.dir); err != nil {
+			return err
+		}
+	}
+	if err := t.firstLease(ctx, client, *as, s.Lease); err != nil {
+		return err
+	}
+	if as.Spec.Stepped() {
+		return client.StartMore(ctx, ranks)
+	}
+	return client.Start(ctx, ranks)
+}
+
+// outfit is what the shim is to exec of a step. It runs beside the loop.
+func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int, at ports) (ranks []shim.Rank, err error) {
+	if as == nil {
+		return nil, fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
+	}
+	if plan == nil { // prepared in this agent's previous life
+		if plan, err = t.a.surroundings(ctx, *as); err != nil {
+			return nil, err
+		}
+		if plan.box, err = readBox(t.dir); err != nil {
+			return nil, err
+		}
+	}
+	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
+		return nil, fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
+	}
+	if at.own, err = readOwn(t.dir); err != nil {
+		return nil, err
+	}
+	ranks, err = ranksFor(t.a.atStage(*as), plan, step, at)
+	if err != nil {
+		return nil, err
+	}
+	secrets, err := t.a.secretEnv(*as)
+	if err != nil {
+		return nil, err
+	}
+	for _, r := range ranks {
+		withSecrets(r.Env, secrets)
+	}
+	if plan.box != nil {
+		t.a.putInBoxes(plan.box, *as, ranks)
+	}
+	return ranks, nil
+}
+
+func (t *try) startDone(ctx context.Context, err error) {
+	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
+		return // who is being ended has refused nothing
+	}
+	t.a.cfg.Logger.Error("start ranks", "job", t.key.Job, "error", err)
+	t.refuse(fmt.Sprintf("start ranks: %v", err))
+}
+
+// obeyAgain has a rank begin its next life, once nothing of the last one is left. What keeps it
+// from that is told as that life's end.
+func (t *try) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again launcher.Again) {
+	i, known := t.at[again.Rank]
+	if t.entry.Phase != launcher.PhaseStarted || t.ending || t.assignment == nil || !known || !t.replaces(again.Rank) {
+		return
+	}
+	if now := t.entry.Ranks[i]; now.Again >= again.Again || now.State != launcher.RankEnded {
+		return // told before
+	}
+	t.a.cfg.Logger.Info("start rank again", "job", t.key.Job, "rank", again.Rank, "again", again.Again)
+	as, plan, client := t.assignment, t.plan, t.shim
+	beside.Go(func() {
+		err := t.bringBack(ctx, as, plan, client, again)
+		if err != nil && ctx.Err() == nil && !errors.Is(err, shim.ErrEnded) {
+			_ = t.tell(ctx, shim.Event{Kind: shim.Exited, Rank: again.Rank, Again: again.Again, Time: time.Now(), Exit: &launcher.Exit{Error: fmt.Sprintf("start rank again: %v", err)}})
+		}
+	})
+}
+
+func (t *try) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, again launcher.Again) error {
+	step, _, _ := as.Local(again.Rank - as.FirstRank)
+	ranks, err := t.outfit(ctx, as, plan, step, ports{port: again.Port, head: again.HeadPorts})
+	if err != nil {
+		return err
+	}
+	ranks = slices.DeleteFunc(ranks, func(r shim.Rank) bool { return r.Rank != again.Rank })
+	for i := range ranks {
+		ranks[i].Again = again.Again
+		if box := ranks[i].Box; box != nil { // an engine gives a name once, and so do we a folder
+			box.Spec.Name += fmt.Sprintf("-again%d", again.Again)
+			box.Spec.HandDir += fmt.Sprintf("-again%d", again.Again)
+		}
+	}
+	if client == nil {
+		if client, err = shim.Attach(ctx, t.dir); err != nil {
+			return err
+		}
+	}
+	return client.Again(ctx, ranks)
+}
+
+// replaces tells whether a rank may have another life.
+func (t *try) replaces(rank int) bool {
+	if t.assignment == nil || t.assignment.Spec.MaxRestarts == 0 || !t.assignment.Spec.Stepped() {
+		return false
+	}
+	_, st, _ := t.assignment.Local(rank - t.assignment.FirstRank)
+	return st.Replace
+}
+
+// again is the number of a rank's present life.
+func (t *try) again(rank int) int {
+	if i, known := t.at[rank]; known {
+		return t.entry.Ranks[i].Again
+	}
+	return 0
+}
