@@ -1,6 +1,13 @@
 package launcher
 
-import "fmt"
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+)
+
+// ErrNoFence: an MPI fence can never be passed, and the job that waits in it never go on.
+var ErrNoFence = errors.New("this barrier cannot be passed")
 
 // MPIFamily is a kind of MPI libraries that start alike.
 type MPIFamily string
@@ -41,4 +48,13 @@ func (m *MPI) validate() error {
 type Pair struct {
 	Key   string `json:"k"`
 	Value string `json:"v"`
+}
+
+// Size is how many bytes a pair takes in a message, at most.
+func (p Pair) Size() int {
+	b, err := json.Marshal(p) // with "<" as \u003c, which some encoders spare
+	if err != nil {
+		panic(err) // two strings
+	}
+	return len(b) + 1
 }

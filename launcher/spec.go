@@ -410,9 +410,6 @@ func (st Stage) validate() error {
 	if err := st.Container.validate(); err != nil {
 		return err
 	}
-	if st.Container != nil && st.MPI != nil {
-		return fmt.Errorf("--image: %w: MPI programs do not run in containers yet", ErrInvalid)
-	}
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)

@@ -390,6 +390,15 @@ func TestMPI(t *testing.T) {
 			t.Errorf("%q: its ranks have%s", family, all)
 		}
 	}
+	boxed := request(MPI{Family: launcher.OpenMPI})
+	boxed.Container = &launcher.Container{Image: "mpi"}
+	spec, err := mpiSpec(boxed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if st := spec.MainStage(); len(st.Argv) > 0 || st.Command()[0].String() != "<sparkrun>" || st.MPI.Program != "./ring" {
+		t.Errorf("in a container: %+v", st)
+	}
 	if _, err := mpiSpec(request(MPI{Family: launcher.MPICH, Mpirun: "/x"})); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("an mpirun for MPICH: %v", err)
 	}

@@ -14,6 +14,6 @@ func (n *node) askHead(ctx context.Context, as launcher.Assignment, f mpi.Fence)
 	return n.peers.client(as.HeadNode).Fence(ctx, wire.FenceRequest{Key: as.Key, Node: as.NodeRank, Number: f.Number, Pairs: f.Pairs})
 }
 
-func (n *node) fence(ctx context.Context, _ wire.Caller, r wire.FenceRequest) ([]launcher.Pair, error) {
-	return n.agent.Fence(ctx, r.Key, r.Node, mpi.Fence{Number: r.Number, Pairs: r.Pairs})
+func (n *node) fence(ctx context.Context, c wire.Caller, r wire.FenceRequest) ([]launcher.Pair, error) {
+	return n.agent.Fence(ctx, c.Node, r.Key, r.Node, mpi.Fence{Number: r.Number, Pairs: r.Pairs})
 }

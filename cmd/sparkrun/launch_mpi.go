@@ -35,6 +35,11 @@ the MPI ranks write comes from mpirun, as rank 0.
 A script, or a program whose language loads MPI at run time (python3 with mpi4py), does
 not say: name its family with --mpi.
 
+With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too). A
+program that lies on a --mount is looked at there; of an image's own the only MPI that its
+loader knows is taken. Ranks of the MPICH family are in a container each, and talk by
+the network on one machine, too.
+
 MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
 MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,
 		Example: `  # two ranks on each of three machines
@@ -44,6 +49,9 @@ MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spaw
   # a program that does not say which MPI it is for
   sparkrun launch mpi --nodes 2 --mpi openmpi -- python3 solve.py
   sparkrun launch mpi --nodes 2 --mpirun /opt/openmpi-5/bin/mpirun -- ./solve
+
+  # in containers
+  sparkrun launch mpi --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 -- all_reduce_perf -b 8 -e 1G -f 2
 
   # what would run, and with which variables
   sparkrun launch mpi --nodes 2 --dry-run -- ./ring`,
@@ -62,7 +70,7 @@ MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spaw
 // settleMPI finds out which MPI a launch's program is for: by this machine's own
 // copy, where there is one, for every node looks at its own before it starts anything;
 // else the nodes are asked.
-func (a *app) settleMPI(ctx context.Context, o *launchOptions) error {
+func (a *app) settleMPI(ctx context.Context, o *launchOptions) (err error) {
 	m := &o.request.MPI
 	if o.workload != "mpi" || m.Forced || len(o.request.Args) == 0 {
 		return nil
@@ -71,7 +79,13 @@ func (a *app) settleMPI(ctx context.Context, o *launchOptions) error {
 		m.Forced = true
 		return nil
 	}
-	if m.Family = a.mpiHere(*o); m.Family != "" {
+	if o.box.image != "" { // an image has programs of its own
+		defer func() {
+			if err != nil {
+				err = fmt.Errorf("find out which MPI %s is for: %w (--mpi mpich or --mpi openmpi says it)", o.request.Args[0], err)
+			}
+		}()
+	} else if m.Family = a.mpiHere(*o); m.Family != "" {
 		return nil
 	}
 	b, err := a.open(o.standalone)

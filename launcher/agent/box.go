@@ -176,8 +176,8 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	}
 	p.box = b
 	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
-		has, known, err := e.HasLibrary(ctx, im.ID, ibverbs, a.lookLabels())
-		if err == nil && known && !has {
+		has, err := e.Libraries(ctx, im.ID, a.lookLabels(), ibverbs)
+		if err == nil && has != nil && !has[ibverbs] {
 			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
 		}
 		if err != nil {

@@ -118,7 +118,7 @@ func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launche
 	rank := as.FirstRank + localRank
 	at.fill(&seat)
 	var err error
-	if seat.Program, err = program(); err != nil {
+	if seat.Program, err = programFor(st); err != nil {
 		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)
 	}
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}

@@ -4,19 +4,25 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// assign gives a try its part of the plan, before its loop begins. On rank 0's node of
-// an MPI job the others' fences meet in it.
+// meeting is where an MPI job's fences meet, on rank 0's node.
+type meeting struct {
+	*mpi.Meeting
+	nodes []launcher.NodeID // of the job, by their number in it
+}
+
+// assign gives a try its part of the plan, before its loop begins.
 func (t *try) assign(as *launcher.Assignment) {
 	t.assignment = as
 	t.stays.Store(as != nil && as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank))
 	if as != nil && fenced(*as) && as.NodeRank == 0 {
-		t.meeting = mpi.NewMeeting(as.NodeCount)
+		t.meeting = &meeting{mpi.NewMeeting(as.NodeCount), as.Nodes}
 	}
 }
 
@@ -27,13 +33,17 @@ func fenced(as launcher.Assignment) bool {
 }
 
 // Fence takes what the ranks of another node have put before a fence, and waits for
-// those of all nodes: this is rank 0's.
-func (a *Agent) Fence(ctx context.Context, k launcher.Key, node int, f mpi.Fence) ([]launcher.Pair, error) {
+// those of all nodes: this is rank 0's. from has to be node number node of the job: each
+// speaks for its own ranks.
+func (a *Agent) Fence(ctx context.Context, from launcher.NodeID, k launcher.Key, node int, f mpi.Fence) ([]launcher.Pair, error) {
 	a.mu.Lock()
 	t := a.tries[k]
 	a.mu.Unlock()
-	if t == nil || t.meeting == nil {
+	switch {
+	case t == nil || t.meeting == nil:
 		return nil, fmt.Errorf("fence %d of job %s: %w: rank 0 of it is not here", f.Number, k.Job, launcher.ErrInvalid)
+	case node < 1 || node >= len(t.meeting.nodes) || t.meeting.nodes[node] != from:
+		return nil, fmt.Errorf("fence %d of job %s: %w: node %d of it is not %s", f.Number, k.Job, launcher.ErrInvalid, node, from)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -41,23 +51,42 @@ func (a *Agent) Fence(ctx context.Context, k launcher.Key, node int, f mpi.Fence
 	return t.meeting.Bring(ctx, node, f.Number, f.Pairs)
 }
 
+// fencePatience is how long a fence may fail before the job is told. An agent that is
+// started anew, as in an upgrade, is back by then.
+const fencePatience = 10 * time.Second
+
 // carryFences takes each fence of this node's MPI ranks to the other nodes', and what
 // these have put back, for as long as there is a shim. It holds nothing that cannot be
-// asked for again: a fence that an agent dies in is its successor's.
+// asked for again: a fence that an agent dies in is its successor's. One that cannot be
+// brought is tried again, for the other node may come back, and whether that one is lost is
+// the leader's to say; one that can never be passed ends the job's ranks here.
 func (t *try) carryFences(ctx context.Context, as launcher.Assignment) {
+	var since time.Time // the first of the failures in a row
+	told := false
 	for ctx.Err() == nil {
-		err := t.carry(ctx, as)
-		if err == nil {
+		passed, err := t.carry(ctx, as)
+		if passed {
+			since, told = time.Time{}, false
+		}
+		switch {
+		case err == nil || ctx.Err() != nil:
 			return
+		case errors.Is(err, launcher.ErrNoFence):
+			t.forsake(ctx, err)
+			return
+		case since.IsZero():
+			since = time.Now()
+		case !told && time.Since(since) > fencePatience:
+			t.a.tellPreparing(t.key, "cannot bring the MPI barrier that its ranks wait in to rank 0's machine: "+err.Error())
+			told = true
 		}
-		if ctx.Err() == nil {
-			t.a.cfg.Logger.Warn("carry MPI's fences", "job", t.key.Job, "error", err)
-			pause(ctx, again)
-		}
+		t.a.cfg.Logger.Warn("carry MPI's fences", "job", t.key.Job, "error", err)
+		pause(ctx, again)
 	}
 }
 
-func (t *try) carry(ctx context.Context, as launcher.Assignment) error {
+// carry passes fences until that fails; passed tells whether one was. nil: there will be none.
+func (t *try) carry(ctx context.Context, as launcher.Assignment) (passed bool, err error) {
 	client, err := shim.Attach(ctx, t.dir)
 	if err == nil && t.meeting != nil {
 		var last mpi.Fence
@@ -82,9 +111,27 @@ func (t *try) carry(ctx context.Context, as launcher.Assignment) error {
 		if err == nil && t.meeting != nil {
 			t.meeting.Stored(done)
 		}
+		passed = passed || err == nil
 	}
 	if errors.Is(err, shim.ErrGone) || errors.Is(err, shim.ErrEnded) {
-		return nil // attend tells of that
+		return passed, nil // attend tells of that
 	}
-	return err
+	return passed, err
+}
+
+// forsake ends this node's ranks, which would wait in that fence for ever. Each of the
+// job's nodes finds that out, and so no other node's are left.
+func (t *try) forsake(ctx context.Context, why error) {
+	t.a.cfg.Logger.Error("end ranks", "job", t.key.Job, "reason", why.Error())
+	for ctx.Err() == nil {
+		client, err := shim.Attach(ctx, t.dir)
+		if err == nil {
+			err = client.EndFor(ctx, why.Error())
+		}
+		if err == nil || errors.Is(err, shim.ErrGone) {
+			return
+		}
+		t.a.cfg.Logger.Warn("end ranks", "job", t.key.Job, "error", err)
+		pause(ctx, again)
+	}
 }

@@ -1,18 +1,30 @@
 package agent
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 // program is this one's path.
 var program = sync.OnceValues(os.Executable)
+
+// programFor is where a stage's ranks find it.
+func programFor(st launcher.Stage) (string, error) {
+	if st.Container != nil {
+		return container.InsideProgram, nil
+	}
+	return program()
+}
 
 // errAskMPI: a question of a dry run, in the place of a job.
 var errAskMPI = errors.New("nobody has said which MPI the program is for: say --mpi mpich or --mpi openmpi")
@@ -28,9 +40,15 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 		return m.Family, nil
 	}
 	linked, err := mpi.FamilyOf(path, valueOf(env, "LD_LIBRARY_PATH"))
-	switch {
-	case err != nil:
+	if err != nil {
 		return "", fmt.Errorf("find out which MPI %s is for: %w", path, err)
+	}
+	return isFor(m, path, linked)
+}
+
+// isFor tells whether a job that was made for one family may run a program.
+func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
+	switch {
 	case linked.Family == "":
 		return "", fmt.Errorf("which MPI %s is for cannot be told, as it is %s: say --mpi mpich or --mpi openmpi", path, linked.Why)
 	case m.Family != launcher.AskMPI && linked.Family != m.Family:
@@ -38,6 +56,57 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 			path, linked.Library, linked.Family, m.Family, m.Family)
 	}
 	return linked.Family, nil
+}
+
+// mayRunMPIBoxed looks which MPI a program in a container is for: by what it names itself,
+// where it lies on a mount, else by the only MPI that the image's loader knows.
+func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepared) (launcher.MPIFamily, error) {
+	m, path := *st.MPI, st.MPI.Program
+	if m.Forced {
+		return m.Family, nil
+	}
+	if strings.Contains(path, "/") {
+		if !filepath.IsAbs(path) {
+			path = filepath.Join(p.box.Workdir, path)
+		}
+		if at := p.box.onHost(path); at != "" {
+			var linked mpi.Linked
+			err := p.who.do(func() (err error) {
+				linked, err = mpi.FamilyNamed(at)
+				return err
+			})
+			if err != nil {
+				return "", fmt.Errorf("find out which MPI %s is for: %w", at, err)
+			}
+			if linked.Family != "" {
+				return isFor(m, path, linked)
+			}
+		}
+	}
+	e, _, err := a.engine(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer e.Close()
+	var names []string
+	for _, l := range mpi.Libraries() {
+		names = append(names, l.Library)
+	}
+	has, err := e.Libraries(ctx, p.box.Image.ID, a.lookLabels(), names...)
+	if err != nil {
+		return "", err
+	}
+	linked := mpi.Linked{Why: "in an image whose loader knows no MPI"}
+	for _, l := range mpi.Libraries() {
+		switch {
+		case !has[l.Library] || linked.Family == l.Family:
+		case linked.Family != "":
+			return isFor(m, path, mpi.Linked{Why: "in an image with more than one MPI"})
+		default:
+			linked = l
+		}
+	}
+	return isFor(m, path, linked)
 }
 
 func valueOf(env []launcher.Setting, name string) string {
@@ -53,6 +122,9 @@ func valueOf(env []launcher.Setting, name string) string {
 func pmi(as launcher.Assignment) *shim.PMI {
 	if as.Spec.MainStage().MPI == nil {
 		return nil
+	}
+	if as.Spec.MainStage().Container != nil { // to each other, the ranks of a node are on others
+		return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.World, 1)}
 	}
 	return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.NodeCount, as.Ranks)}
 }

@@ -181,6 +181,9 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
+			if err == nil && st.MPI != nil {
+				p.mpi, err = a.mayRunMPIBoxed(ctx, st, p)
+			}
 		case a.isThere(as):
 			err = p.who.do(func() error {
 				err := p.who.mayRun(st, first)

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -33,9 +32,9 @@ type try struct {
 	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
 	entryMu sync.Mutex
 
-	stays atomic.Bool // ranks of it may come again, until it has ended
+	meeting *meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
 
-	meeting *mpi.Meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
+	stays atomic.Bool // ranks of it may come again, until it has ended
 
 	// The loop's own.
 	lostUnsaved bool                 // lost is not on the disk as it is here

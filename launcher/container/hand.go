@@ -118,18 +118,21 @@ func peer(c *net.UnixConn) (uid uint32, pid int, err error) {
 	return cred.Uid, int(cred.Pid), nil
 }
 
-// give sends a command and the descriptors 0, 1 and 2 that it gets.
-func (l *line) give(cmd Command, fds [3]int) error {
-	if _, _, err := l.WriteMsgUnix([]byte{'\n'}, unix.UnixRights(fds[:]...), nil); err != nil {
+// maxFDs is how many descriptors a program can be given: 0, 1, 2, and one more.
+const maxFDs = 4
+
+// give sends a command and the descriptors, from 0 on, that it gets.
+func (l *line) give(cmd Command, fds []int) error {
+	if _, _, err := l.WriteMsgUnix([]byte{'\n'}, unix.UnixRights(fds...), nil); err != nil {
 		return err
 	}
 	return l.enc.Encode(cmd)
 }
 
 // take receives them. The descriptors are the caller's, and closed at an exec.
-func (l *line) take() (cmd Command, fds [3]int, err error) {
+func (l *line) take() (cmd Command, fds []int, err error) {
 	var one [1]byte
-	oob := make([]byte, unix.CmsgSpace(3*4))
+	oob := make([]byte, unix.CmsgSpace(maxFDs*4))
 	// net sets MSG_CMSG_CLOEXEC.
 	n, oobn, _, _, err := l.ReadMsgUnix(one[:], oob)
 	if err != nil {
@@ -142,10 +145,9 @@ func (l *line) take() (cmd Command, fds [3]int, err error) {
 	if err != nil || len(msgs) != 1 {
 		return cmd, fds, fmt.Errorf("receive descriptors: %d messages: %w", len(msgs), errors.Join(err, unix.EPROTO))
 	}
-	got, err := unix.ParseUnixRights(&msgs[0])
-	if err != nil || len(got) != 3 {
-		return cmd, fds, fmt.Errorf("receive descriptors: %d of them: %w", len(got), errors.Join(err, unix.EPROTO))
+	fds, err = unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) < 3 {
+		return cmd, fds, fmt.Errorf("receive descriptors: %d of them: %w", len(fds), errors.Join(err, unix.EPROTO))
 	}
-	fds = [3]int(got)
 	return cmd, fds, l.dec.Decode(&cmd)
 }

@@ -264,7 +264,7 @@ func (in *inner) seeOff(pid int, exit *launcher.Exit) {
 }
 
 // begin execs the command in a session of its own.
-func begin(cmd Command, fds [3]int) (int, error) {
+func begin(cmd Command, fds []int) (int, error) {
 	argv, env := texts(cmd.Argv), overlaid(os.Environ(), texts(cmd.Env))
 	if dir := string(cmd.Dir); dir != "" {
 		_ = os.Chdir(dir) // where a relative name is looked for; that it is not there is told below
@@ -273,10 +273,11 @@ func begin(cmd Command, fds [3]int) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	pid, err := syscall.ForkExec(path, argv, &syscall.ProcAttr{
-		Dir: string(cmd.Dir), Env: env, Files: []uintptr{uintptr(fds[0]), uintptr(fds[1]), uintptr(fds[2])},
-		Sys: &syscall.SysProcAttr{Setsid: true, Setctty: cmd.TTY},
-	})
+	attr := &syscall.ProcAttr{Dir: string(cmd.Dir), Env: env, Sys: &syscall.SysProcAttr{Setsid: true, Setctty: cmd.TTY}}
+	for _, fd := range fds {
+		attr.Files = append(attr.Files, uintptr(fd))
+	}
+	pid, err := syscall.ForkExec(path, argv, attr)
 	if err == nil {
 		return pid, nil
 	}
@@ -298,7 +299,8 @@ var errNoProgram = errors.New("not found in the container")
 
 // find looks for the program by the PATH that it will have itself.
 func find(name string, env []string) (string, error) {
-	defer os.Setenv("PATH", os.Getenv("PATH"))
+	own := os.Getenv("PATH")
+	defer func() { _ = os.Setenv("PATH", own) }()
 	for _, v := range env {
 		if p, ok := strings.CutPrefix(v, "PATH="); ok {
 			_ = os.Setenv("PATH", p)

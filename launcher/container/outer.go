@@ -22,11 +22,12 @@ import (
 
 // OuterArg in the place of a shim's folder makes this program the outer half. It
 // reads an Order from descriptor 3 to its end and tells on 4 what came of it: one
-// Birth, then the end.
+// Birth, then the end. 5 is what an Order hands over beside 0, 1 and 2.
 const (
 	OuterArg = "@outer"
 	orderFD  = 3
 	birthFD  = 4
+	moreFD   = 5
 )
 
 // startWait bounds what an engine may take to make and start a container, and
@@ -39,7 +40,9 @@ type Order struct {
 	Socket  string  `json:"socket"` // of the engine
 	Spec    Spec    `json:"spec"`
 	Command Command `json:"command"`
-	Guest   bool    `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
+	// More: the program's descriptor 3 is the outer half's 5.
+	More  bool `json:"more,omitempty"`
+	Guest bool `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
 }
 
 // Birth is what became of an Order: the program runs, or Error says why it never
@@ -281,7 +284,14 @@ func (o *outer) meet(ctx context.Context) error {
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
 	var m toOuter
-	err := o.line.give(o.order.Command, [3]int{0, 1, 2})
+	fds := []int{0, 1, 2}
+	if o.order.More {
+		fds = append(fds, moreFD)
+	}
+	err := o.line.give(o.order.Command, fds)
+	if o.order.More {
+		unix.Close(moreFD) // the program's alone from now on, so that it ends with it
+	}
 	if err == nil {
 		err = o.line.dec.Decode(&m)
 	}

@@ -17,8 +17,9 @@ import (
 
 // What is mounted into each container, and how its entrypoint is called.
 const (
-	insideDir     = "/run/sparkrun"
-	insideProgram = insideDir + "/sparkrun"
+	insideDir = "/run/sparkrun"
+	// InsideProgram is this program.
+	InsideProgram = insideDir + "/sparkrun"
 	insideHand    = insideDir + "/hand"
 	// InnerArg in the place of a shim's folder makes this program the inner half.
 	InnerArg = "@inner"
@@ -174,7 +175,7 @@ func (s Spec) body() (*container.Config, *container.HostConfig) {
 		Image:       s.Image,
 		User:        fmt.Sprintf("%d:%d", s.UID, s.GID),
 		WorkingDir:  "/", // the rank's own is gone to by the inner half, which can say why not
-		Entrypoint:  []string{insideProgram, "shim", InnerArg},
+		Entrypoint:  []string{InsideProgram, "shim", InnerArg},
 		Cmd:         []string{}, // else the image's would be appended
 		Labels:      maps.Clone(s.Labels),
 		StopTimeout: &grace,
@@ -225,7 +226,7 @@ func (s Spec) mount(host *container.HostConfig) {
 	bind := func(from, to string, readOnly bool) {
 		host.Mounts = append(host.Mounts, mount.Mount{Type: mount.TypeBind, Source: from, Target: to, ReadOnly: readOnly})
 	}
-	bind(s.Program, insideProgram, true)
+	bind(s.Program, InsideProgram, true)
 	bind(s.HandDir, insideHand, true) // who may only connect can fill no /run
 	covered := s.Home == "" || s.Home == "/" || slices.Contains(s.Args.tmpfsAt(), s.Home)
 	for _, m := range s.Mounts {

@@ -37,6 +37,14 @@ type Linked struct {
 // goes unseen, unless the program names it itself. An error says that the file could
 // not be read.
 func FamilyOf(program, libraryPath string) (Linked, error) {
+	return familyOf(program, walk{libraryPath: filepath.SplitList(libraryPath), seen: map[string]bool{}})
+}
+
+// FamilyNamed is FamilyOf by what the program names itself, for one that runs in an image:
+// the libraries of this machine are not its own.
+func FamilyNamed(program string) (Linked, error) { return familyOf(program, walk{alone: true}) }
+
+func familyOf(program string, w walk) (Linked, error) {
 	f, err := openFile(program)
 	if err != nil {
 		return Linked{}, err
@@ -51,7 +59,6 @@ func FamilyOf(program, libraryPath string) (Linked, error) {
 	case string(magic[:]) != elf.ELFMAG:
 		return Linked{Why: "no ELF program"}, nil
 	}
-	w := walk{libraryPath: filepath.SplitList(libraryPath), seen: map[string]bool{}}
 	if err := w.visit(program, nil); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return Linked{}, fmt.Errorf("read %s: %w", program, err)
 	}
@@ -79,7 +86,16 @@ func byName(lib string) launcher.MPIFamily {
 	return ""
 }
 
+// Libraries are those by which a loader's cache tells that there is an MPI.
+func Libraries() []Linked {
+	return []Linked{
+		{Family: launcher.MPICH, Library: "libmpi.so.12"}, {Family: launcher.MPICH, Library: "libmpich.so.12"},
+		{Family: launcher.OpenMPI, Library: "libmpi.so.40"}, {Family: launcher.OpenMPI, Library: "libmpi.so.20"},
+	}
+}
+
 type walk struct {
+	alone        bool // no library is looked for
 	libraryPath  []string
 	seen         map[string]bool
 	interpreters []string
@@ -108,7 +124,7 @@ func (w *walk) visit(path string, rpath []string) error {
 		if strings.HasPrefix(lib, "libpython") {
 			w.interpreters = append(w.interpreters, lib)
 		}
-		if w.seen[lib] || len(w.seen) >= maxLibraries || notMPI(lib) {
+		if w.alone || w.seen[lib] || len(w.seen) >= maxLibraries || notMPI(lib) {
 			continue
 		}
 		w.seen[lib] = true

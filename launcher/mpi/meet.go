@@ -22,7 +22,9 @@ type Meeting struct {
 // fence is one that some node has come to.
 type fence struct {
 	parts  map[int][]launcher.Pair
-	whole  bool // all is, and changes no more
+	bytes  int   // of parts, as in MaxSpace
+	err    error // in the place of all
+	whole  bool  // all is, and changes no more
 	all    []launcher.Pair
 	full   chan struct{} // closed once whole
 	stored chan struct{} // rank 0's shim has it, so that it survives this agent
@@ -48,7 +50,8 @@ func (m *Meeting) at(n int) *fence {
 
 // Bring says what the ranks of a node have put before fence n, and waits for what
 // those of all nodes have. Rank 0's node gets it first; the others once it has
-// called Stored. ErrPast: that fence is over, and not in memory any more.
+// called Stored. ErrPast: that fence is over, and not in memory any more. ErrTooMuch, for
+// all nodes: they have put more than a job may.
 func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair) ([]launcher.Pair, error) {
 	if node < 0 || node >= m.nodes || n < 1 {
 		return nil, fmt.Errorf("fence %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
@@ -60,13 +63,16 @@ func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair)
 		return nil, fmt.Errorf("fence %d: %w", n, ErrPast)
 	}
 	if !f.whole {
-		f.parts[node] = pairs
-		if len(f.parts) == m.nodes {
+		m.part(f, node, pairs)
+		switch {
+		case f.bytes > MaxSpace:
+			m.complete(n, f, nil, fmt.Errorf("fence %d: %w", n, ErrTooMuch))
+		case len(f.parts) == m.nodes:
 			var all []launcher.Pair
 			for i := range m.nodes {
 				all = append(all, f.parts[i]...)
 			}
-			m.complete(n, f, all)
+			m.complete(n, f, all, nil)
 		}
 	}
 	m.mu.Unlock()
@@ -76,15 +82,26 @@ func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair)
 	}
 	select {
 	case <-ready:
-		return f.all, nil
+		return f.all, f.err
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	}
 }
 
+// part takes a node's, in the place of what that has brought before. m.mu is held.
+func (m *Meeting) part(f *fence, node int, pairs []launcher.Pair) {
+	for _, p := range f.parts[node] {
+		f.bytes -= p.Size()
+	}
+	for _, p := range pairs {
+		f.bytes += p.Size()
+	}
+	f.parts[node] = pairs
+}
+
 // complete ends the wait for nodes. m.mu is held.
-func (m *Meeting) complete(n int, f *fence, all []launcher.Pair) {
-	f.whole, f.all, f.parts = true, all, nil
+func (m *Meeting) complete(n int, f *fence, all []launcher.Pair, err error) {
+	f.whole, f.all, f.err, f.parts = true, all, err, nil
 	// Who is in this one has had the answer to the one before.
 	for k := range m.open {
 		if k < n {
@@ -93,6 +110,9 @@ func (m *Meeting) complete(n int, f *fence, all []launcher.Pair) {
 	}
 	m.first = n
 	close(f.full)
+	if err != nil {
+		close(f.stored) // there is nothing to store
+	}
 }
 
 // Stored lets the other nodes have the answer to a fence that rank 0's shim has. It
@@ -105,7 +125,7 @@ func (m *Meeting) Stored(done Fence) {
 		return
 	}
 	if !f.whole {
-		m.complete(done.Number, f, done.Pairs)
+		m.complete(done.Number, f, done.Pairs, nil)
 	}
 	select {
 	case <-f.stored:

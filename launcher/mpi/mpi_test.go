@@ -3,6 +3,7 @@ package mpi
 import (
 	"bufio"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -274,3 +275,67 @@ type lines struct {
 
 func (l *lines) Read(b []byte) (int, error)  { return l.in.Read(b) }
 func (l *lines) Write(b []byte) (int, error) { return l.out.Write(b) }
+
+// What a node's ranks put before a fence goes in one message, whatever bytes a value has.
+func TestFenceFitsItsMessage(t *testing.T) {
+	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
+	var err error
+	for i := 0; err == nil; i++ { // "\x01" is six bytes in JSON
+		err = s.put(launcher.Pair{Key: fmt.Sprint(i), Value: strings.Repeat("\x01", MaxValue)})
+	}
+	if !errors.Is(err, ErrMalformed) {
+		t.Errorf("too many puts: %v", err)
+	}
+	go func() { _ = s.enter() }() // until Close
+	defer s.Close()
+	f, err := s.Next(t.Context(), 0)
+	must(t, err)
+	text, err := json.Marshal(f)
+	must(t, err)
+	if len(text) > MaxFence+1000 || len(text) < MaxFence/2 {
+		t.Errorf("a fence of %d bytes, want at most %d", len(text), MaxFence)
+	}
+}
+
+// more than one fence brings is more than a space holds: all nodes are told.
+func TestSpaceIsBounded(t *testing.T) {
+	var pairs []launcher.Pair
+	for i, size := 0, 0; size < MaxFence; i++ {
+		pairs = append(pairs, launcher.Pair{Key: fmt.Sprint(i), Value: strings.Repeat("v", MaxValue)})
+		size += pairs[i].Size()
+	}
+	const nodes = MaxSpace/MaxFence + 1
+	m := NewMeeting(nodes)
+	errs := make(chan error, nodes)
+	for i := range nodes {
+		go func() {
+			_, err := m.Bring(t.Context(), i, 1, pairs)
+			errs <- err
+		}()
+	}
+	for range nodes {
+		if err := <-errs; !errors.Is(err, ErrTooMuch) || !errors.Is(err, launcher.ErrNoFence) {
+			t.Errorf("a fence that brings too much: %v", err)
+		}
+	}
+	// And so are they where it comes fence by fence.
+	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
+	defer s.Close()
+	var err error
+	for n := 1; err == nil; n++ {
+		if n > nodes {
+			t.Fatal("a space takes whatever fences bring")
+		}
+		go func() { _ = s.enter() }()
+		if _, err := s.Next(t.Context(), 0); err != nil {
+			t.Fatal(err)
+		}
+		for i := range pairs {
+			pairs[i].Key = fmt.Sprint(n, "-", i)
+		}
+		err = s.Pass(Fence{Number: n, Pairs: pairs, Done: true})
+	}
+	if !errors.Is(err, ErrTooMuch) {
+		t.Errorf("a space that is full: %v", err)
+	}
+}

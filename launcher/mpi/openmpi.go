@@ -18,6 +18,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -200,16 +203,11 @@ func head(c *Client, o Options) (int, error) {
 	if err != nil {
 		return exitBroken, err
 	}
-	dir, err := os.MkdirTemp("", "sparkrun-mpi-")
+	l, away, err := listenRemote()
 	if err != nil {
-		return exitBroken, fmt.Errorf("make a folder for mpirun's remote starts: %w", err)
+		return exitBroken, err
 	}
-	defer os.RemoveAll(dir)
-	l, err := net.Listen("unix", filepath.Join(dir, "remote.sock"))
-	if err != nil {
-		return exitBroken, fmt.Errorf("listen for mpirun's remote starts: %w", err)
-	}
-	defer l.Close()
+	defer away()
 	cmd := exec.Command(run.path, run.args(o, places)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = run.env(os.Environ(), places, l.Addr().String(), o.PerNode > runtime.NumCPU())
@@ -218,16 +216,19 @@ func head(c *Client, o Options) (int, error) {
 	if err := cmd.Start(); err != nil {
 		return exitBroken, fmt.Errorf("start %s: %w", run.path, err)
 	}
-	placed := make(chan struct{})
+	placed := make(chan error, 1)
 	go func() { // ends with l at the latest
-		defer close(placed)
-		if err := pass(c, l, places); err != nil {
-			fmt.Fprintln(os.Stderr, "sparkrun: start Open MPI's daemons:", err)
+		err := pass(c, l, places)
+		if err != nil {
+			_ = cmd.Process.Kill() // it would wait for its daemons; it has started no rank
 		}
+		placed <- err
 	}()
 	err = cmd.Wait()
 	l.Close()
-	<-placed
+	if err := <-placed; err != nil {
+		return exitBroken, fmt.Errorf("start Open MPI's daemons: %w", err)
+	}
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
 		return exitBroken, fmt.Errorf("run %s: %w", run.path, err)
@@ -236,6 +237,28 @@ func head(c *Client, o Options) (int, error) {
 		return 128 + int(ws.Signal()), nil
 	}
 	return cmd.ProcessState.ExitCode(), nil
+}
+
+// maxTemp is how long the path of a folder for temporary files may be, so that a socket's
+// below it has room in sockaddr_un(7), 108 bytes with a zero.
+const maxTemp = 107 - len("/sparkrun-mpi-0123456789/remote.sock")
+
+// listenRemote makes a socket for mpirun's remote starts, in a folder that is this user's
+// alone, until away.
+func listenRemote() (l net.Listener, away func(), err error) {
+	at := os.TempDir()
+	if len(at) > maxTemp {
+		at = "/tmp"
+	}
+	dir, err := os.MkdirTemp(at, "sparkrun-mpi-")
+	if err != nil {
+		return nil, nil, fmt.Errorf("make a folder for mpirun's remote starts: %w: set TMPDIR to one that can be written", err)
+	}
+	if l, err = net.Listen("unix", filepath.Join(dir, "remote.sock")); err != nil {
+		os.RemoveAll(dir)
+		return nil, nil, fmt.Errorf("listen for mpirun's remote starts: %w: set TMPDIR to a folder of a local disk", err)
+	}
+	return l, func() { l.Close(); os.RemoveAll(dir) }, nil
 }
 
 // wish is what mpirun wants run on a host.
@@ -254,10 +277,7 @@ func pass(c *Client, l net.Listener, places []place) error {
 			conn.Close()
 		}
 	}()
-	for {
-		if len(wishes) == len(places)-1 {
-			break
-		}
+	for len(wishes) < len(places)-1 {
 		conn, err := l.Accept()
 		if err != nil {
 			return nil // mpirun has ended before it wanted anything
@@ -270,7 +290,7 @@ func pass(c *Client, l net.Listener, places []place) error {
 		wishes = append(wishes, w)
 	}
 	if err := tell(c, wishes, places); err != nil {
-		return err // the closed connections tell mpirun
+		return err
 	}
 	_, _ = l.Accept() // nobody comes: it ends when l is closed
 	return nil
@@ -298,13 +318,13 @@ func tell(c *Client, wishes []wish, places []place) error {
 const remoteSocket = "SPARKRUN_MPI_REMOTE"
 
 // RemoteMain is `sparkrun mpi-remote HOST COMMAND...`, which mpirun starts as it would
-// ssh: it asks head for a daemon there, and stays until mpirun has ended.
+// ssh: it asks head for a daemon there, and stays until head leaves. If mpirun is still there
+// then, head could not have the daemon started: the code says so, and head itself why.
 func RemoteMain(args []string) int {
 	if err := remoteMain(args); err != nil {
 		fmt.Fprintln(os.Stderr, "sparkrun:", err)
-		return exitBroken
 	}
-	return 0
+	return exitBroken
 }
 
 func remoteMain(args []string) error {
@@ -320,6 +340,7 @@ func remoteMain(args []string) error {
 	if err := json.NewEncoder(conn).Encode(wish{Host: args[0], Command: strings.Join(args[1:], " ")}); err != nil {
 		return fmt.Errorf("ask for a daemon on %s: %w", args[0], err)
 	}
+	// Nothing is ever said here.
 	_, _ = io.Copy(io.Discard, conn)
 	return nil
 }
@@ -328,6 +349,18 @@ func remoteMain(args []string) error {
 type mpirun struct {
 	path  string
 	major int // of Open MPI
+	// reads: ranks may read each other's memory (process_vm_readv(2)). Some engines' containers
+	// may not; Open MPI tries it all the same, and says so at each message.
+	reads bool
+}
+
+// mayRead tries it on this process itself, which may be refused by a filter alone.
+func mayRead() bool {
+	from, to := []byte{1}, []byte{0}
+	remote := unix.RemoteIovec{Base: uintptr(unsafe.Pointer(&from[0])), Len: 1}
+	_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &to[0], Len: 1}}, []unix.RemoteIovec{remote}, 0)
+	runtime.KeepAlive(from)
+	return err == nil
 }
 
 // findMpirun looks beside the program's own libmpi first: of two versions only that
@@ -374,7 +407,7 @@ func askVersion(path string) (mpirun, error) {
 		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it says %.80q", path, first)
 	}
 	major, err := strconv.Atoi(string(m[1]))
-	return mpirun{path, major}, err
+	return mpirun{path, major, mayRead()}, err
 }
 
 // args name hosts by their addresses, which need no resolver, and place as many ranks on
@@ -411,6 +444,15 @@ func (m mpirun) env(base []string, places []place, socket string, crowded bool) 
 	}
 	if crowded {
 		set["OMPI_MCA_mpi_yield_when_idle"] = "1"
+	}
+	if !m.reads {
+		alone, value := "OMPI_MCA_btl_vader_single_copy_mechanism", "none"
+		if m.major >= 5 {
+			alone, value = "OMPI_MCA_smsc", "^cma"
+		}
+		if !slices.ContainsFunc(base, func(v string) bool { return strings.HasPrefix(v, alone+"=") }) {
+			set[alone] = value
+		}
 	}
 	for _, name := range ifVars {
 		value, ok := interfaces(places, name)

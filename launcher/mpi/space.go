@@ -10,17 +10,23 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// MaxFence bounds what one node's ranks put between two fences, in bytes: 1,024 ranks
-// with a value of 1,024 bytes each, and as much again. It goes to rank 0's node in one message.
-const MaxFence = 3 << 20
-
-// maxSpace bounds the whole of a space, in bytes: it is held by each node's shim.
-const maxSpace = 64 << 20
+// Bounds of a space, in bytes of launcher.Pair.Size.
+const (
+	// MaxFence is for what one node's ranks put between two fences: 1,024 ranks with a value of
+	// 1,024 bytes each, and as much again. It goes to rank 0's node in one message, of which
+	// rendezvous/wire takes 4 MiB.
+	MaxFence = 3 << 20
+	// MaxSpace is for all that all ranks put: each node's shim holds it, and takes what one
+	// fence brings in one message, of 64 MiB.
+	MaxSpace = 48 << 20
+)
 
 // Errors of a Space.
 var (
 	// ErrPast: a fence that is long over was asked for.
-	ErrPast = errors.New("that fence is over")
+	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoFence)
+	// ErrTooMuch: the ranks have put more than MaxSpace.
+	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoFence, MaxSpace>>20)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
@@ -36,7 +42,7 @@ type Space struct {
 
 	mu      sync.Mutex
 	kv      map[string]string
-	bytes   int             // of kv
+	bytes   int             // of kv, as in MaxSpace
 	fresh   []launcher.Pair // put here since the last fence
 	weight  int             // of fresh
 	fence   int             // how many are over
@@ -78,14 +84,15 @@ func (s *Space) Close() {
 func (s *Space) put(p launcher.Pair) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	n := len(p.Key) + len(p.Value) + 16 // as JSON
 	switch _, taken := s.kv[p.Key]; {
 	case p.Key == "" || len(p.Key) > MaxKey || len(p.Value) > MaxValue:
 		return fmt.Errorf("%w: put of a key of %d and a value of %d bytes: at most %d and %d", ErrMalformed, len(p.Key), len(p.Value), MaxKey, MaxValue)
 	case taken:
 		return fmt.Errorf("key %s is there", p.Key)
-	case s.weight+n > MaxFence || s.bytes+n > maxSpace:
-		return fmt.Errorf("%w: the ranks of this node have put more than %d bytes before a barrier, or %d in all", ErrMalformed, MaxFence, maxSpace)
+	}
+	n := p.Size()
+	if s.weight+n > MaxFence || s.bytes+n > MaxSpace {
+		return fmt.Errorf("%w: the ranks of this node have put more than %d MiB before a barrier, or all have put more than %d", ErrMalformed, MaxFence>>20, MaxSpace>>20)
 	}
 	s.kv[p.Key] = p.Value
 	s.fresh = append(s.fresh, p)
@@ -177,7 +184,7 @@ func (s *Space) Last() Fence {
 }
 
 // Pass ends a fence that all ranks of all nodes are in: what they put is there, and
-// the local ones go on. One that is over stays as it was.
+// the local ones go on. One that is over stays as it was. ErrTooMuch: they do not.
 func (s *Space) Pass(f Fence) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -187,16 +194,26 @@ func (s *Space) Pass(f Fence) error {
 	case f.Number > s.fence+1 || s.in < s.local:
 		return fmt.Errorf("fence %d: %d of %d ranks of this node are in fence %d", f.Number, s.in, s.local, s.fence+1)
 	}
+	bytes := s.bytes
+	for _, p := range f.Pairs {
+		if _, own := s.kv[p.Key]; !own {
+			bytes += p.Size()
+		}
+	}
+	if bytes > MaxSpace {
+		return fmt.Errorf("fence %d: %w", f.Number, ErrTooMuch)
+	}
+	s.bytes = bytes
 	s.pass(f.Pairs)
 	s.tell()
 	return nil
 }
 
+// pass has no bound of its own: whatever it is given has been counted.
 func (s *Space) pass(all []launcher.Pair) {
 	for _, p := range all {
 		if _, own := s.kv[p.Key]; !own {
 			s.kv[p.Key] = p.Value
-			s.bytes += len(p.Key) + len(p.Value)
 		}
 	}
 	s.last, s.fresh, s.weight, s.in = all, nil, 0, 0

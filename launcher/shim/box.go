@@ -42,7 +42,7 @@ func (r *rank) lives() bool { return r.box != nil && !r.box.gone }
 // forkBox forks the outer half of a container in the rank's place, and waits until
 // the program runs in it. It has no user but ours, for it needs the engine. A guest's has no
 // container of its own.
-func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, b *boxed, err error) {
+func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *boxed, err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err
@@ -57,6 +57,11 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	attr.Sys.Credential, attr.Sys.Setctty = nil, false // a terminal becomes the program's
 	attr.Dir, attr.Env = "/", []string{processors(confineProcessors), markName + "=" + mark}
 	attr.Files = append(attr.Files, orderR.Fd(), birthW.Fd())
+	env := r.Env
+	if pmi != nil {
+		attr.Files = append(attr.Files, uintptr(*pmi))
+		env = with(env, []string{"PMI_FD=3"})
+	}
 	pid, err = cg.fork(attr.Sys, func() (int, error) {
 		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", container.OuterArg}, attr)
 	})
@@ -65,8 +70,8 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	if err != nil {
 		return 0, nil, err
 	}
-	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Guest: r.Box.guest, Command: container.Command{
-		Argv: blobs(r.Argv), Env: blobs(r.Env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
+	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Guest: r.Box.guest, More: pmi != nil, Command: container.Command{
+		Argv: blobs(r.Argv), Env: blobs(env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
 	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
 	orderW.Close()
@@ -80,7 +85,7 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 	case birth.Ended:
 		return 0, nil, errNotStarted
 	case birth.Code == exitNoProgram:
-		return 0, nil, noProgram(birth.Error)
+		return 0, nil, noProgramError(birth.Error)
 	case birth.Error != "" && birth.Code == 0 && r.Box.guest:
 		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, birth.Error)
 	case birth.Error != "":
@@ -94,12 +99,12 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr) (pid int, 
 // exitNoProgram is a shell's code for a command that it did not find.
 const exitNoProgram = 127
 
-// noProgram is errNoProgram in a container's words.
-type noProgram string
+// noProgramError is errNoProgram in a container's words.
+type noProgramError string
 
-func (e noProgram) Error() string { return string(e) }
+func (e noProgramError) Error() string { return string(e) }
 
-func (noProgram) Is(err error) bool { return err == errNoProgram }
+func (noProgramError) Is(err error) bool { return err == errNoProgram }
 
 // watched is a container with that first process, which may be gone already, and with it all that was
 // in the container.

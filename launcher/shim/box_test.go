@@ -235,7 +235,7 @@ func TestGuestInABox(t *testing.T) {
 			t.Errorf("exec of %s: %+v, %v, want %d", argv, exit, err, code)
 		}
 	}
-	if exit, out, err := x.guest("stty size; tty -s && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
+	if exit, out, err := x.guest("stty size; [ -t 0 ] && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
 		t.Errorf("with a terminal: %+v, %v, %q", exit, err, out)
 	}
 

@@ -85,7 +85,7 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *bo
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
 	if r.Box != nil {
-		return forkBox(r, cg, mark, attr)
+		return forkBox(r, cg, mark, attr, p.theirs)
 	}
 	path, err := lookPath(r)
 	if err != nil {

@@ -48,6 +48,7 @@ var codes = []struct {
 	{"bad-request", ErrRequest},
 	{"unknown-op", ErrUnknownOp},
 	{"gone", ErrGone},
+	{"no-fence", launcher.ErrNoFence},
 	{"refused", ErrRefused}, // any other
 }
 

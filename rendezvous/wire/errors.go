@@ -61,6 +61,7 @@ var codes = []struct {
 	{"unknown-retry", ErrUnknownRetry, connect.CodeFailedPrecondition},
 	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
 	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
+	{"no-fence", launcher.ErrNoFence, connect.CodeFailedPrecondition},
 }
 
 const codeHeader = "Sparkrun-Code"

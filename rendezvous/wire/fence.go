@@ -21,14 +21,18 @@ type FencePart struct {
 	Pairs []launcher.Pair `json:"pairs,omitempty"`
 }
 
-// fencePart is how many pairs go in one message: a pair is at most 1.1 kB.
-const fencePart = 1024
+// fencePart is how many bytes of pairs go in one message, and one pair more: far below
+// maxMessage, as far as that is above what one node may bring.
+const fencePart = 1 << 20
 
 func (h Node) mountFence(mux *http.ServeMux) {
 	serverStream(mux, nodePath+"Fence", allowMember, func(ctx context.Context, c Caller, r FenceRequest, send func(FencePart) error) error {
 		all, err := h.Fence(ctx, c, r)
 		for err == nil && len(all) > 0 {
-			n := min(len(all), fencePart)
+			n := 0
+			for size := 0; n < len(all) && size < fencePart; n++ {
+				size += all[n].Size()
+			}
 			err = send(FencePart{all[:n]})
 			all = all[n:]
 		}

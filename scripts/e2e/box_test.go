@@ -4,16 +4,21 @@ import (
 	"encoding/json"
 	"flag"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
 
-var updateInspect = flag.Bool("update-inspect", false, "rewrite testdata/inspect.json")
+var (
+	updateInspect = flag.Bool("update-inspect", false, "rewrite testdata/inspect.json")
+	boxesAll      = flag.Bool("boxes-all", false, "TestContainers: also what is rarely of use")
+)
 
 // inBoxes launches from spark1 in the lab's image.
 func (l *lab) inBoxes(args ...string) result {
@@ -47,15 +52,19 @@ func TestContainers(t *testing.T) {
 	l.do("engine", "spark1", "spark3")
 	l.do("engine", "--live-restore", "spark2")
 	for _, h := range hosts {
-		l.on(h, "sh", "-c", "umask 022; mkdir -p /etc/sparkrun; echo 'containers: {users: [root, eve]}' > /etc/sparkrun/policy.yaml").must(t)
+		l.on(h, "sh", "-c", "umask 022; useradd -M -u 4711 eve; mkdir -p /etc/sparkrun; echo 'containers: {users: [root, eve]}' > /etc/sparkrun/policy.yaml").must(t)
 	}
 	for _, tt := range []struct {
 		name string
+		rare bool
 		run  func(*testing.T, *lab)
 	}{
-		{"like a host's ranks", testBoxesAreRanks}, {"torchrun", testTorchInBoxes}, {"inspect", testInspect}, {"refused", testBoxesRefused},
-		{"engine restarted", testEngineRestarts}, {"engine stopped", testEngineStopped}, {"swept", testSwept},
+		{"like a host's ranks", false, testBoxesAreRanks}, {"torchrun", false, testTorchInBoxes}, {"inspect", false, testInspect}, {"refused", false, testBoxesRefused}, {"mpi", false, testMPIInBoxes},
+		{"engine restarted", false, testEngineRestarts}, {"killed by the engine", true, testKilledByTheEngine}, {"no verbs", true, testNoVerbs}, {"engine stopped", true, testEngineStopped}, {"swept", true, testSwept},
 	} {
+		if tt.rare && !*boxesAll {
+			continue
+		}
 		t.Run(tt.name, func(t *testing.T) {
 			own := &lab{t: t, name: l.name}
 			tt.run(t, own)
@@ -88,10 +97,18 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	if !strings.Contains(r.out, "[0] read 1 2 3\n") || !strings.Contains(r.out, "[1] read\n") {
 		t.Errorf("standard input: %s", r)
 	}
-	l.on("spark1", "useradd", "-M", "-u", "4711", "eve").must(t)
 	r = l.inBoxes("--on", "spark1", "--user", "eve", "--", "sh", "-c", `id -u; echo $HOME; echo x > $HOME/x && cat $HOME/x; cat /etc/shadow`)
 	if r.code == 0 || !strings.HasPrefix(r.out, "[0] 4711\n[0] /home/eve\n[0] x\n") {
 		t.Errorf("as another user: %s", r)
+	}
+	models := filepath.Join(scratch(t), "models")
+	l.inBoxes("--on", "spark1", "--user", "eve", "--model-cache", models, "--", "sh", "-c", `echo x > $HOME/.cache/huggingface/x`).must(t)
+	if fi, err := os.Stat(models); err != nil || fi.Sys().(*syscall.Stat_t).Uid != 4711 || !exists(models+"/x") {
+		t.Errorf("the user's models: %+v, %v", fi, err)
+	}
+	r = l.inBoxes("--on", "spark1", "--user", "eve", "--env", "HF_HOME="+models, "--", "sh", "-c", `ls $HF_HOME`).must(t)
+	if r.out != "[0] x\n" {
+		t.Errorf("models by HF_HOME: %s", r)
 	}
 
 	// An agent that dies under a container finds it again; a stop reaches it, and those who mind no TERM.
@@ -105,7 +122,8 @@ func testBoxesAreRanks(t *testing.T, l *lab) {
 	if ps := l.on("spark3", "sparkrun", "ps", "long").must(t).out; !strings.Contains(ps, "in containers of lab/busybox") {
 		t.Errorf("ps does not name the image:\n%s", ps)
 	}
-	if r := l.on("spark1", "sparkrun", "exec", "long", "--", "true"); r.code == 0 || !strings.Contains(r.err, "docker exec -it sparkrun-") {
+	r = l.on("spark1", "sh", "-c", `echo word | sparkrun exec -i long --rank 1 -- sh -c 'read w; echo $w $RANK $SHAPE $(cat /proc/1/comm); exit 6'`)
+	if r.code != 6 || r.out != "word 1 image docker-init\n" {
 		t.Errorf("exec: %s", r)
 	}
 	eventually(t, time.Minute, "the agent of spark2", func() bool {
@@ -128,20 +146,20 @@ func testTorchInBoxes(t *testing.T, l *lab) {
 	torchrun := func(args ...string) result {
 		t.Helper()
 		return l.on("spark1", append([]string{"sparkrun", "launch", "torchrun", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro",
-			"--mount", filepath.Dir(script) + ":/work:ro", "--workdir", "/work", "--on", "spark2,spark3"}, args...)...)
+			"--mount", filepath.Dir(script) + ":/work:ro", "--workdir", "/work"}, args...)...)
 	}
-	r := torchrun("--nproc-per-node", "2", "--", "allreduce.py").must(t)
-	if strings.Count(r.out, `"sum": 10.0`) != 4 || strings.Count(r.out, `"MASTER_ADDR": "192.168.100.12"`) != 4 {
-		t.Errorf("want the sum of four workers, who meet on the fabric: %s", r)
+	r := torchrun("--on", "spark2,spark3", "--", "allreduce.py").must(t)
+	if strings.Count(r.out, `"sum": 3.0`) != 2 || strings.Count(r.out, `"MASTER_ADDR": "192.168.100.12"`) != 2 {
+		t.Errorf("want the sum of two workers, who meet on the fabric: %s", r)
 	}
-	if r := torchrun("--", "nowhere.py"); r.code != 125 || !strings.Contains(r.err, "script /work/nowhere.py: not found here") {
+	if r := torchrun("--on", "spark2", "--", "nowhere.py"); r.code != 125 || !strings.Contains(r.err, "script /work/nowhere.py: not found here") {
 		t.Errorf("a script that is not there: %s", r)
 	}
 	bad := filepath.Join(scratch(t), "failing.py")
 	if err := os.WriteFile(bad, []byte(failing), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	r = torchrun("--mount", filepath.Dir(bad)+":/bad:ro", "--", "/bad/failing.py", "raise")
+	r = torchrun("--on", "spark3", "--nproc-per-node", "2", "--mount", filepath.Dir(bad)+":/bad:ro", "--", "/bad/failing.py", "raise")
 	if r.code != 1 || !strings.Contains(r.err, "RuntimeError: out of luck") {
 		t.Errorf("a worker that fails: %s", r)
 	}
@@ -230,7 +248,7 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	says("a tag that was moved on one machine", l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2,spark3", "--", "true"),
 		"different images under the name two/faced", "spark2 has ", "spark3 has ", "--pull always", "no rank was started")
 	says("a source that is not there", l.inBoxes("--on", "spark2", "--mount", "/nowhere", "--", "true"), "spark2: --mount /nowhere: not found here")
-	l.on("spark2", "sh", "-c", "useradd -M -u 4711 eve; mkdir -m 700 -p /tmp/closed/in").must(t)
+	l.on("spark2", "sh", "-c", "mkdir -m 700 -p /tmp/closed/in").must(t)
 	says("a source that its user may not reach", l.inBoxes("--on", "spark2", "--user", "eve", "--mount", "/tmp/closed/in:/x", "--", "true"), "--mount /tmp/closed/in:/x", "permission denied for user eve")
 	says("more than its user has", l.inBoxes("--on", "spark2", "--user", "eve", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true"), "--docker-arg --cap-add gives a container on spark2 more than eve has")
 	l.inBoxes("--on", "spark2", "--docker-arg=--cap-add=SYS_PTRACE", "--", "true").must(t)
@@ -247,6 +265,49 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	for _, want := range []string{"docker run --name sparkrun-", "--network host", "--mount type=bind,src=/usr,dst=/u,readonly", "--security-opt no-new-privileges"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("a dry run: want %q: %s", want, r)
+		}
+	}
+}
+
+// A program whose container somebody ends by the engine has not ended by itself.
+func testKilledByTheEngine(t *testing.T, l *lab) {
+	run := l.start("spark1", "sparkrun", "launch", "exec", "--name", "taken", "--image", "lab/busybox", "--on", "spark1,spark2", "--", "sleep", "1000")
+	eventually(t, time.Minute, "it runs", func() bool { return l.jobs("spark1")["taken"].State == "running" })
+	l.on("spark2", "sh", "-c", "docker kill $(docker ps -q --filter label=com.sparkrun.job)").must(t)
+	if r := run.wait(); r.code != 137 || !strings.Contains(r.err, "rank 1 on spark2") || !strings.Contains(r.err, "was ended from outside: by docker kill") {
+		t.Errorf("a container that was killed: %s", r)
+	}
+}
+
+// An image whose loader does not know libibverbs is told of where there are RDMA devices, which here are files alone.
+func testNoVerbs(t *testing.T, l *lab) {
+	if err := os.Mkdir("/dev/infiniband", 0o755); err == nil {
+		defer os.Remove("/dev/infiniband") // the machine's, in which each host mounts its own
+	}
+	root := scratch(t)
+	if out, err := exec.Command("sh", "-c", "mkdir "+root+"/etc; : > "+root+"/etc/ld.so.conf; ldconfig -r "+root).CombinedOutput(); err != nil {
+		t.Fatalf("a loader's cache: %v\n%s", err, out)
+	}
+	l.on("spark2", "sh", "-c", "c=$(docker create lab/busybox true); docker cp "+root+"/etc/ld.so.cache $c:/etc/ld.so.cache; docker commit $c lab/glibc; docker rm $c; docker save lab/glibc > "+root+"/image").must(t)
+	l.on("spark3", "sh", "-c", "docker load < "+root+"/image").must(t)
+	hosts := []string{"spark2", "spark3"}
+	for _, h := range hosts {
+		l.on(h, "sh", "-c", "mount -t tmpfs tmpfs /dev/infiniband && mknod /dev/infiniband/uverbs0 c 231 192").must(t)
+		defer l.on(h, "umount", "/dev/infiniband")
+	}
+	r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2,spark3", "--ulimit", "memlock=65536", "--", "ls", "/dev/infiniband").must(t) // no more than a lab's engine may give
+	if want := "image lab/glibc has no libibverbs.so.1"; !strings.Contains(r.err, "warning: spark2: "+want) || !strings.Contains(r.err, "rdma-core") {
+		t.Errorf("want %q: %s", want, r)
+	}
+	if strings.Count(r.out, "uverbs0") != 2 {
+		t.Errorf("RDMA devices: %s", r)
+	}
+	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2", "--ulimit", "memlock=65536", "--", "true").must(t); strings.Contains(r.err, "libibverbs") {
+		t.Errorf("on a single machine: %s", r)
+	}
+	for _, h := range hosts {
+		if left := l.on(h, "docker", "ps", "-aq").out; left != "" {
+			t.Errorf("looking left on %s: %s", h, left)
 		}
 	}
 }

@@ -2,11 +2,13 @@ package e2e
 
 import (
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -32,12 +34,14 @@ func TestBoxFailpoints(t *testing.T) {
 	}
 	s := spawner{lab: upWith(t, build, 3), witness: witness, tally: &tally{}}
 	s.from = s.leader("spark1")
-	victim := other(3, s.from)[0]
-	s.on(victim, "install", "-d", "-m", "777", "/tmp/failpoint").must(t)
-	s.do("engine", victim)
+	victims := other(3, s.from)
+	for _, h := range victims {
+		s.on(h, "install", "-d", "-m", "777", "/tmp/failpoint").must(t)
+	}
+	s.do(append([]string{"engine"}, victims...)...)
 	var road []spawnKill
 	kinds := []spawnKind{{"box", []string{"--image", "lab/busybox", "--mount", witness, "--mount", "/tmp/failpoint"}}}
-	for _, k := range s.kills(victim, readPoints(t, list), kinds) {
+	for _, k := range s.kills(victims[0], readPoints(t, list), kinds) {
 		// The inner half sees nobody outside of its container.
 		inside := slices.ContainsFunc([]string{"inner.go", "hand.go"}, func(f string) bool { return strings.HasPrefix(k.where, "container/"+f) })
 		if k.who == "agent" && !inside {
@@ -46,10 +50,23 @@ func TestBoxFailpoints(t *testing.T) {
 	}
 	kills := spread(road, *boxRounds)
 	began := time.Now()
-	for i, k := range kills {
-		s.round(victim, "b"+filepath.Base(k.point)+"-"+time.Duration(i).String(), k)
-		s.noBoxLeft(victim)
-	}
+	var next atomic.Int64
+	t.Run("rounds", func(t *testing.T) {
+		for _, h := range victims {
+			t.Run(h, func(t *testing.T) {
+				t.Parallel()
+				own := s
+				own.lab = &lab{t: t, name: s.name}
+				for i := next.Add(1) - 1; i < int64(len(kills)); i = next.Add(1) - 1 {
+					own.round(h, fmt.Sprintf("b%d", i), kills[i])
+					own.noBoxLeft(h)
+					if i%20 == 19 {
+						t.Logf("round %d of %d after %s", i+1, len(kills), time.Since(began).Round(time.Second))
+					}
+				}
+			})
+		}
+	})
 	t.Logf("%d places to die, %d rounds in %s: %d launches ended well, %d were broken off before a program ran, %d did not pass the point",
 		len(road), len(kills), time.Since(began).Round(time.Second), s.well, s.none, s.missed)
 	if s.missed > len(kills)/5 || s.well == 0 {

@@ -227,10 +227,10 @@ func (s spawner) round(host, name string, k spawnKill) {
 	if left := s.leftovers(host); left != "" {
 		s.t.Errorf("%s: folders are left on %s: %s", k, host, left)
 	}
-	// An agent that died before the launch came is no place to put a job.
-	unplaced := r.code == 125 && strings.Contains(r.err, "cannot place the job")
+	// An agent that died before the launch came is no place to put a job, and a leader that fell meanwhile records none.
+	unplaced := r.code == 125 && (strings.Contains(r.err, "cannot place the job") || !hit)
 	if j, known := s.jobs(s.from)[name]; known && j.ExitCode == nil || !known && !unplaced {
-		s.t.Errorf("%s: the record has no end of the job: %+v", k, j)
+		s.t.Errorf("%s: the record has no end of the job: %+v: %s", k, j, r)
 	}
 }
 

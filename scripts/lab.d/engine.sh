@@ -92,12 +92,18 @@ cmd_engine() {
 	done
 	(($#)) || usage "engine wants HOST..."
 	for host; do need_host "$host" on; done
+	local starts=() start
 	for host; do
 		if [[ $stop ]]; then
 			engine_stop "$host"
-			continue
+		elif ! on "$host" docker version >/dev/null 2>&1; then
+			engine_start "$host" "${options[@]}" &
+			starts+=($!)
 		fi
-		on "$host" docker version >/dev/null 2>&1 || engine_start "$host" "${options[@]}"
+	done
+	for start in "${starts[@]}"; do wait "$start"; done
+	[[ ! $stop ]] || return 0
+	for host; do
 		engine_image "$host" busybox 'ENV PATH=/bin' 'ENV SHAPE=image'
 		engine_image "$host" bare 'ENV PATH=/usr/bin'
 	done

@@ -1,0 +1,97 @@
+package mpi
+
+import (
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// The test binary is also what an mpirun takes for its ssh.
+func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == RemoteCommand {
+		syscall.Exit(RemoteMain(os.Args[2:])) // os.Exit takes a second in a race build
+	}
+	os.Exit(m.Run())
+}
+
+// headOf runs rank 0 of two nodes with a script in mpirun's place; it is given the other node's
+// rank too, once that has told where it is.
+func headOf(t *testing.T, script string, other func(*Client)) (int, error) {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mpirun")
+	must(t, os.WriteFile(path, []byte("#!/bin/sh\n[ $1 != --version ] || exec echo 'mpirun (Open MPI) 4.1.4'\n"+script+"\n"), 0o755))
+	s := NewSpace("j.1", Mapping(1, 2), 2, 2) // of one node, so that no agent is needed
+	clients := make([]*Client, 2)
+	for i := range clients {
+		conn, _, _ := talk(t, s, i)
+		c, err := NewClient(conn, i, 2)
+		must(t, err)
+		me, err := json.Marshal(place{Addr: []string{"10.0.0.1", "10.0.0.2"}[i]})
+		must(t, err)
+		must(t, c.Put(nodeKey(i), string(me)))
+		clients[i] = c
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if clients[1].Barrier() == nil {
+			other(clients[1])
+		}
+	}()
+	must(t, clients[0].Barrier())
+	code, err := head(clients[0], Options{PerNode: 1, BindTo: "none", Stdin: "0", Mpirun: path, Argv: []string{"x"}})
+	s.Close()
+	<-done
+	return code, err
+}
+
+// What mpirun wants run elsewhere reaches that node; mpirun's end is head's.
+func TestHead(t *testing.T) {
+	gate, told := filepath.Join(t.TempDir(), "told"), ""
+	code, err := headOf(t, `$OMPI_MCA_plm_rsh_agent 10.0.0.2 orted -mca "\"x\"" & until [ -e `+gate+` ]; do sleep 0.1; done; exit 9`, func(c *Client) {
+		err := c.Barrier()
+		if err == nil {
+			told, err = c.Get(daemonKey(1))
+		}
+		if err := errors.Join(err, os.WriteFile(gate, nil, 0o600)); err != nil {
+			t.Error(err)
+		}
+	})
+	if err != nil || code != 9 || told != `orted -mca "x"` {
+		t.Errorf("exit %d, %v; the other node was told %q", code, err, told)
+	}
+}
+
+// An mpirun whose daemon cannot be had is not waited for, wherever temporary files lie.
+func TestHeadThatCannot(t *testing.T) {
+	for name, tmp := range map[string]string{"": os.TempDir(), "a long TMPDIR": filepath.Join(t.TempDir(), strings.Repeat("long", 30))} {
+		t.Setenv("TMPDIR", tmp)
+		code, err := headOf(t, `$OMPI_MCA_plm_rsh_agent 10.0.0.99 orted; exec sleep 1000`, func(*Client) {})
+		if code != exitBroken || err == nil || !strings.Contains(err.Error(), `a daemon on "10.0.0.99"`) {
+			t.Errorf("%s: exit %d, %v", name, code, err)
+		}
+	}
+}
+
+// To an mpirun that is still there, the end of head is a daemon that failed.
+func TestRemoteStartThatIsLeft(t *testing.T) {
+	l, away, err := listenRemote()
+	must(t, err)
+	defer away()
+	cmd := exec.Command(os.Args[0], RemoteCommand, "10.0.0.2", "orted", "-x")
+	cmd.Env = append(os.Environ(), remoteSocket+"="+l.Addr().String())
+	must(t, cmd.Start())
+	conn, err := l.Accept()
+	must(t, err)
+	var w wish
+	must(t, json.NewDecoder(conn).Decode(&w))
+	conn.Close()
+	if err := cmd.Wait(); cmd.ProcessState.ExitCode() != exitBroken || w.Host != "10.0.0.2" || w.Command != "orted -x" {
+		t.Errorf("%v, after the wish %+v", err, w)
+	}
+}

@@ -1,0 +1,73 @@
+package shim
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+)
+
+// speaking is a shell script of an MPI rank, which begins, puts its number, and has
+// the other's once both are in a barrier.
+func speaking(me, other, then string) string {
+	return `say() { echo "cmd=$*" >&"$PMI_FD"; read -r heard <&"$PMI_FD"; }
+		say init pmi_version=1 pmi_subversion=1; say get_my_kvsname; kvs=${heard##*=}
+		say put "kvsname=$kvs key=r` + me + ` value=I am ` + me + `"; say barrier_in; say get "kvsname=$kvs key=r` + other + `"
+		echo "${heard##*value=}"; ` + then
+}
+
+// mpiRanks are the ranks of one MPI job, each with its script.
+func (b *bench) mpiRanks(scripts ...string) []Rank {
+	var out []Rank
+	for i, s := range scripts {
+		r := b.sh(i, s)
+		r.PMI = &PMI{Size: len(scripts), Mapping: mpi.Mapping(1, len(scripts))}
+		out = append(out, r)
+	}
+	return out
+}
+
+// How an MPI rank ends is not waitpid's to say alone.
+func TestMPIRanksEnd(t *testing.T) {
+	for name, tt := range map[string]struct {
+		then string
+		want launcher.Exit
+	}{
+		"finalize": {`say finalize; echo "$heard"; exit 5`, launcher.Exit{Code: 5}},
+		"abort":    {`echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7"}},
+		"leave":    {`exit 0`, launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize"}},
+		"nonsense": {`echo hello >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 1, Cause: `malformed PMI input: "hello": want cmd=NAME key=value ...`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := spawn(t)
+			b.start(b.mpiRanks(speaking("0", "1", "say finalize"), speaking("1", "0", tt.then))...)
+			if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: tt.want}, exits(b.events())); d != "" {
+				t.Errorf("exits (-want +got):\n%s", d)
+			}
+			if got := b.log(1, "out"); !strings.HasPrefix(got, "I am 0\n") {
+				t.Errorf("rank 1 has got %q", got)
+			}
+			b.noneAlive()
+		})
+	}
+}
+
+// A rank in a container has the same way to its process manager.
+func TestBoxedMPIRanks(t *testing.T) {
+	x := spawnBoxes(t)
+	ranks := []Rank{x.box(0, speaking("0", "1", "say finalize; echo $heard")), x.box(1, speaking("1", "0", `echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`))}
+	for i := range ranks {
+		ranks[i].PMI = &PMI{Size: 2, Mapping: mpi.Mapping(1, 2)}
+	}
+	x.start(ranks...)
+	if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: {Code: 7, Cause: "MPI_Abort with code 7"}}, exits(x.events())); d != "" {
+		t.Errorf("exits (-want +got):\n%s", d)
+	}
+	if got := x.log(0, "out"); got != "I am 1\ncmd=finalize_ack\n" {
+		t.Errorf("rank 0 wrote %q", got)
+	}
+	x.nothingLeft()
+}
