@@ -26,7 +26,7 @@ func talk(t *testing.T, s *Space, rank int) (net.Conn, *Session, <-chan error) {
 	theirs, ours := net.Pipe()
 	t.Cleanup(func() { theirs.Close() })
 	must(t, theirs.SetDeadline(time.Now().Add(patience)))
-	c, ended := s.NewSession(rank), make(chan error, 1)
+	c, ended := s.NewSession(), make(chan error, 1)
 	go func() {
 		defer ours.Close()
 		ended <- c.Serve(ours)
@@ -255,7 +255,7 @@ func FuzzServe(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text string) {
 		s := NewSpace("j.1", Mapping(1, 1), 1, 1)
 		answers := &lines{in: strings.NewReader(text)}
-		err := s.NewSession(0).Serve(answers)
+		err := s.NewSession().Serve(answers)
 		if abort := new(AbortError); err != nil && !errors.Is(err, ErrMalformed) && !errors.As(err, &abort) {
 			t.Errorf("an error of no kind: %v", err)
 		}

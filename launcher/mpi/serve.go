@@ -20,7 +20,6 @@ func (a *AbortError) Error() string { return fmt.Sprintf("MPI_Abort with code %d
 // Session is one rank's side of PMI-1.
 type Session struct {
 	space *Space
-	rank  int
 	state atomic.Int32
 }
 
@@ -30,8 +29,8 @@ const (
 	finalized              // MPI_Finalize is through
 )
 
-// NewSession is for one rank of the space's node; rank is its number in the world.
-func (s *Space) NewSession(rank int) *Session { return &Session{space: s, rank: rank} }
+// NewSession is for one rank of the space's node.
+func (s *Space) NewSession() *Session { return &Session{space: s} }
 
 // Unfinished tells whether the rank has begun MPI and not finished it: who exits
 // so leaves the others waiting.

@@ -35,10 +35,9 @@ var (
 // ranks put, wait in a fence, and then get what all others have put before it. It
 // is safe for use from several goroutines.
 type Space struct {
-	name    string
-	mapping string
-	size    int // ranks in the world
-	local   int // ranks here
+	name  string
+	size  int // ranks in the world
+	local int // ranks here
 
 	mu      sync.Mutex
 	kv      map[string]string
@@ -55,7 +54,7 @@ type Space struct {
 // NewSpace makes the space of a world of size ranks, local of them here. name is
 // the job's; mapping says which rank is on which node (Mapping).
 func NewSpace(name, mapping string, size, local int) *Space {
-	s := &Space{name: name, mapping: mapping, size: size, local: local, kv: map[string]string{}, changed: make(chan struct{})}
+	s := &Space{name: name, size: size, local: local, kv: map[string]string{}, changed: make(chan struct{})}
 	s.kv["PMI_process_mapping"] = mapping
 	return s
 }

@@ -60,7 +60,7 @@ func (g *gang) serveMPI(r *rank) {
 	if r.pmi == nil || g.space == nil {
 		return
 	}
-	r.mpi.session = g.space.NewSession(r.Rank.Rank)
+	r.mpi.session = g.space.NewSession()
 	session, conn := r.mpi.session, r.pmi
 	go func() { // ends with the rank's end of the socket, or the space
 		defer conn.Close()
