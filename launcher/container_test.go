@@ -47,9 +47,6 @@ func TestStageInContainer(t *testing.T) {
 		"--image \"a b\"":  func(s *Stage) { s.Container.Image = "a b" },
 		"--pull \"often\"": func(s *Stage) { s.Container.Pull = "often" },
 		"--shm-size":       func(s *Stage) { s.Container.ShmBytes = -1 },
-		"share theirs": func(s *Stage) {
-			s.Container.ShmBytes, s.RanksPerNode, s.MPI = 1<<30, 2, &MPI{Family: MPICH, Program: "./ring"}
-		},
 		"--mount":              func(s *Stage) { s.Container.Mounts = []Mount{{Source: "a", Target: "/a"}} },
 		"--docker-arg":         func(s *Stage) { s.Container.Args = make([]string, MaxMounts+1) },
 		"want an absolute":     func(s *Stage) { s.Workdir = "x" },

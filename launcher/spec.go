@@ -401,9 +401,6 @@ func (st Stage) validate() error {
 	if err := st.Container.validate(); err != nil {
 		return err
 	}
-	if c := st.Container; c != nil && c.ShmBytes > 0 && st.MPI != nil && st.MPI.Family == MPICH && st.RanksPerNode > 1 {
-		return fmt.Errorf("--shm-size: %w: each rank would have a memory of its own, and MPI ranks of one machine share theirs: leave it out", ErrInvalid)
-	}
 	for _, f := range st.Files {
 		if err := validText(f); err != nil {
 			return fmt.Errorf("file %q: %w", f, err)

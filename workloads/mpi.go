@@ -27,6 +27,15 @@ var perRank = []string{
 	"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
 }
 
+// apart says to ranks of one machine that they have no memory in common: each is in a container, and thus in
+// a PID namespace, of its own, where another's number means somebody else (process_vm_readv(2)).
+// MPICH's own part of that is the process mapping; what it sends with, UCX, looks for itself
+// whether machines are the same, and so does Intel MPI.
+var apart = []launcher.Var{
+	{Name: "UCX_TLS", Value: launcher.Lit("^shm"), Source: "mpi"},
+	{Name: "I_MPI_FABRICS", Value: launcher.Lit("ofi"), Source: "mpi"},
+}
+
 // mpiSpec runs an MPI program. For the MPICH family each of its ranks is one of ours,
 // with sparkrun as its process manager. For Open MPI a rank of ours on each node is
 // mpirun, or a daemon of it.
@@ -56,6 +65,9 @@ func mpiSpec(r Request) (launcher.Spec, error) {
 		own = append(own, // as Hydra has them
 			launcher.Var{Name: "MPI_LOCALRANKID", Value: launcher.Of(launcher.LocalRank), Source: "mpi"},
 			launcher.Var{Name: "MPI_LOCALNRANKS", Value: launcher.Of(launcher.LocalWorldSize), Source: "mpi"})
+		if r.Container != nil {
+			own = append(own, apart...)
+		}
 	}
 	stdin, bind := st.Stdin, st.BindTo
 	var err error

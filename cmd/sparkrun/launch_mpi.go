@@ -37,7 +37,8 @@ not say: name its family with --mpi.
 
 With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too). A
 program that lies on a --mount is looked at there; of an image's own the only MPI that its
-loader knows is taken. The ranks of a machine share its memory: no --shm-size.
+loader knows is taken. Ranks of the MPICH family are in a container each, and talk by
+the network on one machine, too.
 
 MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
 MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,

@@ -123,5 +123,8 @@ func pmi(as launcher.Assignment) *shim.PMI {
 	if as.Spec.MainStage().MPI == nil {
 		return nil
 	}
+	if as.Spec.MainStage().Container != nil { // to each other, the ranks of a node are on others
+		return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.World, 1)}
+	}
 	return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.NodeCount, as.Ranks)}
 }

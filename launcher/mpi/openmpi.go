@@ -18,6 +18,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -346,6 +349,18 @@ func remoteMain(args []string) error {
 type mpirun struct {
 	path  string
 	major int // of Open MPI
+	// reads: ranks may read each other's memory (process_vm_readv(2)). Some engines' containers
+	// may not; Open MPI tries it all the same, and says so at each message.
+	reads bool
+}
+
+// mayRead tries it on this process itself, which may be refused by a filter alone.
+func mayRead() bool {
+	from, to := []byte{1}, []byte{0}
+	remote := unix.RemoteIovec{Base: uintptr(unsafe.Pointer(&from[0])), Len: 1}
+	_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &to[0], Len: 1}}, []unix.RemoteIovec{remote}, 0)
+	runtime.KeepAlive(from)
+	return err == nil
 }
 
 // findMpirun looks beside the program's own libmpi first: of two versions only that
@@ -392,7 +407,7 @@ func askVersion(path string) (mpirun, error) {
 		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it says %.80q", path, first)
 	}
 	major, err := strconv.Atoi(string(m[1]))
-	return mpirun{path, major}, err
+	return mpirun{path, major, mayRead()}, err
 }
 
 // args name hosts by their addresses, which need no resolver, and place as many ranks on
@@ -429,6 +444,15 @@ func (m mpirun) env(base []string, places []place, socket string, crowded bool) 
 	}
 	if crowded {
 		set["OMPI_MCA_mpi_yield_when_idle"] = "1"
+	}
+	if !m.reads {
+		alone, value := "OMPI_MCA_btl_vader_single_copy_mechanism", "none"
+		if m.major >= 5 {
+			alone, value = "OMPI_MCA_smsc", "^cma"
+		}
+		if !slices.ContainsFunc(base, func(v string) bool { return strings.HasPrefix(v, alone+"=") }) {
+			set[alone] = value
+		}
 	}
 	for _, name := range ifVars {
 		value, ok := interfaces(places, name)

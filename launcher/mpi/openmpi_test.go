@@ -55,15 +55,15 @@ func TestInterfaces(t *testing.T) {
 func TestMpirunIsTold(t *testing.T) {
 	places := []place{{Addr: "10.0.0.1", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "a"}, Network: "10.0.0.0/24"},
 		{Addr: "10.0.0.2", If: map[string]string{"OMPI_MCA_oob_tcp_if_include": "b"}, Network: "10.0.0.0/24"}}
-	args := strings.Join(mpirun{"mpirun", 4}.args(Options{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./p", "-q"}}, places), " ")
+	args := strings.Join(mpirun{"mpirun", 4, true}.args(Options{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./p", "-q"}}, places), " ")
 	if want := "-np 4 --host 10.0.0.1:2,10.0.0.2:2 --map-by ppr:2:node --bind-to none --stdin 0 ./p -q"; args != want {
 		t.Errorf("got  %s\nwant %s", args, want)
 	}
 	for major, want := range map[int][]string{
-		4: {"OMPI_MCA_plm=rsh", "OMPI_MCA_oob_tcp_if_include=10.0.0.0/24", "OMPI_MCA_orte_leave_session_attached=1", "OMPI_MCA_mpi_yield_when_idle=1"},
-		5: {"PRTE_MCA_plm=ssh", "PRTE_MCA_prte_if_include=10.0.0.0/24", "PRTE_MCA_prte_leave_session_attached=1"},
+		4: {"OMPI_MCA_plm=rsh", "OMPI_MCA_oob_tcp_if_include=10.0.0.0/24", "OMPI_MCA_orte_leave_session_attached=1", "OMPI_MCA_mpi_yield_when_idle=1", "OMPI_MCA_btl_vader_single_copy_mechanism=none"},
+		5: {"PRTE_MCA_plm=ssh", "PRTE_MCA_prte_if_include=10.0.0.0/24", "PRTE_MCA_prte_leave_session_attached=1", "OMPI_MCA_smsc=^cma"},
 	} {
-		env := mpirun{"mpirun", major}.env([]string{"HOME=/root", "OMPI_MCA_oob_tcp_if_include=a"}, places, "/s", true)
+		env := mpirun{"mpirun", major, false}.env([]string{"HOME=/root", "OMPI_MCA_oob_tcp_if_include=a"}, places, "/s", true)
 		all := "\n" + strings.Join(env, "\n") + "\n"
 		for _, v := range append(want, "HOME=/root", remoteSocket+"=/s") {
 			if !strings.Contains(all, "\n"+v+"\n") {
