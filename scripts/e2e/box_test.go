@@ -54,6 +54,7 @@ func TestContainers(t *testing.T) {
 		run  func(*testing.T, *lab)
 	}{
 		{"like a host's ranks", testBoxesAreRanks}, {"torchrun", testTorchInBoxes}, {"inspect", testInspect}, {"refused", testBoxesRefused},
+		{"mpi", testMPIInBoxes},
 		{"engine restarted", testEngineRestarts}, {"engine stopped", testEngineStopped}, {"swept", testSwept},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -137,7 +137,13 @@ type running struct {
 
 func (l *lab) start(host string, args ...string) *running {
 	l.t.Helper()
-	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
+	return l.begin(l.command(append([]string{"exec", host, "--"}, args...)...))
+}
+
+// begin starts a command of this machine's.
+func (l *lab) begin(cmd *exec.Cmd) *running {
+	l.t.Helper()
+	r := &running{l: l, cmd: cmd, out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
 	if err := r.cmd.Start(); err != nil {
@@ -148,7 +154,13 @@ func (l *lab) start(host string, args ...string) *running {
 
 func (r *running) wait() result {
 	r.l.t.Helper()
-	timeout := time.AfterFunc(2*time.Minute, func() { r.cmd.Process.Kill() })
+	return r.within(2 * time.Minute)
+}
+
+// within waits for so long; the command is killed then.
+func (r *running) within(limit time.Duration) result {
+	r.l.t.Helper()
+	timeout := time.AfterFunc(limit, func() { r.cmd.Process.Kill() })
 	defer timeout.Stop()
 	err := r.cmd.Wait()
 	var exit *exec.ExitError

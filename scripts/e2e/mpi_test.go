@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-var mpi64 = flag.Bool("mpi64", false, "run MPI programs of 64 ranks on 8 hosts too")
+var mpiAll = flag.Bool("mpi-all", false, "run MPI programs on 1, 3 and 8 hosts, of 64 ranks too, all their ways to end, and 1,000 PMI clients")
 
 // mpiPrograms builds testdata/mpi.c for each MPI, in a folder that all hosts see.
 func mpiPrograms(t testing.TB) string {
@@ -29,6 +29,12 @@ func (l *lab) mpi(args ...string) result {
 	return l.on("spark1", append([]string{"sparkrun", "launch", "mpi", "--timeout", "100s", "--output", "raw"}, args...)...)
 }
 
+// bigMPI is mpi for what two processors take minutes for.
+func (l *lab) bigMPI(args ...string) result {
+	l.t.Helper()
+	return l.start("spark1", append([]string{"sparkrun", "launch", "mpi", "--start-timeout", "10m", "--timeout", "10m", "--output", "raw"}, args...)...).within(11 * time.Minute)
+}
+
 // everyRankIsRight: all have the right sums, and are where they should be.
 func everyRankIsRight(t *testing.T, r result, hosts, perHost int) {
 	t.Helper()
@@ -40,42 +46,59 @@ func everyRankIsRight(t *testing.T, r result, hosts, perHost int) {
 	}
 }
 
+// sshless fails where something listens as sshd would.
+func (l *lab) sshless(hosts ...string) {
+	l.t.Helper()
+	for _, h := range hosts {
+		if r := l.on(h, "ss", "-Hltn", "sport = :22"); strings.TrimSpace(r.out) != "" {
+			l.t.Fatalf("something listens on %s where sshd would: %s", h, r)
+		}
+	}
+}
+
 // Real MPI programs run on simulated hosts that no ssh reaches.
 func TestMPI(t *testing.T) {
 	dir, l := mpiPrograms(t), up(t, 3)
-	if r := l.on("spark2", "ss", "-Hltn", "sport = :22"); strings.TrimSpace(r.out) != "" {
-		t.Fatalf("something listens where sshd would: %s", r)
-	}
+	l.sshless("spark1", "spark2", "spark3")
 	program := func(name string) string { return filepath.Join(dir, name) }
 	t.Run("answers", func(t *testing.T) {
 		for _, c := range []struct {
 			program string
 			hosts   int
+			rare    bool
 		}{
 			// Not mpich4 on three: it hangs in its own MPI_Finalize (launcher/mpi/DESIGN.md).
-			{"mpich4", 1}, {"mpich5", 1}, {"mpich5", 3}, {"openmpi4", 1}, {"openmpi4", 3}, {"openmpi5", 3},
+			{"mpich4", 1, false}, {"mpich5", 3, false}, {"openmpi4", 3, false}, {"openmpi5", 3, false},
+			{"mpich5", 1, true}, {"openmpi4", 1, true}, {"openmpi5", 1, true},
 		} {
+			if c.rare && !*mpiAll {
+				continue
+			}
 			r := l.mpi("--nodes", fmt.Sprint(c.hosts), "--nproc-per-node", "2", "--env", "OWN=mine", "--", program(c.program), "all")
 			everyRankIsRight(t, r, c.hosts, 2)
 			if n := strings.Count(r.out, "mine"); n != 2*c.hosts {
 				t.Errorf("%s: %d ranks have the user's variable: %s", c.program, n, r)
 			}
 		}
-		l.mpi("--nodes", "3", "--", program("mpich4")).must(t)
 	})
 	t.Run("ends", func(t *testing.T) {
 		for _, c := range []struct {
 			program, how, code string
 			want               int
 			says               string
+			rare               bool // shim.TestMPIRanksEnd has it, too, or another row nearly so
 		}{
-			{"mpich4", "abort", "7", 7, "rank 4 on spark3: MPI_Abort with code 7"},
-			{"mpich4", "exit", "9", 9, "rank 4 on spark3: exit 9"},
-			{"mpich4", "leave", "0", 1, "rank 4 on spark3: it exited with 0 before MPI_Finalize"},
-			{"openmpi4", "abort", "7", 7, "MPI_ABORT was invoked on rank 4"},
-			{"openmpi4", "exit", "9", 9, "exit 9"},
-			{"openmpi5", "abort", "7", 7, "rank 4"},
+			{"mpich4", "abort", "7", 7, "rank 4 on spark3: MPI_Abort with code 7", false},
+			{"openmpi4", "abort", "7", 7, "MPI_ABORT was invoked on rank 4", false},
+			{"mpich4", "exit", "9", 9, "rank 4 on spark3: exit 9", true},
+			{"mpich4", "leave", "0", 1, "rank 4 on spark3: it exited with 0 before MPI_Finalize", true},
+			{"mpich5", "abort", "7", 7, "rank 4 on spark3: MPI_Abort with code 7", true},
+			{"openmpi4", "exit", "9", 9, "exit 9", true},
+			{"openmpi5", "abort", "7", 7, "rank 4", true},
 		} {
+			if c.rare && !*mpiAll {
+				continue
+			}
 			r := l.mpi("--nodes", "3", "--nproc-per-node", "2", "--grace", "5s", "--", program(c.program), c.how, "4", c.code)
 			if r.code != c.want || !strings.Contains(r.out+r.err, c.says) {
 				t.Errorf("%s %s %s: want exit %d and %q: %s", c.program, c.how, c.code, c.want, c.says, r)
@@ -125,14 +148,73 @@ func TestMPI(t *testing.T) {
 	})
 }
 
-// 64 ranks on 8 hosts: with -mpi64, as 64 programs that wait by spinning take two
-// processors a while.
-func TestMPI64(t *testing.T) {
-	if !*mpi64 {
-		t.Skip("asked for with -mpi64")
+// pmiClient is a rank that speaks PMI-1 and does nothing else. It asks for what one on another
+// host has put before a barrier.
+const pmiClient = `#!/bin/sh
+say() { echo "cmd=$*" >&"$PMI_FD"; read -r heard <&"$PMI_FD"; }
+say init pmi_version=1 pmi_subversion=1
+say get_my_kvsname; kvs=${heard##*=}
+say put "kvsname=$kvs key=r$PMI_RANK value=I am $PMI_RANK"
+say barrier_in
+other=$(((PMI_RANK + PMI_SIZE / 2) % PMI_SIZE))
+say get "kvsname=$kvs key=r$other"
+[ "$heard" = "cmd=get_result rc=0 msg=success value=I am $other" ] || { echo "rank $PMI_RANK hears $heard" >&2; exit 1; }
+say finalize
+[ "$PMI_RANK" != 0 ] || echo "all $PMI_SIZE are through"
+`
+
+// Eight hosts: as many as two processors bear, and more.
+func TestMPIOnEightHosts(t *testing.T) {
+	if !*mpiAll {
+		t.Skip("asked for with -mpi-all")
 	}
 	dir, l := mpiPrograms(t), up(t, 8)
-	for _, program := range []string{"mpich5", "openmpi4"} {
-		everyRankIsRight(t, l.mpi("--nodes", "8", "--nproc-per-node", "8", "--", filepath.Join(dir, program), "all"), 8, 8)
+	l.sshless("spark1", "spark8")
+	for _, c := range []struct {
+		program string
+		perHost int
+	}{{"mpich5", 1}, {"openmpi4", 1}, {"openmpi5", 1}, {"mpich5", 8}, {"openmpi4", 8}} {
+		r := l.bigMPI("--nodes", "8", "--nproc-per-node", fmt.Sprint(c.perHost), "--", filepath.Join(dir, c.program), "all")
+		everyRankIsRight(t, r, 8, c.perHost)
+		t.Logf("%s, 8 hosts, %d ranks: %s", c.program, 8*c.perHost, r.took.Round(time.Millisecond))
+	}
+	for _, name := range []string{"mpich5", "openmpi5"} {
+		r := l.bigMPI("--nodes", "8", "--", filepath.Join(dir, name), "abort", "6", "11")
+		if r.code != 11 {
+			t.Errorf("%s: want exit 11: %s", name, r)
+		}
+	}
+	client := filepath.Join(dir, "client")
+	if err := os.WriteFile(client, []byte(pmiClient), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	r := l.bigMPI("--nodes", "8", "--nproc-per-node", "125", "--mpi", "mpich", "--", client).must(t)
+	if !strings.Contains(r.out, "all 1000 are through") {
+		t.Errorf("1,000 clients: %s", r)
+	}
+	t.Logf("1,000 clients: %s", r.took.Round(time.Millisecond))
+	l.assertNothingLeft("spark1", "spark8")
+}
+
+// MPI programs in containers of an image that has nothing: this machine's MPIs are mounted.
+func testMPIInBoxes(t *testing.T, l *lab) {
+	dir := mpiPrograms(t)
+	built, err := filepath.Abs("../../.build/mpis")
+	if err != nil {
+		t.Fatal(err)
+	}
+	mpi := func(args ...string) result {
+		t.Helper()
+		mounts := []string{"--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/openmpi:/etc/openmpi:ro", "--mount", built + ":" + built + ":ro", "--mount", dir + ":" + dir + ":ro"}
+		return l.mpi(append(append(mounts, "--nodes", "2", "--nproc-per-node", "2"), args...)...)
+	}
+	for _, name := range []string{"mpich5", "openmpi4"} {
+		everyRankIsRight(t, mpi("--", filepath.Join(dir, name), "all"), 2, 2)
+	}
+	if r := mpi("--", filepath.Join(dir, "mpich5"), "abort", "3", "7"); r.code != 7 || !strings.Contains(r.err, "rank 3 on spark2: MPI_Abort with code 7") {
+		t.Errorf("MPI_Abort: %s", r)
+	}
+	if r := mpi("--", "true"); r.code == 0 || !strings.Contains(r.err, "--mpi mpich or --mpi openmpi") {
+		t.Errorf("a program of the image's, which has no MPI: %s", r)
 	}
 }
