@@ -146,6 +146,7 @@ func (l *lab) begin(cmd *exec.Cmd) *running {
 	r := &running{l: l, cmd: cmd, out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
+	r.cmd.WaitDelay = time.Minute                           // where what it left behind keeps its output open
 	if err := r.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
@@ -160,12 +161,12 @@ func (r *running) wait() result {
 // within waits for so long; the command is killed then.
 func (r *running) within(limit time.Duration) result {
 	r.l.t.Helper()
-	timeout := time.AfterFunc(limit, func() { r.cmd.Process.Kill() })
+	timeout := time.AfterFunc(limit, func() { syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
 	defer timeout.Stop()
 	err := r.cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		r.l.t.Fatal(err)
+		r.l.t.Fatalf("%v: %s%s", err, r.out, r.err)
 	}
 	return result{out: r.out.String(), err: r.err.String(), code: r.cmd.ProcessState.ExitCode(), took: time.Since(r.began)}
 }
