@@ -41,12 +41,12 @@ func TestStageInContainer(t *testing.T) {
 		t.Error(err)
 	}
 	for want, change := range map[string]func(*Stage){
-		"no command":       func(s *Stage) { s.Container.Argv = nil },
-		"stage exec":       func(s *Stage) { s.Argv = Lits("true") }, // a build from before containers would run it on the host
-		"--image":          func(s *Stage) { s.Container.Image = "" },
-		"--image \"a b\"":  func(s *Stage) { s.Container.Image = "a b" },
-		"--pull \"often\"": func(s *Stage) { s.Container.Pull = "often" },
-		"--shm-size":       func(s *Stage) { s.Container.ShmBytes = -1 },
+		"no command":           func(s *Stage) { s.Container.Argv = nil },
+		"stage exec":           func(s *Stage) { s.Argv = Lits("true") }, // a build from before containers would run it on the host
+		"--image":              func(s *Stage) { s.Container.Image = "" },
+		"--image \"a b\"":      func(s *Stage) { s.Container.Image = "a b" },
+		"--pull \"often\"":     func(s *Stage) { s.Container.Pull = "often" },
+		"--shm-size":           func(s *Stage) { s.Container.ShmBytes = -1 },
 		"--mount":              func(s *Stage) { s.Container.Mounts = []Mount{{Source: "a", Target: "/a"}} },
 		"--docker-arg":         func(s *Stage) { s.Container.Args = make([]string, MaxMounts+1) },
 		"want an absolute":     func(s *Stage) { s.Workdir = "x" },
