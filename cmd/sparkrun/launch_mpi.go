@@ -82,7 +82,7 @@ func (a *app) settleMPI(ctx context.Context, o *launchOptions) (err error) {
 	if o.box.image != "" { // an image has programs of its own
 		defer func() {
 			if err != nil {
-				err = fmt.Errorf("find out which MPI %s is for: %w (--mpi mpich or --mpi openmpi says it)", o.request.Args[0], err)
+				err = fmt.Errorf("find out which MPI %s is for, as no --mpi says it: %w", o.request.Args[0], err)
 			}
 		}()
 	} else if m.Family = a.mpiHere(*o); m.Family != "" {
