@@ -103,6 +103,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newDoctorCmd(a.complete(), a.doctor),
 		newNetplanCmd(a.complete(), a.netplanShow, a.netplanDiff, a.netplanApply, a.netplanRollback),
 		newLaunchCmd(a.complete(), a.start),
+		newNCCLTestGroupCmd(a.complete(), a.buildTests),
 		newAttachCmd(a.complete(), a.attach),
 		newExecCmd(a.complete(), a.exec),
 		newPsCmd(a.complete(), a.ps),
