@@ -44,11 +44,12 @@ PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
 Two programs measure. --via nccl-tests runs NVIDIA's, built with MPI=1, as an MPI
 program, one rank a machine, without ssh. It is looked for in --nccl-tests FOLDER; else
 in $NCCL_TESTS_HOME/build, where sparkrun nccl-test build has put it, and in PATH; it has
-to be at the same place on every machine (or in --image) and for the same MPI. --via
-torch needs only PyTorch on the machines: sparkrun brings the program along, in the ranks'
-command line. On machines without a GPU it uses gloo, which says nothing of NCCL. --via
-auto, the default, takes nccl-tests where every machine has it, and says so where only
-some do; with --python it is torch.
+to be at the same place on every machine (or in --image) and for the same MPI.
+
+--via torch needs only PyTorch on the machines: sparkrun brings the program along, in
+the ranks' command line. On machines without a GPU it uses gloo, which says nothing of
+NCCL. --via auto, the default, takes nccl-tests where every machine has it, and says so
+where only some do; with --python it is torch.
 
 GPU and system share their memory, and one that is over-full freezes the machine: the
 largest message is lowered where the buffers (three of it with nccl-tests, two with

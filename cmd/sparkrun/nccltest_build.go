@@ -50,9 +50,9 @@ func newNCCLTestBuildCmd(complete completion, run func(context.Context, buildOpt
 		Short: "Build nccl-tests on one machine, and bring it to all",
 		Long: `Builds nccl-tests out of SRC, a folder here with its sources, with MPI=1 and for the
 machine's own GPU, as a job on one machine; then brings the programs to every machine
-that is ready. They lie in ~/.local/share/sparkrun/nccl-tests there, of the user who types
-this, where sparkrun launch nccl-test finds them. With --nccl NCCL is built, too, and
-used by the test alone: a ring of machines without a switch needs 2.30.7 or later.
+that is ready. They lie in ~/.local/share/sparkrun/nccl-tests there, of the user who
+types this, where sparkrun launch nccl-test finds them. With --nccl NCCL is built, too,
+and used by the test alone: a ring of machines without a switch needs 2.30.7 or later.
 
 The machine that builds needs make, a C++ compiler, CUDA's nvcc (12.9 or later for a
 GB10), an MPI with mpi.h, and without --nccl NCCL's headers. What is missing is told,
