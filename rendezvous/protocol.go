@@ -42,7 +42,7 @@ var since = map[Kind]int{
 // KindOf is the latest of the kinds that a job needs to be known, by the voters and by
 // the nodes that run it.
 func KindOf(spec launcher.Spec) Kind {
-	if spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
+	if spec.RequireGate > 0 || spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
 		return KindPlan2
 	}
 	return KindPlan

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
@@ -81,7 +82,7 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	if view != nil {
 		rep.Traffic = a.trafficSince(ctx, before.counted, span, table.Hosts())
 	}
-	if err := a.tell(rep, view, asked); lerr == nil {
+	if err := a.tell(ctx, rep, view, asked); lerr == nil {
 		return err
 	}
 	return lerr // the rank's code; launch has said which
@@ -178,7 +179,7 @@ func (a *app) readTest(ctx context.Context, o launchOptions) error {
 	if err != nil { // its numbers can be shown all the same
 		a.say(fmt.Sprintf("nothing is known of the links: %v", err))
 	}
-	return a.tell(rep, view, o)
+	return a.tell(ctx, rep, view, o)
 }
 
 // maxResult bounds a file that is read: NCCL's log of a long run may be in it.
@@ -202,7 +203,7 @@ func (a *app) readAll(name string) ([]byte, error) {
 }
 
 // tell judges, prints, remembers, and makes the exit code.
-func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
+func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o launchOptions) error {
 	t := rep.Result
 	s := nccltest.Setting{Traffic: rep.Traffic}
 	cluster := "standalone"
@@ -231,6 +232,9 @@ func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
 			a.say(fmt.Sprintf("the history is not kept: %v", err))
 		}
 	}
+	if o.test.Read == "" {
+		a.tellGate(ctx, s.Nodes, v)
+	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
 	if o.test.SVG != "" {
 		if err := a.writeFile(o.test.SVG, d.SVG()); err != nil {
@@ -255,6 +259,34 @@ func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
 		return exits(exitFailure, fmt.Errorf("%s: %.2f of what is expected was reached", gateText(o.test.Gate), *v.Part))
 	}
 	return nil
+}
+
+// tellGate has the machines of a test keep what it reached, for launches that require it.
+// Of a result for which there is no figure there is nothing to keep.
+func (a *app) tellGate(ctx context.Context, nodes []string, v nccltest.Verdict) {
+	r := wire.GateRequest{}
+	switch {
+	case v.Grade == nccltest.Failed:
+	case v.Part != nil && v.Grade != nccltest.Unjudged:
+		r.Part = *v.Part
+	default:
+		return
+	}
+	for _, id := range nodes {
+		r.Nodes = append(r.Nodes, launcher.NodeID(id))
+	}
+	b := a.dial()
+	defer b.close()
+	if b.testKeeper == nil || len(nodes) < 2 {
+		return
+	}
+	res, err := b.Gate(ctx, r)
+	switch {
+	case err != nil:
+		a.say(fmt.Sprintf("the machines do not keep it for --require-gate: %v", err))
+	case len(res.Missed) > 0:
+		a.say(strings.Join(res.Missed, ", ") + " could not be told, and goes by an earlier test where a launch requires one")
+	}
 }
 
 // testText is the report for people; its last line is the verdict.

@@ -59,6 +59,14 @@ type counting struct {
 	calls uint64
 }
 
+// keeping remembers what is to be kept.
+type keeping struct{ kept []wire.GateRequest }
+
+func (c *keeping) Gate(_ context.Context, r wire.GateRequest) (wire.GateResponse, error) {
+	c.kept = append(c.kept, r)
+	return wire.GateResponse{}, nil
+}
+
 func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 	c.calls++
 	var res wire.CountersResponse
@@ -74,16 +82,16 @@ func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 // ncclTestRun runs one command line whose ranks write what is given.
 func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	return ncclTestOn(t, nil, home, written, o, line...)
+	return ncclTestOn(t, &keeping{}, nil, home, written, o, line...)
 }
 
 // ncclTestOn does so where the machines have what is told: by program, and by host the
 // MPI that it is for.
-func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
+func ncclTestOn(t *testing.T, kept *keeping, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
 	g := &fakeGangs{launch: tells(planned(2), started("a"), ended(o)), logs: prints(out(0, 0, written))}
 	st := pairStatus(t)
-	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, testKeeper: kept, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	b.explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 		if r.Spec.Wait || !r.Spec.Share {
 			t.Error("a question takes GPUs")
@@ -222,7 +230,7 @@ func TestNCCLTestByNCCLTests(t *testing.T) {
 	}
 	home := t.TempDir()
 	has := map[string]map[string]launcher.MPIFamily{built: both(launcher.OpenMPI), "all_gather_perf": both(launcher.MPICH)}
-	code, out, errs, spec := ncclTestOn(t, has, home, testsGood, completed, "launch", "nccl-test")
+	code, out, errs, spec := ncclTestOn(t, &keeping{}, has, home, testsGood, completed, "launch", "nccl-test")
 	if code != 0 || !strings.HasPrefix(out, "all_gather by nccl-tests 2.19.6 ("+built+"), NCCL 2.30.7, on spark1, spark2") || !strings.HasPrefix(lastLine(out), "verdict: good: ") {
 		t.Errorf("code %d, stderr %q\n%s", code, errs, out)
 	}
@@ -281,7 +289,7 @@ func TestNCCLTestChooses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, _, errs, spec := ncclTestOn(t, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
+			code, _, errs, spec := ncclTestOn(t, &keeping{}, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
 			runs := ""
 			switch {
 			case spec.ID == "":
@@ -293,5 +301,52 @@ func TestNCCLTestChooses(t *testing.T) {
 				t.Errorf("code %d, runs %q, want %q: %s", code, runs, tc.runs, errs)
 			}
 		})
+	}
+}
+
+// What was judged is kept by the machines; what was not is not.
+func TestNCCLTestIsKept(t *testing.T) {
+	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
+	for name, tc := range map[string]struct {
+		written string
+		part    []float64
+	}{
+		"good":   {sweepGood, []float64{0.958}},
+		"low":    {slow, []float64{0.521}},
+		"failed": {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), []float64{0}},
+		"gloo":   {strings.Replace(sweepGood, "nccl=2.28.9 backend=nccl", "nccl=none backend=gloo", 1), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &keeping{}
+			ncclTestOn(t, k, nil, t.TempDir(), tc.written, completed, "launch", "nccl-test")
+			if len(k.kept) != len(tc.part) {
+				t.Fatalf("kept %+v", k.kept)
+			}
+			for i, r := range k.kept {
+				if len(r.Nodes) != 2 || r.Part < tc.part[i]-0.001 || r.Part > tc.part[i]+0.001 {
+					t.Errorf("kept %+v, want %g", r, tc.part[i])
+				}
+			}
+		})
+	}
+}
+
+func TestRequireGate(t *testing.T) {
+	for line, want := range map[string]float64{"": 0, "--require-gate": 0.9, "--require-gate=0.8": 0.8} {
+		g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed))}
+		var spec launcher.Spec
+		b := &backend{gangs: spying{g, &spec}, cluster: &fakeCluster{}}
+		if code, _, errs := cli(t, b, append(append([]string{"launch", "exec"}, strings.Fields(line)...), "--", "true")...); code != 0 || spec.RequireGate != want {
+			t.Errorf("%s: code %d, %g: %s", line, code, spec.RequireGate, errs)
+		}
+	}
+	for line, want := range map[string]string{
+		"--require-gate=-1 exec -- true":           "want a part of what is expected",
+		"--require-gate --standalone exec -- true": "no link to test",
+		"--require-gate=NaN exec -- true":          "want a part of what is expected",
+	} {
+		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d: %s", line, code, errs)
+		}
 	}
 }
