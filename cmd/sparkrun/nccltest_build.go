@@ -134,7 +134,7 @@ func (a *app) buildTests(ctx context.Context, o buildOptions) error {
 	if o.on != "" {
 		job.request.Job.On = []string{o.on}
 	}
-	if err := errors.Join(inner.launch(ctx, job), f.Close()); err != nil {
+	if err := errors.Join(stepOf(inner.launch(ctx, job)), f.Close()); err != nil {
 		return err
 	}
 	built, sum, err := readBuilt(name)
@@ -148,7 +148,7 @@ func (a *app) buildTests(ctx context.Context, o buildOptions) error {
 	job.request.Args, job.request.Stdin = workloads.NCCLInstallArgs(builtTests, sum), "none"
 	job.request.Job = launcher.Spec{Name: "nccl-test-install", On: hosts, Nodes: len(hosts), OnFailure: launcher.ContinueOnFailure, Force: true}
 	inner.out = io.Discard // where it lies is told below
-	if err := inner.launch(ctx, job); err != nil {
+	if err := stepOf(inner.launch(ctx, job)); err != nil {
 		return err
 	}
 	from, err := filepath.Abs(o.source)
@@ -157,6 +157,15 @@ func (a *app) buildTests(ctx context.Context, o buildOptions) error {
 	}
 	fmt.Fprintf(a.out, "%sfrom: %s\nin: ~/%s on %s\n", built.text, printable(from), builtTests, strings.Join(hosts, ", "))
 	return nil
+}
+
+// stepOf makes 1 of a launch's exit code, which is its ranks': the launch has said why.
+func stepOf(err error) error {
+	var exit *exitError
+	if errors.As(err, &exit) && exit.code != launcher.ExitInterrupted {
+		return exits(exitFailure, exit.err)
+	}
+	return err
 }
 
 // maxBuild bounds what is built: NCCL for one architecture has tens of MiB, for all some hundred.

@@ -131,7 +131,7 @@ func (l *lab) judged(ctx context.Context) (string, error) {
 	defer cancel()
 	var figures []string
 	for _, op := range []string{"all_gather", "all_reduce"} {
-		cmd, err := l.mpirun(ctx, "-x", "NCCL_DEBUG=INFO", filepath.Join(l.o.tests, op+"_perf"), "-b", "1M", "-e", l.o.max, "-f", "4", "-g", "1")
+		cmd, err := l.testsByMPI(ctx, op, "-b", "1M", "-e", l.o.max, "-f", "4", "-g", "1")
 		if err != nil {
 			return "", err
 		}

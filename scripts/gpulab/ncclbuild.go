@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -19,10 +20,18 @@ func (l *lab) build(ctx context.Context) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	ctx, cancel := context.WithTimeout(ctx, 6*time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 8*time.Minute)
 	defer cancel()
 	began := time.Now()
-	cmd := l.on(ctx, 1, l.o.sparkrun, "nccl-test", "build", source)
+	args := []string{l.o.sparkrun, "nccl-test", "build", source}
+	if l.o.nccl != "" {
+		nccl, err := filepath.Abs(l.o.nccl)
+		if err != nil {
+			return "", err
+		}
+		args = append(args, "--nccl", nccl)
+	}
+	cmd := l.on(ctx, 1, args...)
 	var errs strings.Builder
 	cmd.Stderr = &errs
 	out, err := cmd.Output()
@@ -65,7 +74,15 @@ func (l *lab) testsBesideMPI(ctx context.Context) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
 	return l.inTurns(ctx, "nccl-tests", func(int) (*exec.Cmd, error) {
-		return l.mpirun(ctx, "-x", "NCCL_DEBUG=INFO", filepath.Join(l.o.tests, "all_reduce_perf"),
-			"-b", l.o.max, "-e", l.o.max, "-f", "2", "-g", "1", "-c", "1", "-n", "20", "-w", "2")
+		return l.testsByMPI(ctx, "all_reduce", "-b", l.o.max, "-e", l.o.max, "-f", "2", "-g", "1", "-c", "1", "-n", "20", "-w", "2")
 	})
+}
+
+// testsByMPI prepares a program of nccl-tests under mpirun, with the NCCL that was built with it, if one was.
+func (l *lab) testsByMPI(ctx context.Context, op string, args ...string) (*exec.Cmd, error) {
+	cmd, err := l.mpirun(ctx, append([]string{"-x", "NCCL_DEBUG=INFO", filepath.Join(l.o.tests, op+"_perf")}, args...)...)
+	if err == nil { // of two values the later one counts
+		cmd.Env = append(cmd.Env, "LD_LIBRARY_PATH="+filepath.Join(l.o.tests, "lib")+":"+os.Getenv("LD_LIBRARY_PATH"))
+	}
+	return cmd, err
 }
