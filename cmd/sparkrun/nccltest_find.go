@@ -73,7 +73,7 @@ func (a *app) findTests(ctx context.Context, b *backend, o *launchOptions) (host
 		var res wire.ExplainResponse
 		if err == nil {
 			spec.Wait, spec.Share, spec.Force = false, true, true // a question, which takes nothing
-			res, err = b.explain(ctx, wire.LaunchRequest{Spec: spec})
+			res, err = b.plan(ctx, spec)
 		}
 		switch {
 		case ctx.Err() != nil:
