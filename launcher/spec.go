@@ -93,6 +93,9 @@ type Spec struct {
 	// Force starts the job although the preflight says that the fabric would
 	// fail it.
 	Force bool `json:"force,omitempty"`
+	// RequireGate, above 0, refuses the job where the last nccl-test of all its nodes is
+	// older than a day, or reached less than this part of what is expected, such as 0.9.
+	RequireGate float64 `json:"require_gate,omitempty"`
 	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
 	NCCL string `json:"nccl,omitempty"`
 	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
@@ -319,6 +322,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: --on names fewer: %s", s.Nodes, ErrInvalid, strings.Join(s.On, ", "))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
+	case !(s.RequireGate >= 0 && s.RequireGate <= 2):
+		return fmt.Errorf("--require-gate %g: %w: want a part of what is expected, such as 0.9", s.RequireGate, ErrInvalid)
 	case s.MaxOutput < 0:
 		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:

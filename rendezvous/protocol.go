@@ -46,7 +46,7 @@ func KindOf(spec launcher.Spec) Kind {
 	if spec.Service != nil {
 		return KindPlan3
 	}
-	if spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
+	if spec.RequireGate > 0 || spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
 		return KindPlan2
 	}
 	return KindPlan

@@ -39,20 +39,23 @@ var apart = []launcher.Var{
 // mpiSpec runs an MPI program. For the MPICH family each of its ranks is one of ours,
 // with sparkrun as its process manager. For Open MPI a rank of ours on each node is
 // mpirun, or a daemon of it.
-func mpiSpec(r Request) (launcher.Spec, error) {
+func mpiSpec(r Request) (launcher.Spec, error) { return mpiProgram(r, "mpi") }
+
+// mpiProgram does so for every workload that is an MPI program.
+func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
 		return launcher.Spec{}, fmt.Errorf("mpi: %w: no program: sparkrun launch mpi [flags] -- PROG [ARG...]", launcher.ErrInvalid)
 	}
 	m := &launcher.MPI{Family: cmp.Or(r.MPI.Family, launcher.AskMPI), Program: r.Args[0], Forced: r.MPI.Forced}
 	st := launcher.Stage{
-		Name: "mpi", RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
+		Name: workload, RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
 	}
 	own := []launcher.Var{
 		// An older sparkrun on a node does not know this reference, and refuses, where
 		// it would start ranks that each think they are alone.
-		{Name: "SPARKRUN_PROGRAM", Value: launcher.Of(launcher.Program), Source: "mpi"},
-		{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: "mpi"},
-		{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: "mpi"},
+		{Name: "SPARKRUN_PROGRAM", Value: launcher.Of(launcher.Program), Source: workload},
+		{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: workload},
+		{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: workload},
 	}
 	if m.Family == launcher.OpenMPI {
 		if err := r.underMpirun(&st); err != nil {
@@ -63,22 +66,22 @@ func mpiSpec(r Request) (launcher.Spec, error) {
 			return launcher.Spec{}, fmt.Errorf("--mpirun: %w: of the family mpich sparkrun itself starts the ranks", launcher.ErrInvalid)
 		}
 		own = append(own, // as Hydra has them
-			launcher.Var{Name: "MPI_LOCALRANKID", Value: launcher.Of(launcher.LocalRank), Source: "mpi"},
-			launcher.Var{Name: "MPI_LOCALNRANKS", Value: launcher.Of(launcher.LocalWorldSize), Source: "mpi"})
+			launcher.Var{Name: "MPI_LOCALRANKID", Value: launcher.Of(launcher.LocalRank), Source: workload},
+			launcher.Var{Name: "MPI_LOCALNRANKS", Value: launcher.Of(launcher.LocalWorldSize), Source: workload})
 		if r.Container != nil {
 			own = append(own, apart...)
 		}
 	}
 	stdin, bind := st.Stdin, st.BindTo
 	var err error
-	if st.Env, err = r.environment("mpi", own...); err != nil {
+	if st.Env, err = r.environment(workload, append(own, more...)...); err != nil {
 		return launcher.Spec{}, err
 	}
 	if m.Family == launcher.OpenMPI {
-		st.Env = slices.DeleteFunc(st.Env, func(v launcher.Var) bool { return v.Source == "mpi" && slices.Contains(perRank, v.Name) })
+		st.Env = slices.DeleteFunc(st.Env, func(v launcher.Var) bool { return v.Source == workload && slices.Contains(perRank, v.Name) })
 		r.Stdin, r.BindTo = stdin, bind
 	}
-	return finish(r, "mpi", st)
+	return finish(r, workload, st)
 }
 
 // underMpirun has one rank of ours on each node, and the MPI ranks be mpirun's.

@@ -20,6 +20,13 @@ type NCCLTest struct {
 	Factor   int
 	// Iters are the timed runs of each size, Warmup those before; 0 means 20 and 2.
 	Iters, Warmup int
+	// Program is nccl-tests' own for Op, such as /opt/nccl-tests/build/all_gather_perf, on
+	// every node; it runs as an MPI program, and nothing lowers Max for it. Empty: the
+	// sweep, by torch.
+	Program string
+	// Libraries is a folder before the caller's LD_LIBRARY_PATH: of an NCCL that was built
+	// with Program; empty: none.
+	Libraries string
 }
 
 // NCCLOps are the operations that a test knows, the usual one first.
@@ -86,18 +93,44 @@ func (t NCCLTest) validate() error {
 	return nil
 }
 
-// ncclTestSpec runs the sweep as torch workers.
+// NCCLBuffers are those of the largest message that each rank of nccl-tests allocates,
+// the one for checking included (src/common.cu, AllocateBuffs). The sweep takes two.
+const NCCLBuffers = 3
+
+// ncclTestSpec runs nccl-tests, or the sweep as torch workers.
 func ncclTestSpec(r Request) (launcher.Spec, error) {
 	t := r.NCCLTest.WithDefaults()
 	if err := t.validate(); err != nil {
 		return launcher.Spec{}, err
 	}
 	number := func(n int64) string { return strconv.FormatInt(n, 10) }
+	// NCCL's own lines say over what it went: by INIT, which INFO prints.
+	own := []launcher.Var{r.callersOr("NCCL_DEBUG", "INFO", "nccl-test")}
+	if t.Program != "" {
+		return ncclTests(r, t, number, own)
+	}
 	r.Args = []string{
 		sweep, t.Op, number(t.Min), number(t.Max), strconv.Itoa(t.Factor), strconv.Itoa(t.Iters), strconv.Itoa(t.Warmup),
 	}
 	r.Torchrun = Torchrun{Python: r.Torchrun.Python, Text: true}
-	// NCCL's own lines say over what it went: by INIT, which INFO prints.
-	debug := r.callersOr("NCCL_DEBUG", "INFO", "nccl-test")
-	return torchSpec(r, "nccl-test", debug)
+	return torchSpec(r, "nccl-test", own...)
+}
+
+// ncclTests runs nccl-tests' program: one GPU a rank, each size checked once, which is
+// what makes its figures worth something. Flags are those that every version has.
+func ncclTests(r Request, t NCCLTest, number func(int64) string, own []launcher.Var) (launcher.Spec, error) {
+	r.Args = []string{
+		t.Program, "-b", number(t.Min), "-e", number(t.Max), "-f", strconv.Itoa(t.Factor), "-g", "1", "-c", "1", "-n", strconv.Itoa(t.Iters), "-w", strconv.Itoa(t.Warmup),
+	}
+	if t.Libraries != "" {
+		path := t.Libraries
+		if old, _ := lookup(r.Environ, "LD_LIBRARY_PATH"); old != "" && !r.Away && r.Container == nil {
+			path += ":" + old
+		}
+		own = append(own, launcher.Var{Name: "LD_LIBRARY_PATH", Value: launcher.Lit(path), Source: "nccl-test build"})
+	}
+	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
+		r.Job.GPUs = launcher.AnyGPUs
+	}
+	return mpiProgram(r, "nccl-test", own...)
 }

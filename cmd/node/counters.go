@@ -3,9 +3,11 @@ package node
 import (
 	"context"
 	"maps"
+	"os"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	envhost "github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -56,7 +58,11 @@ func (n *node) nodeCounters(ctx context.Context, _ wire.Caller, _ wire.Empty) (w
 	if bytes, err := n.reader.Bytes(ctx); err == nil { // without them RDMA's are worth having
 		maps.Copy(totals, bytes)
 	}
-	return wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: n.counted(), Totals: totals}, nil
+	res := wire.NodeCounters{ID: n.m.Node, Host: n.m.Host, Counters: n.counted(), Totals: totals}
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		res.MemAvailable, _ = envhost.MemAvailable(string(text)) // 0 where it is not told
+	}
+	return res, nil
 }
 
 // counters asks every node; no leader is needed for it.

@@ -105,6 +105,7 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newLaunchCmd(a.complete(), a.start),
 		newRunCmd(a, a.start),
 		newRecipeCmd(a),
+		newNCCLTestGroupCmd(a.complete(), a.buildTests),
 		newAttachCmd(a.complete(), a.attach),
 		newExecCmd(a.complete(), a.exec),
 		newPsCmd(a.complete(), a.ps),

@@ -17,14 +17,20 @@ import (
 // dryPatience is how long a plan waits for an election, as a launch does.
 const dryPatience = 10 * time.Second
 
-// dryRun shows what a launch would do. A machine that would refuse makes it
-// fail, as it would the launch.
-func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
+// plan asks what a launch would do.
+func (b *backend) plan(ctx context.Context, spec launcher.Spec) (wire.ExplainResponse, error) {
 	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
 	end, again := time.Now().Add(dryPatience), pause{}
 	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.wait(ctx) == nil {
 		res, err = b.explain(ctx, wire.LaunchRequest{Spec: spec})
 	}
+	return res, err
+}
+
+// dryRun shows what a launch would do. A machine that would refuse makes it
+// fail, as it would the launch.
+func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
+	res, err := b.plan(ctx, spec)
 	if err != nil {
 		return err
 	}

@@ -60,6 +60,11 @@ A job on two machines or more is refused, with nothing started, where the fabric
 between them is broken (a cable out, no common subnet, ...): the reasons name
 machine, port and remedy, and --force starts it all the same.
 
+With --require-gate each of the machines has to know of an nccl-test of the links between
+all of them: the last one, by whomever, not older than a day, that reached 0.9 of what
+is expected, or the part given. A machine's policy may require it of all jobs that take
+GPUs. Later tries of a job are not held up by it.
+
 How it ends
 
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
@@ -239,6 +244,8 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
+	fs.Float64Var(&job.RequireGate, "require-gate", 0, "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
+	fs.Lookup("require-gate").NoOptDefVal = "0.9"
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.Var(&o.output, "output", "how to show the ranks' output, as for logs (default: prefix)")
@@ -295,6 +302,8 @@ func (o launchOptions) check() error {
 		return usagef("--stage: a --standalone job finds its files on this machine")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
 		return usagef("--on and --exclude: --standalone knows this machine only")
+	case o.standalone && job.RequireGate != 0:
+		return usagef("--require-gate: --standalone knows this machine only, which has no link to test")
 	case o.standalone && job.OnPartition == launcher.EndOnPartition:
 		return usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
 	case o.standalone && job.Service != nil:

@@ -6,12 +6,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // testOptions are those of nccl-test that are about its result.
 type testOptions struct {
-	Via     string  // "torch"; empty and "auto" mean the same
+	Via     string  // viaTests, viaTorch; empty and "auto" mean the same
+	Folder  string  // of nccl-tests on the machines; empty: it is looked for
 	Gate    float64 // of what is expected; 0: none
 	SVG     string
 	Read    string // a result to judge, in place of a test
@@ -39,13 +41,23 @@ are looked for in NCCL's own log, in the RDMA devices' counters before and after
 what the machines know of their ports: a twin that is idle, MTU, the link's speed,
 PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
 
+Two programs measure. --via nccl-tests runs NVIDIA's, built with MPI=1, as an MPI
+program, one rank a machine, without ssh. It is looked for in --nccl-tests FOLDER; else
+in $NCCL_TESTS_HOME/build, where sparkrun nccl-test build has put it, and in PATH; it has
+to be at the same place on every machine (or in --image) and for the same MPI.
+
 --via torch needs only PyTorch on the machines: sparkrun brings the program along, in
-the ranks' command line. Its sizes and bandwidths mean what those of nccl-tests do. On
-machines without a GPU it uses gloo, which says nothing of NCCL. The largest message is
-lowered where two of it would take more than half of the free memory of a machine: GPU
-and system share it. --via auto, the default, is torch. nccl-tests, built with
-MPI=1, are started by hand: sparkrun launch mpi -- all_gather_perf ... What they print is
-judged, too, and the file of their -J: --read FILE (- for standard input).
+the ranks' command line. On machines without a GPU it uses gloo, which says nothing of
+NCCL. --via auto, the default, takes nccl-tests where every machine has it, and says so
+where only some do; with --python it is torch.
+
+GPU and system share their memory, and one that is over-full freezes the machine: the
+largest message is lowered where the buffers (three of it with nccl-tests, two with
+torch) would take more than half of what is free on a machine.
+
+What nccl-tests prints, started by whomever, is judged, too, and the file of its -J:
+--read FILE (- for standard input). sparkrun itself does not ask for that file: it holds
+the whole environment, tokens included, and no more figures.
 
 The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
 ~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
@@ -53,6 +65,7 @@ what is expected, and where nothing is.`,
 		Example: `  sparkrun launch nccl-test
   sparkrun launch nccl-test all_reduce --on spark1,spark2 --min 1M --max 8G
   sparkrun launch nccl-test --gate 0.9 --json >link.json && ./train
+  sparkrun launch nccl-test --via nccl-tests --nccl-tests /opt/nccl-tests
   sparkrun launch nccl-test --svg curve.svg --python /opt/venv/bin/python3
   mpirun -np 2 -H spark1,spark2 all_gather_perf -b 1G -e 16G -f 2 | sparkrun launch nccl-test --read -`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -78,22 +91,18 @@ what is expected, and where nothing is.`,
 	fs.Var(amount{&test.Max}, "max", "the largest message (default: 4G, or what is safe)")
 	fs.Var(positive{&test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
 	fs.Var(positive{&test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
-	fs.Var(choice{&t.Via, []string{"auto", "torch", "nccl-tests"}}, "via", "what measures (default: auto)")
+	fs.Var(choice{&t.Via, []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
+	fs.StringVar(&t.Folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: see above)")
+	m := &opts.request.MPI
+	fs.Var(choice{(*string)(&m.Family), []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that nccl-tests is built for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
 	fs.StringVar(&opts.request.Torchrun.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
 	fs.Float64Var(&t.Gate, "gate", 0, "exit with 1 below this `PART` of what is expected, such as 0.9")
 	fs.StringVar(&t.SVG, "svg", "", "write the curve to this `FILE` (- for standard output)")
 	fs.StringVar(&t.Read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
 	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
-	completeWords(cmd, "via")
+	completeWords(cmd, "via", "mpi")
 	return cmd
-}
-
-// start runs a workload's command: a test watches its own launch.
-func (a *app) start(ctx context.Context, o launchOptions) error {
-	if o.workload == ncclTestName && !o.dryRun {
-		return a.ncclTest(ctx, o)
-	}
-	return a.launch(ctx, o)
 }
 
 const ncclTestName = "nccl-test"
@@ -113,8 +122,8 @@ func (o launchOptions) checkTest() error {
 		}
 	}
 	switch {
-	case t.Via == "nccl-tests" && t.Read == "":
-		return usagef("--via nccl-tests: not by itself yet. Type `sparkrun launch mpi -- all_gather_perf ... | sparkrun launch nccl-test --read -`; --via torch needs no MPI")
+	case t.Via == viaTorch && t.Folder != "":
+		return usagef("--via torch and --nccl-tests: give one of them")
 	case t.SVG == "-" && o.json:
 		return usagef("--svg - and --json: both would go to standard output")
 	}

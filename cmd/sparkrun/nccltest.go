@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
@@ -21,30 +22,42 @@ import (
 // testReport is what --json prints. Scripts read it: fields may come, none may go.
 type testReport struct {
 	Verdict nccltest.Verdict   `json:"verdict"`
+	Program string             `json:"program,omitempty"` // of nccl-tests, as sparkrun found it
 	Result  nccltest.Table     `json:"result"`
 	Log     nccltest.Log       `json:"nccl_log"`
 	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
 	Last    *nccltest.Record   `json:"last,omitempty"`
 }
 
-// ncclTest launches the test as `launch --json` would, reads along, and judges.
-func (a *app) ncclTest(ctx context.Context, o launchOptions) error {
+// start runs a workload's command: a test watches its own launch.
+func (a *app) start(ctx context.Context, o launchOptions) error {
+	if o.workload != ncclTestName {
+		return a.launch(ctx, o)
+	}
 	if err := o.checkTest(); err != nil {
 		return err
 	}
 	if o.test.Read != "" {
 		return a.readTest(ctx, o)
 	}
+	var before beforehand
+	if err := interruptible(ctx, func(ctx context.Context) (err error) {
+		before, err = a.beforeTest(ctx, &o)
+		return err
+	}); err != nil {
+		return err
+	}
+	if o.dryRun {
+		return a.launch(ctx, o)
+	}
+	return a.ncclTest(ctx, o, before)
+}
+
+// ncclTest launches the test as `launch --json` would, reads along, and judges.
+func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) error {
 	w := watcher{sub: &lineWriter{}, err: a.err, verbose: o.test.Verbose, live: a.errTTY && !o.json}
 	w.sub.line = w.take
-	var view *fabricView
-	var before []wire.NodeCounters
-	if !o.standalone {
-		var err error
-		if view, before, err = a.beforeTest(ctx, &o); err != nil {
-			return err
-		}
-	}
+	view := before.view
 	began := time.Now()
 	inner := *a
 	inner.out, inner.outTTY = w.sub, false
@@ -65,38 +78,55 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions) error {
 	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0) {
 		return lerr // it never ran, or gave nothing: launch has said why
 	}
-	rep := testReport{Result: table, Log: log}
+	rep := testReport{Program: o.request.NCCLTest.Program, Result: table, Log: log}
 	if view != nil {
-		rep.Traffic = a.trafficSince(ctx, before, span, table.Hosts())
+		rep.Traffic = a.trafficSince(ctx, before.counted, span, table.Hosts())
 	}
-	if err := a.tell(rep, view, asked); lerr == nil {
+	if err := a.tell(ctx, rep, view, asked); lerr == nil {
 		return err
 	}
 	return lerr // the rank's code; launch has said which
 }
 
-// beforeTest learns what there is to test, and takes all of it unless told otherwise.
-func (a *app) beforeTest(ctx context.Context, o *launchOptions) (*fabricView, []wire.NodeCounters, error) {
-	b := a.dial()
+// beforehand is what is known before a test; nothing in standalone mode.
+type beforehand struct {
+	view    *fabricView
+	counted []wire.NodeCounters
+}
+
+// beforeTest learns what there is to test, and takes all of it unless told otherwise; and
+// what there is to test with.
+func (a *app) beforeTest(ctx context.Context, o *launchOptions) (beforehand, error) {
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return beforehand{}, err
+	}
 	defer b.close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
-	if err != nil {
-		return nil, nil, err
-	}
-	job := &o.request.Job
-	if job.Nodes == 0 && len(job.On) == 0 {
-		for _, n := range st.Nodes {
-			if n.State == "ready" && !n.Witness && !slices.Contains(job.Exclude, n.Host) {
-				job.Nodes++
-			}
+	var known beforehand
+	if !o.standalone {
+		st, err := b.Status(ctx, wire.StatusRequest{})
+		if err != nil {
+			return known, err
 		}
-		job.Nodes = max(1, job.Nodes)
+		job := &o.request.Job
+		if job.Nodes == 0 && len(job.On) == 0 {
+			for _, n := range st.Nodes {
+				if n.State == "ready" && !n.Witness && !slices.Contains(job.Exclude, n.Host) {
+					job.Nodes++
+				}
+			}
+			job.Nodes = max(1, job.Nodes)
+		}
+		if known.view, err = newFabricView(st, nil); err != nil {
+			return known, err
+		}
+		known.counted = countedNow(ctx, b)
 	}
-	view, err := newFabricView(st, nil)
+	hosts, err := a.findTests(ctx, b, o)
 	if err != nil {
-		return nil, nil, err
+		return known, err
 	}
-	return view, countedNow(ctx, b), nil
+	return known, a.boundTest(o, known.counted, hosts)
 }
 
 // countedNow reads the devices' totals; what cannot be read is worth no failure.
@@ -149,7 +179,7 @@ func (a *app) readTest(ctx context.Context, o launchOptions) error {
 	if err != nil { // its numbers can be shown all the same
 		a.say(fmt.Sprintf("nothing is known of the links: %v", err))
 	}
-	return a.tell(rep, view, o)
+	return a.tell(ctx, rep, view, o)
 }
 
 // maxResult bounds a file that is read: NCCL's log of a long run may be in it.
@@ -173,7 +203,7 @@ func (a *app) readAll(name string) ([]byte, error) {
 }
 
 // tell judges, prints, remembers, and makes the exit code.
-func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
+func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o launchOptions) error {
 	t := rep.Result
 	s := nccltest.Setting{Traffic: rep.Traffic}
 	cluster := "standalone"
@@ -188,8 +218,9 @@ func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
 	}
 	rep.Verdict = nccltest.Judge(t, rep.Log, s)
 	v := rep.Verdict
+	tool, version, _ := strings.Cut(t.Tool, " ")
 	now := nccltest.Record{
-		At: time.Now().UTC(), Cluster: cluster, Op: t.Op, Tool: strings.SplitN(t.Tool, " ", 2)[0], NCCL: t.NCCL,
+		At: time.Now().UTC(), Cluster: cluster, Op: t.Op, Tool: tool, Version: version, Program: rep.Program, NCCL: t.NCCL,
 		Hosts: slices.Sorted(slices.Values(t.Hosts())), Bytes: v.Bytes, Bus: v.Bus, Part: v.Part, Grade: v.Grade,
 	}
 	if v.Cause != nil {
@@ -200,6 +231,9 @@ func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
 		if rep.Last, err = a.remember(now); err != nil {
 			a.say(fmt.Sprintf("the history is not kept: %v", err))
 		}
+	}
+	if o.test.Read == "" {
+		a.tellGate(ctx, s.Nodes, v)
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
 	if o.test.SVG != "" {
@@ -227,11 +261,42 @@ func (a *app) tell(rep testReport, view *fabricView, o launchOptions) error {
 	return nil
 }
 
+// tellGate has the machines of a test keep what it reached, for launches that require it.
+// Of a result for which there is no figure there is nothing to keep.
+func (a *app) tellGate(ctx context.Context, nodes []string, v nccltest.Verdict) {
+	r := wire.GateRequest{}
+	switch {
+	case v.Grade == nccltest.Failed:
+	case v.Part != nil && v.Grade != nccltest.Unjudged:
+		r.Part = *v.Part
+	default:
+		return
+	}
+	for _, id := range nodes {
+		r.Nodes = append(r.Nodes, launcher.NodeID(id))
+	}
+	b := a.dial()
+	defer b.close()
+	if b.testKeeper == nil || len(nodes) < 2 {
+		return
+	}
+	res, err := b.Gate(ctx, r)
+	switch {
+	case err != nil:
+		a.say(fmt.Sprintf("the machines do not keep it for --require-gate: %v", err))
+	case len(res.Missed) > 0:
+		a.say(strings.Join(res.Missed, ", ") + " could not be told, and goes by an earlier test where a launch requires one")
+	}
+}
+
 // testText is the report for people; its last line is the verdict.
 func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns int) string {
 	var b strings.Builder
 	t, v := rep.Result, rep.Verdict
 	fmt.Fprintf(&b, "%s by %s", printable(or(t.Op, "test")), printable(t.Tool))
+	if rep.Program != "" {
+		fmt.Fprintf(&b, " (%s)", printable(rep.Program))
+	}
 	if t.NCCL != "" {
 		fmt.Fprintf(&b, ", NCCL %s", printable(t.NCCL))
 	}

@@ -59,6 +59,14 @@ type counting struct {
 	calls uint64
 }
 
+// keeping remembers what is to be kept.
+type keeping struct{ kept []wire.GateRequest }
+
+func (c *keeping) Gate(_ context.Context, r wire.GateRequest) (wire.GateResponse, error) {
+	c.kept = append(c.kept, r)
+	return wire.GateResponse{}, nil
+}
+
 func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 	c.calls++
 	var res wire.CountersResponse
@@ -66,7 +74,7 @@ func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 		res.Nodes = append(res.Nodes, wire.NodeCounters{ID: launcher.NodeID(host), Host: host, Totals: map[string]map[string]uint64{
 			"rocep1s0f0": {"port_xmit_data": c.calls << 30, "port_rcv_data": c.calls << 30}, "roceP2p1s0f0": {"port_xmit_data": c.calls << 30, "port_rcv_data": c.calls << 30},
 			"enP7s7": {"tx_bytes": c.calls * 1000, "rx_bytes": c.calls * 1000},
-		}})
+		}, MemAvailable: 12 << 30})
 	}
 	return res, nil
 }
@@ -74,10 +82,32 @@ func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 // ncclTestRun runs one command line whose ranks write what is given.
 func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
+	return ncclTestOn(t, &keeping{}, nil, home, written, o, line...)
+}
+
+// ncclTestOn does so where the machines have what is told: by program, and by host the
+// MPI that it is for.
+func ncclTestOn(t *testing.T, kept *keeping, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
+	t.Helper()
 	g := &fakeGangs{launch: tells(planned(2), started("a"), ended(o)), logs: prints(out(0, 0, written))}
 	st := pairStatus(t)
-	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
-	code, shown, complaint = cliIn(t, b, []string{"PATH=/bin", "XDG_STATE_HOME=" + home}, line...)
+	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, testKeeper: kept, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b.explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
+		if r.Spec.Wait || !r.Spec.Share {
+			t.Error("a question takes GPUs")
+		}
+		for _, host := range []string{"spark1", "spark2"} {
+			n := wire.NodePlan{Host: host}
+			if family := has[r.Spec.MainStage().MPI.Program][host]; family != "" {
+				n.Ranks = []launcher.RankPlan{{MPI: family}}
+			} else {
+				n.Error = "it is not found"
+			}
+			res.Nodes = append(res.Nodes, n)
+		}
+		return res, nil
+	}
+	code, shown, complaint = cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "NCCL_TESTS_HOME=/opt/nt", "XDG_STATE_HOME=" + home}, line...)
 	return code, shown, complaint, spec
 }
 
@@ -165,19 +195,158 @@ func TestNCCLTestReads(t *testing.T) {
 
 func TestNCCLTestRefused(t *testing.T) {
 	for line, want := range map[string]string{
-		"nccl-test all_gahter":            `no operation "all_gahter": did you mean all_gather?`,
-		"nccl-test all_gather all_reduce": "one operation at a time",
-		"nccl-test --min 1G --max 1M":     "--min 1073741824 is above --max 1048576",
-		"nccl-test --max 100G":            "want 4K to 64G",
-		"nccl-test --gate 0":              "such as 0.9",
-		"nccl-test -d":                    "--detach does not go with nccl-test",
-		"nccl-test --via nccl-tests":      "sparkrun launch mpi -- all_gather_perf",
-		"nccl-test --via mpi":             "want auto or torch or nccl-tests",
-		"nccl-test --json --svg -":        "both would go to standard output",
+		"nccl-test all_gahter":                    `no operation "all_gahter": did you mean all_gather?`,
+		"nccl-test all_gather all_reduce":         "one operation at a time",
+		"nccl-test --min 1G --max 1M":             "--min 1073741824 is above --max 1048576",
+		"nccl-test --max 100G":                    "want 4K to 64G",
+		"nccl-test --gate 0":                      "such as 0.9",
+		"nccl-test -d":                            "--detach does not go with nccl-test",
+		"nccl-test --via torch --nccl-tests /opt": "give one of them",
+		"nccl-test --via mpi":                     "want auto or nccl-tests or torch",
+		"nccl-test --json --svg -":                "both would go to standard output",
 	} {
 		code, _, errs, spec := ncclTestRun(t, t.TempDir(), sweepGood, completed, append([]string{"launch"}, strings.Fields(line)...)...)
 		if code != 125 || !strings.Contains(errs, want) || spec.ID != "" {
 			t.Errorf("%s: code %d, %s", line, code, errs)
+		}
+	}
+}
+
+const testsGood = `# nccl-tests version 2.19.6 nccl-headers=23007 nccl-library=23007
+# Collective test starting: all_gather_perf
+# Using devices
+#  Rank  0 Group  0 Pid  37755 on spark1 device  0 [000f:01:00] NVIDIA GB10
+#  Rank  1 Group  0 Pid  37756 on spark2 device  0 [000f:01:00] NVIDIA GB10
+#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong
+  2147483648     268435456     float    none      -1    46700   45.98   22.99       0    46650   46.03   23.02       0
+# Out of bounds values : 0 OK
+# Avg bus bandwidth    : 23.005
+`
+
+func TestNCCLTestByNCCLTests(t *testing.T) {
+	const built = "/home/ada/.local/share/sparkrun/nccl-tests/all_gather_perf"
+	both := func(f launcher.MPIFamily) map[string]launcher.MPIFamily {
+		return map[string]launcher.MPIFamily{"spark1": f, "spark2": f}
+	}
+	home := t.TempDir()
+	has := map[string]map[string]launcher.MPIFamily{built: both(launcher.OpenMPI), "all_gather_perf": both(launcher.MPICH)}
+	code, out, errs, spec := ncclTestOn(t, &keeping{}, has, home, testsGood, completed, "launch", "nccl-test")
+	if code != 0 || !strings.HasPrefix(out, "all_gather by nccl-tests 2.19.6 ("+built+"), NCCL 2.30.7, on spark1, spark2") || !strings.HasPrefix(lastLine(out), "verdict: good: ") {
+		t.Errorf("code %d, stderr %q\n%s", code, errs, out)
+	}
+	// 12 GiB are free: three buffers of 2 GiB are half of them.
+	if want := "sparkrun: the largest message is lowered to 2 GiB: spark1 has 12 GiB free, of which the test's three buffers may take half\n"; errs != want {
+		t.Errorf("stderr %q, want %q", errs, want)
+	}
+	var argv []string
+	for _, v := range spec.MainStage().Argv {
+		argv = append(argv, v.String())
+	}
+	if got, want := strings.Join(argv[len(argv)-15:], " "), built+" -b 8388608 -e 2147483648 -f 2 -g 1 -c 1 -n 20 -w 2"; got != want {
+		t.Errorf("runs %s, want %s", got, want)
+	}
+	if m := spec.MainStage().MPI; spec.Workload != "nccl-test" || spec.Nodes != 2 || spec.GPUs != launcher.AnyGPUs || m == nil || m.Family != launcher.OpenMPI || m.Forced {
+		t.Errorf("%+v", spec)
+	}
+	env := map[string]string{}
+	for _, v := range spec.MainStage().Env {
+		env[v.Name] = v.Value.String()
+	}
+	if env["NCCL_DEBUG"] != "INFO" || env["LD_LIBRARY_PATH"] != "/home/ada/.local/share/sparkrun/nccl-tests/lib" || env["RANK"] != "" {
+		t.Errorf("%v", env)
+	}
+	history, err := os.ReadFile(filepath.Join(home, "sparkrun", "nccl-test.jsonl"))
+	if err != nil || !strings.Contains(string(history), `"tool":"nccl-tests","version":"2.19.6","program":"`+built+`","nccl":"2.30.7"`) {
+		t.Errorf("history %s: %v", history, err)
+	}
+}
+
+func TestNCCLTestChooses(t *testing.T) {
+	one := func(host string, f launcher.MPIFamily) map[string]launcher.MPIFamily {
+		return map[string]launcher.MPIFamily{host: f}
+	}
+	mixed := map[string]launcher.MPIFamily{"spark1": launcher.MPICH, "spark2": launcher.OpenMPI}
+	both := map[string]launcher.MPIFamily{"spark1": launcher.MPICH, "spark2": launcher.MPICH}
+	type has = map[string]map[string]launcher.MPIFamily
+	tests := map[string]struct {
+		has  has
+		line string
+		runs string // the MPI program; "-": nothing; empty: torch
+		says string
+	}{
+		"nothing":             {nil, "", "", ""},
+		"nothing, asked":      {nil, "--via nccl-tests", "-", "nowhere to be started:\n  spark1: it is not found\n`sparkrun nccl-test build SRC`"},
+		"by $NCCL_TESTS_HOME": {has{"/opt/nt/build/all_gather_perf": both}, "", "/opt/nt/build/all_gather_perf", ""},
+		"with a suffix":       {has{"all_gather_perf_mpi": both}, "", "all_gather_perf_mpi", ""},
+		"one has it":          {has{"all_gather_perf": one("spark2", launcher.MPICH)}, "", "", "all_gather_perf is on spark2, and not on all: spark1: it is not found: torch measures"},
+		"one has it, asked":   {has{"all_gather_perf": one("spark2", launcher.MPICH)}, "--via nccl-tests", "-", "all_gather_perf is on spark2, and not on all: spark1: it is not found"},
+		"two MPIs":            {has{"all_gather_perf": mixed}, "--via nccl-tests", "-", "for Open MPI on spark2, and for MPICH's family on spark1"},
+		"one here, all there": {has{"/opt/nt/build/all_gather_perf": one("spark1", launcher.MPICH), "all_gather_perf": both}, "", "all_gather_perf", ""},
+		"in a named folder":   {has{"/a/all_reduce_perf": both, "all_reduce_perf": both}, "--nccl-tests /a all_reduce", "/a/all_reduce_perf", ""},
+		"torch":               {has{"all_gather_perf": both}, "--via torch", "", ""},
+		"an interpreter":      {has{"all_gather_perf": both}, "--python python3.12", "", ""},
+		"no room":             {has{"all_gather_perf": both}, "--min 4G", "-", "messages of 4 GiB and more are not safe: spark1 has 12 GiB free"},
+	}
+	for name, tc := range tests {
+		t.Run(name, func(t *testing.T) {
+			code, _, errs, spec := ncclTestOn(t, &keeping{}, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
+			runs := ""
+			switch {
+			case spec.ID == "":
+				runs = "-"
+			case spec.MainStage().MPI != nil:
+				runs = spec.MainStage().MPI.Program
+			}
+			if runs != tc.runs || (code == 0) != (tc.runs != "-") || !strings.Contains(errs, tc.says) || tc.says == "" && strings.Contains(errs, "torch") {
+				t.Errorf("code %d, runs %q, want %q: %s", code, runs, tc.runs, errs)
+			}
+		})
+	}
+}
+
+// What was judged is kept by the machines; what was not is not.
+func TestNCCLTestIsKept(t *testing.T) {
+	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
+	for name, tc := range map[string]struct {
+		written string
+		part    []float64
+	}{
+		"good":   {sweepGood, []float64{0.958}},
+		"low":    {slow, []float64{0.521}},
+		"failed": {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), []float64{0}},
+		"gloo":   {strings.Replace(sweepGood, "nccl=2.28.9 backend=nccl", "nccl=none backend=gloo", 1), nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			k := &keeping{}
+			ncclTestOn(t, k, nil, t.TempDir(), tc.written, completed, "launch", "nccl-test")
+			if len(k.kept) != len(tc.part) {
+				t.Fatalf("kept %+v", k.kept)
+			}
+			for i, r := range k.kept {
+				if len(r.Nodes) != 2 || r.Part < tc.part[i]-0.001 || r.Part > tc.part[i]+0.001 {
+					t.Errorf("kept %+v, want %g", r, tc.part[i])
+				}
+			}
+		})
+	}
+}
+
+func TestRequireGate(t *testing.T) {
+	for line, want := range map[string]float64{"": 0, "--require-gate": 0.9, "--require-gate=0.8": 0.8} {
+		g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed))}
+		var spec launcher.Spec
+		b := &backend{gangs: spying{g, &spec}, cluster: &fakeCluster{}}
+		if code, _, errs := cli(t, b, append(append([]string{"launch", "exec"}, strings.Fields(line)...), "--", "true")...); code != 0 || spec.RequireGate != want {
+			t.Errorf("%s: code %d, %g: %s", line, code, spec.RequireGate, errs)
+		}
+	}
+	for line, want := range map[string]string{
+		"--require-gate=-1 exec -- true":           "want a part of what is expected",
+		"--require-gate --standalone exec -- true": "no link to test",
+		"--require-gate=NaN exec -- true":          "want a part of what is expected",
+	} {
+		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
+			t.Errorf("%s: code %d: %s", line, code, errs)
 		}
 	}
 }

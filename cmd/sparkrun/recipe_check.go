@@ -124,14 +124,14 @@ func machinesOfSpec(spec launcher.Spec) []planMachine {
 			if st.Where == launcher.OnHead && n > 0 || st.Where == launcher.OnRest && n == 0 {
 				continue
 			}
-			m.Steps = append(m.Steps, stepOf(st, map[launcher.Ref]int{launcher.NodeRank: n, launcher.NodeCount: spec.Nodes}))
+			m.Steps = append(m.Steps, planStepOf(st, map[launcher.Ref]int{launcher.NodeRank: n, launcher.NodeCount: spec.Nodes}))
 		}
 		out = append(out, m)
 	}
 	return out
 }
 
-func stepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
+func planStepOf(st launcher.Stage, known map[launcher.Ref]int) planStep {
 	step := planStep{Stage: st.Name, Argv: []string{}, Env: []planVar{}}
 	for _, v := range st.Command() {
 		step.Argv = append(step.Argv, onMachine(v, known))

@@ -114,6 +114,16 @@ func parseDriver(text string) string {
 	return ""
 }
 
+// MemAvailable is how many bytes the kernel would find for a new program, of the text of
+// /proc/meminfo; where GPU and system share the memory, for the GPU too.
+func MemAvailable(text string) (uint64, error) {
+	m, err := parseMemory(text)
+	if err != nil {
+		return 0, err
+	}
+	return m.Available, nil
+}
+
 // parseMemory reads /proc/meminfo, which counts in kibibytes whatever it calls them.
 func parseMemory(text string) (*Memory, error) {
 	kib := map[string]uint64{}

@@ -53,7 +53,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		r.err = errAskMPI
 		return r
 	}
-	if r.err = a.allow(ctx, as.Spec); r.err != nil {
+	if r.err = a.allow(ctx, as); r.err != nil {
 		return r
 	}
 	if r.err = a.bring(ctx, as); r.err != nil {
@@ -230,11 +230,16 @@ func (a *Agent) looks(user string, most int) (done func(), err error) {
 }
 
 // allow asks the administrator's rules.
-func (a *Agent) allow(ctx context.Context, spec launcher.Spec) error {
-	if a.cfg.Allow == nil {
+func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
+	if a.cfg.Allow != nil {
+		if err := a.cfg.Allow(ctx, as.Spec); err != nil {
+			return err
+		}
+	}
+	if a.cfg.Gate == nil {
 		return nil
 	}
-	return a.cfg.Allow(ctx, spec)
+	return a.cfg.Gate(as)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

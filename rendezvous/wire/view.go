@@ -23,6 +23,8 @@ type NodeCounters struct {
 	// came up, by counter: tests read them before and after. Interfaces have rx_bytes and
 	// tx_bytes, which do not see RDMA. Nodes of before have none.
 	Totals map[string]map[string]uint64 `json:"totals,omitempty"`
+	// MemAvailable is the kernel's, in bytes, of this moment; 0: not known, as of nodes of before.
+	MemAvailable uint64 `json:"mem_available,omitempty"`
 	// Error says why there are none.
 	Error string `json:"error,omitempty"`
 }

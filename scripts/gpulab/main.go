@@ -26,6 +26,8 @@ type options struct {
 	dir      string // of state, logs and results
 	sparkrun string
 	sweep    string // workloads/sweep.py: what `launch nccl-test` runs, for mpirun
+	source   string // of nccl-tests, to be built by `sparkrun nccl-test build`; empty: none
+	nccl     string // of NCCL's sources, to be built with it; empty: the machine's own
 	tests    string // folder with all_gather_perf built with MPI=1; empty: none
 	python   string
 	rounds   int
@@ -50,7 +52,9 @@ func main() {
 	flag.StringVar(&o.dir, "dir", "", "keep logs and results in this folder (default: a new one in /tmp, removed unless something failed)")
 	flag.StringVar(&o.sparkrun, "sparkrun", "sparkrun", "the program to test")
 	flag.StringVar(&o.sweep, "sweep", "", "workloads/sweep.py, to be started by mpirun for comparison")
-	flag.StringVar(&o.tests, "nccl-tests", "", "folder of nccl-tests built with MPI=1, to be started by mpirun")
+	flag.StringVar(&o.source, "nccl-tests-src", "", "folder with the sources of nccl-tests, to be built by sparkrun nccl-test build")
+	flag.StringVar(&o.nccl, "nccl-src", "", "folder with the sources of NCCL, to be built with them")
+	flag.StringVar(&o.tests, "nccl-tests", "", "folder of nccl-tests built with MPI=1 already")
 	flag.StringVar(&o.python, "python", "python3", "an interpreter with PyTorch")
 	flag.IntVar(&o.rounds, "rounds", 5, "runs by sparkrun and by mpirun, in turns, for the comparison")
 	flag.StringVar(&o.max, "max", "256M", "the largest message of the tests")

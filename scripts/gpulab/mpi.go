@@ -72,26 +72,33 @@ func (l *lab) besideMPI(ctx context.Context) (string, error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Minute)
 	defer cancel()
-	var ours, theirs []float64
+	return l.inTurns(ctx, "torch", func(i int) (*exec.Cmd, error) {
+		start := `RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK MASTER_ADDR=$1 MASTER_PORT=$2 exec "$3" -u -c "$4" all_reduce $5 $5 2 20 2`
+		return l.mpirun(ctx, "sh", "-c", start, "-", nics[1].addr(1), strconv.Itoa(29600+i), l.o.python, string(text), strconv.FormatInt(most, 10))
+	})
+}
+
+// inTurns starts one program by sparkrun and, as theirs prepares it, by mpirun.
+func (l *lab) inTurns(ctx context.Context, via string, theirs func(round int) (*exec.Cmd, error)) (string, error) {
+	var ours, other []float64
 	for i := range l.o.rounds {
-		cmd := l.launch(ctx, "nccl-test", "--min", l.o.max, "--max", l.o.max, "--json", "all_reduce")
+		cmd := l.launch(ctx, "nccl-test", "--via", via, "--min", l.o.max, "--max", l.o.max, "--json", "all_reduce")
+		var errs bytes.Buffer
+		cmd.Stderr = &errs
 		out, err := cmd.Output()
 		if err != nil {
-			return "", fmt.Errorf("sparkrun, round %d: %w", i+1, err)
+			return "", fmt.Errorf("sparkrun, round %d: %w: %s", i+1, err, tail(errs.String()))
 		}
 		var v verdict
 		if err := json.Unmarshal(out, &v); err != nil {
 			return "", err
 		}
 		ours = append(ours, v.Verdict.Bus)
-
-		start := `RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK MASTER_ADDR=$1 MASTER_PORT=$2 exec "$3" -u -c "$4" all_reduce $5 $5 2 20 2`
-		cmd, err = l.mpirun(ctx, "sh", "-c", start, "-", nics[1].addr(1), strconv.Itoa(29600+i), l.o.python, string(text), strconv.FormatInt(most, 10))
-		if err != nil {
+		if cmd, err = theirs(i); err != nil {
 			return "", err
 		}
 		both, err := cmd.CombinedOutput()
-		l.save(fmt.Sprintf("b-mpirun-%d.txt", i+1), string(both))
+		l.save(fmt.Sprintf("b-mpirun-%s-%d.txt", via, i+1), string(both))
 		if err != nil {
 			return "", fmt.Errorf("mpirun, round %d: %w: %s", i+1, err, tail(string(both)))
 		}
@@ -103,10 +110,10 @@ func (l *lab) besideMPI(ctx context.Context) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		theirs = append(theirs, bus)
+		other = append(other, bus)
 	}
-	a, b := median(ours), median(theirs)
-	figures := fmt.Sprintf("all_reduce %s, medians of %d: sparkrun %.3f GB/s, mpirun %.3f (%+.1f %%); %s against %s", l.o.max, l.o.rounds, a, b, 100*(a/b-1), list(ours), list(theirs))
+	a, b := median(ours), median(other)
+	figures := fmt.Sprintf("all_reduce %s, medians of %d: sparkrun %.3f GB/s, mpirun %.3f (%+.1f %%); %s against %s", l.o.max, l.o.rounds, a, b, 100*(a/b-1), list(ours), list(other))
 	if math.Abs(a/b-1) > 0.05 && !l.o.gloo {
 		return figures, fmt.Errorf("more than 5 %% apart")
 	}
@@ -118,13 +125,13 @@ var average = regexp.MustCompile(`# Avg bus bandwidth    : (\S+)`)
 // judged has sparkrun read what nccl-tests itself prints here.
 func (l *lab) judged(ctx context.Context) (string, error) {
 	if l.o.tests == "" {
-		return "", notHereError{"--nccl-tests names no folder"}
+		return "", notHereError{"no nccl-tests"}
 	}
 	ctx, cancel := context.WithTimeout(ctx, 3*time.Minute)
 	defer cancel()
 	var figures []string
 	for _, op := range []string{"all_gather", "all_reduce"} {
-		cmd, err := l.mpirun(ctx, "-x", "NCCL_DEBUG=INFO", filepath.Join(l.o.tests, op+"_perf"), "-b", "1M", "-e", l.o.max, "-f", "4", "-g", "1")
+		cmd, err := l.testsByMPI(ctx, op, "-b", "1M", "-e", l.o.max, "-f", "4", "-g", "1")
 		if err != nil {
 			return "", err
 		}

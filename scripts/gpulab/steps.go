@@ -34,8 +34,11 @@ func (l *lab) steps() []doing {
 		{"(a) all-reduce by torchrun, sums checked, over the fabric", false, l.reduce},
 		{"(c) launch nccl-test --via torch", false, l.viaTorch},
 		{"(d) a rank killed inside a collective", false, l.killed},
-		{"(b) the same sweep by sparkrun and by mpirun, in turns", false, l.besideMPI},
-		{"(e) nccl-tests by mpirun, judged by sparkrun", false, l.judged},
+		{"(b) nccl-tests built by sparkrun nccl-test build", false, l.build},
+		{"(b) launch nccl-test --via nccl-tests", false, l.viaTests},
+		{"(b) nccl-tests by sparkrun and by mpirun, in turns", false, l.testsBesideMPI},
+		{"(f) the same sweep by sparkrun and by mpirun, in turns", false, l.besideMPI},
+		{"(g) nccl-tests by mpirun, judged by sparkrun", false, l.judged},
 		{"the machine's RDMA devices kept as a fixture", false, func(context.Context) (string, error) {
 			return captureRDMA(filepath.Join(l.o.dir, "rdma"))
 		}},
@@ -210,7 +213,10 @@ type verdict struct {
 
 func (l *lab) sizes() []string { return []string{"--min", "1M", "--max", l.o.max, "--factor", "4"} }
 
-func (l *lab) viaTorch(ctx context.Context) (string, error) {
+func (l *lab) viaTorch(ctx context.Context) (string, error) { return l.operations(ctx, "torch", "c-") }
+
+// operations runs launch nccl-test for each operation; each has to be right, and judged.
+func (l *lab) operations(ctx context.Context, via, log string) (string, error) {
 	ctx, cancel := context.WithTimeout(ctx, 4*time.Minute)
 	defer cancel()
 	var figures []string
@@ -218,11 +224,11 @@ func (l *lab) viaTorch(ctx context.Context) (string, error) {
 		if l.o.gloo && (op == "reduce_scatter" || op == "alltoall") {
 			continue // gloo has none
 		}
-		cmd := l.launch(ctx, "nccl-test", append(l.sizes(), "--json", op)...)
+		cmd := l.launch(ctx, "nccl-test", append(l.sizes(), "--via", via, "--json", op)...)
 		var out, errs bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &errs
 		err := cmd.Run()
-		l.save("c-"+op+".json", out.String())
+		l.save(log+op+".json", out.String())
 		if err != nil {
 			return strings.Join(figures, ", "), fmt.Errorf("%s: %w: %s", op, err, tail(errs.String()+out.String()))
 		}

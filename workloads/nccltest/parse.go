@@ -25,7 +25,7 @@ var (
 	deviceLine  = regexp.MustCompile(`^#\s+Rank\s+(\d+) (?:Group\s+\d+ )?(?:Pid\s+\d+ )?on\s+(\S+) device\s+(\d+) (?:\[[^]]*\] )?(.*)$`)
 	boundsLine  = regexp.MustCompile(`^# Out of bounds values : (\d+) (\S+)`)
 	averageLine = regexp.MustCompile(`^# Avg bus bandwidth\s+: (\S+)`)
-	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|error: .*)$`)
+	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|Reducing maxBytes .*|error: .*)$`)
 )
 
 // Parser reads a test's output line by line. Lines that are not the table's (NCCL's

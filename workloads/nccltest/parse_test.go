@@ -99,6 +99,17 @@ func render(t Table) string {
 	return b.String()
 }
 
+// What nccl-tests itself lowers is told to the reader.
+func TestNotes(t *testing.T) {
+	var p Parser
+	for _, line := range []string{"#", "# Reducing maxBytes to 45097156608 due to memory limitation", "# nThread 1 nGpus 1"} {
+		p.Line(line)
+	}
+	if notes := p.Table().Notes; len(notes) != 1 || !strings.HasPrefix(notes[0], "Reducing maxBytes to 45097156608") {
+		t.Errorf("%q", notes)
+	}
+}
+
 // The text and the file of one run say the same.
 func TestJSONIsTheText(t *testing.T) {
 	text, err := os.ReadFile("testdata/2.19.6-all_reduce.json")

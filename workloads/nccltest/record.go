@@ -13,7 +13,12 @@ type Record struct {
 	Cluster string    `json:"cluster"`
 	Op      string    `json:"op"`
 	// Tool without its version: "torch" and "nccl-tests" measure alike, and not the same.
-	Tool  string   `json:"tool"`
+	Tool string `json:"tool"`
+	// Version is the tool's, and Program the one that sparkrun found and started; each
+	// empty where it is not known.
+	Version string `json:"version,omitempty"`
+	Program string `json:"program,omitempty"`
+
 	NCCL  string   `json:"nccl,omitempty"`
 	Hosts []string `json:"hosts"`
 	Bytes int64    `json:"bytes"`

@@ -1,0 +1,177 @@
+package node
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/policy"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// gateAge is how long a test of the links stands for them. Cables are moved, and cards
+// degrade, without anybody saying so.
+const gateAge = 24 * time.Hour
+
+// gatesKept bounds the file: a node is in so many sets of nodes at most, of which only the latest
+// test counts.
+const gatesKept = 64
+
+// gate is what a test of the links between some nodes has reached.
+type gate struct {
+	At    time.Time         `json:"at"`    // by this node's clock
+	Nodes []launcher.NodeID `json:"nodes"` // sorted
+	Part  float64           `json:"part"`
+}
+
+// gates are the tests that this node took part in, the latest last. Each node of a test
+// keeps its own copy, so that each can judge a job without asking.
+type gates struct {
+	path string
+	now  func() time.Time
+	mu   sync.Mutex
+}
+
+func (g *gates) read() ([]gate, error) {
+	b, err := os.ReadFile(g.path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []gate
+	if err == nil {
+		err = json.Unmarshal(b, &all)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the tests of the links: %w: remove %s, and test again", err, g.path)
+	}
+	return all, nil
+}
+
+// add keeps a test, in the place of the last one of the same nodes.
+func (g *gates) add(nodes []launcher.NodeID, part float64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, err := g.read()
+	if err != nil {
+		all = nil // the new one is what counts
+	}
+	nodes = slices.Sorted(slices.Values(nodes))
+	all = slices.DeleteFunc(all, func(o gate) bool { return slices.Equal(o.Nodes, nodes) || g.now().Sub(o.At) > gateAge })
+	all = append(all, gate{At: g.now().UTC(), Nodes: nodes, Part: part})
+	b, err := json.Marshal(all[max(0, len(all)-gatesKept):])
+	if err == nil {
+		err = os.WriteFile(g.path+".new", b, 0o600)
+	}
+	if err == nil {
+		err = os.Rename(g.path+".new", g.path)
+	}
+	if err != nil {
+		return fmt.Errorf("keep the test of the links: %w", err)
+	}
+	return nil
+}
+
+// open judges by the latest test that all of these nodes took part in; the error says why
+// it is not enough.
+func (g *gates) open(nodes []launcher.NodeID, least float64) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	all, err := g.read()
+	if err != nil {
+		return err
+	}
+	for _, o := range slices.Backward(all) {
+		if slices.ContainsFunc(nodes, func(id launcher.NodeID) bool { return !slices.Contains(o.Nodes, id) }) {
+			continue
+		}
+		age := g.now().Sub(o.At)
+		switch {
+		case age > gateAge:
+			return fmt.Errorf("the last nccl-test of these machines is older than a day")
+		case o.Part == 0:
+			return fmt.Errorf("the last nccl-test of these machines, %s ago, failed", age.Round(time.Second))
+		case o.Part < least:
+			return fmt.Errorf("the last nccl-test of these machines, %s ago, reached %.2f of what is expected", age.Round(time.Second), o.Part)
+		}
+		return nil
+	}
+	return errors.New("no nccl-test of these machines has been judged within a day")
+}
+
+// gated refuses a job that requires a test of its links, or of whose kind this node's
+// policy does. Later tries are not asked: a day may have passed.
+func (n *node) gated(as launcher.Assignment) error {
+	p, err := policy.Read(n.cfg.Paths.Policy)
+	if err != nil {
+		return err
+	}
+	least, by := as.Spec.RequireGate, fmt.Sprintf("--require-gate %g", as.Spec.RequireGate)
+	if part, rule := p.Gate(as.Spec); part > least {
+		least, by = part, rule
+	}
+	if least == 0 || as.NodeCount < 2 || as.Generation > 1 {
+		return nil
+	}
+	if len(as.Nodes) != as.NodeCount {
+		return fmt.Errorf("%s: the leader does not say which machines the job has: upgrade it", by)
+	}
+	if err := n.gates.open(as.Nodes, least); err != nil {
+		return fmt.Errorf("%s: %w: sparkrun launch nccl-test --on %s", by, err, n.hostsOf(as.Nodes))
+	}
+	return nil
+}
+
+// hostsOf are nodes' hosts, as --on takes them.
+func (n *node) hostsOf(ids []launcher.NodeID) string {
+	var hosts []string
+	for _, id := range ids {
+		hosts = append(hosts, n.hostOf(id))
+	}
+	return strings.Join(hosts, ",")
+}
+
+// keepTest brings a test's result to each of its nodes.
+func (n *node) keepTest(ctx context.Context, _ wire.Caller, r wire.GateRequest) (wire.GateResponse, error) {
+	if err := validGate(r); err != nil {
+		return wire.GateResponse{}, err
+	}
+	failed := make([]error, len(r.Nodes))
+	each(len(r.Nodes), func(i int) {
+		if r.Nodes[i] == n.m.Node {
+			failed[i] = n.gates.add(r.Nodes, r.Part)
+			return
+		}
+		ctx, cancel := context.WithTimeout(ctx, askTimeout)
+		defer cancel()
+		failed[i] = n.peers.client(r.Nodes[i]).NodeGate(ctx, r)
+	})
+	var res wire.GateResponse
+	for i, err := range failed {
+		if err != nil {
+			res.Missed = append(res.Missed, n.hostOf(r.Nodes[i]))
+		}
+	}
+	return res, nil
+}
+
+func (n *node) nodeKeepTest(_ context.Context, _ wire.Caller, r wire.GateRequest) (wire.Empty, error) {
+	if err := validGate(r); err != nil {
+		return wire.Empty{}, err
+	}
+	return wire.Empty{}, n.gates.add(r.Nodes, r.Part)
+}
+
+func validGate(r wire.GateRequest) error {
+	if len(r.Nodes) < 2 || len(r.Nodes) > 1024 || !(r.Part >= 0 && r.Part < 1000) {
+		return fmt.Errorf("keep the test of the links: %w: of %d nodes, %g of what is expected", launcher.ErrInvalid, len(r.Nodes), r.Part)
+	}
+	return nil
+}
