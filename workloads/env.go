@@ -59,6 +59,9 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	env = append(env, own...)
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")
+		if slices.Contains(ownAddresses, name) {
+			continue
+		}
 		if IsSecret(name) {
 			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
 		}

@@ -131,6 +131,11 @@ func (v server) settle(r Request, words []string) (served, error) {
 		return bad("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes, "how a model is cut hangs on the number of machines: give one")
 	}
 	s := served{words: words, args: o.Args, given: map[string]bool{}, model: o.Model}
+	for _, text := range o.Env {
+		if name, _, _ := strings.Cut(text, "="); slices.Contains(ownAddresses, name) {
+			s.note("the recipe's %s is left out: each machine has its own", text)
+		}
+	}
 	for _, f := range v.decided {
 		s.words, _ = f.without(s.words)
 	}
@@ -344,6 +349,10 @@ func (r *Request) showCaches() {
 	}
 	r.Container = &c
 }
+
+// ownAddresses are variables of which each node has its own: a recipe's one value would be
+// wrong on all nodes but one.
+var ownAddresses = []string{"VLLM_HOST_IP", "SGLANG_HOST_IP", "RAY_NODE_IP_ADDRESS", "RAY_OVERRIDE_NODE_IP_ADDRESS"}
 
 // takesGPUs has a job that serves take the GPUs of its machines, unless the user says otherwise.
 func (r *Request) takesGPUs() {
