@@ -90,6 +90,9 @@ type Assignment struct {
 	Head    netip.Addr `json:"head"`    // rank 0's node, reached by all
 	Addr    netip.Addr `json:"addr"`    // this node on the same network
 	Network string     `json:"network"` // "fabric", "management" or "loopback"
+	// Management is this node's address on the network that the cluster talks over; where
+	// there is no cluster it is Addr.
+	Management netip.Addr `json:"management,omitzero"`
 	// HeadNode is rank 0's node.
 	HeadNode NodeID `json:"head_node,omitempty"`
 	// Meeting is what the fabric environment needs of the plan (an

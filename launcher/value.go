@@ -18,10 +18,11 @@ const (
 	WorldSize      Ref = "world-size"       // ranks in the job
 	LocalWorldSize Ref = "local-world-size" // ranks on this node
 	NodeCount      Ref = "node-count"
-	Head           Ref = "head"      // address of rank 0's node that all chosen nodes reach
-	Port           Ref = "port"      // free on Head, new with each generation
-	NodeAddr       Ref = "node-addr" // this node's address on the network of Head
-	HeadHere       Ref = "head-here" // 1 on rank 0's node, 0 on every other
+	Head           Ref = "head"       // address of rank 0's node that all chosen nodes reach
+	Port           Ref = "port"       // free on Head, new with each generation
+	NodeAddr       Ref = "node-addr"  // this node's address on the network of Head
+	Management     Ref = "management" // this node's address on the network that the cluster talks over
+	HeadHere       Ref = "head-here"  // 1 on rank 0's node, 0 on every other
 	Host           Ref = "host"
 	Job            Ref = "job"
 	RestartCount   Ref = "restart-count" // tries of the main stage before this one
@@ -145,6 +146,7 @@ type Seat struct {
 	Rank, LocalRank, NodeRank  int
 	World, LocalWorld, NodesIn int
 	Head, Addr, Host           string
+	Management                 string
 	Port                       int
 	// Ports are this node's by name, HeadPorts the head's.
 	Ports, HeadPorts map[string]Ports
@@ -180,6 +182,8 @@ func (s Seat) lookup(r Ref) (string, error) {
 		return strconv.Itoa(s.Port), nil
 	case NodeAddr:
 		return s.Addr, nil
+	case Management:
+		return s.Management, nil
 	case HeadHere:
 		if s.NodeRank == 0 {
 			return "1", nil

@@ -13,12 +13,13 @@ var secondNode = Assignment{
 	Node: "id2", Host: "spark2",
 	NodeRank: 1, NodeCount: 2, FirstRank: 4, Ranks: 4, World: 8,
 	Restarts: 2, Head: netip.MustParseAddr("192.168.100.1"), Addr: netip.MustParseAddr("192.168.100.2"),
+	Management: netip.MustParseAddr("10.0.0.2"),
 }
 
 func TestResolveKnowsEveryRef(t *testing.T) {
 	want := map[Ref]string{
 		Rank: "6", LocalRank: "2", NodeRank: "1", WorldSize: "8", LocalWorldSize: "4", NodeCount: "2",
-		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", HeadHere: "0", Host: "spark2", Job: "abcd", RestartCount: "2",
+		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", Management: "10.0.0.2", HeadHere: "0", Host: "spark2", Job: "abcd", RestartCount: "2",
 	}
 	seat := secondNode.Seat(2, 29500)
 	for ref, text := range want {

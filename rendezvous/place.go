@@ -65,9 +65,18 @@ type Place struct {
 	FirstRank int             `json:"first_rank"`
 	Ranks     int             `json:"ranks"`
 	Entry     envgen.Entry    `json:"entry"` // the node's address, NIC and RDMA paths where the job meets
-	// Addrs are all of the node's, management's and the fabric's: where its ranks'
+	// Addrs are all of the node's, management's first and the fabric's: where its ranks'
 	// connections come from.
 	Addrs []netip.Addr `json:"addrs,omitempty"`
+}
+
+// Management is the node's address on the network that the cluster talks over; where there is
+// no cluster it is where the job meets.
+func (p Place) Management() netip.Addr {
+	if len(p.Addrs) > 0 {
+		return p.Addrs[0]
+	}
+	return p.Entry.Addr
 }
 
 // ErrCannotPlace is wrapped by every error of MakePlan.
@@ -183,6 +192,7 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 		NodeRank: i, NodeCount: len(p.Nodes), FirstRank: n.FirstRank, Ranks: n.Ranks, World: p.World,
 		HeadNode: p.Nodes[0].Node,
 		Head:     p.Head, Addr: n.Entry.Addr, Network: p.Network, Meeting: meeting,
+		Management: n.Management(),
 	}
 }
 
