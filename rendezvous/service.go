@@ -126,7 +126,7 @@ func (s JobStatus) ServiceAddr() string {
 	if len(v.Port) != 1 || v.Port[0].Ref != "" || len(s.Plan.Nodes) == 0 || len(s.Plan.Nodes[0].Addrs) == 0 {
 		return ""
 	}
-	host := s.Plan.Nodes[0].Addrs[0].String() // management's
+	host := s.Plan.Nodes[0].Management().String()
 	if a, err := netip.ParseAddr(v.Listen); err == nil && !a.IsUnspecified() {
 		host = v.Listen
 	}

@@ -48,7 +48,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Fatalf("launch: %v", err)
 	}
 	for i, h := range c.hosts {
-		if err := c.knows(rendezvous.KindPlan2); err == nil && i > 0 {
+		if err := c.knows(rendezvous.KindPlan3); err == nil && i > 0 {
 			t.Errorf("with %d of 3 upgraded, an entry that stops N-1 would be written", i)
 		}
 		h.rebuilt("new", rendezvous.Protocol)
@@ -62,7 +62,7 @@ func TestRollingUpgrade(t *testing.T) {
 			from.runs(command(3, 1, "exit 0"))
 		}
 	}
-	if err := c.knows(rendezvous.KindPlan2); err != nil {
+	if err := c.knows(rendezvous.KindPlan3); err != nil {
 		t.Errorf("all are upgraded: %v", err)
 	}
 	if err := os.WriteFile(enough, nil, 0o644); err != nil {

@@ -150,14 +150,14 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	return ""
 }
 
-// dial looks for a listener at the node's addresses, and at loopback, where what trusts
-// nobody listens. All are this machine: the packet filter lets us through.
+// dial looks for a listener on management, where the nodes meet, and at loopback, where
+// what trusts nobody listens. All are this machine: the packet filter lets us through.
 func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
 	port, err := seat.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
-	for _, host := range ownAddrs(p.as) {
+	for _, host := range hereAt(seat) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)

@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -180,23 +179,12 @@ func servicePortFree(as launcher.Assignment) error {
 	return l.Close()
 }
 
-// ownAddrs are the addresses at which a rank of this node may listen, management's first.
-func ownAddrs(as launcher.Assignment) []string {
+// hereAt are the addresses of this node at which a rank may listen, management's first: it is
+// where clients come.
+func hereAt(seat launcher.Seat) []string {
 	var out []string
-	here, _ := net.InterfaceAddrs() // else what the plan says has to do
-	for _, m := range as.Members {
-		if m.IsLinkLocalUnicast() { // not to be dialled without its zone
-			continue
-		}
-		if slices.ContainsFunc(here, func(a net.Addr) bool {
-			p, err := netip.ParsePrefix(a.String())
-			return err == nil && p.Addr().Unmap() == m
-		}) {
-			out = append(out, m.String())
-		}
-	}
-	for _, a := range []string{as.Addr.String(), "127.0.0.1"} {
-		if !slices.Contains(out, a) {
+	for _, a := range []string{seat.Management, seat.Addr, "127.0.0.1"} {
+		if a != "" && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
 	}
@@ -212,7 +200,8 @@ func (w *watcher) health(ctx context.Context) error {
 			return err
 		}
 	}
-	for _, host := range ownAddrs(w.as) {
+	_, _, seat := w.as.Local(0)
+	for _, host := range hereAt(seat) {
 		addr := net.JoinHostPort(host, w.port)
 		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
 			w.addr = addr // whoever listens there is the one to ask

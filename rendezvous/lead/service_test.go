@@ -207,8 +207,11 @@ func TestServiceAfterPowerCut(t *testing.T) {
 					w.settle()
 					return
 				}
-				if j.Outcome != nil || j.Plan.Restarts != 0 || len(j.Faults) != 0 || j.Plan.Generation < 3 || len(w.running) != 2 {
-					t.Errorf("outcome %+v, restarts %d, faults %v, generation %d, %d ranks", j.Outcome, j.Plan.Restarts, j.Faults, j.Plan.Generation, len(w.running))
+				w.mu.Lock()
+				ranks := len(w.running)
+				w.mu.Unlock()
+				if j.Outcome != nil || j.Plan.Restarts != 0 || len(j.Faults) != 0 || j.Plan.Generation < 3 || ranks != 2 {
+					t.Errorf("outcome %+v, restarts %d, faults %v, generation %d, %d ranks", j.Outcome, j.Plan.Restarts, j.Faults, j.Plan.Generation, ranks)
 				}
 				stopped(t, w, "aaaa")
 			})
@@ -270,6 +273,7 @@ func TestServiceWedge(t *testing.T) {
 		stick()
 		time.Sleep(time.Minute)
 		cancel()
+		synctest.Wait()
 		if a, b := generationAt(t, w, "aaaa", 0), generationAt(t, w, "bbbb", 0); a != 1 || b != 2 {
 			t.Errorf("generations %d and %d", a, b)
 		}
