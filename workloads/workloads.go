@@ -58,6 +58,8 @@ type Request struct {
 	Ray Ray
 	// MPI is read by that workload alone.
 	MPI MPI
+	// IBTest likewise.
+	IBTest IBTest
 }
 
 // Workload makes Specs of one kind.
@@ -72,6 +74,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "ib-test", Spec: ibTestSpec},
 		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "ray", Spec: raySpec},

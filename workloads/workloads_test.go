@@ -294,11 +294,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, mpi, nccl-test, ray, torchrun`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, mpi, nccl-test, ray, torchrun`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, mpi, nccl-test, ray, torchrun`,
-		"vllm":     `unknown workload "vllm": known: exec, mpi, nccl-test, ray, torchrun`,
-		"":         `unknown workload "": known: exec, mpi, nccl-test, ray, torchrun`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"vllm":     `unknown workload "vllm": known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"":         `unknown workload "": known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)

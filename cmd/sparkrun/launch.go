@@ -35,6 +35,7 @@ type launchOptions struct {
 	output outputMode
 
 	test testOptions // nccl-test's
+	ib   ibOptions
 }
 
 func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -175,7 +176,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newIBTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {

@@ -93,6 +93,9 @@ func (a *app) start(ctx context.Context, o launchOptions) error {
 	if o.workload == ncclTestName && !o.dryRun {
 		return a.ncclTest(ctx, o)
 	}
+	if o.workload == ibTestName {
+		return a.ibTest(ctx, o)
+	}
 	return a.launch(ctx, o)
 }
 
