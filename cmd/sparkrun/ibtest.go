@@ -223,7 +223,7 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 		}
 	}
 	for _, t := range tests {
-		b.WriteString(printable(ibtest.Matrix(rep.Cells, t, columns)))
+		b.WriteString(printable(ibtest.Matrix(rep.Plan, rep.Cells, t, columns)))
 	}
 	few := len(rep.Plan.Nodes) == 2
 	for _, c := range rep.Cells {

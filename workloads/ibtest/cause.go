@@ -50,22 +50,24 @@ func (s Setting) endsOf(p Plan, c Cell) [2]side {
 	return ends
 }
 
-// software: a device of no hardware (rxe), of which no figure is known.
-func (e side) software() string {
-	for _, name := range e.used {
-		if h, ok := e.inv.Device(name); ok && h.PCI == nil {
-			return fmt.Sprintf("%s of %s is RDMA in software", name, e.host)
-		}
-	}
-	return ""
-}
-
 // judging is the work on one cell.
 type judging struct {
 	c    *Cell
 	p    Plan
 	s    Setting
 	ends [2]side
+}
+
+// software names a device of no hardware (rxe), of which no figure is known.
+func (j judging) software() string {
+	for _, e := range j.ends {
+		for _, name := range e.used {
+			if h, ok := e.inv.Device(name); ok && h.PCI == nil {
+				return fmt.Sprintf("%s of %s is RDMA in software", name, e.host)
+			}
+		}
+	}
+	return ""
 }
 
 func (j judging) judge() {
@@ -145,10 +147,8 @@ func (j judging) latency(where string) {
 
 // unknown says why there is no figure; empty where there is one.
 func (j judging) unknown() string {
-	for _, e := range j.ends {
-		if why := e.software(); why != "" {
-			return why + ", of which no figure is known: --expect gives one"
-		}
+	if why := j.software(); why != "" {
+		return why + ", of which no figure is known: --expect gives one"
 	}
 	if verb, _, _ := strings.Cut(j.c.Test, "_"); verb != Verbs()[0] {
 		return fmt.Sprintf("no figure is known for %s: --expect gives one", Program(j.c.Test))
@@ -178,11 +178,17 @@ func (j judging) facts(full float64) []fact {
 			found = append(found, fact{c, reach})
 		}
 	}
+	if j.software() != "" {
+		return nil // they are of a ConnectX
+	}
 	scale := full / nccltest.WriteCable
-	for _, e := range j.ends {
-		if c, ok := e.oneTwin(); ok {
-			add(c, scale*nccltest.WriteOneTwin)
-		}
+	// Where one end has no address the other reaches nobody: the former is to be mended.
+	twin, sure := j.ends[0].oneTwin()
+	if other, _ := j.ends[1].oneTwin(); !sure && other.Code != "" {
+		twin = other
+	}
+	if twin.Code != "" {
+		add(twin, scale*nccltest.WriteOneTwin)
 	}
 	for _, e := range j.ends {
 		for _, d := range e.port.Devices {
@@ -206,12 +212,13 @@ func (j judging) facts(full float64) []fact {
 	return found
 }
 
-// oneTwin: a port of which one device only was measured.
-func (e side) oneTwin() (nccltest.Cause, bool) {
-	if len(e.used) > 1 || len(e.used) == 0 || e.software() != "" {
+// oneTwin: a port of which one device only was measured. sure: it is this end that lacks the
+// other.
+func (e side) oneTwin() (c nccltest.Cause, sure bool) {
+	if len(e.used) != 1 {
 		return nccltest.Cause{}, false
 	}
-	c := nccltest.Cause{
+	c = nccltest.Cause{
 		Code: nccltest.CauseOneTwin, Text: "one twin of a port works alone: each twin is half of the port",
 		Evidence: fmt.Sprintf("%s of %s has no twin that reaches the other side", e.used[0], e.host),
 		Remedy:   "sparkrun netplan diff, then sudo sparkrun netplan apply; sparkrun fabric shows both twins",
@@ -219,13 +226,15 @@ func (e side) oneTwin() (nccltest.Cause, bool) {
 	if len(e.port.Devices) < 2 {
 		c.Evidence = fmt.Sprintf("%s of %s has no twin: its second PCI function is not there", e.used[0], e.host)
 		c.Remedy = "power " + e.host + " off at the wall; lspci shows both functions when it is there again"
+		return c, true
 	}
 	for _, d := range e.port.Devices {
 		if !slices.Contains(e.used, d.HCA) && len(d.Addresses) == 0 {
 			c.Evidence = fmt.Sprintf("%s of %s has no IPv4 address", d.HCA, e.host)
+			return c, true
 		}
 	}
-	return c, true
+	return c, false
 }
 
 // likely picks the fact that leaves nearest to what was measured; one that leaves twice as
@@ -249,7 +258,7 @@ func (j judging) likely(gbps, full float64, found []fact) nccltest.Cause {
 			Evidence: fmt.Sprintf("%s -> %s %.1f Gb/s, %s -> %s %.1f at the same time", weak.From, weak.To, *weak.Measured.Gbps, strong.From, strong.To, *strong.Measured.Gbps),
 			Remedy:   "power both machines off at the wall, wait, and test again; then look at PCIe errors: dmesg | grep -i aer"}
 	}
-	if gbps < full*nccltest.WriteOneTwin/nccltest.WriteCable/2 {
+	if gbps < full*nccltest.WriteOneTwin/nccltest.WriteCable/2 && j.software() == "" {
 		return nccltest.Cause{Code: nccltest.CauseDegraded,
 			Text:     "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
 			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", gbps), Remedy: "power both machines off at the wall, wait, and test again"}

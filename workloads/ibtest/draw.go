@@ -9,25 +9,27 @@ import (
 )
 
 // Matrix is all cells of a test between the same hosts in rows and columns: from those at
-// the left to those on top. A pair that several cables join has a line of its own for each;
-// columns is the terminal's width, beyond which there is a list in place of the matrix.
-func Matrix(cells []Cell, test string, columns int) string {
+// the left to those on top. Where several cables join a pair, or columns, the terminal's
+// width, has no room for it, there is a list in its place.
+func Matrix(p Plan, cells []Cell, test string, columns int) string {
 	of := slices.DeleteFunc(slices.Clone(cells), func(c Cell) bool { return c.Test != test })
 	if len(of) == 0 {
 		return ""
 	}
-	var hosts []string
 	between := map[[2]string][]Cell{}
+	met := map[string]bool{}
 	several := false
 	for _, c := range of {
-		for _, h := range []string{c.From, c.To} {
-			if !slices.Contains(hosts, h) {
-				hosts = append(hosts, h)
-			}
-		}
 		key := [2]string{c.From, c.To}
 		between[key] = append(between[key], c)
 		several = several || len(between[key]) > 1
+		met[c.From], met[c.To] = true, true
+	}
+	var hosts []string
+	for _, n := range p.Nodes {
+		if met[n.Host] {
+			hosts = append(hosts, n.Host)
+		}
 	}
 	unit := "us, one way, the slower lane"
 	if IsBandwidth(test) {

@@ -237,7 +237,7 @@ func verdict(cells []Cell) Verdict {
 	case v.Grade == nccltest.Good && len(cells) > 1:
 		v.Text = fmt.Sprintf("all %d are; the least, %s", len(cells), v.Text)
 	case alike > 1:
-		v.Text = fmt.Sprintf("%s; so are %d of %d in all", v.Text, alike, len(cells))
+		v.Text = fmt.Sprintf("%s; %d of %d are %s", v.Text, alike, len(cells), v.Grade)
 	}
 	return v
 }
