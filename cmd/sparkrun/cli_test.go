@@ -30,7 +30,7 @@ import (
 var update = flag.Bool("update", false, "write the goldens anew")
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"sparkrun": main, "ib_write_bw": fakePerftest})
+	testscript.Main(m, map[string]func(){"sparkrun": main})
 }
 
 // TestScripts runs the real binary where no agent and no cluster is.

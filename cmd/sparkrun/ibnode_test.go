@@ -4,10 +4,10 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,74 +21,16 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
-// fakePerftest stands in for perftest's programs where there is no RDMA device: it meets
-// its other side by TCP as they do, and prints what they print. FAKE_PERFTEST is what goes
-// wrong, at the device named in it.
-func fakePerftest() {
-	args := map[string]string{}
-	server := ""
-	for i := 1; i < len(os.Args); i++ {
-		switch a := os.Args[i]; {
-		case a == "--help":
-			fmt.Print("  --out_json \n  --out_json_file=<file> \n")
-			os.Exit(1)
-		case strings.HasPrefix(a, "--out_json_file="):
-			args["file"] = strings.TrimPrefix(a, "--out_json_file=")
-		case a == "-F", strings.HasPrefix(a, "--"):
-		case strings.HasPrefix(a, "-"):
-			args[a] = os.Args[i+1]
-			i++
-		default:
-			server = a
-		}
+// fakePerftest puts a program into PATH that stands in for perftest's (testdata/fakeperftest).
+func fakePerftest(t *testing.T) {
+	t.Helper()
+	dir := t.TempDir()
+	build := exec.Command("go", "build", "-o", filepath.Join(dir, "ib_write_bw"), "./testdata/fakeperftest")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build the fake: %v: %s", err, out)
 	}
-	fail := func(text string) {
-		fmt.Fprintln(os.Stderr, text)
-		os.Exit(1)
-	}
-	wrong, device, _ := strings.Cut(os.Getenv("FAKE_PERFTEST"), "@")
-	is := func(what string) bool { return wrong == what && device == args["-d"] }
-	var conn net.Conn
-	if server == "" {
-		if is("no listener") {
-			fail("Couldn't listen to port " + args["-p"])
-		}
-		l, err := net.Listen("tcp4", ":"+args["-p"])
-		if err != nil {
-			fail(err.Error())
-		}
-		if conn, err = l.Accept(); err != nil {
-			fail(err.Error())
-		}
-		l.Close()
-	} else {
-		var err error
-		if conn, err = net.Dial("tcp4", net.JoinHostPort(server, args["-p"])); err != nil {
-			fail(fmt.Sprintf("Couldn't connect to %s:%s", server, args["-p"]))
-		}
-	}
-	if is("hangs") && server != "" {
-		if err := os.WriteFile(os.Getenv("FAKE_STARTED"), nil, 0o600); err != nil {
-			fail(err.Error())
-		}
-		select {}
-	}
-	if is("broken") && server == "" {
-		fail("Couldn't allocate MR")
-	}
-	fmt.Fprintln(conn, "done")
-	if text, err := io.ReadAll(io.LimitReader(conn, 5)); err != nil || string(text) != "done\n" {
-		fail("ethernet_read_keys: Couldn't read remote address")
-	}
-	fmt.Printf(" GID index       : %s\n", args["-x"])
-	fmt.Print(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n")
-	fmt.Print(" 65536      565164           0.00               98.75  \t\t   0.188385\n")
-	if args["file"] != "" {
-		if err := os.WriteFile(args["file"], []byte("{\nresults: {\nMsgSize: 65536,\nBW_average: 98.75,\n},\n}\n"), 0o600); err != nil {
-			fail(err.Error())
-		}
-	}
-	os.Exit(0)
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
 }
 
 // fakeSpace is the key-value space of ranks in one process.
@@ -146,6 +88,9 @@ type ibPair struct {
 
 func newIBPair(t *testing.T) *ibPair {
 	t.Helper()
+	if _, err := exec.LookPath("ib_write_bw"); err != nil {
+		t.Fatal("call fakePerftest first: ", err)
+	}
 	p := &ibPair{plan: ibtest.Plan{Version: 1, Seconds: 1, Bytes: 65536, Iters: 1000, QPs: 1, Cables: []ibtest.Cable{{A: 0, B: 1, Lanes: [][2]int{{0, 0}, {1, 1}}}}}}
 	for i, back := range []bool{false, true} {
 		p.plan.Steps = append(p.plan.Steps, ibtest.Step{Test: "write_bw", Runs: []ibtest.Run{{Back: back}, {Lane: 1, Back: back}}})
@@ -257,6 +202,7 @@ func (p *ibPair) run(ctx context.Context, t *testing.T) (all ibtest.Lines, lines
 }
 
 func TestIBRanks(t *testing.T) {
+	fakePerftest(t)
 	p := newIBPair(t)
 	all, lines := p.run(t.Context(), t)
 	rep := ibtest.Judge(p.plan, all, ibtest.Setting{ExpectGbps: 197})
@@ -275,6 +221,7 @@ func TestIBRanks(t *testing.T) {
 
 // A GID's row moves while a test is under way: the index is what it is then.
 func TestIBGIDMoves(t *testing.T) {
+	fakePerftest(t)
 	p := newIBPair(t)
 	p.plan.Steps = p.plan.Steps[:1]
 	for _, r := range p.ranks {
@@ -306,6 +253,7 @@ func TestIBGIDMoves(t *testing.T) {
 // What goes wrong at one device is told of that lane, with the words of who knows, and the
 // other lanes and steps go on.
 func TestIBRanksFail(t *testing.T) {
+	fakePerftest(t)
 	tests := map[string]struct {
 		fake   string
 		noGID  bool
@@ -347,6 +295,7 @@ func TestIBRanksFail(t *testing.T) {
 
 // A client that hangs is ended, and so is its server: nobody waits for ever.
 func TestIBRankHangs(t *testing.T) {
+	fakePerftest(t)
 	started := filepath.Join(t.TempDir(), "started")
 	t.Setenv("FAKE_PERFTEST", "hangs@rocep1s0f0")
 	t.Setenv("FAKE_STARTED", started)

@@ -90,7 +90,7 @@ func (j judging) judge() {
 // bandwidth holds the sum of a cable's lanes against what both twins give.
 func (j judging) bandwidth(where string) {
 	c := j.c
-	reached := fmt.Sprintf("%s reached %.1f Gb/s", where, *c.Gbps)
+	reached := fmt.Sprintf("%s reached %s Gb/s", where, gbps(*c.Gbps))
 	full, of := nccltest.WriteCable, "a cable"
 	if j.s.ExpectGbps > 0 {
 		full, of = j.s.ExpectGbps, "--expect says that a cable"
@@ -207,6 +207,13 @@ func (j judging) facts(full float64) []fact {
 			if c, ok := nccltest.SmallMTU(e.host, d); ok {
 				add(c, scale*nccltest.WriteCableSmallMTU)
 			}
+		}
+	}
+	for _, l := range j.c.Lanes {
+		if m := l.Measured.MTU; m > 0 && m < 4096 { // where the interface has 9000, its device has not noticed
+			add(nccltest.Cause{Code: nccltest.CauseMTU, Text: fmt.Sprintf("RoCE packets of %s -> %s have %d bytes, not 4096", l.From, l.To, m),
+				Evidence: fmt.Sprintf("perftest: Mtu %d[B]", m),
+				Remedy:   "an MTU of 9000 at both ends and the switch; where an interface has it already, set it down and up"}, scale*nccltest.WriteCableSmallMTU)
 		}
 	}
 	return found

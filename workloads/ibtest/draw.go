@@ -90,11 +90,19 @@ func (c Cell) figure() string {
 	}
 	switch {
 	case c.Gbps != nil:
-		return fmt.Sprintf("%.1f%s", *c.Gbps, mark)
+		return gbps(*c.Gbps) + mark
 	case c.Micros != nil:
 		return fmt.Sprintf("%.2f%s", *c.Micros, mark)
 	}
 	return "failed"
+}
+
+// gbps writes a bandwidth: RDMA in software has little of it.
+func gbps(v float64) string {
+	if v >= 10 {
+		return fmt.Sprintf("%.1f", v)
+	}
+	return fmt.Sprintf("%.3g", v)
 }
 
 // LaneText tells of every lane of a cell: "rocep1s0f0 -> rocep1s0f0 98.1 Gb/s".
@@ -106,7 +114,7 @@ func (c Cell) LaneText() string {
 		case l.Error != "":
 			text += "failed"
 		case l.Measured.Gbps != nil && IsBandwidth(c.Test):
-			text += fmt.Sprintf("%.1f Gb/s", *l.Measured.Gbps)
+			text += gbps(*l.Measured.Gbps) + " Gb/s"
 		default:
 			text += fmt.Sprintf("%.2f us", *l.Measured.latency())
 			if m := l.Measured; m.Min != nil && m.P99 != nil {

@@ -33,9 +33,12 @@ func told(p Plan, figure func(test string, twin int, r Run) (float64, string)) L
 		for j, r := range s.Runs {
 			f, words := figure(s.Test, r.Lane, r)
 			l := Line{IBTest: 1, Step: i, Run: j}
-			if words != "" {
+			switch words {
+			default:
 				l.Exit, l.Err = 1, words
-			} else {
+			case mtu1024:
+				l.Out = strings.Replace(printed(p, s.Test, r, f), "4096[B]", "1024[B]", 1)
+			case "":
 				l.Out = printed(p, s.Test, r, f)
 			}
 			all.Add(l)
@@ -53,6 +56,17 @@ func each(primary, twin, us float64) func(string, int, Run) (float64, string) {
 		return []float64{primary, twin}[t], ""
 	}
 }
+
+// smallPackets has perftest say that RoCE's MTU is 1024.
+func smallPackets(figure func(string, int, Run) (float64, string)) func(string, int, Run) (float64, string) {
+	return func(test string, t int, r Run) (float64, string) {
+		f, _ := figure(test, t, r)
+		return f, mtu1024
+	}
+}
+
+// mtu1024 in the place of a complaint is none: told understands it.
+const mtu1024 = "MTU 1024"
 
 func fails(words string) func(string, int, Run) (float64, string) {
 	return func(string, int, Run) (float64, string) { return 0, words }
@@ -98,6 +112,7 @@ func TestVerdicts(t *testing.T) {
 		"twin not on the bus":  {gone(pair(t)), Options{}, each(111.5, 0, 1.5), nil, nccltest.Low, nccltest.CauseOneTwin, "its second PCI function is not there"},
 		"MTU 1500, and good":   {pair(t).with(mtu1500), Options{}, each(94, 94, 1.5), nil, nccltest.Good, "", "96 %"},
 		"MTU 1500":             {pair(t).with(mtu1500), Options{}, each(85, 85, 1.5), nil, nccltest.Low, nccltest.CauseMTU, "enp1s0f0np0 mtu 1500"},
+		"RoCE MTU 1024":        {pair(t), Options{}, smallPackets(each(85, 85, 1.5)), nil, nccltest.Low, nccltest.CauseMTU, "perftest: Mtu 1024[B]"},
 		"100G link":            {pair(t).with(link100), Options{}, each(49, 49, 1.5), nil, nccltest.Low, nccltest.CauseSpeed, "speed 100000 Mb/s"},
 		"PCIe x2":              {pair(t).with(pcieX2), Options{}, each(98, 55, 1.5), nil, nccltest.Low, nccltest.CausePCIe, "32 GT/s x2"},
 		"degraded":             {pair(t), Options{}, each(6.5, 6.5, 1.5), nil, nccltest.Low, nccltest.CauseDegraded, "13.0 Gb/s over RDMA"},
