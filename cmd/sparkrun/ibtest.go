@@ -129,6 +129,9 @@ func ibNodes(view *fabricView, o launchOptions) ([]string, error) {
 			if ids[host] == "" {
 				return nil, fmt.Errorf("--on %s: no machine of that name is ready: sparkrun status shows all", host)
 			}
+			if slices.Contains(chosen, ids[host]) {
+				return nil, usagef("--on %s: named twice", host)
+			}
 			chosen = append(chosen, ids[host])
 		}
 	}
