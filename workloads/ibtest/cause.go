@@ -325,7 +325,7 @@ func (j judging) broken(l Lane) nccltest.Cause {
 		c.Code, c.Text, c.Remedy = CauseDevice, lane+": a device was not there when its turn came", "sparkrun fabric; dmesg | grep mlx5 on that machine"
 	case says("cannot allocate memory", "couldn't allocate mr", "failed to create mr", "failed to create qp", "couldn't create qp", "failed to create cq"):
 		c.Code, c.Text, c.Remedy = CauseMemlock, lane+": the ranks may not lock enough memory", "sparkrun doctor; --ulimit memlock=unlimited, or LimitMEMLOCK=infinity in the agent's unit"
-	case says("couldn't connect", "transport retry counter", "completion with error", "failed status", "did not end"):
+	case says("couldn't connect", "transport retry counter", "completion with error", "failed status", "did not end", "acknowledged"):
 		c.Code, c.Text, c.Remedy = CauseUnreachable, lane+": nothing gets through", "sparkrun doctor pings along every cable; a firewall may stand between"
 		if a, b, unequal := j.mtus(l); unequal {
 			c.Code, c.Text = CauseMTUUnequal, lane+": large packets do not get through, for the MTUs differ"

@@ -112,6 +112,9 @@ func readLane(p Plan, told Lines, step, run int) Lane {
 	} else if m, err := Read(line.Out, line.File); err == nil && line.Error == "" {
 		l.Measured = m
 		l.Error = otherGID(m, from, to)
+		if m.Gbps != nil && *m.Gbps == 0 { // with a duration perftest ends well all the same
+			l.Error = "not one message was acknowledged: perftest's bandwidth is 0"
+		}
 	} else {
 		l.Error = firstWords(line.Error, line.Err, err)
 	}

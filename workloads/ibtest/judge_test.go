@@ -139,6 +139,7 @@ func TestVerdicts(t *testing.T) {
 		"MTUs differ": {pair(t).with(mtu1500), Options{}, fails(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"), nil,
 			nccltest.Failed, CauseMTUUnequal, "rocep1s0f0 of spark1 mtu 9000, rocep1s0f0 of spark2 mtu 1500"},
 		"no connection": {pair(t), Options{}, fails("Couldn't connect to 192.168.100.12:20000"), nil, nccltest.Failed, CauseUnreachable, "firewall"},
+		"zero":          {pair(t), Options{}, each(98, 0, 1.5), nil, nccltest.Failed, CauseUnreachable, "not one message was acknowledged"},
 		"hangs":         {pair(t), Options{}, fails("it did not end within 33s"), nil, nccltest.Failed, CauseUnreachable, ""},
 		"memlock":       {pair(t), Options{}, fails("Couldn't allocate MR"), nil, nccltest.Failed, CauseMemlock, "memlock=unlimited"},
 		"device gone":   {pair(t), Options{}, fails("IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device"), nil, nccltest.Failed, CauseDevice, "dmesg"},
