@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -12,10 +14,17 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// dryPatience is how long a plan waits for an election, as a launch does.
+const dryPatience = 10 * time.Second
+
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
 func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, json bool) error {
 	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	end, again := time.Now().Add(dryPatience), pause{}
+	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.wait(ctx) == nil {
+		res, err = b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	}
 	if err != nil {
 		return err
 	}

@@ -140,6 +140,7 @@ func (l *lab) start(host string, args ...string) *running {
 	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
+	r.cmd.WaitDelay = time.Minute                           // where what it left behind keeps its output open
 	if err := r.cmd.Start(); err != nil {
 		l.t.Fatal(err)
 	}
@@ -148,12 +149,12 @@ func (l *lab) start(host string, args ...string) *running {
 
 func (r *running) wait() result {
 	r.l.t.Helper()
-	timeout := time.AfterFunc(2*time.Minute, func() { r.cmd.Process.Kill() })
+	timeout := time.AfterFunc(2*time.Minute, func() { syscall.Kill(-r.cmd.Process.Pid, syscall.SIGKILL) })
 	defer timeout.Stop()
 	err := r.cmd.Wait()
 	var exit *exec.ExitError
 	if err != nil && !errors.As(err, &exit) {
-		r.l.t.Fatal(err)
+		r.l.t.Fatalf("%v: %s%s", err, r.out, r.err)
 	}
 	return result{out: r.out.String(), err: r.err.String(), code: r.cmd.ProcessState.ExitCode(), took: time.Since(r.began)}
 }
