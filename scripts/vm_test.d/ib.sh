@@ -24,8 +24,14 @@ ib_missing() { # without perftest on one machine, nothing is started, and it is 
 	[[ $code == 125 && $out == *"ib_write_bw is not on spark2: sudo apt install perftest there"* ]] || { echo "exit $code: $out" && return 1; }
 }
 
+# ib_own_arp HOST: each NIC answers for its own address alone. Twins share a wire, and what
+# RDMA sends to the other one's MAC nobody takes.
+ib_own_arp() { on "$1" sh -c 'sysctl -q net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 && ip neigh flush all'; }
+
 section_ib() {
+	local host
 	ib_dir=$(mktemp -d)
+	for host in spark1 spark2; do check "$host: each NIC answers ARP for itself" ib_own_arp "$host"; done
 	check "both machines are ready" both_ready
 	check "perftest missing on a machine is named" ib_missing
 	check "bandwidth of each link, each way" ib_run 0 bw

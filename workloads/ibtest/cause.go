@@ -326,7 +326,8 @@ func (j judging) broken(l Lane) nccltest.Cause {
 	case says("cannot allocate memory", "couldn't allocate mr", "failed to create mr", "failed to create qp", "couldn't create qp", "failed to create cq"):
 		c.Code, c.Text, c.Remedy = CauseMemlock, lane+": the ranks may not lock enough memory", "sparkrun doctor; --ulimit memlock=unlimited, or LimitMEMLOCK=infinity in the agent's unit"
 	case says("couldn't connect", "transport retry counter", "completion with error", "failed status", "did not end", "acknowledged"):
-		c.Code, c.Text, c.Remedy = CauseUnreachable, lane+": nothing gets through", "sparkrun doctor pings along every cable; a firewall may stand between"
+		c.Code, c.Text, c.Remedy = CauseUnreachable, lane+": nothing gets through",
+			"sparkrun doctor pings along every cable; ip neigh: does the far address have that device's own MAC, or its twin's (sysctl net.ipv4.conf.all.arp_ignore=1 there)? A firewall may stand between"
 		if a, b, unequal := j.mtus(l); unequal {
 			c.Code, c.Text = CauseMTUUnequal, lane+": large packets do not get through, for the MTUs differ"
 			c.Remedy = "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well"
