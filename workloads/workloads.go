@@ -65,6 +65,8 @@ type Request struct {
 	MPI MPI
 	// Serve is read by vllm, sglang and trtllm.
 	Serve Serve
+	// IBTest likewise.
+	IBTest IBTest
 }
 
 // Workload makes Specs of one kind.
@@ -79,6 +81,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: "ib-test", Spec: ibTestSpec},
 		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "ray", Spec: raySpec},

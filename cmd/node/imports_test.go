@@ -25,12 +25,13 @@ var mayImportTree = map[string][]string{
 // Within a tree a child imports its parent, never the reverse, and siblings do
 // not import each other, but for these.
 var mayImportSibling = map[string]string{
-	"launcher/agent -> launcher/shim":      "the agent drives the shims it starts",
-	"launcher/agent -> launcher/container": "the agent asks the engine for what the shim will have run there",
-	"launcher/agent -> launcher/mpi":       "the agent carries MPI's fences between nodes, and looks what a program is linked to",
-	"launcher/shim -> launcher/container":  "a container stands in the place of a rank that the shim forks",
-	"launcher/shim -> launcher/mpi":        "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
-	"cmd/sparkrun -> cmd/node":             "the program is the command line of a node",
+	"launcher/agent -> launcher/shim":        "the agent drives the shims it starts",
+	"launcher/agent -> launcher/container":   "the agent asks the engine for what the shim will have run there",
+	"launcher/agent -> launcher/mpi":         "the agent carries MPI's fences between nodes, and looks what a program is linked to",
+	"launcher/shim -> launcher/container":    "a container stands in the place of a rank that the shim forks",
+	"launcher/shim -> launcher/mpi":          "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
+	"workloads/ibtest -> workloads/nccltest": "two tests of the same links: one place for their figures, causes and words",
+	"cmd/sparkrun -> cmd/node":               "the program is the command line of a node",
 }
 
 func TestImportsPointDown(t *testing.T) {

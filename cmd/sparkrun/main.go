@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
 // version is set by the release build: -ldflags "-X main.version=1.2.3".
@@ -37,6 +38,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == mpi.RemoteCommand {
 		os.Exit(mpi.RemoteMain(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
+		os.Exit(ibNode(os.Args[2:]))
 	}
 	os.Exit(run())
 }

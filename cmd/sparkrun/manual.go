@@ -43,6 +43,7 @@ const usualExits = `0	It was done.
 var exitStatuses = map[string]string{
 	"sparkrun launch": launchExits, "sparkrun run": launchExits, "sparkrun launch exec": launchExits, "sparkrun launch torchrun": launchExits,
 	"sparkrun launch nccl-test": ncclTestExits,
+	"sparkrun launch ib-test":   ibTestExits,
 	"sparkrun attach":           strings.Replace(launchExits, "; with --detach: all ranks run", "", 1),
 	"sparkrun exec": `That of COMMAND, and:
 125	A failure of sparkrun's own: COMMAND may not have been started.
@@ -66,6 +67,11 @@ other	The exit code of the rank that failed first.
 A program that exits with 124 or 125 itself cannot be told from these by the code;
 the last line on standard error can.`
 
+const ibTestExits = `0	The links were measured, and --gate, if given, was passed. They may be low: the last line says so.
+1	A link gave no result, or --gate was not passed.
+125	A failure of sparkrun's own, as of launch; perftest is missing on a machine.
+128+n	Signal n ended the rank that failed first, or launch was told by it to end the job.`
+
 const ncclTestExits = `0	The links were measured, and --gate, if given, was passed. They may be low: the last line says so.
 1	An element is wrong, nobody checked them, there was no result, or --gate was not passed.
 125	A failure of sparkrun's own, as of launch.
@@ -81,7 +87,7 @@ func manual(path string) []section {
 	switch path {
 	case "sparkrun":
 		out = append(out, section{"ENVIRONMENT", commandEnvironment}, section{"FILES", files})
-	case "sparkrun launch", "sparkrun launch exec", "sparkrun launch torchrun", "sparkrun launch nccl-test":
+	case "sparkrun launch", "sparkrun launch exec", "sparkrun launch torchrun", "sparkrun launch nccl-test", "sparkrun launch ib-test":
 		out = append(out, section{"ENVIRONMENT", rankEnvironment})
 		if path == "sparkrun launch" {
 			out = append(out, section{"FILES", jobFiles})

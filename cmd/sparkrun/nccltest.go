@@ -31,7 +31,11 @@ type testReport struct {
 
 // start runs a workload's command: a test watches its own launch.
 func (a *app) start(ctx context.Context, o launchOptions) error {
-	if o.workload != ncclTestName {
+	switch o.workload {
+	case ncclTestName:
+	case ibTestName:
+		return a.ibTest(ctx, o)
+	default:
 		return a.launch(ctx, o)
 	}
 	if err := o.checkTest(); err != nil {
@@ -412,30 +416,35 @@ func (w *lineWriter) Write(b []byte) (int, error) {
 
 // remember appends to the user's history, and gives the last record like it.
 func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
+	old, err := a.keepHistory("nccl-test.jsonl", now)
+	return nccltest.Last(nccltest.History(old), now), err
+}
+
+// keepHistory appends a record to a file of the user's, and gives what was in it before.
+func (a *app) keepHistory(name string, now any) (old []byte, err error) {
 	dir, err := a.userFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
 	if err != nil {
 		return nil, err
 	}
-	file := filepath.Join(dir, "nccl-test.jsonl")
-	old, err := os.ReadFile(file)
+	file := filepath.Join(dir, name)
+	old, err = os.ReadFile(file)
 	if err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
-	last := nccltest.Last(nccltest.History(old), now)
 	line, err := json.Marshal(now)
 	if err != nil {
-		return last, err
+		return old, err
 	}
 	if len(old) > 0 && old[len(old)-1] != '\n' { // a line that a full disk cut
 		line = append([]byte{'\n'}, line...)
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return last, err
+		return old, err
 	}
 	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
 	if err != nil {
-		return last, err
+		return old, err
 	}
 	_, err = f.Write(append(line, '\n')) // one write: another test may end at the same moment
-	return last, errors.Join(err, f.Close())
+	return old, errors.Join(err, f.Close())
 }

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Client speaks PMI-1 as a rank does: sparkrun's own part of an Open MPI job uses it.
+// Client speaks PMI-1 as a rank does: sparkrun's own ranks use it, of an Open MPI job and of ib-test.
 type Client struct {
 	conn io.ReadWriteCloser
 	in   *bufio.Reader
@@ -26,13 +26,13 @@ type Client struct {
 // MPI program, which would take them for its own.
 var pmiVars = []string{"PMI_FD", "PMI_RANK", "PMI_SIZE"}
 
-// clientFromEnv speaks to the process manager of this process.
-func clientFromEnv() (*Client, error) {
+// ClientFromEnv speaks to the process manager of this process.
+func ClientFromEnv() (*Client, error) {
 	fd, err := strconv.Atoi(os.Getenv("PMI_FD"))
 	rank, err1 := strconv.Atoi(os.Getenv("PMI_RANK"))
 	size, err2 := strconv.Atoi(os.Getenv("PMI_SIZE"))
 	if err := errors.Join(err, err1, err2); err != nil || fd < 3 {
-		return nil, errors.New("no PMI_FD, PMI_RANK and PMI_SIZE: this is a part of `sparkrun launch mpi`, and nothing by itself")
+		return nil, errors.New("no PMI_FD, PMI_RANK and PMI_SIZE: this is a part of a job, and nothing by itself")
 	}
 	unix.CloseOnExec(fd)
 	return NewClient(os.NewFile(uintptr(fd), "pmi"), rank, size)

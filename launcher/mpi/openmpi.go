@@ -84,7 +84,7 @@ func nodeMain(args []string) (int, error) {
 	if err != nil {
 		return exitBroken, fmt.Errorf("%s: %w", NodeCommand, err)
 	}
-	c, err := clientFromEnv()
+	c, err := ClientFromEnv()
 	if err != nil {
 		return exitBroken, err
 	}

@@ -125,55 +125,82 @@ func idle(traffic []Traffic, host, hca string) bool {
 func (f fabric) speed() (Cause, bool) {
 	for _, p := range f.ports {
 		for _, d := range p.state.Devices {
-			if d.SpeedMbps != nil && *d.SpeedMbps < 200000 && *d.SpeedMbps > 0 {
-				return Cause{
-					Code:     CauseSpeed,
-					Text:     fmt.Sprintf("the link of %s on %s runs at %d Gb/s, not at 200", d.NIC, p.node.Host, *d.SpeedMbps/1000),
-					Evidence: fmt.Sprintf("%s %s speed %d Mb/s", p.node.Host, d.NIC, *d.SpeedMbps),
-					Remedy:   "a cable for 200 Gb/s, or that speed at the switch's port in place of autonegotiation; ethtool " + d.NIC + " shows it",
-					reach:    float64(*d.SpeedMbps) / 1000 / 8 * ofLine * float64(max(1, len(f.of(p.node.ID)))),
-				}, true
+			if c, ok := SlowLink(p.node.Host, d); ok {
+				c.reach = float64(*d.SpeedMbps) / 1000 / 8 * ofLine * float64(max(1, len(f.of(p.node.ID))))
+				return c, true
 			}
 		}
 	}
 	return Cause{}, false
+}
+
+// SlowLink: a device whose link is below 200 Gb/s.
+func SlowLink(host string, d envgen.DeviceState) (Cause, bool) {
+	if d.SpeedMbps == nil || *d.SpeedMbps >= 200000 || *d.SpeedMbps <= 0 {
+		return Cause{}, false
+	}
+	return Cause{
+		Code:     CauseSpeed,
+		Text:     fmt.Sprintf("the link of %s on %s runs at %d Gb/s, not at 200", d.NIC, host, *d.SpeedMbps/1000),
+		Evidence: fmt.Sprintf("%s %s speed %d Mb/s", host, d.NIC, *d.SpeedMbps),
+		Remedy:   "a cable for 200 Gb/s, or that speed at the switch's port in place of autonegotiation; ethtool " + d.NIC + " shows it",
+	}, true
 }
 
 func (f fabric) pcie() (Cause, bool) {
 	for _, p := range f.ports {
 		for _, d := range p.state.Devices {
 			h, ok := p.inv.Device(d.HCA)
-			if !ok || h.PCIeGTps == nil || h.PCIeLanes == nil {
+			if !ok {
 				continue
 			}
-			if part := *h.PCIeGTps * float64(*h.PCIeLanes) / (32 * 4); part < 0.99 {
-				words := fmt.Sprintf("%g GT/s x%d", *h.PCIeGTps, *h.PCIeLanes)
-				return Cause{
-					Code: CausePCIe, Text: fmt.Sprintf("%s of %s trained its PCIe link to %s, not to 32 GT/s x4", d.HCA, p.node.Host, words),
-					Evidence: fmt.Sprintf("%s %s PCIe %s", p.node.Host, d.HCA, words),
-					Remedy:   "power " + p.node.Host + " off at the wall, then look for firmware",
-					reach:    2 * oneTwin * part, // NCCL gives both twins the same: the slower one decides
-				}, true
+			if c, part, ok := NarrowPCIe(p.node.Host, h); ok {
+				c.reach = 2 * oneTwin * part // NCCL gives both twins the same: the slower one decides
+				return c, true
 			}
 		}
 	}
 	return Cause{}, false
 }
 
+// NarrowPCIe: a device whose PCIe link is less than a Spark's; part is how much of that it is.
+func NarrowPCIe(host string, h envgen.HCA) (c Cause, part float64, ok bool) {
+	if h.PCIeGTps == nil || h.PCIeLanes == nil {
+		return Cause{}, 0, false
+	}
+	if part = *h.PCIeGTps * float64(*h.PCIeLanes) / (32 * 4); part >= 0.99 {
+		return Cause{}, 0, false
+	}
+	words := fmt.Sprintf("%g GT/s x%d", *h.PCIeGTps, *h.PCIeLanes)
+	return Cause{
+		Code: CausePCIe, Text: fmt.Sprintf("%s of %s trained its PCIe link to %s, not to 32 GT/s x4", h.Name, host, words),
+		Evidence: fmt.Sprintf("%s %s PCIe %s", host, h.Name, words),
+		Remedy:   "power " + host + " off at the wall, then look for firmware",
+	}, part, true
+}
+
 func (f fabric) mtu() (Cause, bool) {
 	for _, p := range f.ports {
 		for _, d := range p.state.Devices {
-			if d.MTU != nil && *d.MTU < 9000 && slices.Contains(p.joined, d.HCA) {
-				return Cause{
-					Code: CauseMTU, Text: fmt.Sprintf("the MTU of %s on %s is %d, which leaves RoCE packets of 1024 bytes or less", d.NIC, p.node.Host, *d.MTU),
-					Evidence: fmt.Sprintf("%s %s mtu %d", p.node.Host, d.NIC, *d.MTU),
-					Remedy:   "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well",
-					reach:    smallMTU,
-				}, true
+			if c, ok := SmallMTU(p.node.Host, d); ok && slices.Contains(p.joined, d.HCA) {
+				c.reach = smallMTU
+				return c, true
 			}
 		}
 	}
 	return Cause{}, false
+}
+
+// SmallMTU: a device whose interface has less than 9000.
+func SmallMTU(host string, d envgen.DeviceState) (Cause, bool) {
+	if d.MTU == nil || *d.MTU >= 9000 {
+		return Cause{}, false
+	}
+	return Cause{
+		Code: CauseMTU, Text: fmt.Sprintf("the MTU of %s on %s is %d, which leaves RoCE packets of 1024 bytes or less", d.NIC, host, *d.MTU),
+		Evidence: fmt.Sprintf("%s %s mtu %d", host, d.NIC, *d.MTU),
+		Remedy:   "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well",
+	}, true
 }
 
 // overTCP explains a test whose bytes went by sockets, by NCCL's own word.
@@ -214,8 +241,8 @@ func (f fabric) overTCP(log Log, mark *Mark) (Cause, bool) {
 	return c, true
 }
 
-// losses names devices that lost packets during the test.
-func losses(traffic []Traffic) (Cause, bool) {
+// Losses names devices that lost packets during the test.
+func Losses(traffic []Traffic) (Cause, bool) {
 	var words []string
 	for _, t := range traffic {
 		if t.Lost > 0 && t.RDMA {

@@ -147,7 +147,7 @@ func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
 	if best != nil && bus > best.reach/2 {
 		return best
 	}
-	lost, anyLost := losses(traffic)
+	lost, anyLost := Losses(traffic)
 	switch {
 	case len(log.Bad) > 0:
 		return &Cause{Code: CauseLosses, Text: "NCCL met errors on the way", Evidence: log.Bad[0], Remedy: "sparkrun doctor"}
