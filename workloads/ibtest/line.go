@@ -55,17 +55,3 @@ func (all *Lines) Add(l Line) {
 
 // Len is how many runs have been told of.
 func (all Lines) Len() int { return len(all.clients) }
-
-// texts are all words about a run, the client's first.
-func (all Lines) texts(step, run int) (text string, told bool) {
-	var b strings.Builder
-	for _, of := range []map[[2]int]Line{all.clients, all.servers} {
-		if l, ok := of[[2]int{step, run}]; ok {
-			told = true
-			for _, t := range []string{l.Error, l.Err, l.Out} {
-				b.WriteString(t + "\n")
-			}
-		}
-	}
-	return b.String(), told
-}
