@@ -9,7 +9,7 @@ import (
 // Service makes a job one that serves: once it is ready it is there until it is stopped,
 // whoever launched it has gone or not.
 type Service struct {
-	// Port is where rank 0's node answers: a number, or a named port of the main stage.
+	// Port is where rank 0's node answers: a named port of the main stage.
 	// It is open to whoever reaches that node.
 	Port Value `json:"port"`
 	// Listen is the address that it listens on, shown where a launch shows what it would

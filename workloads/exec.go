@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -16,20 +17,31 @@ func execSpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	return finish(r, "exec", launcher.Stage{
+	st := launcher.Stage{
 		Name: "exec", RanksPerNode: r.ranksPerNode(),
 		Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir, UsesPort: true,
-		Ready: answers(r.Job.Service),
-	})
+	}
+	if r.Job.Service != nil {
+		if r.Job.Service, err = answers(*r.Job.Service, &st); err != nil {
+			return launcher.Spec{}, err
+		}
+	}
+	return finish(r, "exec", st)
 }
 
-// answers has a service's rank 0 answer before it is called ready.
-func answers(v *launcher.Service) []launcher.Probe {
-	switch {
-	case v == nil || len(v.Port) == 0: // what it lacks is told by the spec's check
-		return nil
-	case v.Health == "":
-		return []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, Port: v.Port, What: "a listener"}}
+// answers gives a stage the port of its service, which is a number, and has rank 0 answer
+// there before it is called ready.
+func answers(v launcher.Service, st *launcher.Stage) (*launcher.Service, error) {
+	at, err := strconv.ParseUint(v.Port.String(), 10, 16)
+	if err != nil || at == 0 {
+		return nil, fmt.Errorf("--serve %s: %w: want a port from 1 to 65535", v.Port, launcher.ErrInvalid)
 	}
-	return []launcher.Probe{{Kind: launcher.ProbeHTTP, Head: true, Port: v.Port, Path: v.Health, What: "GET " + v.Health}}
+	st.Ports = []launcher.NamedPort{{Name: ServePort, At: uint16(at)}}
+	v.Port = launcher.Of(launcher.PortNamed(ServePort))
+	ready := launcher.Probe{Kind: launcher.ProbeTCP, Head: true, Port: v.Port, What: "a listener"}
+	if v.Health != "" {
+		ready.Kind, ready.Path, ready.What = launcher.ProbeHTTP, v.Health, "GET "+v.Health
+	}
+	st.Ready = []launcher.Probe{ready}
+	return &v, nil
 }

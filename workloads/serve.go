@@ -301,18 +301,21 @@ func (s served) ready(path string) []launcher.Probe {
 func (s served) finish(r Request, workload string, stages []launcher.Stage) (launcher.Spec, error) {
 	r.Job.Nodes = s.nodes
 	r.Stdin, r.TTY = launcher.StdinNone, nil
-	r.Job.Service = s.service(r.Job.Service)
+	r.Job.Service = s.service(r.Job.Service, workload)
 	r.showCaches()
 	return finishSteps(r, workload, stages)
 }
 
 // service fills in what the workload knows of it; the rest is the user's.
-func (s served) service(asked *launcher.Service) *launcher.Service {
+func (s served) service(asked *launcher.Service, workload string) *launcher.Service {
 	var v launcher.Service
 	if asked != nil {
 		v = *asked
 	}
-	v.Port, v.Listen, v.Health, v.Metrics, v.Model = launcher.Of(launcher.PortNamed(ServePort)), s.shown, "/health", "/metrics", s.model
+	v.Port, v.Listen, v.Health, v.Model = launcher.Of(launcher.PortNamed(ServePort)), s.shown, "/health", s.model
+	if workload != TRTLLM { // whose are no Prometheus metrics
+		v.Metrics = "/metrics"
+	}
 	return &v
 }
 

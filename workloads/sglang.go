@@ -1,6 +1,10 @@
 package workloads
 
-import "github.com/sparkrun/sparkrun/launcher"
+import (
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
 
 // sglangServer is SGLang's command line (sglang/srt/server_args.py).
 var sglangServer = server{
@@ -45,6 +49,9 @@ func sglangSpec(r Request) (launcher.Spec, error) {
 		serve.Ports = append(serve.Ports, launcher.NamedPort{Name: meet})
 		argv = append(argv, launcher.Lit("--nnodes"), launcher.Of(launcher.NodeCount), launcher.Lit("--node-rank"), launcher.Of(launcher.NodeRank),
 			launcher.Lit("--dist-init-addr"), launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(meet)}})
+	}
+	if !slices.Contains(slices.Concat(s.words, s.args), "--enable-metrics") { // a wedge is seen in them
+		argv = append(argv, launcher.Lit("--enable-metrics"))
 	}
 	serve.Argv = append(append(argv, sglangServer.listens(s)...), launcher.Lits(s.args...)...)
 	return s.finish(r, SGLang, []launcher.Stage{serve})

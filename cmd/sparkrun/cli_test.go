@@ -74,6 +74,7 @@ func parse(t *testing.T, args ...string) (launchOptions, error) {
 }
 
 func TestLaunchFlags(t *testing.T) {
+	hourly := &launcher.Service{Restarts: 3, Per: time.Hour}
 	tests := map[string]launchOptions{
 		"exec -- hostname -f": {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
 		"exec hostname -f":    {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
@@ -106,11 +107,11 @@ func TestLaunchFlags(t *testing.T) {
 			request: workloads.Request{Args: []string{"x"}}},
 		"vllm org/m --nodes 2 --tp 2 --backend ray --ray-arg=--num-gpus=1 -- --max-model-len 4096 --host ::": {workload: "vllm",
 			box: boxOptions{image: "nvcr.io/nvidia/vllm:26.05-py3"}, serve: serveOptions{image: true}, request: workloads.Request{
-				Job: launcher.Spec{Nodes: 2}, Ray: workloads.Ray{Args: []string{"--num-gpus=1"}},
+				Job: launcher.Spec{Nodes: 2, Service: hourly}, Ray: workloads.Ray{Args: []string{"--num-gpus=1"}},
 				Serve: workloads.Serve{Model: "org/m", TP: 2, Backend: "ray", Args: []string{"--max-model-len", "4096", "--host", "::"}}}},
 		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {workload: "sglang", serve: serveOptions{runtime: "host"}, request: workloads.Request{
-			Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
-		"trtllm /models/m --image i": {workload: "trtllm", box: boxOptions{image: "i"}, request: workloads.Request{Serve: workloads.Serve{Model: "/models/m"}}},
+			Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
+		"trtllm /models/m --image i": {workload: "trtllm", box: boxOptions{image: "i"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
 		"--standalone exec -- x":     {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -74,8 +73,6 @@ type follower struct {
 	heard launcher.Generation
 	stage string
 	head  string // rank 0's address where the ranks meet
-	// management is that of its node on the network that the cluster talks over.
-	management netip.Addr
 }
 
 // flagged is a fact that becomes true once.

@@ -275,7 +275,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 			}
 		}
 		var err error
-		if opts.request.Job.Service, err = opts.service.service(); err != nil {
+		if opts.request.Job.Service, err = opts.service.service(cmd.Flags()); err != nil {
 			return err
 		}
 		opts.service = serviceOptions{} // it has had its say

@@ -35,10 +35,10 @@ the MPI ranks write comes from mpirun, as rank 0.
 A script, or a program whose language loads MPI at run time (python3 with mpi4py), does
 not say: name its family with --mpi.
 
-With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too). A
-program that lies on a --mount is looked at there; of an image's own the only MPI that its
-loader knows is taken. Ranks of the MPICH family are in a container each, and talk by
-the network on one machine, too.
+With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too).
+A program that lies on a --mount is looked at there; of an image's own the only MPI that
+its loader knows is taken. Ranks of the MPICH family are in a container each, and talk
+by the network on one machine, too.
 
 MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
 MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,

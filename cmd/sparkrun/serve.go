@@ -7,12 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"net"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -31,7 +28,11 @@ It runs in a container of the image that launch names: sparkrun's own for it, th
 vllm: REF), or --image's; --runtime host runs the machines' own program. In the
 container MODEL's folder, the cache of Hugging Face and those of compiled kernels are
 the machine's; they are made where they are missing. Weights that a machine does not
-have are fetched by the server there.`
+have are fetched by the server there.
+
+It is a service: launch prints where it answers and leaves, and it goes on until
+sparkrun stop. --restart, --autostart, --probe and --on-wedge say what becomes of it
+meanwhile; ps shows it.`
 
 // serveOptions are of the workloads that serve a model.
 type serveOptions struct {
@@ -53,6 +54,7 @@ func bindServe(cmd *cobra.Command, o *launchOptions) {
 	fs.Var(positive{&s.Port}, "port", "the port of its API (default: the server's own)")
 	fs.Var(choice{&o.serve.runtime, []string{runtimeHost, runtimeDocker}}, "runtime", "run it on the host, or in a container (default: docker)")
 	completeWords(cmd, "runtime")
+	addServiceFlags(cmd, &o.service)
 }
 
 // bindBackend binds what vLLM alone has.
@@ -215,27 +217,4 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	}
 	a.remark("this vLLM does not know --nnodes: it spreads by Ray")
 	return workloads.BackendRay, nil
-}
-
-// url is where a job that serves answers: at the address that it listens on, or on
-// management, which every machine has.
-func serveURL(spec launcher.Spec, management netip.Addr) string {
-	v := spec.Service
-	if v == nil {
-		return ""
-	}
-	port := 0
-	for _, p := range spec.MainStage().Ports {
-		if p.Name == workloads.ServePort {
-			port = int(p.At)
-		}
-	}
-	host := v.Listen
-	if at, err := netip.ParseAddr(host); port == 0 || host == "" || err == nil && at.IsUnspecified() {
-		host = management.String()
-	}
-	if port == 0 {
-		return ""
-	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(port))
 }

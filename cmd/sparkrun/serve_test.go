@@ -8,10 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // atHomeOf is an app whose user has only this home, and answers a dry run with these machines.
@@ -73,27 +71,5 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	write(t, "vlm: x\n", home, ".config/sparkrun/images.yaml")
 	if code, _, said = run("launch", "vllm", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "images.yaml") || !strings.Contains(said, "want lines such as vllm:") {
 		t.Errorf("a file with a slip: code %d: %s", code, said)
-	}
-}
-
-func TestServeURL(t *testing.T) {
-	management := netip.MustParseAddr("10.0.0.11")
-	for host, want := range map[string]string{
-		"": "http://10.0.0.11:8000", "0.0.0.0": "http://10.0.0.11:8000", "::": "http://10.0.0.11:8000", "192.168.0.1": "http://192.168.0.1:8000", "localhost": "http://localhost:8000",
-	} {
-		w, err := workloads.Find(workloads.VLLM)
-		if err != nil {
-			t.Fatal(err)
-		}
-		spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: "abcd234567"}, Workdir: "/", Serve: workloads.Serve{Model: "m", Host: host}})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if got := serveURL(spec, management); got != want {
-			t.Errorf("--host %q: %s, want %s", host, got, want)
-		}
-	}
-	if got := serveURL(launcher.Spec{}, management); got != "" {
-		t.Errorf("a job that does not serve: %s", got)
 	}
 }

@@ -11,10 +11,12 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 func TestServiceFlags(t *testing.T) {
-	hourly := launcher.Service{Port: launcher.Lit("8000"), Restarts: 3, Per: time.Hour}
+	port := launcher.Of(launcher.PortNamed(workloads.ServePort))
+	hourly := launcher.Service{Port: port, Restarts: 3, Per: time.Hour}
 	tests := map[string]struct {
 		flags string
 		want  *launcher.Service
@@ -22,9 +24,9 @@ func TestServiceFlags(t *testing.T) {
 	}{
 		"none":           {"", nil, ""},
 		"a port":         {"--serve 8000", &hourly, ""},
-		"all":            {"--serve 8000 --health /health --metrics /metrics --model m --restart 1/day --autostart --probe generate --on-wedge restart", &launcher.Service{Port: launcher.Lit("8000"), Health: "/health", Metrics: "/metrics", Model: "m", Restarts: 1, Per: 24 * time.Hour, Autostart: true, Probe: launcher.ProbeGenerate, OnWedge: launcher.WedgeRestart}, ""},
-		"a span":         {"--serve 8000 --restart 5/10m", &launcher.Service{Port: launcher.Lit("8000"), Restarts: 5, Per: 10 * time.Minute}, ""},
-		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: launcher.Lit("8000")}, ""},
+		"all":            {"--serve 8000 --health /health --metrics /metrics --model m --restart 1/day --autostart --probe generate --on-wedge restart", &launcher.Service{Port: port, Health: "/health", Metrics: "/metrics", Model: "m", Restarts: 1, Per: 24 * time.Hour, Autostart: true, Probe: launcher.ProbeGenerate, OnWedge: launcher.WedgeRestart}, ""},
+		"a span":         {"--serve 8000 --restart 5/10m", &launcher.Service{Port: port, Restarts: 5, Per: 10 * time.Minute}, ""},
+		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: port}, ""},
 		"no service":     {"--autostart", nil, "--autostart: it is of a service: say where it answers, with --serve PORT"},
 		"a high port":    {"--serve 80000", nil, "want a port from 1 to 65535"},
 		"no time":        {"--serve 8000 --restart 3", nil, "want no, or a number of tries in a time, such as 3/hour"},
@@ -50,7 +52,7 @@ func TestServiceFlags(t *testing.T) {
 			if len(g.specs) > 0 {
 				spec := g.specs[0]
 				got = spec.Service
-				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 || spec.MainStage().Stdin.Any()) {
+				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 || spec.MainStage().Ports[0].At != 8000 || spec.MainStage().Stdin.Any()) {
 					t.Errorf("spec %+v", spec)
 				}
 			}

@@ -15,10 +15,8 @@ import (
 // serviceOptions are those of a job that serves. What the workload does not know by itself
 // (--serve and its paths) has flags of exec's alone.
 type serviceOptions struct {
-	policy  launcher.Service // what becomes of it, as flags say
-	port    int              // --serve; 0: not given
-	asked   *pflag.FlagSet
-	generic bool // a service only with --serve
+	policy launcher.Service // what becomes of it, as flags say
+	port   int              // --serve; 0: not given
 }
 
 // addServiceFlags gives a workload that always serves the flags that every service has.
@@ -31,13 +29,11 @@ func addServiceFlags(cmd *cobra.Command, o *serviceOptions) {
 	fs.Var(choice{(*string)(&v.Probe), []string{"health", "generate"}}, "probe", "look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
 	fs.Var(choice{(*string)(&v.OnWedge), []string{"report", "restart"}}, "on-wedge", "when requests run and no token comes for a minute: report it, or restart the service (default: report)")
 	completeWords(cmd, "probe", "on-wedge")
-	o.asked = fs
 }
 
 // addServeFlags lets a workload that runs anything serve.
 func addServeFlags(cmd *cobra.Command, o *serviceOptions) {
 	addServiceFlags(cmd, o)
-	o.generic = true
 	fs, v := cmd.Flags(), &o.policy
 	fs.Var(positive{&o.port}, "serve", "the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who reach the machine, and goes on until it is stopped")
 	fs.StringVar(&v.Health, "health", "", "`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
@@ -45,18 +41,18 @@ func addServeFlags(cmd *cobra.Command, o *serviceOptions) {
 	fs.StringVar(&v.Model, "model", "", "`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
 }
 
-// service is what the flags ask for; nil: no service.
-func (o serviceOptions) service() (*launcher.Service, error) {
-	if o.asked == nil {
+// service is what a workload's flags ask for; nil: no service.
+func (o serviceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error) {
+	if asked.Lookup("on-wedge") == nil {
 		return nil, nil
 	}
 	v := o.policy
-	if !o.generic {
+	if asked.Lookup("serve") == nil { // it always serves
 		return &v, nil
 	}
 	if o.port == 0 {
 		for _, name := range []string{"restart", "autostart", "probe", "on-wedge", "health", "metrics", "model"} {
-			if o.asked.Changed(name) {
+			if asked.Changed(name) {
 				return nil, usagef("--%s: it is of a service: say where it answers, with --serve PORT", name)
 			}
 		}

@@ -117,18 +117,12 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	if p.Plan != nil {
 		f.world, f.stage = p.Plan.World, p.Plan.Stage
 		f.head = p.Plan.Head.String()
-		if len(p.Plan.Nodes) > 0 {
-			f.management = p.Plan.Nodes[0].Management()
-		}
 		f.out.world(p.Plan.World)
 	}
 	if seen.fresh(p) {
 		switch p.Step {
 		case rendezvous.StepWaiting, rendezvous.StepAgain, rendezvous.StepStuck, rendezvous.StepStage, rendezvous.StepServes:
 			f.say(p.Text)
-			if main := f.spec.MainStage(); p.Step == rendezvous.StepStage && f.spec.Service != nil && p.Text == rendezvous.StageReady(main.Name) {
-				f.say("serves at " + serveURL(f.spec, f.management))
-			}
 		case rendezvous.StepPreparing:
 			f.say(p.Host + " " + p.Text)
 		case rendezvous.StepRunning:

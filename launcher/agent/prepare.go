@@ -149,9 +149,6 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		return nil, err
 	}
 	defer done()
-	if err := servicePortFree(as); err != nil {
-		return nil, err
-	}
 	p, err := a.surroundings(ctx, as)
 	if err != nil {
 		return nil, err

@@ -157,7 +157,7 @@ func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.S
 	if err != nil {
 		return err
 	}
-	for _, host := range hereAt(seat) {
+	for _, host := range hereAt(p.as, seat) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)

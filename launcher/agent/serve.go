@@ -10,11 +10,11 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
-	"syscall"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -163,27 +163,17 @@ func servicePublished(as launcher.Assignment, at ports) []launcher.Ports {
 	return []launcher.Ports{{First: uint16(port), Last: uint16(port)}}
 }
 
-// servicePortFree refuses a service whose port, where it is a number, somebody else has.
-func servicePortFree(as launcher.Assignment) error {
-	v := as.Spec.Service
-	if v == nil || as.NodeRank != 0 || len(v.Port) != 1 || v.Port[0].Ref != "" {
-		return nil
+// hereAt are the addresses of this node at which a rank may listen: the one that the user has
+// said, then management's, where clients come.
+func hereAt(as launcher.Assignment, seat launcher.Seat) []string {
+	said := ""
+	if v := as.Spec.Service; v != nil && as.NodeRank == 0 {
+		if at, err := netip.ParseAddr(v.Listen); err == nil && !at.IsUnspecified() {
+			said = at.String()
+		}
 	}
-	l, err := net.Listen("tcp", ":"+v.Port[0].Lit)
-	if errors.Is(err, syscall.EADDRINUSE) {
-		return fmt.Errorf("port %[1]s of the service: something else listens there: `ss -ltnp sport = :%[1]s` shows what; end it, or choose another port", v.Port[0].Lit)
-	}
-	if err != nil {
-		return fmt.Errorf("port %s of the service: %w", v.Port[0].Lit, err)
-	}
-	return l.Close()
-}
-
-// hereAt are the addresses of this node at which a rank may listen, management's first: it is
-// where clients come.
-func hereAt(seat launcher.Seat) []string {
 	var out []string
-	for _, a := range []string{seat.Management, seat.Addr, "127.0.0.1"} {
+	for _, a := range []string{said, seat.Management, seat.Addr, "127.0.0.1"} {
 		if a != "" && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -201,7 +191,7 @@ func (w *watcher) health(ctx context.Context) error {
 		}
 	}
 	_, _, seat := w.as.Local(0)
-	for _, host := range hereAt(seat) {
+	for _, host := range hereAt(w.as, seat) {
 		addr := net.JoinHostPort(host, w.port)
 		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
 			w.addr = addr // whoever listens there is the one to ask

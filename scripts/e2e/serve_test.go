@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -51,7 +50,7 @@ func (s serving) url(t *testing.T, within time.Duration) string {
 	t.Helper()
 	at := ""
 	eventually(t, within, "a URL; said so far: "+s.said(), func() bool {
-		_, rest, found := strings.Cut(s.said(), "serves at ")
+		_, rest, found := strings.Cut(s.said(), "the service answers at ")
 		line, _, whole := strings.Cut(rest, "\n")
 		at = line
 		return found && whole || strings.Contains(s.said(), "was ended")
@@ -100,8 +99,11 @@ func TestServeNative(t *testing.T) {
 		return append([]string{"--vllm", program, "--on", "spark1,spark2", "--host", "0.0.0.0"}, more...)
 	}
 
-	s := l.serve("spark2", "--vllm", program, "--on", "spark1,spark2", "--name", "served", "org/model", "--", "--max-model-len", "64")
+	s := l.serve("spark2", "--vllm", program, "--on", "spark1,spark2", "--name", "served", "--restart", "no", "org/model", "--", "--max-model-len", "64")
 	url := s.url(t, serveWait)
+	if r := s.wait(); r.code != 0 {
+		t.Errorf("launch leaves what serves: %s: %s", r, s.said())
+	}
 	if url != "http://10.250.0.11:8000" && !strings.HasSuffix(url, ":8000") {
 		t.Errorf("it serves at %s", url)
 	}
@@ -137,9 +139,9 @@ func TestServeNative(t *testing.T) {
 
 	// After it was ready: a worker dies, and all of it ends, with the worker's name.
 	l.on("spark2", "pkill", "-KILL", "-f", "vllm-standin serve").must(t)
-	if said := s.ended(t); !strings.Contains(said, "stage workers, rank 1 on spark2") {
-		t.Errorf("the worker that died is not named: %s", said)
-	}
+	eventually(t, time.Minute, "the worker that died is named", func() bool {
+		return strings.Contains(l.on("spark1", "sparkrun", "ps", "served").out, "stage workers, rank 1 on spark2")
+	})
 	l.assertNothingLeft("spark1", "spark2")
 
 	// Before: each with its cause.
@@ -171,7 +173,7 @@ func TestServeOnRay(t *testing.T) {
 	}
 	program := standin(t, filepath.Join(filepath.Dir(ray), "python3"))
 	l := up(t, 2)
-	s := l.serve("spark1", "--vllm", program, "--ray", ray, "--ray-arg=--num-cpus=1", "--ray-arg=--num-gpus=1", "--on", "spark1,spark2", "--backend", "ray", "org/model")
+	s := l.serve("spark1", "--vllm", program, "--ray", ray, "--ray-arg=--num-cpus=1", "--ray-arg=--num-gpus=1", "--on", "spark1,spark2", "--backend", "ray", "--name", "served", "org/model")
 	url := s.url(t, rayWait)
 	got := l.ask(t, "spark2", url)
 	var own []string
@@ -191,9 +193,7 @@ func TestServeOnRay(t *testing.T) {
 			t.Errorf("not told %q: %s", want, s.said())
 		}
 	}
-	if err := s.cmd.Process.Signal(syscall.SIGINT); err != nil {
-		t.Fatal(err)
-	}
-	s.ended(t)
+	s.wait()
+	l.on("spark2", "sparkrun", "stop", "served").must(t)
 	l.assertNothingLeft("spark1", "spark2")
 }
