@@ -142,7 +142,7 @@ func (c *Container) alike(d *Container) bool {
 	if c == nil || d == nil {
 		return c == d
 	}
-	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
+	return c.Image == d.Image && c.Pull == d.Pull && c.ShmBytes == d.ShmBytes && c.ModelCache == d.ModelCache && slices.Equal(c.Mounts, d.Mounts) && slices.Equal(c.Args, d.Args)
 }
 
 // textBytes is what the user's words in it take, without the command.

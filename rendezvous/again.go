@@ -63,9 +63,26 @@ func (j Job) After(out Outcome) Job {
 		t.Hosts = append(t.Hosts, p.Host)
 	}
 	j.Tries = append(slices.Clone(j.Tries), t)
-	j.Tries = j.Tries[max(0, len(j.Tries)-MaxTries):]
+	for len(j.Tries) > MaxTries {
+		oldest := 0
+		if last := j.lastReady(); j.Spec.Service != nil && last == 0 { // whether it has ever answered is asked of its tries
+			oldest = 1
+		}
+		j.Tries = slices.Delete(j.Tries, oldest, oldest+1)
+	}
 	j.Faults = j.faultsWith(out)
 	return j
+}
+
+// lastReady is the latest try of the main stage that had all ranks, or of a service that
+// answered; -1: none had.
+func (j Job) lastReady() int {
+	for i, t := range slices.Backward(j.Tries) {
+		if t.Stage == "" && t.Started != nil {
+			return i
+		}
+	}
+	return -1
 }
 
 // MainHosts are the machines of the main stage, by node rank, while another stage has its turn too, and after it.

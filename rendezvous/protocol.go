@@ -12,7 +12,7 @@ import (
 // release that adds a kind of entry or a field of one, or gives a call another
 // meaning, is one higher. 0 is that of builds before the first release, which do
 // not say it.
-const Protocol = 4
+const Protocol = 3
 
 // ErrApart: two builds are more than one protocol apart.
 var ErrApart = errors.New("too far apart")
@@ -36,8 +36,7 @@ func Together(ours, theirs int) error {
 var since = map[Kind]int{
 	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
 	KindInvite: 2, KindLogin: 2, KindLogout: 2,
-	KindPlan2: 3,
-	KindPlan3: 4, KindService: 4,
+	KindPlan2: 3, KindPlan3: 3, KindService: 3,
 }
 
 // KindOf is the latest of the kinds that a job needs to be known, by the voters and by
@@ -46,7 +45,7 @@ func KindOf(spec launcher.Spec) Kind {
 	if spec.Service != nil {
 		return KindPlan3
 	}
-	if spec.RequireGate > 0 || spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil }) {
+	if spec.RequireGate > 0 || spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil || st.MPI != nil }) {
 		return KindPlan2
 	}
 	return KindPlan

@@ -287,7 +287,8 @@ type recorder struct {
 }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	if kind := job.Entry().Kind; kind == rendezvous.KindPlan2 || kind == rendezvous.KindPlan3 {
+	_, known := r.n.record.Job(job.Spec.ID) // its first generation was of the same kind
+	if kind := job.Entry().Kind; !known && (kind == rendezvous.KindPlan2 || kind == rendezvous.KindPlan3) {
 		l := r.n.leading.Load()
 		if l == nil {
 			return lead.ErrOver

@@ -117,7 +117,8 @@ func (n *node) gated(as launcher.Assignment) error {
 	if part, rule := p.Gate(as.Spec); part > least {
 		least, by = part, rule
 	}
-	if least == 0 || as.NodeCount < 2 || as.Generation > 1 {
+	later := as.Restarts > 0 || as.Spec.Service != nil && as.Generation > 1 // a stage before is a generation, too
+	if least == 0 || as.NodeCount < 2 || later {
 		return nil
 	}
 	if len(as.Nodes) != as.NodeCount {
@@ -140,7 +141,7 @@ func (n *node) hostsOf(ids []launcher.NodeID) string {
 
 // keepTest brings a test's result to each of its nodes.
 func (n *node) keepTest(ctx context.Context, _ wire.Caller, r wire.GateRequest) (wire.GateResponse, error) {
-	if err := validGate(r); err != nil {
+	if err := n.validGate(r); err != nil {
 		return wire.GateResponse{}, err
 	}
 	failed := make([]error, len(r.Nodes))
@@ -163,13 +164,20 @@ func (n *node) keepTest(ctx context.Context, _ wire.Caller, r wire.GateRequest) 
 }
 
 func (n *node) nodeKeepTest(_ context.Context, _ wire.Caller, r wire.GateRequest) (wire.Empty, error) {
-	if err := validGate(r); err != nil {
+	if err := n.validGate(r); err != nil {
 		return wire.Empty{}, err
 	}
 	return wire.Empty{}, n.gates.add(r.Nodes, r.Part)
 }
 
-func validGate(r wire.GateRequest) error {
+func (n *node) validGate(r wire.GateRequest) error {
+	seen := map[launcher.NodeID]bool{}
+	for _, id := range r.Nodes {
+		if _, known := n.record.Node(id); !known || seen[id] {
+			return fmt.Errorf("keep the test of the links: %w: %.64q is no machine of this cluster, or there twice", launcher.ErrInvalid, string(id))
+		}
+		seen[id] = true
+	}
 	if len(r.Nodes) < 2 || len(r.Nodes) > 1024 || !(r.Part >= 0 && r.Part < 1000) {
 		return fmt.Errorf("keep the test of the links: %w: of %d nodes, %g of what is expected", launcher.ErrInvalid, len(r.Nodes), r.Part)
 	}

@@ -270,14 +270,14 @@ func (p *perftest) fill(l *ibtest.Line) {
 }
 
 // short keeps the beginning of what is written.
-type short struct{ bytes.Buffer }
+type short struct{ kept bytes.Buffer }
 
 func (s *short) Write(b []byte) (int, error) {
-	s.Buffer.Write(b[:min(len(b), ibtest.MaxText-s.Len())])
+	s.kept.Write(b[:min(len(b), ibtest.MaxText-s.kept.Len())])
 	return len(b), nil
 }
 
-func (s *short) String() string { return strings.ToValidUTF8(s.Buffer.String(), "?") }
+func (s *short) String() string { return strings.ToValidUTF8(s.kept.String(), "?") }
 
 // readShort gives a file that perftest has written; empty where it has not.
 func readShort(name string) string {

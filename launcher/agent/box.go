@@ -176,6 +176,9 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	}
 	p.box = b
 	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
+		if err := a.noteBoxes(); err != nil {
+			return "", err
+		}
 		has, err := e.Libraries(ctx, im.ID, a.lookLabels(), ibverbs)
 		if err == nil && has != nil && !has[ibverbs] {
 			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
@@ -404,12 +407,17 @@ func (b *boxed) image() *launcher.ImageSeen {
 
 // layOutBoxes writes what a later life has to know, and makes the containers' cgroup, by which
 // the packet filter knows them: before the filter is, and before there is a container.
-func (a *Agent) layOutBoxes(dir string, b *boxed, who login) error {
+func (a *Agent) layOutBoxes(ctx context.Context, dir string, as launcher.Assignment, p *prepared) error {
+	b, who := p.box, p.who
 	if b == nil {
 		return nil
 	}
 	if b.cache != nil {
 		if err := who.makeCache(b.cache); err != nil {
+			return err
+		}
+		// The rules are asked of where it is now, with no link on the way.
+		if err := a.allowBox(ctx, who, as.Spec.MainStage().Container.Image, []container.Mount{*b.cache}, container.Args{}); err != nil {
 			return err
 		}
 	}

@@ -17,7 +17,7 @@ type meeting struct {
 	nodes []launcher.NodeID // of the job, by their number in it
 }
 
-// assign gives a try its part of the plan, before its loop begins.
+// assign gives a try its part of the plan; Agent.mu guards it, for who asks for the meeting.
 func (t *try) assign(as *launcher.Assignment) {
 	t.assignment = as
 	t.stays.Store(as != nil && as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank))
@@ -37,18 +37,21 @@ func fenced(as launcher.Assignment) bool {
 // speaks for its own ranks.
 func (a *Agent) Fence(ctx context.Context, from launcher.NodeID, k launcher.Key, node int, f mpi.Fence) ([]launcher.Pair, error) {
 	a.mu.Lock()
-	t := a.tries[k]
+	var m *meeting
+	if t := a.tries[k]; t != nil {
+		m = t.meeting
+	}
 	a.mu.Unlock()
 	switch {
-	case t == nil || t.meeting == nil:
+	case m == nil:
 		return nil, fmt.Errorf("fence %d of job %s: %w: rank 0 of it is not here", f.Number, k.Job, launcher.ErrInvalid)
-	case node < 1 || node >= len(t.meeting.nodes) || t.meeting.nodes[node] != from:
+	case node < 1 || node >= len(m.nodes) || m.nodes[node] != from:
 		return nil, fmt.Errorf("fence %d of job %s: %w: node %d of it is not %s", f.Number, k.Job, launcher.ErrInvalid, node, from)
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(a.ctx, cancel)()
-	return t.meeting.Bring(ctx, node, f.Number, f.Pairs)
+	return m.Bring(ctx, node, f.Number, f.Pairs)
 }
 
 // fencePatience is how long a fence may fail before the job is told. An agent that is

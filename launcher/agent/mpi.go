@@ -92,6 +92,9 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 	for _, l := range mpi.Libraries() {
 		names = append(names, l.Library)
 	}
+	if err := a.noteBoxes(); err != nil { // one is made for this
+		return "", err
+	}
 	has, err := e.Libraries(ctx, p.box.Image.ID, a.lookLabels(), names...)
 	if err != nil {
 		return "", err

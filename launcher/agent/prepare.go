@@ -111,7 +111,7 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
 		return err
 	}
-	if err := a.layOutBoxes(dir, p.box, p.who); err != nil {
+	if err := a.layOutBoxes(a.ctx, dir, as, p); err != nil {
 		return err
 	}
 	if err := at.writeOwn(dir); err != nil {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -85,11 +86,16 @@ func (u login) own(path string) error {
 	return os.Lchown(path, int(u.uid), int(u.gid))
 }
 
-// secretEnv reads back what prepare has laid out, be it in an earlier life.
-func (a *Agent) secretEnv(as launcher.Assignment) (map[string]string, error) {
+// secretEnv reads back what prepare has laid out, be it in an earlier life. The folder is the
+// user's by now: it is read with the user's rights, and nothing is followed or waited for there.
+func (a *Agent) secretEnv(as launcher.Assignment, who login) (map[string]string, error) {
 	env := map[string]string{}
 	for _, s := range as.Spec.Secrets {
-		b, err := os.ReadFile(filepath.Join(a.secretsDir(as.Key), s.Name))
+		var b []byte
+		err := who.do(func() (err error) {
+			b, err = readPlain(filepath.Join(a.secretsDir(as.Key), s.Name))
+			return err
+		})
 		if err != nil {
 			return nil, fmt.Errorf("read secret %s: %w", s.Name, err)
 		}
@@ -97,6 +103,23 @@ func (a *Agent) secretEnv(as launcher.Assignment) (map[string]string, error) {
 		env[s.Name] = string(bytes.TrimSuffix(bytes.TrimSuffix(b, []byte("\n")), []byte("\r")))
 	}
 	return env, nil
+}
+
+// readPlain reads a file, and nothing else that is called so.
+func readPlain(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no file", path)
+	}
+	return io.ReadAll(io.LimitReader(f, 2*launcher.MaxSecretBytes))
 }
 
 // withSecrets fills in the values of an environment's secrets.

@@ -280,6 +280,9 @@ func (w *watcher) generate(ctx context.Context, f *figures) {
 		}
 		return
 	}
+	if f != nil && f.running > 0 && w.frozen == 0 {
+		w.generated = nil // it does, for somebody
+	}
 	if f != nil && f.running > 0 || time.Since(w.asked) < generateEach {
 		return
 	}

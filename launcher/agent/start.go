@@ -81,7 +81,7 @@ func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepare
 	if err != nil {
 		return nil, err
 	}
-	secrets, err := t.a.secretEnv(*as)
+	secrets, err := t.a.secretEnv(*as, plan.who)
 	if err != nil {
 		return nil, err
 	}

@@ -214,8 +214,9 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 	switch {
 	case o.Prepare != nil:
 		if t.assignment == nil {
-			t.assignment = o.Prepare // of a key there is only one, ever
-			t.stays.Store(o.Prepare.Spec.Stepped() && o.Prepare.Spec.ReplacesOn(o.Prepare.NodeRank))
+			t.a.mu.Lock()
+			t.assign(o.Prepare) // of a key there is only one, ever
+			t.a.mu.Unlock()
 		}
 		t.obeyPrepare(ctx)
 	case o.Start != nil:

@@ -241,7 +241,7 @@ func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 		case pid == in.child:
 			exited = exitOf(ws)
 		default:
-			in.seeOff(pid, exitOf(ws))
+			go in.seeOff(pid, exitOf(ws)) // it waits for a guest that is on its way in, and that may hang
 		}
 	}
 }

@@ -73,6 +73,7 @@ const askAgain = 200 * time.Millisecond
 func (o *outer) visit(ctx context.Context) (err error) {
 	s := o.order.Spec
 	name := fmt.Sprintf("guest-%d.sock", os.Getpid())
+	_ = os.Remove(filepath.Join(s.HandDir, name)) // of one of this number that was killed
 	ln, err := listenAt(s.HandDir, name)
 	if err != nil {
 		return err

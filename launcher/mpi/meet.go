@@ -48,6 +48,9 @@ func (m *Meeting) at(n int) *fence {
 	return f
 }
 
+// maxOpen bounds the fences at a time: ranks are in one, and a node's next agent asks for that again.
+const maxOpen = 4
+
 // Bring says what the ranks of a node have put before fence n, and waits for what
 // those of all nodes have. Rank 0's node gets it first; the others once it has
 // called Stored. ErrPast: that fence is over, and not in memory any more. ErrTooMuch, for
@@ -57,6 +60,10 @@ func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair)
 		return nil, fmt.Errorf("fence %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
 	}
 	m.mu.Lock()
+	if m.open[n] == nil && n >= m.first && len(m.open) >= maxOpen {
+		m.mu.Unlock()
+		return nil, fmt.Errorf("fence %d: %w: %d others are not over", n, launcher.ErrInvalid, maxOpen)
+	}
 	f := m.at(n)
 	if f == nil {
 		m.mu.Unlock()

@@ -276,10 +276,8 @@ func (g *gang) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
 			return files, err
 		}
 		files = append(files, [2]*logFile{out, errs})
-		if r.Again > 0 {
-			if err := errors.Join(out.goOn(), errs.goOn()); err != nil {
-				return files, fmt.Errorf("go on with output: %w", err)
-			}
+		if err := errors.Join(out.goOn(), errs.goOn()); err != nil { // of an earlier life, or boot
+			return files, fmt.Errorf("go on with output: %w", err)
 		}
 	}
 	return files, nil

@@ -46,8 +46,8 @@ func (g *gang) startAgain(ranks []Rank, answer func(error)) {
 	for _, r := range ranks {
 		switch old := g.latest(r.Rank); {
 		case old != nil && old.Again >= r.Again:
-		case old == nil || old.Again != r.Again-1:
-			answer(fmt.Errorf("rank %d: %w: this is not its next life", r.Rank, ErrRefused))
+		case old == nil:
+			answer(fmt.Errorf("rank %d: %w: it has had no first life", r.Rank, ErrRefused))
 			return
 		default:
 			more = append(more, r)

@@ -149,6 +149,7 @@ func (g *gang) goOn(ctx context.Context) (over bool) {
 	if err := g.l.cfg.Recorder.Plan(ctx, job); err != nil {
 		g.l.unplace(g)
 		g.l.cfg.Logger.Warn("record next generation", "job", job.Spec.ID, "error", err)
+		g.waits(err.Error())
 		w.from = time.Now().Add(time.Second)
 		return false
 	}
@@ -213,6 +214,7 @@ func (g *gang) died(id launcher.NodeID) {
 		return
 	}
 	s.lose("%s was marked dead", s.Host)
+	s.rebooted, s.known = true, true
 	g.rise(s, launcher.PhaseEnded)
 }
 

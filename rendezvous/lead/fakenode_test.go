@@ -263,6 +263,11 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 		}
 	}
 	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started})
+	n.serves(tr)
+}
+
+// serves has the service answer after a while, unless the node is mute.
+func (n *fakeNode) serves(tr *fakeTry) {
 	if tr.a.Spec.Service != nil && tr.a.NodeRank == 0 && !n.mute {
 		n.later(10*time.Second, func() { n.sees(tr, launcher.ServiceReady, "") })
 	}
@@ -316,6 +321,7 @@ func (n *fakeNode) startStep(tr *fakeTry, s launcher.Start) {
 		}
 	}
 	n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Started, Step: s.Step})
+	n.serves(tr)
 }
 
 func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {

@@ -86,7 +86,7 @@ type seat struct {
 	asking   bool
 	known    bool          // its phase is known: fresh, or told by a ledger
 	ahead    time.Duration // of its clock before ours
-	rebooted bool          // nothing of the boot it was planned in is left
+	rebooted bool          // nothing of the boot it was planned in is left: it was booted anew, or a person says so
 	lost     string        // why it cannot do its part any more: empty, or a sentence
 	stuck    string        // what was killed there and stays
 	// suspended: its ranks were stopped by a signal of their user's.

@@ -27,6 +27,7 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 	if !s.up {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: s.Host})
 	}
+	back := boot != s.Boot && g.takesBack(s, e) // before it counts among the known
 	s.up, s.since, s.known = true, time.Now(), true
 	g.moved = s.since
 	s.preparing, s.starting, s.asked, s.ending = false, 0, 0, nil
@@ -35,7 +36,7 @@ func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]l
 		s.next[rank] = next
 	}
 	switch {
-	case boot != s.Boot && g.takesBack(s, e):
+	case back:
 		g.rejoin(s, boot)
 		g.adoptEntry(s, e)
 	case s.phase == launcher.PhaseEnded:

@@ -91,8 +91,10 @@ func pauseBefore(lives int) time.Duration { return min(time.Second<<min(lives, 6
 // nextLifeAt is when the next of them is due; zero: none is.
 func (g *gang) nextLifeAt() (at time.Time) {
 	for _, s := range g.seats {
-		for _, next := range s.next {
-			if s.up && !next.sent && (at.IsZero() || next.at.Before(at)) {
+		for rank, next := range s.next {
+			r := s.ranks[rank]
+			due := s.up && s.phase == launcher.PhaseStarted && r != nil && r.State == launcher.RankEnded && next.again > r.Again && !next.sent
+			if due && (at.IsZero() || next.at.Before(at)) {
 				at = next.at
 			}
 		}
@@ -117,10 +119,16 @@ func (g *gang) countOf() string {
 }
 
 // takesBack tells whether a node that was booted anew may begin there again. One that has done so
-// for an earlier leader may in any case.
+// for an earlier leader has ranks, whatever became of the job since: the record knows its first
+// boot alone.
 func (g *gang) takesBack(s *seat, e launcher.LedgerEntry) bool {
-	return g.replacesSeat(s) && g.sparedSeat(s) && g.verdict == nil && g.job.Verdict == nil && g.job.Stop == nil &&
-		(e.Phase > launcher.PhaseNone || g.mayReplace())
+	if !g.replacesSeat(s) {
+		return false
+	}
+	if e.Phase == launcher.PhasePrepared || e.Phase == launcher.PhaseStarted {
+		return true
+	}
+	return g.sparedSeat(s) && g.verdict == nil && g.job.Verdict == nil && g.job.Stop == nil && (e.Phase > launcher.PhaseNone || g.mayReplace())
 }
 
 // rejoin makes a node one that knows nothing of the job yet.

@@ -97,7 +97,10 @@ func (g *gang) losses(out *rendezvous.Outcome) {
 	}
 	gone := func(s *seat) bool { return s.lost != "" || s.rebooted }
 	out.Lost = g.find(gone) != nil
-	out.AllLost = g.find(func(s *seat) bool { return !gone(s) }) == nil
+	// A rank that ended first is a failure like any. Silence may bring a service back, and is no
+	// proof that would end one.
+	proven := func(s *seat) bool { return s.rebooted || g.job.Spec.Service.Autostart && s.lost != "" }
+	out.AllLost = out.Root == nil && g.find(func(s *seat) bool { return !proven(s) }) == nil
 	if g.wasReady() && out.Started == nil {
 		out.Started = g.seen.Ready
 	}

@@ -17,7 +17,8 @@ import (
 // serving is a job that serves on two nodes, and may be tried again three times an hour.
 func servingJob(id launcher.JobID, nodes int) launcher.Spec {
 	s := spec(id, nodes, 1)
-	s.Service = &launcher.Service{Port: launcher.Lit("8000"), Metrics: "/metrics", Restarts: 3, Per: time.Hour}
+	s.Stages[0].Ports = []launcher.NamedPort{{Name: "api", At: 8000}}
+	s.Service = &launcher.Service{Port: launcher.Of(launcher.PortNamed("api")), Metrics: "/metrics", Restarts: 3, Per: time.Hour}
 	return s
 }
 
@@ -116,7 +117,7 @@ func TestServiceThatNeverCameUp(t *testing.T) {
 		w := newWorld(t, 2)
 		w.nodes[0].mute = true
 		s := servingJob("aaaa", 2)
-		s.Stages[0].Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "its port", Port: launcher.Lit("8000")}}
+		s.Stages[0].Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, Head: true, What: "its port", Port: s.Service.Port}}
 		w.nodes[0].waits = func(int) string { return "its port" }
 		w.each(exitAfter(2*time.Minute, 2))
 		launched(t, w, s)

@@ -49,6 +49,10 @@ func topicOf(p rendezvous.Progress) topic {
 	return topic{}
 }
 
+// maxStory bounds the words that are kept: a service may be tried anew for years, and who
+// follows it late hears how it does now.
+const maxStory = 4096
+
 func newStory() *story { return &story{more: make(chan struct{})} }
 
 func (s *story) tell(p rendezvous.Progress) {
@@ -59,6 +63,9 @@ func (s *story) tell(p rendezvous.Progress) {
 		s.told = slices.DeleteFunc(slices.Clone(s.told), func(w word) bool { return w.topic == about })
 	}
 	s.last++
+	if most := len(s.told) - maxStory; most > 0 { // the oldest go, a good many at a time
+		s.told = slices.Clone(s.told[most+maxStory/4:])
+	}
 	s.told = append(s.told, word{s.last, about, p})
 	close(s.more)
 	s.more = make(chan struct{})

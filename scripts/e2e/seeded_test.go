@@ -33,7 +33,7 @@ var bugs = []seeded{
 	{
 		name: "a start whose answer is late starts again", property: "P2", always: true,
 		edits: []edit{
-			{"launcher/agent/try.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
+			{"launcher/agent/start.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
 			{"launcher/shim/gang.go", "case g.ranks != nil && g.unborn == 0:\n\t\tanswer(nil)\n\t\treturn\n", ""},
 			{"launcher/shim/gang.go", "if g.ranks != nil {\n\t\tg.starters = append(g.starters, answer)\n\t\treturn\n\t}\n\tg.begin", "g.begin"},
 		},
@@ -52,7 +52,7 @@ var bugs = []seeded{
 	{
 		name: "a gang has ended when its ranks have", property: "P6",
 		edits: []edit{
-			{"launcher/shim/gang.go", "if allTold && childless && !g.cg.populated() && g.emptied() {", "if allTold {"},
+			{"launcher/shim/gang.go", "gone := allTold && childless && !g.cg.populated() && g.emptied()", "gone := allTold"},
 		},
 		acts: []act{{"launch", 1, false, launchesForks}},
 	},
@@ -71,7 +71,7 @@ var bugs = []seeded{
 		edits: []edit{
 			{"launcher/shim/gang.go", "if g.due(g.startBy) {", "if false {"},
 			{"rendezvous/lead/judge.go", `case now.After(g.deadline) && g.notStarted() != "":`, "case false:"},
-			{"launcher/agent/try.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
+			{"launcher/agent/start.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
 		},
 		acts: []act{{"launch", 1, false, launchesForLong}},
 	},
