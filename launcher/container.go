@@ -19,6 +19,8 @@ type Container struct {
 	// ModelCache is a folder of each node for Hugging Face's models, made as the ranks' user where it is missing, and mounted
 	// where their libraries look; "": the user's own, where that is there; NoModelCache: none.
 	ModelCache string `json:"model_cache,omitempty"`
+	// CacheOffered says that a workload has named ModelCache, and no user: a node whose rules refuse it does without.
+	CacheOffered bool `json:"cache_offered,omitempty"`
 	// ShmBytes is the size of a /dev/shm of a rank's own; 0: the host's, with all other IPC.
 	ShmBytes int64 `json:"shm_bytes,omitempty"`
 	// Args are options of `docker run`, each in a word, such as --cap-add=SYS_PTRACE.

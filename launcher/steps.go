@@ -32,24 +32,6 @@ type NamedPort struct {
 	// At is the first of them, for what has to be reached under a number that people know;
 	// a node where one is taken refuses. 0: any from 20000 to 29499, new with each generation.
 	At uint16 `json:"at,omitempty"`
-	// Head: it is wanted on rank 0's node alone. A build from before this finds it on each.
-	Head bool `json:"head,omitempty"`
-}
-
-// on tells whether a node of the stage's has to find it.
-func (p NamedPort) on(nodeRank int) bool { return !p.Head || nodeRank == 0 }
-
-// Fixed are those from At on.
-func (p NamedPort) Fixed() Ports {
-	return Ports{First: p.At, Last: p.At + uint16(max(p.Count, 1)-1)}
-}
-
-// PortsOn are the named ports that a node has to find for a stage.
-func (st Stage) PortsOn(nodeRank int) []NamedPort {
-	if !st.On(nodeRank) {
-		return nil
-	}
-	return slices.DeleteFunc(slices.Clone(st.Ports), func(p NamedPort) bool { return !p.on(nodeRank) })
 }
 
 // Limits of what a stage asks for beside its command.
@@ -240,11 +222,9 @@ func (s Spec) validateSteps() error {
 			if int(p.At)+max(p.Count, 1)-1 > 1<<16-1 {
 				return fmt.Errorf("stage %s: port %q: %w: %d ports from %d on are more than there are", st.Name, p.Name, ErrInvalid, p.Count, p.At)
 			}
-			if ports[p.Name] = st.Where; p.Head {
-				ports[p.Name] = OnHead
-			}
+			ports[p.Name] = st.Where
 			for i := range counts {
-				if st.On(i) && p.on(i) {
+				if st.On(i) {
 					counts[i] += max(p.Count, 1)
 				}
 			}

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -114,7 +115,7 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 }
 
 // ServiceAddr is where a service answers, as host:port: what was seen, else what the plan
-// and a fixed port let expect; empty: not known.
+// and a port of a fixed number let expect; empty: not known.
 func (s JobStatus) ServiceAddr() string {
 	v := s.Spec.Service
 	if v == nil || s.Plan.Generation == 0 {
@@ -123,14 +124,29 @@ func (s JobStatus) ServiceAddr() string {
 	if s.Service != nil && s.Service.Addr != "" {
 		return s.Service.Addr
 	}
-	if len(v.Port) != 1 || v.Port[0].Ref != "" || len(s.Plan.Nodes) == 0 || len(s.Plan.Nodes[0].Addrs) == 0 {
+	port := servicePort(s.Spec)
+	if port == 0 || len(s.Plan.Nodes) == 0 || len(s.Plan.Nodes[0].Addrs) == 0 {
 		return ""
 	}
 	host := s.Plan.Nodes[0].Management().String()
 	if a, err := netip.ParseAddr(v.Listen); err == nil && !a.IsUnspecified() {
 		host = v.Listen
 	}
-	return net.JoinHostPort(host, v.Port[0].Lit)
+	return net.JoinHostPort(host, strconv.Itoa(int(port)))
+}
+
+// servicePort is the number of a service's port; 0: it is known once its nodes have chosen it.
+func servicePort(spec launcher.Spec) uint16 {
+	st := spec.MainStage()
+	if st == nil || len(spec.Service.Port) != 1 {
+		return 0
+	}
+	for _, p := range st.Ports {
+		if spec.Service.Port[0].Ref == launcher.PortNamed(p.Name) {
+			return p.At
+		}
+	}
+	return 0
 }
 
 // ServiceState is how a service does, in a word; its text says what is wrong.

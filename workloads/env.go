@@ -40,7 +40,7 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	if r.Away || r.Container != nil { // an image has programs and libraries of its own
 		names = wordyVars
 	}
-	if r.Serve.Model != "" && !r.Away && r.Container != nil { // which is shown to it
+	if r.Serve.Model != "" && !r.Away && r.Container != nil && r.Job.User == "" { // which is shown to it
 		names = append(slices.Clone(names), "HF_HOME")
 	}
 	for _, name := range names {

@@ -36,7 +36,7 @@ func answers(v launcher.Service, st *launcher.Stage) (*launcher.Service, error) 
 	if err != nil || at == 0 {
 		return nil, fmt.Errorf("--serve %s: %w: want a port from 1 to 65535", v.Port, launcher.ErrInvalid)
 	}
-	st.Ports = []launcher.NamedPort{{Name: ServePort, At: uint16(at), Head: true}}
+	st.Ports = []launcher.NamedPort{{Name: ServePort, At: uint16(at)}}
 	v.Port = launcher.Of(launcher.PortNamed(ServePort))
 	ready := launcher.Probe{Kind: launcher.ProbeTCP, Head: true, Port: v.Port, What: "a listener"}
 	if v.Health != "" {

@@ -163,7 +163,7 @@ func (r Request) rayEnv(stage string, own ...launcher.Var) ([]launcher.Var, erro
 // as " 1 node_HEX", and resources as " 0.0/3.0 GPU".
 func (r Request) raySees() []launcher.Probe {
 	if r.Container != nil {
-		// Probes run nothing beside a rank in its container. A worker says this once the GCS knows
+		// Nothing is run beside a rank in its container. A worker says this once the GCS knows
 		// of it (ray/_private/node.py, wait_for_node).
 		return []launcher.Probe{{Kind: launcher.ProbeLog, What: "the worker has joined", Match: `Ray runtime started`}}
 	}

@@ -136,6 +136,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 			s.note("the recipe's %s is left out: each machine has its own", text)
 		}
 	}
+	if err := v.noSecrets(slices.Concat(words, o.Args)); err != nil {
+		return served{}, err
+	}
 	for _, f := range v.decided {
 		s.words, _ = f.without(s.words)
 	}
@@ -149,6 +152,27 @@ func (v server) settle(r Request, words []string) (served, error) {
 		s.model = name
 	}
 	return s, nil
+}
+
+// noSecrets refuses flags that hold one, and says where it is given instead.
+func (v server) noSecrets(words []string) error {
+	key := "leave it out"
+	if v.workload == VLLM {
+		key = "give it with --secret VLLM_API_KEY"
+	}
+	for _, no := range []struct {
+		flag   serverFlag
+		remedy string
+	}{
+		{serverFlag{name: "--api-key", least: "--api-k"}, key},
+		{serverFlag{name: "--admin-api-key"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--hf-token", least: "--hf-t"}, "give it with --secret HF_TOKEN"},
+	} {
+		if _, given := no.flag.in(words); given {
+			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.name, launcher.ErrInvalid, no.remedy)
+		}
+	}
+	return nil
 }
 
 // one reads a flag that the user may have given us, or the server: after -- it wins, and stays
@@ -340,17 +364,35 @@ func (r *Request) showCaches() {
 	if path.IsAbs(r.Serve.Model) {
 		show(launcher.Mount{Source: path.Clean(r.Serve.Model), ReadOnly: true})
 	}
-	if hub, _ := lookup(r.Environ, "HF_HOME"); c.ModelCache == "" && path.IsAbs(hub) && !r.Away {
-		c.ModelCache = path.Clean(hub)
-	} else if c.ModelCache == "" && path.IsAbs(r.Home) && r.Home != "/" {
-		c.ModelCache = path.Join(r.Home, ".cache/huggingface")
-	}
-	for _, dir := range caches {
-		if path.IsAbs(r.Home) && r.Home != "/" {
-			show(launcher.Mount{Source: path.Join(r.Home, dir), Make: true})
+	if r.Job.User == "" { // another one's are not where the caller's are, and are found on the nodes
+		if hub := r.hub(); c.ModelCache == "" && hub != "" {
+			c.ModelCache, c.CacheOffered = hub, true
+		}
+		for _, dir := range caches {
+			if path.IsAbs(r.Home) && r.Home != "/" {
+				show(launcher.Mount{Source: path.Join(r.Home, dir), Make: true})
+			}
 		}
 	}
 	r.Container = &c
+}
+
+// hub is the user's folder for Hugging Face on the nodes; empty: not known.
+func (r *Request) hub() string {
+	hub := ""
+	if !r.Away {
+		hub, _ = lookup(r.Environ, "HF_HOME")
+	}
+	if own, said := lookup(r.Env, "HF_HOME"); said { // without a value it is the caller's
+		hub = own
+	}
+	switch {
+	case path.IsAbs(hub):
+		return path.Clean(hub)
+	case path.IsAbs(r.Home) && r.Home != "/":
+		return path.Join(r.Home, ".cache/huggingface")
+	}
+	return ""
 }
 
 // ownAddresses are variables of which each node has its own: a recipe's one value would be

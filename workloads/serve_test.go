@@ -144,6 +144,10 @@ func TestServeRefuses(t *testing.T) {
 		"backends":          {VLLM, Serve{Model: "m", Backend: "native", Args: words("--distributed-executor-backend ray")}, 2, nil, "stands after --"},
 		"copies by Ray":     {VLLM, Serve{Model: "m", Backend: "ray", DP: 2}, 2, nil, "--backend native does"},
 		"secret":            {VLLM, Serve{Model: "m", Env: []string{"HF_TOKEN=x"}}, 1, nil, "--secret HF_TOKEN"},
+		"a key":             {VLLM, Serve{Model: "m", Args: words("--api_key=sesame")}, 1, nil, "--api-key: invalid: a secret has no place in a command, which the cluster's record keeps and others see: give it with --secret VLLM_API_KEY"},
+		"a token":           {SGLang, Serve{Model: "m", Args: words("--hf-token sesame")}, 1, nil, "--secret HF_TOKEN"},
+		"one's address":     {SGLang, Serve{Model: "m", Host: "10.0.0.11"}, 2, nil, "--host 10.0.0.11: invalid: SGLang listens on every machine"},
+		"one's, after --":   {SGLang, Serve{Model: "m", Args: words("--host spark1")}, 2, nil, "--host 0.0.0.0, or leave it out"},
 		"copies by SGLang":  {SGLang, Serve{Model: "m", DP: 2}, 2, nil, "sglang does not spread over machines that way"},
 		"trtllm on several": {TRTLLM, Serve{Model: "m"}, 2, nil, "one serves (--nodes 1)"},
 	}
@@ -189,5 +193,57 @@ func TestParseModel(t *testing.T) {
 	}
 	if _, err := ParseModel([]byte(`{"num_attention_heads":"many"}`), nil); err == nil {
 		t.Error("text was taken for a number")
+	}
+}
+
+// SGLang over several machines may listen where each of them can.
+func TestSGLangListensOnAll(t *testing.T) {
+	for host, nodes := range map[string]int{"0.0.0.0": 2, "::": 2, "127.0.0.1": 2, "localhost": 2, "10.0.0.11": 1} {
+		if _, err := sglangSpec(serving(nodes, Serve{Model: "m", Host: host})); err != nil {
+			t.Errorf("--host %s on %d: %v", host, nodes, err)
+		}
+	}
+}
+
+// Weights are looked for where the server looks, and another user's folders are not guessed.
+func TestServeShowsCaches(t *testing.T) {
+	const std = "/home/ada/.cache/huggingface"
+	for name, tc := range map[string]struct {
+		change func(*Request)
+		cache  string
+		mounts int
+	}{
+		"the caller's":         {func(*Request) {}, std, 4},
+		"HF_HOME of the shell": {func(r *Request) { r.Environ = append(r.Environ, "HF_HOME=/shell") }, "/shell", 4},
+		"--env HF_HOME": {func(r *Request) {
+			r.Environ = append(r.Environ, "HF_HOME=/shell")
+			r.Env = []string{"HF_HOME=/data/hf"}
+		}, "/data/hf", 4},
+		"--env, from a client":  {func(r *Request) { r.Away, r.Env = true, []string{"HF_HOME=/data/hf"} }, "/data/hf", 4},
+		"another user's":        {func(r *Request) { r.Job.User, r.Environ = "alice", append(r.Environ, "HF_HOME=/root/hf") }, "", 0},
+		"another's, and a flag": {func(r *Request) { r.Job.User, r.Container.ModelCache = "alice", "/models" }, "/models", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := serving(1, Serve{Model: "org/model"})
+			r.Container, r.Workdir = &launcher.Container{Image: "i"}, ""
+			tc.change(&r)
+			spec, err := vllmSpec(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			st := spec.MainStage()
+			if c := st.Container; c.ModelCache != tc.cache || len(c.Mounts) != tc.mounts || c.CacheOffered != (tc.cache != "" && tc.mounts > 0) {
+				t.Errorf("cache %q (offered %t), mounts %v", c.ModelCache, c.CacheOffered, c.Mounts)
+			}
+			seen := "" // by the server, of which the last counts
+			for _, v := range st.Env {
+				if v.Name == "HF_HOME" {
+					seen = v.Value.String()
+				}
+			}
+			if tc.cache != std && tc.mounts > 0 && seen != tc.cache || tc.mounts == 0 && seen != "" {
+				t.Errorf("HF_HOME is %q", seen)
+			}
+		})
 	}
 }

@@ -1,6 +1,8 @@
 package workloads
 
 import (
+	"fmt"
+	"net/netip"
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -33,6 +35,9 @@ func sglangSpec(r Request) (launcher.Spec, error) {
 	s, err := r.sglang()
 	if err != nil {
 		return launcher.Spec{}, err
+	}
+	if a, err := netip.ParseAddr(s.shown); s.nodes > 1 && s.shown != "" && s.shown != "localhost" && (err != nil || !a.IsUnspecified() && !a.IsLoopback()) {
+		return launcher.Spec{}, fmt.Errorf("--host %s: %w: SGLang listens on every machine, of which one alone has that address: --host 0.0.0.0, or leave it out", s.shown, launcher.ErrInvalid)
 	}
 	r.takesGPUs()
 	serve := launcher.Stage{

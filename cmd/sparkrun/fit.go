@@ -14,7 +14,7 @@ func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o l
 	if !workloads.Serves(o.workload) || spec.Wait {
 		return nil
 	}
-	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	res, err := b.plan(ctx, spec)
 	if err != nil {
 		return err
 	}

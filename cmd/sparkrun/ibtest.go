@@ -171,7 +171,7 @@ func (a *app) hasPerftest(ctx context.Context, o launchOptions) error {
 		if err != nil {
 			return err
 		}
-		res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+		res, err := b.plan(ctx, spec)
 		if err != nil {
 			return err
 		}

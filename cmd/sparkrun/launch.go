@@ -140,9 +140,9 @@ docker inspect. --dry-run shows all that a container would get.
 
 Services
 
-A job with --serve PORT, or of vllm, sglang or trtllm, is a service: it is ready once
-rank 0's machine answers at that port (--health: with 200 at that path), launch then
-prints the URL and leaves it, and only stop ends it. A launch that is gone, an agent that restarts, a new leader and
+A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
+port (--health: with 200 at that path), launch then prints the URL and leaves it, and
+only stop ends it. A launch that is gone, an agent that restarts, a new leader and
 silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
 a machine restarts, all ranks are ended and started anew, as often as --restart says
 (3/hour); what never came up is not. --autostart brings it back after all its machines
@@ -186,7 +186,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, mpi -- PROG, vllm MODEL, sglang, trtllm, ray, nccl-test or ib-test")
+				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, mpi -- PROG, nccl-test, or ray")
 			}
 			_, err := workloads.Find(args[0]) // a known one is a command of its own
 			if errors.Is(err, workloads.ErrUnknown) {
@@ -241,7 +241,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
 	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine")
 	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine")
-	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun, ray and servers of models all, exec and mpi none)")
+	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun and ray all, exec and mpi none)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
@@ -309,8 +309,8 @@ func (o launchOptions) check() error {
 		return usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
 	case o.standalone && job.Service != nil:
 		return usagef("--standalone: a service goes on without its launch, which takes an agent")
-	case job.Service != nil && o.request.Stdin.Any():
-		return usagef("--stdin: nobody stays to read it for a service")
+	case job.Service != nil && (o.tty || o.request.Stdin.Any()):
+		return usagef("--tty, --stdin: nobody stays to read it: launch leaves a service once it answers")
 	case o.standalone && job.Nodes > 1:
 		return usagef("--nodes %d: --standalone knows this machine only", job.Nodes)
 	}

@@ -12,7 +12,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func newLaunchMPICmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
@@ -98,7 +97,7 @@ func (a *app) settleMPI(ctx context.Context, o *launchOptions) (err error) {
 		return err
 	}
 	spec.Wait, spec.Force = false, true // a question, which takes nothing
-	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	res, err := b.plan(ctx, spec)
 	if err != nil {
 		return err
 	}

@@ -87,7 +87,7 @@ func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 		name = spec.Name
 	}
 	hints := []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First)}
-	if spec.MainStage().Container == nil { // nobody has tried it in a container yet
+	if spec.MainStage().Container == nil { // exec runs nothing in a container yet
 		hints = append(hints, fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name))
 	}
 	return hints

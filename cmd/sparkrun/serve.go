@@ -21,7 +21,8 @@ import (
 // serveLong is of the help of every workload that serves.
 const serveLong = `It listens on the first machine's address on the management network, and on no other;
 --host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
-address: vLLM and its like ask for no key unless SERVER ARGS set one.
+address, with no key asked for; --secret VLLM_API_KEY has vLLM ask for one. --api-key and
+--hf-token in SERVER ARGS are refused: others would see them there.
 
 It runs in a container of the image that launch names: sparkrun's own for it, that of
 ~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
@@ -102,6 +103,7 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		if err != nil {
 			return err
 		}
+		o.box.image = workloads.DefaultImages()[o.workload] // of `run` a recipe alone has said which it is
 		if image != "" {
 			o.box.image, from = image, file
 		}
@@ -180,17 +182,24 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 	return "", "", nil
 }
 
-// askBackend runs vLLM's help on one of the machines, in the place where the server would run.
-func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
+// question is the launch that has vLLM's help told by one of the machines, in the place where
+// the server would run. Nothing is brought along for it, so that nothing changes its image.
+func (o launchOptions) question() launchOptions {
 	ask := o
 	ask.workload, ask.detach, ask.json, ask.stage, ask.secrets = "exec", false, false, nil, nil
 	job := &ask.request.Job
-	job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = 1, launcher.NoGPUs, false, 0, nil, nil
+	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = "", 1, launcher.NoGPUs, false, 0, nil, nil
 	if job.On = slices.Clone(job.On); len(job.On) > 1 {
 		job.On = job.On[:1]
 	}
-	ask.request.NoGPUs, ask.request.Before, ask.request.After, ask.request.Stdin = true, "", "", launcher.StdinNone
-	ask.request.Args = append(workloads.VLLMProgram(o.request), "serve", "--help=all")
+	r := &ask.request
+	r.NoGPUs, r.Setup, r.Before, r.After, r.Stdin = true, "", "", "", launcher.StdinNone
+	r.Args = append(workloads.VLLMProgram(o.request), "serve", "--help=all")
+	return ask
+}
+
+func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
+	ask := o.question()
 	spec, err := a.spec(ask)
 	if err != nil {
 		return "", err

@@ -8,8 +8,12 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // atHomeOf is an app whose user has only this home, and answers a dry run with these machines.
@@ -71,5 +75,55 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	write(t, "vlm: x\n", home, ".config/sparkrun/images.yaml")
 	if code, _, said = run("launch", "vllm", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "images.yaml") || !strings.Contains(said, "want lines such as vllm:") {
 		t.Errorf("a file with a slip: code %d: %s", code, said)
+	}
+}
+
+// vLLM is asked in the image as it is: a recipe's mods are not there, and a job's name is its own.
+func TestQuestionBringsNothing(t *testing.T) {
+	var o launchOptions
+	o.workload, o.box.image = workloads.VLLM, "i"
+	o.request.Setup, o.request.Job.Name, o.request.Job.Nodes = `cd "$SPARKRUN_STAGE/mods/fix"`, "n", 2
+	o.request.Serve.Model = "m"
+	spec, err := (&app{getwd: os.Getwd, environ: []string{"SPARKRUN_STATE=" + t.TempDir()}}).spec(o.question())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []launcher.Value{launcher.Lit("vllm"), launcher.Lit("serve"), launcher.Lit("--help=all")}
+	if d := cmp.Diff(want, spec.MainStage().Command()); d != "" || spec.Name != "" || spec.Nodes != 1 {
+		t.Errorf("name %q on %d: %s", spec.Name, spec.Nodes, d)
+	}
+}
+
+// The image is that of the workload, which of `run` the recipe says.
+func TestRunTakesWorkloadsImage(t *testing.T) {
+	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1"})
+	write(t, "model: org/m\ncommand: python3 -m sglang.launch_server --model-path org/m\n", home, "s.yaml")
+	if _, _, said := run("run", filepath.Join(home, "s.yaml"), "--nodes", "1", "--dry-run"); !strings.Contains(said, "image "+workloads.DefaultImages()[workloads.SGLang]+" (sparkrun's own for sglang") {
+		t.Errorf("said %s", said)
+	}
+}
+
+// An election is waited for, as by the launch itself.
+func TestFitWaitsForLeader(t *testing.T) {
+	asked := 0
+	b := &backend{explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+		if asked++; asked == 1 {
+			return wire.ExplainResponse{}, wire.ErrRetry
+		}
+		return wire.ExplainResponse{}, nil
+	}}
+	o := launchOptions{workload: workloads.VLLM}
+	o.request.Serve.Model = "m"
+	if err := (&app{}).fitBefore(t.Context(), b, launcher.Spec{}, o); err != nil || asked != 2 {
+		t.Errorf("asked %d times: %v", asked, err)
+	}
+}
+
+func TestServiceHasNoTerminal(t *testing.T) {
+	_, run := atHomeOf(t)
+	for _, line := range [][]string{{"launch", "-t", "vllm", "m"}, {"launch", "-t", "exec", "--serve", "80", "--", "x"}} {
+		if code, _, said := run(line...); code != 125 || !strings.Contains(said, "--tty, --stdin: nobody stays to read it: launch leaves a service") {
+			t.Errorf("%q: code %d: %s", line, code, said)
+		}
 	}
 }

@@ -87,9 +87,9 @@ func TestLaunchLeavesService(t *testing.T) {
 func someServices() wire.JobsResponse {
 	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
 	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
-		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Lit("8000"), "/metrics", 3, time.Hour
+		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Of(launcher.PortNamed("serve.api")), "/metrics", 3, time.Hour
 		return rendezvous.Job{
-			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v}, Planned: at,
+			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v, Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
 			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 		}
 	}

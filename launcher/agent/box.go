@@ -116,15 +116,26 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	if err != nil {
 		return "", err
 	}
-	asked := mounts[:len(c.Mounts):len(c.Mounts)]
-	if cache != nil && c.ModelCache != "" {
+	allowed := func(m container.Mount) bool {
+		return a.allowBox(ctx, p.who, c.Image, []container.Mount{m}, container.Args{}) == nil
+	}
+	// What a workload offers and nobody has asked for is left out where the rules refuse it.
+	var asked []container.Mount
+	for i, m := range c.Mounts {
+		if !m.Make || allowed(mounts[i]) {
+			asked = append(asked, mounts[i])
+		}
+	}
+	mounts = append(asked[:len(asked):len(asked)], mounts[len(c.Mounts):]...)
+	offered := c.ModelCache == "" || c.CacheOffered
+	if cache != nil && !offered {
 		asked = append(asked, *cache)
 	}
 	if err := a.allowBox(ctx, p.who, c.Image, asked, args); err != nil {
 		return "", err
 	}
-	if cache != nil && c.ModelCache == "" && a.allowBox(ctx, p.who, c.Image, []container.Mount{*cache}, container.Args{}) != nil {
-		cache = nil // nobody has asked for it
+	if cache != nil && offered && !allowed(*cache) {
+		cache = nil
 	}
 	if cache != nil {
 		mounts = append(mounts, *cache)

@@ -321,3 +321,48 @@ func TestOwnMountsAreIdentified(t *testing.T) {
 		}
 	}
 }
+
+// What a workload offers is left out where the node's rules refuse it; what a user asks for is not.
+func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
+	dir := t.TempDir()
+	must(t, os.Chmod(filepath.Dir(dir), 0o755))
+	must(t, os.Chmod(dir, 0o755))
+	models, kernels, hub := filepath.Join(dir, "models"), filepath.Join(dir, "kernels"), filepath.Join(dir, "hub")
+	for _, d := range []string{models, kernels, hub} {
+		must(t, os.Mkdir(d, 0o755))
+	}
+	for name, tc := range map[string]struct {
+		make, offered bool
+		want          string
+	}{
+		"both are offered": {true, true, "is for s390x"}, // which is found out once the rules have let it through
+		"a mount":          {false, true, "not your mount: " + kernels},
+		"a cache":          {true, false, "not your mount: " + hub},
+	} {
+		t.Run(name, func(t *testing.T) {
+			socket, end := fakeEngine(t, map[string]any{}, map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
+			defer end() // before the node looks for what is left
+			n := newNode(t, func(cfg *Config) {
+				cfg.Containers = &Containers{Socket: socket, Cluster: "c", Program: "/proc/self/exe", Allow: func(_ context.Context, w BoxWish) error {
+					for _, m := range w.Mounts {
+						if m != models {
+							return errors.New("not your mount: " + m)
+						}
+					}
+					return nil
+				}}
+			})
+			as := n.as("true")
+			st := as.Spec.MainStage()
+			st.Argv, st.Workdir = nil, ""
+			st.Container = &launcher.Container{
+				Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing, ModelCache: hub, CacheOffered: tc.offered,
+				Mounts: []launcher.Mount{{Source: models, Target: "/models"}, {Source: kernels, Target: "/kernels", Make: tc.make}},
+			}
+			n.prepare(as)
+			if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, tc.want) {
+				t.Errorf("refused with %q, want %q", ev.Text, tc.want)
+			}
+		})
+	}
+}

@@ -21,7 +21,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 	}
 	as = a.atStage(as)
 	p, err := a.check(ctx, as)
-	err = errors.Join(a.allow(ctx, as), err, fixedPorts(as))
+	err = errors.Join(a.allow(ctx, as), err)
 	if p == nil {
 		return nil, err
 	}

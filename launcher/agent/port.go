@@ -160,7 +160,10 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 		all[step], r.at.port = append(all[step], one), port
 	}
 	for i, st := range steps {
-		for _, wish := range st.PortsOn(as.NodeRank) {
+		if !st.On(as.NodeRank) {
+			continue
+		}
+		for _, wish := range st.Ports {
 			some, span, err := a.holdNamed(as.Spec.User, wish)
 			if err != nil {
 				return fmt.Errorf("port %s: %w", wish.Name, err)
@@ -186,7 +189,7 @@ func (a *Agent) holdNamed(user string, wish launcher.NamedPort) (holding, launch
 		return nil, launcher.Ports{}, err
 	}
 	var some holding
-	span := wish.Fixed()
+	span := launcher.Ports{First: wish.At, Last: wish.At + uint16(count-1)}
 	if wish.At == 0 {
 		some, span, err = a.holdSpan(count)
 	} else {
@@ -259,23 +262,6 @@ func holdAt(span launcher.Ports) (some holding, err error) {
 		some = append(some, one)
 	}
 	return some, nil
-}
-
-// fixedPorts refuses what holdPorts would: a port of a certain number that somebody has.
-func fixedPorts(as launcher.Assignment) error {
-	for _, st := range as.Spec.Steps() {
-		for _, wish := range st.PortsOn(as.NodeRank) {
-			if wish.At == 0 {
-				continue
-			}
-			some, err := holdAt(wish.Fixed())
-			if err != nil {
-				return fmt.Errorf("port %s: %w", wish.Name, err)
-			}
-			some.Close()
-		}
-	}
-	return nil
 }
 
 // holdAgain is for what an earlier life of this agent has told of, and whose steps have not
