@@ -238,6 +238,10 @@ func TestLaunchRefuses(t *testing.T) {
 		"a mod at the root":   {with("mods: [/etc]"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"a mod of a shell":    {with("mods: ['mods/$(x)']"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"the same name twice": {with("mods: [a/x, b/x]"), Options{Trusted: true}, "two mods have this name"},
+		"a folder":            {"model: /home/ada\ncommand: vllm serve {model}\n", Options{}, "not trusted: it has model /home/ada, a folder of your machines"},
+		"a folder from here":  {"model: .\ncommand: vllm serve {model}\n", Options{}, "-o model=NAME serves another"},
+		"a folder after all":  {"model: M\ncommand: vllm serve /home/ada\n", Options{Set: []Setting{{"model", "/models/m"}}}, "it has model /home/ada"},
+		"all it asks for":     {"model: ../m\nmods: [mods/x]\ncommand: vllm serve {model}\n", Options{}, "starts; and model ../m"},
 		"mods on a host":      {with("mods: [mods/x]"), Options{Trusted: true, OnHost: true}, "leave out --runtime host"},
 	} {
 		_, err := read(t, c.recipe).Launch(c.options)
@@ -245,6 +249,16 @@ func TestLaunchRefuses(t *testing.T) {
 			t.Errorf("%s: got %v; want %q", name, err, c.want)
 		} else if !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("%s: %v wraps no ErrInvalid", name, err)
+		}
+	}
+}
+
+// A folder that the user names, or has allowed, is served.
+func TestLaunchOfAFolder(t *testing.T) {
+	r := read(t, "model: /home/ada\ncommand: vllm serve {model}\n")
+	for want, o := range map[string]Options{"/models/m": {Set: []Setting{{"model", "/models/m"}}}, "/home/ada": {Trusted: true}, "org/M": {Set: []Setting{{"model", "org/M"}}}} {
+		if l, err := r.Launch(o); err != nil || l.Serve.Model != want {
+			t.Errorf("got %s, %v; want %s", l.Serve.Model, err, want)
 		}
 	}
 }

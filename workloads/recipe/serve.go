@@ -75,6 +75,12 @@ func (r Recipe) server(out *Launch, o Options, values []Setting) error {
 		return err
 	}
 	r.model(out, s, values)
+	// A path is shown to the container where it lies on the machines.
+	if m := out.Serve.Model; strings.HasPrefix(m, "/") || strings.HasPrefix(m, ".") {
+		if own, _ := get(o.Set, "model"); own != m {
+			out.asks("model %s, a folder of your machines, which its image reads (-o model=NAME serves another)", m)
+		}
+	}
 	out.Serve.Backend = cmp.Or(out.Serve.Backend, runtime[1])
 	if v, ok := get(values, "distributed_executor_backend"); ok && out.Serve.Backend == "" && v == "ray" {
 		out.Serve.Backend = "ray"
