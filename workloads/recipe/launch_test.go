@@ -165,6 +165,22 @@ vllm of M in , 1 machine, sizes from machines and model, listens at :0
   note: env.HF_TOKEN: yours is given to the ranks as a secret
   note: env.A_KEY: left out: it is not set here
 `},
+		"secrets and variables of yours, allowed": {"model: M\nenv: {GITHUB_TOKEN: $GITHUB_TOKEN, HUGGING_FACE_HUB_TOKEN: $HUGGING_FACE_HUB_TOKEN, URL: $DATABASE_URL}\ncommand: vllm serve M\n",
+			Options{Trusted: true, Environ: []string{"GITHUB_TOKEN=gh", "HUGGING_FACE_HUB_TOKEN=hf", "DATABASE_URL=db"}}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at :0
+  $ vllm serve M
+  URL=db
+  secret GITHUB_TOKEN
+  secret HUGGING_FACE_HUB_TOKEN
+  note: env.GITHUB_TOKEN: yours is given to the ranks as a secret
+  note: env.HUGGING_FACE_HUB_TOKEN: yours is given to the ranks as a secret
+  note: env.URL: $DATABASE_URL is filled in with yours
+`},
+		"an address that the workload leaves out, and says so": {"model: M\nenv: {VLLM_HOST_IP: 10.0.0.1}\ncommand: vllm serve M\n", Options{}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at :0
+  $ vllm serve M
+  VLLM_HOST_IP=10.0.0.1
+`},
 		"trusted": {"model: M\ncontainer: i\nmods: [mods/a, '@r/b']\npre_exec: ['echo {model} it''s']\nexecutor_config: {privileged: true, cap_add: [SYS_NICE], ulimit: ['nofile=1:2'], ipc: private, shm_size: 1g}\ncommand: vllm serve M\n",
 			Options{Trusted: true}, `
 vllm of M in i, 1 machine, sizes from machines and model, listens at :0
@@ -238,6 +254,8 @@ func TestLaunchRefuses(t *testing.T) {
 		"a mod at the root":   {with("mods: [/etc]"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"a mod of a shell":    {with("mods: ['mods/$(x)']"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"the same name twice": {with("mods: [a/x, b/x]"), Options{Trusted: true}, "two mods have this name"},
+		"yours, a secret":     {with("env: {GITHUB_TOKEN: $GITHUB_TOKEN}"), Options{Environ: []string{"GITHUB_TOKEN=x"}}, "not trusted: it has env.GITHUB_TOKEN, which takes your GITHUB_TOKEN into its image (--secret GITHUB_TOKEN"},
+		"yours, a variable":   {with("env: {X: 'a ${DATABASE_URL}'}"), Options{Environ: []string{"DATABASE_URL=x"}}, "not trusted: it has env.X, which takes your DATABASE_URL into its image"},
 		"a folder":            {"model: /home/ada\ncommand: vllm serve {model}\n", Options{}, "not trusted: it has model /home/ada, a folder of your machines"},
 		"a folder from here":  {"model: .\ncommand: vllm serve {model}\n", Options{}, "-o model=NAME serves another"},
 		"a folder after all":  {"model: M\ncommand: vllm serve /home/ada\n", Options{Set: []Setting{{"model", "/models/m"}}}, "it has model /home/ada"},
