@@ -54,6 +54,8 @@ type Launch struct {
 	Notes    []Note            `json:"notes,omitempty"`
 	// consent is what it has that its user must allow, in words.
 	consent []string
+	// after is what the user's words after -- say, which the workload reads there.
+	after workloads.Serve
 }
 
 // Into puts it into a request, whose own wishes stay.
@@ -85,12 +87,13 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 	if err := r.rights(&out, o, values); err != nil {
 		return Launch{}, err
 	}
-	if err := r.server(&out, o, values); err != nil {
+	if err := r.server(&out, &o, values); err != nil {
 		return Launch{}, err
 	}
 	if err := r.settle(&out, o); err != nil {
 		return Launch{}, err
 	}
+	out.giveWay()
 	if err := r.env(&out, o); err != nil {
 		return Launch{}, err
 	}
@@ -126,6 +129,43 @@ func (o *Options) sizes() error {
 		}
 	}
 	return nil
+}
+
+// after takes what stands after -- for what no flag says, and gives what it took.
+func (o *Options) after(workload string) workloads.Serve {
+	said := workloads.ArgsSay(workload, o.Serve.Args)
+	for _, f := range []struct{ flag, said *int }{{&o.Serve.TP, &said.TP}, {&o.Serve.PP, &said.PP}, {&o.Serve.DP, &said.DP}, {&o.Serve.Port, &said.Port}} {
+		if *f.flag != 0 { // both are the user's: the workload refuses two that differ
+			*f.said = 0
+		}
+		*f.flag = cmp.Or(*f.flag, *f.said)
+	}
+	for _, f := range []struct{ flag, said *string }{{&o.Serve.Host, &said.Host}, {&o.Serve.Backend, &said.Backend}} {
+		if *f.flag != "" {
+			*f.said = ""
+		}
+		*f.flag = cmp.Or(*f.flag, *f.said)
+	}
+	return said
+}
+
+// giveWay leaves out what stands after --, where the workload reads it.
+func (l *Launch) giveWay() {
+	s, said := &l.Serve, l.after
+	for _, f := range []struct {
+		to   *int
+		said int
+	}{{&s.TP, said.TP}, {&s.PP, said.PP}, {&s.DP, said.DP}, {&s.Port, said.Port}} {
+		if f.said != 0 {
+			*f.to = 0
+		}
+	}
+	if said.Host != "" {
+		s.Host = ""
+	}
+	if said.Backend != "" {
+		s.Backend = ""
+	}
 }
 
 // served are placeholders that mean the same as a flag of launch, so that both count.

@@ -98,6 +98,7 @@ vllm of org/M in registry/image:1, 2 machines, TP 2, listens at ::1:8000
   JSON={"x": [1]}
   WHERE=/home/ada/x ${NOT_SET}
   note: command: {unknown} has no value, and stays as it is
+  note: host: ::1: it listens there, as the recipe has it; --host decides otherwise
   note: env.WHERE: $HOME is filled in with yours
   note: env.WHERE: ${NOT_SET} is not set here, and stays as it is
 `},
@@ -180,6 +181,25 @@ vllm of M in , 1 machine, sizes from machines and model, listens at :0
 vllm of M in , 1 machine, sizes from machines and model, listens at :0
   $ vllm serve M
   VLLM_HOST_IP=10.0.0.1
+`},
+		"a host of the recipe's": {"model: M\ncommand: vllm serve M --host 10.0.0.1\n", Options{}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at 10.0.0.1:0
+  $ vllm serve M
+  note: host: 10.0.0.1: it listens there, as the recipe has it; --host decides otherwise
+`},
+		"after -- the user wins": {v1, Options{Serve: workloads.Serve{Args: []string{"--port=9000", "-tp", "4", "--host", "a", "--distributed-e", "mp"}}}, `
+vllm of org/M in vllm-node, 4 machines, sizes from machines and model, listens at :0
+  $ vllm serve org/M
+      --max-model-len 4096
+      --speculative-config '{"n":4096}'
+  FLAG=1
+`},
+		"after -- nothing of a flag": {v1, Options{Serve: workloads.Serve{Port: 9000, Host: "a", Args: []string{"--port", "9001", "--pp", "x"}}}, `
+vllm of org/M in vllm-node, 2 machines, TP 2, ray, listens at a:9000
+  $ vllm serve org/M
+      --max-model-len 4096
+      --speculative-config '{"n":4096}'
+  FLAG=1
 `},
 		"trusted": {"model: M\ncontainer: i\nmods: [mods/a, '@r/b']\npre_exec: ['echo {model} it''s']\nexecutor_config: {privileged: true, cap_add: [SYS_NICE], ulimit: ['nofile=1:2'], ipc: private, shm_size: 1g}\ncommand: vllm serve M\n",
 			Options{Trusted: true}, `
