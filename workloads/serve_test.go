@@ -247,3 +247,18 @@ func TestServeShowsCaches(t *testing.T) {
 		})
 	}
 }
+// Each server's own names of its flags are read after --, and no other's.
+func TestArgsSay(t *testing.T) {
+	for line, want := range map[string]Serve{
+		"vllm --tensor-parallel-s 4 -pp=2 -dp 3 --port 1 --host a --distributed-executor-backend mp": {TP: 4, PP: 2, DP: 3, Port: 1, Host: "a", Backend: BackendNative},
+		"vllm --distributed_executor_backend=ray --port nine":                                        {Backend: BackendRay, Port: 1},
+		"sglang --tp 2 --pp-size 3 --port 7 -dp 2 --distributed-executor-backend ray":                {TP: 2, PP: 3, Port: 7},
+		"trtllm --tp_size 2 --host b --data-parallel-size 2":                                         {TP: 2, Host: "b"},
+		"vllm --enforce-eager": {},
+	} {
+		words := strings.Fields(line)
+		if diff := cmp.Diff(want, ArgsSay(words[0], words[1:])); diff != "" {
+			t.Errorf("%s:\n%s", line, diff)
+		}
+	}
+}

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"slices"
+	"strconv"
 	"strings"
 )
 
@@ -57,4 +58,27 @@ func (f serverFlag) without(words []string) (rest []string, had bool) {
 		}
 	}
 	return rest, had
+}
+
+// ArgsSay is what a server's arguments say of how it is spread and where it listens: TP, PP, DP,
+// Host, Port and Backend, 0 or empty where they say nothing. A number that is none is 1: that it
+// is none is said once the request is made.
+func ArgsSay(workload string, args []string) (out Serve) {
+	v := map[string]server{VLLM: vllmServer, SGLang: sglangServer, TRTLLM: trtllmServer}[workload]
+	for _, f := range []struct {
+		flag serverFlag
+		to   *int
+	}{{v.tp, &out.TP}, {v.pp, &out.PP}, {v.dp, &out.DP}, {v.listen, &out.Port}} {
+		if text, given := f.flag.in(args); given {
+			n, _ := strconv.Atoi(text)
+			*f.to = max(n, 1)
+		}
+	}
+	out.Host, _ = v.host.in(args)
+	if said, given := vllmBackend.in(args); given && workload == VLLM {
+		if out.Backend = BackendNative; said == BackendRay {
+			out.Backend = BackendRay
+		}
+	}
+	return out
 }

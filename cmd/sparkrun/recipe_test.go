@@ -271,21 +271,35 @@ func TestRunIsALaunch(t *testing.T) {
 	}
 }
 
+// What stands after -- counts more than the recipe, which has a port and a size of its own.
+func TestRunArgsWin(t *testing.T) {
+	home, _ := shelf(t)
+	spec, e := launched(t, home, "run", "plain", "--", "--port", "9000", "-tp", "4")
+	text := fmt.Sprint(spec.MainStage().Command())
+	if spec.Nodes != 4 || !strings.HasSuffix(text, "--port 9000 -tp 4]") || strings.Contains(text, "8000") || strings.Contains(text, "--tensor-parallel-size") {
+		t.Errorf("on %d: %s\n%s", spec.Nodes, text, e)
+	}
+}
+
 func TestRunRefuses(t *testing.T) {
 	home, _ := shelf(t)
 	for line, want := range map[string]string{
-		"run":                                         "the recipe is missing",
-		"run modded":                                  "recipe @shelf/deep/modded: not trusted: it has mods (mods/fix)",
-		"run plain other":                             "what is the server's goes after --",
-		"run plain -o len":                            "want NAME=VALUE",
-		"run plain -o lenn=1":                         "the recipe has no such value",
-		"run plain --solo":                            "--nodes 1 takes one machine",
-		"run plain --hosts a,b":                       "--on names machines",
-		"run plain --nodes 1:2":                       "give one",
-		"launch vllm org/M --recipe plain":            "the recipe names its model",
-		"launch vllm org/M --trust-recipe":            "name one with --recipe",
-		"launch sglang --recipe plain":                "serves with vllm: sparkrun launch vllm --recipe",
-		"launch vllm --recipe plain --nodes 3 --tp 2": "3",
+		"run":                              "the recipe is missing",
+		"run modded":                       "recipe @shelf/deep/modded: not trusted: it has mods (mods/fix)",
+		"run plain other":                  "what is the server's goes after --",
+		"run plain -o len":                 "want NAME=VALUE",
+		"run plain -o lenn=1":              "the recipe has no such value",
+		"run plain --solo":                 "--nodes 1 takes one machine",
+		"run plain --hosts a,b":            "--on names machines",
+		"run plain --nodes 1:2":            "give one",
+		"launch vllm org/M --recipe plain": "the recipe names its model",
+		"launch vllm --recipe plain --vllm /opt/vllm":   "--vllm /opt/vllm and --recipe: the recipe's command names its program",
+		"launch sglang --recipe plain --python py":      "--python py and --recipe",
+		"launch trtllm --recipe plain --trtllm-serve t": "--trtllm-serve t and --recipe",
+		"run plain --port 9000 -- --port 9001":          "--port 9000: invalid: --port 9001 stands after --",
+		"launch vllm org/M --trust-recipe":              "name one with --recipe",
+		"launch sglang --recipe plain":                  "serves with vllm: sparkrun launch vllm --recipe",
+		"launch vllm --recipe plain --nodes 3 --tp 2":   "3",
 	} {
 		code, _, e := cliIn(t, &backend{cluster: &fakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"}, strings.Fields(line)...)
 		if code != launcher.ExitOwnFailure || !strings.Contains(e, want) {

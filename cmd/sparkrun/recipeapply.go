@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -29,7 +30,7 @@ func bindRecipe(fs *pflag.FlagSet, o *recipeOptions) {
 // bindFill binds what fills a recipe in.
 func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
 	fs.StringArrayVarP(&o.set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
-	fs.BoolVar(&o.trust, "trust-recipe", false, "let the recipe change its image (mods, pre_exec) and ask for more rights than you have")
+	fs.BoolVar(&o.trust, "trust-recipe", false, "let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
 }
 
 func (o recipeOptions) settings() (out []recipe.Setting, err error) {
@@ -54,6 +55,9 @@ func (a *app) applyRecipe(o *launchOptions) error {
 		return nil
 	case o.request.Serve.Model != "":
 		return usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another", o.request.Serve.Model)
+	case o.request.Serve.Program != "":
+		flag := map[string]string{workloads.VLLM: "--vllm", workloads.SGLang: "--python", workloads.TRTLLM: "--trtllm-serve"}[o.workload]
+		return usagef("%s %s and --recipe: the recipe's command names its program: leave %[1]s out, or launch the model without a recipe", flag, o.request.Serve.Program)
 	}
 	r, err := a.findRecipe(o.recipe.name)
 	if err != nil {

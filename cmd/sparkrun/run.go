@@ -18,7 +18,8 @@ it is. sparkrun recipe check RECIPE shows beforehand what would run.
 
 The command line counts most, then the recipe, then defaults: -o NAME=VALUE gives a value
 of the recipe another. What of a recipe is not followed is said. A recipe that changes
-its image (mods, pre_exec) or wants more rights than you have needs --trust-recipe.
+its image (mods, pre_exec), wants more rights than you have, serves a folder of your
+machines or takes variables of yours needs --trust-recipe.
 
 This command is for those who know the Python tool of the same name; the README says how
 the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,

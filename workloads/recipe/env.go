@@ -16,12 +16,19 @@ var variable = regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]*$`)
 // whole is a value that is one variable of the caller's and nothing else.
 var whole = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za-z0-9_]*)\})$`)
 
-// ofMachine are variables that differ from machine to machine: sparkrun finds them on each.
+// ofMachine are variables that differ from machine to machine: sparkrun finds them on each. The
+// workload leaves out a recipe's VLLM_HOST_IP and its like, and says so.
 var ofMachine = []string{
 	"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "MN_IF_NAME",
-	"UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include", "VLLM_HOST_IP", "SGLANG_HOST_IP", "RAY_NODE_IP_ADDRESS",
-	"RAY_OVERRIDE_NODE_IP_ADDRESS", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE",
+	"UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE",
 }
+
+// modelSecrets are the caller's secrets that a recipe may take without consent, as a model is
+// fetched with them; harmless are the other variables.
+var (
+	modelSecrets = []string{"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}
+	harmless     = []string{"HOME", "USER"}
+)
 
 // given tells whether a list of NAME, NAME=VALUE or NAME=FILE has a name.
 func given(all []string, name string) bool {
@@ -80,6 +87,9 @@ func (l *Launch) secret(field string, v Setting, environ []string) error {
 		l.note(field, "left out: it is not set here")
 		return nil
 	}
+	if !slices.Contains(modelSecrets, v.Name) {
+		l.asks("%s, which takes your %s into its image (--secret %[2]s, or --env, takes its place)", field, v.Name)
+	}
 	l.Secrets = append(l.Secrets, v.Name)
 	l.note(field, "yours is given to the ranks as a secret")
 	return nil
@@ -104,6 +114,9 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 			return m
 		case workloads.IsSecret(name):
 			err = invalid(field, "it takes %s of yours, a secret by its name, which the cluster's record would keep: give it another value with --env", m)
+		}
+		if !slices.Contains(harmless, name) {
+			out.asks("%s, which takes your %s into its image (--env takes its place)", field, name)
 		}
 		out.note(field, "%s is filled in with yours", m)
 		return v

@@ -30,8 +30,8 @@ type Options struct {
 	Env, Secrets []string
 	// Environ is the caller's environment, for variables that a recipe of version 2 takes of it.
 	Environ []string
-	// Trusted: the recipe may change its image (mods, pre_exec) and ask for more rights than its
-	// user has.
+	// Trusted: the recipe may change its image (mods, pre_exec), ask for more rights than its user
+	// has, and have folders and variables of its user's in its image.
 	Trusted bool
 }
 
@@ -52,6 +52,10 @@ type Launch struct {
 	ShmBytes int64             `json:"shm_bytes,omitempty"`
 	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"`
 	Notes    []Note            `json:"notes,omitempty"`
+	// consent is what it has that its user must allow, in words.
+	consent []string
+	// after is what the user's words after -- say, which the workload reads there.
+	after workloads.Serve
 }
 
 // Into puts it into a request, whose own wishes stay.
@@ -80,19 +84,28 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 	if err != nil {
 		return Launch{}, err
 	}
-	if err := r.trust(&out, o, values); err != nil {
+	if err := r.rights(&out, o, values); err != nil {
 		return Launch{}, err
 	}
-	if err := r.server(&out, o, values); err != nil {
+	if err := r.server(&out, &o, values); err != nil {
 		return Launch{}, err
 	}
 	if err := r.settle(&out, o); err != nil {
 		return Launch{}, err
 	}
+	out.giveWay()
 	if err := r.env(&out, o); err != nil {
 		return Launch{}, err
 	}
+	if len(out.consent) > 0 && !o.Trusted {
+		return Launch{}, fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it with --trust-recipe", o.Name, ErrUntrusted, strings.Join(out.consent, "; and "))
+	}
 	return out, nil
+}
+
+// asks is of something that goes beyond starting a server: it needs consent.
+func (l *Launch) asks(format string, args ...any) {
+	l.consent = append(l.consent, fmt.Sprintf(format, args...))
 }
 
 func (l *Launch) note(field, format string, args ...any) {
@@ -116,6 +129,43 @@ func (o *Options) sizes() error {
 		}
 	}
 	return nil
+}
+
+// after takes what stands after -- for what no flag says, and gives what it took.
+func (o *Options) after(workload string) workloads.Serve {
+	said := workloads.ArgsSay(workload, o.Serve.Args)
+	for _, f := range []struct{ flag, said *int }{{&o.Serve.TP, &said.TP}, {&o.Serve.PP, &said.PP}, {&o.Serve.DP, &said.DP}, {&o.Serve.Port, &said.Port}} {
+		if *f.flag != 0 { // both are the user's: the workload refuses two that differ
+			*f.said = 0
+		}
+		*f.flag = cmp.Or(*f.flag, *f.said)
+	}
+	for _, f := range []struct{ flag, said *string }{{&o.Serve.Host, &said.Host}, {&o.Serve.Backend, &said.Backend}} {
+		if *f.flag != "" {
+			*f.said = ""
+		}
+		*f.flag = cmp.Or(*f.flag, *f.said)
+	}
+	return said
+}
+
+// giveWay leaves out what stands after --, where the workload reads it.
+func (l *Launch) giveWay() {
+	s, said := &l.Serve, l.after
+	for _, f := range []struct {
+		to   *int
+		said int
+	}{{&s.TP, said.TP}, {&s.PP, said.PP}, {&s.DP, said.DP}, {&s.Port, said.Port}} {
+		if f.said != 0 {
+			*f.to = 0
+		}
+	}
+	if said.Host != "" {
+		s.Host = ""
+	}
+	if said.Backend != "" {
+		s.Backend = ""
+	}
 }
 
 // served are placeholders that mean the same as a flag of launch, so that both count.
@@ -163,27 +213,23 @@ func spread(name string) bool {
 // ModsDir is where a job that brings mods along has them, below launcher.StageEnv's folder.
 const ModsDir = "mods"
 
-// trust asks for consent where a recipe does more than to start a server.
-func (r Recipe) trust(out *Launch, o Options, values []Setting) error {
+// rights are what a recipe does to its container, and what it gives it beyond its user's rights.
+func (r Recipe) rights(out *Launch, o Options, values []Setting) error {
 	root := r.Executor.Privileged
 	if v, ok := get(o.Set, privileged); ok {
 		root = strings.EqualFold(v, "true")
 	}
-	var why []string
 	if len(r.Mods) > 0 {
-		why = append(why, "mods ("+strings.Join(r.Mods, ", ")+"), folders whose run.sh changes what is in the image before the server starts")
+		out.asks("mods (%s), folders whose run.sh changes what is in the image before the server starts", strings.Join(r.Mods, ", "))
 	}
 	if len(r.Setup) > 0 {
-		why = append(why, "pre_exec, "+plural(len(r.Setup), "command")+" in each container before the server starts")
+		out.asks("pre_exec, %s in each container before the server starts", plural(len(r.Setup), "command"))
 	}
 	if len(r.Executor.Args) > 0 {
-		why = append(why, strings.Join(r.Executor.Args, " ")+", which give the container more than you have")
+		out.asks("%s, which give the container more than you have", strings.Join(r.Executor.Args, " "))
 	}
 	if root {
-		why = append(why, "privileged: true, the rights of root over the machine")
-	}
-	if len(why) > 0 && !o.Trusted {
-		return fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it with --trust-recipe", o.Name, ErrUntrusted, strings.Join(why, "; and "))
+		out.asks("privileged: true, the rights of root over the machine")
 	}
 	if out.Args = slices.Clone(r.Executor.Args); root {
 		out.Args = append(out.Args, "--cap-add=ALL", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")

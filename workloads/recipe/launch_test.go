@@ -98,6 +98,7 @@ vllm of org/M in registry/image:1, 2 machines, TP 2, listens at ::1:8000
   JSON={"x": [1]}
   WHERE=/home/ada/x ${NOT_SET}
   note: command: {unknown} has no value, and stays as it is
+  note: host: ::1: it listens there, as the recipe has it; --host decides otherwise
   note: env.WHERE: $HOME is filled in with yours
   note: env.WHERE: ${NOT_SET} is not set here, and stays as it is
 `},
@@ -164,6 +165,41 @@ vllm of M in , 1 machine, sizes from machines and model, listens at :0
   note: command: --api-key: left out: it is what --secret VLLM_API_KEY gives
   note: env.HF_TOKEN: yours is given to the ranks as a secret
   note: env.A_KEY: left out: it is not set here
+`},
+		"secrets and variables of yours, allowed": {"model: M\nenv: {GITHUB_TOKEN: $GITHUB_TOKEN, HUGGING_FACE_HUB_TOKEN: $HUGGING_FACE_HUB_TOKEN, URL: $DATABASE_URL}\ncommand: vllm serve M\n",
+			Options{Trusted: true, Environ: []string{"GITHUB_TOKEN=gh", "HUGGING_FACE_HUB_TOKEN=hf", "DATABASE_URL=db"}}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at :0
+  $ vllm serve M
+  URL=db
+  secret GITHUB_TOKEN
+  secret HUGGING_FACE_HUB_TOKEN
+  note: env.GITHUB_TOKEN: yours is given to the ranks as a secret
+  note: env.HUGGING_FACE_HUB_TOKEN: yours is given to the ranks as a secret
+  note: env.URL: $DATABASE_URL is filled in with yours
+`},
+		"an address that the workload leaves out, and says so": {"model: M\nenv: {VLLM_HOST_IP: 10.0.0.1}\ncommand: vllm serve M\n", Options{}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at :0
+  $ vllm serve M
+  VLLM_HOST_IP=10.0.0.1
+`},
+		"a host of the recipe's": {"model: M\ncommand: vllm serve M --host 10.0.0.1\n", Options{}, `
+vllm of M in , 1 machine, sizes from machines and model, listens at 10.0.0.1:0
+  $ vllm serve M
+  note: host: 10.0.0.1: it listens there, as the recipe has it; --host decides otherwise
+`},
+		"after -- the user wins": {v1, Options{Serve: workloads.Serve{Args: []string{"--port=9000", "-tp", "4", "--host", "a", "--distributed-e", "mp"}}}, `
+vllm of org/M in vllm-node, 4 machines, sizes from machines and model, listens at :0
+  $ vllm serve org/M
+      --max-model-len 4096
+      --speculative-config '{"n":4096}'
+  FLAG=1
+`},
+		"after -- nothing of a flag": {v1, Options{Serve: workloads.Serve{Port: 9000, Host: "a", Args: []string{"--port", "9001", "--pp", "x"}}}, `
+vllm of org/M in vllm-node, 2 machines, TP 2, ray, listens at a:9000
+  $ vllm serve org/M
+      --max-model-len 4096
+      --speculative-config '{"n":4096}'
+  FLAG=1
 `},
 		"trusted": {"model: M\ncontainer: i\nmods: [mods/a, '@r/b']\npre_exec: ['echo {model} it''s']\nexecutor_config: {privileged: true, cap_add: [SYS_NICE], ulimit: ['nofile=1:2'], ipc: private, shm_size: 1g}\ncommand: vllm serve M\n",
 			Options{Trusted: true}, `
@@ -238,6 +274,12 @@ func TestLaunchRefuses(t *testing.T) {
 		"a mod at the root":   {with("mods: [/etc]"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"a mod of a shell":    {with("mods: ['mods/$(x)']"), Options{Trusted: true}, "want a folder beside the recipe"},
 		"the same name twice": {with("mods: [a/x, b/x]"), Options{Trusted: true}, "two mods have this name"},
+		"yours, a secret":     {with("env: {GITHUB_TOKEN: $GITHUB_TOKEN}"), Options{Environ: []string{"GITHUB_TOKEN=x"}}, "not trusted: it has env.GITHUB_TOKEN, which takes your GITHUB_TOKEN into its image (--secret GITHUB_TOKEN"},
+		"yours, a variable":   {with("env: {X: 'a ${DATABASE_URL}'}"), Options{Environ: []string{"DATABASE_URL=x"}}, "not trusted: it has env.X, which takes your DATABASE_URL into its image"},
+		"a folder":            {"model: /home/ada\ncommand: vllm serve {model}\n", Options{}, "not trusted: it has model /home/ada, a folder of your machines"},
+		"a folder from here":  {"model: .\ncommand: vllm serve {model}\n", Options{}, "-o model=NAME serves another"},
+		"a folder after all":  {"model: M\ncommand: vllm serve /home/ada\n", Options{Set: []Setting{{"model", "/models/m"}}}, "it has model /home/ada"},
+		"all it asks for":     {"model: ../m\nmods: [mods/x]\ncommand: vllm serve {model}\n", Options{}, "starts; and model ../m"},
 		"mods on a host":      {with("mods: [mods/x]"), Options{Trusted: true, OnHost: true}, "leave out --runtime host"},
 	} {
 		_, err := read(t, c.recipe).Launch(c.options)
@@ -245,6 +287,16 @@ func TestLaunchRefuses(t *testing.T) {
 			t.Errorf("%s: got %v; want %q", name, err, c.want)
 		} else if !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("%s: %v wraps no ErrInvalid", name, err)
+		}
+	}
+}
+
+// A folder that the user names, or has allowed, is served.
+func TestLaunchOfAFolder(t *testing.T) {
+	r := read(t, "model: /home/ada\ncommand: vllm serve {model}\n")
+	for want, o := range map[string]Options{"/models/m": {Set: []Setting{{"model", "/models/m"}}}, "/home/ada": {Trusted: true}, "org/M": {Set: []Setting{{"model", "org/M"}}}} {
+		if l, err := r.Launch(o); err != nil || l.Serve.Model != want {
+			t.Errorf("got %s, %v; want %s", l.Serve.Model, err, want)
 		}
 	}
 }

@@ -25,7 +25,7 @@ var runtimes = map[string][2]string{
 }
 
 // server fills in the command and takes out of it what the workload decides.
-func (r Recipe) server(out *Launch, o Options, values []Setting) error {
+func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	runtime, knownRuntime := runtimes[r.Runtime]
 	if !knownRuntime && r.Runtime != "" {
 		return invalid("runtime", "%s: sparkrun serves with vllm, sglang and trtllm; `sparkrun launch exec --image IMAGE` runs other servers", r.Runtime)
@@ -71,27 +71,37 @@ func (r Recipe) server(out *Launch, o Options, values []Setting) error {
 	for _, v := range env {
 		out.Serve.Env = append(out.Serve.Env, v.Name+"="+v.Value)
 	}
-	if err := r.key(out, o, got.key); err != nil {
+	if err := r.key(out, *o, got.key); err != nil {
 		return err
 	}
 	r.model(out, s, values)
+	// A path is shown to the container where it lies on the machines.
+	if m := out.Serve.Model; strings.HasPrefix(m, "/") || strings.HasPrefix(m, ".") {
+		if own, _ := get(o.Set, "model"); own != m {
+			out.asks("model %s, a folder of your machines, which its image reads (-o model=NAME serves another)", m)
+		}
+	}
 	out.Serve.Backend = cmp.Or(out.Serve.Backend, runtime[1])
 	if v, ok := get(values, "distributed_executor_backend"); ok && out.Serve.Backend == "" && v == "ray" {
 		out.Serve.Backend = "ray"
 	}
 	given := func(to *int, n int) {
-		if n > 0 {
+		if n != 0 {
 			*to = n
 		}
 	}
+	out.after = o.after(s.workload)
 	given(&out.Serve.TP, o.Serve.TP)
 	given(&out.Serve.PP, o.Serve.PP)
 	given(&out.Serve.DP, o.Serve.DP)
 	given(&out.Serve.Port, o.Serve.Port)
 	out.Serve.Host = cmp.Or(o.Serve.Host, out.Serve.Host)
 	out.Serve.Backend = cmp.Or(o.Serve.Backend, out.Serve.Backend)
-	if h := out.Serve.Host; h == "0.0.0.0" || h == "::" {
+	switch h := out.Serve.Host; {
+	case h == "0.0.0.0" || h == "::":
 		out.note("host", "%s: it listens on every address of its machine; --host has it listen on one", h)
+	case h != "" && o.Serve.Host == "":
+		out.note("host", "%s: it listens there, as the recipe has it; --host decides otherwise", h)
 	}
 	return nil
 }

@@ -122,6 +122,13 @@ func (l *lexer) quoted() {
 	}
 }
 
+// opensValue tells whether the word so far is NAME=, or NAME=...: of several folders, behind which
+// bash reads a ~ as a home, even in an argument.
+func (l *lexer) opensValue() bool {
+	m := assignment.Find(l.cur)
+	return m != nil && (l.bare < 0 || len(m) <= l.bare) && strings.IndexByte("=:", l.cur[len(l.cur)-1]) >= 0
+}
+
 func (l *lexer) run() error {
 	l.line, l.bare = 1, -1
 	for l.at < len(l.text) {
@@ -176,7 +183,7 @@ func (l *lexer) step() error {
 	case '|', '<', '>', '(', ')', '`', '$':
 		return l.script(l.line, "`"+head(l.text[l.at-1:])+"`")
 	case '~':
-		if !l.in && (l.at == len(l.text) || strings.IndexByte(" \t\n/", l.text[l.at]) >= 0) {
+		if !l.in || l.opensValue() {
 			return l.script(l.line, "`~`")
 		}
 		l.add(c)

@@ -28,7 +28,7 @@ func TestWords(t *testing.T) {
 		`vllm serve M --c '{"a": "b c"}' --d ""`:                     {[]string{"vllm", "serve", "M", "--c", `{"a": "b c"}`, "--d", ""}, nil},
 		`vllm serve M --c "{\"a\": \"\$x\"}"`:                        {[]string{"vllm", "serve", "M", "--c", `{"a": "$x"}`}, nil},
 		`vllm serve a\ b c\"d 'e'"f"g`:                               {[]string{"vllm", "serve", "a b", `c"d`, "efg"}, nil},
-		`vllm serve M --sizes [1,2] --x {a} --y a=~ 50%`:             {[]string{"vllm", "serve", "M", "--sizes", "[1,2]", "--x", "{a}", "--y", "a=~", "50%"}, nil},
+		`vllm serve M --sizes [1,2] --x {a} --y=~ 50%`:               {[]string{"vllm", "serve", "M", "--sizes", "[1,2]", "--x", "{a}", "--y=~", "50%"}, nil},
 	} {
 		command, env, _, err := words("command", text)
 		if err != nil {
@@ -60,6 +60,8 @@ func TestWordsRefuses(t *testing.T) {
 		"vllm serve \"M":                     "not closed",
 		"vllm serve M --c {\"a\":1,\"b\":2}": "whose braces are not quoted",
 		"vllm serve ~/m":                     "`~`",
+		"vllm serve M a=~":                   "`~`",
+		"A=/x:~/y vllm serve M":              "`~`",
 		"A=1\nvllm serve M":                  "a variable of the shell's own",
 		"export A":                           "`export A`",
 	} {
