@@ -247,6 +247,7 @@ func TestServeShowsCaches(t *testing.T) {
 		})
 	}
 }
+
 // Each server's own names of its flags are read after --, and no other's.
 func TestArgsSay(t *testing.T) {
 	for line, want := range map[string]Serve{
