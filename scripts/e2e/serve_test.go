@@ -126,7 +126,7 @@ func TestServeNative(t *testing.T) {
 	if out := l.on("spark1", "sparkrun", "ps", "served").must(t).out; !strings.Contains(out, "(serve)") || !strings.Contains(out, "(workers)") {
 		t.Errorf("ps names no stages:\n%s", out)
 	}
-	for _, want := range []string{"asking vLLM how it spreads", "stage workers is ready", "stage serve: the server's /health"} {
+	for _, want := range []string{"asking vLLM how it spreads", "stage workers is ready", "stage serve is ready"} {
 		if !strings.Contains(s.said(), want) {
 			t.Errorf("not told %q: %s", want, s.said())
 		}

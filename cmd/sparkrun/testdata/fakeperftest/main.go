@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"time"
 )
 
 func main() {
@@ -58,7 +59,7 @@ func main() {
 		if err := os.WriteFile(os.Getenv("FAKE_STARTED"), nil, 0o600); err != nil {
 			fail(err.Error())
 		}
-		select {}
+		time.Sleep(time.Hour) // killed before
 	}
 	if is("broken") && server == "" {
 		fail("Couldn't allocate MR")
