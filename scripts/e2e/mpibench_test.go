@@ -12,9 +12,9 @@ import (
 )
 
 // BenchmarkMPIStart times an MPICH program of 8 ranks, which begins MPI and ends it, on 8 hosts,
-// from the command line to its exit: by launch, by MPICH's mpiexec.hydra over ssh, by the same
-// over an agent that only enters a simulated host, and by srun in an allocation, in turns. What is
-// told are medians, less what it takes to enter the first host.
+// from the command line to its exit: by launch, by MPICH's mpiexec.hydra over ssh, and by
+// srun in an allocation, in turns. What is told are medians, less what it takes to enter the
+// first host.
 //
 //	go test ./scripts/e2e -run NONE -bench MPIStart -benchtime 10x -timeout 30m
 func BenchmarkMPIStart(b *testing.B) {
@@ -38,15 +38,6 @@ func BenchmarkMPIStart(b *testing.B) {
 	for i := range hosts {
 		addrs = append(addrs, fmt.Sprintf("172.30.0.%d", 11+i))
 	}
-	enter := filepath.Join(dir, "enter")
-	lab, err := filepath.Abs("../lab")
-	if err == nil {
-		// As ssh: HOST COMMAND... ; -x and the like come first.
-		err = os.WriteFile(enter, []byte(fmt.Sprintf("#!/bin/sh\nwhile [ \"${1#-}\" != \"$1\" ]; do shift; done\nhost=spark$((${1##*.} - 10)); shift\nLAB=%s exec %s exec $host -- sh -c \"$*\"\n", l.name, lab)), 0o755)
-	}
-	if err != nil {
-		b.Fatal(err)
-	}
 	slurm := []string{"env", "SLURM_CONF=" + filepath.Join(dir, "slurm.conf")}
 	eventually(b, 2*time.Minute, "Slurm's nodes", func() bool {
 		return l.on("spark1", append(slurm, "sinfo", "-h", "-t", "idle", "-o", "%D")...).out == fmt.Sprintln(hosts)
@@ -56,10 +47,6 @@ func BenchmarkMPIStart(b *testing.B) {
 
 	mpiexec := func(agent string) []string {
 		return []string{hydra, "-launcher", "ssh", "-launcher-exec", agent, "-iface", "enP7s7", "-hosts", strings.Join(addrs, ","), "-ppn", "1", "-n", fmt.Sprint(hosts), program}
-	}
-	var net string
-	if on, err := os.ReadFile("/var/tmp/sparkrun-lab/" + l.name + "/hosts/spark1/on"); err == nil {
-		net = "/proc/" + strings.Fields(string(on))[0] + "/ns/net"
 	}
 	took := map[string][]time.Duration{}
 	ways := []struct {
@@ -71,9 +58,6 @@ func BenchmarkMPIStart(b *testing.B) {
 			return l.on("spark1", "sparkrun", "launch", "mpi", "--nodes", fmt.Sprint(hosts), "--", program)
 		}},
 		{"hydra-ssh", func() result { return l.on("spark1", mpiexec(filepath.Join(dir, "ssh"))...) }},
-		{"hydra-enter", func() result {
-			return l.begin(exec.Command("nsenter", append([]string{"--net=" + net}, mpiexec(enter)...)...)).wait()
-		}},
 		{"srun", func() result {
 			return l.on("spark1", append(slurm, "srun", "--jobid", job, "--mpi=pmi2", "-N", fmt.Sprint(hosts), "-n", fmt.Sprint(hosts), program)...)
 		}},
@@ -94,10 +78,7 @@ func BenchmarkMPIStart(b *testing.B) {
 	}
 	entry := median("entry")
 	for _, w := range ways[1:] {
-		ms := median(w.name)
-		if w.name != "hydra-enter" {
-			ms -= entry
-		}
+		ms := median(w.name) - entry
 		b.ReportMetric(ms, "ms/"+w.name)
 		if w.name != "launch" {
 			b.ReportMetric((median("launch")-entry)/ms, "launch/"+w.name)
