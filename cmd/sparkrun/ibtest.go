@@ -41,13 +41,7 @@ func (a *app) ibTest(ctx context.Context, o launchOptions) error {
 	}
 	w := ibWatcher{sub: &lineWriter{}, err: a.err, verbose: o.ib.Verbose, live: a.errTTY && !o.json, plan: plan}
 	w.sub.line = w.take
-	began := time.Now()
-	inner := *a
-	inner.out, inner.outTTY = w.sub, false
-	asked := o
-	o.json, o.request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
-	lerr := inner.launch(ctx, o)
-	span := time.Since(began)
+	span, lerr := a.launchRead(ctx, o, w.sub)
 	if lerr != nil || w.told.Len() == 0 {
 		for _, line := range w.errs {
 			fmt.Fprint(a.err, line)
@@ -64,9 +58,9 @@ func (a *app) ibTest(ctx context.Context, o launchOptions) error {
 	rep := ibReport{Plan: plan, Traffic: a.trafficSince(ctx, before, span, hosts)}
 	rep.Report = ibtest.Judge(plan, w.told, ibtest.Setting{
 		Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
-		ExpectGbps: asked.ib.Expect, ExpectMicros: asked.ib.ExpectMicros,
+		ExpectGbps: o.ib.Expect, ExpectMicros: o.ib.ExpectMicros,
 	})
-	if err := a.tellIB(rep, view.status.Cluster, asked); lerr == nil {
+	if err := a.tellIB(rep, view.status.Cluster, o); lerr == nil {
 		return err
 	}
 	return lerr // the rank's code; launch has said which

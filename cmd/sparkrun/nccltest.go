@@ -62,13 +62,7 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	w := watcher{sub: &lineWriter{}, err: a.err, verbose: o.test.Verbose, live: a.errTTY && !o.json}
 	w.sub.line = w.take
 	view := before.view
-	began := time.Now()
-	inner := *a
-	inner.out, inner.outTTY = w.sub, false
-	asked := o
-	o.json, o.request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
-	lerr := inner.launch(ctx, o)
-	span := time.Since(began)
+	span, lerr := a.launchRead(ctx, o, w.sub)
 	table, log := w.table.Table(), w.log
 	if table.Op == "" {
 		table.Op = o.request.NCCLTest.WithDefaults().Op
@@ -86,10 +80,21 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	if view != nil {
 		rep.Traffic = a.trafficSince(ctx, before.counted, span, table.Hosts())
 	}
-	if err := a.tell(ctx, rep, view, asked); lerr == nil {
+	if err := a.tell(ctx, rep, view, o); lerr == nil {
 		return err
 	}
 	return lerr // the rank's code; launch has said which
+}
+
+// launchRead launches a test whose lines this command reads, as `launch --json` writes them, and
+// tells how long that took.
+func (a *app) launchRead(ctx context.Context, o launchOptions, lines io.Writer) (time.Duration, error) {
+	inner := *a
+	inner.out, inner.outTTY = lines, false
+	o.json, o.request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
+	began := time.Now()
+	err := inner.launch(ctx, o)
+	return time.Since(began), err
 }
 
 // beforehand is what is known before a test; nothing in standalone mode.
