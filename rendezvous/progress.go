@@ -98,6 +98,3 @@ func StatusOf(j Job) JobStatus {
 	}
 	return JobStatus{Job: j, State: StatePlanned}
 }
-
-// StageReady is the text of StepStage when a stage has become ready.
-func StageReady(name string) string { return "stage " + name + " is ready" }

@@ -115,7 +115,7 @@ func (g *gang) climb(now time.Time) int {
 		}
 		if g.stepped() {
 			g.waits("")
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: rendezvous.StageReady(g.steps[k].Name)})
+			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: "stage " + g.steps[k].Name + " is ready"})
 		}
 	}
 	return len(g.steps)

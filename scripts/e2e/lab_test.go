@@ -137,13 +137,7 @@ type running struct {
 
 func (l *lab) start(host string, args ...string) *running {
 	l.t.Helper()
-	return l.begin(l.command(append([]string{"exec", host, "--"}, args...)...))
-}
-
-// begin starts a command of this machine's.
-func (l *lab) begin(cmd *exec.Cmd) *running {
-	l.t.Helper()
-	r := &running{l: l, cmd: cmd, out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
+	r := &running{l: l, cmd: l.command(append([]string{"exec", host, "--"}, args...)...), out: &bytes.Buffer{}, err: &bytes.Buffer{}, began: time.Now()}
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.err
 	r.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // signals for it are ours to send
 	r.cmd.WaitDelay = time.Minute                           // where what it left behind keeps its output open
