@@ -286,7 +286,7 @@ func TestFenceFitsItsMessage(t *testing.T) {
 	if !errors.Is(err, ErrMalformed) {
 		t.Errorf("too many puts: %v", err)
 	}
-	go func() { _ = s.enter() }() // until Close
+	go func() { _ = s.enter(t.Context()) }() // until Close
 	defer s.Close()
 	f, err := s.Next(t.Context(), 0)
 	must(t, err)
@@ -326,7 +326,7 @@ func TestSpaceIsBounded(t *testing.T) {
 		if n > nodes {
 			t.Fatal("a space takes whatever fences bring")
 		}
-		go func() { _ = s.enter() }()
+		go func() { _ = s.enter(t.Context()) }()
 		if _, err := s.Next(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}

@@ -107,8 +107,9 @@ func (s *Space) get(key string) (string, bool) {
 	return v, ok
 }
 
-// enter has one local rank wait in the next fence until it is over.
-func (s *Space) enter() error {
+// enter has one local rank wait in the next fence until it is over. One that leaves with ctx
+// has been in it all the same: its job is at its end.
+func (s *Space) enter(ctx context.Context) error {
 	s.mu.Lock()
 	s.in++
 	n := s.fence + 1
@@ -117,7 +118,7 @@ func (s *Space) enter() error {
 	}
 	s.tell()
 	s.mu.Unlock()
-	return s.until(context.Background(), func() bool { return s.fence >= n })
+	return s.until(ctx, func() bool { return s.fence >= n })
 }
 
 // until waits for ok, which is asked with s.mu held.
