@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -27,6 +29,8 @@ var (
 	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoFence)
 	// ErrTooMuch: the ranks have put more than MaxSpace.
 	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoFence, MaxSpace>>20)
+	// ErrStrange: a node has brought what no rank of its can have put.
+	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space", launcher.ErrNoFence)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
@@ -97,6 +101,19 @@ func (s *Space) put(p launcher.Pair) error {
 	s.fresh = append(s.fresh, p)
 	s.weight += n
 	s.bytes += n
+	return nil
+}
+
+// valid refuses pairs that would break the lines of the ranks that get them.
+func valid(pairs []launcher.Pair) error {
+	for _, p := range pairs {
+		switch {
+		case p.Key == "" || len(p.Key) > MaxKey || len(p.Value) > MaxValue,
+			strings.ContainsAny(p.Key, " \n\x00") || strings.ContainsAny(p.Value, "\n\x00"),
+			!utf8.ValidString(p.Key) || !utf8.ValidString(p.Value):
+			return fmt.Errorf("%w: key %.80q", ErrStrange, p.Key)
+		}
+	}
 	return nil
 }
 
@@ -184,8 +201,11 @@ func (s *Space) Last() Fence {
 }
 
 // Pass ends a fence that all ranks of all nodes are in: what they put is there, and
-// the local ones go on. One that is over stays as it was. ErrTooMuch: they do not.
+// the local ones go on. One that is over stays as it was. ErrTooMuch, ErrStrange: they do not.
 func (s *Space) Pass(f Fence) error {
+	if err := valid(f.Pairs); err != nil {
+		return fmt.Errorf("fence %d: %w", f.Number, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

@@ -44,7 +44,7 @@ func TestMPIRanksEnd(t *testing.T) {
 		"exit":     {`exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
 		"crash":    {`kill -SEGV $$`, launcher.Exit{Signal: 11}},
 		// A child holds the socket, and no output.
-		"child": {`sleep 1000 >/dev/null 2>&1 <&- & exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
+		"child":    {`sleep 1000 >/dev/null 2>&1 <&- & exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
 		"nonsense": {`echo hello >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 1, Cause: `malformed PMI input: "hello": want cmd=NAME key=value ...`}},
 	} {
 		t.Run(name, func(t *testing.T) {
