@@ -197,7 +197,7 @@ func TestNCCLTestRefused(t *testing.T) {
 	for line, want := range map[string]string{
 		"nccl-test all_gahter":                    `no operation "all_gahter": did you mean all_gather?`,
 		"nccl-test all_gather all_reduce":         "one operation at a time",
-		"nccl-test --min 1G --max 1M":             "--min 1073741824 is above --max 1048576",
+		"nccl-test --min 1G --max 1M":             "--min 1G is above --max 1M",
 		"nccl-test --max 100G":                    "want 4K to 64G",
 		"nccl-test --gate 0":                      "such as 0.9",
 		"nccl-test -d":                            "--detach does not go with nccl-test",
