@@ -161,6 +161,7 @@ func TestNCCLTestFails(t *testing.T) {
 		"cut short":        {cut, completed, 1, "verdict: failed: the test did not come to its end", ""},
 		"a rank's failure": {cut, failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
 		"nothing written":  {"", completed, 1, "verdict: failed: the test gave no result", ""},
+		"no torch":         {"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, 7, "verdict: failed: torch cannot be imported on spark1", "exit 7"},
 		"nothing, and 7":   {"", failed7, 7, "", "exit 7"},
 	}
 	for name, tc := range tests {
@@ -344,6 +345,12 @@ func TestRequireGate(t *testing.T) {
 		"--require-gate=-1 exec -- true":           "want a part of what is expected",
 		"--require-gate --standalone exec -- true": "no link to test",
 		"--require-gate=NaN exec -- true":          "want a part of what is expected",
+		"--require-gate=0 exec -- true":            "above 0 and up to 1, such as 0.9",
+		"--require-gate=1.5 exec -- true":          "above 0 and up to 1, such as 0.9",
+		"exec --require-gate 0.5 -- true":          "--require-gate=0.5",
+		"nccl-test --gate x":                       "above 0 and up to 1, such as 0.9",
+		"nccl-test --gate 2":                       "above 0 and up to 1, such as 0.9",
+		"ib-test --gate 0":                         "above 0 and up to 1, such as 0.9",
 	} {
 		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d: %s", line, code, errs)

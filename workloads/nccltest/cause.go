@@ -26,6 +26,7 @@ const (
 	CauseLosses     = "losses"
 	CauseSmall      = "small-messages"
 	CauseUnknown    = "unknown"
+	CauseNoTorch    = "no-torch"
 )
 
 // Cause is one reason why a test was slow, or says nothing.

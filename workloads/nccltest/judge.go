@@ -174,6 +174,20 @@ func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
 	return c
 }
 
+// noTorch is how the sweep says that it could not begin.
+const noTorch = "sparkrun sweep: "
+
+// NoTorch is the verdict where a line of a rank's, on host, says that PyTorch is not there.
+func NoTorch(host, line string) (Verdict, bool) {
+	text, ok := strings.CutPrefix(line, noTorch)
+	if !ok || !strings.Contains(text, "cannot import torch") {
+		return Verdict{}, false
+	}
+	c := Cause{Code: CauseNoTorch, Text: "torch cannot be imported on " + host, Evidence: text,
+		Remedy: "--python PYTHON of an environment with PyTorch, type this in an active one ($VIRTUAL_ENV), or pip install torch there; nccl-tests needs none: sparkrun nccl-test build SRC"}
+	return Verdict{Grade: Failed, Cause: &c, Text: c.Text}, true
+}
+
 // askNCCL is the remedy where a text does not say how NCCL went.
 const askNCCL = "let sparkrun launch nccl-test run it, which reads NCCL's log and the counters; or run it with NCCL_DEBUG=INFO and --read that output"
 
