@@ -66,6 +66,9 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	view := before.view
 	span, lerr := a.launchRead(ctx, o, w.sub)
 	table, log := w.table.Table(), w.log
+	if w.early != nil {
+		table.Tool = viaTorch
+	}
 	if table.Op == "" {
 		table.Op = o.request.NCCLTest.WithDefaults().Op
 	}

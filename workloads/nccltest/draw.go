@@ -37,6 +37,9 @@ var eighths = []rune(" ▏▎▍▌▋▊▉█")
 // Text is a line for each size with a bar as long as its bandwidth; │ is what is
 // expected. It is columns wide at most, and no narrower than its numbers.
 func (d Drawing) Text(columns int) string {
+	if len(d.Table.Rows) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	head := fmt.Sprintf("%10s  %10s  %13s  %13s  %6s", "SIZE", "TIME", "ALGBW", "BUSBW", "WRONG")
 	room := max(0, min(columns, 100)-len(head)-3)
