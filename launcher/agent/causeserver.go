@@ -8,7 +8,7 @@ import "strings"
 
 // prefix is what vLLM puts before each line of its log (vllm/logger.py): the process, and of
 // what is logged level, time and place.
-var prefix = compiled(`^(?:\x1b\[[0-9;]*m)*\(\w+ pid=\d+\)(?:\x1b\[[0-9;]*m)* (?:(?:\x1b\[[0-9;]*m)*(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\x1b\[[0-9;]*m)* (?:\x1b\[[0-9;]*m)*\d\d-\d\d \d\d:\d\d:\d\d(?:\x1b\[[0-9;]*m)* (?:\x1b\[[0-9;]*m)*\[[^\]]*\](?:\x1b\[[0-9;]*m)* ?)?`)
+var prefix = compiled(`^(?:\x1b\[[0-9;]*m)*\([^() ]+ pid=\d+\)(?:\x1b\[[0-9;]*m)* (?:(?:\x1b\[[0-9;]*m)*(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\x1b\[[0-9;]*m)* (?:\x1b\[[0-9;]*m)*\d\d-\d\d \d\d:\d\d:\d\d(?:\x1b\[[0-9;]*m)* (?:\x1b\[[0-9;]*m)*\[[^\]]*\](?:\x1b\[[0-9;]*m)* ?)?`)
 
 // unprefixed are the lines without it, as the program meant them; some: there was one.
 func unprefixed(lines []string) (out []string, some bool) {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"os"
 	"strings"
 	"testing"
 
@@ -40,7 +41,7 @@ const (
 	vllmOldTrouble = `(APIServer pid=7) ERROR 11-23 01:00:00 [serving.py:1] Error in preprocessing prompt inputs
 (APIServer pid=7) ERROR 11-23 01:00:00 [serving.py:1] ValueError: You passed 600 input tokens
 `
-	vllmDied     = `(Worker pid=9) ERROR 11-23 03:31:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.`
+	vllmDied     = `(VllmWorker-1 pid=9) ERROR 11-23 03:31:00 [multiproc_executor.py:315] Worker proc VllmWorker-1 died unexpectedly (exit code: -9), shutting down executor.`
 	vllmCoreDied = `(APIServer pid=7) WARNING 11-23 03:31:00 [core_client.py:817] [shutdown] MPClient: engine core exited unexpectedly; starting cleanup
 (APIServer pid=7) ERROR 11-23 03:31:01 [async_llm.py:906] vllm.v1.engine.exceptions.EngineDeadError: EngineCore encountered an issue. See stack trace (above) for the root cause.`
 	vllmLeaves = `(APIServer pid=7) INFO 11-23 03:31:00 [launcher.py:1] [shutdown] API server: shutdown triggered
@@ -84,5 +85,36 @@ func TestJudgeAServer(t *testing.T) {
 				t.Errorf("%q, lost a peer: %t; want %q, %t", got, got.LostPeer, tt.want, tt.lost)
 			}
 		})
+	}
+}
+
+// The ends of what the real vLLM 0.32 logged. Where one of its processes was killed it ended with 0.
+func TestJudgeARealServer(t *testing.T) {
+	for file, tt := range map[string]struct {
+		exit      launcher.Exit
+		err, want string
+	}{
+		"vllm-core-killed.log":   {want: "exit 0: engine core exited unexpectedly"},
+		"vllm-worker-killed.log": {want: "exit 0: Worker proc VllmWorker-1 died unexpectedly (exit code: -9)"},
+		"vllm-no-room.log": {exit: launcher.Exit{Code: 1}, err: "RuntimeError: Engine core initialization failed. See root cause above. Failed core proc(s): {}",
+			want: "exit 1: Available memory on node 0 (20.89/23.54 GiB) on kv cache allocation is less than requested memory for kv (999.0 GiB). Decrease --kv-cache-memory-bytes, VLLM_CPU_KVCACHE_SPACE, or reduce CPU memory used by other processes."},
+	} {
+		text, err := os.ReadFile("testdata/" + file)
+		must(t, err)
+		ev := evidence{lines: []string{tt.err, "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown"},
+			aside: strings.Split(string(text), "\n")}
+		if got := ev.judge(tt.exit); got.String() != tt.want {
+			t.Errorf("%s: %q, want %q", file, got, tt.want)
+		}
+	}
+}
+
+// Its metrics, with two requests at work.
+func TestRealFigures(t *testing.T) {
+	text, err := os.ReadFile("testdata/vllm-metrics.txt")
+	must(t, err)
+	got := readFigures(strings.NewReader(string(text)))
+	if want := (&figures{running: 2, generated: 490, progress: [maxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }
