@@ -40,7 +40,7 @@ func TestServeGolden(t *testing.T) {
 		})},
 		"sglang": {SGLang, serving(2, Serve{Model: "org/model"})},
 		"sglang-recipe": {SGLang, serving(2, Serve{
-			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --cuda-graph-bs 1 2 4 --host 0.0.0.0 --port 8000"),
+			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --mem-fraction-static 0.81 --host 0.0.0.0 --port 8000"),
 		})},
 		"trtllm": {TRTLLM, serving(1, Serve{Model: "org/model"})},
 		"trtllm-recipe": {TRTLLM, serving(1, Serve{
