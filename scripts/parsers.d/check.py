@@ -65,6 +65,8 @@ def vllm():
 
 
 def sglang():
+    from transformers import AutoProcessor  # noqa: F401 - it looks what is here before anything is stood in for
+
     sys.meta_path.append(Missing("sglang", "sglang"))
     from sglang.srt.server_args import ServerArgs
 
