@@ -47,12 +47,12 @@ func TestServeLooksAtTheMachinesModels(t *testing.T) {
 	has := launcher.ModelCopy{Dir: "/hub/abc", Found: true, Config: config, Bytes: 60 * g, Whole: 60 * g, Free: 900 * g}
 	lacks := launcher.ModelCopy{Dir: "/hub", Free: 800 * g}
 	_, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: memory, Model: &lacks}, wire.NodePlan{Host: "spark2", Memory: memory, Model: &has})
-	code, out, said := run("launch", "vllm", "--nodes", "2", "--dry-run", "--json", "org/model")
+	code, out, _ := run("launch", "vllm", "--nodes", "2", "--dry-run", "--json", "org/model")
 	if code != 0 || strings.Contains(out, "config") || !strings.Contains(out, `"/hub/abc"`) {
 		t.Errorf("code %d: %s", code, out)
 	}
 	has.Config = config // which the JSON left out
-	code, _, said = run("launch", "vllm", "--nodes", "2", "--dry-run", "org/model")
+	code, _, said := run("launch", "vllm", "--nodes", "2", "--dry-run", "org/model")
 	for _, want := range []string{
 		"spark1: has no org/model in /hub: the server fetches it, 60.0 GiB; 800.0 GiB are free there", "spark2: has org/model in /hub/abc, 60.0 GiB", "weights 30.0 GiB of 60.0 GiB",
 	} {
