@@ -92,6 +92,12 @@ func TestJudgeAnExit(t *testing.T) {
 		"NCCL's lost peer": {exit: launcher.Exit{Signal: 6}, lost: true, ev: evidence{lines: []string{
 			"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."}},
 			want: "killed by SIGABRT (6): ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."},
+		"MPICH's lost peer": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true}, lost: true, ev: evidence{lines: []string{
+			"Fatal error in MPI_Ssend: Unknown error class, error stack:", "MPIDI_CH3_iSendv(34)............: Communication error with rank 229"}},
+			want: "MPI_Abort with code 15: Communication error with rank 229"},
+		"MPICH, told to abort": {exit: launcher.Exit{Code: 11, Cause: "MPI_Abort with code 11", Deliberate: true}, ev: evidence{lines: []string{
+			"Abort(11) on node 6 (rank 6 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 11) - process 6"}},
+			want: "MPI_Abort with code 11"},
 		"escape sequences": {exit: code, ev: evidence{lines: []string{"ValueError: \x1b[31mred\x1b[0m"}}, want: "exit 1: ValueError: [31mred[0m"},
 	}
 	for name, tt := range tests {

@@ -88,11 +88,12 @@ func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// peerLost are the texts by which gloo, NCCL and torch's store say that the
+// peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the
 // other side of a connection has gone.
 var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
-	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out`)
+	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
+	`communication error with rank \d+|OFI poll failed|active connection unexpectedly closed`)
 
 // known are texts that name a cause better than the exception that carries them.
 var known = []struct {
