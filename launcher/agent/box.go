@@ -390,8 +390,9 @@ func (a *Agent) labels() map[string]string {
 // containerOf is the whole of one rank's container.
 func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) container.Spec {
 	s := b.Spec
-	short := string(a.cfg.Node)
-	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s", as.Key, r.Rank, short[:min(len(short), 8)])
+	// A machine that is booted anew may have what ran there before the power went: exited, and with the
+	// engine until the record says that the job is over.
+	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s-%s", as.Key, r.Rank, brief(string(a.cfg.Node)), brief(a.cfg.Boot))
 	s.Labels = a.labels()
 	s.Labels["com.sparkrun.job"] = string(as.Job)
 	s.Labels["com.sparkrun.generation"] = strconv.FormatUint(uint64(as.Generation), 10)
@@ -400,6 +401,9 @@ func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) conta
 	s.CPUs = r.CPUs
 	return s
 }
+
+// brief is the begin of an id, enough to tell a cluster's nodes or a node's boots apart.
+func brief(id string) string { return id[:min(len(id), 8)] }
 
 // putInBoxes has ranks run in containers.
 func (a *Agent) putInBoxes(b *boxed, as launcher.Assignment, ranks []shim.Rank) {
