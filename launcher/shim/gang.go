@@ -225,7 +225,11 @@ func (g *gang) settle(r *rank, childless bool) {
 	case r.told || r.exit == nil:
 	case r.open == 0:
 		r.told = true
-		g.note(Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died})
+		ev := Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died}
+		if r.box != nil {
+			ev.Boxed = r.box.pid
+		}
+		g.note(ev)
 	case childless:
 		// No process of ours holds the pipe. All that was written is in it.
 		r.cut()
