@@ -75,30 +75,6 @@ func readBox(dir string) (*boxed, error) {
 	return &b, err
 }
 
-// engine connects to the node's, and refuses one that ranks cannot run on.
-func (a *Agent) engine(ctx context.Context) (*container.Engine, container.Facts, error) {
-	if a.cfg.Containers == nil {
-		return nil, container.Facts{}, errors.New("this node starts no containers: leave --image out")
-	}
-	e, err := container.Open(ctx, a.cfg.Containers.Socket)
-	if err != nil {
-		return nil, container.Facts{}, err
-	}
-	f, err := e.Facts(ctx)
-	switch {
-	case err != nil:
-	case f.Rootless:
-		err = fmt.Errorf("the engine at %s is a rootless one, in which ranks would not be their user: have Docker run by root", a.cfg.Containers.Socket)
-	case f.UsernsRemap:
-		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not be their user: take that out of /etc/docker/daemon.json", a.cfg.Containers.Socket)
-	}
-	if err != nil {
-		e.Close()
-		return nil, f, err
-	}
-	return e, f, nil
-}
-
 // boxes finds out what the containers of a try need. It changes nothing but, where an
 // image is looked into, the engine for a moment.
 func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, hfHome string) (warning string, err error) {

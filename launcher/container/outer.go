@@ -427,7 +427,7 @@ func (o *outer) why() string {
 	case err == nil && st.Error != "":
 		return st.Error
 	}
-	return "by docker kill or docker stop, by its engine's end, or by the kernel"
+	return "by docker kill, docker stop or docker rm, by its engine's end, or by the kernel"
 }
 
 // dieBy ends this process by a signal, as the shell's and the shim's waitpid
