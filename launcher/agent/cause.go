@@ -74,6 +74,9 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 
 func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 	found := evidence{pid: ev.PID, kernel: kernelLog()}
+	if ev.Boxed != 0 { // whom the kernel has killed, if it has
+		found.pid = ev.Boxed
+	}
 	var since unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // what the kernel log counts by
 		found.died = time.Duration(since.Nano()) - time.Since(ev.Time)
