@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"path"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -15,8 +16,33 @@ type Ray struct {
 	Program string
 	// Whole: a worker that is lost has the job's next try begin, rather than itself alone.
 	Whole bool
+	// Port and DashboardPort are the head's, for who has to find a cluster under numbers
+	// that people know; 0: any that is free.
+	Port, DashboardPort uint16
 	// Args are further arguments of each `ray start`, HeadArgs of the head's alone.
 	Args, HeadArgs []string
+}
+
+// rayRefused are arguments of `ray start` that the rest of a job hangs on, and what to say.
+var rayRefused = map[string]string{
+	"--head":            "the first machine has the head",
+	"--block":           "it is given anyway",
+	"--address":         "it is where the job's head is",
+	"--port":            "use --port",
+	"--dashboard-port":  "use --dashboard-port",
+	"--node-ip-address": "it is where the job's machines meet",
+}
+
+// check refuses arguments that would part what a job starts from what it tells of it.
+func (a Ray) check() error {
+	for of, args := range map[string][]string{"--ray-arg": a.Args, "--ray-head-arg": a.HeadArgs} {
+		for _, arg := range args {
+			if name, _, _ := strings.Cut(arg, "="); rayRefused[name] != "" {
+				return fmt.Errorf("%s=%s: %w: %s", of, arg, launcher.ErrInvalid, rayRefused[name])
+			}
+		}
+	}
+	return nil
 }
 
 // The stages of a Ray job, and names of ports that others than Ray ask for.
@@ -73,6 +99,9 @@ func raySpec(r Request) (launcher.Spec, error) {
 
 // rayCluster are the stages of a cluster, each with variables of its workload.
 func (r Request) rayCluster(own ...launcher.Var) (head, workers launcher.Stage, err error) {
+	if err = r.Ray.check(); err != nil {
+		return head, workers, err
+	}
 	if head, err = r.rayStart(RayHead, launcher.OnHead, own...); err != nil {
 		return head, workers, err
 	}
@@ -104,7 +133,14 @@ func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var
 		argv = append(argv, append(launcher.Value{{Lit: "--" + name + "="}}, value...))
 	}
 	port := func(of string, count int) launcher.Ref {
-		st.Ports = append(st.Ports, launcher.NamedPort{Name: name + "." + of, Count: count})
+		named := launcher.NamedPort{Name: name + "." + of, Count: count}
+		switch named.Name {
+		case RayGCS:
+			named.At = r.Ray.Port
+		case RayDashboard:
+			named.At = r.Ray.DashboardPort
+		}
+		st.Ports = append(st.Ports, named)
 		return launcher.PortNamed(name + "." + of)
 	}
 	flag("node-ip-address", launcher.Part{Ref: launcher.NodeAddr})
@@ -162,11 +198,6 @@ func (r Request) rayEnv(stage string, own ...launcher.Var) ([]launcher.Var, erro
 // raySees are the probes that count what the cluster knows of. `ray status` lists nodes
 // as " 1 node_HEX", and resources as " 0.0/3.0 GPU".
 func (r Request) raySees() []launcher.Probe {
-	if r.Container != nil {
-		// Nothing is run beside a rank in its container. A worker says this once the GCS knows
-		// of it (ray/_private/node.py, wait_for_node).
-		return []launcher.Probe{{Kind: launcher.ProbeLog, What: "the worker has joined", Match: `Ray runtime started`}}
-	}
 	status := []launcher.Value{launcher.Lit(r.rayProgram()), launcher.Lit("status"), launcher.Lit("--address"),
 		{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}}
 	probes := []launcher.Probe{{

@@ -324,6 +324,36 @@ func wantInvalid(t *testing.T, err error, says string) {
 	}
 }
 
+// What the rest of a Ray job hangs on is asked for by sparkrun's own flags.
+func TestRayArgs(t *testing.T) {
+	for _, arg := range []string{"--port=6379", "--port", "--head", "--address=1.2.3.4:6379", "--dashboard-port=8265"} {
+		r := request()
+		r.Ray.HeadArgs = []string{"--num-cpus=4", arg}
+		_, err := raySpec(r)
+		wantInvalid(t, err, "--ray-head-arg="+arg)
+		r.Ray.Args, r.Ray.HeadArgs = r.Ray.HeadArgs, nil
+		_, err = raySpec(r)
+		wantInvalid(t, err, "--ray-arg="+arg)
+	}
+	r := request()
+	r.Ray.Port, r.Ray.DashboardPort, r.Ray.HeadArgs = 6379, 8265, []string{"--dashboard-host=0.0.0.0"}
+	spec, err := raySpec(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := map[string]uint16{}
+	for _, st := range spec.Stages {
+		for _, p := range st.Ports {
+			if p.At != 0 {
+				at[p.Name] = p.At
+			}
+		}
+	}
+	if d := cmp.Diff(map[string]uint16{RayGCS: 6379, RayDashboard: 8265}, at); d != "" {
+		t.Errorf("fixed ports (-want +got):\n%s", d)
+	}
+}
+
 // In a container a job's stages have their commands where a build from before containers does not look, and
 // nothing of the caller's paths.
 func TestInContainer(t *testing.T) {

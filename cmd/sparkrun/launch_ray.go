@@ -31,7 +31,9 @@ Every machine needs Ray, at the same path: that of the active virtual environmen
 ` + "`ray`" + ` in PATH. It listens on ports that were free a moment before, at the address where
 the machines meet; the packet filter lets the job's machines in. Its token is made anew
 for each job: Ray refuses who does not have it, and exec gives it to what runs in
-a rank's place. The dashboard listens on the head machine's loopback.
+a rank's place. The dashboard listens on the head machine's loopback. With --port and
+--dashboard-port it is found under numbers that people know; where something else has
+one, the launch says what and starts nothing.
 
 A worker or its machine that is lost is told, and the cluster goes on without. With
 --max-restarts N it comes back, while the rest runs on: a worker starts again where it
@@ -50,6 +52,8 @@ COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // the command's flags are its own
 	fs.StringVar(&opts.request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
+	fs.Uint16Var(&opts.request.Ray.Port, "port", 0, "the head's `PORT`, in RAY_ADDRESS (default: one that is free)")
+	fs.Uint16Var(&opts.request.Ray.DashboardPort, "dashboard-port", 0, "the `PORT` of the dashboard, on the head machine's loopback (default: one that is free)")
 	fs.BoolVar(&opts.request.Ray.Whole, "restart-all", false, "with --max-restarts: start all of it anew where a worker is lost, not that worker alone")
 	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
 	fs.StringArrayVar(&opts.request.Ray.HeadArgs, "ray-head-arg", nil, "a further `ARGUMENT` of the head's ray start, such as --include-dashboard=false; repeat for more")
@@ -86,9 +90,8 @@ func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 	if spec.Name != "" {
 		name = spec.Name
 	}
-	hints := []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First)}
-	if spec.MainStage().Container == nil { // exec runs nothing in a container yet
-		hints = append(hints, fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name))
+	return []string{
+		fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First),
+		fmt.Sprintf("submit with: sparkrun exec %s -- ray job submit -- COMMAND", name),
 	}
-	return hints
 }

@@ -23,6 +23,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
@@ -97,6 +98,7 @@ type Agent struct {
 	loops sync.WaitGroup // one per try
 
 	life     string        // told from others by it
+	booted   time.Time     // when this life began, if it is the first since the boot
 	sweepNow chan struct{} // has room for one
 
 	ports  atomic.Uint32 // where the next search for a port begins
@@ -138,7 +140,10 @@ func Open(cfg Config) (*Agent, error) {
 	if err := os.MkdirAll(cfg.LogDir, 0o750); err != nil {
 		return nil, fmt.Errorf("open agent: %w", err)
 	}
-	if err := readJSON(a.fencePath(), &a.fence); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	switch err := readJSON(a.fencePath(), &a.fence); {
+	case errors.Is(err, fs.ErrNotExist):
+		a.booted = time.Now()
+	case err != nil:
 		return nil, fmt.Errorf("open agent: %w: remove the file if the node has been rebooted since", err)
 	}
 	if err := a.reattachAll(); err != nil {

@@ -75,30 +75,6 @@ func readBox(dir string) (*boxed, error) {
 	return &b, err
 }
 
-// engine connects to the node's, and refuses one that ranks cannot run on.
-func (a *Agent) engine(ctx context.Context) (*container.Engine, container.Facts, error) {
-	if a.cfg.Containers == nil {
-		return nil, container.Facts{}, errors.New("this node starts no containers: leave --image out")
-	}
-	e, err := container.Open(ctx, a.cfg.Containers.Socket)
-	if err != nil {
-		return nil, container.Facts{}, err
-	}
-	f, err := e.Facts(ctx)
-	switch {
-	case err != nil:
-	case f.Rootless:
-		err = fmt.Errorf("the engine at %s is a rootless one, in which ranks would not be their user: have Docker run by root", a.cfg.Containers.Socket)
-	case f.UsernsRemap:
-		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not be their user: take that out of /etc/docker/daemon.json", a.cfg.Containers.Socket)
-	}
-	if err != nil {
-		e.Close()
-		return nil, f, err
-	}
-	return e, f, nil
-}
-
 // boxes finds out what the containers of a try need. It changes nothing but, where an
 // image is looked into, the engine for a moment.
 func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, hfHome string) (warning string, err error) {
@@ -390,8 +366,9 @@ func (a *Agent) labels() map[string]string {
 // containerOf is the whole of one rank's container.
 func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) container.Spec {
 	s := b.Spec
-	short := string(a.cfg.Node)
-	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s", as.Key, r.Rank, short[:min(len(short), 8)])
+	// A machine that is booted anew may have what ran there before the power went: exited, and with the
+	// engine until the record says that the job is over.
+	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s-%s", as.Key, r.Rank, brief(string(a.cfg.Node)), brief(a.cfg.Boot))
 	s.Labels = a.labels()
 	s.Labels["com.sparkrun.job"] = string(as.Job)
 	s.Labels["com.sparkrun.generation"] = strconv.FormatUint(uint64(as.Generation), 10)
@@ -400,6 +377,9 @@ func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) conta
 	s.CPUs = r.CPUs
 	return s
 }
+
+// brief is the begin of an id, enough to tell a cluster's nodes or a node's boots apart.
+func brief(id string) string { return id[:min(len(id), 8)] }
 
 // putInBoxes has ranks run in containers.
 func (a *Agent) putInBoxes(b *boxed, as launcher.Assignment, ranks []shim.Rank) {

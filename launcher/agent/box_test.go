@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -19,6 +20,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 // fakeEngine answers what prepare asks, as an engine would of which there is none here.
@@ -364,5 +366,29 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 				t.Errorf("refused with %q, want %q", ev.Text, tc.want)
 			}
 		})
+	}
+}
+
+// An engine keeps what ran before the power went, and gives each name once: a rank that comes back there, or
+// lives again, needs one of its own. So do all ranks and nodes.
+func TestNamesOfContainers(t *testing.T) {
+	names := map[string]string{}
+	as := launcher.Assignment{Key: launcher.Key{Job: "abcd", Generation: 1}}
+	for _, c := range []struct {
+		node, boot string
+		rank       int
+	}{
+		{"11111111-of-1", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "bbbbbbbb-of-b", 0}, {"22222222-of-2", "aaaaaaaa-of-a", 0}, {"11111111-of-1", "aaaaaaaa-of-a", 1},
+	} {
+		a := &Agent{cfg: Config{Node: launcher.NodeID(c.node), Boot: c.boot, RunDir: "/run/x", Containers: &Containers{Cluster: "c"}}}
+		what := fmt.Sprintf("%+v", c)
+		name := a.containerOf(&boxed{}, as, shim.Rank{Rank: c.rank}).Name
+		if other := names[name]; other != "" {
+			t.Errorf("%s has the name of %s: %s", what, other, name)
+		}
+		names[name] = what
+	}
+	if want := "sparkrun-abcd.1-0-11111111-bbbbbbbb"; names[want] == "" {
+		t.Errorf("no %s among %v", want, names)
 	}
 }

@@ -31,9 +31,9 @@ type evidence struct {
 // it was killed, the program better than its output why it failed.
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	message, trace := errorRecord(ev.record)
-	text, lost := recognise(ev.lines)
-	if told := causeAside(ev.aside); told != "" && (text == "" || elsewhere().MatchString(text)) {
-		text = told
+	text, lost := toldBy(ev.lines, ev.aside)
+	if !e.Failed() && !dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
+		text, lost = "", false // it may have left in peace: what is in its log is of before
 	}
 	if message != "" {
 		_, lost = recognise([]string{message})
@@ -108,16 +108,13 @@ var known = []struct {
 	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
 	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
+	{compiled(`Available memory on node .* is less than .*`), ""}, // vLLM on a CPU
 	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},
 	{compiled(`No available memory for the cache blocks.*`), ""},
 	{compiled(`.*larger than the available KV cache memory.*`), ""},
 	{compiled(`.*is not a valid model identifier listed on.*`), ""},
 	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
 }
-
-// elsewhere are ends of servers whose cause another of their processes has told, in what it wrote
-// to the log (vllm/v1/engine/utils.py).
-var elsewhere = compiled(`Engine core initialization failed|Engine process failed to start|See root cause above|EngineDeadError`)
 
 // causeAside finds the cause in a log, of which only what is certain counts.
 func causeAside(lines []string) string {
@@ -166,10 +163,8 @@ func recognise(lines []string) (words string, lost bool) {
 			return worker + m[3], lost
 		}
 	}
-	for i := len(lines) - 1; i >= 0; i-- {
-		if m := exception().FindString(lines[i]); m != "" && !childFailed().MatchString(m) {
-			return worker + m, lost
-		}
+	if m := lastSign(lines); m != "" {
+		return worker + m, lost
 	}
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
 		return worker + "exit " + m[2], lost

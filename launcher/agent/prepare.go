@@ -60,6 +60,7 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = a.bring(ctx, as); r.err != nil {
 		return r
 	}
+	a.awaitEngine(ctx, as)
 	if r.err = a.bringImage(ctx, as); r.err != nil {
 		return r
 	}

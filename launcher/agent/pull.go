@@ -32,17 +32,18 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	if err := a.allowBox(ctx, who, c.Image, nil, container.Args{}); err != nil {
 		return err
 	}
+	if c.Pull != launcher.PullAlways {
+		// What the engine is besides is asked of it with the rest: that takes it as long as all of this.
+		there, err := a.hasImage(ctx, c.Image)
+		if err != nil || there {
+			return err
+		}
+	}
 	e, _, err := a.engine(ctx)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
-	if c.Pull != launcher.PullAlways {
-		_, err := e.Image(ctx, c.Image)
-		if !errors.Is(err, container.ErrNoImage) {
-			return err
-		}
-	}
 	auth, err := who.registryAuth(c.Image)
 	if err != nil {
 		a.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
@@ -61,9 +62,27 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	case errors.Is(err, container.ErrNotForUs):
 		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.name)
 	case strings.Contains(err.Error(), "no space left"):
-		return fmt.Errorf("%w: `docker image prune`, or `docker system df` says what takes it", err)
+		return err
 	}
 	return fmt.Errorf("%w: is the registry up, and does this machine reach it?", err)
+}
+
+func (a *Agent) hasImage(ctx context.Context, ref string) (bool, error) {
+	if a.cfg.Containers == nil {
+		return false, nil // which is told by who needs one
+	}
+	asked, cancel := context.WithTimeoutCause(ctx, engineWait, errSilent(a.cfg.Containers.Socket, engineWait))
+	defer cancel()
+	e, err := container.Open(asked, a.cfg.Containers.Socket)
+	if err != nil {
+		return false, causeOf(asked, err)
+	}
+	defer e.Close()
+	_, err = e.Image(asked, ref)
+	if errors.Is(err, container.ErrNoImage) {
+		return false, nil
+	}
+	return err == nil, causeOf(asked, err)
 }
 
 // isID tells whether an image is named by its engine's number for it.

@@ -197,7 +197,7 @@ func TestPortThatIsTaken(t *testing.T) {
 		a.Spec.Stages[0].Ports[0].At = port
 	}
 	n.prepare(n.as("witness", fixed))
-	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, fmt.Sprintf("port web: bind to port %d", port)) || !strings.Contains(ev.Text, "ss -ltnp") {
+	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, fmt.Sprintf("port web: bind to port %d", port)) || !strings.Contains(ev.Text, fmt.Sprintf("(PID %d) listens on it: end that, or choose another port", os.Getpid())) {
 		t.Errorf("refused with %q", ev.Text)
 	}
 	n.end(key, 0)

@@ -69,6 +69,8 @@ func (e *Engine) failed(what string, err error) error {
 		return fmt.Errorf("%s: %w at %s: start it (systemctl start docker), or install it", what, ErrNoEngine, e.socket)
 	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in use"):
 		return fmt.Errorf("%s: %w: %w", what, ErrNameTaken, err)
+	case strings.Contains(err.Error(), "no space left"):
+		return fmt.Errorf("%s: %w: `docker system df` says what takes it, `docker image prune` frees some", what, err)
 	}
 	return fmt.Errorf("%s: %w", what, err)
 }
@@ -156,7 +158,7 @@ func (e *Engine) Pull(ctx context.Context, ref, auth string, tell func(Progress)
 		case m.ErrorDetail.Code == http.StatusUnauthorized || m.ErrorDetail.Code == http.StatusForbidden || m.ErrorDetail.Code == http.StatusNotFound:
 			return fmt.Errorf("pull image %s: %w: %s", ref, ErrNotForUs, m.Error)
 		case m.Error != "": // the answer's status was written long before
-			return fmt.Errorf("pull image %s: %s", ref, m.Error)
+			return e.failed("pull image "+ref, errors.New(m.Error))
 		case m.Status != "Downloading" || m.ProgressDetail.Total <= 0:
 			continue
 		}

@@ -84,6 +84,22 @@ func inside(root int, path string) (dev, ino uint64, err error) {
 	return st.Dev, st.Ino, nil
 }
 
+// childOf is the only child of a process; 0: it has none, or several, or the kernel does not say (CONFIG_PROC_CHILDREN).
+func childOf(pid int) (child int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // a fork's parent is a thread (proc(5))
+	for _, of := range tasks {
+		text, _ := os.ReadFile(of)
+		for _, f := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(f)
+			if err != nil || child != 0 {
+				return 0
+			}
+			child = n
+		}
+	}
+	return child
+}
+
 // join brings a container's first processes, and with them all that they fork, into our own
 // group of cgroup v2 where that tree stands beside v1's: an engine then leaves them
 // where it was itself. Where v2 is all there is, they are in a group by Spec.CgroupParent.

@@ -50,6 +50,7 @@ type Order struct {
 type Birth struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
+	Program   int    `json:"program,omitempty"`   // PID of the program on the host, by which the kernel's log calls it; 0: not found out
 	Error     string `json:"error,omitempty"`
 	Code      int    `json:"code,omitempty"`  // of an error that is the command's fault: 127 where there is no such program, else 126
 	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
@@ -75,6 +76,7 @@ type outer struct {
 	engine *Engine
 	id     string
 	line   *line
+	inner  int               // PID of the inner half on the host
 	door   *net.UnixListener // for guests; a guest has none
 }
 
@@ -100,7 +102,7 @@ func runOuter() int {
 		o.tell(b)
 		return launcher.ExitOwnFailure
 	}
-	o.tell(Birth{Container: o.id, Init: init})
+	o.tell(Birth{Container: o.id, Init: init, Program: childOf(o.inner)})
 	return o.watch(late)
 }
 
@@ -253,11 +255,10 @@ func (o *outer) await(ctx context.Context, ln *net.UnixListener, init int) error
 		cancel(nil)
 		<-joined
 	}()
-	pid, err := o.accept(ln)
-	if err != nil {
+	if o.inner, err = o.accept(ln); err != nil {
 		return cause(lives, err)
 	}
-	return join(init, pid)
+	return join(init, o.inner)
 }
 
 // accept waits for the rank's user, and gives the PID of who connected.
@@ -426,7 +427,7 @@ func (o *outer) why() string {
 	case err == nil && st.Error != "":
 		return st.Error
 	}
-	return "by docker kill or docker stop, by its engine's end, or by the kernel"
+	return "by docker kill, docker stop or docker rm, by its engine's end, or by the kernel"
 }
 
 // dieBy ends this process by a signal, as the shell's and the shim's waitpid

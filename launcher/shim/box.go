@@ -31,6 +31,7 @@ type Box struct {
 // gang's loop touches it.
 type boxed struct {
 	id   string
+	pid  int      // the program's on the host; 0: not known
 	init proc     // its first process, with which the kernel ends all others
 	fd   *os.File // pidfd of that; nil: there was no descriptor left for one
 	gone bool     // that process is
@@ -93,7 +94,9 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) 
 	case r.Box.guest:
 		return pid, nil, nil
 	}
-	return pid, watched(birth.Container, birth.Init), nil
+	b = watched(birth.Container, birth.Init)
+	b.pid = birth.Program
+	return pid, b, nil
 }
 
 // exitNoProgram is a shell's code for a command that it did not find.

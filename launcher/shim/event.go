@@ -36,6 +36,7 @@ type Event struct {
 	Rank int       `json:"rank"` // Gang for Starting, Stuck and Ended
 	// PID is the rank's process, in Started and, where it ran, in Exited.
 	PID   int            `json:"pid,omitempty"`
+	Boxed int            `json:"boxed,omitempty"` // Exited: of a rank in a container the program's PID, for which PID stands
 	Again int            `json:"again,omitempty"` // Started, Exited: the rank's lives before this one
 	Exit  *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
 	Lost  *Lost          `json:"lost,omitempty"`  // OutputLost

@@ -228,7 +228,11 @@ func (g *gang) settle(r *rank, childless bool) {
 		r.told = true
 		r.exit = r.mpi.judge(r.exit, g.endedAt)
 		defer g.endIfFailed(r)
-		g.note(Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died})
+		ev := Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died}
+		if r.box != nil {
+			ev.Boxed = r.box.pid
+		}
+		g.note(ev)
 	case childless && r.open > 0:
 		// No process of ours holds the pipe. All that was written is in it.
 		r.cut()

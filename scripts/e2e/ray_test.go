@@ -158,12 +158,15 @@ func TestRayAlone(t *testing.T) {
 		return
 	}
 	l := upRay(t, 3)
-	r := l.launch("--on", "spark1,spark2,spark3", "--max-restarts", "5", "--ray", l.program, "--ray-arg=--num-cpus=1", "--name", "cluster")
+	r := l.launch("--on", "spark1,spark2,spark3", "--max-restarts", "5", "--ray", l.program, "--ray-arg=--num-cpus=1", "--port", "6399", "--dashboard-port", "8299", "--name", "cluster")
 	defer r.cmd.Process.Kill()
 	l.hears("submit with: sparkrun exec cluster -- ray job submit")
 	address := regexp.MustCompile(`RAY_ADDRESS=(\S+)`).FindStringSubmatch(l.said())
-	if address == nil {
-		t.Fatalf("no address: %s", l.said())
+	if address == nil || address[1] != "192.168.100.11:6399" {
+		t.Fatalf("want the address with the port that was asked for: %s", l.said())
+	}
+	if out := l.on("spark1", "ss", "-Hltn", "sport = :8299").must(t).out; !strings.Contains(out, "127.0.0.1:8299") || strings.Contains(out, "0.0.0.0:8299") {
+		t.Errorf("want the dashboard on loopback, at the port that was asked for: %s", out)
 	}
 	submit := func(args ...string) result {
 		return l.on("spark1", append([]string{"sparkrun", "exec", "cluster", "--"}, args...)...)
@@ -195,7 +198,9 @@ func TestRayAlone(t *testing.T) {
 	l.nothingOfRay("spark1", "spark2", "spark3")
 }
 
-// Ray in containers of real engines: head, workers and command, which finds the head's sockets.
+// Ray in containers of real engines: head, workers and command, which finds the head's sockets. A cluster by
+// itself says how to submit there, and a machine that was booted anew, whose engine still has the container of
+// the boot before, takes part again.
 func TestRayInBoxes(t *testing.T) {
 	if !*rayAll {
 		return
@@ -207,8 +212,9 @@ func TestRayInBoxes(t *testing.T) {
 		t.Fatal(err)
 	}
 	venv := filepath.Dir(filepath.Dir(l.program))
-	r := l.launch("--on", "spark1,spark2", "--max-restarts", "5", "--name", "cluster", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv+":"+venv+":ro",
-		"--mount", filepath.Dir(script)+":/work:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/work/onray.py", l.folder, "2")
+	inBoxes := []string{"--on", "spark1,spark2", "--max-restarts", "5", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv + ":" + venv + ":ro",
+		"--mount", filepath.Dir(script) + ":/work:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1"}
+	r := l.launch(append(inBoxes, "--name", "cluster", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/work/onray.py", l.folder, "2")...)
 	defer r.cmd.Process.Kill()
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
@@ -223,12 +229,41 @@ func TestRayInBoxes(t *testing.T) {
 			t.Errorf("docker inspect or arguments on %s have the token, or there is no container:\n%s", host, text)
 		}
 	}
+	if !strings.Contains(l.said(), "of 2 nodes seen in ray status (spark1)") && !strings.Contains(l.said(), "stage ray-workers is ready") {
+		t.Errorf("not told what is waited for: %s", l.said())
+	}
+	if out := l.on("spark2", "sparkrun", "exec", "cluster", "--", l.program, "status").must(t).out; strings.Count(out, " 1 node_") != 2 {
+		t.Errorf("ray status in the head's container: %s", out)
+	}
 	l.on("spark2", "sh", "-c", `docker kill $(docker ps -q)`).must(t)
 	l.hears("runs again (")
 	l.write("go")
 	if end := r.wait(); end.code != 0 || !strings.Contains(end.out, `"again": true`) {
 		t.Errorf("want the command's code 0, and a task on the worker that came again: %s, %s", end, l.said())
 	}
+	l.noBoxLeft("spark1", "spark2")
+
+	r = l.launch(append(inBoxes, "--name", "alone")...)
+	defer r.cmd.Process.Kill()
+	l.hears("submit with: sparkrun exec alone -- ray job submit")
+	seesTwo := func() bool {
+		r := l.on("spark2", "sparkrun", "exec", "alone", "--", l.program, "job", "submit", "--", venv+"/bin/python3", "-c", "import ray; ray.init(); print('sees', len([n for n in ray.nodes() if n['Alive']]))")
+		return r.code == 0 && strings.Contains(r.out, "sees 2")
+	}
+	if !seesTwo() {
+		t.Errorf("a job that is submitted as launch says: %s", l.on("spark2", "sparkrun", "exec", "alone", "--", l.program, "status"))
+	}
+	l.do("kill", "spark2")
+	l.hears("stage ray-workers, spark2 does not answer")
+	l.do("start", "spark2")
+	l.do("engine", "spark2")
+	l.hears("stage ray-workers, spark2 has been started anew, and takes part again (")
+	eventually(t, rayWait, "two nodes, one of them started anew", seesTwo)
+	if strings.Contains(l.said(), "starts again in") {
+		t.Errorf("a try was lost: %s", l.said())
+	}
+	l.on("spark2", "sparkrun", "stop", "alone").must(t)
+	r.wait()
 	l.noBoxLeft("spark1", "spark2")
 	l.nothingOfRay("spark1", "spark2")
 }

@@ -17,7 +17,7 @@ func TestStagesThatFail(t *testing.T) {
 	l := up(t, 3)
 	hosts := []string{"spark1", "spark2", "spark3"}
 	launch := func(fail string, command ...string) []string {
-		return append([]string{"sparkrun", "launch", "ray", "--name", "staged", "--on", "spark1,spark2,spark3", "--ray", ray, "--env", "FAIL=" + fail, "--grace", "1s", "--"}, command...)
+		return append([]string{"sparkrun", "launch", "ray", "--name", "staged", "--on", "spark1,spark2,spark3", "--ray", ray, "--port", "6379", "--env", "FAIL=" + fail, "--grace", "1s", "--"}, command...)
 	}
 	for _, tt := range []struct {
 		fail string
@@ -39,10 +39,32 @@ func TestStagesThatFail(t *testing.T) {
 		}
 		l.assertNothingLeft(hosts...)
 	}
+
+	// Ray's port is taken on the head's machine: who has it is told, and goes on.
+	holder := l.start("spark1", "python3", "-m", "http.server", "--bind", "127.0.0.1", "6379")
+	defer holder.cmd.Process.Kill()
+	taken := func() string { return l.on("spark1", "ss", "-Hltnp", "sport = :6379").out }
+	eventually(t, time.Minute, "the port is taken", func() bool { return strings.Contains(taken(), "python3") })
+	r := l.on("spark2", launch("no", "true")...)
+	for _, want := range []string{"spark1", "port ray-head.gcs: bind to port 6379: address already in use: python3 (PID ", ") listens on it: end that, or choose another port", "no rank was started"} {
+		if r.code != 125 || !strings.Contains(r.err, want) {
+			t.Errorf("its port is held: want 125 and %q: %s", want, r)
+		}
+	}
+	if !strings.Contains(taken(), "python3") {
+		t.Error("who had the port does not listen any more")
+	}
+	l.on("spark1", "sh", "-c", `kill $(ss -Hltnp "sport = :6379" | sed 's/.*pid=\([0-9]*\),.*/\1/')`).must(t)
+	holder.wait()
+	l.assertNothingLeft(hosts...)
+
 	waits := l.start("spark2", launch("waits", "true")...)
 	eventually(t, time.Minute, "it waits", func() bool {
 		return strings.Contains(l.on("spark1", "sparkrun", "ps", "staged").out, "1 of 3 nodes seen in ray status (spark1)")
 	})
+	if !strings.Contains(taken(), "python3") {
+		t.Error("the head does not listen on the port that was asked for")
+	}
 	l.on("spark1", "sparkrun", "stop", "staged").must(t)
 	if r := waits.wait(); r.code != 143 || strings.Contains(r.err, "stage ray-workers is ready") {
 		t.Errorf("stopped while it waits: %s", r)

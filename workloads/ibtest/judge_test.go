@@ -305,6 +305,7 @@ func TestHistory(t *testing.T) {
 	for i, change := range []func(*Record){
 		func(r *Record) { *r.Gbps = 1 }, func(r *Record) { *r.Gbps = 2 }, func(r *Record) { r.Cluster = "d" }, func(r *Record) { r.Verb = "read" },
 		func(r *Record) { r.Hosts = []string{"spark1"} }, func(r *Record) { r.Bytes = 7 },
+		func(r *Record) { r.Gbps = nil },
 	} {
 		r := now
 		r.Gbps = new(*now.Gbps + float64(i))
