@@ -296,10 +296,10 @@ func partApart(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 || !cmd.Flag("require-gate").Changed {
 		return nil
 	}
-	if _, err := strconv.ParseFloat(args[0], 64); err != nil {
-		return nil
+	if _, err := strconv.ParseFloat(args[0], 64); err == nil {
+		return usagef("--require-gate %s: its part comes with an equals sign: --require-gate=%[1]s", args[0])
 	}
-	return usagef("--require-gate %s: its part comes with an equals sign: --require-gate=%[1]s", args[0])
+	return nil
 }
 
 // amount is a flag's size: 512MiB, 2G, or a bare number of bytes. Units are
