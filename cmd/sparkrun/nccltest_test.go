@@ -13,6 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
 // pairStatus is a cluster of two Sparks with one cable, by what their agents tell.
@@ -171,6 +172,15 @@ func TestNCCLTestFails(t *testing.T) {
 				t.Errorf("code %d, want %d; stderr %q; last line %q, want %q", code, tc.code, errs, lastLine(out), tc.last)
 			}
 		})
+	}
+}
+
+// Without PyTorch a script reads why, too.
+func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
+	_, out, _, _ := ncclTestRun(t, t.TempDir(), "sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, "launch", "nccl-test", "--json")
+	var rep testReport
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || rep.Verdict.Grade != nccltest.Failed || rep.Verdict.Cause == nil || rep.Verdict.Cause.Code != nccltest.CauseNoTorch || !strings.Contains(rep.Verdict.Cause.Remedy, "--python") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
