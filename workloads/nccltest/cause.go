@@ -97,12 +97,14 @@ func (f fabric) twins(log Log, traffic []Traffic) (Cause, bool) {
 	}, true
 }
 
-// missingTwin finds a port with fewer devices than the most that a port of the test has: doctor's
+// missingTwin finds a port with fewer devices than the most that a port of these nodes has: doctor's
 // twin-missing. Its peer's second device then reaches nobody, and is not to blame.
 func (f fabric) missingTwin() (Cause, bool) {
 	most := 0
-	for _, p := range f.ports {
-		most = max(most, len(p.state.Devices))
+	for _, n := range f.nodes {
+		for _, p := range n.Ports {
+			most = max(most, len(p.Devices))
+		}
 	}
 	for _, p := range f.ports {
 		have := len(p.state.Devices)
