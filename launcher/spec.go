@@ -190,6 +190,9 @@ type Stage struct {
 	// Replace: where the job may be tried again (MaxRestarts), a rank of it that is lost once it
 	// is ready is started anew, as often, while the rest of the job runs on. It goes with Spares.
 	Replace bool `json:"replace,omitempty"`
+	// PIDsOf names an earlier stage, on the same nodes, whose processes those of this one see in
+	// containers: Ray's driver looks for its node among them (ray/_private/services.py). Empty: none.
+	PIDsOf string `json:"pids_of,omitempty"`
 	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
 	MPI *MPI `json:"mpi,omitempty"`
 }
