@@ -94,8 +94,11 @@ func TestStepsValidate(t *testing.T) {
 				st.Container, st.Argv = &Container{Image: "ray", Argv: st.Argv}, nil
 			}
 		}, ""},
-		"ranks of before": {func(s *Spec) { s.Stages[3].RanksPerNode = 2 }, "2 ranks, want one"},
-		"one node":        {func(s *Spec) { s.Nodes = 1 }, ""},
+		"processes of nobody's":  {func(s *Spec) { s.Stages[2].PIDsOf = "tail" }, "is no earlier stage of the same nodes"},
+		"processes of its own":   {func(s *Spec) { s.Stages[0].PIDsOf = "head" }, "is no earlier stage of the same nodes"},
+		"processes of elsewhere": {func(s *Spec) { s.Stages[1].PIDsOf = "head" }, "is no earlier stage of the same nodes"},
+		"ranks of before":        {func(s *Spec) { s.Stages[3].RanksPerNode = 2 }, "2 ranks, want one"},
+		"one node":               {func(s *Spec) { s.Nodes = 1 }, ""},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

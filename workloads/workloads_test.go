@@ -89,6 +89,9 @@ func renderSteps(t *testing.T, spec launcher.Spec) string {
 				t.Fatal(err)
 			}
 			fmt.Fprintf(&b, "\nrank %d, stage %s: %q\n", first+local, st.Name, argv)
+			if st.PIDsOf != "" {
+				fmt.Fprintf(&b, "  sees the processes of %s\n", st.PIDsOf)
+			}
 			for _, v := range st.Env {
 				text, err := seat.Resolve(v.Value)
 				if err != nil {

@@ -388,6 +388,16 @@ func TestNamesOfContainers(t *testing.T) {
 		}
 		names[name] = what
 	}
+	as.Ranks, as.NodeCount = 2, 1
+	as.Spec = launcher.Spec{Nodes: 1, Stages: []launcher.Stage{
+		{Name: "ray-head", Where: launcher.OnHead, RanksPerNode: 1}, {Name: "command", Main: true, Where: launcher.OnHead, PIDsOf: "ray-head", RanksPerNode: 1},
+	}}
+	a := &Agent{cfg: Config{Node: "11111111", Boot: "aaaaaaaa", RunDir: "/run/x", Containers: &Containers{Cluster: "c"}}}
+	for rank, want := range []string{"", "sparkrun-abcd.1-0-11111111-aaaaaaaa"} {
+		if got := a.containerOf(&boxed{}, as, shim.Rank{Rank: rank}).PIDsOf; got != want {
+			t.Errorf("rank %d sees the processes of %q, want %q", rank, got, want)
+		}
+	}
 	if want := "sparkrun-abcd.1-0-11111111-bbbbbbbb"; names[want] == "" {
 		t.Errorf("no %s among %v", want, names)
 	}

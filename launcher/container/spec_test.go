@@ -46,6 +46,7 @@ func TestBody(t *testing.T) {
 		},
 		"asked": func(s *Spec) {
 			s.GPU = OldGPU
+			s.PIDsOf = "sparkrun-abcd.1-0-11111111-aaaaaaaa"
 			s.ShmBytes = 8 << 30
 			s.CPUs = []int{0, 1, 2, 3}
 			s.Grace = 1500 * time.Millisecond
@@ -82,7 +83,7 @@ func TestBody(t *testing.T) {
 			if diff := cmp.Diff(string(bytes.TrimSpace(want)), string(got)); diff != "" {
 				t.Errorf("asked for something else (-want +got):\n%s", diff)
 			}
-			if host.Privileged || host.AutoRemove || host.Memory != 0 || host.PidMode != "" {
+			if host.Privileged || host.AutoRemove || host.Memory != 0 || host.PidMode.IsHost() {
 				t.Error("privileged, removed by the engine, capped, or in the host's PID namespace")
 			}
 		})
