@@ -59,10 +59,14 @@ func (o boxOptions) container(cwd string) (*launcher.Container, error) {
 		}
 		c.ModelCache = m.Source
 	}
+	mapped := len(o.imageMap) == 0
 	for _, m := range o.imageMap {
 		if name, ref, _ := strings.Cut(m, "="); name == o.image {
-			c.Image = ref
+			c.Image, mapped = ref, true
 		}
+	}
+	if !mapped {
+		return nil, usagef("--image-map %s: it matches no --image: that is %s", strings.Join(o.imageMap, ", "), o.image)
 	}
 	for _, text := range o.mounts {
 		m, err := launcher.ParseMount(text, cwd)
