@@ -384,6 +384,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	a.sayOutside(o)
 	secrets, err := readSecrets(&spec, o.secrets, a.getenv)
 	if err != nil {
 		return err

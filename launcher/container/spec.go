@@ -54,10 +54,10 @@ type Spec struct {
 	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB, and memlock
 	// Memlock has it unlimited, where the node can raise it: memory that a NIC or a GPU reads has to
 	// stay where it is.
-	Memlock bool `json:"memlock,omitempty"`
-	CPUs     []int             `json:"cpus,omitempty"`    // that it may run on; none: any
-	GPU      GPU               `json:"gpu,omitempty"`
-	Devices  []string          `json:"devices,omitempty"` // device files of the host
+	Memlock bool     `json:"memlock,omitempty"`
+	CPUs    []int    `json:"cpus,omitempty"` // that it may run on; none: any
+	GPU     GPU      `json:"gpu,omitempty"`
+	Devices []string `json:"devices,omitempty"` // device files of the host
 	// CgroupParent is a group as the engine's driver writes it: a path, or a slice of
 	// systemd's. Empty: the engine's own.
 	CgroupParent string `json:"cgroup_parent,omitempty"`
