@@ -117,6 +117,38 @@ func TestBoxedRanks(t *testing.T) {
 	x.nothingLeft()
 }
 
+// The kernel's log calls a program in a container by its number on the host, which is not the one of its rank.
+func TestProgramInABoxIsKnownByItsPID(t *testing.T) {
+	x := spawnBoxes(t)
+	x.start(x.box(0, `echo up; : of this test; while :; do sleep 0.1; done`))
+	x.awaitLog(0, "up\n")
+	procs, _ := processes()
+	parents := map[int]int{} // of the program, and of a child that is not yet what it will be
+	for _, p := range procs {
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+		if strings.Contains(string(args), "of this test") && strings.Contains(string(env), x.id) {
+			parents[p.pid] = p.ppid
+		}
+	}
+	pid := 0
+	for p, parent := range parents {
+		if _, child := parents[parent]; !child {
+			pid = p
+		}
+	}
+	if pid == 0 {
+		t.Fatal("no process of the program")
+	}
+	must(t, unix.Kill(pid, unix.SIGKILL))
+	for _, e := range kinds(x.events(), Exited) {
+		if e.Boxed != pid || e.PID == pid {
+			t.Errorf("told as %d for %d, want for %d", e.PID, e.Boxed, pid)
+		}
+	}
+	x.nothingLeft()
+}
+
 func TestBoxedRanksAreEnded(t *testing.T) {
 	x := spawnBoxes(t)
 	x.start(x.box(0, `trap "" TERM HUP INT; setsid sh -c 'trap "" TERM; echo deaf; exec sleep 1000' & exec sleep 1000`), x.box(1, `trap 'echo term; exit 7' TERM; echo up; while :; do sleep 0.1; done`))
