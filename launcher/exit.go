@@ -28,6 +28,9 @@ type Exit struct {
 	// Cause is set when the node itself ended the rank, by its own judgement,
 	// and says why. ByUs is then false: this is what explains the failure.
 	Cause string `json:"cause,omitempty"`
+	// Deliberate: an MPI rank that left by its own decision between MPI_Init and MPI_Finalize,
+	// by MPI_Abort or an exit of its own. As its connections go, peers may crash.
+	Deliberate bool `json:"deliberate,omitempty"`
 
 	// What the node found out about a rank that failed by itself: see the bounds
 	// below. All of it is for people, but LostPeer.
@@ -119,6 +122,11 @@ type RankExit struct {
 // themselves, within 2 ms.
 const atOnce = 100 * time.Millisecond
 
+// crashWithin is how long before an MPI rank is seen to leave a peer may be seen to crash of
+// that. A deliberate end is known once all the rank has told its process manager was read, which
+// takes a turn more of its shim than a death.
+const crashWithin = time.Second
+
 // RootCause picks the exit that explains a gang's failure: the earliest
 // failure among the ranks that ended by themselves, those that only report a
 // lost peer coming last; nil when none failed so. Of those that failed at once
@@ -127,6 +135,10 @@ const atOnce = 100 * time.Millisecond
 //   - one that ended unlike all the others, who ended alike: what they did was to
 //     notice;
 //   - the time, then the rank, so that every observer picks the same.
+//
+// One that crashed so gives way to the first MPI rank that left deliberately within
+// crashWithin: MPICH 5 dies of SIGSEGV in those that lose a peer. A reaction to a lost peer is
+// no such decision.
 func RootCause(exits []RankExit) *RankExit {
 	var failed []RankExit
 	for _, e := range exits {
@@ -147,15 +159,32 @@ func RootCause(exits []RankExit) *RankExit {
 		return cmp.Or(a.Time.Compare(b.Time), cmp.Compare(a.Rank, b.Rank))
 	})
 	root := failed[0]
-	together := slices.DeleteFunc(failed, func(e RankExit) bool {
-		return e.Exit.LostPeer != root.Exit.LostPeer || e.Time.Sub(root.Time) > atOnce
-	})
+	within := func(e RankExit, d time.Duration) bool {
+		return e.Exit.LostPeer == failed[0].Exit.LostPeer && e.Time.Sub(failed[0].Time) <= d
+	}
+	together := slices.DeleteFunc(slices.Clone(failed), func(e RankExit) bool { return !within(e, atOnce) })
 	if i := slices.IndexFunc(together, func(e RankExit) bool { return e.Exit.struck() }); i >= 0 {
 		root = together[i]
 	} else if i := oddOneOut(together); i >= 0 {
 		root = together[i]
 	}
+	if root.Exit.crashed() {
+		if i := slices.IndexFunc(failed, func(e RankExit) bool {
+			return e.Exit.Deliberate && within(e, crashWithin)
+		}); i >= 0 {
+			root = failed[i]
+		}
+	}
 	return &root
+}
+
+// crashed tells whether a program came to grief over what it did itself.
+func (e Exit) crashed() bool {
+	switch syscall.Signal(e.Signal) {
+	case syscall.SIGSEGV, syscall.SIGBUS, syscall.SIGILL, syscall.SIGFPE, syscall.SIGABRT, syscall.SIGPIPE:
+		return e.Cause == "" && e.Error == ""
+	}
+	return false
 }
 
 // struck tells whether something outside the program's own doing ended it: a

@@ -39,7 +39,14 @@ func TestServeGolden(t *testing.T) {
 			Command: strings.Fields("vllm serve org/model --served-model-name m -tp 4 --host 0.0.0.0 --port=9000 --distributed-executor-backend ray --max-num-seqs 8"),
 		})},
 		"sglang": {SGLang, serving(2, Serve{Model: "org/model"})},
+		"sglang-recipe": {SGLang, serving(2, Serve{
+			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --mem-fraction-static 0.81 --host 0.0.0.0 --port 8000"),
+		})},
 		"trtllm": {TRTLLM, serving(1, Serve{Model: "org/model"})},
+		"trtllm-recipe": {TRTLLM, serving(1, Serve{
+			Model: "org/model", Command: strings.Fields("trtllm-serve serve org/model --tp_size 2 --max_batch_size 8 --trust_remote_code --host 0.0.0.0 --port 9000"),
+			Args: []string{"--log_level", "info"},
+		})},
 	}
 	tests["vllm-boxed"] = struct {
 		workload string

@@ -318,7 +318,7 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 	}
 	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
 	each(len(plan.Nodes), func(i int) {
-		a := plan.Assignment(spec, i)
+		a := wire.NodePlanRequest{Assignment: plan.Assignment(spec, i), Model: r.Model}
 		var err error
 		if a.Node == n.m.Node {
 			res.Nodes[i], err = n.prepared(ctx, c, a)

@@ -131,9 +131,9 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 }
 
 // prepared answers a dry run: what this node would start, and why not.
-func (n *node) prepared(ctx context.Context, _ wire.Caller, a launcher.Assignment) (wire.NodePlan, error) {
-	ranks, err := n.agent.Explain(ctx, a)
-	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: memoryNow()}
+func (n *node) prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
+	ranks, model, err := n.agent.Explain(ctx, r.Assignment, r.Model)
+	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: memoryNow(), Model: model}
 	if err != nil {
 		p.Error = err.Error()
 	}

@@ -242,8 +242,8 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	ranks, err := s.agent.Explain(ctx, plan.Assignment(spec, 0))
-	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: memoryNow()}
+	ranks, model, err := s.agent.Explain(ctx, plan.Assignment(spec, 0), r.Model)
+	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: memoryNow(), Model: model}
 	if err != nil {
 		p.Error = err.Error()
 	}

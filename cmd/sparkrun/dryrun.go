@@ -19,10 +19,15 @@ const dryPatience = 10 * time.Second
 
 // plan asks what a launch would do.
 func (b *backend) plan(ctx context.Context, spec launcher.Spec) (wire.ExplainResponse, error) {
-	res, err := b.explain(ctx, wire.LaunchRequest{Spec: spec})
+	return b.planOf(ctx, wire.LaunchRequest{Spec: spec})
+}
+
+// planOf asks what a launch would do, and for what else the request has.
+func (b *backend) planOf(ctx context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	res, err := b.explain(ctx, r)
 	end, again := time.Now().Add(dryPatience), pause{}
 	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.wait(ctx) == nil {
-		res, err = b.explain(ctx, wire.LaunchRequest{Spec: spec})
+		res, err = b.explain(ctx, r)
 	}
 	return res, err
 }
@@ -30,9 +35,14 @@ func (b *backend) plan(ctx context.Context, spec launcher.Spec) (wire.ExplainRes
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
 func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
-	res, err := b.plan(ctx, spec)
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
 	if err != nil {
 		return err
+	}
+	for i := range res.Nodes {
+		if m := res.Nodes[i].Model; m != nil {
+			m.Config = nil // it has been read, and is nothing for people
+		}
 	}
 	if o.json {
 		err = a.object(res)

@@ -14,22 +14,42 @@ func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o l
 	if !workloads.Serves(o.workload) || spec.Wait {
 		return nil
 	}
-	res, err := b.plan(ctx, spec)
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
 	if err != nil {
 		return err
 	}
 	return a.fit(o, res, false)
 }
 
-// fit says what a model takes of each machine, where that was asked for, and why it cannot be.
+// modelOf is the model that machines are asked for; empty: none.
+func modelOf(o launchOptions) string {
+	if !workloads.Serves(o.workload) {
+		return ""
+	}
+	return workloads.ModelToFind(o.request)
+}
+
+// fit says which machines fetch the model, and where that was asked for what it takes of each; and
+// why it cannot be.
 func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
 	if !workloads.Serves(o.workload) {
 		return nil
 	}
 	var rooms []workloads.Room
+	var copies []workloads.NodeModel
 	for _, n := range res.Nodes {
+		copies = append(copies, workloads.NodeModel{Host: n.Host, Copy: n.Model})
 		if m := n.Memory; m != nil {
 			rooms = append(rooms, workloads.Room{Host: n.Host, Total: m.Total, Available: m.Available, GPU: m.GPU})
+		}
+	}
+	has, fetch, unfetched := workloads.Weights(o.request, copies)
+	if show {
+		fetch = append(has, fetch...)
+	}
+	if !o.json {
+		for _, line := range fetch {
+			a.remark(line)
 		}
 	}
 	lines, err := workloads.Fit(o.workload, o.request, rooms)
@@ -37,6 +57,9 @@ func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
 		for _, line := range lines {
 			a.remark("memory of " + line)
 		}
+	}
+	if unfetched != nil {
+		return unfetched
 	}
 	return err
 }

@@ -17,8 +17,10 @@ On several machines the model is cut: tensor parallelism over as many as divide 
 attention heads and are a power of two, pipeline parallelism over the rest; three
 machines are a pipeline of three. --tp, --pp and --dp (copies of the whole model) say
 otherwise; one machine is one GPU. What is impossible is refused, with the nearest
-that works. config.json is read where this machine has it: in MODEL's folder, or in
-the cache of Hugging Face.
+that works. config.json is read where this machine has it, in MODEL's folder or in the
+cache of Hugging Face, else where one of the machines that would serve it has it. Those
+that lack weights are told, with how much the server fetches there; one that lacks the
+folder, or the room, is refused.
 
 The backend is how vLLM's processes find each other. native: each machine runs vllm
 serve, of which all but the first are --headless. ray: a Ray cluster comes up first,

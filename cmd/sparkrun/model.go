@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -8,12 +9,13 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// settleModel reads what a launch has to know of its model, where this machine has it. A path
-// is made whole: it is the same on every machine.
-func (a *app) settleModel(o *launchOptions) error {
+// settleModel finds out what a launch has to know of its model: where this machine has it, here, else
+// of the machines that would serve it. A path is made whole: it is the same on every machine.
+func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 	s := &o.request.Serve
 	away, err := a.away()
 	if err != nil && !o.standalone {
@@ -26,26 +28,68 @@ func (a *app) settleModel(o *launchOptions) error {
 		}
 		s.Model = filepath.Join(cwd, s.Model)
 	}
-	if s.Model == "" || s.Config != nil || away != nil {
+	if s.Model == "" || s.Config != nil {
 		return nil
 	}
 	dir := s.Model
 	if !filepath.IsAbs(dir) {
-		if dir = a.snapshot(s.Model); dir == "" {
-			a.remark(s.Model + " is not in this machine's cache of Hugging Face (" + a.hub() + "): its heads, its size and its memory are not looked at; machines that have no copy fetch one into theirs")
+		dir = a.snapshot(s.Model)
+	}
+	if dir != "" && away == nil {
+		m, err := readModel(dir)
+		if err == nil {
+			s.Config = &m
 			return nil
 		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("look at model %s: %w", s.Model, err)
+		}
 	}
-	m, err := readModel(dir)
-	if errors.Is(err, fs.ErrNotExist) {
-		a.remark("there is no " + filepath.Join(dir, "config.json") + " on this machine: the model's heads, size and memory are not looked at")
-		return nil
-	}
-	if err != nil {
+	if s.Config, err = a.askModel(ctx, *o); err != nil {
 		return fmt.Errorf("look at model %s: %w", s.Model, err)
 	}
-	s.Config = &m
+	if s.Config == nil {
+		a.remark("no machine that was asked has " + s.Model + " yet: its heads, its size and its memory are not looked at")
+	}
 	return nil
+}
+
+// askModel asks the machines that a launch would get for the model; nil: none of them tells. What is
+// wrong with the launch is for the launch to say.
+func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, error) {
+	if o.request.Serve.Backend == "auto" {
+		o.request.Serve.Backend = ""
+	}
+	model := workloads.ModelToFind(o.request)
+	spec, err := a.spec(o)
+	if err != nil || model == "" {
+		return nil, nil //nolint:nilerr // see above
+	}
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	defer b.close()
+	if b.explain == nil {
+		return nil, nil
+	}
+	spec.Wait, spec.Share, spec.Force = false, true, true // a question, which takes nothing
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: model})
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	for _, n := range res.Nodes {
+		if n.Model == nil || len(n.Model.Config) == 0 {
+			continue
+		}
+		m, err := workloads.ParseModel(n.Model.Config, nil)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", n.Host, n.Model.Dir, err)
+		}
+		m.Bytes = max(n.Model.Whole, n.Model.Bytes)
+		return &m, nil
+	}
+	return nil, nil
 }
 
 // readModel looks into a folder with a model.

@@ -109,12 +109,12 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		}
 		a.remark("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
 	}
-	if err := a.settleModel(o); err != nil {
-		return err
-	}
 	o.request.Environ = a.environ
 	if o.box.image != "" { // launch makes the whole of it later
 		o.request.Container = &launcher.Container{Image: o.box.image}
+	}
+	if err := a.settleModel(ctx, o); err != nil {
+		return err
 	}
 	_, nodes, err := workloads.ServeSizes(o.workload, o.request)
 	if s.Backend == "auto" {

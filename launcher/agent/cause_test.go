@@ -62,6 +62,8 @@ func TestJudgeAnExit(t *testing.T) {
 		"no script in the container": {exit: launcher.Exit{Code: 2}, ev: evidence{boxed: true, lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}},
 			want: "exit 2: there is no /w/train.py in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"},
 		"no script on a host":                 {exit: launcher.Exit{Code: 2}, ev: evidence{lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}}, want: "exit 2"},
+		"docker stop of a server": {exit: launcher.Exit{}, ev: evidence{lines: []string{"bye", "sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
+			want: "exit 0: its container was ended from outside: by docker stop"},
 		"a program that speaks of containers": {exit: code, ev: evidence{lines: []string{"the container x was ended from outside: y"}}, want: "exit 1"},
 		"the limit of a cgroup": {exit: killed, ev: evidence{pid: 4713, kernel: kernelText},
 			want: "killed by SIGKILL (9): out of memory: its cgroup's limit was reached, and the kernel's OOM killer ended it (it held 1.0 GiB)"},
@@ -99,6 +101,12 @@ func TestJudgeAnExit(t *testing.T) {
 		"NCCL's lost peer": {exit: launcher.Exit{Signal: 6}, lost: true, ev: evidence{lines: []string{
 			"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."}},
 			want: "killed by SIGABRT (6): ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."},
+		"MPICH's lost peer": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true}, lost: true, ev: evidence{lines: []string{
+			"Fatal error in MPI_Ssend: Unknown error class, error stack:", "MPIDI_CH3_iSendv(34)............: Communication error with rank 229"}},
+			want: "MPI_Abort with code 15: Communication error with rank 229"},
+		"MPICH, told to abort": {exit: launcher.Exit{Code: 11, Cause: "MPI_Abort with code 11", Deliberate: true}, ev: evidence{lines: []string{
+			"Abort(11) on node 6 (rank 6 in comm 0): application called MPI_Abort(MPI_COMM_WORLD, 11) - process 6"}},
+			want: "MPI_Abort with code 11"},
 		"escape sequences": {exit: code, ev: evidence{lines: []string{"ValueError: \x1b[31mred\x1b[0m"}}, want: "exit 1: ValueError: [31mred[0m"},
 	}
 	for name, tt := range tests {

@@ -32,12 +32,12 @@ type evidence struct {
 // it was killed, the program better than its output why it failed.
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	message, trace := errorRecord(ev.record)
-	text, lost := recognise(ev.lines)
+	text, lost := toldBy(ev.lines, ev.aside)
 	if m := noScript().FindStringSubmatch(strings.Join(ev.lines, "\n")); m != nil && ev.boxed {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
 	}
-	if told := causeAside(ev.aside); told != "" && (text == "" || elsewhere().MatchString(text)) {
-		text = told
+	if !e.Failed() && !dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
+		text, lost = "", false // it may have left in peace: what is in its log is of before
 	}
 	if message != "" {
 		_, lost = recognise([]string{message})
@@ -112,11 +112,12 @@ func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
 }
 
-// peerLost are the texts by which gloo, NCCL and torch's store say that the
+// peerLost are the texts by which gloo, NCCL, torch's store and MPICH say that the
 // other side of a connection has gone.
 var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
-	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out`)
+	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
+	`communication error with rank \d+|OFI poll failed|active connection unexpectedly closed`)
 
 // known are texts that name a cause better than the exception that carries them.
 var known = []struct {
@@ -131,16 +132,13 @@ var known = []struct {
 	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
 	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start lighter"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
+	{compiled(`Available memory on node .* is less than .*`), ""}, // vLLM on a CPU
 	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},
 	{compiled(`No available memory for the cache blocks.*`), ""},
 	{compiled(`.*larger than the available KV cache memory.*`), ""},
 	{compiled(`.*is not a valid model identifier listed on.*`), ""},
 	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
 }
-
-// elsewhere are ends of servers whose cause another of their processes has told, in what it wrote
-// to the log (vllm/v1/engine/utils.py).
-var elsewhere = compiled(`Engine core initialization failed|Engine process failed to start|See root cause above|EngineDeadError`)
 
 // causeAside finds the cause in a log, of which only what is certain counts.
 func causeAside(lines []string) string {
@@ -183,10 +181,8 @@ func recognise(lines []string) (words string, lost bool) {
 			return worker + m[3], lost
 		}
 	}
-	for i := len(lines) - 1; i >= 0; i-- {
-		if m := exception().FindString(lines[i]); m != "" && !childFailed().MatchString(m) {
-			return worker + m, lost
-		}
+	if m := lastSign(lines); m != "" {
+		return worker + m, lost
 	}
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
 		return worker + "exit " + m[2], lost

@@ -13,21 +13,26 @@ import (
 )
 
 // Explain is a dry run: what prepare would say, and what each local rank would
-// be exec'd with. The port is not known before a start and shows as 0. The
+// be exec'd with, and what there is of the model that they would serve (empty:
+// none is asked for). The port is not known before a start and shows as 0. The
 // plans are given beside an error wherever they could be made.
-func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher.RankPlan, error) {
+func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model string) ([]launcher.RankPlan, *launcher.ModelCopy, error) {
 	if err := validate(as); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	as = a.atStage(as)
 	p, err := a.check(ctx, as)
 	err = errors.Join(a.allow(ctx, as), err)
 	if p == nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plans, planErr := explain(as, p, ports{})
 	if planErr != nil {
-		return nil, errors.Join(err, planErr)
+		return nil, nil, errors.Join(err, planErr)
+	}
+	var copied *launcher.ModelCopy
+	if model != "" && len(plans) > 0 {
+		copied = p.modelCopy(model, *as.Spec.MainStage(), plans[0].Env)
 	}
 	if p.box != nil {
 		for i := range plans {
@@ -35,7 +40,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment) ([]launcher
 			plans[i].Docker = a.containerOf(p.box, as, shim.Rank{Rank: plans[i].Rank}).Flags()
 		}
 	}
-	return plans, err
+	return plans, copied, err
 }
 
 // ranksFor gives what the shim is to exec of one step, once the ports are known.

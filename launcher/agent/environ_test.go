@@ -53,7 +53,7 @@ func TestTheLaterSettingWins(t *testing.T) {
 		launcher.Var{Name: "NCCL_DEBUG", Value: launcher.Lit("TRACE"), Source: "--env"},
 		launcher.Var{Name: "EMPTY", Value: launcher.Lit(""), Source: "--env"},
 	)
-	plans, err := n.a.Explain(n.ctx, as)
+	plans, _, err := n.a.Explain(n.ctx, as, "")
 	must(t, err)
 	got := n.environment(as)
 	me := self()
@@ -97,7 +97,7 @@ func TestRanksGetTheirOwnValues(t *testing.T) {
 	as := n.as("", ranks(6, 3))
 	st := &as.Spec.Stages[0]
 	st.Env = []launcher.Var{{Name: "RANK", Value: launcher.Of(launcher.Rank)}, {Name: "HOME", Value: launcher.Of(launcher.Rank)}} // over what all share
-	plans, err := n.a.Explain(n.ctx, as)
+	plans, _, err := n.a.Explain(n.ctx, as, "")
 	must(t, err)
 	for i, p := range plans {
 		for _, name := range []string{"RANK", "HOME"} {
@@ -250,7 +250,7 @@ func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 			as := n.as("true")
 			as.Spec.User = user
 			change(&as.Spec.Stages[0])
-			_, err := n.a.Explain(n.ctx, as)
+			_, _, err := n.a.Explain(n.ctx, as, "")
 			switch {
 			case refused && (err == nil || !strings.Contains(err.Error(), want)):
 				t.Errorf("got %v, want %q", err, want)

@@ -58,7 +58,7 @@ func TestRefusalsNameTheThingAndTheRemedy(t *testing.T) {
 					}
 				}
 			}
-			if _, err := n.a.Explain(n.ctx, as); err == nil && !strings.Contains(name, "boot") {
+			if _, _, err := n.a.Explain(n.ctx, as, ""); err == nil && !strings.Contains(name, "boot") {
 				t.Error("a dry run lets it pass")
 			}
 			if len(n.shimPIDs()) > 0 {

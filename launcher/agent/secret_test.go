@@ -46,7 +46,7 @@ func TestSecretsReachRanks(t *testing.T) {
 	if err != nil || fi.Mode() != 0o400 {
 		t.Errorf("%s: %v, %v", path, fi, err)
 	}
-	plans, err := n.a.Explain(n.ctx, as)
+	plans, _, err := n.a.Explain(n.ctx, as, "")
 	must(t, err)
 	for _, s := range plans[0].Env {
 		if strings.Contains(s.Value, "hf_1") {

@@ -70,7 +70,7 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 		a.Spec.Staged = &launcher.Staged{Sum: strings.Repeat("0", 64), Workdir: true}
 		a.Spec.Stages[0].Argv = launcher.Lits("./run.sh")
 	})
-	if _, err := n.a.Explain(n.ctx, as); err != nil {
+	if _, _, err := n.a.Explain(n.ctx, as, ""); err != nil {
 		t.Errorf("a dry run looks for what has yet to come: %v", err)
 	}
 	n.launch(as)

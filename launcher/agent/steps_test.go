@@ -223,7 +223,7 @@ func TestLogProbeReadsLaterParts(t *testing.T) {
 	n.hear(launcher.Prepared)
 	n.begin(0)
 	n.ask(0)
-	n.probed(`its word: rank 0 has written no line with "^up on \\d+" yet`)
+	n.probed(`its word: rank 0 has written no line with "^up at last$" yet`)
 	n.pass(0)
 	n.probed("")
 	n.end(key, 0)

@@ -194,7 +194,7 @@ func (in *inner) watch() int {
 		if exited != nil {
 			// Told at once: whoever stays behind must not make this rank's end look later
 			// than it was.
-			_ = in.line.enc.Encode(toOuter{Exit: exited, Outside: in.stopped && exited.Failed()})
+			_ = in.line.enc.Encode(toOuter{Exit: exited, Outside: in.stopped})
 			status, lost, late = exited.Status(), nil, time.After(leftWait)
 		}
 		if childless && status >= 0 {

@@ -54,10 +54,13 @@ const maxOpen = 4
 // Bring says what the ranks of a node have put before fence n, and waits for what
 // those of all nodes have. Rank 0's node gets it first; the others once it has
 // called Stored. ErrPast: that fence is over, and not in memory any more. ErrTooMuch, for
-// all nodes: they have put more than a job may.
+// all nodes: they have put more than a job may. ErrStrange: this node may not bring that.
 func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair) ([]launcher.Pair, error) {
 	if node < 0 || node >= m.nodes || n < 1 {
 		return nil, fmt.Errorf("fence %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
+	}
+	if err := valid(pairs); err != nil {
+		return nil, fmt.Errorf("fence %d: node %d: %w", n, node, err)
 	}
 	m.mu.Lock()
 	if m.open[n] == nil && n >= m.first && len(m.open) >= maxOpen {

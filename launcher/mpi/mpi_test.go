@@ -248,34 +248,6 @@ func TestPassOutOfTurn(t *testing.T) {
 	}
 }
 
-func FuzzServe(f *testing.F) {
-	f.Add("cmd=init pmi_version=1 pmi_subversion=1\ncmd=get_maxes\ncmd=put kvsname=j.1 key=a value=b\ncmd=barrier_in\ncmd=finalize\n")
-	f.Add("mcmd=spawn\nnprocs=2\nendcmd\n")
-	f.Add("cmd=abort exitcode=3\n")
-	f.Fuzz(func(t *testing.T, text string) {
-		s := NewSpace("j.1", Mapping(1, 1), 1, 1)
-		answers := &lines{in: strings.NewReader(text)}
-		err := s.NewSession().Serve(answers)
-		if abort := new(AbortError); err != nil && !errors.Is(err, ErrMalformed) && !errors.As(err, &abort) {
-			t.Errorf("an error of no kind: %v", err)
-		}
-		for line := range strings.Lines(answers.out.String()) {
-			if m, err := parse(strings.TrimSuffix(line, "\n")); err != nil || m.cmd == "" {
-				t.Errorf("it answered %q: %v", line, err)
-			}
-		}
-	})
-}
-
-// lines is a rank that has said all before it hears anything.
-type lines struct {
-	in  *strings.Reader
-	out strings.Builder
-}
-
-func (l *lines) Read(b []byte) (int, error)  { return l.in.Read(b) }
-func (l *lines) Write(b []byte) (int, error) { return l.out.Write(b) }
-
 // What a node's ranks put before a fence goes in one message, whatever bytes a value has.
 func TestFenceFitsItsMessage(t *testing.T) {
 	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
@@ -286,7 +258,7 @@ func TestFenceFitsItsMessage(t *testing.T) {
 	if !errors.Is(err, ErrMalformed) {
 		t.Errorf("too many puts: %v", err)
 	}
-	go func() { _ = s.enter() }() // until Close
+	go func() { _ = s.enter(t.Context()) }() // until Close
 	defer s.Close()
 	f, err := s.Next(t.Context(), 0)
 	must(t, err)
@@ -326,7 +298,7 @@ func TestSpaceIsBounded(t *testing.T) {
 		if n > nodes {
 			t.Fatal("a space takes whatever fences bring")
 		}
-		go func() { _ = s.enter() }()
+		go func() { _ = s.enter(t.Context()) }()
 		if _, err := s.Next(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}

@@ -2,6 +2,7 @@ package mpi
 
 import (
 	"bufio"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -32,32 +33,32 @@ const (
 // NewSession is for one rank of the space's node.
 func (s *Space) NewSession() *Session { return &Session{space: s} }
 
+// Finished tells whether the rank has ended MPI: it has nothing more to say.
+func (c *Session) Finished() bool { return c.state.Load() == finalized }
+
 // Unfinished tells whether the rank has begun MPI and not finished it: who exits
 // so leaves the others waiting.
 func (c *Session) Unfinished() bool { return c.state.Load() == inited }
 
 // Serve answers one rank until it hangs up, which gives nil. An *AbortError is its wish to
-// end the job, an ErrMalformed its nonsense; ErrClosed that of the space.
+// end the job, an ErrMalformed its nonsense; ErrClosed that of the space. Whoever calls it
+// closes conn behind it: one read may still be waiting.
 func (c *Session) Serve(conn io.ReadWriter) error {
 	in := bufio.NewReaderSize(conn, maxLine)
+	next := hear(in)
 	for {
-		line, err := in.ReadSlice('\n')
+		m, err := next.m, next.err
 		switch {
-		case errors.Is(err, bufio.ErrBufferFull):
-			return fmt.Errorf("%w: a line of more than %d bytes", ErrMalformed, maxLine)
-		case err != nil && len(line) > 0:
-			return fmt.Errorf("%w: %.80q: it hung up within a line", ErrMalformed, line)
-		case err != nil: // end of file, or a connection that its end has broken
-			return nil //nolint:nilerr // how the rank ended is waitpid's to tell
-		}
-		m, err := parse(strings.TrimSuffix(string(line), "\n"))
-		if err != nil {
+		case err == io.EOF:
+			return nil
+		case err != nil:
 			return err
 		}
-		if _, many := m.args["mcmd"]; many {
-			if err := skipSpawn(in); err != nil {
+		if m.cmd == "barrier_in" && c.Unfinished() {
+			if next, err = c.barrier(in, conn); err != nil {
 				return err
 			}
+			continue
 		}
 		answer, err := c.answer(m)
 		if err != nil {
@@ -66,7 +67,62 @@ func (c *Session) Serve(conn io.ReadWriter) error {
 		if _, err := io.WriteString(conn, answer+"\n"); err != nil {
 			return nil //nolint:nilerr // it has gone; waitpid tells how
 		}
+		next = hear(in)
 	}
+}
+
+// said is one command of a rank's; io.EOF: it has hung up.
+type said struct {
+	m   message
+	err error
+}
+
+func hear(in *bufio.Reader) said {
+	line, err := in.ReadSlice('\n')
+	switch {
+	case errors.Is(err, bufio.ErrBufferFull):
+		return said{err: fmt.Errorf("%w: a line of more than %d bytes", ErrMalformed, maxLine)}
+	case err != nil && len(line) > 0:
+		return said{err: fmt.Errorf("%w: %.80q: it hung up within a line", ErrMalformed, line)}
+	case err != nil: // end of file, or a connection that its end has broken: how the rank ended is waitpid's to tell
+		return said{err: io.EOF}
+	}
+	m, err := parse(strings.TrimSuffix(string(line), "\n"))
+	if err != nil {
+		return said{err: err}
+	}
+	if _, many := m.args["mcmd"]; many {
+		err = skipSpawn(in)
+	}
+	return said{m, err}
+}
+
+// errLeft: a rank has hung up in a fence, or said what does not wait for its end.
+var errLeft = errors.New("the rank has left the fence")
+
+// barrier has the rank wait in a fence, and gives what it says next. One that dies there, or
+// of which another thread calls MPI_Abort, is heard at once.
+func (c *Session) barrier(in *bufio.Reader, conn io.Writer) (said, error) {
+	ctx, leave := context.WithCancelCause(context.Background())
+	defer leave(nil)
+	next := make(chan said, 1)
+	go func() { // ends with conn, whose next read this is
+		s := hear(in)
+		if s.err != nil || s.m.cmd == "abort" {
+			leave(errLeft)
+		}
+		next <- s
+	}()
+	switch err := c.space.enter(ctx); {
+	case err == errLeft:
+	case err != nil:
+		return said{}, err
+	default:
+		if _, err := io.WriteString(conn, "cmd=barrier_out\n"); err != nil {
+			return said{err: io.EOF}, nil //nolint:nilerr // as in Serve
+		}
+	}
+	return <-next, nil
 }
 
 // skipSpawn reads the rest of an mcmd, which may hold anything.
@@ -112,11 +168,6 @@ func (c *Session) answer(m message) (string, error) {
 		return c.put(m)
 	case "get":
 		return c.get(m)
-	case "barrier_in":
-		if err := c.space.enter(); err != nil {
-			return "", err
-		}
-		return "cmd=barrier_out", nil
 	case "finalize":
 		c.state.Store(finalized)
 		return "cmd=finalize_ack", nil

@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -27,6 +29,8 @@ var (
 	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoFence)
 	// ErrTooMuch: the ranks have put more than MaxSpace.
 	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoFence, MaxSpace>>20)
+	// ErrStrange: a node has brought what no rank of its can have put.
+	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space", launcher.ErrNoFence)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
@@ -100,6 +104,19 @@ func (s *Space) put(p launcher.Pair) error {
 	return nil
 }
 
+// valid refuses pairs that would break the lines of the ranks that get them.
+func valid(pairs []launcher.Pair) error {
+	for _, p := range pairs {
+		switch {
+		case p.Key == "" || len(p.Key) > MaxKey || len(p.Value) > MaxValue,
+			strings.ContainsAny(p.Key, " \n\x00") || strings.ContainsAny(p.Value, "\n\x00"),
+			!utf8.ValidString(p.Key) || !utf8.ValidString(p.Value):
+			return fmt.Errorf("%w: key %.80q", ErrStrange, p.Key)
+		}
+	}
+	return nil
+}
+
 func (s *Space) get(key string) (string, bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -107,8 +124,9 @@ func (s *Space) get(key string) (string, bool) {
 	return v, ok
 }
 
-// enter has one local rank wait in the next fence until it is over.
-func (s *Space) enter() error {
+// enter has one local rank wait in the next fence until it is over. One that leaves with ctx
+// has been in it all the same: its job is at its end.
+func (s *Space) enter(ctx context.Context) error {
 	s.mu.Lock()
 	s.in++
 	n := s.fence + 1
@@ -117,7 +135,7 @@ func (s *Space) enter() error {
 	}
 	s.tell()
 	s.mu.Unlock()
-	return s.until(context.Background(), func() bool { return s.fence >= n })
+	return s.until(ctx, func() bool { return s.fence >= n })
 }
 
 // until waits for ok, which is asked with s.mu held.
@@ -183,8 +201,11 @@ func (s *Space) Last() Fence {
 }
 
 // Pass ends a fence that all ranks of all nodes are in: what they put is there, and
-// the local ones go on. One that is over stays as it was. ErrTooMuch: they do not.
+// the local ones go on. One that is over stays as it was. ErrTooMuch, ErrStrange: they do not.
 func (s *Space) Pass(f Fence) error {
+	if err := valid(f.Pairs); err != nil {
+		return fmt.Errorf("fence %d: %w", f.Number, err)
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {

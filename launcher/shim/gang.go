@@ -74,6 +74,7 @@ type gang struct {
 	stop     atomic.Bool    // tells the starter to fork no more
 	starters []func(error)  // callers of Start, waiting
 	returns  []returning    // ranks that are to come again
+	endedAt  time.Time      // when the end began; zero before
 	killAt   time.Time      // end of the grace
 	termed   map[proc]bool  // who has had TERM
 	lastExit time.Time
@@ -223,17 +224,19 @@ func (g *gang) killIfDue() {
 func (g *gang) settle(r *rank, childless bool) {
 	switch {
 	case r.told || r.exit == nil:
-	case r.open == 0:
+	case r.open == 0 && r.mpi.heard():
 		r.told = true
+		r.exit = r.mpi.judge(r.exit, g.endedAt)
+		defer g.endIfFailed(r)
 		ev := Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died}
 		if r.box != nil {
 			ev.Boxed = r.box.pid
 		}
 		g.note(ev)
-	case childless:
+	case childless && r.open > 0:
 		// No process of ours holds the pipe. All that was written is in it.
 		r.cut()
-	case r.exit.ByUs:
+	case r.exit.ByUs && !childless:
 		// The grace is for its children too: a shell dies at once by the TERM
 		// that the program below it still obeys.
 	case !r.killed && g.due(r.died.Add(OutputWait)):
@@ -242,6 +245,7 @@ func (g *gang) settle(r *rank, childless bool) {
 		g.due(r.died.Add(OutputWait + outputCut))
 	case r.killed && g.due(r.died.Add(OutputWait+outputCut)):
 		r.cut()
+		r.hangUp()
 	}
 }
 
@@ -388,7 +392,10 @@ func (g *gang) reap() (childless bool) {
 }
 
 func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
-	r.exit, r.died = r.mpi.judge(exit), at
+	r.exit, r.died = exit, at
+	if r.mpi.heard() {
+		r.exit = r.mpi.judge(exit, g.endedAt)
+	}
 	if r.in != nil {
 		r.in.close()
 	}
@@ -396,6 +403,10 @@ func (g *gang) exited(r *rank, exit *launcher.Exit, at time.Time) {
 		g.lastExit = at
 	}
 	g.log.Info("rank exited", "rank", r.Rank.Rank, "pid", r.pid, "exit", r.exit.String())
+	g.endIfFailed(r)
+}
+
+func (g *gang) endIfFailed(r *rank) {
 	if g.cfg.EndOnFailure && r.exit.Failed() && !r.exit.ByUs {
 		g.end(g.cfg.Grace, fmt.Sprintf("rank %d: %s", r.Rank.Rank, r.exit))
 	}
@@ -412,7 +423,7 @@ func (g *gang) end(grace time.Duration, why string) {
 		g.finish(why)
 	case g.phase < ending:
 		g.stop.Store(true)
-		g.killAt = at
+		g.killAt, g.endedAt = at, time.Now()
 		g.advance(ending, why)
 		g.lastPass = time.Now()
 		if grace > 0 {

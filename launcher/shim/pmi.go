@@ -8,6 +8,7 @@ import (
 	"os"
 	"strconv"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -18,10 +19,16 @@ import (
 // mpiRank is a rank's side of PMI, as the loop sees it.
 type mpiRank struct {
 	session *mpi.Session
+	silent  bool // the session is over
 	// verdict is how it ends, whatever waitpid says: it has called MPI_Abort, or
 	// spoken nonsense, and was killed for it.
 	verdict *launcher.Exit
+	told    time.Time // when it gave cause for that
 }
+
+// heard tells whether all that a rank had to say was: its last word may be read after
+// waitpid has told of its end.
+func (m *mpiRank) heard() bool { return m.session == nil || m.silent || m.session.Finished() }
 
 // layPMI makes the way between a rank and its process manager (pmi-1.1.txt: a
 // connected socket whose number is in PMI_FD).
@@ -65,42 +72,50 @@ func (g *gang) serveMPI(r *rank) {
 	go func() { // ends with the rank's end of the socket, or the space
 		defer conn.Close()
 		err := session.Serve(conn)
-		if err == nil || errors.Is(err, mpi.ErrClosed) {
-			return
-		}
+		at := time.Now()
 		select {
-		case g.in <- func() { g.condemn(r, err) }:
+		case g.in <- func() { r.mpi.silent = true; g.condemn(r, err, at) }:
 		case <-g.gone:
 		}
 	}()
 }
 
-// condemn ends a rank that has called MPI_Abort, or that nobody can understand. What
-// it writes before it calls MPI_Abort is in its pipes by then.
-func (g *gang) condemn(r *rank, err error) {
-	if !r.running() {
-		return
+// hangUp is for a rank that has gone, while a stranger holds its end of the socket.
+func (r *rank) hangUp() {
+	if r.pmi != nil {
+		r.pmi.Close()
 	}
-	r.mpi.verdict = &launcher.Exit{Code: 1, Cause: err.Error()}
-	if abort := new(mpi.AbortError); errors.As(err, &abort) {
-		r.mpi.verdict.Code = abort.Status()
-	}
-	g.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
-	_ = unix.Kill(-r.pid, unix.SIGKILL) // gone already: waitpid tells
 }
 
-// judge says how an MPI rank has ended. One that leaves by exit 0 between MPI_Init and
-// MPI_Finalize has failed: the others wait for it.
-func (m *mpiRank) judge(exit *launcher.Exit) *launcher.Exit {
-	switch {
-	case exit.ByUs || exit.Cause != "" || exit.Error != "":
-		return exit
-	case m.verdict != nil:
-		return m.verdict
-	case m.session != nil && m.session.Unfinished() && !exit.Failed():
-		return &launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize"}
+// condemn ends a rank that has called MPI_Abort, or that nobody can understand. What
+// it writes before it calls MPI_Abort is in its pipes by then. It may have gone by itself.
+func (g *gang) condemn(r *rank, err error, at time.Time) {
+	if err == nil || errors.Is(err, mpi.ErrClosed) || r.told {
+		return
 	}
-	return exit
+	r.mpi.verdict, r.mpi.told = &launcher.Exit{Code: 1, Cause: err.Error()}, at
+	if abort := new(mpi.AbortError); errors.As(err, &abort) {
+		r.mpi.verdict.Code, r.mpi.verdict.Deliberate = abort.Status(), true
+	}
+	g.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
+	if r.running() {
+		_ = unix.Kill(-r.pid, unix.SIGKILL)
+	}
+}
+
+// judge says how an MPI rank has ended, once all was heard of it; end is when the gang's end
+// began, or zero. One that leaves by exit 0 between MPI_Init and MPI_Finalize has failed: the
+// others wait for it.
+func (m *mpiRank) judge(exit *launcher.Exit, end time.Time) *launcher.Exit {
+	switch {
+	case m.verdict != nil && (end.IsZero() || m.told.Before(end)):
+		return m.verdict
+	case exit.ByUs || exit.Cause != "" || exit.Error != "" || exit.Signal != 0 || m.session == nil || !m.session.Unfinished():
+		return exit
+	case exit.Code == 0:
+		return &launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize", Deliberate: true}
+	}
+	return &launcher.Exit{Code: exit.Code, Deliberate: true}
 }
 
 // fence is what spans nodes: the agent carries what ranks have put to the other

@@ -1,8 +1,10 @@
 package shim
 
 import (
+	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -37,8 +39,12 @@ func TestMPIRanksEnd(t *testing.T) {
 		want launcher.Exit
 	}{
 		"finalize": {`say finalize; echo "$heard"; exit 5`, launcher.Exit{Code: 5}},
-		"abort":    {`echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7"}},
-		"leave":    {`exit 0`, launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize"}},
+		"abort":    {`echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}},
+		"leave":    {`exit 0`, launcher.Exit{Code: 1, Cause: "it exited with 0 before MPI_Finalize", Deliberate: true}},
+		"exit":     {`exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
+		"crash":    {`kill -SEGV $$`, launcher.Exit{Signal: 11}},
+		// A child holds the socket, and no output.
+		"child":    {`sleep 1000 >/dev/null 2>&1 <&- & exit 9`, launcher.Exit{Code: 9, Deliberate: true}},
 		"nonsense": {`echo hello >&"$PMI_FD"; sleep 1000`, launcher.Exit{Code: 1, Cause: `malformed PMI input: "hello": want cmd=NAME key=value ...`}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -55,6 +61,45 @@ func TestMPIRanksEnd(t *testing.T) {
 	}
 }
 
+// A program that aborts and exits at once, as MPICH does, has aborted: whether its last word is
+// read before its end is seen is a matter of luck.
+func TestAbortsOfManyRanks(t *testing.T) {
+	const n = 64
+	b := spawn(t)
+	var scripts []string
+	want := map[int]launcher.Exit{}
+	for i := range n {
+		code := i + 1
+		scripts = append(scripts, fmt.Sprintf(`echo cmd=abort exitcode=%d >&"$PMI_FD"; exit 3`, code))
+		want[i] = launcher.Exit{Code: code, Cause: fmt.Sprint("MPI_Abort with code ", code), Deliberate: true}
+	}
+	b.start(b.mpiRanks(scripts...)...)
+	if d := cmp.Diff(want, exits(b.events())); d != "" {
+		t.Errorf("exits (-want +got):\n%s", d)
+	}
+	b.noneAlive()
+}
+
+// What a rank has told before the gang's end began is how it ended; what it says over that is not.
+func TestAbortAroundTheEnd(t *testing.T) {
+	end := time.Now()
+	abort := &launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}
+	ours := launcher.Exit{Signal: 9, ByUs: true}
+	for name, tt := range map[string]struct {
+		told, end time.Time
+		want      launcher.Exit
+	}{
+		"no end":     {end, time.Time{}, *abort},
+		"before":     {end.Add(-time.Millisecond), end, *abort},
+		"afterwards": {end.Add(time.Millisecond), end, ours},
+	} {
+		m := mpiRank{verdict: abort, told: tt.told}
+		if d := cmp.Diff(tt.want, *m.judge(&ours, tt.end)); d != "" {
+			t.Errorf("%s (-want +got):\n%s", name, d)
+		}
+	}
+}
+
 // A rank in a container has the same way to its process manager.
 func TestBoxedMPIRanks(t *testing.T) {
 	x := spawnBoxes(t)
@@ -63,7 +108,7 @@ func TestBoxedMPIRanks(t *testing.T) {
 		ranks[i].PMI = &PMI{Size: 2, Mapping: mpi.Mapping(1, 2)}
 	}
 	x.start(ranks...)
-	if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: {Code: 7, Cause: "MPI_Abort with code 7"}}, exits(x.events())); d != "" {
+	if d := cmp.Diff(map[int]launcher.Exit{0: {}, 1: {Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}}, exits(x.events())); d != "" {
 		t.Errorf("exits (-want +got):\n%s", d)
 	}
 	if got := x.log(0, "out"); got != "I am 1\ncmd=finalize_ack\n" {

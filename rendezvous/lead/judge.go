@@ -30,7 +30,7 @@ func (g *gang) judge(now time.Time) {
 	}
 	switch {
 	case g.deserted() != nil && g.rootCause() == nil:
-		g.decide(failed(g.blame(*g.deserted()) + ", and a service has no end of its own"))
+		g.decide(g.desertedBy(*g.deserted()))
 	case g.mainDone(): // what the others did since is of no account
 		g.end(rendezvous.Outcome{End: rendezvous.Completed})
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
@@ -348,7 +348,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	// The earliest failure may have been reported after a later one. A verdict
 	// that is not about ranks stands: what failed since is a consequence.
-	if root := g.rootCause(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) {
+	if root := g.rootCause(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) && !leftBefore(out.Root, *root) {
 		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), g.blame(*root)
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+g.blame(*root)
@@ -378,6 +378,12 @@ func (g *gang) outcome() rendezvous.Outcome {
 		out.Exits = append(out.Exits, done[:min(len(done), rendezvous.MaxExits-len(out.Exits))]...)
 	}
 	return out
+}
+
+// leftBefore tells whether the cause is a rank of a service that had ended with 0 before
+// another failed.
+func leftBefore(cause *launcher.RankExit, failed launcher.RankExit) bool {
+	return cause != nil && !cause.Exit.Failed() && cause.Time.Before(failed.Time)
 }
 
 // doneBefore lists the ranks that had exited with 0 by themselves, before the cause

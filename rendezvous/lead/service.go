@@ -75,19 +75,30 @@ func (g *gang) wedged(now time.Time) string {
 	return "the service was wedged: " + g.seen.Text
 }
 
-// deserted finds a rank of a service that has ended with 0: it should serve.
-func (g *gang) deserted() *launcher.RankExit {
+// deserted finds the rank of a service that was the first to end with 0: it should serve.
+// vLLM ends so, too, when one of its processes has died; a rank that left because it had
+// lost another is the cause where nothing else is known.
+func (g *gang) deserted() (first *launcher.RankExit) {
 	if g.job.Spec.Service == nil || g.job.Plan.Stage != "" {
 		return nil
 	}
 	for _, s := range g.seats {
 		for _, e := range g.exitsOf(s) {
-			if !e.Exit.Failed() && !e.Exit.ByUs {
-				return &e
+			switch {
+			case e.Exit.Failed() || e.Exit.ByUs:
+			case first == nil, first.Exit.LostPeer && !e.Exit.LostPeer, first.Exit.LostPeer == e.Exit.LostPeer && e.Time.Before(first.Time):
+				first = &e
 			}
 		}
 	}
-	return nil
+	return first
+}
+
+// desertedBy is the end of a service by a rank that ended with 0.
+func (g *gang) desertedBy(r launcher.RankExit) rendezvous.Outcome {
+	out := failed(g.blame(r) + ", and a service has no end of its own")
+	out.Root = &r
+	return out
 }
 
 // losses completes the outcome of a service: which of its machines were lost.

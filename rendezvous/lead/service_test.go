@@ -111,6 +111,29 @@ func TestServiceRestartsForEver(t *testing.T) {
 	})
 }
 
+// A server that leaves with 0 is the cause, with what its node has found out, and not one that
+// fails because of it.
+func TestServiceRankLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		const words = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)"
+		w.nodes[1].life = exitAs(10*time.Minute, launcher.Exit{Words: words, Last: "shutting down executor."})
+		w.nodes[0].life = exitAs(10*time.Minute+time.Nanosecond, launcher.Exit{Code: 1, Words: "EngineDeadError"})
+		s := servingJob("aaaa", 2)
+		s.Service.Restarts, s.Service.Per = 0, 0
+		launched(t, w, s)
+		time.Sleep(11 * time.Minute)
+		o := mustOutcome(t, w, "aaaa")
+		if want := "stage main, rank 1 on spark2: exit 0: " + words + ", and a service has no end of its own"; o.Cause != want || o.ExitCode != launcher.ExitOwnFailure {
+			t.Errorf("%d, %q, want %q", o.ExitCode, o.Cause, want)
+		}
+		if o.Root == nil || o.Root.Rank != 1 || o.Root.Exit.Last == "" || o.AllLost {
+			t.Errorf("outcome %+v", o)
+		}
+		w.settle()
+	})
+}
+
 // What never answered would not the next time: a wrong flag is told at once.
 func TestServiceThatNeverCameUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

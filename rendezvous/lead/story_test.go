@@ -16,7 +16,11 @@ import (
 
 // exitAfter makes every rank end so; the ranks named in others end otherwise.
 func exitAfter(d time.Duration, code int) func(launcher.Key, int) (time.Duration, *launcher.Exit) {
-	return func(launcher.Key, int) (time.Duration, *launcher.Exit) { return d, &launcher.Exit{Code: code} }
+	return exitAs(d, launcher.Exit{Code: code})
+}
+
+func exitAs(d time.Duration, exit launcher.Exit) func(launcher.Key, int) (time.Duration, *launcher.Exit) {
+	return func(launcher.Key, int) (time.Duration, *launcher.Exit) { return d, &exit }
 }
 
 // each sets the life of all ranks of all nodes.

@@ -82,7 +82,7 @@ type Cluster struct {
 type Node struct {
 	Control  func(context.Context, Caller, ControlStream) error
 	NodeLogs func(context.Context, Caller, NodeLogsRequest, func(LogChunk) error) error
-	Prepared func(context.Context, Caller, launcher.Assignment) (NodePlan, error) // a dry run's question
+	Prepared func(context.Context, Caller, NodePlanRequest) (NodePlan, error) // a dry run's question
 	Reach    func(context.Context, Caller, NodeReachRequest) (Empty, error)
 	InputAt  func(context.Context, Caller, NodeInputAtRequest) (InputAtResponse, error)
 	KeepCA   func(context.Context, Caller, CAKey) (Empty, error)
@@ -327,8 +327,8 @@ func (c *Client) Leave(ctx context.Context, r LeaveRequest) error {
 func (c *Client) NodeLogs(ctx context.Context, r NodeLogsRequest, fn func(LogChunk) error) error {
 	return receive(ctx, c, nodePath+"NodeLogs", r, fn)
 }
-func (c *Client) Prepared(ctx context.Context, a launcher.Assignment) (NodePlan, error) {
-	return call[launcher.Assignment, NodePlan](ctx, c, nodePath+"Prepared", a)
+func (c *Client) Prepared(ctx context.Context, r NodePlanRequest) (NodePlan, error) {
+	return call[NodePlanRequest, NodePlan](ctx, c, nodePath+"Prepared", r)
 }
 func (c *Client) KeepCA(ctx context.Context, k CAKey) error {
 	_, err := call[CAKey, Empty](ctx, c, nodePath+"KeepCA", k)

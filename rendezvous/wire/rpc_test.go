@@ -12,7 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -73,7 +72,7 @@ func TestEveryCallKeepsEveryField(t *testing.T) {
 			Token: echo[TokenRequest, TokenResponse](t), Leave: echo[LeaveRequest, Empty](t), RemoveNode: echo[RemoveNodeRequest, RemoveNodeResponse](t),
 		}.Mount(mux)
 		Node{
-			NodeLogs: echoStream[NodeLogsRequest, LogChunk](t), Prepared: echo[launcher.Assignment, NodePlan](t), KeepCA: echo[CAKey, Empty](t),
+			NodeLogs: echoStream[NodeLogsRequest, LogChunk](t), Prepared: echo[NodePlanRequest, NodePlan](t), KeepCA: echo[CAKey, Empty](t),
 			KeepTrusted: echo[Trusted, Trusted](t), AskTrusted: echo[Empty, Trusted](t), BeRemoved: none, DropCA: none,
 		}.Mount(mux)
 		Join(echo[JoinRequest, JoinResponse](t)).Mount(mux)
@@ -97,7 +96,7 @@ func TestEveryCallKeepsEveryField(t *testing.T) {
 	removed, err := c.RemoveNode(ctx, full[RemoveNodeRequest]())
 	same(t, "RemoveNode", removed, err)
 	sameThrice(t, "NodeLogs", func(fn func(LogChunk) error) error { return c.NodeLogs(ctx, full[NodeLogsRequest](), fn) })
-	prepared, err := c.Prepared(ctx, full[launcher.Assignment]())
+	prepared, err := c.Prepared(ctx, full[NodePlanRequest]())
 	same(t, "Prepared", prepared, err)
 	same(t, "KeepCA", Empty{}, c.KeepCA(ctx, full[CAKey]()))
 	trusted, err := c.KeepTrusted(ctx, full[Trusted]())

@@ -61,6 +61,8 @@ type NodeStatus struct {
 // with one id starts once. The answer is the job's story.
 type LaunchRequest struct {
 	Spec launcher.Spec `json:"spec"`
+	// Model is what a dry run asks the nodes for beside all else: see NodePlanRequest.
+	Model string `json:"model,omitempty"`
 }
 
 // JobRequest names a job by id, name, or the beginning of an id.
@@ -207,6 +209,15 @@ type NodePlan struct {
 	Ranks []launcher.RankPlan `json:"ranks,omitempty"`
 	// Memory is the node's now; nil: it does not tell.
 	Memory *NodeMemory `json:"memory,omitempty"`
+	// Model is what the node has of the model that was asked for; nil: it does not tell.
+	Model *launcher.ModelCopy `json:"model,omitempty"`
+}
+
+// NodePlanRequest asks a node for its part of a dry run.
+type NodePlanRequest struct {
+	launcher.Assignment
+	// Model is one that the ranks would serve, a name on Hugging Face or a folder; empty: none.
+	Model string `json:"model,omitempty"`
 }
 
 // NodeMemory is a node's, in bytes.

@@ -178,10 +178,19 @@ func TestMPIOnEightHosts(t *testing.T) {
 		everyRankIsRight(t, r, 8, c.perHost)
 		t.Logf("%s, 8 hosts, %d ranks: %s", c.program, 8*c.perHost, r.took.Round(time.Millisecond))
 	}
-	for _, name := range []string{"mpich5", "openmpi5"} {
-		r := l.bigMPI("--nodes", "8", "--", filepath.Join(dir, name), "abort", "6", "11")
-		if r.code != 11 {
-			t.Errorf("%s: want exit 11: %s", name, r)
+	// The peers of an MPICH 5 rank that goes crash, and may be seen to first.
+	for _, c := range []struct {
+		program       string
+		perHost       int
+		how, who, say string
+	}{
+		{"mpich5", 1, "abort", "6", "rank 6 on spark7: MPI_Abort with code 11"}, {"mpich5", 1, "exit", "6", "rank 6 on spark7: exit 11"},
+		{"mpich5", 8, "abort", "37", "rank 37 on spark5: MPI_Abort with code 11"}, {"mpich5", 1, "abort", "-1", "MPI_Abort with code 11"},
+		{"openmpi5", 1, "abort", "6", ""},
+	} {
+		r := l.bigMPI("--nodes", "8", "--nproc-per-node", fmt.Sprint(c.perHost), "--", filepath.Join(dir, c.program), c.how, c.who, "11")
+		if r.code != 11 || !strings.Contains(r.err, c.say) {
+			t.Errorf("%v: want exit 11 and %q: %s", c, c.say, r)
 		}
 	}
 	client := filepath.Join(dir, "client")

@@ -15,7 +15,7 @@ import (
 const serveWait = 2 * time.Minute
 
 // standin puts the stand-in for vLLM where all hosts have it, to be run by a Python.
-func standin(t *testing.T, python string) string {
+func standin(t testing.TB, python string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/vllm-standin.py")
 	if err != nil {
@@ -64,6 +64,7 @@ func (s serving) url(t *testing.T, within time.Duration) string {
 // asked is what the stand-in says of itself at /v1/models.
 type asked struct {
 	Argv []string
+	Mods []string
 	Met  []any
 }
 

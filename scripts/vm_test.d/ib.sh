@@ -28,6 +28,17 @@ ib_missing() { # without perftest on one machine, nothing is started, and it is 
 # RDMA sends to the other one's MAC nobody takes.
 ib_own_arp() { on "$1" sh -c 'sysctl -q net.ipv4.conf.all.arp_ignore=1 net.ipv4.conf.all.arp_announce=2 && ip neigh flush all'; }
 
+ib_twins() { sh_on "$1" "sh -s $2" <"$HERE/vm_test.d/twins.sh"; }
+# ib_side_by_side: while a test runs, two clients of perftest are there at one time.
+ib_side_by_side() {
+	local pid code
+	ib_run 0 bw --seconds 10 --expect 0.0001 &
+	pid=$!
+	eventually 120 sh_on spark1 'test "$(pgrep -cx ib_write_bw)" -ge 2'
+	code=$?
+	wait "$pid" && return "$code"
+}
+
 section_ib() {
 	local host
 	ib_dir=$(mktemp -d)
@@ -45,5 +56,14 @@ section_ib() {
 	check "the verdict" ib_holds 'r["verdict"]["grade"] == "low" and r["verdict"]["part"] < 0.1'
 	check "latency of each link" ib_run 0 lat --iters 100 --expect-us 1000000
 	check "every link has a figure" ib_holds 'len(r["cells"]) == 4 and all(c["us"] > 0 for c in r["cells"]) and r["verdict"]["grade"] == "good"'
+
+	for host in spark1 spark2; do check "$host: its devices are twins" ib_twins "$host" on; done
+	check "both machines are ready" both_ready
+	check "the cables are seen by both ends" eventually 120 sh_on spark1 'sparkrun fabric | grep -q "joined by two cables"'
+	check "both twins of a cable at once" ib_side_by_side
+	check "each cable's figure is of two lanes" ib_holds 'len(r["cells"]) == 4 and all(len(c["lanes"]) == 2 and c["gbps"] > max(l["measured"]["gbps"] for l in c["lanes"]) for c in r["cells"])'
+	echo "      $(python3 -c 'import json, sys; print(", ".join("%s -> %s: %s" % (c["from"], c["to"], " + ".join("%.3f" % l["measured"].get("gbps", 0) for l in c["lanes"])) for c in json.load(sys.stdin)["cells"]))' <"$ib_dir/report.json")"
+	for host in spark1 spark2; do check "$host: they are no more" ib_twins "$host" off; done
+	check "both machines are ready" both_ready
 	rm -r "$ib_dir"
 }

@@ -112,7 +112,11 @@ func readLane(p Plan, told Lines, step, run int) Lane {
 	} else if m, err := Read(line.Out, line.File); err == nil && line.Error == "" {
 		l.Measured = m
 		l.Error = otherGID(m, from, to)
-		if m.Gbps != nil && *m.Gbps == 0 { // with a duration perftest ends well all the same
+		switch {
+		case m.Gbps == nil || *m.Gbps > 0:
+		case m.Iters > 0:
+			l.Error = firstWords(fmt.Sprintf("perftest counted %d messages, and no time", m.Iters), line.Err, nil)
+		default: // with a duration it ends well all the same
 			l.Error = "not one message was acknowledged: perftest's bandwidth is 0"
 		}
 	} else {

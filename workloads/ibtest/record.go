@@ -46,6 +46,11 @@ func NewRecord(p Plan, verb string, rep Report) Record {
 	return r
 }
 
+// tells whether a record has a figure for each that now has.
+func (r Record) tells(now Record) bool {
+	return (now.Gbps == nil || r.Gbps != nil) && (now.Micros == nil || r.Micros != nil)
+}
+
 // Last is the latest record like now of its cluster, of the lines of a history; nil where
 // there is none. A line that is none is passed over.
 func Last(history []byte, now Record) *Record {
@@ -54,7 +59,7 @@ func Last(history []byte, now Record) *Record {
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		var r Record
-		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes && slices.Equal(r.Hosts, now.Hosts) {
+		if json.Unmarshal(lines.Bytes(), &r) == nil && r.tells(now) && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes && slices.Equal(r.Hosts, now.Hosts) {
 			last = &r
 		}
 	}

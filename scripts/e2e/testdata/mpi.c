@@ -69,7 +69,7 @@ int main(int argc, char **argv) {
   }
   if (!strcmp(what, "abort") || !strcmp(what, "exit") || !strcmp(what, "leave")) {
     MPI_Barrier(MPI_COMM_WORLD);
-    if (rank == at) {
+    if (rank == at || at < 0) { /* -1: all at once */
       fprintf(stderr, "rank %d ends\n", rank);
       if (!strcmp(what, "abort")) MPI_Abort(MPI_COMM_WORLD, code);
       if (!strcmp(what, "leave")) _exit(0);

@@ -13,6 +13,8 @@ import socket
 import sys
 import time
 
+MODS = []  # a recipe's mod may put its name here
+
 
 def arguments():
     p = argparse.ArgumentParser(prog="vllm serve", add_help=False)
@@ -101,7 +103,7 @@ def main():
             body = {
                 "/health": "",
                 "/metrics": f'vllm:num_requests_running{{model_name="{a.model}"}} 0\nvllm:generation_tokens_total{{model_name="{a.model}"}} {int(time.time() - began)}\n',
-                "/v1/models": json.dumps({"data": [{"id": a.model}], "argv": sys.argv[1:], "met": [m if isinstance(m, dict) else m[1] for m in met]}),
+                "/v1/models": json.dumps({"data": [{"id": a.model}], "argv": sys.argv[1:], "mods": MODS, "met": [m if isinstance(m, dict) else m[1] for m in met]}),
             }.get(self.path)
             self.send_response(404 if body is None else 200)
             self.end_headers()

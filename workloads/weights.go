@@ -1,0 +1,101 @@
+package workloads
+
+import (
+	"fmt"
+	"path"
+	"regexp"
+	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// hubName is a model's on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
+var hubName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
+
+// elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
+var elsewhere = []serverFlag{{name: "--load-format"}, {name: "--download-dir"}, {name: "--revision"}, {name: "--model-loader-extra-config"}}
+
+// ModelToFind is the model of a request, a folder or a name, of which nodes can tell whether they have it;
+// empty: there is none.
+func ModelToFind(r Request) string {
+	model, words := r.Serve.Model, slices.Concat(r.Serve.Command, r.Serve.Args)
+	for _, f := range elsewhere {
+		if _, given := f.in(words); given {
+			return ""
+		}
+	}
+	if path.IsAbs(model) || hubName.MatchString(model) {
+		return model
+	}
+	return ""
+}
+
+// NodeModel is what a node has of a model; a nil Copy: it does not tell.
+type NodeModel struct {
+	Host string
+	Copy *launcher.ModelCopy
+}
+
+// Weights says, a line a node, which have the model of a request, and which fetch it, or a part of it;
+// an error names one where that cannot be.
+func Weights(r Request, nodes []NodeModel) (has, fetch []string, err error) {
+	model, whole := ModelToFind(r), int64(0)
+	if c := r.Serve.Config; c != nil {
+		whole = c.Bytes
+	}
+	for _, n := range nodes {
+		if n.Copy == nil || model == "" {
+			continue
+		}
+		line, lacks, e := n.weights(model, whole)
+		switch {
+		case e != nil && err == nil:
+			err = e
+		case e != nil:
+		case lacks:
+			fetch = append(fetch, n.Host+": "+line)
+		default:
+			has = append(has, n.Host+": "+line)
+		}
+	}
+	return has, fetch, err
+}
+
+func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, err error) {
+	c := n.Copy
+	lack := max(whole, c.Whole) - c.Bytes
+	if path.IsAbs(model) {
+		switch {
+		case !c.Found:
+			return "", true, fmt.Errorf("%s: %s: %w: it is not there: copy the model to every machine, or serve it by its name on Hugging Face", n.Host, c.Dir, launcher.ErrInvalid)
+		case c.Lacks > 0:
+			return "", true, fmt.Errorf("%s: %s: %w: it lacks %d of the files with weights that its model.safetensors.index.json names: copy the model again", n.Host, c.Dir, launcher.ErrInvalid, c.Lacks)
+		}
+		return "has " + c.Dir + ofBytes(c.Bytes), false, nil
+	}
+	switch {
+	case c.Found && c.Lacks == 0 && (c.Bytes > 0 || whole == 0):
+		return "has " + model + " in " + c.Dir + ofBytes(c.Bytes), false, nil
+	case c.Free > 0 && max(whole, c.Whole) > 0 && lack > c.Free:
+		return "", true, fmt.Errorf("%s: %w: it would fetch %s of %s into %s, whose file system has %s free: free some there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
+			n.Host, ErrNoRoom, gib(lack), model, c.Dir, gib(c.Free))
+	case c.Found && c.Bytes > 0:
+		line = "has a part of " + model + " in " + c.Dir + ": the server fetches the rest"
+	default:
+		line = "has no " + model + " in " + c.Dir + ": the server fetches it"
+	}
+	if max(whole, c.Whole) > 0 {
+		line += ", " + gib(lack)
+	}
+	if c.Free > 0 {
+		line += "; " + gib(c.Free) + " are free there"
+	}
+	return line, true, nil
+}
+
+func ofBytes(n int64) string {
+	if n == 0 {
+		return ""
+	}
+	return ", " + gib(n)
+}
