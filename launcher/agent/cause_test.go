@@ -61,7 +61,7 @@ func TestJudgeAnExit(t *testing.T) {
 			want: "killed by SIGTERM (15): its container was ended from outside: by docker stop"},
 		"no script in the container": {exit: launcher.Exit{Code: 2}, ev: evidence{boxed: true, lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}},
 			want: "exit 2: there is no /w/train.py in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"},
-		"no script on a host":                 {exit: launcher.Exit{Code: 2}, ev: evidence{lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}}, want: "exit 2"},
+		"no script on a host": {exit: launcher.Exit{Code: 2}, ev: evidence{lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}}, want: "exit 2"},
 		"docker stop of a server": {exit: launcher.Exit{}, ev: evidence{lines: []string{"bye", "sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
 			want: "exit 0: its container was ended from outside: by docker stop"},
 		"a program that speaks of containers": {exit: code, ev: evidence{lines: []string{"the container x was ended from outside: y"}}, want: "exit 1"},
