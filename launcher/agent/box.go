@@ -150,7 +150,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 		ShmBytes: c.ShmBytes, Ulimits: st.Ulimits, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
 		Devices: rdmaDevices("/dev"),
 	}
-	short := false
+	var short bool
 	b.Spec.Memlock, short = memlock(b.Spec.Devices, st.Ulimits, shim.MayLimit, os.Geteuid() == 0)
 	if short {
 		warning = "memlock of the containers stays what the engine gives, though NICs read their memory: the agent itself has less than unlimited: LimitMEMLOCK=infinity in its unit, or --ulimit memlock=SIZE"
