@@ -23,7 +23,7 @@ const (
 type MPI struct {
 	Family MPIFamily `json:"family"`
 	// Program is the MPI program as the user named it. Each node looks what it is
-	// linked to; with Forced, none does.
+	// linked to; with Forced it may not say, but what it says must be Family.
 	Program string `json:"program"`
 	Forced  bool   `json:"forced,omitempty"`
 }
@@ -41,6 +41,18 @@ func (m *MPI) validate() error {
 		return fmt.Errorf("program %q: %w", m.Program, err)
 	}
 	return nil
+}
+
+// Process names what a rank of the job's main stage is to people: "rank 3"; of an Open MPI job,
+// whose MPI ranks are mpirun's, mpirun itself and its daemons.
+func (s Spec) Process(rank int) string {
+	switch st := s.MainStage(); {
+	case st == nil || st.MPI == nil || st.MPI.Family != OpenMPI:
+		return fmt.Sprintf("rank %d", rank)
+	case rank == 0:
+		return "mpirun"
+	}
+	return "Open MPI's daemon"
 }
 
 // Pair is one entry of the key-value space in which the ranks of an MPI program

@@ -190,6 +190,9 @@ type Stage struct {
 	// Replace: where the job may be tried again (MaxRestarts), a rank of it that is lost once it
 	// is ready is started anew, as often, while the rest of the job runs on. It goes with Spares.
 	Replace bool `json:"replace,omitempty"`
+	// PIDsOf names an earlier stage, on the same nodes, whose processes those of this one see in
+	// containers: Ray's driver looks for its node among them (ray/_private/services.py). Empty: none.
+	PIDsOf string `json:"pids_of,omitempty"`
 	// MPI: its ranks are MPI ranks; nil: they need nothing of the kind.
 	MPI *MPI `json:"mpi,omitempty"`
 }
@@ -322,8 +325,8 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: --on names fewer: %s", s.Nodes, ErrInvalid, strings.Join(s.On, ", "))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
-	case !(s.RequireGate >= 0 && s.RequireGate <= 2):
-		return fmt.Errorf("--require-gate %g: %w: want a part of what is expected, such as 0.9", s.RequireGate, ErrInvalid)
+	case s.RequireGate != 0 && !IsPart(s.RequireGate):
+		return fmt.Errorf("--require-gate %g: %w: want a part of what is expected, above 0 and up to 1, such as 0.9", s.RequireGate, ErrInvalid)
 	case s.MaxOutput < 0:
 		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
@@ -479,3 +482,6 @@ func firstTwice(names []string) string {
 	}
 	return ""
 }
+
+// IsPart tells whether v is a part of something that a test may have to reach.
+func IsPart(v float64) bool { return v > 0 && v <= 1 }

@@ -85,7 +85,7 @@ func (s Spec) Stepped() bool {
 }
 
 func (st Stage) beyondPlain() bool {
-	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares || st.Replace
+	return st.Where != OnAll || len(st.Ready) > 0 || len(st.Ports) > 0 || st.Patience != 0 || st.Spares || st.Replace || st.PIDsOf != ""
 }
 
 // On tells whether the stage has ranks on a node.
@@ -207,6 +207,9 @@ func (s Spec) validateSteps() error {
 	for _, st := range steps {
 		if names[st.Name] {
 			return fmt.Errorf("stage %q: %w: there are two of this name", st.Name, ErrInvalid)
+		}
+		if st.PIDsOf != "" && !slices.ContainsFunc(steps, func(of Stage) bool { return of.Name == st.PIDsOf && names[of.Name] && of.Where == st.Where }) {
+			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is no earlier stage of the same nodes", st.Name, ErrInvalid, st.PIDsOf)
 		}
 		names[st.Name] = true
 		if !st.Container.alike(steps[0].Container) {

@@ -86,7 +86,7 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 
 // underMpirun has one rank of ours on each node, and the MPI ranks be mpirun's.
 func (r Request) underMpirun(st *launcher.Stage) error {
-	o := mpi.Options{PerNode: st.RanksPerNode, BindTo: string(cmp.Or(r.BindTo, launcher.BindNone)), Stdin: "0", Mpirun: r.MPI.Mpirun, Argv: r.Args}
+	o := mpi.Options{PerNode: st.RanksPerNode, BindTo: string(cmp.Or(r.BindTo, launcher.BindNone)), Stdin: string(launcher.StdinNone), Mpirun: r.MPI.Mpirun, Argv: r.Args}
 	if r.Stdin.Any() {
 		o.Stdin, st.Stdin = string(r.Stdin), "0" // mpirun hands it on
 	}

@@ -79,9 +79,12 @@ if [ ! -e nccl/makefiles/version.mk ]; then
 	for dir in "${NCCL_HOME:-}" /usr /usr/local "${cuda:-}"; do
 		[ "$dir" ] && [ -e "$dir/include/nccl.h" ] && home=$dir && break
 	done
-	number() { sed -n "s/^#define NCCL_$1 //p" "$home/include/nccl.h" 2>/dev/null; }
-	of="$(number MAJOR).$(number MINOR).$(number PATCH), this machine's own"
-	[ "$home" ] || lack "nccl.h: apt-get install libnccl-dev, or bring NCCL's sources with --nccl"
+	if [ "$home" ]; then
+		number() { sed -n "s/^#define NCCL_$1 //p" "$home/include/nccl.h"; }
+		of="$(number MAJOR).$(number MINOR).$(number PATCH), this machine's own"
+	else
+		lack "nccl.h: apt-get install libnccl-dev, or bring NCCL's sources with --nccl"
+	fi
 fi
 
 if [ "$lacks" ]; then

@@ -84,13 +84,22 @@ func (t NCCLTest) validate() error {
 		}
 		return bad(fmt.Sprintf("no operation %q%s; known: %s", t.Op, hint, strings.Join(NCCLOps(), ", ")))
 	case t.Min < ncclLeast || t.Max > ncclMost:
-		return bad(fmt.Sprintf("sizes %d to %d: want 4K to 64G", t.Min, t.Max))
+		return bad(fmt.Sprintf("sizes %s to %s: want 4K to 64G", typed(t.Min), typed(t.Max)))
 	case t.Min > t.Max:
-		return bad(fmt.Sprintf("--min %d is above --max %d", t.Min, t.Max))
+		return bad(fmt.Sprintf("--min %s is above --max %s", typed(t.Min), typed(t.Max)))
 	case t.Factor < 2 || t.Iters < 1 || t.Warmup < 1:
 		return bad("want --factor 2 or more, and 1 iteration or more")
 	}
 	return nil
+}
+
+// typed writes a size as people type it: 4G, 1536M, 100 (bytes).
+func typed(n int64) string {
+	unit := 0
+	for n != 0 && n%1024 == 0 && unit < 4 {
+		n, unit = n/1024, unit+1
+	}
+	return strconv.FormatInt(n, 10) + [...]string{"", "K", "M", "G", "T"}[unit]
 }
 
 // NCCLBuffers are those of the largest message that each rank of nccl-tests allocates,

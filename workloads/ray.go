@@ -93,7 +93,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if r.Stdin == "0" { // on the head's machine the command is the second rank
 		r.Stdin = "1"
 	}
-	command := launcher.Stage{Name: RayCommand, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir}
+	command := launcher.Stage{Name: RayCommand, Main: true, Where: launcher.OnHead, PIDsOf: RayHead, RanksPerNode: 1, Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir}
 	return finishSteps(r, "ray", []launcher.Stage{head, workers, command})
 }
 

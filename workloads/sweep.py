@@ -8,8 +8,11 @@ import os
 import sys
 import time
 
-import torch
-import torch.distributed as dist
+try:
+    import torch
+    import torch.distributed as dist
+except (ImportError, OSError) as e:  # OSError: a library of CUDA's is missing
+    sys.exit("sparkrun sweep: %s cannot import torch: %s" % (sys.executable, e))
 
 FACTORS = {  # of algbw in busbw, for n ranks
     "all_reduce": lambda n: 2 * (n - 1) / n,

@@ -160,7 +160,7 @@ func (r Request) vllmOnRay(s served) (launcher.Spec, error) {
 	argv = append(argv, s.flag(vllmBackend, launcher.Lit(BackendRay))...)
 	argv = append(append(argv, vllmServer.listens(s)...), launcher.Lits(s.args...)...)
 	serve := launcher.Stage{
-		Name: ServeStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Argv: argv, Env: env, Workdir: r.Workdir, Patience: servePatience,
+		Name: ServeStage, Main: true, Where: launcher.OnHead, PIDsOf: RayHead, RanksPerNode: 1, Argv: argv, Env: env, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"),
 	}
 	return s.finish(r, VLLM, []launcher.Stage{head, workers, serve})

@@ -420,6 +420,17 @@ func TestMPI(t *testing.T) {
 			t.Errorf("%q: its ranks have%s", family, all)
 		}
 	}
+	for _, stdin := range []launcher.Stdin{"", launcher.StdinNone} { // -d, and --stdin none: a program that reads meets an end
+		quiet := request(MPI{Family: launcher.OpenMPI})
+		quiet.Stdin = stdin
+		spec, err := mpiSpec(quiet)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := fmt.Sprint(spec.MainStage().Argv); !strings.Contains(text, "none --") && !strings.Contains(text, "-stdin none") && !strings.Contains(text, "{none }") || spec.MainStage().Stdin.Any() {
+			t.Errorf("--stdin %q: mpirun is told %s", stdin, text)
+		}
+	}
 	boxed := request(MPI{Family: launcher.OpenMPI})
 	boxed.Container = &launcher.Container{Image: "mpi"}
 	spec, err := mpiSpec(boxed)

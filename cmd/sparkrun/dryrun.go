@@ -1,15 +1,18 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -87,8 +90,15 @@ func unlikeImages(spec launcher.Spec, nodes []wire.NodePlan) string {
 }
 
 func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
-	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n",
-		count(len(res.Nodes), "machine"), count(res.Plan.World, "rank"), res.Plan.Head, res.Plan.Why)
+	under, byMpirun := mpirunOf(res)
+	ranks := count(res.Plan.World, "rank")
+	if byMpirun {
+		ranks = count(res.Plan.World*under.PerNode, "MPI rank")
+	}
+	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n", count(len(res.Nodes), "machine"), ranks, res.Plan.Head, res.Plan.Why)
+	if text := startsMPI(spec, res, under); text != "" {
+		fmt.Fprintln(w, text)
+	}
 	for _, f := range res.Findings {
 		fmt.Fprintf(w, "%s: %s\n", f.Severity, rendezvous.Describe(f))
 	}
@@ -97,7 +107,11 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		if i < len(res.Plan.Nodes) {
 			first, ranks = res.Plan.Nodes[i].FirstRank, res.Plan.Nodes[i].Ranks
 		}
-		fmt.Fprintf(w, "\n%s: %s\n", n.Host, rankSpan(first, ranks))
+		if byMpirun {
+			fmt.Fprintf(w, "\n%s: MPI %s, by %s\n", n.Host, rankSpan(first*under.PerNode, ranks*under.PerNode), spec.Process(first))
+		} else {
+			fmt.Fprintf(w, "\n%s: %s\n", n.Host, rankSpan(first, ranks))
+		}
 		if n.Error != "" {
 			fmt.Fprintf(w, "  would refuse: %s\n", n.Error)
 		}
@@ -127,6 +141,35 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		}
 	}
 	return nil
+}
+
+// mpirunOf is how the ranks of an Open MPI job are started; false: it is another job.
+func mpirunOf(res wire.ExplainResponse) (mpi.Options, bool) {
+	for _, n := range res.Nodes {
+		for _, r := range n.Ranks {
+			return mpi.OptionsOf(r.Argv)
+		}
+	}
+	return mpi.Options{}, false
+}
+
+// startsMPI says which MPI a program is for, and who starts its ranks; empty: no MPI program.
+func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) string {
+	st := spec.MainStage()
+	if st == nil || st.MPI == nil || spec.Workload == ibTestName || len(res.Nodes) == 0 {
+		return ""
+	}
+	by := "by what it is linked to"
+	if st.MPI.Forced {
+		by = "by --mpi"
+	}
+	switch st.MPI.Family {
+	case launcher.OpenMPI:
+		return fmt.Sprintf("%s is for Open MPI, %s: %s on %s starts it, %d on each machine", st.MPI.Program, by, cmp.Or(under.Mpirun, "its mpirun"), res.Nodes[0].Host, max(1, under.PerNode))
+	case launcher.MPICH:
+		return fmt.Sprintf("%s is for MPICH's family, %s: sparkrun starts its ranks", st.MPI.Program, by)
+	}
+	return ""
 }
 
 // writeStage tells what the ranks of one stage on one machine would run.
@@ -180,14 +223,18 @@ const widest = 48
 func writeEnv(w io.Writer, ranks []launcher.RankPlan, st launcher.Stage) error {
 	width := 0
 	var settings []string
-	for _, v := range ranks[0].Env {
+	env := ranks[0].Env
+	if _, is := mpi.OptionsOf(ranks[0].Argv); is { // by which mpirun and its daemons meet: no MPI rank has them
+		env = slices.DeleteFunc(slices.Clone(env), func(v launcher.Setting) bool { return strings.HasPrefix(v.Name, "PMI_") })
+	}
+	for _, v := range env {
 		text := v.Name + "=" + valueOn(ranks, v.Name, st)
 		settings = append(settings, text)
 		if n := utf8.RuneCountInString(text); n <= widest {
 			width = max(width, n)
 		}
 	}
-	for i, v := range ranks[0].Env {
+	for i, v := range env {
 		if _, err := fmt.Fprintf(w, "    %-*s  # %s\n", width, settings[i], v.Source); err != nil {
 			return err
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -8,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
@@ -265,6 +267,38 @@ func (c choice) Set(text string) error {
 		return fmt.Errorf("want %s", strings.Join(c.words, " or "))
 	}
 	*c.v = text
+	return nil
+}
+
+// part is a flag's part of what is expected: of --gate and --require-gate alike.
+type part struct{ v *float64 }
+
+func (p part) Type() string { return "part" }
+
+func (p part) String() string {
+	if p.v == nil || *p.v == 0 {
+		return ""
+	}
+	return strconv.FormatFloat(*p.v, 'g', -1, 64)
+}
+
+func (p part) Set(text string) error {
+	v, err := strconv.ParseFloat(text, 64)
+	if err != nil || !launcher.IsPart(v) {
+		return errors.New("want a part of what is expected, above 0 and up to 1, such as 0.9")
+	}
+	*p.v = v
+	return nil
+}
+
+// partApart refuses --require-gate 0.5, whose number would be taken for the program.
+func partApart(cmd *cobra.Command, args []string) error {
+	if len(args) == 0 || !cmd.Flag("require-gate").Changed {
+		return nil
+	}
+	if _, err := strconv.ParseFloat(args[0], 64); err == nil {
+		return usagef("--require-gate %s: its part comes with an equals sign: --require-gate=%[1]s", args[0])
+	}
 	return nil
 }
 

@@ -303,7 +303,7 @@ func (f *follower) finish(ctx context.Context, sig os.Signal) int {
 		bare.Exit.Last = ""
 		o.Root = &bare
 	}
-	for _, line := range why(o) {
+	for _, line := range why(o, f.spec) {
 		f.say(line)
 	}
 	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)

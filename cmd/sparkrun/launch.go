@@ -241,11 +241,11 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
 	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
 	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine")
-	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun and ray all, exec and mpi none)")
+	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun, ray and nccl-test all; exec, mpi and ib-test none)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
-	fs.Float64Var(&job.RequireGate, "require-gate", 0, "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
+	fs.Var(part{&job.RequireGate}, "require-gate", "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
 	fs.Lookup("require-gate").NoOptDefVal = "0.9"
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
@@ -279,7 +279,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 			return err
 		}
 		opts.service = serviceOptions{} // it has had its say
-		if err := errors.Join(opts.check(), opts.box.check(), opts.output.settle(&opts.json)); err != nil {
+		if err := errors.Join(partApart(cmd, args), opts.check(), opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
 		return run(cmd.Context(), *opts)

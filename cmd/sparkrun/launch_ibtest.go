@@ -74,7 +74,7 @@ what is expected, and where nothing is.`,
 			value float64
 			most  float64
 			want  string
-		}{{"gate", t.Gate, 2, "a part of what is expected, such as 0.9"}, {"expect", t.Expect, 1e6, "Gb/s, such as 97"}, {"expect-us", t.ExpectMicros, 1e6, "microseconds, such as 2.5"}} {
+		}{{"expect", t.Expect, 1e6, "Gb/s, such as 97"}, {"expect-us", t.ExpectMicros, 1e6, "microseconds, such as 2.5"}} {
 			if cmd.Flag(f.name).Changed && !(f.value > 0 && f.value <= f.most) || math.IsNaN(f.value) {
 				return usagef("--%s %g: want %s", f.name, f.value, f.want)
 			}
@@ -89,7 +89,7 @@ what is expected, and where nothing is.`,
 	fs.Var(positive{&t.Iters}, "iters", "measure latency by `N` exchanges (default: 1000)")
 	fs.Float64Var(&t.Expect, "expect", 0, "what a cable should give one way, in `GBPS` (10^9 bits a second)")
 	fs.Float64Var(&t.ExpectMicros, "expect-us", 0, "how long a message should take, in `US`")
-	fs.Float64Var(&t.Gate, "gate", 0, "exit with 1 below this `PART` of what is expected, such as 0.9")
+	fs.Var(part{&t.Gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
 	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what perftest writes, on standard error")
 	completeWords(cmd, "verb")
 	return cmd

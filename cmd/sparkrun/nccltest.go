@@ -27,6 +27,8 @@ type testReport struct {
 	Log     nccltest.Log       `json:"nccl_log"`
 	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
 	Last    *nccltest.Record   `json:"last,omitempty"`
+
+	early *nccltest.Verdict // where there was nothing to judge
 }
 
 // start runs a workload's command: a test watches its own launch.
@@ -64,19 +66,22 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	view := before.view
 	span, lerr := a.launchRead(ctx, o, w.sub)
 	table, log := w.table.Table(), w.log
+	if w.early != nil {
+		table.Tool = viaTorch
+	}
 	if table.Op == "" {
 		table.Op = o.request.NCCLTest.WithDefaults().Op
 	}
-	if table.OutOfBounds == nil {
+	if table.OutOfBounds == nil && w.early == nil {
 		for _, line := range w.errs {
 			fmt.Fprint(a.err, line)
 		}
 	}
 	var exit *exitError
-	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0) {
+	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil) {
 		return lerr // it never ran, or gave nothing: launch has said why
 	}
-	rep := testReport{Program: o.request.NCCLTest.Program, Result: table, Log: log}
+	rep := testReport{early: w.early, Program: o.request.NCCLTest.Program, Result: table, Log: log}
 	if view != nil {
 		rep.Traffic = a.trafficSince(ctx, before.counted, span, table.Hosts())
 	}
@@ -225,7 +230,11 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 			}
 		}
 	}
-	rep.Verdict = nccltest.Judge(t, rep.Log, s)
+	if rep.early != nil {
+		rep.Verdict = *rep.early
+	} else {
+		rep.Verdict = nccltest.Judge(t, rep.Log, s)
+	}
 	v := rep.Verdict
 	tool, version, _ := strings.Cut(t.Tool, " ")
 	now := nccltest.Record{
@@ -236,7 +245,7 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 		now.Cause = v.Cause.Code
 	}
 	var err error
-	if o.test.Read == "" { // of another's run nobody knows when it was
+	if o.test.Read == "" && rep.early == nil { // of another's run nobody knows when it was
 		if rep.Last, err = a.remember(now); err != nil {
 			a.say(fmt.Sprintf("the history is not kept: %v", err))
 		}
@@ -375,7 +384,8 @@ type watcher struct {
 	live    bool
 	table   nccltest.Parser
 	log     nccltest.Log
-	errs    []string // the last lines of standard error: torch warns, and nobody asks while all is well
+	early   *nccltest.Verdict // of the first rank that could not begin
+	errs    []string          // the last lines of standard error: torch warns, and nobody asks while all is well
 }
 
 // keptErrors lines hold a traceback of each of a few ranks.
@@ -388,6 +398,9 @@ func (w *watcher) take(line []byte) {
 	}
 	if w.verbose {
 		fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, *l.Line)
+	}
+	if v, is := nccltest.NoTorch(l.Host, *l.Line); is && w.early == nil {
+		w.early = &v
 	}
 	ours := w.log.Line(*l.Line)
 	switch {

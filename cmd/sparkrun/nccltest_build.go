@@ -11,6 +11,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -204,12 +205,20 @@ func (a *app) buildHosts(ctx context.Context, o buildOptions) (hosts []string, r
 	if err != nil {
 		return nil, false, err
 	}
-	if hosts = o.to; len(hosts) == 0 {
-		for _, n := range st.Nodes {
-			if n.State == "ready" && !n.Witness {
-				hosts = append(hosts, n.Host)
+	for _, n := range st.Nodes {
+		if n.State == "ready" && !n.Witness {
+			hosts = append(hosts, n.Host)
+		}
+	}
+	for flag, names := range map[string][]string{"--to": o.to, "--on": strings.Fields(o.on)} {
+		for _, name := range names {
+			if !slices.Contains(hosts, name) {
+				return nil, false, fmt.Errorf("%s %s: no machine of that name is ready: sparkrun status shows all", flag, name)
 			}
 		}
+	}
+	if len(o.to) > 0 {
+		hosts = o.to
 	}
 	if len(hosts) == 0 {
 		return nil, false, errors.New("no machine is ready: sparkrun status")

@@ -13,6 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
 // pairStatus is a cluster of two Sparks with one cable, by what their agents tell.
@@ -161,6 +162,7 @@ func TestNCCLTestFails(t *testing.T) {
 		"cut short":        {cut, completed, 1, "verdict: failed: the test did not come to its end", ""},
 		"a rank's failure": {cut, failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
 		"nothing written":  {"", completed, 1, "verdict: failed: the test gave no result", ""},
+		"no torch":         {"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, 7, "verdict: failed: torch cannot be imported on spark1", "exit 7"},
 		"nothing, and 7":   {"", failed7, 7, "", "exit 7"},
 	}
 	for name, tc := range tests {
@@ -170,6 +172,15 @@ func TestNCCLTestFails(t *testing.T) {
 				t.Errorf("code %d, want %d; stderr %q; last line %q, want %q", code, tc.code, errs, lastLine(out), tc.last)
 			}
 		})
+	}
+}
+
+// Without PyTorch a script reads why, too.
+func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
+	_, out, _, _ := ncclTestRun(t, t.TempDir(), "sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, "launch", "nccl-test", "--json")
+	var rep testReport
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || rep.Verdict.Grade != nccltest.Failed || rep.Verdict.Cause == nil || rep.Verdict.Cause.Code != nccltest.CauseNoTorch || !strings.Contains(rep.Verdict.Cause.Remedy, "--python") {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 
@@ -197,7 +208,7 @@ func TestNCCLTestRefused(t *testing.T) {
 	for line, want := range map[string]string{
 		"nccl-test all_gahter":                    `no operation "all_gahter": did you mean all_gather?`,
 		"nccl-test all_gather all_reduce":         "one operation at a time",
-		"nccl-test --min 1G --max 1M":             "--min 1073741824 is above --max 1048576",
+		"nccl-test --min 1G --max 1M":             "--min 1G is above --max 1M",
 		"nccl-test --max 100G":                    "want 4K to 64G",
 		"nccl-test --gate 0":                      "such as 0.9",
 		"nccl-test -d":                            "--detach does not go with nccl-test",
@@ -344,9 +355,61 @@ func TestRequireGate(t *testing.T) {
 		"--require-gate=-1 exec -- true":           "want a part of what is expected",
 		"--require-gate --standalone exec -- true": "no link to test",
 		"--require-gate=NaN exec -- true":          "want a part of what is expected",
+		"--require-gate=0 exec -- true":            "above 0 and up to 1, such as 0.9",
+		"--require-gate=1.5 exec -- true":          "above 0 and up to 1, such as 0.9",
+		"exec --require-gate 0.5 -- true":          "--require-gate=0.5",
+		"nccl-test --gate x":                       "above 0 and up to 1, such as 0.9",
+		"nccl-test --gate 2":                       "above 0 and up to 1, such as 0.9",
+		"ib-test --gate 0":                         "above 0 and up to 1, such as 0.9",
 	} {
 		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d: %s", line, code, errs)
 		}
+	}
+}
+
+// A machine that is not there is told before anything is built.
+func TestNCCLTestBuildKnowsItsMachines(t *testing.T) {
+	src := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(src, "src"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(src, "src", "common.cu"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, line := range [][]string{{"--to", "spark1,nohost"}, {"--on", "nohost"}} {
+		code, _, errs, spec := ncclTestRun(t, t.TempDir(), "", completed, append([]string{"nccl-test", "build", src}, line...)...)
+		if code == 0 || !strings.Contains(errs, line[0]+" nohost: no machine of that name is ready") || spec.ID != "" {
+			t.Errorf("%v: code %d, %s", line, code, errs)
+		}
+	}
+}
+
+// A dry run of an Open MPI job shows the MPI ranks, and who starts them.
+func TestDryRunOfOpenMPI(t *testing.T) {
+	spec := launcher.Spec{ID: "a", Workload: "mpi", Stages: []launcher.Stage{{Main: true, Name: "mpi", RanksPerNode: 1, MPI: &launcher.MPI{Family: launcher.OpenMPI, Program: "./ring"}}}}
+	var res wire.ExplainResponse
+	res.Plan.World = 2
+	for i, host := range []string{"spark1", "spark2"} {
+		res.Plan.Nodes = append(res.Plan.Nodes, rendezvous.Place{Host: host, FirstRank: i, Ranks: 1})
+		res.Nodes = append(res.Nodes, wire.NodePlan{Host: host, Ranks: []launcher.RankPlan{{
+			Rank: i, Argv: []string{"/usr/bin/sparkrun", "mpi-node", "-nproc", "3", "-bind-to", "none", "-stdin", "0", "--", "./ring"},
+			Env: []launcher.Setting{{Name: "PMI_SIZE", Value: "2", Source: "mpi"}, {Name: "LANG", Value: "C", Source: "yours"}},
+		}}})
+	}
+	var out strings.Builder
+	if err := writePlan(&out, spec, res); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"2 machines, 6 MPI ranks; ", "./ring is for Open MPI, by what it is linked to: its mpirun on spark1 starts it, 3 on each machine\n",
+		"\nspark1: MPI ranks 0 to 2, by mpirun\n", "\nspark2: MPI ranks 3 to 5, by Open MPI's daemon\n", "LANG=C",
+	} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("%q is missing:\n%s", want, out.String())
+		}
+	}
+	if strings.Contains(out.String(), "PMI_SIZE") {
+		t.Errorf("what no MPI rank has is shown:\n%s", out.String())
 	}
 }

@@ -102,7 +102,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
 		out = append(out, sentence(*o, j.Spec, j.Plan.World))
-		out = append(out, why(*o)...)
+		out = append(out, why(*o, j.Spec)...)
 	}
 	for i := range out {
 		out[i] = tame(out[i])

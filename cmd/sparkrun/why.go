@@ -14,8 +14,8 @@ const whyLines = 24
 
 // why explains a failure on less than a screen: the trace of the rank that failed
 // first or, without one, the last lines that it wrote; then who else failed by
-// itself.
-func why(o rendezvous.Outcome) []string {
+// itself. Of an Open MPI job the ranks are mpirun and its daemons, whose good end says nothing.
+func why(o rendezvous.Outcome, spec launcher.Spec) []string {
 	var out []string
 	if r := o.Root; r != nil {
 		switch {
@@ -36,9 +36,9 @@ func why(o rendezvous.Outcome) []string {
 		if o.Root != nil && e.Rank == o.Root.Rank || e.Exit.ByUs {
 			continue
 		}
-		out = append(out, fmt.Sprintf("then rank %d on %s: %s%s", e.Rank, e.Host, e.Exit, later(o.Root, e)))
+		out = append(out, fmt.Sprintf("then %s on %s: %s%s", spec.Process(e.Rank), e.Host, e.Exit, later(o.Root, e)))
 	}
-	if len(done) > 0 {
+	if m := spec.MainStage(); len(done) > 0 && (m == nil || m.MPI == nil || m.MPI.Family != launcher.OpenMPI) {
 		out = append(out, rankNames(done)+" had ended with 0 before")
 	}
 	return out

@@ -105,14 +105,14 @@ func TestOthersWordsAreTame(t *testing.T) {
 func TestWhy(t *testing.T) {
 	j := failedJob(time.Now())
 	j.Outcome.Root.Exit.Trace = ""
-	if got := strings.Join(why(*j.Outcome), "\n"); !strings.HasPrefix(got, "the last lines of rank 1:\n  bye\nthen ") {
+	if got := strings.Join(why(*j.Outcome, j.Spec), "\n"); !strings.HasPrefix(got, "the last lines of rank 1:\n  bye\nthen ") {
 		t.Errorf("without a trace: %s", got)
 	}
 	j.Outcome.Root.Exit.Trace = strings.Repeat("frame\n", 100) + "the end"
-	if got := why(*j.Outcome); len(got) > whyLines+4 || !strings.Contains(strings.Join(got, "\n"), "the end") {
+	if got := why(*j.Outcome, j.Spec); len(got) > whyLines+4 || !strings.Contains(strings.Join(got, "\n"), "the end") {
 		t.Errorf("a long trace takes %d lines", len(got))
 	}
-	if got := why(rendezvous.Outcome{End: rendezvous.Stopped}); len(got) != 0 {
+	if got := why(rendezvous.Outcome{End: rendezvous.Stopped}, launcher.Spec{}); len(got) != 0 {
 		t.Errorf("a stopped job is explained by %q", got)
 	}
 }
@@ -144,8 +144,13 @@ func TestWhyNamesWhoHadEnded(t *testing.T) {
 	for _, rank := range []int{3, 5, 6, 7} {
 		j.Outcome.Exits = append(j.Outcome.Exits, launcher.RankExit{Rank: rank, Host: "spark1", Time: time.Now()})
 	}
-	if got := why(*j.Outcome); got[len(got)-1] != "ranks 3,5-7 had ended with 0 before" {
+	if got := why(*j.Outcome, j.Spec); got[len(got)-1] != "ranks 3,5-7 had ended with 0 before" {
 		t.Errorf("%q", got)
+	}
+	openMPI := j.Spec
+	openMPI.Stages = []launcher.Stage{{Main: true, MPI: &launcher.MPI{Family: launcher.OpenMPI}}}
+	if got := strings.Join(why(*j.Outcome, openMPI), "\n"); strings.Contains(got, "had ended") {
+		t.Errorf("of mpirun's daemons it says %q", got)
 	}
 	j.Outcome, j.Done = nil, []int{1}
 	if got := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(got, "\n  rank 1 ended with 0, while the others go on") {

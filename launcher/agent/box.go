@@ -384,9 +384,10 @@ func (a *Agent) labels() map[string]string {
 // containerOf is the whole of one rank's container.
 func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) container.Spec {
 	s := b.Spec
-	// A machine that is booted anew may have what ran there before the power went: exited, and with the
-	// engine until the record says that the job is over.
-	s.Name = fmt.Sprintf("sparkrun-%s-%d-%s-%s", as.Key, r.Rank, brief(string(a.cfg.Node)), brief(a.cfg.Boot))
+	s.Name = a.containerName(as.Key, r.Rank)
+	if of, is := pidsOf(as, r.Rank); is {
+		s.PIDsOf = a.containerName(as.Key, of)
+	}
 	s.Labels = a.labels()
 	s.Labels["com.sparkrun.job"] = string(as.Job)
 	s.Labels["com.sparkrun.generation"] = strconv.FormatUint(uint64(as.Generation), 10)
@@ -394,6 +395,26 @@ func (a *Agent) containerOf(b *boxed, as launcher.Assignment, r shim.Rank) conta
 	s.HandDir = filepath.Join(a.tryDir(as.Key), "box-"+strconv.Itoa(r.Rank))
 	s.CPUs = r.CPUs
 	return s
+}
+
+// containerName has the boot: a machine that is booted anew may have what ran there before the power
+// went, exited, and with the engine until the record says that the job is over.
+func (a *Agent) containerName(k launcher.Key, rank int) string {
+	return fmt.Sprintf("sparkrun-%s-%d-%s-%s", k, rank, brief(string(a.cfg.Node)), brief(a.cfg.Boot))
+}
+
+// pidsOf is the rank of this node whose processes another one is to see, if there is one.
+func pidsOf(as launcher.Assignment, rank int) (of int, is bool) {
+	_, st, _ := as.Local(rank - as.FirstRank)
+	if st.PIDsOf == "" {
+		return 0, false
+	}
+	for i := range as.Ranks {
+		if _, other, _ := as.Local(i); other.Name == st.PIDsOf {
+			return as.FirstRank + i, true
+		}
+	}
+	return 0, false
 }
 
 // brief is the begin of an id, enough to tell a cluster's nodes or a node's boots apart.

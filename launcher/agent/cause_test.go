@@ -101,6 +101,21 @@ func TestJudgeAnExit(t *testing.T) {
 		"NCCL's lost peer": {exit: launcher.Exit{Signal: 6}, lost: true, ev: evidence{lines: []string{
 			"ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."}},
 			want: "killed by SIGABRT (6): ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely."},
+		"Open MPI 4's abort": {exit: launcher.Exit{Code: 42}, ev: evidence{lines: []string{
+			"[spark2][[1,1],2][btl_tcp.c:559] recv failed: Connection reset by peer (104)",
+			"MPI_ABORT was invoked on rank 1 in communicator MPI_COMM_WORLD", "with errorcode 42.", ""}},
+			want: "exit 42: MPI rank 1 called MPI_Abort with code 42"},
+		"Open MPI 5's abort": {exit: launcher.Exit{Code: 42}, ev: evidence{lines: []string{
+			"MPI_ABORT was invoked on rank 5 in communicator MPI_COMM_WORLD", "  Proc: [[61411,1],5]", "  Errorcode: 42", ""}},
+			want: "exit 42: MPI rank 5 called MPI_Abort with code 42"},
+		"Open MPI 4's exit": {exit: launcher.Exit{Code: 7}, ev: evidence{lines: []string{
+			"mpirun detected that one or more processes exited with non-zero status, thus causing", "the job to be terminated. The first process to do so was:", "",
+			"  Process name: [[62154,1],3]", "  Exit code:    7"}},
+			want: "exit 7: MPI rank 3: exit 7"},
+		"Open MPI 5's exit": {exit: launcher.Exit{Code: 7}, ev: evidence{lines: []string{
+			"   Process name: [prterun-spark1-4711@1,2] Exit code:    7"}}, want: "exit 7: MPI rank 2: exit 7"},
+		"Open MPI's killed": {exit: launcher.Exit{Code: 137}, ev: evidence{lines: []string{
+			"prterun noticed that process rank 1 with PID 4711 on node spark2 exited on", "signal 9 (Killed)."}}, want: "exit 137: MPI rank 1 on spark2: signal 9 (Killed)"},
 		"MPICH's lost peer": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true}, lost: true, ev: evidence{lines: []string{
 			"Fatal error in MPI_Ssend: Unknown error class, error stack:", "MPIDI_CH3_iSendv(34)............: Communication error with rank 229"}},
 			want: "MPI_Abort with code 15: Communication error with rank 229"},

@@ -171,6 +171,12 @@ func recognise(lines []string) (words string, lost bool) {
 	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
+	if told := mpirunSays(all); told != "" { // whatever its peers noticed
+		if found := causeAside(lines); found != "" {
+			told += ": " + found
+		}
+		return told, false
+	}
 	if found := causeAside(lines); found != "" {
 		return found, lost
 	}

@@ -36,11 +36,8 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 	if err != nil {
 		return "", fmt.Errorf("program %q: %w", m.Program, err)
 	}
-	if m.Forced {
-		return m.Family, nil
-	}
 	linked, err := mpi.FamilyOf(path, valueOf(env, "LD_LIBRARY_PATH"))
-	if err != nil {
+	if err != nil && !m.Forced {
 		return "", fmt.Errorf("find out which MPI %s is for: %w", path, err)
 	}
 	return isFor(m, path, linked)
@@ -49,11 +46,15 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 // isFor tells whether a job that was made for one family may run a program.
 func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
 	switch {
+	case m.Forced && linked.Family != "" && linked.Family != m.Family:
+		return "", fmt.Errorf("--mpi %s: %s is linked to %s here, which is of the family %s: leave --mpi out", m.Family, path, linked.Library, linked.Family)
+	case m.Forced:
+		return m.Family, nil
 	case linked.Family == "":
 		return "", fmt.Errorf("which MPI %s is for cannot be told, as it is %s: say --mpi mpich or --mpi openmpi", path, linked.Why)
 	case m.Family != launcher.AskMPI && linked.Family != m.Family:
-		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: install the same program on every node, or say --mpi %s",
-			path, linked.Library, linked.Family, m.Family, m.Family)
+		return "", fmt.Errorf("%s is linked to %s here, which is of the family %s, while the job is made for %s: install the same program on every node",
+			path, linked.Library, linked.Family, m.Family)
 	}
 	return linked.Family, nil
 }
@@ -62,9 +63,6 @@ func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, 
 // where it lies on a mount, else by the only MPI that the image's loader knows.
 func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepared) (launcher.MPIFamily, error) {
 	m, path := *st.MPI, st.MPI.Program
-	if m.Forced {
-		return m.Family, nil
-	}
 	if strings.Contains(path, "/") {
 		if !filepath.IsAbs(path) {
 			path = filepath.Join(p.box.Workdir, path)
@@ -75,13 +73,16 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 				linked, err = mpi.FamilyNamed(at)
 				return err
 			})
-			if err != nil {
+			if err != nil && !m.Forced {
 				return "", fmt.Errorf("find out which MPI %s is for: %w", at, err)
 			}
 			if linked.Family != "" {
 				return isFor(m, path, linked)
 			}
 		}
+	}
+	if m.Forced {
+		return m.Family, nil
 	}
 	e, _, err := a.engine(ctx)
 	if err != nil {

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -187,6 +188,11 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 				err := p.who.mayRun(st, first)
 				if err == nil && st.MPI != nil {
 					p.mpi, err = p.who.mayRunMPI(*st.MPI, st.Workdir, first.Env)
+				}
+				if o, is := mpi.OptionsOf(first.Argv); is && err == nil && as.NodeRank == 0 && o.Mpirun != "" {
+					if _, err = p.who.findProgram(o.Mpirun, st.Workdir, first.Env); err != nil {
+						err = fmt.Errorf("--mpirun %s: %w", o.Mpirun, err)
+					}
 				}
 				return err
 			})

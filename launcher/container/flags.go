@@ -20,6 +20,9 @@ func (s Spec) Flags() []string {
 			out = append(out, flag, v)
 		}
 	}
+	if host.PidMode != "" {
+		add("--pid", string(host.PidMode))
+	}
 	if host.ShmSize > 0 {
 		add("--shm-size", strconv.FormatInt(host.ShmSize, 10))
 	}

@@ -1,6 +1,7 @@
 package container
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -226,9 +227,42 @@ func (in *inner) pass(s syscall.Signal) {
 	_ = unix.Kill(-in.child, s)
 }
 
-// everybody is who is in the PID namespace, but its first process and this one
-// (kill(2)).
-func (in *inner) everybody(s syscall.Signal) { _ = unix.Kill(-1, s) }
+// everybody is the program, the guests, and all that came of them: this process is who inherits orphans.
+// The PID namespace may have another container's processes too (Spec.PIDsOf).
+func (in *inner) everybody(s syscall.Signal) {
+	for _, pid := range below(os.Getpid()) {
+		_ = unix.Kill(pid, s)
+	}
+}
+
+// below lists the descendants of a process, as far as this container's /proc tells.
+func below(root int) (pids []int) {
+	children := map[int][]int{}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it has gone
+		}
+		// The name, in parentheses, may hold anything (proc_pid_stat(5)); then come state and parent.
+		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(f) < 2 {
+			continue
+		}
+		if parent, err := strconv.Atoi(f[1]); err == nil {
+			children[parent] = append(children[parent], pid)
+		}
+	}
+	for next := []int{root}; len(next) > 0; next = next[1:] {
+		pids = append(pids, children[next[0]]...)
+		next = append(next, children[next[0]]...)
+	}
+	return pids
+}
 
 func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 	for {

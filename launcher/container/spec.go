@@ -41,6 +41,10 @@ type Spec struct {
 	// Mark is a NAME=VALUE by which processes of the container are found from outside.
 	Mark string `json:"mark,omitempty"`
 
+	// PIDsOf is the name of a container in whose PID namespace it runs, so that each sees the
+	// other's processes; empty: in one of its own.
+	PIDsOf string `json:"pids_of,omitempty"`
+
 	UID    uint32   `json:"uid"`
 	GID    uint32   `json:"gid"`
 	Groups []uint32 `json:"groups,omitempty"`
@@ -200,6 +204,9 @@ func (s Spec) body() (*container.Config, *container.HostConfig) {
 		// be root over what is mounted.
 		SecurityOpt: []string{"no-new-privileges"},
 		Resources:   container.Resources{CgroupParent: s.CgroupParent, Ulimits: s.limits()},
+	}
+	if s.PIDsOf != "" {
+		host.PidMode = container.PidMode("container:" + s.PIDsOf)
 	}
 	if s.ShmBytes > 0 {
 		host.IpcMode, host.ShmSize = "private", s.ShmBytes

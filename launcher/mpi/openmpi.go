@@ -65,6 +65,15 @@ func parseOptions(args []string) (o Options, err error) {
 	return o, nil
 }
 
+// OptionsOf reads them out of a rank's command line; false: it is not of an Open MPI job.
+func OptionsOf(argv []string) (Options, bool) {
+	if len(argv) < 2 || argv[1] != NodeCommand {
+		return Options{}, false
+	}
+	o, err := parseOptions(argv[2:])
+	return o, err == nil
+}
+
 // exitBroken is the code of a job whose mpirun could not be started.
 const exitBroken = 125
 

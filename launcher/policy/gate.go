@@ -29,8 +29,8 @@ func (p Policy) Gate(spec launcher.Spec) (part float64, rule string) {
 // part reads a number such as 0.9.
 func part(n *yaml.Node) (float64, error) {
 	v, err := strconv.ParseFloat(n.Value, 64)
-	if n.Kind != yaml.ScalarNode || err != nil || !(v > 0 && v <= 2) {
-		return 0, at(n, "%q: want a part of what is expected, such as 0.9", n.Value)
+	if n.Kind != yaml.ScalarNode || err != nil || !launcher.IsPart(v) {
+		return 0, at(n, "%q: want a part of what is expected, above 0 and up to 1, such as 0.9", n.Value)
 	}
 	return v, nil
 }

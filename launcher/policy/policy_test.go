@@ -56,7 +56,7 @@ func TestBadFile(t *testing.T) {
 		"another rule":   {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
 		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
 		"mounts":         {"launch: {users: [a]}\nmounts: [data]\n", 0o644, "line 2: invalid: \"data\": want an absolute path"},
-		"gate":           {"gate: often\n", 0o644, `line 1: invalid: "often": want a part of what is expected, such as 0.9`},
+		"gate":           {"gate: often\n", 0o644, `line 1: invalid: "often": want a part of what is expected, above 0 and up to 1, such as 0.9`},
 		"elevate":        {"elevate: {root: [a]}\n", 0o644, `line 1: invalid: elevate has no "root"`},
 		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
 		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},

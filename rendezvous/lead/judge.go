@@ -314,7 +314,11 @@ func (g *gang) refusals() string {
 }
 
 func (g *gang) blame(r launcher.RankExit) string {
-	return g.stageOf(r.Rank) + fmt.Sprintf("rank %d on %s: %s", r.Rank, r.Host, r.Exit)
+	who := g.job.Spec.Process(r.Rank)
+	if s := g.job.Plan.Stage; s == launcher.StageBefore || s == launcher.StageAfter {
+		who = fmt.Sprintf("rank %d", r.Rank)
+	}
+	return g.stageOf(r.Rank) + fmt.Sprintf("%s on %s: %s", who, r.Host, r.Exit)
 }
 
 // outcome completes the verdict with what the ranks reported since.

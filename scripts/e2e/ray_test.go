@@ -38,9 +38,11 @@ func upRay(t *testing.T, nodes int) rayLab {
 }
 
 // launch begins a job whose story goes to a file, for said.
-func (l rayLab) launch(args ...string) *running {
+func (l rayLab) launch(args ...string) *running { return l.launchFrom("spark2", args...) }
+
+func (l rayLab) launchFrom(host string, args ...string) *running {
 	l.t.Helper()
-	return l.start("spark2", append([]string{"sh", "-c", `exec "$@" 2>"$0"`, filepath.Join(l.folder, "said"), "sparkrun", "launch", "ray"}, args...)...)
+	return l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, filepath.Join(l.folder, "said"), "sparkrun", "launch", "ray"}, args...)...)
 }
 
 func (l rayLab) said() string { return l.read("said") }
@@ -243,7 +245,7 @@ func TestRayInBoxes(t *testing.T) {
 	}
 	l.noBoxLeft("spark1", "spark2")
 
-	r = l.launch(append(inBoxes, "--name", "alone")...)
+	r = l.launchFrom("spark1", append(inBoxes, "--name", "alone")...) // whose machine stays
 	defer r.cmd.Process.Kill()
 	l.hears("submit with: sparkrun exec alone -- " + l.program + " job submit")
 	seesTwo := func() bool {

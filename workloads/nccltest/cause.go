@@ -26,6 +26,7 @@ const (
 	CauseLosses     = "losses"
 	CauseSmall      = "small-messages"
 	CauseUnknown    = "unknown"
+	CauseNoTorch    = "no-torch"
 )
 
 // Cause is one reason why a test was slow, or says nothing.
@@ -56,6 +57,9 @@ func (f fabric) settings(log Log, traffic []Traffic) []Cause {
 
 // twins finds a port of which one device only carries anything.
 func (f fabric) twins(log Log, traffic []Traffic) (Cause, bool) {
+	if c, ok := f.missingTwin(); ok {
+		return c, true
+	}
 	least, evidence, where, surest := math.MaxInt, "", "", false
 	for _, n := range f.nodes {
 		used, lacks, sure := 0, "", false
@@ -91,6 +95,39 @@ func (f fabric) twins(log Log, traffic []Traffic) (Cause, bool) {
 		Evidence: evidence, Remedy: "sparkrun netplan diff, then sudo sparkrun netplan apply; sparkrun env shows what NCCL is given",
 		reach: min(oneTwin*float64(max(least, 1)), oneCable),
 	}, true
+}
+
+// missingTwin finds a port with fewer devices than the most that a port of these nodes has: doctor's
+// twin-missing. Its peer's second device then reaches nobody, and is not to blame.
+func (f fabric) missingTwin() (Cause, bool) {
+	most := 0
+	for _, n := range f.nodes {
+		for _, p := range n.Ports {
+			most = max(most, len(p.Devices))
+		}
+	}
+	for _, p := range f.ports {
+		have := len(p.state.Devices)
+		if have == 0 || have >= most {
+			continue
+		}
+		var names []string
+		for _, d := range p.state.Devices {
+			names = append(names, d.HCA)
+		}
+		devices := strings.Join(names, ", ")
+		used := 0
+		for _, q := range f.of(p.node.ID) {
+			used += len(q.joined)
+		}
+		return Cause{
+			Code: CauseOneTwin, Text: fmt.Sprintf("%s lacks a twin of %s: each twin is half of the port", p.node.Host, devices),
+			Evidence: fmt.Sprintf("%s has %s only in port %s, where %d devices are expected", p.node.Host, devices, p.state.Slot, most),
+			Remedy:   "on " + p.node.Host + ": sparkrun doctor, which names it as twin-missing; sudo lspci -vv -d 15b3: shows whether the device is there",
+			reach:    min(oneTwin*float64(max(used, 1)), oneCable),
+		}, true
+	}
+	return Cause{}, false
 }
 
 // twinsAtMost is the number of devices that join the poorest node.

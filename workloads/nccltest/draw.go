@@ -3,6 +3,7 @@ package nccltest
 import (
 	"fmt"
 	"math"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 )
@@ -36,6 +37,9 @@ var eighths = []rune(" ▏▎▍▌▋▊▉█")
 // Text is a line for each size with a bar as long as its bandwidth; │ is what is
 // expected. It is columns wide at most, and no narrower than its numbers.
 func (d Drawing) Text(columns int) string {
+	if len(d.Table.Rows) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	head := fmt.Sprintf("%10s  %10s  %13s  %13s  %6s", "SIZE", "TIME", "ALGBW", "BUSBW", "WRONG")
 	room := max(0, min(columns, 100)-len(head)-3)
@@ -105,7 +109,7 @@ func (d Drawing) SVG() []byte {
 	for i := range 5 {
 		g := top * float64(i) / 4
 		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`+"\n", left, y(g), width-right, y(g))
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%g</text>`+"\n", left-8, y(g)+4, g)
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(g)+4, strconv.FormatFloat(g, 'g', 4, 64))
 	}
 	fmt.Fprintf(&b, `<text x="16" y="%d" transform="rotate(-90 16 %[1]d)" text-anchor="middle">busbw, GB/s</text>`+"\n", (above+height-below)/2)
 	every := max(1, (len(rows)+9)/10) // labels that do not overlap

@@ -99,8 +99,11 @@ func Judge(t Table, log Log, s Setting) Verdict {
 	case mark == nil:
 		v.Text = reached + "; no cable between these nodes is known, so there is no figure to hold it against"
 		return v
+	case t.Op == "":
+		v.Text = reached + "; it does not say which operation that was, as old versions do not: name it, as in sparkrun launch nccl-test all_gather --read FILE"
+		return v
 	case busFactor(t.Op, ranks) == 0:
-		v.Text = fmt.Sprintf("%s; no figure is known for %s", reached, or(t.Op, "an operation that is not named"))
+		v.Text = fmt.Sprintf("%s; no figure is known for %s", reached, t.Op)
 		return v
 	}
 	part := mark.part(t.Op, r.Bytes, ranks)
@@ -153,14 +156,54 @@ func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
 		return &Cause{Code: CauseLosses, Text: "NCCL met errors on the way", Evidence: log.Bad[0], Remedy: "sparkrun doctor"}
 	case anyLost:
 		return &lost
+	case bus < deeply && log.Via["NET/IB"] == 0:
+		return &Cause{Code: CauseUnknown, Text: "this is below half of one twin: NCCL went by TCP, or a ConnectX-7 has degraded",
+			Evidence: fmt.Sprintf("%.1f Gb/s; %s", bus*8, unknown(log, traffic)), Remedy: askNCCL}
 	case bus < deeply:
 		return &Cause{Code: CauseDegraded, Text: "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
 			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", bus*8), Remedy: "power both machines off at the wall, wait, and test again"}
 	case best != nil:
 		return best
 	}
-	return &Cause{Code: CauseUnknown, Text: "nothing that was looked at explains it",
+	c := &Cause{Code: CauseUnknown, Text: "nothing that was looked at explains it",
 		Evidence: "twins, speed, PCIe, MTU, transport and losses are as they should be", Remedy: "sparkrun doctor; is something else using the links or the GPUs?"}
+	if not := unknown(log, traffic); not != "" {
+		c.Evidence = "twins, speed, PCIe and MTU are as they should be; " + not
+		c.Remedy = askNCCL + "; sparkrun doctor"
+	}
+	return c
+}
+
+// noTorch is how the sweep says that it could not begin.
+const noTorch = "sparkrun sweep: "
+
+// NoTorch is the verdict where a line of a rank's, on host, says that PyTorch is not there.
+func NoTorch(host, line string) (Verdict, bool) {
+	text, ok := strings.CutPrefix(line, noTorch)
+	if !ok || !strings.Contains(text, "cannot import torch") {
+		return Verdict{}, false
+	}
+	c := Cause{Code: CauseNoTorch, Text: "torch cannot be imported on " + host, Evidence: text,
+		Remedy: "--python PYTHON of an environment with PyTorch, type this in an active one ($VIRTUAL_ENV), or pip install torch there; nccl-tests needs none: sparkrun nccl-test build SRC"}
+	return Verdict{Grade: Failed, Cause: &c, Text: c.Text}, true
+}
+
+// askNCCL is the remedy where a text does not say how NCCL went.
+const askNCCL = "let sparkrun launch nccl-test run it, which reads NCCL's log and the counters; or run it with NCCL_DEBUG=INFO and --read that output"
+
+// unknown says what nobody has looked at; empty: all has been.
+func unknown(log Log, traffic []Traffic) string {
+	var parts []string
+	if len(log.Via) == 0 {
+		parts = append(parts, "the transport (no lines of NCCL_DEBUG=INFO)")
+	}
+	if !slices.ContainsFunc(traffic, func(t Traffic) bool { return t.RDMA }) {
+		parts = append(parts, "losses (no RDMA device's counters)")
+	}
+	if len(parts) == 0 {
+		return ""
+	}
+	return "not known: " + strings.Join(parts, ", ")
 }
 
 // incorrect finds what makes a result worth nothing, whatever its speed.
@@ -195,7 +238,7 @@ func incorrect(t Table) *Cause {
 func Size(n int64) string {
 	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
 	v, i := float64(n), 0
-	for v >= 1024 && i < len(units)-1 {
+	for (v >= 1024 || v > 1 && i > 0 && math.Round(v*10) >= 10240) && i < len(units)-1 {
 		v, i = v/1024, i+1
 	}
 	if v == math.Trunc(v) || i == 0 {

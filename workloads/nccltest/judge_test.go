@@ -5,6 +5,7 @@ import (
 	"math"
 	"net/netip"
 	"os"
+	"slices"
 	"strings"
 	"testing"
 
@@ -185,6 +186,10 @@ func TestVerdicts(t *testing.T) {
 		"ring by management":    {ring(t), result(3, big, 1.1), overManagement, nil, Low, CauseRing, "2.30.7"},
 		"ring, slow":            {ring(t), result(3, big, 8), overRDMA[2:], nil, Low, CauseUnknown, "80 % of the 10.00"},
 		"twin without address":  {noAddress(pair(t)), result(2, big, 12.8), overRDMA, nil, Low, CauseOneTwin, "roceP2p1s0f0 of spark2 has no IPv4 address"},
+		"twin not there":        {noTwin(pair(t)), result(2, big, 12.8), overRDMA, nil, Low, CauseOneTwin, "spark2 lacks a twin of rocep1s0f0"},
+		"a text alone, deep":    {pair(t), result(2, big, 2.6), nil, nil, Low, CauseUnknown, "not known: the transport (no lines of NCCL_DEBUG=INFO), losses"},
+		"a text alone":          {pair(t), result(2, big, 15), nil, nil, Low, CauseUnknown, "twins, speed, PCIe and MTU are as they should be; not known: the transport"},
+		"a text without name":   {pair(t), named(result(2, big, 23), ""), overRDMA, nil, Unjudged, "", "sparkrun launch nccl-test all_gather --read FILE"},
 		"twin not used by NCCL": {pair(t), result(2, big, 12.8), oneDevice, nil, Low, CauseOneTwin, "NCCL on spark2: NET/IB : Using rocep1s0f0"},
 		"twin that is silent": {pair(t), result(2, big, 12.8), overRDMA[2:], []Traffic{
 			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30}, {Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 4000},
@@ -242,6 +247,14 @@ func TestVerdicts(t *testing.T) {
 func noAddress(c *cluster) *cluster {
 	h, n := c.device(1, 0, 1)
 	h.GIDs, n.Addresses = nil, nil
+	return c
+}
+
+// noTwin takes the whole second device of the second node's first port.
+func noTwin(c *cluster) *cluster {
+	h, _ := c.device(1, 0, 1)
+	name, inv := h.Name, &c.nodes[1].Inventory
+	inv.Devices = slices.DeleteFunc(inv.Devices, func(d envgen.HCA) bool { return d.Name == name })
 	return c
 }
 
@@ -341,5 +354,18 @@ func TestRealRunIsSockets(t *testing.T) {
 	v := Judge(table, l, pair(t).setting(t))
 	if v.Grade != Low || v.Cause == nil || v.Cause.Code != CauseSockets || !strings.Contains(v.Cause.Evidence, "Using enp1s0f0np0") {
 		t.Errorf("%+v", v)
+	}
+}
+
+// A rounded size goes up a unit, and an axis has no digits of binary fractions.
+func TestFiguresForPeople(t *testing.T) {
+	for n, want := range map[int64]string{1<<20 - 1: "1.0 MiB", 1 << 20: "1 MiB", 1023: "1023 B", 1<<30 - 1: "1.0 GiB", 1536: "1.5 KiB"} {
+		if got := Size(n); got != want {
+			t.Errorf("%d bytes: %s, want %s", n, got, want)
+		}
+	}
+	svg := string(Drawing{Table: result(2, big, 0.021), Ranks: 2}.SVG())
+	if !strings.Contains(svg, ">0.01875<") {
+		t.Errorf("the axis: %s", svg)
 	}
 }
