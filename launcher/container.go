@@ -55,6 +55,10 @@ const NoModelCache = "none"
 // MaxMounts bounds the mounts, and the options of docker, of a stage.
 const MaxMounts = 64
 
+// EndedFromOutside stands between a container's name and the reason in the last line that sparkrun adds to
+// its rank's stderr, where the engine or somebody at it has ended it.
+const EndedFromOutside = " was ended from outside: "
+
 // ParseMount reads SRC[:DST][:ro] or SRC[:DST][:rw]; a SRC that is not absolute is one of
 // workdir's, or refused where that is empty.
 func ParseMount(text, workdir string) (Mount, error) {
@@ -181,4 +185,34 @@ func (i ImageSeen) String() string {
 	}
 	text = strings.TrimPrefix(text, "sha256:")
 	return text[:min(len(text), 12)]
+}
+
+// UnlikeImages says which of some hosts has which image under a name, where they do not all have the
+// same one; empty: they have, or one of them has not told (nil). A tag is moved on one machine and not on
+// another, and ranks of two versions fail in ways that nobody reads an image's name from.
+func UnlikeImages(name string, hosts []string, seen []*ImageSeen) string {
+	var groups []ImageSeen
+	having := map[int][]string{}
+	for i, im := range seen {
+		if im == nil {
+			return ""
+		}
+		at := slices.IndexFunc(groups, im.Same)
+		if at < 0 {
+			at, groups = len(groups), append(groups, *im)
+		}
+		having[at] = append(having[at], hosts[i])
+	}
+	if len(groups) < 2 {
+		return ""
+	}
+	var parts []string
+	for i, im := range groups {
+		verb := "has"
+		if len(having[i]) > 1 {
+			verb = "have"
+		}
+		parts = append(parts, fmt.Sprintf("%s %s %s", strings.Join(having[i], ", "), verb, im))
+	}
+	return fmt.Sprintf("the machines have different images under the name %s: %s: bring the same one to all (--pull always), or name it by its digest", name, strings.Join(parts, "; "))
 }

@@ -55,6 +55,9 @@ type RankPlan struct {
 	// and Dir the folder in it that Argv runs in; empty: it runs on the host.
 	Docker []string `json:"docker,omitempty"`
 	Dir    string   `json:"dir,omitempty"`
+	// Image is what the node has under the image's name; nil: the rank runs on the host, or the node
+	// did not look.
+	Image *ImageSeen `json:"image,omitempty"`
 	// MPI is the family that the node found its program to be linked to; empty: it
 	// did not look.
 	MPI MPIFamily `json:"mpi,omitempty"`

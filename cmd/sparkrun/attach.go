@@ -32,14 +32,14 @@ from now on, after the last lines of each stream, then its exit code. JOB is an
 id, the beginning of one, or a name.
 
 Where the job was launched with --stdin RANK or --tty, this command's standard
-input goes to that rank, and so does its end: --no-stdin only looks on. With
+input goes to that rank, and so does its end: --no-stdin sends none. With
 --stdin all it goes to the rank of --rank, or to none. One at a time should type:
 of what two send at once, some is lost.
 
 Signals do what they do to launch: Ctrl-C ends the job (in a --tty job it is a key
 like any other), QUIT, USR1, USR2, CONT and TSTP go to the ranks. A hang-up or the
 detach keys leave it running; --no-stdin has no such keys. Only the job's user, and
-root, may do more than look on.`,
+root, may do more than look on, as logs -f does.`,
 		Example: `  sparkrun attach k3x
   sparkrun attach train --rank 0 --tail 50
   sparkrun attach train --no-stdin`,
@@ -58,7 +58,7 @@ root, may do more than look on.`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&rank, "rank", 0, "only this rank, its input included (default: all; the input of the one that has it)")
-	fs.BoolVar(&opts.noStdin, "no-stdin", false, "only look on")
+	fs.BoolVar(&opts.noStdin, "no-stdin", false, "send no input; signals, Ctrl-C included, do what they do to launch all the same")
 	fs.Var(&opts.keys, "detach-keys", "keys that leave, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
 	fs.IntVar(&opts.tail, "tail", 10, "lines of each rank's output to begin with")
 	return cmd

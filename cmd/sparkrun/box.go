@@ -1,6 +1,10 @@
 package main
 
 import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -59,10 +63,14 @@ func (o boxOptions) container(cwd string) (*launcher.Container, error) {
 		}
 		c.ModelCache = m.Source
 	}
+	mapped := len(o.imageMap) == 0
 	for _, m := range o.imageMap {
 		if name, ref, _ := strings.Cut(m, "="); name == o.image {
-			c.Image = ref
+			c.Image, mapped = ref, true
 		}
+	}
+	if !mapped {
+		return nil, usagef("--image-map %s: it matches no --image: that is %s", strings.Join(o.imageMap, ", "), o.image)
 	}
 	for _, text := range o.mounts {
 		m, err := launcher.ParseMount(text, cwd)
@@ -72,4 +80,37 @@ func (o boxOptions) container(cwd string) (*launcher.Container, error) {
 		c.Mounts = append(c.Mounts, m)
 	}
 	return c, nil
+}
+
+// sayOutside tells of a script here that containers will not find, before they are launched.
+func (a *app) sayOutside(o launchOptions) {
+	cwd, err := a.getwd()
+	if err != nil || o.box.image == "" || o.request.Workdir != "" || len(o.stage) > 0 || !slices.Contains([]string{"exec", "torchrun", "ray"}, o.workload) {
+		return
+	}
+	if file := o.box.outside(cwd, o.request.Args); file != "" {
+		a.say(fmt.Sprintf("%s of this folder is not in the containers, unless their image has one: --mount . --workdir . shows it, --stage %[1]s brings it", file))
+	}
+}
+
+// outside names a file of a folder here that the command runs by a relative name, and that containers will not find:
+// no mount shows it. Empty: there is none. What the image has of that name nobody knows yet.
+func (o boxOptions) outside(cwd string, args []string) string {
+	for i, arg := range args[:min(len(args), 2)] {
+		if filepath.IsAbs(arg) || strings.HasPrefix(arg, "-") || i == 0 && !strings.ContainsAny(arg, "./") {
+			continue
+		}
+		file := filepath.Join(cwd, arg)
+		if fi, err := os.Stat(file); err != nil || !fi.Mode().IsRegular() {
+			continue
+		}
+		shown := slices.ContainsFunc(o.mounts, func(text string) bool {
+			m, err := launcher.ParseMount(text, cwd)
+			return err == nil && (file == m.Source || strings.HasPrefix(file, strings.TrimSuffix(m.Source, "/")+"/"))
+		})
+		if !shown {
+			return arg
+		}
+	}
+	return ""
 }

@@ -598,6 +598,10 @@ func TestContainerFlags(t *testing.T) {
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
+	o.imageMap = []string{"other=x"}
+	if _, err := o.container("/work"); err == nil || !strings.Contains(err.Error(), "--image-map other=x: it matches no --image: that is vllm-node") {
+		t.Errorf("a map that matches nothing: %v", err)
+	}
 	if c, err := (boxOptions{}).container("/work"); c != nil || err != nil {
 		t.Errorf("no image: %+v, %v", c, err)
 	}

@@ -66,7 +66,27 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o laun
 			return fmt.Errorf("%s would refuse: %s", n.Host, n.Error)
 		}
 	}
+	if unlike := unlikeImages(spec, res.Nodes); unlike != "" {
+		return fmt.Errorf("the launch would be refused: %s", unlike)
+	}
 	return nil
+}
+
+// unlikeImages is what a leader says of machines that have different images; empty: they have not.
+func unlikeImages(spec launcher.Spec, nodes []wire.NodePlan) string {
+	c := spec.MainStage().Container
+	if c == nil {
+		return ""
+	}
+	var hosts []string
+	var seen []*launcher.ImageSeen
+	for _, n := range nodes {
+		if len(n.Ranks) == 0 {
+			return ""
+		}
+		hosts, seen = append(hosts, n.Host), append(seen, n.Ranks[0].Image)
+	}
+	return launcher.UnlikeImages(c.Image, hosts, seen)
 }
 
 func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
@@ -157,7 +177,10 @@ func writeStage(w io.Writer, st launcher.Stage, ranks []launcher.RankPlan, spec 
 	if first := ranks[0]; len(first.Docker) > 0 {
 		fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
 	}
-	fmt.Fprintf(w, "  in %s\n  $ %s\n", workdirOf(ranks[0], spec), quoteAll(ranks[0].Argv))
+	if dir := workdirOf(ranks[0], spec); dir != "" { // of a container whose image nobody has seen
+		fmt.Fprintf(w, "  in %s\n", dir)
+	}
+	fmt.Fprintf(w, "  $ %s\n", quoteAll(ranks[0].Argv))
 	return writeEnv(w, ranks, st)
 }
 

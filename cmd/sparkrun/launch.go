@@ -239,7 +239,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringVar(&job.User, "user", "", "run the ranks as `USER`; for root only (default: you)")
 	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "try the job again after a failure, up to `N` times")
 	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
-	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine")
+	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
 	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine")
 	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: torchrun, ray and nccl-test all; exec, mpi and ib-test none)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
@@ -384,6 +384,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if err != nil {
 		return err
 	}
+	a.sayOutside(o)
 	secrets, err := readSecrets(&spec, o.secrets, a.getenv)
 	if err != nil {
 		return err

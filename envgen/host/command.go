@@ -30,11 +30,15 @@ func run(ctx context.Context, name string, args ...string) ([]byte, error) {
 
 // try runs a program for as long as patience lasts.
 func (r *Reader) try(ctx context.Context, name string, args ...string) ([]byte, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.cfg.Patience)
+	return r.tryFor(ctx, r.cfg.Patience, name, args...)
+}
+
+func (r *Reader) tryFor(ctx context.Context, patience time.Duration, name string, args ...string) ([]byte, error) {
+	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	out, err := r.cfg.Run(ctx, name, args...)
 	if ctx.Err() != nil {
-		err = fmt.Errorf("%s %s gave no answer within %s", name, args[0], r.cfg.Patience)
+		err = fmt.Errorf("%s %s gave no answer within %s", name, args[0], patience)
 	}
 	return out, err
 }
@@ -58,7 +62,8 @@ func (r *Reader) docker(ctx context.Context) Docker {
 	if d.Installed == "" {
 		return d
 	}
-	out, err := r.try(ctx, "docker", "info", "--format", "{{json .}}")
+	// On a busy machine it counts containers and images for seconds.
+	out, err := r.tryFor(ctx, 3*r.cfg.Patience, "docker", "info", "--format", "{{json .}}")
 	version, trouble, runtimes, parseErr := parseDockerInfo(out)
 	d.Version, d.Trouble, d.Runtimes = version, trouble, runtimes
 	if err == nil {

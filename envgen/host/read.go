@@ -26,7 +26,7 @@ type Config struct {
 	// Run runs a program and gives its standard output; nil means for real, with a bare environment. What it runs only
 	// reads.
 	Run func(ctx context.Context, name string, args ...string) ([]byte, error)
-	// Patience bounds one program; 0 means 2 s.
+	// Patience bounds one program, and a third of what Docker's engine may take; 0 means 2 s.
 	Patience time.Duration
 	// Ports are those the agent listens on: what a firewall must let in.
 	Ports []int

@@ -9,6 +9,7 @@ import (
 	"path"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -149,6 +150,11 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 		ShmBytes: c.ShmBytes, Ulimits: st.Ulimits, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
 		Devices: rdmaDevices("/dev"),
 	}
+	var short bool
+	b.Spec.Memlock, short = memlock(b.Spec.Devices, st.Ulimits, shim.MayLimit, os.Geteuid() == 0)
+	if short {
+		warning = "memlock of the containers stays what the engine gives, though NICs read their memory: the agent itself has less than unlimited: LimitMEMLOCK=infinity in its unit, or --ulimit memlock=SIZE"
+	}
 	if st.GPU {
 		if b.Spec.GPU, err = gpuOf("/", facts); err != nil {
 			return "", err
@@ -168,7 +174,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 		}
 		has, err := e.Libraries(ctx, im.ID, a.lookLabels(), ibverbs)
 		if err == nil && has != nil && !has[ibverbs] {
-			warning = fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs)
+			warning = join(warning, fmt.Sprintf("image %s has no %s: its ranks meet over TCP, at a fraction of the fabric's speed: install rdma-core in it (libibverbs1 ibverbs-providers)", c.Image, ibverbs))
 		}
 		if err != nil {
 			a.cfg.Logger.Warn("look into image", "job", as.Job, "error", err)
@@ -308,6 +314,18 @@ func rdmaDevices(dev string) []string {
 		}
 	}
 	return out
+}
+
+// memlock tells whether containers are to have it unlimited: where the agent may raise it the engine may, too. short: they
+// have NICs, and do without. Of what an engine may that is another user's than the agent nothing is known.
+func memlock(devices []string, asked []launcher.Ulimit, may func([]launcher.Ulimit) error, root bool) (unlimited, short bool) {
+	if slices.ContainsFunc(asked, func(u launcher.Ulimit) bool { return u.Name == "memlock" }) {
+		return false, false
+	}
+	if may([]launcher.Ulimit{{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}) == nil || !root && len(devices) > 0 {
+		return true, false
+	}
+	return false, len(devices) > 0
 }
 
 // gpuOf is how the engine can be asked for this node's GPU; a node without one asks for none.

@@ -15,6 +15,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -94,6 +95,45 @@ func TestBoxesAreRefused(t *testing.T) {
 				t.Errorf("refused with %q, want it to say %q", ev.Text, want)
 			}
 		})
+	}
+}
+
+func TestMemlockOfContainers(t *testing.T) {
+	yes := func([]launcher.Ulimit) error { return nil }
+	no := func([]launcher.Ulimit) error { return errors.New("LimitMEMLOCK=64k") }
+	nics, own := []string{"/dev/infiniband/uverbs0"}, []launcher.Ulimit{{Name: "memlock", Soft: 65536, Hard: 65536}}
+	for name, c := range map[string]struct {
+		devices          []string
+		asked            []launcher.Ulimit
+		may              func([]launcher.Ulimit) error
+		root             bool
+		unlimited, short bool
+	}{
+		"no NIC":                       {nil, nil, yes, true, true, false},
+		"a NIC":                        {nics, nil, yes, true, true, false},
+		"asked for":                    {nics, own, no, true, false, false},
+		"no NIC, and may not":          {nil, nil, no, true, false, false},
+		"a NIC, and may not":           {nics, nil, no, true, false, true},
+		"a NIC, and the engine may":    {nics, nil, no, false, true, false},
+		"no NIC, the agent not root's": {nil, nil, no, false, false, false},
+	} {
+		if unlimited, short := memlock(c.devices, c.asked, c.may, c.root); unlimited != c.unlimited || short != c.short {
+			t.Errorf("%s: unlimited %t, short %t", name, unlimited, short)
+		}
+	}
+}
+
+// An engine that is away for hours has what was left when it is back, and not minutes later.
+func TestSweepsWhileTheEngineIsAway(t *testing.T) {
+	wait := time.Duration(0)
+	for range 10 {
+		wait = sweepAfter(wait, false)
+	}
+	if wait != sweepMost {
+		t.Errorf("where a job does not end the next look is after %s, want %s", wait, sweepMost)
+	}
+	if got := sweepAfter(wait, true); got != sweepFirst {
+		t.Errorf("while the engine is away it is after %s, want %s", got, sweepFirst)
 	}
 }
 

@@ -25,6 +25,7 @@ type evidence struct {
 	record []byte        // the error file
 	lines  []string      // the end of its output: of what it wrote to stderr, where that is something
 	aside  []string      // then the end of the other stream
+	boxed  bool          // it ran in a container
 }
 
 // judge adds the words to an exit. The kernel knows better than the program why
@@ -32,6 +33,9 @@ type evidence struct {
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	message, trace := errorRecord(ev.record)
 	text, lost := toldBy(ev.lines, ev.aside)
+	if m := noScript().FindStringSubmatch(strings.Join(ev.lines, "\n")); m != nil && ev.boxed {
+		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
+	}
 	if !e.Failed() && !dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
 		text, lost = "", false // it may have left in peace: what is in its log is of before
 	}
@@ -45,8 +49,12 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	if kernel == "" {
 		kernel = xid(ev.kernel, ev.pid, ev.died)
 	}
-	e.LostPeer = lost && kernel == ""
-	for _, words := range []string{kernel, message, text} {
+	outside := endedFromOutside(ev.lines)
+	if outside == "" {
+		outside = endedFromOutside(ev.aside)
+	}
+	e.LostPeer = lost && kernel == "" && outside == ""
+	for _, words := range []string{kernel, outside, message, text} {
 		if e.Words == "" {
 			e.Words = cut(clean(words), launcher.MaxWordsBytes)
 		}
@@ -58,6 +66,19 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	}
 	e.Last = strings.Join(last, "\n")
 	return e
+}
+
+// endedFromOutside finds what a container's outer half says last of all. Without the container's name,
+// by which ranks that have ended alike would look unlike.
+func endedFromOutside(lines []string) string {
+	if len(lines) == 0 || !strings.HasPrefix(lines[len(lines)-1], "sparkrun: container ") {
+		return ""
+	}
+	_, why, found := strings.Cut(lines[len(lines)-1], launcher.EndedFromOutside)
+	if !found {
+		return ""
+	}
+	return "its container" + launcher.EndedFromOutside + why
 }
 
 // errorRecord reads what @record of torch.distributed.elastic writes into
@@ -83,6 +104,9 @@ func errorRecord(data []byte) (message, trace string) {
 	return message, ""
 }
 
+// noScript is how Python says that it has not found what it is to run.
+var noScript = compiled(`(?m)^\S*python\S*: can't open file '?([^':]+)'?: \[Errno 2\]`)
+
 // compiled gives a pattern when it is first used: every command and every shim starts with this package, and few need it.
 func compiled(pattern string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(pattern) })
@@ -106,7 +130,7 @@ var known = []struct {
 	{compiled(`nccl(UnhandledCudaError|SystemError|InternalError|InvalidArgument|InvalidUsage|RemoteError): .*`), ""},
 	{compiled(`NCCL WARN .*`), ""},
 	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
-	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer"},
+	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start lighter"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
 	{compiled(`Available memory on node .* is less than .*`), ""}, // vLLM on a CPU
 	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},

@@ -36,7 +36,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 	}
 	if p.box != nil {
 		for i := range plans {
-			plans[i].Dir = p.box.Workdir
+			plans[i].Dir, plans[i].Image = p.box.Workdir, p.box.image()
 			plans[i].Docker = a.containerOf(p.box, as, shim.Rank{Rank: plans[i].Rank}).Flags()
 		}
 	}

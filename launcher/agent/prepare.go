@@ -261,6 +261,9 @@ func (u login) mayRun(st launcher.Stage, first launcher.RankPlan) error {
 		}
 	}
 	if _, err := u.findProgram(first.Argv[0], st.Workdir, first.Env); err != nil {
+		if first.Argv[0] == "ray" && errors.Is(err, errNotInPath) {
+			return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH", errNotInPath, valueOf(first.Env, "PATH"))
+		}
 		return fmt.Errorf("program %q: %w", first.Argv[0], err)
 	}
 	return nil
@@ -320,8 +323,10 @@ func (u login) findProgram(program, workdir string, env []launcher.Setting) (pat
 	if unfit != nil {
 		return "", unfit
 	}
-	return "", fmt.Errorf("not found in PATH (%s): install it on this node, or name it by its full path", search)
+	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, search)
 }
+
+var errNotInPath = errors.New("not found in PATH")
 
 func (u login) runnable(path string) error {
 	fi, err := os.Stat(path)

@@ -44,7 +44,7 @@ func (p *prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Pro
 			found = found || s.found
 		}
 		if !found {
-			return fmt.Errorf("rank %d has not said so yet", rank)
+			return fmt.Errorf("rank %d has written no line with %q yet", rank, probe.Match)
 		}
 	}
 	return nil

@@ -80,7 +80,7 @@ func TestSteps(t *testing.T) {
 		t.Errorf("started step %d", ev.Step)
 	}
 	n.ask(0)
-	n.probed("its word: rank 0 has not said so yet")
+	n.probed(`its word: rank 0 has written no line with "^up on \\d+" yet`)
 	if e := n.entry(key); len(e.Ranks) != 1 || e.Ranks[0].Rank != 0 {
 		t.Errorf("before the first step is ready these run: %+v", e.Ranks)
 	}
@@ -223,7 +223,7 @@ func TestLogProbeReadsLaterParts(t *testing.T) {
 	n.hear(launcher.Prepared)
 	n.begin(0)
 	n.ask(0)
-	n.probed("its word: rank 0 has not said so yet")
+	n.probed(`its word: rank 0 has written no line with "^up at last$" yet`)
 	n.pass(0)
 	n.probed("")
 	n.end(key, 0)

@@ -65,6 +65,7 @@ func (a *Agent) sweepSoon() {
 func (a *Agent) sweeps(ctx context.Context) {
 	var again <-chan time.Time
 	var wait time.Duration
+	engineAway := false
 	told := map[string]bool{}
 	for {
 		select {
@@ -78,12 +79,23 @@ func (a *Agent) sweeps(ctx context.Context) {
 			wait = 0
 			continue
 		}
-		if err != nil && ctx.Err() == nil {
+		away := errors.Is(err, container.ErrNoEngine)
+		if err != nil && ctx.Err() == nil && !(away && engineAway) {
 			a.cfg.Logger.Warn("sweep containers", "left", left, "error", err)
 		}
-		wait = min(max(2*wait, sweepFirst), sweepMost)
+		engineAway = away
+		wait = sweepAfter(wait, away)
 		again = time.After(wait)
 	}
+}
+
+// sweepAfter is when to look again, after a wait. Where the engine is away that is soon, however long it has been: what
+// it had when the power went is there as soon as it is, and a look at a socket that nobody has open costs nothing.
+func sweepAfter(last time.Duration, engineAway bool) time.Duration {
+	if engineAway {
+		return sweepFirst
+	}
+	return min(max(2*last, sweepFirst), sweepMost)
 }
 
 // sweep removes this node's containers whose try has ended: not in the ledger here, where its shim

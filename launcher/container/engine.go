@@ -189,9 +189,17 @@ func (e *Engine) Create(ctx context.Context, s Spec) (id string, err error) {
 // Start starts it.
 func (e *Engine) Start(ctx context.Context, id string) error {
 	if _, err := e.c.ContainerStart(ctx, id, client.ContainerStartOptions{}); err != nil {
-		return e.failed("start container "+id, err)
+		return e.failed("start container "+brief(id), err)
 	}
 	return nil
+}
+
+// brief is an id as docker ps shows it, or a name.
+func brief(id string) string {
+	if len(id) == 64 {
+		return id[:12]
+	}
+	return id
 }
 
 // State is what has become of a container.
@@ -206,14 +214,14 @@ type State struct {
 func (e *Engine) State(ctx context.Context, id string) (State, error) {
 	r, err := e.c.ContainerInspect(ctx, id, client.ContainerInspectOptions{})
 	if cerrdefs.IsNotFound(err) {
-		return State{}, fmt.Errorf("look at container %s: %w", id, ErrNoContainer)
+		return State{}, fmt.Errorf("look at container %s: %w", brief(id), ErrNoContainer)
 	}
 	if err != nil {
-		return State{}, e.failed("look at container "+id, err)
+		return State{}, e.failed("look at container "+brief(id), err)
 	}
 	st := r.Container.State
 	if st == nil {
-		return State{}, fmt.Errorf("look at container %s: the engine tells no state of it", id)
+		return State{}, fmt.Errorf("look at container %s: the engine tells no state of it", brief(id))
 	}
 	return State{Running: st.Running, PID: st.Pid, OOMKilled: st.OOMKilled, Error: st.Error}, nil
 }
@@ -227,7 +235,7 @@ func (e *Engine) Remove(ctx context.Context, id string) error {
 	case cerrdefs.IsConflict(err) && strings.Contains(err.Error(), "already in progress"):
 		return nil
 	}
-	return e.failed("remove container "+id, err)
+	return e.failed("remove container "+brief(id), err)
 }
 
 // Found is one container of a list.

@@ -39,6 +39,8 @@ type toOuter struct {
 	Error string         `json:"error,omitempty"`
 	Code  int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
 	Exit  *launcher.Exit `json:"exit,omitempty"`
+	// Outside: of an exit after the engine had told the container to end; older halves do without.
+	Outside bool `json:"outside,omitempty"`
 }
 
 // line is one end of the connection.

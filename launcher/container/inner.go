@@ -36,6 +36,8 @@ type inner struct {
 	chld  chan os.Signal
 	lost  chan struct{} // closed when the outer half is gone
 	sent  chan syscall.Signal
+	// stopped: the engine has told the container to end. Of watch alone.
+	stopped bool
 
 	mu     sync.Mutex // from a fork until it is entered here
 	guests map[int]*line
@@ -193,7 +195,7 @@ func (in *inner) watch() int {
 		if exited != nil {
 			// Told at once: whoever stays behind must not make this rank's end look later
 			// than it was.
-			_ = in.line.enc.Encode(toOuter{Exit: exited})
+			_ = in.line.enc.Encode(toOuter{Exit: exited, Outside: in.stopped})
 			status, lost, late = exited.Status(), nil, time.After(leftWait)
 		}
 		if childless && status >= 0 {
@@ -204,6 +206,7 @@ func (in *inner) watch() int {
 		case s := <-in.sent:
 			in.pass(s)
 		case s := <-in.sigs: // of docker-init: the engine stops the container
+			in.stopped = in.stopped || s == unix.SIGTERM
 			in.pass(s.(syscall.Signal))
 		case <-late:
 			return status // and with us all that is left

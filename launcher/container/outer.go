@@ -189,7 +189,7 @@ func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err
 		return nil, 0, err
 	}
 	if err = o.engine.Start(ctx, o.id); err != nil {
-		return nil, 0, err
+		return nil, 0, fmt.Errorf("%s: %w", o.order.Spec.Name, err)
 	}
 	st, err := o.engine.State(ctx, o.id)
 	if err != nil {
@@ -365,11 +365,11 @@ func (o *outer) watch(late []os.Signal) int {
 		_ = unix.Dup3(null, 0, 0)
 		_ = unix.Dup3(null, 1, 0)
 	}
-	exit := make(chan *launcher.Exit, 1)
+	exit := make(chan toOuter, 1)
 	go func() { // ends with the connection, at the latest with the process
 		var m toOuter
 		_ = o.line.dec.Decode(&m)
-		exit <- m.Exit
+		exit <- m
 	}()
 	var one sync.Mutex // writes at a time
 	say := func(m toInner) error {
@@ -393,12 +393,13 @@ func (o *outer) watch(late []os.Signal) int {
 		select {
 		case s := <-o.sigs:
 			pass(s)
-		case e := <-exit:
+		case m := <-exit:
+			e := m.Exit
+			if !o.order.Guest && (e == nil || m.Outside) {
+				fmt.Fprintf(os.Stderr, "sparkrun: container %s%s%s\n", o.order.Spec.Name, launcher.EndedFromOutside, o.why())
+			}
 			switch {
-			case e == nil && o.order.Guest:
-				return dieBy(syscall.SIGKILL) // with the container, of which its rank tells
-			case e == nil:
-				fmt.Fprintf(os.Stderr, "sparkrun: container %s was ended from outside: %s\n", o.order.Spec.Name, o.why())
+			case e == nil: // a guest goes with the container, of which its rank tells
 				return dieBy(syscall.SIGKILL)
 			case e.Signal > 0 && e.Signal <= 64 && !slices.Contains(stops, syscall.Signal(e.Signal)):
 				return dieBy(syscall.Signal(e.Signal))

@@ -369,6 +369,23 @@ func TestContainerThatIsKilledFromOutside(t *testing.T) {
 	}
 }
 
+// docker stop gives the program its time: what it makes of that is its exit, and who ended it is told.
+func TestContainerThatIsStoppedFromOutside(t *testing.T) {
+	r, e := open(t)
+	st := r.born(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
+	st.awaitLine("ready")
+	if _, err := e.c.ContainerStop(t.Context(), st.Container, client.ContainerStopOptions{}); err != nil {
+		t.Fatal(err)
+	}
+	out := st.read()
+	if ws := st.wait(); !ws.Signaled() || ws.Signal() != syscall.SIGTERM {
+		t.Errorf("ended with %#x, want by TERM", ws)
+	}
+	if !strings.Contains(out, st.s.Name+launcher.EndedFromOutside) {
+		t.Errorf("it wrote %q, want that it was ended from outside", out)
+	}
+}
+
 // The engine has no part in a rank that runs.
 func TestEngineIsRestartedUnderARank(t *testing.T) {
 	r, e := open(t)

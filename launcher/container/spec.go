@@ -55,10 +55,13 @@ type Spec struct {
 
 	// ShmBytes is the size of a /dev/shm of its own; 0: the host's, with all other IPC.
 	ShmBytes int64             `json:"shm_bytes,omitempty"`
-	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB and, with RDMA devices, memlock unlimited
-	CPUs     []int             `json:"cpus,omitempty"`    // that it may run on; none: any
-	GPU      GPU               `json:"gpu,omitempty"`
-	Devices  []string          `json:"devices,omitempty"` // device files of the host
+	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB, and memlock
+	// Memlock has it unlimited, where the node can raise it: memory that a NIC or a GPU reads has to
+	// stay where it is.
+	Memlock bool     `json:"memlock,omitempty"`
+	CPUs    []int    `json:"cpus,omitempty"` // that it may run on; none: any
+	GPU     GPU      `json:"gpu,omitempty"`
+	Devices []string `json:"devices,omitempty"` // device files of the host
 	// CgroupParent is a group as the engine's driver writes it: a path, or a slice of
 	// systemd's. Empty: the engine's own.
 	CgroupParent string `json:"cgroup_parent,omitempty"`
@@ -270,8 +273,7 @@ func within(p, dir string) bool {
 // limits are in order of their names, so that the same spec gives the same body.
 func (s Spec) limits() []*container.Ulimit {
 	all := map[string]*container.Ulimit{"stack": {Name: "stack", Soft: defaultStack, Hard: defaultStack}}
-	if slices.ContainsFunc(s.Devices, func(d string) bool { return within(d, "/dev/infiniband") }) {
-		// Memory that an RDMA device reads has to stay where it is.
+	if s.Memlock {
 		all["memlock"] = &container.Ulimit{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}
 	}
 	for _, u := range s.Ulimits {

@@ -40,6 +40,7 @@ func TestBody(t *testing.T) {
 		"plain": func(*Spec) {},
 		"spark": func(s *Spec) {
 			s.GPU = CDIGPU
+			s.Memlock = true
 			s.Devices = []string{"/dev/infiniband/rdma_cm", "/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"}
 			s.Mounts = []Mount{{Source: "/home/alice/.cache/huggingface", Target: "/home/alice/.cache/huggingface"}, {Source: "/models", Target: "/models", ReadOnly: true}}
 			s.CgroupParent = "sparkrun-abcd.1.slice"
@@ -50,7 +51,8 @@ func TestBody(t *testing.T) {
 			s.ShmBytes = 8 << 30
 			s.CPUs = []int{0, 1, 2, 3}
 			s.Grace = 1500 * time.Millisecond
-			s.Ulimits = []launcher.Ulimit{{Name: "nofile", Soft: 4096, Hard: 65536}, {Name: "stack", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}
+			s.Memlock = true
+			s.Ulimits = []launcher.Ulimit{{Name: "memlock", Soft: 65536, Hard: 65536}, {Name: "nofile", Soft: 4096, Hard: 65536}, {Name: "stack", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}
 			s.Mounts = []Mount{{Source: "/home/alice", Target: "/home"}} // HOME is in it: no other
 			var err error
 			if s.Args, err = ParseArgs([]string{"--cap-add=SYS_PTRACE", "--device=/dev/fuse", "--device=/dev/sda:/dev/disk:r", "--tmpfs=/scratch:size=1g",

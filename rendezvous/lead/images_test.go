@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -33,6 +34,30 @@ func TestUnlikeImages(t *testing.T) {
 			t.Errorf("%s: judged before all are prepared", name)
 		}
 	}
+}
+
+// Machines whose rules say the same are named together, though each rule names its own.
+func TestRefusalsAreGrouped(t *testing.T) {
+	g := &gang{}
+	for host, text := range map[string]string{"spark1": "eve may not launch on spark1: rule launch", "spark2": "eve may not launch on spark2: rule launch", "spark10": "no room on spark10"} {
+		s := &seat{refused: text}
+		s.Host = host
+		g.seats = append(g.seats, s)
+	}
+	slices.SortFunc(g.seats, func(a, b *seat) int { return strings.Compare(a.Host, b.Host) })
+	if got, want := g.refusals(), "spark1, spark2: eve may not launch there: rule launch; spark10: no room on spark10"; strings.Join(sorted(got), "; ") != strings.Join(sorted(want), "; ") {
+		t.Errorf("%q, want %q", got, want)
+	}
+	g.seats = g.seats[:1]
+	if got, want := g.refusals(), "spark1: eve may not launch on spark1: rule launch"; got != want {
+		t.Errorf("of one: %q, want %q", got, want)
+	}
+}
+
+func sorted(refusals string) []string {
+	all := strings.Split(refusals, "; ")
+	slices.Sort(all)
+	return all
 }
 
 // A node of a build from before containers would run such a job on the host.

@@ -290,17 +290,25 @@ func (g *gang) moreAnswers(now time.Time) bool {
 func (g *gang) refusals() string {
 	var reasons []string
 	hosts := map[string][]string{}
+	words := map[string]string{} // as the first one said it
 	for _, s := range g.seats {
 		if s.refused == "" {
 			continue
 		}
-		if hosts[s.refused] == nil {
-			reasons = append(reasons, s.refused)
+		// A machine's rules name it: else the same refusal is as many as there are machines.
+		reason := strings.NewReplacer(" on "+s.Host+":", " there:", " on "+s.Host+" ", " there ").Replace(s.refused)
+		if hosts[reason] == nil {
+			reasons = append(reasons, reason)
+			words[reason] = s.refused
 		}
-		hosts[s.refused] = append(hosts[s.refused], s.Host)
+		hosts[reason] = append(hosts[reason], s.Host)
 	}
 	for i, r := range reasons {
-		reasons[i] = strings.Join(hosts[r], ", ") + ": " + r
+		text := r
+		if len(hosts[r]) == 1 {
+			text = words[r]
+		}
+		reasons[i] = strings.Join(hosts[r], ", ") + ": " + text
 	}
 	return strings.Join(reasons, "; ")
 }

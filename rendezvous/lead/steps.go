@@ -245,7 +245,11 @@ func (g *gang) waitedFor(k int) string {
 		case told && !p.passed:
 			words = append(words, p.text+" ("+s.Host+")")
 		case !told && g.steps[k].AskedOn(s.rank):
-			words = append(words, s.Host+" has said nothing yet")
+			text := "no word yet"
+			if ready := g.steps[k].Ready; len(ready) > 0 { // whoever is asked may be another machine than those that start
+				text = ready[0].What + ": " + text
+			}
+			words = append(words, text+" ("+s.Host+")")
 		}
 	}
 	return strings.Join(append(late, words...), "; ")

@@ -7,12 +7,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 var (
@@ -197,6 +201,9 @@ func testInspect(t *testing.T, l *lab) {
 		if err := json.Unmarshal(raw[0][part], &m); err != nil {
 			t.Fatal(err)
 		}
+		if part == "HostConfig" {
+			m["Ulimits"] = withoutMemlock(t, m["Ulimits"])
+		}
 		got[part] = map[string]any{}
 		for _, f := range fields {
 			got[part][f] = m[f]
@@ -229,6 +236,20 @@ func testInspect(t *testing.T, l *lab) {
 	l.on("spark1", "sparkrun", "stop", "seen").must(t)
 }
 
+// withoutMemlock takes it out of a container's limits, where it is unlimited exactly if this machine's agents may raise it.
+func withoutMemlock(t *testing.T, limits any) any {
+	t.Helper()
+	all, _ := limits.([]any)
+	kept := slices.DeleteFunc(slices.Clone(all), func(u any) bool {
+		return cmp.Equal(u, any(map[string]any{"Name": "memlock", "Hard": -1.0, "Soft": -1.0}))
+	})
+	may := shim.MayLimit([]launcher.Ulimit{{Name: "memlock", Soft: launcher.Unlimited, Hard: launcher.Unlimited}}) == nil
+	if has := len(kept) < len(all); has != may {
+		t.Errorf("memlock unlimited: %t, and an agent may raise it: %t: %v", has, may, all)
+	}
+	return kept
+}
+
 // What cannot be started is told with the machine and a remedy, and nothing is begun anywhere.
 func testBoxesRefused(t *testing.T, l *lab) {
 	says := func(what string, r result, words ...string) {
@@ -247,6 +268,9 @@ func testBoxesRefused(t *testing.T, l *lab) {
 	l.on("spark2", "docker", "tag", "lab/busybox", "two/faced").must(t)
 	says("a tag that was moved on one machine", l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2,spark3", "--", "true"),
 		"different images under the name two/faced", "spark2 has ", "spark3 has ", "--pull always", "no rank was started")
+	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "two/faced", "--on", "spark2,spark3", "--dry-run", "--", "true"); r.code != 125 || !strings.Contains(r.err, "would be refused: the machines have different images under the name two/faced") {
+		t.Errorf("the same, in a dry run: %s", r)
+	}
 	says("a source that is not there", l.inBoxes("--on", "spark2", "--mount", "/nowhere", "--", "true"), "spark2: --mount /nowhere: not found here")
 	l.on("spark2", "sh", "-c", "mkdir -m 700 -p /tmp/closed/in").must(t)
 	says("a source that its user may not reach", l.inBoxes("--on", "spark2", "--user", "eve", "--mount", "/tmp/closed/in:/x", "--", "true"), "--mount /tmp/closed/in:/x", "permission denied for user eve")
@@ -274,8 +298,14 @@ func testKilledByTheEngine(t *testing.T, l *lab) {
 	run := l.start("spark1", "sparkrun", "launch", "exec", "--name", "taken", "--image", "lab/busybox", "--on", "spark1,spark2", "--", "sleep", "1000")
 	eventually(t, time.Minute, "it runs", func() bool { return l.jobs("spark1")["taken"].State == "running" })
 	l.on("spark2", "sh", "-c", "docker kill $(docker ps -q --filter label=com.sparkrun.job)").must(t)
-	if r := run.wait(); r.code != 137 || !strings.Contains(r.err, "rank 1 on spark2") || !strings.Contains(r.err, "was ended from outside: by docker kill") {
+	if r := run.wait(); r.code != 137 || !strings.Contains(r.err, "rank 1 on spark2: killed by SIGKILL (9): its container was ended from outside: by docker kill") {
 		t.Errorf("a container that was killed: %s", r)
+	}
+	run = l.start("spark1", "sparkrun", "launch", "exec", "--name", "stopped", "--image", "lab/busybox", "--on", "spark1,spark2", "--", "sleep", "1000")
+	eventually(t, time.Minute, "it runs", func() bool { return l.jobs("spark1")["stopped"].State == "running" })
+	l.on("spark2", "sh", "-c", "docker stop $(docker ps -q --filter label=com.sparkrun.job)").must(t)
+	if r := run.wait(); r.code != 143 || !strings.Contains(r.err, "rank 1 on spark2: killed by SIGTERM (15): its container was ended from outside: by docker kill, docker stop") {
+		t.Errorf("a container that was stopped: %s", r)
 	}
 }
 
@@ -302,7 +332,7 @@ func testNoVerbs(t *testing.T, l *lab) {
 	if strings.Count(r.out, "uverbs0") != 2 {
 		t.Errorf("RDMA devices: %s", r)
 	}
-	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2", "--ulimit", "memlock=65536", "--", "true").must(t); strings.Contains(r.err, "libibverbs") {
+	if r := l.on("spark1", "sparkrun", "launch", "exec", "--image", "lab/glibc", "--on", "spark2", "--", "true").must(t); strings.Contains(r.err, "libibverbs") {
 		t.Errorf("on a single machine: %s", r)
 	}
 	for _, h := range hosts {

@@ -162,7 +162,7 @@ func TestRayAlone(t *testing.T) {
 	l := upRay(t, 3)
 	r := l.launch("--on", "spark1,spark2,spark3", "--max-restarts", "5", "--ray", l.program, "--ray-arg=--num-cpus=1", "--port", "6399", "--dashboard-port", "8299", "--name", "cluster")
 	defer r.cmd.Process.Kill()
-	l.hears("submit with: sparkrun exec cluster -- ray job submit")
+	l.hears("submit with: sparkrun exec cluster -- " + l.program + " job submit")
 	address := regexp.MustCompile(`RAY_ADDRESS=(\S+)`).FindStringSubmatch(l.said())
 	if address == nil || address[1] != "192.168.100.11:6399" {
 		t.Fatalf("want the address with the port that was asked for: %s", l.said())
@@ -247,7 +247,7 @@ func TestRayInBoxes(t *testing.T) {
 
 	r = l.launchFrom("spark1", append(inBoxes, "--name", "alone")...) // whose machine stays
 	defer r.cmd.Process.Kill()
-	l.hears("submit with: sparkrun exec alone -- ray job submit")
+	l.hears("submit with: sparkrun exec alone -- " + l.program + " job submit")
 	seesTwo := func() bool {
 		r := l.on("spark2", "sparkrun", "exec", "alone", "--", l.program, "job", "submit", "--", venv+"/bin/python3", "-c", "import ray; ray.init(); print('sees', len([n for n in ray.nodes() if n['Alive']]))")
 		return r.code == 0 && strings.Contains(r.out, "sees 2")
