@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -27,6 +28,13 @@ type told struct {
 	by         launcher.Fence
 }
 
+// before tells whether a job that got as far as other would have gone back; a record that was
+// restored is older.
+func (t told) before(other told) bool {
+	return t.by.Epoch == other.by.Epoch &&
+		cmp.Or(cmp.Compare(t.generation, other.generation), cmp.Compare(howFar[t.state], howFar[other.state])) < 0
+}
+
 // asks is a user who asks for the jobs' states again and again, whoever leads:
 // none may go back.
 func (r *reign) asks() {
@@ -37,20 +45,25 @@ func (r *reign) asks() {
 		if dead {
 			return
 		}
+		// An answer is held against what was told before the question: another may overtake it.
+		r.w.mu.Lock()
+		asked := maps.Clone(r.w.told)
+		r.w.mu.Unlock()
 		jobs := r.leader.Jobs()
 		r.w.mu.Lock()
 		for _, j := range jobs {
 			now := told{j.Plan.Generation, j.State, r.fence}
-			before := r.w.told[j.Spec.ID]
+			before := asked[j.Spec.ID]
 			if howFar[now.state] == 0 {
 				continue
 			}
-			sameRecord := before.by.Epoch == now.by.Epoch // one that was restored is older
-			if sameRecord && cmp.Or(cmp.Compare(now.generation, before.generation), cmp.Compare(howFar[now.state], howFar[before.state])) < 0 {
+			if now.before(before) {
 				r.w.t.Errorf("job %s was told to be %s in generation %d by leader %d, and to be %s in generation %d by leader %d after it",
 					j.Spec.ID, before.state, before.generation, before.by.Term, now.state, now.generation, now.by.Term)
 			}
-			r.w.told[j.Spec.ID] = now
+			if !now.before(r.w.told[j.Spec.ID]) {
+				r.w.told[j.Spec.ID] = now
+			}
 		}
 		r.w.mu.Unlock()
 		select {

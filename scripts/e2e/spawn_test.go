@@ -192,8 +192,8 @@ func (s spawner) round(host, name string, k spawnKill) {
 		s.t.Error(err)
 		return
 	}
+	agent := s.agentOf(host) // first: what it still does for an earlier job may pass the point
 	s.on(host, "mv", "/tmp/failpoint/new", "/tmp/failpoint/order").must(s.t)
-	agent := s.agentOf(host)
 	run := s.launch(host, name, k.flags)
 	done := make(chan result, 1)
 	go func() { done <- run.wait() }()
