@@ -249,12 +249,6 @@ func (g *gang) settle(r *rank, childless bool) {
 	}
 }
 
-func (r *rank) cut() {
-	for _, s := range r.streams {
-		s.cut()
-	}
-}
-
 // start begins to exec the ranks, once in the life of this gang.
 func (g *gang) start(ranks []Rank, answer func(error)) {
 	switch {

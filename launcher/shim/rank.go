@@ -174,3 +174,10 @@ func exitOf(ws unix.WaitStatus, byUs bool) *launcher.Exit {
 	}
 	return &launcher.Exit{Code: ws.ExitStatus(), ByUs: byUs}
 }
+
+// cut ends its output where it is.
+func (r *rank) cut() {
+	for _, s := range r.streams {
+		s.cut()
+	}
+}
