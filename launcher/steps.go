@@ -208,7 +208,9 @@ func (s Spec) validateSteps() error {
 		if names[st.Name] {
 			return fmt.Errorf("stage %q: %w: there are two of this name", st.Name, ErrInvalid)
 		}
-		if st.PIDsOf != "" && !slices.ContainsFunc(steps, func(of Stage) bool { return of.Name == st.PIDsOf && names[of.Name] && of.Where == st.Where }) {
+		if st.PIDsOf != "" && !slices.ContainsFunc(steps, func(of Stage) bool {
+			return of.Name == st.PIDsOf && names[of.Name] && of.Where == st.Where && !of.Replace
+		}) {
 			return fmt.Errorf("stage %s: %w: %q, whose processes it is to see, is no earlier stage of the same nodes", st.Name, ErrInvalid, st.PIDsOf)
 		}
 		names[st.Name] = true

@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -35,11 +36,16 @@ var rayRefused = map[string]string{
 
 // check refuses arguments that would part what a job starts from what it tells of it.
 func (a Ray) check() error {
-	for of, args := range map[string][]string{"--ray-arg": a.Args, "--ray-head-arg": a.HeadArgs} {
-		for _, arg := range args {
-			if name, _, _ := strings.Cut(arg, "="); rayRefused[name] != "" {
-				return fmt.Errorf("%s=%s: %w: %s", of, arg, launcher.ErrInvalid, rayRefused[name])
+	if a.Port != 0 && a.Port == a.DashboardPort {
+		return fmt.Errorf("--port and --dashboard-port %d: %w: want two ports", a.Port, launcher.ErrInvalid)
+	}
+	for i, arg := range slices.Concat(a.Args, a.HeadArgs) {
+		if name, _, _ := strings.Cut(arg, "="); rayRefused[name] != "" {
+			of := "--ray-arg"
+			if i >= len(a.Args) {
+				of = "--ray-head-arg"
 			}
+			return fmt.Errorf("%s=%s: %w: %s", of, arg, launcher.ErrInvalid, rayRefused[name])
 		}
 	}
 	return nil

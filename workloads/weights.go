@@ -76,9 +76,9 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	switch {
 	case c.Found && c.Lacks == 0 && (c.Bytes > 0 || whole == 0):
 		return "has " + model + " in " + c.Dir + ofBytes(c.Bytes), false, nil
-	case c.Free > 0 && max(whole, c.Whole) > 0 && lack > c.Free:
+	case c.Free != nil && max(whole, c.Whole) > 0 && lack > *c.Free:
 		return "", true, fmt.Errorf("%s: %w: it would fetch %s of %s into %s, whose file system has %s free: free some there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
-			n.Host, ErrNoRoom, gib(lack), model, c.Dir, gib(c.Free))
+			n.Host, ErrNoRoom, gib(lack), model, c.Dir, gib(*c.Free))
 	case c.Found && c.Bytes > 0:
 		line = "has a part of " + model + " in " + c.Dir + ": the server fetches the rest"
 	default:
@@ -87,8 +87,8 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	if max(whole, c.Whole) > 0 {
 		line += ", " + gib(lack)
 	}
-	if c.Free > 0 {
-		line += "; " + gib(c.Free) + " are free there"
+	if c.Free != nil {
+		line += "; " + gib(*c.Free) + " are free there"
 	}
 	return line, true, nil
 }

@@ -13,6 +13,7 @@ import (
 func TestWeights(t *testing.T) {
 	const g = 1 << 30
 	named := Request{Serve: Serve{Model: "org/model", Config: &Model{Bytes: 60 * g}}}
+	free := func(n int64) *int64 { return &n }
 	folder := Request{Serve: Serve{Model: "/models/m"}}
 	for name, c := range map[string]struct {
 		r          Request
@@ -21,11 +22,12 @@ func TestWeights(t *testing.T) {
 		err        string
 	}{
 		"whole":          {named, launcher.ModelCopy{Dir: "/hub/s", Found: true, Bytes: 60 * g, Whole: 60 * g}, "h: has org/model in /hub/s, 60.0 GiB", "", ""},
-		"none":           {named, launcher.ModelCopy{Dir: "/hub", Free: 100 * g}, "", "h: has no org/model in /hub: the server fetches it, 60.0 GiB; 100.0 GiB are free there", ""},
+		"none":           {named, launcher.ModelCopy{Dir: "/hub", Free: free(100 * g)}, "", "h: has no org/model in /hub: the server fetches it, 60.0 GiB; 100.0 GiB are free there", ""},
 		"nobody knows":   {Request{Serve: Serve{Model: "org/model"}}, launcher.ModelCopy{Dir: "/hub"}, "", "h: has no org/model in /hub: the server fetches it", ""},
-		"a part":         {named, launcher.ModelCopy{Dir: "/hub/s", Found: true, Bytes: 20 * g, Whole: 60 * g, Lacks: 2, Free: 50 * g}, "", "h: has a part of org/model in /hub/s: the server fetches the rest, 40.0 GiB; 50.0 GiB are free there", ""},
-		"its config":     {named, launcher.ModelCopy{Dir: "/hub/s", Found: true, Free: 90 * g}, "", "h: has no org/model in /hub/s: the server fetches it, 60.0 GiB; 90.0 GiB are free there", ""},
-		"a full disk":    {named, launcher.ModelCopy{Dir: "/hub", Free: 12 * g}, "", "", "h: no room: it would fetch 60.0 GiB of org/model into /hub, whose file system has 12.0 GiB free"},
+		"a part":         {named, launcher.ModelCopy{Dir: "/hub/s", Found: true, Bytes: 20 * g, Whole: 60 * g, Lacks: 2, Free: free(50 * g)}, "", "h: has a part of org/model in /hub/s: the server fetches the rest, 40.0 GiB; 50.0 GiB are free there", ""},
+		"its config":     {named, launcher.ModelCopy{Dir: "/hub/s", Found: true, Free: free(90 * g)}, "", "h: has no org/model in /hub/s: the server fetches it, 60.0 GiB; 90.0 GiB are free there", ""},
+		"a full disk":    {named, launcher.ModelCopy{Dir: "/hub", Free: free(12 * g)}, "", "", "h: no room: it would fetch 60.0 GiB of org/model into /hub, whose file system has 12.0 GiB free"},
+		"no byte free":   {named, launcher.ModelCopy{Dir: "/hub", Free: free(0)}, "", "", "has 0.0 GiB free"},
 		"a folder":       {folder, launcher.ModelCopy{Dir: "/models/m", Found: true, Bytes: g}, "h: has /models/m, 1.0 GiB", "", ""},
 		"no folder":      {folder, launcher.ModelCopy{Dir: "/models/m"}, "", "", "h: /models/m: invalid: it is not there: copy the model to every machine"},
 		"half a folder":  {folder, launcher.ModelCopy{Dir: "/models/m", Found: true, Lacks: 3}, "", "", "lacks 3 of the files with weights"},

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -89,7 +88,11 @@ func (a *app) sayOutside(o launchOptions) {
 		return
 	}
 	if file := o.box.outside(cwd, o.request.Args); file != "" {
-		a.say(fmt.Sprintf("%s of this folder is not in the containers, unless their image has one: --mount . --workdir . shows it, --stage %[1]s brings it", file))
+		remedy := "--mount . --workdir . shows it, --stage " + quote(file) + " brings it"
+		if away, err := a.away(); err == nil && away != nil { // whose folders are on no machine of the cluster
+			remedy = "--stage " + quote(file) + " brings it"
+		}
+		a.say(file + " of this folder is not in the containers, unless their image has one: " + remedy)
 	}
 }
 

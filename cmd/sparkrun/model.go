@@ -49,7 +49,7 @@ func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 		return fmt.Errorf("look at model %s: %w", s.Model, err)
 	}
 	if s.Config == nil {
-		a.remark("no machine that was asked has " + s.Model + " yet: its heads, its size and its memory are not looked at")
+		a.remark("nobody told the config.json of " + s.Model + ": its heads, its size and its memory are not looked at")
 	}
 	return nil
 }
@@ -78,6 +78,7 @@ func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, 
 	if err != nil {
 		return nil, ctx.Err()
 	}
+	var best *workloads.Model // who has only the beginning of it does not know its size
 	for _, n := range res.Nodes {
 		if n.Model == nil || len(n.Model.Config) == 0 {
 			continue
@@ -86,10 +87,11 @@ func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, 
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", n.Host, n.Model.Dir, err)
 		}
-		m.Bytes = max(n.Model.Whole, n.Model.Bytes)
-		return &m, nil
+		if m.Bytes = max(n.Model.Whole, n.Model.Bytes); best == nil || m.Bytes > best.Bytes {
+			best = &m
+		}
 	}
-	return nil, nil
+	return best, nil
 }
 
 // readModel looks into a folder with a model.

@@ -210,11 +210,13 @@ func (a *app) buildHosts(ctx context.Context, o buildOptions) (hosts []string, r
 			hosts = append(hosts, n.Host)
 		}
 	}
-	for flag, names := range map[string][]string{"--to": o.to, "--on": strings.Fields(o.on)} {
-		for _, name := range names {
-			if !slices.Contains(hosts, name) {
-				return nil, false, fmt.Errorf("%s %s: no machine of that name is ready: sparkrun status shows all", flag, name)
+	for i, name := range slices.Concat(strings.Fields(o.on), o.to) {
+		if !slices.Contains(hosts, name) {
+			flag := "--to"
+			if i == 0 && o.on != "" {
+				flag = "--on"
 			}
+			return nil, false, fmt.Errorf("%s %s: no machine of that name is ready: sparkrun status shows all", flag, name)
 		}
 	}
 	if len(o.to) > 0 {

@@ -20,7 +20,12 @@ import (
 func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
 	t.Helper()
 	home = t.TempDir()
-	b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+	b := &backend{cluster: &fakeCluster{}, explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+		if r.Model != "org/model" {
+			for i := range nodes {
+				nodes[i].Model = nil // nobody asked
+			}
+		}
 		return wire.ExplainResponse{Plan: rendezvous.Plan{World: len(nodes), Head: netip.MustParseAddr("192.168.0.1")}, Nodes: nodes}, nil
 	}}
 	return home, func(args ...string) (int, string, string) {
@@ -43,29 +48,30 @@ func write(t *testing.T, text string, path ...string) {
 func TestServeLooksAtTheMachinesModels(t *testing.T) {
 	const g = 1 << 30
 	config := []byte(`{"num_attention_heads":6,"num_key_value_heads":6,"head_dim":64,"num_hidden_layers":24}`)
+	free := func(n int64) *int64 { return &n }
 	memory := &wire.NodeMemory{Total: 120 * g, Available: 118 * g, GPU: true}
-	has := launcher.ModelCopy{Dir: "/hub/abc", Found: true, Config: config, Bytes: 60 * g, Whole: 60 * g, Free: 900 * g}
-	lacks := launcher.ModelCopy{Dir: "/hub", Free: 800 * g}
+	has := launcher.ModelCopy{Dir: "/hub/abc", Found: true, Config: config, Bytes: 60 * g, Whole: 60 * g, Free: free(900 * g)}
+	lacks := launcher.ModelCopy{Dir: "/hub/abc", Found: true, Config: config, Free: free(800 * g)}
 	_, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: memory, Model: &lacks}, wire.NodePlan{Host: "spark2", Memory: memory, Model: &has})
 	code, out, _ := run("launch", "vllm", "--nodes", "2", "--dry-run", "--json", "org/model")
 	if code != 0 || strings.Contains(out, "config") || !strings.Contains(out, `"/hub/abc"`) {
 		t.Errorf("code %d: %s", code, out)
 	}
-	has.Config = config // which the JSON left out
+	has.Config, lacks.Config = config, config // which the JSON left out
 	code, _, said := run("launch", "vllm", "--nodes", "2", "--dry-run", "org/model")
 	for _, want := range []string{
-		"spark1: has no org/model in /hub: the server fetches it, 60.0 GiB; 800.0 GiB are free there", "spark2: has org/model in /hub/abc, 60.0 GiB", "weights 30.0 GiB of 60.0 GiB",
+		"spark1: has no org/model in /hub/abc: the server fetches it, 60.0 GiB; 800.0 GiB are free there", "spark2: has org/model in /hub/abc, 60.0 GiB", "weights 30.0 GiB of 60.0 GiB",
 	} {
 		if code != 0 || !strings.Contains(said, want) {
 			t.Errorf("code %d, not said %q:\n%s", code, want, said)
 		}
 	}
-	has.Config = config
+	has.Config, lacks.Config = config, config
 	if code, _, said = run("launch", "vllm", "--nodes", "4", "--tp", "4", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "6") || !strings.Contains(said, "--pp") {
 		t.Errorf("6 heads do not divide by 4: code %d: %s", code, said)
 	}
-	has.Config, lacks.Free = config, 10*g
-	if code, _, said = run("launch", "vllm", "--nodes", "2", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "spark1: no room: it would fetch 60.0 GiB of org/model into /hub") {
+	has.Config, lacks.Config, lacks.Free = config, config, free(10*g)
+	if code, _, said = run("launch", "vllm", "--nodes", "2", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "spark1: no room: it would fetch 60.0 GiB of org/model into /hub/abc") {
 		t.Errorf("a full disk: code %d: %s", code, said)
 	}
 }
@@ -75,7 +81,7 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
 	code, _, said := run("launch", "vllm", "--dry-run", "org/model")
 	for _, want := range []string{
-		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "no machine that was asked has org/model yet: its heads, its size and its memory are not looked at",
+		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "nobody told the config.json of org/model: its heads, its size and its memory are not looked at",
 		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM would want 108.0 GiB",
 	} {
 		if code != 125 || !strings.Contains(said, want) {

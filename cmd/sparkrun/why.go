@@ -20,10 +20,10 @@ func why(o rendezvous.Outcome, spec launcher.Spec) []string {
 	if r := o.Root; r != nil {
 		switch {
 		case r.Exit.Trace != "":
-			out = append(out, fmt.Sprintf("trace of rank %d:", r.Rank))
+			out = append(out, "trace of "+spec.Process(r.Rank)+":")
 			out = append(out, indented(r.Exit.Trace)...)
 		case r.Exit.Last != "":
-			out = append(out, fmt.Sprintf("the last lines of rank %d:", r.Rank))
+			out = append(out, "the last lines of "+spec.Process(r.Rank)+":")
 			out = append(out, indented(r.Exit.Last)...)
 		}
 	}

@@ -33,7 +33,7 @@ type evidence struct {
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	message, trace := errorRecord(ev.record)
 	text, lost := toldBy(ev.lines, ev.aside)
-	if m := noScript().FindStringSubmatch(strings.Join(ev.lines, "\n")); m != nil && ev.boxed {
+	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.boxed {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
 	}
 	if !e.Failed() && !dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
@@ -117,7 +117,7 @@ func compiled(pattern string) func() *regexp.Regexp {
 var peerLost = compiled(`(?i)connection (was )?(closed|reset) by (remote )?peer|broken pipe|ncclRemoteError|` +
 	`remote process exiting prematurely|failed to recv, got 0 bytes|recvvalue failed|collective operation timeout|` +
 	`watchdog caught collective|gloo.*timed out waiting|client socket has timed out|` +
-	`communication error with rank \d+|OFI poll failed|active connection unexpectedly closed`)
+	`communication error with rank \d+|Other MPI error|MPI_ERR_OTHER|UCX +ERROR|OFI poll failed|active connection unexpectedly closed`)
 
 // known are texts that name a cause better than the exception that carries them.
 var known = []struct {

@@ -31,8 +31,8 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 		return nil, nil, errors.Join(err, planErr)
 	}
 	var copied *launcher.ModelCopy
-	if model != "" && len(plans) > 0 {
-		copied = p.modelCopy(model, *as.Spec.MainStage(), plans[0].Env)
+	if model != "" && len(plans) > 0 && err == nil { // whom the rules refuse is told nothing
+		copied = a.modelCopy(ctx, p, model, as, plans[0].Env)
 	}
 	if p.box != nil {
 		for i := range plans {

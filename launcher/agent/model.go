@@ -2,6 +2,7 @@ package agent
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"path"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -21,18 +23,39 @@ import (
 // model of 256 experts and 60 layers takes 10 MB.
 const (
 	maxConfig = 1 << 20
-	maxIndex  = 64 << 20
+	maxIndex  = 32 << 20
+	maxTold   = 64 << 10 // of a config.json, to others
 )
 
+// lookWait bounds a look at a model: its disk may be away.
+const lookWait = 5 * time.Second
+
 // modelCopy is what this node has of a model: a folder, or a name that Hugging Face's libraries look
-// for in their cache. nil: it is not to be seen from outside of the image.
-func (p *prepared) modelCopy(model string, st launcher.Stage, env []launcher.Setting) *launcher.ModelCopy {
-	at := p.modelPlace(model, st.Container, env)
-	if at == "" {
+// for in their cache. nil: it is not to be seen from outside of the image, or not in time.
+func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as launcher.Assignment, env []launcher.Setting) *launcher.ModelCopy {
+	at := p.modelPlace(model, as.Spec.MainStage().Container, env)
+	done, err := a.looks(as.Spec.User, maxLooks)
+	if at == "" || err != nil {
 		return nil
 	}
+	found := make(chan *launcher.ModelCopy, 1)
+	go func() { // ends with its reads; nobody waits longer than lookWait
+		defer done()
+		found <- p.who.modelAt(at, model)
+	}()
+	ctx, cancel := context.WithTimeout(ctx, lookWait)
+	defer cancel()
+	select {
+	case c := <-found:
+		return c
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (u login) modelAt(at, model string) *launcher.ModelCopy {
 	c := &launcher.ModelCopy{Dir: at}
-	err := p.who.do(func() error {
+	err := u.do(func() error {
 		c.Free = freeAbove(at)
 		dir := at
 		if !path.IsAbs(model) {
@@ -111,7 +134,7 @@ func snapshotOf(hub, model string) string {
 // lookAtModel fills in what a folder has. A file of a cache is a link to its blob, which is there
 // once it is whole.
 func lookAtModel(dir string, c *launcher.ModelCopy) {
-	c.Config, _ = readFile(filepath.Join(dir, "config.json"), maxConfig)
+	c.Config = readConfig(filepath.Join(dir, "config.json"))
 	var index struct {
 		Metadata struct {
 			Size float64 `json:"total_size"`
@@ -120,9 +143,11 @@ func lookAtModel(dir string, c *launcher.ModelCopy) {
 	}
 	text, err := readFile(filepath.Join(dir, "model.safetensors.index.json"), maxIndex)
 	if err != nil || json.Unmarshal(text, &index) != nil || len(index.Files) == 0 {
-		found, _ := filepath.Glob(filepath.Join(dir, "*.safetensors"))
-		for _, file := range found {
-			c.Bytes += sizeOf(file)
+		entries, _ := os.ReadDir(dir)
+		for _, e := range entries {
+			if strings.HasSuffix(e.Name(), ".safetensors") {
+				c.Bytes += sizeOf(filepath.Join(dir, e.Name()))
+			}
 		}
 		return
 	}
@@ -138,6 +163,23 @@ func lookAtModel(dir string, c *launcher.ModelCopy) {
 			c.Lacks++
 		}
 	}
+}
+
+// readConfig gives a model's config.json without what says how it is quantized, which may name each of its
+// layers; nil: there is none, or it is no model's.
+func readConfig(name string) []byte {
+	text, err := readFile(name, maxConfig)
+	var all map[string]json.RawMessage
+	if err != nil || json.Unmarshal(text, &all) != nil || all["model_type"] == nil && all["architectures"] == nil {
+		return nil
+	}
+	delete(all, "quantization_config")
+	delete(all, "compression_config")
+	text, err = json.Marshal(all)
+	if err != nil || len(text) > maxTold {
+		return nil
+	}
+	return text
 }
 
 // sizeOf is 0 of what is not there.
@@ -166,15 +208,15 @@ func readFile(name string, most int64) ([]byte, error) {
 	return io.ReadAll(io.LimitReader(f, most))
 }
 
-// freeAbove is what the file system takes that has, or would have, a folder; 0: not known.
-func freeAbove(dir string) int64 {
+// freeAbove is what the file system takes that has, or would have, a folder; nil: not known.
+func freeAbove(dir string) *int64 {
 	for {
 		if st, err := statfs(dir); err == nil {
-			return st.free
+			return &st.free
 		}
 		up := filepath.Dir(dir)
 		if up == dir {
-			return 0
+			return nil
 		}
 		dir = up
 	}

@@ -18,6 +18,18 @@ import (
 // between prepare and start they are of two versions: what they say here stays as it is.
 const handName = "hand.sock"
 
+// Main is the life of either half; the process's exit code is its answer.
+func Main(arg string) int {
+	switch arg {
+	case InnerArg:
+		return runInner()
+	case OuterArg:
+		return runOuter()
+	}
+	fmt.Fprintf(os.Stderr, "sparkrun: %q is no half of a container\n", arg)
+	return launcher.ExitOwnFailure
+}
+
 // Command is what runs in a container. Bytes, for neither needs be UTF-8.
 type Command struct {
 	Argv [][]byte `json:"argv"`

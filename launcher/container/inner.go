@@ -26,6 +26,10 @@ const (
 	handWait = 30 * time.Second
 	// leftWait is given to what the program leaves behind: as in the shim.
 	leftWait = 2 * time.Second
+	// sharedWait is given to another container's processes in this one's PID namespace, which are looked
+	// for again each sharedLook: they have their own grace, at the end of which the shim kills them.
+	sharedWait = time.Minute
+	sharedLook = 200 * time.Millisecond
 )
 
 // inner is the container's entrypoint. Its exit code is for `docker ps` alone.
@@ -190,15 +194,16 @@ func (in *inner) watch() int {
 	status := -1 // of the program, once it has one
 	lost := in.lost
 	var late <-chan time.Time
+	var ended time.Time
 	for {
 		exited, childless := in.reap()
 		if exited != nil {
 			// Told at once: whoever stays behind must not make this rank's end look later
 			// than it was.
 			_ = in.line.enc.Encode(toOuter{Exit: exited, Outside: in.stopped})
-			status, lost, late = exited.Status(), nil, time.After(leftWait)
+			status, lost, late, ended = exited.Status(), nil, time.After(leftWait), time.Now()
 		}
-		if childless && status >= 0 {
+		if childless && status >= 0 && !shared() {
 			return status
 		}
 		select {
@@ -209,12 +214,35 @@ func (in *inner) watch() int {
 			in.stopped = in.stopped || s == unix.SIGTERM
 			in.pass(s.(syscall.Signal))
 		case <-late:
-			return status // and with us all that is left
+			if !shared() || time.Since(ended) > sharedWait {
+				return status // and with us all that is left
+			}
+			late = time.After(sharedLook)
 		case <-lost:
 			in.everybody(unix.SIGKILL)
 			return launcher.ExitOwnFailure
 		}
 	}
+}
+
+// shared tells whether another container's processes are in our PID namespace (Spec.PIDsOf): the kernel ends
+// them with its first process, before they have had their grace, or anybody knows why. The other container
+// has no docker-init, and waits for nobody.
+func shared() bool {
+	if os.Getppid() != 1 {
+		return false
+	}
+	ours := map[int]bool{1: true, os.Getpid(): true}
+	for _, pid := range below(os.Getpid()) {
+		ours[pid] = true
+	}
+	entries, _ := os.ReadDir("/proc")
+	for _, e := range entries {
+		if pid, err := strconv.Atoi(e.Name()); err == nil && !ours[pid] {
+			return true
+		}
+	}
+	return false
 }
 
 // pass gives TERM to everybody, for it means the end; any other signal is the
@@ -230,8 +258,14 @@ func (in *inner) pass(s syscall.Signal) {
 // everybody is the program, the guests, and all that came of them: this process is who inherits orphans.
 // The PID namespace may have another container's processes too (Spec.PIDsOf).
 func (in *inner) everybody(s syscall.Signal) {
-	for _, pid := range below(os.Getpid()) {
-		_ = unix.Kill(pid, s)
+	for range 10 { // who was forked meanwhile is KILLed, too; a TERM is said once
+		all := below(os.Getpid())
+		for _, pid := range all {
+			_ = unix.Kill(pid, s)
+		}
+		if s != unix.SIGKILL || len(all) == 0 {
+			return
+		}
 	}
 }
 

@@ -56,18 +56,6 @@ type Birth struct {
 	Ended     bool   `json:"ended,omitempty"` // by a TERM, before the program began
 }
 
-// Main is the life of either half; the process's exit code is its answer.
-func Main(arg string) int {
-	switch arg {
-	case InnerArg:
-		return runInner()
-	case OuterArg:
-		return runOuter()
-	}
-	fmt.Fprintf(os.Stderr, "sparkrun: %q is no half of a container\n", arg)
-	return launcher.ExitOwnFailure
-}
-
 // outer is in the rank's place on the host.
 type outer struct {
 	order  Order

@@ -387,7 +387,7 @@ func (g *gang) outcome() rendezvous.Outcome {
 // leftBefore tells whether the cause is a rank of a service that had ended with 0 before
 // another failed.
 func leftBefore(cause *launcher.RankExit, failed launcher.RankExit) bool {
-	return cause != nil && !cause.Exit.Failed() && cause.Time.Before(failed.Time)
+	return cause != nil && !cause.Exit.Failed() && !cause.Exit.LostPeer && cause.Time.Before(failed.Time)
 }
 
 // doneBefore lists the ranks that had exited with 0 by themselves, before the cause

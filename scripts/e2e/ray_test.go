@@ -231,9 +231,6 @@ func TestRayInBoxes(t *testing.T) {
 			t.Errorf("docker inspect or arguments on %s have the token, or there is no container:\n%s", host, text)
 		}
 	}
-	if !strings.Contains(l.said(), "of 2 nodes seen in ray status (spark1)") && !strings.Contains(l.said(), "stage ray-workers is ready") {
-		t.Errorf("not told what is waited for: %s", l.said())
-	}
 	if out := l.on("spark2", "sparkrun", "exec", "cluster", "--", l.program, "status").must(t).out; strings.Count(out, " 1 node_") != 2 {
 		t.Errorf("ray status in the head's container: %s", out)
 	}

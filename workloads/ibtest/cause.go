@@ -318,11 +318,6 @@ func (j judging) broken(l Lane) nccltest.Cause {
 	}
 	c := nccltest.Cause{Code: CauseFaulty, Text: lane + ": perftest gave no result", Remedy: "sparkrun doctor; sparkrun launch ib-test -v shows all that it says"}
 	switch {
-	// It holds its processor's counter against the time of day, and without a match has none
-	// (seen in emulated machines: a bandwidth of 0, or "Can't produce a report").
-	case says("correlation coefficient", "and no time"):
-		c.Code, c.Text = CauseBusy, lane+": perftest could not tell the time, as it does on a machine that is busy or whose processor changes its speed"
-		c.Remedy = "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower frequency-info"
 	case says("gid"), says("failed to modify qp", "unable to connect the hca"):
 		c.Code, c.Text = CauseGID, lane+": the two sides do not speak by RoCE v2 GIDs of one subnet"
 		c.Remedy = "sparkrun fabric shows each device's addresses and GIDs; sudo sparkrun netplan apply"
@@ -338,6 +333,11 @@ func (j judging) broken(l Lane) nccltest.Cause {
 			c.Remedy = "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well"
 			l.Error += fmt.Sprintf("; %s of %s mtu %d, %s of %s mtu %d", l.From, j.ends[0].host, a, l.To, j.ends[1].host, b)
 		}
+	// It holds its processor's counter against the time of day, and without a match has none
+	// (seen in emulated machines: a bandwidth of 0, or "Can't produce a report").
+	case says("correlation coefficient", "and no time"):
+		c.Code, c.Text = CauseBusy, lane+": perftest could not tell the time, as it does on a machine that is busy or whose processor changes its speed"
+		c.Remedy = "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower frequency-info"
 	}
 	c.Evidence = l.Error
 	return c

@@ -34,6 +34,8 @@ var (
 	ibDevice     = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):\d+/`)
 	socketDevice = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):`)
 	viaTransport = regexp.MustCompile(`\] via (NET/[A-Za-z_]+|P2P|SHM|C2C)`)
+	// A plugin's name has its version: NET/IBext_v8 (github.com/Mellanox/nccl-rdma-sharp-plugins).
+	viaPlugin = regexp.MustCompile(`^NET/IBext`)
 )
 
 // trouble are parts of lines that never come in a good run.
@@ -60,6 +62,9 @@ func (l *Log) Line(line string) bool {
 	if v := viaTransport.FindStringSubmatch(text); v != nil {
 		if l.Via == nil {
 			l.Via = map[string]int{}
+		}
+		if viaPlugin.MatchString(v[1]) {
+			v[1] = "NET/IB"
 		}
 		l.Via[v[1]]++
 	}

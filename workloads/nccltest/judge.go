@@ -158,7 +158,7 @@ func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
 		return &lost
 	case bus < deeply && log.Via["NET/IB"] == 0:
 		return &Cause{Code: CauseUnknown, Text: "this is below half of one twin: NCCL went by TCP, or a ConnectX-7 has degraded",
-			Evidence: fmt.Sprintf("%.1f Gb/s; %s", bus*8, unknown(log, traffic)), Remedy: askNCCL}
+			Evidence: strings.TrimSuffix(fmt.Sprintf("%.1f Gb/s; %s", bus*8, unknown(log, traffic)), "; "), Remedy: askNCCL}
 	case bus < deeply:
 		return &Cause{Code: CauseDegraded, Text: "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
 			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", bus*8), Remedy: "power both machines off at the wall, wait, and test again"}
