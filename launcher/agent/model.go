@@ -34,8 +34,11 @@ const lookWait = 5 * time.Second
 // for in their cache. nil: it is not to be seen from outside of the image, or not in time.
 func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as launcher.Assignment, env []launcher.Setting) *launcher.ModelCopy {
 	at := p.modelPlace(model, as.Spec.MainStage().Container, env)
+	if !path.IsAbs(at) {
+		return nil
+	}
 	done, err := a.looks(as.Spec.User, maxLooks)
-	if at == "" || err != nil {
+	if err != nil {
 		return nil
 	}
 	found := make(chan *launcher.ModelCopy, 1)

@@ -91,3 +91,17 @@ func TestModelOfContainers(t *testing.T) {
 		}
 	}
 }
+
+// A look that finds nowhere to look takes none of a user's looks for good.
+func TestModelOfNowhereHoldsNoLook(t *testing.T) {
+	n := newNode(t)
+	as := n.as("", ranks(0, 1))
+	as.Spec.Stages[0].Env = append(as.Spec.Stages[0].Env, launcher.Var{Name: "HF_HUB_CACHE", Value: launcher.Lit("not/absolute"), Source: "--env"})
+	_, m, err := n.a.Explain(n.ctx, as, "org/model")
+	must(t, err)
+	n.a.mu.Lock()
+	defer n.a.mu.Unlock()
+	if m != nil || len(n.a.looking) > 0 {
+		t.Errorf("told %+v, looks left %v", m, n.a.looking)
+	}
+}

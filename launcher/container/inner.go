@@ -225,20 +225,21 @@ func (in *inner) watch() int {
 	}
 }
 
-// shared tells whether another container's processes are in our PID namespace (Spec.PIDsOf): the kernel ends
-// them with its first process, before they have had their grace, or anybody knows why. The other container
-// has no docker-init, and waits for nobody.
+// shared tells whether another container's inner half is in our PID namespace (Spec.PIDsOf): the kernel ends
+// it with the first process, before it has had its grace, or anybody knows why. The other container has no
+// docker-init, and waits for nobody; a `docker exec` is no other container.
 func shared() bool {
 	if os.Getppid() != 1 {
 		return false
 	}
-	ours := map[int]bool{1: true, os.Getpid(): true}
-	for _, pid := range below(os.Getpid()) {
-		ours[pid] = true
-	}
 	entries, _ := os.ReadDir("/proc")
 	for _, e := range entries {
-		if pid, err := strconv.Atoi(e.Name()); err == nil && !ours[pid] {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == 1 || pid == os.Getpid() {
+			continue
+		}
+		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
+		if bytes.HasPrefix(line, []byte(InsideProgram+"\x00shim\x00"+InnerArg)) {
 			return true
 		}
 	}
