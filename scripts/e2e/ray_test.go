@@ -215,8 +215,8 @@ func TestRayInBoxes(t *testing.T) {
 	}
 	venv := filepath.Dir(filepath.Dir(l.program))
 	inBoxes := []string{"--on", "spark1,spark2", "--max-restarts", "5", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro", "--mount", venv + ":" + venv + ":ro",
-		"--mount", filepath.Dir(script) + ":/work:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1"}
-	r := l.launch(append(inBoxes, "--name", "cluster", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/work/onray.py", l.folder, "2")...)
+		"--mount", filepath.Dir(script) + ":/onray:ro", "--mount", l.folder, "--ray", l.program, "--ray-arg=--num-cpus=1"}
+	r := l.launch(append(inBoxes, "--name", "cluster", "--ray-head-arg=--include-dashboard=false", "--", venv+"/bin/python3", "/onray/onray.py", l.folder, "2")...)
 	defer r.cmd.Process.Kill()
 	token := ""
 	eventually(t, rayWait, "a task on each host", func() bool {
