@@ -290,7 +290,11 @@ func TestLateOutput(t *testing.T) {
 	})
 	t.Run("is read slowly", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed)), logs: prints(out(0, 0, "x\n"), out(0, 2, "y\n"))}
+			g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed))}
+			g.logs = func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+				time.Sleep(time.Second) // all is told by then: the bubble's clock stands while one waits for the printer
+				return prints(out(0, 0, "x\n"), out(0, 2, "y\n"))(ctx, n, r, fn)
+			}
 			s := newSession(g)
 			s.follower.out = newPrinter(slow{s.out, time.Minute}, io.Discard)
 			code, err := s.run(t.Context())
