@@ -11,8 +11,9 @@ import (
 )
 
 // choose takes the nodes of a job, in rank order: those of --on as they are
-// named, else those that the fabric joins best, as the topology orders them.
-func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Member, error) {
+// named, else those that the fabric joins best, as the topology orders them. Those
+// that the job had before come first, and keep their ranks.
+func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former Former) ([]Member, error) {
 	byHost := map[string]Member{}
 	for _, m := range roster {
 		byHost[m.Host] = m
@@ -56,6 +57,14 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Memb
 		return nil, fmt.Errorf("%w: %s wanted, %d ready%s: %s", ErrCannotPlace,
 			count(spec.Nodes, "node"), len(candidates), excluded, whoIsThere(roster))
 	}
+	candidates, stay := former.first(candidates)
+	if stay > 0 {
+		chosen := candidates[:spec.Nodes]
+		if len(spec.On) == 0 && spec.Nodes > 1 {
+			chosen = bestJoined(candidates, spec.Nodes, topology, min(stay, spec.Nodes))
+		}
+		return former.seat(chosen), nil
+	}
 	if len(spec.On) > 0 {
 		return candidates[:spec.Nodes], nil
 	}
@@ -66,7 +75,11 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology) ([]Memb
 	if spec.Nodes < 2 {
 		return candidates[:spec.Nodes], nil
 	}
-	chosen := bestJoined(candidates, spec.Nodes, topology, candidates[0].Host == spec.Near)
+	must := 0
+	if candidates[0].Host == spec.Near {
+		must = 1
+	}
+	chosen := bestJoined(candidates, spec.Nodes, topology, must)
 	return inRankOrder(chosen, topology), nil
 }
 
@@ -87,9 +100,9 @@ const (
 
 // bestJoined takes n (2 or more) of the candidates, which come in the order of preference:
 // nodes that one subnet of the fabric joins or that are a whole ring, else
-// nodes in one piece of the fabric, else the first n. The first candidate is
-// among them where it must be.
-func bestJoined(candidates []Member, n int, t envgen.Topology, withFirst bool) []Member {
+// nodes in one piece of the fabric, else the first n. The first candidates are
+// among them, as many as must be.
+func bestJoined(candidates []Member, n int, t envgen.Topology, must int) []Member {
 	at := make(map[string]int, len(candidates))
 	for i, m := range candidates {
 		at[string(m.ID)] = i
@@ -126,8 +139,8 @@ func bestJoined(candidates []Member, n int, t envgen.Topology, withFirst bool) [
 			propose(present(g.Nodes), tierJoined)
 		}
 	}
-	if withFirst {
-		crews = slices.DeleteFunc(crews, func(c crew) bool { return c.members[0] != 0 })
+	if must > 0 { // they ascend: the first ones are there if the last of these is at its place
+		crews = slices.DeleteFunc(crews, func(c crew) bool { return c.members[must-1] != must-1 })
 	}
 	for i := range crews {
 		crews[i].lanes = lanesOf(t, candidates, crews[i].members)

@@ -103,7 +103,11 @@ func (m Member) View() envgen.NodeView {
 // the node that the user is on among them. The topology is that of the members
 // that are ready; one that is empty joins nobody.
 func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation) (Plan, error) {
-	chosen, err := choose(spec, roster, topology)
+	return makePlan(spec, roster, topology, gen, Former{})
+}
+
+func makePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan, error) {
+	chosen, err := choose(spec, roster, topology, former)
 	if err != nil {
 		return Plan{}, err
 	}

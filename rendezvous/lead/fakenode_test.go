@@ -279,7 +279,7 @@ func (n *fakeNode) sees(tr *fakeTry, state launcher.ServiceState, text string) {
 		return
 	}
 	now := time.Now()
-	seen := launcher.ServiceSeen{State: state, Since: now, Addr: "10.0.0.1:8000", Ready: &now, Text: text}
+	seen := launcher.ServiceSeen{State: state, Since: now, Addr: tr.a.Management.String() + ":8000", Ready: &now, Text: text}
 	if tr.Service != nil {
 		seen.Ready = tr.Service.Ready
 	}

@@ -30,14 +30,17 @@ type derived struct {
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.place(spec, l.available(spec))
+	return l.place(spec, l.available(spec), rendezvous.Former{})
 }
 
 // placeJob plans a job's first generation, or with the job's gang a later one:
 // as many nodes as there are, down to those that it can do with, and its spare
 // ones. l.mu is held.
 func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envgen.Finding, error) {
-	again := g != nil && g.job.Plan.Generation > 0
+	var former rendezvous.Former
+	if g != nil && g.job.Plan.Generation > 0 {
+		former = g.job.Former()
+	}
 	least := spec.Nodes
 	if spec.MinNodes > 0 {
 		least = spec.MinNodes
@@ -47,9 +50,9 @@ func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envge
 		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " stands in line before it"}
 	}
 	free, taken := l.free(spec, g, roster)
-	plan, findings, err := l.fit(spec, free, again, least)
+	plan, findings, err := l.fit(spec, free, former, least)
 	if err != nil && taken != "" {
-		if _, _, idle := l.fit(spec, roster, again, least); idle == nil {
+		if _, _, idle := l.fit(spec, roster, former, least); idle == nil {
 			err = &busyError{taken}
 		}
 	}
@@ -57,7 +60,8 @@ func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envge
 }
 
 // fit plans a job on the nodes of a roster that are ready. l.mu is held.
-func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, least int) (rendezvous.Plan, []envgen.Finding, error) {
+func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former, least int) (rendezvous.Plan, []envgen.Finding, error) {
+	again := len(former.Nodes) > 0
 	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
 		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
 			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready && m.Drained == "" }) && len(spec.On) > least
@@ -66,7 +70,7 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, again bool, l
 	var last error // of the least that the job could do with
 	for n := spec.Nodes; n >= least; n-- {
 		spec.Nodes = n
-		plan, findings, err := l.place(spec, roster)
+		plan, findings, err := l.place(spec, roster, former)
 		if err == nil {
 			err = rendezvous.Unfit(findings)
 		}
@@ -122,13 +126,26 @@ func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	return roster
 }
 
-// place makes a plan and its preflight. l.mu is held.
-func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster) (rendezvous.Plan, []envgen.Finding, error) {
+// place makes a plan and its preflight: where the job was, unless the fabric has something
+// against that alone. l.mu is held.
+func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan, []envgen.Finding, error) {
+	plan, findings, err := l.placeAt(spec, roster, former)
+	if len(former.Nodes) == 0 || err == nil && rendezvous.Unfit(findings) == nil {
+		return plan, findings, err
+	}
+	if anew, warned, anewErr := l.placeAt(spec, roster, rendezvous.Former{}); anewErr == nil && rendezvous.Unfit(warned) == nil {
+		return anew, warned, nil
+	}
+	return plan, findings, err
+}
+
+// placeAt is place without a second thought. l.mu is held.
+func (l *Leader) placeAt(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan, []envgen.Finding, error) {
 	topology, err := l.topology(l.roster())
 	if err != nil {
 		return rendezvous.Plan{}, nil, err
 	}
-	plan, err := rendezvous.MakePlan(spec, roster, topology, 1)
+	plan, err := rendezvous.Replan(spec, roster, topology, 1, former)
 	if err != nil || l.cfg.Fabric == nil {
 		return plan, nil, err
 	}

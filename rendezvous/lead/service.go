@@ -45,6 +45,9 @@ func (g *gang) servedIs(s *seat, now *launcher.ServiceSeen) {
 		return
 	}
 	text := servesText(old, now)
+	if from := g.job.MovedFrom(); from != "" && (old == nil || old.State == launcher.ServiceStarting) {
+		text += fmt.Sprintf("; it was on %s before: its URL is another one now", from)
+	}
 	g.l.cfg.Logger.Info("service", "job", g.job.Spec.ID, "state", now.State, "text", text)
 	if !quiet {
 		g.tell(rendezvous.Progress{Step: rendezvous.StepServes, Host: s.Host, Text: text, Service: now})

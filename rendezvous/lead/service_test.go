@@ -266,6 +266,62 @@ func TestServiceWaitsForNodes(t *testing.T) {
 	})
 }
 
+// A service stays where it is as long as its machines are ready, whatever else has become free
+// meanwhile; where its head is lost, and its URL with it, that is told.
+func TestServiceStays(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		r := launched(t, w, gpuJob("bbbb", 1))
+		s := servingJob("aaaa", 2)
+		s.GPUs = launcher.AllGPUs
+		w.nodes[2].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+			if k.Generation > 1 {
+				return 0, nil
+			}
+			return 150 * time.Second, &launcher.Exit{Signal: 9}
+		}
+		if err := r.leader.Launch(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+		if got := hostsOf(w, "aaaa"); got != "spark2,spark3" {
+			t.Fatalf("it began on %s", got)
+		}
+		var told []string
+		watch, cancel := context.WithCancel(t.Context())
+		go r.leader.Watch(watch, "aaaa", func(p rendezvous.Progress) error {
+			if p.Step == rendezvous.StepServes {
+				told = append(told, p.Text)
+			}
+			return nil
+		})
+		time.Sleep(time.Minute)
+		if err := r.leader.Stop(t.Context(), "bbbb", 0, "stopped by alice"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		if got := generationAt(t, w, "aaaa", time.Minute); got != 2 || hostsOf(w, "aaaa") != "spark2,spark3" {
+			t.Errorf("after a worker's death: generation %d on %s", got, hostsOf(w, "aaaa"))
+		}
+		w.nodes[1].crash()
+		time.Sleep(time.Minute)
+		if err := r.leader.MarkDead("id2"); err != nil {
+			t.Fatal(err)
+		}
+		if got := generationAt(t, w, "aaaa", time.Minute); got != 3 || hostsOf(w, "aaaa") != "spark1,spark3" {
+			t.Errorf("after the head's death: generation %d on %s", got, hostsOf(w, "aaaa"))
+		}
+		cancel()
+		synctest.Wait()
+		want := []string{"the service answers at http://10.0.0.2:8000", "the service answers at http://10.0.0.2:8000",
+			"the service answers at http://10.0.0.1:8000; it was on spark2 before: its URL is another one now"}
+		if d := cmp.Diff(want, told); d != "" {
+			t.Error(d)
+		}
+		w.nodes[1].heal()
+		stopped(t, w, "aaaa")
+	})
+}
+
 // A wedge is told, and with --on-wedge restart there is another try while there is one left.
 func TestServiceWedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
