@@ -10,6 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
+// CodeGPUsTaken warns in a dry run of GPUs that another job has at that moment.
+const CodeGPUsTaken = "gpus-taken"
+
 // ErrFabricUnfit is wrapped by the refusal of a job that the fabric would fail.
 var ErrFabricUnfit = errors.New("the fabric would fail this job")
 

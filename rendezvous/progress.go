@@ -62,7 +62,8 @@ const (
 	StateStarts  State = "starting"
 	StateRuns    State = "running"
 	StateEnds    State = "ending"
-	StateWaits   State = "waiting" // for its next generation
+	StateWaits   State = "waiting"    // for what its next generation needs
+	StateAgain   State = "restarting" // its next generation follows by itself
 )
 
 // JobStatus is a job with its state now.
@@ -82,6 +83,11 @@ type JobStatus struct {
 	Suspended []string `json:"suspended,omitempty"`
 	// Waits says what a job waits for.
 	Waits string `json:"waits,omitempty"`
+	// AgainAt is when the next generation is due, where that is known (StateAgain).
+	AgainAt *time.Time `json:"again_at,omitempty"`
+	// FabricOnly lists planned hosts that the leader reaches over the fabric alone: who asks
+	// for them on the management network is not answered.
+	FabricOnly []string `json:"fabric_only,omitempty"`
 	// Service is what rank 0's node has last seen of a service; nil: nothing was told yet.
 	Service *launcher.ServiceSeen `json:"service,omitempty"`
 	// Line is its place among those that wait for their first nodes, from 1.

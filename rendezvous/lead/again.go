@@ -51,15 +51,34 @@ func (g *gang) mustProve() bool {
 	if g.verdict == nil {
 		return false
 	}
-	_, again := g.follows(g.outcome())
+	return g.comesAgain()
+}
+
+// comesAgain tells whether another generation follows one that is being ended, or is about to be.
+func (g *gang) comesAgain() bool {
+	var out rendezvous.Outcome
+	switch root := g.culprit(); {
+	case g.verdict != nil:
+		out = g.outcome()
+	case root != nil:
+		out = g.failedBy(*root)
+		out.At, out.Started = time.Now(), g.started
+		g.losses(&out)
+	default:
+		return false
+	}
+	_, again := g.follows(out)
 	return again
 }
 
 // unproven names the nodes that keep the next generation waiting.
 func (g *gang) unproven() []string {
+	if !g.mustProve() {
+		return nil
+	}
 	var hosts []string
 	for _, s := range g.seats {
-		if !s.up && s.lost != "" && !g.over(s) {
+		if !s.up && !g.over(s) {
 			hosts = append(hosts, s.Host)
 		}
 	}

@@ -35,6 +35,10 @@ type fakeNode struct {
 	waits func(step int) string
 	// mute: a service whose rank 0 is here never answers.
 	mute bool
+	// lingers is how long its ranks need to end when they are told to, and late what is then
+	// found in their logs.
+	lingers time.Duration
+	late    string
 }
 
 // fakeTry is a ledger entry with what goes on behind it.
@@ -392,7 +396,7 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 		return
 	}
 	tr.ending, tr.killAt = true, killAt
-	signal, after := 15, 5*time.Millisecond
+	signal, after := 15, 5*time.Millisecond+n.lingers
 	if n.deaf || grace == 0 {
 		signal, after = 9, grace
 	}
@@ -413,7 +417,7 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 func (n *fakeNode) killed(tr *fakeTry, signal int) {
 	for _, r := range tr.Ranks {
 		if r.State == launcher.RankRunning {
-			n.exited(tr, r.Rank, launcher.Exit{Signal: signal})
+			n.exited(tr, r.Rank, launcher.Exit{Signal: signal, Words: n.late})
 		}
 	}
 	if tr.Phase != launcher.PhaseEnded { // nobody was there

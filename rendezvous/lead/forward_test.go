@@ -17,7 +17,7 @@ import (
 // How far a state is in the life of a generation; 0 is not known. A job that
 // waits for its next one may be found ending the present one.
 var howFar = map[rendezvous.State]int{
-	rendezvous.StatePlanned: 0, rendezvous.StateStarts: 1, rendezvous.StateRuns: 2, rendezvous.StateEnds: 3, rendezvous.StateWaits: 3,
+	rendezvous.StatePlanned: 0, rendezvous.StateStarts: 1, rendezvous.StateRuns: 2, rendezvous.StateEnds: 3, rendezvous.StateWaits: 3, rendezvous.StateAgain: 3,
 	rendezvous.State(rendezvous.Completed): 4, rendezvous.State(rendezvous.Failed): 4, rendezvous.State(rendezvous.Stopped): 4, rendezvous.State(rendezvous.Rejected): 4,
 }
 

@@ -71,6 +71,7 @@ type gang struct {
 	suspended []string
 	done      []int  // ranks that have exited with 0
 	text      string // what it waits for
+	againAt   *time.Time
 	serving
 }
 

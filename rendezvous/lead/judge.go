@@ -25,12 +25,14 @@ const causeWait = time.Second
 // the exits of ranks tell needs no record but the nodes' ledgers; all else does.
 func (g *gang) judge(now time.Time) {
 	goOn := g.job.Spec.OnFailure == launcher.ContinueOnFailure
-	if g.stepped() && g.rootCause() == nil {
+	if g.stepped() && g.culprit() == nil {
 		g.failedAt = time.Time{} // what was seen first is spared, as has turned out
 	}
 	switch {
 	case g.deserted() != nil && g.rootCause() == nil:
-		g.decide(g.desertedBy(*g.deserted()))
+		if !g.collecting(now) {
+			g.laidTo(*g.culprit())
+		}
 	case g.mainDone(): // what the others did since is of no account
 		g.end(rendezvous.Outcome{End: rendezvous.Completed})
 	case g.anyRefused() != nil && g.ordered: // refused the start itself
@@ -49,7 +51,7 @@ func (g *gang) judge(now time.Time) {
 		g.decide(failed(g.anyStuck().trouble()))
 	case g.rootCause() != nil && !goOn:
 		if !g.collecting(now) {
-			g.end(g.failedBy(*g.rootCause()))
+			g.laidTo(*g.culprit())
 		}
 	case g.timedOut(now):
 		g.decide(g.outOfTime())
@@ -77,6 +79,15 @@ func (g *gang) judge(now time.Time) {
 	}
 }
 
+// laidTo ends the gang for a rank's exit. That one with 0 was no way to end is not in its ledger.
+func (g *gang) laidTo(r launcher.RankExit) {
+	if r.Exit.Failed() {
+		g.end(g.failedBy(r))
+	} else {
+		g.decide(g.failedBy(r))
+	}
+}
+
 func failed(cause string) rendezvous.Outcome {
 	return rendezvous.Outcome{End: rendezvous.Failed, Cause: cause}
 }
@@ -86,7 +97,11 @@ func rejected(cause string) rendezvous.Outcome {
 }
 
 func (g *gang) failedBy(r launcher.RankExit) rendezvous.Outcome {
-	return rendezvous.Outcome{End: rendezvous.Failed, ExitCode: r.Exit.Status(), Cause: g.blame(r), Root: &r}
+	out := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: r.Exit.Status(), Cause: g.blame(r), Root: &r}
+	if !r.Exit.Failed() {
+		out.ExitCode = launcher.ExitOwnFailure
+	}
+	return out
 }
 
 func (g *gang) outOfTime() rendezvous.Outcome {
@@ -104,7 +119,7 @@ func (g *gang) collecting(now time.Time) bool {
 }
 
 func (g *gang) collectUntil() time.Time {
-	if root := g.rootCause(); root != nil && root.Exit.LostPeer {
+	if root := g.culprit(); root != nil && root.Exit.LostPeer {
 		return g.failedAt.Add(causeWait)
 	}
 	return g.failedAt.Add(collectWait)
@@ -114,7 +129,7 @@ func (g *gang) collectUntil() time.Time {
 // on nodes that were given up. Where they were to go on after a failure, it is
 // told now.
 func (g *gang) conclude() {
-	switch root, lost := g.rootCause(), g.anyLost(); {
+	switch root, lost := g.culprit(), g.anyLost(); {
 	case root != nil && lost != nil:
 		g.decide(g.failedBy(*root))
 	case root != nil:
@@ -318,7 +333,11 @@ func (g *gang) blame(r launcher.RankExit) string {
 	if s := g.job.Plan.Stage; s == launcher.StageBefore || s == launcher.StageAfter {
 		who = fmt.Sprintf("rank %d", r.Rank)
 	}
-	return g.stageOf(r.Rank) + fmt.Sprintf("%s on %s: %s", who, r.Host, r.Exit)
+	text := g.stageOf(r.Rank) + fmt.Sprintf("%s on %s: %s", who, r.Host, r.Exit)
+	if g.serves() && !r.Exit.Failed() {
+		text += "; the server ended by itself"
+	}
+	return text
 }
 
 // outcome completes the verdict with what the ranks reported since.
@@ -352,10 +371,13 @@ func (g *gang) outcome() rendezvous.Outcome {
 	}
 	// The earliest failure may have been reported after a later one. A verdict
 	// that is not about ranks stands: what failed since is a consequence.
-	if root := g.rootCause(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) && !leftBefore(out.Root, *root) {
-		out.Root, out.ExitCode, out.Cause = root, root.Exit.Status(), g.blame(*root)
+	if root := g.culprit(); root != nil && out.End != rendezvous.Completed && (out.Root != nil || g.inherited) {
+		by := g.failedBy(*root)
+		out.Root, out.ExitCode, out.Cause = by.Root, by.ExitCode, by.Cause
 		if lost := g.anyLost(); lost != nil && root.Exit.LostPeer {
 			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+g.blame(*root)
+		} else if told := g.toldLate(); told != nil && root.Exit.LostPeer {
+			out.Root, out.Cause = told, g.blameLate(*told)+"; what was noticed of it: "+g.blame(*root)
 		}
 	}
 	for _, text := range g.stays() {
@@ -382,12 +404,6 @@ func (g *gang) outcome() rendezvous.Outcome {
 		out.Exits = append(out.Exits, done[:min(len(done), rendezvous.MaxExits-len(out.Exits))]...)
 	}
 	return out
-}
-
-// leftBefore tells whether the cause is a rank of a service that had ended with 0 before
-// another failed.
-func leftBefore(cause *launcher.RankExit, failed launcher.RankExit) bool {
-	return cause != nil && !cause.Exit.Failed() && !cause.Exit.LostPeer && cause.Time.Before(failed.Time)
 }
 
 // doneBefore lists the ranks that had exited with 0 by themselves, before the cause

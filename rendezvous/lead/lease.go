@@ -103,11 +103,14 @@ func (g *gang) expire(now time.Time) {
 }
 
 func (g *gang) whyUnproven(hosts []string) string {
-	on := strings.Join(hosts, " ")
+	on, each := strings.Join(hosts, ", "), hosts[0]
+	if len(hosts) > 1 {
+		each = "HOST"
+	}
 	if g.job.Spec.Lease() > 0 {
 		return fmt.Sprintf("the next try waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
 			on, g.job.Spec.LeaseOver().Round(time.Second))
 	}
-	return fmt.Sprintf("the next try waits: whether ranks still run on %[1]s is not known; start that machine, or if it is off for good "+
-		"say so with `sudo sparkrun mark-dead %[1]s`", on)
+	return fmt.Sprintf("it waits for %s, then starts again: whether ranks still run there is not known; if that machine is off for good "+
+		"say so with `sudo sparkrun mark-dead %s`, and it starts elsewhere", on, each)
 }

@@ -290,11 +290,17 @@ func (g *gang) publish() {
 		g.away = append(g.away, s.Host)
 		g.awaySince[s.Host] = s.since
 	}
+	g.againAt = nil
 	switch {
+	case g.wait != nil && !g.queued && g.text == "" && time.Now().Before(g.wait.from):
+		g.state, g.againAt = rendezvous.StateAgain, &g.wait.from
 	case g.wait != nil || len(g.unproven()) > 0:
 		g.state = rendezvous.StateWaits
 	case g.verdict != nil || !g.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
 		g.state = rendezvous.StateEnds
+		if g.comesAgain() {
+			g.state = rendezvous.StateAgain
+		}
 	case g.started != nil, !g.fresh && g.allKnown() && g.find(func(s *seat) bool { return s.ran }) != nil:
 		// The second: an earlier leader may have said so, and a node has been lost since.
 		g.state = rendezvous.StateRuns
@@ -307,6 +313,6 @@ func (g *gang) status(out *rendezvous.JobStatus) {
 	g.viewMu.Lock()
 	defer g.viewMu.Unlock()
 	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
-	out.Service = g.seen
+	out.Service, out.AgainAt = g.seen, g.againAt
 	out.AwaySince, out.Suspended, out.Done = g.awaySince, g.suspended, slices.Clone(g.done)
 }

@@ -56,21 +56,35 @@ func (l *Leader) holders(own *gang) map[launcher.NodeID]*gang {
 }
 
 // free is the roster without the nodes whose GPUs the job needs and others have;
-// taken names those. l.mu is held.
+// taken names those that it might have had, and whose GPUs are free. l.mu is held.
 func (l *Leader) free(spec launcher.Spec, own *gang, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
 	held := l.holders(own)
 	free = slices.Clone(roster)
-	var texts []string
+	var texts, idle []string
 	for i, m := range roster {
-		if by := held[m.ID]; by != nil && m.Ready && l.takes(spec, m.ID) {
+		if !m.Ready || m.Drained != "" || m.Witness || !l.takes(spec, m.ID) {
+			continue
+		}
+		by := held[m.ID]
+		if by != nil {
 			free[i].Ready = false
+		}
+		switch asked := (len(spec.On) == 0 || slices.Contains(spec.On, m.Host)) && !slices.Contains(spec.Exclude, m.Host); {
+		case by == nil && asked:
+			idle = append(idle, m.Host)
+		case by == nil:
+			idle = append(idle, m.Host+" (not asked for)")
+		case asked:
 			texts = append(texts, m.Host+" by "+describe(by.job))
 		}
 	}
 	if len(texts) == 0 {
 		return free, ""
 	}
-	return free, "GPUs are taken: " + strings.Join(texts, ", ")
+	if len(idle) == 0 {
+		idle = []string{"none"}
+	}
+	return free, "GPUs are taken: " + strings.Join(texts, ", ") + "; free: " + strings.Join(idle, ", ")
 }
 
 func describe(j rendezvous.Job) string {

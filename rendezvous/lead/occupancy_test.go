@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -155,6 +156,48 @@ func TestGPUsAreHeldBetweenTries(t *testing.T) {
 		if out := mustOutcome(t, w, "aaaa"); out.End != rendezvous.Completed {
 			t.Errorf("outcome %+v", out)
 		}
+		w.settle()
+	})
+}
+
+// A refusal for want of GPUs names the machines that were asked for, and those that are free;
+// a dry run goes on, and says whose they are now.
+func TestTakenGPUsAreNamed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 4)
+		r := w.ready()
+		first := gpuJob("aaaa", 2)
+		first.Name = "tiny"
+		for _, s := range []launcher.Spec{first, gpuJob("bbbb", 1)} {
+			if err := r.leader.Launch(t.Context(), s); err != nil {
+				t.Fatal(err)
+			}
+		}
+		on := gpuJob("cccc", 1)
+		on.On = []string{"spark2"}
+		err := r.leader.Launch(t.Context(), on)
+		if want := "GPUs are taken: spark2 by job aaaa (tiny); free: spark4 (not asked for); --wait"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		wide := gpuJob("dddd", 2)
+		err = r.leader.Launch(t.Context(), wide)
+		if want := "spark1 by job aaaa (tiny), spark2 by job aaaa (tiny), spark3 by job bbbb; free: spark4; --wait"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+		plan, findings, err := r.leader.Place(wide)
+		if err != nil || len(plan.Nodes) != 2 || len(findings) != 2 || findings[0].Host != "spark1" || findings[0].Severity != envgen.SeverityWarning ||
+			findings[0].Text != "its GPUs are taken now by job aaaa (tiny): a launch would be refused" {
+			t.Errorf("planned on %v with %v: %v", plan.Nodes, findings, err)
+		}
+		if plan, findings, err := r.leader.Place(gpuJob("eeee", 1)); err != nil || plan.Nodes[0].Host != "spark4" || len(findings) != 0 {
+			t.Errorf("what fits is planned on %v with %v: %v", plan.Nodes, findings, err)
+		}
+		for _, id := range []launcher.JobID{"aaaa", "bbbb"} {
+			if err := r.leader.Stop(t.Context(), id, 0, "enough"); err != nil {
+				t.Error(err)
+			}
+		}
+		time.Sleep(time.Minute)
 		w.settle()
 	})
 }

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 
@@ -26,11 +27,38 @@ type derived struct {
 }
 
 // Place says where a job would go and what the fabric has against it: an error
-// among the findings would refuse it. It starts nothing.
+// among the findings would refuse it. Where GPUs are taken, which may be free when it is
+// launched, it says by whom, and plans as if they were free. It starts nothing.
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.place(spec, l.available(spec), rendezvous.Former{})
+	plan, findings, err := l.placeJob(spec, nil)
+	if busy := new(busyError); err == nil || !errors.As(err, &busy) && !errors.Is(err, rendezvous.ErrFabricUnfit) {
+		return plan, findings, err
+	}
+	roster := l.available(spec)
+	plan, findings, err = l.place(spec, roster, rendezvous.Former{})
+	if err != nil {
+		return plan, findings, err
+	}
+	then, remedy := "a launch would be refused", "--wait stands in line, --share shares the GPUs"
+	if spec.Wait {
+		then, remedy = "a launch would stand in line", "sparkrun ps"
+	}
+	taken := func(p rendezvous.Place, text string) {
+		findings = append(findings, envgen.Finding{Code: rendezvous.CodeGPUsTaken, Severity: envgen.SeverityWarning, Node: string(p.Node), Host: p.Host,
+			Text: text + ": " + then, Remedy: remedy})
+	}
+	held := l.holders(nil)
+	for _, p := range plan.Nodes {
+		if by := held[p.Node]; by != nil && l.takes(spec, p.Node) {
+			taken(p, "its GPUs are taken now by "+describe(by.job))
+		}
+	}
+	if first := l.before(spec, nil, roster); first != nil {
+		taken(rendezvous.Place{}, describe(first.job)+" waits for GPUs before it")
+	}
+	return plan, findings, nil
 }
 
 // placeJob plans a job's first generation, or with the job's gang a later one:

@@ -1,6 +1,7 @@
 package lead
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"time"
@@ -82,7 +83,7 @@ func (g *gang) wedged(now time.Time) string {
 // vLLM ends so, too, when one of its processes has died; a rank that left because it had
 // lost another is the cause where nothing else is known.
 func (g *gang) deserted() (first *launcher.RankExit) {
-	if g.job.Spec.Service == nil || g.job.Plan.Stage != "" {
+	if !g.serves() {
 		return nil
 	}
 	for _, s := range g.seats {
@@ -97,23 +98,59 @@ func (g *gang) deserted() (first *launcher.RankExit) {
 	return first
 }
 
-// desertedBy is the end of a service by a rank that ended with 0.
-func (g *gang) desertedBy(r launcher.RankExit) rendezvous.Outcome {
-	out := failed(g.blame(r) + ", and a service has no end of its own")
-	out.Root = &r
-	return out
+// culprit is the rank that the end of a gang is laid to: of a service one that left, too.
+func (g *gang) culprit() *launcher.RankExit {
+	failed, left := g.rootCause(), g.deserted()
+	switch {
+	case failed == nil || left == nil:
+		return cmp.Or(failed, left)
+	case failed.Exit.LostPeer != left.Exit.LostPeer:
+		if left.Exit.LostPeer {
+			return failed
+		}
+		return left
+	case left.Time.Before(failed.Time):
+		return left
+	}
+	return failed
 }
+
+// toldLate finds a rank of a service whose own log names a cause, though it was still there
+// when it was ended: what lost one of its processes may be long on its way out.
+func (g *gang) toldLate() (first *launcher.RankExit) {
+	if !g.serves() {
+		return nil
+	}
+	for _, s := range g.seats {
+		for _, e := range g.exitsOf(s) {
+			if e.Exit.ByUs && e.Exit.Words != "" && !e.Exit.LostPeer && (first == nil || e.Rank < first.Rank) {
+				first = &e
+			}
+		}
+	}
+	return first
+}
+
+func (g *gang) blameLate(r launcher.RankExit) string {
+	return g.stageOf(r.Rank) + fmt.Sprintf("%s on %s: %s", g.job.Spec.Process(r.Rank), r.Host, r.Exit.Words)
+}
+
+// serves tells whether this generation is a service's server.
+func (g *gang) serves() bool { return g.job.Spec.Service != nil && g.job.Plan.Stage == "" }
 
 // losses completes the outcome of a service: which of its machines were lost.
 func (g *gang) losses(out *rendezvous.Outcome) {
-	if g.job.Spec.Service == nil || g.job.Plan.Stage != "" || out.End != rendezvous.Failed {
+	if !g.serves() || out.End != rendezvous.Failed {
 		return
 	}
 	gone := func(s *seat) bool { return s.lost != "" || s.rebooted }
 	out.Lost = g.find(gone) != nil
 	// A rank that ended first is a failure like any. Silence may bring a service back, and is no
 	// proof that would end one.
-	proven := func(s *seat) bool { return s.rebooted || g.job.Spec.Service.Autostart && s.lost != "" }
+	proven := func(s *seat) bool {
+		away := s.lost != "" || !s.up && s.phase != launcher.PhaseEnded // it may be said to be lost in a moment
+		return s.rebooted || g.job.Spec.Service.Autostart && away
+	}
 	out.AllLost = out.Root == nil && g.find(func(s *seat) bool { return !proven(s) }) == nil
 	if g.wasReady() && out.Started == nil {
 		out.Started = g.seen.Ready

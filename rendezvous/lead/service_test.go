@@ -104,7 +104,7 @@ func TestServiceRestartsForEver(t *testing.T) {
 			t.Errorf("generation %d after eight hours", got)
 		}
 		j, _ := w.record.Job("aaaa")
-		if len(j.Faults) > 3 || !strings.HasSuffix(j.Tries[0].Cause, ": exit 0, and a service has no end of its own") {
+		if len(j.Faults) > 3 || !strings.HasSuffix(j.Tries[0].Cause, ": exit 0; the server ended by itself") {
 			t.Errorf("faults %v, cause %q", j.Faults, j.Tries[0].Cause)
 		}
 		stopped(t, w, "aaaa")
@@ -124,13 +124,98 @@ func TestServiceRankLeaves(t *testing.T) {
 		launched(t, w, s)
 		time.Sleep(11 * time.Minute)
 		o := mustOutcome(t, w, "aaaa")
-		if want := "stage main, rank 1 on spark2: exit 0: " + words + ", and a service has no end of its own"; o.Cause != want || o.ExitCode != launcher.ExitOwnFailure {
+		if want := "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself"; o.Cause != want || o.ExitCode != launcher.ExitOwnFailure {
 			t.Errorf("%d, %q, want %q", o.ExitCode, o.Cause, want)
 		}
 		if o.Root == nil || o.Root.Rank != 1 || o.Root.Exit.Last == "" || o.AllLost {
 			t.Errorf("outcome %+v", o)
 		}
 		w.settle()
+	})
+}
+
+// A server that leaves as it has lost another one waits for that one's word. vLLM's other half
+// may be long on its way out: what its log says counts though it was ended by us.
+func TestServiceLostPeer(t *testing.T) {
+	const (
+		gloo  = "RuntimeError: [gloo/transport/tcp/pair.cc:538] Connection closed by peer [192.168.100.13]:4711"
+		words = "Worker proc VllmWorker-1 died unexpectedly (exit code: -9)"
+	)
+	noticed := "stage main, rank 0 on spark1: exit 0: " + gloo + "; the server ended by itself"
+	for name, tt := range map[string]struct {
+		other launcher.Exit
+		after time.Duration
+		byUs  string // the words that are found then
+		want  string
+	}{
+		"it says so half a second later": {launcher.Exit{Words: words}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself"},
+		"it fails":                       {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: killed by SIGKILL (9)"},
+		"it has to be ended":             {launcher.Exit{}, time.Hour, words, "stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed},
+		"nothing is known of it":         {launcher.Exit{}, time.Hour, "", noticed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				w := newWorld(t, 2)
+				w.nodes[0].life = exitAs(10*time.Minute, launcher.Exit{Words: gloo, LostPeer: true})
+				w.nodes[1].life = exitAs(10*time.Minute+tt.after, tt.other)
+				w.nodes[1].late = tt.byUs
+				s := servingJob("aaaa", 2)
+				s.Service.Restarts, s.Service.Per = 0, 0
+				launched(t, w, s)
+				time.Sleep(11 * time.Minute)
+				if o := mustOutcome(t, w, "aaaa"); o.Cause != tt.want || o.Root == nil {
+					t.Errorf("%+v, want %q", o, tt.want)
+				}
+				w.settle()
+			})
+		})
+	}
+}
+
+// Between two tries a service is said to start again, and when; where a machine is waited for, which.
+func TestServiceComesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[1].life = func(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
+			if k.Generation > 1 {
+				return 0, nil
+			}
+			return time.Minute, &launcher.Exit{Signal: 9}
+		}
+		w.nodes[0].lingers = 8 * time.Second
+		s := servingJob("aaaa", 2)
+		s.Service.Autostart = true
+		r := launched(t, w, s)
+		time.Sleep(time.Minute + 5*time.Second)
+		if st := r.leader.Jobs()[0]; st.State != rendezvous.StateAgain || st.AgainAt != nil {
+			t.Errorf("while its other rank ends: %s, %v", st.State, st.AgainAt)
+		}
+		time.Sleep(3*time.Second + 500*time.Millisecond)
+		if st := r.leader.Jobs()[0]; st.State != rendezvous.StateAgain || st.AgainAt == nil || time.Until(*st.AgainAt) > time.Second || time.Until(*st.AgainAt) <= 0 {
+			t.Errorf("in the pause: %s, %v", st.State, st.AgainAt)
+		}
+		w.nodes[0].lingers = 0
+		time.Sleep(time.Minute)
+		if st := r.leader.Jobs()[0]; st.State != rendezvous.StateRuns || st.AgainAt != nil {
+			t.Errorf("after it: %s, %v", st.State, st.AgainAt)
+		}
+		r.kill()
+		w.nodes[0].crash()
+		w.nodes[1].crash()
+		time.Sleep(time.Minute)
+		w.nodes[0].heal()
+		r = w.ready()
+		time.Sleep(15 * time.Second)
+		for range 2 { // before the machine is given up, and after
+			st := r.leader.Jobs()[0]
+			if want := "it waits for spark2, then starts again"; st.State != rendezvous.StateWaits || !strings.HasPrefix(st.Waits, want) || !strings.Contains(st.Waits, "mark-dead spark2`") {
+				t.Errorf("while a machine is off: %s, %q", st.State, st.Waits)
+			}
+			time.Sleep(time.Hour)
+		}
+		w.nodes[1].heal()
+		time.Sleep(time.Minute)
+		stopped(t, w, "aaaa")
 	})
 }
 

@@ -211,7 +211,7 @@ func (p *cutPair) apart() time.Duration {
 		p.t.Errorf("the output of its own rank: %s", r)
 	}
 	eventually(p.t, 45*time.Second, "no try follows without proof", func() bool {
-		return strings.Contains(p.on("spark1", "sparkrun", "ps", "--json").out, "the next try waits: whether ranks still run on spark2 is not known")
+		return strings.Contains(p.on("spark1", "sparkrun", "ps", "--json").out, "it waits for spark2, then starts again: whether ranks still run there is not known")
 	})
 	if st := p.jobs("spark1")["goes-on"].State; st != "running" {
 		p.t.Errorf("spark1 says that the job on both is %s", st)

@@ -22,7 +22,7 @@ func rankOf(state string) int {
 		return starting
 	case "running":
 		return running
-	case "ending", "waiting":
+	case "ending", "waiting", "restarting":
 		return ending
 	case "completed", "failed", "stopped", "rejected":
 		return ended
