@@ -36,11 +36,12 @@ const (
 // explained adds to a rank's failure what this node can tell of it. It is called
 // apart from the try's loop, for it reads files.
 func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
-	if ev.Kind != shim.Exited || ev.Exit == nil || ev.Exit.ByUs || ev.Exit.Error != "" {
+	if ev.Kind != shim.Exited || ev.Exit == nil || ev.Exit.Error != "" {
 		return ev
 	}
-	// Of a service an end with 0 is a failure, too.
-	if !ev.Exit.Failed() && (t.assignment == nil || t.assignment.Spec.Service == nil) {
+	// Of a service an end with 0 is a failure, too; and one that was ended with the others may
+	// have been the reason.
+	if serves := t.assignment != nil && t.assignment.Spec.Service != nil; !serves && (!ev.Exit.Failed() || ev.Exit.ByUs) {
 		return ev
 	}
 	if t.explains.Add(1) > explainMost {

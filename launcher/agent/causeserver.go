@@ -29,6 +29,18 @@ var elsewhere = compiled(`Engine core initialization failed|Engine process faile
 // crashed (multiproc_executor.py, core_client.py).
 var died = compiled(`Worker proc \S+ died unexpectedly \(exit code: -?\d+\)|RayWorkerProc rank=\S+ died unexpectedly|engine core exited unexpectedly`)
 
+// struck is what is said of a process that something outside the program has ended. One that
+// aborts (6) may do so over a lost peer.
+var struck = compiled(`Worker proc \S+ died unexpectedly \(exit code: -(?:4|7|8|9|11|31)\)`)
+
+// struckDown finds that in a log, where nothing more is known than what others noticed of it.
+func struckDown(lines []string, found string) string {
+	if found != "" && !peerLost().MatchString(found) && !elsewhere().MatchString(found) {
+		return ""
+	}
+	return struck().FindString(strings.Join(lines, "\n"))
+}
+
 // dead tells of a log that the server has left because one of its processes had failed: vLLM
 // exits with 0 then.
 var dead = compiled(`EngineDeadError|encountered a fatal error|died unexpectedly|engine core exited unexpectedly`)
@@ -44,12 +56,12 @@ func toldBy(lines, aside []string) (words string, lost bool) {
 	}
 	if server {
 		if more, gone := recognise(aside); more != "" {
-			return more, gone
+			return more, gone || elsewhere().MatchString(more)
 		}
 	} else if known := causeAside(aside); known != "" {
 		return known, lost
 	}
-	return words, lost
+	return words, lost || elsewhere().MatchString(words)
 }
 
 // lastSign finds, from the end, the exception that says why, or that a process has died; else

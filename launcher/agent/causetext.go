@@ -1,9 +1,11 @@
 package agent
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -31,6 +33,13 @@ type evidence struct {
 // judge adds the words to an exit. The kernel knows better than the program why
 // it was killed, the program better than its output why it failed.
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
+	if e.ByUs { // what is its own doing there is not known, but what had struck it before
+		for _, lines := range [][]string{ev.lines, ev.aside} {
+			lines, _ = unprefixed(lines)
+			e.Words = cmp.Or(e.Words, cut(clean(struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
+		}
+		return e
+	}
 	message, trace := errorRecord(ev.record)
 	text, lost := toldBy(ev.lines, ev.aside)
 	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.boxed {
@@ -177,7 +186,11 @@ func recognise(lines []string) (words string, lost bool) {
 		}
 		return told, false
 	}
-	if found := causeAside(lines); found != "" {
+	found := causeAside(lines)
+	if told := struckDown(lines, found); told != "" {
+		return told, false
+	}
+	if found != "" {
 		return found, lost
 	}
 	worker := ""
@@ -196,7 +209,21 @@ func recognise(lines []string) (words string, lost bool) {
 	if lost {
 		return strings.TrimSpace(peerLost().FindString(all)), true
 	}
-	return "", false
+	return complaint(lines), false
+}
+
+// complains is how Python's argparse refuses a command line ("prog: error: ..."), and Python
+// itself a module that it is to run (-m) and cannot find.
+var complains = compiled(`^(?:[^:]+: (error: .+)|\S*python[\d.]*: (?:.*\(\w+: )?(No module named .+?)\)?)$`)
+
+// complaint finds that in the end of a program's output, where it stands last but for warnings.
+func complaint(lines []string) string {
+	for _, l := range slices.Backward(lines[max(0, len(lines)-launcher.MaxLastLines):]) {
+		if m := complains().FindStringSubmatch(l); m != nil {
+			return m[1] + m[2]
+		}
+	}
+	return ""
 }
 
 // spoken leaves out the program text that a Python trace quotes: what it might
