@@ -81,6 +81,35 @@ func (j Job) nextOfService(out Outcome) (Next, bool) {
 	return Next{}, false
 }
 
+// WhyNoMore says why a service that has failed after it had answered is not tried again; empty
+// of any other job.
+func (j Job) WhyNoMore(out Outcome) string {
+	v := j.Spec.Service
+	switch {
+	case v == nil || j.Plan.Stage != "" || out.End != Failed:
+		return ""
+	case out.AllLost:
+		return "all its machines were off, and it has no --autostart"
+	case out.Started == nil && !j.wasReady():
+		return ""
+	case v.Restarts == 0:
+		return "--restart no"
+	case j.RecentFaults(out.At) >= v.Restarts:
+		return fmt.Sprintf("%s in %s used up", count(v.Restarts, "restart"), span(v.Per))
+	}
+	return ""
+}
+
+func span(d time.Duration) string {
+	switch {
+	case d%time.Hour == 0:
+		return fmt.Sprintf("%dh", d/time.Hour)
+	case d%time.Minute == 0:
+		return fmt.Sprintf("%dm", d/time.Minute)
+	}
+	return d.String()
+}
+
 // wasReady tells whether an earlier generation of a service had come up.
 func (j Job) wasReady() bool {
 	return slices.ContainsFunc(j.Tries, func(t Try) bool { return t.Stage == "" && t.Started != nil })

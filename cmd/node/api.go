@@ -340,7 +340,8 @@ func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Jobs
 	defer done()
 	if err == nil && to.leadership != nil {
 		if err = n.raft.Verify(ctx); err == nil {
-			return wire.JobsResponse{Jobs: to.Jobs()}, nil
+			roster, _ := to.Roster()
+			return wire.JobsResponse{Jobs: overFabric(to.Jobs(), n.statusOf(roster, to.fence))}, nil
 		}
 		err = led(err)
 	} else if err == nil {

@@ -41,7 +41,8 @@ all of this is.
 --json prints an array with one object a job:
   job_id, name, workload, user
   state      planned (how far it has come is not known), waiting, starting, running,
-             ending; then completed, failed, stopped or rejected (no rank was started)
+             ending, restarting (its next try follows by itself); then completed, failed,
+             stopped or rejected (no rank was started)
   exit_code  null until the job has ended
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
@@ -56,6 +57,9 @@ all of this is.
   image      that its ranks run in; null: they run on the machine itself
   planned, started, ended   RFC 3339; null while that has not come
   away_since since when each of away does not answer
+  fabric_only those of hosts that the leader reaches over the fabric alone: who asks
+             there on the management network is not answered
+  again_at   when its next try is due, while it is restarting; else null
   service    null but for a service: url (null while not known), model, state (the job's,
              or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
              running (requests; null while not known), autostart, restart (as launch has
@@ -118,6 +122,9 @@ type jobLine struct {
 	AwaySince map[string]time.Time `json:"away_since"`
 	Suspended []string             `json:"suspended"`
 	Service   *serviceLine         `json:"service"`
+	AgainAt   *time.Time           `json:"again_at"`
+
+	FabricOnly []string `json:"fabric_only"`
 }
 
 // as adds how old the answer is that a job is told of in.
@@ -135,6 +142,7 @@ func newJobLine(j rendezvous.JobStatus) jobLine {
 		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
 		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
 	}
+	l.FabricOnly, l.AgainAt = append([]string{}, j.FabricOnly...), j.AgainAt
 	maps.Copy(l.AwaySince, j.AwaySince)
 	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation
@@ -214,6 +222,7 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if l.Service != nil && l.ExitCode == nil {
 			state = stateText(rendezvous.State(l.Service.State))
 		}
+		state += againText(l.AgainAt, now)
 		if len(l.Suspended) > 0 {
 			state += " (suspended)"
 		}
@@ -229,9 +238,7 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if l.Tries > 1 {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
 		}
-		if len(l.Away) > 0 {
-			state += " (" + hosts(l.Away) + " away" + awayText(l, now) + ")"
-		}
+		state += l.whereText(now)
 		workload := l.Workload
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
@@ -252,6 +259,25 @@ func stateText(s rendezvous.State) string {
 		return "unknown"
 	}
 	return string(s)
+}
+
+// againText is when a job starts again that says so.
+func againText(at *time.Time, now time.Time) string {
+	if at == nil || !at.After(now) {
+		return ""
+	}
+	return " in " + age(at.Sub(now).Round(time.Second))
+}
+
+// whereText says of which of a job's machines it does not hear, or not where others ask for them.
+func (l jobLine) whereText(now time.Time) (text string) {
+	if len(l.Away) > 0 {
+		text = " (" + hosts(l.Away) + " away" + awayText(l, now) + ")"
+	}
+	if len(l.FabricOnly) > 0 {
+		text += " (" + hosts(l.FabricOnly) + " by fabric only)"
+	}
+	return text
 }
 
 // awayText is for how long the first of a job's hosts has been away, where that is

@@ -71,6 +71,9 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		} else if slices.Contains(j.Away, p.Host) {
 			line += ", does not answer"
 		}
+		if slices.Contains(j.FabricOnly, p.Host) {
+			line += ", reached over the fabric only"
+		}
 		out = append(out, line)
 	}
 	out = append(out, times(j, now))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -91,7 +92,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	if l == nil || j.Outcome != nil {
 		return nil
 	}
-	text := "  serves at " + l.urlText() + ": " + stateText(rendezvous.State(l.State))
+	text := "  serves at " + l.urlText() + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)
 	if l.Since != nil {
 		text += " for " + age(now.Sub(*l.Since))
 	}
@@ -102,6 +103,9 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		text += fmt.Sprintf("; %s tokens/s, requests: %d", l.rateText(), *l.Running)
 	}
 	out := []string{text}
+	for _, step := range nextSteps(j, now) {
+		out = append(out, "  "+step)
+	}
 	if seen := j.Service; seen != nil && seen.State == launcher.ServiceWedged && l.OnWedge == launcher.WedgeReport {
 		out = append(out, "  `sparkrun logs` may say why; --on-wedge restart at its launch would start it anew: `sparkrun stop` and launch it again")
 	}
@@ -113,4 +117,26 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		return append(out, "  "+again+", and comes back after a power cut")
 	}
 	return append(out, "  "+again+"; does not come back after a power cut (sparkrun service enable)")
+}
+
+// longAway is how long a machine is away before its service is better taken elsewhere: one that
+// is booted anew is back by then.
+const longAway = time.Minute
+
+// nextSteps are what may be done for a service that does not do well.
+func nextSteps(j rendezvous.JobStatus, now time.Time) (steps []string) {
+	for _, host := range j.Away {
+		if since, known := j.AwaySince[host]; !known || now.Sub(since) < longAway || j.Waits != "" {
+			continue
+		}
+		then := "ends the service, to be launched elsewhere"
+		if v := j.Spec.Service; j.RecentFaults(now) < v.Restarts {
+			then = "starts it elsewhere"
+		}
+		steps = append(steps, fmt.Sprintf("%s has not answered for %s: if it is off for good, `sudo sparkrun mark-dead %s` %s", host, age(now.Sub(j.AwaySince[host])), host, then))
+	}
+	if len(j.Plan.Nodes) > 0 && slices.Contains(j.FabricOnly, j.Plan.Nodes[0].Host) {
+		steps = append(steps, fmt.Sprintf("%s is reached over the fabric only: on the management network its URL answers nobody, see `sparkrun status`", j.Plan.Nodes[0].Host))
+	}
+	return steps
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -118,6 +119,51 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0
 	golden(t, "service-ls.json", got)
 	if _, none, _ := cli(t, &backend{cluster: &fakeCluster{}}, "service", "ls", "--prometheus"); none != "[]\n" {
 		t.Errorf("no services: %q", none)
+	}
+}
+
+// What is wrong with a service is told in the list, with what to do; one that has failed stays
+// in it until it is launched again.
+func TestServiceLsTellsTrouble(t *testing.T) {
+	now := time.Now()
+	base := someServices().Jobs
+	base = base[len(base)-3:]
+	away, cut, failed, again, old, stopped := base[0], base[0], base[0], base[2], base[0], base[0]
+	for _, j := range []*rendezvous.JobStatus{&away, &cut, &failed, &again, &old, &stopped} {
+		v := *j.Spec.Service
+		j.Spec.Service, j.Planned = &v, now.Add(-time.Hour)
+		j.Plan.Nodes = append(slices.Clone(j.Plan.Nodes), rendezvous.Place{Host: "spark2", Ranks: 1})
+	}
+	ended := func(j *rendezvous.JobStatus, name string, end rendezvous.End, ago time.Duration) {
+		started := now.Add(-ago - time.Hour)
+		j.Spec.Name, j.State, j.Service = name, rendezvous.State(end), nil
+		j.Outcome = &rendezvous.Outcome{End: end, At: now.Add(-ago), Started: &started, ExitCode: 137, Cause: "rank 0 on spark1: killed by SIGKILL (9) (1 restart in 1h used up)"}
+	}
+	away.Away, away.AwaySince = []string{"spark2"}, map[string]time.Time{"spark2": now.Add(-89 * time.Second)}
+	cut.Spec.Name, cut.FabricOnly = "cut", []string{"spark1"}
+	ended(&failed, "failed", rendezvous.Failed, 3*time.Minute)
+	ended(&old, "of-cccc", rendezvous.Failed, 3*time.Minute) // launched again since
+	old.Planned = now.Add(-2 * time.Hour)
+	ended(&stopped, "stopped", rendezvous.Stopped, 3*time.Minute)
+	at := now.Add(9 * time.Second)
+	again.State, again.Waits, again.AgainAt = rendezvous.StateAgain, "", &at
+	_, got, e := cli(t, &backend{cluster: &fakeCluster{jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{old, stopped, failed, away, cut, again}}}}, "service", "ls")
+	var states []string
+	for line := range strings.Lines(got) {
+		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
+		states = append(states, strings.Join(strings.Fields(rest), " "))
+	}
+	want := []string{"", "- failed 3m ago - 0 of 3/hour yes", "http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 0 of 3/hour yes", "http://10.0.0.1:8000 restarting in 9s - 0 of 3/hour no"}
+	if d := cmp.Diff(want, states); d != "" {
+		t.Error(d, got)
+	}
+	notes := `sparkrun: failed: rank 0 on spark1: killed by SIGKILL (9) (1 restart in 1h used up); ` + "`sparkrun ps aaaa`" + ` tells more; to start it again launch it as before
+sparkrun: of-aaaa: spark2 has not answered for 89s: if it is off for good, ` + "`sudo sparkrun mark-dead spark2`" + ` starts it elsewhere
+sparkrun: cut: spark1 is reached over the fabric only: on the management network its URL answers nobody, see ` + "`sparkrun status`" + `
+`
+	if d := cmp.Diff(notes, e); d != "" {
+		t.Error(d)
 	}
 }
 

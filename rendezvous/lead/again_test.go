@@ -295,7 +295,7 @@ func TestSpareNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || j.Plan.Nodes[0].Host != "spark2" || j.Plan.Nodes[1].Host != "spark1" || len(j.Plan.Held) != 0 {
+		if j.Outcome.End != rendezvous.Completed || j.Plan.Nodes[0].Host != "spark1" || j.Plan.Nodes[1].Host != "spark2" || len(j.Plan.Held) != 0 {
 			t.Errorf("plan %+v: %+v", j.Plan, j.Outcome)
 		}
 		w.nodes[2].heal()

@@ -474,6 +474,9 @@ func (g *gang) record(ctx context.Context) bool {
 	if text := g.job.TryText(); text != "" && out.End == rendezvous.Failed {
 		out.Cause += " (" + text + ")"
 	}
+	if text := g.job.WhyNoMore(out); text != "" && !g.noMore {
+		out.Cause += " (" + text + ")"
+	}
 	err := g.l.cfg.Recorder.End(ctx, rendezvous.JobEnd{Key: g.job.Key(), Outcome: out})
 	if errors.Is(err, rendezvous.ErrJobEnded) {
 		// An attempt whose outcome was unknown has been recorded after all.

@@ -66,7 +66,7 @@ func TestLeaseMakesRoom(t *testing.T) {
 					t.Fatal(err)
 				}
 				j := mustJob(t, w, "jjjj")
-				if j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Plan.Nodes[0].Host != "spark2" || j.Plan.Nodes[1].Host != "spark1" {
+				if j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Plan.Nodes[0].Host != "spark1" || j.Plan.Nodes[1].Host != "spark2" {
 					t.Errorf("generation %d on %+v: %+v", j.Plan.Generation, j.Plan.Nodes, j.Outcome)
 				}
 				var again time.Time

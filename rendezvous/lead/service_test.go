@@ -85,6 +85,9 @@ func TestServiceRestarts(t *testing.T) {
 					time.Sleep(5*time.Minute + 10*time.Second)
 				}
 				j := mustJob(t, w, "aaaa")
+				if !strings.HasSuffix(j.Outcome.Cause, "exit 7 (3 restarts in 1h used up)") {
+					t.Errorf("cause %q", j.Outcome.Cause)
+				}
 				if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 || len(j.Faults) != 3 || j.Plan.Restarts != 3 {
 					t.Errorf("outcome %+v, faults %v", o, j.Faults)
 				}
@@ -124,7 +127,7 @@ func TestServiceRankLeaves(t *testing.T) {
 		launched(t, w, s)
 		time.Sleep(11 * time.Minute)
 		o := mustOutcome(t, w, "aaaa")
-		if want := "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself"; o.Cause != want || o.ExitCode != launcher.ExitOwnFailure {
+		if want := "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself (--restart no)"; o.Cause != want || o.ExitCode != launcher.ExitOwnFailure {
 			t.Errorf("%d, %q, want %q", o.ExitCode, o.Cause, want)
 		}
 		if o.Root == nil || o.Root.Rank != 1 || o.Root.Exit.Last == "" || o.AllLost {
@@ -148,10 +151,10 @@ func TestServiceLostPeer(t *testing.T) {
 		byUs  string // the words that are found then
 		want  string
 	}{
-		"it says so half a second later": {launcher.Exit{Words: words}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself"},
-		"it fails":                       {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: killed by SIGKILL (9)"},
-		"it has to be ended":             {launcher.Exit{}, time.Hour, words, "stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed},
-		"nothing is known of it":         {launcher.Exit{}, time.Hour, "", noticed},
+		"it says so half a second later": {launcher.Exit{Words: words}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself (--restart no)"},
+		"it fails":                       {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: killed by SIGKILL (9) (--restart no)"},
+		"it has to be ended":             {launcher.Exit{}, time.Hour, words, "stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed + " (--restart no)"},
+		"nothing is known of it":         {launcher.Exit{}, time.Hour, "", noticed + " (--restart no)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
