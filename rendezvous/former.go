@@ -46,10 +46,11 @@ func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen lau
 	if len(former.Nodes) == 0 || err == nil && (former.Network != fabric || plan.Network == fabric) {
 		return plan, err
 	}
-	if anew, anewErr := makePlan(spec, roster, topology, gen, Former{}); anewErr == nil && (err != nil || anew.Network == fabric) {
-		return anew, nil
+	anew, anewErr := makePlan(spec, roster, topology, gen, Former{})
+	if anewErr != nil || err == nil && anew.Network != fabric {
+		return plan, err
 	}
-	return plan, err
+	return anew, nil
 }
 
 // first sorts candidates: those that were in the job by their ranks, its spare ones, then the
