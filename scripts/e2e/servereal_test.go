@@ -146,6 +146,7 @@ func TestServeReal(t *testing.T) {
 		l := realLab{&lab{t: t, name: l.name}, l.env}
 		held := l.start("spark1", python, "-m", "http.server", "8000")
 		defer func() { held.cmd.Process.Kill(); held.wait() }()
+		eventually(t, realWait, "somebody has port 8000", func() bool { return l.on("spark1", "curl", "-s", "http://127.0.0.1:8000").code == 0 })
 		s := l.launch("spark2", model, []string{"--on", "spark1", "--env", small})
 		l.told("its port is held", s.ended(t), "8000", "choose another port")
 	})
