@@ -27,6 +27,7 @@ const (
 	CauseSmall      = "small-messages"
 	CauseUnknown    = "unknown"
 	CauseNoTorch    = "no-torch"
+	CauseAlone      = "no-mpi"
 )
 
 // Cause is one reason why a test was slow, or says nothing.
@@ -143,7 +144,8 @@ func (f fabric) twinsAtMost() int {
 	return least
 }
 
-// idle: the device moved next to nothing while another of the same node did.
+// idle: the device moved next to nothing while another of the same node did. In a ring one port
+// may send alone, and the other receive.
 func idle(traffic []Traffic, host, hca string) bool {
 	var own, most uint64
 	known := false
@@ -151,9 +153,9 @@ func idle(traffic []Traffic, host, hca string) bool {
 		if t.Host != host || !t.RDMA {
 			continue
 		}
-		most = max(most, t.Sent)
+		most = max(most, t.Sent+t.Received)
 		if t.Device == hca {
-			own, known = t.Sent, true
+			own, known = t.Sent+t.Received, true
 		}
 	}
 	return known && most > 1<<20 && own < most/10
