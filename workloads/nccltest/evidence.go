@@ -52,6 +52,9 @@ var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Conn
 // Line takes one line of a rank's output. It reports whether it was NCCL's.
 func (l *Log) Line(line string) bool {
 	line = strings.TrimRight(line, "\r")
+	if !strings.Contains(line, "NCCL ") && !strings.Contains(line, " failure ") {
+		return false
+	}
 	m := logLine.FindStringSubmatch(line)
 	if m == nil {
 		if failure := testFailure.FindString(line); failure != "" {

@@ -57,12 +57,14 @@ func (p *Parser) Line(line string) (row bool) {
 		p.comment(line)
 		return false
 	}
-	glued := gluedLine.FindStringIndex(line)
-	if glued != nil {
+	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows || !strings.Contains(" 0123456789", line[:1]) {
+		return false
+	}
+	if glued := gluedLine.FindStringIndex(line); glued != nil {
 		line = line[:glued[0]]
 	}
 	fields := strings.Fields(line)
-	if p.columns == nil || p.ended || len(fields) == 0 || len(p.table.Rows) == maxRows {
+	if len(fields) == 0 {
 		return false
 	}
 	if p.take(fields) || p.begun != nil && p.take(slices.Concat(p.begun, fields)) {
