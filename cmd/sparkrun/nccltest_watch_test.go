@@ -1,7 +1,11 @@
 package main
 
 import (
+	"archive/tar"
+	"bytes"
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -80,6 +84,34 @@ func TestNCCLTestKnowsItsMachines(t *testing.T) {
 		_, shown, errs := cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "XDG_STATE_HOME=" + t.TempDir()}, "launch", "nccl-test", "--via", "torch")
 		if !strings.HasPrefix(lastLine(shown), want) || (len(k.kept) == 1) != strings.Contains(want, "good") {
 			t.Errorf("%s%s, kept %+v", shown, errs, k.kept)
+		}
+	}
+}
+
+// A build that came in part is not brought to any machine: tar takes it for one with fewer programs.
+func TestReadBuilt(t *testing.T) {
+	var b bytes.Buffer
+	w := tar.NewWriter(&b)
+	for _, name := range []string{"BUILT", "./all_gather_perf", "./all_reduce_perf"} {
+		text := "nccl: 2.30.7, built with it\n"
+		if err := w.WriteHeader(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(text))}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := w.Write([]byte(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	name := filepath.Join(t.TempDir(), "x.tar")
+	for size, whole := range map[int]bool{b.Len(): true, 4 * 512: false, 3*512 + 7: false, 0: false} {
+		if err := os.WriteFile(name, b.Bytes()[:size], 0o600); err != nil {
+			t.Fatal(err)
+		}
+		got, sum, err := readBuilt(name)
+		if whole != (err == nil) || whole && (got.nccl != "2.30.7" || len(sum) != 16) || !whole && !strings.Contains(err.Error(), "has no end") {
+			t.Errorf("%d bytes: %+v %q %v", size, got, sum, err)
 		}
 	}
 }

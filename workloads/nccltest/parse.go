@@ -57,7 +57,7 @@ func (p *Parser) Line(line string) (row bool) {
 		p.comment(line)
 		return false
 	}
-	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows || !strings.Contains(" 0123456789", line[:1]) {
+	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows || strings.IndexByte(" 0123456789", line[0]) < 0 {
 		return false
 	}
 	if glued := gluedLine.FindStringIndex(line); glued != nil {
