@@ -172,9 +172,10 @@ const (
 
 // Made-up results, each with the cause that a person who knows would give.
 func TestVerdicts(t *testing.T) {
-	mtu1500 := func(c *cluster) *cluster {
-		return c.each(func(_ *envgen.HCA, n *envgen.NIC) { n.MTU = 1500 })
+	mtu := func(c *cluster, bytes int) *cluster {
+		return c.each(func(_ *envgen.HCA, n *envgen.NIC) { n.MTU = bytes })
 	}
+	mtu1500 := func(c *cluster) *cluster { return mtu(c, 1500) }
 	tests := map[string]struct {
 		cluster *cluster
 		table   Table
@@ -203,6 +204,8 @@ func TestVerdicts(t *testing.T) {
 		}, Low, CauseOneTwin, "roceP2p1s0f0 of spark1 carried nothing"},
 		"MTU 1500":               {mtu1500(pair(t)), result(2, big, 19.8), overRDMA, nil, Low, CauseMTU, "enp1s0f0np0 mtu 1500"},
 		"MTU 1500 and one twin":  {mtu1500(noAddress(pair(t))), result(2, big, 12), overRDMA, nil, Low, CauseOneTwin, ""},
+		"MTU 2200":               {mtu(pair(t), 2200), result(2, big, 21), overRDMA, nil, Low, CauseMTU, "RoCE packets of 2048 bytes"},
+		"MTU 4200 is enough":     {mtu(pair(t), 4200), result(2, big, 15), overRDMA[2:], nil, Low, CauseUnknown, ""},
 		"sockets":                {pair(t), result(2, big, 3), overTCP, nil, Low, CauseSockets, "NET/IB : No device found."},
 		"sockets, management":    {pair(t), result(2, big, 1.1), overManagement, nil, Low, CauseManagement, "enP7s7"},
 		"sockets, and MTU":       {mtu1500(pair(t)), result(2, big, 2.5), overTCP, nil, Low, CauseSockets, ""},
