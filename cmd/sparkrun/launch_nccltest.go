@@ -125,6 +125,10 @@ func (o launchOptions) checkTest() error {
 	switch {
 	case t.Via == viaTorch && t.Folder != "":
 		return usagef("--via torch and --nccl-tests: give one of them")
+	case t.Via == viaTorch && (o.request.MPI.Family != "" || o.request.MPI.Mpirun != ""):
+		return usagef("--via torch: --mpi and --mpirun are for nccl-tests")
+	case t.Via == viaTests && o.request.Torchrun.Python != "":
+		return usagef("--via nccl-tests and --python: give one of them")
 	case t.SVG == "-" && o.json:
 		return usagef("--svg - and --json: both would go to standard output")
 	}

@@ -219,6 +219,9 @@ func TestNCCLTestRefused(t *testing.T) {
 		"nccl-test --gate 0":                      "such as 0.9",
 		"nccl-test -d":                            "--detach does not go with nccl-test",
 		"nccl-test --via torch --nccl-tests /opt": "give one of them",
+		"nccl-test --via torch --mpi openmpi":     "--mpi and --mpirun are for nccl-tests",
+		"nccl-test --via torch --mpirun /x":       "--mpi and --mpirun are for nccl-tests",
+		"nccl-test --via nccl-tests --python x":   "give one of them",
 		"nccl-test --via mpi":                     "want auto or nccl-tests or torch",
 		"nccl-test --json --svg -":                "both would go to standard output",
 	} {

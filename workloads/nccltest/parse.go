@@ -27,6 +27,7 @@ var (
 	boundsLine  = regexp.MustCompile(`^# Out of bounds values : (\d+) (\S+)`)
 	averageLine = regexp.MustCompile(`^# Avg bus bandwidth\s+: (\S+)`)
 	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|Reducing maxBytes .*|error: .*)$`)
+	tag         = regexp.MustCompile(`^\[\d+,\d+\]<stdout>: ?`) // of mpirun --tag-output
 	// A row is begun before its test runs. What NCCL logs meanwhile stands behind its root, which
 	// is a number, without a space: "-1spark1:605:605 [0] NCCL INFO ..."; its figures come later, on
 	// a line of their own.
@@ -52,6 +53,9 @@ type Parser struct {
 // completed one.
 func (p *Parser) Line(line string) (row bool) {
 	line = strings.TrimRight(line, " \t\r")
+	if strings.HasPrefix(line, "[") {
+		line = tag.ReplaceAllString(line, "")
+	}
 	if strings.HasPrefix(line, "#") {
 		p.begun = nil
 		p.comment(line)

@@ -249,6 +249,26 @@ func TestNoNumbers(t *testing.T) {
 	}
 }
 
+// mpirun --tag-output names the rank of each line.
+func TestTaggedOutput(t *testing.T) {
+	text, err := os.ReadFile("testdata/2.19.6-two-hosts-log.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := Parse(string(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var tagged strings.Builder
+	for line := range strings.Lines(string(text)) {
+		tagged.WriteString("[1,0]<stdout>:" + line)
+	}
+	got, err := Parse(tagged.String())
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("%v %s", err, diff)
+	}
+}
+
 // Up to 2.17.8 nccl-tests has written its average under another name.
 func TestAverageOfOldJSON(t *testing.T) {
 	table, err := Parse(`{"results":[{"size":1,"out_of_place":{"time":1,"alg_bw":1,"bus_bw":2,"nwrong":0}}],"average_bus_bandwidith":{"bandwidith":2.5,"okay":"unchecked"}}`)
