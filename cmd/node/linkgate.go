@@ -69,7 +69,9 @@ func (g *gates) add(nodes []launcher.NodeID, part float64) error {
 		all = nil // the new one is what counts
 	}
 	nodes = slices.Sorted(slices.Values(nodes))
-	all = slices.DeleteFunc(all, func(o gate) bool { return slices.Equal(o.Nodes, nodes) || g.now().Sub(o.At) > gateAge || g.now().Sub(o.At) < -gateAhead })
+	all = slices.DeleteFunc(all, func(o gate) bool {
+		return slices.Equal(o.Nodes, nodes) || g.now().Sub(o.At) > gateAge || g.now().Sub(o.At) < -gateAhead
+	})
 	all = append(all, gate{At: g.now().UTC(), Nodes: nodes, Part: part})
 	b, err := json.Marshal(all[max(0, len(all)-gatesKept):])
 	if err == nil {

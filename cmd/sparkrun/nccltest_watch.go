@@ -21,7 +21,7 @@ type watcher struct {
 	log     nccltest.Log
 	early   *nccltest.Verdict  // of the first rank that could not begin
 	errs    []string           // the last lines of standard error: torch warns, and nobody asks while all is well
-	places  []rendezvous.Place // by the last plan
+	places  []rendezvous.Place // by the last plan of the main stage
 	ended   rendezvous.End     // empty: it has not
 	open    openLines
 }
@@ -52,7 +52,7 @@ func (w *watcher) event(line []byte) {
 	if json.Unmarshal(line, &e) != nil {
 		return
 	}
-	if e.Plan != nil {
+	if e.Plan != nil && e.Plan.Stage == "" { // --before and --after run on one machine
 		w.places = e.Plan.Nodes
 	}
 	if e.Outcome != nil {
