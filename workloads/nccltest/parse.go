@@ -125,7 +125,11 @@ func (p *Parser) comment(line string) {
 		t.Op = operation(m[1])
 	} else if m := deviceLine.FindStringSubmatch(line); m != nil {
 		rank, _ := strconv.Atoi(m[1])
-		t.Devices = append(t.Devices, Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])})
+		d := Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])}
+		if slices.ContainsFunc(t.Devices, func(o Device) bool { return o.Rank == d.Rank && o.Host == d.Host }) {
+			t.Devices = nil // of a run before that ended without a row
+		}
+		t.Devices = append(t.Devices, d)
 	} else if m := boundsLine.FindStringSubmatch(line); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		t.OutOfBounds, p.ended = &Bounds{Count: n, OK: m[2] == "OK"}, true

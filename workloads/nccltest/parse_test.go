@@ -295,6 +295,11 @@ func TestSeveralRuns(t *testing.T) {
 			t.Errorf("%s: %v %s", name, err, diff)
 		}
 	}
+	header := bad[:strings.Index(bad, "#       size")]
+	want.Notes = nil
+	if got, err := Parse(header + "spark1: Test NCCL failure common.cu:1 'x'\n" + string(text)); err != nil || cmp.Diff(want, got) != "" {
+		t.Errorf("after one without a row: %v %s", err, cmp.Diff(want, got))
+	}
 	if got, err := Parse(string(text) + bad); err != nil || got.OutOfBounds.OK {
 		t.Errorf("the last one failed: %v %+v", err, got)
 	}
