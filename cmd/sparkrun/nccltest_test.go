@@ -303,6 +303,7 @@ func TestNCCLTestChooses(t *testing.T) {
 		"two MPIs":            {has{"all_gather_perf": mixed}, "--via nccl-tests", "-", "for Open MPI on spark2, and for MPICH's family on spark1"},
 		"one here, all there": {has{"/opt/nt/build/all_gather_perf": one("spark1", launcher.MPICH), "all_gather_perf": both}, "", "all_gather_perf", ""},
 		"in a named folder":   {has{"/a/all_reduce_perf": both, "all_reduce_perf": both}, "--nccl-tests /a all_reduce", "/a/all_reduce_perf", ""},
+		"in this folder":      {has{"./all_reduce_perf": both, "all_reduce_perf": both}, "--nccl-tests . all_reduce", "./all_reduce_perf", ""},
 		"torch":               {has{"all_gather_perf": both}, "--via torch", "", ""},
 		"an interpreter":      {has{"all_gather_perf": both}, "--python python3.12", "", ""},
 		"no room":             {has{"all_gather_perf": both}, "--min 4G", "-", "messages of 4 GiB and more are not safe: spark1 has 12 GiB free"},
