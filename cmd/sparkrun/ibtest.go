@@ -199,16 +199,16 @@ func (a *app) tellIB(rep ibReport, cluster string, o launchOptions) error {
 	} else {
 		_, err = io.WriteString(a.out, ibText(rep, now, a.columns()))
 	}
-	v, gate := rep.Verdict, o.ib.Gate
+	v, gate, part := rep.Verdict, o.ib.Gate, rep.Reached()
 	switch {
 	case err != nil:
 		return err
 	case v.Grade == nccltest.Failed:
 		return exits(exitFailure, nil)
-	case gate > 0 && (v.Part == nil || v.Grade == nccltest.Unjudged):
+	case gate > 0 && (part == nil || v.Grade == nccltest.Unjudged):
 		return exits(exitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
-	case gate > 0 && *v.Part < gate:
-		return exits(exitFailure, missed(gate, *v.Part))
+	case gate > 0 && *part < gate:
+		return exits(exitFailure, missed(gate, *part))
 	}
 	return nil
 }

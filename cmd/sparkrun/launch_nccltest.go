@@ -57,10 +57,10 @@ largest message is lowered where the buffers (three of it with nccl-tests, two w
 torch) would take more than half of what is free on a machine.
 
 What nccl-tests prints, started by whomever, is judged, too, and the file of its -J:
---read FILE (- for standard input). It is judged by the links as they are now. Old versions do not print the
-operation: name it, as in nccl-test all_gather --read FILE. Run with NCCL_DEBUG=INFO for the causes that NCCL's
-log shows. sparkrun itself does not ask for that file: it holds
-the whole environment, tokens included, and no more figures.
+--read FILE (- for standard input), by the links as they are now. Old versions do not
+print the operation: name it, as in nccl-test all_gather --read FILE. Run with
+NCCL_DEBUG=INFO for the causes that NCCL's log shows. sparkrun itself does not ask for
+that file: it holds the whole environment, tokens included, and no more figures.
 
 The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
 ~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
