@@ -51,7 +51,7 @@ func (r testReport) hosts() []string {
 func (r testReport) ofLinks() bool {
 	over := r.ended == rendezvous.Completed || r.ended == rendezvous.Failed
 	alone := r.Verdict.Cause != nil && r.Verdict.Cause.Code == nccltest.CauseAlone
-	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || len(r.Log.Bad) > 0)
+	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || r.Log.Links())
 }
 
 // start runs a workload's command: a test watches its own launch.

@@ -343,6 +343,7 @@ func TestNCCLTestIsKept(t *testing.T) {
 		"stopped": {cut, stopped, nil}, // whoever stops a test says nothing of the links
 		"dead":    {noPath, failed7, []float64{0}},
 		"crashed": {"", failed7, nil},
+		"memory":  {"# Using devices\nspark1: Test NCCL failure common.cu:1670 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / out of memory'\n", failed7, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := &keeping{}

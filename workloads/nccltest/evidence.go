@@ -43,7 +43,7 @@ var (
 	viaPlugin = regexp.MustCompile(`^NET/IBext`)
 	// What nccl-tests itself says of a call that failed: "HOST: Test NCCL failure common.cu:1234
 	// 'unhandled system error / ...'" (its src/common.h).
-	testFailure = regexp.MustCompile(`Test (?:NCCL|CUDA) failure \S+:\d+ .*$`)
+	testFailure = regexp.MustCompile(`Test NCCL failure \S+:\d+ .*$`)
 )
 
 // trouble are parts of lines that never come in a good run.
@@ -83,11 +83,19 @@ func (l *Log) Line(line string) bool {
 		}
 		l.Via[v[1]]++
 	}
-	if slices.ContainsFunc(trouble, func(t string) bool { return strings.Contains(text, t) }) {
+	if troubled(text) {
 		l.bad(text)
 	}
 	return true
 }
+
+func troubled(text string) bool {
+	return slices.ContainsFunc(trouble, func(t string) bool { return strings.Contains(text, t) })
+}
+
+// Links tells whether NCCL met errors on its way to another machine, by its own log: a call of its that
+// failed may have lacked memory, or an argument.
+func (l Log) Links() bool { return slices.ContainsFunc(l.Bad, troubled) }
 
 func (l *Log) bad(text string) {
 	if len(l.Bad) < 10 && !slices.Contains(l.Bad, text) {
