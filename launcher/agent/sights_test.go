@@ -3,8 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -42,6 +44,10 @@ func TestFigures(t *testing.T) {
 		"a page":           {"<html>\nvllm:num_requests_running{ is not here", nil},
 		"empty":            {"", nil},
 		"no number":        {"vllm:num_requests_running{} many\n", nil},
+		"no counts": {"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc NaN\nvllm:prompt_tokens_total -3\nvllm:generation_tokens_total +Inf\nvllm:generation_tokens_total 5\n",
+			&figures{running: 1, generated: 5, progress: [maxProgress]float64{5}}},
+		"none that runs":   {"sglang:num_running_reqs NaN\nsglang:gen_throughput 5\n", nil},
+		"beyond all":       {"vllm:num_requests_running 1e15\nvllm:num_requests_running 1e15\n", &figures{running: 1e15}},
 		"a last line only": {"vllm:num_requests_running 1", nil}, // it may have been cut off
 	}
 	for name, tt := range tests {
@@ -51,6 +57,9 @@ func TestFigures(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+	if got := readFigures(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken")))); got != nil {
+		t.Errorf("of a connection that broke: %+v", got) // sums of a part would look like work
 	}
 	for _, e := range engines {
 		if len(e.progress) > maxProgress {
