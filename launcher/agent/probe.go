@@ -194,10 +194,16 @@ func get(ctx context.Context, url string) error {
 	case err != nil:
 		return errors.New("no answer yet")
 	case res.StatusCode < 200 || res.StatusCode > 399:
-		err = fmt.Errorf("it answers %s", res.Status)
+		err = fmt.Errorf("it answers %s", status(res))
 	}
 	res.Body.Close()
 	return err
+}
+
+// status is an answer's in our own words: who answers may have put a megabyte there, or what moves the
+// cursor of a terminal.
+func status(res *http.Response) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 }
 
 // guestOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.

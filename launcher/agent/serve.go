@@ -31,6 +31,7 @@ const (
 	metricsWait  = 5 * time.Second
 	generateWait = 90 * time.Second
 	generateEach = time.Minute
+	answerMost   = 1 << 20 // bytes
 	beatEvery    = 15 * time.Second // between two events that tell no more than other figures
 	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
 )
@@ -219,7 +220,7 @@ func (w *watcher) healthAt(ctx context.Context, addr string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode > 399 {
-		return fmt.Errorf("GET %s: it answers %s", v.Health, res.Status)
+		return fmt.Errorf("GET %s: it answers %s", v.Health, status(res))
 	}
 	return nil
 }
@@ -339,7 +340,10 @@ func askJSON(ctx context.Context, method, url string, body []byte, into any) err
 	case res.StatusCode == http.StatusUnauthorized, res.StatusCode == http.StatusForbidden:
 		return errKept
 	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %s", res.Status)
+		return fmt.Errorf("it answers %s", status(res))
 	}
-	return json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(into)
+	if err := json.NewDecoder(io.LimitReader(res.Body, answerMost)).Decode(into); err != nil {
+		return errors.New("its answer is not the JSON of one")
+	}
+	return nil
 }
