@@ -31,7 +31,7 @@ const (
 	metricsWait  = 5 * time.Second
 	generateWait = 90 * time.Second
 	generateEach = time.Minute
-	answerMost   = 1 << 20 // bytes
+	answerMost   = 1 << 20          // bytes
 	beatEvery    = 15 * time.Second // between two events that tell no more than other figures
 	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
 )
