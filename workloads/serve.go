@@ -66,6 +66,10 @@ const (
 // kernels, and fetches weights, without a word.
 const servePatience = 30 * time.Minute
 
+// maxMachines bounds on how many a model is served, and each of its sizes, so that their product is
+// a number, too.
+const maxMachines = 1024
+
 // Workloads that serve a model.
 const (
 	VLLM   = "vllm"
@@ -227,8 +231,8 @@ func (v server) readSizes(r Request, s *served) error {
 			continue
 		}
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return fmt.Errorf("%s %s: %w: want 1 or more", d.flag.name, text, launcher.ErrInvalid)
+		if err != nil || n < 1 || n > maxMachines {
+			return fmt.Errorf("%s %s: %w: want 1 to %d", d.flag.name, text, launcher.ErrInvalid, maxMachines)
 		}
 		*d.size = n
 		recipes = recipes || from == "recipe" && n > 1
@@ -239,6 +243,9 @@ func (v server) readSizes(r Request, s *served) error {
 	}
 	if s.nodes == 0 {
 		s.nodes = asked.product()
+	}
+	if s.nodes > maxMachines {
+		return fmt.Errorf("%s: %w: a model is served on %d at most", machines(s.nodes), launcher.ErrInvalid, maxMachines)
 	}
 	if recipes && asked.product() != s.nodes && o.TP == 0 && o.PP == 0 && o.DP == 0 {
 		s.note("the recipe's command is for %s; its sizes are worked out anew for %s", machines(asked.product()), machines(s.nodes))

@@ -146,7 +146,11 @@ func TestServeRefuses(t *testing.T) {
 		"said twice":        {VLLM, Serve{Model: "m", TP: 2, Args: words("-tp 1")}, 2, nil, "--tensor-parallel-size 1 stands after --"},
 		"host twice":        {VLLM, Serve{Model: "m", Host: "::", Args: words("--host=0.0.0.0")}, 1, nil, "--host 0.0.0.0 stands after --"},
 		"a port":            {VLLM, Serve{Model: "m", Args: words("--port http")}, 1, nil, "want 1 to 65535"},
-		"a size":            {VLLM, Serve{Model: "m", Args: words("--tensor_parallel_size two")}, 1, nil, "want 1 or more"},
+		"a size":            {VLLM, Serve{Model: "m", Args: words("--tensor_parallel_size two")}, 1, nil, "want 1 to 1024"},
+		"sizes beyond all":  {VLLM, Serve{Model: "m", TP: 1 << 32, PP: 1 << 32}, 0, nil, "--tensor-parallel-size 4294967296: invalid: want 1 to 1024"}, // their product is 0
+		"two of them":       {VLLM, Serve{Model: "m", PP: 1 << 62, Args: words("-tp 4")}, 0, nil, "want 1 to 1024"},
+		"machines":          {VLLM, Serve{Model: "m"}, 1e9, nil, "1000000000 machines: invalid: a model is served on 1024 at most"},
+		"machines by sizes": {VLLM, Serve{Model: "m", TP: 64, PP: 64}, 0, nil, "4096 machines"},
 		"backend":           {VLLM, Serve{Model: "m", Backend: "mpi"}, 2, nil, "want ray or native"},
 		"backends":          {VLLM, Serve{Model: "m", Backend: "native", Args: words("--distributed-executor-backend ray")}, 2, nil, "stands after --"},
 		"copies by Ray":     {VLLM, Serve{Model: "m", Backend: "ray", DP: 2}, 2, nil, "--backend native does"},
