@@ -265,7 +265,10 @@ func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) 
 }
 
 func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.FieldsFunc(strings.TrimSpace(text), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(lines) == 0 {
+		return ""
+	}
 	return cut(clean(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 
