@@ -143,6 +143,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 	if err := v.noSecrets(slices.Concat(words, o.Args)); err != nil {
 		return served{}, err
 	}
+	if err := v.findable(slices.Concat(words, o.Args)); err != nil {
+		return served{}, err
+	}
 	for _, f := range v.decided {
 		s.words, _ = f.without(s.words)
 	}
@@ -169,11 +172,30 @@ func (v server) noSecrets(words []string) error {
 		remedy string
 	}{
 		{serverFlag{name: "--api-key", least: "--api-k"}, key},
-		{serverFlag{name: "--admin-api-key"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--admin-api-key", least: "--adm"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--ssl-keyfile-password", least: "--ssl-keyfile-"}, "leave it out"},
 		{serverFlag{name: "--hf-token", least: "--hf-t"}, "give it with --secret HF_TOKEN"},
 	} {
 		if _, given := no.flag.in(words); given {
 			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.name, launcher.ErrInvalid, no.remedy)
+		}
+	}
+	return nil
+}
+
+// findable refuses flags with which a server answers where nobody looks for it: its launch would wait
+// for as long as a model may take, and then end it.
+func (v server) findable(words []string) error {
+	for _, no := range []struct {
+		flag   serverFlag
+		reason string
+	}{
+		{serverFlag{name: "--ssl-certfile", least: "--ssl-ce"}, "by TLS"},
+		{serverFlag{name: "--ssl-keyfile", least: "--ssl-k"}, "by TLS"},
+		{serverFlag{name: "--uds"}, "on a socket in a folder"}, // vLLM's
+	} {
+		if _, given := no.flag.in(words); given {
+			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it", no.flag.name, launcher.ErrInvalid, v.workload, no.reason)
 		}
 	}
 	return nil
