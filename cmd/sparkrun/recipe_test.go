@@ -197,6 +197,23 @@ func TestRecipeNames(t *testing.T) {
 	}
 }
 
+// A registry that has lost its recipes, or whose recipes are a link, keeps nobody from another's.
+func TestRegistryThatLacksRecipes(t *testing.T) {
+	home, dir := shelf(t)
+	link, gone := put(t, map[string]string{"mods/x": ""}), put(t, map[string]string{".sparkrun/registry.yaml": "registries: [{name: gone, recipes: nowhere}]\n"})
+	if err := os.Symlink(filepath.Join(dir, "recipes"), filepath.Join(link, "recipes")); err != nil {
+		t.Fatal(err)
+	}
+	for folder, want := range map[string]string{link: "is a link, which is not followed: add the folder that it leads to", gone: "nowhere: no such file"} {
+		if code, _, e := recipes(t, home, "recipe", "add", folder); code != 0 || !strings.Contains(e, want) {
+			t.Errorf("exit %d, %s", code, e)
+		}
+	}
+	if code, o, e := recipes(t, home, "recipe", "show", "plain"); code != 0 || !strings.Contains(o, "@shelf/plain") || !strings.Contains(e, "registry gone: ") {
+		t.Errorf("exit %d, %s, %s", code, o, e)
+	}
+}
+
 // A repository says itself where its recipes are; what it says leads nowhere else.
 func TestRegistryManifest(t *testing.T) {
 	home := t.TempDir()
