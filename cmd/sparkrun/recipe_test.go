@@ -197,6 +197,22 @@ func TestRecipeNames(t *testing.T) {
 	}
 }
 
+// A recipe is another's text: nothing of it gets to a terminal as its codes, in errors least of all.
+func TestRecipeMovesNoCursor(t *testing.T) {
+	for name, text := range map[string]string{
+		"a model": `model: "M/x\e[2J"`, "a value": "model: M/x\ncommand: \"vllm serve M/x -tp \\e[2J\"", "a version": `{model: M/x, recipe_version: "\e[2J"}`,
+		"a field": `{model: M/x, "\e[2J": 1}`, "an image": `{model: M/x, container: "i\e[2J"}`, "a variable": `{model: M/x, env: {A: "\e[2J"}}`, "a mod": `{model: M/x, mods: ["\e[2J"]}`,
+	} {
+		dir := put(t, map[string]string{"x.yaml": text + "\n"})
+		for _, c := range []string{"check", "show"} {
+			_, o, e := recipes(t, t.TempDir(), "recipe", c, filepath.Join(dir, "x.yaml"))
+			if strings.Contains(o+e, "\x1b") || !strings.Contains(o+e, "[2J") && c == "check" && name != "a variable" {
+				t.Errorf("recipe %s, %s: %q, %q", c, name, o, e)
+			}
+		}
+	}
+}
+
 // A registry that has lost its recipes, or whose recipes are a link, keeps nobody from another's.
 func TestRegistryThatLacksRecipes(t *testing.T) {
 	home, dir := shelf(t)
