@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -57,5 +59,23 @@ func TestAnswersAreToldInOurWords(t *testing.T) {
 	var into struct{}
 	if err := askJSON(t.Context(), http.MethodPost, "http://"+addr+"/v1/completions", nil, &into); err == nil || err.Error() != "its answer is not the JSON of one" {
 		t.Errorf("a stream: %v", err)
+	}
+}
+
+// Where a server may be found: "::" is IPv6 alone for a server of Python's asyncio.
+func TestWhereAServerListens(t *testing.T) {
+	for listen, want := range map[string][]string{
+		"":          {"10.0.0.1", "192.168.1.1", "127.0.0.1"},
+		"0.0.0.0":   {"10.0.0.1", "192.168.1.1", "127.0.0.1"},
+		"::":        {"10.0.0.1", "192.168.1.1", "127.0.0.1", "::1"},
+		"::1":       {"::1", "10.0.0.1", "192.168.1.1", "127.0.0.1"},
+		"10.9.9.9":  {"10.9.9.9", "10.0.0.1", "192.168.1.1", "127.0.0.1"},
+		"spark1":    {"10.0.0.1", "192.168.1.1", "127.0.0.1"},
+		"127.0.0.1": {"127.0.0.1", "10.0.0.1", "192.168.1.1"},
+	} {
+		as := launcher.Assignment{Spec: launcher.Spec{Service: &launcher.Service{Listen: listen}}}
+		if d := cmp.Diff(want, hereAt(as, launcher.Seat{Management: "10.0.0.1", Addr: "192.168.1.1"})); d != "" {
+			t.Errorf("%q:\n%s", listen, d)
+		}
 	}
 }

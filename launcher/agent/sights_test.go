@@ -154,6 +154,24 @@ func TestSights(t *testing.T) {
 			},
 			[]string{"0s ready", "25s unhealthy: GET /health: no answer within 10s"},
 		},
+		"metrics that tell nothing": {
+			func(at time.Duration) sight {
+				if at < 2*time.Minute {
+					return sight{blind: true}
+				}
+				return busy(1, 100, secs(at))
+			},
+			[]string{"0s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen"},
+		},
+		"metrics that are slow at times": {
+			func(at time.Duration) sight {
+				if at%(20*time.Second) == 0 && at > 0 {
+					return sight{blind: true}
+				}
+				return busy(1, 100, secs(at))
+			},
+			[]string{"0s ready"},
+		},
 		"no metrics": {
 			func(time.Duration) sight { return sight{} },
 			[]string{"0s ready"},
