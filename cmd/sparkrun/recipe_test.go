@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -210,6 +213,18 @@ func TestRecipeMovesNoCursor(t *testing.T) {
 				t.Errorf("recipe %s, %s: %q, %q", c, name, o, e)
 			}
 		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// Half a plan is none.
+func TestPlanOnAFullDisk(t *testing.T) {
+	a := &app{out: fullDisk{}, err: io.Discard}
+	if err := a.showPlan(recipePlan{Recipe: "r"}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a plan that could not be written: %v", err)
 	}
 }
 
