@@ -81,20 +81,21 @@ func fillAll(field, template string, values []Setting) (string, []Note, error) {
 // recipe may name a long value a hundred thousand times.
 func replaced(text string, known map[string]string) (string, bool) {
 	var b strings.Builder
-	end := 0
-	for _, at := range placeholder.FindAllStringIndex(text, -1) {
+	for b.Len() <= maxText {
+		at := placeholder.FindStringIndex(text)
+		if at == nil {
+			b.WriteString(text)
+			return b.String(), b.Len() <= maxText
+		}
 		v, ok := known[text[at[0]+1:at[1]-1]]
 		if !ok {
-			continue
+			v = text[at[0]:at[1]]
 		}
-		b.WriteString(text[end:at[0]])
+		b.WriteString(text[:at[0]])
 		b.WriteString(v)
-		if end = at[1]; b.Len() > maxText {
-			return "", false
-		}
+		text = text[at[1]:]
 	}
-	b.WriteString(text[end:])
-	return b.String(), b.Len() <= maxText
+	return "", false
 }
 
 func lineOf(text string, at int) int { return 1 + strings.Count(text[:at], "\n") }
