@@ -69,7 +69,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if text := complaint(cmd, err); text != "" {
-		fmt.Fprint(a.err, text)
+		fmt.Fprint(a.err, printable(text))
 	}
 	return codeOf(cmd, err)
 }
