@@ -36,8 +36,13 @@ type serving struct {
 
 func (l *lab) serve(host string, args ...string) serving {
 	l.t.Helper()
+	return l.serveWith(host, append([]string{"vllm"}, args...)...)
+}
+
+func (l *lab) serveWith(host string, args ...string) serving {
+	l.t.Helper()
 	file := filepath.Join(scratch(l.t), "said")
-	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", "vllm", "--runtime", "host"}, args...)...)
+	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", args[0], "--runtime", "host"}, args[1:]...)...)
 	l.t.Cleanup(func() { r.cmd.Process.Kill() })
 	return serving{r, func() string {
 		b, _ := os.ReadFile(file)
