@@ -39,6 +39,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == mpi.RemoteCommand {
 		os.Exit(mpi.RemoteMain(os.Args[2:]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == mpi.TaskCommand {
+		os.Exit(mpi.TaskMain())
+	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
 		os.Exit(ibNode(os.Args[2:]))
 	}
