@@ -29,6 +29,7 @@ func TestFit(t *testing.T) {
 		"as told":       {2, "--gpu-memory-utilization=0.8", spark(100), "spark1: 100.0 GiB of 120.0 GiB free; weights 80.0 GiB of 160.0 GiB; vLLM takes 96.0 GiB (--gpu-memory-utilization 0.8), of which 16.0 GiB are left for the KV cache, 131072 tokens at 16 bits at most", ""},
 		"small share":   {2, "--gpu-memory-utilization 0.5", spark(100), "", "and --gpu-memory-utilization 0.5 gives vLLM 60.0 GiB"},
 		"no share":      {2, "--gpu-memory-utilization 9", spark(100), "", "want a share such as 0.9"},
+		"no number":     {2, "--gpu-memory-utilization nan", spark(100), "", "want a share such as 0.9"},
 		"no GPU":        {1, "", Room{Host: "lab", Total: 8 * g, Available: 4 * g}, "lab: 4.0 GiB of 8.0 GiB free; weights 160.0 GiB; vLLM takes 7.2 GiB (--gpu-memory-utilization 0.9)", ""},
 	}
 	for name, tc := range tests {

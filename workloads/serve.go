@@ -66,6 +66,10 @@ const (
 // kernels, and fetches weights, without a word.
 const servePatience = 30 * time.Minute
 
+// maxMachines bounds on how many a model is served, and each of its sizes, so that their product is
+// a number, too.
+const maxMachines = 1024
+
 // Workloads that serve a model.
 const (
 	VLLM   = "vllm"
@@ -139,6 +143,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 	if err := v.noSecrets(slices.Concat(words, o.Args)); err != nil {
 		return served{}, err
 	}
+	if err := v.findable(slices.Concat(words, o.Args)); err != nil {
+		return served{}, err
+	}
 	for _, f := range v.decided {
 		s.words, _ = f.without(s.words)
 	}
@@ -165,11 +172,30 @@ func (v server) noSecrets(words []string) error {
 		remedy string
 	}{
 		{serverFlag{name: "--api-key", least: "--api-k"}, key},
-		{serverFlag{name: "--admin-api-key"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--admin-api-key", least: "--adm"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--ssl-keyfile-password", least: "--ssl-keyfile-"}, "leave it out"},
 		{serverFlag{name: "--hf-token", least: "--hf-t"}, "give it with --secret HF_TOKEN"},
 	} {
 		if _, given := no.flag.in(words); given {
 			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.name, launcher.ErrInvalid, no.remedy)
+		}
+	}
+	return nil
+}
+
+// findable refuses flags with which a server answers where nobody looks for it: its launch would wait
+// for as long as a model may take, and then end it.
+func (v server) findable(words []string) error {
+	for _, no := range []struct {
+		flag   serverFlag
+		reason string
+	}{
+		{serverFlag{name: "--ssl-certfile", least: "--ssl-ce"}, "by TLS"},
+		{serverFlag{name: "--ssl-keyfile", least: "--ssl-k"}, "by TLS"},
+		{serverFlag{name: "--uds"}, "on a socket in a folder"}, // vLLM's
+	} {
+		if _, given := no.flag.in(words); given {
+			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it", no.flag.name, launcher.ErrInvalid, v.workload, no.reason)
 		}
 	}
 	return nil
@@ -227,8 +253,8 @@ func (v server) readSizes(r Request, s *served) error {
 			continue
 		}
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return fmt.Errorf("%s %s: %w: want 1 or more", d.flag.name, text, launcher.ErrInvalid)
+		if err != nil || n < 1 || n > maxMachines {
+			return fmt.Errorf("%s %s: %w: want 1 to %d", d.flag.name, text, launcher.ErrInvalid, maxMachines)
 		}
 		*d.size = n
 		recipes = recipes || from == "recipe" && n > 1
@@ -239,6 +265,9 @@ func (v server) readSizes(r Request, s *served) error {
 	}
 	if s.nodes == 0 {
 		s.nodes = asked.product()
+	}
+	if s.nodes > maxMachines {
+		return fmt.Errorf("%s: %w: a model is served on %d at most", machines(s.nodes), launcher.ErrInvalid, maxMachines)
 	}
 	if recipes && asked.product() != s.nodes && o.TP == 0 && o.PP == 0 && o.DP == 0 {
 		s.note("the recipe's command is for %s; its sizes are worked out anew for %s", machines(asked.product()), machines(s.nodes))

@@ -61,7 +61,7 @@ type Request struct {
 	NCCLTest NCCLTest
 	// Ray likewise.
 	Ray Ray
-	// MPI is read by that workload alone.
+	// MPI is read by mpi and nccl-test; its Mpirun by trtllm, too.
 	MPI MPI
 	// Serve is read by vllm, sglang and trtllm.
 	Serve Serve

@@ -49,13 +49,13 @@ func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
 	}
 	if !o.json {
 		for _, line := range fetch {
-			a.remark(line)
+			a.say(line)
 		}
 	}
 	lines, err := workloads.Fit(o.workload, o.request, rooms)
 	if show && !o.json {
 		for _, line := range lines {
-			a.remark("memory of " + line)
+			a.say("memory of " + line)
 		}
 	}
 	if unfetched != nil {

@@ -410,8 +410,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		return err
 	}
 	if err := interruptible(ctx, func(ctx context.Context) error {
-		say := func(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
-		if err := handOver(ctx, b, &spec, files, say); err != nil {
+		if err := handOver(ctx, b, &spec, files, a.say); err != nil {
 			return err
 		}
 		err := sealSecrets(ctx, b, &spec, secrets)

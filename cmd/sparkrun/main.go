@@ -39,6 +39,9 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == mpi.RemoteCommand {
 		os.Exit(mpi.RemoteMain(os.Args[2:]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == mpi.TaskCommand {
+		os.Exit(mpi.TaskMain())
+	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
 		os.Exit(ibNode(os.Args[2:]))
 	}
@@ -69,7 +72,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if text := complaint(cmd, err); text != "" {
-		fmt.Fprint(a.err, text)
+		fmt.Fprint(a.err, printable(text))
 	}
 	return codeOf(cmd, err)
 }

@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -194,6 +197,51 @@ func TestRecipeNames(t *testing.T) {
 		if code, _, e := recipes(t, home, strings.Fields(c.line)...); code == 0 || !strings.Contains(e, c.want) {
 			t.Errorf("%s: exit %d, %s", c.line, code, e)
 		}
+	}
+}
+
+// A recipe is another's text: nothing of it gets to a terminal as its codes, in errors least of all.
+func TestRecipeMovesNoCursor(t *testing.T) {
+	for name, text := range map[string]string{
+		"a model": `model: "M/x\e[2J"`, "a value": "model: M/x\ncommand: \"vllm serve M/x -tp \\e[2J\"", "a version": `{model: M/x, recipe_version: "\e[2J"}`,
+		"a field": `{model: M/x, "\e[2J": 1}`, "an image": `{model: M/x, container: "i\e[2J"}`, "a variable": `{model: M/x, env: {A: "\e[2J"}}`, "a mod": `{model: M/x, mods: ["\e[2J"]}`,
+	} {
+		dir := put(t, map[string]string{"x.yaml": text + "\n"})
+		for _, c := range []string{"check", "show"} {
+			_, o, e := recipes(t, t.TempDir(), "recipe", c, filepath.Join(dir, "x.yaml"))
+			if strings.Contains(o+e, "\x1b") || !strings.Contains(o+e, "[2J") && c == "check" && name != "a variable" {
+				t.Errorf("recipe %s, %s: %q, %q", c, name, o, e)
+			}
+		}
+	}
+}
+
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// Half a plan is none.
+func TestPlanOnAFullDisk(t *testing.T) {
+	a := &app{out: fullDisk{}, err: io.Discard}
+	if err := a.showPlan(recipePlan{Recipe: "r"}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a plan that could not be written: %v", err)
+	}
+}
+
+// A registry that has lost its recipes, or whose recipes are a link, keeps nobody from another's.
+func TestRegistryThatLacksRecipes(t *testing.T) {
+	home, dir := shelf(t)
+	link, gone := put(t, map[string]string{"mods/x": ""}), put(t, map[string]string{".sparkrun/registry.yaml": "registries: [{name: gone, recipes: nowhere}]\n"})
+	if err := os.Symlink(filepath.Join(dir, "recipes"), filepath.Join(link, "recipes")); err != nil {
+		t.Fatal(err)
+	}
+	for folder, want := range map[string]string{link: "is a link, which is not followed: add the folder that it leads to", gone: "nowhere: no such file"} {
+		if code, _, e := recipes(t, home, "recipe", "add", folder); code != 0 || !strings.Contains(e, want) {
+			t.Errorf("exit %d, %s", code, e)
+		}
+	}
+	if code, o, e := recipes(t, home, "recipe", "show", "plain"); code != 0 || !strings.Contains(o, "@shelf/plain") || !strings.Contains(e, "registry gone: ") {
+		t.Errorf("exit %d, %s, %s", code, o, e)
 	}
 }
 

@@ -107,7 +107,7 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		if image != "" {
 			o.box.image, from = image, file
 		}
-		a.remark("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		a.say("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
 	}
 	o.request.Environ = a.environ
 	if o.box.image != "" { // launch makes the whole of it later
@@ -130,7 +130,7 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 			s.Backend = workloads.BackendNative
 		case o.dryRun:
 			s.Backend = workloads.BackendNative
-			a.remark("shown is --backend native; a launch asks vLLM first whether it knows that")
+			a.say("shown is --backend native; a launch asks vLLM first whether it knows that")
 		default:
 			if s.Backend, err = a.askBackend(ctx, *o); err != nil {
 				return err
@@ -138,12 +138,10 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		}
 	}
 	for _, note := range workloads.ServeNotes(o.workload, o.request) {
-		a.remark(note)
+		a.say(note)
 	}
 	return nil
 }
-
-func (a *app) remark(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
 
 // imagesFile is where images are named, of a user and of a machine.
 const imagesFile = "images.yaml"
@@ -204,7 +202,7 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a.remark("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
+	a.say("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return "", err
@@ -224,6 +222,6 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	case workloads.KnowsNodes(help.String()):
 		return workloads.BackendNative, nil
 	}
-	a.remark("this vLLM does not know --nnodes: it spreads by Ray")
+	a.say("this vLLM does not know --nnodes: it spreads by Ray")
 	return workloads.BackendRay, nil
 }

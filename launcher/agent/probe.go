@@ -194,10 +194,16 @@ func get(ctx context.Context, url string) error {
 	case err != nil:
 		return errors.New("no answer yet")
 	case res.StatusCode < 200 || res.StatusCode > 399:
-		err = fmt.Errorf("it answers %s", res.Status)
+		err = fmt.Errorf("it answers %s", status(res))
 	}
 	res.Body.Close()
 	return err
+}
+
+// status is an answer's in our own words: who answers may have put a megabyte there, or what moves the
+// cursor of a terminal.
+func status(res *http.Response) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 }
 
 // guestOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
@@ -259,7 +265,10 @@ func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) 
 }
 
 func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.FieldsFunc(strings.TrimSpace(text), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(lines) == 0 {
+		return ""
+	}
 	return cut(clean(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 

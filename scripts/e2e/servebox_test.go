@@ -74,6 +74,7 @@ func TestRecipeServesInBoxes(t *testing.T) {
 		l.on(h, "sh", "-c", "mkdir -p /etc/sparkrun; echo 'containers: {users: [root]}' > /etc/sparkrun/policy.yaml").must(t)
 	}
 	l.on("spark1", "sparkrun", "recipe", "add", folder, "--name", "own").must(t)
+	t.Cleanup(func() { l.on("spark1", "sparkrun", "recipe", "remove", "own").must(t) }) // it is on this machine's list
 	if r := l.on("spark1", "sparkrun", "run", "stand-in", "--mount", "/usr:/usr:ro"); r.code == 0 || !strings.Contains(r.err, "--trust-recipe") || !strings.Contains(r.err, "mods") {
 		t.Errorf("a mod without consent: %s", r)
 	}
