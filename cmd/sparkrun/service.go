@@ -89,7 +89,12 @@ func (l *serviceLine) rateText() string {
 // describeService is what ps JOB says of one beside what it says of any job.
 func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	l := newServiceLine(j, now)
-	if l == nil || j.Outcome != nil {
+	switch {
+	case l == nil:
+		return nil
+	case j.Outcome != nil && j.WhyNoMore(*j.Outcome) != "":
+		return []string{"  is not started again by itself: launch it as before; --restart says how often it may fail"}
+	case j.Outcome != nil:
 		return nil
 	}
 	text := "  serves at " + l.urlText() + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)

@@ -166,6 +166,21 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 	if d := cmp.Diff(notes, e); d != "" {
 		t.Error(d)
 	}
+	for want, j := range map[string]rendezvous.JobStatus{
+		"  spark2 has not answered for 89s: if it is off for good, `sudo sparkrun mark-dead spark2` starts it elsewhere\n":    away,
+		"  spark1 is reached over the fabric only: on the management network its URL answers nobody, see `sparkrun status`\n": cut,
+		"  serves at http://10.0.0.1:8000: restarting in 9s\n":                                                                again,
+		"  has failed 0 of 3/hour, and comes back after a power cut\n":                                                        away,
+	} {
+		text := strings.Join(describe(j, now), "\n") + "\n"
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in:\n%s", want, text)
+		}
+	}
+	failed.Faults = []time.Time{now.Add(-5 * time.Minute), now.Add(-5 * time.Minute), now.Add(-4 * time.Minute)}
+	if text := strings.Join(describe(failed, now), "\n"); !strings.Contains(text, "launch it as before") || !strings.Contains(text, "1 restart in 1h used up") {
+		t.Errorf("of one that has failed:\n%s", text)
+	}
 }
 
 func TestPsService(t *testing.T) {
