@@ -42,7 +42,11 @@ func TestServeGolden(t *testing.T) {
 		"sglang-recipe": {SGLang, serving(2, Serve{
 			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --mem-fraction-static 0.81 --host 0.0.0.0 --port 8000"),
 		})},
-		"trtllm": {TRTLLM, serving(1, Serve{Model: "org/model"})},
+		"exo":        {EXO, serving(2, Serve{Model: "mlx-community/model", Args: []string{"--offline"}})},
+		"exo-tensor": {EXO, serving(2, Serve{Model: "mlx-community/model", TP: 2, Host: "0.0.0.0", Port: 9000, Program: "/opt/exo/bin/exo"})},
+		"exo-alone":  {EXO, serving(1, Serve{})},
+		"exo-boxed":  {EXO, boxed(serving(1, Serve{Model: "mlx-community/model"}))},
+		"trtllm":     {TRTLLM, serving(1, Serve{Model: "org/model"})},
 		"trtllm-recipe": {TRTLLM, serving(1, Serve{
 			Model: "org/model", Command: strings.Fields("trtllm-serve serve org/model --tp_size 2 --max_batch_size 8 --trust_remote_code --host 0.0.0.0 --port 9000"),
 			Args: []string{"--log_level", "info"},
@@ -157,6 +161,16 @@ func TestServeRefuses(t *testing.T) {
 		"one's, after --":   {SGLang, Serve{Model: "m", Args: words("--host spark1")}, 2, nil, "--host 0.0.0.0, or leave it out"},
 		"copies by SGLang":  {SGLang, Serve{Model: "m", DP: 2}, 2, nil, "sglang does not spread over machines that way"},
 		"trtllm on several": {TRTLLM, Serve{Model: "m"}, 2, nil, "one serves (--nodes 1)"},
+		"exo, a folder":     {EXO, Serve{Model: "/models/m"}, 2, nil, "--env EXO_MODELS_READ_ONLY_DIRS=/models"},
+		"exo, both ways":    {EXO, Serve{Model: "m", TP: 2, PP: 2}, 4, nil, "exo cuts a model one way, over all machines: on 4 machines --pp 4 or --tp 4"},
+		"exo, a part":       {EXO, Serve{Model: "m", PP: 2}, 3, nil, "on 3 machines --pp 3 or --tp 3"},
+		"exo, its API":      {EXO, Serve{Model: "m", Args: words("--no-a")}, 2, nil, "--no-api: invalid: it is not for the arguments after --"},
+		"exo, its port":     {EXO, Serve{Model: "m", Args: words("--api-port=3")}, 2, nil, "--port names the port of the API"},
+		"exo, last port":    {EXO, Serve{Model: "m", Port: 65535}, 1, nil, "want 1 to 65534"},
+		"exo, a name":       {EXO, Serve{Model: "m", Host: "spark1"}, 1, nil, "--host spark1: invalid: want an address"},
+		"exo, two":          {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
+		"exo, a token":      {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.Job.Service = &launcher.Service{Probe: launcher.ProbeGenerate} }, "/v1/completions"},
+		"exo, any number":   {EXO, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -106,6 +106,7 @@ func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 	defer cancel()
 	g.say("exo has not answered yet")
 	proxy := httputil.NewSingleHostReverseProxy(&g.api)
+	proxy.Transport = &http.Transport{}
 	proxy.FlushInterval = -1 // tokens as they come
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	mux := http.NewServeMux()
@@ -161,14 +162,16 @@ func (g *exoGateway) tend(ctx context.Context) error {
 // say keeps what is waited for, and tells it where it is news.
 func (g *exoGateway) say(why string) {
 	g.health.Store(&why)
-	if why == "" {
-		if why = "ready"; g.model != "" {
-			why = g.model + " is ready"
-		}
+	news := why
+	switch {
+	case why == "" && g.model == "":
+		news = "all machines have found each other"
+	case why == "":
+		news = g.model + " is ready"
 	}
-	if why != g.told {
-		g.told = why
-		fmt.Fprintln(g.out, "exo: "+why)
+	if news != g.told {
+		g.told = news
+		fmt.Fprintln(g.out, "exo: "+news)
 	}
 }
 
@@ -204,8 +207,8 @@ func (g *exoGateway) place(ctx context.Context, s exo.State) (why string, err er
 		status, body, err = g.ask(ctx, http.MethodPost, "/instance", nil, body)
 	}
 	switch {
-	case err != nil:
-		why = "exo gives no answer about the model: " + err.Error()
+	case err != nil: // it is busy, or ends
+		return "exo gives no answer about the model", nil //nolint:nilerr // see above
 	case status == http.StatusOK:
 		g.refused = 0
 		return "exo is told to place the model", nil

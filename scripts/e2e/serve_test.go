@@ -15,13 +15,15 @@ import (
 const serveWait = 2 * time.Minute
 
 // standin puts the stand-in for vLLM where all hosts have it, to be run by a Python.
-func standin(t testing.TB, python string) string {
+func standin(t testing.TB, python string) string { return standinOf(t, "vllm-standin", python) }
+
+func standinOf(t testing.TB, name, python string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/vllm-standin.py")
+	text, err := os.ReadFile("testdata/" + name + ".py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(scratch(t), "vllm-standin")
+	program := filepath.Join(scratch(t), name)
 	if err := os.WriteFile(program, append([]byte("#!"+python+"\n"), text...), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -34,10 +36,12 @@ type serving struct {
 	said func() string
 }
 
-func (l *lab) serve(host string, args ...string) serving {
+func (l *lab) serve(host string, args ...string) serving { return l.serveBy("vllm", host, args...) }
+
+func (l *lab) serveBy(workload, host string, args ...string) serving {
 	l.t.Helper()
 	file := filepath.Join(scratch(l.t), "said")
-	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", "vllm", "--runtime", "host"}, args...)...)
+	r := l.start(host, append([]string{"sh", "-c", `exec "$@" 2>"$0"`, file, "sparkrun", "launch", workload, "--runtime", "host"}, args...)...)
 	l.t.Cleanup(func() { r.cmd.Process.Kill() })
 	return serving{r, func() string {
 		b, _ := os.ReadFile(file)

@@ -1,0 +1,158 @@
+"""A stand-in for exo 1.0.71: it takes the flags that launch gives it, and answers those paths of
+exo's API that launch asks, in exo's words. It meets the other machines' stand-ins at the first
+one's port, if they are of its namespace. It serves no model.
+
+What it is to do wrong is in the model's name: too/big (exo has no room for it), un/known.
+"""
+
+import argparse
+import http.server
+import json
+import os
+import re
+import socket
+import subprocess
+import threading
+import time
+
+p = argparse.ArgumentParser(prog="EXO")
+p.add_argument("--api-port", type=int, default=52415)
+p.add_argument("--libp2p-port", type=int, default=0)
+p.add_argument("--bootstrap-peers", default="")
+p.add_argument("--offline", action="store_true")
+args = p.parse_args()
+
+NAMESPACE = os.environ["EXO_LIBP2P_NAMESPACE"]
+HOST = socket.gethostname()
+ME = "12D3Koo-" + HOST
+addresses = re.findall(r"inet ([0-9.]+)/", subprocess.run(["ip", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
+known = {ME: {"addresses": addresses, "host": HOST, "instances": {}}}
+placed_at = 0.0
+lock = threading.Lock()
+
+
+def meet():
+    """Each node tells the first one of itself, and hears of all others."""
+    at = re.match(r"/ip4/([0-9.]+)/tcp/(\d+)$", args.bootstrap_peers)
+    while at:
+        try:
+            with socket.create_connection((at[1], int(at[2])), timeout=5) as s:
+                f = s.makefile("rw")
+                with lock:
+                    f.write(json.dumps({"namespace": NAMESPACE, "me": ME, "node": known[ME]}) + "\n")
+                f.flush()
+                heard = f.readline()
+                if heard:
+                    with lock:
+                        known.update({k: v for k, v in json.loads(heard).items() if k != ME})
+        except OSError:
+            pass
+        time.sleep(0.2)
+
+
+def listen():
+    with socket.create_server(("0.0.0.0", args.libp2p_port)) as server:
+        while True:
+            c, _ = server.accept()
+            with c:
+                f = c.makefile("rw")
+                try:
+                    said = json.loads(f.readline() or "{}")
+                    if said.get("namespace") != NAMESPACE:
+                        continue
+                    with lock:
+                        if said["me"] != ME:
+                            known[said["me"]] = said["node"]
+                        f.write(json.dumps(known) + "\n")
+                    f.flush()
+                except OSError:
+                    pass
+
+
+def state():
+    instances = known[ME]["instances"]
+    placed = instances.get("sparkrun", {}).get("MlxRingInstance")
+    runners = {}
+    if placed:
+        ready = time.time() > placed_at + 2
+        runners = {r: {"RunnerReady": {}} if ready else {"RunnerLoading": {"layersLoaded": 3, "totalLayers": 16}} for r in placed["shardAssignments"]["runnerToShard"]}
+    return {
+        "instances": instances,
+        "runners": runners,
+        "downloads": {},
+        "topology": {"nodes": list(known), "connections": {a: {b: [] for b in known if a != b} for a in known}},
+        "nodeIdentities": {k: {"friendlyName": v["host"]} for k, v in known.items()},
+        "nodeMemory": {k: {"ramAvailable": {"inBytes": 1 << 30}} for k in known},
+        "nodeNetwork": {k: {"interfaces": [{"name": "?", "ipAddress": a} for a in v["addresses"]]} for k, v in known.items()},
+    }
+
+
+def placement(model, sharding, nodes):
+    if model == "un/known":
+        return 500, "Internal Server Error"
+    if model == "too/big" or len(known) < nodes:
+        return 400, {"error": {"message": "No cycles found with sufficient memory", "type": "Bad Request", "code": 400}}
+    ring = sorted(known)
+    # exo's own choice may be any address at which the other one answered: here one beside the fabric.
+    at = {n: next(a for a in known[n]["addresses"] if not a.startswith(("127.", "192.168."))) for n in ring}
+    return 200, {
+        "MlxRingInstance": {
+            "instanceId": "any",
+            "shardAssignments": {
+                "modelId": model,
+                "runnerToShard": {"r-" + n: {sharding + "ShardMetadata": {"deviceRank": i, "worldSize": len(ring)}} for i, n in enumerate(ring)},
+                "nodeToRunner": {n: "r-" + n for n in ring},
+            },
+            "hostsByNode": {n: [{"ip": "0.0.0.0" if m == n else at[m], "port": 5} for m in ring] for n in ring},
+            "ephemeralPort": 5,
+        }
+    }
+
+
+class API(http.server.BaseHTTPRequestHandler):
+    def log_message(self, *_):
+        pass
+
+    def answer(self, status, body):
+        text = body if isinstance(body, str) else json.dumps(body)
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def do_GET(self):
+        path, _, query = self.path.partition("?")
+        with lock:
+            if path == "/node_id":
+                self.answer(200, ME)
+            elif path == "/state":
+                self.answer(200, state())
+            elif path == "/instance/placement":
+                q = dict(re.findall(r"(\w+)=([^&]*)", query.replace("%2F", "/")))
+                self.answer(*placement(q["model_id"], q["sharding"], int(q["min_nodes"])))
+            else:
+                self.answer(404, {"detail": "Not Found"})
+
+    def do_POST(self):
+        global placed_at
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with lock:
+            if self.path == "/instance":
+                ((_, of),) = body["instance"].items()
+                known[ME]["instances"], placed_at = {of["instanceId"]: body["instance"]}, time.time()
+                self.answer(200, {"message": "Command received."})
+            elif self.path == "/v1/chat/completions":
+                self.answer(200, {"model": body["model"], "choices": [{"message": {"role": "assistant", "content": "from " + HOST}}]})
+            else:
+                self.answer(404, {"detail": "Not Found"})
+
+    def do_DELETE(self):
+        with lock:
+            known[ME]["instances"] = {}
+            self.answer(200, {"message": "Command received."})
+
+
+print("Starting EXO (a stand-in)", flush=True)
+threading.Thread(target=meet, daemon=True).start()
+threading.Thread(target=listen, daemon=True).start()
+http.server.ThreadingHTTPServer(("0.0.0.0", args.api_port), API).serve_forever()
