@@ -16,10 +16,10 @@ such as mlx-community/Llama-3.2-1B-Instruct-4bit. Once each part is loaded, laun
 the URL, where exo's dashboard and its OpenAI API (/v1/chat/completions) are. Without a
 MODEL it answers once the machines have found each other, and places what you ask for.
 
-This is for exo 1.0.71, the program of the machines: it is built from its source (its
-README: uv, Rust, Node.js; uv sync --extra cuda13 for the GPU), and PyPI's exo is another
-program. exo itself calls the GPU on Linux not ready yet. Nobody publishes an image of it;
---image takes one of yours.
+This is for exo 1.0.71, the program of the machines, which is built there from its source
+(uv sync --extra cuda13 for the GPU); PyPI's exo is another program. exo itself says that
+on Linux it computes on the CPU, and that GPUs are under development. Nobody publishes an
+image of it; --image takes one of yours.
 
 By default the model's layers are dealt out to the machines (--pp); --tp N, where N is
 the number of machines, cuts each layer, of models that exo knows how to. The machines
