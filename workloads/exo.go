@@ -21,11 +21,11 @@ const (
 	ExoTensor   = "Tensor"
 )
 
-// The stage of exo itself, on every node, and its ports.
+// The stages of exo itself, before the one that serves, and the first one's ports.
 const (
-	exoNodes = "nodes"
-	exoAPI   = exoNodes + ".api"
-	exoPeers = exoNodes + ".peers"
+	exoHead  = "head"
+	exoAPI   = exoHead + ".api"
+	exoPeers = exoHead + ".peers"
 )
 
 // exoPort is where exo's API is looked for (exo/main.py, --api-port).
@@ -112,18 +112,14 @@ func exoSpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	nodes := launcher.Stage{
-		Name: exoNodes, RanksPerNode: 1, Env: env, Workdir: r.Workdir,
-		Ports: []launcher.NamedPort{{Name: exoAPI, At: uint16(s.port) + 1}, {Name: exoPeers}},
-		Ready: []launcher.Probe{{Kind: launcher.ProbeHTTP, What: "exo's API", Port: launcher.Of(launcher.PortNamed(exoAPI)), Path: "/node_id"}},
+	// The head is the master whatever elections there are: a new one forgets the model. It is told
+	// of no peer: each 5 s it would dial itself, and hold an election of that.
+	head := r.exoStage(s, exoHead, launcher.OnHead, env, launcher.Lit("--force-master"))
+	stages := []launcher.Stage{head}
+	if s.nodes > 1 {
+		stages = append(stages, r.exoStage(s, ServeWorkers, launcher.OnRest, env,
+			launcher.Lit("--bootstrap-peers"), launcher.Value{{Lit: "/ip4/"}, {Ref: launcher.Head}, {Lit: "/tcp/"}, {Ref: launcher.HeadPortNamed(exoPeers)}}))
 	}
-	nodes.Argv = []launcher.Value{
-		launcher.Lit(r.program("exo")), launcher.Lit("--api-port"), launcher.Of(launcher.PortNamed(exoAPI)), launcher.Lit("--libp2p-port"), launcher.Of(launcher.PortNamed(exoPeers)),
-	}
-	if s.nodes > 1 { // where no multicast gets through
-		nodes.Argv = append(nodes.Argv, launcher.Lit("--bootstrap-peers"), launcher.Value{{Lit: "/ip4/"}, {Ref: launcher.Head}, {Lit: "/tcp/"}, {Ref: launcher.HeadPortNamed(exoPeers)}})
-	}
-	nodes.Argv = append(nodes.Argv, launcher.Lits(s.args...)...)
 
 	sharding := ExoPipeline
 	if s.sizes.TP > 1 {
@@ -141,7 +137,18 @@ func exoSpec(r Request) (launcher.Spec, error) {
 	r.Stdin, r.TTY = launcher.StdinNone, nil
 	r.Job.Service = s.service(r.Job.Service, EXO)
 	r.showExoModels()
-	return finishSteps(r, EXO, []launcher.Stage{nodes, serve})
+	return finishSteps(r, EXO, append(stages, serve))
+}
+
+// exoStage is exo on some of the nodes. Its API has one port on all of them.
+func (r Request) exoStage(s served, name string, where launcher.Where, env []launcher.Var, more ...launcher.Value) launcher.Stage {
+	api, peers := launcher.PortNamed(name+".api"), launcher.PortNamed(name+".peers")
+	argv := []launcher.Value{launcher.Lit(r.program("exo")), launcher.Lit("--api-port"), launcher.Of(api), launcher.Lit("--libp2p-port"), launcher.Of(peers)}
+	return launcher.Stage{
+		Name: name, Where: where, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Argv: append(append(argv, more...), launcher.Lits(s.args...)...),
+		Ports: []launcher.NamedPort{{Name: name + ".api", At: uint16(s.port) + 1}, {Name: name + ".peers"}},
+		Ready: []launcher.Probe{{Kind: launcher.ProbeHTTP, What: "exo's API", Port: launcher.Of(api), Path: "/node_id"}},
+	}
 }
 
 // exoModels is the folder of exo's models where it runs in a container, whose home is empty: the

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -39,8 +40,9 @@ type exoGateway struct {
 
 	health  atomic.Pointer[string] // why it does not answer; empty: it does
 	told    string
-	was     bool // it has been ready
-	refused int  // placements in a row
+	was     bool   // it has been ready
+	refused int    // placements in a row
+	failed  string // what one of the parts has said that failed
 }
 
 // Bounds for the gateway.
@@ -188,7 +190,10 @@ func (g *exoGateway) look(ctx context.Context) (why string, err error) {
 	case p.Ready:
 		return "", nil
 	case p.Placed:
+		g.failed = cmp.Or(p.Failed, g.failed)
 		return strings.Join(p.Lines, "; "), nil
+	case g.failed != "" && !g.was:
+		return "", fmt.Errorf("exo has given the model %s up: %s", g.model, g.failed)
 	}
 	if why := s.Waits(g.nodes); why != "" || g.model == "" {
 		return why, nil

@@ -147,6 +147,17 @@ func TestExoGatewayIsRefused(t *testing.T) {
 	}
 }
 
+// A part that fails again and again has exo take the model away: that is no reason to place it for ever.
+func TestExoGatewayIsGivenUp(t *testing.T) {
+	f := &fakeExo{nodes: 1, runner: "RunnerFailed"}
+	base, ended := gateway(t, f, "org/m")
+	until(t, base+"/health", func(_ int, body string) bool { return strings.Contains(body, "N0: failed") })
+	f.change(func() { f.placed = false })
+	if err := <-ended; err == nil || err.Error() != "exo has given the model org/m up: N0: failed: " {
+		t.Error(err)
+	}
+}
+
 func TestExoGatewayWithoutModel(t *testing.T) {
 	f := &fakeExo{nodes: 1}
 	base, _ := gateway(t, f, "")

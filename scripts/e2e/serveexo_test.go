@@ -21,7 +21,7 @@ func TestServeExo(t *testing.T) {
 		t.Errorf("launch leaves what serves, here at %s: %s: %s", url, r, s.said())
 	}
 	told := s.said() + s.out.String()
-	for _, want := range []string{"stage nodes is ready", "exo: spark1: loads layer 3 of 16; spark2: loads layer 3 of 16", "exo: mlx-community/model is ready", "stage serve is ready"} {
+	for _, want := range []string{"stage workers is ready", "exo: spark1: loads layer 3 of 16; spark2: loads layer 3 of 16", "exo: mlx-community/model is ready", "stage serve is ready"} {
 		if !strings.Contains(told, want) {
 			t.Errorf("not told %q: %s", want, told)
 		}
@@ -61,7 +61,7 @@ func TestServeExo(t *testing.T) {
 	// One that dies takes all along, and is named.
 	l.on("spark2", "pkill", "-KILL", "-f", "exo-standin --api-port").must(t)
 	eventually(t, serveWait, "the exo that died is named", func() bool {
-		return strings.Contains(l.on("spark1", "sparkrun", "ps", "served").out, "stage nodes, rank 2 on spark2: killed by SIGKILL")
+		return strings.Contains(l.on("spark1", "sparkrun", "ps", "served").out, "stage workers, rank 2 on spark2: killed by SIGKILL")
 	})
 	l.assertNothingLeft("spark1", "spark2")
 

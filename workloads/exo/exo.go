@@ -176,6 +176,9 @@ func (s State) on(node string, network netip.Prefix) string {
 type Progress struct {
 	Placed bool // exo has it
 	Ready  bool // each part of it answers
+	// Failed is what one of the parts says that failed; exo tries it again a few times, and
+	// gives the model up then. Empty: none has.
+	Failed string
 	// Lines tell of each part, by machine.
 	Lines []string
 }
@@ -203,7 +206,10 @@ func (s State) Progress() (p Progress) {
 			if kind != "RunnerReady" && kind != "RunnerRunning" {
 				p.Ready = false
 			}
-			p.Lines = append(p.Lines, s.host(node)+": "+s.does(node, of.Shards.Model, kind, status[kind]))
+			line := s.host(node) + ": " + s.does(node, of.Shards.Model, kind, status[kind])
+			if p.Lines = append(p.Lines, line); kind == "RunnerFailed" && (p.Failed == "" || line < p.Failed) {
+				p.Failed = line
+			}
 		}
 		p.Ready = p.Ready && len(of.Shards.Nodes) > 0
 	}

@@ -19,6 +19,7 @@ p = argparse.ArgumentParser(prog="EXO")
 p.add_argument("--api-port", type=int, default=52415)
 p.add_argument("--libp2p-port", type=int, default=0)
 p.add_argument("--bootstrap-peers", default="")
+p.add_argument("--force-master", action="store_true")
 p.add_argument("--offline", action="store_true")
 args = p.parse_args()
 
