@@ -21,11 +21,10 @@ const (
 	ExoTensor   = "Tensor"
 )
 
-// The stages of exo itself, before the one that serves, and the first one's ports.
+// The first of the stages of exo itself, which come before the one that serves, and its API.
 const (
-	exoHead  = "head"
-	exoAPI   = exoHead + ".api"
-	exoPeers = exoHead + ".peers"
+	exoHead = "head"
+	exoAPI  = exoHead + ".api"
 )
 
 // exoPort is where exo's API is looked for (exo/main.py, --api-port).
@@ -39,7 +38,7 @@ var exoDecided = []struct {
 }{
 	{serverFlag{name: "--api-port", least: "--a"}, "--port names the port of the API"},
 	{serverFlag{name: "--libp2p-port", least: "--l"}, "sparkrun finds a free one"},
-	{serverFlag{name: "--bootstrap-peers", least: "--b"}, "sparkrun tells each machine where the first one is"},
+	{serverFlag{name: "--bootstrap-peers", least: "--b"}, "exo dials them anew each 5 s and holds an election each time; machines find each other by multicast"},
 	{serverFlag{name: "--no-api", least: "--no-a", bare: true}, "the machines find each other's addresses by it"},
 }
 
@@ -112,13 +111,10 @@ func exoSpec(r Request) (launcher.Spec, error) {
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	// The head is the master whatever elections there are: a new one forgets the model. It is told
-	// of no peer: each 5 s it would dial itself, and hold an election of that.
-	head := r.exoStage(s, exoHead, launcher.OnHead, env, launcher.Lit("--force-master"))
-	stages := []launcher.Stage{head}
+	// The head is the master whatever elections there are: with a new one the model is forgotten.
+	stages := []launcher.Stage{r.exoStage(s, exoHead, launcher.OnHead, env, "--force-master")}
 	if s.nodes > 1 {
-		stages = append(stages, r.exoStage(s, ServeWorkers, launcher.OnRest, env,
-			launcher.Lit("--bootstrap-peers"), launcher.Value{{Lit: "/ip4/"}, {Ref: launcher.Head}, {Lit: "/tcp/"}, {Ref: launcher.HeadPortNamed(exoPeers)}}))
+		stages = append(stages, r.exoStage(s, ServeWorkers, launcher.OnRest, env))
 	}
 
 	sharding := ExoPipeline
@@ -141,11 +137,11 @@ func exoSpec(r Request) (launcher.Spec, error) {
 }
 
 // exoStage is exo on some of the nodes. Its API has one port on all of them.
-func (r Request) exoStage(s served, name string, where launcher.Where, env []launcher.Var, more ...launcher.Value) launcher.Stage {
+func (r Request) exoStage(s served, name string, where launcher.Where, env []launcher.Var, more ...string) launcher.Stage {
 	api, peers := launcher.PortNamed(name+".api"), launcher.PortNamed(name+".peers")
 	argv := []launcher.Value{launcher.Lit(r.program("exo")), launcher.Lit("--api-port"), launcher.Of(api), launcher.Lit("--libp2p-port"), launcher.Of(peers)}
 	return launcher.Stage{
-		Name: name, Where: where, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Argv: append(append(argv, more...), launcher.Lits(s.args...)...),
+		Name: name, Where: where, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Argv: append(append(argv, launcher.Lits(more...)...), launcher.Lits(s.args...)...),
 		Ports: []launcher.NamedPort{{Name: name + ".api", At: uint16(s.port) + 1}, {Name: name + ".peers"}},
 		Ready: []launcher.Probe{{Kind: launcher.ProbeHTTP, What: "exo's API", Port: launcher.Of(api), Path: "/node_id"}},
 	}

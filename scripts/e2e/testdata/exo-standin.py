@@ -1,6 +1,6 @@
 """A stand-in for exo 1.0.71: it takes the flags that launch gives it, and answers those paths of
-exo's API that launch asks, in exo's words. It meets the other machines' stand-ins at the first
-one's port, if they are of its namespace. It serves no model.
+exo's API that launch asks, in exo's words. It hears the other machines' stand-ins by multicast, if
+they are of its namespace. It serves no model.
 
 What it is to do wrong is in the model's name: too/big (exo has no room for it), un/known.
 """
@@ -18,7 +18,6 @@ import time
 p = argparse.ArgumentParser(prog="EXO")
 p.add_argument("--api-port", type=int, default=52415)
 p.add_argument("--libp2p-port", type=int, default=0)
-p.add_argument("--bootstrap-peers", default="")
 p.add_argument("--force-master", action="store_true")
 p.add_argument("--offline", action="store_true")
 args = p.parse_args()
@@ -32,42 +31,32 @@ placed_at = 0.0
 lock = threading.Lock()
 
 
-def meet():
-    """Each node tells the first one of itself, and hears of all others."""
-    at = re.match(r"/ip4/([0-9.]+)/tcp/(\d+)$", args.bootstrap_peers)
-    while at:
-        try:
-            with socket.create_connection((at[1], int(at[2])), timeout=5) as s:
-                f = s.makefile("rw")
-                with lock:
-                    f.write(json.dumps({"namespace": NAMESPACE, "me": ME, "node": known[ME]}) + "\n")
-                f.flush()
-                heard = f.readline()
-                if heard:
-                    with lock:
-                        known.update({k: v for k, v in json.loads(heard).items() if k != ME})
-        except OSError:
-            pass
+GROUP = ("239.255.7.7", 7777)
+
+
+def tell():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    while True:
+        with lock:
+            text = json.dumps({"namespace": NAMESPACE, "me": ME, "node": {k: v for k, v in known[ME].items() if k != "instances"}})
+        for address in addresses:
+            if not address.startswith("127."):
+                s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(address))
+                s.sendto(text.encode(), GROUP)
         time.sleep(0.2)
 
 
-def listen():
-    with socket.create_server(("0.0.0.0", args.libp2p_port)) as server:
-        while True:
-            c, _ = server.accept()
-            with c:
-                f = c.makefile("rw")
-                try:
-                    said = json.loads(f.readline() or "{}")
-                    if said.get("namespace") != NAMESPACE:
-                        continue
-                    with lock:
-                        if said["me"] != ME:
-                            known[said["me"]] = said["node"]
-                        f.write(json.dumps(known) + "\n")
-                    f.flush()
-                except OSError:
-                    pass
+def hear():
+    s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    s.bind(GROUP)
+    for address in addresses:
+        if not address.startswith("127."):
+            s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton(GROUP[0]) + socket.inet_aton(address))
+    while True:
+        said = json.loads(s.recv(65536))
+        if said["namespace"] == NAMESPACE and said["me"] != ME:
+            with lock:
+                known[said["me"]] = said["node"]
 
 
 def state():
@@ -154,6 +143,6 @@ class API(http.server.BaseHTTPRequestHandler):
 
 
 print("Starting EXO (a stand-in)", flush=True)
-threading.Thread(target=meet, daemon=True).start()
-threading.Thread(target=listen, daemon=True).start()
+threading.Thread(target=hear, daemon=True).start()
+threading.Thread(target=tell, daemon=True).start()
 http.server.ThreadingHTTPServer(("0.0.0.0", args.api_port), API).serve_forever()
