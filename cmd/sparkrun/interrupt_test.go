@@ -216,6 +216,9 @@ func TestStopOutlivesALeader(t *testing.T) {
 		code, err := s.run(t.Context())
 		s.want(t, code, 130, err, "", "stopping; the ranks have 10s (again to kill)", "stopped: every rank has ended")
 	})
+	// What waits for signals in this process begins with the first that is asked for, and not in a bubble.
+	_, heard := stoppable(t.Context())
+	heard()
 	synctest.Test(t, func(t *testing.T) {
 		g := dies()
 		if code, out, e := cli(t, &backend{gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {

