@@ -126,11 +126,12 @@ func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 	select {
 	case err := <-served:
 		cancel()
-		<-tended
-		return fmt.Errorf("serve clients: %w", err)
+		return errors.Join(fmt.Errorf("serve clients: %w", err), <-tended)
 	case err := <-tended:
 		server.Close()
-		<-served
+		if e := <-served; !errors.Is(e, http.ErrServerClosed) {
+			err = errors.Join(err, e)
+		}
 		return err
 	}
 }
@@ -142,7 +143,7 @@ func (g *exoGateway) tend(ctx context.Context) error {
 		why, err := g.look(ctx)
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // nobody waits any more
 		case err != nil && !g.was:
 			return err
 		case err != nil:
