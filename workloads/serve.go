@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Serve are the options of the workloads that serve a model: vllm, sglang, trtllm.
+// Serve are the options of the workloads that serve a model: vllm, sglang, trtllm, exo.
 type Serve struct {
 	// Model is a name on Hugging Face, or a folder of the nodes.
 	Model string
@@ -75,15 +75,17 @@ const (
 	VLLM   = "vllm"
 	SGLang = "sglang"
 	TRTLLM = "trtllm"
+	EXO    = "exo"
 )
 
 // Serves tells whether a workload serves a model.
 func Serves(workload string) bool {
-	return workload == VLLM || workload == SGLang || workload == TRTLLM
+	return workload == VLLM || workload == SGLang || workload == TRTLLM || workload == EXO
 }
 
 // DefaultImages are those in which the servers run unless somebody says otherwise: NVIDIA's
 // for DGX Spark (github.com/NVIDIA/dgx-spark-playbooks), and SGLang's own, which has no tag for it.
+// Of exo nobody publishes one.
 func DefaultImages() map[string]string {
 	return map[string]string{
 		VLLM:   "nvcr.io/nvidia/vllm:26.05-py3",
@@ -366,7 +368,7 @@ func (s served) service(asked *launcher.Service, workload string) *launcher.Serv
 		v = *asked
 	}
 	v.Port, v.Listen, v.Health, v.Model = launcher.Of(launcher.PortNamed(ServePort)), s.shown, "/health", s.model
-	if workload != TRTLLM { // whose are no Prometheus metrics
+	if workload != TRTLLM && workload != EXO { // whose are no Prometheus metrics
 		v.Metrics = "/metrics"
 	}
 	return &v
@@ -446,6 +448,8 @@ func ServeNotes(workload string, r Request) []string {
 		s, _ = r.sglang()
 	case TRTLLM:
 		s, _ = r.trtllm()
+	case EXO:
+		s, _ = r.exo()
 	}
 	return s.notes
 }
@@ -461,6 +465,8 @@ func ServeSizes(workload string, r Request) (Sizes, int, error) {
 		s, err = r.sglang()
 	case TRTLLM:
 		s, err = r.trtllm()
+	case EXO:
+		s, err = r.exo()
 	}
 	return s.sizes, s.nodes, err
 }

@@ -42,6 +42,10 @@ func TestServeGolden(t *testing.T) {
 		"sglang-recipe": {SGLang, serving(2, Serve{
 			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --mem-fraction-static 0.81 --host 0.0.0.0 --port 8000"),
 		})},
+		"exo":            {EXO, serving(2, Serve{Model: "mlx-community/model", Args: []string{"--offline"}})},
+		"exo-tensor":     {EXO, serving(2, Serve{Model: "mlx-community/model", TP: 2, Host: "0.0.0.0", Port: 9000, Program: "/opt/exo/bin/exo"})},
+		"exo-alone":      {EXO, serving(1, Serve{})},
+		"exo-boxed":      {EXO, boxed(serving(1, Serve{Model: "mlx-community/model"}))},
 		"trtllm":         {TRTLLM, serving(1, Serve{Model: "org/model"})},
 		"trtllm-several": {TRTLLM, serving(2, Serve{Model: "org/model", Program: "/opt/venv/bin/trtllm-serve", Args: []string{"--max_batch_size", "4", "--media_io_kwargs", `{"video": {"num_frames": 4}}`}})},
 		"trtllm-several-recipe": {TRTLLM, serving(2, Serve{
@@ -174,6 +178,16 @@ func TestServeRefuses(t *testing.T) {
 		"mpirun on one":      {TRTLLM, Serve{Model: "m"}, 1, func(r *Request) { r.MPI.Mpirun = "/m" }, "--mpirun /m: invalid: on one machine there is no mpirun"},
 		"copies by trtllm":   {TRTLLM, Serve{Model: "m", DP: 2}, 2, nil, "trtllm does not spread over machines that way"},
 		"too few for trtllm": {TRTLLM, Serve{Model: "m", TP: 4}, 2, nil, "nearest that works on 2 machines: --tp 2"},
+		"exo, a folder":      {EXO, Serve{Model: "/models/m"}, 2, nil, "--env EXO_MODELS_READ_ONLY_DIRS=/models"},
+		"exo, both ways":     {EXO, Serve{Model: "m", TP: 2, PP: 2}, 4, nil, "exo cuts a model one way, over all machines: on 4 machines --pp 4 or --tp 4"},
+		"exo, a part":        {EXO, Serve{Model: "m", PP: 2}, 3, nil, "on 3 machines --pp 3 or --tp 3"},
+		"exo, its API":       {EXO, Serve{Model: "m", Args: words("--no-a")}, 2, nil, "--no-api: invalid: it is not for the arguments after --"},
+		"exo, its port":      {EXO, Serve{Model: "m", Args: words("--api-port=3")}, 2, nil, "--port names the port of the API"},
+		"exo, last port":     {EXO, Serve{Model: "m", Port: 65535}, 1, nil, "want 1 to 65534"},
+		"exo, a name":        {EXO, Serve{Model: "m", Host: "spark1"}, 1, nil, "--host spark1: invalid: want an address"},
+		"exo, two":           {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
+		"exo, a token":       {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.Job.Service = &launcher.Service{Probe: launcher.ProbeGenerate} }, "/v1/completions"},
+		"exo, any number":    {EXO, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

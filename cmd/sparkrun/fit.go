@@ -23,7 +23,7 @@ func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o l
 
 // modelOf is the model that machines are asked for; empty: none.
 func modelOf(o launchOptions) string {
-	if !workloads.Serves(o.workload) {
+	if !workloads.Serves(o.workload) || o.workload == workloads.EXO { // see settleModel
 		return ""
 	}
 	return workloads.ModelToFind(o.request)

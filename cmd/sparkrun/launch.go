@@ -195,7 +195,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchExoCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
 		newLaunchTRTLLMCmd(opts, run), newLaunchVLLMCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {

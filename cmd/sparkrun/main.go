@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
@@ -44,6 +45,9 @@ func main() {
 	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
 		os.Exit(ibNode(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == workloads.ExoGateway { // a rank of a job that serves with exo
+		os.Exit(exoGatewayMain(os.Args[2:]))
 	}
 	os.Exit(run())
 }

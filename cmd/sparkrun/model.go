@@ -16,6 +16,9 @@ import (
 // settleModel finds out what a launch has to know of its model: where this machine has it, here, else
 // of the machines that would serve it. A path is made whole: it is the same on every machine.
 func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
+	if o.workload == workloads.EXO { // which keeps its models where nobody else does, and looks itself
+		return nil
+	}
 	s := &o.request.Serve
 	away, err := a.away()
 	if err != nil && !o.standalone {

@@ -83,6 +83,8 @@ func serveRun(opts *launchOptions, run func(context.Context, launchOptions) erro
 		switch {
 		case opts.serve.runtime == runtimeHost && opts.box.image != "":
 			return usagef("--runtime host and --image: give one of them")
+		case cmd.Name() == workloads.EXO: // only who has made an image has one
+			opts.serve.image = opts.serve.runtime != runtimeHost && opts.box.image == ""
 		case opts.serve.runtime != runtimeHost && opts.box.image == "":
 			opts.box.image, opts.serve.image = cmp.Or(workloads.DefaultImages()[cmd.Name()], workloads.DefaultImages()[workloads.VLLM]), true
 		}
@@ -107,7 +109,12 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		if image != "" {
 			o.box.image, from = image, file
 		}
-		a.say("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		switch {
+		case o.box.image != "":
+			a.say("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		case o.serve.runtime == runtimeDocker:
+			return usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.workload, imagesFile)
+		}
 	}
 	o.request.Environ = a.environ
 	if o.box.image != "" { // launch makes the whole of it later
@@ -162,6 +169,7 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 			VLLM   string `yaml:"vllm"`
 			SGLang string `yaml:"sglang"`
 			TRTLLM string `yaml:"trtllm"`
+			EXO    string `yaml:"exo"`
 		}
 		if err == nil {
 			d := yaml.NewDecoder(bytes.NewReader(b))
@@ -173,7 +181,7 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 		if err != nil {
 			return "", "", fmt.Errorf("read images: %s: %w; want lines such as vllm: %s", file, err, workloads.DefaultImages()[workloads.VLLM])
 		}
-		if image := map[string]string{workloads.VLLM: all.VLLM, workloads.SGLang: all.SGLang, workloads.TRTLLM: all.TRTLLM}[workload]; image != "" {
+		if image := map[string]string{workloads.VLLM: all.VLLM, workloads.SGLang: all.SGLang, workloads.TRTLLM: all.TRTLLM, workloads.EXO: all.EXO}[workload]; image != "" {
 			return image, file, nil
 		}
 	}

@@ -15,13 +15,15 @@ import (
 const serveWait = 2 * time.Minute
 
 // standin puts the stand-in for vLLM where all hosts have it, to be run by a Python.
-func standin(t testing.TB, python string) string {
+func standin(t testing.TB, python string) string { return standinOf(t, "vllm-standin", python) }
+
+func standinOf(t testing.TB, name, python string) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/vllm-standin.py")
+	text, err := os.ReadFile("testdata/" + name + ".py")
 	if err != nil {
 		t.Fatal(err)
 	}
-	program := filepath.Join(scratch(t), "vllm-standin")
+	program := filepath.Join(scratch(t), name)
 	if err := os.WriteFile(program, append([]byte("#!"+python+"\n"), text...), 0o755); err != nil {
 		t.Fatal(err)
 	}
