@@ -125,6 +125,8 @@ func (v server) settle(r Request, words []string) (served, error) {
 	switch {
 	case o.Model == "" && len(o.Command) == 0:
 		return bad("%s", v.workload, "no model: sparkrun launch "+v.workload+" MODEL [flags] [-- SERVER ARGS]")
+	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !hubName.MatchString(o.Model): // s3://, or a file of a repository
+		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, or from ./")
 	case r.RanksPerNode > 1:
 		return bad("--nproc-per-node %d", r.RanksPerNode, "a Spark has one GPU, and one process of the server")
 	case r.Job.MinNodes > 0:
@@ -140,6 +142,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 		return served{}, err
 	}
 	for _, f := range v.decided {
+		if f.stands(o.Args) {
+			return served{}, fmt.Errorf("%s stands after --: %w: %s", f.name, launcher.ErrInvalid, f.remedy())
+		}
 		s.words, _ = f.without(s.words)
 	}
 	if err := v.readSizes(r, &s); err != nil {
@@ -156,10 +161,11 @@ func (v server) settle(r Request, words []string) (served, error) {
 
 // noSecrets refuses flags that hold one, and says where it is given instead.
 func (v server) noSecrets(words []string) error {
-	key := "leave it out"
-	if v.workload == VLLM {
-		key = "give it with --secret VLLM_API_KEY"
-	}
+	key := map[string]string{
+		VLLM:   "give it with --secret VLLM_API_KEY",
+		SGLang: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it",
+		TRTLLM: "trtllm-serve asks for none: leave it out, and put a proxy that does before it",
+	}[v.workload]
 	for _, no := range []struct {
 		flag   serverFlag
 		remedy string

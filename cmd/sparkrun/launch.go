@@ -244,7 +244,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
-	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
+	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken, or a model has no room on one")
 	fs.Var(part{&job.RequireGate}, "require-gate", "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
 	fs.Lookup("require-gate").NoOptDefVal = "0.9"
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)

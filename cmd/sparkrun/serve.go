@@ -21,8 +21,9 @@ import (
 // serveLong is of the help of every workload that serves.
 const serveLong = `It listens on the first machine's address on the management network, and on no other;
 --host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
-address, with no key asked for; --secret VLLM_API_KEY has vLLM ask for one. --api-key and
---hf-token in SERVER ARGS are refused: others would see them there.
+address, with no key asked for. --secret VLLM_API_KEY has vLLM ask for one; SGLang would
+take it from its command line alone, and TensorRT-LLM asks for none: put a proxy before
+them. --api-key and --hf-token in SERVER ARGS are refused: others would see them there.
 
 It runs in a container of the image that launch names: sparkrun's own for it, that of
 ~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
@@ -132,6 +133,9 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 			s.Backend = workloads.BackendNative
 			a.remark("shown is --backend native; a launch asks vLLM first whether it knows that")
 		default:
+			if err := a.fitFirst(ctx, *o); err != nil {
+				return err
+			}
 			if s.Backend, err = a.askBackend(ctx, *o); err != nil {
 				return err
 			}

@@ -81,8 +81,8 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
 	code, _, said := run("launch", "vllm", "--dry-run", "org/model")
 	for _, want := range []string{
-		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "nobody told the config.json of org/model: its heads, its size and its memory are not looked at",
-		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM would want 108.0 GiB",
+		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "no config.json of org/model was found: heads, size and memory are unchecked",
+		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM wants 108.0 GiB",
 	} {
 		if code != 125 || !strings.Contains(said, want) {
 			t.Errorf("code %d, not said %q:\n%s", code, want, said)
