@@ -142,8 +142,8 @@ Services
 
 A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
 port (--health: with 200 at that path), launch then prints the URL and leaves it, and
-only stop ends it. A launch that is gone, an agent that restarts, a new leader and
-silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
+only stop ends it; with --detach it is left once its ranks run. A launch that is gone, an
+agent that restarts, a new leader and silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
 a machine restarts, all ranks are ended and started anew, as often as --restart says
 (3/hour); what never came up is not. --autostart brings it back after all its machines
 were off. Its health is looked at each 5 s. With --metrics (vLLM's or SGLang's) ps shows
@@ -223,7 +223,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringArrayVar(&o.secrets, "secret", nil, "give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
 	fs.Var(published{&job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
-	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
+	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id; a service need not answer yet")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
@@ -471,6 +471,9 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		onlyOn := ""
 		if p := f.onlyOn.Load(); p != nil {
 			onlyOn = *p
+		}
+		if spec.Service != nil && f.outcome == nil && !o.json {
+			a.say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
 		}
 		return a.printID(spec.ID, onlyOn, o.json)
 	}
