@@ -143,13 +143,14 @@ Services
 A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
 port (--health: with 200 at that path), launch then prints the URL and leaves it, and
 only stop ends it; with --detach it is left once its ranks run. A launch that is gone, an
-agent that restarts, a new leader and silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
-a machine restarts, all ranks are ended and started anew, as often as --restart says
-(3/hour); what never came up is not. --autostart brings it back after all its machines
-were off. Its health is looked at each 5 s. With --metrics (vLLM's or SGLang's) ps shows
-its tokens a second, and a service that has requests and generates nothing for a minute,
-with no prompt being read in, is called wedged; --on-wedge restart starts it anew. Being
-slow or unhealthy is shown, and ends nothing. sparkrun service lists services.
+agent that restarts, a new leader and silence, however long, do not touch it. When a rank
+fails, one that exits with 0 too, or a machine restarts, all ranks are ended and started
+anew, as often as --restart says (3/hour); what never came up is not. --autostart brings
+it back after all its machines were off. Its health is looked at each 5 s. With --metrics
+(vLLM's or SGLang's) ps shows its tokens a second, and a service that has requests and
+generates nothing for a minute, with no prompt being read in, is called wedged;
+--on-wedge restart starts it anew. Being slow or unhealthy is shown, and ends nothing.
+sparkrun service lists services.
 
 Who reaches the ranks
 

@@ -37,7 +37,7 @@ func (r *outputReader) run(ctx context.Context) error {
 		begun := time.Now()
 		err := r.gangs.Logs(ctx, wire.LogsRequest{
 			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(), Generation: r.generation,
-			Hosts: r.hosts, From: r.from, Times: r.out.json,
+			Hosts: r.hosts, From: r.from, Times: r.out.json || r.out.times,
 		}, func(c wire.LogChunk) error {
 			first = false
 			again.reset()

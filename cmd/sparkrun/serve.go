@@ -32,9 +32,9 @@ container MODEL's folder, the cache of Hugging Face and those of compiled kernel
 the machine's; they are made where they are missing. Weights that a machine does not
 have are fetched by the server there.
 
-It is a service: launch prints where it answers and leaves, and it goes on until
-sparkrun stop. With --detach launch prints the job's id and leaves once the server has
-been started; ps shows when it answers. --restart, --autostart, --probe and --on-wedge say
+It is a service: launch prints where it answers and leaves, and it goes on until sparkrun
+stop. With --detach launch prints the job's id and leaves once the server has been
+started; ps shows when it answers. --restart, --autostart, --probe and --on-wedge say
 what becomes of it meanwhile.`
 
 // serveOptions are of the workloads that serve a model.
