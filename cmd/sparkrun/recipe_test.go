@@ -197,6 +197,33 @@ func TestRecipeNames(t *testing.T) {
 	}
 }
 
+// A registry whose folder is gone keeps its name until it is removed, and says once how.
+func TestRegistryThatIsGone(t *testing.T) {
+	home, _ := shelf(t)
+	gone, other := put(t, map[string]string{"x.yaml": plainRecipe}), put(t, map[string]string{"y.yaml": plainRecipe})
+	for _, line := range [][]string{{"add", gone, "--name", "own"}} {
+		if code, _, e := recipes(t, home, append([]string{"recipe"}, line...)...); code != 0 {
+			t.Fatal(e)
+		}
+	}
+	if err := os.RemoveAll(gone); err != nil {
+		t.Fatal(err)
+	}
+	if code, _, e := recipes(t, home, "recipe", "add", other, "--name", "own"); code == 0 || !strings.Contains(e, "one of this name already") || !strings.Contains(e, "`sparkrun recipe remove own` first") {
+		t.Errorf("exit %d, %s", code, e)
+	}
+	_, _, e := recipes(t, home, "recipe", "check", "modded", "--trust-recipe")
+	if n := strings.Count(e, "registry own: "+gone+": no such file or directory: `sparkrun recipe remove own` takes it off the list"); n != 1 {
+		t.Errorf("told %d times: %s", n, e)
+	}
+	if code, o, _ := recipes(t, home, "__complete", "recipe", "remove", ""); code != 0 || !strings.Contains(o, "own\n") {
+		t.Errorf("exit %d, completes %s", code, o)
+	}
+	if code, _, e := recipes(t, home, "recipe", "remove", "own"); code != 0 {
+		t.Errorf("exit %d, %s", code, e)
+	}
+}
+
 // A repository says itself where its recipes are; what it says leads nowhere else.
 func TestRegistryManifest(t *testing.T) {
 	home := t.TempDir()
