@@ -14,32 +14,34 @@ import (
 // Serve are the options of the workloads that serve a model: vllm, sglang, trtllm.
 type Serve struct {
 	// Model is a name on Hugging Face, or a folder of the nodes.
-	Model string
+	Model string `json:"model,omitempty"`
 	// Program is the server on the nodes: a path, or a name looked up in the ranks' PATH.
 	// Empty means the caller's $VIRTUAL_ENV/bin/..., and the bare name where no virtual
 	// environment is active, or the ranks run in containers.
-	Program string
+	Program string `json:"program,omitempty"`
 	// Command is the server's whole command as a recipe has it, in words and without what
 	// spreads it over nodes; empty: it is made of Model. Flags in it that say how the model is
 	// spread, or where it listens, are read, and written again as they were decided.
-	Command []string
+	Command []string `json:"command,omitempty"`
 	// Args follow the command untouched: what stood after --. Those flags of them are read.
-	Args []string
+	Args []string `json:"args,omitempty"`
 	// Backend is how vLLM spreads: "ray" or "native"; whoever asks the image for "auto"
 	// does so before. Empty: what the command says, else native.
-	Backend string
+	Backend string `json:"backend,omitempty"`
 	// TP, PP and DP are the sizes of tensor, pipeline and data parallelism; 0: from the
 	// number of nodes and the model.
-	TP, PP, DP int
+	TP int `json:"tp,omitempty"`
+	PP int `json:"pp,omitempty"`
+	DP int `json:"dp,omitempty"`
 	// Host is what the server listens on; empty: the management address of rank 0's node.
-	Host string
+	Host string `json:"host,omitempty"`
 	// Port of the API; 0: the workload's default.
-	Port int
+	Port int `json:"port,omitempty"`
 	// Env are variables of a recipe, NAME=VALUE: they win over the workload's own, and the
 	// user's over them.
-	Env []string
+	Env []string `json:"env,omitempty"`
 	// Config is what the model's config.json says; nil: not known.
-	Config *Model
+	Config *Model `json:"-"`
 }
 
 // Model is what the fit and the parallelism of a model hang on, as its config.json and
