@@ -473,10 +473,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		if p := f.onlyOn.Load(); p != nil {
 			onlyOn = *p
 		}
-		if spec.Service != nil && f.outcome == nil && !o.json {
-			a.say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
-		}
-		return a.printID(spec.ID, onlyOn, o.json)
+		return a.printID(spec, onlyOn, f.outcome == nil, o.json)
 	}
 	return exits(code, err)
 }
@@ -491,14 +488,3 @@ func (a *app) open(standalone bool) (*backend, error) {
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
-
-func (a *app) printID(id launcher.JobID, onlyOn string, json bool) error {
-	if json {
-		return a.object(struct {
-			JobID  launcher.JobID `json:"job_id"`
-			OnlyOn string         `json:"recorded_only_on,omitempty"`
-		}{id, onlyOn})
-	}
-	_, err := fmt.Fprintln(a.out, id)
-	return err
-}

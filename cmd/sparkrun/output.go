@@ -68,3 +68,18 @@ func (r *outputReader) run(ctx context.Context) error {
 		}
 	}
 }
+
+// printID ends a launch that does not stay; goesOn: the job has not ended before.
+func (a *app) printID(spec launcher.Spec, onlyOn string, goesOn, json bool) error {
+	if json {
+		return a.object(struct {
+			JobID  launcher.JobID `json:"job_id"`
+			OnlyOn string         `json:"recorded_only_on,omitempty"`
+		}{spec.ID, onlyOn})
+	}
+	if spec.Service != nil && goesOn {
+		a.say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
+	}
+	_, err := fmt.Fprintln(a.out, spec.ID)
+	return err
+}

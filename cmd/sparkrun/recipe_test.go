@@ -236,6 +236,16 @@ func TestRecipeNames(t *testing.T) {
 	}
 }
 
+// A recipe completes wherever one is named.
+func TestRecipeCompletes(t *testing.T) {
+	home, _ := shelf(t)
+	for _, line := range [][]string{{"run", ""}, {"launch", "vllm", "--recipe", ""}, {"launch", "sglang", "--recipe", "pl"}} {
+		if code, o, _ := recipes(t, home, append([]string{"__complete"}, line...)...); code != 0 || !strings.Contains(o, "plain\n") {
+			t.Errorf("%q: exit %d, %s", line, code, o)
+		}
+	}
+}
+
 // A registry whose folder is gone keeps its name until it is removed, and says once how.
 func TestRegistryThatIsGone(t *testing.T) {
 	home, _ := shelf(t)

@@ -165,22 +165,22 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		var all struct {
-			VLLM   string `yaml:"vllm"`
-			SGLang string `yaml:"sglang"`
-			TRTLLM string `yaml:"trtllm"`
-		}
+		var all map[string]string
 		if err == nil {
-			d := yaml.NewDecoder(bytes.NewReader(b))
-			d.KnownFields(true)
-			if err = d.Decode(&all); err != nil && len(bytes.TrimSpace(b)) == 0 {
-				err = nil
+			err = yaml.Unmarshal(b, &all)
+		}
+		if wrong := (*yaml.TypeError)(nil); errors.As(err, &wrong) { // whose words are Go's
+			err = errors.New("not all of it is lines of a workload and its image")
+		}
+		for name := range all {
+			if !workloads.Serves(name) {
+				err = fmt.Errorf("%q is no workload that serves a model", name)
 			}
 		}
 		if err != nil {
 			return "", "", fmt.Errorf("read images: %s: %w; want lines such as vllm: %s", file, err, workloads.DefaultImages()[workloads.VLLM])
 		}
-		if image := map[string]string{workloads.VLLM: all.VLLM, workloads.SGLang: all.SGLang, workloads.TRTLLM: all.TRTLLM}[workload]; image != "" {
+		if image := all[workload]; image != "" {
 			return image, file, nil
 		}
 	}
@@ -203,12 +203,18 @@ func (o launchOptions) question() launchOptions {
 	return ask
 }
 
+// questionName is what the job of a question is called, with its id behind it.
+const questionName = "ask-vllm-"
+
+func isQuestion(spec launcher.Spec) bool { return spec.Name == questionName+string(spec.ID) }
+
 func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	ask := o.question()
 	spec, err := a.spec(ask)
 	if err != nil {
 		return "", err
 	}
+	spec.Name = questionName + string(spec.ID)
 	a.remark("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
 	b, err := a.open(o.standalone)
 	if err != nil {
