@@ -43,16 +43,23 @@ func (m *MPI) validate() error {
 	return nil
 }
 
+// Daemon tells whether a rank of the job's main stage is a daemon of Open MPI's, which ends with 0
+// when mpirun has told it to: whatever has happened, mpirun tells of it.
+func (s Spec) Daemon(rank int) bool {
+	st := s.MainStage()
+	return st != nil && st.MPI != nil && st.MPI.Family == OpenMPI && rank > 0
+}
+
 // Process names what a rank of the job's main stage is to people: "rank 3"; of an Open MPI job,
 // whose MPI ranks are mpirun's, mpirun itself and its daemons.
 func (s Spec) Process(rank int) string {
 	switch st := s.MainStage(); {
 	case st == nil || st.MPI == nil || st.MPI.Family != OpenMPI:
 		return fmt.Sprintf("rank %d", rank)
-	case rank == 0:
-		return "mpirun"
+	case s.Daemon(rank):
+		return "Open MPI's daemon"
 	}
-	return "Open MPI's daemon"
+	return "mpirun"
 }
 
 // Pair is one entry of the key-value space in which the ranks of an MPI program

@@ -89,11 +89,17 @@ func (j Job) wasReady() bool {
 // RecentFaults counts a service's failures within its Per before now.
 func (j Job) RecentFaults(now time.Time) (n int) {
 	for _, at := range j.Faults {
-		if now.Sub(at) < j.Spec.Service.Per {
+		if j.recent(at, now) {
 			n++
 		}
 	}
 	return n
+}
+
+// recent tells whether a failure counts. One that another leader's clock, or this one's before it was
+// put right, has placed in the time to come would else count for years.
+func (j Job) recent(at, now time.Time) bool {
+	return now.Sub(at).Abs() < j.Spec.Service.Per
 }
 
 // faultsWith are the failures that --restart still counts at the end of a generation, with
@@ -104,7 +110,7 @@ func (j Job) faultsWith(out Outcome) []time.Time {
 	}
 	var recent []time.Time
 	for _, at := range j.Faults {
-		if out.At.Sub(at) < j.Spec.Service.Per {
+		if j.recent(at, out.At) {
 			recent = append(recent, at)
 		}
 	}

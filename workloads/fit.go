@@ -45,7 +45,7 @@ func Fit(workload string, r Request, rooms []Room) (lines, doubts []string, err 
 	if workload == VLLM {
 		share = vllmShare
 		if text, given := vllmShareFlag.in(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
-			if share, err = strconv.ParseFloat(text, 64); err != nil || share <= 0 || share > 1 {
+			if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
 				return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", vllmShareFlag.name, text, launcher.ErrInvalid)
 			}
 		}

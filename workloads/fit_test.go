@@ -31,6 +31,7 @@ func TestFit(t *testing.T) {
 		"as told":       {2, "--gpu-memory-utilization=0.8", spark(100), "spark1: 100.0 GiB of 120.0 GiB free; weights 80.0 GiB of 160.0 GiB; vLLM takes 96.0 GiB (--gpu-memory-utilization 0.8), of which 16.0 GiB are left for the KV cache, 131072 tokens at 16 bits at most", "", ""},
 		"small share":   {2, "--gpu-memory-utilization 0.5", spark(100), "", "", "and --gpu-memory-utilization 0.5 gives vLLM 60.0 GiB"},
 		"no share":      {2, "--gpu-memory-utilization 9", spark(100), "", "", "want a share such as 0.9"},
+		"no number":     {2, "--gpu-memory-utilization nan", spark(100), "", "", "want a share such as 0.9"},
 		"no share left": {2, "", spark(82), "", "", "vLLM wants 108.0 GiB (--gpu-memory-utilization 0.9 of 120.0 GiB), and 82.0 GiB are free now: end what runs there (`sparkrun ps`), or take another machine"},
 		// A machine without a GPU serves by its processor: its weights have to lie somewhere all the same.
 		"no GPU, too large": {1, "", lab(24, 21), "", "", "its part of the weights is 160.0 GiB, and it has 24.0 GiB of memory: more machines take smaller parts; nearest that works: --nodes 8, with 20.0 GiB on each"},

@@ -3,48 +3,89 @@ package workloads
 import (
 	"encoding/json"
 	"fmt"
+	"math"
 )
 
 // hfConfig is what is read of a model's config.json. Those of models that see or hear have the
 // part about language one level down.
 type hfConfig struct {
-	Heads     int      `json:"num_attention_heads"`
-	KVHeads   int      `json:"num_key_value_heads"`
-	HeadDim   int      `json:"head_dim"`
-	Hidden    int      `json:"hidden_size"`
-	Layers    int      `json:"num_hidden_layers"`
-	MaxLen    int      `json:"max_position_embeddings"`
-	Experts   int      `json:"num_experts"`
-	Local     int      `json:"num_local_experts"`
-	Routed    int      `json:"n_routed_experts"`
-	KVRank    int      `json:"kv_lora_rank"`     // multi-head latent attention: one vector a token and layer
-	RopeDim   int      `json:"qk_rope_head_dim"` // and this beside it
-	LayerKind []string `json:"layer_types"`
+	Heads     number `json:"num_attention_heads"`
+	KVHeads   number `json:"num_key_value_heads"`
+	HeadDim   number `json:"head_dim"`
+	Hidden    number `json:"hidden_size"`
+	Layers    number `json:"num_hidden_layers"`
+	MaxLen    number `json:"max_position_embeddings"`
+	Experts   number `json:"num_experts"`
+	Local     number `json:"num_local_experts"`
+	Routed    number `json:"n_routed_experts"`
+	KVRank    number `json:"kv_lora_rank"`     // multi-head latent attention: one vector a token and layer
+	RopeDim   number `json:"qk_rope_head_dim"` // and this beside it
+	LayerKind kinds  `json:"layer_types"`
 }
 
-// ParseModel reads a model's config.json and, where there is one, its
-// model.safetensors.index.json. What they do not say is 0.
-func ParseModel(config, index []byte) (Model, error) {
+// number is a count, or 0 where something else stands: what a field means is its model's affair, and
+// some have a list of one value a layer there.
+type number int
+
+// maxNumber is above any such count.
+const maxNumber = 1 << 30
+
+func (n *number) UnmarshalJSON(text []byte) error {
+	var f float64
+	if json.Unmarshal(text, &f) == nil && f >= 1 && f <= maxNumber && f == math.Trunc(f) {
+		*n = number(f)
+	}
+	return nil
+}
+
+// kinds are of layers; none where something else stands.
+type kinds []string
+
+func (k *kinds) UnmarshalJSON(text []byte) error {
+	var all []string
+	if json.Unmarshal(text, &all) == nil {
+		*k = all
+	}
+	return nil
+}
+
+// inner is the part about language; empty where something else stands.
+type inner struct{ hfConfig }
+
+func (i *inner) UnmarshalJSON(text []byte) error {
+	var c hfConfig
+	if json.Unmarshal(text, &c) == nil {
+		i.hfConfig = c
+	}
+	return nil
+}
+
+// ParseModel reads a model's config.json. What it does not say, or says in a way of its own, is 0;
+// Bytes it never says.
+func ParseModel(config []byte) (Model, error) {
 	var outer struct {
 		hfConfig
-		Text *hfConfig `json:"text_config"`
-		LLM  *hfConfig `json:"llm_config"`
+		Text inner `json:"text_config"`
+		LLM  inner `json:"llm_config"`
 	}
 	if err := json.Unmarshal(config, &outer); err != nil {
 		return Model{}, fmt.Errorf("read config.json: %w", err)
 	}
 	c := outer.hfConfig
-	for _, inner := range []*hfConfig{outer.Text, outer.LLM} {
-		if c.Heads == 0 && inner != nil {
-			c = *inner
+	for _, inner := range []hfConfig{outer.Text.hfConfig, outer.LLM.hfConfig} {
+		if c.Heads == 0 && inner.Heads > 0 {
+			c = inner
 		}
 	}
-	m := Model{Heads: c.Heads, KVHeads: c.KVHeads, HeadDim: c.HeadDim, Layers: c.Layers, MaxLen: c.MaxLen, Experts: max(c.Experts, c.Local, c.Routed)}
+	m := Model{
+		Heads: int(c.Heads), KVHeads: int(c.KVHeads), HeadDim: int(c.HeadDim), Layers: int(c.Layers), MaxLen: int(c.MaxLen),
+		Experts: int(max(c.Experts, c.Local, c.Routed)),
+	}
 	if m.KVHeads == 0 {
 		m.KVHeads = m.Heads
 	}
 	if m.HeadDim == 0 && m.Heads > 0 {
-		m.HeadDim = c.Hidden / m.Heads
+		m.HeadDim = int(c.Hidden) / m.Heads
 	}
 	// Layers whose cache does not grow with the text (a window, a state) count for nothing.
 	whole := m.Layers
@@ -56,24 +97,23 @@ func ParseModel(config, index []byte) (Model, error) {
 			}
 		}
 	}
-	m.KVPerToken = int64(whole) * 2 * int64(m.KVHeads) * int64(m.HeadDim)
+	m.KVPerToken = product(whole, 2, m.KVHeads, m.HeadDim)
 	if c.KVRank > 0 {
-		m.KVPerToken = int64(whole) * int64(c.KVRank+c.RopeDim)
+		m.KVPerToken = product(whole, int(c.KVRank+c.RopeDim))
 		m.KVHeads = 0 // it is not dealt out by heads
 		m.Latent = true
 	}
-	if len(index) > 0 {
-		var i struct {
-			Metadata struct {
-				Total json.Number `json:"total_size"`
-			} `json:"metadata"`
-		}
-		if err := json.Unmarshal(index, &i); err != nil {
-			return Model{}, fmt.Errorf("read model.safetensors.index.json: %w", err)
-		}
-		if total, err := i.Metadata.Total.Float64(); err == nil {
-			m.Bytes = int64(total)
-		}
-	}
 	return m, nil
+}
+
+// product is 0, which is not known, where it is beyond all sense.
+func product(of ...int) int64 {
+	p := 1.0
+	for _, n := range of {
+		p *= float64(n)
+	}
+	if p > 1<<50 {
+		return 0
+	}
+	return int64(p)
 }

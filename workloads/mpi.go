@@ -50,15 +50,9 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 	st := launcher.Stage{
 		Name: workload, RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
 	}
-	own := []launcher.Var{
-		// An older sparkrun on a node does not know this reference, and refuses, where
-		// it would start ranks that each think they are alone.
-		{Name: "SPARKRUN_PROGRAM", Value: launcher.Of(launcher.Program), Source: workload},
-		{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: workload},
-		{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: workload},
-	}
+	own := mpiVars(workload)
 	if m.Family == launcher.OpenMPI {
-		if err := r.underMpirun(&st); err != nil {
+		if err := r.underMpirun(&st, mpi.Options{}, st.Argv); err != nil {
 			return launcher.Spec{}, err
 		}
 	} else {
@@ -84,9 +78,20 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 	return finish(r, workload, st)
 }
 
-// underMpirun has one rank of ours on each node, and the MPI ranks be mpirun's.
-func (r Request) underMpirun(st *launcher.Stage) error {
-	o := mpi.Options{PerNode: st.RanksPerNode, BindTo: string(cmp.Or(r.BindTo, launcher.BindNone)), Stdin: string(launcher.StdinNone), Mpirun: r.MPI.Mpirun, Argv: r.Args}
+// mpiVars tell a rank of ours its place towards the shim, as its process manager.
+func mpiVars(workload string) []launcher.Var {
+	return []launcher.Var{
+		// An older sparkrun on a node does not know this reference, and refuses, where
+		// it would start ranks that each think they are alone.
+		{Name: "SPARKRUN_PROGRAM", Value: launcher.Of(launcher.Program), Source: workload},
+		{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: workload},
+		{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: workload},
+	}
+}
+
+// underMpirun has one rank of ours on each node, and the MPI ranks, which run argv, be mpirun's.
+func (r Request) underMpirun(st *launcher.Stage, o mpi.Options, argv []launcher.Value) error {
+	o.PerNode, o.BindTo, o.Stdin, o.Mpirun = st.RanksPerNode, string(cmp.Or(r.BindTo, launcher.BindNone)), string(launcher.StdinNone), r.MPI.Mpirun
 	if r.Stdin.Any() {
 		o.Stdin, st.Stdin = string(r.Stdin), "0" // mpirun hands it on
 	}
@@ -94,6 +99,6 @@ func (r Request) underMpirun(st *launcher.Stage) error {
 		return fmt.Errorf("--tty --stdin %s: %w: of an Open MPI job mpirun has the terminal, for rank 0", r.Stdin, launcher.ErrInvalid)
 	}
 	st.RanksPerNode = 1
-	st.Argv = append([]launcher.Value{launcher.Of(launcher.Program)}, launcher.Lits(o.Args()...)...)
+	st.Argv = slices.Concat([]launcher.Value{launcher.Of(launcher.Program)}, launcher.Lits(o.Args()...), argv)
 	return nil
 }

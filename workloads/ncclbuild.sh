@@ -35,8 +35,8 @@ if [ -z "$arch" ]; then
 fi
 archs=
 [ -z "$nvcc" ] || archs=$("$nvcc" --list-gpu-arch 2>/dev/null || true)
-case $archs in
-'' | *"compute_$arch"*) ;;
+case $(echo "$archs" | tr '\n' ' ') in
+' ' | *"compute_$arch "*) ;;
 *) lack "an nvcc that builds for sm_$arch, which $nvcc does not (a GB10, sm_121, needs CUDA 12.9 or later)" ;;
 esac
 

@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Serve are the options of the workloads that serve a model: vllm, sglang, trtllm.
+// Serve are the options of the workloads that serve a model: vllm, sglang, trtllm, exo.
 type Serve struct {
 	// Model is a name on Hugging Face, or a folder of the nodes.
 	Model string `json:"model,omitempty"`
@@ -68,20 +68,26 @@ const (
 // kernels, and fetches weights, without a word.
 const servePatience = 30 * time.Minute
 
+// maxMachines bounds on how many a model is served, and each of its sizes, so that their product is
+// a number, too.
+const maxMachines = 1024
+
 // Workloads that serve a model.
 const (
 	VLLM   = "vllm"
 	SGLang = "sglang"
 	TRTLLM = "trtllm"
+	EXO    = "exo"
 )
 
 // Serves tells whether a workload serves a model.
 func Serves(workload string) bool {
-	return workload == VLLM || workload == SGLang || workload == TRTLLM
+	return workload == VLLM || workload == SGLang || workload == TRTLLM || workload == EXO
 }
 
 // DefaultImages are those in which the servers run unless somebody says otherwise: NVIDIA's
 // for DGX Spark (github.com/NVIDIA/dgx-spark-playbooks), and SGLang's own, which has no tag for it.
+// Of exo nobody publishes one.
 func DefaultImages() map[string]string {
 	return map[string]string{
 		VLLM:   "nvcr.io/nvidia/vllm:26.05-py3",
@@ -143,6 +149,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 	if err := v.noSecrets(slices.Concat(words, o.Args)); err != nil {
 		return served{}, err
 	}
+	if err := v.findable(slices.Concat(words, o.Args)); err != nil {
+		return served{}, err
+	}
 	for _, f := range v.decided {
 		if f.stands(o.Args) {
 			return served{}, fmt.Errorf("%s stands after --: %w: %s", f.name, launcher.ErrInvalid, f.remedy())
@@ -173,11 +182,30 @@ func (v server) noSecrets(words []string) error {
 		remedy string
 	}{
 		{serverFlag{name: "--api-key", least: "--api-k"}, key},
-		{serverFlag{name: "--admin-api-key"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--admin-api-key", least: "--adm"}, "leave it out"}, // SGLang's
+		{serverFlag{name: "--ssl-keyfile-password", least: "--ssl-keyfile-"}, "leave it out"},
 		{serverFlag{name: "--hf-token", least: "--hf-t"}, "give it with --secret HF_TOKEN"},
 	} {
 		if _, given := no.flag.in(words); given {
 			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.name, launcher.ErrInvalid, no.remedy)
+		}
+	}
+	return nil
+}
+
+// findable refuses flags with which a server answers where nobody looks for it: its launch would wait
+// for as long as a model may take, and then end it.
+func (v server) findable(words []string) error {
+	for _, no := range []struct {
+		flag   serverFlag
+		reason string
+	}{
+		{serverFlag{name: "--ssl-certfile", least: "--ssl-ce"}, "by TLS"},
+		{serverFlag{name: "--ssl-keyfile", least: "--ssl-k"}, "by TLS"},
+		{serverFlag{name: "--uds"}, "on a socket in a folder"}, // vLLM's
+	} {
+		if _, given := no.flag.in(words); given {
+			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it", no.flag.name, launcher.ErrInvalid, v.workload, no.reason)
 		}
 	}
 	return nil
@@ -235,8 +263,8 @@ func (v server) readSizes(r Request, s *served) error {
 			continue
 		}
 		n, err := strconv.Atoi(text)
-		if err != nil || n < 1 {
-			return fmt.Errorf("%s %s: %w: want 1 or more", d.flag.name, text, launcher.ErrInvalid)
+		if err != nil || n < 1 || n > maxMachines {
+			return fmt.Errorf("%s %s: %w: want 1 to %d", d.flag.name, text, launcher.ErrInvalid, maxMachines)
 		}
 		*d.size = n
 		recipes = recipes || from == "recipe" && n > 1
@@ -247,6 +275,9 @@ func (v server) readSizes(r Request, s *served) error {
 	}
 	if s.nodes == 0 {
 		s.nodes = asked.product()
+	}
+	if s.nodes > maxMachines {
+		return fmt.Errorf("%s: %w: a model is served on %d at most", machines(s.nodes), launcher.ErrInvalid, maxMachines)
 	}
 	if recipes && asked.product() != s.nodes && o.TP == 0 && o.PP == 0 && o.DP == 0 {
 		s.note("the recipe's command is for %s; its sizes are worked out anew for %s", machines(asked.product()), machines(s.nodes))
@@ -345,7 +376,7 @@ func (s served) service(asked *launcher.Service, workload string) *launcher.Serv
 		v = *asked
 	}
 	v.Port, v.Listen, v.Health, v.Model = launcher.Of(launcher.PortNamed(ServePort)), s.shown, "/health", s.model
-	if workload != TRTLLM { // whose are no Prometheus metrics
+	if workload != TRTLLM && workload != EXO { // whose are no Prometheus metrics
 		v.Metrics = "/metrics"
 	}
 	return &v
@@ -425,6 +456,8 @@ func ServeNotes(workload string, r Request) []string {
 		s, _ = r.sglang()
 	case TRTLLM:
 		s, _ = r.trtllm()
+	case EXO:
+		s, _ = r.exo()
 	}
 	return s.notes
 }
@@ -440,6 +473,8 @@ func ServeSizes(workload string, r Request) (Sizes, int, error) {
 		s, err = r.sglang()
 	case TRTLLM:
 		s, err = r.trtllm()
+	case EXO:
+		s, err = r.exo()
 	}
 	return s.sizes, s.nodes, err
 }

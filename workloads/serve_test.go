@@ -42,16 +42,26 @@ func TestServeGolden(t *testing.T) {
 		"sglang-recipe": {SGLang, serving(2, Serve{
 			Model: "org/model", Command: strings.Fields("sglang serve --model-path org/model --tp 4 --context-length 131072 --mem-fraction-static 0.81 --host 0.0.0.0 --port 8000"),
 		})},
-		"trtllm": {TRTLLM, serving(1, Serve{Model: "org/model"})},
+		"exo":            {EXO, serving(2, Serve{Model: "mlx-community/model", Args: []string{"--offline"}})},
+		"exo-tensor":     {EXO, serving(2, Serve{Model: "mlx-community/model", TP: 2, Host: "0.0.0.0", Port: 9000, Program: "/opt/exo/bin/exo"})},
+		"exo-alone":      {EXO, serving(1, Serve{})},
+		"exo-boxed":      {EXO, boxed(serving(1, Serve{Model: "mlx-community/model"}))},
+		"trtllm":         {TRTLLM, serving(1, Serve{Model: "org/model"})},
+		"trtllm-several": {TRTLLM, serving(2, Serve{Model: "org/model", Program: "/opt/venv/bin/trtllm-serve", Args: []string{"--max_batch_size", "4", "--media_io_kwargs", `{"video": {"num_frames": 4}}`}})},
+		"trtllm-several-recipe": {TRTLLM, serving(2, Serve{
+			Model: "org/model", Command: strings.Fields("trtllm-llmapi-launch trtllm-serve org/model --tp_size 2 --backend pytorch --extra_llm_api_options /x.yml --host 0.0.0.0 --port 9000"),
+		})},
 		"trtllm-recipe": {TRTLLM, serving(1, Serve{
 			Model: "org/model", Command: strings.Fields("trtllm-serve serve org/model --tp_size 2 --max_batch_size 8 --trust_remote_code --host 0.0.0.0 --port 9000"),
 			Args: []string{"--log_level", "info"},
 		})},
 	}
-	tests["vllm-boxed"] = struct {
+	type test = struct {
 		workload string
 		req      Request
-	}{VLLM, boxed(serving(1, Serve{Model: "/models/m"}))}
+	}
+	tests["vllm-boxed"] = test{VLLM, boxed(serving(1, Serve{Model: "/models/m"}))}
+	tests["trtllm-boxed"] = test{TRTLLM, boxed(serving(3, Serve{Model: "/models/m"}))}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			w, err := Find(tc.workload)
@@ -144,33 +154,54 @@ func TestServeRefuses(t *testing.T) {
 		change   func(*Request)
 		want     string
 	}{
-		"no model":          {VLLM, Serve{}, 1, nil, "vllm: invalid: no model"},
-		"two a machine":     {VLLM, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "a Spark has one GPU"},
-		"any number":        {VLLM, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
-		"said twice":        {VLLM, Serve{Model: "m", TP: 2, Args: words("-tp 1")}, 2, nil, "--tensor-parallel-size 1 stands after --"},
-		"host twice":        {VLLM, Serve{Model: "m", Host: "::", Args: words("--host=0.0.0.0")}, 1, nil, "--host 0.0.0.0 stands after --"},
-		"a port":            {VLLM, Serve{Model: "m", Args: words("--port http")}, 1, nil, "want 1 to 65535"},
-		"a size":            {VLLM, Serve{Model: "m", Args: words("--tensor_parallel_size two")}, 1, nil, "want 1 or more"},
-		"backend":           {VLLM, Serve{Model: "m", Backend: "mpi"}, 2, nil, "want ray or native"},
-		"backends":          {VLLM, Serve{Model: "m", Backend: "native", Args: words("--distributed-executor-backend ray")}, 2, nil, "stands after --"},
-		"copies by Ray":     {VLLM, Serve{Model: "m", Backend: "ray", DP: 2}, 2, nil, "--backend native does"},
-		"secret":            {VLLM, Serve{Model: "m", Env: []string{"HF_TOKEN=x"}}, 1, nil, "--secret HF_TOKEN"},
-		"a key":             {VLLM, Serve{Model: "m", Args: words("--api_key=sesame")}, 1, nil, "--api-key: invalid: a secret has no place in a command, which the cluster's record keeps and others see: give it with --secret VLLM_API_KEY"},
-		"a token":           {SGLang, Serve{Model: "m", Args: words("--hf-token sesame")}, 1, nil, "--secret HF_TOKEN"},
-		"a count":           {VLLM, Serve{Model: "m", Args: words("--nnodes 3 --node-rank 1")}, 2, nil, "--nnodes stands after --: invalid: how many machines there are says --nodes N (or --on HOST,HOST), and each machine is told its own"},
-		"a count in short":  {VLLM, Serve{Model: "m", Args: words("-n=3")}, 1, nil, "--nnodes stands after --"},
-		"a rank":            {VLLM, Serve{Model: "m", Args: words("--node_rank=1")}, 2, nil, "--node-rank stands after --: invalid: which machines these are, and in which order, says --on HOST,HOST"},
-		"an address":        {VLLM, Serve{Model: "m", Args: words("--master-addr 1.2.3.4")}, 2, nil, "--master-addr stands after --: invalid: which machines these are"},
-		"no API":            {VLLM, Serve{Model: "m", Args: words("--headless")}, 2, nil, "--headless stands after --: invalid: each machine is told its own: leave it out"},
-		"SGLang's count":    {SGLang, Serve{Model: "m", Args: words("--nnodes 3")}, 2, nil, "--nnodes stands after --"},
-		"SGLang's address":  {SGLang, Serve{Model: "m", Args: words("--dist-init-addr=h:1")}, 2, nil, "--dist-init-addr stands after --"},
-		"three segments":    {VLLM, Serve{Model: "a/b/c"}, 1, nil, "model a/b/c: invalid: it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path"},
-		"SGLang's key":      {SGLang, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "SGLang takes it in no other way: leave it out, and put a proxy"},
-		"TensorRT's key":    {TRTLLM, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "trtllm-serve asks for none"},
-		"one's address":     {SGLang, Serve{Model: "m", Host: "10.0.0.11"}, 2, nil, "--host 10.0.0.11: invalid: SGLang listens on every machine"},
-		"one's, after --":   {SGLang, Serve{Model: "m", Args: words("--host spark1")}, 2, nil, "--host 0.0.0.0, or leave it out"},
-		"copies by SGLang":  {SGLang, Serve{Model: "m", DP: 2}, 2, nil, "sglang does not spread over machines that way"},
-		"trtllm on several": {TRTLLM, Serve{Model: "m"}, 2, nil, "one serves (--nodes 1)"},
+		"no model":           {VLLM, Serve{}, 1, nil, "vllm: invalid: no model"},
+		"two a machine":      {VLLM, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "a Spark has one GPU"},
+		"any number":         {VLLM, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
+		"said twice":         {VLLM, Serve{Model: "m", TP: 2, Args: words("-tp 1")}, 2, nil, "--tensor-parallel-size 1 stands after --"},
+		"host twice":         {VLLM, Serve{Model: "m", Host: "::", Args: words("--host=0.0.0.0")}, 1, nil, "--host 0.0.0.0 stands after --"},
+		"a port":             {VLLM, Serve{Model: "m", Args: words("--port http")}, 1, nil, "want 1 to 65535"},
+		"a size":             {VLLM, Serve{Model: "m", Args: words("--tensor_parallel_size two")}, 1, nil, "want 1 to 1024"},
+		"sizes beyond all":   {VLLM, Serve{Model: "m", TP: 1 << 32, PP: 1 << 32}, 0, nil, "--tensor-parallel-size 4294967296: invalid: want 1 to 1024"}, // their product is 0
+		"two of them":        {VLLM, Serve{Model: "m", PP: 1 << 62, Args: words("-tp 4")}, 0, nil, "want 1 to 1024"},
+		"machines":           {VLLM, Serve{Model: "m"}, 1e9, nil, "1000000000 machines: invalid: a model is served on 1024 at most"},
+		"machines by sizes":  {VLLM, Serve{Model: "m", TP: 64, PP: 64}, 0, nil, "4096 machines"},
+		"backend":            {VLLM, Serve{Model: "m", Backend: "mpi"}, 2, nil, "want ray or native"},
+		"backends":           {VLLM, Serve{Model: "m", Backend: "native", Args: words("--distributed-executor-backend ray")}, 2, nil, "stands after --"},
+		"copies by Ray":      {VLLM, Serve{Model: "m", Backend: "ray", DP: 2}, 2, nil, "--backend native does"},
+		"secret":             {VLLM, Serve{Model: "m", Env: []string{"HF_TOKEN=x"}}, 1, nil, "--secret HF_TOKEN"},
+		"a key":              {VLLM, Serve{Model: "m", Args: words("--api_key=sesame")}, 1, nil, "--api-key: invalid: a secret has no place in a command, which the cluster's record keeps and others see: give it with --secret VLLM_API_KEY"},
+		"a token":            {SGLang, Serve{Model: "m", Args: words("--hf-token sesame")}, 1, nil, "--secret HF_TOKEN"},
+		"another key":        {SGLang, Serve{Model: "m", Args: words("--admin-api sesame")}, 1, nil, "--admin-api-key: invalid: a secret"},
+		"a password":         {SGLang, Serve{Model: "m", Args: words("--ssl-keyfile-password=sesame")}, 1, nil, "--ssl-keyfile-password: invalid: a secret"},
+		"TLS":                {VLLM, Serve{Model: "m", Args: words("--ssl-keyfile k --ssl-certfile c")}, 1, nil, "--ssl-certfile: invalid: vllm would answer by TLS, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it"},
+		"a recipe's TLS":     {SGLang, Serve{Command: words("sglang serve --model-path m --ssl_keyfile=k")}, 1, nil, "--ssl-keyfile: invalid: sglang"},
+		"a socket":           {VLLM, Serve{Model: "m", Args: words("--uds /tmp/s")}, 1, nil, "on a socket in a folder"},
+		"one's address":      {SGLang, Serve{Model: "m", Host: "10.0.0.11"}, 2, nil, "--host 10.0.0.11: invalid: SGLang listens on every machine"},
+		"one's, after --":    {SGLang, Serve{Model: "m", Args: words("--host spark1")}, 2, nil, "--host 0.0.0.0, or leave it out"},
+		"copies by SGLang":   {SGLang, Serve{Model: "m", DP: 2}, 2, nil, "sglang does not spread over machines that way"},
+		"mpirun on one":      {TRTLLM, Serve{Model: "m"}, 1, func(r *Request) { r.MPI.Mpirun = "/m" }, "--mpirun /m: invalid: on one machine there is no mpirun"},
+		"copies by trtllm":   {TRTLLM, Serve{Model: "m", DP: 2}, 2, nil, "trtllm does not spread over machines that way"},
+		"too few for trtllm": {TRTLLM, Serve{Model: "m", TP: 4}, 2, nil, "nearest that works on 2 machines: --tp 2"},
+		"exo, a folder":      {EXO, Serve{Model: "/models/m"}, 2, nil, "--env EXO_MODELS_READ_ONLY_DIRS=/models"},
+		"exo, both ways":     {EXO, Serve{Model: "m", TP: 2, PP: 2}, 4, nil, "exo cuts a model one way, over all machines: on 4 machines --pp 4 or --tp 4"},
+		"exo, a part":        {EXO, Serve{Model: "m", PP: 2}, 3, nil, "on 3 machines --pp 3 or --tp 3"},
+		"exo, its API":       {EXO, Serve{Model: "m", Args: words("--no-a")}, 2, nil, "--no-api: invalid: it is not for the arguments after --"},
+		"exo, its port":      {EXO, Serve{Model: "m", Args: words("--api-port=3")}, 2, nil, "--port names the port of the API"},
+		"exo, last port":     {EXO, Serve{Model: "m", Port: 65535}, 1, nil, "want 1 to 65534"},
+		"exo, a name":        {EXO, Serve{Model: "m", Host: "spark1"}, 1, nil, "--host spark1: invalid: want an address"},
+		"exo, two":           {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
+		"exo, a token":       {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.Job.Service = &launcher.Service{Probe: launcher.ProbeGenerate} }, "/v1/completions"},
+		"exo, any number":    {EXO, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
+		"a count":            {VLLM, Serve{Model: "m", Args: words("--nnodes 3 --node-rank 1")}, 2, nil, "--nnodes stands after --: invalid: how many machines there are says --nodes N (or --on HOST,HOST), and each machine is told its own"},
+		"a count in short":   {VLLM, Serve{Model: "m", Args: words("-n=3")}, 1, nil, "--nnodes stands after --"},
+		"a rank":             {VLLM, Serve{Model: "m", Args: words("--node_rank=1")}, 2, nil, "--node-rank stands after --: invalid: which machines these are, and in which order, says --on HOST,HOST"},
+		"an address":         {VLLM, Serve{Model: "m", Args: words("--master-addr 1.2.3.4")}, 2, nil, "--master-addr stands after --: invalid: which machines these are"},
+		"no API":             {VLLM, Serve{Model: "m", Args: words("--headless")}, 2, nil, "--headless stands after --: invalid: each machine is told its own: leave it out"},
+		"SGLang's count":     {SGLang, Serve{Model: "m", Args: words("--nnodes 3")}, 2, nil, "--nnodes stands after --"},
+		"SGLang's address":   {SGLang, Serve{Model: "m", Args: words("--dist-init-addr=h:1")}, 2, nil, "--dist-init-addr stands after --"},
+		"three segments":     {VLLM, Serve{Model: "a/b/c"}, 1, nil, "model a/b/c: invalid: it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path"},
+		"SGLang's key":       {SGLang, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "SGLang takes it in no other way: leave it out, and put a proxy"},
+		"TensorRT's key":     {TRTLLM, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "trtllm-serve asks for none"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -202,18 +233,35 @@ func TestServeNodesFromCommand(t *testing.T) {
 
 func TestParseModel(t *testing.T) {
 	m, err := ParseModel([]byte(`{"architectures":["X"],"text_config":{"num_attention_heads":32,"num_key_value_heads":4,"head_dim":128,"num_hidden_layers":4,
-		"max_position_embeddings":262144,"num_experts":128,"layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]}}`),
-		[]byte(`{"metadata":{"total_size":123456789},"weight_map":{}}`))
-	want := Model{Heads: 32, KVHeads: 4, HeadDim: 128, Layers: 4, Experts: 128, MaxLen: 262144, Bytes: 123456789, KVPerToken: 1 * 2 * 4 * 128}
+		"max_position_embeddings":262144,"num_experts":128,"layer_types":["linear_attention","linear_attention","linear_attention","full_attention"]}}`))
+	want := Model{Heads: 32, KVHeads: 4, HeadDim: 128, Layers: 4, Experts: 128, MaxLen: 262144, KVPerToken: 1 * 2 * 4 * 128}
 	if d := cmp.Diff(want, m); err != nil || d != "" {
 		t.Error(err, d)
 	}
-	m, err = ParseModel([]byte(`{"num_attention_heads":128,"num_key_value_heads":128,"num_hidden_layers":61,"kv_lora_rank":512,"qk_rope_head_dim":64,"n_routed_experts":256}`), nil)
+	m, err = ParseModel([]byte(`{"num_attention_heads":128,"num_key_value_heads":128,"num_hidden_layers":61,"kv_lora_rank":512,"qk_rope_head_dim":64,"n_routed_experts":256}`))
 	if err != nil || m.KVPerToken != 61*576 || !m.Latent || m.Experts != 256 || m.Bytes != 0 {
 		t.Errorf("%+v, %v", m, err)
 	}
-	if _, err := ParseModel([]byte(`{"num_attention_heads":"many"}`), nil); err == nil {
-		t.Error("text was taken for a number")
+	for _, text := range []string{"", "[]", `"x"`, `{"num_attention_heads":`, strings.Repeat("[", 1e6)} {
+		if _, err := ParseModel([]byte(text)); err == nil {
+			t.Errorf("%.20s was taken for a model", text)
+		}
+	}
+}
+
+// A field of another kind is one that its model means otherwise: no reason to refuse a launch.
+func TestParseModelOfAnotherKind(t *testing.T) {
+	for text, want := range map[string]Model{
+		`{"num_attention_heads":"many","num_hidden_layers":8}`:                                                                     {Layers: 8},
+		`{"num_attention_heads":[8,16],"num_key_value_heads":[2,4],"head_dim":64,"num_hidden_layers":28}`:                          {HeadDim: 64, Layers: 28}, // OpenELM
+		`{"num_attention_heads":-8,"num_hidden_layers":1e308,"max_position_embeddings":1e6,"num_experts":0.5}`:                     {MaxLen: 1e6},
+		`{"text_config":5,"llm_config":{"num_attention_heads":4,"hidden_size":64},"layer_types":{"0":"x"}}`:                        {Heads: 4, KVHeads: 4, HeadDim: 16},
+		`{"num_hidden_layers":1073741824,"num_attention_heads":1073741824,"num_key_value_heads":1073741824,"head_dim":1073741824}`: {Heads: 1 << 30, KVHeads: 1 << 30, HeadDim: 1 << 30, Layers: 1 << 30},
+	} {
+		m, err := ParseModel([]byte(text))
+		if d := cmp.Diff(want, m); err != nil || d != "" {
+			t.Errorf("%s: %v\n%s", text, err, d)
+		}
 	}
 }
 

@@ -2,8 +2,11 @@ package workloads
 
 import (
 	"fmt"
+	"path"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
 // trtllmServer is trtllm-serve's command line (tensorrt_llm/commands/serve.py).
@@ -16,32 +19,74 @@ var trtllmServer = server{
 	served: serverFlag{name: "--served_model_name"},
 }
 
+// llmapiLaunch has every MPI rank be a worker, and the server run beside rank 0
+// (tensorrt_llm/llmapi/trtllm-llmapi-launch; launcher/mpi/DESIGN.md).
+const llmapiLaunch = "trtllm-llmapi-launch"
+
 func (r Request) trtllm() (served, error) {
 	words := r.Serve.Command
-	if len(words) == 0 {
+	switch {
+	case len(words) == 0:
 		words = []string{r.program("trtllm-serve"), r.Serve.Model, "--backend", "pytorch"}
+	case len(words) > 1 && path.Base(words[0]) == llmapiLaunch: // a recipe's, for several machines
+		words = words[1:]
 	}
 	return trtllmServer.settle(r, words)
 }
 
-// trtllmSpec serves a model with TensorRT-LLM on one node. Over several it is an MPI program,
-// whose ranks come from mpirun.
+// trtllmSpec serves a model with TensorRT-LLM: the server on one node; on several an Open MPI
+// program with a rank on each, of which the first has the server beside it.
 func trtllmSpec(r Request) (launcher.Spec, error) {
 	s, err := r.trtllm()
 	if err != nil {
 		return launcher.Spec{}, err
 	}
-	if s.nodes > 1 {
-		return launcher.Spec{}, fmt.Errorf("--nodes %d: %w: TensorRT-LLM over several machines is not there yet: one serves (--nodes 1), and vllm and sglang spread", s.nodes, launcher.ErrInvalid)
+	if s.nodes == 1 && r.MPI.Mpirun != "" {
+		return launcher.Spec{}, fmt.Errorf("--mpirun %s: %w: on one machine there is no mpirun: --nodes N, or leave it out", r.MPI.Mpirun, launcher.ErrInvalid)
 	}
 	r.takesGPUs()
 	serve := launcher.Stage{
-		Name: ServeStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Workdir: r.Workdir, Patience: servePatience,
+		Name: ServeStage, Main: true, RanksPerNode: 1, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"),
 	}
-	if serve.Env, err = r.environmentOf(TRTLLM, false); err != nil {
+	argv := append(launcher.Lits(s.words...), trtllmServer.spread(s)...)
+	argv = append(append(argv, trtllmServer.listens(s)...), launcher.Lits(s.args...)...)
+	var own []launcher.Var
+	if s.nodes == 1 {
+		serve.Where, serve.Argv = launcher.OnHead, argv
+	} else {
+		program := r.llmapiLaunch(s.words[0])
+		serve.MPI = &launcher.MPI{Family: launcher.OpenMPI, Program: program, Forced: true}
+		own = append(mpiVars(TRTLLM), r.besides(program)...)
+		r.Stdin, r.TTY = launcher.StdinNone, nil
+		if err := r.underMpirun(&serve, mpi.Options{Task: 1}, append(launcher.Lits(program), argv...)); err != nil {
+			return launcher.Spec{}, err
+		}
+		r.BindTo = serve.BindTo // mpirun binds its ranks
+	}
+	if serve.Env, err = r.environmentOf(TRTLLM, false, own...); err != nil {
 		return launcher.Spec{}, err
 	}
-	serve.Argv = append(append(launcher.Lits(s.words...), trtllmServer.listens(s)...), launcher.Lits(s.args...)...)
 	return s.finish(r, TRTLLM, []launcher.Stage{serve})
+}
+
+// llmapiLaunch is that program: where a recipe has it, else where the server is.
+func (r Request) llmapiLaunch(server string) string {
+	if c := r.Serve.Command; len(c) > 1 && path.Base(c[0]) == llmapiLaunch {
+		return c[0]
+	}
+	if !strings.Contains(server, "/") {
+		return llmapiLaunch
+	}
+	return path.Join(path.Dir(server), llmapiLaunch)
+}
+
+// besides has a script find the Python beside it, where it was named by a path: it calls python and
+// python3, and wants the one that has TensorRT-LLM.
+func (r Request) besides(program string) []launcher.Var {
+	at, said := lookup(r.Environ, "PATH")
+	if !path.IsAbs(program) || !said || r.Away || r.Container != nil {
+		return nil
+	}
+	return []launcher.Var{{Name: "PATH", Value: launcher.Lit(path.Dir(program) + ":" + at), Source: TRTLLM}}
 }

@@ -61,9 +61,9 @@ type Request struct {
 	NCCLTest NCCLTest
 	// Ray likewise.
 	Ray Ray
-	// MPI is read by that workload alone.
+	// MPI is read by mpi and nccl-test; its Mpirun by trtllm, too.
 	MPI MPI
-	// Serve is read by vllm, sglang and trtllm.
+	// Serve is read by vllm, sglang, trtllm and exo.
 	Serve Serve
 	// IBTest likewise.
 	IBTest IBTest
@@ -81,6 +81,7 @@ type Workload struct {
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
+		{Name: EXO, Spec: exoSpec},
 		{Name: "ib-test", Spec: ibTestSpec},
 		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},

@@ -303,11 +303,11 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"serve":    `unknown workload "serve": known: exec, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"":         `unknown workload "": known: exec, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"serve":    `unknown workload "serve": known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"":         `unknown workload "": known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
 	}
 	for name, want := range tests {
 		w, err := Find(name)

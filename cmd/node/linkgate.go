@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
 	"slices"
 	"strings"
@@ -20,6 +21,10 @@ import (
 // gateAge is how long a test of the links stands for them. Cables are moved, and cards
 // degrade, without anybody saying so.
 const gateAge = 24 * time.Hour
+
+// gateAhead is how far ahead of this node's clock a test may be: of one that was kept before the clock was
+// set right nobody knows the age, and it would stand until that time has come.
+const gateAhead = time.Hour
 
 // gatesKept bounds the file: a node is in so many sets of nodes at most, of which only the latest
 // test counts.
@@ -64,7 +69,9 @@ func (g *gates) add(nodes []launcher.NodeID, part float64) error {
 		all = nil // the new one is what counts
 	}
 	nodes = slices.Sorted(slices.Values(nodes))
-	all = slices.DeleteFunc(all, func(o gate) bool { return slices.Equal(o.Nodes, nodes) || g.now().Sub(o.At) > gateAge })
+	all = slices.DeleteFunc(all, func(o gate) bool {
+		return slices.Equal(o.Nodes, nodes) || g.now().Sub(o.At) > gateAge || g.now().Sub(o.At) < -gateAhead
+	})
 	all = append(all, gate{At: g.now().UTC(), Nodes: nodes, Part: part})
 	b, err := json.Marshal(all[max(0, len(all)-gatesKept):])
 	if err == nil {
@@ -79,8 +86,8 @@ func (g *gates) add(nodes []launcher.NodeID, part float64) error {
 	return nil
 }
 
-// open judges by the latest test that all of these nodes took part in; the error says why
-// it is not enough.
+// open judges by the latest test that all of these nodes took part in, and by what later ones of some of
+// them have found; the error says why it is not enough.
 func (g *gates) open(nodes []launcher.NodeID, least float64) error {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -88,22 +95,40 @@ func (g *gates) open(nodes []launcher.NodeID, least float64) error {
 	if err != nil {
 		return err
 	}
+	within := func(some, of []launcher.NodeID) bool {
+		return !slices.ContainsFunc(some, func(id launcher.NodeID) bool { return !slices.Contains(of, id) })
+	}
+	var passed []gate // later ones
 	for _, o := range slices.Backward(all) {
-		if slices.ContainsFunc(nodes, func(id launcher.NodeID) bool { return !slices.Contains(o.Nodes, id) }) {
-			continue
-		}
-		age := g.now().Sub(o.At)
+		every := within(nodes, o.Nodes)
+		err := g.judge(o, least)
 		switch {
-		case age > gateAge:
-			return fmt.Errorf("the last nccl-test of these machines is older than a day")
-		case o.Part == 0:
-			return fmt.Errorf("the last nccl-test of these machines, %s ago, failed", age.Round(time.Second))
-		case o.Part < least:
-			return fmt.Errorf("the last nccl-test of these machines, %s ago, reached %.2f of what is expected", age.Round(time.Second), o.Part)
+		case every:
+			return err
+		case err == nil:
+			passed = append(passed, o)
+		case o.Part < least && within(o.Nodes, nodes) && !slices.ContainsFunc(passed, func(p gate) bool { return within(o.Nodes, p.Nodes) }):
+			return fmt.Errorf("of %d of these machines: %w", len(o.Nodes), err)
 		}
-		return nil
 	}
 	return errors.New("no nccl-test of these machines has been judged within a day")
+}
+
+// judge says why a test is not enough.
+func (g *gates) judge(o gate, least float64) error {
+	age := g.now().Sub(o.At)
+	ago := max(0, age).Round(time.Second)
+	switch {
+	case age < -gateAhead:
+		return fmt.Errorf("the last nccl-test of these machines is of %s, by this machine's clock still to come", o.At.Format(time.RFC3339))
+	case age > gateAge:
+		return fmt.Errorf("the last nccl-test of these machines is older than a day")
+	case o.Part == 0:
+		return fmt.Errorf("the last nccl-test of these machines, %s ago, failed", ago)
+	case o.Part < least:
+		return fmt.Errorf("the last nccl-test of these machines, %s ago, reached %.2f of what is expected", ago, math.Floor(o.Part*100)/100)
+	}
+	return nil
 }
 
 // gated refuses a job that requires a test of its links, or of whose kind this node's

@@ -42,6 +42,12 @@ func TestGates(t *testing.T) {
 	add("a b", 0.52) // the latest word on these two, and none on the third
 	asked("a b", "0s ago, reached 0.52 of what is expected")
 	asked("a c", "")
+	asked("a b c", "of 2 of these machines: the last nccl-test of these machines, 0s ago, reached 0.52 of what is expected")
+	add("a b d", 0.95) // of three, of which one is not asked about
+	asked("a b", "")
+	asked("a b c", "")
+	add("a b", 0.8999)
+	asked("a b", "reached 0.89 of what is expected")
 	add("a b", 0)
 	asked("a b", "failed")
 	add("b a", 0.91)
@@ -49,6 +55,12 @@ func TestGates(t *testing.T) {
 	now = now.Add(23*time.Hour + time.Minute)
 	asked("a c", "older than a day")
 	asked("a b", "")
+	add("a f", 1)
+	now = now.Add(-48 * time.Hour) // the clock was wrong, and is set right
+	asked("a f", "by this machine's clock still to come")
+	add("a e", 1)
+	asked("a e", "")
+	now = now.Add(48 * time.Hour)
 	for i := range 2 * gatesKept { // of many sets the latest are kept, and a damaged file is told and then mended
 		add("a x"+strings.Repeat("x", i), 1)
 	}

@@ -241,8 +241,9 @@ func running[O any](opts *O, run func(context.Context, O) error) func(*cobra.Com
 	}
 }
 
-// say prints one of sparkrun's own lines.
-func (a *app) say(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
+// say prints one of sparkrun's own lines. Names, recipes and other machines' words are in it, and none of them
+// moves the terminal's cursor.
+func (a *app) say(line string) { fmt.Fprintln(a.err, "sparkrun: "+printable(line)) }
 
 // colour tells whether to colour a stream: https://no-color.org.
 func (a *app) colour(tty bool) bool {

@@ -33,6 +33,7 @@ func (o boxOptions) check() error {
 	if o.image == "" {
 		for flag, given := range map[string]bool{
 			"--pull": o.pull != "", "--mount": len(o.mounts) > 0, "--shm-size": o.shm != 0, "--docker-arg": len(o.args) > 0, "--model-cache": o.cache != "",
+			"--image-map": len(o.imageMap) > 0,
 		} {
 			if given {
 				return usagef("%s: it is of containers: name their image with --image", flag)

@@ -83,3 +83,14 @@ func TestRayHints(t *testing.T) {
 		}
 	}
 }
+
+// What is of containers alone is refused where there is none.
+func TestBoxFlagsWithoutImage(t *testing.T) {
+	for _, flags := range []string{"--pull always", "--mount /x", "--shm-size 1G", "--docker-arg=--init", "--model-cache none", "--image-map a=b"} {
+		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
+		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
+		if code, _, e := cli(t, &backend{gangs: &fakeGangs{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {
+			t.Errorf("%s: code %d, %s", flags, code, e)
+		}
+	}
+}

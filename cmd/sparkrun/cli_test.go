@@ -112,7 +112,13 @@ func TestLaunchFlags(t *testing.T) {
 		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {workload: "sglang", serve: serveOptions{runtime: "host"}, request: workloads.Request{
 			Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
 		"trtllm /models/m --image i": {workload: "trtllm", box: boxOptions{image: "i"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
-		"--standalone exec -- x":     {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
+		"trtllm org/m --nodes 2 --runtime host --mpirun /opt/mpirun": {workload: "trtllm", serve: serveOptions{runtime: "host"}, request: workloads.Request{
+			Job: launcher.Spec{Nodes: 2, Service: hourly}, MPI: workloads.MPI{Mpirun: "/opt/mpirun"}, Serve: workloads.Serve{Model: "org/m"}}},
+		"exo --nodes 2 org/m --exo /e -- --offline": {workload: "exo", serve: serveOptions{image: true}, request: workloads.Request{
+			Job: launcher.Spec{Nodes: 2, Service: hourly}, Serve: workloads.Serve{Model: "org/m", Program: "/e", Args: []string{"--offline"}}}},
+		"exo --image mine":       {workload: "exo", box: boxOptions{image: "mine"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+		"exo --runtime host":     {workload: "exo", serve: serveOptions{runtime: "host"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
 		t.Run(line, func(t *testing.T) {

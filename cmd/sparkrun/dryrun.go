@@ -162,6 +162,9 @@ func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) 
 	if st == nil || st.MPI == nil || spec.Workload == ibTestName || len(res.Nodes) == 0 {
 		return ""
 	}
+	if head := res.Nodes[0].Host; under.Task > 0 {
+		return fmt.Sprintf("%s on %s starts %s on each machine, and that the server on %s", cmp.Or(under.Mpirun, "Open MPI's mpirun"), head, st.MPI.Program, head)
+	}
 	by := "by what it is linked to"
 	if st.MPI.Forced {
 		by = "by --mpi"

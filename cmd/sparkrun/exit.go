@@ -97,6 +97,14 @@ func enrolled() bool {
 // otherwiseLogin is for those who never meant this machine's agent.
 const otherwiseLogin = "or use another machine's cluster from here: `sparkrun login HOST`"
 
+// otherwiseAlone is for launches, but for those of services, which nobody keeps without an agent.
+func otherwiseAlone(cmd *cobra.Command) string {
+	if !isLaunch(cmd) || workloads.Serves(cmd.Name()) || cmd.Name() == "run" {
+		return ""
+	}
+	return "launch on this machine alone with --standalone, "
+}
+
 func hint(cmd *cobra.Command, err error) string {
 	var usage *usageError
 	switch {
@@ -111,15 +119,9 @@ func hint(cmd *cobra.Command, err error) string {
 	case errors.Is(err, node.ErrNoMember):
 		return "is this machine on a network from which they are reached? `sparkrun context list` shows the clusters that it knows"
 	case errors.Is(err, node.ErrNoAgent) && !enrolled():
-		alone := ""
-		if isLaunch(cmd) {
-			alone = "launch on this machine alone with --standalone, "
-		}
-		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` joins one; " + alone + otherwiseLogin
-	case errors.Is(err, node.ErrNoAgent) && isLaunch(cmd):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, " + otherwiseLogin
+		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` joins one; " + otherwiseAlone(cmd) + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), " + otherwiseLogin
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), " + otherwiseAlone(cmd) + otherwiseLogin
 	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
 		return "the token is of another cluster than the one at that address"
 	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":

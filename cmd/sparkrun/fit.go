@@ -49,7 +49,7 @@ func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
 
 // modelOf is the model that machines are asked for; empty: none.
 func modelOf(o launchOptions) string {
-	if !workloads.Serves(o.workload) {
+	if !workloads.Serves(o.workload) || o.workload == workloads.EXO { // see settleModel
 		return ""
 	}
 	return workloads.ModelToFind(o.request)

@@ -168,10 +168,15 @@ func (f *follower) run(ctx context.Context) (int, error) {
 	for {
 		select {
 		case <-running:
-			return 0, nil
+			if running = nil; in.count == 0 {
+				return 0, nil
+			}
 		case <-started:
 			begin()
 		case <-serves:
+			if serves = nil; in.count > 0 { // it came up while it was asked to end, which has to be heard
+				continue
+			}
 			f.say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.spec.ID))
 			return 0, nil
 		case <-f.left.c:
@@ -199,7 +204,7 @@ func (f *follower) run(ctx context.Context) (int, error) {
 			}
 		case err := <-told:
 			switch {
-			case f.detach && f.running.is(): // it ran: how it went on is not waited for
+			case f.detach && f.running.is() && in.count == 0: // it ran: how it went on is not waited for
 				return 0, nil
 			case errors.Is(err, errOutput):
 				return f.outputBroken(err, ended), nil

@@ -42,6 +42,9 @@ func (a *app) ibTest(ctx context.Context, o launchOptions) error {
 	w := ibWatcher{sub: &lineWriter{}, err: a.err, verbose: o.ib.Verbose, live: a.errTTY && !o.json, plan: plan}
 	w.sub.line = w.take
 	span, lerr := a.launchRead(ctx, o, w.sub)
+	for _, l := range w.open {
+		w.line(l)
+	}
 	if lerr != nil || w.told.Len() == 0 {
 		for _, line := range w.errs {
 			fmt.Fprint(a.err, line)
@@ -196,16 +199,16 @@ func (a *app) tellIB(rep ibReport, cluster string, o launchOptions) error {
 	} else {
 		_, err = io.WriteString(a.out, ibText(rep, now, a.columns()))
 	}
-	v, gate := rep.Verdict, o.ib.Gate
+	v, gate, part := rep.Verdict, o.ib.Gate, rep.Reached()
 	switch {
 	case err != nil:
 		return err
 	case v.Grade == nccltest.Failed:
 		return exits(exitFailure, nil)
-	case gate > 0 && (v.Part == nil || v.Grade == nccltest.Unjudged):
+	case gate > 0 && (part == nil || v.Grade == nccltest.Unjudged):
 		return exits(exitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
-	case gate > 0 && *v.Part < gate:
-		return exits(exitFailure, fmt.Errorf("%s: %.2f of what is expected was reached", gateText(gate), *v.Part))
+	case gate > 0 && *part < gate:
+		return exits(exitFailure, missed(gate, *part))
 	}
 	return nil
 }
@@ -270,14 +273,18 @@ type ibWatcher struct {
 	live    bool
 	plan    ibtest.Plan
 	told    ibtest.Lines
+	open    openLines
 	errs    []string // what the ranks said beside it
 }
 
 func (w *ibWatcher) take(text []byte) {
 	var l outputLine
-	if json.Unmarshal(text, &l) != nil || l.Type != "output" || l.Line == nil {
-		return
+	if json.Unmarshal(text, &l) == nil && w.open.whole(&l) {
+		w.line(l)
 	}
+}
+
+func (w *ibWatcher) line(l outputLine) {
 	line, ok := ibtest.ParseLine(*l.Line)
 	if !ok || l.Stream != wire.Stdout || line.Step >= len(w.plan.Steps) || line.Step < 0 || line.Run < 0 || line.Run >= len(w.plan.Steps[line.Step].Runs) {
 		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -153,6 +154,44 @@ func TestInterruptBeforeAcceptance(t *testing.T) {
 		code, err := s.run(t.Context())
 		s.want(t, code, 130, err, "", "stopping; the ranks have 10s (again to kill)", "stopped: every rank has ended")
 	})
+}
+
+// A service that comes up while it is asked to end is not left alone: the ask has to be heard.
+func TestInterruptAsItGetsReady(t *testing.T) {
+	for _, detach := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			heard := make(chan struct{})
+			g := &fakeGangs{}
+			g.launch = func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				if err := tellAll(tell, planned(1), started("spark1")); err != nil {
+					return err
+				}
+				time.Sleep(2 * time.Second)
+				ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
+				if err := tellAll(tell, runs, ready); err != nil {
+					return err
+				}
+				select {
+				case <-heard:
+					return tellAll(tell, ended(stopped))
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+			g.stop = func(int, wire.StopRequest) error {
+				time.Sleep(5 * time.Second) // its leader is busy
+				close(heard)
+				return nil
+			}
+			s := newSession(g)
+			s.detach = detach
+			go func() { time.Sleep(time.Second); s.signal <- os.Interrupt }()
+			code, err := s.run(t.Context())
+			if code != 130 || err != nil || !closed(heard) {
+				t.Errorf("detached %v: code %d, %v, heard %v", detach, code, err, closed(heard))
+			}
+		})
+	}
 }
 
 func TestInterruptWithoutLeader(t *testing.T) {

@@ -196,7 +196,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchExoCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
 		newLaunchTRTLLMCmd(opts, run), newLaunchVLLMCmd(opts, run))
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
@@ -411,8 +411,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		return err
 	}
 	if err := interruptible(ctx, func(ctx context.Context) error {
-		say := func(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
-		if err := handOver(ctx, b, &spec, files, say); err != nil {
+		if err := handOver(ctx, b, &spec, files, a.say); err != nil {
 			return err
 		}
 		err := sealSecrets(ctx, b, &spec, secrets)

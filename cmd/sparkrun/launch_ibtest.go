@@ -46,7 +46,8 @@ be broken: what joins two machines is measured, and what does not is not waited 
 
 The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
 ~/.local/state/sparkrun, ib-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
-what is expected, and where nothing is.`,
+what is expected, and where nothing is. It is about bandwidth: with it a latency counts
+where it is low, and by itself always.`,
 		Example: `  sparkrun launch ib-test
   sparkrun launch ib-test bw --on spark1,spark2 --seconds 10
   sparkrun launch ib-test lat --verb send

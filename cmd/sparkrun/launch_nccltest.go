@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"math"
 
 	"github.com/spf13/cobra"
 
@@ -56,10 +57,10 @@ largest message is lowered where the buffers (three of it with nccl-tests, two w
 torch) would take more than half of what is free on a machine.
 
 What nccl-tests prints, started by whomever, is judged, too, and the file of its -J:
---read FILE (- for standard input). Old versions do not print the operation: name it, as
-in nccl-test all_gather --read FILE. Run with NCCL_DEBUG=INFO for the causes that NCCL's
-log shows. sparkrun itself does not ask for that file: it holds
-the whole environment, tokens included, and no more figures.
+--read FILE (- for standard input), by the links as they are now. Old versions do not
+print the operation: name it, as in nccl-test all_gather --read FILE. Run with
+NCCL_DEBUG=INFO for the causes that NCCL's log shows. sparkrun itself does not ask for
+that file: it holds the whole environment, tokens included, and no more figures.
 
 The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
 ~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
@@ -124,6 +125,10 @@ func (o launchOptions) checkTest() error {
 	switch {
 	case t.Via == viaTorch && t.Folder != "":
 		return usagef("--via torch and --nccl-tests: give one of them")
+	case t.Via == viaTorch && (o.request.MPI.Family != "" || o.request.MPI.Mpirun != ""):
+		return usagef("--via torch: --mpi and --mpirun are for nccl-tests")
+	case t.Via == viaTests && o.request.Torchrun.Python != "":
+		return usagef("--via nccl-tests and --python: give one of them")
 	case t.SVG == "-" && o.json:
 		return usagef("--svg - and --json: both would go to standard output")
 	}
@@ -131,3 +136,12 @@ func (o launchOptions) checkTest() error {
 }
 
 func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }
+
+// missed tells what was reached in place of a gate, with as many digits as tell the two apart.
+func missed(gate, part float64) error {
+	digits := 2
+	for digits < 6 && math.Round(part*math.Pow10(digits)) >= math.Round(gate*math.Pow10(digits)) {
+		digits++
+	}
+	return fmt.Errorf("%s: %.*f of what is expected was reached", gateText(gate), digits, part)
+}

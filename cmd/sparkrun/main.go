@@ -20,6 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
@@ -39,8 +40,14 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == mpi.RemoteCommand {
 		os.Exit(mpi.RemoteMain(os.Args[2:]))
 	}
+	if len(os.Args) == 2 && os.Args[1] == mpi.TaskCommand {
+		os.Exit(mpi.TaskMain())
+	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
 		os.Exit(ibNode(os.Args[2:]))
+	}
+	if len(os.Args) > 1 && os.Args[1] == workloads.ExoGateway { // a rank of a job that serves with exo
+		os.Exit(exoGatewayMain(os.Args[2:]))
 	}
 	os.Exit(run())
 }
@@ -69,7 +76,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if text := complaint(cmd, err); text != "" {
-		fmt.Fprint(a.err, text)
+		fmt.Fprint(a.err, printable(text))
 	}
 	return codeOf(cmd, err)
 }

@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"strings"
 
+	"github.com/sparkrun/sparkrun/launcher/hub"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
@@ -16,6 +16,9 @@ import (
 // settleModel finds out what a launch has to know of its model: where this machine has it, here, else
 // of the machines that would serve it. A path is made whole: it is the same on every machine.
 func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
+	if o.workload == workloads.EXO { // which keeps its models where nobody else does, and looks itself
+		return nil
+	}
 	s := &o.request.Serve
 	away, err := a.away()
 	if err != nil && !o.standalone {
@@ -83,7 +86,7 @@ func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, 
 		if n.Model == nil || len(n.Model.Config) == 0 {
 			continue
 		}
-		m, err := workloads.ParseModel(n.Model.Config, nil)
+		m, err := workloads.ParseModel(n.Model.Config)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %s: %w", n.Host, n.Model.Dir, err)
 		}
@@ -96,51 +99,20 @@ func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, 
 
 // readModel looks into a folder with a model.
 func readModel(dir string) (workloads.Model, error) {
-	config, err := os.ReadFile(filepath.Join(dir, "config.json"))
+	c, err := hub.Look(dir)
 	if err != nil {
 		return workloads.Model{}, err
 	}
-	index, err := os.ReadFile(filepath.Join(dir, "model.safetensors.index.json"))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return workloads.Model{}, err
-	}
-	m, err := workloads.ParseModel(config, index)
-	if err != nil || m.Bytes > 0 {
-		return m, err
-	}
-	weights, err := filepath.Glob(filepath.Join(dir, "*.safetensors"))
-	for _, w := range weights {
-		if fi, err := os.Stat(w); err == nil { // a link to a blob of the cache
-			m.Bytes += fi.Size()
-		}
-	}
+	m, err := workloads.ParseModel(c.Config)
+	m.Bytes = max(c.Whole, c.Bytes)
 	return m, err
 }
 
-// hub is the cache of Hugging Face (huggingface_hub/constants.py).
-func (a *app) hub() string {
-	for _, from := range []struct{ variable, below string }{{"HF_HUB_CACHE", ""}, {"HF_HOME", "hub"}, {"XDG_CACHE_HOME", "huggingface/hub"}, {"HOME", ".cache/huggingface/hub"}} {
-		if dir, _ := a.getenv(from.variable); filepath.IsAbs(dir) {
-			return filepath.Join(dir, from.below)
-		}
-	}
-	return ""
-}
-
-// snapshot is the folder of the model's main revision in the cache; empty: it is not there.
+// snapshot is the folder of a model in the caller's cache of Hugging Face; empty: it is not there.
 func (a *app) snapshot(model string) string {
-	hub := a.hub()
-	if hub == "" {
+	cache := hub.Cache(func(name string) string { v, _ := a.getenv(name); return v })
+	if !filepath.IsAbs(cache) {
 		return ""
 	}
-	repo := filepath.Join(hub, "models--"+strings.ReplaceAll(model, "/", "--"))
-	ref, err := os.ReadFile(filepath.Join(repo, "refs", "main"))
-	if err != nil {
-		return ""
-	}
-	dir := filepath.Join(repo, "snapshots", filepath.Base(strings.TrimSpace(string(ref))))
-	if _, err := os.Stat(filepath.Join(dir, "config.json")); err != nil {
-		return ""
-	}
-	return dir
+	return hub.Snapshot(cache, model)
 }

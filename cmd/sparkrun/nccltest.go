@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -15,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
@@ -28,7 +28,30 @@ type testReport struct {
 	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
 	Last    *nccltest.Record   `json:"last,omitempty"`
 
-	early *nccltest.Verdict // where there was nothing to judge
+	early  *nccltest.Verdict  // where there was nothing to judge
+	places []rendezvous.Place // of the launch; nil: a text was read, or nobody said
+	ended  rendezvous.End     // how the launch ended; empty: a text was read
+}
+
+// hosts are those that ran it, by the names that the cluster has for them: nccl-tests prints the
+// machine's own, which may be another.
+func (r testReport) hosts() []string {
+	if len(r.places) == 0 {
+		return r.Result.Hosts()
+	}
+	var hosts []string
+	for _, p := range r.places {
+		hosts = append(hosts, p.Host)
+	}
+	return hosts
+}
+
+// ofLinks tells whether a result is a word on the links: one that was stopped, or left, is none, nor one
+// that failed before NCCL had a part in it.
+func (r testReport) ofLinks() bool {
+	over := r.ended == rendezvous.Completed || r.ended == rendezvous.Failed
+	alone := r.Verdict.Cause != nil && r.Verdict.Cause.Code == nccltest.CauseAlone
+	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || r.Log.Links())
 }
 
 // start runs a workload's command: a test watches its own launch.
@@ -65,6 +88,7 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 	w.sub.line = w.take
 	view := before.view
 	span, lerr := a.launchRead(ctx, o, w.sub)
+	w.end()
 	table, log := w.table.Table(), w.log
 	if w.early != nil {
 		table.Tool = viaTorch
@@ -78,12 +102,12 @@ func (a *app) ncclTest(ctx context.Context, o launchOptions, before beforehand) 
 		}
 	}
 	var exit *exitError
-	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil) {
-		return lerr // it never ran, or gave nothing: launch has said why
+	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil && w.ended != rendezvous.Failed) {
+		return lerr // it never ran, or was stopped before it gave anything: launch has said why
 	}
-	rep := testReport{early: w.early, Program: o.request.NCCLTest.Program, Result: table, Log: log}
+	rep := testReport{early: w.early, Program: o.request.NCCLTest.Program, Result: table, Log: log, places: w.places, ended: w.ended}
 	if view != nil {
-		rep.Traffic = a.trafficSince(ctx, before.counted, span, table.Hosts())
+		rep.Traffic = a.trafficSince(ctx, before.counted, span, rep.hosts())
 	}
 	if err := a.tell(ctx, rep, view, o); lerr == nil {
 		return err
@@ -216,6 +240,9 @@ func (a *app) readAll(name string) ([]byte, error) {
 	return text, err
 }
 
+// readAsOfNow stands before the report on a text of another's: what it says of its time nobody knows.
+const readAsOfNow = "judged by the cluster's links as they are now, and not as they were when it was measured\n"
+
 // tell judges, prints, remembers, and makes the exit code.
 func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o launchOptions) error {
 	t := rep.Result
@@ -225,7 +252,7 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 		cluster = view.status.Cluster
 		s.Topology, s.Inventories = view.scene.Topology, view.scene.Inventories
 		for _, n := range view.status.Nodes {
-			if slices.Contains(t.Hosts(), n.Host) {
+			if slices.Contains(rep.hosts(), n.Host) {
 				s.Nodes = append(s.Nodes, string(n.ID))
 			}
 		}
@@ -250,7 +277,7 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 			a.say(fmt.Sprintf("the history is not kept: %v", err))
 		}
 	}
-	if o.test.Read == "" {
+	if o.test.Read == "" && rep.ofLinks() {
 		a.tellGate(ctx, s.Nodes, v)
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
@@ -263,7 +290,11 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 	case o.json:
 		err = a.object(rep)
 	case o.test.SVG != "-":
-		_, err = io.WriteString(a.out, testText(rep, d, now, a.columns()))
+		text := testText(rep, d, now, a.columns())
+		if o.test.Read != "" && view != nil {
+			text = readAsOfNow + text
+		}
+		_, err = io.WriteString(a.out, text)
 	}
 	if err != nil {
 		return err
@@ -274,7 +305,7 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 	case o.test.Gate > 0 && v.Part == nil:
 		return exits(exitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.test.Gate)))
 	case o.test.Gate > 0 && *v.Part < o.test.Gate:
-		return exits(exitFailure, fmt.Errorf("%s: %.2f of what is expected was reached", gateText(o.test.Gate), *v.Part))
+		return exits(exitFailure, missed(o.test.Gate, *v.Part))
 	}
 	return nil
 }
@@ -374,62 +405,6 @@ func transports(l nccltest.Log) string {
 		parts = append(parts, "over "+strings.Join(devices, ", "))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// watcher reads a launch's objects along.
-type watcher struct {
-	sub     *lineWriter
-	err     io.Writer
-	verbose bool
-	live    bool
-	table   nccltest.Parser
-	log     nccltest.Log
-	early   *nccltest.Verdict // of the first rank that could not begin
-	errs    []string          // the last lines of standard error: torch warns, and nobody asks while all is well
-}
-
-// keptErrors lines hold a traceback of each of a few ranks.
-const keptErrors = 100
-
-func (w *watcher) take(line []byte) {
-	var l outputLine
-	if json.Unmarshal(line, &l) != nil || l.Type != "output" || l.Line == nil {
-		return
-	}
-	if w.verbose {
-		fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, *l.Line)
-	}
-	if v, is := nccltest.NoTorch(l.Host, *l.Line); is && w.early == nil {
-		w.early = &v
-	}
-	ours := w.log.Line(*l.Line)
-	switch {
-	case l.Stream == wire.Stderr && !ours && !w.verbose:
-		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
-		w.errs = w.errs[max(0, len(w.errs)-keptErrors):]
-	case l.Rank == 0 && l.Stream == wire.Stdout && w.table.Line(*l.Line) && w.live && !w.verbose:
-		r := w.table.Table().Rows
-		last := r[len(r)-1]
-		fmt.Fprintf(w.err, "sparkrun: %s: %.2f GB/s\n", nccltest.Size(last.Bytes), last.Bus())
-	}
-}
-
-// lineWriter hands whole lines on.
-type lineWriter struct {
-	line func([]byte)
-	part []byte
-}
-
-func (w *lineWriter) Write(b []byte) (int, error) {
-	w.part = append(w.part, b...)
-	for {
-		i := bytes.IndexByte(w.part, '\n')
-		if i < 0 {
-			return len(b), nil
-		}
-		w.line(w.part[:i])
-		w.part = w.part[i+1:]
-	}
 }
 
 // remember appends to the user's history, and gives the last record like it.

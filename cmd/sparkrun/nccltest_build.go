@@ -3,6 +3,7 @@ package main
 import (
 	"archive/tar"
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -21,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
 type buildOptions struct {
@@ -239,8 +241,14 @@ func readBuilt(name string) (built, string, error) {
 	}
 	defer f.Close()
 	sum := sha256.New()
-	if _, err := io.Copy(sum, f); err != nil {
+	size, err := io.Copy(sum, f)
+	if err != nil {
 		return built{}, "", err
+	}
+	// tar takes an archive without its end for one with fewer files.
+	end := make([]byte, 2*512)
+	if _, err := f.ReadAt(end, max(0, size-int64(len(end)))); err != nil || len(bytes.Trim(end, "\x00")) > 0 {
+		return built{}, "", fmt.Errorf("what came of it, %s, has no end: build again", nccltest.Size(size))
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return built{}, "", err

@@ -37,6 +37,11 @@ func (a *app) testCandidates(o launchOptions) []candidate {
 	if dir := o.test.Folder; dir != "" {
 		in(path.Join(dir, "build"), "")
 		in(dir, "")
+		for i, c := range all {
+			if !strings.Contains(c.program, "/") { // of --nccl-tests . PATH is not asked
+				all[i].program = "./" + c.program
+			}
+		}
 		return all
 	}
 	away, _ := a.away() // whose error the launch will tell

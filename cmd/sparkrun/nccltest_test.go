@@ -90,7 +90,7 @@ func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line 
 // MPI that it is for.
 func ncclTestOn(t *testing.T, kept *keeping, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &fakeGangs{launch: tells(planned(2), started("a"), ended(o)), logs: prints(out(0, 0, written))}
+	g := &fakeGangs{launch: tells(plannedOn("spark1", "spark2"), started("a"), ended(o)), logs: prints(out(0, 0, written))}
 	st := pairStatus(t)
 	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, testKeeper: kept, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	b.explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
@@ -163,7 +163,10 @@ func TestNCCLTestFails(t *testing.T) {
 		"a rank's failure": {cut, failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
 		"nothing written":  {"", completed, 1, "verdict: failed: the test gave no result", ""},
 		"no torch":         {"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, 7, "verdict: failed: torch cannot be imported on spark1", "exit 7"},
-		"nothing, and 7":   {"", failed7, 7, "", "exit 7"},
+		"nothing, and 7":   {"", failed7, 7, "verdict: failed: the test gave no result", "exit 7"},
+		"no way through":   {noPath, failed7, 7, "verdict: failed: the test gave no result: NCCL met errors on the way", "exit 7"},
+		"refused":          {"", rejected, 125, "", "not found"},
+		"stopped":          {"", stopped, 143, "", "stopped"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -199,6 +202,9 @@ func TestNCCLTestReads(t *testing.T) {
 	if spec.ID != "" {
 		t.Error("--read launched something")
 	}
+	if _, out, _, _ := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", file); !strings.HasPrefix(out, readAsOfNow) {
+		t.Errorf("it does not say by what it judges: %s", out)
+	}
 	if code, _, errs, _ := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", "nccltest.go"); code != 125 || !strings.Contains(errs, "no table of nccl-tests in it") {
 		t.Errorf("code %d: %s", code, errs)
 	}
@@ -213,6 +219,9 @@ func TestNCCLTestRefused(t *testing.T) {
 		"nccl-test --gate 0":                      "such as 0.9",
 		"nccl-test -d":                            "--detach does not go with nccl-test",
 		"nccl-test --via torch --nccl-tests /opt": "give one of them",
+		"nccl-test --via torch --mpi openmpi":     "--mpi and --mpirun are for nccl-tests",
+		"nccl-test --via torch --mpirun /x":       "--mpi and --mpirun are for nccl-tests",
+		"nccl-test --via nccl-tests --python x":   "give one of them",
 		"nccl-test --via mpi":                     "want auto or nccl-tests or torch",
 		"nccl-test --json --svg -":                "both would go to standard output",
 	} {
@@ -294,6 +303,7 @@ func TestNCCLTestChooses(t *testing.T) {
 		"two MPIs":            {has{"all_gather_perf": mixed}, "--via nccl-tests", "-", "for Open MPI on spark2, and for MPICH's family on spark1"},
 		"one here, all there": {has{"/opt/nt/build/all_gather_perf": one("spark1", launcher.MPICH), "all_gather_perf": both}, "", "all_gather_perf", ""},
 		"in a named folder":   {has{"/a/all_reduce_perf": both, "all_reduce_perf": both}, "--nccl-tests /a all_reduce", "/a/all_reduce_perf", ""},
+		"in this folder":      {has{"./all_reduce_perf": both, "all_reduce_perf": both}, "--nccl-tests . all_reduce", "./all_reduce_perf", ""},
 		"torch":               {has{"all_gather_perf": both}, "--via torch", "", ""},
 		"an interpreter":      {has{"all_gather_perf": both}, "--python python3.12", "", ""},
 		"no room":             {has{"all_gather_perf": both}, "--min 4G", "-", "messages of 4 GiB and more are not safe: spark1 has 12 GiB free"},
@@ -318,18 +328,26 @@ func TestNCCLTestChooses(t *testing.T) {
 // What was judged is kept by the machines; what was not is not.
 func TestNCCLTestIsKept(t *testing.T) {
 	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
+	cut := sweepGood[:strings.Index(sweepGood, "# Out of bounds")]
 	for name, tc := range map[string]struct {
 		written string
+		outcome rendezvous.Outcome
 		part    []float64
 	}{
-		"good":   {sweepGood, []float64{0.958}},
-		"low":    {slow, []float64{0.521}},
-		"failed": {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), []float64{0}},
-		"gloo":   {strings.Replace(sweepGood, "nccl=2.28.9 backend=nccl", "nccl=none backend=gloo", 1), nil},
+		"good":    {sweepGood, completed, []float64{0.958}},
+		"low":     {slow, completed, []float64{0.521}},
+		"failed":  {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), completed, []float64{0}},
+		"gloo":    {strings.Replace(sweepGood, "nccl=2.28.9 backend=nccl", "nccl=none backend=gloo", 1), completed, nil},
+		"small":   {smallOnly, completed, nil},
+		"cut":     {cut, failed7, []float64{0}},
+		"stopped": {cut, stopped, nil}, // whoever stops a test says nothing of the links
+		"dead":    {noPath, failed7, []float64{0}},
+		"crashed": {"", failed7, nil},
+		"memory":  {"# Using devices\nspark1: Test NCCL failure common.cu:1670 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / out of memory'\n", failed7, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := &keeping{}
-			ncclTestOn(t, k, nil, t.TempDir(), tc.written, completed, "launch", "nccl-test")
+			ncclTestOn(t, k, nil, t.TempDir(), tc.written, tc.outcome, "launch", "nccl-test")
 			if len(k.kept) != len(tc.part) {
 				t.Fatalf("kept %+v", k.kept)
 			}

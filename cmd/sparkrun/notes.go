@@ -21,7 +21,7 @@ func openNotes(w io.Writer) *notes {
 	go func() { // joined by Close
 		defer close(n.done)
 		for line := range n.lines {
-			fmt.Fprintln(w, "sparkrun: "+line)
+			fmt.Fprintln(w, "sparkrun: "+printable(line))
 		}
 	}()
 	return n

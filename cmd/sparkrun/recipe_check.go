@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -177,41 +178,43 @@ func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
 }
 
 func (a *app) showPlan(p recipePlan) error {
-	fmt.Fprintf(a.out, "%s: %s of %s on %s\n", p.Recipe, p.Workload, printable(p.Serve.Model), count(p.Nodes, "machine"))
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "%s: %s of %s on %s\n", p.Recipe, p.Workload, printable(p.Serve.Model), count(p.Nodes, "machine"))
 	if p.Consent != "" {
-		fmt.Fprintf(a.out, "needs --trust-recipe: %s\n", printable(p.Consent))
+		fmt.Fprintf(&b, "needs --trust-recipe: %s\n", printable(p.Consent))
 	}
 	for _, m := range p.Missing {
-		fmt.Fprintf(a.out, "missing: %s\n", printable(m))
+		fmt.Fprintf(&b, "missing: %s\n", printable(m))
 	}
 	for _, n := range p.Notes {
-		fmt.Fprintf(a.out, "note: %s\n", printable(n.String()))
+		fmt.Fprintf(&b, "note: %s\n", printable(n.String()))
 	}
 	for _, m := range p.Machines {
-		fmt.Fprintf(a.out, "\nmachine %d\n", m.Machine)
+		fmt.Fprintf(&b, "\nmachine %d\n", m.Machine)
 		for _, s := range m.Steps {
-			a.showStep(s)
+			s.show(&b)
 		}
 	}
-	return nil
+	_, err := b.WriteTo(a.out)
+	return err
 }
 
-func (a *app) showStep(s planStep) {
-	fmt.Fprintf(a.out, "  %s", s.Stage)
+func (s planStep) show(b *bytes.Buffer) {
+	fmt.Fprintf(b, "  %s", s.Stage)
 	if s.Image != "" {
-		fmt.Fprintf(a.out, " in %s", printable(s.Image))
+		fmt.Fprintf(b, " in %s", printable(s.Image))
 	}
-	fmt.Fprintln(a.out)
+	fmt.Fprintln(b)
 	if s.ModelCache != "" {
-		fmt.Fprintf(a.out, "    models of %s\n", printable(s.ModelCache))
+		fmt.Fprintf(b, "    models of %s\n", printable(s.ModelCache))
 	}
 	for _, m := range s.Mounts {
-		fmt.Fprintf(a.out, "    mount %s\n", printable(m))
+		fmt.Fprintf(b, "    mount %s\n", printable(m))
 	}
 	for _, d := range s.DockerArg {
-		fmt.Fprintf(a.out, "    docker %s\n", printable(d))
+		fmt.Fprintf(b, "    docker %s\n", printable(d))
 	}
-	fmt.Fprintf(a.out, "    $ %s\n", flagLines(s.Argv))
+	fmt.Fprintf(b, "    $ %s\n", flagLines(s.Argv))
 	width := 0
 	for _, v := range s.Env {
 		if n := len(v.Name) + 1 + len(quote(v.Value)); n <= widest {
@@ -219,7 +222,7 @@ func (a *app) showStep(s planStep) {
 		}
 	}
 	for _, v := range s.Env {
-		fmt.Fprintf(a.out, "    %-*s  # %s\n", width, printable(v.Name+"="+quote(v.Value)), v.Source)
+		fmt.Fprintf(b, "    %-*s  # %s\n", width, printable(v.Name+"="+quote(v.Value)), v.Source)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io/fs"
@@ -92,26 +93,28 @@ func (a *app) showRecipe(_ context.Context, o recipeShowOptions) error {
 	if err := a.table(rows); err != nil {
 		return err
 	}
+	var b bytes.Buffer
 	if r.Command != "" {
-		fmt.Fprintf(a.out, "\n%s\n", printable(r.Command))
+		fmt.Fprintf(&b, "\n%s\n", printable(r.Command))
 	}
 	for _, m := range s.Mods {
-		a.showMod(m)
+		m.show(&b)
 	}
 	for _, n := range r.Notes {
-		a.say(printable(n.String()))
+		a.say(n.String())
 	}
-	return nil
+	_, err = b.WriteTo(a.out)
+	return err
 }
 
-func (a *app) showMod(m shownMod) {
+func (m shownMod) show(b *bytes.Buffer) {
 	if m.Error != "" {
-		fmt.Fprintf(a.out, "\nmod %s: %s\n", printable(m.Name), printable(m.Error))
+		fmt.Fprintf(b, "\nmod %s: %s\n", printable(m.Name), printable(m.Error))
 		return
 	}
-	fmt.Fprintf(a.out, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", printable(m.Name), m.Folder, printable(strings.Join(m.Files, ", ")))
+	fmt.Fprintf(b, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", printable(m.Name), printable(m.Folder), printable(strings.Join(m.Files, ", ")))
 	for line := range strings.Lines(m.Script) {
-		fmt.Fprintf(a.out, "  | %s\n", printable(strings.TrimRight(line, "\r\n")))
+		fmt.Fprintf(b, "  | %s\n", printable(strings.TrimRight(line, "\r\n")))
 	}
 }
 

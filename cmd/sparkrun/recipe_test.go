@@ -3,12 +3,15 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -157,45 +160,6 @@ func TestRecipeCheck(t *testing.T) {
 	}
 }
 
-// What a launch would refuse is a failure of a check; what is said of a recipe stands in both forms.
-func TestRecipeCheckTells(t *testing.T) {
-	home := t.TempDir()
-	dir := put(t, map[string]string{"x.yaml": `
-recipe_version: "1"
-name: X
-model: org/x
-container: vllm-node-mxfp4
-mods: [mods/nowhere]
-defaults: {temperature: 0.5, len: 9}
-command: vllm serve org/x --max-model-len {len}
-`})
-	file := filepath.Join(dir, "x.yaml")
-	code, o, e := recipes(t, home, "recipe", "check", file)
-	for _, want := range []string{"needs --trust-recipe", "missing: mod mods/nowhere", "note: defaults.temperature: left out: the command has no {temperature}", "container: vllm-node-mxfp4 names no registry: the project that wrote the recipe builds it, on each machine; --image names another"} {
-		if !strings.Contains(o, want) {
-			t.Errorf("not told %q in\n%s", want, o)
-		}
-	}
-	if code != 1 || !strings.Contains(e, "a launch would be refused: recipe "+file+" lacks 1 mod") || strings.Contains(o, "defaults.len") {
-		t.Errorf("exit %d, %s\n%s", code, e, o)
-	}
-	var p struct{ Serve map[string]any }
-	if code, o, _ = recipes(t, home, "recipe", "check", file, "--json"); code != 1 {
-		t.Errorf("with --json: exit %d", code)
-	}
-	if err := json.Unmarshal([]byte(o), &p); err != nil || p.Serve["model"] != "org/x" {
-		t.Errorf("%v: %v", err, p.Serve)
-	}
-	for key := range p.Serve {
-		if key != strings.ToLower(key) {
-			t.Errorf("key %s among lower-case ones", key)
-		}
-	}
-	if _, o, _ = recipes(t, home, "recipe", "check", file, "--image", "my/own"); strings.Contains(o, "names no registry") {
-		t.Errorf("of an image that its user named:\n%s", o)
-	}
-}
-
 func TestRecipeNames(t *testing.T) {
 	home, dir := shelf(t)
 	other := put(t, map[string]string{"plain.yaml": plainRecipe, "own.yml": plainRecipe})
@@ -236,38 +200,48 @@ func TestRecipeNames(t *testing.T) {
 	}
 }
 
-// A recipe completes wherever one is named.
-func TestRecipeCompletes(t *testing.T) {
-	home, _ := shelf(t)
-	for _, line := range [][]string{{"run", ""}, {"launch", "vllm", "--recipe", ""}, {"launch", "sglang", "--recipe", "pl"}} {
-		if code, o, _ := recipes(t, home, append([]string{"__complete"}, line...)...); code != 0 || !strings.Contains(o, "plain\n") {
-			t.Errorf("%q: exit %d, %s", line, code, o)
+// A recipe is another's text: nothing of it gets to a terminal as its codes, in errors least of all.
+func TestRecipeMovesNoCursor(t *testing.T) {
+	for name, text := range map[string]string{
+		"a model": `model: "M/x\e[2J"`, "a value": "model: M/x\ncommand: \"vllm serve M/x -tp \\e[2J\"", "a version": `{model: M/x, recipe_version: "\e[2J"}`,
+		"a field": `{model: M/x, "\e[2J": 1}`, "an image": `{model: M/x, container: "i\e[2J"}`, "a variable": `{model: M/x, env: {A: "\e[2J"}}`, "a mod": `{model: M/x, mods: ["\e[2J"]}`,
+	} {
+		dir := put(t, map[string]string{"x.yaml": text + "\n"})
+		for _, c := range []string{"check", "show"} {
+			_, o, e := recipes(t, t.TempDir(), "recipe", c, filepath.Join(dir, "x.yaml"))
+			if strings.Contains(o+e, "\x1b") || !strings.Contains(o+e, "[2J") && c == "check" && name != "a variable" {
+				t.Errorf("recipe %s, %s: %q, %q", c, name, o, e)
+			}
 		}
 	}
 }
 
-// A registry whose folder is gone keeps its name until it is removed, and says once how.
-func TestRegistryThatIsGone(t *testing.T) {
-	home, _ := shelf(t)
-	gone, other := put(t, map[string]string{"x.yaml": plainRecipe}), put(t, map[string]string{"y.yaml": plainRecipe})
-	if code, _, e := recipes(t, home, "recipe", "add", gone, "--name", "own"); code != 0 {
-		t.Fatal(e)
+type fullDisk struct{}
+
+func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
+
+// Half a plan is none.
+func TestPlanOnAFullDisk(t *testing.T) {
+	a := &app{out: fullDisk{}, err: io.Discard}
+	if err := a.showPlan(recipePlan{Recipe: "r"}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("a plan that could not be written: %v", err)
 	}
-	if err := os.RemoveAll(gone); err != nil {
+}
+
+// A registry that has lost its recipes, or whose recipes are a link, keeps nobody from another's.
+func TestRegistryThatLacksRecipes(t *testing.T) {
+	home, dir := shelf(t)
+	link, gone := put(t, map[string]string{"mods/x": ""}), put(t, map[string]string{".sparkrun/registry.yaml": "registries: [{name: gone, recipes: nowhere}]\n"})
+	if err := os.Symlink(filepath.Join(dir, "recipes"), filepath.Join(link, "recipes")); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, e := recipes(t, home, "recipe", "add", other, "--name", "own"); code == 0 || !strings.Contains(e, "one of this name already") || !strings.Contains(e, "`sparkrun recipe remove own` first") {
-		t.Errorf("exit %d, %s", code, e)
+	for folder, want := range map[string]string{link: "is a link, which is not followed: add the folder that it leads to", gone: "nowhere: no such file"} {
+		if code, _, e := recipes(t, home, "recipe", "add", folder); code != 0 || !strings.Contains(e, want) {
+			t.Errorf("exit %d, %s", code, e)
+		}
 	}
-	_, _, e := recipes(t, home, "recipe", "check", "modded", "--trust-recipe")
-	if n := strings.Count(e, "registry own: "+gone+": no such file or directory: `sparkrun recipe remove own` takes it off the list"); n != 1 {
-		t.Errorf("told %d times: %s", n, e)
-	}
-	if code, o, _ := recipes(t, home, "__complete", "recipe", "remove", ""); code != 0 || !strings.Contains(o, "own\n") {
-		t.Errorf("exit %d, completes %s", code, o)
-	}
-	if code, _, e := recipes(t, home, "recipe", "remove", "own"); code != 0 {
-		t.Errorf("exit %d, %s", code, e)
+	if code, o, e := recipes(t, home, "recipe", "show", "plain"); code != 0 || !strings.Contains(o, "@shelf/plain") || !strings.Contains(e, "registry gone: ") {
+		t.Errorf("exit %d, %s, %s", code, o, e)
 	}
 }
 

@@ -49,8 +49,8 @@ func (a *app) findRecipe(name string) (foundRecipe, error) {
 		}
 		known = true
 		files, err := r.files()
-		if err != nil {
-			return foundRecipe{}, err
+		if err != nil { // another may have it
+			a.say(err.Error())
 		}
 		for _, f := range files {
 			if stem(f) == strings.TrimSuffix(rest, filepath.Ext(f)) || r.nested(f) == rest {

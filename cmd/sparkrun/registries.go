@@ -218,12 +218,19 @@ const (
 	maxRecipeDepth = 4
 )
 
-// files are a registry's recipes. Links are not followed: what they lead to is not the registry's.
+// files are a registry's recipes. Links are not followed: what they lead to is not the registry's. An
+// error is of a folder that could not be read; those of the others are there all the same.
 func (r registry) files() (out []string, err error) {
+	var unread error
 	err = filepath.WalkDir(r.recipes, func(path string, d fs.DirEntry, err error) error {
 		switch {
+		case err != nil && path != r.recipes:
+			unread = errors.Join(unread, err)
+			return nil
 		case err != nil:
 			return err
+		case path == r.recipes && d.Type()&fs.ModeSymlink != 0:
+			return fmt.Errorf("%s is a link, which is not followed: add the folder that it leads to", path)
 		case path == r.recipes:
 			return nil
 		case strings.HasPrefix(d.Name(), "."), d.IsDir() && strings.Count(strings.TrimPrefix(path, r.recipes), "/") > maxRecipeDepth:
@@ -238,11 +245,11 @@ func (r registry) files() (out []string, err error) {
 		}
 		return nil
 	})
-	if err != nil {
-		return nil, fmt.Errorf("registry %s: %w", r.name, err)
+	if err = errors.Join(err, unread); err != nil {
+		err = fmt.Errorf("registry %s: %w", r.name, err)
 	}
 	slices.Sort(out)
-	return out, nil
+	return out, err
 }
 
 func isYAML(path string) bool {

@@ -85,6 +85,8 @@ func serveRun(opts *launchOptions, run func(context.Context, launchOptions) erro
 		switch {
 		case opts.serve.runtime == runtimeHost && opts.box.image != "":
 			return usagef("--runtime host and --image: give one of them")
+		case cmd.Name() == workloads.EXO: // only who has made an image has one
+			opts.serve.image = opts.serve.runtime != runtimeHost && opts.box.image == ""
 		case opts.serve.runtime != runtimeHost && opts.box.image == "":
 			opts.box.image, opts.serve.image = cmp.Or(workloads.DefaultImages()[cmd.Name()], workloads.DefaultImages()[workloads.VLLM]), true
 		}
@@ -109,7 +111,12 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		if image != "" {
 			o.box.image, from = image, file
 		}
-		a.remark("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		switch {
+		case o.box.image != "":
+			a.say("image " + o.box.image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		case o.serve.runtime == runtimeDocker:
+			return usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.workload, imagesFile)
+		}
 	}
 	o.request.Environ = a.environ
 	if o.box.image != "" { // launch makes the whole of it later
@@ -132,7 +139,7 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 			s.Backend = workloads.BackendNative
 		case o.dryRun:
 			s.Backend = workloads.BackendNative
-			a.remark("shown is --backend native; a launch asks vLLM first whether it knows that")
+			a.say("shown is --backend native; a launch asks vLLM first whether it knows that")
 		default:
 			if err := a.fitFirst(ctx, *o); err != nil {
 				return err
@@ -143,12 +150,10 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		}
 	}
 	for _, note := range workloads.ServeNotes(o.workload, o.request) {
-		a.remark(note)
+		a.say(note)
 	}
 	return nil
 }
-
-func (a *app) remark(line string) { fmt.Fprintln(a.err, "sparkrun: "+line) }
 
 // imagesFile is where images are named, of a user and of a machine.
 const imagesFile = "images.yaml"
@@ -215,7 +220,7 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 		return "", err
 	}
 	spec.Name = questionName + string(spec.ID)
-	a.remark("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
+	a.say("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return "", err
@@ -235,6 +240,6 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	case workloads.KnowsNodes(help.String()):
 		return workloads.BackendNative, nil
 	}
-	a.remark("this vLLM does not know --nnodes: it spreads by Ray")
+	a.say("this vLLM does not know --nnodes: it spreads by Ray")
 	return workloads.BackendRay, nil
 }

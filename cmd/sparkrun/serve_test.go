@@ -92,7 +92,7 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	// The user's file names an image, and the cache has the model.
 	write(t, "vllm: vllm-node:mine\n", home, ".config/sparkrun/images.yaml")
 	write(t, "abc\n", home, ".cache/huggingface/hub/models--org--model/refs/main")
-	write(t, `{"num_attention_heads":12,"num_key_value_heads":4,"head_dim":64,"num_hidden_layers":24}`, home, ".cache/huggingface/hub/models--org--model/snapshots/abc/config.json")
+	write(t, `{"model_type":"m","num_attention_heads":12,"num_key_value_heads":4,"head_dim":64,"num_hidden_layers":24}`, home, ".cache/huggingface/hub/models--org--model/snapshots/abc/config.json")
 	write(t, `{"metadata":{"total_size":34359738368}}`, home, ".cache/huggingface/hub/models--org--model/snapshots/abc/model.safetensors.index.json")
 	code, _, said = run("launch", "vllm", "--nodes", "8", "--dry-run", "org/model", "--", "--gpu-memory-utilization", "0.8")
 	for _, want := range []string{

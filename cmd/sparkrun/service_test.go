@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -162,5 +163,18 @@ func TestServiceEnable(t *testing.T) {
 	}
 	if code, _, _ := cli(t, &backend{cluster: c}, "service", "enable"); code != 2 {
 		t.Errorf("no job: code %d", code)
+	}
+}
+
+// A service takes an agent: nobody is sent to --standalone with one.
+func TestHintWithoutAgent(t *testing.T) {
+	for line, want := range map[string]bool{"launch exec": true, "launch torchrun": true, "launch vllm": false, "launch trtllm": false, "run": false, "ps": false} {
+		cmd, _, err := newRootCmd(&app{}).Find(strings.Fields(line))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := hint(cmd, node.ErrNoAgent); strings.Contains(got, "--standalone") != want || !strings.Contains(got, "sparkrun login HOST") {
+			t.Errorf("%s: %s", line, got)
+		}
 	}
 }

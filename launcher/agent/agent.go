@@ -113,6 +113,8 @@ type Agent struct {
 	tries map[launcher.Key]*try
 	feeds map[*feed]struct{}
 	lent  map[launcher.Key]login // whom each try's ranks run as
+	// claims are ports of a fixed number by the try that is prepared for them, in this life.
+	claims map[launcher.Key][]launcher.Ports
 
 	looking   map[string]int // who looks for a user's files now, by user
 	lentPorts map[string]int // named ports that are held, by user
@@ -128,7 +130,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
+	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
@@ -303,6 +305,7 @@ func (a *Agent) remove(t *try) {
 	defer a.mu.Unlock()
 	delete(a.tries, t.key)
 	delete(a.lent, t.key)
+	delete(a.claims, t.key)
 	if a.ctx.Err() != nil {
 		return
 	}

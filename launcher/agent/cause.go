@@ -102,7 +102,8 @@ func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 	return found
 }
 
-// lastLines gives the lines at the end of a file, without empty ones.
+// lastLines gives the lines at the end of a file, without empty ones. Of one that was written over, as a
+// bar of progress is, it is what a terminal shows; of one that has no end it is its end.
 func lastLines(path string) []string {
 	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {
@@ -117,12 +118,13 @@ func lastLines(path string) []string {
 	if err != nil {
 		return nil
 	}
-	if from > 0 {
-		_, b, _ = bytes.Cut(b, []byte("\n"))
+	if i := bytes.IndexAny(b, "\r\n"); from > 0 && i >= 0 {
+		b = b[i:] // before that is the end of a line
 	}
 	var lines []string
 	for line := range strings.Lines(strings.ToValidUTF8(string(b), "?")) {
-		if line = strings.TrimRight(line, "\r\n "); strings.TrimSpace(line) != "" {
+		line = strings.TrimRight(line, "\r\n ")
+		if line = line[strings.LastIndexByte(line, '\r')+1:]; strings.TrimSpace(line) != "" {
 			lines = append(lines, line)
 		}
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,6 +117,19 @@ func TestJudgeAnExit(t *testing.T) {
 			"   Process name: [prterun-spark1-4711@1,2] Exit code:    7"}}, want: "exit 7: MPI rank 2: exit 7"},
 		"Open MPI's killed": {exit: launcher.Exit{Code: 137}, ev: evidence{lines: []string{
 			"prterun noticed that process rank 1 with PID 4711 on node spark2 exited on", "signal 9 (Killed)."}}, want: "exit 137: MPI rank 1 on spark2: signal 9 (Killed)"},
+		"Open MPI's exit, and where": {exit: launcher.Exit{Code: 9}, ev: evidence{lines: []string{
+			"  Process name: [[62154,1],3]", "  Exit code:    9", "sparkrun: MPI ranks, 2 a machine, were on spark1 spark2"}},
+			want: "exit 9: MPI rank 3 on spark2: exit 9"},
+		"Open MPI's killed, by an address": {exit: launcher.Exit{Code: 137}, ev: evidence{lines: []string{
+			"mpirun noticed that process rank 1 with PID 0 on node 192.168.100.12 exited on signal 9 (Killed).", "sparkrun: MPI ranks, 1 a machine, were on spark1 spark2"}},
+			want: "exit 137: MPI rank 1 on spark2: signal 9 (Killed)"},
+		"a rank beyond the machines": {exit: launcher.Exit{Code: 9}, ev: evidence{lines: []string{
+			"  Process name: [[62154,1],9]", "  Exit code:    9", "sparkrun: MPI ranks, 2 a machine, were on spark1 spark2"}},
+			want: "exit 9: MPI rank 9: exit 9"},
+		"a server beside MPI's ranks": {exit: launcher.Exit{Code: 137}, ev: evidence{lines: []string{
+			"sparkrun: /opt/trtllm/bin/trtllm-serve was killed by signal 9 (killed)"}}, want: "exit 137: trtllm-serve was killed by signal 9 (killed)"},
+		"a server beside MPI's ranks, with its own words": {exit: launcher.Exit{Code: 1}, ev: evidence{lines: []string{
+			"OSError: no such model", "sparkrun: trtllm-serve ended with 1"}}, want: "exit 1: OSError: no such model"},
 		"MPICH's lost peer": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true}, lost: true, ev: evidence{lines: []string{
 			"Fatal error in MPI_Ssend: Unknown error class, error stack:", "MPIDI_CH3_iSendv(34)............: Communication error with rank 229"}},
 			want: "MPI_Abort with code 15: Communication error with rank 229"},
@@ -225,4 +239,33 @@ func TestErrorFileIsNoLink(t *testing.T) {
 		t.Errorf("the link was followed: %+v", e)
 	}
 	n.hear(launcher.Ended)
+}
+
+// A bar of progress is one line that has no end: of it the last state is told.
+func TestLastLinesWithoutEnds(t *testing.T) {
+	bar := ""
+	for i := range 2000 {
+		bar += fmt.Sprintf("\rLoading weights: %d of 2000", i)
+	}
+	for name, tt := range map[string]struct {
+		text string
+		want []string
+	}{
+		"lines":             {"one\n\n  two  \r\n\nthree", []string{"one", "  two", "three"}},
+		"a bar":             {"begins\n" + bar[:len("\rLoading weights: 0 of 2000")] + "\r", []string{"begins", "Loading weights: 0 of 2000"}},
+		"a long bar":        {bar, []string{"Loading weights: 1999 of 2000"}},
+		"a bar, and an end": {bar + "\ndone\n", []string{"Loading weights: 1999 of 2000", "done"}},
+		"nothing":           {"\r\n\r\r\n", nil},
+	} {
+		path := filepath.Join(t.TempDir(), "out")
+		must(t, os.WriteFile(path, []byte(tt.text), 0o644))
+		if d := cmp.Diff(tt.want, lastLines(path)); d != "" {
+			t.Errorf("%s:\n%s", name, d)
+		}
+	}
+	path := filepath.Join(t.TempDir(), "out")
+	must(t, os.WriteFile(path, []byte(strings.Repeat("x", 100_000)), 0o644))
+	if got := lastLines(path); len(got) != 1 || !strings.HasPrefix(got[0], "xxx") {
+		t.Errorf("a line without an end: %d lines", len(got))
+	}
 }

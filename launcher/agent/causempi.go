@@ -1,6 +1,9 @@
 package agent
 
-import "strings"
+import (
+	"strconv"
+	"strings"
+)
 
 // What Open MPI's mpirun says at its end of the MPI rank that failed first. 4.x says mpirun and
 // [[62154,1],1], 5.x prterun and [prterun-spark1-123@1,1] (orte/tools/orterun/help-orterun.txt,
@@ -17,13 +20,35 @@ func mpirunSays(all string) string {
 		return ""
 	}
 	if m := mpiAborted().FindStringSubmatch(all); m != nil {
-		return "MPI rank " + m[1] + " called MPI_Abort with code " + m[2]
+		return "MPI rank " + m[1] + onHost(all, m[1], "") + " called MPI_Abort with code " + m[2]
 	}
 	if m := mpiKilled().FindStringSubmatch(all); m != nil {
-		return "MPI rank " + m[1] + " on " + m[2] + ": signal " + m[3]
+		return "MPI rank " + m[1] + onHost(all, m[1], m[2]) + ": signal " + m[3]
 	}
 	if m := mpiExited().FindStringSubmatch(all); m != nil {
-		return "MPI rank " + m[1] + ": exit " + m[2]
+		return "MPI rank " + m[1] + onHost(all, m[1], "") + ": exit " + m[2]
 	}
 	return ""
+}
+
+// mpiPlaces is what `sparkrun mpi-node` says after it (launcher/mpi, tellPlaces).
+var mpiPlaces = compiled(`(?m)^sparkrun: MPI ranks, (\d+) a machine, were on (.+)$`)
+
+// taskKilled is what `sparkrun mpi-node` says of a server that mpirun knows nothing of (launcher/mpi, task.go).
+var taskKilled = compiled(`(?m)^sparkrun: (?:\S*/)?(\S+ was killed by signal .*|\S+ cannot be started: .*)$`)
+
+// onHost says which machine an MPI rank was on; else, in mpirun's words, on which node.
+func onHost(all, rank, node string) string {
+	if m := mpiPlaces().FindStringSubmatch(all); m != nil {
+		hosts := strings.Fields(m[2])
+		n, err := strconv.Atoi(rank)
+		perHost, err1 := strconv.Atoi(m[1])
+		if err == nil && err1 == nil && perHost > 0 && n/perHost < len(hosts) {
+			node = hosts[n/perHost]
+		}
+	}
+	if node == "" {
+		return ""
+	}
+	return " on " + node
 }

@@ -193,6 +193,9 @@ func recognise(lines []string) (words string, lost bool) {
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {
 		return worker + "exit " + m[2], lost
 	}
+	if m := taskKilled().FindStringSubmatch(all); m != nil {
+		return m[1], false
+	}
 	if lost {
 		return strings.TrimSpace(peerLost().FindString(all)), true
 	}

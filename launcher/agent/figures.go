@@ -13,6 +13,9 @@ const metricsMost = 8 << 20
 
 const maxProgress = 8 // of an engine's series
 
+// figureMost is above all that a server can have done, and small enough for any number's type.
+const figureMost = 1e15
+
 // figures are the few of a server's metrics that tell whether it works.
 type figures struct {
 	running       float64 // requests
@@ -42,15 +45,17 @@ var engines = []struct {
 	}},
 }
 
-// readFigures reads Prometheus' text format; nil: it is of no server that is known.
+// readFigures reads Prometheus' text format; nil: it is of no server that is known, or broke off, as
+// the sums of a part would look like work. A value that is no count (NaN, which differs from itself
+// at every look; Inf; one below zero) is as good as not there.
 func readFigures(r io.Reader) *figures {
 	sums := map[string]float64{}
 	in := bufio.NewReader(r)
 	for {
 		line, err := in.ReadSlice('\n')
 		if name, value, ok := sample(line); ok && err == nil {
-			if of := wanted(name); of != "" {
-				sums[of] += value
+			if of := wanted(name); of != "" && value >= 0 && value <= figureMost {
+				sums[of] = min(sums[of]+value, figureMost)
 			}
 		}
 		if errors.Is(err, bufio.ErrBufferFull) { // no line of ours is as long
@@ -58,8 +63,11 @@ func readFigures(r io.Reader) *figures {
 				_, err = in.ReadSlice('\n')
 			}
 		}
-		if err != nil {
+		if errors.Is(err, io.EOF) {
 			break
+		}
+		if err != nil {
+			return nil
 		}
 	}
 	for _, e := range engines {

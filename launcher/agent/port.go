@@ -164,6 +164,9 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 			continue
 		}
 		for _, wish := range st.Ports {
+			if err := a.claim(as.Key, wish); err != nil {
+				return fmt.Errorf("port %s: %w", wish.Name, err)
+			}
 			some, span, err := a.holdNamed(as.Spec.User, wish)
 			if err != nil {
 				return fmt.Errorf("port %s: %w", wish.Name, err)
@@ -189,7 +192,7 @@ func (a *Agent) holdNamed(user string, wish launcher.NamedPort) (holding, launch
 		return nil, launcher.Ports{}, err
 	}
 	var some holding
-	span := launcher.Ports{First: wish.At, Last: wish.At + uint16(count-1)}
+	span := spanOf(wish)
 	if wish.At == 0 {
 		some, span, err = a.holdSpan(count)
 	} else {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -157,6 +158,7 @@ func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.S
 	if err != nil {
 		return err
 	}
+	var answered error // says more than the silence of another address
 	for _, host := range hereAt(p.as, seat) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
@@ -171,12 +173,17 @@ func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.S
 		if err == nil {
 			return nil
 		}
+		if !errors.Is(err, errNoAnswer) {
+			answered = err
+		}
 	}
 	if probe.Kind == launcher.ProbeTCP {
 		return fmt.Errorf("nothing listens on port %s", port)
 	}
-	return err
+	return cmp.Or(answered, err)
 }
+
+var errNoAnswer = errors.New("no answer yet")
 
 // direct asks this machine and no proxy, and follows nobody elsewhere.
 var direct = &http.Client{
@@ -192,12 +199,18 @@ func get(ctx context.Context, url string) error {
 	res, err := direct.Do(req)
 	switch {
 	case err != nil:
-		return errors.New("no answer yet")
+		return errNoAnswer
 	case res.StatusCode < 200 || res.StatusCode > 399:
-		err = fmt.Errorf("it answers %s", res.Status)
+		err = fmt.Errorf("it answers %s", status(res))
 	}
 	res.Body.Close()
 	return err
+}
+
+// status is an answer's in our own words: who answers may have put a megabyte there, or what moves the
+// cursor of a terminal.
+func status(res *http.Response) string {
+	return strings.TrimSpace(fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 }
 
 // guestOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
@@ -259,7 +272,10 @@ func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) 
 }
 
 func lastLine(text string) string {
-	lines := strings.Split(strings.TrimSpace(text), "\n")
+	lines := strings.FieldsFunc(strings.TrimSpace(text), func(r rune) bool { return r == '\n' || r == '\r' })
+	if len(lines) == 0 {
+		return ""
+	}
 	return cut(clean(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 

@@ -31,6 +31,7 @@ const (
 	metricsWait  = 5 * time.Second
 	generateWait = 90 * time.Second
 	generateEach = time.Minute
+	answerMost   = 1 << 20          // bytes
 	beatEvery    = 15 * time.Second // between two events that tell no more than other figures
 	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
 )
@@ -110,6 +111,7 @@ func (w *watcher) look(ctx context.Context) {
 	} else if v.Metrics != "" && w.seen.Ready != nil { // its health may be slow, and its metrics tell why
 		found.figures = w.metrics(ctx)
 	}
+	found.blind = v.Metrics != "" && found.figures == nil
 	w.generate(ctx, found.figures)
 	if ctx.Err() != nil {
 		return // it is being ended: what was seen on the way is of no account
@@ -166,14 +168,20 @@ func servicePublished(as launcher.Assignment, at ports) []launcher.Ports {
 // hereAt are the addresses of this node at which a rank may listen: the one that the user has
 // said, then management's, where clients come.
 func hereAt(as launcher.Assignment, seat launcher.Seat) []string {
-	said := ""
+	said, unspecified6 := "", false
 	if v := as.Spec.Service; v != nil && as.NodeRank == 0 {
 		if at, err := netip.ParseAddr(v.Listen); err == nil && !at.IsUnspecified() {
 			said = at.String()
+		} else if err == nil {
+			unspecified6 = at.Is6()
 		}
 	}
 	var out []string
-	for _, a := range []string{said, seat.Management, seat.Addr, "127.0.0.1"} {
+	all := []string{said, seat.Management, seat.Addr, "127.0.0.1"}
+	if unspecified6 { // Python's asyncio then takes no IPv4
+		all = append(all, "::1")
+	}
+	for _, a := range all {
 		if a != "" && !slices.Contains(out, a) {
 			out = append(out, a)
 		}
@@ -219,7 +227,7 @@ func (w *watcher) healthAt(ctx context.Context, addr string) error {
 	}
 	defer res.Body.Close()
 	if res.StatusCode > 399 {
-		return fmt.Errorf("GET %s: it answers %s", v.Health, res.Status)
+		return fmt.Errorf("GET %s: it answers %s", v.Health, status(res))
 	}
 	return nil
 }
@@ -339,7 +347,10 @@ func askJSON(ctx context.Context, method, url string, body []byte, into any) err
 	case res.StatusCode == http.StatusUnauthorized, res.StatusCode == http.StatusForbidden:
 		return errKept
 	case res.StatusCode != http.StatusOK:
-		return fmt.Errorf("it answers %s", res.Status)
+		return fmt.Errorf("it answers %s", status(res))
 	}
-	return json.NewDecoder(io.LimitReader(res.Body, 1<<20)).Decode(into)
+	if err := json.NewDecoder(io.LimitReader(res.Body, answerMost)).Decode(into); err != nil {
+		return errors.New("its answer is not the JSON of one")
+	}
+	return nil
 }

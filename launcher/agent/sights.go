@@ -21,6 +21,7 @@ const (
 type sight struct {
 	health  error
 	figures *figures // nil: none were to be had
+	blind   bool     // where there should be some
 }
 
 // sights are what was found so far.
@@ -65,6 +66,8 @@ func (l *sights) note(now time.Time, s sight) {
 		text = l.generated.Error()
 	case l.generated != nil:
 		state, text = launcher.ServiceUnhealthy, l.generated.Error()
+	case s.blind && !l.had:
+		text = "its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen"
 	}
 	if state != l.seen.State {
 		l.seen.Since = now

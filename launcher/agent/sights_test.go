@@ -3,8 +3,10 @@ package agent
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"testing"
+	"testing/iotest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -38,10 +40,14 @@ func TestFigures(t *testing.T) {
 		"vLLM": {long + vllmMetrics, &figures{running: 3, generated: 1024, progress: [maxProgress]float64{1024, 1.5e6, 40, 0.25}}},
 		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 1\nsglang:gen_throughput{tp_rank=\"0\"} 86.5\nsglang:generation_tokens_total{} 7\n",
 			&figures{running: 1, generated: 7, throughput: 86.5, hasThroughput: true, progress: [maxProgress]float64{7, 0, 0, 86.5}}},
-		"no such server":   {"http_requests_total 5\n", nil},
-		"a page":           {"<html>\nvllm:num_requests_running{ is not here", nil},
-		"empty":            {"", nil},
-		"no number":        {"vllm:num_requests_running{} many\n", nil},
+		"no such server": {"http_requests_total 5\n", nil},
+		"a page":         {"<html>\nvllm:num_requests_running{ is not here", nil},
+		"empty":          {"", nil},
+		"no number":      {"vllm:num_requests_running{} many\n", nil},
+		"no counts": {"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc NaN\nvllm:prompt_tokens_total -3\nvllm:generation_tokens_total +Inf\nvllm:generation_tokens_total 5\n",
+			&figures{running: 1, generated: 5, progress: [maxProgress]float64{5}}},
+		"none that runs":   {"sglang:num_running_reqs NaN\nsglang:gen_throughput 5\n", nil},
+		"beyond all":       {"vllm:num_requests_running 1e15\nvllm:num_requests_running 1e15\n", &figures{running: 1e15}},
 		"a last line only": {"vllm:num_requests_running 1", nil}, // it may have been cut off
 	}
 	for name, tt := range tests {
@@ -51,6 +57,9 @@ func TestFigures(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+	if got := readFigures(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken")))); got != nil {
+		t.Errorf("of a connection that broke: %+v", got) // sums of a part would look like work
 	}
 	for _, e := range engines {
 		if len(e.progress) > maxProgress {
@@ -144,6 +153,24 @@ func TestSights(t *testing.T) {
 				return sight{health: errors.New("GET /health: no answer within 10s")}
 			},
 			[]string{"0s ready", "25s unhealthy: GET /health: no answer within 10s"},
+		},
+		"metrics that tell nothing": {
+			func(at time.Duration) sight {
+				if at < 2*time.Minute {
+					return sight{blind: true}
+				}
+				return busy(1, 100, secs(at))
+			},
+			[]string{"0s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen"},
+		},
+		"metrics that are slow at times": {
+			func(at time.Duration) sight {
+				if at%(20*time.Second) == 0 && at > 0 {
+					return sight{blind: true}
+				}
+				return busy(1, 100, secs(at))
+			},
+			[]string{"0s ready"},
 		},
 		"no metrics": {
 			func(time.Duration) sight { return sight{} },

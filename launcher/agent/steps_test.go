@@ -209,6 +209,51 @@ func TestPortThatIsTaken(t *testing.T) {
 	}
 }
 
+// A port that people know is one job's, though nobody listens there yet: two servers that load their
+// models would else both get it, and vLLM's would share it.
+func TestPortOfAnotherJob(t *testing.T) {
+	n := newNode(t)
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	must(t, err)
+	ln.Close()
+	port := uint16(ln.Addr().(*net.TCPAddr).Port)
+	of := func(id launcher.JobID) launcher.Assignment {
+		return n.as("witness; sleep 1000", func(a *launcher.Assignment) {
+			inSteps(a)
+			a.Job, a.Spec.ID = id, id
+			a.Spec.Stages[0].Ports[0].At = port
+		})
+	}
+	second := of("second")
+	refused := func(when string) {
+		t.Helper()
+		n.prepare(second)
+		if ev := n.hear(launcher.Refused); ev.Key != second.Key || !strings.Contains(ev.Text, fmt.Sprintf("port web: port %d is job %s's here (`sparkrun ps %[2]s`): end that, or choose another port", port, job)) {
+			t.Errorf("%s: refused %s with %q", when, ev.Key, ev.Text)
+		}
+		n.end(second.Key, 0)
+		n.hear(launcher.Ended)
+		second.Generation++
+	}
+	n.prepare(of(job))
+	n.hear(launcher.Prepared)
+	refused("prepared")
+	n.drop()
+	n.open()
+	refused("prepared, and another agent")
+	n.begin(0)
+	n.hear(launcher.Started)
+	refused("started, and it does not listen yet")
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+	n.prepare(second)
+	if ev := n.hear(launcher.Prepared); ev.Key != second.Key {
+		t.Errorf("after its end: %+v", ev)
+	}
+	n.end(second.Key, 0)
+	n.hear(launcher.Ended)
+}
+
 // A line that comes after many others is found, in whatever part of the output it lies.
 func TestLogProbeReadsLaterParts(t *testing.T) {
 	n := newNode(t)

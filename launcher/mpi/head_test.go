@@ -16,12 +16,20 @@ func TestMain(m *testing.M) {
 	if len(os.Args) > 1 && os.Args[1] == RemoteCommand {
 		syscall.Exit(RemoteMain(os.Args[2:])) // os.Exit takes a second in a race build
 	}
+	if len(os.Args) > 1 && os.Args[1] == TaskCommand {
+		syscall.Exit(TaskMain())
+	}
 	os.Exit(m.Run())
 }
 
 // headOf runs rank 0 of two nodes with a script in mpirun's place; it is given the other node's
 // rank too, once that has told where it is.
 func headOf(t *testing.T, script string, other func(*Client)) (int, error) {
+	t.Helper()
+	return headWith(t, Options{Argv: []string{"x"}}, script, other)
+}
+
+func headWith(t *testing.T, o Options, script string, other func(*Client)) (int, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "mpirun")
 	must(t, os.WriteFile(path, []byte("#!/bin/sh\n[ $1 != --version ] || exec echo 'mpirun (Open MPI) 4.1.4'\n"+script+"\n"), 0o755))
@@ -44,7 +52,8 @@ func headOf(t *testing.T, script string, other func(*Client)) (int, error) {
 		}
 	}()
 	must(t, clients[0].Barrier())
-	code, err := head(clients[0], Options{PerNode: 1, BindTo: "none", Stdin: "0", Mpirun: path, Argv: []string{"x"}})
+	o.PerNode, o.BindTo, o.Stdin, o.Mpirun = 1, "none", "0", path
+	code, err := head(clients[0], o)
 	s.Close()
 	<-done
 	return code, err

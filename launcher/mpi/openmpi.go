@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"flag"
@@ -12,17 +13,11 @@ import (
 	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"regexp"
 	"runtime"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
-	"unsafe"
-
-	"golang.org/x/sys/unix"
-
-	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Commands of sparkrun that are not for people: an Open MPI job is made of them.
@@ -38,13 +33,19 @@ type Options struct {
 	Stdin   string // which MPI rank reads it, as mpirun takes it
 	Mpirun  string // a path; empty: that of the program's own Open MPI
 	Argv    []string
+	// Task is where in Argv the command of a program begins that the words before it start on MPI
+	// rank 0: the job ends when that ends, with its code (task.go). 0: there is none.
+	Task int
 }
 
-// Args are the command line that NodeCommand takes its Options from.
+// Args are the command line that NodeCommand takes its Options from; Argv may follow it.
 func (o Options) Args() []string {
 	args := []string{NodeCommand, "-nproc", strconv.Itoa(o.PerNode), "-bind-to", o.BindTo, "-stdin", o.Stdin}
 	if o.Mpirun != "" {
 		args = append(args, "-mpirun", o.Mpirun)
+	}
+	if o.Task > 0 {
+		args = append(args, "-task", strconv.Itoa(o.Task))
 	}
 	return append(append(args, "--"), o.Argv...)
 }
@@ -56,11 +57,15 @@ func parseOptions(args []string) (o Options, err error) {
 	fs.StringVar(&o.BindTo, "bind-to", "none", "")
 	fs.StringVar(&o.Stdin, "stdin", "0", "")
 	fs.StringVar(&o.Mpirun, "mpirun", "", "")
+	fs.IntVar(&o.Task, "task", 0, "")
 	if err := fs.Parse(args); err != nil {
 		return o, err
 	}
 	if o.Argv = fs.Args(); len(o.Argv) == 0 {
 		return o, errors.New("no program")
+	}
+	if o.Task < 0 || o.Task >= len(o.Argv) {
+		return o, fmt.Errorf("-task %d of %d words", o.Task, len(o.Argv))
 	}
 	return o, nil
 }
@@ -140,6 +145,7 @@ func daemonKey(rank int) string { return "sparkrun-daemon-" + strconv.Itoa(rank)
 // place is what a node tells mpirun's of itself.
 type place struct {
 	Addr    string            `json:"addr"` // on the network on which the job's nodes meet
+	Host    string            `json:"host,omitempty"`
 	Network string            `json:"network"`
 	If      map[string]string `json:"if"` // interfaces that its hardware calls for, by variable
 }
@@ -148,7 +154,7 @@ type place struct {
 var ifVars = []string{"OMPI_MCA_btl_tcp_if_include", "OMPI_MCA_oob_tcp_if_include"}
 
 func whereabouts() place {
-	p := place{Addr: os.Getenv("SPARKRUN_ADDR"), If: map[string]string{}}
+	p := place{Addr: os.Getenv("SPARKRUN_ADDR"), Host: os.Getenv("SPARKRUN_HOST"), If: map[string]string{}}
 	for _, name := range ifVars {
 		if v, ok := os.LookupEnv(name); ok {
 			p.If[name] = v
@@ -217,23 +223,38 @@ func head(c *Client, o Options) (int, error) {
 		return exitBroken, err
 	}
 	defer away()
-	cmd := exec.Command(run.path, run.args(o, places)...)
+	asked := o
+	if o.Task > 0 {
+		asked.Argv = taskArgv(o)
+	}
+	cmd := exec.Command(run.path, run.args(asked, places)...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	cmd.Env = run.env(os.Environ(), places, l.Addr().String(), o.PerNode > runtime.NumCPU())
 	// They are for mpirun, which is in our group and gets them too; its end is ours.
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
+	ending := make(chan os.Signal, 1)
+	signal.Notify(ending, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	if err := cmd.Start(); err != nil {
 		return exitBroken, fmt.Errorf("start %s: %w", run.path, err)
 	}
+	ctx, over := context.WithCancel(context.Background())
+	defer over()
+	var task *taskEnd
 	placed := make(chan error, 1)
-	go func() { // ends with l at the latest
-		err := pass(c, l, places)
+	go func() { // ends with l and ctx at the latest
+		err := pass(c, l, places, func() {
+			if o.Task > 0 {
+				task = attend(ctx, l, o.Argv[o.Task:])
+				task.endsAll(ctx, cmd.Process, o.Argv[o.Task])
+			}
+			_, _ = l.Accept() // nobody comes: it ends when l is closed
+		})
 		if err != nil {
 			_ = cmd.Process.Kill() // it would wait for its daemons; it has started no rank
 		}
 		placed <- err
 	}()
 	err = cmd.Wait()
+	over()
 	l.Close()
 	if err := <-placed; err != nil {
 		return exitBroken, fmt.Errorf("start Open MPI's daemons: %w", err)
@@ -242,10 +263,30 @@ func head(c *Client, o Options) (int, error) {
 	if err != nil && !errors.As(err, &exit) {
 		return exitBroken, fmt.Errorf("run %s: %w", run.path, err)
 	}
+	code := cmd.ProcessState.ExitCode()
 	if ws, ok := cmd.ProcessState.Sys().(syscall.WaitStatus); ok && ws.Signaled() {
-		return 128 + int(ws.Signal()), nil
+		code = 128 + int(ws.Signal())
 	}
-	return cmd.ProcessState.ExitCode(), nil
+	if own := task.code(code); own != code {
+		return own, nil
+	}
+	if code != 0 && len(ending) == 0 && len(places) > 1 {
+		tellPlaces(os.Stderr, places, o.PerNode)
+	}
+	return code, nil
+}
+
+// tellPlaces says where MPI ranks are: mpirun names one that has failed by its number alone, and
+// people want to know the machine (launcher/agent, mpirunSays).
+func tellPlaces(w io.Writer, places []place, perNode int) {
+	var hosts []string
+	for _, p := range places {
+		if p.Host == "" { // of a node that is older than this
+			return
+		}
+		hosts = append(hosts, p.Host)
+	}
+	fmt.Fprintf(w, "sparkrun: MPI ranks, %d a machine, were on %s\n", perNode, strings.Join(hosts, " "))
 }
 
 // maxTemp is how long the path of a folder for temporary files may be, so that a socket's
@@ -270,15 +311,16 @@ func listenRemote() (l net.Listener, away func(), err error) {
 	return l, func() { l.Close(); os.RemoveAll(dir) }, nil
 }
 
-// wish is what mpirun wants run on a host.
+// wish is what mpirun wants run on a host; or a task that wants to know what it is (task.go).
 type wish struct {
-	Host    string `json:"host"`
-	Command string `json:"command"`
+	Host    string `json:"host,omitempty"`
+	Command string `json:"command,omitempty"`
+	Task    bool   `json:"task,omitempty"`
 }
 
-// pass takes mpirun's wishes, one for each other node, and tells them all at once.
-// Each connection stays until mpirun has ended: to it that is its ssh.
-func pass(c *Client, l net.Listener, places []place) error {
+// pass takes mpirun's wishes, one for each other node, and tells them all at once; then is called.
+// Each connection stays until that has returned, when mpirun has ended: to it that is its ssh.
+func pass(c *Client, l net.Listener, places []place, then func()) error {
 	var wishes []wish
 	var open []net.Conn
 	defer func() {
@@ -301,7 +343,7 @@ func pass(c *Client, l net.Listener, places []place) error {
 	if err := tell(c, wishes, places); err != nil {
 		return err
 	}
-	_, _ = l.Accept() // nobody comes: it ends when l is closed
+	then()
 	return nil
 }
 
@@ -352,140 +394,4 @@ func remoteMain(args []string) error {
 	// Nothing is ever said here.
 	_, _ = io.Copy(io.Discard, conn)
 	return nil
-}
-
-// mpirun is Open MPI's own launcher, as it lies on this machine.
-type mpirun struct {
-	path  string
-	major int // of Open MPI
-	// reads: ranks may read each other's memory (process_vm_readv(2)). Some engines' containers
-	// may not; Open MPI tries it all the same, and says so at each message.
-	reads bool
-}
-
-// mayRead tries it on this process itself, which may be refused by a filter alone.
-func mayRead() bool {
-	from, to := []byte{1}, []byte{0}
-	remote := unix.RemoteIovec{Base: uintptr(unsafe.Pointer(&from[0])), Len: 1}
-	_, err := unix.ProcessVMReadv(os.Getpid(), []unix.Iovec{{Base: &to[0], Len: 1}}, []unix.RemoteIovec{remote}, 0)
-	runtime.KeepAlive(from)
-	return err == nil
-}
-
-// findMpirun looks beside the program's own libmpi first: of two versions only that
-// one can start it. Debian has MPICH's mpirun beside Open MPI's, by their full names.
-func findMpirun(o Options) (mpirun, error) {
-	if o.Mpirun != "" {
-		return askVersion(o.Mpirun)
-	}
-	names := []string{"mpirun.openmpi", "mpirun"}
-	if program, err := exec.LookPath(o.Argv[0]); err == nil {
-		if linked, err := FamilyOf(program, os.Getenv("LD_LIBRARY_PATH")); err == nil && linked.Family == launcher.OpenMPI && linked.Folder != "" {
-			names = append([]string{filepath.Join(filepath.Dir(linked.Folder), "bin", "mpirun")}, names...)
-		}
-	}
-	var tried []error
-	for _, name := range names {
-		path, err := exec.LookPath(name)
-		if err != nil {
-			continue
-		}
-		run, err := askVersion(path)
-		if err == nil {
-			return run, nil
-		}
-		tried = append(tried, err)
-	}
-	if len(tried) > 0 {
-		return mpirun{}, fmt.Errorf("find Open MPI's mpirun in PATH: %w: name it with --mpirun", errors.Join(tried...))
-	}
-	return mpirun{}, errors.New("find Open MPI's mpirun: not in PATH on this node: install openmpi-bin, or name it with --mpirun")
-}
-
-// 4.x says "mpirun.openmpi (OpenRTE) 4.1.4" or "mpirun (Open MPI) 4.1.4", 5.x "mpirun (Open MPI) 5.0.3".
-var versionLine = regexp.MustCompile(`\((?:OpenRTE|Open MPI)\) v?(\d+)\.`)
-
-func askVersion(path string) (mpirun, error) {
-	out, err := exec.Command(path, "--version").Output()
-	if err != nil {
-		return mpirun{}, fmt.Errorf("ask %s for its version: %w", path, err)
-	}
-	m := versionLine.FindSubmatch(out)
-	if m == nil {
-		first, _, _ := strings.Cut(string(out), "\n")
-		return mpirun{}, fmt.Errorf("%s is not Open MPI's: it says %.80q", path, first)
-	}
-	major, err := strconv.Atoi(string(m[1]))
-	return mpirun{path, major, mayRead()}, err
-}
-
-// args name hosts by their addresses, which need no resolver, and place as many ranks on
-// each as sparkrun has promised.
-func (m mpirun) args(o Options, places []place) []string {
-	hosts := make([]string, len(places))
-	for i, p := range places {
-		hosts[i] = fmt.Sprintf("%s:%d", p.Addr, o.PerNode)
-	}
-	args := []string{
-		"-np", strconv.Itoa(o.PerNode * len(places)), "--host", strings.Join(hosts, ","),
-		"--map-by", fmt.Sprintf("ppr:%d:node", o.PerNode), "--bind-to", o.BindTo, "--stdin", o.Stdin,
-	}
-	return append(args, o.Argv...)
-}
-
-// env is mpirun's: what it passes on to all ranks of it are variables OMPI_*. All else
-// each node's ranks have of their own node, as its daemon was started with it, so that
-// nothing has to be named with -x. crowded: ranks outnumber processors, and one that
-// waits for another should let it run.
-func (m mpirun) env(base []string, places []place, socket string, crowded bool) []string {
-	// Its first word must be a program on every node, as the daemons look for it too,
-	// though they start nothing; the rest is this very process's program.
-	agent := fmt.Sprintf("/usr/bin/env /proc/%d/exe %s", os.Getpid(), RemoteCommand)
-	set := map[string]string{remoteSocket: socket}
-	if m.major >= 5 {
-		set["PRTE_MCA_plm"], set["PRTE_MCA_plm_ssh_agent"] = "ssh", agent
-		set["PRTE_MCA_plm_ssh_no_tree_spawn"], set["PRTE_MCA_prte_leave_session_attached"] = "1", "1"
-		set["PRTE_MCA_plm_ssh_num_concurrent"] = strconv.Itoa(max(128, len(places)))
-	} else {
-		set["OMPI_MCA_plm"], set["OMPI_MCA_plm_rsh_agent"] = "rsh", agent
-		set["OMPI_MCA_plm_rsh_no_tree_spawn"], set["OMPI_MCA_orte_leave_session_attached"] = "1", "1"
-		set["OMPI_MCA_plm_rsh_num_concurrent"] = strconv.Itoa(max(128, len(places)))
-	}
-	if crowded {
-		set["OMPI_MCA_mpi_yield_when_idle"] = "1"
-	}
-	if !m.reads {
-		alone, value := "OMPI_MCA_btl_vader_single_copy_mechanism", "none"
-		if m.major >= 5 {
-			alone, value = "OMPI_MCA_smsc", "^cma"
-		}
-		if !slices.ContainsFunc(base, func(v string) bool { return strings.HasPrefix(v, alone+"=") }) {
-			set[alone] = value
-		}
-	}
-	for _, name := range ifVars {
-		value, ok := interfaces(places, name)
-		if !ok {
-			continue
-		}
-		set[name] = value
-		if m.major >= 5 && name == "OMPI_MCA_oob_tcp_if_include" {
-			set["PRTE_MCA_prte_if_include"] = value
-		}
-	}
-	if os.Geteuid() == 0 { // whoever launches as root has said so to sparkrun
-		for _, name := range []string{"OMPI_ALLOW_RUN_AS_ROOT", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "PRTE_ALLOW_RUN_AS_ROOT", "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM"} {
-			set[name] = "1"
-		}
-	}
-	env := slices.DeleteFunc(slices.Clone(base), func(v string) bool {
-		name, _, _ := strings.Cut(v, "=")
-		_, ours := set[name]
-		return ours
-	})
-	for name, value := range set {
-		env = append(env, name+"="+value)
-	}
-	slices.Sort(env)
-	return env
 }

@@ -17,6 +17,7 @@ func TestOptionsTravel(t *testing.T) {
 	for _, o := range []Options{
 		{PerNode: 2, BindTo: "none", Stdin: "0", Argv: []string{"./ring", "--", "-x", "a b"}},
 		{PerNode: 1, BindTo: "core", Stdin: "all", Mpirun: "/opt/mpi/bin/mpirun", Argv: []string{"-odd"}},
+		{PerNode: 1, BindTo: "none", Stdin: "none", Argv: []string{"launch", "serve", "-task", "9"}, Task: 1},
 	} {
 		args := o.Args()
 		got, err := parseOptions(args[1:])
@@ -25,8 +26,10 @@ func TestOptionsTravel(t *testing.T) {
 			t.Errorf("%v: %s", args, diff)
 		}
 	}
-	if _, err := parseOptions([]string{"-nproc", "2"}); err == nil {
-		t.Error("no program is taken")
+	for _, args := range [][]string{{"-nproc", "2"}, {"-task", "1", "--", "launch"}} {
+		if _, err := parseOptions(args); err == nil {
+			t.Errorf("%v: no program is taken", args)
+		}
 	}
 }
 

@@ -108,7 +108,7 @@ func (g *gang) condemn(r *rank, err error, at time.Time) {
 // others wait for it.
 func (m *mpiRank) judge(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	switch {
-	case m.verdict != nil && (end.IsZero() || m.told.Before(end)):
+	case m.verdict != nil && (end.IsZero() || m.told.Before(end) || !exit.ByUs && exit.Cause == ""): // dead before the end, and read later
 		return m.verdict
 	case exit.ByUs || exit.Cause != "" || exit.Error != "" || exit.Signal != 0 || m.session == nil || !m.session.Unfinished():
 		return exit

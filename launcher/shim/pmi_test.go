@@ -84,17 +84,20 @@ func TestAbortsOfManyRanks(t *testing.T) {
 func TestAbortAroundTheEnd(t *testing.T) {
 	end := time.Now()
 	abort := &launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}
-	ours := launcher.Exit{Signal: 9, ByUs: true}
+	ours, its := launcher.Exit{Signal: 9, ByUs: true}, launcher.Exit{Code: 3}
 	for name, tt := range map[string]struct {
 		told, end time.Time
+		exit      launcher.Exit
 		want      launcher.Exit
 	}{
-		"no end":     {end, time.Time{}, *abort},
-		"before":     {end.Add(-time.Millisecond), end, *abort},
-		"afterwards": {end.Add(time.Millisecond), end, ours},
+		"no end":                         {end, time.Time{}, ours, *abort},
+		"before":                         {end.Add(-time.Millisecond), end, ours, *abort},
+		"afterwards":                     {end.Add(time.Millisecond), end, ours, ours},
+		"read afterwards, of a dead one": {end.Add(time.Millisecond), end, its, *abort},
+		"the node's own judgement":       {end.Add(time.Millisecond), end, launcher.Exit{Signal: 9, Cause: "no memory"}, launcher.Exit{Signal: 9, Cause: "no memory"}},
 	} {
 		m := mpiRank{verdict: abort, told: tt.told}
-		if d := cmp.Diff(tt.want, *m.judge(&ours, tt.end)); d != "" {
+		if d := cmp.Diff(tt.want, *m.judge(&tt.exit, tt.end)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}

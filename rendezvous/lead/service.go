@@ -85,7 +85,7 @@ func (g *gang) deserted() (first *launcher.RankExit) {
 	for _, s := range g.seats {
 		for _, e := range g.exitsOf(s) {
 			switch {
-			case e.Exit.Failed() || e.Exit.ByUs:
+			case e.Exit.Failed() || e.Exit.ByUs || g.job.Spec.Daemon(e.Rank):
 			case first == nil, first.Exit.LostPeer && !e.Exit.LostPeer, first.Exit.LostPeer == e.Exit.LostPeer && e.Time.Before(first.Time):
 				first = &e
 			}

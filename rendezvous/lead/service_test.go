@@ -134,6 +134,25 @@ func TestServiceRankLeaves(t *testing.T) {
 	})
 }
 
+// Open MPI's daemon leaves with 0 when mpirun has told it to, and is no cause, however early it is seen.
+func TestServiceDaemonLeaves(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		w := newWorld(t, 2)
+		w.nodes[1].life = exitAfter(10*time.Minute, 0)
+		w.nodes[0].life = exitAs(10*time.Minute+5*time.Second, launcher.Exit{Code: 9, Words: "MPI rank 1 on spark2: exit 9"})
+		s := servingJob("aaaa", 2)
+		s.Stages[0].MPI = &launcher.MPI{Family: launcher.OpenMPI, Program: "serve", Forced: true}
+		s.Service.Restarts, s.Service.Per = 0, 0
+		launched(t, w, s)
+		time.Sleep(11 * time.Minute)
+		o := mustOutcome(t, w, "aaaa")
+		if want := "stage main, mpirun on spark1: exit 9: MPI rank 1 on spark2: exit 9"; o.Cause != want || o.ExitCode != 9 {
+			t.Errorf("%d, %q, want %q", o.ExitCode, o.Cause, want)
+		}
+		w.settle()
+	})
+}
+
 // What never answered would not the next time: a wrong flag is told at once.
 func TestServiceThatNeverCameUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

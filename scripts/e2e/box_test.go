@@ -65,6 +65,7 @@ func TestContainers(t *testing.T) {
 	}{
 		{"like a host's ranks", false, testBoxesAreRanks}, {"torchrun", false, testTorchInBoxes}, {"inspect", false, testInspect}, {"refused", false, testBoxesRefused}, {"mpi", false, testMPIInBoxes},
 		{"engine restarted", false, testEngineRestarts}, {"killed by the engine", true, testKilledByTheEngine}, {"no verbs", true, testNoVerbs}, {"engine stopped", true, testEngineStopped}, {"swept", true, testSwept},
+		{"trtllm", true, testTRTLLMInBoxes},
 	} {
 		if tt.rare && !*boxesAll {
 			continue

@@ -1,6 +1,6 @@
 """Gives the command lines that sparkrun emits to a server's own parser, of the version that
 this Python has. FILE is a golden of workloads, or what `sparkrun recipe check --json` tells.
-Usage: check.py vllm|sglang|trtllm FILE..."""
+Usage: check.py vllm|sglang|trtllm|exo FILE..."""
 
 import argparse
 import contextlib
@@ -21,16 +21,16 @@ import unittest.mock
 
 class Missing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     """Stands in for what a server imports beside its parser and is not here: kernels, most of
-    all. No module below real, the server's own, is among it."""
+    all. No module below real, the server's own, is among it, and where only is said none but below that."""
 
-    def __init__(self, server, real):
-        self.server, self.real = server, real
+    def __init__(self, server, *real, only=""):
+        self.server, self.real, self.only = server, tuple(r + "." for r in real), only
 
     def find_spec(self, name, path=None, target=None):
         by = sys._getframe(1)
         while by and "importlib" in by.f_code.co_filename:
             by = by.f_back
-        if not by or by.f_globals.get("__name__", "").split(".")[0] != self.server or (name + ".").startswith(self.real + "."):
+        if not by or by.f_globals.get("__name__", "").split(".")[0] != self.server or not name.startswith(self.only) or (name + ".").startswith(self.real):
             return None
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
@@ -109,6 +109,25 @@ def trtllm():
     return parse, folder
 
 
+def exo():
+    """Its parser is in src/exo/main.py of a checkout, $EXO. The rest of exo wants MLX and a library
+    that is built with it, and is stood in for."""
+    folder = os.environ["EXO"]
+    sys.path.insert(0, os.path.join(folder, "src"))
+    real = "exo.main", "exo.utils"
+    sys.meta_path.insert(0, Missing("exo", *real, only="exo."))
+    sys.meta_path.append(Missing("exo", *real))
+    main = importlib.import_module("exo.main")
+
+    def parse(argv):
+        if not argv[0].endswith("exo"):  # the gateway, which is sparkrun's
+            return None
+        with unittest.mock.patch.object(sys, "argv", argv):
+            return main.Args.parse().model_dump()
+
+    return parse, folder
+
+
 def version(name):
     return f"{name} {importlib.metadata.version(name)}"
 
@@ -141,7 +160,7 @@ def refusal(parse, argv):
 
 
 def main():
-    parse, server = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm}[sys.argv[1]]()
+    parse, server = {"vllm": vllm, "sglang": sglang, "trtllm": trtllm, "exo": exo}[sys.argv[1]]()
     taken = own = wrong = 0
     for path in sys.argv[2:]:
         name = os.path.basename(path)

@@ -207,6 +207,22 @@ func (s Setting) port(host, slot string) string {
 	return topology.PortName(n, p)
 }
 
+// Reached is the part that a gate is held against: the least of all bandwidths, and of latencies that are
+// low. A good one may be half of what is expected (LatencyPass), of which no gate for bandwidth knows; where
+// only latency was measured it counts. nil: nothing was expected.
+func (r Report) Reached() *float64 {
+	var least *float64
+	for _, c := range r.Cells {
+		if c.Part != nil && (IsBandwidth(c.Test) || c.Grade == nccltest.Low) && (least == nil || *c.Part < *least) {
+			least = c.Part
+		}
+	}
+	if least == nil {
+		return r.Verdict.Part
+	}
+	return least
+}
+
 // rank orders grades, the worst highest.
 func rank(g nccltest.Grade) int {
 	return slices.Index([]nccltest.Grade{nccltest.Good, nccltest.Unjudged, nccltest.Low, nccltest.Failed}, g)

@@ -323,3 +323,22 @@ func TestHistory(t *testing.T) {
 		t.Errorf("%+v", last)
 	}
 }
+
+// A gate for bandwidth is not shut by a latency that is good.
+func TestReached(t *testing.T) {
+	part := func(v float64) *float64 { return &v }
+	bw := Cell{Test: "write_bw", Part: part(0.97), Grade: nccltest.Good}
+	lat := Cell{Test: "write_lat", Part: part(0.74), Grade: nccltest.Good}
+	slow := Cell{Test: "write_lat", Part: part(0.3), Grade: nccltest.Low}
+	for name, tc := range map[string]struct {
+		cells []Cell
+		want  float64
+	}{
+		"both": {[]Cell{bw, lat}, 0.97}, "a low latency": {[]Cell{bw, lat, slow}, 0.3}, "latency alone": {[]Cell{lat}, 0.74}, "nothing expected": {[]Cell{{Test: "send_bw"}}, -1},
+	} {
+		got := Report{Cells: tc.cells, Verdict: verdict(tc.cells)}.Reached()
+		if (got == nil) != (tc.want < 0) || got != nil && *got != tc.want {
+			t.Errorf("%s: %v, want %g", name, got, tc.want)
+		}
+	}
+}

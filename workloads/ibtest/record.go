@@ -1,7 +1,6 @@
 package ibtest
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"slices"
@@ -55,11 +54,9 @@ func (r Record) tells(now Record) bool {
 // there is none. A line that is none is passed over.
 func Last(history []byte, now Record) *Record {
 	var last *Record
-	lines := bufio.NewScanner(bytes.NewReader(history))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for line := range bytes.Lines(history) {
 		var r Record
-		if json.Unmarshal(lines.Bytes(), &r) == nil && r.tells(now) && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes && slices.Equal(r.Hosts, now.Hosts) {
+		if json.Unmarshal(line, &r) == nil && r.tells(now) && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes && slices.Equal(r.Hosts, now.Hosts) {
 			last = &r
 		}
 	}

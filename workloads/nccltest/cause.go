@@ -27,6 +27,7 @@ const (
 	CauseSmall      = "small-messages"
 	CauseUnknown    = "unknown"
 	CauseNoTorch    = "no-torch"
+	CauseAlone      = "no-mpi"
 )
 
 // Cause is one reason why a test was slow, or says nothing.
@@ -143,7 +144,8 @@ func (f fabric) twinsAtMost() int {
 	return least
 }
 
-// idle: the device moved next to nothing while another of the same node did.
+// idle: the device moved next to nothing while another of the same node did. In a ring one port
+// may send alone, and the other receive.
 func idle(traffic []Traffic, host, hca string) bool {
 	var own, most uint64
 	known := false
@@ -151,9 +153,9 @@ func idle(traffic []Traffic, host, hca string) bool {
 		if t.Host != host || !t.RDMA {
 			continue
 		}
-		most = max(most, t.Sent)
+		most = max(most, t.Sent+t.Received)
 		if t.Device == hca {
-			own, known = t.Sent, true
+			own, known = t.Sent+t.Received, true
 		}
 	}
 	return known && most > 1<<20 && own < most/10
@@ -228,13 +230,24 @@ func (f fabric) mtu() (Cause, bool) {
 	return Cause{}, false
 }
 
-// SmallMTU: a device whose interface has less than 9000.
+// roceMTU is the largest packet of RoCE's, in bytes, that an interface's MTU leaves: a power of two beside
+// headers of 96 (the kernel's iboe_get_mtu, include/rdma/ib_addr.h); 0: none.
+func roceMTU(mtu int) int {
+	for size := 4096; size >= 256; size /= 2 {
+		if mtu-96 >= size {
+			return size
+		}
+	}
+	return 0
+}
+
+// SmallMTU: a device whose interface has too little for RoCE's largest packets. 9000 is usual, 4200 is enough.
 func SmallMTU(host string, d envgen.DeviceState) (Cause, bool) {
-	if d.MTU == nil || *d.MTU >= 9000 {
+	if d.MTU == nil || roceMTU(*d.MTU) == 4096 {
 		return Cause{}, false
 	}
 	return Cause{
-		Code: CauseMTU, Text: fmt.Sprintf("the MTU of %s on %s is %d, which leaves RoCE packets of 1024 bytes or less", d.NIC, host, *d.MTU),
+		Code: CauseMTU, Text: fmt.Sprintf("the MTU of %s on %s is %d, which leaves RoCE packets of %d bytes, not 4096", d.NIC, host, *d.MTU, roceMTU(*d.MTU)),
 		Evidence: fmt.Sprintf("%s %s mtu %d", host, d.NIC, *d.MTU),
 		Remedy:   "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well",
 	}, true

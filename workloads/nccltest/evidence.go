@@ -25,26 +25,41 @@ type Log struct {
 }
 
 var (
-	logLine     = regexp.MustCompile(`^(\S+):(\d+):\d+ \[\d+\] NCCL (INFO|WARN) (.*)$`)
+	// NCCL's src/debug.cc. A warning names its place in the source, since 2.30 its function, too:
+	// "HOST:PID:TID [DEVICE] misc/ibvwrap.cc:291 (wrap_ibv_modify_qp) NCCL WARN ...". Since 2.26 the
+	// time stands before it, and where NCCL_DEBUG_TIMESTAMP_LEVELS says so, before all. A row of the
+	// table that waits for its numbers may stand there as well, without a space between: "-1HOST:...".
+	logLine     = regexp.MustCompile(`([A-Za-z0-9][^\s:]*):(\d+):\d+ \[-?\d+\] (?:\S+:\d+ (?:\(\S*\) )?)?NCCL (INFO|WARN) (.*)$`)
 	logVersion  = regexp.MustCompile(`^NCCL version (\S+)`)
 	usingIB     = regexp.MustCompile(`^NET/IB : Using (.*)$`)
 	usingSocket = regexp.MustCompile(`^NET/Socket : Using (.*)$`)
-	// A device, its port and its link layer: [0]rocep1s0f0:1/RoCE. Without a device the
-	// line comes all the same: "NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>".
-	ibDevice     = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):\d+/`)
+	// A device, its port and its link layer: [0]rocep1s0f0:1/RoCE; since 2.30 the port may be
+	// followed by a rail and a plane: [0]rocep1s0f0:1:0:2/RoCE. Without a device the line comes all
+	// the same: "NET/IB : Using [RO]; OOB eth0:192.0.2.2<0>".
+	ibDevice     = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):\d+[:\d]*/`)
 	socketDevice = regexp.MustCompile(`\[\d+\]([^\s:\[\]]+):`)
 	viaTransport = regexp.MustCompile(`\] via (NET/[A-Za-z_]+|P2P|SHM|C2C)`)
 	// A plugin's name has its version: NET/IBext_v8 (github.com/Mellanox/nccl-rdma-sharp-plugins).
 	viaPlugin = regexp.MustCompile(`^NET/IBext`)
+	// What nccl-tests itself says of a call that failed: "HOST: Test NCCL failure common.cu:1234
+	// 'unhandled system error / ...'" (its src/common.h).
+	testFailure = regexp.MustCompile(`Test NCCL failure \S+:\d+ .*$`)
 )
 
 // trouble are parts of lines that never come in a good run.
-var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", "ibv_reg_mr"}
+var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", "ibv_reg_mr", "async fatal event", "Got async error event"}
 
 // Line takes one line of a rank's output. It reports whether it was NCCL's.
 func (l *Log) Line(line string) bool {
-	m := logLine.FindStringSubmatch(strings.TrimRight(line, "\r"))
+	line = strings.TrimRight(line, "\r")
+	if !strings.Contains(line, "NCCL ") && !strings.Contains(line, " failure ") {
+		return false
+	}
+	m := logLine.FindStringSubmatch(line)
 	if m == nil {
+		if failure := testFailure.FindString(line); failure != "" {
+			l.bad(failure)
+		}
 		return false
 	}
 	l.Seen = true
@@ -68,12 +83,24 @@ func (l *Log) Line(line string) bool {
 		}
 		l.Via[v[1]]++
 	}
-	for _, t := range trouble {
-		if strings.Contains(text, t) && len(l.Bad) < 10 && !slices.Contains(l.Bad, text) {
-			l.Bad = append(l.Bad, text)
-		}
+	if troubled(text) {
+		l.bad(text)
 	}
 	return true
+}
+
+func troubled(text string) bool {
+	return slices.ContainsFunc(trouble, func(t string) bool { return strings.Contains(text, t) })
+}
+
+// Links tells whether NCCL met errors on its way to another machine, by its own log: a call of its that
+// failed may have lacked memory, or an argument.
+func (l Log) Links() bool { return slices.ContainsFunc(l.Bad, troubled) }
+
+func (l *Log) bad(text string) {
+	if len(l.Bad) < 10 && !slices.Contains(l.Bad, text) {
+		l.Bad = append(l.Bad, text)
+	}
 }
 
 func put(m map[string][]string, who string, found [][]string) map[string][]string {

@@ -1,8 +1,11 @@
 package nccltest
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
+	"math"
+	"regexp"
 	"strconv"
 	"strings"
 )
@@ -31,18 +34,27 @@ type document struct {
 		Count int    `json:"count"`
 		Okay  string `json:"okay"`
 	} `json:"out_of_bounds"`
-	Average *struct {
-		Bandwidth float64 `json:"bandwidth"`
-	} `json:"average_bus_bandwidth"`
-	Errors []string `json:"errors"`
+	Average *javerage `json:"average_bus_bandwidth"`
+	Written *javerage `json:"average_bus_bandwidith"` // so up to 2.17.8
+	Errors  []string  `json:"errors"`
 }
 
-// jpt is a point; a number that is none is written "nan".
+// bareWords are numbers that are none and that nothing quotes: nccl-tests looks for NaN alone, and prints
+// an infinite bandwidth, of a time that is 0, as it is.
+var bareWords = regexp.MustCompile(`":-?(?:inf|nan)\b`)
+
+type javerage struct {
+	Bandwidth jnumber `json:"bandwidth"`
+	Written   jnumber `json:"bandwidith"`
+}
+
+// jpt is a point; a number that is none is written "nan". With -C the time is the CPU's.
 type jpt struct {
-	Time  float64  `json:"time"`
-	Alg   float64  `json:"alg_bw"`
-	Bus   float64  `json:"bus_bw"`
-	Wrong *jnumber `json:"nwrong"`
+	Time  jnumber `json:"time"`
+	CPU   jnumber `json:"cpu_time"`
+	Alg   jnumber `json:"alg_bw"`
+	Bus   jnumber `json:"bus_bw"`
+	Wrong jnumber `json:"nwrong"`
 }
 
 type jnumber struct {
@@ -50,29 +62,41 @@ type jnumber struct {
 	known bool
 }
 
-// UnmarshalJSON takes a number, "nan", "N/A" or null; whatever is no number is not known.
+// UnmarshalJSON takes a number, "nan", "N/A" or null; whatever is no number, or below 0, is not known.
 func (n *jnumber) UnmarshalJSON(b []byte) error {
 	v, err := strconv.ParseFloat(strings.Trim(string(b), `"`), 64)
-	if err == nil && v == v {
+	if err == nil && v >= 0 && !math.IsInf(v, 0) {
 		n.value, n.known = v, true
 	}
 	return nil
 }
 
-func (p *jpt) point() *Point {
+// point is nil where there is none; ok is false where it has no bandwidth that is a number.
+func (p *jpt) point() (out *Point, ok bool) {
 	if p == nil {
-		return nil
+		return nil, true
 	}
-	out := &Point{Micros: p.Time, Alg: p.Alg, Bus: p.Bus}
-	if p.Wrong != nil && p.Wrong.known {
+	if !p.Bus.known {
+		return nil, false
+	}
+	out = &Point{Micros: p.Time.value, Alg: p.Alg.value, Bus: p.Bus.value}
+	if !p.Time.known {
+		out.Micros = p.CPU.value
+	}
+	if p.Wrong.known {
 		out.Wrong = &p.Wrong.value
 	}
-	return out
+	return out, true
 }
 
 func parseJSON(b []byte) (Table, error) {
 	var d document
-	if err := json.Unmarshal(b, &d); err != nil {
+	err := json.Unmarshal(b, &d)
+	if err != nil && bareWords.Match(b) {
+		d = document{}
+		err = json.Unmarshal(bareWords.ReplaceAll(b, []byte(`":"nan"`)), &d)
+	}
+	if err != nil {
 		return Table{}, fmt.Errorf("read result: as the JSON of nccl-tests -J: %w", err)
 	}
 	t := Table{Tool: "nccl-tests", Backend: "nccl", NCCL: ncclVersion(strconv.Itoa(d.NCCL))}
@@ -83,13 +107,22 @@ func parseJSON(b []byte) (Table, error) {
 		t.Devices = append(t.Devices, Device{Rank: dev.Rank, Host: dev.Host, Name: dev.Info})
 	}
 	for _, r := range d.Results {
-		t.Rows = append(t.Rows, Row{Bytes: r.Size, Type: r.Type, Redop: r.Redop, Out: r.Out.point(), In: r.In.point()})
+		out, ok := r.Out.point()
+		in, okIn := r.In.point()
+		switch {
+		case ok && okIn && (out != nil || in != nil) && r.Size >= 0:
+			t.Rows = append(t.Rows, Row{Bytes: r.Size, Type: r.Type, Redop: r.Redop, Out: out, In: in})
+		case len(t.Notes) < maxNotes:
+			t.Notes = append(t.Notes, fmt.Sprintf("no result of %s: it has no bandwidth", Size(r.Size)))
+		}
 	}
 	if d.OutOfBounds != nil {
 		t.OutOfBounds = &Bounds{Count: d.OutOfBounds.Count, OK: d.OutOfBounds.Okay == "true"}
 	}
-	if d.Average != nil {
-		t.Average = &d.Average.Bandwidth
+	if a := cmp.Or(d.Average, d.Written); a != nil {
+		if n := cmp.Or(a.Bandwidth, a.Written); n.known {
+			t.Average = &n.value
+		}
 	}
 	for _, e := range d.Errors {
 		if e != "" {

@@ -14,7 +14,7 @@ type Setting struct {
 	// Topology and Inventories (by node id) are of the whole cluster, before the test.
 	Topology    envgen.Topology
 	Inventories map[string]envgen.Inventory
-	// Nodes are the ids of those that ran it.
+	// Nodes are the ids of those that ran it, of a text's hosts those that are known.
 	Nodes []string
 	// Traffic is what their devices counted meanwhile; nil where nobody read it.
 	Traffic []Traffic
@@ -68,7 +68,7 @@ type Verdict struct {
 
 // Judge weighs a result.
 func Judge(t Table, log Log, s Setting) Verdict {
-	if c := incorrect(t); c != nil {
+	if c := incorrect(t, log, s); c != nil {
 		v := Verdict{Grade: Failed, Cause: c, Text: c.Text}
 		if r := t.Largest(); r != nil {
 			v.Bytes, v.Bus = r.Bytes, r.Bus()
@@ -90,7 +90,7 @@ func Judge(t Table, log Log, s Setting) Verdict {
 		v.Cause = &tcp
 	}
 	switch {
-	case len(s.Nodes) < 2 && len(t.Hosts()) > 1:
+	case len(s.Nodes) < len(t.Hosts()) && len(t.Hosts()) > 1:
 		v.Text = reached + "; not all of its machines are this cluster's, so there is no figure to hold it against"
 		return v
 	case len(s.Nodes) < 2:
@@ -108,20 +108,19 @@ func Judge(t Table, log Log, s Setting) Verdict {
 	}
 	part := mark.part(t.Op, r.Bytes, ranks)
 	expected := mark.Full * part
-	v.Mark, v.Expected = mark, &expected
-	share := v.Bus / expected
-	v.Part = &share
-	against := fmt.Sprintf("%s, %.0f %% of the %.2f that %s should give", reached, 100*share, expected, mark.Text)
+	v.Mark = mark
 	found := f.settings(log, s.Traffic)
-	switch {
-	case v.Bus >= mark.Pass*part && !overTCP && part >= 0.5:
-		v.Grade, v.Text = Good, against+"; every element was right"
-		v.Also = found
-		return v
-	case part < 0.5 && !overTCP:
+	if part < 0.5 && (!overTCP || expected == 0) { // then nothing is expected, and no gate passes
 		v.Cause = &Cause{Code: CauseSmall, Text: "such small messages show latency, not the link's rate",
 			Evidence: fmt.Sprintf("the largest message has %s", Size(r.Bytes)), Remedy: "sparkrun launch nccl-test --max 1G"}
 		v.Text, v.Also = reached+": "+v.Cause.Text, found
+		return v
+	}
+	share := v.Bus / expected
+	v.Expected, v.Part = &expected, &share
+	against := fmt.Sprintf("%s, %.0f %% of the %.2f that %s should give", reached, 100*share, expected, mark.Text)
+	if v.Bus >= mark.Pass*part && !overTCP {
+		v.Grade, v.Text, v.Also = Good, against+"; every element was right", found
 		return v
 	}
 	v.Grade = Low
@@ -206,10 +205,23 @@ func unknown(log Log, traffic []Traffic) string {
 	return "not known: " + strings.Join(parts, ", ")
 }
 
+// incomplete is the cause where a test has not come to its end: what NCCL said of it, if it did.
+func incomplete(text, evidence string, log Log) *Cause {
+	c := &Cause{Code: CauseIncomplete, Text: text, Evidence: evidence, Remedy: "read what the ranks wrote: sparkrun logs"}
+	if len(log.Bad) > 0 {
+		c.Text += ": NCCL met errors on the way"
+		c.Evidence, c.Remedy = log.Bad[0], "sparkrun doctor; sparkrun logs has all that the ranks wrote"
+	}
+	return c
+}
+
 // incorrect finds what makes a result worth nothing, whatever its speed.
-func incorrect(t Table) *Cause {
+func incorrect(t Table, log Log, s Setting) *Cause {
+	if c := alone(t, s); c != nil {
+		return c
+	}
 	if len(t.Rows) == 0 {
-		return &Cause{Code: CauseIncomplete, Text: "the test gave no result", Evidence: "no row of the table came", Remedy: "read what the ranks wrote: sparkrun logs"}
+		return incomplete("the test gave no result", "no row of the table came", log)
 	}
 	checked := 0
 	for _, r := range t.Rows {
@@ -227,11 +239,32 @@ func incorrect(t Table) *Cause {
 		return &Cause{Code: CauseWrong, Text: fmt.Sprintf("%d values are out of bounds", b.Count), Evidence: fmt.Sprintf("Out of bounds values : %d", b.Count),
 			Remedy: "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
 	case b == nil:
-		return &Cause{Code: CauseIncomplete, Text: "the test did not come to its end", Evidence: `no line "Out of bounds values : 0 OK"`, Remedy: "read what the ranks wrote: sparkrun logs"}
+		return incomplete("the test did not come to its end", `no line "Out of bounds values : 0 OK"`, log)
 	case checked == 0:
 		return &Cause{Code: CauseUnchecked, Text: "nobody checked the results", Evidence: "#wrong is N/A for every size (nccl-tests -c 0 says OK all the same)", Remedy: "run it without -c 0"}
 	}
 	return nil
+}
+
+// alone: each rank has run a test of its own, in which nothing goes over a link, as programs do that
+// were built without MPI, or that mistake who has started them.
+func alone(t Table, s Setting) *Cause {
+	seen := map[int]bool{}
+	evidence := ""
+	for _, d := range t.Devices {
+		if seen[d.Rank] {
+			evidence = fmt.Sprintf("rank %d is there twice, on %s", d.Rank, strings.Join(t.Hosts(), " and "))
+		}
+		seen[d.Rank] = true
+	}
+	if n := len(t.Devices); evidence == "" && n > 0 && n < len(s.Nodes) {
+		evidence = fmt.Sprintf("it lists %d of the ranks of %d machines", n, len(s.Nodes))
+	}
+	if evidence == "" {
+		return nil
+	}
+	return &Cause{Code: CauseAlone, Text: "each rank ran a test by itself, and none went over a link", Evidence: evidence,
+		Remedy: "build nccl-tests with MPI=1: sparkrun nccl-test build SRC; and start it by the MPI it was built with (--mpi)"}
 }
 
 // Size writes bytes as people do: 16 GiB, 8 MiB, 100 B.

@@ -1,6 +1,7 @@
 package nccltest
 
 import (
+	"encoding/json"
 	"fmt"
 	"math"
 	"net/netip"
@@ -24,7 +25,7 @@ var twinsOf = [2][2]struct{ hca, nic, pci string }{
 	{{"rocep1s0f1", "enp1s0f1np1", "0000:01:00.1"}, {"roceP2p1s0f1", "enP2p1s0f1np1", "0002:01:00.1"}},
 }
 
-func newCluster(t *testing.T, n int) *cluster {
+func newCluster(t testing.TB, n int) *cluster {
 	t.Helper()
 	c := &cluster{}
 	for i := range n {
@@ -98,7 +99,7 @@ func (c *cluster) each(fn func(h *envgen.HCA, n *envgen.NIC)) *cluster {
 	return c
 }
 
-func (c *cluster) setting(t *testing.T, traffic ...Traffic) Setting {
+func (c *cluster) setting(t testing.TB, traffic ...Traffic) Setting {
 	t.Helper()
 	top, err := topology.Derive(topology.Input{Nodes: c.nodes, Cables: c.cables})
 	if err != nil {
@@ -112,10 +113,10 @@ func (c *cluster) setting(t *testing.T, traffic ...Traffic) Setting {
 	return s
 }
 
-func pair(t *testing.T) *cluster { return newCluster(t, 2).cable(0, 0, 1, 0, 0) }
+func pair(t testing.TB) *cluster { return newCluster(t, 2).cable(0, 0, 1, 0, 0) }
 
 // ring is three nodes, port 0 of each to port 1 of the next.
-func ring(t *testing.T) *cluster {
+func ring(t testing.TB) *cluster {
 	return newCluster(t, 3).cable(0, 0, 1, 1, 0).cable(1, 0, 2, 1, 1).cable(2, 0, 0, 1, 2)
 }
 
@@ -163,11 +164,18 @@ var (
 	}
 )
 
+// What NCCL warns of, as 2.30 and 2.28 print it.
+const (
+	gotError = "[2026-03-01 12:00:00] spark1:605:611 [0] transport/net_ib/p2p.cc:688 (ncclIbCompletionEvent) NCCL WARN NET/IB: Got completion from peer 192.168.100.12<4791> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=0 vendor_err=129"
+	noPath   = "[2026-03-01 12:00:00] spark2:504:504 [0] misc/ibvwrap.cc:302 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f0:1"
+)
+
 // Made-up results, each with the cause that a person who knows would give.
 func TestVerdicts(t *testing.T) {
-	mtu1500 := func(c *cluster) *cluster {
-		return c.each(func(_ *envgen.HCA, n *envgen.NIC) { n.MTU = 1500 })
+	mtu := func(c *cluster, bytes int) *cluster {
+		return c.each(func(_ *envgen.HCA, n *envgen.NIC) { n.MTU = bytes })
 	}
+	mtu1500 := func(c *cluster) *cluster { return mtu(c, 1500) }
 	tests := map[string]struct {
 		cluster *cluster
 		table   Table
@@ -196,6 +204,8 @@ func TestVerdicts(t *testing.T) {
 		}, Low, CauseOneTwin, "roceP2p1s0f0 of spark1 carried nothing"},
 		"MTU 1500":               {mtu1500(pair(t)), result(2, big, 19.8), overRDMA, nil, Low, CauseMTU, "enp1s0f0np0 mtu 1500"},
 		"MTU 1500 and one twin":  {mtu1500(noAddress(pair(t))), result(2, big, 12), overRDMA, nil, Low, CauseOneTwin, ""},
+		"MTU 2200":               {mtu(pair(t), 2200), result(2, big, 21), overRDMA, nil, Low, CauseMTU, "RoCE packets of 2048 bytes"},
+		"MTU 4200 is enough":     {mtu(pair(t), 4200), result(2, big, 15), overRDMA[2:], nil, Low, CauseUnknown, ""},
 		"sockets":                {pair(t), result(2, big, 3), overTCP, nil, Low, CauseSockets, "NET/IB : No device found."},
 		"sockets, management":    {pair(t), result(2, big, 1.1), overManagement, nil, Low, CauseManagement, "enP7s7"},
 		"sockets, and MTU":       {mtu1500(pair(t)), result(2, big, 2.5), overTCP, nil, Low, CauseSockets, ""},
@@ -214,13 +224,27 @@ func TestVerdicts(t *testing.T) {
 		"one node":               {newCluster(t, 1), result(1, big, 400), nil, nil, Unjudged, "", "no link to judge"},
 		"gloo":                   {pair(t), gloo(result(2, big, 24)), nil, nil, Unjudged, "", "over gloo, without NCCL"},
 		"operation without mark": {pair(t), named(result(2, big, 24), "hypercube"), overRDMA, nil, Unjudged, "", "hypercube"},
-		"wrong sum":              {pair(t), wrong(result(2, big, 24), 3), overRDMA, nil, Failed, CauseWrong, "elements of 16 GiB messages are wrong"},
-		"not a number of them":   {pair(t), wrong(result(2, big, 24), math.NaN()), overRDMA, nil, Failed, CauseWrong, ""},
-		"out of bounds":          {pair(t), bounds(result(2, big, 24), &Bounds{Count: 2}), overRDMA, nil, Failed, CauseWrong, "2 values"},
-		"FAILED":                 {pair(t), bounds(result(2, big, 24), &Bounds{}), overRDMA, nil, Failed, CauseWrong, ""},
-		"no end":                 {pair(t), bounds(result(2, big, 24), nil), overRDMA, nil, Failed, CauseIncomplete, "Out of bounds values"},
-		"nothing":                {pair(t), Table{Backend: "nccl"}, nil, nil, Failed, CauseIncomplete, "sparkrun logs"},
-		"unchecked":              {pair(t), unchecked(result(2, big, 24)), overRDMA, nil, Failed, CauseUnchecked, "-c 0"},
+		"0 bytes":                {pair(t), result(2, 0, 0), overRDMA, nil, Unjudged, CauseSmall, ""},
+		"0 bytes by TCP":         {pair(t), result(2, 0, 0), overTCP, nil, Unjudged, CauseSmall, ""},
+		"no bandwidth at all":    {pair(t), result(2, big, 0), overRDMA, nil, Low, CauseDegraded, "0.0 Gb/s"},
+		"errors, by a warning":   {pair(t), result(2, big, 15), append(slices.Clone(overRDMA), gotError), nil, Low, CauseLosses, "status=IBV_WC_RETRY_EXC_ERR(12)"},
+		"no end, and errors":     {pair(t), bounds(result(2, big, 24), nil), []string{gotError}, nil, Failed, CauseIncomplete, "status=IBV_WC_RETRY_EXC_ERR(12)"},
+		"nothing, and errors":    {pair(t), Table{Backend: "nccl"}, []string{noPath}, nil, Failed, CauseIncomplete, "ibv_modify_qp failed with 110"},
+		"nothing, says the test": {pair(t), Table{Backend: "nccl"}, []string{"spark1: Test NCCL failure common.cu:1670 'unhandled system error / socketProgress'"}, nil, Failed, CauseIncomplete, "unhandled system error"},
+		"each by itself":         {pair(t), twice(result(2, big, 0)), overRDMA, nil, Failed, CauseAlone, "rank 0 is there twice, on spark1 and spark2"},
+		"one by itself":          {pair(t), result(1, big, 0), overRDMA, nil, Failed, CauseAlone, "1 of the ranks of 2 machines"},
+		"a machine of others":    {pair(t), result(3, big, 24), overRDMA, nil, Unjudged, "", "not all of its machines are this cluster's"},
+		"ring, each one way": {ring(t), result(3, big, 8), overRDMA[2:], []Traffic{
+			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20}, {Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20},
+			{Host: "spark1", Device: "rocep1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30}, {Host: "spark1", Device: "roceP2p1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30},
+		}, Low, CauseUnknown, "80 % of the 10.00"},
+		"wrong sum":            {pair(t), wrong(result(2, big, 24), 3), overRDMA, nil, Failed, CauseWrong, "elements of 16 GiB messages are wrong"},
+		"not a number of them": {pair(t), wrong(result(2, big, 24), math.NaN()), overRDMA, nil, Failed, CauseWrong, ""},
+		"out of bounds":        {pair(t), bounds(result(2, big, 24), &Bounds{Count: 2}), overRDMA, nil, Failed, CauseWrong, "2 values"},
+		"FAILED":               {pair(t), bounds(result(2, big, 24), &Bounds{}), overRDMA, nil, Failed, CauseWrong, ""},
+		"no end":               {pair(t), bounds(result(2, big, 24), nil), overRDMA, nil, Failed, CauseIncomplete, "Out of bounds values"},
+		"nothing":              {pair(t), Table{Backend: "nccl"}, nil, nil, Failed, CauseIncomplete, "sparkrun logs"},
+		"unchecked":            {pair(t), unchecked(result(2, big, 24)), overRDMA, nil, Failed, CauseUnchecked, "-c 0"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -232,6 +256,12 @@ func TestVerdicts(t *testing.T) {
 				if v.Cause.Evidence == "" || v.Cause.Remedy == "" {
 					t.Errorf("a cause needs evidence and remedy: %+v", v.Cause)
 				}
+			}
+			if v.Grade == Unjudged && (v.Part != nil || v.Expected != nil) {
+				t.Errorf("nothing was judged, and a part of what is expected is told: %+v", v)
+			}
+			if _, err := json.Marshal(v); err != nil {
+				t.Error(err)
 			}
 			if v.Grade != tc.grade || code != tc.cause || !strings.Contains(all, tc.says) {
 				t.Errorf("%s by %q: %s\nwant %s by %q with %q", v.Grade, code, all, tc.grade, tc.cause, tc.says)
@@ -273,6 +303,7 @@ func pcie(c *cluster) *cluster {
 }
 
 func gloo(t Table) Table              { t.Backend = "gloo"; return t }
+func twice(t Table) Table             { t.Devices[1].Rank = 0; return t }
 func named(t Table, op string) Table  { t.Op = op; return t }
 func bounds(t Table, b *Bounds) Table { t.OutOfBounds = b; return t }
 func wrong(t Table, n float64) Table  { t.Rows[0].In.Wrong = &n; return t }
@@ -293,6 +324,25 @@ func TestRealLog(t *testing.T) {
 	}
 	if n < 50 || !l.NoIB || len(l.Using) != 0 || len(l.Sockets) != 2 || l.Via["NET/Socket"] != 8 || !l.overSockets() || l.Version != "2.28.3+cuda13.0" {
 		t.Errorf("%d lines: %+v", n, l)
+	}
+}
+
+// Lines of NCCL of many versions, by its src/debug.cc; each is read whatever stands before it.
+func TestLogLines(t *testing.T) {
+	const text = "NET/IB: Got completion from peer 192.168.100.12<4791> with status=12"
+	for _, line := range []string{
+		"spark1:605:611 [0] transport/net_ib.cc:1295 NCCL WARN " + text,                           // up to 2.25
+		"[2026-03-01 12:00:00] spark1:605:611 [0] transport/net_ib.cc:2470 NCCL WARN " + text,     // 2.26
+		"[2026-03-01 12:00:00] spark1:605:611 [0] net_ib/p2p.cc:688 (f) NCCL WARN " + text + "\r", // 2.30
+		"[1,0]<stdout>:spark1:605:611 [-1] NCCL INFO " + text,                                     // mpirun --tag-output
+	} {
+		if l := ofLog(line); !l.Seen || len(l.Bad) != 1 || l.Bad[0] != text {
+			t.Errorf("%s: %+v", line, l)
+		}
+	}
+	l := ofLog("[2026-03-01 12:00:00] spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1:0:2/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB x:192.168.100.11<0>")
+	if got := l.Using["spark1:1"]; !slices.Equal(got, []string{"rocep1s0f0", "roceP2p1s0f0"}) {
+		t.Errorf("%v", got)
 	}
 }
 
@@ -331,6 +381,11 @@ broken {
 	}
 	if change, ok := Compare(now, *last); !ok || math.Abs(change+1.0/23) > 1e-9 {
 		t.Errorf("%g %t", change, ok)
+	}
+	failed := `{"cluster":"c","op":"all_gather","tool":"torch","hosts":["a","b"],"bytes":17179869184,"bus_gbps":5,"grade":"failed"}` + "\n"
+	zeros := strings.Repeat("\x00", 2<<20) + "\n" // as a power cut leaves them
+	if last := Last(History([]byte(zeros+lines+failed)), now); last == nil || last.Bus != 23 {
+		t.Errorf("behind what a power cut has left, before a test that failed: %+v", last)
 	}
 	if got := Last(nil, now); got != nil {
 		t.Errorf("%+v", got)

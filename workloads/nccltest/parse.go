@@ -22,29 +22,68 @@ var (
 	versionLine = regexp.MustCompile(`^# nccl-tests version (\S+) nccl-headers=\d+ nccl-library=(\d+)`)
 	sweepLine   = regexp.MustCompile(`^# sparkrun sweep \d+ torch=(\S+) nccl=(\S+) backend=(\S+)`)
 	startLine   = regexp.MustCompile(`^# Collective test starting: (\S+)`)
+	optionsLine = regexp.MustCompile(`^# nThread \d+ nGpus \d+ `) // the first that every version prints
 	deviceLine  = regexp.MustCompile(`^#\s+Rank\s+(\d+) (?:Group\s+\d+ )?(?:Pid\s+\d+ )?on\s+(\S+) device\s+(\d+) (?:\[[^]]*\] )?(.*)$`)
 	boundsLine  = regexp.MustCompile(`^# Out of bounds values : (\d+) (\S+)`)
 	averageLine = regexp.MustCompile(`^# Avg bus bandwidth\s+: (\S+)`)
 	noteLine    = regexp.MustCompile(`^# (maxBytes lowered .*|Reducing maxBytes .*|error: .*)$`)
+	tag         = regexp.MustCompile(`^\[\d+,\d+\]<stdout>: ?`) // of mpirun --tag-output
+	// A row is begun before its test runs. What NCCL logs meanwhile stands behind its root, which
+	// is a number, without a space: "-1spark1:605:605 [0] NCCL INFO ..."; its figures come later, on
+	// a line of their own.
+	gluedLine = regexp.MustCompile(`[A-Za-z][^\s:]*:\d+:\d+ \[-?\d+\] (?:\S+ (?:\S+ )?)?NCCL (?:INFO|WARN) `)
 )
+
+// maxNotes bounds the remarks on rows that are none.
+const maxNotes = 20
+
+// earlierRun is the remark on a text with more than one.
+const earlierRun = "this text holds more than one run: only the last is judged"
 
 // Parser reads a test's output line by line. Lines that are not the table's (NCCL's
 // log, mpirun's own) are passed over.
 type Parser struct {
 	table   Table
 	columns []string
-	ended   bool // the footer came: no row does any more
+	begun   []string // the fields of a row whose figures have not come yet
+	ended   bool     // the footer came: no row does any more
 }
 
-// Line takes one line, without its newline. It reports whether the line was a row.
+// Line takes one line, without its newline. It reports whether the line was a row, or
+// completed one.
 func (p *Parser) Line(line string) (row bool) {
 	line = strings.TrimRight(line, " \t\r")
+	if strings.HasPrefix(line, "[") {
+		line = tag.ReplaceAllString(line, "")
+	}
 	if strings.HasPrefix(line, "#") {
+		p.begun = nil
 		p.comment(line)
 		return false
 	}
+	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows || strings.IndexByte(" 0123456789", line[0]) < 0 {
+		return false
+	}
+	if glued := gluedLine.FindStringIndex(line); glued != nil {
+		line = line[:glued[0]]
+	}
 	fields := strings.Fields(line)
-	if p.columns == nil || p.ended || len(fields) < 5 || len(p.table.Rows) == maxRows {
+	if len(fields) == 0 {
+		return false
+	}
+	if p.take(fields) || p.begun != nil && p.take(slices.Concat(p.begun, fields)) {
+		p.begun = nil
+		return true
+	}
+	if _, err := strconv.ParseInt(fields[0], 10, 64); err == nil && len(fields) >= 3 && len(fields) <= p.first() {
+		p.begun = fields
+	}
+	return false
+}
+
+// take adds the row that these fields are, if they are one.
+func (p *Parser) take(fields []string) bool {
+	if len(fields) < 5 {
 		return false
 	}
 	bytes, err := strconv.ParseInt(fields[0], 10, 64)
@@ -71,6 +110,9 @@ func (p *Parser) Table() Table {
 }
 
 func (p *Parser) comment(line string) {
+	if (p.ended || len(p.table.Rows) > 0) && (versionLine.MatchString(line) || sweepLine.MatchString(line) || startLine.MatchString(line) || optionsLine.MatchString(line)) {
+		*p = Parser{table: Table{Notes: []string{earlierRun}}}
+	}
 	t := &p.table
 	if m := versionLine.FindStringSubmatch(line); m != nil {
 		t.Tool, t.NCCL = "nccl-tests "+m[1], ncclVersion(m[2])
@@ -83,7 +125,11 @@ func (p *Parser) comment(line string) {
 		t.Op = operation(m[1])
 	} else if m := deviceLine.FindStringSubmatch(line); m != nil {
 		rank, _ := strconv.Atoi(m[1])
-		t.Devices = append(t.Devices, Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])})
+		d := Device{Rank: rank, Host: m[2], Name: strings.TrimSpace(m[4])}
+		if slices.ContainsFunc(t.Devices, func(o Device) bool { return o.Rank == d.Rank && o.Host == d.Host }) {
+			t.Devices = nil // of a run before that ended without a row
+		}
+		t.Devices = append(t.Devices, d)
 	} else if m := boundsLine.FindStringSubmatch(line); m != nil {
 		n, _ := strconv.Atoi(m[1])
 		t.OutOfBounds, p.ended = &Bounds{Count: n, OK: m[2] == "OK"}, true
@@ -107,11 +153,16 @@ func operation(program string) string {
 	return program
 }
 
+// first is the column of the first figure; -1: there is none.
+func (p *Parser) first() int {
+	return slices.IndexFunc(p.columns, func(name string) bool { return name == "time" || name == "cputime" })
+}
+
 // row reads the fields by the header's names. Old versions leave redop and root blank
 // in the row while the header names them: what comes before the first time has then
 // fewer fields than columns, and the table is read from the right.
 func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
-	first := slices.Index(p.columns, "time")
+	first := p.first()
 	if first < 0 {
 		return Row{}, false
 	}
@@ -123,7 +174,7 @@ func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
 			fields = fields[:len(fields)-2]
 		}
 	}
-	if len(fields) < len(measured)+3 { // size, count, type
+	if len(fields) < len(measured)+3 || len(fields) > len(measured)+first { // size, count, type at least
 		return Row{}, false
 	}
 	r := Row{Bytes: bytes, Type: fields[2]}
@@ -132,6 +183,7 @@ func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
 	}
 	values := fields[len(fields)-len(measured):]
 	var points []*Point
+	var ok bool
 	for i, name := range measured {
 		if name == "time" || name == "cputime" {
 			points = append(points, &Point{})
@@ -139,24 +191,27 @@ func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
 		if len(points) == 0 {
 			continue
 		}
-		v, ok := number(values[i])
-		switch pt := points[len(points)-1]; name {
+		pt := points[len(points)-1]
+		if name == "#wrong" || name == "error" { // error: before 2.13, the largest deviation
+			if pt.Wrong, ok = wrongElements(name, values[i]); !ok {
+				return Row{}, false
+			}
+			continue
+		}
+		var v float64
+		v, ok = number(values[i])
+		switch name {
 		case "time", "cputime":
 			pt.Micros = v
 		case "algbw":
 			pt.Alg = v
 		case "busbw":
 			pt.Bus = v
-		case "#wrong", "error": // error: before 2.13, the largest deviation
-			if values[i] == "N/A" {
-				continue
-			}
-			pt.Wrong = &v
-			if name == "error" {
-				pt.Wrong = deviation(v)
-			}
 		}
 		if !ok {
+			if len(p.table.Notes) < maxNotes {
+				p.table.Notes = append(p.table.Notes, fmt.Sprintf("no result of %s: %s is %s", Size(bytes), name, values[i]))
+			}
 			return Row{}, false
 		}
 	}
@@ -170,20 +225,30 @@ func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
 	return r, true
 }
 
-// deviation turns the largest relative error of old versions into a count. What is too
-// much of it depends on type and operation: their line "Out of bounds values" tells.
-func deviation(v float64) *float64 {
-	n := 0.0
-	if math.IsNaN(v) {
-		n = 1
+// wrongElements counts them; nil: nobody did. The largest relative deviation of old versions is no
+// count, and what is too much of it depends on type and operation: their line "Out of bounds values"
+// tells. But what is not a number no line tells: it is below every bound (src/common.cu of 2.12).
+func wrongElements(column, text string) (n *float64, ok bool) {
+	if text == "N/A" {
+		return nil, true
 	}
-	return &n
+	v, err := strconv.ParseFloat(strings.TrimLeft(text, "+-"), 64)
+	switch {
+	case err != nil && !errors.Is(err, strconv.ErrRange):
+		return nil, false
+	case math.IsNaN(v) || math.IsInf(v, 0) || strings.HasPrefix(text, "-") && v != 0:
+		v = 1
+	case column == "error":
+		v = 0
+	}
+	return &v, true
 }
 
+// number reads a figure, which may be none: of a time that is 0 nccl-tests makes inf or nan.
 func number(text string) (float64, bool) {
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || v < 0 || math.IsInf(v, 0) {
-		return v, text == "N/A"
+	if err != nil || v < 0 || math.IsInf(v, 0) || math.IsNaN(v) {
+		return 0, text == "N/A"
 	}
 	return v, true
 }

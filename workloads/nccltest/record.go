@@ -1,7 +1,6 @@
 package nccltest
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"time"
@@ -32,21 +31,20 @@ type Record struct {
 // version's) is passed over.
 func History(data []byte) []Record {
 	var all []Record
-	lines := bufio.NewScanner(bytes.NewReader(data))
-	lines.Buffer(nil, 1<<20)
-	for lines.Scan() {
+	for line := range bytes.Lines(data) {
 		var r Record
-		if json.Unmarshal(lines.Bytes(), &r) == nil && r.Op != "" {
+		if json.Unmarshal(line, &r) == nil && r.Op != "" {
 			all = append(all, r)
 		}
 	}
 	return all
 }
 
-// Last is the latest record like now of its cluster; nil where there is none.
+// Last is the latest record like now of its cluster; nil where there is none. What a failed test
+// has measured is worth no comparison.
 func Last(history []Record, now Record) *Record {
 	for i := len(history) - 1; i >= 0; i-- {
-		if _, ok := Compare(now, history[i]); ok && history[i].Cluster == now.Cluster {
+		if _, ok := Compare(now, history[i]); ok && history[i].Cluster == now.Cluster && history[i].Grade != Failed {
 			return &history[i]
 		}
 	}

@@ -58,14 +58,9 @@ func fillOnce(field, template string, values []Setting) (string, error) {
 func fillAll(field, template string, values []Setting) (string, []Note, error) {
 	text, known := template, byName(values)
 	for round := 0; ; round++ {
-		next := placeholder.ReplaceAllStringFunc(text, func(m string) string {
-			if v, ok := known[m[1:len(m)-1]]; ok {
-				return v
-			}
-			return m
-		})
+		next, short := replaced(text, known)
 		switch {
-		case len(next) > maxText:
+		case !short:
 			return "", nil, invalid(field, "it grows beyond %d KiB", maxText>>10)
 		case next == text:
 			var notes []Note
@@ -80,6 +75,27 @@ func fillAll(field, template string, values []Setting) (string, []Note, error) {
 		}
 		text = next
 	}
+}
+
+// replaced is one such round; false: it comes to more than maxText, which is found out on the way: a
+// recipe may name a long value a hundred thousand times.
+func replaced(text string, known map[string]string) (string, bool) {
+	var b strings.Builder
+	for b.Len() <= maxText {
+		at := placeholder.FindStringIndex(text)
+		if at == nil {
+			b.WriteString(text)
+			return b.String(), b.Len() <= maxText
+		}
+		v, ok := known[text[at[0]+1:at[1]-1]]
+		if !ok {
+			v = text[at[0]:at[1]]
+		}
+		b.WriteString(text[:at[0]])
+		b.WriteString(v)
+		text = text[at[1]:]
+	}
+	return "", false
 }
 
 func lineOf(text string, at int) int { return 1 + strings.Count(text[:at], "\n") }

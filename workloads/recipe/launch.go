@@ -280,11 +280,15 @@ func (r Recipe) setUp(out *Launch, values []Setting) error {
 		seen[name] = true
 		lines = append(lines, fmt.Sprintf(`(cd "$%s/%s/%s" && chmod +x run.sh && ./run.sh)`, launcher.StageEnv, ModsDir, name))
 	}
+	long := 0
 	for i, command := range r.Setup {
 		field := "pre_exec." + strconv.Itoa(i+1)
 		text, notes, err := r.fill(field, command, values)
 		if err != nil {
 			return err
+		}
+		if long += len(text); long > maxText {
+			return invalid(field, "with those before it grows beyond %d KiB", maxText>>10)
 		}
 		out.Notes = append(out.Notes, notes...)
 		lines = append(lines, "bash -c "+quote(text))

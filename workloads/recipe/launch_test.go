@@ -131,6 +131,15 @@ trtllm of org/M in , 2 machines, TP 2, listens at :0
   note: command: ` + "`mpirun -n 2 trtllm-llmapi-launch`" + ` is left out: sparkrun starts the ranks itself
   note: model_revision: r: left out: trtllm takes none
 `},
+		"trtllm, by paths": {"model: org/M\ncommand: /opt/bin/mpiexec -x A=1 /opt/t/trtllm-llmapi-launch /opt/t/trtllm-serve serve {model} --tensor_parallel_size 2 --port 9\n", Options{}, `
+trtllm of org/M in , 2 machines, TP 2, listens at :9
+  $ /opt/t/trtllm-serve serve org/M
+  note: command: ` + "`/opt/bin/mpiexec -x A=1 /opt/t/trtllm-llmapi-launch`" + ` is left out: sparkrun starts the ranks itself
+`},
+		"trtllm, without mpirun": {"model: org/M\ncommand: trtllm-llmapi-launch trtllm-serve {model} --tp_size 2 --pp_size=2\n", Options{}, `
+trtllm of org/M in , 4 machines, TP 2, PP 2, listens at :0
+  $ trtllm-llmapi-launch trtllm-serve org/M
+`},
 		"flags in their other forms": {"model: org/M\ncommand: vllm serve --model=org/N --tensor_parallel_size=2 -pp 2 --data-parallel-size 2 --headless --node-rank 1 --port=7 --x=--host\n", Options{}, `
 vllm of org/N in , 8 machines, TP 2, PP 2, DP 2, listens at :7
   $ vllm serve

@@ -3,6 +3,7 @@ package recipe
 import (
 	"cmp"
 	"errors"
+	"path"
 	"slices"
 	"strings"
 
@@ -49,7 +50,7 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 		}
 		out.Notes = append(out.Notes, notes...)
 	}
-	if at := slices.Index(command, "trtllm-serve"); at > 0 && command[0] == "mpirun" {
+	if at := slices.IndexFunc(command, func(w string) bool { return path.Base(w) == "trtllm-serve" }); at > 0 && isMpirun(command[0]) {
 		out.note("command", "`%s` is left out: sparkrun starts the ranks itself", strings.Join(command[:at], " "))
 		command = command[at:]
 	}
@@ -104,6 +105,11 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 		out.note("host", "%s: it listens there, as the recipe has it; --host decides otherwise", h)
 	}
 	return nil
+}
+
+// isMpirun tells whether a program is what starts MPI ranks.
+func isMpirun(program string) bool {
+	return slices.Contains([]string{"mpirun", "mpiexec", "prterun"}, path.Base(program))
 }
 
 func serverNamed(workload string) (server, error) {

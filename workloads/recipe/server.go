@@ -99,7 +99,7 @@ func servers() []server {
 		{
 			workload: "trtllm", commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {"trtllm-llmapi-launch", "trtllm-serve", "serve"}, {"trtllm-llmapi-launch", "trtllm-serve"}},
 			flags: options(takes(toHost, "--host"), takes(toPort, "--port"),
-				takes(toTP, "--tp-size"), takes(toPP, "--pp-size")),
+				takes(toTP, "--tp-size", "--tensor-parallel-size"), takes(toPP, "--pp-size", "--pipeline-parallel-size")),
 			keys: map[string]string{"max_model_len": "--max_seq_len"},
 		},
 	}

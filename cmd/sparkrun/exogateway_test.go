@@ -1,0 +1,191 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"net/url"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// fakeExo answers what the gateway asks; it serves nothing.
+type fakeExo struct {
+	mu      sync.Mutex
+	nodes   int    // that have found each other
+	refuses string // the body of a 400
+	placed  bool
+	runner  string // the state of the one part
+	asked   url.Values
+	posts   int
+}
+
+func (f *fakeExo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	instance := `{"MlxRingInstance":{"instanceId":"x","shardAssignments":{"modelId":"org/m","runnerToShard":{"r":{"PipelineShardMetadata":{"deviceRank":0}}},"nodeToRunner":{"N0":"r"}},"hostsByNode":{"N0":[{"ip":"0.0.0.0","port":7}]}}}`
+	switch r.URL.Path {
+	case "/state":
+		var nodes, memory []string
+		for i := range f.nodes {
+			nodes, memory = append(nodes, fmt.Sprintf("%q", fmt.Sprint("N", i))), append(memory, fmt.Sprintf(`"N%d":{}`, i))
+		}
+		instances := ""
+		if f.placed {
+			instances = `"sparkrun":` + instance
+		}
+		fmt.Fprintf(w, `{"topology":{"nodes":[%s]},"nodeMemory":{%s},"instances":{%s},"runners":{"r":{%q:{}}}}`, strings.Join(nodes, ","), strings.Join(memory, ","), instances, f.runner)
+	case "/instance/placement":
+		if f.asked = r.URL.Query(); f.refuses != "" {
+			http.Error(w, f.refuses, http.StatusBadRequest)
+			return
+		}
+		fmt.Fprint(w, instance)
+	case "/instance":
+		var body struct {
+			Instance map[string]struct{ InstanceID string }
+		}
+		f.placed = json.NewDecoder(r.Body).Decode(&body) == nil && body.Instance["MlxRingInstance"].InstanceID == "sparkrun"
+		f.posts++
+	default:
+		fmt.Fprint(w, "exo's own answer at "+r.URL.Path)
+	}
+}
+
+func (f *fakeExo) change(how func()) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	how()
+}
+
+// gateway runs one before a fake; ended gives its error.
+func gateway(t *testing.T, f *fakeExo, model string) (base string, ended <-chan error) {
+	t.Helper()
+	api := httptest.NewServer(f)
+	t.Cleanup(api.Close)
+	at, err := url.Parse(api.URL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &exoGateway{api: *at, nodes: 1, sharding: workloads.ExoTensor, model: model, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, out: io.Discard, every: time.Millisecond, slow: time.Millisecond}
+	ctx, stop := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	finished := make(chan struct{})
+	go func() { done <- g.run(ctx, l); close(finished) }()
+	t.Cleanup(func() { stop(); <-finished })
+	return "http://" + l.Addr().String(), done
+}
+
+// until asks for a path until what comes back pleases.
+func until(t *testing.T, url string, pleases func(status int, body string) bool) {
+	t.Helper()
+	var status int
+	var body string
+	for end := time.Now().Add(30 * time.Second); time.Now().Before(end); time.Sleep(time.Millisecond) {
+		res, err := http.Get(url)
+		if err != nil {
+			continue
+		}
+		b, _ := io.ReadAll(res.Body)
+		res.Body.Close()
+		if status, body = res.StatusCode, string(b); pleases(status, body) {
+			return
+		}
+	}
+	t.Fatalf("%s: still %d: %s", url, status, body)
+}
+
+func TestExoGatewayPlaces(t *testing.T) {
+	f := &fakeExo{runner: "RunnerLoading"}
+	base, _ := gateway(t, f, "org/m")
+	waits := func(want string) func(int, string) bool {
+		return func(status int, body string) bool {
+			return status == http.StatusServiceUnavailable && strings.Contains(body, want)
+		}
+	}
+	well := func(status int, _ string) bool { return status == http.StatusOK }
+	until(t, base+"/health", waits("0 of 1 machines have found each other"))
+	f.change(func() { f.nodes = 1 })
+	until(t, base+"/health", waits("N0: loads the model"))
+	f.change(func() {
+		if want := "instance_meta=MlxRing&min_nodes=1&model_id=org%2Fm&sharding=Tensor"; f.asked.Encode() != want || f.posts != 1 {
+			t.Errorf("placed %d times, asked for %s, want %s", f.posts, f.asked.Encode(), want)
+		}
+		f.runner = "RunnerReady"
+	})
+	until(t, base+"/health", well)
+	until(t, base+"/v1/models", func(_ int, body string) bool { return body == "exo's own answer at /v1/models" })
+
+	// exo takes the model away, and will not have it for a while: nothing ends.
+	f.change(func() { f.placed, f.refuses = false, `{"error":{"message":"no memory"}}` })
+	until(t, base+"/health", waits("exo does not take the model org/m: no memory"))
+	for range 2 * exoRefusals {
+		f.change(func() { f.asked = nil })
+		until(t, base+"/health", func(int, string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.asked != nil })
+	}
+	f.change(func() { f.refuses = "" })
+	until(t, base+"/health", well)
+}
+
+func TestExoGatewayIsRefused(t *testing.T) {
+	_, ended := gateway(t, &fakeExo{nodes: 1, refuses: `{"error":{"message":"No cycles found with sufficient memory"}}`}, "org/m")
+	if err := <-ended; err == nil || err.Error() != "exo does not take the model org/m: No cycles found with sufficient memory" {
+		t.Error(err)
+	}
+}
+
+// A part that fails again and again has exo take the model away: that is no reason to place it for ever.
+func TestExoGatewayIsGivenUp(t *testing.T) {
+	f := &fakeExo{nodes: 1, runner: "RunnerFailed"}
+	base, ended := gateway(t, f, "org/m")
+	until(t, base+"/health", func(_ int, body string) bool { return strings.Contains(body, "N0: failed") })
+	f.change(func() { f.placed = false })
+	if err := <-ended; err == nil || err.Error() != "exo has given the model org/m up: N0: failed: " {
+		t.Error(err)
+	}
+}
+
+func TestExoGatewayWithoutModel(t *testing.T) {
+	f := &fakeExo{nodes: 1}
+	base, _ := gateway(t, f, "")
+	until(t, base+"/health", func(status int, _ string) bool { return status == http.StatusOK })
+	if f.change(func() {}); f.posts != 0 {
+		t.Error("it places what nobody named")
+	}
+}
+
+// exo runs on the host, unless somebody has an image; its models are looked at by nobody else.
+func TestLaunchExoWhere(t *testing.T) {
+	const g = 1 << 30
+	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
+	code, _, said := run("launch", "exo", "--dry-run", "org/model")
+	if code != 0 || strings.Contains(said, "image") || strings.Contains(said, "config.json") || !strings.Contains(said, "memory of spark1: 100.0 GiB of 120.0 GiB free") {
+		t.Errorf("on the host: code %d: %s", code, said)
+	}
+	if code, _, said = run("launch", "exo", "--dry-run"); code != 0 || !strings.Contains(said, "no model is named") || !strings.Contains(said, "/place_instance") {
+		t.Errorf("no model: code %d: %s", code, said)
+	}
+	if code, _, said = run("launch", "exo", "--runtime", "docker", "--dry-run", "org/model"); code != 125 && code != 2 || !strings.Contains(said, "nobody publishes an image of exo: --image names one of yours") {
+		t.Errorf("no image: code %d: %s", code, said)
+	}
+	write(t, "exo: exo-node:mine\n", home, ".config/sparkrun/images.yaml")
+	if code, _, said = run("launch", "exo", "--dry-run", "org/model"); code != 0 || !strings.Contains(said, "image exo-node:mine ("+home+"/.config/sparkrun/images.yaml;") {
+		t.Errorf("an image: code %d: %s", code, said)
+	}
+	if code, _, said = run("launch", "exo", "--runtime", "host", "--dry-run", "org/model"); code != 0 || strings.Contains(said, "image") {
+		t.Errorf("an image, and the host: code %d: %s", code, said)
+	}
+}
