@@ -107,7 +107,7 @@ const ownStart = 3 << 30
 
 // unfit says why the weights have no room on a node, whatever else runs there; nil: they have.
 func (n need) unfit() error {
-	why := ""
+	var why string
 	switch {
 	case n.weights > n.room.Total:
 		why = "it has " + gib(n.room.Total) + " of memory" + n.spread("", n.room.Total)
