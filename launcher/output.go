@@ -58,6 +58,8 @@ type RankPlan struct {
 	// Image is what the node has under the image's name; nil: the rank runs on the host, or the node
 	// did not look.
 	Image *ImageSeen `json:"image,omitempty"`
+	// Pulls: the image is not on the node, and a launch would pull it first.
+	Pulls bool `json:"pulls,omitempty"`
 	// MPI is the family that the node found its program to be linked to; empty: it
 	// did not look.
 	MPI MPIFamily `json:"mpi,omitempty"`

@@ -27,13 +27,14 @@ var vllmShareFlag = serverFlag{name: "--gpu-memory-utilization", least: "--gpu-m
 // ErrNoRoom is wrapped by the error of Fit where a node's memory is too small, or taken.
 var ErrNoRoom = errors.New("no room")
 
-// Fit says, a line a node, what a request to serve takes of its memory, and why it would not
-// start there; nil errors: it fits, for all that is known. What a server needs beside weights
-// and cache (its kernels, its graphs, the activations) is not worked out: a fit here is no promise.
-func Fit(workload string, r Request, rooms []Room) (lines []string, err error) {
+// Fit says, a line a node, what a request to serve takes of its memory; what may keep it from starting
+// there; and why it would not: nil errors mean that it fits, for all that is known. What a server needs
+// beside weights and cache (its kernels, its graphs, the activations) is not worked out: a fit here is
+// no promise.
+func Fit(workload string, r Request, rooms []Room) (lines, doubts []string, err error) {
 	z, nodes, err := ServeSizes(workload, r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	m := r.Serve.Config
 	if m == nil {
@@ -45,7 +46,7 @@ func Fit(workload string, r Request, rooms []Room) (lines []string, err error) {
 		share = vllmShare
 		if text, given := vllmShareFlag.in(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
 			if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
-				return nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", vllmShareFlag.name, text, launcher.ErrInvalid)
+				return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", vllmShareFlag.name, text, launcher.ErrInvalid)
 			}
 		}
 	}
@@ -65,28 +66,93 @@ func Fit(workload string, r Request, rooms []Room) (lines []string, err error) {
 			}
 		}
 		lines = append(lines, line)
-		if err != nil || !room.GPU {
-			continue
+		need := need{Model: m, room: room, sizes: z, nodes: nodes, weights: weights, takes: takes, share: share}
+		unfit := need.unfit()
+		switch {
+		case unfit != nil && err == nil:
+			err = unfit
+		case unfit == nil && takes > room.Available && !(!room.GPU && r.saysCache()):
+			text := need.crowded()
+			if room.GPU && err == nil {
+				err = fmt.Errorf("%s: %w: %s", room.Host, ErrNoRoom, text)
+			} else if !room.GPU {
+				doubts = append(doubts, room.Host+": "+text+"; a vLLM for CPUs may end at once for that")
+			}
 		}
-		err = m.unfit(room, weights, takes, share)
 	}
-	return lines, err
+	return lines, doubts, err
 }
 
-// unfit says why a node has no room; nil: it has.
-func (m Model) unfit(room Room, weights, takes int64, share float64) error {
+// saysCache tells whether vLLM is told the size of its cache. Its worker for CPUs then does not hold its
+// share against what is free (vllm/v1/worker/cpu_worker.py); the one for GPUs does all the same.
+func (r Request) saysCache() bool {
+	_, space := lookup(slices.Concat(r.Serve.Env, r.Env), "VLLM_CPU_KVCACHE_SPACE")
+	_, given := serverFlag{name: "--kv-cache-memory-bytes", least: "--kv-cache-m"}.in(slices.Concat(r.Serve.Command, r.Serve.Args))
+	return space || given
+}
+
+// need is what a server takes of a node, in bytes: its part of the weights, and what vLLM takes in all.
+type need struct {
+	*Model
+	room           Room
+	sizes          Sizes
+	nodes          int
+	weights, takes int64
+	share          float64
+}
+
+// ownStart is what a vLLM takes by itself, in bytes, before it looks at what is free: Python, PyTorch
+// and the GPU's context. A share that leaves it nothing would fail again.
+const ownStart = 3 << 30
+
+// unfit says why the weights have no room on a node, whatever else runs there; nil: they have.
+func (n need) unfit() error {
+	var why string
 	switch {
-	case weights > room.Total:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and it has %s of memory: more machines take smaller parts", room.Host, ErrNoRoom, gib(weights), gib(room.Total))
-	case weights > room.Available:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s of its memory are free now: end what runs there (`sparkrun ps`), or take another machine", room.Host, ErrNoRoom, gib(weights), gib(room.Available))
-	case share > 0 && weights > takes:
-		return fmt.Errorf("%s: %w: its part of the weights is %s, and %s %g gives vLLM %s", room.Host, ErrNoRoom, gib(weights), vllmShareFlag.name, share, gib(takes))
-	case share > 0 && takes > room.Available:
-		return fmt.Errorf("%s: %w: vLLM would want %s (%s %g of %s), and %s are free now: `-- %s %.2f` is what there is, unless something can be ended there",
-			room.Host, ErrNoRoom, gib(takes), vllmShareFlag.name, share, gib(room.Total), gib(room.Available), vllmShareFlag.name, float64(room.Available*100/room.Total)/100)
+	case n.weights > n.room.Total:
+		why = "it has " + gib(n.room.Total) + " of memory" + n.spread("", n.room.Total)
+	case n.weights > n.room.Available:
+		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another machine" + n.spread(", or more of them", n.room.Available)
+	case n.share > 0 && n.weights > n.takes && n.room.GPU:
+		why = fmt.Sprintf("%s %g gives vLLM %s%s", vllmShareFlag.name, n.share, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
+	default:
+		return nil
 	}
-	return nil
+	return fmt.Errorf("%s: %w: its part of the weights is %s, and %s", n.room.Host, ErrNoRoom, gib(n.weights), why)
+}
+
+// spread names the nearest number of machines like this one of which each takes less than most of the
+// weights, behind a lead.
+func (n need) spread(lead string, most int64) string {
+	if n.share > 0 {
+		most = min(most, n.takes)
+	}
+	for nodes := n.nodes + 1; nodes <= maxSpread; nodes++ {
+		z, _, bad := cut(nodes, Sizes{DP: n.sizes.DP}, *n.Model)
+		if bad != "" {
+			continue
+		}
+		if part := n.Bytes / int64(z.TP*z.PP); part < most {
+			if lead == "" {
+				lead = ": more machines take smaller parts"
+			}
+			return fmt.Sprintf("%s; nearest that works: --nodes %d, with %s on each", lead, nodes, gib(part))
+		}
+	}
+	return lead
+}
+
+// maxSpread is how many machines are thought of beside those that were asked for, or for a model that is
+// too large for fewer.
+const maxSpread = 64
+
+// crowded says that vLLM's share is more than what is free, and which would not be.
+func (n need) crowded() string {
+	text := fmt.Sprintf("vLLM wants %s (%s %g of %s), and %s are free now: ", gib(n.takes), vllmShareFlag.name, n.share, gib(n.room.Total), gib(n.room.Available))
+	if left := n.room.Available - ownStart; left > n.weights && left*100/n.room.Total > 0 {
+		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", vllmShareFlag.name, float64(left*100/n.room.Total)/100)
+	}
+	return text + "end what runs there (`sparkrun ps`), or take another machine"
 }
 
 // perToken is what a token takes of one node's cache, in bytes, at 16 bits a number.
@@ -100,4 +166,10 @@ func (m Model) perToken(z Sizes) int64 {
 	return 2 * m.KVPerToken / (tp * int64(z.PP))
 }
 
-func gib(n int64) string { return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30)) }
+// gib is a size in GiB, or in MiB where that would be none.
+func gib(n int64) string {
+	if n > 0 && n < 1<<30/10 {
+		return fmt.Sprintf("%.1f MiB", float64(n)/(1<<20))
+	}
+	return fmt.Sprintf("%.1f GiB", float64(n)/(1<<30))
+}

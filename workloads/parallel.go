@@ -38,33 +38,66 @@ func Spread(nodes int, asked Sizes, model *Model) (z Sizes, why string, err erro
 	if model == nil {
 		model = &Model{}
 	}
-	refuse := func(reason string) (Sizes, string, error) {
-		text := fmt.Sprintf("%s: %%w: %s", asked, reason)
-		if near, ok := nearestSizes(nodes, asked, *model); ok {
-			text += fmt.Sprintf("; nearest that works on %s: %s", machines(nodes), near)
-		}
-		return Sizes{}, "", fmt.Errorf(text, launcher.ErrInvalid)
+	z, why, reason := cut(nodes, asked, *model)
+	if reason == "" {
+		return z, why, nil
 	}
+	what := asked.String()
+	if asked == (Sizes{}) {
+		what = machines(nodes)
+	}
+	err = fmt.Errorf("%s: %w: %s", what, launcher.ErrInvalid, reason)
+	if near, ok := nearestSizes(nodes, asked, *model); ok {
+		err = fmt.Errorf("%w; nearest that works on %s: %s", err, machines(nodes), near)
+	} else if n, near, ok := nearestNodes(nodes, asked, *model); ok {
+		err = fmt.Errorf("%w; nearest that works: --nodes %d, with %s", err, n, near)
+	}
+	return Sizes{}, "", err
+}
+
+// cut decides the sizes, or says why they cannot be.
+func cut(nodes int, asked Sizes, model Model) (z Sizes, why, reason string) {
 	if p := asked.product(); p > nodes || nodes%p != 0 || asked.TP > 0 && asked.PP > 0 && asked.DP > 0 && p != nodes {
-		reason := fmt.Sprintf("that takes %d GPUs, and %s have %d, one each", p, machines(nodes), nodes)
+		reason = fmt.Sprintf("that takes %d GPUs, and %s have %d, one each", p, machines(nodes), nodes)
+		if nodes == 1 {
+			reason = fmt.Sprintf("that takes %d GPUs, and 1 machine has 1", p)
+		}
 		if p > nodes {
 			reason += fmt.Sprintf(" (--nodes %d has as many)", p)
 		}
-		return refuse(reason)
+		return Sizes{}, "", reason
 	}
 	if asked.TP > 0 {
 		if bad := model.refusesTP(asked.TP); bad != "" {
-			return refuse(bad)
+			return Sizes{}, "", bad
 		}
 	}
-	z, why, ok := fill(nodes, asked, *model)
+	z, why, ok := fill(nodes, asked, model)
 	switch {
 	case !ok:
-		return refuse(fmt.Sprintf("it does not come to %d GPUs, one on each machine", nodes))
+		return Sizes{}, "", fmt.Sprintf("it does not come to %d GPUs, one on each machine", nodes)
 	case model.Layers > 0 && z.PP > model.Layers:
-		return refuse(fmt.Sprintf("the model has %d layers, and a stage of the pipeline takes one at least", model.Layers))
+		return Sizes{}, "", fmt.Sprintf("the model has %d layers, and a stage of the pipeline takes one at least", model.Layers)
 	}
-	return z, why, nil
+	return z, why, ""
+}
+
+// nearestNodes is the number of nodes nearest to one on which what was asked for works, or on which
+// anything does: fewer before more.
+func nearestNodes(nodes int, asked Sizes, model Model) (int, Sizes, bool) {
+	for _, wish := range []Sizes{asked, {DP: asked.DP}, {}} {
+		for d := 1; d <= maxSpread; d++ {
+			for _, n := range []int{nodes - d, nodes + d} {
+				if n < 1 {
+					continue
+				}
+				if z, _, bad := cut(n, wish, model); bad == "" {
+					return n, z, true
+				}
+			}
+		}
+	}
+	return 0, Sizes{}, false
 }
 
 // fill finds the sizes that were not asked for.

@@ -14,32 +14,34 @@ import (
 // Serve are the options of the workloads that serve a model: vllm, sglang, trtllm, exo.
 type Serve struct {
 	// Model is a name on Hugging Face, or a folder of the nodes.
-	Model string
+	Model string `json:"model,omitempty"`
 	// Program is the server on the nodes: a path, or a name looked up in the ranks' PATH.
 	// Empty means the caller's $VIRTUAL_ENV/bin/..., and the bare name where no virtual
 	// environment is active, or the ranks run in containers.
-	Program string
+	Program string `json:"program,omitempty"`
 	// Command is the server's whole command as a recipe has it, in words and without what
 	// spreads it over nodes; empty: it is made of Model. Flags in it that say how the model is
 	// spread, or where it listens, are read, and written again as they were decided.
-	Command []string
+	Command []string `json:"command,omitempty"`
 	// Args follow the command untouched: what stood after --. Those flags of them are read.
-	Args []string
+	Args []string `json:"args,omitempty"`
 	// Backend is how vLLM spreads: "ray" or "native"; whoever asks the image for "auto"
 	// does so before. Empty: what the command says, else native.
-	Backend string
+	Backend string `json:"backend,omitempty"`
 	// TP, PP and DP are the sizes of tensor, pipeline and data parallelism; 0: from the
 	// number of nodes and the model.
-	TP, PP, DP int
+	TP int `json:"tp,omitempty"`
+	PP int `json:"pp,omitempty"`
+	DP int `json:"dp,omitempty"`
 	// Host is what the server listens on; empty: the management address of rank 0's node.
-	Host string
+	Host string `json:"host,omitempty"`
 	// Port of the API; 0: the workload's default.
-	Port int
+	Port int `json:"port,omitempty"`
 	// Env are variables of a recipe, NAME=VALUE: they win over the workload's own, and the
 	// user's over them.
-	Env []string
+	Env []string `json:"env,omitempty"`
 	// Config is what the model's config.json says; nil: not known.
-	Config *Model
+	Config *Model `json:"-"`
 }
 
 // Model is what the fit and the parallelism of a model hang on, as its config.json and
@@ -131,6 +133,8 @@ func (v server) settle(r Request, words []string) (served, error) {
 	switch {
 	case o.Model == "" && len(o.Command) == 0:
 		return bad("%s", v.workload, "no model: sparkrun launch "+v.workload+" MODEL [flags] [-- SERVER ARGS]")
+	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !hubName.MatchString(o.Model): // s3://, or a file of a repository
+		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, or from ./")
 	case r.RanksPerNode > 1:
 		return bad("--nproc-per-node %d", r.RanksPerNode, "a Spark has one GPU, and one process of the server")
 	case r.Job.MinNodes > 0:
@@ -149,6 +153,9 @@ func (v server) settle(r Request, words []string) (served, error) {
 		return served{}, err
 	}
 	for _, f := range v.decided {
+		if f.stands(o.Args) {
+			return served{}, fmt.Errorf("%s stands after --: %w: %s", f.name, launcher.ErrInvalid, f.remedy())
+		}
 		s.words, _ = f.without(s.words)
 	}
 	if err := v.readSizes(r, &s); err != nil {
@@ -165,10 +172,11 @@ func (v server) settle(r Request, words []string) (served, error) {
 
 // noSecrets refuses flags that hold one, and says where it is given instead.
 func (v server) noSecrets(words []string) error {
-	key := "leave it out"
-	if v.workload == VLLM {
-		key = "give it with --secret VLLM_API_KEY"
-	}
+	key := map[string]string{
+		VLLM:   "give it with --secret VLLM_API_KEY",
+		SGLang: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it",
+		TRTLLM: "trtllm-serve asks for none: leave it out, and put a proxy that does before it",
+	}[v.workload]
 	for _, no := range []struct {
 		flag   serverFlag
 		remedy string

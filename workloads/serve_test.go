@@ -98,7 +98,7 @@ func TestServeGolden(t *testing.T) {
 }
 
 func TestSpread(t *testing.T) {
-	llama := &Model{Heads: 32, KVHeads: 8, Layers: 32}
+	llama, small := &Model{Heads: 32, KVHeads: 8, Layers: 32}, &Model{Heads: 4, KVHeads: 2, Layers: 2}
 	tests := []struct {
 		nodes int
 		asked Sizes
@@ -126,6 +126,10 @@ func TestSpread(t *testing.T) {
 		{1, Sizes{TP: 2}, nil, Sizes{}, "nearest that works on 1 machine: --tp 1"},
 		{4, Sizes{TP: 2, PP: 1, DP: 1}, nil, Sizes{}, "takes 2 GPUs"},
 		{8, Sizes{PP: 8}, &Model{Heads: 32, Layers: 4}, Sizes{}, "the model has 4 layers"},
+		{1, Sizes{TP: 2}, nil, Sizes{}, "--tp 2: invalid: that takes 2 GPUs, and 1 machine has 1 (--nodes 2 has as many)"},
+		{3, Sizes{}, small, Sizes{}, "3 machines: invalid: the model has 2 layers, and a stage of the pipeline takes one at least; nearest that works: --nodes 2, with --tp 2"},
+		{3, Sizes{TP: 3}, small, Sizes{}, "--tp 3: invalid: the model's 4 attention heads do not divide by 3; nearest that works: --nodes 2, with --tp 2"},
+		{3, Sizes{TP: 2}, small, Sizes{}, "3 machines have 3, one each; nearest that works: --nodes 2, with --tp 2"},
 	}
 	for _, tc := range tests {
 		got, _, err := Spread(tc.nodes, tc.asked, tc.model)
@@ -188,6 +192,16 @@ func TestServeRefuses(t *testing.T) {
 		"exo, two":           {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
 		"exo, a token":       {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.Job.Service = &launcher.Service{Probe: launcher.ProbeGenerate} }, "/v1/completions"},
 		"exo, any number":    {EXO, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
+		"a count":            {VLLM, Serve{Model: "m", Args: words("--nnodes 3 --node-rank 1")}, 2, nil, "--nnodes stands after --: invalid: how many machines there are says --nodes N (or --on HOST,HOST), and each machine is told its own"},
+		"a count in short":   {VLLM, Serve{Model: "m", Args: words("-n=3")}, 1, nil, "--nnodes stands after --"},
+		"a rank":             {VLLM, Serve{Model: "m", Args: words("--node_rank=1")}, 2, nil, "--node-rank stands after --: invalid: which machines these are, and in which order, says --on HOST,HOST"},
+		"an address":         {VLLM, Serve{Model: "m", Args: words("--master-addr 1.2.3.4")}, 2, nil, "--master-addr stands after --: invalid: which machines these are"},
+		"no API":             {VLLM, Serve{Model: "m", Args: words("--headless")}, 2, nil, "--headless stands after --: invalid: each machine is told its own: leave it out"},
+		"SGLang's count":     {SGLang, Serve{Model: "m", Args: words("--nnodes 3")}, 2, nil, "--nnodes stands after --"},
+		"SGLang's address":   {SGLang, Serve{Model: "m", Args: words("--dist-init-addr=h:1")}, 2, nil, "--dist-init-addr stands after --"},
+		"three segments":     {VLLM, Serve{Model: "a/b/c"}, 1, nil, "model a/b/c: invalid: it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path"},
+		"SGLang's key":       {SGLang, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "SGLang takes it in no other way: leave it out, and put a proxy"},
+		"TensorRT's key":     {TRTLLM, Serve{Model: "m", Args: words("--api-key k")}, 1, nil, "trtllm-serve asks for none"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,7 @@ type serverFlag struct {
 	least string
 	other []string // further names
 	bare  bool     // it has no value
+	ours  string   // of what is decided here: our flag that says it; empty: none does
 }
 
 // is tells whether a word is this flag, and gives the value that it may hold itself.
@@ -43,6 +44,23 @@ func (f serverFlag) in(words []string) (value string, given bool) {
 		}
 	}
 	return value, given
+}
+
+// stands tells whether the flag is in words, with a value or without.
+func (f serverFlag) stands(words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { _, _, is := f.is(w); return is })
+}
+
+// remedy says what is done in the place of a flag that is decided here.
+func (f serverFlag) remedy() string {
+	const each = "each machine is told its own"
+	switch f.ours {
+	case "":
+		return each + ": leave it out"
+	case "--nodes":
+		return "how many machines there are says --nodes N (or --on HOST,HOST), and " + each
+	}
+	return "which machines these are, and in which order, says --on HOST,HOST, and " + each
 }
 
 // without leaves the flag and its value out.

@@ -17,7 +17,8 @@ var sglangServer = server{
 	listen: serverFlag{name: "--port"},
 	served: serverFlag{name: "--served-model-name", least: "--serv"},
 	decided: []serverFlag{
-		{name: "--nnodes", least: "--nn"}, {name: "--node-rank", least: "--node-r"}, {name: "--dist-init-addr", least: "--dist-init", other: []string{"--nccl-init-addr"}},
+		{name: "--nnodes", least: "--nn", ours: "--nodes"}, {name: "--node-rank", least: "--node-r", ours: "--on"},
+		{name: "--dist-init-addr", least: "--dist-init", other: []string{"--nccl-init-addr"}, ours: "--on"},
 	},
 }
 

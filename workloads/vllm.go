@@ -20,8 +20,8 @@ var vllmServer = server{
 	listen: serverFlag{name: "--port"},
 	served: serverFlag{name: "--served-model-name", least: "--serv"},
 	decided: []serverFlag{
-		{name: "--nnodes", least: "--nn", other: []string{"-n"}}, {name: "--node-rank", least: "--node-r", other: []string{"-r"}},
-		{name: "--master-addr", least: "--master-a"}, {name: "--master-port", least: "--master-p"}, {name: "--headless", bare: true},
+		{name: "--nnodes", least: "--nn", other: []string{"-n"}, ours: "--nodes"}, {name: "--node-rank", least: "--node-r", other: []string{"-r"}, ours: "--on"},
+		{name: "--master-addr", least: "--master-a", ours: "--on"}, {name: "--master-port", least: "--master-p"}, {name: "--headless", least: "--headl", bare: true},
 		{name: "--data-parallel-address", other: []string{"-dpa"}}, {name: "--data-parallel-rpc-port", other: []string{"-dpp"}},
 	},
 }

@@ -1,6 +1,7 @@
 package workloads
 
 import (
+	"errors"
 	"fmt"
 	"path"
 	"regexp"
@@ -37,28 +38,40 @@ type NodeModel struct {
 }
 
 // Weights says, a line a node, which have the model of a request, and which fetch it, or a part of it;
-// an error names one where that cannot be.
+// an error names those where that cannot be.
 func Weights(r Request, nodes []NodeModel) (has, fetch []string, err error) {
 	model, whole := ModelToFind(r), int64(0)
 	if c := r.Serve.Config; c != nil {
 		whole = c.Bytes
 	}
+	var wrong []unserved
 	for _, n := range nodes {
 		if n.Copy == nil || model == "" {
 			continue
 		}
 		line, lacks, e := n.weights(model, whole)
+		same := slices.IndexFunc(wrong, func(u unserved) bool { return e != nil && u.err.Error() == e.Error() })
 		switch {
-		case e != nil && err == nil:
-			err = e
+		case e != nil && same >= 0:
+			wrong[same].hosts += ", " + n.Host
 		case e != nil:
+			wrong = append(wrong, unserved{n.Host, e})
 		case lacks:
 			fetch = append(fetch, n.Host+": "+line)
 		default:
 			has = append(has, n.Host+": "+line)
 		}
 	}
+	for _, u := range wrong {
+		err = errors.Join(err, fmt.Errorf("%s: %w", u.hosts, u.err))
+	}
 	return has, fetch, err
+}
+
+// unserved are nodes that cannot serve a model, and why.
+type unserved struct {
+	hosts string
+	err   error
 }
 
 func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, err error) {
@@ -67,9 +80,9 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	if path.IsAbs(model) {
 		switch {
 		case !c.Found:
-			return "", true, fmt.Errorf("%s: %s: %w: it is not there: copy the model to every machine, or serve it by its name on Hugging Face", n.Host, c.Dir, launcher.ErrInvalid)
+			return "", true, fmt.Errorf("%s: %w: it is not there: copy the model to every machine, or serve it by its name on Hugging Face", c.Dir, launcher.ErrInvalid)
 		case c.Lacks > 0:
-			return "", true, fmt.Errorf("%s: %s: %w: it lacks %d of the files with weights that its model.safetensors.index.json names: copy the model again", n.Host, c.Dir, launcher.ErrInvalid, c.Lacks)
+			return "", true, fmt.Errorf("%s: %w: it lacks %d of the files with weights that its model.safetensors.index.json names: copy the model again", c.Dir, launcher.ErrInvalid, c.Lacks)
 		}
 		return "has " + c.Dir + ofBytes(c.Bytes), false, nil
 	}
@@ -77,8 +90,8 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	case c.Found && c.Lacks == 0 && (c.Bytes > 0 || whole == 0):
 		return "has " + model + " in " + c.Dir + ofBytes(c.Bytes), false, nil
 	case c.Free != nil && max(whole, c.Whole) > 0 && lack > *c.Free:
-		return "", true, fmt.Errorf("%s: %w: it would fetch %s of %s into %s, whose file system has %s free: free some there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
-			n.Host, ErrNoRoom, gib(lack), model, c.Dir, gib(*c.Free))
+		return "", true, fmt.Errorf("%w: it would fetch %s of %s into %s, whose file system has %s free: free some there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
+			ErrNoRoom, gib(lack), model, c.Dir, gib(*c.Free))
 	case c.Found && c.Bytes > 0:
 		line = "has a part of " + model + " in " + c.Dir + ": the server fetches the rest"
 	default:

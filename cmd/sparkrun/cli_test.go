@@ -333,7 +333,7 @@ func TestExitCodes(t *testing.T) {
 		"logs that match":        {line: "logs job --grep b", g: &fakeGangs{logs: prints(out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
 		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
 		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
-		"logs with times":        {line: "logs -t job", g: &fakeGangs{logs: prints(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
+		"logs with times":        {line: "logs -t job", g: &fakeGangs{logs: timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
 		"logs of objects, timed": {line: "logs job --timestamps --json", code: 2, err: "have the time already"},
 		"logs of bytes, timed":   {line: "logs job --timestamps --output raw", code: 2, err: "--timestamps and --output raw: that passes bytes on"},
 		"logs raw":               {line: "logs job --output raw", g: &fakeGangs{logs: prints(out(0, 0, "a\x00\n\r"), out(0, 4, "b"))}, out: "a\x00\n\rb"},

@@ -12,9 +12,20 @@ import (
 )
 
 // completion answers the shell's Tab by asking the agent.
-type completion struct{ dial func() *backend }
+type completion struct {
+	dial    func() *backend
+	recipes cobra.CompletionFunc // nil: there are none
+}
 
-func (a *app) complete() completion { return completion{a.dial} }
+func (a *app) complete() completion { return completion{a.dial, a.completeRecipe} }
+
+// recipe completes a flag that names one; what else stands in the line does not matter.
+func (c completion) recipe(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+	if c.recipes == nil {
+		return nil, cobra.ShellCompDirectiveDefault
+	}
+	return c.recipes(cmd, nil, typed)
+}
 
 const completionWait = 300 * time.Millisecond // longer is worse than no answer
 
@@ -34,6 +45,9 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 	var out []string
 	for _, j := range res.Jobs {
 		if slices.Contains([]string{"stop", "attach", "exec"}, cmd.Name()) && j.Outcome != nil {
+			continue
+		}
+		if isQuestion(j.Spec) {
 			continue
 		}
 		if slices.Contains(args, string(j.Spec.ID)) || slices.Contains(args, j.Spec.Name) {
@@ -131,4 +145,9 @@ func completeLaunch(cmd *cobra.Command, complete completion) {
 	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
 	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "output", outputWords)
+	for _, w := range cmd.Commands() {
+		if w.Flags().Lookup("recipe") != nil {
+			completeFlag(w, "recipe", complete.recipe)
+		}
+	}
 }

@@ -118,6 +118,9 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 		if len(n.Ranks) == 0 {
 			continue
 		}
+		if c := spec.MainStage().Container; c != nil && n.Ranks[0].Pulls {
+			fmt.Fprintf(w, "  image %s is not here: it will be pulled\n", c.Image)
+		}
 		if !spec.Stepped() {
 			if err := writeStage(w, *spec.MainStage(), n.Ranks, spec); err != nil {
 				return err

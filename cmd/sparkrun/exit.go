@@ -110,6 +110,8 @@ func hint(cmd *cobra.Command, err error) string {
 	switch {
 	case errors.As(err, &usage), errors.Is(err, launcher.ErrInvalid) && isLaunch(cmd):
 		return fmt.Sprintf("`%s --help` shows how", cmd.CommandPath())
+	case errors.Is(err, workloads.ErrNoRoom):
+		return "--force starts it all the same"
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
 	case errors.Is(err, node.ErrLoggedOut):

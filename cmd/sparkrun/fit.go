@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -21,6 +22,31 @@ func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o l
 	return a.fit(o, res, false)
 }
 
+// fitFirst refuses what has no place before vLLM is asked how it spreads, which takes a while. What is
+// wrong with the launch itself is for the launch to say.
+func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
+	o.request.Serve.Backend = workloads.BackendNative
+	spec, err := a.spec(o)
+	if err != nil || spec.Wait {
+		return nil //nolint:nilerr // see above
+	}
+	b, err := a.open(o.standalone)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	defer b.close()
+	if b.explain == nil {
+		return nil
+	}
+	spec.Share, spec.Force = true, true // a question, which takes nothing
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
+	if err != nil {
+		return ctx.Err()
+	}
+	_, err = o.judge(res)
+	return o.unlessForced(err)
+}
+
 // modelOf is the model that machines are asked for; empty: none.
 func modelOf(o launchOptions) string {
 	if !workloads.Serves(o.workload) || o.workload == workloads.EXO { // see settleModel
@@ -29,12 +55,13 @@ func modelOf(o launchOptions) string {
 	return workloads.ModelToFind(o.request)
 }
 
-// fit says which machines fetch the model, and where that was asked for what it takes of each; and
-// why it cannot be.
-func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
-	if !workloads.Serves(o.workload) {
-		return nil
-	}
+// judgement is what a launch that serves comes to on its machines.
+type judgement struct {
+	has, fetch     []string // which machines have the model, and which fetch it
+	memory, doubts []string
+}
+
+func (o launchOptions) judge(res wire.ExplainResponse) (j judgement, err error) {
 	var rooms []workloads.Room
 	var copies []workloads.NodeModel
 	for _, n := range res.Nodes {
@@ -43,23 +70,50 @@ func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
 			rooms = append(rooms, workloads.Room{Host: n.Host, Total: m.Total, Available: m.Available, GPU: m.GPU})
 		}
 	}
-	has, fetch, unfetched := workloads.Weights(o.request, copies)
-	if show {
-		fetch = append(has, fetch...)
+	var unfetched, unfit error
+	j.has, j.fetch, unfetched = workloads.Weights(o.request, copies)
+	j.memory, j.doubts, unfit = workloads.Fit(o.workload, o.request, rooms)
+	if unfetched != nil && (unfit == nil || !errors.Is(unfetched, workloads.ErrNoRoom)) { // what is not there at all comes first
+		return j, unfetched
 	}
-	if !o.json {
-		for _, line := range fetch {
-			a.say(line)
-		}
-	}
-	lines, err := workloads.Fit(o.workload, o.request, rooms)
-	if show && !o.json {
-		for _, line := range lines {
-			a.say("memory of " + line)
-		}
-	}
-	if unfetched != nil {
-		return unfetched
+	return j, unfit
+}
+
+// unlessForced lets pass what --force starts all the same.
+func (o launchOptions) unlessForced(err error) error {
+	if o.request.Job.Force && errors.Is(err, workloads.ErrNoRoom) {
+		return nil
 	}
 	return err
+}
+
+// fit says what a launch that serves takes of its machines: all of it with show, else what is
+// missing and what may be short; and why it cannot be.
+func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
+	if !workloads.Serves(o.workload) {
+		return nil
+	}
+	j, err := o.judge(res)
+	passed := o.unlessForced(err)
+	if o.json {
+		return passed
+	}
+	if show {
+		j.fetch = append(j.has, j.fetch...)
+	} else {
+		j.memory = nil
+	}
+	for _, line := range j.fetch {
+		a.say(line)
+	}
+	for _, line := range j.memory {
+		a.say("memory of " + line)
+	}
+	for _, line := range j.doubts {
+		a.say("warning: memory of " + line)
+	}
+	if err != nil && passed == nil {
+		a.say("warning: " + err.Error() + "; --force starts it all the same")
+	}
+	return passed
 }

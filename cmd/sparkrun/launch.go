@@ -142,14 +142,15 @@ Services
 
 A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
 port (--health: with 200 at that path), launch then prints the URL and leaves it, and
-only stop ends it. A launch that is gone, an agent that restarts, a new leader and
-silence, however long, do not touch it. When a rank fails, one that exits with 0 too, or
-a machine restarts, all ranks are ended and started anew, as often as --restart says
-(3/hour); what never came up is not. --autostart brings it back after all its machines
-were off. Its health is looked at each 5 s. With --metrics (vLLM's or SGLang's) ps shows
-its tokens a second, and a service that has requests and generates nothing for a minute,
-with no prompt being read in, is called wedged; --on-wedge restart starts it anew. Being
-slow or unhealthy is shown, and ends nothing. sparkrun service lists services.
+only stop ends it; with --detach it is left once its ranks run. A launch that is gone, an
+agent that restarts, a new leader and silence, however long, do not touch it. When a rank
+fails, one that exits with 0 too, or a machine restarts, all ranks are ended and started
+anew, as often as --restart says (3/hour); what never came up is not. --autostart brings
+it back after all its machines were off. Its health is looked at each 5 s. With --metrics
+(vLLM's or SGLang's) ps shows its tokens a second, and a service that has requests and
+generates nothing for a minute, with no prompt being read in, is called wedged;
+--on-wedge restart starts it anew. Being slow or unhealthy is shown, and ends nothing.
+sparkrun service lists services.
 
 Who reaches the ranks
 
@@ -223,7 +224,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.StringArrayVar(&o.secrets, "secret", nil, "give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
 	fs.Var(published{&job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
-	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id")
+	fs.BoolVarP(&o.detach, "detach", "d", false, "return when the ranks run, and print the job's id; a service need not answer yet")
 	fs.Var(span{&job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(span{&job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
 	fs.Var(span{&job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
@@ -244,7 +245,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(gpuCount{&job.GPUs, &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
-	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken")
+	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken, or a model has no room on one")
 	fs.Var(part{&job.RequireGate}, "require-gate", "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
 	fs.Lookup("require-gate").NoOptDefVal = "0.9"
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
@@ -471,7 +472,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 		if p := f.onlyOn.Load(); p != nil {
 			onlyOn = *p
 		}
-		return a.printID(spec.ID, onlyOn, o.json)
+		return a.printID(spec, onlyOn, f.outcome == nil, o.json)
 	}
 	return exits(code, err)
 }
@@ -486,14 +487,3 @@ func (a *app) open(standalone bool) (*backend, error) {
 type discard struct{}
 
 func (discard) Write(b []byte) (int, error) { return len(b), nil }
-
-func (a *app) printID(id launcher.JobID, onlyOn string, json bool) error {
-	if json {
-		return a.object(struct {
-			JobID  launcher.JobID `json:"job_id"`
-			OnlyOn string         `json:"recorded_only_on,omitempty"`
-		}{id, onlyOn})
-	}
-	_, err := fmt.Fprintln(a.out, id)
-	return err
-}

@@ -66,7 +66,10 @@ func (p *printer) begin(k tailKey, when time.Time) {
 	}
 	_ = p.closeLine() // sticky: the next write tells
 	p.tag(k)
-	if p.times {
+	switch {
+	case p.times && when.IsZero(): // its node does not know
+		p.buf = fmt.Appendf(p.buf, "%-*s ", len(lineTime), "-")
+	case p.times:
 		p.buf = append(when.UTC().AppendFormat(p.buf, lineTime), ' ')
 	}
 }

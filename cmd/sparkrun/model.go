@@ -52,7 +52,7 @@ func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 		return fmt.Errorf("look at model %s: %w", s.Model, err)
 	}
 	if s.Config == nil {
-		a.say("nobody told the config.json of " + s.Model + ": its heads, its size and its memory are not looked at")
+		a.say("no config.json of " + s.Model + " was found: heads, size and memory are unchecked")
 	}
 	return nil
 }

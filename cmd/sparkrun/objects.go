@@ -31,6 +31,8 @@ type (
 		Type string `json:"type"` // "event"
 		rendezvous.Progress
 		Rank *int `json:"rank,omitempty"` // of "exited", in place of Progress's
+		// URL is where a service answers ("serves").
+		URL string `json:"url,omitempty"`
 	}
 	noteLine struct {
 		Type string `json:"type"` // "note"

@@ -37,7 +37,7 @@ func (r *outputReader) run(ctx context.Context) error {
 		begun := time.Now()
 		err := r.gangs.Logs(ctx, wire.LogsRequest{
 			Job: r.job, Follow: r.follow, Ranks: r.ranks, Cursors: r.out.cursors(), Generation: r.generation,
-			Hosts: r.hosts, From: r.from, Times: r.out.json,
+			Hosts: r.hosts, From: r.from, Times: r.out.json || r.out.times,
 		}, func(c wire.LogChunk) error {
 			first = false
 			again.reset()
@@ -67,4 +67,19 @@ func (r *outputReader) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// printID ends a launch that does not stay; goesOn: the job has not ended before.
+func (a *app) printID(spec launcher.Spec, onlyOn string, goesOn, json bool) error {
+	if json {
+		return a.object(struct {
+			JobID  launcher.JobID `json:"job_id"`
+			OnlyOn string         `json:"recorded_only_on,omitempty"`
+		}{spec.ID, onlyOn})
+	}
+	if spec.Service != nil && goesOn {
+		a.say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
+	}
+	_, err := fmt.Fprintln(a.out, spec.ID)
+	return err
 }

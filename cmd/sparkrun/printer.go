@@ -219,6 +219,9 @@ func (p *printer) tell(e rendezvous.Progress) error {
 	if e.Step == rendezvous.StepExited {
 		line.Rank = &e.Rank
 	}
+	if e.Service != nil && e.Service.Addr != "" {
+		line.URL = "http://" + e.Service.Addr
+	}
 	p.object(line)
 	return p.write(wire.Stdout)
 }

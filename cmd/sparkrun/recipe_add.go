@@ -70,16 +70,16 @@ func (a *app) addRegistry(_ context.Context, o registryOptions) error {
 	if err != nil {
 		return err
 	}
-	there, err := list.all(func(string) {})
-	if err != nil {
-		return err
+	var there []string
+	for _, f := range folders {
+		there = append(there, f.names()...)
 	}
 	for _, r := range found {
 		if !contextName.MatchString(r.name) {
 			return usagef("registry %q: name it with --name, of letters, digits and . _ -", r.name)
 		}
-		if slices.ContainsFunc(there, func(t registry) bool { return t.name == r.name }) {
-			return fmt.Errorf("registry %s: there is one of this name already: give it another with --name", r.name)
+		if slices.Contains(there, r.name) {
+			return fmt.Errorf("registry %s: there is one of this name already: give it another with --name, or `sparkrun recipe remove %[1]s` first", r.name)
 		}
 	}
 	if err := list.write(append(folders, added)); err != nil {
@@ -106,9 +106,9 @@ func newRecipeRemoveCmd(a *app, run func(context.Context, registryOptions) error
 		ValidArgsFunction: func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var names []string
 			if list, err := a.registries(); err == nil {
-				all, _ := list.all(func(string) {})
-				for _, r := range all {
-					names = append(names, r.name)
+				folders, _ := list.folders()
+				for _, f := range folders {
+					names = append(names, f.names()...)
 				}
 			}
 			return names, cobra.ShellCompDirectiveNoFileComp
@@ -132,14 +132,7 @@ func (a *app) removeRegistry(_ context.Context, o registryOptions) error {
 	}
 	var known []string
 	for i, f := range folders {
-		found, err := f.open() // one that is gone goes by its own name or its folder's
-		if err != nil {
-			found = []registry{f.plain()}
-		}
-		var names []string
-		for _, r := range found {
-			names = append(names, r.name)
-		}
+		names := f.names()
 		known = append(known, names...)
 		if !slices.Contains(names, o.name) {
 			continue

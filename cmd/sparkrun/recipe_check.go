@@ -29,7 +29,10 @@ func newRecipeCheckCmd(a *app, run func(context.Context, recipeCheckOptions) err
 		Long: `Shows what a recipe comes to on so many machines: image, command, variables and mounts of
 each, what of the recipe is not followed, and what it needs consent for; or why it cannot
 be launched so, with the nearest that works. Nothing is started and no cluster is asked:
-<...> stands for what is known once the machines are chosen. launch --dry-run asks them.`,
+<...> stands for what is known once the machines are chosen. launch --dry-run asks them.
+
+Its exit code is 1 where a launch would be refused, with a mod missing, too; 0 else. What
+only needs your consent (--trust-recipe) is said, and is no failure.`,
 		Example: `  sparkrun recipe check minimax-m2.7-awq --nodes 4
   sparkrun recipe check ./my.yaml -o max_model_len=32768 --json | jq '.machines[0].steps[].argv'`,
 	}
@@ -97,10 +100,17 @@ func (a *app) checkRecipe(ctx context.Context, o recipeCheckOptions) error {
 		return err
 	}
 	p.Machines = machinesOfSpec(spec)
+	show := a.showPlan
 	if o.asJSON {
-		return a.object(p)
+		show = func(p recipePlan) error { return a.object(p) }
 	}
-	return a.showPlan(p)
+	if err := show(p); err != nil {
+		return err
+	}
+	if len(p.Missing) > 0 {
+		return fmt.Errorf("a launch would be refused: recipe %s lacks %s", r.name, count(len(p.Missing), "mod"))
+	}
+	return nil
 }
 
 // recipeSpec is the job that a launch would make of a filled-in recipe, without asking anybody.

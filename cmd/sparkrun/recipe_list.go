@@ -93,7 +93,7 @@ func (a *app) listRecipes(_ context.Context, o recipeListOptions) error {
 				a.say(printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
 				continue
 			}
-			if row := r.row(); row.matches(o.text) {
+			if row := r.row(a.environ); row.matches(o.text) {
 				out = append(out, row)
 			}
 		}
@@ -116,12 +116,12 @@ func (a *app) listRecipes(_ context.Context, o recipeListOptions) error {
 	return errors.Join(err, a.table(rows))
 }
 
-func (r foundRecipe) row() recipeRow {
+func (r foundRecipe) row(environ []string) recipeRow {
 	row := recipeRow{Name: r.name, File: r.file, Version: r.Version, Model: r.Model, Workload: r.Workload(), Image: r.Image, Description: r.Description}
 	if r.from != nil {
 		row.Registry = r.from.name
 	}
-	if l, err := r.Launch(recipe.Options{Name: r.name, Trusted: true}); err == nil {
+	if l, err := r.Launch(recipe.Options{Name: r.name, Environ: environ, Trusted: true}); err == nil {
 		row.Nodes, row.Model = l.Nodes, l.Serve.Model
 	}
 	return row

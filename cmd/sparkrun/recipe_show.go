@@ -61,7 +61,7 @@ func (a *app) showRecipe(_ context.Context, o recipeShowOptions) error {
 		return err
 	}
 	s := shownRecipe{
-		recipeRow: r.row(), Revision: r.Revision, MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Defaults: asMap(r.Defaults), Env: asMap(r.Env),
+		recipeRow: r.row(a.environ), Revision: r.Revision, MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Defaults: asMap(r.Defaults), Env: asMap(r.Env),
 		Command: r.Command, PreExec: r.Setup, Notes: r.Notes,
 	}
 	for _, mod := range r.Mods {

@@ -390,8 +390,8 @@ func TestRealRecipePlans(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, n := range []int{1, 2, 3, 4, 8} {
-			code, o, e := recipes(t, "/home/ada", "recipe", "check", abs, "--json", "--nodes", strconv.Itoa(n))
-			if code != 0 {
+			_, o, e := recipes(t, "/home/ada", "recipe", "check", abs, "--json", "--nodes", strconv.Itoa(n))
+			if o == "" { // of one whose mods are not here there is a plan all the same
 				lines := strings.Split(strings.TrimSpace(e), "\n")
 				fmt.Fprintf(&b, "%d: %s\n", n, strings.ReplaceAll(lines[len(lines)-1], abs, "IT"))
 				continue

@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher/stage"
-	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -56,7 +55,7 @@ func (a *app) applyRecipe(o *launchOptions) error {
 	case o.request.Serve.Model != "":
 		return usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another", o.request.Serve.Model)
 	case o.request.Serve.Program != "":
-		flag := map[string]string{workloads.VLLM: "--vllm", workloads.SGLang: "--python", workloads.TRTLLM: "--trtllm-serve"}[o.workload]
+		flag := programFlags[o.workload]
 		return usagef("%s %s and --recipe: the recipe's command names its program: leave %[1]s out, or launch the model without a recipe", flag, o.request.Serve.Program)
 	}
 	r, err := a.findRecipe(o.recipe.name)

@@ -143,7 +143,11 @@ func openRecipe(name, file string, from *registry) (foundRecipe, error) {
 // modFolder is where a mod lies: beside the recipe, in its repository, in its registry, or, as the
 // Python tool has it, in a registry called eugr.
 func (a *app) modFolder(r foundRecipe, mod string) (string, error) {
-	all, err := a.allRegistries()
+	list, err := a.registries()
+	if err != nil {
+		return "", err
+	}
+	all, err := list.all(func(string) {}) // who looked for the recipe has told
 	if err != nil {
 		return "", err
 	}

@@ -90,11 +90,23 @@ func (r registries) all(say func(string)) ([]registry, error) {
 	for _, f := range folders {
 		found, err := f.open()
 		if err != nil {
-			say(err.Error())
+			say(fmt.Sprintf("%v: `sparkrun recipe remove %s` takes it off the list", err, f.plain().name))
 		}
 		out = append(out, found...)
 	}
 	return out, nil
+}
+
+// names are those that a folder's registries go by; one that cannot be read goes by its own or its folder's.
+func (f registryFolder) names() (out []string) {
+	found, err := f.open()
+	if err != nil {
+		found = []registry{f.plain()}
+	}
+	for _, r := range found {
+		out = append(out, r.name)
+	}
+	return out
 }
 
 // manifest is .sparkrun/registry.yaml of a repository; the longer names are those of the Python
@@ -120,7 +132,9 @@ func (f registryFolder) open() ([]registry, error) {
 	wrong := func(err error) ([]registry, error) {
 		return nil, fmt.Errorf("registry %s: %w", cmp.Or(f.Name, f.Folder), err)
 	}
-	if fi, err := os.Stat(f.Folder); err != nil {
+	if fi, err := os.Stat(f.Folder); errors.Is(err, fs.ErrNotExist) {
+		return wrong(fmt.Errorf("%s: no such file or directory", f.Folder))
+	} else if err != nil {
 		return wrong(err)
 	} else if !fi.IsDir() {
 		return wrong(fmt.Errorf("%s is no folder", f.Folder))

@@ -21,8 +21,9 @@ import (
 // serveLong is of the help of every workload that serves.
 const serveLong = `It listens on the first machine's address on the management network, and on no other;
 --host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
-address, with no key asked for; --secret VLLM_API_KEY has vLLM ask for one. --api-key and
---hf-token in SERVER ARGS are refused: others would see them there.
+address, with no key asked for. --secret VLLM_API_KEY has vLLM ask for one; SGLang would
+take it from its command line alone, and TensorRT-LLM asks for none: put a proxy before
+them. --api-key and --hf-token in SERVER ARGS are refused: others would see them there.
 
 It runs in a container of the image that launch names: sparkrun's own for it, that of
 ~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
@@ -31,9 +32,10 @@ container MODEL's folder, the cache of Hugging Face and those of compiled kernel
 the machine's; they are made where they are missing. Weights that a machine does not
 have are fetched by the server there.
 
-It is a service: launch prints where it answers and leaves, and it goes on until
-sparkrun stop. --restart, --autostart, --probe and --on-wedge say what becomes of it
-meanwhile; ps shows it.`
+It is a service: launch prints where it answers and leaves, and it goes on until sparkrun
+stop. With --detach launch prints the job's id and leaves once the server has been
+started; ps shows when it answers. --restart, --autostart, --probe and --on-wedge say
+what becomes of it meanwhile.`
 
 // serveOptions are of the workloads that serve a model.
 type serveOptions struct {
@@ -139,6 +141,9 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 			s.Backend = workloads.BackendNative
 			a.say("shown is --backend native; a launch asks vLLM first whether it knows that")
 		default:
+			if err := a.fitFirst(ctx, *o); err != nil {
+				return err
+			}
 			if s.Backend, err = a.askBackend(ctx, *o); err != nil {
 				return err
 			}
@@ -165,23 +170,22 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		var all struct {
-			VLLM   string `yaml:"vllm"`
-			SGLang string `yaml:"sglang"`
-			TRTLLM string `yaml:"trtllm"`
-			EXO    string `yaml:"exo"`
-		}
+		var all map[string]string
 		if err == nil {
-			d := yaml.NewDecoder(bytes.NewReader(b))
-			d.KnownFields(true)
-			if err = d.Decode(&all); err != nil && len(bytes.TrimSpace(b)) == 0 {
-				err = nil
+			err = yaml.Unmarshal(b, &all)
+		}
+		if wrong := (*yaml.TypeError)(nil); errors.As(err, &wrong) { // whose words are Go's
+			err = errors.New("not all of it is lines of a workload and its image")
+		}
+		for name := range all {
+			if !workloads.Serves(name) {
+				err = fmt.Errorf("%q is no workload that serves a model", name)
 			}
 		}
 		if err != nil {
 			return "", "", fmt.Errorf("read images: %s: %w; want lines such as vllm: %s", file, err, workloads.DefaultImages()[workloads.VLLM])
 		}
-		if image := map[string]string{workloads.VLLM: all.VLLM, workloads.SGLang: all.SGLang, workloads.TRTLLM: all.TRTLLM, workloads.EXO: all.EXO}[workload]; image != "" {
+		if image := all[workload]; image != "" {
 			return image, file, nil
 		}
 	}
@@ -204,12 +208,18 @@ func (o launchOptions) question() launchOptions {
 	return ask
 }
 
+// questionName is what the job of a question is called, with its id behind it.
+const questionName = "ask-vllm-"
+
+func isQuestion(spec launcher.Spec) bool { return spec.Name == questionName+string(spec.ID) }
+
 func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	ask := o.question()
 	spec, err := a.spec(ask)
 	if err != nil {
 		return "", err
 	}
+	spec.Name = questionName + string(spec.ID)
 	a.say("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
 	b, err := a.open(o.standalone)
 	if err != nil {

@@ -20,8 +20,8 @@ import (
 func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
 	t.Helper()
 	home = t.TempDir()
-	b := &backend{cluster: &fakeCluster{}, explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-		if r.Model != "org/model" {
+	b := &backend{gangs: &fakeGangs{launch: tells(planned(1), ended(rejected))}, cluster: &fakeCluster{}, explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+		if r.Model == "" {
 			for i := range nodes {
 				nodes[i].Model = nil // nobody asked
 			}
@@ -81,8 +81,8 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
 	code, _, said := run("launch", "vllm", "--dry-run", "org/model")
 	for _, want := range []string{
-		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "nobody told the config.json of org/model: its heads, its size and its memory are not looked at",
-		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM would want 108.0 GiB",
+		"image nvcr.io/nvidia/vllm:26.05-py3 (sparkrun's own for vllm;", "no config.json of org/model was found: heads, size and memory are unchecked",
+		"memory of spark1: 100.0 GiB of 120.0 GiB free; vLLM takes 108.0 GiB", "the launch would be refused: spark1: no room: vLLM wants 108.0 GiB",
 	} {
 		if code != 125 || !strings.Contains(said, want) {
 			t.Errorf("code %d, not said %q:\n%s", code, want, said)
@@ -109,9 +109,82 @@ func TestServeSaysWhatItTakes(t *testing.T) {
 	if code, _, said = run("launch", "vllm", "--nodes", "5", "--tp", "5", "--dry-run", "--runtime", "host", "org/model"); code != 125 || !strings.Contains(said, "nearest that works on 5 machines: --pp 5") {
 		t.Errorf("12 heads do not divide by 5: code %d: %s", code, said)
 	}
-	write(t, "vlm: x\n", home, ".config/sparkrun/images.yaml")
-	if code, _, said = run("launch", "vllm", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "images.yaml") || !strings.Contains(said, "want lines such as vllm:") {
-		t.Errorf("a file with a slip: code %d: %s", code, said)
+	for text, want := range map[string]string{
+		"vlm: x\n": `"vlm" is no workload that serves a model`, "- vllm: x\n": "not all of it is lines of a workload and its image", "vllm: [a]\n": "not all of it is lines", "vllm: {\n": "line ",
+	} {
+		write(t, text, home, ".config/sparkrun/images.yaml")
+		if code, _, said = run("launch", "vllm", "--dry-run", "org/model"); code != 125 || !strings.Contains(said, "images.yaml: ") || !strings.Contains(said, want) || !strings.Contains(said, "want lines such as vllm:") || strings.Contains(said, "struct") || strings.Contains(said, "map[") {
+			t.Errorf("a file with a slip: code %d, want %q: %s", code, want, said)
+		}
+	}
+}
+
+// A machine without a GPU has a memory, too: what cannot lie in it is refused there, what may be short is
+// told, by the launch as by its dry run.
+func TestServeFitsWithoutGPU(t *testing.T) {
+	const g = 1 << 30
+	config := []byte(`{"num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"num_hidden_layers":64}`)
+	size, model := int64(66*g), &launcher.ModelCopy{}
+	spark := func(host string) wire.NodePlan {
+		return wire.NodePlan{Host: host, Memory: &wire.NodeMemory{Total: 24 * g, Available: 17 * g}, Model: model}
+	}
+	_, run := atHomeOf(t, spark("spark1"))
+	has := func() { *model = launcher.ModelCopy{Dir: "/m", Found: true, Config: config, Bytes: size, Whole: size} }
+	for line, want := range map[string]struct {
+		code int
+		says string
+	}{
+		"--dry-run":         {125, "the launch would be refused: spark1: no room: its part of the weights is 66.0 GiB, and it has 24.0 GiB of memory: more machines take smaller parts; nearest that works: --nodes 4, with 16.5 GiB on each"},
+		"":                  {125, "sparkrun: spark1: no room: its part of the weights is 66.0 GiB"},
+		"--dry-run --force": {0, "warning: spark1: no room: its part of the weights is 66.0 GiB"},
+	} {
+		has()
+		if code, _, said := run(append([]string{"launch", "vllm", "/m"}, strings.Fields(line)...)...); code != want.code || !strings.Contains(said, want.says) {
+			t.Errorf("%q: code %d: %s", line, code, said)
+		}
+	}
+	size = 1 << 20
+	const short = "warning: memory of spark1: vLLM wants 21.6 GiB (--gpu-memory-utilization 0.9 of 24.0 GiB), and 17.0 GiB are free now: end what runs there, or give it less: `-- --gpu-memory-utilization 0.58`"
+	for _, line := range []string{"--dry-run", ""} {
+		has()
+		code, _, said := run(append([]string{"launch", "vllm", "/m"}, strings.Fields(line)...)...)
+		if line == "--dry-run" && (code != 0 || !strings.Contains(said, "weights 1.0 MiB")) || !strings.Contains(said, short) {
+			t.Errorf("%q: code %d: %s", line, code, said)
+		}
+	}
+}
+
+// A folder that is not there is told of all machines at once, before vLLM is asked anything.
+func TestServeLooksBeforeItAsks(t *testing.T) {
+	none := &launcher.ModelCopy{Dir: "/models/x"}
+	_, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Model: none}, wire.NodePlan{Host: "spark2", Model: none})
+	code, _, said := run("launch", "vllm", "--nodes", "2", "--runtime", "host", "/models/x")
+	if code != 125 || !strings.Contains(said, "spark1, spark2: /models/x: invalid: it is not there: copy the model to every machine") || strings.Contains(said, "asking vLLM") {
+		t.Errorf("code %d: %s", code, said)
+	}
+}
+
+// An image that is still to be pulled is no reason to refuse.
+func TestDryRunBeforeThePull(t *testing.T) {
+	rank := launcher.RankPlan{Argv: []string{"vllm", "serve"}, Docker: []string{"--name", "x", "an/image"}, Pulls: true}
+	_, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Ranks: []launcher.RankPlan{rank}})
+	code, out, said := run("launch", "vllm", "--dry-run", "--image", "an/image", "org/model")
+	if code != 0 || strings.Count(out, "image an/image is not here: it will be pulled") != 1 || !strings.Contains(out, "docker run") || strings.Contains(said, "refuse") {
+		t.Errorf("code %d: %s%s", code, out, said)
+	}
+}
+
+// What a machine refuses without knowing of flags is told with the flag.
+func TestRefusalsNameFlags(t *testing.T) {
+	for _, c := range [][3]string{
+		{"vllm", "spark1: port serve.api: bind to port 8000: address already in use", "--port N is another port for the server"},
+		{"vllm", `spark1: program "vllm": not found in PATH (/bin)`, "--vllm PATH names the program"},
+		{"trtllm", `spark1: program "trtllm-serve": not found in PATH (/bin)`, "--trtllm-serve PATH"},
+		{"exec", "spark1: port serve.api: bind to port 8000: address already in use", ""},
+	} {
+		if got := flagFor(c[1], c[0]); (got == "") != (c[2] == "") || !strings.HasPrefix(got, c[2]) {
+			t.Errorf("%s: %q, want %q", c[1], got, c[2])
+		}
 	}
 }
 

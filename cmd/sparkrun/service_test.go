@@ -68,16 +68,21 @@ func TestServiceFlags(t *testing.T) {
 	}
 }
 
-// A launch of a service ends when it answers: before, when only its ranks run, it does not.
+// A launch of a service ends when it answers: before, when only its ranks run, it does not, unless it is detached.
 func TestLaunchLeavesService(t *testing.T) {
 	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
-	for name, line := range map[string]string{"attached": "launch exec --serve 8000 -- x", "detached": "launch -d exec --serve 8000 -- x"} {
-		t.Run(name, func(t *testing.T) {
-			code, o, e := cli(t, &backend{gangs: &fakeGangs{launch: tells(planned(1), started("a"), runs, ready)}, cluster: &fakeCluster{}}, strings.Fields(line)...)
-			if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || (len(o) > 5) != (name == "detached") || strings.Contains(e, "goes on by itself") != (name == "attached") {
-				t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
-			}
-		})
+	code, o, e := cli(t, &backend{gangs: &fakeGangs{launch: tells(planned(1), started("a"), runs, ready)}, cluster: &fakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
+	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" || !strings.Contains(e, "goes on by itself") {
+		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
+	}
+	loads := &fakeGangs{launch: goesOn(planned(1), started("a"))} // for minutes
+	code, o, e = cli(t, &backend{gangs: loads, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
+	if code != 0 || len(o) < 5 || len(loads.stops) > 0 || !strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
+		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.stops))
+	}
+	refused := &fakeGangs{launch: tells(planned(1), ended(rejected))}
+	if code, o, e = cli(t, &backend{gangs: refused, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
+		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
 	}
 	failed := &fakeGangs{launch: tells(planned(1), started("a"), runs, ended(failed7))}
 	if code, _, e := cli(t, &backend{gangs: failed, cluster: &fakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {

@@ -153,6 +153,10 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.begins(p.Generation)
+		// Of a service StepRunning comes once it answers, which takes as long as a model does.
+		if p.Step == rendezvous.StepStarted && f.stage != launcher.StageBefore && f.spec.Service != nil {
+			f.running.set()
+		}
 	case rendezvous.StepServes:
 		if p.Service != nil && p.Service.State == launcher.ServiceReady {
 			f.running.set()
@@ -160,7 +164,7 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 		}
 	case rendezvous.StepRunning:
 		f.begins(p.Generation)
-		if f.stage != launcher.StageBefore && f.spec.Service == nil { // which has to answer, too
+		if f.stage != launcher.StageBefore {
 			f.running.set()
 			f.reading.set()
 		}

@@ -59,6 +59,8 @@ type boxed struct {
 	// Spec is what all ranks share.
 	Spec  container.Spec   `json:"spec"`
 	cache *container.Mount // in Spec, and still to be made
+	// unpulled: the image is not here, and a launch would pull it; nothing is known of it.
+	unpulled bool
 
 	// Group is the folder of the containers' cgroup, where they have one beside the ranks'.
 	Group string `json:"group,omitempty"`
@@ -123,13 +125,14 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	}
 	defer e.Close()
 	im, err := e.Image(ctx, c.Image)
-	if errors.Is(err, container.ErrNoImage) {
-		return "", a.noImage(c)
+	unpulled := errors.Is(err, container.ErrNoImage)
+	if unpulled {
+		im, err = container.Image{ID: c.Image}, unpullable(c)
 	}
 	if err != nil {
 		return "", err
 	}
-	if strings.HasPrefix(strings.TrimPrefix(im.ID, "sha256:"), strings.TrimPrefix(c.Image, "sha256:")) {
+	if !unpulled && strings.HasPrefix(strings.TrimPrefix(im.ID, "sha256:"), strings.TrimPrefix(c.Image, "sha256:")) {
 		// It was named by the beginning of its ID, which a rule could take for a name.
 		if err := a.allowBox(ctx, p.who, im.ID, nil, container.Args{}); err != nil {
 			return "", err
@@ -138,8 +141,8 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	if im.Arch != "" && im.Arch != runtime.GOARCH {
 		return "", fmt.Errorf("image %s is for %s, and this machine is %s: name one for %[3]s", c.Image, im.Arch, runtime.GOARCH)
 	}
-	b := &boxed{Socket: a.cfg.Containers.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest}, Workdir: st.Workdir}
-	if b.Workdir == "" {
+	b := &boxed{Socket: a.cfg.Containers.Socket, Image: launcher.ImageSeen{ID: im.ID, Digest: im.Digest}, Workdir: st.Workdir, unpulled: unpulled}
+	if b.Workdir == "" && !unpulled {
 		b.Workdir = path.Join("/", im.Workdir)
 	}
 	if missing && cache != nil {
@@ -161,14 +164,18 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 		}
 	}
 	b.Spec.CgroupParent, b.Group = boxGroup(cgroupRoot, facts.SystemdRuns, a.groupName(as.Key))
-	if err := a.containerOf(b, as, shim.Rank{Rank: as.FirstRank}).Validate(); err != nil {
+	whole := a.containerOf(b, as, shim.Rank{Rank: as.FirstRank})
+	if unpulled {
+		whole.Image = "sha256:" // has one once it is here
+	}
+	if err := whole.Validate(); err != nil {
 		return "", err
 	}
 	if err := p.who.placesAreThere(b.Spec); err != nil {
 		return "", err
 	}
 	p.box = b
-	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 {
+	if len(b.Spec.Devices) > 0 && as.NodeCount > 1 && !unpulled {
 		if err := a.noteBoxes(); err != nil {
 			return "", err
 		}
@@ -183,14 +190,15 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	return warning, nil
 }
 
-func (a *Agent) noImage(c *launcher.Container) error {
+// unpullable says why no launch would pull an image that is not on this node; nil: one would.
+func unpullable(c *launcher.Container) error {
 	if c.Pull == launcher.PullNever {
 		return fmt.Errorf("image %s is not on this node, and --pull never: `docker pull %[1]s` here, or leave --pull out", c.Image)
 	}
 	if isID(c.Image) {
 		return fmt.Errorf("image %s is not on this node, and no registry knows an engine's IDs: name it by its reference", c.Image)
 	}
-	return fmt.Errorf("image %s is not on this node: a launch would pull it", c.Image)
+	return nil
 }
 
 // allowBox asks the administrator's rules.
@@ -429,7 +437,7 @@ func (a *Agent) putInBoxes(b *boxed, as launcher.Assignment, ranks []shim.Rank) 
 }
 
 func (b *boxed) image() *launcher.ImageSeen {
-	if b == nil {
+	if b == nil || b.unpulled {
 		return nil
 	}
 	return &b.Image

@@ -98,6 +98,32 @@ func TestBoxesAreRefused(t *testing.T) {
 	}
 }
 
+// An image that a launch would pull keeps a dry run from nothing: the whole plan is told, and the model looked for.
+func TestExplainBeforeThePull(t *testing.T) {
+	socket, end := fakeEngine(t, map[string]any{}, nil)
+	defer end()
+	n := newNode(t, func(cfg *Config) {
+		cfg.Containers = &Containers{Socket: socket, Cluster: "c", Program: "/proc/self/exe"}
+	})
+	model := t.TempDir()
+	as := n.as("true")
+	st := as.Spec.MainStage()
+	st.Container = &launcher.Container{Argv: launcher.Lits("serve", "it"), Image: "an/image:1", Pull: launcher.PullMissing, Mounts: []launcher.Mount{{Source: model, Target: model, ReadOnly: true}}}
+	st.Argv, st.Workdir = nil, ""
+	plans, m, err := n.a.Explain(n.ctx, as, model)
+	if err != nil || len(plans) != 1 || m == nil || !m.Found {
+		t.Fatalf("%v, %+v, model %+v", err, plans, m)
+	}
+	docker := strings.Join(plans[0].Docker, " ")
+	if p := plans[0]; !p.Pulls || p.Image != nil || !strings.Contains(docker, "an/image:1") || !strings.Contains(docker, "src="+model) || p.Argv[0] != "serve" {
+		t.Errorf("%+v", p)
+	}
+	st.Container.Pull = launcher.PullNever
+	if _, _, err := n.a.Explain(n.ctx, as, ""); err == nil || !strings.Contains(err.Error(), "--pull never") {
+		t.Errorf("nobody may pull it: %v", err)
+	}
+}
+
 func TestMemlockOfContainers(t *testing.T) {
 	yes := func([]launcher.Ulimit) error { return nil }
 	no := func([]launcher.Ulimit) error { return errors.New("LimitMEMLOCK=64k") }

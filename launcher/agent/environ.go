@@ -36,7 +36,7 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 	}
 	if p.box != nil {
 		for i := range plans {
-			plans[i].Dir, plans[i].Image = p.box.Workdir, p.box.image()
+			plans[i].Dir, plans[i].Image, plans[i].Pulls = p.box.Workdir, p.box.image(), p.box.unpulled
 			plans[i].Docker = a.containerOf(p.box, as, shim.Rank{Rank: plans[i].Rank}).Flags()
 		}
 	}

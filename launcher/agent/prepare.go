@@ -70,6 +70,10 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
+	if b := r.plan.box; b != nil && b.unpulled {
+		r.err = fmt.Errorf("image %s was there a moment ago, and is not on this node any more", as.Spec.MainStage().Container.Image)
+		return r
+	}
 	if r.err = context.Cause(ctx); r.err != nil {
 		return r // ended while a disk hung: the folder is not ours any more
 	}
@@ -180,7 +184,7 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 			if err == nil && a.isThere(as) {
 				err = p.who.mayRunBoxed(st, p.box)
 			}
-			if err == nil && st.MPI != nil {
+			if err == nil && st.MPI != nil && !p.box.unpulled {
 				p.mpi, err = a.mayRunMPIBoxed(ctx, st, p)
 			}
 		case a.isThere(as):

@@ -59,10 +59,12 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	switch {
 	case err == nil || ctx.Err() != nil || errors.Is(err, container.ErrNoEngine):
 		return err
-	case errors.Is(err, container.ErrNotForUs):
+	case errors.Is(err, container.ErrNotForUs) && strings.Contains(c.Image, "/"):
 		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.name)
 	case strings.Contains(err.Error(), "no space left"):
 		return err
+	case !strings.Contains(c.Image, "/"): // Docker Hub's own, or one that was to be built
+		return fmt.Errorf("%w: it names no registry: build it on each machine (a recipe's with the recipe's project), or name another with --image", err)
 	}
 	return fmt.Errorf("%w: is the registry up, and does this machine reach it?", err)
 }

@@ -73,12 +73,13 @@ func TestRecipeServesInBoxes(t *testing.T) {
 	for _, h := range hosts {
 		l.on(h, "sh", "-c", "mkdir -p /etc/sparkrun; echo 'containers: {users: [root]}' > /etc/sparkrun/policy.yaml").must(t)
 	}
-	l.on("spark1", "sparkrun", "recipe", "add", folder, "--name", "own").must(t)
-	t.Cleanup(func() { l.on("spark1", "sparkrun", "recipe", "remove", "own").must(t) }) // it is on this machine's list
-	if r := l.on("spark1", "sparkrun", "run", "stand-in", "--mount", "/usr:/usr:ro"); r.code == 0 || !strings.Contains(r.err, "--trust-recipe") || !strings.Contains(r.err, "mods") {
+	// The registries are in a folder of the test's own: the hosts share their user's home with this machine.
+	config := "XDG_CONFIG_HOME=" + scratch(t)
+	l.on("spark1", "env", config, "sparkrun", "recipe", "add", folder, "--name", "own").must(t)
+	if r := l.on("spark1", "env", config, "sparkrun", "run", "stand-in", "--mount", "/usr:/usr:ro"); r.code == 0 || !strings.Contains(r.err, "--trust-recipe") || !strings.Contains(r.err, "mods") {
 		t.Errorf("a mod without consent: %s", r)
 	}
-	launch := l.start("spark1", "sparkrun", "run", "stand-in", "--trust-recipe", "--name", "served", "--on", "spark1,spark2", "-o", "max_model_len=32", "--mount", "/usr:/usr:ro")
+	launch := l.start("spark1", "env", config, "sparkrun", "run", "stand-in", "--trust-recipe", "--name", "served", "--on", "spark1,spark2", "-o", "max_model_len=32", "--mount", "/usr:/usr:ro")
 	if r := launch.wait(); r.code != 0 || !strings.Contains(r.err, "asking vLLM how it spreads") || !strings.Contains(r.err, "loud changes the image") {
 		t.Fatalf("launch of the recipe: %s", r)
 	}

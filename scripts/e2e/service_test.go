@@ -165,6 +165,7 @@ func TestServiceOutlastsACut(t *testing.T) {
 	}
 	l := up(t, 3)
 	l.on("spark1", append([]string{"sparkrun", "launch", "-d", "exec", "--name", "llm", "--on", "spark2,spark3", "--serve", "8000", "--health", "/health"}, standIn(t, "8000")...)...).must(t)
+	l.serves("spark1", "llm", 1)
 	pids := l.on("spark3", "pgrep", "-f", "standin_server.py").must(t).out
 	for _, host := range []string{"spark1", "spark2", "spark3"} {
 		l.do("cut", host, "mgmt")

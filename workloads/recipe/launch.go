@@ -77,6 +77,10 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 		}
 		out.Image, out.ShmBytes = "", 0
 	}
+	if out.Image == r.Image && r.Image != "" && !strings.Contains(r.Image, "/") {
+		out.note("container", "%s names no registry: the project that wrote the recipe builds it, on each machine; --image names another", r.Image)
+	}
+	r.unused(&out)
 	if err := o.sizes(); err != nil {
 		return Launch{}, err
 	}
@@ -101,6 +105,22 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 		return Launch{}, fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it with --trust-recipe", o.Name, ErrUntrusted, strings.Join(out.consent, "; and "))
 	}
 	return out, nil
+}
+
+// unused names the defaults that the recipe has no place for.
+func (r Recipe) unused(out *Launch) {
+	if r.Command == "" { // which is made of them
+		return
+	}
+	places := strings.Join(append([]string{r.Command}, r.Setup...), "\n")
+	for _, d := range r.Defaults {
+		places += "\n" + d.Value
+	}
+	for _, d := range r.Defaults {
+		if d.Name != "model" && !spread(d.Name) && !strings.Contains(places, "{"+d.Name+"}") {
+			out.note("defaults."+d.Name, "left out: the command has no {%s}", d.Name)
+		}
+	}
 }
 
 // asks is of something that goes beyond starting a server: it needs consent.

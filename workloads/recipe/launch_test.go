@@ -24,7 +24,7 @@ func read(t *testing.T, text string) Recipe {
 const v1 = `
 recipe_version: "1"
 name: Test
-container: vllm-node
+container: my/vllm-node
 model: org/M
 env: {FLAG: 1}
 defaults: {port: 8000, host: 0.0.0.0, tensor_parallel: 2, len: 4096}
@@ -51,7 +51,7 @@ func TestLaunch(t *testing.T) {
 		want    string // as render shows it
 	}{
 		"version 1": {v1, Options{}, `
-vllm of org/M in vllm-node, 2 machines, TP 2, ray, listens at 0.0.0.0:8000
+vllm of org/M in my/vllm-node, 2 machines, TP 2, ray, listens at 0.0.0.0:8000
   $ vllm serve org/M
       --max-model-len 4096
       --speculative-config '{"n":4096}'
@@ -66,7 +66,7 @@ vllm of org/M in other, 2 machines, TP 2, native, listens at 10.0.0.1:9000
       --speculative-config '{"n":99}'
 `},
 		"one machine": {v1, Options{Nodes: 1, Serve: workloads.Serve{Host: "a"}}, `
-vllm of org/M in vllm-node, 1 machine, sizes from machines and model, listens at a:8000
+vllm of org/M in my/vllm-node, 1 machine, sizes from machines and model, listens at a:8000
   $ vllm serve org/M
       --max-model-len 4096
       --speculative-config '{"n":4096}'
@@ -74,7 +74,7 @@ vllm of org/M in vllm-node, 1 machine, sizes from machines and model, listens at
   note: command: its sizes (TP 2) make 2 machines: with 1 they are found anew
 `},
 		"a size of the user's stays": {v1, Options{Set: []Setting{{"tensor_parallel", "4"}, {"host", "a"}}}, `
-vllm of org/M in vllm-node, 4 machines, TP 4, ray, listens at a:8000
+vllm of org/M in my/vllm-node, 4 machines, TP 4, ray, listens at a:8000
   $ vllm serve org/M
       --max-model-len 4096
       --speculative-config '{"n":4096}'
@@ -86,7 +86,7 @@ vllm of org/M in , 2 machines, TP 2, ray, listens at a:8000
       --max-model-len 4096
       --speculative-config '{"n":4096}'
   FLAG=1
-  note: container: vllm-node: left out: it runs on the machines themselves
+  note: container: my/vllm-node: left out: it runs on the machines themselves
 `},
 		"version 2": {v2, Options{Environ: []string{"HOME=/home/ada"}}, `
 vllm of org/M in registry/image:1, 2 machines, TP 2, listens at ::1:8000
@@ -197,22 +197,22 @@ vllm of M in , 1 machine, sizes from machines and model, listens at 10.0.0.1:0
   note: host: 10.0.0.1: it listens there, as the recipe has it; --host decides otherwise
 `},
 		"after -- the user wins": {v1, Options{Serve: workloads.Serve{Args: []string{"--port=9000", "-tp", "4", "--host", "a", "--distributed-e", "mp"}}}, `
-vllm of org/M in vllm-node, 4 machines, sizes from machines and model, listens at :0
+vllm of org/M in my/vllm-node, 4 machines, sizes from machines and model, listens at :0
   $ vllm serve org/M
       --max-model-len 4096
       --speculative-config '{"n":4096}'
   FLAG=1
 `},
 		"after -- nothing of a flag": {v1, Options{Serve: workloads.Serve{Port: 9000, Host: "a", Args: []string{"--port", "9001", "--pp", "x"}}}, `
-vllm of org/M in vllm-node, 2 machines, TP 2, ray, listens at a:9000
+vllm of org/M in my/vllm-node, 2 machines, TP 2, ray, listens at a:9000
   $ vllm serve org/M
       --max-model-len 4096
       --speculative-config '{"n":4096}'
   FLAG=1
 `},
-		"trusted": {"model: M\ncontainer: i\nmods: [mods/a, '@r/b']\npre_exec: ['echo {model} it''s']\nexecutor_config: {privileged: true, cap_add: [SYS_NICE], ulimit: ['nofile=1:2'], ipc: private, shm_size: 1g}\ncommand: vllm serve M\n",
+		"trusted": {"model: M\ncontainer: my/i\nmods: [mods/a, '@r/b']\npre_exec: ['echo {model} it''s']\nexecutor_config: {privileged: true, cap_add: [SYS_NICE], ulimit: ['nofile=1:2'], ipc: private, shm_size: 1g}\ncommand: vllm serve M\n",
 			Options{Trusted: true}, `
-vllm of M in i, 1 machine, sizes from machines and model, listens at :0
+vllm of M in my/i, 1 machine, sizes from machines and model, listens at :0
   $ vllm serve M
   docker --cap-add=SYS_NICE
   docker --cap-add=ALL

@@ -78,7 +78,7 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	r.model(out, s, values)
 	// A path is shown to the container where it lies on the machines.
 	if m := out.Serve.Model; strings.HasPrefix(m, "/") || strings.HasPrefix(m, ".") {
-		if own, _ := get(o.Set, "model"); own != m {
+		if own, _ := get(o.Set, "model"); own != m && !o.OnHost { // there it reads what its user may anyway
 			out.asks("model %s, a folder of your machines, which its image reads (-o model=NAME serves another)", m)
 		}
 	}
