@@ -76,9 +76,20 @@ func (r Request) exo() (served, error) {
 	if s.port < 1 || s.port > 1<<16-2 {
 		return bad(fmt.Sprintf("--port %d", s.port), "want 1 to 65534: exo itself takes the port after it, on every machine")
 	}
+	for _, size := range []struct {
+		flag string
+		n    int
+	}{{"--tp", o.TP}, {"--pp", o.PP}} {
+		if size.n > maxMachines {
+			return bad(fmt.Sprintf("%s %d", size.flag, size.n), fmt.Sprintf("want 1 to %d", maxMachines))
+		}
+	}
 	asked := Sizes{TP: o.TP, PP: o.PP}
 	if s.nodes = r.Job.Nodes; s.nodes == 0 {
 		s.nodes = max(len(r.Job.On), asked.product())
+	}
+	if s.nodes > maxMachines {
+		return bad(machines(s.nodes), fmt.Sprintf("a model is served on %d at most", maxMachines))
 	}
 	whole := Sizes{TP: 1, PP: s.nodes, DP: 1}
 	if o.TP > 1 {

@@ -187,6 +187,9 @@ func TestServeRefuses(t *testing.T) {
 		"exo, a part":        {EXO, Serve{Model: "m", PP: 2}, 3, nil, "on 3 machines --pp 3 or --tp 3"},
 		"exo, its API":       {EXO, Serve{Model: "m", Args: words("--no-a")}, 2, nil, "--no-api: invalid: it is not for the arguments after --"},
 		"exo, its port":      {EXO, Serve{Model: "m", Args: words("--api-port=3")}, 2, nil, "--port names the port of the API"},
+		"exo, beyond all":    {EXO, Serve{Model: "m", TP: 1 << 32, PP: 1 << 32}, 0, nil, "--tp 4294967296: invalid: want 1 to 1024"}, // their product is 0
+		"exo, layers":        {EXO, Serve{Model: "m", PP: 1 << 62}, 0, nil, "--pp 4611686018427387904: invalid: want 1 to 1024"},
+		"exo, machines":      {EXO, Serve{Model: "m"}, 1e9, nil, "1000000000 machines: invalid: a model is served on 1024 at most"},
 		"exo, last port":     {EXO, Serve{Model: "m", Port: 65535}, 1, nil, "want 1 to 65534"},
 		"exo, a name":        {EXO, Serve{Model: "m", Host: "spark1"}, 1, nil, "--host spark1: invalid: want an address"},
 		"exo, two":           {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
