@@ -30,6 +30,17 @@ func bindBox(fs *pflag.FlagSet, o *boxOptions) {
 }
 
 func (o boxOptions) check() error {
+	for _, m := range o.imageMap {
+		if name, ref, ok := strings.Cut(m, "="); !ok || name == "" || ref == "" {
+			return usagef("--image-map %q: want NAME=REF, such as vllm-node=registry.local/vllm:25.10", m)
+		}
+	}
+	_, err := container.ParseArgs(o.args)
+	return err
+}
+
+// needsImage refuses what is of containers where there is none.
+func (o boxOptions) needsImage() error {
 	if o.image == "" {
 		for flag, given := range map[string]bool{
 			"--pull": o.pull != "", "--mount": len(o.mounts) > 0, "--shm-size": o.shm != 0, "--docker-arg": len(o.args) > 0, "--model-cache": o.cache != "",
@@ -40,13 +51,7 @@ func (o boxOptions) check() error {
 			}
 		}
 	}
-	for _, m := range o.imageMap {
-		if name, ref, ok := strings.Cut(m, "="); !ok || name == "" || ref == "" {
-			return usagef("--image-map %q: want NAME=REF, such as vllm-node=registry.local/vllm:25.10", m)
-		}
-	}
-	_, err := container.ParseArgs(o.args)
-	return err
+	return nil
 }
 
 // container is what the ranks run in; nil: the host. A mount without a leading slash is one of

@@ -84,9 +84,12 @@ func TestRayHints(t *testing.T) {
 	}
 }
 
+// boxFlags are of containers alone.
+var boxFlags = []string{"--pull always", "--mount /x", "--shm-size 1G", "--docker-arg=--add-host=db:10.0.0.9", "--model-cache none", "--image-map a=b"}
+
 // What is of containers alone is refused where there is none.
 func TestBoxFlagsWithoutImage(t *testing.T) {
-	for _, flags := range []string{"--pull always", "--mount /x", "--shm-size 1G", "--docker-arg=--init", "--model-cache none", "--image-map a=b"} {
+	for _, flags := range boxFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
 		if code, _, e := cli(t, &backend{gangs: &fakeGangs{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {

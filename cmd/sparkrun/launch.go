@@ -280,7 +280,11 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 			return err
 		}
 		opts.service = serviceOptions{} // it has had its say
-		if err := errors.Join(partApart(cmd, args), opts.check(), opts.box.check(), opts.output.settle(&opts.json)); err != nil {
+		var boxless error
+		if !opts.serve.image { // else settleServe asks, once it has found one
+			boxless = opts.box.needsImage()
+		}
+		if err := errors.Join(partApart(cmd, args), opts.check(), boxless, opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
 		return run(cmd.Context(), *opts)

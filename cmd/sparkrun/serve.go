@@ -117,6 +117,9 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		case o.serve.runtime == runtimeDocker:
 			return usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.workload, imagesFile)
 		}
+		if err := o.box.needsImage(); err != nil {
+			return err
+		}
 	}
 	o.request.Environ = a.environ
 	if o.box.image != "" { // launch makes the whole of it later
