@@ -72,7 +72,7 @@ func runExoGateway(ctx context.Context, args []string) error {
 	}
 	g := &exoGateway{
 		api: url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", args[2])}, nodes: nodes, sharding: args[4], model: args[5],
-		client: http.Client{Timeout: exoWait, Transport: &http.Transport{}}, out: os.Stdout, every: time.Second, slow: 5 * time.Second,
+		client: http.Client{Timeout: exoWait, Transport: &http.Transport{DisableKeepAlives: true}}, out: os.Stdout, every: time.Second, slow: 5 * time.Second,
 	}
 	if g.network, err = networkOf(os.Getenv("SPARKRUN_ADDR")); err != nil {
 		return err
@@ -102,14 +102,26 @@ func networkOf(text string) (netip.Prefix, error) {
 	return netip.Prefix{}, nil
 }
 
+// exoUnanswered answers in exo's stead.
+func exoUnanswered(w http.ResponseWriter, r *http.Request, _ error) {
+	if r.Context().Err() != nil { // the client has gone
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusBadGateway)
+	io.WriteString(w, `{"error":"exo's API does not answer"}`+"\n") //nolint:errcheck // nobody is left to tell
+}
+
 // run serves until it fails, or ctx ends.
 func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g.say("exo has not answered yet")
 	proxy := httputil.NewSingleHostReverseProxy(&g.api)
-	proxy.Transport = &http.Transport{}
+	// exo closes a connection that has been idle for 5 s (Hypercorn), and a POST on one that it is closing is lost.
+	proxy.Transport = &http.Transport{DisableKeepAlives: true}
 	proxy.FlushInterval = -1 // tokens as they come
+	proxy.ErrorHandler = exoUnanswered
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	mux := http.NewServeMux()
 	mux.Handle("/", proxy)

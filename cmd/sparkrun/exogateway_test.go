@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,6 +57,8 @@ func (f *fakeExo) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		}
 		f.placed = json.NewDecoder(r.Body).Decode(&body) == nil && body.Instance["MlxRingInstance"].InstanceID == "sparkrun"
 		f.posts++
+	case "/dies":
+		panic(http.ErrAbortHandler)
 	default:
 		fmt.Fprint(w, "exo's own answer at "+r.URL.Path)
 	}
@@ -70,7 +73,17 @@ func (f *fakeExo) change(how func()) {
 // gateway runs one before a fake; ended gives its error.
 func gateway(t *testing.T, f *fakeExo, model string) (base string, ended <-chan error) {
 	t.Helper()
-	api := httptest.NewServer(f)
+	type conn struct{}
+	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Context().Value(conn{}).(*atomic.Int32).Add(1) > 1 { // as exo closes a connection that was idle for 5 s
+			panic(http.ErrAbortHandler)
+		}
+		f.ServeHTTP(w, r)
+	}))
+	api.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		return context.WithValue(ctx, conn{}, new(atomic.Int32))
+	}
+	api.Start()
 	t.Cleanup(api.Close)
 	at, err := url.Parse(api.URL)
 	if err != nil {
@@ -164,6 +177,39 @@ func TestExoGatewayWithoutModel(t *testing.T) {
 	until(t, base+"/health", func(status int, _ string) bool { return status == http.StatusOK })
 	if f.change(func() {}); f.posts != 0 {
 		t.Error("it places what nobody named")
+	}
+}
+
+// A request does not meet the end of an earlier one's connection; what does not answer is told in a form that clients read.
+func TestExoGatewayHandsOn(t *testing.T) {
+	f := &fakeExo{nodes: 1}
+	base, _ := gateway(t, f, "")
+	post := func(path string) (status int, kind, body string) {
+		t.Helper()
+		res, err := http.Post(base+path, "application/json", strings.NewReader(`{"stream":true}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer res.Body.Close()
+		b, err := io.ReadAll(res.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return res.StatusCode, res.Header.Get("Content-Type"), string(b)
+	}
+	for range 5 {
+		if status, _, body := post("/v1/chat/completions"); status != http.StatusOK || body != "exo's own answer at /v1/chat/completions" {
+			t.Fatalf("%d: %s", status, body)
+		}
+	}
+	if status, kind, body := post("/dies"); status != http.StatusBadGateway || kind != "application/json" || body != `{"error":"exo's API does not answer"}`+"\n" {
+		t.Errorf("%d, %s: %s", status, kind, body)
+	}
+	gone, leave := context.WithCancel(t.Context())
+	leave()
+	w := httptest.NewRecorder()
+	if exoUnanswered(w, httptest.NewRequestWithContext(gone, http.MethodPost, "/", nil), gone.Err()); w.Body.Len() > 0 || w.Code != http.StatusOK {
+		t.Errorf("a client that has gone: %d, %s", w.Code, w.Body)
 	}
 }
 
