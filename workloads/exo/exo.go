@@ -189,6 +189,7 @@ func (s State) Progress() (p Progress) {
 	if !found {
 		return Progress{}
 	}
+	unknown := Progress{Placed: true, Lines: []string{"exo tells of it in a form that is not known"}}
 	p.Placed, p.Ready = true, true
 	for _, body := range placed {
 		var of struct {
@@ -198,7 +199,7 @@ func (s State) Progress() (p Progress) {
 			} `json:"shardAssignments"`
 		}
 		if err := json.Unmarshal(body, &of); err != nil {
-			return Progress{Placed: true, Lines: []string{"exo tells of it in a form that is not known"}}
+			return unknown
 		}
 		for node, runner := range of.Shards.Nodes {
 			status := s.Runners[runner]
@@ -211,7 +212,9 @@ func (s State) Progress() (p Progress) {
 				p.Failed = line
 			}
 		}
-		p.Ready = p.Ready && len(of.Shards.Nodes) > 0
+	}
+	if len(p.Lines) == 0 { // no part of it was found
+		return unknown
 	}
 	slices.Sort(p.Lines)
 	return p

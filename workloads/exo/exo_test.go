@@ -117,6 +117,12 @@ func TestProgress(t *testing.T) {
 			t.Errorf("%s: %s", runners, d)
 		}
 	}
+	for _, placed := range []string{`{}`, strings.Replace(proposed, "nodeToRunner", "runnerOfNode", 1), strings.Replace(proposed, "shardAssignments", "shards", 1)} {
+		want := Progress{Placed: true, Lines: []string{"exo tells of it in a form that is not known"}}
+		if d := cmp.Diff(want, two(t, `,"instances":{"sparkrun":`+placed+`},"runners":{"ra":{"RunnerReady":{}},"rb":{"RunnerReady":{}}}`).Progress()); d != "" {
+			t.Errorf("%s: %s", placed, d)
+		}
+	}
 	if p := two(t, `,"instances":{"other":`+proposed+`}`).Progress(); p.Placed || p.Ready {
 		t.Errorf("another's model is ours: %+v", p)
 	}
