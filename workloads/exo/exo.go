@@ -6,6 +6,7 @@
 package exo
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -241,10 +242,11 @@ func (s State) does(node, model, kind string, body json.RawMessage) string {
 	case "RunnerFailed":
 		return "failed: " + of.Error
 	}
-	return map[string]string{
+	return cmp.Or(map[string]string{
 		"RunnerConnecting": "meets the other machines", "RunnerConnected": "has met the other machines", "RunnerLoaded": "has loaded its part",
 		"RunnerWarmingUp": "warms up", "RunnerReady": "is ready", "RunnerRunning": "is at work",
-	}[kind]
+		"RunnerShuttingDown": "ends", "RunnerShutdown": "has ended",
+	}[kind], kind)
 }
 
 // fetches tells of the model's weights on a node.

@@ -111,6 +111,8 @@ func TestProgress(t *testing.T) {
 		`{}`: {Placed: true, Lines: []string{"spark1: begins", "spark2: fetches weights, 512 of 1024 MiB"}},
 		`{"ra":{"RunnerLoading":{"layersLoaded":3,"totalLayers":16}},"rb":{"RunnerConnecting":{}}}`: {Placed: true, Lines: []string{"spark1: loads layer 3 of 16", "spark2: meets the other machines"}},
 		`{"ra":{"RunnerReady":{}},"rb":{"RunnerFailed":{"errorMessage":"out of memory"}}}`:          {Placed: true, Failed: "spark2: failed: out of memory", Lines: []string{"spark1: is ready", "spark2: failed: out of memory"}},
+		`{"ra":{"RunnerShuttingDown":{}},"rb":{"RunnerShutdown":{}}}`:                               {Placed: true, Lines: []string{"spark1: ends", "spark2: has ended"}},
+		`{"ra":{"RunnerReady":{}},"rb":{"RunnerDozing":{}}}`:                                        {Placed: true, Lines: []string{"spark1: is ready", "spark2: RunnerDozing"}},
 		`{"ra":{"RunnerReady":{}},"rb":{"RunnerRunning":{}}}`:                                       {Placed: true, Ready: true, Lines: []string{"spark1: is ready", "spark2: is at work"}},
 	} {
 		if d := cmp.Diff(want, two(t, placed+`,"runners":`+runners).Progress()); d != "" {
