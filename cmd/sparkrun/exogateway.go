@@ -42,7 +42,7 @@ type exoGateway struct {
 	told    string
 	was     bool   // it has been ready
 	refused int    // placements in a row
-	failed  string // what one of the parts has said that failed
+	failed  string // what one of the parts has said that failed, since it was ready last
 }
 
 // Bounds for the gateway.
@@ -149,14 +149,15 @@ func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 }
 
 // tend looks after the model until ctx ends. What is refused before it was ready once is an
-// error; what is lost later is placed again.
+// error, and a part that failed until exo gave the model up always is: --restart counts it. What
+// is lost otherwise is placed again.
 func (g *exoGateway) tend(ctx context.Context) error {
 	for {
 		why, err := g.look(ctx)
 		switch {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // nobody waits any more
-		case err != nil && !g.was:
+		case err != nil && (!g.was || g.failed != ""):
 			return err
 		case err != nil:
 			why = err.Error()
@@ -201,11 +202,12 @@ func (g *exoGateway) look(ctx context.Context) (why string, err error) {
 	p := s.Progress()
 	switch {
 	case p.Ready:
+		g.failed = ""
 		return "", nil
 	case p.Placed:
 		g.failed = cmp.Or(p.Failed, g.failed)
 		return strings.Join(p.Lines, "; "), nil
-	case g.failed != "" && !g.was:
+	case g.failed != "":
 		return "", fmt.Errorf("exo has given the model %s up: %s", g.model, g.failed)
 	}
 	if why := s.Waits(g.nodes); why != "" || g.model == "" {

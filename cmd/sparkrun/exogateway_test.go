@@ -160,14 +160,36 @@ func TestExoGatewayIsRefused(t *testing.T) {
 	}
 }
 
-// A part that fails again and again has exo take the model away: that is no reason to place it for ever.
+// A part that fails again and again has exo take the model away: that is no reason to place it for ever, nor once it
+// was ready. What failed before it was ready again counts no more.
 func TestExoGatewayIsGivenUp(t *testing.T) {
-	f := &fakeExo{nodes: 1, runner: "RunnerFailed"}
-	base, ended := gateway(t, f, "org/m")
-	until(t, base+"/health", func(_ int, body string) bool { return strings.Contains(body, "N0: failed") })
-	f.change(func() { f.placed = false })
-	if err := <-ended; err == nil || err.Error() != "exo has given the model org/m up: N0: failed: " {
-		t.Error(err)
+	for name, states := range map[string][]string{"at once": {"RunnerFailed"}, "later": {"RunnerReady", "RunnerFailed"}, "once more": {"RunnerReady", "RunnerFailed", "RunnerReady", "", "RunnerReady", "RunnerFailed"}} {
+		t.Run(name, func(t *testing.T) {
+			f := &fakeExo{nodes: 1}
+			base, ended := gateway(t, f, "org/m")
+			posts := 1
+			for _, s := range states {
+				if s == "" { // a machine was silent for a while
+					posts++
+					f.change(func() { f.placed = false })
+					until(t, base+"/health", func(int, string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.placed })
+					continue
+				}
+				f.change(func() { f.runner = s })
+				until(t, base+"/health", func(status int, body string) bool {
+					return s == "RunnerReady" && status == http.StatusOK || s == "RunnerFailed" && strings.Contains(body, "N0: failed")
+				})
+			}
+			f.change(func() { f.placed = false })
+			select {
+			case err := <-ended:
+				if f.change(func() {}); err == nil || err.Error() != "exo has given the model org/m up: N0: failed: " || f.posts != posts {
+					t.Errorf("placed %d times, want %d: %v", f.posts, posts, err)
+				}
+			case <-time.After(time.Minute):
+				t.Error("it goes on")
+			}
+		})
 	}
 }
 
