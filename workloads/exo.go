@@ -58,6 +58,8 @@ func (r Request) exo() (served, error) {
 			"a model that lies in /models/OWNER--NAME of every machine is found with --env EXO_MODELS_READ_ONLY_DIRS=/models")
 	case r.Job.Service != nil && r.Job.Service.Probe == launcher.ProbeGenerate:
 		return bad("--probe generate", "it asks at /v1/completions, which exo does not have")
+	case r.Job.Service != nil && r.Job.Service.OnWedge == launcher.WedgeRestart:
+		return bad("--on-wedge restart", "exo has no metrics, by which it would be seen")
 	}
 	for _, d := range exoDecided {
 		if _, given := d.flag.in(o.Args); given {

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -147,6 +148,9 @@ func TestSpread(t *testing.T) {
 
 func TestServeRefuses(t *testing.T) {
 	words := strings.Fields
+	wedged := func(r *Request) {
+		r.Job.Service = &launcher.Service{OnWedge: launcher.WedgeRestart, Restarts: 3, Per: time.Hour}
+	}
 	tests := map[string]struct {
 		workload string
 		serve    Serve
@@ -194,6 +198,8 @@ func TestServeRefuses(t *testing.T) {
 		"exo, a name":        {EXO, Serve{Model: "m", Host: "spark1"}, 1, nil, "--host spark1: invalid: want an address"},
 		"exo, two":           {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.RanksPerNode = 2 }, "one GPU, and one exo"},
 		"exo, a token":       {EXO, Serve{Model: "m"}, 1, func(r *Request) { r.Job.Service = &launcher.Service{Probe: launcher.ProbeGenerate} }, "/v1/completions"},
+		"exo, a wedge":       {EXO, Serve{Model: "m"}, 1, wedged, "--on-wedge restart: invalid: exo has no metrics"},
+		"a wedge":            {TRTLLM, Serve{Model: "m"}, 1, wedged, "--on-wedge restart: invalid: trtllm has no metrics that are read; --probe generate tells"},
 		"exo, any number":    {EXO, Serve{Model: "m"}, 3, func(r *Request) { r.Job.MinNodes = 2 }, "--nodes 2:3"},
 		"a count":            {VLLM, Serve{Model: "m", Args: words("--nnodes 3 --node-rank 1")}, 2, nil, "--nnodes stands after --: invalid: how many machines there are says --nodes N (or --on HOST,HOST), and each machine is told its own"},
 		"a count in short":   {VLLM, Serve{Model: "m", Args: words("-n=3")}, 1, nil, "--nnodes stands after --"},

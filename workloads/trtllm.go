@@ -24,6 +24,9 @@ var trtllmServer = server{
 const llmapiLaunch = "trtllm-llmapi-launch"
 
 func (r Request) trtllm() (served, error) {
+	if v := r.Job.Service; v != nil && v.OnWedge == launcher.WedgeRestart {
+		return served{}, fmt.Errorf("--on-wedge restart: %w: trtllm has no metrics that are read; --probe generate tells of a server that generates nothing", launcher.ErrInvalid)
+	}
 	words := r.Serve.Command
 	switch {
 	case len(words) == 0:
