@@ -344,6 +344,7 @@ func TestNCCLTestIsKept(t *testing.T) {
 		"dead":    {noPath, failed7, []float64{0}},
 		"crashed": {"", failed7, nil},
 		"memory":  {"# Using devices\nspark1: Test NCCL failure common.cu:1670 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / out of memory'\n", failed7, nil},
+		"memlock": {"# Using devices\nspark1:605:611 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n", failed7, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			k := &keeping{}

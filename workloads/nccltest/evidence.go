@@ -46,8 +46,11 @@ var (
 	testFailure = regexp.MustCompile(`Test NCCL failure \S+:\d+ .*$`)
 )
 
+// registers is part of the names of verbs that register memory: ibv_reg_mr, ibv_reg_mr_iova2.
+const registers = "ibv_reg_mr"
+
 // trouble are parts of lines that never come in a good run.
-var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", "ibv_reg_mr", "async fatal event", "Got async error event"}
+var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", registers, "async fatal event", "Got async error event"}
 
 // Line takes one line of a rank's output. It reports whether it was NCCL's.
 func (l *Log) Line(line string) bool {
@@ -94,8 +97,11 @@ func troubled(text string) bool {
 }
 
 // Links tells whether NCCL met errors on its way to another machine, by its own log: a call of its that
-// failed may have lacked memory, or an argument.
-func (l Log) Links() bool { return slices.ContainsFunc(l.Bad, troubled) }
+// failed may have lacked memory, or an argument. One that registers memory asks no other machine: it
+// fails where the limit of locked memory is too low.
+func (l Log) Links() bool {
+	return slices.ContainsFunc(l.Bad, func(text string) bool { return troubled(text) && !strings.Contains(text, registers) })
+}
 
 func (l *Log) bad(text string) {
 	if len(l.Bad) < 10 && !slices.Contains(l.Bad, text) {
