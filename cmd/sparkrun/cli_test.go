@@ -292,6 +292,7 @@ func TestExitCodes(t *testing.T) {
 	}{
 		"a rank's code":        {line: "launch exec -- x", g: story(failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
 		"nothing to say":       {line: "launch exec -- x", g: story(completed)},
+		"serve without agent":  {line: "launch exec --serve 80 -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},

@@ -99,7 +99,8 @@ const otherwiseLogin = "or use another machine's cluster from here: `sparkrun lo
 
 // otherwiseAlone is for launches, but for those of services, which nobody keeps without an agent.
 func otherwiseAlone(cmd *cobra.Command) string {
-	if !isLaunch(cmd) || workloads.Serves(cmd.Name()) || cmd.Name() == "run" {
+	serve := cmd.Flags().Lookup("serve")
+	if !isLaunch(cmd) || workloads.Serves(cmd.Name()) || cmd.Name() == "run" || serve != nil && serve.Changed {
 		return ""
 	}
 	return "launch on this machine alone with --standalone, "
