@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -226,6 +227,36 @@ func TestServeRefuses(t *testing.T) {
 				t.Errorf("%v, want %q", err, tc.want)
 			}
 		})
+	}
+}
+
+// The script calls the Python of its PATH: where that cannot be the one beside it, launch says so.
+func TestTRTLLMPathIsTold(t *testing.T) {
+	const program = "/opt/x/bin/trtllm-serve"
+	for name, tc := range map[string]struct {
+		nodes  int
+		change func(*Request)
+		told   bool
+	}{
+		"known":                 {2, func(*Request) {}, false},
+		"from a client":         {2, func(r *Request) { r.Away = true }, true},
+		"in an image":           {2, func(r *Request) { r.Container = &launcher.Container{Image: "i"} }, true},
+		"no PATH":               {2, func(r *Request) { r.Environ = nil }, true},
+		"one machine":           {1, func(r *Request) { r.Away = true }, false},
+		"a name":                {2, func(r *Request) { r.Away, r.Serve.Program = true, "trtllm-serve" }, false},
+		"the user's":            {2, func(r *Request) { r.Away, r.Env = true, []string{"PATH=/opt/x/bin:/bin"} }, false},
+		"the user's, unchanged": {2, func(r *Request) { r.Away, r.Env = true, []string{"PATH"} }, false},
+		"a recipe's": {2, func(r *Request) {
+			r.Container, r.Serve.Env = &launcher.Container{Image: "i"}, []string{"PATH=/opt/x/bin:/bin"}
+		}, false},
+	} {
+		r := serving(tc.nodes, Serve{Model: "org/model", Program: program})
+		r.Environ = append(r.Environ, "PATH=/usr/bin")
+		tc.change(&r)
+		const want = "/opt/x/bin/trtllm-llmapi-launch calls the python and python3 of its PATH, which is not known here, so that those of /opt/x/bin are not put first: give --env PATH=/opt/x/bin:... for that"
+		if got := slices.Contains(ServeNotes(TRTLLM, r), want); got != tc.told {
+			t.Errorf("%s: %q", name, ServeNotes(TRTLLM, r))
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package workloads
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -34,7 +35,15 @@ func (r Request) trtllm() (served, error) {
 	case len(words) > 1 && path.Base(words[0]) == llmapiLaunch: // a recipe's, for several machines
 		words = words[1:]
 	}
-	return trtllmServer.settle(r, words)
+	s, err := trtllmServer.settle(r, words)
+	if err != nil || s.nodes == 1 {
+		return s, err
+	}
+	if program := r.llmapiLaunch(s.words[0]); path.IsAbs(program) && r.besides(program) == nil && !r.saysPath() {
+		dir := path.Dir(program)
+		s.note("%s calls the python and python3 of its PATH, which is not known here, so that those of %s are not put first: give --env PATH=%[2]s:... for that", program, dir)
+	}
+	return s, nil
 }
 
 // trtllmSpec serves a model with TensorRT-LLM: the server on one node; on several an Open MPI
@@ -84,8 +93,15 @@ func (r Request) llmapiLaunch(server string) string {
 	return path.Join(path.Dir(server), llmapiLaunch)
 }
 
+// saysPath tells whether the user, or a recipe, says what PATH is.
+func (r Request) saysPath() bool {
+	_, given := lookup(slices.Concat(r.Serve.Env, r.Env), "PATH")
+	return given || slices.Contains(r.Env, "PATH") // the caller's
+}
+
 // besides has a script find the Python beside it, where it was named by a path: it calls python and
-// python3, and wants the one that has TensorRT-LLM.
+// python3, and wants the one that has TensorRT-LLM. Nil, too, where the rest of PATH is not known: an
+// image has its own, and so has a machine that the caller's is not like.
 func (r Request) besides(program string) []launcher.Var {
 	at, said := lookup(r.Environ, "PATH")
 	if !path.IsAbs(program) || !said || r.Away || r.Container != nil {

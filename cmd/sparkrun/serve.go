@@ -128,6 +128,11 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 	if err := a.settleModel(ctx, o); err != nil {
 		return err
 	}
+	away, err := a.away()
+	if err != nil && !o.standalone {
+		return err
+	}
+	o.request.Away = away != nil
 	_, nodes, err := workloads.ServeSizes(o.workload, o.request)
 	if s.Backend == "auto" {
 		s.Backend = ""

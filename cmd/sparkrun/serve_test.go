@@ -237,3 +237,15 @@ func TestServiceHasNoTerminal(t *testing.T) {
 		}
 	}
 }
+
+// The machines of a cluster that is reached from a client have a PATH of their own: launch does not know it, and says so.
+func TestServeFromClientSaysWhatPathLacks(t *testing.T) {
+	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1"}, wire.NodePlan{Host: "spark2"})
+	makeContext(t, home, "lab")
+	for where, told := range map[string]bool{"lab": true, "local": false} {
+		line := "--context " + where + " launch trtllm /models/m --runtime host --nodes 2 --trtllm-serve /opt/x/bin/trtllm-serve --dry-run"
+		if _, _, said := run(strings.Fields(line)...); strings.Contains(said, "give --env PATH=/opt/x/bin:... for that") != told {
+			t.Errorf("%s: %s", where, said)
+		}
+	}
+}
