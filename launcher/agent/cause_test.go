@@ -128,6 +128,8 @@ func TestJudgeAnExit(t *testing.T) {
 			want: "exit 9: MPI rank 9: exit 9"},
 		"a server beside MPI's ranks": {exit: launcher.Exit{Code: 137}, ev: evidence{lines: []string{
 			"sparkrun: /opt/trtllm/bin/trtllm-serve was killed by signal 9 (killed)"}}, want: "exit 137: trtllm-serve was killed by signal 9 (killed)"},
+		"a server told to end": {exit: launcher.Exit{Code: 143}, ev: evidence{lines: []string{
+			"sparkrun: /opt/trtllm/bin/trtllm-serve was told to end, and not by mpirun"}}, want: "exit 143: trtllm-serve was told to end, and not by mpirun"},
 		"a server beside MPI's ranks, with its own words": {exit: launcher.Exit{Code: 1}, ev: evidence{lines: []string{
 			"OSError: no such model", "sparkrun: trtllm-serve ended with 1"}}, want: "exit 1: OSError: no such model"},
 		"MPICH's lost peer": {exit: launcher.Exit{Code: 15, Cause: "MPI_Abort with code 15", Deliberate: true}, lost: true, ev: evidence{lines: []string{

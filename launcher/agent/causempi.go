@@ -35,7 +35,7 @@ func mpirunSays(all string) string {
 var mpiPlaces = compiled(`(?m)^sparkrun: MPI ranks, (\d+) a machine, were on (.+)$`)
 
 // taskKilled is what `sparkrun mpi-node` says of a server that mpirun knows nothing of (launcher/mpi, task.go).
-var taskKilled = compiled(`(?m)^sparkrun: (?:\S*/)?(\S+ was killed by signal .*|\S+ cannot be started: .*)$`)
+var taskKilled = compiled(`(?m)^sparkrun: (?:\S*/)?(\S+ (?:was killed by signal|cannot be started:|ended without a word:|was told to end, and not by) .*)$`)
 
 // onHost says which machine an MPI rank was on; else, in mpirun's words, on which node.
 func onHost(all, rank, node string) string {

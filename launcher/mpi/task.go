@@ -41,10 +41,12 @@ type taskEnd struct {
 	// is the cause.
 	Asked bool `json:"asked,omitempty"`
 	lost  bool // it ended without a word
+	ended bool // mpirun was told to end
 }
 
-const (
-	// mpirunGrace is how long mpirun may take to end its ranks once it was told to.
+// Times; tests have others.
+var (
+	// mpirunGrace is how long mpirun may take to end its ranks once it was told to, or has begun to.
 	mpirunGrace = 20 * time.Second
 	// lostGrace is how long it may take to end by itself when the task is gone without a word: it may
 	// have killed that, and Open MPI 4.1 crashes where it is told to end while it does.
@@ -55,13 +57,14 @@ const (
 )
 
 // attend tells the task that asks what it is, and waits for its end; nil: mpirun has ended before.
+// The task stays until ctx is done, that is, until mpirun has ended: gone before, it would be a
+// rank's failure to mpirun.
 func attend(ctx context.Context, l net.Listener, argv []string) *taskEnd {
 	conn, err := l.Accept()
 	if err != nil {
 		return nil
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	context.AfterFunc(ctx, func() { conn.Close() })
 	in := json.NewDecoder(conn)
 	var w wish
 	var end taskEnd
@@ -78,6 +81,7 @@ func attend(ctx context.Context, l net.Listener, argv []string) *taskEnd {
 	case ctx.Err() != nil:
 		return nil
 	case err != nil:
+		conn.Close()
 		return &taskEnd{Code: 128 + int(syscall.SIGKILL), How: "ended without a word: " + err.Error(), lost: true}
 	}
 	return &end
@@ -85,16 +89,23 @@ func attend(ctx context.Context, l net.Listener, argv []string) *taskEnd {
 
 // endsAll ends mpirun after its task, unless ctx is done: then it has ended.
 func (e *taskEnd) endsAll(ctx context.Context, mpirun *os.Process, name string) {
-	if e == nil || e.Asked {
+	if e == nil {
 		return
 	}
-	if e.lost {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(lostGrace):
-		}
+	var grace time.Duration
+	switch {
+	case e.Asked:
+		grace = mpirunGrace
+		e.How = "was told to end, and not by mpirun"
+	case e.lost:
+		grace = lostGrace
 	}
+	select {
+	case <-ctx.Done():
+		return
+	case <-time.After(grace):
+	}
+	e.ended = true
 	fmt.Fprintf(os.Stderr, "sparkrun: %s %s\n", name, e.How)
 	_ = mpirun.Signal(syscall.SIGTERM)
 	time.AfterFunc(mpirunGrace, func() { _ = mpirun.Kill() }) // Go knows whether it still is
@@ -102,7 +113,7 @@ func (e *taskEnd) endsAll(ctx context.Context, mpirun *os.Process, name string) 
 
 // code is the job's, of which mpirun's own would be code.
 func (e *taskEnd) code(code int) int {
-	if e == nil || e.Asked || e.lost && code != 0 {
+	if e == nil || e.Asked || e.lost && !e.ended && code != 0 {
 		return code
 	}
 	return e.Code

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 )
 
 // The scripts in mpirun's place start what stands at the end of their command line in a process
@@ -31,21 +32,41 @@ func TestTask(t *testing.T) {
 		"it is killed":         {`kill -9 $$`, `wait $task; exec sleep 1000`, 137},
 		"mpirun ends it":       {`trap "exit 3" TERM; touch up; while :; do sleep 0.1; done`, `until [ -e up ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9},
 		"mpirun kills it":      {`touch up; exec sleep 1000`, `until [ -e up ]; do sleep 0.1; done; kill -9 $task; exit 9`, 9},
-		"mpirun ends it as it": {`exit 3`, `sleep 0.3; kill -- -$task; wait $task; exit 9`, 9}, // a rank's end is the cause of both
+		"it stays meanwhile":   {`exit 7`, `trap "kill -0 $task && touch stays; exit 9" TERM; wait $task; sleep 1000`, 7},
+		"mpirun ends it as it": {`touch gone; exit 3`, `until [ -e gone ]; do sleep 0.1; done; kill -- -$task; wait $task; exit 9`, 9}, // a rank's end is the cause of both
 		"mpirun is killed":     {`touch up; exec sleep 1000`, `until [ -e up ]; do sleep 0.1; done; kill -9 $$`, 137},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Chdir(t.TempDir())
+			if strings.Contains(tc.task, "gone") {
+				t.Setenv(waitsLong, "yes")
+			}
 			const odd = ` two  words *  "quoted" `
 			o := Options{Argv: []string{"launch", "sh", "-c", `printf %s "$1" >odd; ` + tc.task, "sh", odd}, Task: 1}
 			code, err := headWith(t, o, startTask+tc.mpirun, placed(t))
 			if err != nil || code != tc.want {
 				t.Errorf("exit %d, %v; want %d", code, err, tc.want)
 			}
-			if got, _ := os.ReadFile("odd"); string(got) != odd && tc.task != `exit 3` {
+			if got, _ := os.ReadFile("odd"); string(got) != odd {
 				t.Errorf("the task was given %q", got)
 			}
+			if _, err := os.Stat("stays"); err != nil && strings.Contains(tc.mpirun, "stays") {
+				t.Error("it has left before mpirun")
+			}
 		})
+	}
+}
+
+// A task that somebody else has told to end ends the job as well: nobody else would.
+func TestTaskToldToEnd(t *testing.T) {
+	t.Chdir(t.TempDir())
+	was := mpirunGrace
+	mpirunGrace = 100 * time.Millisecond
+	defer func() { mpirunGrace = was }()
+	o := Options{Argv: []string{"launch", "sh", "-c", `trap "exit 0" TERM; touch up; while :; do sleep 0.1; done`}, Task: 1}
+	code, err := headWith(t, o, startTask+`until [ -e up ]; do sleep 0.1; done; kill $task; wait $task; exec sleep 1000`, placed(t))
+	if err != nil || code != 143 {
+		t.Errorf("exit %d, %v; want mpirun's 143", code, err)
 	}
 }
 

@@ -57,10 +57,11 @@ func (s serving) url(t *testing.T, within time.Duration) string {
 	t.Helper()
 	at := ""
 	eventually(t, within, "a URL; said so far: "+s.said(), func() bool {
+		over := s.over() // before it is read what it said
 		_, rest, found := strings.Cut(s.said(), "the service answers at ")
 		line, _, whole := strings.Cut(rest, "\n")
 		at = line
-		return found && whole || strings.Contains(s.said(), "was ended") || s.over()
+		return found && whole || strings.Contains(s.said(), "was ended") || over
 	})
 	if !strings.HasPrefix(at, "http://") {
 		t.Fatalf("it does not serve: %s", s.said())

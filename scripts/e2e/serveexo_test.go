@@ -43,7 +43,11 @@ func TestServeExo(t *testing.T) {
 		}
 		return state.Instances["sparkrun"].MlxRingInstance.HostsByNode
 	}
-	for node, hosts := range placed() {
+	parts := placed()
+	if len(parts) != 2 {
+		t.Errorf("%d parts, want one a machine", len(parts))
+	}
+	for node, hosts := range parts {
 		other := map[string]string{"12D3Koo-spark1": "192.168.100.12", "12D3Koo-spark2": "192.168.100.11"}[node]
 		if len(hosts) != 2 || hosts[0].IP != other && hosts[1].IP != other {
 			t.Errorf("%s looks for the other part at %v, want %s", node, hosts, other)

@@ -27,7 +27,7 @@ HOST = socket.gethostname()
 ME = "12D3Koo-" + HOST
 addresses = re.findall(r"inet ([0-9.]+)/", subprocess.run(["ip", "-4", "addr"], capture_output=True, text=True, check=True).stdout)
 known = {ME: {"addresses": addresses, "host": HOST, "instances": {}}}
-placed_at = 0.0
+looks = 0
 lock = threading.Lock()
 
 
@@ -60,11 +60,13 @@ def hear():
 
 
 def state():
+    global looks
     instances = known[ME]["instances"]
     placed = instances.get("sparkrun", {}).get("MlxRingInstance")
     runners = {}
     if placed:
-        ready = time.time() > placed_at + 2
+        looks += 1
+        ready = looks > 3  # by looks and no clock: a slow machine misses no part of it
         runners = {r: {"RunnerReady": {}} if ready else {"RunnerLoading": {"layersLoaded": 3, "totalLayers": 16}} for r in placed["shardAssignments"]["runnerToShard"]}
     return {
         "instances": instances,
@@ -124,12 +126,12 @@ class API(http.server.BaseHTTPRequestHandler):
                 self.answer(404, {"detail": "Not Found"})
 
     def do_POST(self):
-        global placed_at
+        global looks
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         with lock:
             if self.path == "/instance":
                 ((_, of),) = body["instance"].items()
-                known[ME]["instances"], placed_at = {of["instanceId"]: body["instance"]}, time.time()
+                known[ME]["instances"], looks = {of["instanceId"]: body["instance"]}, 0
                 self.answer(200, {"message": "Command received."})
             elif self.path == "/v1/chat/completions":
                 self.answer(200, {"model": body["model"], "choices": [{"message": {"role": "assistant", "content": "from " + HOST}}]})
