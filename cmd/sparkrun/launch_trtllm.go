@@ -21,6 +21,9 @@ launch names which.
 
 How the model is cut is worked out as for vllm (see launch vllm --help).
 
+Its metrics are not read, so that a wedge is not seen in them and --on-wedge restart is
+refused; --probe generate sees that no token comes.
+
 SERVER ARGS go to the server untouched. Those that say how the model is cut or where
 the server listens are read, and not given twice.
 
