@@ -20,8 +20,8 @@ func (a *Agent) claim(k launcher.Key, wish launcher.NamedPort) error {
 	defer a.mu.Unlock()
 	for other, t := range a.tries {
 		e := t.snapshot()
-		if other.Job == k.Job || e.Phase == launcher.PhaseEnded || e.Refused != "" {
-			continue
+		if other.Job == k.Job || e.Phase == launcher.PhaseEnded || e.Refused != "" && e.Phase < launcher.PhasePrepared {
+			continue // one that is started may have refused a later step
 		}
 		for _, taken := range slices.Concat(slices.Collect(maps.Values(e.Ports)), a.claims[other]) {
 			if taken.First <= span.Last && span.First <= taken.Last {
