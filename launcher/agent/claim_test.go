@@ -61,3 +61,85 @@ func TestAPortIsKeptByARefusedStep(t *testing.T) {
 	n.end(key, 0)
 	n.hear(launcher.Ended)
 }
+
+// A job whose server still loads its model, and holds nothing, has its port: what is found free for
+// another one is not that, though it could be bound, and though this agent did not give it.
+func TestPortsThatAreFoundAreNoOtherJobs(t *testing.T) {
+	for name, first := range map[string]int{"named": 27123, "rendezvous": 29765} {
+		t.Run(name, func(t *testing.T) {
+			n := newNode(t)
+			port := uint16(first)
+			for taken(int(port)) { // somebody else may have it
+				port++
+			}
+			look := func() { n.a.ports.Store(uint32(port) - firstNamed) } // holdSpan begins with it
+			if port >= firstPort {
+				look = func() { n.a.ports.Store(uint32(port) - firstPort - 1) }
+			}
+			found := func(when string, id launcher.JobID) {
+				t.Helper()
+				look()
+				second := n.as("gate", func(a *launcher.Assignment) {
+					a.Spec.Stages[0].UsesPort = port >= firstPort
+					if port < firstPort {
+						a.Spec.Stages[0].Ports = []launcher.NamedPort{{Name: "any"}}
+					}
+				}, named(id))
+				n.prepare(second)
+				ev := n.hear(launcher.Prepared)
+				if got := max(ev.Port, int(ev.Ports["any"].First)); got == int(port) || got == 0 {
+					t.Errorf("%s: the other job was given port %d", when, got)
+				}
+				n.end(second.Key, 0)
+				n.hear(launcher.Ended)
+			}
+			n.prepare(n.as("witness; sleep 1000", wants(port)))
+			n.hear(launcher.Prepared)
+			n.begin(0)
+			n.hear(launcher.Started)
+			found("the same agent", "second")
+			n.drop()
+			n.open()
+			found("another agent", "third")
+			n.end(key, 0)
+			n.hear(launcher.Ended)
+		})
+	}
+}
+
+// The port at which the ranks of a job meet is that job's before rank 0 listens, on rank 0's machine:
+// on another one it is anybody's.
+func TestRendezvousPortIsOneJobs(t *testing.T) {
+	n := newNode(t)
+	n.launch(n.as("sleep 1000", usesPort))
+	port := uint16(n.entry(key).Port)
+	second := n.as("witness", wants(port), named("second"))
+	n.isTaken(second, port)
+	n.drop()
+	n.open()
+	n.end(second.Key, 0)
+	n.hear(launcher.Ended)
+	second.Generation++
+	n.isTaken(second, port)
+	n.end(second.Key, 0)
+	n.hear(launcher.Ended)
+	n.end(key, 0)
+	n.hear(launcher.Ended)
+
+	away := n.as("sleep 1000", usesPort, named("third"), func(a *launcher.Assignment) {
+		a.NodeRank, a.NodeCount, a.FirstRank, a.World, a.Spec.Nodes = 1, 2, 1, 2, 2
+	})
+	n.prepare(away)
+	n.hear(launcher.Prepared)
+	n.start(away.Key, int(port))
+	n.hear(launcher.Started)
+	second.Generation++
+	n.prepare(second)
+	if ev := n.hear(launcher.Prepared); ev.Ports["web"].First != port {
+		t.Errorf("ports %v", ev.Ports)
+	}
+	for _, k := range []launcher.Key{away.Key, second.Key} {
+		n.end(k, 0)
+		n.hear(launcher.Ended)
+	}
+}
