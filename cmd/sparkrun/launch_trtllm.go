@@ -15,9 +15,9 @@ its PyTorch backend, and prints the URL once it answers /health.
 
 On several machines it is a program of Open MPI's: mpirun on the first one starts
 trtllm-llmapi-launch on each, without ssh, and that trtllm-serve on the first one, which
-alone listens. mpirun is the image's, or with --runtime host the machine's (in PATH, or
---mpirun). Where a machine's part or the server itself ends, all of it ends, and
-launch names which.
+alone listens; its port has to be free on all of them. mpirun is the image's, or with
+--runtime host the machine's (in PATH, or --mpirun). Where a machine's part or the server
+itself ends, all of it ends, and launch names which.
 
 How the model is cut is worked out as for vllm (see launch vllm --help).
 

@@ -373,7 +373,7 @@ func TestAPortThatIsFreeOnEveryAddress(t *testing.T) {
 		held = held[:1]
 	}
 	for range 5 {
-		l, port, err := n.a.holdPort(first, first+2)
+		l, port, err := n.a.holdPort(key, first, first+2)
 		must(t, err)
 		if !slices.Contains(held, port) {
 			t.Errorf("port %d, want one of %v", port, held)
@@ -384,7 +384,7 @@ func TestAPortThatIsFreeOnEveryAddress(t *testing.T) {
 	if len(held) == 2 {
 		heldBySomebody(t, "tcp4", first+2)
 	}
-	if _, _, err := n.a.holdPort(first, first+2); err == nil || !strings.Contains(err.Error(), "ss -ltnp") {
+	if _, _, err := n.a.holdPort(key, first, first+2); err == nil || !strings.Contains(err.Error(), "ss -ltnp") {
 		t.Errorf("error %v", err)
 	}
 }
@@ -403,12 +403,12 @@ func TestAPortIsHeldStrictly(t *testing.T) {
 	for _, c := range []io.Closer{server, client, ear} { // the server first: its end stays in TIME_WAIT
 		must(t, c.Close())
 	}
-	if held, port, err := n.a.holdPort(waits, waits); err == nil {
+	if held, port, err := n.a.holdPort(key, waits, waits); err == nil {
 		held.Close()
 		t.Errorf("port %d has a connection in TIME_WAIT, and is taken for free", port)
 	}
 
-	held, port, err := n.a.holdPort(firstPort, lastPort)
+	held, port, err := n.a.holdPort(key, firstPort, lastPort)
 	must(t, err)
 	defer held.Close()
 	if c, err := net.Dial("tcp4", fmt.Sprintf("127.0.0.1:%d", port)); !errors.Is(err, unix.ECONNREFUSED) {

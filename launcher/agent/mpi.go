@@ -43,6 +43,22 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 	return isFor(m, path, linked)
 }
 
+// mayRunMpirun looks for what runs on rank 0's node alone: the mpirun that was named, and the program
+// that rank 0 starts beside it.
+func (u login) mayRunMpirun(o mpi.Options, workdir string, env []launcher.Setting) error {
+	if o.Mpirun != "" {
+		if _, err := u.findProgram(o.Mpirun, workdir, env); err != nil {
+			return fmt.Errorf("--mpirun %s: %w", o.Mpirun, err)
+		}
+	}
+	if o.Task > 0 && o.Task < len(o.Argv) {
+		if _, err := u.findProgram(o.Argv[o.Task], workdir, env); err != nil {
+			return fmt.Errorf("program %q: %w", o.Argv[o.Task], err)
+		}
+	}
+	return nil
+}
+
 // isFor tells whether a job that was made for one family may run a program.
 func isFor(m launcher.MPI, path string, linked mpi.Linked) (launcher.MPIFamily, error) {
 	switch {

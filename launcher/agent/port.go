@@ -23,17 +23,21 @@ const (
 	lastPort  = 29999
 )
 
-// holdPort finds a port that nothing on this node holds, and holds it until
-// the start. Each search begins behind the last one's find: two generations in
+// holdPort finds a port that nothing on this node holds and no other job has, and holds
+// it until the start. Each search begins behind the last one's find: two generations in
 // a row get different ports, so that a rank of the older one cannot answer for
 // the newer.
-func (a *Agent) holdPort(first, last int) (io.Closer, int, error) {
+func (a *Agent) holdPort(k launcher.Key, first, last int) (io.Closer, int, error) {
 	n := uint32(last - first + 1)
 	for range n {
 		port := first + int(a.ports.Add(1)%n)
+		if a.claim(k, onePort(port)) != nil {
+			continue
+		}
 		if held, err := bindTo(port); err == nil {
 			return held, port, nil
 		}
+		a.unclaim(k, onePort(port))
 	}
 	return nil, 0, fmt.Errorf("no free port from %d to %d: `ss -ltnp` shows who holds them", first, last)
 }
@@ -153,7 +157,7 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 		}
 	}()
 	if step, uses := portStep(steps); uses && as.NodeRank == 0 {
-		one, port, err := a.holdPort(firstPort, lastPort)
+		one, port, err := a.holdPort(as.Key, firstPort, lastPort)
 		if err != nil {
 			return err
 		}
@@ -164,10 +168,7 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 			continue
 		}
 		for _, wish := range st.Ports {
-			if err := a.claim(as.Key, wish); err != nil {
-				return fmt.Errorf("port %s: %w", wish.Name, err)
-			}
-			some, span, err := a.holdNamed(as.Spec.User, wish)
+			some, span, err := a.holdNamed(as.Key, as.Spec.User, wish)
 			if err != nil {
 				return fmt.Errorf("port %s: %w", wish.Name, err)
 			}
@@ -185,7 +186,7 @@ func (a *Agent) holdPorts(as launcher.Assignment, r *result) (err error) {
 const maxHeld = 2 * launcher.MaxPortCount
 
 // holdNamed finds the ports of one name.
-func (a *Agent) holdNamed(user string, wish launcher.NamedPort) (holding, launcher.Ports, error) {
+func (a *Agent) holdNamed(k launcher.Key, user string, wish launcher.NamedPort) (holding, launcher.Ports, error) {
 	count := max(wish.Count, 1)
 	back, err := a.lendPorts(user, count)
 	if err != nil {
@@ -194,8 +195,8 @@ func (a *Agent) holdNamed(user string, wish launcher.NamedPort) (holding, launch
 	var some holding
 	span := spanOf(wish)
 	if wish.At == 0 {
-		some, span, err = a.holdSpan(count)
-	} else {
+		some, span, err = a.holdSpan(k, count)
+	} else if err = a.claim(k, span); err == nil {
 		some, err = holdAt(span)
 	}
 	if err != nil {
@@ -227,14 +228,20 @@ func (a *Agent) lendPorts(user string, count int) (back func(), err error) {
 }
 
 // holdSpan finds so many free ports in a row, as holdPort finds one.
-func (a *Agent) holdSpan(count int) (holding, launcher.Ports, error) {
+func (a *Agent) holdSpan(k launcher.Key, count int) (holding, launcher.Ports, error) {
 	room := lastNamed - firstNamed + 2 - count
 	for tried := 0; tried < 2*room; {
 		first := firstNamed + int(a.ports.Add(uint32(count))-uint32(count))%room
+		span := launcher.Ports{First: uint16(first), Last: uint16(first + count - 1)}
+		if a.claim(k, span) != nil {
+			tried++
+			continue
+		}
 		some, good := holdAll(first, count)
 		if good == count {
-			return some, launcher.Ports{First: uint16(first), Last: uint16(first + count - 1)}, nil
+			return some, span, nil
 		}
+		a.unclaim(k, span)
 		tried += good + 1
 	}
 	return nil, launcher.Ports{}, fmt.Errorf("no %d free in a row from %d to %d: `ss -ltnp` shows who holds them", count, firstNamed, lastNamed)
@@ -287,7 +294,7 @@ func holdAgain(as launcher.Assignment, at ports, begun func(step int) bool) (hel
 	}
 	steps := as.Spec.Steps()
 	if step, uses := portStep(steps); uses && at.port != 0 && as.NodeRank == 0 {
-		again(step, launcher.Ports{First: uint16(at.port), Last: uint16(at.port)}, bindTo)
+		again(step, onePort(at.port), bindTo)
 	}
 	for i, st := range steps {
 		for _, wish := range st.Ports {

@@ -193,10 +193,8 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 				if err == nil && st.MPI != nil {
 					p.mpi, err = p.who.mayRunMPI(*st.MPI, st.Workdir, first.Env)
 				}
-				if o, is := mpi.OptionsOf(first.Argv); is && err == nil && as.NodeRank == 0 && o.Mpirun != "" {
-					if _, err = p.who.findProgram(o.Mpirun, st.Workdir, first.Env); err != nil {
-						err = fmt.Errorf("--mpirun %s: %w", o.Mpirun, err)
-					}
+				if o, is := mpi.OptionsOf(first.Argv); is && err == nil && as.NodeRank == 0 {
+					err = p.who.mayRunMpirun(o, st.Workdir, first.Env)
 				}
 				return err
 			})

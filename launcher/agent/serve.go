@@ -58,6 +58,7 @@ func (t *try) watch(ctx context.Context, beside *sync.WaitGroup) {
 	}
 	ctx, t.unwatch = context.WithCancel(ctx)
 	w := &watcher{t: t, as: *as, model: as.Spec.Service.Model}
+	w.generates = as.Spec.Service.Probe == launcher.ProbeGenerate
 	if t.seen != nil { // by this agent's previous life
 		w.seen = *t.seen
 		if w.seen.State == launcher.ServiceWedged {

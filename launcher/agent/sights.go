@@ -11,7 +11,7 @@ import (
 
 // What many looks at a service amount to.
 const (
-	sickAfter = 2 // looks in a row without an answer until it is called unhealthy
+	sickAfter = 2 // looks in a row without an answer until it is called unhealthy; or without figures until that is said
 	// wedgeAfter is how long requests run without any sign of work until the service is
 	// called wedged. With the time between two looks it stays below a minute.
 	wedgeAfter = 50 * time.Second
@@ -32,6 +32,8 @@ type sights struct {
 	last      figures // the last that were had
 	lastAt    time.Time
 	had       bool          // last is some
+	blind     int           // looks in a row at which it answered, and its metrics told nothing
+	generates bool          // completions are asked for: one that is stuck is seen by these
 	frozen    time.Duration // for how long requests ran while nothing of last has moved
 	base      struct {      // of the next rate: as at the last event
 		at        time.Time
@@ -52,6 +54,11 @@ func (l *sights) note(now time.Time, s sight) {
 	} else {
 		l.sick++
 	}
+	if !s.blind {
+		l.blind = 0
+	} else if s.health == nil {
+		l.blind++
+	}
 	state, text := launcher.ServiceReady, ""
 	switch {
 	case l.seen.Ready == nil:
@@ -66,13 +73,21 @@ func (l *sights) note(now time.Time, s sight) {
 		text = l.generated.Error()
 	case l.generated != nil:
 		state, text = launcher.ServiceUnhealthy, l.generated.Error()
-	case s.blind && !l.had:
-		text = "its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen"
+	case s.blind && !l.had && (l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier life of the agent
+		text = l.blindText()
 	}
 	if state != l.seen.State {
 		l.seen.Since = now
 	}
 	l.seen.State, l.seen.Text = state, text
+}
+
+func (l *sights) blindText() string {
+	text := "its metrics tell of no requests: its tokens are not counted"
+	if !l.generates {
+		text += ", and that it is stuck would not be seen"
+	}
+	return text
 }
 
 func requests(n float64) string {

@@ -78,13 +78,13 @@ func busy(running, prompt, generated float64) sight {
 // states is how a service does, over some minutes, as "after state: text" at each turn.
 func states(l *sights, s server, until time.Duration) (turns []string) {
 	began := time.Unix(1e9, 0)
-	last := launcher.ServiceState("")
+	last := l.seen
 	for at := time.Duration(0); at <= until; at += lookEvery {
 		l.note(began.Add(at), s(at))
-		if l.seen.State != last {
-			last = l.seen.State
-			turns = append(turns, strings.TrimSuffix(fmt.Sprintf("%s %s: %s", at, last, l.seen.Text), ": "))
+		if now := l.seen; now.State != last.State || now.Text != last.Text && now.State == launcher.ServiceReady {
+			turns = append(turns, strings.TrimSuffix(fmt.Sprintf("%s %s: %s", at, now.State, now.Text), ": "))
 		}
+		last = l.seen
 	}
 	return turns
 }
@@ -161,7 +161,7 @@ func TestSights(t *testing.T) {
 				}
 				return busy(1, 100, secs(at))
 			},
-			[]string{"0s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen"},
+			[]string{"0s ready", "5s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen", "2m0s ready"},
 		},
 		"metrics that are slow at times": {
 			func(at time.Duration) sight {
@@ -183,6 +183,46 @@ func TestSights(t *testing.T) {
 				t.Error(d)
 			}
 		})
+	}
+}
+
+// An agent that comes again has seen no figures yet: one slow answer of the metrics is nothing to tell
+// of, nor is what its earlier life has told. While the server loads, its metrics are not missed.
+func TestBlindAfterRestart(t *testing.T) {
+	const untold = "its metrics tell of no requests: its tokens are not counted"
+	const text = untold + ", and that it is stuck would not be seen"
+	began := time.Unix(1e9, 0)
+	before := func(text string) *sights {
+		return &sights{seen: launcher.ServiceSeen{State: launcher.ServiceReady, Ready: &began, Text: text}}
+	}
+	slow := func(until time.Duration) server {
+		return func(at time.Duration) sight {
+			if at < until {
+				return sight{blind: true}
+			}
+			return busy(1, 100, at.Seconds())
+		}
+	}
+	loads := func(at time.Duration) sight {
+		if at < 15*time.Second {
+			return sight{blind: true, health: errors.New("nothing listens")}
+		}
+		return slow(20 * time.Second)(at)
+	}
+	for name, c := range map[string]struct {
+		l      *sights
+		server server
+		want   []string
+	}{
+		"slow once":                {before(""), slow(lookEvery), nil},
+		"blind":                    {before(""), slow(time.Hour), []string{"5s ready: " + text}},
+		"blind, and told":          {before(text), slow(time.Hour), nil},
+		"blind, with completions":  {&sights{generates: true, seen: before("").seen}, slow(time.Hour), []string{"5s ready: " + untold}},
+		"slow once, after it came": {&sights{}, loads, []string{"0s starting: nothing listens", "15s ready"}},
+	} {
+		if d := cmp.Diff(c.want, states(c.l, c.server, time.Minute)); d != "" {
+			t.Errorf("%s: %s", name, d)
+		}
 	}
 }
 

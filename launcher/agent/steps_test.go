@@ -286,18 +286,18 @@ func TestPortsOfOneUserAreBounded(t *testing.T) {
 		}
 	}()
 	for range 2 {
-		h, _, err := n.a.holdNamed("eve", wish)
+		h, _, err := n.a.holdNamed(key, "eve", wish)
 		must(t, err)
 		all = append(all, h)
 	}
-	if _, _, err := n.a.holdNamed("eve", launcher.NamedPort{Name: "x"}); err == nil || !strings.Contains(err.Error(), "jobs of eve") {
+	if _, _, err := n.a.holdNamed(key, "eve", launcher.NamedPort{Name: "x"}); err == nil || !strings.Contains(err.Error(), "jobs of eve") {
 		t.Errorf("one more: %v", err)
 	}
-	h, _, err := n.a.holdNamed("adam", launcher.NamedPort{Name: "x"})
+	h, _, err := n.a.holdNamed(key, "adam", launcher.NamedPort{Name: "x"})
 	must(t, err)
 	h.Close()
 	all[0].Close()
-	if h, _, err = n.a.holdNamed("eve", wish); err != nil {
+	if h, _, err = n.a.holdNamed(key, "eve", wish); err != nil {
 		t.Errorf("after one was let go: %v", err)
 	}
 	all[0] = h
