@@ -43,11 +43,25 @@ func Suspended(told []Event) bool {
 		}
 	}
 	for _, was := range running {
-		if now, there := readProc(was.pid); there && now.born() == was && now.stopped {
+		if now, there := readProc(was.pid); there && now.born() == was && (now.stopped || willStop(was.pid)) {
 			return true
 		}
 	}
 	return false
+}
+
+// willStop: SIGSTOP has been sent to it, and a busy machine has not let it get there yet.
+func willStop(pid int) bool {
+	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
+	return err == nil && stopPending(string(status))
+}
+
+// stopPending reads what is pending for the whole process (proc_pid_status(5), ShdPnd: a mask in hex).
+func stopPending(status string) bool {
+	_, rest, _ := strings.Cut(status, "\nShdPnd:")
+	line, _, _ := strings.Cut(rest, "\n")
+	mask, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
+	return err == nil && mask&(1<<(unix.SIGSTOP-1)) != 0
 }
 
 // Living finds by the process table which folders below parent have shims,
