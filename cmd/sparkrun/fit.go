@@ -38,7 +38,7 @@ func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
 	if b.explain == nil {
 		return nil
 	}
-	spec.Share, spec.Force = true, true // a question, which takes nothing
+	spec.Force = true // a question, which takes nothing
 	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
 	if err != nil {
 		return ctx.Err()

@@ -73,6 +73,9 @@ type follower struct {
 	heard launcher.Generation
 	stage string
 	head  string // rank 0's address where the ranks meet
+
+	machines int             // of the last plan
+	begun    map[string]bool // those of them that have started a rank; the story's own
 }
 
 // flagged is a fact that becomes true once.
@@ -95,6 +98,7 @@ func closed[T any](c <-chan T) bool {
 
 // run returns the exit code, or an error of sparkrun's own.
 func (f *follower) run(ctx context.Context) (int, error) {
+	f.begun = map[string]bool{}
 	f.accepted, f.started, f.running, f.reading, f.left = newFlagged(), newFlagged(), newFlagged(), newFlagged(), newFlagged()
 	f.serves = newFlagged()
 	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)

@@ -84,6 +84,11 @@ func TestLaunchLeavesService(t *testing.T) {
 	if code, o, e = cli(t, &backend{gangs: refused, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
 		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
 	}
+	both := rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
+	half := &fakeGangs{launch: tells(both, started("a"), ended(failed7))}
+	if code, _, e = cli(t, &backend{gangs: half, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
+		t.Errorf("started on one machine of two: code %d, %s", code, e)
+	}
 	failed := &fakeGangs{launch: tells(planned(1), started("a"), runs, ended(failed7))}
 	if code, _, e := cli(t, &backend{gangs: failed, cluster: &fakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
 		t.Errorf("what never answered: code %d, %s", code, e)

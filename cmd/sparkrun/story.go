@@ -150,12 +150,17 @@ func (f *follower) hear(p rendezvous.Progress, seen sieve) error {
 			f.say(p.Plan.Why)
 		}
 	}
+	if p.Plan != nil {
+		f.machines, f.begun = len(p.Plan.Nodes), map[string]bool{}
+	}
 	switch p.Step {
 	case rendezvous.StepStarted, rendezvous.StepExited:
 		f.begins(p.Generation)
 		// Of a service StepRunning comes once it answers, which takes as long as a model does.
 		if p.Step == rendezvous.StepStarted && f.stage != launcher.StageBefore && f.spec.Service != nil {
-			f.running.set()
+			if f.begun[p.Host] = true; len(f.begun) >= f.machines {
+				f.running.set()
+			}
 		}
 	case rendezvous.StepServes:
 		if p.Service != nil && p.Service.State == launcher.ServiceReady {

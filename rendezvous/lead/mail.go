@@ -293,7 +293,8 @@ func (g *gang) publish() {
 	g.againAt = nil
 	switch {
 	case g.wait != nil && !g.queued && g.text == "" && time.Now().Before(g.wait.from):
-		g.state, g.againAt = rendezvous.StateAgain, &g.wait.from
+		at := g.wait.from // readers hold it
+		g.state, g.againAt = rendezvous.StateAgain, &at
 	case g.wait != nil || len(g.unproven()) > 0:
 		g.state = rendezvous.StateWaits
 	case g.verdict != nil || !g.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
