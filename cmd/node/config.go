@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
@@ -255,16 +256,7 @@ func (m membership) save(p Paths) error {
 	if err != nil {
 		return fmt.Errorf("write membership: %w", err)
 	}
-	tmp := p.member() + ".new"
-	f, err := os.OpenFile(tmp, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, 0o600)
-	if err != nil {
-		return fmt.Errorf("write membership: %w", err)
-	}
-	_, err = f.Write(append(b, '\n'))
-	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return fmt.Errorf("write membership: %w", err)
-	}
-	if err := os.Rename(tmp, p.member()); err != nil {
+	if err := durable.Write(p.member(), append(b, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write membership: %w", err)
 	}
 	return nil

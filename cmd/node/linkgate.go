@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -75,10 +76,7 @@ func (g *gates) add(nodes []launcher.NodeID, part float64) error {
 	all = append(all, gate{At: g.now().UTC(), Nodes: nodes, Part: part})
 	b, err := json.Marshal(all[max(0, len(all)-gatesKept):])
 	if err == nil {
-		err = os.WriteFile(g.path+".new", b, 0o600)
-	}
-	if err == nil {
-		err = os.Rename(g.path+".new", g.path)
+		err = durable.Swap(g.path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("keep the test of the links: %w", err)

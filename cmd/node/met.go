@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
 // settleAfter is how long a machine that was off has to be with a leader before
@@ -91,9 +92,7 @@ func (m *met) settled() bool {
 func (m *met) save() error {
 	b, err := json.Marshal(m)
 	if err == nil {
-		if err = os.WriteFile(m.path+".new", b, 0o600); err == nil {
-			err = os.Rename(m.path+".new", m.path)
-		}
+		err = durable.Swap(m.path, b, 0o600)
 	}
 	if err != nil {
 		return fmt.Errorf("note whom this node has met: %w", err)

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 )
 
@@ -33,7 +34,7 @@ func putAside(dir, to string) error {
 	if err := putWhole(dir, to); err != nil {
 		return fmt.Errorf("put the old record aside: %w", err)
 	}
-	return syncDir(filepath.Dir(dir))
+	return durable.SyncDir(filepath.Dir(dir))
 }
 
 func putWhole(dir, to string) error {
@@ -58,7 +59,7 @@ func putWhole(dir, to string) error {
 // takePlace gives a folder the place of a raft folder that was discarded.
 func takePlace(from, dir string) error {
 	if err := os.Rename(from, dir); !errors.Is(err, os.ErrExist) { // else it is a mount point
-		return errors.Join(err, syncDir(filepath.Dir(dir)))
+		return errors.Join(err, durable.SyncDir(filepath.Dir(dir)))
 	}
 	mark := filepath.Join(dir, movingFile)
 	if err := writeWhole(mark, nil); err != nil {
@@ -70,7 +71,7 @@ func takePlace(from, dir string) error {
 	if err := os.Remove(mark); err != nil {
 		return err
 	}
-	return errors.Join(syncDir(dir), os.RemoveAll(from))
+	return errors.Join(durable.SyncDir(dir), os.RemoveAll(from))
 }
 
 // discard removes a folder, or all that is in a mount point, the mark last.
@@ -84,7 +85,7 @@ func discard(dir string) error {
 			err = errors.Join(err, os.RemoveAll(filepath.Join(dir, e.Name())))
 		}
 	}
-	if err = errors.Join(err, syncDir(dir)); err != nil {
+	if err = errors.Join(err, durable.SyncDir(dir)); err != nil {
 		return err
 	}
 	if err := ignoreMissing(os.Remove(filepath.Join(dir, movingFile))); err != nil {
@@ -93,7 +94,7 @@ func discard(dir string) error {
 	if err := os.Remove(dir); !errors.Is(err, syscall.EBUSY) {
 		return err
 	}
-	return syncDir(dir)
+	return durable.SyncDir(dir)
 }
 
 // copyFolder copies what is in a folder, durably. The copy is for root alone, the

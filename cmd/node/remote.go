@@ -154,7 +154,7 @@ func saveRemote(dir string, st RemoteState) error {
 	if err != nil {
 		return fmt.Errorf("save what is known of the cluster: %w", err)
 	}
-	return trust.SaveClientRoll(dir, append(text, '\n'))
+	return trust.SaveRoll(dir, append(text, '\n'))
 }
 
 // ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.

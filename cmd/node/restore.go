@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -187,7 +188,7 @@ func (n *node) keepBrought() error {
 	if err := os.Rename(n.cfg.Paths.brought(), n.cfg.Paths.restore()); err != nil {
 		return err
 	}
-	return syncDir(n.cfg.Paths.State)
+	return durable.SyncDir(n.cfg.Paths.State)
 }
 
 // restoredFile, in a raft folder, says of which epoch's restore it is.

@@ -16,6 +16,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -131,19 +132,12 @@ func (c contexts) current() (string, error) {
 
 // use makes one current; localContext means this machine's agent.
 func (c contexts) use(name string) error {
-	if err := os.MkdirAll(c.dir, 0o700); err != nil {
-		return fmt.Errorf("use context %s: %w", name, err)
-	}
-	f, err := os.CreateTemp(c.dir, "current-")
-	if err != nil {
-		return fmt.Errorf("use context %s: %w", name, err)
-	}
-	_, err = fmt.Fprintln(f, name)
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), filepath.Join(c.dir, "current"))
+	err := os.MkdirAll(c.dir, 0o700)
+	if err == nil {
+		err = durable.Write(filepath.Join(c.dir, "current"), []byte(name+"\n"), 0o600)
 	}
 	if err != nil {
-		return errors.Join(fmt.Errorf("use context %s: %w", name, err), os.Remove(f.Name()))
+		return fmt.Errorf("use context %s: %w", name, err)
 	}
 	return nil
 }

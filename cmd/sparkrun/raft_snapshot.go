@@ -3,14 +3,13 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io/fs"
 	"os"
-	"path/filepath"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -69,26 +68,13 @@ func (a *app) raftSnapshot(ctx context.Context, o raftSnapshotOptions) error {
 	if err != nil {
 		return fmt.Errorf("write snapshot %s: %w", o.file, err)
 	}
-	if err := writeNew(o.file, content.Bytes(), o.force); err != nil {
+	write := durable.Create // refuses what has come meanwhile
+	if o.force {
+		write = durable.Write
+	}
+	if err := write(o.file, content.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write snapshot %s: %w", o.file, err)
 	}
 	_, err = fmt.Fprintf(a.out, "%s: entry %d of epoch %d, %s, sha256 %s\n", o.file, s.Index, s.Epoch.N, kib(s.Size), s.Sum)
 	return err
-}
-
-// writeNew makes a file that appears whole or not at all, beside itself first.
-func writeNew(name string, content []byte, force bool) error {
-	f, err := os.CreateTemp(filepath.Dir(name), "."+filepath.Base(name)+".*") // 0600
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // where it has not become name
-	_, err = f.Write(content)
-	if err := errors.Join(err, f.Sync(), f.Close()); err != nil {
-		return err
-	}
-	if force {
-		return os.Rename(f.Name(), name)
-	}
-	return os.Link(f.Name(), name) // refuses what has come meanwhile
 }

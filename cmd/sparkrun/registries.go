@@ -12,6 +12,8 @@ import (
 	"strings"
 
 	"go.yaml.in/yaml/v3"
+
+	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
 // A registry is a folder with recipes: one of the user's, or a checkout of a git repository.
@@ -62,19 +64,11 @@ func (r registries) write(all []registryFolder) error {
 	if err == nil {
 		err = os.MkdirAll(filepath.Dir(r.file), 0o700)
 	}
+	if err == nil {
+		err = durable.Write(r.file, append(text, '\n'), 0o600)
+	}
 	if err != nil {
 		return fmt.Errorf("write the list of registries: %w", err)
-	}
-	f, err := os.CreateTemp(filepath.Dir(r.file), "registries-")
-	if err != nil {
-		return fmt.Errorf("write the list of registries: %w", err)
-	}
-	_, err = f.Write(append(text, '\n'))
-	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), r.file)
-	}
-	if err != nil {
-		return errors.Join(fmt.Errorf("write the list of registries: %w", err), os.Remove(f.Name()))
 	}
 	return nil
 }

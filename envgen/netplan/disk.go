@@ -11,6 +11,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
 // Disk is Files below a folder of the machine: "/" for its own configuration.
@@ -33,35 +35,12 @@ func (d Disk) Read(path string) ([]byte, fs.FileMode, error) {
 	return data, info.Mode().Perm(), err
 }
 
-// Write goes through a file whose name netplan does not read.
-func (d Disk) Write(path string, data []byte, mode fs.FileMode) (err error) {
-	dir := filepath.Dir(d.at(path))
-	if err := os.MkdirAll(dir, 0o700); err != nil {
+// Write goes through a hidden file, which netplan does not read.
+func (d Disk) Write(path string, data []byte, mode fs.FileMode) error {
+	if err := os.MkdirAll(filepath.Dir(d.at(path)), 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, "."+filepath.Base(path)+".new-*") // 0600 from its first moment
-	if err != nil {
-		return err
-	}
-	defer func() {
-		f.Close()
-		if err != nil {
-			os.Remove(f.Name())
-		}
-	}()
-	if _, err := f.Write(data); err != nil {
-		return err
-	}
-	if err := f.Chmod(mode); err != nil {
-		return err
-	}
-	if err := f.Sync(); err != nil {
-		return err
-	}
-	if err := os.Rename(f.Name(), d.at(path)); err != nil {
-		return err
-	}
-	return syncFolder(dir)
+	return durable.Write(d.at(path), data, mode)
 }
 
 func (d Disk) Remove(path string) error {
@@ -71,7 +50,7 @@ func (d Disk) Remove(path string) error {
 		}
 		return err
 	}
-	return syncFolder(filepath.Dir(d.at(path)))
+	return durable.SyncDir(filepath.Dir(d.at(path)))
 }
 
 func (d Disk) List(dir string) ([]string, error) {
@@ -105,16 +84,6 @@ func (d Disk) Lock(path string) (func(), error) {
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}
 	return func() { f.Close() }, nil
-}
-
-// syncFolder makes a rename or removal survive a power cut.
-func syncFolder(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	return f.Sync()
 }
 
 // Command is the netplan program, for Config.Check and Config.Apply.

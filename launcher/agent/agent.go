@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
@@ -325,16 +326,11 @@ func readJSON(path string, v any) error {
 	return nil
 }
 
-// writeJSON replaces a file as a whole. It lives in /run, so that no fsync is
-// needed: what a power cut loses was of a boot that is over.
+// writeJSON is for files in /run: what a power cut loses was of a boot that is over.
 func writeJSON(path string, v any) error {
 	b, err := json.Marshal(v)
 	if err != nil {
 		return err
 	}
-	tmp := path + ".new"
-	if err := os.WriteFile(tmp, b, 0o600); err != nil {
-		return err
-	}
-	return os.Rename(tmp, path)
+	return durable.Swap(path, b, 0o600)
 }

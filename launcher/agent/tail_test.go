@@ -179,7 +179,7 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as(`gate; yes gone | head -c 300000`))
 	must(t, unix.Prlimit(n.shimPIDs()[0], unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 40 << 10, Max: unix.RLIM_INFINITY}, nil))
-	must(t, os.MkdirAll(filepath.Join(n.a.logDir(key), lostName+".new"), 0o700))
+	must(t, os.MkdirAll(filepath.Join(n.a.logDir(key), lostName), 0o700))
 	n.pass(0)
 	last := ""
 	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
@@ -194,7 +194,7 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 	}
 
 	// There is room again when the try is forgotten, and from then on the file alone knows.
-	must(t, os.Remove(filepath.Join(n.a.logDir(key), lostName+".new")))
+	must(t, os.Remove(filepath.Join(n.a.logDir(key), lostName)))
 	n.hear(launcher.Ended)
 	n.order(launcher.Order{Forget: &key})
 	for end := time.Now().Add(time.Minute); n.a.try(key) != nil; time.Sleep(5 * time.Millisecond) {

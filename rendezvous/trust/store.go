@@ -7,6 +7,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
 // The files of a trust folder, which is theirs alone (0700). Each is 0600 and replaced as a whole.
@@ -26,7 +28,7 @@ const (
 
 // SaveIdentity writes the identity and so completes an enrolment: save everything else that belongs to it first.
 func SaveIdentity(dir string, id *Identity) error {
-	return saveIdentity(dir, identityFile, id, writeFile)
+	return saveIdentity(dir, identityFile, id)
 }
 
 // LoadIdentity wraps fs.ErrNotExist where there is none. An expired one loads.
@@ -34,18 +36,18 @@ func LoadIdentity(dir string) (*Identity, error) { return loadIdentity(dir, iden
 
 // SaveClient and LoadClient are for a client's: they do not make a member of a machine.
 func SaveClient(dir string, id *Identity) error {
-	return saveIdentity(dir, clientFile, id, writeShared)
+	return saveIdentity(dir, clientFile, id)
 }
 
 // LoadClient does as LoadIdentity.
 func LoadClient(dir string) (*Identity, error) { return loadIdentity(dir, clientFile) }
 
-func saveIdentity(dir, file string, id *Identity, write func(dir, name string, content []byte) error) error {
+func saveIdentity(dir, file string, id *Identity) error {
 	text, err := marshalBundle(id.key, id.Cert, id.CA)
 	if err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
-	if err := write(dir, file, text); err != nil {
+	if err := writeFile(dir, file, text); err != nil {
 		return fmt.Errorf("save identity: %w", err)
 	}
 	return nil
@@ -102,20 +104,12 @@ func ForgetCA(dir string) error {
 	if err := os.Remove(filepath.Join(dir, caFile)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("forget CA: %w", err)
 	}
-	return syncDir(dir)
+	return durable.SyncDir(dir)
 }
 
-// SaveRoll writes the list of members, whatever its form.
+// SaveRoll writes the list of members, or what a client knows of its cluster, whatever its form.
 func SaveRoll(dir string, text []byte) error {
 	if err := writeFile(dir, rollFile, text); err != nil {
-		return fmt.Errorf("save roll: %w", err)
-	}
-	return nil
-}
-
-// SaveClientRoll does the same for a client.
-func SaveClientRoll(dir string, text []byte) error {
-	if err := writeShared(dir, rollFile, text); err != nil {
 		return fmt.Errorf("save roll: %w", err)
 	}
 	return nil
@@ -144,55 +138,19 @@ func LoadCA(dir string) (*CA, error) {
 	return ca, nil
 }
 
-// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole. The folder is one
-// process's: an agent's.
+// writeFile replaces a file so that a crash at any point leaves the old content or the new, whole. Several processes may
+// do so at once, as a user's commands do.
 func writeFile(dir, name string, content []byte) error {
-	path := filepath.Join(dir, name)
-	temp := path + ".tmp"
-	return replace(dir, path, content, func() (*os.File, error) {
-		// A fixed name does not pile up after crashes; removing first makes O_EXCL give us a file of our mode, not a link.
-		if err := os.Remove(temp); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
-		return os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
-	})
-}
-
-// writeShared does so where several processes may write at once, as a user's commands do: each has a name of its own, or
-// one would put the other's half in place.
-func writeShared(dir, name string, content []byte) error {
-	return replace(dir, filepath.Join(dir, name), content, func() (*os.File, error) { return os.CreateTemp(dir, name+".tmp") }) // 0600
-}
-
-func replace(dir, path string, content []byte, create func() (*os.File, error)) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
 	if err := os.Chmod(dir, 0o700); err != nil { // it may have been there
 		return err
 	}
-	f, err := create()
-	if err != nil {
+	if err := durable.Write(filepath.Join(dir, name), content, 0o600); err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	err = errors.Join(err, f.Sync(), f.Close())
-	if err == nil {
-		err = os.Rename(f.Name(), path)
-	}
-	if err != nil {
-		return errors.Join(err, os.Remove(f.Name()))
-	}
-	return errors.Join(syncDir(dir), syncDir(filepath.Dir(dir))) // the parent, as dir may be new
-}
-
-// syncDir makes new names in a folder survive a power cut.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
+	return durable.SyncDir(filepath.Dir(dir)) // dir may be new
 }
 
 // readFile refuses a file that others than its owner can touch: a key they may have read is no key.

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 )
@@ -73,9 +74,7 @@ func TestFileModes(t *testing.T) {
 		t.Fatal(err)
 	}
 	// What an attacker or an old crash left under the temporary name lends its mode to nothing.
-	if err := os.WriteFile(filepath.Join(dir, identityFile+".tmp"), []byte("x"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	leave(t, filepath.Join(dir, "."+identityFile+".new-1"), "x", 0o644)
 	enrol(t, dir)
 	got := map[string]fs.FileMode{}
 	err := filepath.Walk(dir, func(path string, info fs.FileInfo, err error) error {
@@ -126,9 +125,8 @@ func TestCrashBetweenWritesIsNoEnrolment(t *testing.T) {
 		}
 	}
 	// Dead in the middle of the last write.
-	if err := os.WriteFile(filepath.Join(dir, identityFile+".tmp"), []byte("-----BEGIN"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	half := filepath.Join(dir, "."+identityFile+".new-1")
+	leave(t, half, "-----BEGIN", 0o600)
 	if ok, err := Enrolled(dir); ok || err != nil {
 		t.Errorf("with a temporary file: enrolled is %v, %v; want false and no error", ok, err)
 	}
@@ -137,8 +135,17 @@ func TestCrashBetweenWritesIsNoEnrolment(t *testing.T) {
 	if ok, err := Enrolled(dir); !ok || err != nil {
 		t.Errorf("after the second attempt: enrolled is %v, %v", ok, err)
 	}
-	if _, err := os.Stat(filepath.Join(dir, identityFile+".tmp")); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(half); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the temporary file stayed: %v", err)
+	}
+}
+
+// leave makes a file that a crash left behind yesterday.
+func leave(t *testing.T, path, text string, mode fs.FileMode) {
+	t.Helper()
+	yesterday := time.Now().Add(-24 * time.Hour)
+	if err := errors.Join(os.WriteFile(path, []byte(text), mode), os.Chtimes(path, yesterday, yesterday)); err != nil {
+		t.Fatal(err)
 	}
 }
 
@@ -147,7 +154,7 @@ func TestClientsFilesAreWrittenSideBySide(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "lab")
 	id := newMember(t, newCA(t, clusterA), node1, "book", RoleClient)
 	save := func() error {
-		return errors.Join(SaveClient(dir, id), SaveClientRoll(dir, []byte(strings.Repeat("x", 64<<10))))
+		return errors.Join(SaveClient(dir, id), SaveRoll(dir, []byte(strings.Repeat("x", 64<<10))))
 	}
 	if err := save(); err != nil {
 		t.Fatal(err)

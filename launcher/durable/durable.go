@@ -1,0 +1,79 @@
+// Package durable decides how a file is replaced: whole, so that a reader, a crash and a full disk find the old content
+// or the new and never half of one.
+//
+// It must not know what is in a file, make folders, or choose who may write where.
+package durable
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+)
+
+// Write replaces a file, and returns nil once the new content survives a power cut.
+func Write(path string, content []byte, mode fs.FileMode) error {
+	return replace(path, content, mode, true, os.Rename)
+}
+
+// Create is Write for a file that must not exist: what is there is left alone, and the error wraps fs.ErrExist.
+func Create(path string, content []byte, mode fs.FileMode) error {
+	return replace(path, content, mode, true, os.Link)
+}
+
+// Swap is Write without a wait for the disk: for files whose loss in a power cut harms nobody, as those in /run.
+func Swap(path string, content []byte, mode fs.FileMode) error {
+	return replace(path, content, mode, false, os.Rename)
+}
+
+// replace writes to a name of its own beside path, as several processes may write at once. The name is hidden, for
+// programs that read a whole folder.
+func replace(path string, content []byte, mode fs.FileMode, sync bool, move func(from, to string) error) error {
+	dir, prefix := filepath.Dir(path), "."+filepath.Base(path)+".new-"
+	f, err := os.CreateTemp(dir, prefix+"*") // 0600 from its first moment
+	if err != nil {
+		return err
+	}
+	sweep(dir, prefix)
+	defer os.Remove(f.Name()) // where it has not become path
+	_, err = f.Write(content)
+	if err == nil && mode != 0o600 {
+		err = f.Chmod(mode)
+	}
+	if err == nil && sync {
+		err = f.Sync()
+	}
+	if err := errors.Join(err, f.Close()); err != nil {
+		return err
+	}
+	if err := move(f.Name(), path); err != nil || !sync {
+		return err
+	}
+	return SyncDir(dir)
+}
+
+// leftover is the age from which a file beside path is what a crash has left, and not another process's present write.
+const leftover = 10 * time.Minute
+
+func sweep(dir, prefix string) {
+	names, _ := os.ReadDir(dir)
+	for _, e := range names {
+		if !strings.HasPrefix(e.Name(), prefix) {
+			continue
+		}
+		if st, err := e.Info(); err == nil && time.Since(st.ModTime()) > leftover {
+			os.Remove(filepath.Join(dir, e.Name()))
+		}
+	}
+}
+
+// SyncDir makes new, changed and removed names in a folder survive a power cut.
+func SyncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
