@@ -151,12 +151,8 @@ func (s *state) queue(j Job) error {
 
 // Entry records the job's plan or, without one, that it waits for its nodes.
 func (j Job) Entry() Entry {
-	kind := KindPlan
 	if j.Plan.Generation == 0 {
-		kind = KindQueue
+		return Entry{Kind: KindQueue, Job: &j}
 	}
-	if k := KindOf(j.Spec); k != KindPlan {
-		kind = k
-	}
-	return Entry{Kind: kind, Job: &j}
+	return Entry{Kind: KindPlan, Job: &j}
 }

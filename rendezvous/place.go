@@ -27,7 +27,6 @@ type Member struct {
 	Since     time.Time        `json:"since"` // of the last change of Ready
 	Boot      string           `json:"boot,omitempty"`
 	Version   string           `json:"version,omitempty"`
-	Protocol  int              `json:"protocol,omitempty"` // of its build; meaningless before Version is known
 	Inventory envgen.Inventory `json:"inventory"`
 }
 

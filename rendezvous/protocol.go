@@ -3,16 +3,14 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
-	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Protocol is what this build speaks to other nodes and writes to the record. A
 // release that adds a kind of entry or a field of one, or gives a call another
-// meaning, is one higher. 0 is that of builds before the first release, which do
-// not say it.
-const Protocol = 3
+// meaning, is one higher. Nothing has been released: builds below 5 are not spoken to.
+const Protocol = 5
 
 // ErrApart: two builds are more than one protocol apart.
 var ErrApart = errors.New("too far apart")
@@ -33,23 +31,20 @@ func Together(ours, theirs int) error {
 // since says with which protocol a kind of entry came; those not named have
 // always been there. A new field in an entry is a new kind, too: a node refuses
 // what it does not know, for its copy of the record would come to differ.
-var since = map[Kind]int{
-	KindStop: 1, KindQueue: 1, KindNetplan: 1, KindEpoch: 1, KindReunite: 1, KindDeath: 1,
-	KindInvite: 2, KindLogin: 2, KindLogout: 2,
-	KindPlan2: 3, KindPlan3: 3, KindService: 3,
-}
-
-// KindOf is the latest of the kinds that a job needs to be known, by the voters and by
-// the nodes that run it.
-func KindOf(spec launcher.Spec) Kind {
-	if spec.Service != nil {
-		return KindPlan3
-	}
-	if spec.RequireGate > 0 || spec.Stepped() || slices.ContainsFunc(spec.Stages, func(st launcher.Stage) bool { return st.Container != nil || st.MPI != nil }) {
-		return KindPlan2
-	}
-	return KindPlan
-}
+var since = map[Kind]int{}
 
 // Since is the lowest protocol whose builds know the kind.
 func (k Kind) Since() int { return since[k] }
+
+// Knows tells whether each of the nodes that replicate the record speaks protocol need
+// or a later one. It goes by what the record has of each: one that is off hinders
+// nobody as long as its build is known to be new enough.
+func (r *Record) Knows(need int, replicas []launcher.NodeID) error {
+	for _, id := range replicas {
+		if n, ok := r.Node(id); ok && n.Protocol < need {
+			return fmt.Errorf("%s runs a release of protocol %d, and this entry is of %d, at which its agent would stop: "+
+				"upgrade it, or take it out with `sparkrun node remove %s`", n.Host, n.Protocol, need, n.Host)
+		}
+	}
+	return nil
+}

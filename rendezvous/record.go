@@ -27,8 +27,10 @@ type Node struct {
 	// Witness votes, and gets no ranks.
 	Witness bool `json:"witness,omitempty"`
 	// Key is the SHA-256 of its public key, as trust.Pin writes it: its certificates
-	// are for this key as long as it is a member. Empty: it joined under an older version.
+	// are for this key as long as it is a member.
 	Key string `json:"key,omitempty"`
+	// Protocol is what its build speaks, as it said last.
+	Protocol int `json:"protocol,omitempty"`
 }
 
 // Token lets newcomers in. The secret itself is never recorded.
@@ -38,7 +40,7 @@ type Token struct {
 	Role    string    `json:"role"` // what it lets in: node, witness or client
 	Uses    int       `json:"uses"` // left
 	Expires time.Time `json:"expires"`
-	// User is whose clients a client's token lets in (KindInvite); empty in others.
+	// User is whose clients a client's token lets in; empty in others.
 	User string `json:"user,omitempty"`
 }
 
@@ -113,9 +115,10 @@ const (
 	KindFound   Kind = "cluster-founded/1"
 	KindToken   Kind = "token-created/1"
 	KindJoin    Kind = "node-joined/1"
-	KindAddress Kind = "node-address/1"
+	KindNode    Kind = "node-changed/1"
 	KindRemove  Kind = "node-removed/1"
 	KindPlan    Kind = "job-planned/1"
+	KindVerdict Kind = "job-ending/1"
 	KindEnd     Kind = "job-ended/1"
 	KindStop    Kind = "job-stopping/1"
 	KindQueue   Kind = "job-queued/1"
@@ -123,13 +126,8 @@ const (
 	KindEpoch   Kind = "epoch-raised/1"
 	KindReunite Kind = "reunited/1"
 	KindDeath   Kind = "node-death/1"
-	KindInvite  Kind = "client-token-created/1"
 	KindLogin   Kind = "client-joined/1"
 	KindLogout  Kind = "client-removed/1"
-	// KindPlan2 is KindPlan, or KindQueue, of a job of which earlier builds do not know all.
-	KindPlan2 Kind = "job-planned/2"
-	// KindPlan3 is the same of a service.
-	KindPlan3   Kind = "job-planned/3"
 	KindService Kind = "job-service/1"
 )
 
@@ -141,10 +139,10 @@ type Entry struct {
 	Found  *Found           `json:"found,omitempty"`
 	Token  *Token           `json:"token,omitempty"`
 	Join   *Join            `json:"join,omitempty"`
-	Node   *Node            `json:"node,omitempty"` // KindAddress
+	Node   *Node            `json:"node,omitempty"` // KindNode: its address and protocol of now
 	Remove *launcher.NodeID `json:"remove,omitempty"`
-	Job    *Job             `json:"job,omitempty"` // KindPlan to KindPlan3, KindQueue
-	End    *JobEnd          `json:"end,omitempty"`
+	Job    *Job             `json:"job,omitempty"` // KindPlan, KindQueue
+	End    *JobEnd          `json:"end,omitempty"` // KindEnd, KindVerdict
 	Stop   *JobStop         `json:"stop,omitempty"`
 
 	Netplan *Allocated `json:"netplan,omitempty"`
@@ -179,13 +177,8 @@ type JobEnd struct {
 	Outcome Outcome `json:"outcome"`
 }
 
-// Verdict records only that the try is being ended, and what for. A version from
-// before takes the entry for the plan of a generation that is there already, and
-// passes over it: no voter has to be asked whether it knows such entries, which a
-// silent one could not answer.
-func (e JobEnd) Verdict() Entry {
-	return Entry{Kind: KindPlan, Job: &Job{Spec: launcher.Spec{ID: e.Job}, Plan: Plan{Generation: e.Generation}, Verdict: &e.Outcome}}
-}
+// Verdict records only that the attempt is being ended, and what for.
+func (e JobEnd) Verdict() Entry { return Entry{Kind: KindVerdict, End: &e} }
 
 // Errors an entry can meet. The entry then changes nothing.
 var (
@@ -307,17 +300,17 @@ func (s *state) apply(index uint64, e Entry) error {
 		}
 		s.Cluster, s.Epoch = e.Found.Cluster, launcher.Epoch{N: e.Found.Epoch}
 		s.putNode(index, e.Found.First)
-	case (e.Kind == KindToken || e.Kind == KindInvite) && e.Token != nil:
+	case e.Kind == KindToken && e.Token != nil:
 		maps.DeleteFunc(s.Tokens, func(_ string, t Token) bool { return t.Expires.Before(e.At.Add(-24 * time.Hour)) })
 		s.Tokens[e.Token.ID] = *e.Token
 	case e.Kind == KindJoin && e.Join != nil:
 		return s.join(index, e.At, *e.Join)
-	case e.Kind == KindAddress && e.Node != nil:
+	case e.Kind == KindNode && e.Node != nil:
 		n, ok := s.Nodes[e.Node.ID]
 		if !ok {
 			return ErrNoNode
 		}
-		n.Addr = e.Node.Addr
+		n.Addr, n.Protocol = e.Node.Addr, e.Node.Protocol
 		s.Nodes[n.ID] = n
 	case e.Kind == KindRemove && e.Remove != nil:
 		if _, ok := s.Nodes[*e.Remove]; !ok {
@@ -331,10 +324,10 @@ func (s *state) apply(index uint64, e Entry) error {
 		s.Removed[*e.Remove] = true
 	case e.Kind == KindPlan && e.Job != nil:
 		return s.plan(*e.Job)
-	case (e.Kind == KindPlan2 || e.Kind == KindPlan3) && e.Job != nil && e.Job.Plan.Generation > 0:
-		return s.plan(*e.Job)
-	case (e.Kind == KindQueue || e.Kind == KindPlan2 || e.Kind == KindPlan3) && e.Job != nil:
+	case e.Kind == KindQueue && e.Job != nil:
 		return s.queue(*e.Job)
+	case e.Kind == KindVerdict && e.End != nil:
+		return s.verdict(*e.End)
 	case e.Kind == KindService && e.Service != nil:
 		return s.service(*e.Service)
 	case e.Kind == KindEnd && e.End != nil:
@@ -367,7 +360,7 @@ func (s *state) join(index uint64, at time.Time, j Join) error {
 	if !ok {
 		return ErrTokenUnknown
 	}
-	if err := t.Check(at, t.Role); err != nil { // the role was looked at before: older versions had one only
+	if err := t.Check(at, t.Role); err != nil { // the leader has looked at the role
 		return err
 	}
 	if taken := s.hostTaken(j.Node); taken != nil {
@@ -416,8 +409,6 @@ func (s *state) putNode(index uint64, n Node) {
 func (s *state) plan(j Job) error {
 	old, ok := s.Jobs[j.Spec.ID]
 	switch {
-	case j.Verdict != nil:
-		return s.judge(j)
 	case !ok && j.Plan.Generation == 1:
 	case !ok:
 		return ErrNoJob
@@ -439,32 +430,34 @@ func (s *state) plan(j Job) error {
 	return nil
 }
 
-// judge takes what a job's present generation is ended for: the first word stands.
-func (s *state) judge(j Job) error {
-	old, ok := s.Jobs[j.Spec.ID]
+// present gives the job whose present generation an entry is about.
+func (s *state) present(k launcher.Key) (Job, error) {
+	j, ok := s.Jobs[k.Job]
 	switch {
 	case !ok:
-		return ErrNoJob
-	case old.Outcome != nil:
-		return ErrJobEnded
-	case j.Plan.Generation != old.Plan.Generation:
-		return launcher.ErrStaleGeneration
-	case old.Verdict == nil:
-		old.Verdict = j.Verdict
-		s.Jobs[j.Spec.ID] = old
+		return j, ErrNoJob
+	case j.Outcome != nil:
+		return j, ErrJobEnded
+	case k.Generation != j.Plan.Generation:
+		return j, launcher.ErrStaleGeneration
 	}
-	return nil
+	return j, nil
+}
+
+// verdict takes what a job's present generation is ended for: the first word stands.
+func (s *state) verdict(e JobEnd) error {
+	j, err := s.present(e.Key)
+	if err == nil && j.Verdict == nil {
+		j.Verdict = &e.Outcome
+		s.Jobs[e.Job] = j
+	}
+	return err
 }
 
 func (s *state) end(e JobEnd) error {
-	j, ok := s.Jobs[e.Job]
-	switch {
-	case !ok:
-		return ErrNoJob
-	case j.Outcome != nil:
-		return ErrJobEnded
-	case e.Generation != j.Plan.Generation:
-		return launcher.ErrStaleGeneration
+	j, err := s.present(e.Key)
+	if err != nil {
+		return err
 	}
 	out := e.Outcome
 	j.Outcome, j.Verdict, j.Touched = &out, nil, s.Epoch

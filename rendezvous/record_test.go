@@ -95,8 +95,9 @@ func TestNodesKeepTheirOrder(t *testing.T) {
 	}
 	moved := node(3)
 	moved.Addr = node(99).Addr
-	moved.Host = "renamed" // an address entry changes nothing but the address
-	l.must(t, Entry{Kind: KindAddress, Node: &moved})
+	moved.Host = "renamed" // such an entry changes the address and the protocol alone
+	moved.Protocol = 7
+	l.must(t, Entry{Kind: KindNode, Node: &moved})
 	again := node(5)
 	again.Addr = node(98).Addr
 	l.must(t, joinEntry("t", again, t0)) // a member that joins again keeps its place
@@ -108,12 +109,15 @@ func TestNodesKeepTheirOrder(t *testing.T) {
 	if d := diff(want, got); d != "" {
 		t.Error(d)
 	}
+	if n, _ := l.Node("node-3"); n.Protocol != 7 {
+		t.Errorf("protocol %d is recorded, want 7", n.Protocol)
+	}
 	gone := launcher.NodeID("node-3")
 	l.must(t, Entry{Kind: KindRemove, Remove: &gone})
 	if _, ok := l.Node(gone); ok {
 		t.Error("a removed node is still a member")
 	}
-	for _, e := range []Entry{{Kind: KindRemove, Remove: &gone}, {Kind: KindAddress, Node: &moved}} {
+	for _, e := range []Entry{{Kind: KindRemove, Remove: &gone}, {Kind: KindNode, Node: &moved}} {
 		if answer := l.apply(e); answer != ErrNoNode {
 			t.Errorf("%s of a node that is gone: %v", e.Kind, answer)
 		}
@@ -299,7 +303,7 @@ func drawEntry(t *rapid.T) Entry {
 	case 2, 3:
 		return joinEntry(tok, n, at)
 	case 4:
-		return Entry{Kind: KindAddress, At: at, Node: &n}
+		return Entry{Kind: KindNode, At: at, Node: &n}
 	case 5:
 		return Entry{Kind: KindRemove, At: at, Remove: &n.ID}
 	case 6:
@@ -396,7 +400,7 @@ func FuzzRecordApply(f *testing.F) {
 	for _, e := range []Entry{
 		{Kind: KindFound, At: t0, Found: &Found{Cluster: "c", Epoch: 1, First: node(1)}},
 		tokenEntry("t", 1, t0), joinEntry("t", node(2), t0), planOf(plannedJob("jjjj", 1, t0)), endOf("jjjj", 1),
-		allocated(`{"numbers":{}}`), {Kind: KindAddress, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
+		allocated(`{"numbers":{}}`), {Kind: KindNode, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
 		queued.Entry(), {Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-2"}},
 		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Job: &older}.Entry(),
 		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Nodes: []Node{node(3)}, Tokens: []Token{{ID: "u", Uses: 1, Expires: t0}}}.Entry(),

@@ -24,17 +24,6 @@ type Reunited struct {
 	LoggedOut []string `json:"logged_out,omitempty"`
 }
 
-// Kind is the latest of the kinds that the part needs to be known.
-func (u Reunited) Kind() Kind {
-	if u.Job != nil && KindOf(u.Job.Spec) != KindPlan {
-		return KindOf(u.Job.Spec)
-	}
-	if len(u.Clients)+len(u.LoggedOut) > 0 || slices.ContainsFunc(u.Tokens, func(t Token) bool { return t.User != "" }) {
-		return KindLogin
-	}
-	return KindReunite
-}
-
 // Parts are the whole record as the side with the later epoch takes it, each
 // small enough for an entry. What of a job is too much for one is left out of
 // it, exits first.

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"encoding/json"
 	"testing"
 	"time"
 
@@ -35,7 +34,7 @@ func TestVerdict(t *testing.T) {
 		new(verdictOf("jjjj", 2, "")): launcher.ErrStaleGeneration, new(verdictOf("none", 1, "")): ErrNoJob,
 	} {
 		if answer := l.apply(*e); answer != want {
-			t.Errorf("a verdict on %s.%d was answered %v, want %v", e.Job.Spec.ID, e.Job.Plan.Generation, answer, want)
+			t.Errorf("a verdict on %s.%d was answered %v, want %v", e.End.Job, e.End.Generation, answer, want)
 		}
 	}
 	l.must(t, again(job, 2, "spark2"))
@@ -51,33 +50,6 @@ func TestVerdict(t *testing.T) {
 	}
 	if answer := l.apply(verdictOf("jjjj", 2, "")); answer != ErrJobEnded {
 		t.Errorf("a verdict on what has ended was answered %v", answer)
-	}
-}
-
-// A version from before does not know the field, and keeps the job as it is.
-func TestVerdictPassesOldVersionsBy(t *testing.T) {
-	job := plannedJob("jjjj", 1, t0)
-	job.Spec.MaxRestarts = 5
-	l := founded(t)
-	l.must(t, planOf(job), again(job, 2, "spark2"))
-	data, err := verdictOf("jjjj", 2, "spark2 is silent").Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
-	var e map[string]any
-	if err := json.Unmarshal(data, &e); err != nil {
-		t.Fatal(err)
-	}
-	delete(e["job"].(map[string]any), "verdict")
-	if data, err = json.Marshal(e); err != nil {
-		t.Fatal(err)
-	}
-	before, _ := l.Job("jjjj")
-	if answer := l.Apply(100, data); answer != ErrJobExists {
-		t.Errorf("answered %v", answer)
-	}
-	if after, _ := l.Job("jjjj"); cmp.Diff(before, after, byValue) != "" {
-		t.Errorf("the job is %+v", after)
 	}
 }
 

@@ -42,14 +42,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 	}
 	id = token.ID()
 	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires, User: r.User}
-	kind := rendezvous.KindToken
-	if role == trust.RoleClient {
-		kind = rendezvous.KindInvite
-		if err := n.everyVoterKnows(to.leadership, kind); err != nil {
-			return wire.TokenResponse{}, err
-		}
-	}
-	err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: kind, Token: &t}, func() bool {
+	err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
 		_, err := n.record.TokenByHash(t.Hash)
 		return err == nil
 	})
@@ -125,7 +118,7 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 		return wire.JoinResponse{}, err
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
-		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String()}}}
+		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String(), Protocol: r.Protocol}}}
 	err = recorder{n: n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err

@@ -191,9 +191,6 @@ func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Login
 	if l == nil {
 		return wire.LoginResponse{}, n.noLeader()
 	}
-	if err := n.everyVoterKnows(l, rendezvous.KindLogin); err != nil {
-		return wire.LoginResponse{}, err
-	}
 	id := launcher.NodeID(r.Client)
 	if _, member := n.record.Node(id); member || n.record.WasRemoved(id) {
 		return wire.LoginResponse{}, fmt.Errorf("%w: id %s is a member's, or was one's", wire.ErrDenied, r.Client)

@@ -201,11 +201,6 @@ func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited
 	case p.Node != c.Node:
 		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
 	}
-	if p.Kind() != rendezvous.KindReunite {
-		if err := n.everyVoterKnows(l, p.Kind()); err != nil {
-			return wire.Empty{}, err
-		}
-	}
 	if err := (recorder{n: n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
 		return wire.Empty{}, led(err)
 	}

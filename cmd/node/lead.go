@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -122,7 +123,8 @@ func (n *node) found(ctx context.Context) error {
 	}
 	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
 		Cluster: n.m.Cluster, Epoch: n.opened.N,
-		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)), Key: trust.KeyOf(n.gate.Identity().Cert).String()},
+		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)),
+			Key: trust.KeyOf(n.gate.Identity().Cert).String(), Protocol: n.cfg.speaks()},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
 
@@ -164,7 +166,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready, Blank: m.Blank})
 		}
 		links.Want(ids)
-		n.noteAddresses(ctx, roster)
+		n.noteChanges(ctx, roster)
 		n.noteHeard(ctx, roster)
 		n.takeInAnew(ctx, links, roster)
 		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
@@ -217,22 +219,24 @@ func (n *node) handOverCA(ctx context.Context, id launcher.NodeID) error {
 	return n.peers.client(id).KeepCA(ctx, wire.CAKey{PEM: pem})
 }
 
-// noteAddresses records where members have moved to, so that they are found
-// even when nobody gossips.
-func (n *node) noteAddresses(ctx context.Context, roster rendezvous.Roster) {
+// noteChanges records where members have moved to, so that they are found even when
+// nobody gossips, and which protocol they speak, so that it is known while they are off.
+func (n *node) noteChanges(ctx context.Context, roster rendezvous.Roster) {
 	for _, m := range roster {
-		now, err := n.whereIs(m.ID)
-		if err != nil || now == m.Addr || !now.Addr().IsValid() {
+		known, _ := n.record.Node(m.ID)
+		now := m.Node
+		if at, err := n.whereIs(m.ID); err == nil && at.Addr().IsValid() {
+			now.Addr = at
+		}
+		if now.Addr == known.Addr && now.Protocol == known.Protocol {
 			continue
 		}
-		moved := m.Node
-		moved.Addr = now
-		err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindAddress, Node: &moved}, func() bool {
+		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNode, Node: &now}, func() bool {
 			x, _ := n.record.Node(m.ID)
-			return x.Addr == now
+			return x.Addr == now.Addr && x.Protocol == now.Protocol
 		})
 		if err != nil {
-			n.log.Warn("record address", "node", m.Host, "error", err)
+			n.log.Warn("record a member's address and protocol", "node", m.Host, "error", err)
 		}
 	}
 }
@@ -287,54 +291,17 @@ type recorder struct {
 }
 
 func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	_, known := r.n.record.Job(job.Spec.ID) // its first generation was of the same kind
-	if kind := job.Entry().Kind; !known && (kind == rendezvous.KindPlan2 || kind == rendezvous.KindPlan3) {
-		l := r.n.leading.Load()
-		if l == nil {
-			return lead.ErrOver
-		}
-		if err := r.n.everyVoterKnows(l, kind); err != nil {
-			return err
-		}
-	}
 	return r.apply(ctx, job.Entry(), func() bool {
 		j, ok := r.n.record.Job(job.Spec.ID)
 		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
 	})
 }
 
-// Stop records a request in an entry that every version takes, where its own kind
-// would stop a voter of another version.
 func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
-	l := r.n.leading.Load()
-	if l == nil {
-		return lead.ErrOver
-	}
-	if err := r.n.everyVoterKnows(l, rendezvous.KindStop); err != nil {
-		return r.stopByVerdict(ctx, stop, err)
-	}
 	return r.apply(ctx, stop.Entry(), func() bool {
 		j, ok := r.n.record.Job(stop.Job)
 		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
 	})
-}
-
-// stopByVerdict has the present generation ended for the request. Where the record
-// has another verdict on it already, or does not know the job, the request is in
-// this leader's memory alone.
-func (r recorder) stopByVerdict(ctx context.Context, stop rendezvous.JobStop, why error) error {
-	job, known := r.n.record.Job(stop.Job)
-	if known && job.Verdict == nil {
-		err := r.Verdict(ctx, rendezvous.JobEnd{Key: job.Key(), Outcome: rendezvous.Outcome{End: rendezvous.Stopped, Cause: stop.Stop.Reason, At: stop.Stop.At}})
-		if err != nil {
-			return err
-		}
-		job, known = r.n.record.Job(stop.Job)
-	}
-	if !known || job.Verdict == nil || job.Verdict.End != rendezvous.Stopped {
-		r.n.log.Warn("a stop is not recorded: if this leader dies before the nodes have heard of it, it has to be asked for again", "job", stop.Job, "error", why)
-	}
-	return nil
 }
 
 func (r recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
@@ -360,10 +327,23 @@ func (r recorder) commit(ctx context.Context, entry []byte) (any, error) {
 	return r.n.raft.ApplyIn(ctx, r.term, entry)
 }
 
+// everyReplicaKnows refuses what would stop a node of an older release that has the record.
+func (n *node) everyReplicaKnows(protocol int) error {
+	var ids []launcher.NodeID
+	for id := range n.roles() {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	return n.record.Knows(protocol, ids)
+}
+
 // apply commits one entry, or learns that it cannot. An unknown outcome is
 // settled by looking at the record, and by trying again while we lead: done
 // tells whether the record has it.
 func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() bool) error {
+	if err := r.n.everyReplicaKnows(e.Kind.Since()); err != nil {
+		return fmt.Errorf("record %s: %w", e.Kind, err)
+	}
 	e.At = time.Now()
 	data, err := e.Encode()
 	if err != nil {

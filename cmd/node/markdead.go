@@ -53,13 +53,8 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(m.ID)
 }
 
-// recordDeath keeps the word for later leaders. While a machine gets the record
-// whose version would stop at such an entry, this leader alone knows it.
+// recordDeath keeps the word for later leaders.
 func (n *node) recordDeath(ctx context.Context, l *leadership, id launcher.NodeID) error {
-	if err := n.everyVoterKnows(l, rendezvous.KindDeath, id); err != nil {
-		n.log.Warn("the word lasts as long as this leadership", "node", n.hostOf(id), "error", err)
-		return nil
-	}
 	return recorder{n: n}.apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
 }
 

@@ -76,7 +76,7 @@ func (n *node) netplanApply(ctx context.Context, c wire.Caller, r wire.NetplanAp
 	if err := refusals(d.plan); err != nil {
 		return err
 	}
-	if err := n.recordAllocation(ctx, to.leadership, d.allocation); err != nil {
+	if err := n.recordAllocation(ctx, d.allocation); err != nil {
 		return led(err)
 	}
 	change := newChange()
@@ -260,31 +260,10 @@ func (n *node) netplanCalls(id string) netplanCalls {
 
 // recordAllocation has the record remember it, before any node has it in force:
 // an address once given must not go to another.
-func (n *node) recordAllocation(ctx context.Context, l *leadership, allocation json.RawMessage) error {
+func (n *node) recordAllocation(ctx context.Context, allocation json.RawMessage) error {
 	if allocation == nil {
 		return n.raft.Verify(ctx) // still the leader, whom the nodes obey
 	}
-	if err := n.everyVoterKnows(l, rendezvous.KindNetplan); err != nil {
-		return err
-	}
 	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNetplan, Netplan: &rendezvous.Allocated{Allocation: allocation}},
 		func() bool { return bytes.Equal(n.record.Netplan(), allocation) })
-}
-
-// everyVoterKnows refuses to write a kind of entry that would stop a node of
-// an older build: one that gets the record and has not said that it knows the kind.
-// Who is named in but is not asked: it is off.
-func (n *node) everyVoterKnows(l *leadership, kind rendezvous.Kind, but ...launcher.NodeID) error {
-	roles := n.roles()
-	roster, _ := l.Roster()
-	for _, m := range roster {
-		if _, replicates := roles[m.ID]; !replicates || m.Version != "" && m.Protocol >= kind.Since() || slices.Contains(but, m.ID) {
-			continue
-		}
-		if m.Version == "" {
-			return fmt.Errorf("record %s: %s has not said since this leader is one whether its version knows such an entry: start its agent, or take it out with `sparkrun leave` there", kind, m.Host)
-		}
-		return fmt.Errorf("record %s: %s runs sparkrun %s, which does not know such an entry and would stop there: upgrade it to %s, as %s has it", kind, m.Host, m.Version, n.cfg.Version, n.m.Host)
-	}
-	return nil
 }

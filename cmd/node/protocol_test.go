@@ -2,6 +2,7 @@ package node
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,10 +21,9 @@ func (h *host) rebuilt(version string, protocol int) {
 	h.start()
 }
 
-// knows asks the node that leads whether every voter knows a kind of entry.
-func (c *cluster) knows(kind rendezvous.Kind) error {
-	h := c.hosts[0].leads(c)
-	return h.now().everyVoterKnows(h.now().leading.Load(), kind)
+// knows asks the node that leads whether all that have the record know entries of this build's protocol.
+func (c *cluster) knows() error {
+	return c.hosts[0].leads(c).now().everyReplicaKnows(rendezvous.Protocol)
 }
 
 // A cluster is upgraded node by node under a running job: N-1 and N have one
@@ -48,9 +48,7 @@ func TestRollingUpgrade(t *testing.T) {
 		t.Fatalf("launch: %v", err)
 	}
 	for i, h := range c.hosts {
-		if err := c.knows(rendezvous.KindPlan3); err == nil && i > 0 {
-			t.Errorf("with %d of 3 upgraded, an entry that stops N-1 would be written", i)
-		}
+		h.eventually(fmt.Sprintf("with %d of 3 upgraded, an entry that stops N-1 is refused", i), func() bool { return c.knows() != nil })
 		h.rebuilt("new", rendezvous.Protocol)
 		st := h.wait(3)
 		for j, n := range st.Nodes { // by name
@@ -62,9 +60,7 @@ func TestRollingUpgrade(t *testing.T) {
 			from.runs(command(3, 1, "exit 0"))
 		}
 	}
-	if err := c.knows(rendezvous.KindPlan3); err != nil {
-		t.Errorf("all are upgraded: %v", err)
-	}
+	c.hosts[0].eventually("the record has it that all are upgraded", func() bool { return c.knows() == nil })
 	if err := os.WriteFile(enough, nil, 0o644); err != nil {
 		t.Fatal(err)
 	}

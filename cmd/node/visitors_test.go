@@ -114,7 +114,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 		id := uuid.NewString()
 		invitation := rendezvous.Token{ID: fmt.Sprint("t", i), Hash: []byte(id), Role: rendezvous.RoleClient, Uses: 1, Expires: time.Now().Add(time.Minute), User: "nobody"}
 		for _, e := range []rendezvous.Entry{
-			{Kind: rendezvous.KindInvite, Token: &invitation},
+			{Kind: rendezvous.KindToken, Token: &invitation},
 			{Kind: rendezvous.KindLogin, Login: &rendezvous.Login{TokenID: invitation.ID, Client: rendezvous.Client{ID: id, Host: "book", Key: "k"}}},
 		} {
 			if err := (recorder{n: n}).apply(t.Context(), e, func() bool { return false }); err != nil {

@@ -30,8 +30,6 @@ type world struct {
 	hold    func() string                // the leaders' Config.Hold; nil = none
 	unheard func() []string              // the leaders' Config.Unheard; nil = none
 	only    func(context.Context) string // the leaders' Config.OnlyHere; nil = none
-	// olds: a voter does not know the entry of a stop, so that a verdict tells of it.
-	olds bool
 
 	mu       sync.Mutex
 	index    uint64
@@ -212,9 +210,6 @@ func (r *reign) Plan(ctx context.Context, job rendezvous.Job) error {
 
 func (r *reign) Stop(ctx context.Context, stop rendezvous.JobStop) error {
 	e := stop.Entry()
-	if job, known := r.w.record.Job(stop.Job); r.w.olds && known {
-		e = rendezvous.JobEnd{Key: job.Key(), Outcome: rendezvous.Outcome{End: rendezvous.Stopped, Cause: stop.Stop.Reason, At: stop.Stop.At}}.Verdict()
-	}
 	e.At = time.Now()
 	return r.propose(ctx, e)
 }

@@ -59,17 +59,3 @@ func sorted(refusals string) []string {
 	slices.Sort(all)
 	return all
 }
-
-// A node of a build from before containers would run such a job on the host.
-func TestOlderNodesGetNoContainers(t *testing.T) {
-	boxed := launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Argv: launcher.Lits("true"), Image: "x"}}}}
-	if got := rendezvous.KindOf(boxed).Since(); got != 3 {
-		t.Errorf("a job in containers takes protocol %d, want 3", got)
-	}
-	if got := (rendezvous.Job{Spec: boxed}).Entry().Kind; got != rendezvous.KindPlan2 {
-		t.Errorf("its plan is an entry %s", got)
-	}
-	if got := (rendezvous.Reunited{Job: &rendezvous.Job{Spec: boxed}}).Kind(); got != rendezvous.KindPlan2 {
-		t.Errorf("handed over in a reunion it needs %s", got)
-	}
-}

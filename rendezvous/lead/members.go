@@ -171,7 +171,8 @@ func (l *Leader) roster() rendezvous.Roster {
 	for _, n := range l.cfg.Record.Nodes() {
 		m := rendezvous.Member{Node: n, Since: l.began}
 		if s := l.members[n.ID]; s != nil {
-			m.Ready, m.Since, m.Boot, m.Version, m.Protocol, m.Inventory, m.Drained = s.ready, s.since, s.boot, s.version, s.protocol, s.inventory, s.drained()
+			m.Ready, m.Since, m.Boot, m.Version, m.Protocol = s.ready, s.since, s.boot, s.version, s.protocol
+			m.Inventory, m.Drained = s.inventory, s.drained()
 			m.Blank = s.blank
 		}
 		out = append(out, m)

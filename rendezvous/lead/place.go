@@ -139,12 +139,9 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 // available is the roster as placement may use it for a job. l.mu is held.
 func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	roster := l.roster()
-	since := rendezvous.KindOf(spec).Since()
 	for i, m := range roster {
 		switch s := l.members[m.ID]; {
 		case s == nil:
-		case s.protocol < since && m.Ready && m.Drained == "":
-			roster[i].Drained = "for such a job its sparkrun has to be upgraded"
 		case s.retired:
 			roster[i].Ready = false
 		case spec.Lease() > 0 && !s.leases && m.Ready && m.Drained == "":

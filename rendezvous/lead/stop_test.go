@@ -3,7 +3,6 @@ package lead
 import (
 	"context"
 	"errors"
-	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -25,15 +24,10 @@ func TestStopOutlivesItsLeader(t *testing.T) {
 		"between two tries":           {at: 3 * time.Second, life: exitAfter(1500*time.Millisecond, 7), ranks: 2},
 		"before the start":            {at: 0, life: exitAfter(time.Hour, 0), ranks: 0},
 	}
-	run := func(name string, olds bool) {
-		tt := tests[name]
-		if olds {
-			name += ", with a voter of an older version"
-		}
+	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				w := newWorld(t, 2)
-				w.olds = olds
 				w.each(tt.life)
 				w.lag = 500 * time.Millisecond // the next leader is there before the last orders of the one that dies
 				r := w.ready()
@@ -63,23 +57,12 @@ func TestStopOutlivesItsLeader(t *testing.T) {
 			})
 		})
 	}
-	for name := range tests {
-		run(name, false)
-		run(name, true)
-	}
 }
 
 // A job that waits in line and was stopped never begins.
 func TestStopInLineOutlivesItsLeader(t *testing.T) {
-	for _, olds := range []bool{false, true} {
-		t.Run(fmt.Sprintf("a voter of an older version %t", olds), func(t *testing.T) { stopInLine(t, olds) })
-	}
-}
-
-func stopInLine(t *testing.T, olds bool) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
-		w.olds = olds
 		w.each(exitAfter(time.Minute, 0))
 		r := w.ready()
 		job := func(id launcher.JobID) launcher.Spec {
