@@ -59,7 +59,7 @@ back_by_itself() {
 	pid=$!
 	for _ in $(seq 600); do
 		host=
-		for h in 1 2 3; do on spark$h sh -c 'cmp -s "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" /usr/local/bin/sparkrun && [ "$(sparkrun version --json | tr -d " \n")" = "{\"version\":\"1.0.2\",\"protocol\":2}" ]' && host=spark$h; done
+		for h in 1 2 3; do on spark$h sh -c 'cmp -s "/proc/$(systemctl show --property MainPID --value sparkrun)/exe" /usr/local/bin/sparkrun && [ "$(sparkrun version --json | tr -d " \n")" = "{\"version\":\"1.0.2\",\"protocol\":$0}" ]' "$PROTOCOL" && host=spark$h; done
 		[[ -z $host ]] || break
 		sleep 0.2
 	done
@@ -91,7 +91,7 @@ upgrades() {
 	quick_starts off
 	check "one that is ready and no member, and up has gone away: the host goes back by itself" back_by_itself
 	check "with a voter away none is upgraded" no_majority_to_spare
-	check "an older release is refused" refused "has release 1.0.1 (protocol 2), and 1.0.0 (protocol 2) is older" three --release "$RELEASE"
+	check "an older release is refused" refused "has release 1.0.1 (protocol $PROTOCOL), and 1.0.0 (protocol $PROTOCOL) is older" three --release "$RELEASE"
 	check "with consent it comes, and goes" older_by_consent
 	check "the job ends with its own exit code, its output is whole" job_ends
 }

@@ -1,6 +1,6 @@
 // broken stands in for a release of sparkrun that does not work: it says a version, and its agent ends (HOW=ends),
 // never becomes ready (silent), or is ready and no member of anything (alone). How is decided when it is built:
-// -ldflags '-X main.version=1.2.3 -X main.how=ends'.
+// -ldflags '-X main.version=1.2.3 -X main.protocol=3 -X main.how=ends'.
 package main
 
 import (
@@ -11,12 +11,12 @@ import (
 	"syscall"
 )
 
-var version, how string
+var version, protocol, how string
 
 func main() {
 	switch {
 	case len(os.Args) > 1 && os.Args[1] == "version":
-		fmt.Printf("{\"version\": %q, \"protocol\": 2}\n", version)
+		fmt.Printf("{\"version\": %q, \"protocol\": %s}\n", version, protocol)
 	case len(os.Args) > 1 && os.Args[1] == "agent":
 		agent()
 	default:
