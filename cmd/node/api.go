@@ -238,7 +238,7 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 			return tell(p)
 		}))
 	}
-	if why := n.netplanHolds(); why != "" {
+	if why := n.rollout.Holds(); why != "" {
 		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
 	}
 	r.Spec.User = user

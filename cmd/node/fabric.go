@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 
+	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -26,12 +27,14 @@ func (fabricRules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries
 // fabricEnv works out the fabric's variables from the hardware as it is now:
 // the view that netlink keeps up to date, since a read of the whole tree takes
 // as long as the rest of a launch.
-func (n *node) fabricEnv(a launcher.Assignment) ([]launcher.Setting, error) {
-	if err := n.netplan.idle(a); err != nil {
-		return nil, err
+func (n *node) fabricEnv(locked *rollout.Lock) func(launcher.Assignment) ([]launcher.Setting, error) {
+	return func(a launcher.Assignment) ([]launcher.Setting, error) {
+		inv, _ := n.view()
+		if err := locked.Refuse(a, inv); err != nil {
+			return nil, err
+		}
+		return fabricSettings(inv, a)
 	}
-	inv, _ := n.view()
-	return fabricSettings(inv, a)
 }
 
 func fabricSettings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, error) {

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -23,8 +24,9 @@ import (
 // leadership is what a node has while it leads, and only then.
 type leadership struct {
 	*lead.Leader
-	links *wire.Links
-	fence launcher.Fence
+	links   *wire.Links
+	fence   launcher.Fence
+	rollout *rollout.Leader
 }
 
 // lead is one leadership of this node: what it opens here it closes here.
@@ -73,7 +75,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n, term}, Send: links.Send, Fabric: fabricRules{}, Hold: n.netplanHolds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n, term}, Send: links.Send, Fabric: fabricRules{}, Hold: n.rollout.Holds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.answers(ctx, roster, p)
@@ -81,7 +83,10 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	n.update(func() { n.leading.Store(&leadership{Leader: brain, links: links, fence: fence}) })
+	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.peers.client, Allocate: n.allocate, Logger: n.log})
+	n.update(func() {
+		n.leading.Store(&leadership{Leader: brain, links: links, fence: fence, rollout: addresses})
+	})
 	defer n.update(func() { n.leading.Store(nil) })
 
 	g, ctx := errgroup.WithContext(ctx)

@@ -25,7 +25,7 @@ func (n *node) nodeCalls() wire.Node {
 		NodeCounters: n.nodeCounters, NodeGate: n.nodeKeepTest, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach, Fence: n.fence,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
-		NetplanRead: n.netplan.read, NetplanCheck: n.netplan.check, NetplanTry: n.netplan.try, NetplanDecide: n.netplan.decide,
+		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -54,10 +55,7 @@ type node struct {
 	staged   *stage.Store
 	gates    *gates
 	bringing chan struct{}
-	// netplan is this node's part in changes of addresses; netplanBegun is true
-	// while it coordinates one as the leader.
-	netplan      *netplanSide
-	netplanBegun atomic.Bool
+	rollout  *rollout.Node // this node's part in changes of addresses
 
 	warnedOfPorts string // the survey's last warning about --fabric-port
 
@@ -222,10 +220,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.probe, err = n.newProbe(); err != nil {
 		return nil, err
 	}
-	if n.netplan, err = n.newNetplanSide(); err != nil {
+	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, n.log), &rollout.Lock{}
+	if err = rollout.Recover(ctx, addresses); err != nil { // before the agent takes jobs
 		return nil, err
 	}
-	n.netplan.recover(ctx, n.log) // before the agent takes jobs
 	// Users pass through it to the socket; what the agent keeps there is 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
@@ -239,7 +237,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Gate: n.gated, Containers: n.containers(),
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv, AskHead: n.askHead, Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv(locked), AskHead: n.askHead, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -249,6 +247,13 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.agent.Close()
 		}
 	}()
+	n.rollout, err = rollout.Open(rollout.Config{
+		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
+		Inventory: func() envgen.Inventory { inv, _ := n.view(); return inv }, Leader: n.leaderID,
+	})
+	if err != nil {
+		return nil, err
+	}
 	// Whoever led before the epoch of this node is obeyed no more, not even where a
 	// reboot has taken the fence along.
 	if err = n.agent.Raise(launcher.Fence{Epoch: n.opened}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {

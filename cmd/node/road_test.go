@@ -18,6 +18,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/envgen/fabric/fabrictest"
@@ -463,14 +464,6 @@ func (r *road) environments(t *testing.T, topo envgen.Topology, out *parts) {
 // netplans writes the files that follow, with the addresses that are there left as they are.
 func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
 	t.Helper()
-	in, err := netplanInput(topo, r.views, nil)
-	if errors.Is(err, errNoCabling) {
-		out.add("netplan", err.Error())
-		return
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
 	held := map[string][]netplan.Held{}
 	for _, v := range r.views {
 		for _, nic := range envgen.CableNICs(v.Inventory) {
@@ -483,14 +476,18 @@ func (r *road) netplans(t *testing.T, topo envgen.Topology, out *parts) {
 			held[v.ID] = append(held[v.ID], h)
 		}
 	}
-	plan, err := addresses(in, held)
+	plan, err := rollout.Addresses(topo, r.views, nil, nil, held)
+	if errors.Is(err, rollout.ErrNoCabling) {
+		out.add("netplan", err.Error())
+		return
+	}
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, f := range plan.Files {
 		out.add(f.Host+"/netplan", f.Text)
 	}
-	if notes := slices.Concat(plan.Notes, unanswered(topo, in.Links)); len(notes) > 0 {
-		out.add("netplan notes", strings.Join(notes, "\n"))
+	if len(plan.Notes) > 0 {
+		out.add("netplan notes", strings.Join(plan.Notes, "\n"))
 	}
 }

@@ -1,4 +1,4 @@
-package node
+package rollout
 
 import (
 	"crypto/rand"
@@ -16,14 +16,34 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// errNoCabling says that there is nothing to plan addresses for.
-var errNoCabling = errors.New("no cable or switch that the probe sees joins two nodes")
+// ErrNoCabling says that there is nothing to plan addresses for.
+var ErrNoCabling = errors.New("no cable or switch that the probe sees joins two nodes")
 
-// netplanInput is what a plan takes of the topology that the views show: pure. Only
+// Addresses plans them for the topology that the views show, with what the record
+// remembers (nil: nothing) and what the nodes hold, by node id. away are the members
+// that cannot take part now: nothing may overlap what they have.
+func Addresses(t envgen.Topology, views, away []envgen.NodeView, recorded json.RawMessage, held map[string][]netplan.Held) (netplan.Plan, error) {
+	in, err := input(t, views, away)
+	if err != nil {
+		return netplan.Plan{}, err
+	}
+	var members []string
+	for _, v := range slices.Concat(views, away) {
+		members = append(members, v.ID)
+	}
+	if in.Previous, err = remembered(recorded, members); err != nil {
+		return netplan.Plan{}, err
+	}
+	plan, err := addresses(in, held)
+	plan.Notes = slices.Concat(plan.Notes, unanswered(t, in.Links))
+	return plan, err
+}
+
+// input is what a plan takes of the topology that the views show: pure. Only
 // links that a probe has seen count, and of them only the ends with the role
 // fabric; everything else keeps what it has. others are the members that cannot
 // take part now: nothing may overlap what they have.
-func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input, err error) {
+func input(t envgen.Topology, views, others []envgen.NodeView) (in netplan.Input, err error) {
 	planned := map[netplan.End]bool{}
 	nics := map[string]bool{} // node id and name
 	for i, n := range t.Nodes {
@@ -52,7 +72,7 @@ func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netpla
 			}
 		}
 	}
-	if in.Links, err = netplanLinks(t, planned); err != nil {
+	if in.Links, err = linksOf(t, planned); err != nil {
 		return in, err
 	}
 	in.Kind = kindOf(t.Shape, in)
@@ -62,8 +82,8 @@ func netplanInput(t envgen.Topology, views, others []envgen.NodeView) (in netpla
 	return in, nil
 }
 
-// netplanLinks are the links between planned ports of different nodes.
-func netplanLinks(t envgen.Topology, planned map[netplan.End]bool) ([]netplan.Link, error) {
+// linksOf are the links between planned ports of different nodes.
+func linksOf(t envgen.Topology, planned map[netplan.End]bool) ([]netplan.Link, error) {
 	var links []netplan.Link
 	for _, l := range t.Links {
 		if !l.Up || l.Role != envgen.RoleFabric {
@@ -86,7 +106,7 @@ func netplanLinks(t envgen.Topology, planned map[netplan.End]bool) ([]netplan.Li
 		links = append(links, link)
 	}
 	if len(links) == 0 {
-		return nil, fmt.Errorf("plan netplan: %w (%s); plug one in, or look at `sparkrun status`", errNoCabling, t.Why)
+		return nil, fmt.Errorf("plan netplan: %w (%s); plug one in, or look at `sparkrun status`", ErrNoCabling, t.Why)
 	}
 	return links, nil
 }

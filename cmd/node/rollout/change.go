@@ -1,4 +1,4 @@
-package node
+package rollout
 
 import (
 	"context"
@@ -10,66 +10,66 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// netplanCalls is what a change asks of a node: wire.Client has them for
-// another's, ownNetplan for this one's.
-type netplanCalls interface {
+// calls is what a change asks of a node: wire.Client has them for another's, local
+// for this one's.
+type calls interface {
 	NetplanRead(context.Context) (wire.NetplanFacts, error)
 	NetplanCheck(context.Context, wire.NetplanOrder) (wire.NetplanVerdict, error)
 	NetplanTry(context.Context, wire.NetplanOrder, func(wire.NetplanStep) error) error
 	NetplanDecide(context.Context, wire.NetplanDecision) error
 }
 
-// ownNetplan asks this node without a network.
-type ownNetplan struct {
-	side *netplanSide
-	as   wire.Caller
+// local asks a node of this process.
+type local struct {
+	*Node
+	as wire.Caller
 }
 
-func (o ownNetplan) NetplanRead(ctx context.Context) (wire.NetplanFacts, error) {
-	return o.side.read(ctx, o.as, wire.Empty{})
+func (l local) NetplanRead(ctx context.Context) (wire.NetplanFacts, error) {
+	return l.Read(ctx, l.as, wire.Empty{})
 }
-func (o ownNetplan) NetplanCheck(ctx context.Context, r wire.NetplanOrder) (wire.NetplanVerdict, error) {
-	return o.side.check(ctx, o.as, r)
+func (l local) NetplanCheck(ctx context.Context, r wire.NetplanOrder) (wire.NetplanVerdict, error) {
+	return l.Check(ctx, l.as, r)
 }
-func (o ownNetplan) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wire.NetplanStep) error) error {
-	return o.side.try(ctx, o.as, r, fn)
+func (l local) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wire.NetplanStep) error) error {
+	return l.Try(ctx, l.as, r, fn)
 }
-func (o ownNetplan) NetplanDecide(ctx context.Context, d wire.NetplanDecision) error {
-	_, err := o.side.decide(ctx, o.as, d)
+func (l local) NetplanDecide(ctx context.Context, d wire.NetplanDecision) error {
+	_, err := l.Decide(ctx, l.as, d)
 	return err
 }
 
-// netplanPart is one node's part of a change.
-type netplanPart struct {
+// member is one node's part of a change.
+type member struct {
 	host  string
-	calls netplanCalls
+	calls calls
 	order wire.NetplanOrder
 }
 
-// netplanRun is one change on all nodes: all try at the same time, for a peer
+// change is one change on all nodes: all try at the same time, for a peer
 // answers only once it has applied too; it stays when all have reached their
 // peers, and everybody goes back when one has not.
-type netplanRun struct {
-	parts []netplanPart
-	tell  func(wire.NetplanProgress)
-	at    []netplanProgress // by part
-	stage netplanStage
+type change struct {
+	members []member
+	tell    func(wire.NetplanProgress)
+	at      []progress // by member
+	stage   stage
 	// why says what a change that goes back failed of.
 	why string
 }
 
-// netplanStage is how far a change got as a whole. It only rises.
-type netplanStage int
+// stage is how far a change got as a whole. It only rises.
+type stage int
 
 const (
-	stageApplying   netplanStage = iota // until every node has applied
-	stageReaching                       // until every node has reached its peers
-	stageCommitting                     // it stays
+	stageApplying   stage = iota // until every node has applied
+	stageReaching                // until every node has reached its peers
+	stageCommitting              // it stays
 	stageGoingBack
 )
 
-// netplanProgress is how far one part got.
-type netplanProgress struct {
+// progress is how far one member got.
+type progress struct {
 	state   netplan.State
 	applied bool // its peers have a chance to reach it
 	over    bool
@@ -80,52 +80,52 @@ type netplanProgress struct {
 	root bool
 }
 
-// netplanEvent is a step of a part, or its end.
-type netplanEvent struct {
-	part int
-	step *wire.NetplanStep // nil: the end
-	err  error
+// event is a step of a member, or its end.
+type event struct {
+	member int
+	step   *wire.NetplanStep // nil: the end
+	err    error
 }
 
 // run returns nil once every node has the change. It does not end with ctx: that
 // calls the change off, and run waits until the nodes have gone back.
-func (r *netplanRun) run(ctx context.Context) error {
-	r.at = make([]netplanProgress, len(r.parts))
-	events := make(chan netplanEvent)
-	hangUp := make([]context.CancelFunc, len(r.parts))
-	for i, p := range r.parts {
+func (c *change) run(ctx context.Context) error {
+	c.at = make([]progress, len(c.members))
+	events := make(chan event)
+	hangUp := make([]context.CancelFunc, len(c.members))
+	for i, p := range c.members {
 		var call context.Context
 		call, hangUp[i] = context.WithCancel(context.WithoutCancel(ctx))
 		defer hangUp[i]()
 		go func() { // joined by its last event
 			err := p.calls.NetplanTry(call, p.order, func(s wire.NetplanStep) error {
-				events <- netplanEvent{part: i, step: &s}
+				events <- event{member: i, step: &s}
 				return nil
 			})
-			events <- netplanEvent{part: i, err: err}
+			events <- event{member: i, err: err}
 		}()
 	}
 	var told sync.WaitGroup
 	defer told.Wait()
 	said := stageApplying
-	for left, off := len(r.parts), ctx.Done(); left > 0; {
+	for left, off := len(c.members), ctx.Done(); left > 0; {
 		select {
 		case e := <-events:
-			r.take(e)
+			c.take(e)
 			if e.step == nil {
 				left--
 			}
 		case <-off:
 			off = nil
-			r.advance(stageGoingBack, "it was called off")
+			c.advance(stageGoingBack, "it was called off")
 		}
-		r.judge()
-		if r.stage == said {
+		c.evaluate()
+		if c.stage == said {
 			continue
 		}
-		said = r.stage
-		for i, p := range r.parts {
-			if d := r.decision(p.order.Change); !r.at[i].over {
+		said = c.stage
+		for i, p := range c.members {
+			if d := c.decision(p.order.Change); !c.at[i].over {
 				told.Go(func() {
 					if p.calls.NetplanDecide(context.WithoutCancel(ctx), d) != nil && d.All == "" {
 						hangUp[i]() // which says the same
@@ -134,13 +134,13 @@ func (r *netplanRun) run(ctx context.Context) error {
 			}
 		}
 	}
-	return r.verdict()
+	return c.verdict()
 }
 
 // decision is what the nodes are told of a stage.
-func (r *netplanRun) decision(change string) wire.NetplanDecision {
-	d := wire.NetplanDecision{Change: change, Why: r.why}
-	switch r.stage {
+func (c *change) decision(change string) wire.NetplanDecision {
+	d := wire.NetplanDecision{Change: change, Why: c.why}
+	switch c.stage {
 	case stageReaching:
 		d.All = string(netplan.StateApplied)
 	case stageCommitting:
@@ -150,11 +150,11 @@ func (r *netplanRun) decision(change string) wire.NetplanDecision {
 }
 
 // take notes what a part says.
-func (r *netplanRun) take(e netplanEvent) {
-	p := &r.at[e.part]
+func (c *change) take(e event) {
+	p := &c.at[e.member]
 	fail := func(cause string) {
 		if p.cause == "" {
-			p.cause, p.root = cause, r.stage < stageCommitting
+			p.cause, p.root = cause, c.stage < stageCommitting
 		}
 	}
 	if e.step == nil {
@@ -172,19 +172,19 @@ func (r *netplanRun) take(e netplanEvent) {
 	if e.step.Error != "" {
 		fail(e.step.Error)
 	}
-	r.tell(wire.NetplanProgress{Host: r.parts[e.part].host, NetplanStep: *e.step})
+	c.tell(wire.NetplanProgress{Host: c.members[e.member].host, NetplanStep: *e.step})
 }
 
-// judge moves the change on once that is possible. It goes back at once where a
+// evaluate moves the change on once that is possible. It goes back at once where a
 // node cannot be reached by its peers, else when each has reached its own or
 // given up, so that all say whom they miss.
-func (r *netplanRun) judge() {
+func (c *change) evaluate() {
 	applying, reaching, failed := false, false, ""
-	for i, p := range r.at {
+	for i, p := range c.at {
 		if p.cause != "" {
-			failed = r.parts[i].host + " failed"
+			failed = c.members[i].host + " failed"
 			if !p.applied || p.lost {
-				r.advance(stageGoingBack, failed)
+				c.advance(stageGoingBack, failed)
 			}
 		}
 		applying = applying || !p.over && !p.applied
@@ -193,32 +193,32 @@ func (r *netplanRun) judge() {
 	switch {
 	case applying:
 	case reaching:
-		r.advance(stageReaching, "")
+		c.advance(stageReaching, "")
 	case failed != "":
-		r.advance(stageGoingBack, failed)
+		c.advance(stageGoingBack, failed)
 	default:
-		r.advance(stageCommitting, "")
+		c.advance(stageCommitting, "")
 	}
 }
 
 // advance is the only place where the stage moves; what stays or goes back is
 // decided once.
-func (r *netplanRun) advance(to netplanStage, why string) {
-	if r.stage < stageCommitting && to > r.stage {
-		r.stage, r.why = to, why
+func (c *change) advance(to stage, why string) {
+	if c.stage < stageCommitting && to > c.stage {
+		c.stage, c.why = to, why
 	}
 }
 
 // verdict is how it ended for all: of failures the first, and of nodes that are
 // not as before each.
-func (r *netplanRun) verdict() error {
+func (c *change) verdict() error {
 	var causes, apart []string
-	for i, p := range r.at {
-		host := r.parts[i].host
+	for i, p := range c.at {
+		host := c.members[i].host
 		switch {
 		case p.cause == "":
 			continue
-		case p.root || r.stage == stageCommitting:
+		case p.root || c.stage == stageCommitting:
 			causes = append(causes, host+": "+p.cause)
 		}
 		switch {
@@ -229,13 +229,13 @@ func (r *netplanRun) verdict() error {
 		}
 	}
 	switch {
-	case r.stage == stageCommitting && len(causes) == 0:
+	case c.stage == stageCommitting && len(causes) == 0:
 		return nil
-	case r.stage == stageCommitting:
+	case c.stage == stageCommitting:
 		return fmt.Errorf("apply netplan: the others have it, but %s; see `sparkrun netplan diff` and apply again", strings.Join(causes, "; "))
 	}
 	if len(causes) == 0 {
-		causes = []string{r.why}
+		causes = []string{c.why}
 	}
 	if len(apart) > 0 {
 		return fmt.Errorf("apply netplan: %s; the change was undone, but %s", strings.Join(causes, "; "), strings.Join(apart, "; "))

@@ -1,4 +1,4 @@
-package node
+package rollout
 
 import (
 	"context"
@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/netplan"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -74,13 +75,13 @@ func ringViews(t *testing.T, n int) []envgen.NodeView {
 	return views
 }
 
-// observed is netplanInput of what these machines' probes see.
+// observed is input of what these machines' probes see.
 func observed(views, away []envgen.NodeView) (netplan.Input, envgen.Topology, error) {
 	topo, err := topology.Derive(topology.Observed(views))
 	if err != nil {
 		return netplan.Input{}, topo, err
 	}
-	in, err := netplanInput(topo, views, away)
+	in, err := input(topo, views, away)
 	return in, topo, err
 }
 
@@ -233,7 +234,7 @@ func TestNetplanKeepsItsHandsOff(t *testing.T) {
 	if !errors.Is(err, netplan.ErrManagement) || !strings.Contains(err.Error(), "--management") {
 		t.Errorf("management over the fabric: %v", err)
 	}
-	if _, _, err := observed([]envgen.NodeView{sparkView(t, 1, nil), sparkView(t, 2, nil)}, nil); !errors.Is(err, errNoCabling) {
+	if _, _, err := observed([]envgen.NodeView{sparkView(t, 1, nil), sparkView(t, 2, nil)}, nil); !errors.Is(err, ErrNoCabling) {
 		t.Errorf("no cables: %v", err)
 	}
 	// Addresses alone do not show how the cables go.
@@ -261,7 +262,7 @@ type sparkDisk struct {
 	dead    bool
 	busy    string
 	apply   func() error // before it takes force
-	side    *netplanSide
+	node    *Node
 }
 
 var errPower = errors.New("the power is off")
@@ -351,24 +352,36 @@ func (m *sparkDisk) boot(t *testing.T, view envgen.NodeView) {
 	m.mu.Lock()
 	m.dead, m.apply = false, nil
 	m.mu.Unlock()
-	applier, err := netplan.New(netplan.Config{
+	cfg := netplan.Config{
 		Files: m, State: "/state", Log: slog.New(slog.DiscardHandler), Reachable: m.net.reach,
 		Check: func(context.Context, []netplan.Source) error { return nil },
 		Apply: func(context.Context) error { return m.takeForce() },
-		Busy:  func(context.Context, []string) (string, error) { return m.busy, nil },
+	}
+	if err := Recover(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	var err error
+	m.node, err = Open(Config{
+		Self: launcher.NodeID(view.ID), Host: m.host, Netplan: cfg, Lock: &Lock{}, Ledger: m, Record: rendezvous.NewRecord(), Management: "enP7s7",
+		Inventory: func() envgen.Inventory { return view.Inventory },
+		Leader:    func() launcher.NodeID { return "id-1" },
 	})
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.side = &netplanSide{host: m.host, applier: applier, leader: func() launcher.NodeID { return "id-1" },
-		view:       func() envgen.Inventory { return view.Inventory },
-		management: func(envgen.Inventory) netplan.Twin { return netplan.Twin{NIC: "enP7s7"} }}
-	m.side.recover(t.Context(), slog.New(slog.DiscardHandler))
+}
+
+// Ledger has a job of which no plan is known.
+func (m *sparkDisk) Ledger() []launcher.LedgerEntry {
+	if m.busy == "" {
+		return nil
+	}
+	return []launcher.LedgerEntry{{Key: launcher.Key{Job: launcher.JobID(m.busy)}, Phase: launcher.PhaseStarted}}
 }
 
 // mortal is the way to a node that may go silent.
 type mortal struct {
-	ownNetplan
+	local
 	die <-chan struct{}
 }
 
@@ -377,7 +390,7 @@ func (o mortal) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wir
 	defer cancel()
 	ended := make(chan error, 1)
 	go func() {
-		ended <- o.ownNetplan.NetplanTry(ctx, r, func(s wire.NetplanStep) error {
+		ended <- o.local.NetplanTry(ctx, r, func(s wire.NetplanStep) error {
 			select {
 			case <-o.die:
 				return wire.ErrUnreachable
@@ -396,13 +409,13 @@ func (o mortal) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wir
 	}
 }
 
-// threeSparks are a ring of three, and the parts of a change of them.
+// threeSparks are a ring of three, and the members of a change of them.
 type threeSparks struct {
 	*fakeNet
-	views []envgen.NodeView
-	parts []netplanPart
-	lines []string
-	die   []chan struct{}
+	views   []envgen.NodeView
+	members []member
+	lines   []string
+	die     []chan struct{}
 }
 
 const oldFile = "network: {version: 2}\n"
@@ -421,14 +434,14 @@ func newThreeSparks(t *testing.T) *threeSparks {
 		s.die = append(s.die, make(chan struct{}))
 		o := orderOf(f)
 		o.Change = "c1"
-		s.parts = append(s.parts, netplanPart{host: f.Host, order: o,
-			calls: mortal{ownNetplan{m.side, wire.Caller{Node: "id-1", Host: "spark1"}}, s.die[i]}})
+		s.members = append(s.members, member{host: f.Host, order: o,
+			calls: mortal{local{m.node, wire.Caller{Node: "id-1", Host: "spark1"}}, s.die[i]}})
 	}
 	return s
 }
 
 func (s *threeSparks) run(ctx context.Context) error {
-	r := netplanRun{parts: s.parts, tell: func(p wire.NetplanProgress) {
+	r := change{members: s.members, tell: func(p wire.NetplanProgress) {
 		s.lines = append(s.lines, strings.TrimSpace(p.Host+" "+p.State+" "+p.Error))
 	}}
 	return r.run(ctx)
@@ -457,7 +470,7 @@ func TestNetplanStaysOnAllNodes(t *testing.T) {
 			t.Fatal(err)
 		}
 		for i, m := range s.machines {
-			if m.inForce != *s.parts[i].order.Text {
+			if m.inForce != *s.members[i].order.Text {
 				t.Errorf("%s has in force\n%s", m.host, m.inForce)
 			}
 			if !slices.Contains(s.lines, m.host+" committed") || !slices.Contains(s.lines, m.host+" reached") {
@@ -470,12 +483,12 @@ func TestNetplanStaysOnAllNodes(t *testing.T) {
 		}
 		facts := map[string]wire.NetplanFacts{}
 		for i, v := range s.views {
-			f, err := s.parts[i].calls.NetplanRead(t.Context())
+			f, err := s.members[i].calls.NetplanRead(t.Context())
 			if err != nil {
 				t.Fatal(err)
 			}
 			facts[v.ID] = f
-			s.parts[i].order = wire.NetplanOrder{Change: "c2", Undo: true}
+			s.members[i].order = wire.NetplanOrder{Change: "c2", Undo: true}
 		}
 		if change, ids := lastChange(facts); change != "c1" || !slices.Equal(ids, []string{"id-1", "id-2", "id-3"}) {
 			t.Errorf("the last change is %s on %v", change, ids)
@@ -521,7 +534,7 @@ func TestNetplanGoesBackOnAllNodes(t *testing.T) {
 		},
 		"another change is under way on one": {
 			spoil: func(_ *testing.T, s *threeSparks, _ context.CancelFunc) {
-				s.machines[2].side.begin(&netplanTrial{change: "other"})
+				s.machines[2].node.cfg.Lock.take(&trial{change: "other"})
 			},
 			want: []string{"spark3: another change is under way here"},
 		},
@@ -582,32 +595,33 @@ func TestNetplanGoesBackOnAllNodes(t *testing.T) {
 // Orders come from the leader alone, and a decision concerns one change.
 func TestNetplanObeysTheLeader(t *testing.T) {
 	s := newThreeSparks(t)
-	side, ctx := s.machines[1].side, t.Context()
+	node, ctx := s.machines[1].node, t.Context()
 	stranger := wire.Caller{Node: "id-3", Host: "spark3"}
-	_, errCheck := side.check(ctx, stranger, wire.NetplanOrder{})
-	errTry := side.try(ctx, stranger, wire.NetplanOrder{}, func(wire.NetplanStep) error { return nil })
-	_, errDecide := side.decide(ctx, stranger, wire.NetplanDecision{})
+	_, errCheck := node.Check(ctx, stranger, wire.NetplanOrder{})
+	errTry := node.Try(ctx, stranger, wire.NetplanOrder{}, func(wire.NetplanStep) error { return nil })
+	_, errDecide := node.Decide(ctx, stranger, wire.NetplanDecision{})
 	for _, err := range []error{errCheck, errTry, errDecide} {
 		if !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("from who does not lead: %v", err)
 		}
 	}
-	if _, err := side.decide(ctx, wire.Caller{Node: "id-1"}, wire.NetplanDecision{Change: "c9", All: "reached"}); err == nil {
+	if _, err := node.Decide(ctx, wire.Caller{Node: "id-1"}, wire.NetplanDecision{Change: "c9", All: "reached"}); err == nil {
 		t.Error("a decision on a change nobody tries was taken")
 	}
 	meeting, err := json.Marshal(envgen.Entry{NIC: "enp1s0f0np0"})
 	if err != nil {
 		t.Fatal(err)
 	}
+	lock, inv := node.cfg.Lock, s.views[1].Inventory
 	job := launcher.Assignment{Meeting: meeting}
-	if err := side.idle(job); err != nil {
+	if err := lock.Refuse(job, inv); err != nil {
 		t.Errorf("while nothing is tried: %v", err)
 	}
-	side.begin(&netplanTrial{change: "c1"})
-	if err := side.idle(job); err == nil {
+	lock.take(&trial{change: "c1"})
+	if err := lock.Refuse(job, inv); err == nil {
 		t.Error("a job may begin on NICs that are being changed")
 	}
-	if err := side.idle(launcher.Assignment{Meeting: []byte(`{"nic":"enP7s7"}`)}); err != nil {
+	if err := lock.Refuse(launcher.Assignment{Meeting: []byte(`{"nic":"enP7s7"}`)}, inv); err != nil {
 		t.Errorf("a job on the management network: %v", err)
 	}
 }
@@ -620,7 +634,7 @@ func TestNetplanReadsWhatIsHeld(t *testing.T) {
 		s.views[0].Inventory.NICs[i].Addresses = append(nic.Addresses, netip.MustParsePrefix(fmt.Sprintf("10.2.%d.1/24", i)))
 	}
 	m.boot(t, s.views[0])
-	facts, err := m.side.read(t.Context(), wire.Caller{}, wire.Empty{})
+	facts, err := m.node.Read(t.Context(), wire.Caller{}, wire.Empty{})
 	if err != nil {
 		t.Fatal(err)
 	}
