@@ -156,7 +156,7 @@ func (n *node) gossipAddrs() []netip.AddrPort {
 		return nil
 	}
 	out := []netip.AddrPort{g.Addr()}
-	for _, p := range g.Peers() {
+	for _, p := range n.present.Load() {
 		if p.Alive {
 			out = append(out, p.Gossip())
 		}

@@ -3,7 +3,10 @@ package node
 import (
 	"context"
 
+	"golang.org/x/sync/errgroup"
+
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 // Supervised is a node as a service manager sees it.
@@ -16,7 +19,7 @@ type Supervised struct {
 	Stopping <-chan struct{}
 	// Alive returns when the node has taken a turn, and hangs with it.
 	Alive func(context.Context) error
-	// State says in a line what the node does or waits for, and when to ask again.
+	// State says in a line what the node does or waits for, and when that has changed.
 	State func() (line string, changed <-chan struct{})
 }
 
@@ -36,7 +39,39 @@ func (n *node) supervised(ctx, asked context.Context) error {
 		close(ready)
 	}()
 	defer func() { stop(); <-told }()
-	return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: n.alive, State: n.state})
+	var line rendezvous.Latest[string]
+	state := func() (string, <-chan struct{}) {
+		_, changed := line.Watch()
+		return n.state(), changed
+	}
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error {
+		return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: n.alive, State: state})
+	})
+	g.Go(func() error { return n.tellState(ctx, &line) })
+	return g.Wait()
+}
+
+// tellState keeps the line that says what this node does. Nothing tells of a disk
+// that hangs: whoever asks whether the node lives asks for the line as well.
+func (n *node) tellState(ctx context.Context, line *rendezvous.Latest[string]) error {
+	for {
+		_, inventoryChanged := n.inventory.Watch()
+		_, leaderChanged := n.leads.Watch()
+		_, leadingChanged := n.leading.Watch()
+		raftChanged := n.raft.LeaderChanged()
+		if now := n.state(); now != line.Load() {
+			line.Store(now)
+		}
+		select {
+		case <-inventoryChanged:
+		case <-leaderChanged:
+		case <-leadingChanged:
+		case <-raftChanged:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // alive returns once everything that this node lives by has taken a turn: its own
@@ -48,7 +83,7 @@ func (n *node) alive(ctx context.Context) error {
 	turned := make(chan struct{})
 	go func() { // ends with what it waits for, or with the process
 		defer close(turned)
-		n.view()
+		n.remembered()
 		n.agent.Ledger()
 		n.raft.Touch()
 		n.raft.Turn(ctx)
@@ -61,9 +96,8 @@ func (n *node) alive(ctx context.Context) error {
 	}
 }
 
-func (n *node) state() (line string, changed <-chan struct{}) {
-	inv, changed := n.view()
-	_, err := envgen.Management(inv, n.cfg.Management)
+func (n *node) state() (line string) {
+	_, err := envgen.Management(n.inventory.Load(), n.cfg.Management)
 	leader := n.leaderID()
 	switch {
 	case err != nil:
@@ -79,5 +113,5 @@ func (n *node) state() (line string, changed <-chan struct{}) {
 	default:
 		line = "sees no leader: `sparkrun status` says why"
 	}
-	return line, changed
+	return line
 }

@@ -51,7 +51,7 @@ func TestAliveWithoutItsDisk(t *testing.T) {
 	if err := n.alive(t.Context()); err != nil {
 		t.Errorf("its disk hangs: alive says %v", err)
 	}
-	if line, _ := n.state(); !strings.Contains(line, "takes no part in the vote: ") || !strings.Contains(line, "the disk has not answered for ") {
+	if line := n.state(); !strings.Contains(line, "takes no part in the vote: ") || !strings.Contains(line, "the disk has not answered for ") {
 		t.Errorf("its state is %q", line)
 	}
 	if err := n.alive(t.Context()); err != nil {
@@ -77,7 +77,7 @@ func TestSupervised(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	h := c.hosts[0]
-	inv, _ := h.now().view()
+	inv := h.now().inventory.Load()
 	h.halt()
 	watched, gone := make(chan Supervised, 1), errors.New("the supervisor is gone")
 	end := make(chan struct{})

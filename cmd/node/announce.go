@@ -25,7 +25,7 @@ func (n *node) announces(ctx context.Context, addr netip.Addr) error {
 	}
 	said := ""
 	for {
-		inv, changed := n.view()
+		inv, changed := n.inventory.Watch()
 		on, err := n.announcedOn(inv, addr)
 		if err == nil {
 			n.log.Info("announce by mDNS", "nic", on.Name, "addr", addr)
@@ -66,18 +66,15 @@ func (n *node) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link
 
 // announceOn returns nil when the management link is another one.
 func (n *node) announceOn(ctx context.Context, on discover.Link, addr netip.Addr) error {
-	n.mu.Lock()
-	m := n.m
-	n.mu.Unlock()
 	moved := errors.New("moved")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return discover.Announce(ctx, on, discover.Member{Cluster: m.Cluster, CA: trust.PinOf(n.gate.Identity().CA).String(),
-			Host: m.Host, Node: string(m.Node), Addr: netip.AddrPortFrom(addr, uint16(m.RPCPort))})
+		return discover.Announce(ctx, on, discover.Member{Cluster: n.m.Cluster, CA: trust.PinOf(n.gate.Identity().CA).String(),
+			Host: n.m.Host, Node: string(n.m.Node), Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))})
 	})
 	g.Go(func() error {
 		for {
-			inv, changed := n.view()
+			inv, changed := n.inventory.Watch()
 			if now, err := n.announcedOn(inv, addr); err != nil || now != on {
 				return moved
 			}

@@ -18,7 +18,7 @@ import (
 
 // answers looks for a sign of life of a member whose control stream is down.
 func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvous.Place) bool {
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	return n.signOfLife(ctx, p.Node, addressesOf(roster, p, inv)) != ""
 }
 
@@ -29,7 +29,7 @@ func (n *node) signOfLife(ctx context.Context, id launcher.NodeID, addrs []netip
 	if n.gossipAlive()[id] {
 		return "it gossips, or did until some seconds ago"
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	if inv.Cabling != nil {
 		for _, s := range inv.Cabling.Sightings {
 			if s.Peer.Node == string(id) && !s.Clone {

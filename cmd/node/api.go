@@ -110,10 +110,8 @@ func (n *node) leaderID() launcher.NodeID {
 	if id, _ := n.raft.Leader(); id != "" {
 		return launcher.NodeID(id)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.hint.stream != nil {
-		return n.hint.leader
+	if s := n.leads.Load(); s != nil {
+		return s.leader.Node
 	}
 	return ""
 }
@@ -178,11 +176,9 @@ const justStarted = 5 * time.Second
 
 func (n *node) gossipAlive() map[launcher.NodeID]bool {
 	alive := map[launcher.NodeID]bool{n.m.Node: true}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.Alive {
-				alive[launcher.NodeID(p.ID)] = true
-			}
+	for _, p := range n.present.Load() {
+		if p.Alive {
+			alive[launcher.NodeID(p.ID)] = true
 		}
 	}
 	return alive
@@ -192,10 +188,8 @@ func (n *node) gossipAlive() map[launcher.NodeID]bool {
 // time where this agent has never heard it.
 func (n *node) gossipDead() func(launcher.NodeID) (since time.Time, gone bool) {
 	alive, since := n.gossipAlive(), map[launcher.NodeID]time.Time{}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			since[launcher.NodeID(p.ID)] = p.Since
-		}
+	for _, p := range n.present.Load() {
+		since[launcher.NodeID(p.ID)] = p.Since
 	}
 	return func(id launcher.NodeID) (time.Time, bool) { return since[id], !alive[id] }
 }

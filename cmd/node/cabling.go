@@ -24,26 +24,28 @@ func (n *node) surveyed(inv envgen.Inventory) {
 	inv.FabricPorts = n.cfg.FabricPorts
 	n.warnOfPorts(inv)
 	n.probe.Follow(inv)
-	n.update(func() { n.recable(inv) })
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.recable(inv)
 }
 
 // recable makes the inventory of the hardware and of what the probe heard last.
 // n.mu is held.
 func (n *node) recable(inv envgen.Inventory) {
-	pulled := inv.PulledSince(n.inv.Cabling)
-	if n.inv = inv; n.heard != nil {
+	if n.heard != nil {
 		c := *n.heard
-		c.Pulled = pulled
-		n.inv = inv.WithCabling(c)
+		c.Pulled = inv.PulledSince(n.inventory.Load().Cabling)
+		inv = inv.WithCabling(c)
 	}
+	n.inventory.Store(inv)
 }
 
 // cabled takes what the probe hears now.
 func (n *node) cabled(c envgen.Cabling) {
-	n.update(func() {
-		n.heard = &c
-		n.recable(n.inv)
-	})
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.heard = &c
+	n.recable(n.inventory.Load())
 }
 
 // warnOfPorts logs once what --fabric-port names and is not there. Only the

@@ -10,8 +10,7 @@ import (
 // What the probe hears travels with the inventory, and what was heard over a
 // link ends with it, whoever tells of that first.
 func TestCablingJoinsTheInventory(t *testing.T) {
-	n := &node{log: slog.New(slog.DiscardHandler), boot: "b", changed: make(chan struct{}),
-		m: membership{Node: "n1", Cluster: "c1", Host: "spark1"}}
+	n := &node{log: slog.New(slog.DiscardHandler), boot: "b", m: membership{Node: "n1", Cluster: "c1", Host: "spark1"}}
 	var err error
 	if n.probe, err = n.newProbe(); err != nil {
 		t.Fatal(err)
@@ -22,16 +21,16 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	heard := envgen.Cabling{Probed: []string{"enp1s0f0np0"}, Sightings: []envgen.Sighting{{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "n2"}}}}
 	sees := func(when string, want int) {
 		t.Helper()
-		inv, _ := n.view()
+		inv := n.inventory.Load()
 		if inv.Cabling == nil || len(inv.Cabling.Sightings) != want || len(inv.NICs) != 1 {
 			t.Errorf("%s: %+v with %+v, want %d sightings", when, inv, inv.Cabling, want)
 		}
 	}
 	n.surveyed(with(true))
-	if inv, _ := n.view(); inv.Cabling != nil {
+	if inv := n.inventory.Load(); inv.Cabling != nil {
 		t.Errorf("before the probe's first word: %+v", inv.Cabling)
 	}
-	_, changed := n.view()
+	_, changed := n.inventory.Watch()
 	n.cabled(heard)
 	sees("heard", 1)
 	select {
@@ -43,12 +42,12 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	sees("no carrier", 0)
 	n.cabled(heard) // was on its way
 	sees("no carrier, and a late word", 0)
-	if inv, _ := n.view(); len(inv.Cabling.Pulled) != 1 || inv.Cabling.Pulled[0].Peer.Node != "n2" {
+	if inv := n.inventory.Load(); len(inv.Cabling.Pulled) != 1 || inv.Cabling.Pulled[0].Peer.Node != "n2" {
 		t.Errorf("the cable that was pulled is forgotten: %+v", inv.Cabling)
 	}
 	n.surveyed(with(true))
 	sees("plugged in again", 1)
-	if inv, _ := n.view(); len(inv.Cabling.Pulled) != 0 {
+	if inv := n.inventory.Load(); len(inv.Cabling.Pulled) != 0 {
 		t.Errorf("plugged in again, and still called pulled: %+v", inv.Cabling.Pulled)
 	}
 }

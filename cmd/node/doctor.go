@@ -190,14 +190,12 @@ func (n *node) listeners() []reach.Listener {
 	if g == nil {
 		return nil
 	}
-	n.mu.Lock()
 	rpc := uint16(n.m.RPCPort)
-	n.mu.Unlock()
 	out := []reach.Listener{
 		{Node: string(n.m.Node), Addr: netip.AddrPortFrom(g.Addr().Addr(), rpc), What: "calls"},
 		{Node: string(n.m.Node), Addr: g.Addr(), What: "gossip"},
 	}
-	for _, p := range g.Peers() {
+	for _, p := range n.present.Load() {
 		if p.Alive {
 			out = append(out, reach.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"}, reach.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
 		}

@@ -53,7 +53,7 @@ func doorAddrs(inv envgen.Inventory, mgmt netip.Addr) []netip.Addr {
 
 // wantedDoors are those of this moment.
 func (n *node) wantedDoors() ([]netip.Addr, <-chan struct{}) {
-	inv, changed := n.view()
+	inv, changed := n.inventory.Watch()
 	mgmt, _ := envgen.Management(inv, n.cfg.Management) // without one the fabric alone is left
 	return doorAddrs(inv, mgmt.Addr), changed
 }
@@ -112,9 +112,7 @@ func (n *node) doors(ctx context.Context) error {
 
 // keepDoor serves at one address until ctx ends.
 func (n *node) keepDoor(ctx context.Context, a netip.Addr) {
-	n.mu.Lock()
 	port := uint16(n.m.RPCPort)
-	n.mu.Unlock()
 	said := ""
 	for ctx.Err() == nil {
 		err := n.serveDoor(ctx, netip.AddrPortFrom(a, port), func() {
@@ -146,7 +144,7 @@ func (n *node) serveDoor(ctx context.Context, at netip.AddrPort, opened func()) 
 func (n *node) tellDoors(ctx context.Context, g *gossip.Gossip) error {
 	told := n.gossipMeta()
 	for {
-		_, changed := n.view()
+		_, changed := n.inventory.Watch()
 		if now := n.gossipMeta(); now != told {
 			if err := g.Update(now); err != nil {
 				n.log.Warn("tell fabric addresses", "error", err)
@@ -163,9 +161,7 @@ func (n *node) tellDoors(ctx context.Context, g *gossip.Gossip) error {
 
 // gossipMeta is what this node tells of itself.
 func (n *node) gossipMeta() gossip.Meta {
-	n.mu.Lock()
-	m := n.m
-	n.mu.Unlock()
+	m := n.remembered()
 	doors, _ := n.wantedDoors()
 	return gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version}.WithFabric(doors)
 }

@@ -29,7 +29,7 @@ func (fabricRules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries
 // as long as the rest of a launch.
 func (n *node) fabricEnv(locked *rollout.Lock) func(launcher.Assignment) ([]launcher.Setting, error) {
 	return func(a launcher.Assignment) ([]launcher.Setting, error) {
-		inv, _ := n.view()
+		inv := n.inventory.Load()
 		if err := locked.Refuse(a, inv); err != nil {
 			return nil, err
 		}

@@ -40,7 +40,8 @@ func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 	}
 	heard := time.Time{} // when a leader's view was the newest
 	for {
-		_, changed := n.view()
+		_, leadingChanged := n.leading.Watch()
+		_, leaderChanged := n.leads.Watch()
 		led, err := n.followLeader(ctx, c, tell)
 		if led {
 			heard = time.Now()
@@ -55,7 +56,8 @@ func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 			}
 		}
 		select {
-		case <-changed:
+		case <-leadingChanged:
+		case <-leaderChanged:
 		case <-time.After(silences):
 		case <-ctx.Done():
 			return ctx.Err()
@@ -79,10 +81,11 @@ func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.S
 		return led, to.passed(err)
 	}
 	for {
-		_, changed := n.view()
+		leads, leadingChanged := n.leading.Watch()
+		_, detoursChanged := n.detours.Watch()
 		recordChanged, raftChanged := n.record.Changed(), n.raft.LeaderChanged()
 		roster, rosterChanged := to.Roster()
-		if n.leading.Load() != to.leadership {
+		if leads != to.leadership {
 			return true, fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)
 		}
 		if err := tell(n.statusOf(roster, to.fence)); err != nil {
@@ -90,7 +93,8 @@ func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.S
 		}
 		pause := time.NewTimer(coalesce)
 		select {
-		case <-changed:
+		case <-leadingChanged:
+		case <-detoursChanged:
 		case <-recordChanged:
 		case <-raftChanged:
 		case <-rosterChanged:

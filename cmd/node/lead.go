@@ -84,10 +84,8 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer cancel() // before Close, which waits for what ctx ends
 
 	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.peers.client, Allocate: n.allocate, Logger: n.log})
-	n.update(func() {
-		n.leading.Store(&leadership{Leader: brain, links: links, fence: fence, rollout: addresses})
-	})
-	defer n.update(func() { n.leading.Store(nil) })
+	n.leading.Store(&leadership{Leader: brain, links: links, fence: fence, rollout: addresses})
+	defer n.leading.Store(nil)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return links.Run(ctx) })
@@ -149,6 +147,9 @@ func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, 
 	return link, nil
 }
 
+// passOnEvery is how often a leader that is to leave looks whether somebody can take its place.
+const passOnEvery = 50 * time.Millisecond
+
 // tendMembers keeps a control stream to every member, and raft's roles as they
 // should be: one change a pass, on raft's own evidence.
 func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links) error {
@@ -158,14 +159,20 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 	for {
 		recordChanged := n.record.Changed()
 		raftChanged := n.raft.LeaderChanged()
-		_, changed := n.view()
+		_, inventoryChanged := n.inventory.Watch() // this node's own address
+		_, presentChanged := n.present.Watch()     // and the others'
+		leaving, leavingChanged := n.leaving.Watch()
+		var passOn <-chan time.Time
+		if leaving { // nothing tells of the end of a silence
+			passOn = time.After(passOnEvery)
+		}
 		roster, rosterChanged := brain.Roster()
 
 		var ids []launcher.NodeID
 		var members []consensus.Member
 		for _, m := range roster {
 			ids = append(ids, m.ID)
-			if m.ID == n.m.Node && n.leaving.Load() {
+			if m.ID == n.m.Node && leaving {
 				continue
 			}
 			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready, Blank: m.Blank})
@@ -182,7 +189,10 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		case <-recordChanged:
 		case <-raftChanged:
 		case <-rosterChanged:
-		case <-changed:
+		case <-inventoryChanged:
+		case <-presentChanged:
+		case <-leavingChanged:
+		case <-passOn:
 		case <-retry.C:
 		case <-ctx.Done():
 			return ctx.Err()
@@ -252,7 +262,7 @@ func (n *node) whereIs(id launcher.NodeID) (netip.AddrPort, error) {
 	if id != n.m.Node {
 		return n.locate(id)
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	mgmt, err := envgen.Management(inv, n.cfg.Management)
 	return netip.AddrPortFrom(mgmt.Addr, uint16(n.m.RPCPort)), err
 }
@@ -261,11 +271,9 @@ func (n *node) hostOf(id launcher.NodeID) string {
 	if m, ok := n.record.Node(id); ok {
 		return m.Host
 	}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.ID == string(id) {
-				return p.Host
-			}
+	for _, p := range n.present.Load() {
+		if p.ID == string(id) {
+			return p.Host
 		}
 	}
 	return string(id)

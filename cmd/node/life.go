@@ -157,7 +157,7 @@ func (n *node) acquaints(ctx context.Context) error {
 	retry := time.NewTicker(5 * time.Second)
 	defer retry.Stop()
 	for {
-		_, changed := n.view()
+		_, changed := n.present.Watch()
 		alive := n.gossipAlive()
 		for _, s := range n.raft.Members().Servers { // others never share a raft with it
 			id := launcher.NodeID(s.ID)

@@ -39,7 +39,7 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 	if m.Ready {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	if sign := n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign != "" {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
 	}

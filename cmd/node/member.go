@@ -81,14 +81,9 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", n.m.Host, h.Fence.N, wire.ErrRetry)
 	}
 	n.hears(h.Leader)
-	n.update(func() {
-		if old := n.hint.stream; old != nil {
-			old.end(errReplaced)
-		}
-		n.hint = hint{leader: h.Leader, host: h.Host, stream: own}
-	})
+	n.attached(own)
 	next, cancel := n.agent.Events()
-	inv, changed := n.view()
+	inv, changed := n.inventory.Watch()
 	var told sync.WaitGroup
 	told.Go(func() {
 		for {
@@ -104,13 +99,28 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 		<-ctx.Done()
 		told.Wait()
 		cancel()
-		n.update(func() {
-			if n.hint.stream == own {
-				n.hint.stream = nil
-			}
-		})
+		n.detached(own)
 	}()
 	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc"), Blank: n.blank.Load()}, nil
+}
+
+// attached notes the stream of a leader, which takes the place of the one before.
+func (n *node) attached(own *stream) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if old := n.leads.Load(); old != nil {
+		old.end(errReplaced)
+	}
+	n.leads.Store(own)
+}
+
+// detached notes that a stream has ended.
+func (n *node) detached(own *stream) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.leads.Load() == own {
+		n.leads.Store(nil)
+	}
 }
 
 // tellInventory passes on what changes on this node's hardware.
@@ -122,7 +132,7 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 			return
 		}
 		var inv envgen.Inventory
-		inv, changed = n.view()
+		inv, changed = n.inventory.Watch()
 		if !reflect.DeepEqual(inv, told) {
 			told = inv
 			emit(wire.Up{Inventory: &inv})
@@ -221,7 +231,7 @@ func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
 	case len(n.record.Nodes()) <= 1:
 		return to.Retire(n.m.Node) // the last one takes the cluster with it
 	}
-	n.update(func() { n.leaving.Store(true) })
+	n.leaving.Store(true)
 	return fmt.Errorf("%s passes the leadership on: %w", n.m.Host, wire.ErrRetry)
 }
 

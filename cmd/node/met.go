@@ -135,12 +135,8 @@ func (n *node) unheard() []string {
 // ofLaterEpoch is who says by gossip that this node's epoch is over. It is no
 // proof, so it only has this node wait.
 func (n *node) ofLaterEpoch() map[launcher.NodeID]bool {
-	g := n.gossip.Load()
-	if g == nil {
-		return nil
-	}
 	later := map[launcher.NodeID]bool{}
-	for _, p := range g.Peers() {
+	for _, p := range n.present.Load() {
 		if p.Meta.Epoch > n.epoch().N {
 			later[launcher.NodeID(p.ID)] = true
 		}

@@ -37,7 +37,7 @@ func (n *node) network(ctx context.Context) error {
 func (n *node) managementAddr(ctx context.Context) (netip.Addr, error) {
 	said := ""
 	for {
-		inv, changed := n.view()
+		inv, changed := n.inventory.Watch()
 		mgmt, err := envgen.Management(inv, n.cfg.Management)
 		if err == nil {
 			return mgmt.Addr, nil
@@ -56,14 +56,11 @@ func (n *node) managementAddr(ctx context.Context) (netip.Addr, error) {
 
 // networkAt serves and gossips on one address until another takes its place.
 func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
-	n.mu.Lock()
-	rpc, gossipPort := n.m.RPCPort, n.m.GossipPort
-	n.mu.Unlock()
-	l, err := listen(ctx, netip.AddrPortFrom(addr, uint16(rpc)))
+	l, err := listen(ctx, netip.AddrPortFrom(addr, uint16(n.m.RPCPort)))
 	if err != nil {
 		return err
 	}
-	g, err := n.openGossip(addr, gossipPort)
+	g, err := n.openGossip(addr, n.m.GossipPort)
 	if err != nil {
 		l.Close()
 		return err
@@ -71,6 +68,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	defer g.Close()
 	n.gossip.Store(g)
 	n.rememberAddr(addr)
+	defer n.present.Store(nil)
 	defer n.gossip.Store(nil)
 
 	srv := n.clusterServer()
@@ -86,7 +84,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	eg.Go(func() error { return n.announces(ctx, addr) })
 	eg.Go(func() error {
 		for {
-			inv, changed := n.view()
+			inv, changed := n.inventory.Watch()
 			if mgmt, err := envgen.Management(inv, n.cfg.Management); err == nil && mgmt.Addr != addr {
 				return moved
 			}
@@ -126,11 +124,8 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	if err != nil {
 		return nil, err
 	}
-	n.mu.Lock()
-	m := n.m
-	n.mu.Unlock()
 	return gossip.Open(gossip.Config{
-		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: ring.Keys(), Label: m.Cluster,
+		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: ring.Keys(), Label: n.m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }
@@ -142,7 +137,9 @@ func (n *node) gossiped(ev gossip.Event) {
 		l.links.Kick(launcher.NodeID(ev.Peer.ID))
 	}
 	n.noteConflict(ev)
-	n.update(func() {})
+	if g := n.gossip.Load(); g != nil {
+		n.present.Store(g.Peers())
+	}
 }
 
 // knownPeers are the gossip addresses worth trying.
@@ -168,22 +165,20 @@ func (n *node) knownPeers() []netip.AddrPort {
 // alone after months knows whom to ask.
 func (n *node) rememberPeers(ctx context.Context) error {
 	for {
-		_, changed := n.view()
-		if g := n.gossip.Load(); g != nil {
-			var peers []netip.AddrPort
-			for _, p := range g.Peers() {
-				if p.Alive {
-					peers = append(peers, p.Gossip())
-				}
+		present, changed := n.present.Watch()
+		var peers []netip.AddrPort
+		for _, p := range present {
+			if p.Alive {
+				peers = append(peers, p.Gossip())
 			}
-			if err := n.rememberThese(peers); err != nil {
-				n.log.Warn("remember peers", "error", err)
-			}
-			if err := n.rememberDoors(); err != nil {
-				n.log.Warn("remember peers", "error", err)
-			}
-			n.tellAddrs(g.Peers())
 		}
+		if err := n.rememberThese(peers); err != nil {
+			n.log.Warn("remember peers", "error", err)
+		}
+		if err := n.rememberDoors(present); err != nil {
+			n.log.Warn("remember peers", "error", err)
+		}
+		n.tellAddrs(present)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -232,11 +227,9 @@ func equalSets(a, b []netip.AddrPort) bool {
 // locate finds a member's management address and RPC port: gossip knows where
 // it is now, the record where it was.
 func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.ID == string(id) {
-				return p.RPC(), nil
-			}
+	for _, p := range n.present.Load() {
+		if p.ID == string(id) {
+			return p.RPC(), nil
 		}
 	}
 	if m, ok := n.record.Node(id); ok {

@@ -64,10 +64,10 @@ type node struct {
 	conflicts chan gossip.Event // others who claim to be this node; has room for one
 	left      chan struct{}     // closed when this node has left the cluster
 	leaveOnce sync.Once
-	leaving   atomic.Bool     // this node is to leave, or its agent to end: as a leader it passes that on
-	stopping  atomic.Bool     // its agent is to end
-	promised  atomic.Int64    // until when (Unix ns) it has promised to succeed the leader; 0: it has not
-	life      context.Context // of the run, which ends a little after it is asked to
+	leaving   rendezvous.Latest[bool] // this node is to leave, or its agent to end: as a leader it passes that on
+	stopping  atomic.Bool             // its agent is to end
+	promised  atomic.Int64            // until when (Unix ns) it has promised to succeed the leader; 0: it has not
+	life      context.Context         // of the run, which ends a little after it is asked to
 	end       context.CancelFunc
 	began     time.Time
 	recent    *recent
@@ -91,30 +91,27 @@ type node struct {
 	reached   sync.Once
 	// roll is the list of members as told last; rollAsk has room for one who is not on it. ringing is
 	// over the files of both, roll and gossip keys.
-	roll    atomic.Pointer[wire.Roll]
+	roll    rendezvous.Latest[*wire.Roll]
 	rollAsk chan struct{}
 	shunned atomic.Bool // all that answered this node when it asked refused it
 	ringing sync.Mutex
-	parting sync.Map // by id, who asks to leave; see parts
+	parting sync.Map      // by id, who asks to leave; see parts
+	parted  chan struct{} // that time is over for one; has room for one
 
-	gossip  atomic.Pointer[gossip.Gossip]
-	leading atomic.Pointer[leadership]
+	gossip atomic.Pointer[gossip.Gossip]
+
+	// What changes, and who waits for it; each has one writer.
+	inventory rendezvous.Latest[envgen.Inventory] // with what the cable probe heard
+	present   rendezvous.Latest[[]gossip.Peer]    // members as gossip knows them, the silent ones too
+	leads     rendezvous.Latest[*stream]          // the last leader's control stream to this node; nil when it has ended
+	detours   rendezvous.Latest[struct{}]         // which members are reached by a detour
+	leading   rendezvous.Latest[*leadership]      // this node's own; nil while it does not lead
 
 	mu       sync.Mutex
 	m        membership
-	inv      envgen.Inventory
-	heard    *envgen.Cabling            // the probe's last word, part of inv; nil before its first
+	heard    *envgen.Cabling            // the probe's last word, part of the inventory; nil before its first
 	told     map[launcher.NodeID]uint64 // the life of this state that each was told
-	hint     hint                       // who said last that it leads
 	readings []fabric.Reading           // of the devices' counters, oldest first; see count
-	changed  chan struct{}              // closed and replaced when inv, hint, leading or gossip changes
-}
-
-// hint is what the last leader's control stream said.
-type hint struct {
-	leader launcher.NodeID
-	host   string
-	stream *stream // nil when it has ended
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -179,8 +176,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n := &node{
 		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
-		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), changed: make(chan struct{}), told: map[launcher.NodeID]uint64{},
-		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1),
+		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), told: map[launcher.NodeID]uint64{},
+		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
 		visitors: newBooks("calls", clientCalls), gates: &gates{path: cfg.Paths.gates(), now: time.Now},
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
@@ -208,9 +205,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.peers = &peers{dial: n.roads.Dial, raftProto: raftProto(n.opened), clients: map[launcher.NodeID]*peer{}}
-	if n.reader, n.inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
+	var inv envgen.Inventory
+	if n.reader, inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
 	}
+	n.inventory.Store(inv)
 	if n.boot, err = n.reader.BootID(); err != nil {
 		return nil, err
 	}
@@ -249,7 +248,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}()
 	n.rollout, err = rollout.Open(rollout.Config{
 		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
-		Inventory: func() envgen.Inventory { inv, _ := n.view(); return inv }, Leader: n.leaderID,
+		Inventory: n.inventory.Load, Leader: n.leaderID,
 	})
 	if err != nil {
 		return nil, err
@@ -428,21 +427,11 @@ func serve(ctx context.Context, srv *http.Server, l net.Listener, with func(*htt
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }
 
-// view gives the inventory and a channel that the next change of anything
-// closes.
-func (n *node) view() (envgen.Inventory, <-chan struct{}) {
+// remembered is what this node remembers now.
+func (n *node) remembered() membership {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return n.inv, n.changed
-}
-
-// update changes what is under n.mu and wakes those who wait.
-func (n *node) update(fn func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	fn()
-	close(n.changed)
-	n.changed = make(chan struct{})
+	return n.m
 }
 
 // hasRecord tells whether this node gets the record replicated.

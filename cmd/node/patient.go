@@ -39,7 +39,7 @@ func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest
 	res := wire.ExamineResponse{Received: time.Now()}
 	if r.Facts != nil {
 		facts := hostReader(n.cfg).Read(ctx, *r.Facts)
-		inv, _ := n.view()
+		inv := n.inventory.Load()
 		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
 		res.Facts = &facts
 	}
@@ -47,7 +47,7 @@ func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest
 		report := reach.Try(ctx, *r.Orders)
 		res.Report = &report
 	}
-	res.Inventory, _ = n.view()
+	res.Inventory = n.inventory.Load()
 	res.Counters = n.counted()
 	res.Sent = time.Now()
 	return res, ctx.Err()
@@ -136,7 +136,7 @@ func (n *node) mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (wir
 	if err := mustBeRoot(c, "mend "+n.m.Host); err != nil {
 		return wire.MendResponse{}, err
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	mgmt := ""
 	if choice, err := envgen.Management(inv, n.cfg.Management); err == nil {
 		mgmt = choice.NIC
@@ -195,7 +195,7 @@ func (n *node) awaitCarrier(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, carrierWithin)
 	defer cancel()
 	for {
-		inv, changed := n.view()
+		inv, changed := n.inventory.Watch()
 		if nic, ok := inv.NIC(name); ok && nic.HasCarrier() {
 			return
 		}

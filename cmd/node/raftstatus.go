@@ -32,11 +32,9 @@ func (n *node) raftStatus(ctx context.Context, c wire.Caller, _ wire.Empty) (wir
 	}
 	if !slices.ContainsFunc(res.Nodes, func(r wire.NodeRaft) bool { return r.ID == n.m.Node }) { // without a copy it knows nobody
 		res.Nodes = append(res.Nodes, wire.NodeRaft{ID: n.m.Node, Host: n.m.Host})
-		if g := n.gossip.Load(); g != nil {
-			for _, p := range g.Peers() {
-				if id := launcher.NodeID(p.ID); p.Alive && id != n.m.Node {
-					res.Nodes = append(res.Nodes, wire.NodeRaft{ID: id, Host: p.Host})
-				}
+		for _, p := range n.present.Load() {
+			if id := launcher.NodeID(p.ID); p.Alive && id != n.m.Node {
+				res.Nodes = append(res.Nodes, wire.NodeRaft{ID: id, Host: p.Host})
 			}
 		}
 	}

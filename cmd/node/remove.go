@@ -77,10 +77,13 @@ func (n *node) handOn(ctx context.Context, members int) error {
 	if members < 2 {
 		return fmt.Errorf("remove %s: %w: it is the cluster's last machine: `sparkrun leave` there ends the cluster", n.m.Host, wire.ErrDenied)
 	}
-	n.update(func() { n.leaving.Store(true) })
-	defer n.update(func() { n.leaving.Store(false) })
-	for n.leading.Load() != nil {
-		_, changed := n.view()
+	n.leaving.Store(true)
+	defer n.leaving.Store(false)
+	for {
+		leads, changed := n.leading.Watch()
+		if leads == nil {
+			break
+		}
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -94,7 +97,7 @@ func (n *node) handOn(ctx context.Context, members int) error {
 // have.
 func (n *node) endJobsOn(ctx context.Context, l *leadership, m rendezvous.Member, force bool, why string) error {
 	if force && !m.Ready { // it need not be waited for: whoever removes it says so
-		inv, _ := n.view()
+		inv := n.inventory.Load()
 		if sign := n.signOfLife(ctx, m.ID, addressesOf(rendezvous.Roster{m}, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign == "" {
 			if err := l.MarkDead(m.ID); err != nil {
 				return led(err)

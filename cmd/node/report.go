@@ -94,7 +94,7 @@ func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- w
 func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
 	files, err := captured(ctx, n.reader, func(inv *envgen.Inventory) {
 		// What the probe heard and the user declared is in no file.
-		whole, _ := n.view()
+		whole := n.inventory.Load()
 		whole.NICs, whole.Devices = inv.NICs, inv.Devices
 		*inv = whole
 	})

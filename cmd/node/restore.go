@@ -79,10 +79,8 @@ func (n *node) raftRestore(ctx context.Context, c wire.Caller, r wire.RaftRestor
 		return res, fmt.Errorf("restore the record: %w; nothing was changed", err)
 	}
 	e := launcher.Epoch{N: max(n.epoch().N, b.Epoch.N) + 1, By: n.m.Node}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			e.N = max(e.N, p.Meta.Epoch+1)
-		}
+	for _, p := range n.present.Load() {
+		e.N = max(e.N, p.Meta.Epoch+1)
 	}
 	res = wire.RaftRestoreResponse{Host: n.m.Host, Epoch: e.N}
 	if !n.blank.Load() && n.hasRecord() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/roads"
 )
 
@@ -28,7 +29,7 @@ func (n *node) openRoads() (err error) {
 			return t, t.HandshakeContext(ctx)
 		},
 		Proto: protoCalls, Acked: acked, Cut: n.linkIsCut,
-		OnChange: func(string) { n.update(func() {}) },
+		OnChange: func(string) { n.detours.Store(struct{}{}) },
 		OnBetter: func(id string) { n.moveBack(launcher.NodeID(id)) },
 		Logger:   n.log,
 	})
@@ -57,7 +58,7 @@ func acked(c net.Conn) (bytes uint64, waiting bool) {
 // linkIsCut tells whether an address of this node is on an interface that can
 // carry nothing now. IPv6 has addresses that no inventory lists.
 func (n *node) linkIsCut(local netip.Addr) bool {
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	nic, ok := inv.Holder(local)
 	if !ok {
 		return local.Is4() && len(inv.NICs) > 0
@@ -73,7 +74,7 @@ func (n *node) roadsTo(id launcher.NodeID) ([]roads.Road, error) {
 	if err == nil {
 		out = append(out, roads.Road{Addr: mgmt})
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	for _, door := range n.fabricOf(id) {
 		for _, a := range fromHere(door.Addr(), string(id), inv) {
 			road := roads.Road{Addr: netip.AddrPortFrom(a, door.Port()), Fabric: true}
@@ -120,11 +121,9 @@ func fromHere(a netip.Addr, id string, own envgen.Inventory) (out []netip.Addr) 
 // fabricOf lists a member's doors on the fabric: gossip tells of them, and what
 // it told last is remembered.
 func (n *node) fabricOf(id launcher.NodeID) []netip.AddrPort {
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.ID == string(id) {
-				return doorsOn(p.Meta.FabricAddrs(), p.RPCPort)
-			}
+	for _, p := range n.present.Load() {
+		if p.ID == string(id) {
+			return doorsOn(p.Meta.FabricAddrs(), p.RPCPort)
 		}
 	}
 	n.mu.Lock()
@@ -157,18 +156,14 @@ func (n *node) moveBack(id launcher.NodeID) {
 
 // rememberDoors writes down where members can be reached on the fabric, for an
 // agent that starts while management is dead.
-func (n *node) rememberDoors() error {
-	g := n.gossip.Load()
-	if g == nil {
-		return nil
-	}
+func (n *node) rememberDoors(present []gossip.Peer) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	now := maps.Clone(n.m.Fabric)
 	if now == nil {
 		now = map[launcher.NodeID][]netip.AddrPort{}
 	}
-	for _, p := range g.Peers() {
+	for _, p := range present {
 		if doors := doorsOn(p.Meta.FabricAddrs(), p.RPCPort); p.Alive && len(doors) > 0 {
 			now[launcher.NodeID(p.ID)] = doors
 		} else if p.Alive {

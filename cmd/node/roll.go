@@ -155,7 +155,10 @@ func (n *node) parts(id launcher.NodeID) {
 	n.parting.Store(id, true)
 	time.AfterFunc(partWithin, func() {
 		n.parting.Delete(id)
-		n.update(func() {})
+		select {
+		case n.parted <- struct{}{}:
+		default: // enforce is about to look
+		}
 	})
 }
 
@@ -173,12 +176,13 @@ func (n *node) isGone(id string) bool {
 func (n *node) enforce(ctx context.Context) error {
 	for {
 		recordChanged := n.record.Changed()
-		_, changed := n.view() // the roll
+		_, rollChanged := n.roll.Watch()
 		n.door.Sweep(n.isGone)
 		n.roads.Drop(n.isGone)
 		select {
 		case <-recordChanged:
-		case <-changed:
+		case <-rollChanged:
+		case <-n.parted:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -229,7 +233,7 @@ func (n *node) takeRoll(r wire.Roll) error {
 	if err := saveRoll(n.cfg.Paths, r); err != nil {
 		return err
 	}
-	n.update(func() { n.roll.Store(&r) })
+	n.roll.Store(&r)
 	return nil
 }
 

@@ -24,7 +24,7 @@ func TestLeaderWithoutPower(t *testing.T) {
 	one.crash()
 	two.eventually("raft misses its leader", func() bool { return n.leaderID() == "" })
 	stands := func() {
-		n.update(func() { n.hint = hint{leader: id, host: "spark1", stream: &stream{end: func(error) {}}} })
+		n.leads.Store(&stream{end: func(error) {}, leader: wire.Caller{Node: id, Host: "spark1"}})
 	}
 
 	stands()
@@ -54,5 +54,5 @@ func TestLeaderWithoutPower(t *testing.T) {
 	if jobs, err := client.Jobs(t.Context()); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
 		t.Errorf("jobs: %+v, %v", jobs, err)
 	}
-	n.update(func() { n.hint = hint{} })
+	n.leads.Store(nil)
 }

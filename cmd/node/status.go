@@ -19,7 +19,7 @@ func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) 
 		defer cancel()
 	}
 	for {
-		_, changed := n.view()
+		_, changed := n.leading.Watch()
 		st, more, err := n.statusNow(ctx, c, r)
 		if err != nil || ready(st) >= r.WaitNodes {
 			st.Self = n.m.Host
@@ -121,7 +121,7 @@ func (n *node) statusAlone(problem error) wire.Status {
 	_, term := n.raft.Leader()
 	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(), Heard: n.raft.LastContact()}
 	roles, dead := n.roles(), n.gossipDead()
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	for _, m := range n.record.Nodes() {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
 		if since, gone := dead(m.ID); gone {

@@ -40,13 +40,8 @@ func (n *node) stepAside() {
 			return
 		}
 	}
-	n.update(func() { n.leaving.Store(true) }) // tendMembers passes it on
-	looked := began
+	n.leaving.Store(true) // tendMembers passes it on
 	gone := func() bool {
-		if now := time.Now(); now.Sub(looked) > 50*time.Millisecond { // nothing tells of the end of a silence
-			looked = now
-			n.update(func() {})
-		}
 		leader, _ := n.raft.Leader()
 		return leader != string(n.m.Node) && (!sole || !n.raft.Votes())
 	}

@@ -29,10 +29,8 @@ func (n *node) takeover(ctx context.Context, c wire.Caller, r wire.TakeoverReque
 		return res, fmt.Errorf("take the cluster over: %w; nothing was changed", err)
 	}
 	e := launcher.Epoch{N: max(n.epoch().N, latest) + 1, By: n.m.Node}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			e.N = max(e.N, p.Meta.Epoch+1)
-		}
+	for _, p := range n.present.Load() {
+		e.N = max(e.N, p.Meta.Epoch+1)
 	}
 	res.Epoch = e.N
 	if r.Check {
@@ -118,7 +116,7 @@ func (n *node) addressesNow(id launcher.NodeID) []netip.Addr {
 			}
 		}
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	return others(addrs, inv)
 }
 

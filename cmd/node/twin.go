@@ -69,7 +69,7 @@ func (n *node) copied(twin netip.AddrPort) error {
 	if err != nil {
 		name = "this machine"
 	}
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	if mgmt, err := envgen.Management(inv, n.cfg.Management); err == nil {
 		name += " at " + mgmt.Addr.String()
 	}
@@ -80,7 +80,7 @@ func (n *node) copied(twin netip.AddrPort) error {
 // twinAt gives the address back if this very node answers there, and it is none
 // of this machine's.
 func (n *node) twinAt(ctx context.Context, at netip.AddrPort) netip.AddrPort {
-	inv, _ := n.view()
+	inv := n.inventory.Load()
 	if _, own := inv.Holder(at.Addr()); own || !at.Addr().IsValid() {
 		return netip.AddrPort{}
 	}
@@ -130,11 +130,9 @@ func (n *node) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.
 	if id := n.leaderID(); id != "" {
 		res.Leader = n.hostOf(id)
 	}
-	if g := n.gossip.Load(); g != nil {
-		for _, p := range g.Peers() {
-			if p.ID == string(c.Node) && p.Alive {
-				res.Addr = p.RPC()
-			}
+	for _, p := range n.present.Load() {
+		if p.ID == string(c.Node) && p.Alive {
+			res.Addr = p.RPC()
 		}
 	}
 	return res, nil
