@@ -93,9 +93,6 @@ type Spec struct {
 	// Force starts the job although the preflight says that the fabric would
 	// fail it.
 	Force bool `json:"force,omitempty"`
-	// RequireGate, above 0, refuses the job where the last nccl-test of all its nodes is
-	// older than a day, or reached less than this part of what is expected, such as 0.9.
-	RequireGate float64 `json:"require_gate,omitempty"`
 	// NCCL is the version that the ranks load, such as 2.28.9; empty = not known.
 	NCCL string `json:"nccl,omitempty"`
 	// NCCLSubnetAware says that this NCCL routes by subnet although it is older
@@ -325,8 +322,6 @@ func (s Spec) Validate() error {
 		return fmt.Errorf("--nodes %d: %w: --on names fewer: %s", s.Nodes, ErrInvalid, strings.Join(s.On, ", "))
 	case s.OnFailure != "" && s.OnFailure != StopOnFailure && s.OnFailure != ContinueOnFailure:
 		return fmt.Errorf("--on-failure %q: %w: want %s or %s", s.OnFailure, ErrInvalid, StopOnFailure, ContinueOnFailure)
-	case s.RequireGate != 0 && !IsPart(s.RequireGate):
-		return fmt.Errorf("--require-gate %g: %w: want a part of what is expected, above 0 and up to 1, such as 0.9", s.RequireGate, ErrInvalid)
 	case s.MaxOutput < 0:
 		return fmt.Errorf("--max-output %d: %w: want 0 or more bytes", s.MaxOutput, ErrInvalid)
 	case s.Grace < 0 || s.StartTimeout < 0 || s.NodeTimeout < 0 || s.Timeout < 0:
@@ -482,6 +477,3 @@ func firstTwice(names []string) string {
 	}
 	return ""
 }
-
-// IsPart tells whether v is a part of something that a test may have to reach.
-func IsPart(v float64) bool { return v > 0 && v <= 1 }

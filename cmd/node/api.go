@@ -30,9 +30,6 @@ func (n *node) clusterCalls() wire.Cluster {
 		MarkDead:   audited(n, "mark-dead", always(func(r wire.MarkDeadRequest) string { return r.Host }), n.markDead),
 		Takeover:   audited(n, "takeover", func(r wire.TakeoverRequest) (string, bool) { return strings.Join(r.Dead, " "), !r.Check }, n.takeover),
 		Follow:     n.follow, Counters: n.counters, Report: n.report,
-		Gate: audited(n, "nccl-test", always(func(r wire.GateRequest) string {
-			return fmt.Sprintf("%.2f of what is expected on %s", r.Part, n.hostsOf(r.Nodes))
-		}), n.keepTest),
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
 		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,

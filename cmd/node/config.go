@@ -71,7 +71,6 @@ func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
 func (p Paths) newRaft() string { return filepath.Join(p.State, "raft.new") }
 func (p Paths) brought() string { return filepath.Join(p.State, "restore.part") }
 func (p Paths) restore() string { return filepath.Join(p.State, "restore.snap") }
-func (p Paths) gates() string   { return filepath.Join(p.State, "gates.json") }
 func (p Paths) audit() string   { return filepath.Join(p.State, "audit.log") }
 func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
 func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }

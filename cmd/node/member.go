@@ -22,7 +22,7 @@ func (n *node) nodeCalls() wire.Node {
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
-		NodeCounters: n.nodeCounters, NodeGate: n.nodeKeepTest, NodeReport: n.nodeReport,
+		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach, Fence: n.fence,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,

@@ -53,7 +53,6 @@ type node struct {
 	// staged is what jobs bring along; bringing has room for the one job whose
 	// files are being laid out.
 	staged   *stage.Store
-	gates    *gates
 	bringing chan struct{}
 	rollout  *rollout.Node // this node's part in changes of addresses
 
@@ -178,7 +177,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
-		visitors: newBooks("calls", clientCalls), gates: &gates{path: cfg.Paths.gates(), now: time.Now},
+		visitors: newBooks("calls", clientCalls),
 	}
 	n.doorMux = sync.OnceValue(n.clusterMux)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
@@ -235,7 +234,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
-		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Gate: n.gated, Containers: n.containers(),
+		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Containers: n.containers(),
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv(locked), AskHead: n.askHead, Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -58,11 +58,6 @@ type fabrics interface {
 	Report(context.Context, func(wire.Evidence) error) error
 }
 
-// testKeeper keeps what tests of the links have reached.
-type testKeeper interface {
-	Gate(context.Context, wire.GateRequest) (wire.GateResponse, error)
-}
-
 // addresser plans and sets the fabric's addresses.
 type addresser interface {
 	Netplan(context.Context, wire.NetplanRequest) (wire.NetplanPlan, error)
@@ -73,15 +68,14 @@ type addresser interface {
 type backend struct {
 	gangs
 	ranks
-	rafter     // nil in standalone mode
-	attacher   // nil in standalone mode
-	execer     // nil in standalone mode
-	cluster    // nil in standalone mode
-	fabrics    // nil in standalone mode
-	addresser  // nil in standalone mode
-	testKeeper // nil in standalone mode
-	stager     // nil in standalone mode
-	clienter   // nil in standalone mode
+	rafter    // nil in standalone mode
+	attacher  // nil in standalone mode
+	execer    // nil in standalone mode
+	cluster   // nil in standalone mode
+	fabrics   // nil in standalone mode
+	addresser // nil in standalone mode
+	stager    // nil in standalone mode
+	clienter  // nil in standalone mode
 	sealer
 	explain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
 	close   func()
@@ -98,7 +92,7 @@ func dialAgent() *backend {
 // backendOf makes a backend of calls to a cluster.
 func backendOf(c *wire.Client, as cluster) *backend {
 	return &backend{
-		gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: as, fabrics: c, addresser: c, testKeeper: c, stager: c, clienter: c, sealer: c,
+		gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: as, fabrics: c, addresser: c, stager: c, clienter: c, sealer: c,
 		explain: c.Explain, close: c.Close,
 	}
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
@@ -270,7 +269,7 @@ func (c choice) Set(text string) error {
 	return nil
 }
 
-// part is a flag's part of what is expected: of --gate and --require-gate alike.
+// part is a flag's part of what is expected, above 0 and up to 1.
 type part struct{ v *float64 }
 
 func (p part) Type() string { return "part" }
@@ -284,21 +283,10 @@ func (p part) String() string {
 
 func (p part) Set(text string) error {
 	v, err := strconv.ParseFloat(text, 64)
-	if err != nil || !launcher.IsPart(v) {
+	if err != nil || !(v > 0 && v <= 1) {
 		return errors.New("want a part of what is expected, above 0 and up to 1, such as 0.9")
 	}
 	*p.v = v
-	return nil
-}
-
-// partApart refuses --require-gate 0.5, whose number would be taken for the program.
-func partApart(cmd *cobra.Command, args []string) error {
-	if len(args) == 0 || !cmd.Flag("require-gate").Changed {
-		return nil
-	}
-	if _, err := strconv.ParseFloat(args[0], 64); err == nil {
-		return usagef("--require-gate %s: its part comes with an equals sign: --require-gate=%[1]s", args[0])
-	}
 	return nil
 }
 

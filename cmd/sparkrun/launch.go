@@ -61,11 +61,6 @@ A job on two machines or more is refused, with nothing started, where the fabric
 between them is broken (a cable out, no common subnet, ...): the reasons name
 machine, port and remedy, and --force starts it all the same.
 
-With --require-gate each of the machines has to know of an nccl-test of the links between
-all of them: the last one, by whomever, not older than a day, that reached 0.9 of what
-is expected, or the part given. A machine's policy may require it of all jobs that take
-GPUs. Later tries of a job are not held up by it.
-
 How it ends
 
 Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
@@ -246,8 +241,6 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken, or a model has no room on one")
-	fs.Var(part{&job.RequireGate}, "require-gate", "start only where the machines' last nccl-test is younger than a day and reached this `PART` of what is expected (0.9, if just --require-gate)")
-	fs.Lookup("require-gate").NoOptDefVal = "0.9"
 	ncclFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.dryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.Var(&o.output, "output", "how to show the ranks' output, as for logs (default: prefix)")
@@ -284,7 +277,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 		if !opts.serve.image { // else settleServe asks, once it has found one
 			boxless = opts.box.needsImage()
 		}
-		if err := errors.Join(partApart(cmd, args), opts.check(), boxless, opts.box.check(), opts.output.settle(&opts.json)); err != nil {
+		if err := errors.Join(opts.check(), boxless, opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
 		return run(cmd.Context(), *opts)
@@ -308,8 +301,6 @@ func (o launchOptions) check() error {
 		return usagef("--stage: a --standalone job finds its files on this machine")
 	case o.standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
 		return usagef("--on and --exclude: --standalone knows this machine only")
-	case o.standalone && job.RequireGate != 0:
-		return usagef("--require-gate: --standalone knows this machine only, which has no link to test")
 	case o.standalone && job.OnPartition == launcher.EndOnPartition:
 		return usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
 	case o.standalone && job.Service != nil:

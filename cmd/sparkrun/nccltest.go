@@ -13,7 +13,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
@@ -272,13 +271,10 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 		now.Cause = v.Cause.Code
 	}
 	var err error
-	if o.test.Read == "" && rep.early == nil { // of another's run nobody knows when it was
+	if o.test.Read == "" && rep.ofLinks() { // of another's run nobody knows when it was
 		if rep.Last, err = a.remember(now); err != nil {
 			a.say(fmt.Sprintf("the history is not kept: %v", err))
 		}
-	}
-	if o.test.Read == "" && rep.ofLinks() {
-		a.tellGate(ctx, s.Nodes, v)
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
 	if o.test.SVG != "" {
@@ -308,34 +304,6 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 		return exits(exitFailure, missed(o.test.Gate, *v.Part))
 	}
 	return nil
-}
-
-// tellGate has the machines of a test keep what it reached, for launches that require it.
-// Of a result for which there is no figure there is nothing to keep.
-func (a *app) tellGate(ctx context.Context, nodes []string, v nccltest.Verdict) {
-	r := wire.GateRequest{}
-	switch {
-	case v.Grade == nccltest.Failed:
-	case v.Part != nil && v.Grade != nccltest.Unjudged:
-		r.Part = *v.Part
-	default:
-		return
-	}
-	for _, id := range nodes {
-		r.Nodes = append(r.Nodes, launcher.NodeID(id))
-	}
-	b := a.dial()
-	defer b.close()
-	if b.testKeeper == nil || len(nodes) < 2 {
-		return
-	}
-	res, err := b.Gate(ctx, r)
-	switch {
-	case err != nil:
-		a.say(fmt.Sprintf("the machines do not keep it for --require-gate: %v", err))
-	case len(res.Missed) > 0:
-		a.say(strings.Join(res.Missed, ", ") + " could not be told, and goes by an earlier test where a launch requires one")
-	}
 }
 
 // testText is the report for people; its last line is the verdict.
@@ -407,9 +375,36 @@ func transports(l nccltest.Log) string {
 	return strings.Join(parts, "; ")
 }
 
+// lastTest tells of the last judged nccl-test in the user's history of a cluster; "" where there is none.
+func (a *app) lastTest(cluster string) string {
+	dir, err := a.userFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+	if err != nil {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, ncclHistory))
+	if err != nil {
+		return ""
+	}
+	for _, r := range slices.Backward(nccltest.History(text)) {
+		if r.Cluster != cluster {
+			continue
+		}
+		of := ""
+		if r.Part != nil {
+			of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
+		}
+		return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
+			age(time.Since(r.At)), strings.Join(r.Hosts, ", "), printable(r.Op), r.Bus, of, r.Grade)
+	}
+	return ""
+}
+
+// ncclHistory is a file in the user's state folder.
+const ncclHistory = "nccl-test.jsonl"
+
 // remember appends to the user's history, and gives the last record like it.
 func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
-	old, err := a.keepHistory("nccl-test.jsonl", now)
+	old, err := a.keepHistory(ncclHistory, now)
 	return nccltest.Last(nccltest.History(old), now), err
 }
 

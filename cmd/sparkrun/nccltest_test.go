@@ -60,14 +60,6 @@ type counting struct {
 	calls uint64
 }
 
-// keeping remembers what is to be kept.
-type keeping struct{ kept []wire.GateRequest }
-
-func (c *keeping) Gate(_ context.Context, r wire.GateRequest) (wire.GateResponse, error) {
-	c.kept = append(c.kept, r)
-	return wire.GateResponse{}, nil
-}
-
 func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 	c.calls++
 	var res wire.CountersResponse
@@ -83,16 +75,16 @@ func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
 // ncclTestRun runs one command line whose ranks write what is given.
 func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	return ncclTestOn(t, &keeping{}, nil, home, written, o, line...)
+	return ncclTestOn(t, nil, home, written, o, line...)
 }
 
 // ncclTestOn does so where the machines have what is told: by program, and by host the
 // MPI that it is for.
-func ncclTestOn(t *testing.T, kept *keeping, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
+func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
 	g := &fakeGangs{launch: tells(plannedOn("spark1", "spark2"), started("a"), ended(o)), logs: prints(out(0, 0, written))}
 	st := pairStatus(t)
-	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, testKeeper: kept, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	b.explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 		if r.Spec.Wait || !r.Spec.Share {
 			t.Error("a question takes GPUs")
@@ -250,7 +242,7 @@ func TestNCCLTestByNCCLTests(t *testing.T) {
 	}
 	home := t.TempDir()
 	has := map[string]map[string]launcher.MPIFamily{built: both(launcher.OpenMPI), "all_gather_perf": both(launcher.MPICH)}
-	code, out, errs, spec := ncclTestOn(t, &keeping{}, has, home, testsGood, completed, "launch", "nccl-test")
+	code, out, errs, spec := ncclTestOn(t, has, home, testsGood, completed, "launch", "nccl-test")
 	if code != 0 || !strings.HasPrefix(out, "all_gather by nccl-tests 2.19.6 ("+built+"), NCCL 2.30.7, on spark1, spark2") || !strings.HasPrefix(lastLine(out), "verdict: good: ") {
 		t.Errorf("code %d, stderr %q\n%s", code, errs, out)
 	}
@@ -310,7 +302,7 @@ func TestNCCLTestChooses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, _, errs, spec := ncclTestOn(t, &keeping{}, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
+			code, _, errs, spec := ncclTestOn(t, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
 			runs := ""
 			switch {
 			case spec.ID == "":
@@ -325,61 +317,36 @@ func TestNCCLTestChooses(t *testing.T) {
 	}
 }
 
-// What was judged is kept by the machines; what was not is not.
-func TestNCCLTestIsKept(t *testing.T) {
-	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
-	cut := sweepGood[:strings.Index(sweepGood, "# Out of bounds")]
+// What a test came to is told by status; one that says nothing of the links is not kept.
+func TestStatusTellsTheLastTest(t *testing.T) {
 	for name, tc := range map[string]struct {
 		written string
 		outcome rendezvous.Outcome
-		part    []float64
+		want    string // empty: nothing is told
 	}{
-		"good":    {sweepGood, completed, []float64{0.958}},
-		"low":     {slow, completed, []float64{0.521}},
-		"failed":  {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), completed, []float64{0}},
-		"gloo":    {strings.Replace(sweepGood, "nccl=2.28.9 backend=nccl", "nccl=none backend=gloo", 1), completed, nil},
-		"small":   {smallOnly, completed, nil},
-		"cut":     {cut, failed7, []float64{0}},
-		"stopped": {cut, stopped, nil}, // whoever stops a test says nothing of the links
-		"dead":    {noPath, failed7, []float64{0}},
-		"crashed": {"", failed7, nil},
-		"memory":  {"# Using devices\nspark1: Test NCCL failure common.cu:1670 'unhandled cuda error (run with NCCL_DEBUG=INFO for details) / out of memory'\n", failed7, nil},
-		"memlock": {"# Using devices\nspark1:605:611 [0] misc/ibvwrap.cc:190 NCCL WARN Call to ibv_reg_mr failed with error Cannot allocate memory\n", failed7, nil},
+		"good":    {sweepGood, completed, "on spark1, spark2: all_gather 22.97 GB/s, 0.96 of what is expected: good"},
+		"failed":  {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), completed, ": failed"},
+		"stopped": {sweepGood[:strings.Index(sweepGood, "# Out of bounds")], stopped, ""},
+		"crashed": {"", failed7, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			k := &keeping{}
-			ncclTestOn(t, k, nil, t.TempDir(), tc.written, tc.outcome, "launch", "nccl-test")
-			if len(k.kept) != len(tc.part) {
-				t.Fatalf("kept %+v", k.kept)
-			}
-			for i, r := range k.kept {
-				if len(r.Nodes) != 2 || r.Part < tc.part[i]-0.001 || r.Part > tc.part[i]+0.001 {
-					t.Errorf("kept %+v, want %g", r, tc.part[i])
-				}
+			home, st := t.TempDir(), pairStatus(t)
+			ncclTestOn(t, nil, home, tc.written, tc.outcome, "launch", "nccl-test")
+			b := &backend{cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+			_, shown, errs := cliIn(t, b, []string{"HOME=" + home, "XDG_STATE_HOME=" + home}, "status")
+			last := lastLine(shown)
+			if told := strings.HasPrefix(last, "your last nccl-test, "); told != (tc.want != "") || !strings.HasSuffix(last, tc.want) {
+				t.Errorf("status: %s%s, want %q", shown, errs, tc.want)
 			}
 		})
 	}
 }
 
-func TestRequireGate(t *testing.T) {
-	for line, want := range map[string]float64{"": 0, "--require-gate": 0.9, "--require-gate=0.8": 0.8} {
-		g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed))}
-		var spec launcher.Spec
-		b := &backend{gangs: spying{g, &spec}, cluster: &fakeCluster{}}
-		if code, _, errs := cli(t, b, append(append([]string{"launch", "exec"}, strings.Fields(line)...), "--", "true")...); code != 0 || spec.RequireGate != want {
-			t.Errorf("%s: code %d, %g: %s", line, code, spec.RequireGate, errs)
-		}
-	}
+func TestGateFlag(t *testing.T) {
 	for line, want := range map[string]string{
-		"--require-gate=-1 exec -- true":           "want a part of what is expected",
-		"--require-gate --standalone exec -- true": "no link to test",
-		"--require-gate=NaN exec -- true":          "want a part of what is expected",
-		"--require-gate=0 exec -- true":            "above 0 and up to 1, such as 0.9",
-		"--require-gate=1.5 exec -- true":          "above 0 and up to 1, such as 0.9",
-		"exec --require-gate 0.5 -- true":          "--require-gate=0.5",
-		"nccl-test --gate x":                       "above 0 and up to 1, such as 0.9",
-		"nccl-test --gate 2":                       "above 0 and up to 1, such as 0.9",
-		"ib-test --gate 0":                         "above 0 and up to 1, such as 0.9",
+		"nccl-test --gate x": "above 0 and up to 1, such as 0.9",
+		"nccl-test --gate 2": "above 0 and up to 1, such as 0.9",
+		"ib-test --gate 0":   "above 0 and up to 1, such as 0.9",
 	} {
 		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d: %s", line, code, errs)

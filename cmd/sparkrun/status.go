@@ -41,6 +41,8 @@ Without a leader it shows what this machine knows by itself, since when it has h
 none, and what is wrong; "unknown" are machines that it hears, but that only a leader
 could call ready. It changes nothing.
 
+The last line tells what the user's own last nccl-test of this cluster came to.
+
 --json prints everything that is known; "leader" is the leader's host name, empty
 when there is none, and "heard" then the time when one was last heard.`,
 		Example: `  sparkrun status
@@ -116,6 +118,9 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	}
 	for _, f := range node.FabricOnly(st) {
 		a.say(f.Text)
+	}
+	if last := a.lastTest(st.Cluster); last != "" {
+		fmt.Fprintln(a.out, last)
 	}
 	return nil
 }

@@ -58,9 +58,6 @@ type Config struct {
 	// Allow refuses a job that this node's administrator will not have; nil: there
 	// are no rules. Asked in prepare.
 	Allow func(context.Context, launcher.Spec) error
-	// Gate refuses a job that requires a test of its nodes' links which has not passed;
-	// nil: nobody keeps such tests.
-	Gate func(launcher.Assignment) error
 	// OpenSecret opens one secret of a job; nil: jobs can have none.
 	OpenSecret func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	// Containers has ranks run in containers where a job wants that; nil: none can.

@@ -237,15 +237,10 @@ func (a *Agent) looks(user string, most int) (done func(), err error) {
 
 // allow asks the administrator's rules.
 func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
-	if a.cfg.Allow != nil {
-		if err := a.cfg.Allow(ctx, as.Spec); err != nil {
-			return err
-		}
-	}
-	if a.cfg.Gate == nil {
+	if a.cfg.Allow == nil {
 		return nil
 	}
-	return a.cfg.Gate(as)
+	return a.cfg.Allow(ctx, as.Spec)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

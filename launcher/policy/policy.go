@@ -10,7 +10,6 @@
 //	mounts: [/home, /models]
 //	elevate:
 //	  users: [carol]
-//	gate: 0.9
 //
 // It must not promise what nobody enforces: what it does not know is an error.
 package policy
@@ -41,7 +40,6 @@ type Policy struct {
 	containers     *who // whose ranks may run in some
 	images, mounts *list
 	elevate        *who // whose containers may have more than their user has
-	gate           *gate
 }
 
 // who lists those that a rule lets in; empty: nobody.
@@ -153,12 +151,8 @@ func parse(text []byte) (Policy, error) {
 			of, err := folders(value)
 			p.mounts = &list{key.Line, of}
 			return err
-		case "gate":
-			part, err := part(value)
-			p.gate = &gate{key.Line, part}
-			return err
 		}
-		return at(key, "no rule is called %q: want launch, containers, images, mounts, elevate or gate", key.Value)
+		return at(key, "no rule is called %q: want launch, containers, images, mounts or elevate", key.Value)
 	})
 	return p, err
 }

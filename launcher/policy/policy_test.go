@@ -56,7 +56,6 @@ func TestBadFile(t *testing.T) {
 		"another rule":   {"launch:\n  users: [a]\nports: [1]\n", 0o644, `line 3: invalid: no rule is called "ports"`},
 		"images":         {"images: [nvcr.io/*]\n", 0o644, "line 1: invalid: \"nvcr.io/*\""},
 		"mounts":         {"launch: {users: [a]}\nmounts: [data]\n", 0o644, "line 2: invalid: \"data\": want an absolute path"},
-		"gate":           {"gate: often\n", 0o644, `line 1: invalid: "often": want a part of what is expected, above 0 and up to 1, such as 0.9`},
 		"elevate":        {"elevate: {root: [a]}\n", 0o644, `line 1: invalid: elevate has no "root"`},
 		"no list":        {"launch:\n  users: alice\n", 0o644, "line 2: invalid: want a list"},
 		"no names":       {"launch:\n  users:\n    - alice\n    - 1000\n", 0o644, `line 4: invalid: "1000": want a name`},
@@ -146,30 +145,4 @@ func FuzzParse(f *testing.F) {
 			_ = p.Launch("h", "u", []string{"g"})
 		}
 	})
-}
-
-func TestGate(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "policy.yaml")
-	if err := os.WriteFile(path, []byte("# links\ngate: 0.9\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	p, err := Read(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		workload string
-		gpu      bool
-		want     float64
-	}{
-		"takes GPUs": {"torchrun", true, 0.9}, "takes none": {"exec", false, 0}, "the test itself": {"nccl-test", true, 0},
-	} {
-		part, rule := p.Gate(launcher.Spec{Workload: c.workload, Stages: []launcher.Stage{{GPU: c.gpu}}})
-		if part != c.want || part > 0 && rule != "rule gate, line 2 of "+path {
-			t.Errorf("%s: %g by %q, want %g", name, part, rule, c.want)
-		}
-	}
-	if part, _ := (Policy{}).Gate(launcher.Spec{Stages: []launcher.Stage{{GPU: true}}}); part != 0 {
-		t.Errorf("without a rule: %g", part)
-	}
 }

@@ -51,7 +51,6 @@ type Cluster struct {
 
 	Follow   func(context.Context, Caller, Empty, func(Status) error) error
 	Counters func(context.Context, Caller, Empty) (CountersResponse, error)
-	Gate     func(context.Context, Caller, GateRequest) (GateResponse, error)
 	Report   func(context.Context, Caller, Empty, func(Evidence) error) error
 
 	Stage        func(context.Context, Caller, StageRequest) (StageResponse, error)
@@ -96,7 +95,6 @@ type Node struct {
 	Reunite func(context.Context, Caller, rendezvous.Reunited) (Empty, error)
 
 	NodeCounters func(context.Context, Caller, Empty) (NodeCounters, error)
-	NodeGate     func(context.Context, Caller, GateRequest) (Empty, error)
 	NodeReport   func(context.Context, Caller, Empty, func(Evidence) error) error
 
 	NodeStaged    func(context.Context, Caller, NodeStageRequest) (stage.Manifest, error)
@@ -162,7 +160,6 @@ func (h Cluster) Mount(mux *http.ServeMux) {
 	h.mountNetplan(mux)
 	h.mountRaft(mux)
 	h.mountClients(mux)
-	h.mountGate(mux)
 }
 
 // Mount serves the members' calls.
@@ -182,7 +179,6 @@ func (h Node) Mount(mux *http.ServeMux) {
 	h.mountStage(mux)
 	h.mountExec(mux)
 	h.mountFence(mux)
-	h.mountGate(mux)
 	h.mountNetplan(mux)
 	h.mountRaft(mux)
 	h.mountTrust(mux)
