@@ -110,7 +110,7 @@ func TestSupervised(t *testing.T) {
 	}
 	up := true
 	inv.NICs = append(inv.NICs, envgen.NIC{Name: "late0", Up: up, Carrier: &up, Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(h.addr), 32)}})
-	h.now().surveyed(inv) // its own reader finds no such NIC, but looks at changes only
+	h.now().inventory.Store(inv) // its own reader finds no such NIC, but looks at changes only
 	<-s.Ready
 	h.wait(1)
 	h.eventually("it says that it leads", func() bool { line, _ := s.State(); return line == "leads the cluster" })

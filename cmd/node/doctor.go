@@ -403,7 +403,7 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 	if err != nil {
 		return wire.DoctorResponse{}, err
 	}
-	_, inv, mgmt, err := survey(ctx, cfg)
+	_, inv, mgmt, err := hardware(ctx, cfg)
 	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return wire.DoctorResponse{}, err
 	}

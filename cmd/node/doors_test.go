@@ -94,7 +94,7 @@ func TestRoadsFromHere(t *testing.T) {
 }
 
 func TestOwnLinkThatIsCut(t *testing.T) {
-	n := &node{}
+	n := &node{inventory: &rendezvous.Latest[envgen.Inventory]{}}
 	n.inventory.Store(sparkOnTwoNets())
 	for addr, want := range map[string]bool{
 		"172.30.0.11": true, "192.168.100.11": false, "127.0.0.1": false,

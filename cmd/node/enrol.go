@@ -44,7 +44,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 		return Founded{}, err
 	}
 	defer held.Close()
-	_, inv, mgmt, err := survey(ctx, cfg)
+	_, inv, mgmt, err := hardware(ctx, cfg)
 	if err != nil {
 		return Founded{}, err
 	}
@@ -140,7 +140,7 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 		return Joined{}, err
 	}
 	defer held.Close()
-	_, inv, mgmt, err := survey(ctx, cfg)
+	_, inv, mgmt, err := hardware(ctx, cfg)
 	if err != nil {
 		return Joined{}, err
 	}

@@ -1,28 +1,17 @@
 package node
 
 import (
-	"encoding/json"
 	"fmt"
 	"net/netip"
 
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
-
-// fabricRules lets a leader ask envgen/topology.
-type fabricRules struct{}
-
-func (fabricRules) Derive(nodes []envgen.NodeView) (envgen.Topology, error) {
-	return topology.Derive(topology.Observed(nodes))
-}
-
-func (fabricRules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) []envgen.Finding {
-	return topology.Preflight(t, nodes, entries)
-}
 
 // fabricEnv works out the fabric's variables from the hardware as it is now:
 // the view that netlink keeps up to date, since a read of the whole tree takes
@@ -33,35 +22,8 @@ func (n *node) fabricEnv(locked *rollout.Lock) func(launcher.Assignment) ([]laun
 		if err := locked.Refuse(a, inv); err != nil {
 			return nil, err
 		}
-		return fabricSettings(inv, a)
+		return survey.Settings(inv, a)
 	}
-}
-
-func fabricSettings(inv envgen.Inventory, a launcher.Assignment) ([]launcher.Setting, error) {
-	var entry envgen.Entry
-	if err := json.Unmarshal(a.Meeting, &entry); err != nil {
-		return nil, fmt.Errorf("read the plan's meeting: %w", err)
-	}
-	vars, err := FabricVars(inv, entry, a.NodeCount, a.Spec)
-	var out []launcher.Setting
-	for _, v := range vars {
-		out = append(out, launcher.Setting(v))
-	}
-	return out, err
-}
-
-// FabricVars gives the variables of a node's place in a job: its hardware, where
-// it meets the others, how many nodes there are, and the NCCL of the spec.
-func FabricVars(inv envgen.Inventory, entry envgen.Entry, nodes int, spec launcher.Spec) ([]envgen.Var, error) {
-	place := envgen.Place{Inventory: inv, Entry: entry, Nodes: nodes, SubnetAware: spec.NCCLSubnetAware}
-	if spec.NCCL != "" {
-		v, err := envgen.ParseNCCLVersion(spec.NCCL)
-		if err != nil {
-			return nil, fmt.Errorf("--nccl: %w: %w", launcher.ErrInvalid, err)
-		}
-		place.NCCL = &v
-	}
-	return envgen.Env(place), nil
 }
 
 // Preview says where a job would go in the cluster that st shows, and what the
@@ -78,7 +40,7 @@ func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Find
 		})
 	}
 	spec.Stages = []launcher.Stage{{Name: "preview", Main: true, RanksPerNode: 1}}
-	t, err := fabricRules{}.Derive(roster.Views())
+	t, err := survey.Rules{}.Derive(roster.Views())
 	if err != nil {
 		return rendezvous.Plan{}, nil, err
 	}

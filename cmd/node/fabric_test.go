@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -44,17 +43,6 @@ func TestFabricPortsAreRemembered(t *testing.T) {
 			t.Errorf("given %q: the cluster knows %q, want %q", tt.given, got, tt.want)
 		}
 		h.halt()
-	}
-}
-
-// The NCCL that the user tells of decides between the variables of old and new.
-func TestFabricVarsKnowNCCL(t *testing.T) {
-	entry := envgen.Entry{Kind: envgen.NetworkManagement}
-	if _, err := FabricVars(envgen.Inventory{}, entry, 2, launcher.Spec{NCCL: "2.28.9"}); err != nil {
-		t.Error(err)
-	}
-	if _, err := FabricVars(envgen.Inventory{}, entry, 2, launcher.Spec{NCCL: "new"}); err == nil || !strings.Contains(err.Error(), "--nccl: ") {
-		t.Errorf("a version that is none: %v", err)
 	}
 }
 

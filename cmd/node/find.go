@@ -25,7 +25,7 @@ func Find(ctx context.Context, cfg Config) (Finding, error) {
 	if err := checkFree(cfg.Paths); err != nil {
 		return Finding{}, err
 	}
-	_, _, mgmt, err := survey(ctx, cfg)
+	_, _, mgmt, err := hardware(ctx, cfg)
 	if err != nil {
 		return Finding{}, err
 	}

@@ -64,6 +64,12 @@ func (f *following) until(what string, ok func(wire.Status) bool) {
 	}
 }
 
+// hears has the node's inventory say what its probe would.
+func (h *host) hears(c envgen.Cabling) {
+	inventory := h.now().inventory
+	inventory.Store(inventory.Load().WithCabling(c))
+}
+
 // Whoever follows is told of every change on any node, through a change of
 // leaders, and hears nothing while nothing changes.
 func TestFollow(t *testing.T) {
@@ -97,16 +103,16 @@ func TestFollow(t *testing.T) {
 			return false
 		}
 	}
-	other.n.cabled(envgen.Cabling{Trouble: "one"})
+	other.hears(envgen.Cabling{Trouble: "one"})
 	f.until("one", hears(other.cfg.Host, "one"))
 	for i := range 50 {
-		other.n.cabled(envgen.Cabling{Trouble: fmt.Sprint(i)})
+		other.hears(envgen.Cabling{Trouble: fmt.Sprint(i)})
 	}
 	f.until("the newest of many", hears(other.cfg.Host, "49"))
 
 	leader.halt()
 	f.until("another leads", func(st wire.Status) bool { return st.Leader != leader.cfg.Host && st.Leader != "" && ready(st) == 2 })
-	other.n.cabled(envgen.Cabling{Trouble: "under the next"})
+	other.hears(envgen.Cabling{Trouble: "under the next"})
 	f.until("a change under the next leader", hears(other.cfg.Host, "under the next"))
 	leader.start()
 	f.until("the old leader is back", func(st wire.Status) bool { return ready(st) == 3 })
@@ -136,7 +142,7 @@ func TestFollowAlone(t *testing.T) {
 	f.until("no leader", func(st wire.Status) bool {
 		return st.Leader == "" && strings.Contains(st.Problem, "the only voter") && len(st.Nodes) == 2
 	})
-	standby.n.cabled(envgen.Cabling{Trouble: "x"})
+	standby.hears(envgen.Cabling{Trouble: "x"})
 	f.until("the own view changes", func(st wire.Status) bool {
 		return st.Nodes[1].Inventory.Cabling != nil && st.Nodes[1].Inventory.Cabling.Trouble == "x"
 	})
@@ -147,7 +153,7 @@ func TestFollowAlone(t *testing.T) {
 // Every node gives its part; one that is away is named.
 func TestReportOfAllNodes(t *testing.T) {
 	c := newCluster(t, 2)
-	c.hosts[1].n.cabled(envgen.Cabling{Trouble: "what the probe says"})
+	c.hosts[1].hears(envgen.Cabling{Trouble: "what the probe says"})
 	collect := func() (files map[string]map[string][]byte, missing map[string]string) {
 		files, missing = map[string]map[string][]byte{}, map[string]string{}
 		client := c.hosts[0].client()

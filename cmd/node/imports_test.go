@@ -41,6 +41,7 @@ var mayImportSibling = map[string]string{
 	"launcher/shim -> launcher/mpi":          "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
 	"workloads/ibtest -> workloads/nccltest": "two tests of the same links: one place for their figures, causes and words",
 	"cmd/sparkrun -> cmd/node":               "the program is the command line of a node",
+	"cmd/sparkrun -> cmd/node/survey":        "a rank's variables are worked out for a preview as a node does it",
 }
 
 // A composition root may import its children: it opens and joins them.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
@@ -22,7 +23,7 @@ func (n *node) nodeCalls() wire.Node {
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
-		NodeCounters: n.nodeCounters, NodeReport: n.nodeReport,
+		NodeCounters: n.survey.Counters, NodeReport: n.nodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach, Fence: n.fence,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,
@@ -101,7 +102,7 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 		cancel()
 		n.detached(own)
 	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: gpus("/proc"), Blank: n.blank.Load()}, nil
+	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: survey.GPUs("/proc"), Blank: n.blank.Load()}, nil
 }
 
 // attached notes the stream of a leader, which takes the place of the one before.
@@ -143,7 +144,7 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 // prepared answers a dry run: what this node would start, and why not.
 func (n *node) prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
 	ranks, model, err := n.agent.Explain(ctx, r.Assignment, r.Model)
-	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: memoryNow(), Model: model}
+	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: survey.Memory(), Model: model}
 	if err != nil {
 		p.Error = err.Error()
 	}

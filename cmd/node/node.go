@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/policy"
@@ -43,8 +43,7 @@ type node struct {
 	audit *audit.Log
 	// visitors are the users whose clients call here.
 	visitors *books
-	reader   *fabric.Reader
-	probe    *fabric.Probe
+	survey   *survey.Survey
 	record   *rendezvous.Record
 	raft     *consensus.Raft
 	agent    *agent.Agent
@@ -55,8 +54,6 @@ type node struct {
 	staged   *stage.Store
 	bringing chan struct{}
 	rollout  *rollout.Node // this node's part in changes of addresses
-
-	warnedOfPorts string // the survey's last warning about --fabric-port
 
 	doorMux   func() *http.ServeMux // clusterMux, made once for all doors: 0.25 MB
 	raftConns chan net.Conn
@@ -100,17 +97,15 @@ type node struct {
 	gossip atomic.Pointer[gossip.Gossip]
 
 	// What changes, and who waits for it; each has one writer.
-	inventory rendezvous.Latest[envgen.Inventory] // with what the cable probe heard
-	present   rendezvous.Latest[[]gossip.Peer]    // members as gossip knows them, the silent ones too
-	leads     rendezvous.Latest[*stream]          // the last leader's control stream to this node; nil when it has ended
-	detours   rendezvous.Latest[struct{}]         // which members are reached by a detour
-	leading   rendezvous.Latest[*leadership]      // this node's own; nil while it does not lead
+	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
+	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
+	leads     rendezvous.Latest[*stream]           // the last leader's control stream to this node; nil when it has ended
+	detours   rendezvous.Latest[struct{}]          // which members are reached by a detour
+	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
 
-	mu       sync.Mutex
-	m        membership
-	heard    *envgen.Cabling            // the probe's last word, part of the inventory; nil before its first
-	told     map[launcher.NodeID]uint64 // the life of this state that each was told
-	readings []fabric.Reading           // of the devices' counters, oldest first; see count
+	mu   sync.Mutex
+	m    membership
+	told map[launcher.NodeID]uint64 // the life of this state that each was told
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -204,18 +199,22 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.peers = &peers{dial: n.roads.Dial, raftProto: raftProto(n.opened), clients: map[launcher.NodeID]*peer{}}
-	var inv envgen.Inventory
-	if n.reader, inv, _, err = survey(ctx, cfg); err != nil && !errors.Is(err, envgen.ErrNoManagement) {
+	reader, inv, _, err := hardware(ctx, cfg)
+	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
 	}
-	n.inventory.Store(inv)
-	if n.boot, err = n.reader.BootID(); err != nil {
+	if n.boot, err = reader.BootID(); err != nil {
 		return nil, err
 	}
+	n.survey, err = survey.Open(survey.Config{
+		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: n.boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
+		Trust: cfg.Paths.trust(), Logger: n.log,
+	})
+	if err != nil {
+		return nil, err
+	}
+	n.inventory = &n.survey.Inventory
 	if err = n.refuseCopy(ctx); err != nil {
-		return nil, err
-	}
-	if n.probe, err = n.newProbe(); err != nil {
 		return nil, err
 	}
 	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, n.log), &rollout.Lock{}
@@ -334,14 +333,8 @@ func (n *node) run(asked context.Context) error {
 	if n.cfg.Supervise != nil {
 		g.Go(func() error { return n.supervised(ctx, asked) })
 	}
-	g.Go(func() error {
-		return n.reader.Run(ctx, func(inv envgen.Inventory) {
-			n.surveyed(inv)
-			n.roads.Look() // a link may have come or gone
-		})
-	})
-	g.Go(func() error { return n.probe.Run(ctx, n.cabled) })
-	g.Go(func() error { return n.count(ctx) })
+	g.Go(func() error { return n.survey.Run(ctx) })
+	g.Go(func() error { return n.looks(ctx) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.doors(ctx) })
 	g.Go(func() error { return n.watchForTwin(ctx) })

@@ -48,7 +48,7 @@ func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest
 		res.Report = &report
 	}
 	res.Inventory = n.inventory.Load()
-	res.Counters = n.counted()
+	res.Counters = n.survey.Counted()
 	res.Sent = time.Now()
 	return res, ctx.Err()
 }

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -92,12 +93,7 @@ func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- w
 // nodeReport gives this node's part: what the reader reads, what it makes of it,
 // and the end of the agent's log.
 func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
-	files, err := captured(ctx, n.reader, func(inv *envgen.Inventory) {
-		// What the probe heard and the user declared is in no file.
-		whole := n.inventory.Load()
-		whole.NICs, whole.Devices = inv.NICs, inv.Devices
-		*inv = whole
-	})
+	files, err := n.survey.Capture(ctx)
 	if err != nil {
 		return err
 	}
@@ -107,16 +103,6 @@ func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send
 	}
 	files["agent.log"] = n.recent.tail()
 	return sendFiles(files, wire.Evidence{Node: n.m.Node, Host: n.m.Host}, send)
-}
-
-// captured reads the machine as files; complete may add to the inventory.
-func captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inventory)) (map[string][]byte, error) {
-	taken, err := r.Capture(ctx)
-	if err != nil {
-		return nil, err
-	}
-	complete(&taken.Inventory)
-	return taken.Files()
 }
 
 func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidence) error) error {
@@ -146,7 +132,7 @@ func Evidence(ctx context.Context, send func(wire.Evidence) error) error {
 		return err
 	}
 	var host string
-	files, err := captured(ctx, r, func(inv *envgen.Inventory) { host = inv.Host })
+	files, err := survey.Captured(ctx, r, func(inv *envgen.Inventory) { host = inv.Host })
 	if err != nil {
 		return err
 	}

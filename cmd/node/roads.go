@@ -179,3 +179,16 @@ func (n *node) rememberDoors(present []gossip.Peer) error {
 	}
 	return nil
 }
+
+// looks has the routes looked at when a link has come or gone.
+func (n *node) looks(ctx context.Context) error {
+	for {
+		_, changed := n.inventory.Watch()
+		n.roads.Look()
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}

@@ -7,6 +7,7 @@ import (
 	"os"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -125,7 +126,7 @@ func (n *node) fetch(ctx context.Context, spec launcher.Spec) error {
 // dropCache frees the page cache of a machine with a GPU: 1 = clean pages only,
 // nothing is written for it (Documentation/admin-guide/sysctl/vm.rst).
 func dropCache() error {
-	if gpus("/proc") == 0 {
+	if survey.GPUs("/proc") == 0 {
 		return nil
 	}
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1\n"), 0o200)

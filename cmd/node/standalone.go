@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -90,7 +91,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
 		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
 		Containers: standaloneContainers(),
-		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return fabricSettings(s.inv, a) },
+		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },
 	})
 	if err != nil {
 		return nil, err
@@ -103,13 +104,13 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	if err := s.agent.Raise(fence); err != nil {
 		return nil, err
 	}
-	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Fabric: fabricRules{}, Logger: cfg.Logger,
+	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Fabric: survey.Rules{}, Logger: cfg.Logger,
 		Send: func(_ launcher.NodeID, o launcher.Order) {
 			if err := s.agent.Order(o); err != nil {
 				cfg.Logger.Error("order", "error", err)
 			}
 		}})
-	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: gpus("/proc")})
+	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: survey.GPUs("/proc")})
 	next, cancel := s.agent.Events()
 	go func() {
 		defer close(s.told)
@@ -243,7 +244,7 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 		return wire.ExplainResponse{}, err
 	}
 	ranks, model, err := s.agent.Explain(ctx, plan.Assignment(spec, 0), r.Model)
-	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: memoryNow(), Model: model}
+	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: survey.Memory(), Model: model}
 	if err != nil {
 		p.Error = err.Error()
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -144,7 +145,7 @@ func placeIn(st wire.Status, o envOptions) (placeEnv, error) {
 	p.Host, p.Addr, p.Shape = at.Host, at.Entry.Addr, at.Entry.Shape
 	for _, n := range st.Nodes {
 		if n.ID == at.Node {
-			p.Vars, err = node.FabricVars(n.Inventory, at.Entry, len(plan.Nodes), spec)
+			p.Vars, err = survey.Vars(n.Inventory, at.Entry, len(plan.Nodes), spec)
 		}
 	}
 	return p, err

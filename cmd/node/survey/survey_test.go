@@ -1,4 +1,4 @@
-package node
+package survey
 
 import (
 	"log/slog"
@@ -10,9 +10,8 @@ import (
 // What the probe hears travels with the inventory, and what was heard over a
 // link ends with it, whoever tells of that first.
 func TestCablingJoinsTheInventory(t *testing.T) {
-	n := &node{log: slog.New(slog.DiscardHandler), boot: "b", m: membership{Node: "n1", Cluster: "c1", Host: "spark1"}}
-	var err error
-	if n.probe, err = n.newProbe(); err != nil {
+	s, err := Open(Config{Self: "n1", Cluster: "c1", Host: "spark1", Boot: "b", Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
 		t.Fatal(err)
 	}
 	with := func(carrier bool) envgen.Inventory {
@@ -21,33 +20,33 @@ func TestCablingJoinsTheInventory(t *testing.T) {
 	heard := envgen.Cabling{Probed: []string{"enp1s0f0np0"}, Sightings: []envgen.Sighting{{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "n2"}}}}
 	sees := func(when string, want int) {
 		t.Helper()
-		inv := n.inventory.Load()
+		inv := s.Inventory.Load()
 		if inv.Cabling == nil || len(inv.Cabling.Sightings) != want || len(inv.NICs) != 1 {
 			t.Errorf("%s: %+v with %+v, want %d sightings", when, inv, inv.Cabling, want)
 		}
 	}
-	n.surveyed(with(true))
-	if inv := n.inventory.Load(); inv.Cabling != nil {
+	s.surveyed(with(true))
+	if inv := s.Inventory.Load(); inv.Cabling != nil {
 		t.Errorf("before the probe's first word: %+v", inv.Cabling)
 	}
-	_, changed := n.inventory.Watch()
-	n.cabled(heard)
+	_, changed := s.Inventory.Watch()
+	s.cabled(heard)
 	sees("heard", 1)
 	select {
 	case <-changed:
 	default:
 		t.Error("nobody was woken")
 	}
-	n.surveyed(with(false))
+	s.surveyed(with(false))
 	sees("no carrier", 0)
-	n.cabled(heard) // was on its way
+	s.cabled(heard) // was on its way
 	sees("no carrier, and a late word", 0)
-	if inv := n.inventory.Load(); len(inv.Cabling.Pulled) != 1 || inv.Cabling.Pulled[0].Peer.Node != "n2" {
+	if inv := s.Inventory.Load(); len(inv.Cabling.Pulled) != 1 || inv.Cabling.Pulled[0].Peer.Node != "n2" {
 		t.Errorf("the cable that was pulled is forgotten: %+v", inv.Cabling)
 	}
-	n.surveyed(with(true))
+	s.surveyed(with(true))
 	sees("plugged in again", 1)
-	if inv := n.inventory.Load(); len(inv.Cabling.Pulled) != 0 {
+	if inv := s.Inventory.Load(); len(inv.Cabling.Pulled) != 0 {
 		t.Errorf("plugged in again, and still called pulled: %+v", inv.Cabling.Pulled)
 	}
 }

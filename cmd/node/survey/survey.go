@@ -1,0 +1,213 @@
+// Package survey knows this node's hardware and cabling as they are now.
+//
+// It decides what this node's inventory is: what the kernel shows, what the cable
+// probe hears, and what a link that has gone takes along.
+//
+// It must not decide what a port is for or what is wrong with it (envgen does), or
+// ask another node.
+package survey
+
+import (
+	"context"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// countEvery is how often the devices' counters are read: each is a question
+	// to the card's firmware.
+	countEvery = 10 * time.Second
+	// countKept readings make what is told: the increase over the last minute.
+	countKept = 7
+)
+
+// Config of a survey.
+type Config struct {
+	Self    launcher.NodeID
+	Host    string
+	Cluster string
+	Boot    string // the id of this boot of the machine
+	// Reader reads the hardware; First is what it has read already.
+	Reader *fabric.Reader
+	First  envgen.Inventory
+	// FabricPorts are as the user asked; see envgen.Inventory.
+	FabricPorts []string
+	// Trust is the folder that has the cluster's gossip keys, by which the cable
+	// probe signs: whoever has them is a member.
+	Trust  string
+	Logger *slog.Logger
+}
+
+// Survey keeps the inventory of this node up to date.
+type Survey struct {
+	// Inventory is told here, and written by nobody else.
+	Inventory rendezvous.Latest[envgen.Inventory]
+
+	cfg    Config
+	probe  *fabric.Probe
+	warned string // the last warning about --fabric-port
+
+	mu       sync.Mutex
+	heard    *envgen.Cabling  // the probe's last word, part of the inventory; nil before its first
+	readings []fabric.Reading // of the devices' counters, oldest first
+}
+
+// Open begins with what has been read.
+func Open(cfg Config) (*Survey, error) {
+	probe, err := fabric.NewProbe(fabric.ProbeConfig{
+		Cluster: cfg.Cluster, Node: string(cfg.Self), Host: cfg.Host, Boot: cfg.Boot, Log: cfg.Logger,
+		Keys: func() ([][]byte, error) {
+			ring, err := trust.LoadGossipKeys(cfg.Trust)
+			return ring.Keys(), err
+		},
+	})
+	if err != nil {
+		return nil, err
+	}
+	s := &Survey{cfg: cfg, probe: probe}
+	s.Inventory.Store(cfg.First)
+	return s, nil
+}
+
+// Run surveys until ctx ends.
+func (s *Survey) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return s.cfg.Reader.Run(ctx, s.surveyed) })
+	g.Go(func() error { return s.probe.Run(ctx, s.cabled) })
+	g.Go(func() error { return s.count(ctx) })
+	return g.Wait()
+}
+
+// surveyed takes what the hardware is now. A link that is gone takes what was
+// heard over it along at once; the probe itself follows.
+func (s *Survey) surveyed(inv envgen.Inventory) {
+	inv.FabricPorts = s.cfg.FabricPorts
+	s.warnOfPorts(inv)
+	s.probe.Follow(inv)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tell(inv)
+}
+
+// cabled takes what the probe hears now.
+func (s *Survey) cabled(c envgen.Cabling) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.heard = &c
+	s.tell(s.Inventory.Load())
+}
+
+// tell makes the inventory of the hardware and of what the probe heard last. s.mu
+// is held.
+func (s *Survey) tell(inv envgen.Inventory) {
+	if s.heard != nil {
+		c := *s.heard
+		c.Pulled = inv.PulledSince(s.Inventory.Load().Cabling)
+		inv = inv.WithCabling(c)
+	}
+	s.Inventory.Store(inv)
+}
+
+// warnOfPorts logs once what --fabric-port names and is not there. Only surveyed
+// calls it.
+func (s *Survey) warnOfPorts(inv envgen.Inventory) {
+	warning := inv.UnknownFabricPort()
+	if warning != "" && warning != s.warned {
+		s.cfg.Logger.Warn("fabric port", "problem", warning)
+	}
+	s.warned = warning
+}
+
+// count keeps the last minute of the counters. They are no part of the
+// inventory, which must not change while nothing happens.
+func (s *Survey) count(ctx context.Context) error {
+	tick := time.NewTicker(countEvery)
+	defer tick.Stop()
+	for {
+		now := s.cfg.Reader.Counters()
+		s.mu.Lock()
+		s.readings = append(s.readings, now)
+		s.readings = s.readings[max(0, len(s.readings)-countKept):]
+		s.mu.Unlock()
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// Counted is what this node's devices counted since the oldest reading.
+func (s *Survey) Counted() []envgen.Counters {
+	now := s.cfg.Reader.Counters()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(s.readings) == 0 {
+		return nil
+	}
+	return now.Since(s.readings[0])
+}
+
+// Counters answers what the devices have counted, lately and since they are up.
+func (s *Survey) Counters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeCounters, error) {
+	totals := s.cfg.Reader.Counters().Counts
+	if bytes, err := s.cfg.Reader.Bytes(ctx); err == nil { // without them RDMA's are worth having
+		maps.Copy(totals, bytes)
+	}
+	res := wire.NodeCounters{ID: s.cfg.Self, Host: s.cfg.Host, Counters: s.Counted(), Totals: totals}
+	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
+		res.MemAvailable, _ = envhost.MemAvailable(string(text)) // 0 where it is not told
+	}
+	return res, nil
+}
+
+// Capture reads the machine as files, with the inventory that they make; what the
+// probe heard and the user declared is in no file, and comes from here.
+func (s *Survey) Capture(ctx context.Context) (map[string][]byte, error) {
+	return Captured(ctx, s.cfg.Reader, func(inv *envgen.Inventory) {
+		whole := s.Inventory.Load()
+		whole.NICs, whole.Devices = inv.NICs, inv.Devices
+		*inv = whole
+	})
+}
+
+// Captured reads a machine as files; complete may add to the inventory.
+func Captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inventory)) (map[string][]byte, error) {
+	taken, err := r.Capture(ctx)
+	if err != nil {
+		return nil, err
+	}
+	complete(&taken.Inventory)
+	return taken.Files()
+}
+
+// GPUs counts those that NVIDIA's driver has taken up: it keeps a folder for each
+// below proc, named by its PCI address.
+func GPUs(proc string) int {
+	found, _ := filepath.Glob(filepath.Join(proc, "driver/nvidia/gpus/*")) // the pattern is a good one
+	return len(found)
+}
+
+// Memory is this machine's; nil where the kernel does not say.
+func Memory() *wire.NodeMemory {
+	total, available, err := agent.Memory()
+	if err != nil {
+		return nil
+	}
+	return &wire.NodeMemory{Total: total, Available: available, GPU: GPUs("/proc") > 0}
+}
