@@ -30,11 +30,11 @@ var wordyVars = []string{"LANG", "LC_ALL"}
 // environment puts together what every rank gets, later entries winning: the
 // caller's, the workload's, the user's.
 func (r Request) environment(workload string, own ...launcher.Var) ([]launcher.Var, error) {
-	return r.environmentOf(workload, true, own...)
+	return r.Variables(workload, true, own...)
 }
 
-// environmentOf is environment with the variables of a torch worker, or without.
-func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var) ([]launcher.Var, error) {
+// Variables is environment with the variables of a torch worker, or without them.
+func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([]launcher.Var, error) {
 	var env []launcher.Var
 	names := callersVars
 	if r.Away || r.Container != nil { // an image has programs and libraries of its own
@@ -44,7 +44,7 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 		names = append(slices.Clone(names), "HF_HOME")
 	}
 	for _, name := range names {
-		if v, ok := lookup(r.Environ, name); ok && v != "" {
+		if v, ok := Lookup(r.Environ, name); ok && v != "" {
 			env = append(env, launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller})
 		}
 	}
@@ -59,9 +59,6 @@ func (r Request) environmentOf(workload string, worker bool, own ...launcher.Var
 	env = append(env, own...)
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")
-		if slices.Contains(ownAddresses, name) {
-			continue
-		}
 		if IsSecret(name) {
 			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
 		}
@@ -117,7 +114,7 @@ func (r Request) seatVars(workload string) []launcher.Var {
 // callersOr takes a variable from the caller where it is set, else gives it the
 // workload's default: what torchrun does with those that tune a run.
 func (r Request) callersOr(name, value, workload string) launcher.Var {
-	if v, ok := lookup(r.Environ, name); ok {
+	if v, ok := Lookup(r.Environ, name); ok {
 		return launcher.Var{Name: name, Value: launcher.Lit(v), Source: sourceCaller}
 	}
 	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: workload}
@@ -127,7 +124,7 @@ func (r Request) callersOr(name, value, workload string) launcher.Var {
 func userVar(text string, environ []string) (launcher.Var, error) {
 	name, value, given := strings.Cut(text, "=")
 	if !given {
-		v, ok := lookup(environ, name)
+		v, ok := Lookup(environ, name)
 		if !ok && name != "" {
 			return launcher.Var{}, fmt.Errorf("--env %s: %w: it is not set here; set it, or write --env %s=VALUE", name, launcher.ErrInvalid, name)
 		}

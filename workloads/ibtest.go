@@ -40,7 +40,7 @@ func ibTestSpec(r Request) (launcher.Spec, error) {
 	case len(t.Plan) > launcher.MaxTextBytes/2:
 		return bad(fmt.Sprintf("%d machines have too many pairs for one test: name fewer with --on", t.Size))
 	}
-	env, err := r.environmentOf("ib-test", false,
+	env, err := r.Variables("ib-test", false,
 		launcher.Var{Name: "PMI_RANK", Value: launcher.Of(launcher.Rank), Source: "ib-test"},
 		launcher.Var{Name: "PMI_SIZE", Value: launcher.Of(launcher.WorldSize), Source: "ib-test"})
 	if err != nil {

@@ -6,6 +6,19 @@ import (
 	"math"
 )
 
+// Model is what the fit and the parallelism of a model hang on, as its config.json and
+// safetensors index have it. 0: not said.
+type Model struct {
+	Heads, KVHeads, HeadDim, Layers int
+	Experts                         int
+	MaxLen                          int   // tokens
+	Bytes                           int64 // of its weights
+	// KVPerToken is how many numbers of the cache a token takes, on all machines together;
+	// Latent: each machine of tensor parallelism keeps all of them.
+	KVPerToken int64
+	Latent     bool
+}
+
 // hfConfig is what is read of a model's config.json. Those of models that see or hear have the
 // part about language one level down.
 type hfConfig struct {

@@ -50,9 +50,9 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 	st := launcher.Stage{
 		Name: workload, RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
 	}
-	own := mpiVars(workload)
+	own := MPIVariables(workload)
 	if m.Family == launcher.OpenMPI {
-		if err := r.underMpirun(&st, mpi.Options{}, st.Argv); err != nil {
+		if err := r.UnderMpirun(&st, mpi.Options{}, st.Argv); err != nil {
 			return launcher.Spec{}, err
 		}
 	} else {
@@ -78,8 +78,8 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 	return finish(r, workload, st)
 }
 
-// mpiVars tell a rank of ours its place towards the shim, as its process manager.
-func mpiVars(workload string) []launcher.Var {
+// MPIVariables tell a rank of ours its place towards the shim, as its process manager.
+func MPIVariables(workload string) []launcher.Var {
 	return []launcher.Var{
 		// An older sparkrun on a node does not know this reference, and refuses, where
 		// it would start ranks that each think they are alone.
@@ -89,8 +89,8 @@ func mpiVars(workload string) []launcher.Var {
 	}
 }
 
-// underMpirun has one rank of ours on each node, and the MPI ranks, which run argv, be mpirun's.
-func (r Request) underMpirun(st *launcher.Stage, o mpi.Options, argv []launcher.Value) error {
+// UnderMpirun has one rank of ours on each node, and the MPI ranks, which run argv, be mpirun's.
+func (r Request) UnderMpirun(st *launcher.Stage, o mpi.Options, argv []launcher.Value) error {
 	o.PerNode, o.BindTo, o.Stdin, o.Mpirun = st.RanksPerNode, string(cmp.Or(r.BindTo, launcher.BindNone)), string(launcher.StdinNone), r.MPI.Mpirun
 	if r.Stdin.Any() {
 		o.Stdin, st.Stdin = string(r.Stdin), "0" // mpirun hands it on

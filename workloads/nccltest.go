@@ -133,7 +133,7 @@ func ncclTests(r Request, t NCCLTest, number func(int64) string, own []launcher.
 	}
 	if t.Libraries != "" {
 		path := t.Libraries
-		if old, _ := lookup(r.Environ, "LD_LIBRARY_PATH"); old != "" && !r.Away && r.Container == nil {
+		if old, _ := Lookup(r.Environ, "LD_LIBRARY_PATH"); old != "" && !r.Away && r.Container == nil {
 			path += ":" + old
 		}
 		own = append(own, launcher.Var{Name: "LD_LIBRARY_PATH", Value: launcher.Lit(path), Source: "nccl-test build"})

@@ -2,6 +2,7 @@ package workloads
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -11,7 +12,8 @@ import (
 // parallelism is the number of copies. 0: not decided.
 type Sizes struct{ TP, PP, DP int }
 
-func (z Sizes) product() int { return max(z.TP, 1) * max(z.PP, 1) * max(z.DP, 1) }
+// Product is how many machines they take.
+func (z Sizes) Product() int { return max(z.TP, 1) * max(z.PP, 1) * max(z.DP, 1) }
 
 func (z Sizes) String() string {
 	var parts []string
@@ -44,11 +46,11 @@ func Spread(nodes int, asked Sizes, model *Model) (z Sizes, why string, err erro
 	}
 	what := asked.String()
 	if asked == (Sizes{}) {
-		what = machines(nodes)
+		what = Machines(nodes)
 	}
 	err = fmt.Errorf("%s: %w: %s", what, launcher.ErrInvalid, reason)
 	if near, ok := nearestSizes(nodes, asked, *model); ok {
-		err = fmt.Errorf("%w; nearest that works on %s: %s", err, machines(nodes), near)
+		err = fmt.Errorf("%w; nearest that works on %s: %s", err, Machines(nodes), near)
 	} else if n, near, ok := nearestNodes(nodes, asked, *model); ok {
 		err = fmt.Errorf("%w; nearest that works: --nodes %d, with %s", err, n, near)
 	}
@@ -57,8 +59,8 @@ func Spread(nodes int, asked Sizes, model *Model) (z Sizes, why string, err erro
 
 // cut decides the sizes, or says why they cannot be.
 func cut(nodes int, asked Sizes, model Model) (z Sizes, why, reason string) {
-	if p := asked.product(); p > nodes || nodes%p != 0 || asked.TP > 0 && asked.PP > 0 && asked.DP > 0 && p != nodes {
-		reason = fmt.Sprintf("that takes %d GPUs, and %s have %d, one each", p, machines(nodes), nodes)
+	if p := asked.Product(); p > nodes || nodes%p != 0 || asked.TP > 0 && asked.PP > 0 && asked.DP > 0 && p != nodes {
+		reason = fmt.Sprintf("that takes %d GPUs, and %s have %d, one each", p, Machines(nodes), nodes)
 		if nodes == 1 {
 			reason = fmt.Sprintf("that takes %d GPUs, and 1 machine has 1", p)
 		}
@@ -86,7 +88,7 @@ func cut(nodes int, asked Sizes, model Model) (z Sizes, why, reason string) {
 // anything does: fewer before more.
 func nearestNodes(nodes int, asked Sizes, model Model) (int, Sizes, bool) {
 	for _, wish := range []Sizes{asked, {DP: asked.DP}, {}} {
-		for d := 1; d <= maxSpread; d++ {
+		for d := 1; d <= MaxSpread; d++ {
 			for _, n := range []int{nodes - d, nodes + d} {
 				if n < 1 {
 					continue
@@ -103,7 +105,7 @@ func nearestNodes(nodes int, asked Sizes, model Model) (int, Sizes, bool) {
 // fill finds the sizes that were not asked for.
 func fill(nodes int, asked Sizes, model Model) (z Sizes, why string, ok bool) {
 	z = Sizes{max(asked.TP, 1), max(asked.PP, 1), max(asked.DP, 1)}
-	left := nodes / z.product()
+	left := nodes / z.Product()
 	if asked.TP == 0 {
 		most := largestPower(left)
 		for z.TP = most; z.TP > 1 && model.refusesTP(z.TP) != ""; z.TP /= 2 {
@@ -131,7 +133,7 @@ func fill(nodes int, asked Sizes, model Model) (z Sizes, why string, ok bool) {
 // nearestSizes are those with the fewest of the wishes given up: DP last.
 func nearestSizes(nodes int, asked Sizes, model Model) (Sizes, bool) {
 	for _, wish := range []Sizes{{PP: asked.PP, DP: asked.DP}, {DP: asked.DP}, {}} {
-		if nodes%wish.product() != 0 || wish == asked {
+		if nodes%wish.Product() != 0 || wish == asked {
 			continue
 		}
 		if z, _, ok := fill(nodes, wish, model); ok && (model.Layers == 0 || z.PP <= model.Layers) {
@@ -156,3 +158,26 @@ func (m Model) refusesTP(tp int) string {
 
 // largestPower is the largest power of two that divides n.
 func largestPower(n int) int { return n & -n }
+
+// MaxSpread is how many machines are thought of beside those that were asked for, or for a model that is
+// too large for fewer.
+const MaxSpread = 64
+
+// Machines counts them in words.
+func Machines(n int) string {
+	if n == 1 {
+		return "1 machine"
+	}
+	return strconv.Itoa(n) + " machines"
+}
+
+// PerToken is what a token takes of one node's cache, in bytes, at 16 bits a number.
+func (m Model) PerToken(z Sizes) int64 {
+	tp := int64(z.TP)
+	if m.Latent {
+		tp = 1
+	} else if m.KVHeads > 0 {
+		tp = min(tp, int64(m.KVHeads)) // beyond that they are copied
+	}
+	return 2 * m.KVPerToken / (tp * int64(z.PP))
+}

@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"fmt"
-	"path"
 	"slices"
 	"strings"
 
@@ -79,7 +78,7 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
 		r.Job.GPUs = launcher.AnyGPUs
 	}
-	head, workers, err := r.rayCluster()
+	head, workers, err := r.RayCluster()
 	if err != nil {
 		return launcher.Spec{}, err
 	}
@@ -90,9 +89,9 @@ func raySpec(r Request) (launcher.Spec, error) {
 		if r.Job.NodeTimeout == 0 { // it is a service: its machines may come back
 			r.Job.NodeTimeout = launcher.Never
 		}
-		return finishSteps(r, "ray", []launcher.Stage{head, workers})
+		return Finish(r, "ray", []launcher.Stage{head, workers})
 	}
-	env, err := r.rayEnv(RayHead, rayAddress("ray"))
+	env, err := r.RayVariables(RayHead, RayAddress("ray"))
 	if err != nil {
 		return launcher.Spec{}, err
 	}
@@ -100,11 +99,11 @@ func raySpec(r Request) (launcher.Spec, error) {
 		r.Stdin = "1"
 	}
 	command := launcher.Stage{Name: RayCommand, Main: true, Where: launcher.OnHead, PIDsOf: RayHead, RanksPerNode: 1, Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir}
-	return finishSteps(r, "ray", []launcher.Stage{head, workers, command})
+	return Finish(r, "ray", []launcher.Stage{head, workers, command})
 }
 
-// rayCluster are the stages of a cluster, each with variables of its workload.
-func (r Request) rayCluster(own ...launcher.Var) (head, workers launcher.Stage, err error) {
+// RayCluster makes the stages of a cluster, each with variables of its workload.
+func (r Request) RayCluster(own ...launcher.Var) (head, workers launcher.Stage, err error) {
 	if err = r.Ray.check(); err != nil {
 		return head, workers, err
 	}
@@ -124,8 +123,8 @@ func (r Request) rayCluster(own ...launcher.Var) (head, workers launcher.Stage, 
 	return head, workers, nil
 }
 
-// rayAddress tells a program on the cluster where that is.
-func rayAddress(source string) launcher.Var {
+// RayAddress tells a program on the cluster where that is.
+func RayAddress(source string) launcher.Var {
 	return launcher.Var{Name: "RAY_ADDRESS", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}, Source: source}
 }
 
@@ -178,13 +177,13 @@ func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var
 		}, own...)
 	}
 	var err error
-	st.Env, err = r.rayEnv(name, own...)
+	st.Env, err = r.RayVariables(name, own...)
 	return st, err
 }
 
-// rayEnv is what Ray's processes get, and what runs beside them: no rank's variables of
+// RayVariables are what Ray's processes get, and what runs beside them: no rank's variables of
 // torch, which Ray's workers would inherit and take for their own.
-func (r Request) rayEnv(stage string, own ...launcher.Var) ([]launcher.Var, error) {
+func (r Request) RayVariables(stage string, own ...launcher.Var) ([]launcher.Var, error) {
 	lit := func(name, value string) launcher.Var {
 		return launcher.Var{Name: name, Value: launcher.Lit(value), Source: "ray"}
 	}
@@ -198,7 +197,7 @@ func (r Request) rayEnv(stage string, own ...launcher.Var) ([]launcher.Var, erro
 	if stage == RayHead {
 		all = append(all, launcher.Var{Name: "RAY_API_SERVER_ADDRESS", Value: launcher.Value{{Lit: "http://127.0.0.1:"}, {Ref: launcher.HeadPortNamed(RayDashboard)}}, Source: "ray"})
 	}
-	return r.environmentOf("ray", false, append(all, own...)...)
+	return r.Variables("ray", false, append(all, own...)...)
 }
 
 // raySees are the probes that count what the cluster knows of. `ray status` lists nodes
@@ -223,11 +222,5 @@ func (r Request) rayProgram() string {
 	if r.Ray.Program != "" {
 		return r.Ray.Program
 	}
-	if r.Container != nil { // which has an environment of its own
-		return "ray"
-	}
-	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away {
-		return path.Join(venv, "bin", "ray")
-	}
-	return "ray"
+	return r.InVenv("ray")
 }

@@ -2,7 +2,6 @@ package workloads
 
 import (
 	"fmt"
-	"path"
 	"strconv"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -71,7 +70,7 @@ func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, 
 		r.Job.GPUs = launcher.AnyGPUs
 	}
 	own = append(own, r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", workload))
-	if _, set := lookup(r.Environ, "OMP_NUM_THREADS"); set || r.ranksPerNode() > 1 {
+	if _, set := Lookup(r.Environ, "OMP_NUM_THREADS"); set || r.ranksPerNode() > 1 {
 		// With several ranks on a machine each would otherwise start a thread a core.
 		own = append(own, r.callersOr("OMP_NUM_THREADS", "1", workload))
 	}
@@ -125,8 +124,5 @@ func (r Request) python() string {
 	if r.Torchrun.Python != "" {
 		return r.Torchrun.Python
 	}
-	if venv, _ := lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away && r.Container == nil {
-		return path.Join(venv, "bin", "python3")
-	}
-	return "python3"
+	return r.InVenv("python3")
 }

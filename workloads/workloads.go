@@ -1,6 +1,6 @@
 // Package workloads decides what a request becomes: the command, environment
-// and files of a launcher.Spec. One file a workload; all of it is pure, so that
-// a dry run and a launch cannot differ.
+// and files of a launcher.Spec. One file a workload, and workloads/engine has the
+// servers of models; all of it is pure, so that a dry run and a launch cannot differ.
 //
 // It must not look at the machine it runs on: what it needs to know of the
 // caller (variables, working directory) is in the Request, and what only a node
@@ -10,6 +10,7 @@ package workloads
 import (
 	"errors"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -61,9 +62,9 @@ type Request struct {
 	NCCLTest NCCLTest
 	// Ray likewise.
 	Ray Ray
-	// MPI is read by mpi and nccl-test; its Mpirun by trtllm, too.
+	// MPI is read by mpi and nccl-test; its Mpirun by engines that are MPI programs, too.
 	MPI MPI
-	// Serve is read by vllm, sglang, trtllm and exo.
+	// Serve is read by the engines (workloads/engine).
 	Serve Serve
 	// IBTest likewise.
 	IBTest IBTest
@@ -77,28 +78,23 @@ type Workload struct {
 	Spec func(Request) (launcher.Spec, error)
 }
 
-// All lists the workloads by name.
+// All lists the workloads of this package by name.
 func All() []Workload {
 	return []Workload{
 		{Name: "exec", Spec: execSpec},
-		{Name: EXO, Spec: exoSpec},
 		{Name: "ib-test", Spec: ibTestSpec},
 		{Name: "mpi", Spec: mpiSpec},
 		{Name: "nccl-test", Spec: ncclTestSpec},
 		{Name: "ray", Spec: raySpec},
-		{Name: SGLang, Spec: sglangSpec},
 		{Name: "torchrun", Spec: torchrunSpec},
-		{Name: TRTLLM, Spec: trtllmSpec},
-		{Name: VLLM, Spec: vllmSpec},
 	}
 }
 
 // ErrUnknown is wrapped by Find's error.
 var ErrUnknown = errors.New("unknown workload")
 
-// Find gives a workload by name. The error of a name that is none suggests one.
-func Find(name string) (Workload, error) {
-	all := All()
+// Find gives one of all workloads by name. The error of a name that is none suggests one.
+func Find(all []Workload, name string) (Workload, error) {
 	var known []string
 	for _, w := range all {
 		if w.Name == name {
@@ -116,11 +112,11 @@ func Find(name string) (Workload, error) {
 // finish makes the spec of a workload that has one stage.
 func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error) {
 	st.Main = true
-	return finishSteps(r, workload, []launcher.Stage{st})
+	return Finish(r, workload, []launcher.Stage{st})
 }
 
-// finishSteps makes that of one whose stages come up one after the other.
-func finishSteps(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
+// Finish makes the spec of a workload whose stages come up one after the other.
+func Finish(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
 	if r.Setup != "" && r.Container == nil {
 		return launcher.Spec{}, fmt.Errorf("mods: %w: they change what is in an image, and no image is used", launcher.ErrInvalid)
 	}
@@ -247,12 +243,21 @@ func distance(a, b string) int {
 	return row[len(b)]
 }
 
-// lookup finds a variable in an environment; the last one of a name counts.
-func lookup(environ []string, name string) (string, bool) {
+// Lookup finds a variable in an environment; the last one of a name counts.
+func Lookup(environ []string, name string) (string, bool) {
 	for _, kv := range slices.Backward(environ) {
 		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
 			return v, true
 		}
 	}
 	return "", false
+}
+
+// InVenv is a program of the virtual environment that the caller has active; of its bare name
+// where none is, or where the caller's paths mean nothing to the ranks.
+func (r Request) InVenv(name string) string {
+	if venv, _ := Lookup(r.Environ, "VIRTUAL_ENV"); venv != "" && !r.Away && r.Container == nil {
+		return path.Join(venv, "bin", name)
+	}
+	return name
 }

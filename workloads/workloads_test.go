@@ -146,7 +146,7 @@ func TestGolden(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			w, err := Find(tc.workload)
+			w, err := Find(All(), tc.workload)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -303,14 +303,14 @@ func TestFind(t *testing.T) {
 	tests := map[string]string{
 		"exec":     "",
 		"torchrun": "",
-		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"exce":     `unknown workload "exce": did you mean exec? known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"serve":    `unknown workload "serve": known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
-		"":         `unknown workload "": known: exec, exo, ib-test, mpi, nccl-test, ray, sglang, torchrun, trtllm, vllm`,
+		"torchrn":  `unknown workload "torchrn": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"Torch":    `unknown workload "Torch": did you mean torchrun? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"exce":     `unknown workload "exce": did you mean exec? known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"serve":    `unknown workload "serve": known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
+		"":         `unknown workload "": known: exec, ib-test, mpi, nccl-test, ray, torchrun`,
 	}
 	for name, want := range tests {
-		w, err := Find(name)
+		w, err := Find(All(), name)
 		switch {
 		case want == "" && (err != nil || w.Name != name):
 			t.Errorf("Find(%q) = %q, %v", name, w.Name, err)

@@ -40,6 +40,8 @@ var mayImportSibling = map[string]string{
 	"launcher/shim -> launcher/container":    "a container stands in the place of a rank that the shim forks",
 	"launcher/shim -> launcher/mpi":          "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",
 	"workloads/ibtest -> workloads/nccltest": "two tests of the same links: one place for their figures, causes and words",
+	"workloads/engine -> workloads/exo":      "the row of exo starts its gateway",
+	"workloads/recipe -> workloads/engine":   "a recipe's command is read by the flags of the engine that it starts",
 	"cmd/sparkrun -> cmd/node":               "the program is the command line of a node",
 	"cmd/sparkrun -> cmd/node/survey":        "a rank's variables are worked out for a preview as a node does it",
 }

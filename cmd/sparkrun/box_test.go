@@ -69,7 +69,7 @@ func TestRayHints(t *testing.T) {
 		"the flag in two":     {workloads.Ray{HeadArgs: []string{"--include-dashboard", "False"}}, "without the dashboard"},
 		"with it after all":   {workloads.Ray{HeadArgs: []string{"--include-dashboard=false", "--include-dashboard=true"}}, "submit with"},
 	} {
-		w, err := workloads.Find("ray")
+		w, err := workloads.Find(workloads.All(), "ray")
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // Exit codes of commands other than launch, attach and exec. Those give the
@@ -100,7 +100,7 @@ const otherwiseLogin = "or use another machine's cluster from here: `sparkrun lo
 // otherwiseAlone is for launches, but for those of services, which nobody keeps without an agent.
 func otherwiseAlone(cmd *cobra.Command) string {
 	serve := cmd.Flags().Lookup("serve")
-	if !isLaunch(cmd) || workloads.Serves(cmd.Name()) || cmd.Name() == "run" || serve != nil && serve.Changed {
+	if !isLaunch(cmd) || engine.Serves(cmd.Name()) || cmd.Name() == "run" || serve != nil && serve.Changed {
 		return ""
 	}
 	return "launch on this machine alone with --standalone, "
@@ -111,7 +111,7 @@ func hint(cmd *cobra.Command, err error) string {
 	switch {
 	case errors.As(err, &usage), errors.Is(err, launcher.ErrInvalid) && isLaunch(cmd):
 		return fmt.Sprintf("`%s --help` shows how", cmd.CommandPath())
-	case errors.Is(err, workloads.ErrNoRoom):
+	case errors.Is(err, engine.ErrNoRoom):
 		return "--force starts it all the same"
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"

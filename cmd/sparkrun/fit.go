@@ -7,12 +7,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // fitBefore asks the machines that a job would get for their memory, and refuses one that has no
 // room there. One that stands in line may find other machines, and other memory.
 func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
-	if !workloads.Serves(o.workload) || spec.Wait {
+	if !engine.Serves(o.workload) || spec.Wait {
 		return nil
 	}
 	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
@@ -22,7 +23,7 @@ func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o l
 	return a.fit(o, res, false)
 }
 
-// fitFirst refuses what has no place before vLLM is asked how it spreads, which takes a while. What is
+// fitFirst refuses what has no place before a server is asked how it spreads, which takes a while. What is
 // wrong with the launch itself is for the launch to say.
 func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
 	o.request.Serve.Backend = workloads.BackendNative
@@ -49,10 +50,11 @@ func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
 
 // modelOf is the model that machines are asked for; empty: none.
 func modelOf(o launchOptions) string {
-	if !workloads.Serves(o.workload) || o.workload == workloads.EXO { // see settleModel
+	e, serves := engine.Named(o.workload)
+	if !serves {
 		return ""
 	}
-	return workloads.ModelToFind(o.request)
+	return e.ModelToFind(o.request)
 }
 
 // judgement is what a launch that serves comes to on its machines.
@@ -62,18 +64,19 @@ type judgement struct {
 }
 
 func (o launchOptions) judge(res wire.ExplainResponse) (j judgement, err error) {
-	var rooms []workloads.Room
-	var copies []workloads.NodeModel
+	var rooms []engine.Room
+	var copies []engine.NodeModel
 	for _, n := range res.Nodes {
-		copies = append(copies, workloads.NodeModel{Host: n.Host, Copy: n.Model})
+		copies = append(copies, engine.NodeModel{Host: n.Host, Copy: n.Model})
 		if m := n.Memory; m != nil {
-			rooms = append(rooms, workloads.Room{Host: n.Host, Total: m.Total, Available: m.Available, GPU: m.GPU})
+			rooms = append(rooms, engine.Room{Host: n.Host, Total: m.Total, Available: m.Available, GPU: m.GPU})
 		}
 	}
 	var unfetched, unfit error
-	j.has, j.fetch, unfetched = workloads.Weights(o.request, copies)
-	j.memory, j.doubts, unfit = workloads.Fit(o.workload, o.request, rooms)
-	if unfetched != nil && (unfit == nil || !errors.Is(unfetched, workloads.ErrNoRoom)) { // what is not there at all comes first
+	e, _ := engine.Named(o.workload)
+	j.has, j.fetch, unfetched = e.Weights(o.request, copies)
+	j.memory, j.doubts, unfit = e.Fit(o.request, rooms)
+	if unfetched != nil && (unfit == nil || !errors.Is(unfetched, engine.ErrNoRoom)) { // what is not there at all comes first
 		return j, unfetched
 	}
 	return j, unfit
@@ -81,7 +84,7 @@ func (o launchOptions) judge(res wire.ExplainResponse) (j judgement, err error) 
 
 // unlessForced lets pass what --force starts all the same.
 func (o launchOptions) unlessForced(err error) error {
-	if o.request.Job.Force && errors.Is(err, workloads.ErrNoRoom) {
+	if o.request.Job.Force && errors.Is(err, engine.ErrNoRoom) {
 		return nil
 	}
 	return err
@@ -90,7 +93,7 @@ func (o launchOptions) unlessForced(err error) error {
 // fit says what a launch that serves takes of its machines: all of it with show, else what is
 // missing and what may be short; and why it cannot be.
 func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
-	if !workloads.Serves(o.workload) {
+	if !engine.Serves(o.workload) {
 		return nil
 	}
 	j, err := o.judge(res)

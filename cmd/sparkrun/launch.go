@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 type launchOptions struct {
@@ -184,15 +185,17 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			if len(args) == 0 {
 				return usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, mpi -- PROG, nccl-test, or ray")
 			}
-			_, err := workloads.Find(args[0]) // a known one is a command of its own
+			_, err := workloads.Find(engine.Workloads(), args[0]) // a known one is a command of its own
 			if errors.Is(err, workloads.ErrUnknown) {
 				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, quoteAll(args))
 			}
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newLaunchExoCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newLaunchSGLangCmd(opts, run), newTorchrunCmd(opts, run),
-		newLaunchTRTLLMCmd(opts, run), newLaunchVLLMCmd(opts, run))
+	cmd.AddCommand(newLaunchExecCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
+	for _, e := range engine.All() {
+		cmd.AddCommand(newEngineCmd(e, opts, run))
+	}
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -316,7 +319,7 @@ func (o launchOptions) check() error {
 // spec makes the job of the options. Everything that can be wrong with it by
 // itself is found here, before anybody is asked.
 func (a *app) spec(o launchOptions) (launcher.Spec, error) {
-	w, err := workloads.Find(o.workload)
+	w, err := workloads.Find(engine.Workloads(), o.workload)
 	if err != nil {
 		return launcher.Spec{}, err
 	}

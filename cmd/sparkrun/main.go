@@ -20,7 +20,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
-	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
@@ -46,8 +46,10 @@ func main() {
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
 		os.Exit(ibNode(os.Args[2:]))
 	}
-	if len(os.Args) > 1 && os.Args[1] == workloads.ExoGateway { // a rank of a job that serves with exo
-		os.Exit(exoGatewayMain(os.Args[2:]))
+	if len(os.Args) > 1 {
+		if rank := engine.RankProgram(os.Args[1]); rank != nil { // of a job that serves
+			os.Exit(rank(os.Args[2:]))
+		}
 	}
 	os.Exit(run())
 }

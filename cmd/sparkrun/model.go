@@ -11,12 +11,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/hub"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // settleModel finds out what a launch has to know of its model: where this machine has it, here, else
 // of the machines that would serve it. A path is made whole: it is the same on every machine.
 func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
-	if o.workload == workloads.EXO { // which keeps its models where nobody else does, and looks itself
+	e, _ := engine.Named(o.workload)
+	if e.Model == engine.OwnStore { // which it looks at itself
 		return nil
 	}
 	s := &o.request.Serve
@@ -48,7 +50,7 @@ func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 			return fmt.Errorf("look at model %s: %w", s.Model, err)
 		}
 	}
-	if s.Config, err = a.askModel(ctx, *o); err != nil {
+	if s.Config, err = a.askModel(ctx, e, *o); err != nil {
 		return fmt.Errorf("look at model %s: %w", s.Model, err)
 	}
 	if s.Config == nil {
@@ -59,11 +61,11 @@ func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 
 // askModel asks the machines that a launch would get for the model; nil: none of them tells. What is
 // wrong with the launch is for the launch to say.
-func (a *app) askModel(ctx context.Context, o launchOptions) (*workloads.Model, error) {
+func (a *app) askModel(ctx context.Context, e engine.Engine, o launchOptions) (*workloads.Model, error) {
 	if o.request.Serve.Backend == "auto" {
 		o.request.Serve.Backend = ""
 	}
-	model := workloads.ModelToFind(o.request)
+	model := e.ModelToFind(o.request)
 	spec, err := a.spec(o)
 	if err != nil || model == "" {
 		return nil, nil //nolint:nilerr // see above

@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -118,7 +118,8 @@ func (a *app) recipeSpec(ctx context.Context, o launchOptions, l recipe.Launch) 
 	o.dryRun, o.serve.image = true, o.box.image == ""
 	o.take(l)
 	if o.serve.image {
-		o.box.image = workloads.DefaultImages()[o.workload]
+		e, _ := engine.Named(o.workload)
+		o.box.image = e.Image
 	}
 	if err := a.settleServe(ctx, &o); err != nil {
 		return launcher.Spec{}, err

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -55,8 +56,8 @@ func (a *app) applyRecipe(o *launchOptions) error {
 	case o.request.Serve.Model != "":
 		return usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another", o.request.Serve.Model)
 	case o.request.Serve.Program != "":
-		flag := programFlags[o.workload]
-		return usagef("%s %s and --recipe: the recipe's command names its program: leave %[1]s out, or launch the model without a recipe", flag, o.request.Serve.Program)
+		e, _ := engine.Named(o.workload)
+		return usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or launch the model without a recipe", e.Program.Name, o.request.Serve.Program)
 	}
 	r, err := a.findRecipe(o.recipe.name)
 	if err != nil {

@@ -27,7 +27,7 @@ func TestReadSecrets(t *testing.T) {
 	key, big, empty, nul := file("key", "from a file\n"), file("big", strings.Repeat("x", launcher.MaxSecretBytes+1)), file("empty", ""), file("nul", "a\x00b")
 	env := map[string]string{"HF_TOKEN": "hf_1", "NOTHING_KEY": ""}
 	getenv := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
-	w, err := workloads.Find("exec")
+	w, err := workloads.Find(workloads.All(), "exec")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,32 +9,15 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
-
-// serveLong is of the help of every workload that serves.
-const serveLong = `It listens on the first machine's address on the management network, and on no other;
---host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
-address, with no key asked for. --secret VLLM_API_KEY has vLLM ask for one; SGLang would
-take it from its command line alone, and TensorRT-LLM asks for none: put a proxy before
-them. --api-key and --hf-token in SERVER ARGS are refused: others would see them there.
-
-It runs in a container of the image that launch names: sparkrun's own for it, that of
-~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
-vllm: REF), or --image's; --runtime host runs the machines' own program. In the
-container MODEL's folder, the cache of Hugging Face and those of compiled kernels are
-the machine's; they are made where they are missing. Weights that a machine does not
-have are fetched by the server there.
-
-It is a service: launch prints where it answers and leaves, and it goes on until sparkrun
-stop. With --detach launch prints the job's id and leaves once the server has been
-started; ps shows when it answers. --restart, --autostart, --probe and --on-wedge say
-what becomes of it meanwhile.`
 
 // serveOptions are of the workloads that serve a model.
 type serveOptions struct {
@@ -60,10 +42,10 @@ func bindServe(cmd *cobra.Command, o *launchOptions) {
 	addServiceFlags(cmd, &o.service)
 }
 
-// bindBackend binds what vLLM alone has.
+// bindBackend binds what engines have that spread in two ways.
 func bindBackend(cmd *cobra.Command, o *launchOptions) {
 	s, fs := &o.request.Serve, cmd.Flags()
-	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how vLLM spreads over machines (default: auto)")
+	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how "+engine.Usual().Title+" spreads over machines (default: auto)")
 	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
 	completeWords(cmd, "backend")
 }
@@ -85,19 +67,22 @@ func serveRun(opts *launchOptions, run func(context.Context, launchOptions) erro
 		switch {
 		case opts.serve.runtime == runtimeHost && opts.box.image != "":
 			return usagef("--runtime host and --image: give one of them")
-		case cmd.Name() == workloads.EXO: // only who has made an image has one
-			opts.serve.image = opts.serve.runtime != runtimeHost && opts.box.image == ""
 		case opts.serve.runtime != runtimeHost && opts.box.image == "":
-			opts.box.image, opts.serve.image = cmp.Or(workloads.DefaultImages()[cmd.Name()], workloads.DefaultImages()[workloads.VLLM]), true
+			e, is := engine.Named(cmd.Name())
+			if !is { // run, whose recipe says
+				e = engine.Usual()
+			}
+			opts.box.image, opts.serve.image = e.Image, true
 		}
 		return workloadRun(opts, run)(cmd, nil)
 	}
 }
 
 // settleServe finds out what a launch that serves needs to know before there is a job: the
-// image, what the model is like, and by which backend vLLM spreads.
+// image, what the model is like, and by which backend it spreads.
 func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
-	if !workloads.Serves(o.workload) {
+	e, serves := engine.Named(o.workload)
+	if !serves {
 		return nil
 	}
 	s := &o.request.Serve
@@ -107,7 +92,7 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		if err != nil {
 			return err
 		}
-		o.box.image = workloads.DefaultImages()[o.workload] // of `run` a recipe alone has said which it is
+		o.box.image = e.Image // of `run` a recipe alone has said which it is
 		if image != "" {
 			o.box.image, from = image, file
 		}
@@ -133,34 +118,39 @@ func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
 		return err
 	}
 	o.request.Away = away != nil
-	_, nodes, err := workloads.ServeSizes(o.workload, o.request)
 	if s.Backend == "auto" {
 		s.Backend = ""
-		_, nodes, err = workloads.ServeSizes(o.workload, o.request)
 	}
+	_, nodes, err := e.Sizes(o.request)
 	if err != nil {
 		return err
 	}
-	if o.workload == workloads.VLLM && nodes > 1 && s.Backend == "" && !workloads.NamesBackend(o.request) {
-		switch {
-		case o.serve.image && o.box.image == workloads.DefaultImages()[workloads.VLLM]: // it is known to know --nnodes
-			s.Backend = workloads.BackendNative
-		case o.dryRun:
-			s.Backend = workloads.BackendNative
-			a.say("shown is --backend native; a launch asks vLLM first whether it knows that")
-		default:
-			if err := a.fitFirst(ctx, *o); err != nil {
-				return err
-			}
-			if s.Backend, err = a.askBackend(ctx, *o); err != nil {
-				return err
-			}
+	if e.Backends != nil && nodes > 1 && s.Backend == "" && !e.NamesBackend(o.request) {
+		if err := a.settleBackend(ctx, e, o); err != nil {
+			return err
 		}
 	}
-	for _, note := range workloads.ServeNotes(o.workload, o.request) {
+	for _, note := range e.Notes(o.request) {
 		a.say(note)
 	}
 	return nil
+}
+
+// settleBackend finds out whether a server has a way of its own over machines.
+func (a *app) settleBackend(ctx context.Context, e engine.Engine, o *launchOptions) (err error) {
+	switch s := &o.request.Serve; {
+	case o.serve.image && o.box.image == e.Image: // which is known to
+		s.Backend = workloads.BackendNative
+	case o.dryRun:
+		s.Backend = workloads.BackendNative
+		a.say("shown is --backend native; a launch asks " + e.Title + " first whether it knows that")
+	default:
+		if err := a.fitFirst(ctx, *o); err != nil {
+			return err
+		}
+		s.Backend, err = a.askBackend(ctx, e, *o)
+	}
+	return err
 }
 
 // imagesFile is where images are named, of a user and of a machine.
@@ -186,12 +176,12 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 			err = errors.New("not all of it is lines of a workload and its image")
 		}
 		for name := range all {
-			if !workloads.Serves(name) {
+			if !engine.Serves(name) {
 				err = fmt.Errorf("%q is no workload that serves a model", name)
 			}
 		}
 		if err != nil {
-			return "", "", fmt.Errorf("read images: %s: %w; want lines such as vllm: %s", file, err, workloads.DefaultImages()[workloads.VLLM])
+			return "", "", fmt.Errorf("read images: %s: %w; want lines such as %s: %s", file, err, engine.Usual().Name, engine.Usual().Image)
 		}
 		if image := all[workload]; image != "" {
 			return image, file, nil
@@ -200,9 +190,9 @@ func (a *app) imageOf(workload string) (image, file string, err error) {
 	return "", "", nil
 }
 
-// question is the launch that has vLLM's help told by one of the machines, in the place where
+// question is the launch that has a server's help told by one of the machines, in the place where
 // the server would run. Nothing is brought along for it, so that nothing changes its image.
-func (o launchOptions) question() launchOptions {
+func (o launchOptions) question(e engine.Engine) launchOptions {
 	ask := o
 	ask.workload, ask.detach, ask.json, ask.stage, ask.secrets = "exec", false, false, nil, nil
 	job := &ask.request.Job
@@ -212,23 +202,25 @@ func (o launchOptions) question() launchOptions {
 	}
 	r := &ask.request
 	r.NoGPUs, r.Setup, r.Before, r.After, r.Stdin = true, "", "", "", launcher.StdinNone
-	r.Args = append(workloads.VLLMProgram(o.request), "serve", "--help=all")
+	r.Args = e.Backends.Ask(o.request)
 	return ask
 }
 
-// questionName is what the job of a question is called, with its id behind it.
-const questionName = "ask-vllm-"
+// questionName is what the job of a question is called, with the engine and its own id behind it.
+const questionName = "ask-"
 
-func isQuestion(spec launcher.Spec) bool { return spec.Name == questionName+string(spec.ID) }
+func isQuestion(spec launcher.Spec) bool {
+	return strings.HasPrefix(spec.Name, questionName) && strings.HasSuffix(spec.Name, "-"+string(spec.ID))
+}
 
-func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
-	ask := o.question()
+func (a *app) askBackend(ctx context.Context, e engine.Engine, o launchOptions) (string, error) {
+	ask := o.question(e)
 	spec, err := a.spec(ask)
 	if err != nil {
 		return "", err
 	}
-	spec.Name = questionName + string(spec.ID)
-	a.say("asking vLLM how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
+	spec.Name = questionName + e.Name + "-" + string(spec.ID)
+	a.say("asking " + e.Title + " how it spreads over machines: " + quoteAll(ask.request.Args) + " (--backend says so)")
 	b, err := a.open(o.standalone)
 	if err != nil {
 		return "", err
@@ -242,12 +234,12 @@ func (a *app) askBackend(ctx context.Context, o launchOptions) (string, error) {
 	code, err := f.run(ctx)
 	switch {
 	case err != nil:
-		return "", fmt.Errorf("ask vLLM how it spreads: %w", err)
+		return "", fmt.Errorf("ask %s how it spreads: %w", e.Title, err)
 	case code != 0:
-		return "", exits(code, fmt.Errorf("ask vLLM how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", quoteAll(ask.request.Args), code, spec.ID))
-	case workloads.KnowsNodes(help.String()):
+		return "", exits(code, fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", e.Title, quoteAll(ask.request.Args), code, spec.ID))
+	case e.Backends.Knows(help.String()):
 		return workloads.BackendNative, nil
 	}
-	a.say("this vLLM does not know --nnodes: it spreads by Ray")
+	a.say("this " + e.Title + " does not know " + e.Backends.Sign + ": it spreads by Ray")
 	return workloads.BackendRay, nil
 }

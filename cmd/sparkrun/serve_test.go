@@ -13,7 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // atHomeOf is an app whose user has only this home, and answers a dry run with these machines.
@@ -191,10 +191,11 @@ func TestRefusalsNameFlags(t *testing.T) {
 // vLLM is asked in the image as it is: a recipe's mods are not there, and a job's name is its own.
 func TestQuestionBringsNothing(t *testing.T) {
 	var o launchOptions
-	o.workload, o.box.image = workloads.VLLM, "i"
+	e := engine.Usual()
+	o.workload, o.box.image = e.Name, "i"
 	o.request.Setup, o.request.Job.Name, o.request.Job.Nodes = `cd "$SPARKRUN_STAGE/mods/fix"`, "n", 2
 	o.request.Serve.Model = "m"
-	spec, err := (&app{getwd: os.Getwd, environ: []string{"SPARKRUN_STATE=" + t.TempDir()}}).spec(o.question())
+	spec, err := (&app{getwd: os.Getwd, environ: []string{"SPARKRUN_STATE=" + t.TempDir()}}).spec(o.question(e))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -208,7 +209,8 @@ func TestQuestionBringsNothing(t *testing.T) {
 func TestRunTakesWorkloadsImage(t *testing.T) {
 	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1"})
 	write(t, "model: org/m\ncommand: python3 -m sglang.launch_server --model-path org/m\n", home, "s.yaml")
-	if _, _, said := run("run", filepath.Join(home, "s.yaml"), "--nodes", "1", "--dry-run"); !strings.Contains(said, "image "+workloads.DefaultImages()[workloads.SGLang]+" (sparkrun's own for sglang") {
+	sglang, _ := engine.Named("sglang")
+	if _, _, said := run("run", filepath.Join(home, "s.yaml"), "--nodes", "1", "--dry-run"); !strings.Contains(said, "image "+sglang.Image+" (sparkrun's own for sglang") {
 		t.Errorf("said %s", said)
 	}
 }
@@ -222,7 +224,7 @@ func TestFitWaitsForLeader(t *testing.T) {
 		}
 		return wire.ExplainResponse{}, nil
 	}}
-	o := launchOptions{workload: workloads.VLLM}
+	o := launchOptions{workload: engine.Usual().Name}
 	o.request.Serve.Model = "m"
 	if err := (&app{}).fitBefore(t.Context(), b, launcher.Spec{}, o); err != nil || asked != 2 {
 		t.Errorf("asked %d times: %v", asked, err)

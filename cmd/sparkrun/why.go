@@ -7,7 +7,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
-	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // whyLines bounds what is shown of a trace: a screen, not a book.
@@ -46,22 +45,6 @@ func why(o rendezvous.Outcome, spec launcher.Spec) []string {
 		out = append(out, rankNames(done)+" had ended with 0 before")
 	}
 	return out
-}
-
-// programFlags are those that name a server's program.
-var programFlags = map[string]string{workloads.VLLM: "--vllm", workloads.SGLang: "--python", workloads.TRTLLM: "--trtllm-serve"}
-
-// flagFor names the flag of a server's launch that a machine's refusal, which knows of none, asks for;
-// empty: it asks for none.
-func flagFor(cause, workload string) string {
-	switch program := programFlags[workload]; {
-	case !workloads.Serves(workload):
-	case strings.Contains(cause, "port "+workloads.ServePort+":"):
-		return "--port N is another port for the server"
-	case program != "" && strings.Contains(cause, "not found in PATH"):
-		return program + " PATH names the program by its full path; without --runtime host it is the image's"
-	}
-	return ""
 }
 
 // rankNames names ranks in rising order, runs of them by their ends.

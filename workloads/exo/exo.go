@@ -1,7 +1,8 @@
 // Package exo decides, from what an exo node tells of its cluster, whether a model can be placed,
-// where its parts are to meet, and how far it is.
+// where its parts are to meet, and how far it is. The gateway, a rank of its own, acts on that: it
+// stands before exo's API.
 //
-// It must not ask anybody: who runs it brings what exo said. The names are those of exo's JSON
+// But for the gateway nothing here asks anybody. The names are those of exo's JSON
 // (exo/shared/types, v1.0.71).
 package exo
 

@@ -83,7 +83,7 @@ func (l *Launch) secret(field string, v Setting, environ []string) error {
 	case m[1]+m[2] != v.Name:
 		return invalid(field, "it takes %s of yours: give it with --secret %s=FILE, which takes the place of the recipe's", v.Value, v.Name)
 	}
-	if _, ok := lookup(environ, v.Name); !ok {
+	if _, ok := workloads.Lookup(environ, v.Name); !ok {
 		l.note(field, "left out: it is not set here")
 		return nil
 	}
@@ -107,7 +107,7 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 	var err error
 	text := expansion.ReplaceAllStringFunc(value, func(m string) string {
 		name := strings.Trim(m, "${}")
-		v, ok := lookup(environ, name)
+		v, ok := workloads.Lookup(environ, name)
 		switch {
 		case !ok:
 			out.note(field, "%s is not set here, and stays as it is", m)
@@ -125,13 +125,3 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 }
 
 var expansion = regexp.MustCompile(`\$(?:[A-Za-z_][A-Za-z0-9_]*|\{[A-Za-z_][A-Za-z0-9_]*\})`)
-
-// lookup finds a variable in an environment; the last one of a name counts.
-func lookup(environ []string, name string) (string, bool) {
-	for _, kv := range slices.Backward(environ) {
-		if k, v, ok := strings.Cut(kv, "="); ok && k == name {
-			return v, true
-		}
-	}
-	return "", false
-}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // Options are what a user asks for besides: it wins over the recipe, field by field.
@@ -152,8 +153,8 @@ func (o *Options) sizes() error {
 }
 
 // after takes what stands after -- for what no flag says, and gives what it took.
-func (o *Options) after(workload string) workloads.Serve {
-	said := workloads.ArgsSay(workload, o.Serve.Args)
+func (o *Options) after(e engine.Engine) workloads.Serve {
+	said := e.ArgsSay(o.Serve.Args)
 	for _, f := range []struct{ flag, said *int }{{&o.Serve.TP, &said.TP}, {&o.Serve.PP, &said.PP}, {&o.Serve.DP, &said.DP}, {&o.Serve.Port, &said.Port}} {
 		if *f.flag != 0 { // both are the user's: the workload refuses two that differ
 			*f.said = 0

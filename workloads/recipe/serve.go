@@ -2,12 +2,13 @@ package recipe
 
 import (
 	"cmp"
-	"errors"
 	"path"
 	"slices"
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // ErrUntrusted is wrapped by the error of a recipe that needs consent. It is an
@@ -19,26 +20,19 @@ type untrusted struct{}
 func (untrusted) Error() string        { return "not trusted" }
 func (untrusted) Is(target error) bool { return target == launcher.ErrInvalid }
 
-// runtimes are what version 2 calls the workloads; the second word is how vLLM is spread.
-var runtimes = map[string][2]string{
-	"vllm": {"vllm", ""}, "vllm-distributed": {"vllm", "native"}, "vllm-ray": {"vllm", "ray"}, "eugr-vllm": {"vllm", "ray"},
-	"sglang": {"sglang", ""}, "trtllm": {"trtllm", ""},
-}
-
 // server fills in the command and takes out of it what the workload decides.
 func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
-	runtime, knownRuntime := runtimes[r.Runtime]
+	wanted, backend, knownRuntime := runtimeOf(r.Runtime)
 	if !knownRuntime && r.Runtime != "" {
-		return invalid("runtime", "%s: sparkrun serves with vllm, sglang and trtllm; `sparkrun launch exec --image IMAGE` runs other servers", r.Runtime)
+		return invalid("runtime", "%s: sparkrun serves with %s; `sparkrun launch exec --image IMAGE` runs other servers", r.Runtime, listed(" and ", func(e engine.Engine) string { return e.Name }))
 	}
 	var command []string
 	var env []Setting
 	if r.Command == "" {
-		s, err := serverNamed(cmp.Or(runtime[0], "vllm"))
-		if err != nil {
-			return err
+		if !knownRuntime {
+			wanted = engine.Usual()
 		}
-		command = s.made(out, values)
+		command = made(wanted, out, values)
 	} else {
 		text, notes, err := r.fill("command", r.Command, values)
 		if err != nil {
@@ -50,48 +44,49 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 		}
 		out.Notes = append(out.Notes, notes...)
 	}
-	if at := slices.IndexFunc(command, func(w string) bool { return path.Base(w) == "trtllm-serve" }); at > 0 && isMpirun(command[0]) {
+	if at := slices.IndexFunc(command, byMPI); at > 0 && isMpirun(command[0]) {
 		out.note("command", "`%s` is left out: sparkrun starts the ranks itself", strings.Join(command[:at], " "))
 		command = command[at:]
 	}
-	s, at, ok := serverOf(command)
+	e, at, ok := engineOf(command)
 	switch {
 	case !ok:
-		return invalid("command", "`%s`: want `vllm serve`, `sglang serve` or `trtllm-serve`; `sparkrun launch exec --image IMAGE` runs other programs", strings.Join(command[:min(len(command), 3)], " "))
-	case knownRuntime && s.workload != runtime[0]:
-		return invalid("runtime", "%s: the command starts %s", r.Runtime, s.workload)
+		return invalid("command", "`%s`: want %s; `sparkrun launch exec --image IMAGE` runs other programs", strings.Join(command[:min(len(command), 3)], " "),
+			listed(" or ", func(e engine.Engine) string { return "`" + strings.Join(e.Recipes.Commands[0], " ") + "`" }))
+	case knownRuntime && e.Name != wanted.Name:
+		return invalid("runtime", "%s: the command starts %s", r.Runtime, e.Name)
 	}
-	got, err := s.take(command, at)
+	got, err := take(e, command, at)
 	if err != nil {
 		return err
 	}
 	if len(got.left) > 0 {
 		out.note("command", "%s: left out: sparkrun adds what spreads a server over machines", strings.Join(got.left, ", "))
 	}
-	out.Workload, out.Serve = s.workload, got.serve
+	out.Workload, out.Serve = e.Name, got.serve
 	for _, v := range env {
 		out.Serve.Env = append(out.Serve.Env, v.Name+"="+v.Value)
 	}
-	if err := r.key(out, *o, got.key); err != nil {
+	if err := r.key(out, *o, e.Key.Secret, got.key); err != nil {
 		return err
 	}
-	r.model(out, s, values)
+	r.model(out, e, values)
 	// A path is shown to the container where it lies on the machines.
 	if m := out.Serve.Model; strings.HasPrefix(m, "/") || strings.HasPrefix(m, ".") {
 		if own, _ := get(o.Set, "model"); own != m && !o.OnHost { // there it reads what its user may anyway
 			out.asks("model %s, a folder of your machines, which its image reads (-o model=NAME serves another)", m)
 		}
 	}
-	out.Serve.Backend = cmp.Or(out.Serve.Backend, runtime[1])
-	if v, ok := get(values, "distributed_executor_backend"); ok && out.Serve.Backend == "" && v == "ray" {
-		out.Serve.Backend = "ray"
+	out.Serve.Backend = cmp.Or(out.Serve.Backend, backend)
+	if v, ok := get(values, "distributed_executor_backend"); ok && out.Serve.Backend == "" && v == workloads.BackendRay {
+		out.Serve.Backend = v
 	}
 	given := func(to *int, n int) {
 		if n != 0 {
 			*to = n
 		}
 	}
-	out.after = o.after(s.workload)
+	out.after = o.after(e)
 	given(&out.Serve.TP, o.Serve.TP)
 	given(&out.Serve.PP, o.Serve.PP)
 	given(&out.Serve.DP, o.Serve.DP)
@@ -112,32 +107,36 @@ func isMpirun(program string) bool {
 	return slices.Contains([]string{"mpirun", "mpiexec", "prterun"}, path.Base(program))
 }
 
-func serverNamed(workload string) (server, error) {
-	for _, s := range servers() {
-		if s.workload == workload {
-			return s, nil
-		}
+// byMPI tells whether a program is a server that mpirun may start.
+func byMPI(program string) bool {
+	return slices.ContainsFunc(serving(), func(e engine.Engine) bool { return e.Recipes.MPI && path.Base(program) == e.Recipes.Commands[0][0] })
+}
+
+// listed names the engines that serve by recipes in a sentence.
+func listed(last string, word func(engine.Engine) string) string {
+	var all []string
+	for _, e := range serving() {
+		all = append(all, word(e))
 	}
-	return server{}, errors.New("no server of " + workload)
+	return strings.Join(all[:len(all)-1], ", ") + last + all[len(all)-1]
 }
 
 // key is about a key of the API in the command, where every user of the machine would see it.
-func (r Recipe) key(out *Launch, o Options, has bool) error {
-	const name = "VLLM_API_KEY"
+func (r Recipe) key(out *Launch, o Options, name string, has bool) error {
 	switch {
 	case !has:
 		return nil
-	case out.Workload == "vllm" && given(o.Secrets, name):
+	case name != "" && given(o.Secrets, name):
 		out.note("command", "--api-key: left out: it is what --secret %s gives", name)
 		return nil
-	case out.Workload == "vllm":
+	case name != "":
 		return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and others see: give it with --secret %s", name)
 	}
 	return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and others see: take it out of the recipe")
 }
 
 // model settles which model it is, and adds the flags that both tools add to a command without.
-func (r Recipe) model(out *Launch, s server, values []Setting) {
+func (r Recipe) model(out *Launch, e engine.Engine, values []Setting) {
 	inCommand := out.Serve.Model
 	out.Serve.Model = cmp.Or(inCommand, r.Model)
 	if m, ok := get(values, "model"); ok && inCommand != "" && m != inCommand {
@@ -147,41 +146,41 @@ func (r Recipe) model(out *Launch, s server, values []Setting) {
 		out.Serve.Command = append(out.Serve.Command, flag, value)
 	}
 	switch {
-	case r.Revision == "" || s.revision != "" && has(out.Serve.Command, s.revision):
-	case s.revision == "":
-		out.note("model_revision", "%s: left out: %s takes none", r.Revision, s.workload)
+	case r.Revision == "" || e.Recipes.Revision.Stands(out.Serve.Command):
+	case e.Recipes.Revision.Name == "":
+		out.note("model_revision", "%s: left out: %s takes none", r.Revision, e.Name)
 	default:
-		add(s.revision, r.Revision)
+		add(e.Recipes.Revision.Name, r.Revision)
 	}
-	if name, ok := get(values, "served_model_name"); ok && s.served != "" && !has(out.Serve.Command, s.served) {
-		add(s.served, name)
+	if name, ok := get(values, "served_model_name"); ok && e.Recipes.Named && !e.Served.Stands(out.Serve.Command) {
+		add(e.Served.Name, name)
 	}
 }
 
 // made is the command of a recipe without one: each of its values is a flag.
-func (s server) made(out *Launch, values []Setting) []string {
+func made(e engine.Engine, out *Launch, values []Setting) []string {
 	model, _ := get(values, "model")
-	command := slices.Clone(s.commands[0])
-	if len(s.model) > 0 && s.workload == "sglang" {
-		command = append(command, s.model[0])
+	command := slices.Clone(e.Recipes.Commands[0])
+	if !e.Recipes.Positional {
+		command = append(command, e.Recipes.Model.Name)
 	}
 	command = append(command, model)
 	done := map[string]bool{"model": true}
+	sizes := map[string]engine.Flag{"tensor_parallel": e.TP, "pipeline_parallel": e.PP, "data_parallel": e.DP}
 	for _, v := range values {
 		if done[v.Name] {
 			continue
 		}
 		done[v.Name] = true
 		value, _ := get(values, v.Name)
-		flag := s.keys[v.Name]
+		size, isSize := sizes[v.Name]
+		flag := cmp.Or(e.Recipes.Keys[v.Name], size.Name)
 		switch {
 		case flag != "":
-		case v.Name == "tensor_parallel" || v.Name == "pipeline_parallel" || v.Name == "data_parallel":
-			if flag = s.size(v.Name); flag == "" {
-				out.note("defaults."+v.Name, "left out: %s takes none", s.workload)
-				continue
-			}
-		case s.workload == "trtllm":
+		case isSize:
+			out.note("defaults."+v.Name, "left out: %s takes none", e.Name)
+			continue
+		case e.Recipes.Underscores:
 			flag = "--" + v.Name
 		default:
 			flag = "--" + strings.ReplaceAll(v.Name, "_", "-")
@@ -195,18 +194,6 @@ func (s server) made(out *Launch, values []Setting) []string {
 		}
 	}
 	return command
-}
-
-// size is the flag of a size of parallelism; empty: it has none.
-func (s server) size(name string) string {
-	to := map[string]field{"tensor_parallel": toTP, "pipeline_parallel": toPP, "data_parallel": toDP}[name]
-	best := ""
-	for flag, f := range s.flags {
-		if f.to == to && len(flag) > len(best) {
-			best = flag
-		}
-	}
-	return best
 }
 
 // settle decides how many machines it takes. What a recipe says of sizes is for the number of

@@ -37,7 +37,7 @@ func TestSetupRuns(t *testing.T) {
 	mod("b", `cat patch >>"$WORKSPACE_DIR/log"`)
 	run := func() (string, error) {
 		r := workloads.Request{Job: launcher.Spec{ID: "abcd234567", Nodes: 1}, Container: &launcher.Container{Image: "i"}, Args: []string{"sh", "-c", "echo $$ $1", "sh", "a b"}, Setup: l.Setup}
-		w, err := workloads.Find("exec")
+		w, err := workloads.Find(workloads.All(), "exec")
 		if err != nil {
 			t.Fatal(err)
 		}

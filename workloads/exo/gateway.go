@@ -1,4 +1,4 @@
-package main
+package exo
 
 import (
 	"bytes"
@@ -21,13 +21,11 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/workloads"
-	"github.com/sparkrun/sparkrun/workloads/exo"
 )
 
-// exoGateway stands before the API of an exo of several nodes: it has the model placed, says at
-// /health whether it answers, and hands all other requests on. DESIGN.md beside workloads/exo.
-type exoGateway struct {
+// gateway stands before the API of an exo of several nodes: it has the model placed, says at
+// /health whether it answers, and hands all other requests on. DESIGN.md.
+type gateway struct {
 	api      url.URL // exo's own, on this node
 	nodes    int
 	sharding string
@@ -45,34 +43,45 @@ type exoGateway struct {
 	failed  string // what one of the parts has said that failed, since it was ready last
 }
 
-// Bounds for the gateway.
+// GatewayCommand is the command of sparkrun that stands before exo's API: rank 0's node runs it as a
+// rank, with the address and the port that clients know, exo's own port, the number of nodes, how
+// the model is cut, and the model. It is not for people.
+const GatewayCommand = "exo-gateway"
+
+// How exo cuts a model (exo/shared/types/worker/shards.py, Sharding).
 const (
-	exoWait     = 10 * time.Second // for an answer of exo's
-	exoStateMax = 64 << 20         // bytes of one
-	exoRefusals = 5                // placements that are refused until the gateway gives up
+	Pipeline = "Pipeline"
+	Tensor   = "Tensor"
 )
 
-// exoGatewayMain is the whole of `sparkrun exo-gateway HOST PORT API NODES SHARDING MODEL`; it
+// Bounds for the gateway.
+const (
+	answerWait  = 10 * time.Second // for an answer of exo's
+	maxState    = 64 << 20         // bytes of one
+	maxRefusals = 5                // placements that are refused until the gateway gives up
+)
+
+// GatewayMain is the whole of `sparkrun exo-gateway HOST PORT API NODES SHARDING MODEL`; it
 // gives the exit code.
-func exoGatewayMain(args []string) int {
-	if err := runExoGateway(context.Background(), args); err != nil {
+func GatewayMain(args []string) int {
+	if err := runGateway(context.Background(), args); err != nil {
 		fmt.Fprintln(os.Stderr, "sparkrun:", err)
 		return launcher.ExitOwnFailure
 	}
 	return 0
 }
 
-func runExoGateway(ctx context.Context, args []string) error {
+func runGateway(ctx context.Context, args []string) error {
 	if len(args) != 6 {
-		return fmt.Errorf("%s: this is a part of `sparkrun launch exo`, and nothing by itself", workloads.ExoGateway)
+		return fmt.Errorf("%s: this is a part of `sparkrun launch exo`, and nothing by itself", GatewayCommand)
 	}
 	nodes, err := strconv.Atoi(args[3])
 	if err != nil {
 		return fmt.Errorf("read number of nodes: %w", err)
 	}
-	g := &exoGateway{
+	g := &gateway{
 		api: url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", args[2])}, nodes: nodes, sharding: args[4], model: args[5],
-		client: http.Client{Timeout: exoWait, Transport: &http.Transport{DisableKeepAlives: true}}, out: os.Stdout, every: time.Second, slow: 5 * time.Second,
+		client: http.Client{Timeout: answerWait, Transport: &http.Transport{DisableKeepAlives: true}}, out: os.Stdout, every: time.Second, slow: 5 * time.Second,
 	}
 	if g.network, err = networkOf(os.Getenv("SPARKRUN_ADDR")); err != nil {
 		return err
@@ -102,8 +111,8 @@ func networkOf(text string) (netip.Prefix, error) {
 	return netip.Prefix{}, nil
 }
 
-// exoUnanswered answers in exo's stead.
-func exoUnanswered(w http.ResponseWriter, r *http.Request, _ error) {
+// unanswered answers in exo's stead.
+func unanswered(w http.ResponseWriter, r *http.Request, _ error) {
 	if r.Context().Err() != nil { // the client has gone
 		return
 	}
@@ -113,7 +122,7 @@ func exoUnanswered(w http.ResponseWriter, r *http.Request, _ error) {
 }
 
 // run serves until it fails, or ctx ends.
-func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
+func (g *gateway) run(ctx context.Context, l net.Listener) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	g.say("exo has not answered yet")
@@ -121,7 +130,7 @@ func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 	// exo closes a connection that has been idle for 5 s (Hypercorn), and a POST on one that it is closing is lost.
 	proxy.Transport = &http.Transport{DisableKeepAlives: true}
 	proxy.FlushInterval = -1 // tokens as they come
-	proxy.ErrorHandler = exoUnanswered
+	proxy.ErrorHandler = unanswered
 	proxy.ErrorLog = log.New(io.Discard, "", 0)
 	mux := http.NewServeMux()
 	mux.Handle("/", proxy)
@@ -151,7 +160,7 @@ func (g *exoGateway) run(ctx context.Context, l net.Listener) error {
 // tend looks after the model until ctx ends. What is refused before it was ready once is an
 // error, and a part that failed until exo gave the model up always is: --restart counts it. What
 // is lost otherwise is placed again.
-func (g *exoGateway) tend(ctx context.Context) error {
+func (g *gateway) tend(ctx context.Context) error {
 	for {
 		why, err := g.look(ctx)
 		switch {
@@ -176,7 +185,7 @@ func (g *exoGateway) tend(ctx context.Context) error {
 }
 
 // say keeps what is waited for, and tells it where it is news.
-func (g *exoGateway) say(why string) {
+func (g *gateway) say(why string) {
 	g.health.Store(&why)
 	news := why
 	switch {
@@ -192,8 +201,8 @@ func (g *exoGateway) say(why string) {
 }
 
 // look finds out what is waited for; empty: nothing. An error says that waiting is no use.
-func (g *exoGateway) look(ctx context.Context) (why string, err error) {
-	var s exo.State
+func (g *gateway) look(ctx context.Context) (why string, err error) {
+	var s State
 	if status, body, err := g.ask(ctx, http.MethodGet, "/state", nil, nil); err != nil || status != http.StatusOK {
 		return "exo's API does not answer", nil //nolint:nilerr // it comes, or exo ends
 	} else if err := json.Unmarshal(body, &s); err != nil {
@@ -217,11 +226,11 @@ func (g *exoGateway) look(ctx context.Context) (why string, err error) {
 }
 
 // place asks exo where it would have the model, and has it there.
-func (g *exoGateway) place(ctx context.Context, s exo.State) (why string, err error) {
+func (g *gateway) place(ctx context.Context, s State) (why string, err error) {
 	query := url.Values{"model_id": {g.model}, "sharding": {g.sharding}, "instance_meta": {"MlxRing"}, "min_nodes": {strconv.Itoa(g.nodes)}}
 	status, body, err := g.ask(ctx, http.MethodGet, "/instance/placement", query, nil)
 	if err == nil && status == http.StatusOK {
-		if body, err = exo.Place(body, s, g.network); err != nil {
+		if body, err = Place(body, s, g.network); err != nil {
 			return "", err
 		}
 		status, body, err = g.ask(ctx, http.MethodPost, "/instance", nil, body)
@@ -235,15 +244,15 @@ func (g *exoGateway) place(ctx context.Context, s exo.State) (why string, err er
 	case status == http.StatusInternalServerError: // it looks for what it does not know on Hugging Face, and fails without a word
 		why = "exo does not take the model " + g.model + ": its output says why: there may be none of this name, or no way to Hugging Face"
 	default:
-		why = "exo does not take the model " + g.model + ": " + exo.Reason(body)
+		why = "exo does not take the model " + g.model + ": " + Reason(body)
 	}
-	if g.refused++; g.refused >= exoRefusals {
+	if g.refused++; g.refused >= maxRefusals {
 		return "", errors.New(why)
 	}
 	return why, nil
 }
 
-func (g *exoGateway) ask(ctx context.Context, method, path string, query url.Values, body []byte) (status int, answer []byte, err error) {
+func (g *gateway) ask(ctx context.Context, method, path string, query url.Values, body []byte) (status int, answer []byte, err error) {
 	at := g.api
 	at.Path, at.RawQuery = path, query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, at.String(), bytes.NewReader(body))
@@ -258,6 +267,6 @@ func (g *exoGateway) ask(ctx context.Context, method, path string, query url.Val
 		return 0, nil, err
 	}
 	defer res.Body.Close()
-	answer, err = io.ReadAll(io.LimitReader(res.Body, exoStateMax))
+	answer, err = io.ReadAll(io.LimitReader(res.Body, maxState))
 	return res.StatusCode, answer, err
 }

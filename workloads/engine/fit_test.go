@@ -1,4 +1,4 @@
-package workloads
+package engine
 
 import (
 	"errors"
@@ -8,13 +8,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 func TestFit(t *testing.T) {
 	const g = 1 << 30
 	spark := func(free int64) Room { return Room{Host: "spark1", Total: 120 * g, Available: free * g, GPU: true} }
 	lab := func(total, free int64) Room { return Room{Host: "lab", Total: total * g, Available: free * g} }
-	model := &Model{Heads: 64, KVHeads: 8, HeadDim: 128, Layers: 64, Bytes: 160 * g, KVPerToken: 64 * 2 * 8 * 128}
+	model := &workloads.Model{Heads: 64, KVHeads: 8, HeadDim: 128, Layers: 64, Bytes: 160 * g, KVPerToken: 64 * 2 * 8 * 128}
 	tests := map[string]struct {
 		nodes int
 		args  string
@@ -42,7 +43,7 @@ func TestFit(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			lines, doubts, err := Fit(VLLM, serving(tc.nodes, Serve{Model: "m", Config: model, Args: strings.Fields(tc.args)}), []Room{tc.room})
+			lines, doubts, err := named(t, "vllm").Fit(serving(tc.nodes, workloads.Serve{Model: "m", Config: model, Args: strings.Fields(tc.args)}), []Room{tc.room})
 			switch {
 			case tc.fails == "" && err != nil, tc.fails != "" && (err == nil || !strings.Contains(err.Error(), tc.fails) || !errors.Is(err, ErrNoRoom) && !errors.Is(err, launcher.ErrInvalid)):
 				t.Errorf("%v, want %q", err, tc.fails)

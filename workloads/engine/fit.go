@@ -1,4 +1,4 @@
-package workloads
+package engine
 
 import (
 	"errors"
@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // Room is a node's memory, in bytes, which its GPU shares.
@@ -17,13 +18,6 @@ type Room struct {
 	GPU bool
 }
 
-// The shares of memory that servers take unless they are told otherwise: vLLM's
-// --gpu-memory-utilization (vllm/config/cache.py).
-const vllmShare = 0.9
-
-// vllmShareFlag says otherwise.
-var vllmShareFlag = serverFlag{name: "--gpu-memory-utilization", least: "--gpu-memory-u"}
-
 // ErrNoRoom is wrapped by the error of Fit where a node's memory is too small, or taken.
 var ErrNoRoom = errors.New("no room")
 
@@ -31,23 +25,20 @@ var ErrNoRoom = errors.New("no room")
 // there; and why it would not: nil errors mean that it fits, for all that is known. What a server needs
 // beside weights and cache (its kernels, its graphs, the activations) is not worked out: a fit here is
 // no promise.
-func Fit(workload string, r Request, rooms []Room) (lines, doubts []string, err error) {
-	z, nodes, err := ServeSizes(workload, r)
+func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, err error) {
+	z, nodes, err := e.Sizes(r)
 	if err != nil {
 		return nil, nil, err
 	}
 	m := r.Serve.Config
 	if m == nil {
-		m = &Model{}
+		m = &workloads.Model{}
 	}
 	weights := m.Bytes / int64(z.TP*z.PP)
-	share := 0.0
-	if workload == VLLM {
-		share = vllmShare
-		if text, given := vllmShareFlag.in(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
-			if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
-				return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", vllmShareFlag.name, text, launcher.ErrInvalid)
-			}
+	share := e.Memory.Share
+	if text, given := e.Memory.Flag.In(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
+		if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
+			return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", e.Memory.Flag.Name, text, launcher.ErrInvalid)
 		}
 	}
 	for _, room := range rooms {
@@ -60,48 +51,48 @@ func Fit(workload string, r Request, rooms []Room) (lines, doubts []string, err 
 			}
 		}
 		if share > 0 {
-			line += fmt.Sprintf("; vLLM takes %s (%s %g)", gib(takes), vllmShareFlag.name, share)
-			if cache := takes - weights; weights > 0 && cache > 0 && m.perToken(z) > 0 {
-				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache), cache/m.perToken(z))
+			line += fmt.Sprintf("; %s takes %s (%s %g)", e.Title, gib(takes), e.Memory.Flag.Name, share)
+			if cache := takes - weights; weights > 0 && cache > 0 && m.PerToken(z) > 0 {
+				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache), cache/m.PerToken(z))
 			}
 		}
 		lines = append(lines, line)
-		need := need{Model: m, room: room, sizes: z, nodes: nodes, weights: weights, takes: takes, share: share}
+		need := need{Model: m, engine: e, room: room, sizes: z, nodes: nodes, weights: weights, takes: takes, share: share}
 		unfit := need.unfit()
 		switch {
 		case unfit != nil && err == nil:
 			err = unfit
-		case unfit == nil && takes > room.Available && !(!room.GPU && r.saysCache()):
+		case unfit == nil && takes > room.Available && (room.GPU || !e.saysCache(r)):
 			text := need.crowded()
 			if room.GPU && err == nil {
 				err = fmt.Errorf("%s: %w: %s", room.Host, ErrNoRoom, text)
 			} else if !room.GPU {
-				doubts = append(doubts, room.Host+": "+text+"; a vLLM for CPUs may end at once for that")
+				doubts = append(doubts, room.Host+": "+text+"; a "+e.Title+" for CPUs may end at once for that")
 			}
 		}
 	}
 	return lines, doubts, err
 }
 
-// saysCache tells whether vLLM is told the size of its cache. Its worker for CPUs then does not hold its
-// share against what is free (vllm/v1/worker/cpu_worker.py); the one for GPUs does all the same.
-func (r Request) saysCache() bool {
-	_, space := lookup(slices.Concat(r.Serve.Env, r.Env), "VLLM_CPU_KVCACHE_SPACE")
-	_, given := serverFlag{name: "--kv-cache-memory-bytes", least: "--kv-cache-m"}.in(slices.Concat(r.Serve.Command, r.Serve.Args))
+// saysCache tells whether the server is told the size of its cache.
+func (e Engine) saysCache(r workloads.Request) bool {
+	_, space := workloads.Lookup(slices.Concat(r.Serve.Env, r.Env), e.Memory.CacheVar)
+	_, given := e.Memory.Cache.In(slices.Concat(r.Serve.Command, r.Serve.Args))
 	return space || given
 }
 
-// need is what a server takes of a node, in bytes: its part of the weights, and what vLLM takes in all.
+// need is what a server takes of a node, in bytes: its part of the weights, and what it takes in all.
 type need struct {
-	*Model
+	*workloads.Model
+	engine         Engine
 	room           Room
-	sizes          Sizes
+	sizes          workloads.Sizes
 	nodes          int
 	weights, takes int64
 	share          float64
 }
 
-// ownStart is what a vLLM takes by itself, in bytes, before it looks at what is free: Python, PyTorch
+// ownStart is what a server that takes a share takes by itself, in bytes, before it looks at what is free: Python, PyTorch
 // and the GPU's context. A share that leaves it nothing would fail again.
 const ownStart = 3 << 30
 
@@ -114,7 +105,7 @@ func (n need) unfit() error {
 	case n.weights > n.room.Available:
 		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another machine" + n.spread(", or more of them", n.room.Available)
 	case n.share > 0 && n.weights > n.takes && n.room.GPU:
-		why = fmt.Sprintf("%s %g gives vLLM %s%s", vllmShareFlag.name, n.share, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
+		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.Memory.Flag.Name, n.share, n.engine.Title, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
 	default:
 		return nil
 	}
@@ -127,9 +118,9 @@ func (n need) spread(lead string, most int64) string {
 	if n.share > 0 {
 		most = min(most, n.takes)
 	}
-	for nodes := n.nodes + 1; nodes <= maxSpread; nodes++ {
-		z, _, bad := cut(nodes, Sizes{DP: n.sizes.DP}, *n.Model)
-		if bad != "" {
+	for nodes := n.nodes + 1; nodes <= workloads.MaxSpread; nodes++ {
+		z, _, err := workloads.Spread(nodes, workloads.Sizes{DP: n.sizes.DP}, n.Model)
+		if err != nil {
 			continue
 		}
 		if part := n.Bytes / int64(z.TP*z.PP); part < most {
@@ -142,28 +133,13 @@ func (n need) spread(lead string, most int64) string {
 	return lead
 }
 
-// maxSpread is how many machines are thought of beside those that were asked for, or for a model that is
-// too large for fewer.
-const maxSpread = 64
-
-// crowded says that vLLM's share is more than what is free, and which would not be.
+// crowded says that its share is more than what is free, and which would not be.
 func (n need) crowded() string {
-	text := fmt.Sprintf("vLLM wants %s (%s %g of %s), and %s are free now: ", gib(n.takes), vllmShareFlag.name, n.share, gib(n.room.Total), gib(n.room.Available))
+	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes), n.engine.Memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
 	if left := n.room.Available - ownStart; left > n.weights && left*100/n.room.Total > 0 {
-		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", vllmShareFlag.name, float64(left*100/n.room.Total)/100)
+		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.Memory.Flag.Name, float64(left*100/n.room.Total)/100)
 	}
 	return text + "end what runs there (`sparkrun ps`), or take another machine"
-}
-
-// perToken is what a token takes of one node's cache, in bytes, at 16 bits a number.
-func (m Model) perToken(z Sizes) int64 {
-	tp := int64(z.TP)
-	if m.Latent {
-		tp = 1
-	} else if m.KVHeads > 0 {
-		tp = min(tp, int64(m.KVHeads)) // beyond that they are copied
-	}
-	return 2 * m.KVPerToken / (tp * int64(z.PP))
 }
 
 // gib is a size in GiB, or in MiB where that would be none.

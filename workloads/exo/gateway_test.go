@@ -1,4 +1,4 @@
-package main
+package exo
 
 import (
 	"context"
@@ -14,9 +14,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // fakeExo answers what the gateway asks; it serves nothing.
@@ -70,8 +67,8 @@ func (f *fakeExo) change(how func()) {
 	how()
 }
 
-// gateway runs one before a fake; ended gives its error.
-func gateway(t *testing.T, f *fakeExo, model string) (base string, ended <-chan error) {
+// before runs a gateway before a fake; ended gives its error.
+func before(t *testing.T, f *fakeExo, model string) (base string, ended <-chan error) {
 	t.Helper()
 	type conn struct{}
 	api := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -93,7 +90,7 @@ func gateway(t *testing.T, f *fakeExo, model string) (base string, ended <-chan 
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := &exoGateway{api: *at, nodes: 1, sharding: workloads.ExoTensor, model: model, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, out: io.Discard, every: time.Millisecond, slow: time.Millisecond}
+	g := &gateway{api: *at, nodes: 1, sharding: Tensor, model: model, client: http.Client{Transport: &http.Transport{DisableKeepAlives: true}}, out: io.Discard, every: time.Millisecond, slow: time.Millisecond}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	finished := make(chan struct{})
@@ -121,9 +118,9 @@ func until(t *testing.T, url string, pleases func(status int, body string) bool)
 	t.Fatalf("%s: still %d: %s", url, status, body)
 }
 
-func TestExoGatewayPlaces(t *testing.T) {
+func TestGatewayPlaces(t *testing.T) {
 	f := &fakeExo{runner: "RunnerLoading"}
-	base, _ := gateway(t, f, "org/m")
+	base, _ := before(t, f, "org/m")
 	waits := func(want string) func(int, string) bool {
 		return func(status int, body string) bool {
 			return status == http.StatusServiceUnavailable && strings.Contains(body, want)
@@ -145,7 +142,7 @@ func TestExoGatewayPlaces(t *testing.T) {
 	// exo takes the model away, and will not have it for a while: nothing ends.
 	f.change(func() { f.placed, f.refuses = false, `{"error":{"message":"no memory"}}` })
 	until(t, base+"/health", waits("exo does not take the model org/m: no memory"))
-	for range 2 * exoRefusals {
+	for range 2 * maxRefusals {
 		f.change(func() { f.asked = nil })
 		until(t, base+"/health", func(int, string) bool { f.mu.Lock(); defer f.mu.Unlock(); return f.asked != nil })
 	}
@@ -153,8 +150,8 @@ func TestExoGatewayPlaces(t *testing.T) {
 	until(t, base+"/health", well)
 }
 
-func TestExoGatewayIsRefused(t *testing.T) {
-	_, ended := gateway(t, &fakeExo{nodes: 1, refuses: `{"error":{"message":"No cycles found with sufficient memory"}}`}, "org/m")
+func TestGatewayIsRefused(t *testing.T) {
+	_, ended := before(t, &fakeExo{nodes: 1, refuses: `{"error":{"message":"No cycles found with sufficient memory"}}`}, "org/m")
 	if err := <-ended; err == nil || err.Error() != "exo does not take the model org/m: No cycles found with sufficient memory" {
 		t.Error(err)
 	}
@@ -162,11 +159,11 @@ func TestExoGatewayIsRefused(t *testing.T) {
 
 // A part that fails again and again has exo take the model away: that is no reason to place it for ever, nor once it
 // was ready. What failed before it was ready again counts no more.
-func TestExoGatewayIsGivenUp(t *testing.T) {
+func TestGatewayIsGivenUp(t *testing.T) {
 	for name, states := range map[string][]string{"at once": {"RunnerFailed"}, "later": {"RunnerReady", "RunnerFailed"}, "once more": {"RunnerReady", "RunnerFailed", "RunnerReady", "", "RunnerReady", "RunnerFailed"}} {
 		t.Run(name, func(t *testing.T) {
 			f := &fakeExo{nodes: 1}
-			base, ended := gateway(t, f, "org/m")
+			base, ended := before(t, f, "org/m")
 			posts := 1
 			for _, s := range states {
 				if s == "" { // a machine was silent for a while
@@ -193,9 +190,9 @@ func TestExoGatewayIsGivenUp(t *testing.T) {
 	}
 }
 
-func TestExoGatewayWithoutModel(t *testing.T) {
+func TestGatewayWithoutModel(t *testing.T) {
 	f := &fakeExo{nodes: 1}
-	base, _ := gateway(t, f, "")
+	base, _ := before(t, f, "")
 	until(t, base+"/health", func(status int, _ string) bool { return status == http.StatusOK })
 	if f.change(func() {}); f.posts != 0 {
 		t.Error("it places what nobody named")
@@ -203,9 +200,9 @@ func TestExoGatewayWithoutModel(t *testing.T) {
 }
 
 // A request does not meet the end of an earlier one's connection; what does not answer is told in a form that clients read.
-func TestExoGatewayHandsOn(t *testing.T) {
+func TestGatewayHandsOn(t *testing.T) {
 	f := &fakeExo{nodes: 1}
-	base, _ := gateway(t, f, "")
+	base, _ := before(t, f, "")
 	post := func(path string) (status int, kind, body string) {
 		t.Helper()
 		res, err := http.Post(base+path, "application/json", strings.NewReader(`{"stream":true}`))
@@ -230,41 +227,7 @@ func TestExoGatewayHandsOn(t *testing.T) {
 	gone, leave := context.WithCancel(t.Context())
 	leave()
 	w := httptest.NewRecorder()
-	if exoUnanswered(w, httptest.NewRequestWithContext(gone, http.MethodPost, "/", nil), gone.Err()); w.Body.Len() > 0 || w.Code != http.StatusOK {
+	if unanswered(w, httptest.NewRequestWithContext(gone, http.MethodPost, "/", nil), gone.Err()); w.Body.Len() > 0 || w.Code != http.StatusOK {
 		t.Errorf("a client that has gone: %d, %s", w.Code, w.Body)
-	}
-}
-
-// exo runs on the host, unless somebody has an image; its models are looked at by nobody else.
-func TestLaunchExoWhere(t *testing.T) {
-	const g = 1 << 30
-	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 100 * g, GPU: true}})
-	code, _, said := run("launch", "exo", "--dry-run", "org/model")
-	if code != 0 || strings.Contains(said, "image") || strings.Contains(said, "config.json") || !strings.Contains(said, "memory of spark1: 100.0 GiB of 120.0 GiB free") {
-		t.Errorf("on the host: code %d: %s", code, said)
-	}
-	if code, _, said = run("launch", "exo", "--dry-run"); code != 0 || !strings.Contains(said, "no model is named") || !strings.Contains(said, "/place_instance") {
-		t.Errorf("no model: code %d: %s", code, said)
-	}
-	if code, _, said = run("launch", "exo", "--runtime", "docker", "--dry-run", "org/model"); code != 125 && code != 2 || !strings.Contains(said, "nobody publishes an image of exo: --image names one of yours") {
-		t.Errorf("no image: code %d: %s", code, said)
-	}
-	for _, flags := range boxFlags {
-		if code, _, said = run(append([]string{"launch", "exo", "--dry-run", "org/model"}, strings.Fields(flags)...)...); code != 125 || !strings.Contains(said, ": it is of containers: name their image with --image") {
-			t.Errorf("no image, and %s: code %d: %s", flags, code, said)
-		}
-	}
-	write(t, "exo: exo-node:mine\n", home, ".config/sparkrun/images.yaml")
-	if code, _, said = run("launch", "exo", "--dry-run", "org/model"); code != 0 || !strings.Contains(said, "image exo-node:mine ("+home+"/.config/sparkrun/images.yaml;") {
-		t.Errorf("an image: code %d: %s", code, said)
-	}
-	for _, flags := range append(boxFlags, "--image-map exo-node:mine=exo-node:other") {
-		code, _, said = run(append([]string{"launch", "exo", "--dry-run", "org/model"}, strings.Fields(flags)...)...)
-		if own := strings.HasSuffix(flags, " a=b"); (code != 0) != own || strings.Contains(said, "it matches no --image: that is exo-node:mine") != own {
-			t.Errorf("an image, and %s: code %d: %s", flags, code, said)
-		}
-	}
-	if code, _, said = run("launch", "exo", "--runtime", "host", "--dry-run", "org/model"); code != 0 || strings.Contains(said, "image") {
-		t.Errorf("an image, and the host: code %d: %s", code, said)
 	}
 }

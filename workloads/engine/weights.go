@@ -1,4 +1,4 @@
-package workloads
+package engine
 
 import (
 	"errors"
@@ -8,20 +8,24 @@ import (
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
 )
 
 // hubName is a model's on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
 var hubName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
 
 // elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
-var elsewhere = []serverFlag{{name: "--load-format"}, {name: "--download-dir"}, {name: "--revision"}, {name: "--model-loader-extra-config"}}
+var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"}, {Name: "--model-loader-extra-config"}}
 
 // ModelToFind is the model of a request, a folder or a name, of which nodes can tell whether they have it;
 // empty: there is none.
-func ModelToFind(r Request) string {
+func (e Engine) ModelToFind(r workloads.Request) string {
+	if e.Model != HuggingFace {
+		return ""
+	}
 	model, words := r.Serve.Model, slices.Concat(r.Serve.Command, r.Serve.Args)
 	for _, f := range elsewhere {
-		if _, given := f.in(words); given {
+		if _, given := f.In(words); given {
 			return ""
 		}
 	}
@@ -39,8 +43,8 @@ type NodeModel struct {
 
 // Weights says, a line a node, which have the model of a request, and which fetch it, or a part of it;
 // an error names those where that cannot be.
-func Weights(r Request, nodes []NodeModel) (has, fetch []string, err error) {
-	model, whole := ModelToFind(r), int64(0)
+func (e Engine) Weights(r workloads.Request, nodes []NodeModel) (has, fetch []string, err error) {
+	model, whole := e.ModelToFind(r), int64(0)
 	if c := r.Serve.Config; c != nil {
 		whole = c.Bytes
 	}

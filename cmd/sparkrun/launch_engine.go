@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+// newEngineCmd makes `sparkrun launch NAME` of an engine.
+func newEngineCmd(e engine.Engine, opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: e.Name + " [flags] " + e.Help.Args, Short: e.Help.Short, Long: e.Help.Long, Example: e.Help.Example,
+		Args: cobra.ArbitraryArgs,
+		RunE: serveRun(opts, run),
+	}
+	bindServe(cmd, opts)
+	if e.Backends != nil {
+		bindBackend(cmd, opts)
+	}
+	if len(e.Recipes.Commands) > 0 {
+		bindRecipe(cmd.Flags(), &opts.recipe)
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&opts.request.Serve.Program, e.Program.Name, "", e.Program.Usage)
+	for _, o := range e.Options {
+		if o.Text != nil {
+			fs.StringVar(o.Text(&opts.request), o.Name, "", o.Usage)
+		} else {
+			fs.StringArrayVar(o.List(&opts.request), o.Name, nil, o.Usage)
+		}
+	}
+	if e.Image == "" {
+		fs.Lookup("runtime").Usage = "run it on the host, or in a container (default: host, but with an image)"
+	}
+	for name, usage := range e.Usages {
+		fs.Lookup(name).Usage = usage
+	}
+	return cmd
+}
+
+// flagFor names the flag of an engine's launch that a machine's refusal, which knows of none, asks for;
+// empty: it asks for none.
+func flagFor(cause, workload string) string {
+	e, serves := engine.Named(workload)
+	switch {
+	case !serves:
+	case strings.Contains(cause, "port "+workloads.ServePort+":"):
+		return "--port N is another port for the server"
+	case e.Image != "" && strings.Contains(cause, "not found in PATH"):
+		return "--" + e.Program.Name + " PATH names the program by its full path; without --runtime host it is the image's"
+	}
+	return ""
+}

@@ -1,0 +1,109 @@
+package engine
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// Flag is one of a server's own, with all that it goes by. Python's argparse takes the
+// beginning of a long name where it is enough, vLLM's an underscore for each dash.
+type Flag struct {
+	Name string // as it is written here, such as --tensor-parallel-size
+	// Least is the shortest beginning of Name that means no other flag; empty: all of it.
+	Least string
+	Other []string // further names
+	Bare  bool     // it has no value
+	ours  string   // of what is decided here: our flag that says it; empty: none does
+}
+
+// Is tells whether a word is this flag, and gives the value that it may hold itself.
+func (f Flag) Is(word string) (value string, holds, is bool) {
+	if f.Name == "" || !strings.HasPrefix(word, "-") {
+		return "", false, false
+	}
+	name, value, holds := strings.Cut(word, "=")
+	if strings.HasPrefix(name, "--") {
+		name = strings.ReplaceAll(name, "_", "-")
+	}
+	own := strings.ReplaceAll(f.Name, "_", "-")
+	is = name == own || slices.Contains(f.Other, name) ||
+		f.Least != "" && len(name) >= len(f.Least) && strings.HasPrefix(own, name)
+	return value, holds, is
+}
+
+// In gives the flag's value in words, of which the last counts.
+func (f Flag) In(words []string) (value string, given bool) {
+	for i, w := range words {
+		v, holds, is := f.Is(w)
+		switch {
+		case !is:
+		case f.Bare || holds:
+			value, given = v, true
+		case i+1 < len(words):
+			value, given = words[i+1], true
+		}
+	}
+	return value, given
+}
+
+// Stands tells whether the flag is in words, with a value or without.
+func (f Flag) Stands(words []string) bool {
+	return slices.ContainsFunc(words, func(w string) bool { _, _, is := f.Is(w); return is })
+}
+
+// remedy says what is done in the place of a flag that is decided here.
+func (f Flag) remedy() string {
+	const each = "each machine is told its own"
+	switch f.ours {
+	case "":
+		return each + ": leave it out"
+	case "--nodes":
+		return "how many machines there are says --nodes N (or --on HOST,HOST), and " + each
+	case "--on":
+		return "which machines these are, and in which order, says --on HOST,HOST, and " + each
+	}
+	return f.ours
+}
+
+// without leaves the flag and its value out.
+func (f Flag) without(words []string) (rest []string) {
+	for i := 0; i < len(words); i++ {
+		_, holds, is := f.Is(words[i])
+		if !is {
+			rest = append(rest, words[i])
+			continue
+		}
+		if !f.Bare && !holds {
+			i++
+		}
+	}
+	return rest
+}
+
+// ArgsSay is what a server's arguments say of how it is spread and where it listens: TP, PP, DP,
+// Host, Port and Backend, 0 or empty where they say nothing. A number that is none is 1: that it
+// is none is said once the request is made.
+func (e Engine) ArgsSay(args []string) (out workloads.Serve) {
+	for _, f := range []struct {
+		flag Flag
+		to   *int
+	}{{e.TP, &out.TP}, {e.PP, &out.PP}, {e.DP, &out.DP}, {e.Listen, &out.Port}} {
+		if text, given := f.flag.In(args); given {
+			n, _ := strconv.Atoi(text)
+			*f.to = max(n, 1)
+		}
+	}
+	out.Host, _ = e.Host.In(args)
+	if e.Backends == nil {
+		return out
+	}
+	if said, given := e.Backends.Flag.In(args); given {
+		if out.Backend = workloads.BackendNative; said == workloads.BackendRay {
+			out.Backend = workloads.BackendRay
+		}
+	}
+	return out
+}
