@@ -21,6 +21,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
@@ -353,7 +354,7 @@ func (r *ibRank) awaitListening(s *perftest, port int) error {
 		if err != nil {
 			return fmt.Errorf("look for its server: %w", err)
 		}
-		if listens(string(text), port) {
+		if len(proc.Listening(string(text), port)) > 0 {
 			return nil
 		}
 		select {
@@ -364,16 +365,4 @@ func (r *ibRank) awaitListening(s *perftest, port int) error {
 		case <-look.C:
 		}
 	}
-}
-
-// listens reads /proc/net/tcp: "  0: 00000000:4B64 00000000:0000 0A ...", where 0A is TCP_LISTEN.
-func listens(text string, port int) bool {
-	want := fmt.Sprintf(":%04X", port)
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) > 3 && strings.HasSuffix(f[1], want) && f[3] == "0A" {
-			return true
-		}
-	}
-	return false
 }

@@ -324,18 +324,6 @@ func TestIBRankHangs(t *testing.T) {
 	}
 }
 
-func TestListens(t *testing.T) {
-	text := `  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
-   0: 00000000:4E20 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
-   1: 0100007F:4E21 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 2 1 0 100 0 0 10 0
-`
-	for port, want := range map[int]bool{20000: true, 20001: false, 8080: false} {
-		if got := listens(text, port); got != want {
-			t.Errorf("%d: %t", port, got)
-		}
-	}
-}
-
 func TestIBNodeAlone(t *testing.T) {
 	for want, args := range map[string][]string{
 		"nothing by itself":   {},

@@ -5,13 +5,12 @@ import (
 	"context"
 	"fmt"
 	"math"
-	"os"
 	"path"
 	"slices"
 	"strings"
 
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
@@ -177,10 +176,8 @@ func (a *app) boundTest(o *launchOptions, counted []wire.NodeCounters, hosts []s
 			least, where = n.MemAvailable, n.Host
 		}
 	}
-	if text, err := os.ReadFile("/proc/meminfo"); o.standalone && err == nil {
-		if n, err := envhost.MemAvailable(string(text)); err == nil {
-			least, where = n, "this machine"
-		}
+	if m, err := proc.ReadMemory(); o.standalone && err == nil && m.Available > 0 {
+		least, where = uint64(m.Available), "this machine" //nolint:gosec // never less than 0
 	}
 	room := int64(unknownRoom)
 	if where != "" {

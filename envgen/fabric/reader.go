@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // Config says where the facts come from. The zero value reads the machine it runs on.
@@ -108,7 +109,7 @@ func New(cfg Config) (*Reader, error) {
 		return nil, fmt.Errorf("open sysfs root %T: cannot read symbolic links", cfg.FS)
 	}
 	if cfg.BootIDPath == "" {
-		cfg.BootIDPath = "/proc/sys/kernel/random/boot_id"
+		cfg.BootIDPath = proc.BootIDFile
 	}
 	if cfg.Hostname == nil {
 		cfg.Hostname = os.Hostname

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // parseLimits reads the soft limits of /proc/PID/limits, whose columns have fixed widths and names with spaces.
@@ -114,36 +116,16 @@ func parseDriver(text string) string {
 	return ""
 }
 
-// MemAvailable is how many bytes the kernel would find for a new program, of the text of
-// /proc/meminfo; where GPU and system share the memory, for the GPU too.
-func MemAvailable(text string) (uint64, error) {
-	m, err := parseMemory(text)
-	if err != nil {
-		return 0, err
-	}
-	return m.Available, nil
-}
-
-// parseMemory reads /proc/meminfo, which counts in kibibytes whatever it calls them.
 func parseMemory(text string) (*Memory, error) {
-	kib := map[string]uint64{}
-	for l := range strings.Lines(text) {
-		name, rest, ok := strings.Cut(l, ":")
-		f := strings.Fields(rest)
-		if !ok || len(f) == 0 {
-			continue
-		}
-		if n, err := strconv.ParseUint(f[0], 10, 64); err == nil && n < 1<<53 {
-			kib[name] = n * 1024
-		}
+	m, err := proc.ParseMemory(text)
+	if err != nil {
+		return nil, err
 	}
-	m := &Memory{Total: kib["MemTotal"], Free: kib["MemFree"], Available: kib["MemAvailable"], Swap: kib["SwapTotal"]}
-	m.Cached = kib["Cached"] - min(kib["Cached"], kib["Shmem"])
-	m.SwapUsed = m.Swap - min(m.Swap, kib["SwapFree"])
-	if m.Total == 0 || kib["MemAvailable"] == 0 {
-		return nil, errors.New("meminfo tells no MemTotal or no MemAvailable")
+	if m.Available == 0 {
+		return nil, errors.New("meminfo tells no MemAvailable")
 	}
-	return m, nil
+	return &Memory{Total: uint64(m.Total), Free: uint64(m.Free), Available: uint64(m.Available), Cached: uint64(m.Cached),
+		Swap: uint64(m.Swap), SwapUsed: uint64(m.SwapUsed)}, nil
 }
 
 // exclusive are file systems that keep their state in the memory of the one machine that has them mounted.

@@ -2,11 +2,10 @@ package agent
 
 import (
 	"fmt"
-	"os"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // computeDevice is what every CUDA program opens and a display server does not
@@ -20,50 +19,23 @@ var desktop = []string{
 	"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi",
 }
 
-// holder is a process with the GPU open.
-type holder struct {
-	pid  int
-	name string // as the kernel keeps it: 15 bytes
-}
-
 // gpuFree refuses while somebody else's process computes on this node's GPU. Ranks
 // of other jobs are the leader's to weigh, and a machine without the driver
 // has no holders.
-func gpuFree(proc string) error {
-	var names []string
-	for _, h := range gpuHolders(proc) {
-		names = append(names, fmt.Sprintf("%s (PID %d)", h.name, h.pid))
-	}
-	if len(names) == 0 {
-		return nil
-	}
-	return fmt.Errorf("%s computes on the GPU of this node: end it, or choose other nodes with --exclude", strings.Join(names, ", "))
-}
-
-func gpuHolders(proc string) []holder {
-	var found []holder
-	links, _ := filepath.Glob(filepath.Join(proc, "[0-9]*", "fd"))
-	for _, dir := range links {
-		base := filepath.Dir(dir)
-		pid, err := strconv.Atoi(filepath.Base(base))
-		if err != nil || !opens(dir, computeDevice) {
+func gpuFree(from proc.FS) error {
+	var holders []string
+	for _, pid := range from.PIDs() {
+		if !from.Opens(pid, func(file string) bool { return file == computeDevice }) {
 			continue
 		}
-		comm, _ := os.ReadFile(filepath.Join(base, "comm"))
-		name := strings.TrimSuffix(string(comm), "\n")
-		env, _ := os.ReadFile(filepath.Join(base, "environ"))
-		ours := strings.Contains("\x00"+string(env), "\x00SPARKRUN_GANG=")
-		if !ours && !slices.Contains(desktop, name) {
-			found = append(found, holder{pid, name})
+		name := from.Name(pid)
+		if _, ours := from.Env(pid, "SPARKRUN_GANG"); !ours && !slices.Contains(desktop, name) {
+			holders = append(holders, fmt.Sprintf("%s (PID %d)", name, pid))
 		}
 	}
-	return found
-}
-
-func opens(dir, device string) bool {
-	fds, _ := os.ReadDir(dir)
-	return slices.ContainsFunc(fds, func(fd os.DirEntry) bool {
-		to, err := os.Readlink(filepath.Join(dir, fd.Name()))
-		return err == nil && to == device
-	})
+	if len(holders) == 0 {
+		return nil
+	}
+	slices.Sort(holders)
+	return fmt.Errorf("%s computes on the GPU of this node: end it, or choose other nodes with --exclude", strings.Join(holders, ", "))
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -40,18 +41,18 @@ func (a *Agent) guard(ctx context.Context) {
 	warned := false
 	for ctx.Err() == nil {
 		stalled := w.wait(guardEvery)
-		m, err := readMemory()
+		m, err := proc.ReadMemory()
 		if err != nil {
 			a.cfg.Logger.Error("the memory guard is off", "error", err)
 			return
 		}
-		switch near := m.available < warnAt*a.cfg.MemoryFloor; {
-		case m.available < a.cfg.MemoryFloor, near && stalled:
+		switch near := m.Available < warnAt*a.cfg.MemoryFloor; {
+		case m.Available < a.cfg.MemoryFloor, near && stalled:
 			a.relieve(ctx, m)
 		case near && !warned:
 			warned = true
-			a.cfg.Logger.Warn("memory is running out", "available", size(m.available), "floor", size(a.cfg.MemoryFloor))
-		case m.available > 2*warnAt*a.cfg.MemoryFloor:
+			a.cfg.Logger.Warn("memory is running out", "available", size(m.Available), "floor", size(a.cfg.MemoryFloor))
+		case m.Available > 2*warnAt*a.cfg.MemoryFloor:
 			warned = false
 		}
 	}
@@ -59,17 +60,17 @@ func (a *Agent) guard(ctx context.Context) {
 
 // relieve ends the gang that holds most memory, if that is worth it: one that
 // holds less than the floor is not who ate the machine.
-func (a *Agent) relieve(ctx context.Context, m memory) {
+func (a *Agent) relieve(ctx context.Context, m proc.Memory) {
 	key, held := largest(a.gangs(), m)
 	if held < a.cfg.MemoryFloor {
-		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available", size(m.available), "floor", size(a.cfg.MemoryFloor))
+		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available", size(m.Available), "floor", size(a.cfg.MemoryFloor))
 		return
 	}
 	client, err := a.reach(ctx, key)
 	if err == nil {
 		cause := fmt.Sprintf("ended because its machine had %s of memory left, less than the --memory-floor of %s: it held about %s",
-			size(m.available), size(a.cfg.MemoryFloor), size(held))
-		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", size(m.available), "held", size(held))
+			size(m.Available), size(a.cfg.MemoryFloor), size(held))
+		a.cfg.Logger.Error("end ranks to save the machine", "job", key.Job, "available", size(m.Available), "held", size(held))
 		err = client.EndFor(ctx, cause)
 	}
 	if err != nil {
@@ -117,8 +118,8 @@ func (a *Agent) gangs() map[launcher.Key]shim.Usage {
 
 // largest picks who holds most. What no process accounts for belongs to the
 // GPU, and so to who has it open: the driver's allocations are in no RSS.
-func largest(gangs map[launcher.Key]shim.Usage, m memory) (key launcher.Key, held int64) {
-	unseen := m.total - m.available
+func largest(gangs map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
+	unseen := m.Total - m.Available
 	users := int64(0)
 	for _, u := range gangs {
 		unseen -= u.Bytes

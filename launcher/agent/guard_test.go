@@ -6,13 +6,14 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
 func TestLargestGang(t *testing.T) {
 	k := func(job launcher.JobID) launcher.Key { return launcher.Key{Job: job, Generation: 1} }
 	const gib = 1 << 30
-	m := memory{total: 128 * gib, available: 2 * gib}
+	m := proc.Memory{Total: 128 * gib, Available: 2 * gib}
 	for name, tc := range map[string]struct {
 		gangs map[launcher.Key]shim.Usage
 		want  launcher.Key
@@ -41,7 +42,7 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	// tail keeps what it reads until the newline that never comes.
 	n.launch(n.as("(head -c 100000000 /dev/zero; witness; exec sleep 1000) | tail -n 1"))
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.gangs()[key].Bytes > 90e6 })
-	n.a.relieve(n.ctx, memory{total: 1 << 30, available: 1 << 20})
+	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
 	ev := n.hear(launcher.Exited)
 	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() || !strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
 		t.Errorf("%s: exit %+v", ev.Key, ev.Exit)
@@ -49,7 +50,7 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
 		t.Errorf("the guard went on before its gang had ended: %s", e.Phase)
 	}
-	n.a.relieve(n.ctx, memory{total: 1 << 30, available: 1 << 20}) // the small one holds less than the floor
+	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20}) // the small one holds less than the floor
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))
 	n.pass(0)
 	if ev := n.hear(launcher.Exited); ev.Exit.Failed() {

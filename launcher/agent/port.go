@@ -267,7 +267,7 @@ func holdAt(span launcher.Ports) (some holding, err error) {
 		one, err := bindAs(port, 1)
 		if err != nil {
 			some.Close()
-			if who := listener("/proc", port); who != "" {
+			if who := listener(port); who != "" {
 				return nil, fmt.Errorf("%w: %s listens on it: end that, or choose another port", err, who)
 			}
 			return nil, fmt.Errorf("%w: a job that is about to start may have it, else `ss -ltnp 'sport = :%d'` shows who: end that, or choose another port", err, port)

@@ -3,13 +3,13 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -20,7 +20,7 @@ const leastRunBytes = 4 << 20
 func (a *Agent) hasResources(st launcher.Stage) error {
 	err := errors.Join(a.hasRoom(), a.hasMemory(), shim.MayLimit(st.Ulimits))
 	if st.GPU {
-		err = errors.Join(err, gpuFree("/proc"))
+		err = errors.Join(err, gpuFree(proc.Here))
 	}
 	return err
 }
@@ -50,57 +50,11 @@ func statfs(path string) (room, error) {
 
 // hasMemory refuses a try that the guard would end as soon as it ran.
 func (a *Agent) hasMemory() error {
-	m, err := readMemory()
-	if err != nil || m.available >= a.cfg.MemoryFloor {
+	m, err := proc.ReadMemory()
+	if err != nil || m.Available >= a.cfg.MemoryFloor {
 		return nil //nolint:nilerr // a kernel that doesn't tell is no reason to refuse
 	}
-	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it", size(m.available), size(a.cfg.MemoryFloor))
-}
-
-// memory is what the kernel says of all of it, in bytes.
-type memory struct{ total, available int64 }
-
-// Memory is this machine's, in bytes: all of it, and what programs could have now.
-func Memory() (total, available int64, err error) {
-	m, err := readMemory()
-	return m.total, m.available, err
-}
-
-func readMemory() (memory, error) {
-	b, err := os.ReadFile("/proc/meminfo")
-	if err != nil {
-		return memory{}, err
-	}
-	return parseMemory(string(b))
-}
-
-// parseMemory reads two lines of /proc/meminfo (proc_meminfo(5)). On machines
-// whose GPU shares the memory, what it holds is missing from MemAvailable too.
-func parseMemory(text string) (m memory, err error) {
-	for line := range strings.Lines(text) {
-		f := strings.Fields(line)
-		if len(f) < 2 {
-			continue
-		}
-		var to *int64
-		switch f[0] {
-		case "MemTotal:":
-			to = &m.total
-		case "MemAvailable:":
-			to = &m.available
-		default:
-			continue
-		}
-		kib, err := strconv.ParseInt(f[1], 10, 64)
-		if err != nil {
-			return memory{}, fmt.Errorf("read meminfo: %s %q: %w", f[0], f[1], err)
-		}
-		*to = kib << 10
-	}
-	if m.total == 0 {
-		return memory{}, fmt.Errorf("read meminfo: no MemTotal")
-	}
-	return m, nil
+	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it", size(m.Available), size(a.cfg.MemoryFloor))
 }
 
 // size writes bytes for people.
@@ -120,11 +74,11 @@ func size(n int64) string {
 // sshd, the agent and the kernel need to stay responsive. On small machines it
 // is an eighth at most; 0 where the kernel doesn't tell.
 func DefaultMemoryFloor() int64 {
-	m, err := readMemory()
+	m, err := proc.ReadMemory()
 	if err != nil {
 		return 0
 	}
-	return floorOf(m.total)
+	return floorOf(m.Total)
 }
 
 func floorOf(total int64) int64 { return min(max(total/50, 1<<30), total/8) }

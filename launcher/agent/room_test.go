@@ -8,22 +8,8 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
-
-func TestParseMemory(t *testing.T) {
-	got, err := parseMemory("MemTotal:       32768 kB\nMemFree: 1 kB\nMemAvailable:    1024 kB\nHugePages_Total:       0\n")
-	if want := (memory{total: 32 << 20, available: 1 << 20}); err != nil || got != want {
-		t.Errorf("got %+v, %v", got, err)
-	}
-	for _, bad := range []string{"", "MemTotal: much kB\n"} {
-		if _, err := parseMemory(bad); err == nil {
-			t.Errorf("%q is taken", bad)
-		}
-	}
-	if m, err := readMemory(); err != nil || m.available <= 0 || m.available > m.total {
-		t.Errorf("this machine: %+v, %v", m, err)
-	}
-}
 
 func TestDefaultMemoryFloor(t *testing.T) {
 	for total, want := range map[int64]int64{
@@ -80,11 +66,11 @@ func TestGPUHolders(t *testing.T) {
 		"13": {"editor", "", "/dev/nvidia0"}, // draws, computes nothing
 		"14": {"bash", "", "/home/x/nvidia-uvm"},
 	}
-	if err := gpuFree(fakeProc(t, procs)); err != nil {
+	if err := gpuFree(proc.FS(fakeProc(t, procs))); err != nil {
 		t.Errorf("nobody computes: %v", err)
 	}
 	procs["15"] = p{"jupyter-lab", "NOT_SPARKRUN_GANG=1", computeDevice}
-	err := gpuFree(fakeProc(t, procs))
+	err := gpuFree(proc.FS(fakeProc(t, procs)))
 	if err == nil || !strings.Contains(err.Error(), "jupyter-lab (PID 15) computes on the GPU") {
 		t.Errorf("error %v", err)
 	}

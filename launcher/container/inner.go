@@ -1,7 +1,6 @@
 package container
 
 import (
-	"bytes"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -9,7 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
-	"strconv"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 const (
@@ -176,14 +176,10 @@ func (in *inner) dismiss(pid int) {
 
 // inSession lists who is in a session, as far as this container's /proc tells.
 func inSession(session int) (pids []int) {
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		if sid, err := unix.Getsid(pid); err == nil && sid == session {
-			pids = append(pids, pid)
+	all, _ := proc.Here.All()
+	for _, p := range all {
+		if p.Session == session {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids
@@ -232,14 +228,11 @@ func shared() bool {
 	if os.Getppid() != 1 {
 		return false
 	}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil || pid == 1 || pid == os.Getpid() {
+	for _, pid := range proc.Here.PIDs() {
+		if pid == 1 || pid == os.Getpid() {
 			continue
 		}
-		line, _ := os.ReadFile("/proc/" + e.Name() + "/cmdline")
-		if bytes.HasPrefix(line, []byte(InsideProgram+"\x00shim\x00"+InnerArg)) {
+		if args := proc.Here.Args(pid); len(args) > 2 && slices.Equal(args[:3], []string{InsideProgram, "shim", InnerArg}) {
 			return true
 		}
 	}
@@ -260,43 +253,15 @@ func (in *inner) pass(s syscall.Signal) {
 // The PID namespace may have another container's processes too (Spec.PIDsOf).
 func (in *inner) everybody(s syscall.Signal) {
 	for range 10 { // who was forked meanwhile is KILLed, too; a TERM is said once
-		all := below(os.Getpid())
-		for _, pid := range all {
-			_ = unix.Kill(pid, s)
+		all, _ := proc.Here.All()
+		all = proc.Below(all, []int{os.Getpid()}, nil)
+		for _, p := range all {
+			_ = unix.Kill(p.PID, s)
 		}
 		if s != unix.SIGKILL || len(all) == 0 {
 			return
 		}
 	}
-}
-
-// below lists the descendants of a process, as far as this container's /proc tells.
-func below(root int) (pids []int) {
-	children := map[int][]int{}
-	entries, _ := os.ReadDir("/proc")
-	for _, e := range entries {
-		pid, err := strconv.Atoi(e.Name())
-		if err != nil {
-			continue
-		}
-		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
-		if err != nil {
-			continue // it has gone
-		}
-		// The name, in parentheses, may hold anything (proc_pid_stat(5)); then come state and parent.
-		f := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
-		if len(f) < 2 {
-			continue
-		}
-		if parent, err := strconv.Atoi(f[1]); err == nil {
-			children[parent] = append(children[parent], pid)
-		}
-	}
-	for next := []int{root}; len(next) > 0; next = next[1:] {
-		pids = append(pids, children[next[0]]...)
-		next = append(next, children[next[0]]...)
-	}
-	return pids
 }
 
 func (in *inner) reap() (exited *launcher.Exit, childless bool) {

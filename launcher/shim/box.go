@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // Box has a rank run in a container. The rank's command, environment and folder
@@ -31,10 +32,10 @@ type Box struct {
 // gang's loop touches it.
 type boxed struct {
 	id   string
-	pid  int      // the program's on the host; 0: not known
-	init proc     // its first process, with which the kernel ends all others
-	fd   *os.File // pidfd of that; nil: there was no descriptor left for one
-	gone bool     // that process is
+	pid  int       // the program's on the host; 0: not known
+	init proc.Stat // its first process, with which the kernel ends all others
+	fd   *os.File  // pidfd of that; nil: there was no descriptor left for one
+	gone bool      // that process is
 }
 
 // lives tells whether a process may be left in the rank's container.
@@ -117,8 +118,8 @@ func watched(id string, init int) *boxed {
 	if err == nil {
 		b.fd = os.NewFile(uintptr(fd), "pidfd")
 	}
-	b.init, _ = readProc(init)
-	b.init.pid = init
+	b.init, _ = proc.Here.Stat(init)
+	b.init.PID = init
 	b.gone = errors.Is(err, unix.ESRCH)
 	return b
 }
@@ -178,11 +179,11 @@ func (b *boxed) awaitEnd() error {
 // there tells whether the first process is, or may be: without a descriptor left, of a process that
 // is there nothing more can be read.
 func (b *boxed) there() bool {
-	if unix.Kill(b.init.pid, 0) == unix.ESRCH {
+	if unix.Kill(b.init.PID, 0) == unix.ESRCH {
 		return false
 	}
-	p, ok := readProc(b.init.pid)
-	return !ok || !p.dead && (b.init.ticks == 0 || p.ticks == b.init.ticks)
+	p, ok := proc.Here.Stat(b.init.PID)
+	return !ok || !p.Dead() && (b.init.Ticks == 0 || p.Ticks == b.init.Ticks)
 }
 
 // kill ends everything in the container. A PID that has come round again is not meant: the descriptor
@@ -196,8 +197,8 @@ func (b *boxed) kill() {
 			_ = rc.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), unix.SIGKILL, nil, 0) })
 		}
 	default:
-		if p, ok := readProc(b.init.pid); ok && p.born() == b.init.born() {
-			_ = unix.Kill(b.init.pid, unix.SIGKILL)
+		if p, ok := proc.Here.Stat(b.init.PID); ok && p.Born() == b.init.Born() {
+			_ = unix.Kill(b.init.PID, unix.SIGKILL)
 		}
 	}
 }

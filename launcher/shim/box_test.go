@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/container/enginetest"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // theEngine is started by the first test that wants one, and ended by TestMain.
@@ -122,13 +123,13 @@ func TestProgramInABoxIsKnownByItsPID(t *testing.T) {
 	x := spawnBoxes(t)
 	x.start(x.box(0, `echo up; : of this test; while :; do sleep 0.1; done`))
 	x.awaitLog(0, "up\n")
-	procs, _ := processes()
+	procs, _ := proc.Here.All()
 	parents := map[int]int{} // of the program, and of a child that is not yet what it will be
 	for _, p := range procs {
-		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.pid))
-		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.pid))
+		args, _ := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", p.PID))
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", p.PID))
 		if strings.Contains(string(args), "of this test") && strings.Contains(string(env), x.id) {
-			parents[p.pid] = p.ppid
+			parents[p.PID] = p.PPID
 		}
 	}
 	pid := 0
@@ -361,7 +362,7 @@ func TestContainerWithoutADescriptor(t *testing.T) {
 	if !b.there() {
 		t.Error("a process was killed that may be another")
 	}
-	b.init, _ = readProc(cmd.Process.Pid)
+	b.init, _ = proc.Here.Stat(cmd.Process.Pid)
 	b.kill()
 	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("ended with %v, want by KILL", err)

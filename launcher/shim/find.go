@@ -1,13 +1,12 @@
 package shim
 
 import (
-	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // Rouse signals the shim of dir past its socket, which may have been removed
@@ -33,45 +32,31 @@ func Rouse(dir string, sig syscall.Signal) bool {
 
 // Suspended tells whether a signal has stopped a rank that the journal says runs.
 func Suspended(told []Event) bool {
-	running := map[int]proc{}
+	running := map[int]proc.Stat{}
 	for _, ev := range told {
 		switch ev.Kind {
 		case Started:
-			running[ev.Rank] = proc{pid: ev.PID, ticks: ev.Ticks}
+			running[ev.Rank] = proc.Stat{PID: ev.PID, Ticks: ev.Ticks}
 		case Exited:
 			delete(running, ev.Rank)
 		}
 	}
 	for _, was := range running {
-		if now, there := readProc(was.pid); there && now.born() == was && (now.stopped || willStop(was.pid)) {
+		if now, there := proc.Here.Stat(was.PID); there && now.Born() == was && (now.Stopped() || proc.Here.StopPending(was.PID)) {
 			return true
 		}
 	}
 	return false
 }
 
-// willStop: SIGSTOP has been sent to it, and a busy machine has not let it get there yet.
-func willStop(pid int) bool {
-	status, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/status")
-	return err == nil && stopPending(string(status))
-}
-
-// stopPending reads what is pending for the whole process (proc_pid_status(5), ShdPnd: a mask in hex).
-func stopPending(status string) bool {
-	_, rest, _ := strings.Cut(status, "\nShdPnd:")
-	line, _, _ := strings.Cut(rest, "\n")
-	mask, err := strconv.ParseUint(strings.TrimSpace(line), 16, 64)
-	return err == nil && mask&(1<<(unix.SIGSTOP-1)) != 0
-}
-
 // Living finds by the process table which folders below parent have shims,
 // also where the folders are gone.
 func Living(parent string) map[string][]int {
 	found := map[string][]int{}
-	procs, _ := processes()
+	procs, _ := proc.Here.All()
 	for _, p := range procs {
-		if dir := shimDir(p.pid); !p.dead && dir != "" && filepath.Dir(dir) == parent {
-			found[filepath.Base(dir)] = append(found[filepath.Base(dir)], p.pid)
+		if dir := shimDir(p.PID); !p.Dead() && dir != "" && filepath.Dir(dir) == parent {
+			found[filepath.Base(dir)] = append(found[filepath.Base(dir)], p.PID)
 		}
 	}
 	return found
@@ -80,14 +65,8 @@ func Living(parent string) map[string][]int {
 // shimDir is the folder in a shim's command line. Another mount namespace has
 // another /run: its shims are not ours.
 func shimDir(pid int) string {
-	base := "/proc/" + strconv.Itoa(pid)
-	b, err := os.ReadFile(base + "/cmdline")
-	argv := strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
-	if err != nil || len(argv) != 3 || argv[0] != "sparkrun" || argv[1] != "shim" {
-		return ""
-	}
-	theirs, err := os.Readlink(base + "/ns/mnt")
-	if ours, _ := os.Readlink("/proc/self/ns/mnt"); err != nil || theirs != ours {
+	argv := proc.Here.Args(pid)
+	if len(argv) != 3 || argv[0] != "sparkrun" || argv[1] != "shim" || !proc.Here.SameMounts(pid) {
 		return ""
 	}
 	return argv[2]

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // phase is how far a gang has come. It only rises.
@@ -69,14 +70,14 @@ type gang struct {
 	unborn   int           // ranks whose fork is still to be told of
 	removing bool          // containers are being removed
 	guests   map[string]*guest
-	byGuest  map[int]*guest // of these, those with a process
-	coming   int            // guests whose fork is still to be told of
-	stop     atomic.Bool    // tells the starter to fork no more
-	starters []func(error)  // callers of Start, waiting
-	returns  []returning    // ranks that are to come again
-	endedAt  time.Time      // when the end began; zero before
-	killAt   time.Time      // end of the grace
-	termed   map[proc]bool  // who has had TERM
+	byGuest  map[int]*guest     // of these, those with a process
+	coming   int                // guests whose fork is still to be told of
+	stop     atomic.Bool        // tells the starter to fork no more
+	starters []func(error)      // callers of Start, waiting
+	returns  []returning        // ranks that are to come again
+	endedAt  time.Time          // when the end began; zero before
+	killAt   time.Time          // end of the grace
+	termed   map[proc.Stat]bool // who has had TERM
 	lastExit time.Time
 	lastPass time.Time // of TERM or KILL
 	died     bool      // somebody has since

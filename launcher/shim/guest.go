@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // guest is a command that somebody runs in a rank's place, beside it: in its
@@ -144,7 +145,7 @@ func (g *gang) dismiss(gs *guest, killAt time.Time) {
 		family := gs.family()
 		for _, p := range family {
 			if gs.rank.TTY != nil {
-				_ = unix.Kill(p.pid, unix.SIGHUP)
+				_ = unix.Kill(p.PID, unix.SIGHUP)
 			}
 		}
 		g.termEach(family)
@@ -156,15 +157,15 @@ func (g *gang) dismiss(gs *guest, killAt time.Time) {
 
 // family is a guest and what comes from it, as far as that can be told while
 // the guest lives: its session, and everybody below.
-func (gs *guest) family() []proc {
-	procs, _ := processes()
+func (gs *guest) family() []proc.Stat {
+	procs, _ := proc.Here.All()
 	found := below(procs, []int{gs.pid}, nil)
 	has := map[int]bool{}
 	for _, p := range found {
-		has[p.pid] = true
+		has[p.PID] = true
 	}
 	for _, p := range procs {
-		if p.session == gs.pid && !p.dead && !has[p.pid] {
+		if p.Session == gs.pid && !p.Dead() && !has[p.PID] {
 			found = append(found, p)
 		}
 	}
@@ -182,7 +183,7 @@ func (g *gang) seeOut(allExited bool) {
 			continue
 		}
 		for _, p := range gs.family() {
-			_ = unix.Kill(p.pid, unix.SIGKILL)
+			_ = unix.Kill(p.PID, unix.SIGKILL)
 		}
 		gs.killAt = g.now.Add(killAgain)
 		g.due(gs.killAt)

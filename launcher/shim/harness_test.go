@@ -14,9 +14,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"go.uber.org/goleak"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // The test binary is also the shim, and a client that can be killed.
@@ -197,10 +199,10 @@ func (b *bench) log(rank int, stream string) string {
 // test itself put into their environment.
 func (b *bench) alive() []int {
 	var pids []int
-	procs, _ := processes()
+	procs, _ := proc.Here.All()
 	for _, p := range procs {
-		if yes, _ := marked(p, b.id); yes && !p.dead {
-			pids = append(pids, p.pid)
+		if yes, _ := proc.Here.HasEnv(p, b.id); yes && !p.Dead() {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids
@@ -217,11 +219,11 @@ func (b *bench) noneAlive() {
 // shims lists the shims of this bench's folder.
 func (b *bench) shims() []int {
 	var pids []int
-	procs, _ := processes()
+	procs, _ := proc.Here.All()
 	for _, p := range procs {
-		cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/cmdline")
-		if !p.dead && bytes.Equal(cmd, []byte("sparkrun\x00shim\x00"+b.dir+"\x00")) {
-			pids = append(pids, p.pid)
+		cmd, _ := os.ReadFile("/proc/" + strconv.Itoa(p.PID) + "/cmdline")
+		if !p.Dead() && bytes.Equal(cmd, []byte("sparkrun\x00shim\x00"+b.dir+"\x00")) {
+			pids = append(pids, p.PID)
 		}
 	}
 	return pids

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // term sends TERM once to each living descendant, then CONT: one that is
@@ -18,20 +20,20 @@ func (g *gang) term() {
 	for _, r := range g.ranks {
 		groups[r.pid] = r.running()
 	}
-	before := map[proc]bool{}
+	before := map[proc.Stat]bool{}
 	for pass := range 2 {
-		var others []proc
+		var others []proc.Stat
 		for _, p := range descendants(nil) {
 			switch {
-			case !groups[p.pgrp]:
+			case !groups[p.Group]:
 				others = append(others, p)
 			case pass == 0:
-				before[p.born()] = true
-			case before[p.born()]:
+				before[p.Born()] = true
+			case before[p.Born()]:
 				// Only who was in its group before the signal and after it has
 				// surely had it: a handler may fork another into the group, and one
 				// that was seen there may have left it by setsid in time to miss it.
-				g.termed[p.born()] = true
+				g.termed[p.Born()] = true
 			}
 		}
 		for _, r := range g.ranks {
@@ -52,7 +54,7 @@ func termGroup(r *rank) {
 // has lost its parent since. A child whose parent lives may be what that one
 // cleans up with, and is left to it.
 func (g *gang) termOrphans() {
-	procs, _ := processes()
+	procs, _ := proc.Here.All()
 	living := map[int]bool{}
 	for _, r := range g.ranks {
 		if r.running() {
@@ -60,10 +62,10 @@ func (g *gang) termOrphans() {
 		}
 	}
 	var roots []int
-	var orphans []proc
+	var orphans []proc.Stat
 	for _, p := range procs {
-		if p.ppid == os.Getpid() && !p.dead && !living[p.pid] && !g.termed[p.born()] {
-			roots = append(roots, p.pid)
+		if p.PPID == os.Getpid() && !p.Dead() && !living[p.PID] && !g.termed[p.Born()] {
+			roots = append(roots, p.PID)
 			orphans = append(orphans, p)
 		}
 	}
@@ -72,14 +74,14 @@ func (g *gang) termOrphans() {
 
 // termEach passes over who has had it: twice would read as impatience to some
 // programs.
-func (g *gang) termEach(procs []proc) {
+func (g *gang) termEach(procs []proc.Stat) {
 	for _, p := range procs {
-		if g.termed[p.born()] {
+		if g.termed[p.Born()] {
 			continue
 		}
-		g.termed[p.born()] = true
-		_ = unix.Kill(p.pid, unix.SIGTERM)
-		_ = unix.Kill(p.pid, unix.SIGCONT)
+		g.termed[p.Born()] = true
+		_ = unix.Kill(p.PID, unix.SIGTERM)
+		_ = unix.Kill(p.PID, unix.SIGCONT)
 	}
 }
 
@@ -96,7 +98,7 @@ func (g *gang) kill() {
 		r.box.kill()
 	}
 	for _, p := range descendants(nil) {
-		_ = unix.Kill(p.pid, unix.SIGKILL)
+		_ = unix.Kill(p.PID, unix.SIGKILL)
 	}
 }
 
@@ -113,8 +115,8 @@ func (g *gang) killHolders(r *rank) {
 	n := 0
 	for _, p := range descendants(living) {
 		for _, pipe := range r.holds {
-			if holds(p.pid, pipe) {
-				_ = unix.Kill(p.pid, unix.SIGKILL)
+			if proc.Here.Opens(p.PID, func(file string) bool { return file == pipe }) {
+				_ = unix.Kill(p.PID, unix.SIGKILL)
 				n++
 				break
 			}

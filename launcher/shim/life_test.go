@@ -15,8 +15,10 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"github.com/sparkrun/sparkrun/launcher"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // Fault 7: the agent dies by kill -9 under a job. Same processes, and neither
@@ -157,11 +159,11 @@ func TestShimKilled(t *testing.T) {
 				t.Errorf("Reap under a living shim: %v", err)
 			}
 			var inSession []int
-			procs, _ := processes()
+			procs, _ := proc.Here.All()
 			for _, p := range procs {
 				for _, e := range kinds(mustReplay(t, b.dir), Started) {
-					if p.session == e.PID {
-						inSession = append(inSession, p.pid)
+					if p.Session == e.PID {
+						inSession = append(inSession, p.PID)
 					}
 				}
 			}
@@ -178,7 +180,7 @@ func TestShimKilled(t *testing.T) {
 			must(t, Reap(b.ctx, b.dir))
 			b.noneAlive()
 			for _, pid := range inSession {
-				if p, ok := readProc(pid); ok && !p.dead {
+				if p, ok := proc.Here.Stat(pid); ok && !p.Dead() {
 					t.Errorf("%d survived, whose environment was emptied", pid)
 				}
 			}

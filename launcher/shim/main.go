@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // What a shim writes into the pipe that Spawn gave it as descriptor 3.
@@ -135,13 +136,14 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 func newGang(cfg Config, log *slog.Logger, j *journal) *gang {
 	var nonce [8]byte
 	rand.Read(nonce[:])
+	boot, _ := proc.BootID()
 	g := &gang{
 		cfg: cfg, log: log, j: j,
-		trace: Trace{Boot: bootID(), Mark: fmt.Sprintf("%s/%x", cfg.Key, nonce)},
+		trace: Trace{Boot: boot, Mark: fmt.Sprintf("%s/%x", cfg.Key, nonce)},
 		in:    make(chan func()), gone: make(chan struct{}),
 		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
 		byPID: map[int]*rank{}, early: map[int]death{},
-		termed: map[proc]bool{}, guests: map[string]*guest{}, byGuest: map[int]*guest{},
+		termed: map[proc.Stat]bool{}, guests: map[string]*guest{}, byGuest: map[int]*guest{},
 	}
 	signal.Notify(g.chld, syscall.SIGCHLD)
 	signal.Notify(g.sigs, syscall.SIGTERM)

@@ -16,6 +16,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // fullDisk takes room bytes, and then none.
@@ -63,24 +65,7 @@ func TestGapsAreCounted(t *testing.T) {
 	}
 }
 
-func TestParseStat(t *testing.T) {
-	line := "42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123 45 1844\n"
-	got, ok := parseStat([]byte(line))
-	if want := (proc{pid: 42, ppid: 7, pgrp: 40, session: 39, ticks: 987654}); !ok || got != want {
-		t.Errorf("%+v %v, want %+v", got, ok, want)
-	}
-	self, ok := readProc(os.Getpid())
-	if !ok || self.ppid != os.Getppid() || self.pgrp != unix.Getpgrp() {
-		t.Errorf("own entry %+v %v", self, ok)
-	}
-}
-
 func TestStuckText(t *testing.T) {
-	for stat, want := range map[string]string{"42 (a) b (c) D 7 40": "D", "42 (x) Z": "Z", "42 (x)": "", "": ""} {
-		if got := stateIn(stat); got != want {
-			t.Errorf("state in %q: %q, want %q", stat, got, want)
-		}
-	}
 	dead := exec.Command("true")
 	must(t, dead.Start())
 	t.Cleanup(func() { dead.Wait() })
@@ -88,7 +73,7 @@ func TestStuckText(t *testing.T) {
 	must(t, asleep.Start())
 	t.Cleanup(func() { asleep.Process.Kill(); asleep.Wait() })
 	must(t, asleep.Process.Signal(syscall.SIGSTOP))
-	state := func(pid int) string { s, _ := stateOf(pid); return s }
+	state := func(pid int) string { s, _ := proc.Here.Stuck(pid); return s }
 	for deadline := time.Now().Add(30 * time.Second); state(dead.Process.Pid) != "" || state(asleep.Process.Pid) != "T"; {
 		if time.Now().After(deadline) {
 			t.Fatalf("a zombie is %q, want nothing; a stopped process %q, want T", state(dead.Process.Pid), state(asleep.Process.Pid))
@@ -96,38 +81,11 @@ func TestStuckText(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	pid := asleep.Process.Pid
-	many := []proc{{pid: pid}, {pid: pid, session: 99}, {pid: pid}, {pid: pid}, {pid: pid}, {pid: pid}}
+	many := []proc.Stat{{PID: pid}, {PID: pid, Session: 99}, {PID: pid}, {PID: pid}, {PID: pid}, {PID: pid}}
 	got := stuckText(many, map[int]int{99: 3})
 	want := fmt.Sprintf("rank 3: process %d (sleep) cannot be killed: KILL has not ended it (state T", pid)
 	if !strings.Contains(got, want) || !strings.HasSuffix(got, "; and 2 more") {
 		t.Errorf("%q lacks %q, or how many more there are", got, want)
-	}
-}
-
-func TestBelow(t *testing.T) {
-	procs := []proc{
-		{pid: 2, ppid: 1}, {pid: 3, ppid: 2}, {pid: 4, ppid: 3, dead: true}, {pid: 5, ppid: 4},
-		{pid: 6, ppid: 1}, {pid: 7, ppid: 6}, {pid: 8, ppid: 9}, {pid: 9, ppid: 8}, {pid: 10, ppid: 0},
-	}
-	pids := func(ps []proc) map[int]bool {
-		m := map[int]bool{}
-		for _, p := range ps {
-			m[p.pid] = true
-		}
-		return m
-	}
-	for _, tc := range []struct {
-		root   int
-		except map[int]bool
-		want   map[int]bool
-	}{
-		{1, nil, map[int]bool{2: true, 3: true, 5: true, 6: true, 7: true}},
-		{1, map[int]bool{2: true}, map[int]bool{6: true, 7: true}},
-		{8, nil, map[int]bool{9: true, 8: true}}, // a ring ends
-	} {
-		if d := cmp.Diff(tc.want, pids(below(procs, []int{tc.root}, tc.except))); d != "" {
-			t.Errorf("below %d: %s", tc.root, d)
-		}
 	}
 }
 
@@ -243,25 +201,6 @@ func FuzzParseJournal(f *testing.F) {
 			if e.Seq != i+1 {
 				t.Errorf("event %d has number %d", i+1, e.Seq)
 			}
-		}
-	})
-}
-
-func FuzzParseStat(f *testing.F) {
-	f.Add([]byte("42 (a) b (c) R 7 40 39 0 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 987654 123"))
-	f.Add([]byte(") ("))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		p, ok := parseStat(b)
-		if !ok {
-			return
-		}
-		state := "S"
-		if p.dead {
-			state = "Z"
-		}
-		line := fmt.Sprintf("%d (x) %s %d %d %d%s %d 0", p.pid, state, p.ppid, p.pgrp, p.session, strings.Repeat(" 0", 15), p.ticks)
-		if again, ok := parseStat([]byte(line)); !ok || again != p {
-			t.Errorf("%q gave %+v, written out %+v", b, p, again)
 		}
 	})
 }

@@ -10,8 +10,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // markName is the one variable the shim adds to a rank's environment.
@@ -64,8 +66,8 @@ func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
 		return born{at: at, err: err}
 	}
 	b := born{pid: pid, at: at, box: box, plumbing: p}
-	if p, ok := readProc(pid); ok {
-		b.ticks = p.ticks
+	if p, ok := proc.Here.Stat(pid); ok {
+		b.ticks = p.Ticks
 	}
 	return b
 }

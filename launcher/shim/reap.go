@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // Reap ends, by KILL, whatever a dead shim left running, and then completes
@@ -56,7 +58,7 @@ func Reap(ctx context.Context, dir string) error {
 			r.ranks[e.PID] = e.Rank
 		}
 	}
-	if r.trace.Boot == bootID() { // else the kernel ended them all
+	if boot, _ := proc.BootID(); r.trace.Boot == boot { // else the kernel ended them all
 		if err := r.end(ctx); err != nil {
 			return fmt.Errorf("reap shim %s: %w", dir, err)
 		}
@@ -121,11 +123,11 @@ func (r remains) end(ctx context.Context) error {
 }
 
 // survivors lists who is left; sure is false when there may be others.
-func (r remains) survivors(cg *cgroup) (found []proc, sure bool) {
-	procs, sure := processes()
-	byPID := map[int]proc{}
+func (r remains) survivors(cg *cgroup) (found []proc.Stat, sure bool) {
+	procs, sure := proc.Here.All()
+	byPID := map[int]proc.Stat{}
 	for _, p := range procs {
-		byPID[p.pid] = p
+		byPID[p.PID] = p
 	}
 	known := map[int]bool{}
 	for _, pid := range cg.procs() {
@@ -134,21 +136,21 @@ func (r remains) survivors(cg *cgroup) (found []proc, sure bool) {
 	var roots []int
 	except := map[int]bool{os.Getpid(): true}
 	for _, p := range procs {
-		if except[p.pid] {
+		if except[p.PID] {
 			continue
 		}
-		ticks, rank := r.started[p.pid]
-		ours := known[p.pid] || rank && ticks == p.ticks || r.inSession(p, byPID)
-		if !ours && !p.dead {
-			yes, told := marked(p, markName+"="+r.trace.Mark)
+		ticks, rank := r.started[p.PID]
+		ours := known[p.PID] || rank && ticks == p.Ticks || r.inSession(p, byPID)
+		if !ours && !p.Dead() {
+			yes, told := proc.Here.HasEnv(p, markName+"="+r.trace.Mark)
 			ours, sure = yes, sure && told
 		}
 		if !ours {
 			continue
 		}
-		except[p.pid] = true
-		roots = append(roots, p.pid)
-		if !p.dead {
+		except[p.PID] = true
+		roots = append(roots, p.PID)
+		if !p.Dead() {
 			found = append(found, p)
 		}
 	}
@@ -158,19 +160,19 @@ func (r remains) survivors(cg *cgroup) (found []proc, sure bool) {
 // inSession tells whether p is of the session that a rank led. A session's
 // number isn't given out again while one of its members lives; a leader that
 // bears it with another start time shows that it was.
-func (r remains) inSession(p proc, byPID map[int]proc) bool {
-	ticks, ours := r.started[p.session]
-	if !ours || p.ticks < ticks {
+func (r remains) inSession(p proc.Stat, byPID map[int]proc.Stat) bool {
+	ticks, ours := r.started[p.Session]
+	if !ours || p.Ticks < ticks {
 		return false
 	}
-	leader, lives := byPID[p.session]
-	return !lives || leader.ticks == ticks
+	leader, lives := byPID[p.Session]
+	return !lives || leader.Ticks == ticks
 }
 
 // killAndWait ends processes through descriptors, which a reused PID can't
 // mislead, and waits up to a second for their deaths. They aren't our
 // children.
-func killAndWait(procs []proc) error {
+func killAndWait(procs []proc.Stat) error {
 	var fds []unix.PollFd
 	defer func() {
 		for _, f := range fds {
@@ -178,16 +180,16 @@ func killAndWait(procs []proc) error {
 		}
 	}()
 	for _, p := range procs {
-		fd, err := unix.PidfdOpen(p.pid, 0)
+		fd, err := unix.PidfdOpen(p.PID, 0)
 		if err != nil {
 			continue // gone, or out of descriptors: the next pass finds it
 		}
 		fds = append(fds, unix.PollFd{Fd: int32(fd), Events: unix.POLLIN})
-		if now, ok := readProc(p.pid); !ok || now.ticks != p.ticks {
+		if now, ok := proc.Here.Stat(p.PID); !ok || now.Ticks != p.Ticks {
 			continue
 		}
 		if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err == unix.EPERM {
-			return fmt.Errorf("kill PID %d: %w: it changed its user, root has to end it", p.pid, err)
+			return fmt.Errorf("kill PID %d: %w: it changed its user, root has to end it", p.PID, err)
 		}
 	}
 	until := time.Now().Add(time.Second)

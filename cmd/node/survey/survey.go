@@ -11,7 +11,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
@@ -20,9 +19,8 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -170,8 +168,8 @@ func (s *Survey) Counters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wir
 		maps.Copy(totals, bytes)
 	}
 	res := wire.NodeCounters{ID: s.cfg.Self, Host: s.cfg.Host, Counters: s.Counted(), Totals: totals}
-	if text, err := os.ReadFile("/proc/meminfo"); err == nil {
-		res.MemAvailable, _ = envhost.MemAvailable(string(text)) // 0 where it is not told
+	if m, err := proc.ReadMemory(); err == nil {
+		res.MemAvailable = uint64(m.Available) //nolint:gosec // 0 where it is not told, never less
 	}
 	return res, nil
 }
@@ -205,9 +203,9 @@ func GPUs(proc string) int {
 
 // Memory is this machine's; nil where the kernel does not say.
 func Memory() *wire.NodeMemory {
-	total, available, err := agent.Memory()
+	m, err := proc.ReadMemory()
 	if err != nil {
 		return nil
 	}
-	return &wire.NodeMemory{Total: total, Available: available, GPU: GPUs("/proc") > 0}
+	return &wire.NodeMemory{Total: m.Total, Available: m.Available, GPU: GPUs("/proc") > 0}
 }

@@ -1,0 +1,62 @@
+package proc
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// Memory is what the kernel says of all memory, in bytes. Where GPU and system share it, what the GPU holds is missing
+// from Available too.
+type Memory struct {
+	Total, Free int64
+	Available   int64 // what a new program could have; 0 where the kernel does not tell
+	Cached      int64 // of files: without tmpfs and shared memory
+	Swap        int64
+	SwapUsed    int64
+}
+
+// ReadMemory reads this machine's.
+func ReadMemory() (Memory, error) {
+	b, err := os.ReadFile(string(Here) + "/meminfo")
+	if err != nil {
+		return Memory{}, err
+	}
+	return ParseMemory(string(b))
+}
+
+// ParseMemory reads /proc/meminfo, which counts in kibibytes whatever it calls them (proc_meminfo(5)).
+func ParseMemory(text string) (Memory, error) {
+	bytes := map[string]int64{}
+	for l := range strings.Lines(text) {
+		name, rest, ok := strings.Cut(l, ":")
+		f := strings.Fields(rest)
+		if !ok || len(f) == 0 {
+			continue
+		}
+		if n, err := strconv.ParseInt(f[0], 10, 64); err == nil && n >= 0 && n < 1<<53 {
+			bytes[name] = n << 10
+		}
+	}
+	m := Memory{Total: bytes["MemTotal"], Free: bytes["MemFree"], Available: bytes["MemAvailable"], Swap: bytes["SwapTotal"]}
+	m.Cached = bytes["Cached"] - min(bytes["Cached"], bytes["Shmem"])
+	m.SwapUsed = m.Swap - min(m.Swap, bytes["SwapFree"])
+	if m.Total == 0 {
+		return Memory{}, errors.New("meminfo tells no MemTotal")
+	}
+	return m, nil
+}
+
+// BootIDFile has an id of the present boot.
+const BootIDFile = string(Here) + "/sys/kernel/random/boot_id"
+
+// BootID is the kernel's id of the present boot: it differs after each restart of the machine.
+func BootID() (string, error) {
+	b, err := os.ReadFile(BootIDFile)
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	return strings.TrimSpace(string(b)), nil
+}

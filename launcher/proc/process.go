@@ -1,0 +1,147 @@
+package proc
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Name is what the kernel keeps of a process's name: 15 bytes, which the process chooses.
+func (fs FS) Name(pid int) string {
+	b, _ := os.ReadFile(fs.path(pid, "comm"))
+	return strings.TrimSuffix(string(b), "\n")
+}
+
+// Args is a process's command line; nil where it has none, or has gone.
+func (fs FS) Args(pid int) []string {
+	b, err := os.ReadFile(fs.path(pid, "cmdline"))
+	if err != nil || len(b) == 0 {
+		return nil
+	}
+	return strings.Split(strings.TrimSuffix(string(b), "\x00"), "\x00")
+}
+
+// Env is a variable's value in the environment that a process began with; what is there is its parent's word.
+func (fs FS) Env(pid int, name string) (value string, set bool) {
+	b, _ := os.ReadFile(fs.path(pid, "environ"))
+	for v := range bytes.SplitSeq(b, []byte{0}) {
+		if value, found := bytes.CutPrefix(v, []byte(name+"=")); found {
+			return string(value), true
+		}
+	}
+	return "", false
+}
+
+// kthreadd is the parent of all kernel threads.
+const kthreadd = 2
+
+// HasEnv tells whether a process began with NAME=value in its environment. known is false when that could not be told at
+// this moment: the process is gone, or between the two halves of an exec, where it has neither environment nor command
+// line (as a kernel thread has none ever).
+func (fs FS) HasEnv(s Stat, entry string) (yes, known bool) {
+	b, err := os.ReadFile(fs.path(s.PID, "environ"))
+	if err != nil {
+		return false, errors.Is(err, os.ErrPermission)
+	}
+	for v := range bytes.SplitSeq(b, []byte{0}) {
+		if string(v) == entry {
+			return true, true
+		}
+	}
+	if len(b) == 0 && s.PID != kthreadd && s.PPID != kthreadd {
+		return false, fs.Args(s.PID) != nil
+	}
+	return false, true
+}
+
+// Opens tells whether a process has a file open that is wanted, by what its links say. One whose descriptors may not be
+// read has none.
+func (fs FS) Opens(pid int, wanted func(file string) bool) bool {
+	base := fs.path(pid, "fd")
+	d, err := os.Open(base)
+	if err != nil {
+		return false
+	}
+	defer d.Close()
+	names, _ := d.Readdirnames(-1)
+	for _, name := range names {
+		if to, err := os.Readlink(base + "/" + name); err == nil && wanted(to) {
+			return true
+		}
+	}
+	return false
+}
+
+// Resident is the memory of a process that the kernel cannot drop: anonymous and shared, not pages of files.
+func (fs FS) Resident(pid int) (bytes int64) {
+	b, _ := os.ReadFile(fs.path(pid, "status"))
+	for _, name := range []string{"RssAnon", "RssShmem"} {
+		text, _, _ := strings.Cut(statusField(string(b), name), " ")
+		kib, _ := strconv.ParseInt(text, 10, 64)
+		bytes += kib << 10
+	}
+	return bytes
+}
+
+// StopPending tells whether SIGSTOP has been sent to a process, and a busy machine has not let it get there yet.
+func (fs FS) StopPending(pid int) bool {
+	b, err := os.ReadFile(fs.path(pid, "status"))
+	return err == nil && stopPending(string(b))
+}
+
+// stopPending reads what is pending for the whole process: a mask in hex.
+func stopPending(status string) bool {
+	mask, err := strconv.ParseUint(statusField(status, "ShdPnd"), 16, 64)
+	return err == nil && mask&(1<<(unix.SIGSTOP-1)) != 0
+}
+
+func statusField(status, name string) string {
+	_, rest, _ := strings.Cut("\n"+status, "\n"+name+":")
+	line, _, _ := strings.Cut(rest, "\n")
+	return strings.TrimSpace(line)
+}
+
+// SameMounts tells whether a process sees the mounts that this one sees.
+func (fs FS) SameMounts(pid int) bool {
+	theirs, err := os.Readlink(fs.path(pid, "ns/mnt"))
+	ours, _ := os.Readlink(string(fs) + "/self/ns/mnt")
+	return err == nil && theirs == ours
+}
+
+// Listener is a process that listens on a TCP port. Whoever has bound the port and does not listen is not found, nor is
+// one whose descriptors this process may not read.
+func (fs FS) Listener(port int) (pid int, found bool) {
+	sockets := map[string]bool{}
+	for _, table := range []string{"tcp", "tcp6"} {
+		b, _ := os.ReadFile(string(fs) + "/net/" + table)
+		for _, inode := range Listening(string(b), port) {
+			sockets["socket:["+inode+"]"] = true
+		}
+	}
+	if len(sockets) == 0 {
+		return 0, false
+	}
+	for _, pid := range fs.PIDs() {
+		if fs.Opens(pid, func(file string) bool { return sockets[file] }) {
+			return pid, true
+		}
+	}
+	return 0, false
+}
+
+// Listening gives the inodes of the sockets in /proc/net/tcp that listen on a port.
+func Listening(table string, port int) (inodes []string) {
+	end := fmt.Sprintf(":%04X", port)
+	for line := range strings.Lines(table) {
+		// sl local_address rem_address st ... inode, the tenth (proc_pid_net(5)); 0A is TCP_LISTEN.
+		if f := strings.Fields(line); len(f) > 9 && f[3] == "0A" && strings.HasSuffix(f[1], end) {
+			inodes = append(inodes, f[9])
+		}
+	}
+	return inodes
+}
