@@ -5,9 +5,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
@@ -29,7 +31,7 @@ func (n *node) clusterCalls() wire.Cluster {
 		RemoveNode: audited(n, "node remove", always(func(r wire.RemoveNodeRequest) string { return r.Host }), n.removeNode),
 		MarkDead:   audited(n, "mark-dead", always(func(r wire.MarkDeadRequest) string { return r.Host }), n.markDead),
 		Takeover:   audited(n, "takeover", func(r wire.TakeoverRequest) (string, bool) { return strings.Join(r.Dead, " "), !r.Check }, n.takeover),
-		Follow:     n.follow, Counters: n.counters, Report: n.report,
+		Follow:     n.follow, Counters: n.checkup.Counters, Report: n.checkup.Report,
 		Exec: n.exec, ExecReach: n.execReach,
 		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
 		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,
@@ -383,4 +385,20 @@ func (n *node) better(err error) error {
 		return n.noLeader()
 	}
 	return err
+}
+
+// overFabric says of each job which of its machines management does not reach.
+func overFabric(jobs []rendezvous.JobStatus, st wire.Status) []rendezvous.JobStatus {
+	var over []string
+	for _, f := range checkup.FabricOnly(st) {
+		over = append(over, f.Host)
+	}
+	for i, j := range jobs {
+		for _, p := range j.Plan.Nodes {
+			if j.Outcome == nil && slices.Contains(over, p.Host) {
+				jobs[i].FabricOnly = append(jobs[i].FabricOnly, p.Host)
+			}
+		}
+	}
+	return jobs
 }

@@ -63,9 +63,9 @@ func (n *node) clusterMux() *http.ServeMux {
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
 	n.nodeCalls().Mount(mux)
-	n.patients().Mount(mux)
+	wire.Patients{Examine: n.checkup.Examine, Mend: n.checkup.Mend}.Mount(mux)
 	wire.Join(n.join).Mount(mux)
-	wire.Doctor(n.doctor).Mount(mux) // for clients
+	wire.Doctor(n.checkup.Doctor).Mount(mux) // for clients
 	wire.Login(n.login).Mount(mux)
 	wire.RenewExpired(n.renewExpired).Mount(mux)
 	return mux

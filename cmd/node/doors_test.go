@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -124,7 +125,7 @@ func TestFabricOnlyNamesTheCulprit(t *testing.T) {
 		"the switch":           {[]wire.NodeStatus{member("a", false, whole), member("b", true, whole), member("c", true, whole)}, "a: reaches b, c over the fabric only; look at the switch"},
 		"a pair's other cable": {[]wire.NodeStatus{member("a", false, whole), member("b", true, sparkOnTwoNets())}, "b: enP7s7 of b has no link"},
 	} {
-		findings := FabricOnly(wire.Status{Leader: "a", Nodes: tc.nodes})
+		findings := checkup.FabricOnly(wire.Status{Leader: "a", Nodes: tc.nodes})
 		if tc.want == "" {
 			if len(findings) != 0 {
 				t.Errorf("%s: %+v", name, findings)
@@ -142,8 +143,8 @@ func TestFabricOnlyNamesTheCulprit(t *testing.T) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(Explanations(), func(e envgen.Explanation) bool { return e.Code == codeFabricOnly }) {
-		t.Error("doctor --explain does not know " + codeFabricOnly)
+	if !slices.ContainsFunc(checkup.Explanations(), func(e envgen.Explanation) bool { return e.Code == "fabric-only" }) {
+		t.Error("doctor --explain does not know fabric-only")
 	}
 }
 

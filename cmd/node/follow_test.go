@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"strings"
 	"testing"
@@ -200,31 +199,5 @@ func TestReportOfAllNodes(t *testing.T) {
 	counters, err := client.Counters(t.Context())
 	if err != nil || len(counters.Nodes) != 2 || counters.Nodes[0].Error != "" || counters.Nodes[1].Error == "" {
 		t.Errorf("counters without spark2: %+v, %v", counters, err)
-	}
-}
-
-// The end of a log is kept, in whole lines and bounded.
-func TestRecentLog(t *testing.T) {
-	var kept recent
-	var out bytes.Buffer
-	log := remembering(slog.New(slog.NewTextHandler(&out, &slog.HandlerOptions{Level: slog.LevelWarn})), &kept).With("node", "n1").WithGroup("g")
-	log.Debug("below both")
-	log.Info("kept", "a", 1)
-	log.Warn("both")
-	if got := string(kept.tail()); !strings.Contains(got, `msg=kept node=n1 g.a=1`) || !strings.Contains(got, "msg=both") || strings.Contains(got, "below") {
-		t.Errorf("kept %s", got)
-	}
-	if got := out.String(); strings.Contains(got, "kept") || !strings.Contains(got, "msg=both") {
-		t.Errorf("logged %s", got)
-	}
-	for i := range 20_000 {
-		log.Info("many", "i", i)
-	}
-	tail := kept.tail()
-	if len(tail) > 2*recentBytes || len(tail) < recentBytes || !bytes.HasPrefix(tail, []byte("time=")) || !bytes.HasSuffix(tail, []byte("g.i=19999\n")) {
-		t.Errorf("%d bytes, from %.80s", len(tail), tail)
-	}
-	if size := cap(kept.older) + cap(kept.newer); size > 3*recentBytes {
-		t.Errorf("%d bytes in memory", size)
 	}
 }

@@ -43,6 +43,8 @@ var mayImportSibling = map[string]string{
 	"workloads/engine -> workloads/exo":      "the row of exo starts its gateway",
 	"workloads/recipe -> workloads/engine":   "a recipe's command is read by the flags of the engine that it starts",
 	"cmd/sparkrun -> cmd/node":               "the program is the command line of a node",
+	"cmd/sparkrun -> cmd/node/checkup":       "the findings' words are a doctor's, with and without an agent",
+	"cmd/node/checkup -> cmd/node/survey":    "this node's part of a checkup is what its survey knows",
 	"cmd/sparkrun -> cmd/node/survey":        "a rank's variables are worked out for a preview as a node does it",
 }
 

@@ -23,7 +23,7 @@ func (n *node) nodeCalls() wire.Node {
 		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
-		NodeCounters: n.survey.Counters, NodeReport: n.nodeReport,
+		NodeCounters: n.survey.Counters, NodeReport: n.checkup.NodeReport,
 		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach, Fence: n.fence,
 		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
 		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,
@@ -170,16 +170,7 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 	return wire.Empty{}, trust.SaveCA(n.cfg.Paths.trust(), ca)
 }
 
-// mustBeRoot guards what gives power over every node.
-func mustBeRoot(c wire.Caller, what string) error {
-	switch {
-	case c.User.UID != 0 && c.Client != nil: // sudo there would be of no use
-		return fmt.Errorf("%s: %w: it takes root: type it on a machine of the cluster, with sudo", what, wire.ErrDenied)
-	case c.User.UID != 0:
-		return fmt.Errorf("%s: %w: run it as root (sudo)", what, wire.ErrDenied)
-	}
-	return nil
-}
+func mustBeRoot(c wire.Caller, what string) error { return c.MustBeRoot(what) }
 
 // leave takes this node out of the cluster. The member that is asked is the one
 // that goes: a call that was passed on asks the leader to strike its sender.

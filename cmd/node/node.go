@@ -16,6 +16,7 @@ import (
 	"github.com/hashicorp/raft"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
@@ -44,6 +45,7 @@ type node struct {
 	// visitors are the users whose clients call here.
 	visitors *books
 	survey   *survey.Survey
+	checkup  *checkup.Checkup
 	record   *rendezvous.Record
 	raft     *consensus.Raft
 	agent    *agent.Agent
@@ -66,7 +68,6 @@ type node struct {
 	life      context.Context         // of the run, which ends a little after it is asked to
 	end       context.CancelFunc
 	began     time.Time
-	recent    *recent
 
 	// opened is the epoch this node is in, of this life. A leader of a later one
 	// comes by later; yielded is closed when this side records nothing any more,
@@ -165,10 +166,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if len(cfg.FabricPorts) == 0 {
 		cfg.FabricPorts = m.FabricPorts
 	}
-	kept := &recent{}
-	cfg.Logger = remembering(cfg.Logger, kept)
+	kept := &checkup.Recent{}
+	cfg.Logger = kept.Remember(cfg.Logger)
 	n := &node{
-		recent: kept, cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
+		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
 		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
@@ -259,6 +260,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = n.openRaft(); err != nil {
 		return nil, err
 	}
+	n.checkup = checkup.New(checkup.Config{
+		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status, Client: n.peers.client, Listeners: n.listeners,
+		Logger: n.log,
+	})
 	n.agent.Sweep()
 	return n, nil
 }
@@ -392,7 +398,7 @@ func (n *node) serveLocal(ctx context.Context) error {
 	close(n.listening)
 	mux := http.NewServeMux()
 	n.clusterCalls().Mount(mux)
-	wire.Doctor(n.doctor).Mount(mux)
+	wire.Doctor(n.checkup.Doctor).Mount(mux)
 	local := newLocals(l, n.log)
 	return serve(ctx, local.server(mux), local, (*http.Server).Serve)
 }

@@ -12,6 +12,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// askTimeout bounds what is asked of every node: one that is away shall not hold up
+// the word of the others.
+const askTimeout = 3 * time.Second
+
 // raftStatus asks every node for its part in raft. Who the members are the
 // leader says, or where there is none this node.
 func (n *node) raftStatus(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.RaftStatus, error) {

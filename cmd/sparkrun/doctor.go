@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -108,7 +109,7 @@ func (a *app) asking() host.Ask {
 }
 
 func (a *app) explainCodes(o doctorOptions) error {
-	all := node.Explanations()
+	all := checkup.Explanations()
 	if o.explain != "" {
 		i := slices.IndexFunc(all, func(e envgen.Explanation) bool { return e.Code == o.explain })
 		if i < 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -116,7 +117,7 @@ func (a *app) status(ctx context.Context, o statusOptions) error {
 	if st.Problem != "" {
 		a.say(st.Problem)
 	}
-	for _, f := range node.FabricOnly(st) {
+	for _, f := range checkup.FabricOnly(st) {
 		a.say(f.Text)
 	}
 	if last := a.lastTest(st.Cluster); last != "" {

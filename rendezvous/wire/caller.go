@@ -152,3 +152,14 @@ func allowMember(c Caller) error {
 }
 
 func allowAnybody(Caller) error { return nil }
+
+// MustBeRoot guards what gives power over every node. The caller is a user.
+func (c Caller) MustBeRoot(what string) error {
+	switch {
+	case c.User.UID != 0 && c.Client != nil: // sudo there would be of no use
+		return fmt.Errorf("%s: %w: it takes root: type it on a machine of the cluster, with sudo", what, ErrDenied)
+	case c.User.UID != 0:
+		return fmt.Errorf("%s: %w: run it as root (sudo)", what, ErrDenied)
+	}
+	return nil
+}

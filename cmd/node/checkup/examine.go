@@ -1,4 +1,4 @@
-package node
+package checkup
 
 import (
 	"context"
@@ -20,26 +20,13 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// patients answers a doctor on another member.
-func (n *node) patients() wire.Patients {
-	return wire.Patients{Examine: n.examine, Mend: n.mend}
-}
-
-// hostReader reads what this machine is beside its NICs.
-func hostReader(cfg Config) *envhost.Reader {
-	return envhost.New(envhost.Config{
-		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
-		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
-	})
-}
-
-// examine says what this node is at this moment, and tries its part of the
+// Examine says what this node is at this moment, and tries its part of the
 // checks.
-func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
+func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest) (wire.ExamineResponse, error) {
 	res := wire.ExamineResponse{Received: time.Now()}
 	if r.Facts != nil {
-		facts := hostReader(n.cfg).Read(ctx, *r.Facts)
-		inv := n.inventory.Load()
+		facts := u.cfg.Machine.Read(ctx, *r.Facts)
+		inv := u.cfg.Survey.Inventory.Load()
 		facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
 		res.Facts = &facts
 	}
@@ -47,8 +34,8 @@ func (n *node) examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequest
 		report := reach.Try(ctx, *r.Orders)
 		res.Report = &report
 	}
-	res.Inventory = n.inventory.Load()
-	res.Counters = n.survey.Counted()
+	res.Inventory = u.cfg.Survey.Inventory.Load()
+	res.Counters = u.cfg.Survey.Counted()
 	res.Sent = time.Now()
 	return res, ctx.Err()
 }
@@ -127,30 +114,30 @@ var realHands = hands{
 	},
 }
 
-// mend does the few things that doctor --fix may do here. It comes on behalf
+// Mend does the few things that doctor --fix may do here. It comes on behalf
 // of root: the NICs are the whole cluster's.
-func (n *node) mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (wire.MendResponse, error) {
+func (u *Checkup) Mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (wire.MendResponse, error) {
 	if c.User == nil {
-		return wire.MendResponse{}, fmt.Errorf("mend %s: %w: no user asks for it", n.m.Host, wire.ErrDenied)
+		return wire.MendResponse{}, fmt.Errorf("mend %s: %w: no user asks for it", u.cfg.Host, wire.ErrDenied)
 	}
-	if err := mustBeRoot(c, "mend "+n.m.Host); err != nil {
+	if err := c.MustBeRoot("mend " + u.cfg.Host); err != nil {
 		return wire.MendResponse{}, err
 	}
-	inv := n.inventory.Load()
+	inv := u.cfg.Survey.Inventory.Load()
 	mgmt := ""
-	if choice, err := envgen.Management(inv, n.cfg.Management); err == nil {
+	if choice, err := envgen.Management(inv, u.cfg.Management); err == nil {
 		mgmt = choice.NIC
 	}
 	var res wire.MendResponse
 	for _, m := range r.Mends {
-		done := wire.Mended{Host: n.m.Host, Mend: m, Command: commandOf(m)}
+		done := wire.Mended{Host: u.cfg.Host, Mend: m, Command: commandOf(m)}
 		err := realHands.mend(inv, mgmt, m)
 		if err != nil {
 			done.Error = err.Error()
 		} else if m.Kind == wire.MendUp {
-			n.awaitCarrier(ctx, m.NIC)
+			u.awaitCarrier(ctx, m.NIC)
 		}
-		n.log.Info("mend", "command", done.Command, "user", c.User.Name, "from", c.Host, "error", err)
+		u.cfg.Logger.Info("mend", "command", done.Command, "user", c.User.Name, "from", c.Host, "error", err)
 		res.Mended = append(res.Mended, done)
 	}
 	return res, nil
@@ -191,11 +178,11 @@ func (h hands) mend(inv envgen.Inventory, mgmt string, m wire.Mend) error {
 const carrierWithin = 5 * time.Second
 
 // awaitCarrier waits until a NIC that was set up has its link, or will not.
-func (n *node) awaitCarrier(ctx context.Context, name string) {
+func (u *Checkup) awaitCarrier(ctx context.Context, name string) {
 	ctx, cancel := context.WithTimeout(ctx, carrierWithin)
 	defer cancel()
 	for {
-		inv, changed := n.inventory.Watch()
+		inv, changed := u.cfg.Survey.Inventory.Watch()
 		if nic, ok := inv.NIC(name); ok && nic.HasCarrier() {
 			return
 		}

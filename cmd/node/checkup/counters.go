@@ -1,4 +1,4 @@
-package node
+package checkup
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 // the word of the others.
 const askTimeout = 3 * time.Second
 
-// counters asks every node; no leader is needed for it.
-func (n *node) counters(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.CountersResponse, error) {
-	st, err := n.status(ctx, c, wire.StatusRequest{})
+// Counters asks every node; no leader is needed for it.
+func (u *Checkup) Counters(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.CountersResponse, error) {
+	st, err := u.cfg.Status(ctx, c, wire.StatusRequest{})
 	if err != nil {
 		return wire.CountersResponse{}, err
 	}
@@ -24,7 +24,7 @@ func (n *node) counters(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.
 		got := wire.NodeCounters{Error: host + " is away"}
 		if st.Nodes[i].State != "away" { // nobody shall wait for it
 			var err error
-			if got, err = n.countersOf(ctx, c, id); err != nil {
+			if got, err = u.countersOf(ctx, c, id); err != nil {
 				got = wire.NodeCounters{Error: err.Error()}
 			}
 		}
@@ -34,11 +34,11 @@ func (n *node) counters(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.
 	return res, nil
 }
 
-func (n *node) countersOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (wire.NodeCounters, error) {
-	if id == n.m.Node {
-		return n.survey.Counters(ctx, c, wire.Empty{})
+func (u *Checkup) countersOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (wire.NodeCounters, error) {
+	if id == u.cfg.Self {
+		return u.cfg.Survey.Counters(ctx, c, wire.Empty{})
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return n.peers.client(id).NodeCounters(ctx)
+	return u.cfg.Client(id).NodeCounters(ctx)
 }

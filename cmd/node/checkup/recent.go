@@ -1,4 +1,4 @@
-package node
+package checkup
 
 import (
 	"context"
@@ -13,15 +13,15 @@ import (
 // cannot know.
 const recentBytes = 128 << 10
 
-// recent is the end of a log, in two parts: the newer one takes the place of the
+// Recent is the end of a log, in two parts: the newer one takes the place of the
 // older when it is full.
-type recent struct {
+type Recent struct {
 	mu           sync.Mutex
 	older, newer []byte
 }
 
 // Write takes one record.
-func (r *recent) Write(p []byte) (int, error) {
+func (r *Recent) Write(p []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if len(r.newer)+len(p) > recentBytes {
@@ -32,15 +32,15 @@ func (r *recent) Write(p []byte) (int, error) {
 }
 
 // tail gives what is kept, whole records, the oldest first.
-func (r *recent) tail() []byte {
+func (r *Recent) tail() []byte {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Concat(r.older, r.newer)
 }
 
-// remembering writes every record to a logger's handler and to the recent ones,
-// those of level info and above.
-func remembering(to *slog.Logger, r *recent) *slog.Logger {
+// Remember gives a logger that writes every record where to does, and here those of
+// level info and above.
+func (r *Recent) Remember(to *slog.Logger) *slog.Logger {
 	return slog.New(both{to.Handler(), slog.NewTextHandler(r, nil)})
 }
 

@@ -1,9 +1,8 @@
-package node
+package checkup
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -62,32 +61,32 @@ type visit struct {
 	reports  map[string]reach.Report
 }
 
-// doctor examines every member, side by side, from this node: no leader is
+// Doctor examines every member, side by side, from this node: no leader is
 // needed for it.
-func (n *node) doctor(ctx context.Context, c wire.Caller, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+func (u *Checkup) Doctor(ctx context.Context, c wire.Caller, r wire.DoctorRequest) (wire.DoctorResponse, error) {
 	if c.Node != "" {
 		return wire.DoctorResponse{}, fmt.Errorf("doctor: %w: ask the agent of your own machine", wire.ErrDenied)
 	}
 	if r.Fix {
-		if err := mustBeRoot(c, "doctor --fix"); err != nil {
+		if err := c.MustBeRoot("doctor --fix"); err != nil {
 			return wire.DoctorResponse{}, err
 		}
 	}
 	r.Ask.User = c.User.Name
-	v, err := n.visit(ctx, c, r.Ask)
+	v, err := u.visit(ctx, c, r.Ask)
 	if err != nil {
 		return wire.DoctorResponse{}, err
 	}
 	if err := v.mustHave(r.Node); err != nil {
 		return wire.DoctorResponse{}, err
 	}
-	res := wire.DoctorResponse{Self: n.m.Host}
+	res := wire.DoctorResponse{Self: u.cfg.Host}
 	if r.Fix {
 		mends := mendsFor(about(v.findings(), r.Node), v.views())
-		res.Mended = n.mendAll(ctx, c, mends)
+		res.Mended = u.mendAll(ctx, c, v.patients, mends)
 		if len(res.Mended) > 0 {
-			n.settle(ctx, c, mends)
-			if v, err = n.visit(ctx, c, r.Ask); err != nil {
+			u.settle(ctx, c, mends)
+			if v, err = u.visit(ctx, c, r.Ask); err != nil {
 				return res, err
 			}
 		}
@@ -105,12 +104,12 @@ func (n *node) doctor(ctx context.Context, c wire.Caller, r wire.DoctorRequest) 
 
 // visit asks each member what it is, works out what each has to try, and has
 // them try it.
-func (n *node) visit(ctx context.Context, c wire.Caller, ask envhost.Ask) (*visit, error) {
-	v, err := n.look(ctx, c, &ask)
+func (u *Checkup) visit(ctx context.Context, c wire.Caller, ask envhost.Ask) (*visit, error) {
+	v, err := u.look(ctx, c, &ask)
 	if err != nil {
 		return nil, err
 	}
-	orders := reach.Plan(v.topology, n.listeners(), func(id string) bool {
+	orders := reach.Plan(v.topology, u.cfg.Listeners(), func(id string) bool {
 		return slices.ContainsFunc(v.patients, func(p *patient) bool { return string(p.ID) == id && p.err == nil })
 	})
 	reports := make([]*reach.Report, len(v.patients))
@@ -121,7 +120,7 @@ func (n *node) visit(ctx context.Context, c wire.Caller, ask envhost.Ask) (*visi
 		}
 		ctx, cancel := context.WithTimeout(ctx, tryWithin)
 		defer cancel()
-		res, err := n.askNode(ctx, v.patients[i].ID, wire.ExamineRequest{Orders: &o})
+		res, err := u.ask(ctx, v.patients[i].ID, wire.ExamineRequest{Orders: &o})
 		if err != nil {
 			v.patients[i].err = fmt.Errorf("it tries its part of the checks: %w", err)
 			return
@@ -138,8 +137,8 @@ func (n *node) visit(ctx context.Context, c wire.Caller, ask envhost.Ask) (*visi
 }
 
 // look asks each member what it is; without ask for its hardware only.
-func (n *node) look(ctx context.Context, c wire.Caller, ask *envhost.Ask) (*visit, error) {
-	st, err := n.status(ctx, c, wire.StatusRequest{})
+func (u *Checkup) look(ctx context.Context, c wire.Caller, ask *envhost.Ask) (*visit, error) {
+	st, err := u.cfg.Status(ctx, c, wire.StatusRequest{})
 	if err != nil {
 		return nil, err
 	}
@@ -152,8 +151,8 @@ func (n *node) look(ctx context.Context, c wire.Caller, ask *envhost.Ask) (*visi
 		ctx, cancel := context.WithTimeout(ctx, factsWithin)
 		defer cancel()
 		began := time.Now()
-		p.answer, p.err = n.askNode(ctx, p.ID, wire.ExamineRequest{Facts: ask})
-		if p.err == nil && p.answer.Facts != nil && p.ID != n.m.Node {
+		p.answer, p.err = u.ask(ctx, p.ID, wire.ExamineRequest{Facts: ask})
+		if p.err == nil && p.answer.Facts != nil && p.ID != u.cfg.Self {
 			p.answer.Facts.Clock.Measure(began, p.answer.Received, p.answer.Sent, time.Now())
 		}
 		if p.err == nil {
@@ -177,30 +176,11 @@ func (v *visit) derive() (envgen.Topology, error) {
 	return topology.Derive(in)
 }
 
-func (n *node) askNode(ctx context.Context, id launcher.NodeID, r wire.ExamineRequest) (wire.ExamineResponse, error) {
-	if id == n.m.Node {
-		return n.examine(ctx, wire.Caller{}, r)
+func (u *Checkup) ask(ctx context.Context, id launcher.NodeID, r wire.ExamineRequest) (wire.ExamineResponse, error) {
+	if id == u.cfg.Self {
+		return u.Examine(ctx, wire.Caller{}, r)
 	}
-	return n.peers.client(id).Examine(ctx, r)
-}
-
-// listeners are the ports of all members' agents, as gossip knows them.
-func (n *node) listeners() []reach.Listener {
-	g := n.gossip.Load()
-	if g == nil {
-		return nil
-	}
-	rpc := uint16(n.m.RPCPort)
-	out := []reach.Listener{
-		{Node: string(n.m.Node), Addr: netip.AddrPortFrom(g.Addr().Addr(), rpc), What: "calls"},
-		{Node: string(n.m.Node), Addr: g.Addr(), What: "gossip"},
-	}
-	for _, p := range n.present.Load() {
-		if p.Alive {
-			out = append(out, reach.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"}, reach.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
-		}
-	}
-	return out
+	return u.cfg.Client(id).Examine(ctx, r)
 }
 
 // views are the members of which any hardware is known, without witnesses: they
@@ -334,28 +314,25 @@ func netdevsAt(inv envgen.Inventory, slot string) []string {
 }
 
 // mendAll has each node mend itself, side by side.
-func (n *node) mendAll(ctx context.Context, c wire.Caller, mends map[string][]wire.Mend) []wire.Mended {
-	var ids []string
-	for id := range mends {
-		ids = append(ids, id)
-	}
-	slices.SortStableFunc(ids, func(a, b string) int { return cmp.Compare(n.hostOf(launcher.NodeID(a)), n.hostOf(launcher.NodeID(b))) })
-	done := make([][]wire.Mended, len(ids))
-	each(len(ids), func(i int) {
-		id := launcher.NodeID(ids[i])
+func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, patients []*patient, mends map[string][]wire.Mend) []wire.Mended {
+	ill := slices.DeleteFunc(slices.Clone(patients), func(p *patient) bool { return len(mends[string(p.ID)]) == 0 })
+	slices.SortStableFunc(ill, func(a, b *patient) int { return cmp.Compare(a.Host, b.Host) })
+	done := make([][]wire.Mended, len(ill))
+	each(len(ill), func(i int) {
+		id, wanted := ill[i].ID, mends[string(ill[i].ID)]
 		ctx, cancel := context.WithTimeout(ctx, factsWithin+carrierWithin)
 		defer cancel()
 		var res wire.MendResponse
 		var err error
-		if id == n.m.Node {
-			res, err = n.mend(ctx, c, wire.MendRequest{Mends: mends[ids[i]]})
+		if id == u.cfg.Self {
+			res, err = u.Mend(ctx, c, wire.MendRequest{Mends: wanted})
 		} else {
-			res, err = n.peers.client(id).OnBehalfOf(c).Mend(ctx, wire.MendRequest{Mends: mends[ids[i]]})
+			res, err = u.cfg.Client(id).OnBehalfOf(c).Mend(ctx, wire.MendRequest{Mends: wanted})
 		}
 		done[i] = res.Mended
 		if err != nil {
-			for _, m := range mends[ids[i]] {
-				done[i] = append(done[i], wire.Mended{Host: n.hostOf(id), Mend: m, Command: commandOf(m), Error: err.Error()})
+			for _, m := range wanted {
+				done[i] = append(done[i], wire.Mended{Host: ill[i].Host, Mend: m, Command: commandOf(m), Error: err.Error()})
 			}
 		}
 	})
@@ -364,11 +341,11 @@ func (n *node) mendAll(ctx context.Context, c wire.Caller, mends map[string][]wi
 
 // settle waits until nothing is wrong any more at the ports whose NICs were set
 // up, for as long as the cable probe may need to see their cables.
-func (n *node) settle(ctx context.Context, c wire.Caller, mends map[string][]wire.Mend) {
+func (u *Checkup) settle(ctx context.Context, c wire.Caller, mends map[string][]wire.Mend) {
 	ctx, cancel := context.WithTimeout(ctx, settleWithin)
 	defer cancel()
 	for ctx.Err() == nil {
-		v, err := n.look(ctx, c, nil)
+		v, err := u.look(ctx, c, nil)
 		if err == nil && !v.troubled(mends) {
 			return
 		}
@@ -397,37 +374,39 @@ func (v *visit) troubled(mends map[string][]wire.Mend) bool {
 	return false
 }
 
-// DoctorAlone examines this machine without an agent: what it shows by itself.
-func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent error) (wire.DoctorResponse, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return wire.DoctorResponse{}, err
-	}
-	_, inv, mgmt, err := hardware(ctx, cfg)
-	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
-		return wire.DoctorResponse{}, err
-	}
-	p := &patient{NodeStatus: wire.NodeStatus{ID: "this", Host: cfg.Host, Addr: mgmt.Addr, State: "unknown", Inventory: inv}}
-	if m, err := loadMembership(cfg.Paths); err == nil { // who may not read it is no worse off than on a machine that has joined nothing
-		p.Witness = m.Witness
-	}
+// Alone is a machine without an agent, and what is known of it.
+type Alone struct {
+	Host      string
+	Addr      netip.Addr // of management; not valid where there is none
+	Inventory envgen.Inventory
+	Machine   *envhost.Reader
+	Witness   bool
+	// Enrolled: it is in a cluster, where an agent would start.
+	Enrolled bool
+	NoAgent  error // how it is known that no agent runs
+}
+
+// Doctor examines the machine: what it shows by itself.
+func (a Alone) Doctor(ctx context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	p := &patient{NodeStatus: wire.NodeStatus{ID: "this", Host: a.Host, Addr: a.Addr, State: "unknown", Inventory: a.Inventory, Witness: a.Witness}}
 	v := &visit{patients: []*patient{p}}
 	if err := v.mustHave(r.Node); err != nil {
 		return wire.DoctorResponse{}, err
 	}
-	facts := hostReader(cfg).Read(ctx, r.Ask)
-	facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, inv)
+	facts := a.Machine.Read(ctx, r.Ask)
+	facts.Netplan = netplanMentions(netplan.Disk{Root: "/"}, a.Inventory)
 	p.answer.Facts = &facts
+	var err error
 	if v.topology, err = v.derive(); err != nil {
 		return wire.DoctorResponse{}, err
 	}
 	remedy := "sudo systemctl start sparkrun"
-	if in, err := Enrolled(cfg.Paths); err == nil && !in { // then an agent would not start
+	if !a.Enrolled {
 		remedy = "sudo sparkrun join"
 	}
-	found := append(v.findings(), envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: cfg.Host,
+	found := append(v.findings(), envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: a.Host,
 		Text:     "no agent runs here: only what this machine itself shows was looked at, and nothing can be launched on it",
-		Evidence: noAgent.Error(), Remedy: remedy})
-	return wire.DoctorResponse{Self: cfg.Host, Findings: once(found),
-		Nodes: []wire.DoctorNode{{ID: "this", Host: cfg.Host, State: p.State, Facts: &facts}}}, nil
+		Evidence: a.NoAgent.Error(), Remedy: remedy})
+	return wire.DoctorResponse{Self: a.Host, Findings: once(found),
+		Nodes: []wire.DoctorNode{{ID: "this", Host: a.Host, State: p.State, Facts: &facts}}}, nil
 }

@@ -1,4 +1,4 @@
-package node
+package checkup
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -42,22 +41,6 @@ func FabricOnly(st wire.Status) []envgen.Finding {
 		out = append(out, fabricOnly(n, fmt.Sprintf("%s, which leads, reaches %s over the fabric only", st.Leader, n.Host), unplugged(n), over))
 	}
 	return out
-}
-
-// overFabric says of each job which of its machines management does not reach.
-func overFabric(jobs []rendezvous.JobStatus, st wire.Status) []rendezvous.JobStatus {
-	var over []string
-	for _, f := range FabricOnly(st) {
-		over = append(over, f.Host)
-	}
-	for i, j := range jobs {
-		for _, p := range j.Plan.Nodes {
-			if j.Outcome == nil && slices.Contains(over, p.Host) {
-				jobs[i].FabricOnly = append(jobs[i].FabricOnly, p.Host)
-			}
-		}
-	}
-	return jobs
 }
 
 func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) envgen.Finding {

@@ -1,4 +1,4 @@
-package node
+package checkup
 
 import (
 	"bytes"
@@ -30,10 +30,10 @@ const (
 	reportTimeout = 20 * time.Second
 )
 
-// report passes on the evidence of every node, each as it comes. A node that is
+// Report passes on the evidence of every node, each as it comes. A node that is
 // away, or that gives more than it may, is named and the others are heard.
-func (n *node) report(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
-	st, err := n.status(ctx, c, wire.StatusRequest{})
+func (u *Checkup) Report(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
+	st, err := u.cfg.Status(ctx, c, wire.StatusRequest{})
 	if err != nil {
 		return err
 	}
@@ -41,7 +41,7 @@ func (n *node) report(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 	files := make(chan wire.Evidence)
 	pulls, pctx := errgroup.WithContext(ctx)
 	for _, m := range st.Nodes {
-		pulls.Go(func() error { return n.pullEvidence(pctx, m, files) })
+		pulls.Go(func() error { return u.pullEvidence(pctx, m, files) })
 	}
 	g.Go(func() error {
 		defer close(files)
@@ -59,7 +59,7 @@ func (n *node) report(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 }
 
 // pullEvidence fails only with ctx.
-func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- wire.Evidence) error {
+func (u *Checkup) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- wire.Evidence) error {
 	deliver := func(e wire.Evidence) error {
 		e.Node, e.Host = m.ID, m.Host
 		select {
@@ -79,10 +79,10 @@ func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- w
 	pull, cancel := context.WithTimeout(ctx, reportTimeout)
 	defer cancel()
 	var err error
-	if m.ID == n.m.Node {
-		err = n.nodeReport(pull, wire.Caller{Node: n.m.Node}, wire.Empty{}, take)
+	if m.ID == u.cfg.Self {
+		err = u.NodeReport(pull, wire.Caller{Node: u.cfg.Self}, wire.Empty{}, take)
 	} else {
-		err = n.peers.client(m.ID).NodeReport(pull, take)
+		err = u.cfg.Client(m.ID).NodeReport(pull, take)
 	}
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()
@@ -90,19 +90,19 @@ func (n *node) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<- w
 	return deliver(wire.Evidence{Missing: err.Error()})
 }
 
-// nodeReport gives this node's part: what the reader reads, what it makes of it,
+// NodeReport gives this node's part: what the reader reads, what it makes of it,
 // and the end of the agent's log.
-func (n *node) nodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
-	files, err := n.survey.Capture(ctx)
+func (u *Checkup) NodeReport(ctx context.Context, _ wire.Caller, _ wire.Empty, send func(wire.Evidence) error) error {
+	files, err := u.cfg.Survey.Capture(ctx)
 	if err != nil {
 		return err
 	}
-	about := running{Node: n.m.Node, Host: n.m.Host, Boot: n.boot, Began: n.began, Sparkrun: n.cfg.Version}
+	about := running{Node: u.cfg.Self, Host: u.cfg.Host, Boot: u.cfg.Boot, Began: u.cfg.Began, Sparkrun: u.cfg.Version}
 	if files["versions.json"], err = about.text(); err != nil {
 		return err
 	}
-	files["agent.log"] = n.recent.tail()
-	return sendFiles(files, wire.Evidence{Node: n.m.Node, Host: n.m.Host}, send)
+	files["agent.log"] = u.cfg.Recent.tail()
+	return sendFiles(files, wire.Evidence{Node: u.cfg.Self, Host: u.cfg.Host}, send)
 }
 
 func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidence) error) error {
@@ -115,19 +115,10 @@ func sendFiles(files map[string][]byte, of wire.Evidence, send func(wire.Evidenc
 	return nil
 }
 
-// Survey reads this machine's hardware without an agent.
-func Survey(ctx context.Context) (envgen.Inventory, error) {
-	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
-	if err != nil {
-		return envgen.Inventory{}, err
-	}
-	return r.Read(ctx)
-}
-
 // Evidence gives this machine's part of a report without an agent: no log, and
 // nothing of the cables.
-func Evidence(ctx context.Context, send func(wire.Evidence) error) error {
-	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+func Evidence(ctx context.Context, sysfs string, send func(wire.Evidence) error) error {
+	r, err := fabric.New(fabric.Config{Sysfs: sysfs})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,74 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/fabric"
+	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// hostReader reads what this machine is beside its NICs.
+func hostReader(cfg Config) *envhost.Reader {
+	return envhost.New(envhost.Config{
+		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
+		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
+	})
+}
+
+// listeners are the ports of all members' agents, as gossip knows them.
+func (n *node) listeners() []reach.Listener {
+	g := n.gossip.Load()
+	if g == nil {
+		return nil
+	}
+	rpc := uint16(n.m.RPCPort)
+	out := []reach.Listener{
+		{Node: string(n.m.Node), Addr: netip.AddrPortFrom(g.Addr().Addr(), rpc), What: "calls"},
+		{Node: string(n.m.Node), Addr: g.Addr(), What: "gossip"},
+	}
+	for _, p := range n.present.Load() {
+		if p.Alive {
+			out = append(out, reach.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"}, reach.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
+		}
+	}
+	return out
+}
+
+// DoctorAlone examines this machine without an agent.
+func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent error) (wire.DoctorResponse, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return wire.DoctorResponse{}, err
+	}
+	_, inv, mgmt, err := hardware(ctx, cfg)
+	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
+		return wire.DoctorResponse{}, err
+	}
+	// Who may not read these is no worse off than on a machine that has joined nothing.
+	m, _ := loadMembership(cfg.Paths)
+	enrolled, err := Enrolled(cfg.Paths)
+	return checkup.Alone{
+		Host: cfg.Host, Addr: mgmt.Addr, Inventory: inv, Machine: hostReader(cfg), Witness: m.Witness, Enrolled: enrolled || err != nil, NoAgent: noAgent,
+	}.Doctor(ctx, r)
+}
+
+// Survey reads this machine's hardware without an agent.
+func Survey(ctx context.Context) (envgen.Inventory, error) {
+	r, err := fabric.New(fabric.Config{Sysfs: DefaultPaths().Sysfs})
+	if err != nil {
+		return envgen.Inventory{}, err
+	}
+	return r.Read(ctx)
+}
+
+// Evidence gives this machine's part of a report without an agent.
+func Evidence(ctx context.Context, send func(wire.Evidence) error) error {
+	return checkup.Evidence(ctx, DefaultPaths().Sysfs, send)
+}

@@ -1,0 +1,58 @@
+// Package checkup asks all nodes how they are: what is wrong (doctor), what their
+// devices counted, and the evidence for a report.
+//
+// It decides what each member is asked and tries, which findings are told, and what
+// --fix may do to a machine.
+//
+// It must not decide what a fact means (envgen's host, reach and topology do), keep
+// anything, or need a leader.
+package checkup
+
+import (
+	"context"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
+	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Config of a checkup.
+type Config struct {
+	Self    launcher.NodeID
+	Host    string
+	Boot    string
+	Version string
+	Began   time.Time // when this agent started
+	// Management is an interface or address, as the user asked; see
+	// envgen.Management. It is not touched.
+	Management string
+	Machine    *envhost.Reader // what this machine is beside its NICs
+	Survey     *survey.Survey
+	Recent     *Recent // the end of this agent's log
+	// Status lists the members; Client reaches another; Listeners are the ports of
+	// all members' agents.
+	Status    func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
+	Client    func(launcher.NodeID) *wire.Client
+	Listeners func() []reach.Listener
+	Logger    *slog.Logger
+}
+
+// Checkup asks all nodes, and answers for this one.
+type Checkup struct{ cfg Config }
+
+// New makes one.
+func New(cfg Config) *Checkup { return &Checkup{cfg} }
+
+// each runs fn for 0..k-1 side by side and waits for all.
+func each(k int, fn func(i int)) {
+	var wg sync.WaitGroup
+	for i := range k {
+		wg.Go(func() { fn(i) })
+	}
+	wg.Wait()
+}
