@@ -25,7 +25,7 @@ type agentOptions struct {
 	silent      bool
 }
 
-func newAgentCmd(run func(context.Context, agentOptions) error) *cobra.Command {
+func newAgentCmd(a *app) *cobra.Command {
 	opts := &agentOptions{}
 	var floor int64
 	cmd := &cobra.Command{
@@ -64,7 +64,7 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 			if cmd.Flags().Changed("memory-floor") {
 				opts.memoryFloor = &floor
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.agent)(cmd, args)
 		},
 	}
 	cmd.Flags().Var(amount{&floor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")

@@ -21,7 +21,7 @@ type attachOptions struct {
 	tail    int
 }
 
-func newAttachCmd(complete completion, run func(context.Context, attachOptions) error) *cobra.Command {
+func newAttachCmd(a *app) *cobra.Command {
 	opts := &attachOptions{}
 	var rank int
 	cmd := &cobra.Command{
@@ -44,7 +44,7 @@ root, may do more than look on, as logs -f does.`,
   sparkrun attach train --rank 0 --tail 50
   sparkrun attach train --no-stdin`,
 		Args:              takes(1, "the job"),
-		ValidArgsFunction: complete.jobs,
+		ValidArgsFunction: a.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.job = args[0]
 			if cmd.Flags().Changed("rank") {
@@ -53,7 +53,7 @@ root, may do more than look on, as logs -f does.`,
 			if opts.tail < 0 {
 				return usagef("--tail %d: want 0 or more", opts.tail)
 			}
-			return run(cmd.Context(), *opts)
+			return a.attach(cmd.Context(), *opts)
 		},
 	}
 	fs := cmd.Flags()

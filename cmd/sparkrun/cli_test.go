@@ -66,7 +66,7 @@ func parse(t *testing.T, args ...string) (launchOptions, error) {
 	t.Helper()
 	var got launchOptions
 	root := &cobra.Command{Use: "sparkrun", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newLaunchCmd(completion{}, func(_ context.Context, o launchOptions) error { got = o; return nil }))
+	root.AddCommand(newLaunchCommands(&app{}, func(_ context.Context, _ *app, o launchOptions) error { got = o; return nil }))
 	root.SetArgs(append([]string{"launch"}, args...))
 	root.SetOut(&bytes.Buffer{})
 	root.SetErr(&bytes.Buffer{})
@@ -556,7 +556,7 @@ func TestHelp(t *testing.T) {
 
 // A token in argv can be read by every user of the machine.
 func TestNoTokenArgument(t *testing.T) {
-	join := newJoinCmd(nil)
+	join := newJoinCmd(&app{})
 	if f := join.Flags().Lookup("token"); f != nil {
 		t.Error("join has --token")
 	}

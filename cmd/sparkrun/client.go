@@ -18,7 +18,7 @@ type clientOptions struct {
 	json    bool
 }
 
-func newClientCmd(complete completion, list, remove func(context.Context, clientOptions) error) *cobra.Command {
+func newClientCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "client",
 		Aliases: []string{"clients"},
@@ -35,7 +35,7 @@ member: a laptop. It comes in by sparkrun login with a token of its user's.`,
 		Long:    "Lists the machines that have logged in, and whose calls theirs are.",
 		Example: "  sparkrun client list\n  sparkrun client list --json | jq -r '.[] | select(.user == \"ada\").host'",
 		Args:    takes(0, ""),
-		RunE:    running(opts, list),
+		RunE:    running(a, opts, a.listClients),
 	}
 	ls.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	rm := &cobra.Command{
@@ -48,7 +48,7 @@ the same user are void as well. Jobs go on. To come in again it needs a new toke
 Everybody may remove their own clients, root anybody's. --user removes all of one user's:
 do that too when an account is closed, as a client does not ask for the group sparkrun.`,
 		Example:           "  sparkrun client remove book\n  sudo sparkrun client remove --user ada",
-		ValidArgsFunction: complete.clients,
+		ValidArgsFunction: a.completeClients,
 		Args:              cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -57,7 +57,7 @@ do that too when an account is closed, as a client does not ask for the group sp
 			if (opts.request.Client == "") == (opts.request.User == "") {
 				return usagef("name one client, or give --user")
 			}
-			return running(opts, remove)(cmd, args)
+			return running(a, opts, a.removeClients)(cmd, args)
 		},
 	}
 	rm.Flags().StringVar(&opts.request.User, "user", "", "all clients of this user")
@@ -116,14 +116,14 @@ func patiently[Res any](ctx context.Context, ask func() (Res, error)) (Res, erro
 	}
 }
 
-// clients completes a client, as USER@HOST.
-func (c completion) clients(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeClients completes a client, as USER@HOST.
+func (a *app) completeClients(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
-	b := c.dial()
+	b := a.dial()
 	defer b.close()
 	res, err := b.Clients(ctx)
 	if err != nil {

@@ -11,32 +11,16 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// completion answers the shell's Tab by asking the agent.
-type completion struct {
-	dial    func() *backend
-	recipes cobra.CompletionFunc // nil: there are none
-}
-
-func (a *app) complete() completion { return completion{a.dial, a.completeRecipe} }
-
-// recipe completes a flag that names one; what else stands in the line does not matter.
-func (c completion) recipe(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-	if c.recipes == nil {
-		return nil, cobra.ShellCompDirectiveDefault
-	}
-	return c.recipes(cmd, nil, typed)
-}
-
 const completionWait = 300 * time.Millisecond // longer is worse than no answer
 
-// jobs completes a job: running ones, by id and by name.
-func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeJobs completes a job: running ones, by id and by name.
+func (a *app) completeJobs(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if len(args) > 0 && cmd.Name() != "stop" { // which takes several
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
-	b := c.dial()
+	b := a.dial()
 	defer b.close()
 	res, err := b.Jobs(ctx)
 	if err != nil {
@@ -61,11 +45,11 @@ func (c completion) jobs(cmd *cobra.Command, args []string, _ string) ([]string,
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// hosts completes the last one of a comma-separated list.
-func (c completion) hosts(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+// completeHosts completes the last one of a comma-separated list.
+func (a *app) completeHosts(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	before := typed[:strings.LastIndex(typed, ",")+1]
 	var out []string
-	for _, n := range c.nodes(cmd) {
+	for _, n := range a.completeNodes(cmd) {
 		if !slices.Contains(strings.Split(before, ","), n.Host) {
 			out = append(out, before+n.Host)
 		}
@@ -73,18 +57,18 @@ func (c completion) hosts(cmd *cobra.Command, _ []string, typed string) ([]strin
 	return out, cobra.ShellCompDirectiveNoFileComp | cobra.ShellCompDirectiveNoSpace
 }
 
-// host completes one host, of a flag.
-func (c completion) host(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
+// completeHost completes one host, of a flag.
+func (a *app) completeHost(cmd *cobra.Command, _ []string, _ string) ([]string, cobra.ShellCompDirective) {
 	var out []string
-	for _, n := range c.nodes(cmd) {
+	for _, n := range a.completeNodes(cmd) {
 		out = append(out, n.Host)
 	}
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// silent completes hosts that do not answer, each as an argument or flag of its
+// completeSilent completes hosts that do not answer, each as an argument or flag of its
 // own and once. Of others nobody can say that they are dead.
-func (c completion) silent(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+func (a *app) completeSilent(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 	if f := cmd.Flags().Lookup("confirm-dead"); f != nil {
 		if named, ok := f.Value.(interface{ GetSlice() []string }); ok {
 			args = named.GetSlice()
@@ -93,7 +77,7 @@ func (c completion) silent(cmd *cobra.Command, args []string, _ string) ([]strin
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
 	var out []string
-	for _, n := range c.nodes(cmd) {
+	for _, n := range a.completeNodes(cmd) {
 		if n.State != "ready" && n.State != "drained" && !slices.Contains(args, n.Host) {
 			out = append(out, n.Host)
 		}
@@ -101,11 +85,11 @@ func (c completion) silent(cmd *cobra.Command, args []string, _ string) ([]strin
 	return out, cobra.ShellCompDirectiveNoFileComp
 }
 
-// nodes asks who is in the cluster; nobody, if that takes longer than a person waits.
-func (c completion) nodes(cmd *cobra.Command) []wire.NodeStatus {
+// completeNodes asks who is in the cluster; nobody, if that takes longer than a person waits.
+func (a *app) completeNodes(cmd *cobra.Command) []wire.NodeStatus {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
 	defer cancel()
-	b := c.dial()
+	b := a.dial()
 	defer b.close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
 	if err != nil {
@@ -139,15 +123,10 @@ func completeFlag(cmd *cobra.Command, flag string, by cobra.CompletionFunc) {
 }
 
 // completeLaunch has the flags of every workload complete.
-func completeLaunch(cmd *cobra.Command, complete completion) {
-	completeFlag(cmd, "on", complete.hosts)
-	completeFlag(cmd, "exclude", complete.hosts)
+func completeLaunch(a *app, cmd *cobra.Command) {
+	completeFlag(cmd, "on", a.completeHosts)
+	completeFlag(cmd, "exclude", a.completeHosts)
 	completeWords(cmd, "on-failure", "on-partition", "bind-to", "pull")
 	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "output", outputWords)
-	for _, w := range cmd.Commands() {
-		if w.Flags().Lookup("recipe") != nil {
-			completeFlag(w, "recipe", complete.recipe)
-		}
-	}
 }

@@ -33,7 +33,7 @@ and none of these, is this machine's own agent.`,
 		Long:    "Lists the clusters that this machine has logged in to; * is the one that commands use.",
 		Example: "  sparkrun context list\n  sparkrun context list --json | jq -r '.[].name'",
 		Args:    takes(0, ""),
-		RunE:    running(opts, a.listContexts),
+		RunE:    running(a, opts, a.listContexts),
 	}
 	list.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	current := &cobra.Command{
@@ -42,7 +42,7 @@ and none of these, is this machine's own agent.`,
 		Long:    "Prints the name of the context that commands use: local is this machine's own agent.",
 		Example: "  sparkrun context current",
 		Args:    takes(0, ""),
-		RunE:    running(opts, a.showContext),
+		RunE:    running(a, opts, a.showContext),
 	}
 	named := func(use, alias, short, long, example string, run func(context.Context, contextOptions) error) *cobra.Command {
 		c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: takes(1, "the context"), ValidArgsFunction: a.completeContext}
@@ -51,7 +51,7 @@ and none of these, is this machine's own agent.`,
 		}
 		c.RunE = func(cmd *cobra.Command, args []string) error {
 			opts.name = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, run)(cmd, args)
 		}
 		return c
 	}

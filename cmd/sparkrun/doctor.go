@@ -25,7 +25,7 @@ type doctorOptions struct {
 	explain string
 }
 
-func newDoctorCmd(complete completion, run func(context.Context, doctorOptions) error) *cobra.Command {
+func newDoctorCmd(a *app) *cobra.Command {
 	opts := &doctorOptions{}
 	cmd := &cobra.Command{
 		Use:   "doctor",
@@ -55,11 +55,11 @@ Exit code 1 if an error stands, else 0.`,
   sparkrun doctor --json | jq -r '.findings[] | select(.severity == "error") | .code'
   sparkrun doctor --explain mtu-low`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.doctor),
 	}
 	f := cmd.Flags()
 	f.StringVar(&opts.request.Node, "node", "", "tell only what is wrong on this machine")
-	completeFlag(cmd, "node", complete.host)
+	completeFlag(cmd, "node", a.completeHost)
 	f.BoolVar(&opts.request.Fix, "fix", false, "set NICs up, set their MTU, drop the page cache, where that helps; as root")
 	f.BoolVar(&opts.json, "json", false, "print JSON: what was read of each machine, too")
 	f.BoolVarP(&opts.quiet, "quiet", "q", false, "print errors only")

@@ -17,7 +17,7 @@ type downOptions struct {
 	out     func(ctx context.Context, host string) error // see bootstrap.Config
 }
 
-func newDownCmd(run func(context.Context, downOptions) error) *cobra.Command {
+func newDownCmd(a *app) *cobra.Command {
 	opts := &downOptions{}
 	cmd := &cobra.Command{
 		Use:   "down [USER@]HOST[:PORT]...",
@@ -35,7 +35,7 @@ the package manager removes. Running it again is harmless.`,
 		Args: hostsMissing,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.targets = args
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.down)(cmd, args)
 		},
 	}
 	sshFlags(cmd.Flags(), &opts.ssh)

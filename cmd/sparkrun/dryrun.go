@@ -38,7 +38,7 @@ func (b *backend) planOf(ctx context.Context, r wire.LaunchRequest) (wire.Explai
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
 func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
-	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: o.model})
 	if err != nil {
 		return err
 	}
@@ -55,8 +55,10 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o laun
 	if err != nil {
 		return err
 	}
-	if err := a.fit(o, res, true); err != nil {
-		return fmt.Errorf("the launch would be refused: %w", err)
+	if o.fit != nil {
+		if err := o.fit(res, true); err != nil {
+			return fmt.Errorf("the launch would be refused: %w", err)
+		}
 	}
 	if err := rendezvous.Unfit(res.Findings); err != nil {
 		return fmt.Errorf("the launch would be refused: %w", err)
@@ -70,6 +72,19 @@ func (a *app) dryRun(ctx context.Context, b *backend, spec launcher.Spec, o laun
 		return fmt.Errorf("the launch would be refused: %s", unlike)
 	}
 	return nil
+}
+
+// fits asks the machines that a job would get for what it takes of them, and refuses one that has no
+// room there. One that stands in line may find other machines, and other memory.
+func (o launchOptions) fits(ctx context.Context, b *backend, spec launcher.Spec) error {
+	if o.fit == nil || spec.Wait {
+		return nil
+	}
+	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: o.model})
+	if err != nil {
+		return err
+	}
+	return o.fit(res, false)
 }
 
 // unlikeImages is what a leader says of machines that have different images; empty: they have not.

@@ -25,7 +25,7 @@ type envOptions struct {
 	job    launcher.Spec // who takes part, and which NCCL
 }
 
-func newEnvCmd(complete completion, run func(context.Context, envOptions) error) *cobra.Command {
+func newEnvCmd(a *app) *cobra.Command {
 	opts := &envOptions{}
 	cmd := &cobra.Command{
 		Use:   "env",
@@ -51,7 +51,7 @@ and --env add, see launch --dry-run.`,
 			if !slices.Contains(envFormats, opts.format) {
 				return usagef("--format %s: want %s", opts.format, strings.Join(envFormats, ", "))
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.env)(cmd, args)
 		},
 	}
 	fs := cmd.Flags()
@@ -61,9 +61,9 @@ and --env add, see launch --dry-run.`,
 	fs.StringSliceVar(&opts.job.Exclude, "exclude", nil, "never these machines: host,host")
 	ncclFlags(fs, &opts.job.NCCL, &opts.job.NCCLSubnetAware)
 	fs.StringVar(&opts.format, "format", "table", strings.Join(envFormats, ", "))
-	completeFlag(cmd, "node", complete.host)
-	completeFlag(cmd, "on", complete.hosts)
-	completeFlag(cmd, "exclude", complete.hosts)
+	completeFlag(cmd, "node", a.completeHost)
+	completeFlag(cmd, "on", a.completeHosts)
+	completeFlag(cmd, "exclude", a.completeHosts)
 	return cmd
 }
 

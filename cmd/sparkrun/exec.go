@@ -25,7 +25,7 @@ type execOptions struct {
 	argv  []string
 }
 
-func newExecCmd(complete completion, run func(context.Context, execOptions) error) *cobra.Command {
+func newExecCmd(a *app) *cobra.Command {
 	opts := &execOptions{}
 	cmd := &cobra.Command{
 		Use:   "exec JOB [flags] -- COMMAND [ARG...]",
@@ -49,7 +49,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
   sparkrun exec train --rank 3 -- py-spy dump --pid 4711
   sparkrun exec -t train -- bash
   sparkrun exec -i train -- sh -c 'cat > notes.txt' < notes.txt`,
-		ValidArgsFunction: complete.jobs,
+		ValidArgsFunction: a.completeJobs,
 		Args: func(cmd *cobra.Command, args []string) error {
 			switch at := cmd.ArgsLenAtDash(); {
 			case len(args) == 0 || at == 0:
@@ -71,7 +71,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 					return usagef("argument %q: it is not UTF-8", arg)
 				}
 			}
-			return run(cmd.Context(), *opts)
+			return a.exec(cmd.Context(), *opts)
 		},
 	}
 	fs := cmd.Flags()

@@ -29,7 +29,7 @@ type fabricOptions struct {
 	from         string
 }
 
-func newFabricCmd(complete completion, run func(context.Context, fabricOptions) error) *cobra.Command {
+func newFabricCmd(a *app) *cobra.Command {
 	opts := &fabricOptions{}
 	cmd := &cobra.Command{
 		Use:   "fabric",
@@ -66,11 +66,11 @@ will do, it needs no agent and no hardware.`,
   sparkrun fabric --json | jq -r '.topology.findings[] | .host + ": " + .text'
   sparkrun fabric --from sparkrun-report.tar.gz --map`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.fabric),
 	}
 	f := cmd.Flags()
 	f.StringSliceVar(&opts.nodes, "node", nil, "only this machine (repeat for more)")
-	completeFlag(cmd, "node", complete.hosts)
+	completeFlag(cmd, "node", a.completeHosts)
 	f.BoolVar(&opts.drawing, "map", false, "draw the cabling")
 	f.StringVar(&opts.svg, "svg", "", "write a picture of the cabling to this file (- for standard output)")
 	f.BoolVar(&opts.ibdev2netdev, "ibdev2netdev", false, "print what ibdev2netdev prints")

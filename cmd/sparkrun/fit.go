@@ -4,24 +4,10 @@ import (
 	"context"
 	"errors"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
-
-// fitBefore asks the machines that a job would get for their memory, and refuses one that has no
-// room there. One that stands in line may find other machines, and other memory.
-func (a *app) fitBefore(ctx context.Context, b *backend, spec launcher.Spec, o launchOptions) error {
-	if !engine.Serves(o.workload) || spec.Wait {
-		return nil
-	}
-	res, err := b.planOf(ctx, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
-	if err != nil {
-		return err
-	}
-	return a.fit(o, res, false)
-}
 
 // fitFirst refuses what has no place before a server is asked how it spreads, which takes a while. What is
 // wrong with the launch itself is for the launch to say.
@@ -50,10 +36,7 @@ func (a *app) fitFirst(ctx context.Context, o launchOptions) error {
 
 // modelOf is the model that machines are asked for; empty: none.
 func modelOf(o launchOptions) string {
-	e, serves := engine.Named(o.workload)
-	if !serves {
-		return ""
-	}
+	e, _ := engine.Named(o.workload)
 	return e.ModelToFind(o.request)
 }
 
@@ -93,9 +76,6 @@ func (o launchOptions) unlessForced(err error) error {
 // fit says what a launch that serves takes of its machines: all of it with show, else what is
 // missing and what may be short; and why it cannot be.
 func (a *app) fit(o launchOptions, res wire.ExplainResponse, show bool) error {
-	if !engine.Serves(o.workload) {
-		return nil
-	}
 	j, err := o.judge(res)
 	passed := o.unlessForced(err)
 	if o.json {

@@ -152,7 +152,7 @@ func TestForwardedSignal(t *testing.T) {
 
 func TestUlimitFlag(t *testing.T) {
 	var got launchOptions
-	cmd := newLaunchCmd(completion{}, func(_ context.Context, o launchOptions) error { got = o; return nil })
+	cmd := newLaunchCommands(&app{}, func(_ context.Context, _ *app, o launchOptions) error { got = o; return nil })
 	cmd.SetArgs([]string{"exec", "--ulimit", "core=0", "--ulimit", "nofile=5:9", "--bind-to", "numa", "--stdin", "all", "--", "true"})
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 
 type initOptions struct{ node node.Config }
 
-func newInitCmd(run func(context.Context, initOptions) error) *cobra.Command {
+func newInitCmd(a *app) *cobra.Command {
 	opts := &initOptions{}
 	cmd := &cobra.Command{
 		Use:   "init",
@@ -26,7 +26,7 @@ changes nothing on a machine that is in a cluster already.`,
   sudo systemctl start sparkrun
   sudo sparkrun init --management enP7s7`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.init),
 	}
 	nodeFlags(cmd.Flags(), &opts.node)
 	return cmd

@@ -21,7 +21,7 @@ type joinOptions struct {
 	given     []string // its flags, to be typed again
 }
 
-func newJoinCmd(run func(context.Context, joinOptions) error) *cobra.Command {
+func newJoinCmd(a *app) *cobra.Command {
 	opts := &joinOptions{}
 	cmd := &cobra.Command{
 		Use:   "join [ADDR]",
@@ -56,7 +56,7 @@ It starts nothing: the agent does the work. A machine is in one cluster at most.
 				return usagef("unexpected argument %q", args[1])
 			}
 			opts.addr, opts.given = strings.Join(args, ""), flagsGiven(cmd.Flags())
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.join)(cmd, args)
 		},
 	}
 	nodeFlags(cmd.Flags(), &opts.node)

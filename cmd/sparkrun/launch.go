@@ -16,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -38,10 +39,17 @@ type launchOptions struct {
 	test    testOptions // nccl-test's
 	ib      ibOptions
 	service serviceOptions
+
+	// model is looked for on the machines; fit says what the launch takes of them, all of it with show, or
+	// why it cannot be. Of a launch that serves no model both are absent.
+	model string
+	fit   func(res wire.ExplainResponse, show bool) error
 }
 
-func newLaunchCmd(complete completion, run func(context.Context, launchOptions) error) *cobra.Command {
-	opts := &launchOptions{}
+// starter runs a workload's command once its options are complete.
+type starter func(context.Context, *app, launchOptions) error
+
+func newLaunchCmd(a *app, opts *launchOptions) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "launch [flags] WORKLOAD -- ...",
 
@@ -192,10 +200,6 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 			return err
 		},
 	}
-	cmd.AddCommand(newLaunchExecCmd(opts, run), newIBTestCmd(opts, run), newLaunchMPICmd(opts, run), newNCCLTestCmd(opts, run), newLaunchRayCmd(opts, run), newTorchrunCmd(opts, run))
-	for _, e := range engine.All() {
-		cmd.AddCommand(newEngineCmd(e, opts, run))
-	}
 	// torchrun's own spelling serves as well.
 	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
 		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
@@ -205,7 +209,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
 	bindBox(cmd.PersistentFlags(), &opts.box)
-	completeLaunch(cmd, complete)
+	completeLaunch(a, cmd)
 	return cmd
 }
 
@@ -252,7 +256,7 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 }
 
 // workloadRun completes the options of a workload's command and runs them.
-func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) error) func(*cobra.Command, []string) error {
+func workloadRun(a *app, opts *launchOptions, run starter) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		opts.workload, opts.request.Args = cmd.Name(), args
 		if g := cmd.Flag("grace"); g.Changed && opts.request.Job.Grace == 0 {
@@ -283,7 +287,7 @@ func workloadRun(opts *launchOptions, run func(context.Context, launchOptions) e
 		if err := errors.Join(opts.check(), boxless, opts.box.check(), opts.output.settle(&opts.json)); err != nil {
 			return err
 		}
-		return run(cmd.Context(), *opts)
+		return run(cmd.Context(), a, *opts)
 	}
 }
 
@@ -369,12 +373,6 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	case o.request.Stdin == "" && !o.detach && o.request.Job.MaxRestarts == 0 && o.request.Job.Service == nil:
 		o.request.Stdin = "0"
 	}
-	if err := a.applyRecipe(&o); err != nil {
-		return err
-	}
-	if err := interruptible(ctx, func(ctx context.Context) error { return errors.Join(a.settleMPI(ctx, &o), a.settleServe(ctx, &o)) }); err != nil {
-		return err
-	}
 	spec, err := a.spec(o)
 	if err != nil {
 		return err
@@ -401,7 +399,7 @@ func (a *app) launch(ctx context.Context, o launchOptions) error {
 	if o.dryRun {
 		return interruptible(ctx, func(ctx context.Context) error { return a.dryRun(ctx, b, spec, o) })
 	}
-	if err := interruptible(ctx, func(ctx context.Context) error { return a.fitBefore(ctx, b, spec, o) }); err != nil {
+	if err := interruptible(ctx, func(ctx context.Context) error { return o.fits(ctx, b, spec) }); err != nil {
 		return err
 	}
 	out, err := a.printer(o.output, o.json)

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -11,18 +10,18 @@ import (
 )
 
 // newEngineCmd makes `sparkrun launch NAME` of an engine.
-func newEngineCmd(e engine.Engine, opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newEngineCmd(a *app, e engine.Engine, opts *launchOptions, run starter) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: e.Name + " [flags] " + e.Help.Args, Short: e.Help.Short, Long: e.Help.Long, Example: e.Help.Example,
 		Args: cobra.ArbitraryArgs,
-		RunE: serveRun(opts, run),
+		RunE: serveRun(a, opts, run),
 	}
 	bindServe(cmd, opts)
 	if e.Backends != nil {
 		bindBackend(cmd, opts)
 	}
 	if len(e.Recipes.Commands) > 0 {
-		bindRecipe(cmd.Flags(), &opts.recipe)
+		bindRecipe(a, cmd, &opts.recipe)
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&opts.request.Serve.Program, e.Program.Name, "", e.Program.Usage)

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 )
 
-func newLaunchExecCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newLaunchExecCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "exec [flags] -- COMMAND [ARG...]",
 		Short: "Run any program, once a rank",
@@ -19,7 +17,7 @@ variables as a torch worker. With --serve it is a service: sparkrun launch --hel
   sparkrun launch exec --name llm --serve 8080 --health /health --autostart -- llama-server --host 0.0.0.0 -m /models/m.gguf
   sparkrun launch exec --nodes 2 --image ubuntu:24.04 --mount /data:/data:ro -- ls /data`,
 		Args: cobra.ArbitraryArgs,
-		RunE: workloadRun(opts, run),
+		RunE: workloadRun(a, opts, run),
 	}
 	cmd.Flags().SetInterspersed(false) // the command's flags are its own
 	addServeFlags(cmd, &opts.service)

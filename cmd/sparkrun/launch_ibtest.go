@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"math"
 
 	"github.com/spf13/cobra"
@@ -20,7 +19,7 @@ type ibOptions struct {
 	Verbose      bool
 }
 
-func newIBTestCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newIBTestCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	t := &opts.ib
 	cmd := &cobra.Command{
 		Use:   "ib-test [flags] [bw|lat]",
@@ -61,7 +60,7 @@ where it is low, and by itself always.`,
 		},
 		ValidArgs: []string{ibtest.Bandwidth, ibtest.Latency},
 	}
-	launch := workloadRun(opts, run)
+	launch := workloadRun(a, opts, run)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			t.Kinds = args

@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-func newLaunchMPICmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newLaunchMPICmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "mpi [flags] -- PROG [ARG...]",
 		Short: "Run an MPI program, without ssh",
@@ -55,7 +55,7 @@ MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spaw
   # what would run, and with which variables
   sparkrun launch mpi --nodes 2 --dry-run -- ./ring`,
 		Args: cobra.ArbitraryArgs,
-		RunE: workloadRun(opts, run),
+		RunE: workloadRun(a, opts, run),
 	}
 	m := &opts.request.MPI
 	fs := cmd.Flags()
@@ -66,12 +66,20 @@ MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spaw
 	return cmd
 }
 
+// startMPI launches an MPI program.
+func startMPI(ctx context.Context, a *app, o launchOptions) error {
+	if err := interruptible(ctx, func(ctx context.Context) error { return a.settleMPI(ctx, &o) }); err != nil {
+		return err
+	}
+	return a.launch(ctx, o)
+}
+
 // settleMPI finds out which MPI a launch's program is for: by this machine's own
 // copy, where there is one, for every node looks at its own before it starts anything;
 // else the nodes are asked.
 func (a *app) settleMPI(ctx context.Context, o *launchOptions) (err error) {
 	m := &o.request.MPI
-	if o.workload != "mpi" || m.Forced || len(o.request.Args) == 0 {
+	if m.Forced || len(o.request.Args) == 0 {
 		return nil
 	}
 	if m.Family != "" {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"fmt"
 	"math"
 
@@ -21,7 +20,7 @@ type testOptions struct {
 	Verbose bool
 }
 
-func newNCCLTestCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newNCCLTestCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	t, test := &opts.test, &opts.request.NCCLTest
 	cmd := &cobra.Command{
 		Use:   "nccl-test [flags] [all_gather|all_reduce|reduce_scatter|alltoall|sendrecv|broadcast]",
@@ -80,7 +79,7 @@ what is expected, and where nothing is.`,
 		},
 		ValidArgs: workloads.NCCLOps(),
 	}
-	launch := workloadRun(opts, run)
+	launch := workloadRun(a, opts, run)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			test.Op = args[0]

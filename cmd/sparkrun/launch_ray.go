@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"crypto/rand"
 	"encoding/hex"
 	"fmt"
@@ -17,7 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-func newLaunchRayCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newLaunchRayCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ray [flags] [-- COMMAND [ARG...]]",
 		Short: "Run a Ray cluster, or a command on one",
@@ -49,7 +48,7 @@ COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
   sparkrun launch ray --nodes 3 --image rayproject/ray:2.60.0 -- python3 -m pkg.train
   sparkrun exec cluster -- ray job submit -- python3 -c 'import ray; ray.init(); print(ray.nodes())'`,
 		Args: cobra.ArbitraryArgs,
-		RunE: workloadRun(opts, run),
+		RunE: workloadRun(a, opts, run),
 	}
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // the command's flags are its own

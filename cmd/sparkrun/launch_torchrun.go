@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 
 	"github.com/spf13/cobra"
@@ -9,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-func newTorchrunCmd(opts *launchOptions, run func(context.Context, launchOptions) error) *cobra.Command {
+func newTorchrunCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "torchrun [flags] -- SCRIPT [ARG...]",
 		Short: "Run PyTorch workers, as torchrun does",
@@ -32,7 +31,7 @@ must be on every machine, at the same path.`,
   sparkrun launch torchrun --nodes 2 -m -- mypackage.train --epochs 3
   sparkrun launch torchrun --nodes 2 --agent torchrun --rdzv-backend c10d -- train.py`,
 		Args: cobra.ArbitraryArgs,
-		RunE: workloadRun(opts, run),
+		RunE: workloadRun(a, opts, run),
 	}
 	t := &opts.request.Torchrun
 	fs := cmd.Flags()

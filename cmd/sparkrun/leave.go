@@ -15,7 +15,7 @@ import (
 
 type leaveOptions struct{ yes, force bool }
 
-func newLeaveCmd(run func(context.Context, leaveOptions) error) *cobra.Command {
+func newLeaveCmd(a *app) *cobra.Command {
 	opts := &leaveOptions{}
 	cmd := &cobra.Command{
 		Use:   "leave",
@@ -31,7 +31,7 @@ it likes.`,
 		Example: `  sudo sparkrun leave
   sudo sparkrun leave --yes`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.leave),
 	}
 	cmd.Flags().BoolVar(&opts.force, "force", false, "remove this machine's keys without a word to the others")
 	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")

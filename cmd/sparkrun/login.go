@@ -19,7 +19,7 @@ type loginOptions struct {
 	tokenFile string
 }
 
-func newLoginCmd(run func(context.Context, loginOptions) error) *cobra.Command {
+func newLoginCmd(a *app) *cobra.Command {
 	opts := &loginOptions{}
 	cmd := &cobra.Command{
 		Use:   "login HOST[:PORT]",
@@ -45,7 +45,7 @@ commands then use it: sparkrun context.`,
 		Args: takes(1, "the address of a member"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.addr = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.login)(cmd, args)
 		},
 	}
 	cmd.Flags().StringVar(&opts.tokenFile, "token-file", "", "read the token from this file, - for standard input")

@@ -17,7 +17,7 @@ import (
 
 type logoutOptions struct{ name string }
 
-func newLogoutCmd(a *app, run func(context.Context, logoutOptions) error) *cobra.Command {
+func newLogoutCmd(a *app) *cobra.Command {
 	opts := &logoutOptions{}
 	return &cobra.Command{
 		Use:   "logout [CONTEXT]",
@@ -33,7 +33,7 @@ the other half.`,
 			if len(args) > 0 {
 				opts.name = args[0]
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.logout)(cmd, args)
 		},
 	}
 }

@@ -30,7 +30,7 @@ type logsOptions struct {
 	match *regexp.Regexp // of grep
 }
 
-func newLogsCmd(complete completion, run func(context.Context, logsOptions) error) *cobra.Command {
+func newLogsCmd(a *app) *cobra.Command {
 	opts := &logsOptions{}
 	cmd := &cobra.Command{
 		Use:   "logs JOB",
@@ -64,13 +64,13 @@ and before --grep; which stream's line was later is known as well as --since.`,
   sparkrun logs k3x --timestamps | sort -k 2
   sparkrun logs k3x --rank 0 --output raw > result.bin`,
 		Args:              takes(1, "the job"),
-		ValidArgsFunction: complete.jobs,
+		ValidArgsFunction: a.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.job = args[0]
 			if err := opts.settle(cmd.Flags().Changed("tail"), time.Now()); err != nil {
 				return err
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.logs)(cmd, args)
 		},
 	}
 	fs := cmd.Flags()
@@ -84,7 +84,7 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
 	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
 	fs.BoolVarP(&opts.timestamps, "timestamps", "t", false, "put before each line when its rank wrote it, by the machine's clock")
-	completeFlag(cmd, "node", complete.hosts)
+	completeFlag(cmd, "node", a.completeHosts)
 	completeFlag(cmd, "output", outputWords)
 	return cmd
 }

@@ -14,7 +14,7 @@ import (
 
 type manOptions struct{ dir string }
 
-func newManCmd(run func(context.Context, manOptions) error) *cobra.Command {
+func newManCmd(a *app) *cobra.Command {
 	opts := &manOptions{}
 	cmd := &cobra.Command{
 		Use:    "man DIR",
@@ -27,7 +27,7 @@ SOURCE_DATE_EPOCH, in seconds since 1970; without it, today.`,
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opts.dir = args[0]
-		return running(opts, run)(cmd, args)
+		return running(a, opts, a.man)(cmd, args)
 	}
 	return cmd
 }

@@ -11,7 +11,7 @@ import (
 
 type markDeadOptions struct{ host string }
 
-func newMarkDeadCmd(complete completion, run func(context.Context, markDeadOptions) error) *cobra.Command {
+func newMarkDeadCmd(a *app) *cobra.Command {
 	opts := &markDeadOptions{}
 	cmd := &cobra.Command{
 		Use:   "mark-dead HOST",
@@ -29,10 +29,10 @@ machine is heard again. If it was wrong, what still runs there is ended as soon 
 the machine is reached again. It takes root.`,
 		Example:           `  sudo sparkrun mark-dead spark3`,
 		Args:              takes(1, "the host"),
-		ValidArgsFunction: complete.silent,
+		ValidArgsFunction: a.completeSilent,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.host = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.markDead)(cmd, args)
 		},
 	}
 	return cmd

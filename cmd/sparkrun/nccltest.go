@@ -53,15 +53,8 @@ func (r testReport) ofLinks() bool {
 	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || r.Log.Links())
 }
 
-// start runs a workload's command: a test watches its own launch.
-func (a *app) start(ctx context.Context, o launchOptions) error {
-	switch o.workload {
-	case ncclTestName:
-	case ibTestName:
-		return a.ibTest(ctx, o)
-	default:
-		return a.launch(ctx, o)
-	}
+// startNCCLTest runs a test, which watches its own launch, or judges another's.
+func (a *app) startNCCLTest(ctx context.Context, o launchOptions) error {
 	if err := o.checkTest(); err != nil {
 		return err
 	}
@@ -375,36 +368,9 @@ func transports(l nccltest.Log) string {
 	return strings.Join(parts, "; ")
 }
 
-// lastTest tells of the last judged nccl-test in the user's history of a cluster; "" where there is none.
-func (a *app) lastTest(cluster string) string {
-	dir, err := a.userFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
-	if err != nil {
-		return ""
-	}
-	text, err := os.ReadFile(filepath.Join(dir, ncclHistory))
-	if err != nil {
-		return ""
-	}
-	for _, r := range slices.Backward(nccltest.History(text)) {
-		if r.Cluster != cluster {
-			continue
-		}
-		of := ""
-		if r.Part != nil {
-			of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
-		}
-		return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
-			age(time.Since(r.At)), strings.Join(r.Hosts, ", "), printable(r.Op), r.Bus, of, r.Grade)
-	}
-	return ""
-}
-
-// ncclHistory is a file in the user's state folder.
-const ncclHistory = "nccl-test.jsonl"
-
 // remember appends to the user's history, and gives the last record like it.
 func (a *app) remember(now nccltest.Record) (*nccltest.Record, error) {
-	old, err := a.keepHistory(ncclHistory, now)
+	old, err := a.keepHistory(nccltest.HistoryFile, now)
 	return nccltest.Last(nccltest.History(old), now), err
 }
 

@@ -32,7 +32,7 @@ type buildOptions struct {
 	arch, mpiHome string
 }
 
-func newNCCLTestGroupCmd(complete completion, build func(context.Context, buildOptions) error) *cobra.Command {
+func newNCCLTestGroupCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "nccl-test",
 		Short: "Build nccl-tests for all machines",
@@ -42,11 +42,11 @@ sparkrun launch nccl-test, which needs no nccl-tests where there is PyTorch.`,
   sparkrun launch nccl-test --via nccl-tests`,
 	}
 	group(cmd)
-	cmd.AddCommand(newNCCLTestBuildCmd(complete, build))
+	cmd.AddCommand(newNCCLTestBuildCmd(a))
 	return cmd
 }
 
-func newNCCLTestBuildCmd(complete completion, run func(context.Context, buildOptions) error) *cobra.Command {
+func newNCCLTestBuildCmd(a *app) *cobra.Command {
 	opts := &buildOptions{}
 	cmd := &cobra.Command{
 		Use:   "build SRC",
@@ -81,7 +81,7 @@ same. They replace those of an earlier build in one step.`,
 			if strings.Trim(opts.arch, "0123456789") != "" {
 				return usagef("--arch %q: want a GPU architecture such as 121", opts.arch)
 			}
-			return run(cmd.Context(), *opts)
+			return a.buildTests(cmd.Context(), *opts)
 		},
 	}
 	fs := cmd.Flags()
@@ -90,8 +90,8 @@ same. They replace those of an earlier build in one step.`,
 	fs.StringSliceVar(&opts.to, "to", nil, "bring it to these machines: `HOST,HOST` (default: all that are ready)")
 	fs.StringVar(&opts.arch, "arch", "", "the GPU architecture, such as `121` (default: that of the machine's GPU, else a GB10's)")
 	fs.StringVar(&opts.mpiHome, "mpi-home", "", "`FOLDER` of the MPI there, with bin/mpicc (default: that of mpicc in PATH)")
-	completeFlag(cmd, "on", complete.hosts)
-	completeFlag(cmd, "to", complete.hosts)
+	completeFlag(cmd, "on", a.completeHosts)
+	completeFlag(cmd, "to", a.completeHosts)
 	return cmd
 }
 

@@ -26,10 +26,7 @@ type netplanApplyOptions struct {
 	yes     bool
 }
 
-func newNetplanCmd(complete completion,
-	show func(context.Context, netplanShowOptions) error, diff func(context.Context, netplanDiffOptions) error,
-	apply, rollback func(context.Context, netplanApplyOptions) error,
-) *cobra.Command {
+func newNetplanCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "netplan",
 		Short: "Give the fabric's ports their addresses",
@@ -46,11 +43,11 @@ cable goes elsewhere, diff shows.`,
   sudo sparkrun netplan apply`,
 	}
 	group(cmd)
-	cmd.AddCommand(newNetplanShowCmd(complete, show), newNetplanDiffCmd(diff), newNetplanApplyCmd(apply), newNetplanRollbackCmd(rollback))
+	cmd.AddCommand(newNetplanShowCmd(a), newNetplanDiffCmd(a), newNetplanApplyCmd(a), newNetplanRollbackCmd(a))
 	return cmd
 }
 
-func newNetplanShowCmd(complete completion, run func(context.Context, netplanShowOptions) error) *cobra.Command {
+func newNetplanShowCmd(a *app) *cobra.Command {
 	opts := &netplanShowOptions{}
 	cmd := &cobra.Command{
 		Use:   "show",
@@ -61,15 +58,15 @@ no file there. It changes nothing.`,
   sparkrun netplan show --node spark2
   sparkrun netplan show --json | jq -r '.nodes[].text'`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.netplanShow),
 	}
 	cmd.Flags().StringVar(&opts.node, "node", "", "this machine's file only, as it is")
-	completeFlag(cmd, "node", complete.host)
+	completeFlag(cmd, "node", a.completeHost)
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
 }
 
-func newNetplanDiffCmd(run func(context.Context, netplanDiffOptions) error) *cobra.Command {
+func newNetplanDiffCmd(a *app) *cobra.Command {
 	opts := &netplanDiffOptions{}
 	cmd := &cobra.Command{
 		Use:   "diff",
@@ -80,13 +77,13 @@ addresses of all files up), and says why apply would refuse. It changes nothing.
 		Example: `  sudo sparkrun netplan diff
   sudo sparkrun netplan diff --json | jq '.nodes[] | select(.verdict.refusal)'`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.netplanDiff),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return cmd
 }
 
-func newNetplanApplyCmd(run func(context.Context, netplanApplyOptions) error) *cobra.Command {
+func newNetplanApplyCmd(a *app) *cobra.Command {
 	opts := &netplanApplyOptions{}
 	cmd := &cobra.Command{
 		Use:   "apply",
@@ -103,14 +100,14 @@ spoil ours; --force overrides the last of these, nothing else.`,
 		Example: `  sudo sparkrun netplan apply
   sudo sparkrun netplan apply --yes --grace 1m`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.netplanApply),
 	}
 	applyFlags(cmd, opts, "write although another netplan file spoils ours")
 	cmd.Flags().Var(span{&opts.request.Grace}, "grace", "how long neighbours have to answer (default 30s; a switch with spanning tree needs that)")
 	return cmd
 }
 
-func newNetplanRollbackCmd(run func(context.Context, netplanApplyOptions) error) *cobra.Command {
+func newNetplanRollbackCmd(a *app) *cobra.Command {
 	opts := &netplanApplyOptions{request: wire.NetplanApplyRequest{Rollback: true}}
 	cmd := &cobra.Command{
 		Use:   "rollback",
@@ -121,7 +118,7 @@ is refused is the same as for apply, and a file that was edited since.`,
 		Example: `  sudo sparkrun netplan rollback
   sudo sparkrun netplan rollback --yes`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.netplanRollback),
 	}
 	applyFlags(cmd, opts, "undo over an edit of the file, and beside files that spoil it")
 	return cmd

@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 )
 
-func newNodeCmd(complete completion, remove func(context.Context, nodeRemoveOptions) error) *cobra.Command {
+func newNodeCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:     "node",
 		Short:   "Take machines out of the cluster",
@@ -21,6 +19,6 @@ func newNodeCmd(complete completion, remove func(context.Context, nodeRemoveOpti
 		}
 		return unknown(cmd, args)
 	}
-	cmd.AddCommand(newNodeRemoveCmd(complete, remove))
+	cmd.AddCommand(newNodeRemoveCmd(a))
 	return cmd
 }

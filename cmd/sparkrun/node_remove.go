@@ -23,7 +23,7 @@ type nodeRemoveOptions struct {
 	ssh       sshOptions
 }
 
-func newNodeRemoveCmd(complete completion, run func(context.Context, nodeRemoveOptions) error) *cobra.Command {
+func newNodeRemoveCmd(a *app) *cobra.Command {
 	opts := &nodeRemoveOptions{}
 	cmd := &cobra.Command{
 		Use:   "remove HOST",
@@ -51,14 +51,14 @@ cluster, which may be given in place of the name.`,
   sudo sparkrun node remove spark3 --force --yes
   sudo sparkrun node remove --uninstall zeta@spark3`,
 		Args:              takes(1, "the host"),
-		ValidArgsFunction: complete.hosts,
+		ValidArgsFunction: a.completeHosts,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.target = args[0]
 			opts.request.Host = args[0][strings.LastIndex(args[0], "@")+1:]
 			if opts.request.Host != args[0] && !opts.uninstall {
 				return usagef("%s: a user is for --uninstall", args[0])
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.removeNode)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.request.Force, "force", false, "end the jobs that have ranks there")

@@ -22,7 +22,7 @@ type psOptions struct {
 	job       string // empty: a list
 }
 
-func newPsCmd(complete completion, run func(context.Context, psOptions) error) *cobra.Command {
+func newPsCmd(a *app) *cobra.Command {
 	opts := &psOptions{}
 	cmd := &cobra.Command{
 		Use:   "ps [JOB]",
@@ -71,7 +71,7 @@ all of this is.
   sparkrun ps --all
   sparkrun ps train
   sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
-		ValidArgsFunction: complete.jobs,
+		ValidArgsFunction: a.completeJobs,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 1 {
 				return usagef("unexpected argument %q", args[1])
@@ -82,7 +82,7 @@ all of this is.
 			if len(args) > 0 {
 				opts.job = args[0]
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.ps)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")

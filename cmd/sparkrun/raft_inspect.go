@@ -17,7 +17,7 @@ type raftInspectOptions struct {
 	json bool
 }
 
-func newRaftInspectCmd(run func(context.Context, raftInspectOptions) error) *cobra.Command {
+func newRaftInspectCmd(a *app) *cobra.Command {
 	opts := &raftInspectOptions{}
 	cmd := &cobra.Command{
 		Use:   "inspect FILE",
@@ -28,7 +28,7 @@ would, and shows of which cluster and when it is. It needs no agent.`,
 		Args:    takes(1, "the file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.raftInspect)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON object")

@@ -20,7 +20,7 @@ type raftRestoreOptions struct {
 	yes   bool
 }
 
-func newRaftRestoreCmd(run func(context.Context, raftRestoreOptions) error) *cobra.Command {
+func newRaftRestoreCmd(a *app) *cobra.Command {
 	opts := &raftRestoreOptions{}
 	cmd := &cobra.Command{
 		Use:   "restore FILE",
@@ -52,7 +52,7 @@ is merged in. It takes root.`,
 		Args: takes(1, "the file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.raftRestore)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.force, "force", false, "beside a leader, or over a newer copy here")

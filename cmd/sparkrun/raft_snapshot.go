@@ -19,7 +19,7 @@ type raftSnapshotOptions struct {
 	force bool
 }
 
-func newRaftSnapshotCmd(run func(context.Context, raftSnapshotOptions) error) *cobra.Command {
+func newRaftSnapshotCmd(a *app) *cobra.Command {
 	opts := &raftSnapshotOptions{}
 	cmd := &cobra.Command{
 		Use:   "snapshot FILE",
@@ -41,7 +41,7 @@ Take one after machines have joined or left, and from time to time. It takes roo
 		Args: takes(1, "the file"),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.file = args[0]
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.raftSnapshot)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.force, "force", false, "overwrite FILE")

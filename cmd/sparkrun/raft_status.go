@@ -13,7 +13,7 @@ import (
 
 type raftStatusOptions struct{ json bool }
 
-func newRaftStatusCmd(run func(context.Context, raftStatusOptions) error) *cobra.Command {
+func newRaftStatusCmd(a *app) *cobra.Command {
 	opts := &raftStatusOptions{}
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -35,7 +35,7 @@ do not answer, and says so.
 		Example: `  sparkrun raft status
   sparkrun raft status --json | jq '.nodes[] | {host, applied}'`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.raftStatus),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print one JSON object")
 	return cmd

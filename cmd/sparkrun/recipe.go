@@ -25,8 +25,8 @@ of that registry, where several have the name.`,
 	}
 	group(cmd)
 	cmd.AddCommand(
-		newRecipeListCmd(a.listRecipes), newRecipeSearchCmd(a.listRecipes), newRecipeShowCmd(a, a.showRecipe),
-		newRecipeCheckCmd(a, a.checkRecipe), newRecipeAddCmd(a.addRegistry), newRecipeRemoveCmd(a, a.removeRegistry),
+		newRecipeListCmd(a), newRecipeSearchCmd(a), newRecipeShowCmd(a),
+		newRecipeCheckCmd(a), newRecipeAddCmd(a), newRecipeRemoveCmd(a),
 	)
 	return cmd
 }
@@ -68,7 +68,7 @@ func onRecipe[O any](a *app, cmd *cobra.Command, opts *O, name *string, run func
 	cmd.Args, cmd.ValidArgsFunction = takes(1, "the recipe"), a.completeRecipe
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		*name = args[0]
-		return running(opts, run)(cmd, args)
+		return running(a, opts, run)(cmd, args)
 	}
 	return cmd
 }

@@ -15,7 +15,7 @@ type registryOptions struct {
 	folder, name string
 }
 
-func newRecipeAddCmd(run func(context.Context, registryOptions) error) *cobra.Command {
+func newRecipeAddCmd(a *app) *cobra.Command {
 	opts := &registryOptions{}
 	cmd := &cobra.Command{
 		Use:   "add FOLDER",
@@ -33,7 +33,7 @@ sparkrun fetches nothing by itself. What is added is kept in
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opts.folder = args[0]
-		return running(opts, run)(cmd, args)
+		return running(a, opts, a.addRegistry)(cmd, args)
 	}
 	cmd.Flags().StringVar(&opts.name, "name", "", "what the registry is called (default: what it says itself, else the folder's name)")
 	return cmd
@@ -95,7 +95,7 @@ func (a *app) addRegistry(_ context.Context, o registryOptions) error {
 	return nil
 }
 
-func newRecipeRemoveCmd(a *app, run func(context.Context, registryOptions) error) *cobra.Command {
+func newRecipeRemoveCmd(a *app) *cobra.Command {
 	opts := &registryOptions{}
 	cmd := &cobra.Command{
 		Use: "remove REGISTRY", Aliases: []string{"rm"},
@@ -116,7 +116,7 @@ func newRecipeRemoveCmd(a *app, run func(context.Context, registryOptions) error
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opts.name = args[0]
-		return running(opts, run)(cmd, args)
+		return running(a, opts, a.removeRegistry)(cmd, args)
 	}
 	return cmd
 }

@@ -21,7 +21,7 @@ type recipeCheckOptions struct {
 	asJSON bool
 }
 
-func newRecipeCheckCmd(a *app, run func(context.Context, recipeCheckOptions) error) *cobra.Command {
+func newRecipeCheckCmd(a *app) *cobra.Command {
 	opts := &recipeCheckOptions{}
 	cmd := &cobra.Command{
 		Use:   "check RECIPE",
@@ -41,7 +41,7 @@ only needs your consent (--trust-recipe) is said, and is no failure.`,
 	fs.StringVar(&opts.box.image, "image", "", "in this image (`REF`) in the place of the recipe's")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON")
 	bindFill(fs, &opts.recipe)
-	return onRecipe(a, cmd, opts, &opts.recipe.name, run)
+	return onRecipe(a, cmd, opts, &opts.recipe.name, a.checkRecipe)
 }
 
 // recipePlan is what a recipe comes to.

@@ -17,7 +17,7 @@ type recipeListOptions struct {
 	all, json bool
 }
 
-func newRecipeListCmd(run func(context.Context, recipeListOptions) error) *cobra.Command {
+func newRecipeListCmd(a *app) *cobra.Command {
 	opts := &recipeListOptions{}
 	cmd := &cobra.Command{
 		Use: "list", Aliases: []string{"ls"},
@@ -27,13 +27,13 @@ and on how many machines, if nothing else is asked for. A file that is no recipe
 on standard error.`,
 		Example: "  sparkrun recipe list\n  sparkrun recipe list --json | jq -r '.[].model' | sort -u",
 		Args:    takes(0, ""),
-		RunE:    running(opts, run),
+		RunE:    running(a, opts, a.listRecipes),
 	}
 	bindRecipeList(cmd, opts)
 	return cmd
 }
 
-func newRecipeSearchCmd(run func(context.Context, recipeListOptions) error) *cobra.Command {
+func newRecipeSearchCmd(a *app) *cobra.Command {
 	opts := &recipeListOptions{}
 	cmd := &cobra.Command{
 		Use:     "search TEXT",
@@ -44,7 +44,7 @@ func newRecipeSearchCmd(run func(context.Context, recipeListOptions) error) *cob
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		opts.text = args[0]
-		return running(opts, run)(cmd, args)
+		return running(a, opts, a.listRecipes)(cmd, args)
 	}
 	bindRecipeList(cmd, opts)
 	return cmd

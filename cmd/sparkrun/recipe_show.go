@@ -18,7 +18,7 @@ type recipeShowOptions struct {
 	json bool
 }
 
-func newRecipeShowCmd(a *app, run func(context.Context, recipeShowOptions) error) *cobra.Command {
+func newRecipeShowCmd(a *app) *cobra.Command {
 	opts := &recipeShowOptions{}
 	cmd := &cobra.Command{
 		Use:   "show RECIPE",
@@ -29,7 +29,7 @@ container before the server starts is shown whole: read it before --trust-recipe
 		Example: "  sparkrun recipe show qwen3.5-122b-int4-autoround\n  sparkrun recipe show ./my.yaml --json | jq .defaults",
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
-	return onRecipe(a, cmd, opts, &opts.name, run)
+	return onRecipe(a, cmd, opts, &opts.name, a.showRecipe)
 }
 
 // shownRecipe is a recipe as --json shows it.

@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/launcher/stage"
@@ -22,9 +23,13 @@ type recipeOptions struct {
 }
 
 // bindRecipe binds them for a workload that serves.
-func bindRecipe(fs *pflag.FlagSet, o *recipeOptions) {
+func bindRecipe(a *app, cmd *cobra.Command, o *recipeOptions) {
+	fs := cmd.Flags()
 	fs.StringVar(&o.name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
 	bindFill(fs, o)
+	completeFlag(cmd, "recipe", func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return a.completeRecipe(cmd, nil, typed) // what else stands in the line does not matter
+	})
 }
 
 // bindFill binds what fills a recipe in.

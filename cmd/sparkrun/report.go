@@ -21,7 +21,7 @@ import (
 
 type reportOptions struct{ output string }
 
-func newReportCmd(run func(context.Context, reportOptions) error) *cobra.Command {
+func newReportCmd(a *app) *cobra.Command {
 	opts := &reportOptions{}
 	cmd := &cobra.Command{
 		Use:   "report",
@@ -48,7 +48,7 @@ Look into it before you hand it on: tar tzf, tar xzf.`,
   sparkrun report -o fabric.tar.gz
   sparkrun report -o - | ssh desk 'sparkrun fabric --from - --map'`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.report),
 	}
 	cmd.Flags().StringVarP(&opts.output, "output", "o", "", "the file to write, - for standard output (default: sparkrun-report-DATE.tar.gz here)")
 	return cmd

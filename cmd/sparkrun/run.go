@@ -6,7 +6,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-func newRunCmd(a *app, run func(context.Context, launchOptions) error) *cobra.Command {
+func newRunCmd(a *app, run starter) *cobra.Command {
 	opts := &launchOptions{}
 	cmd := &cobra.Command{
 		Use:   "run RECIPE [flags] [-- ARG...]",
@@ -28,7 +28,7 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
   sparkrun run @eugr/qwen3.5-122b-int4-autoround --trust-recipe --dry-run`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: a.completeRecipe,
-		RunE: serveRun(opts, func(ctx context.Context, o launchOptions) error {
+		RunE: serveRun(a, opts, func(ctx context.Context, a *app, o launchOptions) error {
 			o.recipe.name = o.request.Serve.Model
 			switch args := o.request.Serve.Args; {
 			case o.recipe.name == "" && len(args) > 0:
@@ -37,7 +37,7 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
 				return usagef("the recipe is missing: sparkrun run RECIPE")
 			}
 			o.request.Serve.Model, o.workload = "", "" // the recipe says
-			return run(ctx, o)
+			return run(ctx, a, o)
 		}),
 	}
 	fs := cmd.Flags()
@@ -46,6 +46,6 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
 	bindServe(cmd, opts)
 	bindBackend(cmd, opts)
 	bindFill(fs, &opts.recipe)
-	completeLaunch(cmd, a.complete())
+	completeLaunch(a, cmd)
 	return cmd
 }

@@ -15,6 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -52,7 +53,7 @@ func bindBackend(cmd *cobra.Command, o *launchOptions) {
 
 // serveRun completes the options of a workload that serves and runs it: a model, and what
 // stands after --.
-func serveRun(opts *launchOptions, run func(context.Context, launchOptions) error) func(*cobra.Command, []string) error {
+func serveRun(a *app, opts *launchOptions, run starter) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		s := &opts.request.Serve
 		if at := cmd.ArgsLenAtDash(); at >= 0 {
@@ -74,17 +75,27 @@ func serveRun(opts *launchOptions, run func(context.Context, launchOptions) erro
 			}
 			opts.box.image, opts.serve.image = e.Image, true
 		}
-		return workloadRun(opts, run)(cmd, nil)
+		return workloadRun(a, opts, run)(cmd, nil)
 	}
+}
+
+// serve launches what serves a model, by a recipe or without one.
+func serve(ctx context.Context, a *app, o launchOptions) error {
+	if err := a.applyRecipe(&o); err != nil {
+		return err
+	}
+	if err := interruptible(ctx, func(ctx context.Context) error { return a.settleServe(ctx, &o) }); err != nil {
+		return err
+	}
+	o.model = modelOf(o)
+	o.fit = func(res wire.ExplainResponse, show bool) error { return a.fit(o, res, show) }
+	return a.launch(ctx, o)
 }
 
 // settleServe finds out what a launch that serves needs to know before there is a job: the
 // image, what the model is like, and by which backend it spreads.
 func (a *app) settleServe(ctx context.Context, o *launchOptions) error {
-	e, serves := engine.Named(o.workload)
-	if !serves {
-		return nil
-	}
+	e, _ := engine.Named(o.workload)
 	s := &o.request.Serve
 	if o.serve.image {
 		from := "sparkrun's own for " + o.workload

@@ -224,9 +224,8 @@ func TestFitWaitsForLeader(t *testing.T) {
 		}
 		return wire.ExplainResponse{}, nil
 	}}
-	o := launchOptions{workload: engine.Usual().Name}
-	o.request.Serve.Model = "m"
-	if err := (&app{}).fitBefore(t.Context(), b, launcher.Spec{}, o); err != nil || asked != 2 {
+	o := launchOptions{workload: engine.Usual().Name, model: "m", fit: func(wire.ExplainResponse, bool) error { return nil }}
+	if err := o.fits(t.Context(), b, launcher.Spec{}); err != nil || asked != 2 {
 		t.Errorf("asked %d times: %v", asked, err)
 	}
 }

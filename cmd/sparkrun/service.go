@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"fmt"
 	"slices"
 	"strconv"
@@ -14,7 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-func newServiceCmd(complete completion, list func(context.Context, serviceLsOptions) error, set func(context.Context, serviceSetOptions) error) *cobra.Command {
+func newServiceCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "service",
 		Short: "List services, and say which come back after a power cut",
@@ -24,7 +23,7 @@ model. Once it is ready it goes on until it is stopped.`,
   sparkrun service enable llm`,
 	}
 	group(cmd)
-	cmd.AddCommand(newServiceLsCmd(list), newServiceEnableCmd(complete, set), newServiceDisableCmd(complete, set))
+	cmd.AddCommand(newServiceLsCmd(a), newServiceEnableCmd(a), newServiceDisableCmd(a))
 	return cmd
 }
 

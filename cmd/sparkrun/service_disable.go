@@ -1,12 +1,10 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 )
 
-func newServiceDisableCmd(complete completion, run func(context.Context, serviceSetOptions) error) *cobra.Command {
+func newServiceDisableCmd(a *app) *cobra.Command {
 	opts := &serviceSetOptions{}
 	return &cobra.Command{
 		Use:   "disable JOB...",
@@ -14,10 +12,10 @@ func newServiceDisableCmd(complete completion, run func(context.Context, service
 		Long: `Takes back what service enable, or launch --autostart, has asked for. A service that
 runs goes on: sparkrun stop ends it.`,
 		Example: `  sparkrun service disable llm`,
-		Args:    oneService, ValidArgsFunction: complete.jobs,
+		Args:    oneService, ValidArgsFunction: a.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.jobs = args
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.setService)(cmd, args)
 		},
 	}
 }

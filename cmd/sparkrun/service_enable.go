@@ -15,7 +15,7 @@ type serviceSetOptions struct {
 	autostart bool
 }
 
-func newServiceEnableCmd(complete completion, run func(context.Context, serviceSetOptions) error) *cobra.Command {
+func newServiceEnableCmd(a *app) *cobra.Command {
 	opts := &serviceSetOptions{autostart: true}
 	return &cobra.Command{
 		Use:   "enable JOB...",
@@ -27,10 +27,10 @@ for no failure. One machine of several that restarts alone is a matter of --rest
 JOB is an id, the beginning of one, or a name.`,
 		Example: `  sparkrun service enable llm
   sparkrun service enable k3x llm`,
-		Args: oneService, ValidArgsFunction: complete.jobs,
+		Args: oneService, ValidArgsFunction: a.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.jobs = args
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.setService)(cmd, args)
 		},
 	}
 }

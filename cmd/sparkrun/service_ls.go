@@ -15,7 +15,7 @@ import (
 
 type serviceLsOptions struct{ json, prometheus bool }
 
-func newServiceLsCmd(run func(context.Context, serviceLsOptions) error) *cobra.Command {
+func newServiceLsCmd(a *app) *cobra.Command {
 	opts := &serviceLsOptions{}
 	cmd := &cobra.Command{
 		Use:     "ls",
@@ -46,7 +46,7 @@ sparkrun_host and model. Write it beside its place and move it there, as in the 
 			if opts.json && opts.prometheus {
 				return usagef("--json and --prometheus: give one of them")
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.listServices)(cmd, args)
 		},
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")

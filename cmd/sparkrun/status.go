@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
 type statusOptions struct {
@@ -21,7 +24,7 @@ type statusOptions struct {
 	json    bool
 }
 
-func newStatusCmd(run func(context.Context, statusOptions) error) *cobra.Command {
+func newStatusCmd(a *app) *cobra.Command {
 	opts := &statusOptions{}
 	cmd := &cobra.Command{
 		Use:   "status",
@@ -50,7 +53,7 @@ when there is none, and "heard" then the time when one was last heard.`,
   sparkrun status --json | jq -r .leader
   sparkrun status --wait-nodes 3 --timeout 30s`,
 		Args: takes(0, ""),
-		RunE: running(opts, run),
+		RunE: running(a, opts, a.status),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	cmd.Flags().Var(positive{&opts.request.WaitNodes}, "wait-nodes", "wait until so many machines are ready")
@@ -210,4 +213,28 @@ func joinAddr(a netip.AddrPort) string {
 		return a.Addr().String()
 	}
 	return a.String()
+}
+
+// lastTest tells of the last judged nccl-test in the user's history of a cluster; "" where there is none.
+func (a *app) lastTest(cluster string) string {
+	dir, err := a.userFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+	if err != nil {
+		return ""
+	}
+	text, err := os.ReadFile(filepath.Join(dir, nccltest.HistoryFile))
+	if err != nil {
+		return ""
+	}
+	for _, r := range slices.Backward(nccltest.History(text)) {
+		if r.Cluster != cluster {
+			continue
+		}
+		of := ""
+		if r.Part != nil {
+			of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
+		}
+		return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
+			age(time.Since(r.At)), strings.Join(r.Hosts, ", "), printable(r.Op), r.Bus, of, r.Grade)
+	}
+	return ""
 }

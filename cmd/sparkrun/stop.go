@@ -20,7 +20,7 @@ type stopOptions struct {
 	kill  bool
 }
 
-func newStopCmd(complete completion, run func(context.Context, stopOptions) error) *cobra.Command {
+func newStopCmd(a *app) *cobra.Command {
 	opts := &stopOptions{}
 	var grace time.Duration
 	cmd := &cobra.Command{
@@ -46,7 +46,7 @@ ended is named, keeps no other from it, and makes the exit code 1.`,
 			}
 			return nil
 		},
-		ValidArgsFunction: complete.jobs,
+		ValidArgsFunction: a.completeJobs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.jobs = args
 			switch {
@@ -57,7 +57,7 @@ ended is named, keeps no other from it, and makes the exit code 1.`,
 			case cmd.Flags().Changed("grace"):
 				opts.grace = &grace
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.stop)(cmd, args)
 		},
 	}
 	cmd.Flags().Var(span{&grace}, "grace", "time between TERM and KILL (default: the job's own)")

@@ -18,7 +18,7 @@ type takeoverOptions struct {
 	yes  bool
 }
 
-func newTakeoverCmd(complete completion, run func(context.Context, takeoverOptions) error) *cobra.Command {
+func newTakeoverCmd(a *app) *cobra.Command {
 	opts := &takeoverOptions{}
 	cmd := &cobra.Command{
 		Use:   "takeover --confirm-dead HOST",
@@ -54,12 +54,12 @@ own, and after half a minute try jobs again that go on here.`,
 			}
 			slices.Sort(opts.dead)
 			opts.dead = slices.Compact(opts.dead)
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.takeover)(cmd, args)
 		},
 	}
 	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
 	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
-	completeFlag(cmd, "confirm-dead", complete.silent)
+	completeFlag(cmd, "confirm-dead", a.completeSilent)
 	return cmd
 }
 

@@ -18,7 +18,7 @@ type tokenOptions struct {
 	json    bool
 }
 
-func newTokenCmd(run func(context.Context, tokenOptions) error) *cobra.Command {
+func newTokenCmd(a *app) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "token",
 		Short: "Let other machines into the cluster",
@@ -57,7 +57,7 @@ root may on a member. No token is made from a client.`,
 			case r.Role != "client" && r.User != "":
 				return usagef("--user %s: it is for --role client", r.User)
 			}
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.createToken)(cmd, args)
 		},
 	}
 	opts.request.Uses = 1

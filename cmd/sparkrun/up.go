@@ -49,7 +49,7 @@ func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
 	fs.StringVar(&o.config, "ssh-config", "", "read this in place of ~/.ssh/config and /etc/ssh/ssh_config; none: no file")
 }
 
-func newUpCmd(run func(context.Context, upOptions) error) *cobra.Command {
+func newUpCmd(a *app) *cobra.Command {
 	opts := &upOptions{}
 	cmd := &cobra.Command{
 		Use:   "up [[USER@]HOST[:PORT]...]",
@@ -99,7 +99,7 @@ sparkrun node remove --uninstall, on a member, undoes it.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			opts.targets, opts.given = args, flagsGiven(cmd.Flags())
-			return running(opts, run)(cmd, args)
+			return running(a, opts, a.up)(cmd, args)
 		},
 	}
 	sshFlags(cmd.Flags(), &opts.ssh)

@@ -17,7 +17,7 @@ import (
 
 type versionOptions struct{ json, cluster bool }
 
-func newVersionCmd(run func(context.Context, versionOptions) error) *cobra.Command {
+func newVersionCmd(a *app) *cobra.Command {
 	opts := &versionOptions{}
 	cmd := &cobra.Command{
 		Use:   "version",
@@ -30,7 +30,7 @@ nothing that the lower does not know. An agent two apart gets no part in jobs, a
 sparkrun status says so. --cluster says on standard error when versions differ.`,
 		Example: "  sparkrun version\n  sparkrun version --cluster\n  sparkrun version --cluster --json | jq -r '.nodes[] | .host + \" \" + .version'",
 		Args:    takes(0, ""),
-		RunE:    running(opts, run),
+		RunE:    running(a, opts, a.printVersion),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&opts.cluster, "cluster", false, "of every machine's agent, too")

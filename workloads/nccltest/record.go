@@ -27,6 +27,9 @@ type Record struct {
 	Cause string   `json:"cause,omitempty"`
 }
 
+// HistoryFile is the history of all clusters, in the user's state folder.
+const HistoryFile = "nccl-test.jsonl"
+
 // History reads lines of records. A line that is none (a disk that was full, a newer
 // version's) is passed over.
 func History(data []byte) []Record {
