@@ -20,7 +20,7 @@ with_root() {
 		mkdir -p "$ROOT"
 		[[ -O $ROOT ]] || die 1 "$ROOT belongs to someone else: look at it and remove it"
 		exec 8<"$ROOT"
-		flock 8
+		flock -w 120 8 || die 1 "another lab comes or goes for two minutes now"
 		[[ $ROOT -ef /proc/self/fd/8 ]] && break
 	done
 	local code=0

@@ -33,7 +33,7 @@ image_find() {
 	[[ ! -e $IMAGE/disk.img ]] || return 0
 	mkdir -p "$VM_CACHE"
 	exec 7<"$VM_CACHE"
-	flock 7
+	flock -w 3600 7 || die 1 "another lab makes the image, for an hour now"
 	[[ -e $IMAGE/disk.img ]] || image_build
 	exec 7<&-
 }
