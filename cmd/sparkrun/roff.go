@@ -24,7 +24,8 @@ func manPage(cmd *cobra.Command, version, date string) []byte {
 	p.text(pageName(cmd) + ` \- ` + escaped(lowerFirst(cmd.Short)))
 	p.macro("SH", "SYNOPSIS")
 	p.macro("SY", cmd.CommandPath())
-	p.text(escaped(strings.TrimSpace(strings.TrimPrefix(synopsis(cmd), cmd.CommandPath()))))
+	args := escaped(strings.TrimSpace(strings.TrimPrefix(synopsis(cmd), cmd.CommandPath())))
+	p.text(strings.ReplaceAll(args, "|", `|\:`)) // a long choice may be broken there
 	p.macro("YS")
 	p.macro("SH", "DESCRIPTION")
 	p.prose(cmd.Long)
