@@ -39,8 +39,9 @@ names_complete() {
 		[[ $job == count && $node == box ]] || { echo "stop co: $job; --on b: $node"; exit 1; }'
 }
 lines_of() { (($(inside sparkrun logs count --rank 0 | wc -l) >= $1)); }
-# Shim and ranks: what may not change. The agent's own is another from restart to restart.
-who_runs() { sh_inside 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[r]un/enough"'; }
+# Shim and ranks: what may not change. The agent's own is another from restart to restart, and
+# what a rank has just forked, still under its name, is no rank: a shim's children are.
+who_runs() { sh_inside 'shims=$(pgrep -d, -f "[s]parkrun shim") && ps -o pid=,lstart=,args= --pid $shims --ppid $shims'; }
 in_scopes() { sh_inside 'cat "/proc/$(pgrep -f "[s]parkrun shim")/cgroup" | grep "^0::/sparkrun.slice/sparkrun-.*\.scope"'; }
 main_pid() { inside systemctl show --property MainPID --value sparkrun; }
 same_ranks() { # same_ranks BEFORE: the same processes, an agent that answers, and output that goes on

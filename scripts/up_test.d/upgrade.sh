@@ -8,7 +8,8 @@ job_begins() {
 	eventually 60 counted 20
 }
 counted() { local rank && for rank in 0 1 2; do (($(on spark1 sparkrun logs count --rank $rank | wc -l) >= $1)) || return; done; }
-who_runs() { local h && for h in 1 2 3; do on spark$h sh -c 'ps -eo pid=,lstart=,args= | grep -e "[s]parkrun shim" -e "[r]un/enough"'; done; }
+# Shims and ranks, which are their children: what a rank has just forked, still under its name, is none.
+who_runs() { local h && for h in 1 2 3; do on spark$h sh -c 'shims=$(pgrep -d, -f "[s]parkrun shim") && ps -o pid=,lstart=,args= --pid $shims --ppid $shims'; done; }
 versions() { [[ $(on spark1 sparkrun version --cluster 2>/dev/null | grep -cwF "$1") == "$2" ]] || { on spark1 sparkrun version --cluster && return 1; }; }
 upgraded() { # under the job: other agents, the same ranks
 	local before agents out
