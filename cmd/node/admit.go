@@ -73,7 +73,7 @@ func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wir
 		if c.Node != "" || id == "" || id == n.m.Node {
 			return wire.JoinResponse{}, n.noLeader()
 		}
-		res, err := n.peers.client(id).Join(ctx, r)
+		res, err := n.dial.Client(id).Join(ctx, r)
 		if errors.Is(err, wire.ErrUnreachable) {
 			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
 		}

@@ -66,7 +66,7 @@ func (n *node) leader(ctx context.Context, c wire.Caller) (w way, done func(), e
 	if id == "" || id == n.m.Node { // or elected, but not ready yet
 		return way{}, done, n.noLeader()
 	}
-	w = way{remote: n.peers.client(id).OnBehalfOf(c), n: n, to: id, caller: ctx}
+	w = way{remote: n.dial.Client(id).OnBehalfOf(c), n: n, to: id, caller: ctx}
 	// Raft knows of another leader before a dead one's connection breaks.
 	var cancel context.CancelFunc
 	w.ctx, cancel = context.WithCancel(ctx)
@@ -316,7 +316,7 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 		if a.Node == n.m.Node {
 			res.Nodes[i], err = n.prepared(ctx, c, a)
 		} else {
-			res.Nodes[i], err = n.peers.client(a.Node).Prepared(ctx, a)
+			res.Nodes[i], err = n.dial.Client(a.Node).Prepared(ctx, a)
 		}
 		if err != nil {
 			res.Nodes[i] = wire.NodePlan{Error: err.Error()}

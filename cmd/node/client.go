@@ -160,7 +160,7 @@ func (n *node) login(ctx context.Context, c wire.Caller, r wire.LoginRequest) (w
 		if c.Node != "" || id == "" || id == n.m.Node {
 			return wire.LoginResponse{}, n.noLeader()
 		}
-		res, err := n.peers.client(id).Login(ctx, r)
+		res, err := n.dial.Client(id).Login(ctx, r)
 		if errors.Is(err, wire.ErrUnreachable) {
 			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
 		}

@@ -13,7 +13,6 @@ import (
 	"fmt"
 	"io/fs"
 	"log/slog"
-	"net/netip"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -75,6 +74,7 @@ func (p Paths) audit() string   { return filepath.Join(p.State, "audit.log") }
 func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
 func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
 func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }
+func (p Paths) where() string   { return filepath.Join(p.State, "addresses.json") }
 func (p Paths) member() string  { return filepath.Join(p.State, "node.json") }
 
 // Config of a node.
@@ -195,12 +195,7 @@ type membership struct {
 	Blank    bool                       `json:"blank,omitempty"`
 	Lives    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
 	// Witness: this node gets no ranks.
-	Witness bool             `json:"witness,omitempty"`
-	Peers   []netip.AddrPort `json:"peers,omitempty"` // gossip addresses last seen
-	// Addr is this node's own management address, as last used.
-	Addr netip.Addr `json:"addr,omitzero"`
-	// Fabric is where members were last told to listen beside management.
-	Fabric map[launcher.NodeID][]netip.AddrPort `json:"fabric,omitempty"`
+	Witness bool `json:"witness,omitempty"`
 }
 
 // pending is a change of epochs that is under way: written before it begins, and
@@ -354,7 +349,7 @@ func hardware(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), discard(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())),
+	return errors.Join(os.RemoveAll(p.trust()), discard(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())), ignoreMissing(os.Remove(p.where())),
 		ignoreMissing(os.Remove(p.brought())), ignoreMissing(os.Remove(p.restore())),
 		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
 }

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -168,7 +169,10 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 	if trust.PinOf(id.CA) != token.Pin {
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
-	m.Cluster, m.Epoch, m.EpochBy, m.Peers = res.Cluster, res.Epoch, res.EpochBy, res.Peers
+	m.Cluster, m.Epoch, m.EpochBy = res.Cluster, res.Epoch, res.EpochBy
+	if err := (dial.Addresses{Peers: res.Peers}).Save(cfg.Paths.where()); err != nil {
+		return Joined{}, err
+	}
 	if err := enrol(cfg.Paths, m, id, res.Trusted); err != nil {
 		return Joined{}, err
 	}
@@ -244,7 +248,7 @@ func proven(ctx context.Context, now func() time.Time, addrs []string, pin trust
 func prove(ctx context.Context, now func() time.Time, at string, pin trust.Pin) error {
 	ctx, cancel := context.WithTimeout(ctx, provenWithin)
 	defer cancel()
-	c, err := (&tls.Dialer{Config: trust.JoinClient(pin, now, protoCalls)}).DialContext(ctx, "tcp", at)
+	c, err := (&tls.Dialer{Config: trust.JoinClient(pin, now, dial.Calls)}).DialContext(ctx, "tcp", at)
 	if err != nil {
 		return err
 	}
@@ -262,7 +266,7 @@ func askAsNewcomer[Res any](ctx context.Context, now func() time.Time, addr stri
 	if !strings.Contains(addr, ":") || strings.Count(addr, ":") > 1 && !strings.HasPrefix(addr, "[") {
 		addr = net.JoinHostPort(strings.Trim(addr, "[]"), strconv.Itoa(DefaultRPCPort))
 	}
-	conf := trust.JoinClient(token.Pin, now, "h2")
+	conf := trust.JoinClient(token.Pin, now, dial.Calls)
 	verify, passed := conf.VerifyConnection, atomic.Bool{}
 	conf.VerifyConnection = func(cs tls.ConnectionState) error {
 		err := verify(cs)

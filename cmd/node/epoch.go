@@ -175,7 +175,7 @@ func (n *node) handRecordOver(ctx context.Context, to launcher.NodeID) error {
 			continue // told above
 		}
 		for {
-			err := n.peers.client(to).Reunite(ctx, p)
+			err := n.dial.Client(to).Reunite(ctx, p)
 			if err == nil {
 				break
 			}

@@ -32,7 +32,7 @@ func (n *node) exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, send
 	if p.Node == n.m.Node {
 		return execHere(ctx, n.agent, req, send)
 	}
-	if err = n.peers.client(p.Node).NodeExec(ctx, req, send); err != nil {
+	if err = n.dial.Client(p.Node).NodeExec(ctx, req, send); err != nil {
 		return fmt.Errorf("%s: %w", p.Host, err)
 	}
 	return nil
@@ -84,7 +84,7 @@ func (n *node) execReach(ctx context.Context, c wire.Caller, r wire.ExecReachReq
 	if p.Node == n.m.Node {
 		return n.nodeExecReach(ctx, c, req)
 	}
-	return wire.Empty{}, n.peers.client(p.Node).NodeExecReach(ctx, req)
+	return wire.Empty{}, n.dial.Client(p.Node).NodeExecReach(ctx, req)
 }
 
 func (n *node) nodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {

@@ -82,7 +82,7 @@ func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.S
 	}
 	for {
 		leads, leadingChanged := n.leading.Watch()
-		_, detoursChanged := n.detours.Watch()
+		detoursChanged := n.dial.DetoursChanged()
 		recordChanged, raftChanged := n.record.Changed(), n.raft.LeaderChanged()
 		roster, rosterChanged := to.Roster()
 		if leads != to.leadership {

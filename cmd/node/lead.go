@@ -84,7 +84,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.peers.client, Allocate: n.allocate, Logger: n.log})
+	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.dial.Client, Allocate: n.allocate, Logger: n.log})
 	n.leading.Store(&leadership{Leader: brain, links: links, fence: fence, rollout: addresses})
 	defer n.leading.Store(nil)
 
@@ -101,6 +101,20 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		}
 	})
 	return g.Wait()
+}
+
+// reopens opens the leader's control streams anew where a better route carries again.
+func (n *node) reopens(ctx context.Context) error {
+	for {
+		select {
+		case id := <-n.dial.Better():
+			if l := n.leading.Load(); l != nil {
+				l.links.Reopen(id)
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
 }
 
 // errNoProof: nobody needs one, or this node must not give one.
@@ -135,7 +149,7 @@ func (n *node) found(ctx context.Context) error {
 // dialControl opens a control stream; the leader's own node needs no network.
 func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, error) {
 	if id != n.m.Node {
-		return n.peers.client(id).Control(ctx), nil
+		return n.dial.Client(id).Control(ctx), nil
 	}
 	link, stream := wire.Pipe(ctx)
 	go func() { // ends with the pipe
@@ -232,7 +246,7 @@ func (n *node) handOverCA(ctx context.Context, id launcher.NodeID) error {
 	if err != nil {
 		return err
 	}
-	return n.peers.client(id).KeepCA(ctx, wire.CAKey{PEM: pem})
+	return n.dial.Client(id).KeepCA(ctx, wire.CAKey{PEM: pem})
 }
 
 // noteChanges records where members have moved to, so that they are found even when
@@ -261,7 +275,7 @@ func (n *node) noteChanges(ctx context.Context, roster rendezvous.Roster) {
 // by gossip.
 func (n *node) whereIs(id launcher.NodeID) (netip.AddrPort, error) {
 	if id != n.m.Node {
-		return n.locate(id)
+		return n.dial.Locate(id)
 	}
 	inv := n.inventory.Load()
 	mgmt, err := envgen.Management(inv, n.cfg.Management)

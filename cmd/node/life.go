@@ -136,7 +136,7 @@ func (n *node) acquaint(ctx context.Context, id launcher.NodeID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
 	defer cancel()
-	res, err := n.peers.client(id).Seen(ctx, wire.SeenRequest{Life: life})
+	res, err := n.dial.Client(id).Seen(ctx, wire.SeenRequest{Life: life})
 	if err != nil {
 		return fmt.Errorf("tell node %s of this one's life: %w", id, err)
 	}
@@ -240,7 +240,7 @@ func (n *node) takeInAnew(ctx context.Context, links *wire.Links, roster rendezv
 		ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
 		err := n.raft.Verify(ctx)
 		if err == nil && !n.hasPart(m.ID) {
-			err = n.peers.client(m.ID).BeginAnew(ctx)
+			err = n.dial.Client(m.ID).BeginAnew(ctx)
 		}
 		cancel()
 		if err == nil {
@@ -294,5 +294,5 @@ func (n *node) dialRaft(ctx context.Context, id string) (net.Conn, error) {
 	if err := n.acquaint(ctx, launcher.NodeID(id)); err != nil {
 		return nil, err
 	}
-	return n.peers.dialRaft(ctx, id)
+	return n.dial.Dial(ctx, id, raftProto(n.opened))
 }

@@ -313,7 +313,7 @@ func (n *node) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLo
 	case "":
 		return fmt.Errorf("%w: it has left the cluster", wire.ErrUnreachable)
 	}
-	return n.peers.client(id).NodeLogs(ctx, req, fn)
+	return n.dial.Client(id).NodeLogs(ctx, req, fn)
 }
 
 // logsOf is the agent's word for what a node is asked.

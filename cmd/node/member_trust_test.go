@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -115,18 +116,18 @@ func TestHandshakesOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raft := one.now().peers.raftProto
+	raft := raftProto(one.now().epoch())
 	const stranger = "aaaaaaaa-0000-4000-8000-00000000000f"
 	for _, tc := range []struct {
 		name, proto, says string
 		id                *trust.Identity
 	}{
-		{"another cluster's certificate with the same names, for calls", protoCalls, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
+		{"another cluster's certificate with the same names, for calls", dial.Calls, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"the same, for raft", raft, trust.ErrForeign.Error(), issueBy(t, twinCA, id2, "spark2", trust.RoleNode)},
 		{"a stolen CA's certificate in a member's name", raft, "spark2 has another key", one.issue(id2, "spark2", trust.RoleNode)},
-		{"a stolen CA's certificate of a node that never joined", protoCalls, trust.ErrNotMember.Error(), one.issue(stranger, "spark9", trust.RoleNode)},
+		{"a stolen CA's certificate of a node that never joined", dial.Calls, trust.ErrNotMember.Error(), one.issue(stranger, "spark9", trust.RoleNode)},
 		{"a client's certificate on raft", raft, trust.ErrNotMember.Error(), one.issue(stranger, "ann@laptop", trust.RoleClient)},
-		{"a client's certificate on calls among nodes", protoCalls, trust.ErrNotMember.Error(), one.issue(stranger, "ann@laptop", trust.RoleClient)},
+		{"a client's certificate on calls among nodes", dial.Calls, trust.ErrNotMember.Error(), one.issue(stranger, "ann@laptop", trust.RoleClient)},
 	} {
 		before := len(one.audits("handshake"))
 		careless := &tls.Config{InsecureSkipVerify: true, NextProtos: []string{tc.proto}}
@@ -237,7 +238,7 @@ func TestRemovedNode(t *testing.T) {
 	absent.crash()
 	thief := gone.thief()
 	// Whoever copied the identity offers a session to be resumed, too, if it was ever given one.
-	resuming := thief.Client("", protoCalls)
+	resuming := thief.Client("", dial.Calls)
 	resuming.SessionTicketsDisabled, resuming.ServerName, resuming.ClientSessionCache = false, "cluster", tls.NewLRUClientSessionCache(8)
 	var open []*tls.Conn
 	for _, h := range hosts {

@@ -10,21 +10,18 @@ import (
 	"net/http"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// The protocols on the one TLS port (ALPN).
-const (
-	protoRaft  = "sparkrun-raft/1"
-	protoCalls = "h2"
-)
+// protoRaft is raft's protocol on the one TLS port (ALPN), beside dial.Calls.
+const protoRaft = "sparkrun-raft/1"
 
 // Dial gives the local agent. Nothing is sent before the first call, which
 // meets ErrNoAgent when nothing listens.
@@ -89,7 +86,7 @@ func (n *node) clusterServer() *http.Server {
 		calls.ServeHTTP(w, r)
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		n.peers.raftProto: func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+		raftProto(n.opened): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
 			if p, err := n.gate.Peer(c.ConnectionState()); err != nil || !n.admitsRaft(launcher.NodeID(p.NodeID)) {
 				return
@@ -109,6 +106,29 @@ func (n *node) clusterServer() *http.Server {
 	return srv
 }
 
+// clusterMux answers members and newcomers, on management and on the fabric.
+func (n *node) clusterMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	n.clusterCalls().Mount(mux)
+	n.nodeCalls().Mount(mux)
+	wire.Patients{Examine: n.checkup.Examine, Mend: n.checkup.Mend}.Mount(mux)
+	wire.Join(n.join).Mount(mux)
+	wire.Doctor(n.checkup.Doctor).Mount(mux) // for clients
+	wire.Login(n.login).Mount(mux)
+	wire.RenewExpired(n.renewExpired).Mount(mux)
+	return mux
+}
+
+// listensOnFabric answers members on the fabric's addresses.
+func (n *node) listensOnFabric(ctx context.Context) error {
+	return dial.Listeners{
+		Inventory: n.inventory, Management: n.cfg.Management, Port: uint16(n.m.RPCPort), Logger: n.log,
+		Serve: func(ctx context.Context, l net.Listener) error {
+			return serve(ctx, n.clusterServer(), n.door.Listen(l), (*http.Server).Serve)
+		},
+	}.Run(ctx)
+}
+
 // raftConn tells when raft has closed it.
 type raftConn struct {
 	net.Conn
@@ -121,77 +141,6 @@ func (c *raftConn) Close() error {
 	return c.Conn.Close()
 }
 
-// peers keeps one HTTP/2 connection to each member that is talked to. Members
-// are named by their id; which of their addresses is used, roads decide.
-type peers struct {
-	dial func(ctx context.Context, id, proto string) (net.Conn, error)
-	// raftProto is raft's protocol in this node's epoch.
-	raftProto string
-
-	mu      sync.Mutex
-	clients map[launcher.NodeID]*peer
-}
-
-// peer is one member: the client, and the connection that it calls over now.
-type peer struct {
-	*wire.Client
-	now atomic.Pointer[http.Transport]
-}
-
-func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) { return p.now.Load().RoundTrip(r) }
-
-// CloseIdleConnections is what http.Client looks for.
-func (p *peer) CloseIdleConnections() { p.now.Load().CloseIdleConnections() }
-
-func (p *peers) client(id launcher.NodeID) *wire.Client {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.clients[id]; c != nil {
-		return c.Client
-	}
-	c := &peer{}
-	c.now.Store(p.transport(id))
-	c.Client = wire.NewClient(&http.Client{Transport: c}, "https://"+string(id))
-	p.clients[id] = c
-	return c.Client
-}
-
-func (p *peers) transport(id launcher.NodeID) *http.Transport {
-	return &http.Transport{
-		Protocols: http2Only(),
-		// A word a second shows the roads whether the other end's kernel still
-		// answers. That it does and the agent does not is given more time: an
-		// agent may be busy.
-		HTTP2:           &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 4 * time.Second},
-		IdleConnTimeout: 5 * time.Minute, // also ends those that renew left behind
-		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
-			return p.dial(ctx, string(id), protoCalls)
-		},
-	}
-}
-
-// renew has new calls to a member open a new connection.
-func (p *peers) renew(id launcher.NodeID) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if c := p.clients[id]; c != nil {
-		c.now.Swap(p.transport(id)).CloseIdleConnections()
-	}
-}
-
 // dialTimeout bounds looking for a sign of life: on one network it comes in
 // milliseconds or not at all.
 const dialTimeout = 2 * time.Second
-
-// dialRaft opens a raft connection to a member.
-func (p *peers) dialRaft(ctx context.Context, id string) (net.Conn, error) {
-	return p.dial(ctx, id, p.raftProto)
-}
-
-func (p *peers) close() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, c := range p.clients {
-		c.Close()
-	}
-}

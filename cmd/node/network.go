@@ -7,13 +7,14 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
@@ -67,7 +68,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	}
 	defer g.Close()
 	n.gossip.Store(g)
-	n.rememberAddr(addr)
+	n.dial.RememberOwn(addr)
 	defer n.present.Store(nil)
 	defer n.gossip.Store(nil)
 
@@ -79,8 +80,7 @@ func (n *node) networkAt(ctx context.Context, addr netip.Addr) error {
 	eg, ctx := errgroup.WithContext(ctx)
 	eg.Go(func() error { return serve(ctx, srv, l, (*http.Server).Serve) })
 	eg.Go(func() error { return g.Run(ctx) })
-	eg.Go(func() error { return n.rememberPeers(ctx) })
-	eg.Go(func() error { return n.tellDoors(ctx, g) })
+	eg.Go(func() error { return n.tellListeners(ctx, g) })
 	eg.Go(func() error { return n.announces(ctx, addr) })
 	eg.Go(func() error {
 		for {
@@ -130,6 +130,31 @@ func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
 	})
 }
 
+// tellListeners keeps gossip told of the listeners there are.
+func (n *node) tellListeners(ctx context.Context, g *gossip.Gossip) error {
+	told := n.gossipMeta()
+	for {
+		_, changed := n.inventory.Watch()
+		if now := n.gossipMeta(); now != told {
+			if err := g.Update(now); err != nil {
+				n.log.Warn("tell fabric addresses", "error", err)
+			}
+			told = now
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// gossipMeta is what this node tells of itself.
+func (n *node) gossipMeta() gossip.Meta {
+	m := n.remembered()
+	return gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version}.WithFabric(dial.FabricAddrs(n.inventory.Load(), n.cfg.Management))
+}
+
 // gossiped takes gossip's hints: somebody seen alive is dialled now rather
 // than after the back-off.
 func (n *node) gossiped(ev gossip.Event) {
@@ -144,41 +169,32 @@ func (n *node) gossiped(ev gossip.Event) {
 
 // knownPeers are the gossip addresses worth trying.
 func (n *node) knownPeers() []netip.AddrPort {
-	n.mu.Lock()
-	out := append([]netip.AddrPort(nil), n.m.Peers...)
+	out := slices.Clone(n.dial.Remembered().Peers)
 	port := uint16(n.m.GossipPort)
-	self := n.m.Node
-	n.mu.Unlock()
 	seen := map[netip.AddrPort]bool{}
 	for _, a := range out {
 		seen[a] = true
 	}
 	for _, m := range n.record.Nodes() {
-		if a := netip.AddrPortFrom(m.Addr.Addr(), port); m.ID != self && !seen[a] {
+		if a := netip.AddrPortFrom(m.Addr.Addr(), port); m.ID != n.m.Node && !seen[a] {
 			out = append(out, a)
 		}
 	}
 	return out
 }
 
-// rememberPeers writes down who was there, so that a node that comes back
-// alone after months knows whom to ask.
-func (n *node) rememberPeers(ctx context.Context) error {
+// readdress keeps the agent told where members are: whoever gets another address while a job runs is no stranger to
+// its ranks.
+func (n *node) readdress(ctx context.Context) error {
 	for {
 		present, changed := n.present.Watch()
-		var peers []netip.AddrPort
+		addrs := map[launcher.NodeID][]netip.Addr{}
 		for _, p := range present {
 			if p.Alive {
-				peers = append(peers, p.Gossip())
+				addrs[launcher.NodeID(p.ID)] = append(p.Meta.FabricAddrs(), p.Addr)
 			}
 		}
-		if err := n.rememberThese(peers); err != nil {
-			n.log.Warn("remember peers", "error", err)
-		}
-		if err := n.rememberDoors(present); err != nil {
-			n.log.Warn("remember peers", "error", err)
-		}
-		n.tellAddrs(present)
+		n.agent.Readdress(addrs)
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -187,56 +203,11 @@ func (n *node) rememberPeers(ctx context.Context) error {
 	}
 }
 
-// tellAddrs keeps the agent told where members are: whoever gets another address while a job runs is no stranger to its ranks.
-func (n *node) tellAddrs(peers []gossip.Peer) {
-	addrs := map[launcher.NodeID][]netip.Addr{}
-	for _, p := range peers {
-		if p.Alive {
-			addrs[launcher.NodeID(p.ID)] = append(p.Meta.FabricAddrs(), p.Addr)
-		}
-	}
-	n.agent.Readdress(addrs)
-}
-
-func (n *node) rememberThese(peers []netip.AddrPort) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if len(peers) == 0 || equalSets(peers, n.m.Peers) {
-		return nil // an empty view is no reason to forget everybody
-	}
-	n.m.Peers = peers
-	return n.m.save(n.cfg.Paths)
-}
-
-func equalSets(a, b []netip.AddrPort) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	in := map[netip.AddrPort]bool{}
-	for _, x := range a {
-		in[x] = true
-	}
-	for _, x := range b {
-		if !in[x] {
-			return false
-		}
-	}
-	return true
-}
-
-// locate finds a member's management address and RPC port: gossip knows where
-// it is now, the record where it was.
-func (n *node) locate(id launcher.NodeID) (netip.AddrPort, error) {
-	for _, p := range n.present.Load() {
-		if p.ID == string(id) {
-			return p.RPC(), nil
-		}
-	}
+// listed tells where a member was by the record, or by the list that this node was told.
+func (n *node) listed(id launcher.NodeID) (netip.AddrPort, bool) {
 	if m, ok := n.record.Node(id); ok {
-		return m.Addr, nil
+		return m.Addr, true
 	}
-	if m, ok := n.onRoll(id); ok { // outside raft, or with a copy that lags behind
-		return m.Addr, nil
-	}
-	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
+	m, ok := n.onRoll(id) // outside raft, or with a copy that lags behind
+	return m.Addr, ok
 }

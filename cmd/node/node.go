@@ -27,8 +27,8 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
-	"github.com/sparkrun/sparkrun/rendezvous/roads"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -49,8 +49,7 @@ type node struct {
 	record   *rendezvous.Record
 	raft     *consensus.Raft
 	agent    *agent.Agent
-	peers    *peers
-	roads    *roads.Roads
+	dial     *dial.Dialer
 	// staged is what jobs bring along; bringing has room for the one job whose
 	// files are being laid out.
 	staged   *stage.Store
@@ -101,7 +100,6 @@ type node struct {
 	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
 	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
 	leads     rendezvous.Latest[*stream]           // the last leader's control stream to this node; nil when it has ended
-	detours   rendezvous.Latest[struct{}]          // which members are reached by a detour
 	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
 
 	mu   sync.Mutex
@@ -196,10 +194,6 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err = n.openDoor(id); err != nil {
 		return nil, err
 	}
-	if err = n.openRoads(); err != nil {
-		return nil, err
-	}
-	n.peers = &peers{dial: n.roads.Dial, raftProto: raftProto(n.opened), clients: map[launcher.NodeID]*peer{}}
 	reader, inv, _, err := hardware(ctx, cfg)
 	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
 		return nil, err // without an address yet, run waits for one
@@ -215,6 +209,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.inventory = &n.survey.Inventory
+	n.dial, err = dial.Open(dial.Config{
+		Path: cfg.Paths.where(), Gate: n.gate, Listed: n.listed, Inventory: n.inventory, Present: &n.present, Logger: n.log,
+	})
+	if err != nil {
+		return nil, err
+	}
 	if err = n.refuseCopy(ctx); err != nil {
 		return nil, err
 	}
@@ -262,7 +262,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.checkup = checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
-		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status, Client: n.peers.client, Listeners: n.listeners,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status, Client: n.dial.Client, Listeners: n.listeners,
 		Logger: n.log,
 	})
 	n.agent.Sweep()
@@ -307,8 +307,7 @@ func (n *node) close() {
 	n.raft.Close()
 	n.agent.Close()
 	n.staged.Close()
-	n.peers.close()
-	n.roads.Close()
+	n.dial.Close()
 	n.audit.Close()
 	select {
 	case <-n.left:
@@ -340,11 +339,12 @@ func (n *node) run(asked context.Context) error {
 		g.Go(func() error { return n.supervised(ctx, asked) })
 	}
 	g.Go(func() error { return n.survey.Run(ctx) })
-	g.Go(func() error { return n.looks(ctx) })
 	g.Go(func() error { return n.network(ctx) })
-	g.Go(func() error { return n.doors(ctx) })
+	g.Go(func() error { return n.listensOnFabric(ctx) })
 	g.Go(func() error { return n.watchForTwin(ctx) })
-	g.Go(func() error { return n.roads.Run(ctx) })
+	g.Go(func() error { return n.dial.Run(ctx) })
+	g.Go(func() error { return n.reopens(ctx) })
+	g.Go(func() error { return n.readdress(ctx) })
 	g.Go(func() error { return n.vote(ctx) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error { return n.keepRoll(ctx) })

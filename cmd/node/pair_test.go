@@ -105,7 +105,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
 	two.n.stopping.Store(true)
-	if err := one.n.peers.client(two.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+	if err := one.n.dial.Client(two.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	one.halt()
@@ -115,7 +115,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	two.n.stopping.Store(false)
 	one.start()
 	one.wait(2)
-	if err := two.n.peers.client(one.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+	if err := two.n.dial.Client(one.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("who does not lead has nothing to hand over: got %v", err)
 	}
 }

@@ -69,7 +69,7 @@ func (n *node) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (w
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return n.peers.client(id).NodeRaft(ctx)
+	return n.dial.Client(id).NodeRaft(ctx)
 }
 
 // nodeRaft is this node's own part.

@@ -46,7 +46,7 @@ func (n *node) inputAt(ctx context.Context, c wire.Caller, r wire.InputAtRequest
 		if p.Node == n.m.Node {
 			at, err = inputAtHere(ctx, n.agent, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
 		} else {
-			at, err = n.peers.client(p.Node).NodeInputAt(ctx, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
+			at, err = n.dial.Client(p.Node).NodeInputAt(ctx, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
 		}
 		return err
 	})
@@ -159,7 +159,7 @@ func (n *node) reachOn(ctx context.Context, p rendezvous.Place, r wire.NodeReach
 	if p.Node == n.m.Node {
 		return reachHere(ctx, n.agent, r)
 	}
-	return n.peers.client(p.Node).NodeReach(ctx, r)
+	return n.dial.Client(p.Node).NodeReach(ctx, r)
 }
 
 func (n *node) nodeReach(ctx context.Context, _ wire.Caller, r wire.NodeReachRequest) (wire.Empty, error) {

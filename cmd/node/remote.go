@@ -21,6 +21,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -391,7 +392,7 @@ func noWay(errs []error) error {
 // server has judged it: the first byte that the server says over HTTP/2, unasked,
 // tells that it has.
 func (r *Remote) dialMember(ctx context.Context, m wire.RollMember) (net.Conn, error) {
-	return r.dialProto(ctx, m, protoCalls)
+	return r.dialProto(ctx, m, dial.Calls)
 }
 
 func (r *Remote) dialProto(ctx context.Context, m wire.RollMember, proto string) (net.Conn, error) {

@@ -58,7 +58,7 @@ func (n *node) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeR
 	}
 	if m.Ready {
 		told, cancel := context.WithTimeout(ctx, tellRemoved)
-		err := n.peers.client(m.ID).BeRemoved(told)
+		err := n.dial.Client(m.ID).BeRemoved(told)
 		cancel()
 		if res.Told = err == nil; err != nil {
 			n.log.Warn("tell a machine that it is removed", "node", m.Host, "error", err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -128,7 +129,7 @@ func (n *node) askToRenew(ctx context.Context, old *trust.Identity) ([]byte, err
 	if id == "" || id == n.m.Node {
 		return nil, n.noLeader()
 	}
-	res, err := n.peers.client(id).Renew(ctx, wire.RenewRequest{CSR: csr})
+	res, err := n.dial.Client(id).Renew(ctx, wire.RenewRequest{CSR: csr})
 	return res.Cert, err
 }
 
@@ -148,7 +149,7 @@ func renewAsStranger(ctx context.Context, now func() time.Time, old *trust.Ident
 	each(len(addrs), func(i int) {
 		ctx, cancel := context.WithTimeout(ctx, renewExpiredWithin)
 		defer cancel()
-		tr := &http.Transport{TLSClientConfig: trust.JoinClient(trust.PinOf(old.CA), now, protoCalls), Protocols: http2Only()}
+		tr := &http.Transport{TLSClientConfig: trust.JoinClient(trust.PinOf(old.CA), now, dial.Calls), Protocols: http2Only()}
 		c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addrs[i].String())
 		defer c.Close()
 		res, err := c.RenewExpired(ctx, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr})
@@ -177,14 +178,12 @@ func (n *node) wherever() (out []netip.AddrPort) {
 	for _, m := range n.rollNow().Members {
 		if m.ID != n.m.Node {
 			add(m.Addr)
-			if now, err := n.locate(m.ID); err == nil {
+			if now, err := n.dial.Locate(m.ID); err == nil {
 				add(now)
 			}
 		}
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	for _, p := range n.m.Peers {
+	for _, p := range n.dial.Remembered().Peers {
 		add(netip.AddrPortFrom(p.Addr(), uint16(n.m.RPCPort)))
 	}
 	return out

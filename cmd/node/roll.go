@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -39,7 +40,7 @@ func (n *node) openDoor(id *trust.Identity) error {
 		return err
 	}
 	n.door, err = trust.NewDoor(trust.DoorConfig{
-		Gate: n.gate, Protos: []trust.Proto{{Name: protoCalls, Open: true}, {Name: raftProto(n.opened)}}, Refused: n.refused,
+		Gate: n.gate, Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: raftProto(n.opened)}}, Refused: n.refused,
 	})
 	return err
 }
@@ -178,7 +179,7 @@ func (n *node) enforce(ctx context.Context) error {
 		recordChanged := n.record.Changed()
 		_, rollChanged := n.roll.Watch()
 		n.door.Sweep(n.isGone)
-		n.roads.Drop(n.isGone)
+		n.dial.Drop(n.isGone)
 		select {
 		case <-recordChanged:
 		case <-rollChanged:
@@ -407,7 +408,7 @@ func (n *node) askForRoll(ctx context.Context) {
 		if members[i].ID == n.m.Node {
 			return
 		}
-		t, err := n.peers.client(members[i].ID).AskTrusted(ctx)
+		t, err := n.dial.Client(members[i].ID).AskTrusted(ctx)
 		switch {
 		case err == nil:
 			answered.Add(1)

@@ -100,7 +100,7 @@ func (n *node) fetch(ctx context.Context, spec launcher.Spec) error {
 	if m, err := n.staged.Manifest(spec.ID, spec.User); err == nil && m.Sum() == spec.Staged.Sum && n.staged.IsLaid(spec.ID) {
 		return nil // the node that took them need not be there any more
 	}
-	from := n.peers.client(spec.Staged.From)
+	from := n.dial.Client(spec.Staged.From)
 	m, err := from.NodeStaged(ctx, wire.NodeStageRequest{Job: spec.ID, User: spec.User})
 	if err != nil {
 		return err

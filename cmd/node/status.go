@@ -105,7 +105,7 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 		if m.Ready && voteless[m.ID] {
 			s.NoVote = fmt.Sprintf("its agent answers, its raft does not: `sparkrun status` on %s says why", m.Host)
 		}
-		s.FabricOnly = m.Ready && m.ID != n.m.Node && n.roads.Detour(string(m.ID))
+		s.FabricOnly = m.Ready && m.ID != n.m.Node && n.dial.Detour(string(m.ID))
 		if m.ID == n.m.Node {
 			s.Role = "leader"
 		}

@@ -92,7 +92,7 @@ func (n *node) confirmed(ctx context.Context, hosts []string) (dead []launcher.N
 func (n *node) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	res, err := n.peers.client(id).Seen(ctx, wire.SeenRequest{})
+	res, err := n.dial.Client(id).Seen(ctx, wire.SeenRequest{})
 	return err == nil && res.Blank
 }
 
@@ -100,13 +100,13 @@ func (n *node) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 // without a leader.
 func (n *node) addressesNow(id launcher.NodeID) []netip.Addr {
 	var addrs []netip.Addr
-	if a, err := n.locate(id); err == nil {
+	if a, err := n.dial.Locate(id); err == nil {
 		addrs = append(addrs, a.Addr())
 	}
 	if m, ok := n.record.Node(id); ok {
 		addrs = append(addrs, m.Addr.Addr())
 	}
-	for _, door := range n.fabricOf(id) {
+	for _, door := range n.dial.Fabric(id) {
 		addrs = append(addrs, door.Addr())
 	}
 	for _, j := range n.record.Jobs() { // where it met others, its fabric's too
@@ -129,7 +129,7 @@ func (n *node) consent(ctx context.Context, dead []launcher.NodeID) (latest uint
 	ctx, cancel := context.WithTimeout(ctx, objectWithin)
 	defer cancel()
 	answers, errs := make([]wire.ObjectionResponse, len(asked)), make([]error, len(asked))
-	each(len(asked), func(i int) { answers[i], errs[i] = n.peers.client(asked[i].ID).Objection(ctx, r) })
+	each(len(asked), func(i int) { answers[i], errs[i] = n.dial.Client(asked[i].ID).Objection(ctx, r) })
 	roles := n.roles()
 	var objections, missing []string
 	for i, m := range asked {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -36,14 +37,13 @@ const lookForTwin = time.Second
 func (n *node) refuseCopy(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, lookForTwin)
 	defer cancel()
-	n.mu.Lock()
-	last, port, peers := n.m.Addr, uint16(n.m.RPCPort), slices.Clone(n.m.Peers)
-	n.mu.Unlock()
+	was, port := n.dial.Remembered(), uint16(n.m.RPCPort)
+	peers := slices.Clone(was.Peers)
 	rand.Shuffle(len(peers), func(i, j int) { peers[i], peers[j] = peers[j], peers[i] })
 	peers = peers[:min(len(peers), askForTwin)]
 	answers := make(chan netip.AddrPort, 1+len(peers))
 	asked := 1
-	go func() { answers <- n.twinAt(ctx, netip.AddrPortFrom(last, port)) }() // all end with ctx
+	go func() { answers <- n.twinAt(ctx, netip.AddrPortFrom(was.Own, port)) }() // all end with ctx
 	for _, p := range peers {
 		asked++
 		go func() {
@@ -99,7 +99,7 @@ func (n *node) openTLS(ctx context.Context, at netip.AddrPort, want string) (net
 	if err != nil {
 		return nil, err
 	}
-	t := tls.Client(c, n.gate.Client(want, protoCalls))
+	t := tls.Client(c, n.gate.Client(want, dial.Calls))
 	if err := t.HandshakeContext(ctx); err != nil {
 		c.Close()
 		return nil, err
@@ -165,18 +165,5 @@ func (n *node) noteConflict(ev gossip.Event) {
 	select {
 	case n.conflicts <- ev:
 	default: // it is being looked at
-	}
-}
-
-// rememberAddr writes down where this state is in use.
-func (n *node) rememberAddr(addr netip.Addr) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.m.Addr == addr {
-		return
-	}
-	n.m.Addr = addr
-	if err := n.m.save(n.cfg.Paths); err != nil {
-		n.log.Warn("remember own address", "error", err)
 	}
 }

@@ -336,7 +336,7 @@ func (l *doorListener) greet(c *doorConn) {
 	}
 }
 
-// gaveUp tells that the other side hung up: roads that lose a race do.
+// gaveUp tells that the other side hung up: routes that lose a race do.
 func gaveUp(err error) bool {
 	broken, ok := errors.AsType[*net.OpError](err)
 	return errors.Is(err, io.EOF) || ok && broken.Op == "read"

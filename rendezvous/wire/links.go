@@ -201,7 +201,7 @@ func (l *Links) Kick(id launcher.NodeID) {
 // errAnew ends a stream that is to be opened over another road.
 var errAnew = errors.New("it is opened anew")
 
-// Reopen opens a node's stream anew: a better road to it carries again.
+// Reopen opens a node's stream anew: a better route to it carries again.
 func (l *Links) Reopen(id launcher.NodeID) {
 	l.mu.Lock()
 	n := l.nodes[id]

@@ -148,7 +148,7 @@ func TestSecondOfAKindIsRefused(t *testing.T) {
 			}
 		}
 		// Then members are asked where they see it.
-		l.on("spark3", "sed", "-i", `/"addr"/d`, "/var/lib/sparkrun/node.json").must(t)
+		l.on("spark3", "sed", "-i", `/"addr"/d`, "/var/lib/sparkrun/addresses.json").must(t)
 	}
 	if hosts, ok := l.view("spark1").overFabric(); !ok || hosts != "" {
 		t.Errorf("spark2 took harm: %+v", l.view("spark1"))

@@ -1,4 +1,4 @@
-package roads
+package dial
 
 import (
 	"context"
@@ -15,18 +15,22 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
 var (
-	mgmt   = Road{Addr: netip.MustParseAddrPort("10.0.0.2:7940")}
-	cable1 = Road{Addr: netip.MustParseAddrPort("192.168.1.2:7940"), Fabric: true}
-	cable2 = Road{Addr: netip.MustParseAddrPort("192.168.2.2:7940"), Fabric: true}
+	mgmt   = route{Addr: netip.MustParseAddrPort("10.0.0.2:7940")}
+	cable1 = route{Addr: netip.MustParseAddrPort("192.168.1.2:7940"), Fabric: true}
+	cable2 = route{Addr: netip.MustParseAddrPort("192.168.2.2:7940"), Fabric: true}
 )
 
 // fakeNet is the networks to one member: what each address does.
 type fakeNet struct {
 	t     *testing.T
-	r     *Roads
+	r     *routes
+	links rendezvous.Latest[envgen.Inventory]
 	began time.Time
 	stop  func()
 
@@ -37,7 +41,7 @@ type fakeNet struct {
 	told   []string
 	cut    bool
 	slow   time.Duration // of a handshake
-	listed []Road
+	listed []route
 }
 
 // fakeConn carries nothing: the kernel's word on it is made up.
@@ -59,10 +63,10 @@ func (c *fakeConn) LocalAddr() net.Addr {
 	return &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 1}
 }
 
-func newNet(t *testing.T, roads ...Road) *fakeNet {
-	n := &fakeNet{t: t, began: time.Now(), does: map[netip.AddrPort]string{}, open: map[*fakeConn]bool{}, listed: roads}
-	r, err := New(Config{
-		Roads: func(string) ([]Road, error) {
+func newNet(t *testing.T, routes ...route) *fakeNet {
+	n := &fakeNet{t: t, began: time.Now(), does: map[netip.AddrPort]string{}, open: map[*fakeConn]bool{}, listed: routes}
+	n.r = newRoutes(network{
+		Routes: func(string) ([]route, error) {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			return slices.Clone(n.listed), nil
@@ -103,17 +107,13 @@ func newNet(t *testing.T, roads ...Road) *fakeNet {
 		OnBetter: func(string) { n.tell("better") },
 		Logger:   slog.New(slog.DiscardHandler),
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	n.r = r
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx) }()
+	go func() { done <- n.r.watch(ctx, &n.links) }()
 	n.stop = func() {
 		cancel()
 		<-done
-		r.Close()
+		n.r.Close()
 	}
 	return n
 }
@@ -143,20 +143,20 @@ func (n *fakeNet) tell(format string, args ...any) {
 	n.told = append(n.told, fmt.Sprintf(format, args...))
 }
 
-func (n *fakeNet) set(r Road, does string) {
+func (n *fakeNet) set(r route, does string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.does[r.Addr] = does
 }
 
-func (n *fakeNet) dial() (Road, time.Duration, error) {
+func (n *fakeNet) dial() (route, time.Duration, error) {
 	began := time.Now()
 	c, err := n.r.Dial(n.t.Context(), "b", "h2")
 	took := time.Since(began)
 	if err != nil {
-		return Road{}, took, err
+		return route{}, took, err
 	}
-	return c.(*conn).road, took, nil
+	return c.(*conn).route, took, nil
 }
 
 // opened lists where connections are open.
@@ -177,28 +177,28 @@ func (n *fakeNet) said() []string {
 	return slices.Clone(n.told)
 }
 
-func TestBestRoadIsTaken(t *testing.T) {
+func TestBestRouteIsTaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
-		road, _, err := n.dial()
+		route, _, err := n.dial()
 		time.Sleep(10 * time.Second)
-		if err != nil || road != mgmt || len(n.dials) != 1 || n.r.Detour("b") || len(n.said()) != 0 {
-			t.Errorf("%v, %v, dials %v, told %v", road, err, n.dials, n.said())
+		if err != nil || route != mgmt || len(n.dials) != 1 || n.r.Detour("b") || len(n.said()) != 0 {
+			t.Errorf("%v, %v, dials %v, told %v", route, err, n.dials, n.said())
 		}
 	})
 }
 
 // A dead management network costs its head start once; from then on the fabric
 // is asked first.
-func TestDeadRoadGivesWay(t *testing.T) {
+func TestDeadRouteGivesWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1, cable2)
 		defer n.stop()
 		n.set(mgmt, "silent")
-		road, took, err := n.dial()
-		if err != nil || road != cable1 || took != firstHead {
-			t.Fatalf("%v after %s, %v", road, took, err)
+		route, took, err := n.dial()
+		if err != nil || route != cable1 || took != firstHead {
+			t.Fatalf("%v after %s, %v", route, took, err)
 		}
 		time.Sleep(connectWithin)
 		synctest.Wait()
@@ -206,8 +206,8 @@ func TestDeadRoadGivesWay(t *testing.T) {
 			t.Error("no detour is told")
 		}
 		n.set(cable1, "refuses")
-		if road, took, err = n.dial(); err != nil || road != cable2 || took != 0 {
-			t.Errorf("then %v after %s, %v", road, took, err)
+		if route, took, err = n.dial(); err != nil || route != cable2 || took != 0 {
+			t.Errorf("then %v after %s, %v", route, took, err)
 		}
 	})
 }
@@ -224,7 +224,7 @@ func TestMemberThatIsOff(t *testing.T) {
 		}
 		time.Sleep(10 * time.Second)
 		if len(n.said()) != 0 || n.r.Detour("b") {
-			t.Errorf("told %v: nothing is known of its roads", n.said())
+			t.Errorf("told %v: nothing is known of its routes", n.said())
 		}
 		n.mu.Lock()
 		n.listed = nil
@@ -241,48 +241,48 @@ func TestStrangerAtTheAddress(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
 		n.set(mgmt, "stranger")
-		if road, _, err := n.dial(); err != nil || road != cable1 {
-			t.Errorf("%v, %v", road, err)
+		if route, _, err := n.dial(); err != nil || route != cable1 {
+			t.Errorf("%v, %v", route, err)
 		}
 	})
 }
 
 // A peer whose kernel answers and whose process is slow gets one handshake to
-// make: one on each of its roads would make it slower still.
+// make: one on each of its routes would make it slower still.
 func TestSlowPeerGetsOneHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1, cable2)
 		defer n.stop()
 		n.slow = 3 * time.Second
-		road, took, err := n.dial()
-		if err != nil || road != mgmt || took != n.slow || len(n.dials) != 1 {
-			t.Errorf("%v after %s, %v; dialled %v, want management alone", road, took, err, n.dials)
+		route, took, err := n.dial()
+		if err != nil || route != mgmt || took != n.slow || len(n.dials) != 1 {
+			t.Errorf("%v after %s, %v; dialled %v, want management alone", route, took, err, n.dials)
 		}
 	})
 }
 
-// A road that dies under a handshake gives way to the next.
-func TestRoadDiesUnderHandshake(t *testing.T) {
+// A route that dies under a handshake gives way to the next.
+func TestRouteDiesUnderHandshake(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
 		n.set(mgmt, "dies")
-		road, took, err := n.dial()
-		if err != nil || road != cable1 || took > 2*suspectAfter {
-			t.Errorf("%v after %s, %v", road, took, err)
+		route, took, err := n.dial()
+		if err != nil || route != cable1 || took > 2*suspectAfter {
+			t.Errorf("%v after %s, %v", route, took, err)
 		}
 	})
 }
 
-// A better road that is only slow wins in the end, and is no detour.
-func TestSlowRoadIsBetter(t *testing.T) {
+// A better route that is only slow wins in the end, and is no detour.
+func TestSlowRouteIsBetter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
 		n.slow = 400 * time.Millisecond
-		road, _, err := n.dial()
-		if err != nil || road != mgmt {
-			t.Errorf("%v, %v: it had its head start", road, err)
+		route, _, err := n.dial()
+		if err != nil || route != mgmt {
+			t.Errorf("%v, %v: it had its head start", route, err)
 		}
 		n.mu.Lock()
 		n.slow = 0
@@ -297,9 +297,9 @@ func TestSlowRoadIsBetter(t *testing.T) {
 	})
 }
 
-// The road dies under a connection: another is proven within raft's lease, the
-// connection is closed, and when the road carries again that is told.
-func TestRoadDiesAndComesBack(t *testing.T) {
+// The route dies under a connection: another is proven within raft's lease, the
+// connection is closed, and when the route carries again that is told.
+func TestRouteDiesAndComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
@@ -313,10 +313,10 @@ func TestRoadDiesAndComesBack(t *testing.T) {
 			time.Sleep(10 * time.Millisecond)
 		}
 		if took := time.Since(died); took > 600*time.Millisecond {
-			t.Errorf("the dead road was left after %s", took)
+			t.Errorf("the dead route was left after %s", took)
 		}
-		if road, took, err := n.dial(); err != nil || road != cable1 || took != 0 {
-			t.Fatalf("%v after %s, %v", road, took, err)
+		if route, took, err := n.dial(); err != nil || route != cable1 || took != 0 {
+			t.Fatalf("%v after %s, %v", route, took, err)
 		}
 		time.Sleep(30 * time.Second)
 		n.set(mgmt, "")
@@ -325,21 +325,21 @@ func TestRoadDiesAndComesBack(t *testing.T) {
 		if d := cmp.Diff(want, n.said()); d != "" {
 			t.Errorf("told (-want +got):\n%s", d)
 		}
-		if !n.r.Astray("b", "h2") || n.r.Astray("b", "raft") || n.r.Astray("stranger", "h2") {
-			t.Error("only the detour is off the best road")
+		if !n.r.redial("b", "h2") || n.r.redial("stranger", "h2") || n.opened() == "" {
+			t.Error("only the detour is off the best route, and may stay on it")
 		}
-		n.r.Leave("b", "h2")
-		if got := n.opened(); got != "" || n.r.Astray("b", "h2") {
+		n.r.redial("b", "raft")
+		if got := n.opened(); got != "" || n.r.redial("b", "h2") {
 			t.Errorf("after leaving the detour %s is open", got)
 		}
-		if road, _, err := n.dial(); err != nil || road != mgmt {
-			t.Errorf("%v, %v", road, err)
+		if route, _, err := n.dial(); err != nil || route != mgmt {
+			t.Errorf("%v, %v", route, err)
 		}
 	})
 }
 
 // Nothing is closed in a hurry for silence where there is nothing better: the
-// other end may be slow, or both roads dead.
+// other end may be slow, or both routes dead.
 func TestSilenceAloneClosesLate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
@@ -351,7 +351,7 @@ func TestSilenceAloneClosesLate(t *testing.T) {
 		n.set(cable1, "silent")
 		time.Sleep(deadAfter - lookEvery)
 		if n.opened() == "" {
-			t.Fatal("closed without another road")
+			t.Fatal("closed without another route")
 		}
 		n.set(mgmt, "") // acknowledged at last
 		time.Sleep(time.Minute)
@@ -378,25 +378,26 @@ func TestOwnLinkIsCut(t *testing.T) {
 		n.cut = true
 		n.mu.Unlock()
 		n.set(mgmt, "refuses") // as the kernel does without a link
-		n.r.Look()
+		synctest.Wait()        // it watches
+		n.links.Store(envgen.Inventory{})
 		synctest.Wait()
 		if got := n.opened(); got != "" || !slices.Equal(n.said(), []string{"detour true"}) {
 			t.Errorf("open %q, told %v", got, n.said())
 		}
-		if road, took, err := n.dial(); err != nil || road != cable1 || took != 0 {
-			t.Errorf("%v after %s, %v", road, took, err)
+		if route, took, err := n.dial(); err != nil || route != cable1 || took != 0 {
+			t.Errorf("%v after %s, %v", route, took, err)
 		}
 	})
 }
 
 // A link that comes and goes each second is not moved to.
-func TestFlappingRoadIsNotTrusted(t *testing.T) {
+func TestFlappingRouteIsNotTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNet(t, mgmt, cable1)
 		defer n.stop()
 		n.set(mgmt, "refuses")
-		if road, _, err := n.dial(); err != nil || road != cable1 {
-			t.Fatalf("%v, %v", road, err)
+		if route, _, err := n.dial(); err != nil || route != cable1 {
+			t.Fatalf("%v, %v", route, err)
 		}
 		for i := range 60 {
 			n.set(mgmt, []string{"", "refuses"}[i%2])

@@ -1,4 +1,4 @@
-package roads
+package dial
 
 import (
 	"context"
@@ -7,26 +7,26 @@ import (
 	"time"
 )
 
-// attempt is how a try of one road ended.
+// attempt is how a try of one route ended.
 type attempt struct {
-	road Road
-	conn net.Conn // of the handshake
-	err  error
+	route route
+	conn  net.Conn // of the handshake
+	err   error
 }
 
-// race tries the roads one after the other, each with a head start before the
-// next: the first that proves the member wins. A road that fails gives way at
+// race tries the routes one after the other, each with a head start before the
+// next: the first that proves the member wins. A route that fails gives way at
 // once. While a handshake is under way and the peer's kernel acknowledges it, no
-// further road is tried: the peer is slow, on all of them, and would be slower
+// further route is tried: the peer is slow, on all of them, and would be slower
 // with a second handshake to make.
-func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.Conn, error) {
+func (r *routes) race(ctx context.Context, id, proto string, order []route) (net.Conn, error) {
 	ends := make(chan attempt, len(order))
 	connected := make(chan *conn, len(order))
-	// Not under ctx: a better road that is only slow is heard to its end, beside
+	// Not under ctx: a better route that is only slow is heard to its end, beside
 	// the caller.
 	trying, cancel := context.WithTimeout(r.ctx, connectWithin+2*handshakeWithin)
 	started, ended := 0, 0
-	shaking := map[Road]*conn{}
+	shaking := map[route]*conn{}
 	var failed []attempt
 	// afterwards hears the attempts that are under way to their ends.
 	afterwards := func(judge func([]attempt)) {
@@ -53,10 +53,10 @@ func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.C
 				timer.Reset(nextHead)
 				continue
 			}
-			road := order[started]
+			route := order[started]
 			if !r.begin(func() {
-				c, err := r.open(trying, id, proto, road, connected)
-				ends <- attempt{road, c, err}
+				c, err := r.open(trying, id, proto, route, connected)
+				ends <- attempt{route, c, err}
 			}) {
 				cancel()
 				return nil, fmt.Errorf("reach node %s: %w", id, net.ErrClosed)
@@ -66,12 +66,12 @@ func (r *Roads) race(ctx context.Context, id, proto string, order []Road) (net.C
 			}
 			started++
 		case c := <-connected:
-			shaking[c.road] = c
+			shaking[c.route] = c
 		case a := <-ends:
 			ended++
-			delete(shaking, a.road)
+			delete(shaking, a.route)
 			if a.err == nil {
-				afterwards(func(others []attempt) { r.settle(id, a.road, others) })
+				afterwards(func(others []attempt) { r.settle(id, a.route, others) })
 				return a.conn, nil
 			}
 			failed = append(failed, a)
@@ -102,17 +102,17 @@ func (a attempt) close() {
 // telling picks the error to show: management's says most.
 func telling(failed []attempt) error {
 	for _, a := range failed {
-		if !a.road.Fabric {
+		if !a.route.Fabric {
 			return a.err
 		}
 	}
 	return failed[0].err
 }
 
-// settle draws the conclusions of a race that one road has won: a better one
+// settle draws the conclusions of a race that one route has won: a better one
 // that failed is left, one that was only slow is better all the same.
-func (r *Roads) settle(id string, won Road, others []attempt) {
-	all, err := r.cfg.Roads(id)
+func (r *routes) settle(id string, won route, others []attempt) {
+	all, err := r.net.Routes(id)
 	if err != nil {
 		all = nil
 	}
@@ -120,48 +120,48 @@ func (r *Roads) settle(id string, won Road, others []attempt) {
 	for _, a := range others {
 		a.close()
 		switch {
-		case !better(all, a.road, won) || r.ctx.Err() != nil:
+		case !better(all, a.route, won) || r.ctx.Err() != nil:
 		case a.err != nil:
-			r.leave(id, a.road, a.err.Error())
+			r.leave(id, a.route, a.err.Error())
 		default:
-			r.carries(id, a.road)
+			r.carries(id, a.route)
 			late = true
 		}
 	}
 	r.tellDetour(id)
 	if late {
-		r.cfg.OnBetter(id)
+		r.net.OnBetter(id)
 	}
 }
 
 // acknowledged tells whether the peer's kernel hears some handshake.
-func (r *Roads) acknowledged(shaking map[Road]*conn) bool {
+func (r *routes) acknowledged(shaking map[route]*conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, c := range shaking {
-		if c.update(r.cfg.Acked) < suspectAfter && !r.cfg.Cut(c.local()) {
+		if c.update(r.net.Acked) < suspectAfter && !r.net.Cut(c.local()) {
 			return true
 		}
 	}
 	return false
 }
 
-// open connects over one road, tells connected (nil: nobody), and proves who is
+// open connects over one route, tells connected (nil: nobody), and proves who is
 // there.
-func (r *Roads) open(ctx context.Context, id, proto string, road Road, connected chan<- *conn) (net.Conn, error) {
+func (r *routes) open(ctx context.Context, id, proto string, route route, connected chan<- *conn) (net.Conn, error) {
 	connecting, cancel := context.WithTimeout(ctx, connectWithin)
 	defer cancel()
-	raw, err := r.cfg.Connect(connecting, road.Addr)
+	raw, err := r.net.Connect(connecting, route.Addr)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{Conn: raw, r: r, id: id, proto: proto, road: road}
+	c := &conn{Conn: raw, r: r, id: id, proto: proto, route: route}
 	if connected != nil {
 		connected <- c
 	}
 	shaking, cancel := context.WithTimeout(ctx, handshakeWithin)
 	defer cancel()
-	proven, err := r.cfg.Handshake(shaking, c, id, proto)
+	proven, err := r.net.Handshake(shaking, c, id, proto)
 	if err != nil {
 		_ = raw.Close()
 		return nil, err

@@ -1,4 +1,4 @@
-package roads
+package dial
 
 import (
 	"context"
@@ -6,17 +6,23 @@ import (
 	"net"
 	"net/netip"
 	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Run watches the connections until ctx ends.
-func (r *Roads) Run(ctx context.Context) error {
+// watch watches the connections until ctx ends. links changes when a link of this
+// machine may have come or gone.
+func (r *routes) watch(ctx context.Context, links *rendezvous.Latest[envgen.Inventory]) error {
+	_, changed := links.Watch()
 	tick := time.NewTicker(lookEvery)
 	defer tick.Stop()
 	for {
 		select {
 		case <-tick.C:
 			r.lookAround(false)
-		case <-r.look:
+		case <-changed:
+			_, changed = links.Watch()
 			r.lookAround(true)
 		case <-ctx.Done():
 			return ctx.Err()
@@ -26,7 +32,7 @@ func (r *Roads) Run(ctx context.Context) error {
 
 // lookAround looks at each connection once; now says that something has
 // changed, and that pauses are over.
-func (r *Roads) lookAround(now bool) {
+func (r *routes) lookAround(now bool) {
 	r.mu.Lock()
 	ids := make([]string, 0, len(r.members))
 	for id := range r.members {
@@ -38,21 +44,21 @@ func (r *Roads) lookAround(now bool) {
 	}
 }
 
-func (r *Roads) lookAt(id string, now bool) {
+func (r *routes) lookAt(id string, now bool) {
 	r.mu.Lock()
 	m := r.members[id]
 	if m == nil {
 		r.mu.Unlock()
 		return
 	}
-	var suspects []Road
+	var suspects []route
 	var dead []*conn
 	for c := range m.conns {
-		switch waits := c.update(r.cfg.Acked); {
+		switch waits := c.update(r.net.Acked); {
 		case waits >= deadAfter:
 			dead = append(dead, c)
-		case waits >= suspectAfter || r.cfg.Cut(c.local()):
-			suspects = append(suspects, c.road)
+		case waits >= suspectAfter || r.net.Cut(c.local()):
+			suspects = append(suspects, c.route)
 		}
 	}
 	search := len(suspects) > 0 && !m.searching && (now || time.Since(m.searched) >= searchEvery)
@@ -62,7 +68,7 @@ func (r *Roads) lookAt(id string, now bool) {
 	r.mu.Unlock()
 
 	for _, c := range dead {
-		r.cfg.Logger.Warn("give connection up", "node", id, "road", c.road, "unacknowledged", deadAfter)
+		r.net.Logger.Warn("give connection up", "node", id, "route", c.route, "unacknowledged", deadAfter)
 		c.drop()
 	}
 	if search {
@@ -107,19 +113,19 @@ func (c *conn) local() netip.Addr {
 	return netip.Addr{}
 }
 
-// search looks for another road than those suspected. Only once one has been
+// search looks for another route than those suspected. Only once one has been
 // proven is a suspect left, if it still is one: a peer that is merely slow is
 // slow on all of them.
-func (r *Roads) search(id string, suspects []Road) {
+func (r *routes) search(id string, suspects []route) {
 	_, order, err := r.usable(id)
 	if err != nil {
 		return
 	}
-	suspected := map[netip.AddrPort]Road{}
+	suspected := map[netip.AddrPort]route{}
 	for _, s := range suspects {
 		suspected[s.Addr] = s
 	}
-	var others []Road
+	var others []route
 	for _, o := range order {
 		if _, is := suspected[o.Addr]; !is {
 			others = append(others, o)
@@ -128,7 +134,7 @@ func (r *Roads) search(id string, suspects []Road) {
 	if len(others) == 0 {
 		return
 	}
-	c, err := r.race(r.ctx, id, r.cfg.Proto, others)
+	c, err := r.race(r.ctx, id, r.net.Proto, others)
 	if err != nil {
 		return
 	}
@@ -136,41 +142,41 @@ func (r *Roads) search(id string, suspects []Road) {
 	for _, s := range suspected {
 		if why := r.stillSuspect(id, s); why != "" {
 			r.leave(id, s, why)
-			for _, c := range r.connsOf(id, func(c *conn) bool { return c.road.Addr == s.Addr }) {
+			for _, c := range r.connsOf(id, func(c *conn) bool { return c.route.Addr == s.Addr }) {
 				c.drop()
 			}
 		}
 	}
 }
 
-// stillSuspect says why a road is; empty if it is not any more.
-func (r *Roads) stillSuspect(id string, road Road) string {
+// stillSuspect says why a route is; empty if it is not any more.
+func (r *routes) stillSuspect(id string, route route) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for c := range r.member(id).conns {
-		if c.road.Addr != road.Addr {
+		if c.route.Addr != route.Addr {
 			continue
 		}
-		if r.cfg.Cut(c.local()) {
+		if r.net.Cut(c.local()) {
 			return "the link of this machine's interface is down"
 		}
-		if waits := c.update(r.cfg.Acked); waits >= suspectAfter {
+		if waits := c.update(r.net.Acked); waits >= suspectAfter {
 			return fmt.Sprintf("nothing is acknowledged for %s", waits.Round(10*time.Millisecond))
 		}
 	}
 	return ""
 }
 
-// tryLeft tries the roads that were left and are better than one in use.
-func (r *Roads) tryLeft(id string) {
-	all, err := r.cfg.Roads(id)
-	listed := map[netip.AddrPort]Road{}
+// tryLeft tries the routes that were left and are better than one in use.
+func (r *routes) tryLeft(id string) {
+	all, err := r.net.Routes(id)
+	listed := map[netip.AddrPort]route{}
 	for _, x := range all {
 		listed[x.Addr] = x
 	}
 	r.mu.Lock()
 	m := r.member(id)
-	var left []Road
+	var left []route
 	for a := range m.left {
 		if x, ok := listed[a]; ok && err == nil {
 			left = append(left, x)
@@ -179,24 +185,24 @@ func (r *Roads) tryLeft(id string) {
 		}
 	}
 	r.mu.Unlock()
-	for _, road := range left {
-		c, err := r.open(r.ctx, id, r.cfg.Proto, road, nil)
+	for _, route := range left {
+		c, err := r.open(r.ctx, id, r.net.Proto, route, nil)
 		if err == nil {
 			err = c.Close()
 		}
 		r.mu.Lock()
-		m.left[road.Addr]++
+		m.left[route.Addr]++
 		if err != nil {
-			m.left[road.Addr] = 0
+			m.left[route.Addr] = 0
 		}
-		good := m.left[road.Addr] >= againTimes
+		good := m.left[route.Addr] >= againTimes
 		r.mu.Unlock()
 		if !good {
 			continue
 		}
-		r.carries(id, road)
-		if len(r.connsOf(id, func(c *conn) bool { return better(all, road, c.road) })) > 0 {
-			r.cfg.OnBetter(id)
+		r.carries(id, route)
+		if len(r.connsOf(id, func(c *conn) bool { return better(all, route, c.route) })) > 0 {
+			r.net.OnBetter(id)
 		}
 	}
 	r.tellDetour(id)

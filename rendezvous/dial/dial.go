@@ -1,0 +1,282 @@
+// Package dial reaches members, which have several addresses: on the management
+// network, and on the fabric's. It also keeps this node's own listeners open on
+// the fabric.
+//
+// It decides over which address a connection is opened (the best one that
+// carries, found by racing them, RFC 8305), when one has stopped carrying, and
+// when a better one carries again. A route that is suspected is left only for
+// another that was just proven: where there is none, nothing is torn down for
+// being slow. It remembers where members were, for a start at which nobody tells.
+//
+// It must not decide who is a member or dead, must not know what travels on a
+// connection, and must not open a second connection where one will do.
+package dial
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Calls is the protocol (ALPN) of members' calls.
+const Calls = "h2"
+
+// Config of one node's Dialer. All of it is needed.
+type Config struct {
+	// Path is the file in which the addresses are kept.
+	Path string
+	// Gate proves who is at the other end.
+	Gate *trust.Gate
+	// Listed tells where a member listens by the list of members.
+	Listed func(launcher.NodeID) (netip.AddrPort, bool)
+	// Inventory is this machine's interfaces, Present who gossips, and where.
+	Inventory *rendezvous.Latest[envgen.Inventory]
+	Present   *rendezvous.Latest[[]gossip.Peer]
+	Logger    *slog.Logger
+}
+
+// Dialer opens connections to members, which are named by their id.
+type Dialer struct {
+	*routes
+	cfg     Config
+	book    book
+	better  chan launcher.NodeID
+	detours rendezvous.Latest[struct{}]
+
+	mu      sync.Mutex
+	clients map[launcher.NodeID]*peer
+}
+
+// Open reads the addresses that were kept. Run keeps the routes.
+func Open(cfg Config) (*Dialer, error) {
+	d := &Dialer{cfg: cfg, better: make(chan launcher.NodeID, 64), clients: map[launcher.NodeID]*peer{}}
+	d.book.path = cfg.Path
+	var err error
+	if d.book.kept, err = loadAddresses(cfg.Path); err != nil {
+		return nil, err
+	}
+	d.routes = newRoutes(network{
+		Routes: func(id string) ([]route, error) { return d.routesTo(launcher.NodeID(id)) },
+		Connect: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "tcp", to.String())
+		},
+		Handshake: func(ctx context.Context, c net.Conn, id, proto string) (net.Conn, error) {
+			t := tls.Client(c, cfg.Gate.Client(id, proto))
+			return t, t.HandshakeContext(ctx)
+		},
+		Proto: Calls, Acked: acked,
+		Cut:      func(local netip.Addr) bool { return linkIsCut(cfg.Inventory.Load(), local) },
+		OnChange: func(string) { d.detours.Store(struct{}{}) },
+		OnBetter: func(id string) { d.moveBack(launcher.NodeID(id)) },
+		Logger:   cfg.Logger,
+	})
+	return d, nil
+}
+
+// Run watches the connections, and remembers where members are.
+func (d *Dialer) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return d.watch(ctx, d.cfg.Inventory) })
+	g.Go(func() error { return d.remember(ctx) })
+	return g.Wait()
+}
+
+// Close ends what is being tried, and the clients. Connections of Dial are their
+// caller's.
+func (d *Dialer) Close() {
+	d.mu.Lock()
+	for _, c := range d.clients {
+		c.Close()
+	}
+	d.mu.Unlock()
+	d.routes.Close()
+}
+
+// Better gives members to which a better route carries again while a call is under
+// way on a worse one: a stream that stays open is better opened anew.
+func (d *Dialer) Better() <-chan launcher.NodeID { return d.better }
+
+// DetoursChanged gives a channel that is closed when Detour next says something new
+// of some member.
+func (d *Dialer) DetoursChanged() <-chan struct{} {
+	_, changed := d.detours.Watch()
+	return changed
+}
+
+// moveBack takes what can be moved to a better route that carries again: raft's
+// connections and new calls at once, streams by Better. A call under way stays
+// where it is until it ends.
+func (d *Dialer) moveBack(id launcher.NodeID) {
+	d.cfg.Logger.Info("move back to the better route", "node", id)
+	if !d.redial(string(id), Calls) {
+		return
+	}
+	d.renew(id)
+	select {
+	case d.better <- id:
+	default: // nobody has streams
+	}
+}
+
+// peer is one member: the client, and the connection that it calls over now.
+type peer struct {
+	*wire.Client
+	now atomic.Pointer[http.Transport]
+}
+
+func (p *peer) RoundTrip(r *http.Request) (*http.Response, error) { return p.now.Load().RoundTrip(r) }
+
+// CloseIdleConnections is what http.Client looks for.
+func (p *peer) CloseIdleConnections() { p.now.Load().CloseIdleConnections() }
+
+// Client gives a member's calls. All of them share one HTTP/2 connection.
+func (d *Dialer) Client(id launcher.NodeID) *wire.Client {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.clients[id]; c != nil {
+		return c.Client
+	}
+	c := &peer{}
+	c.now.Store(d.transport(id))
+	c.Client = wire.NewClient(&http.Client{Transport: c}, "https://"+string(id))
+	d.clients[id] = c
+	return c.Client
+}
+
+func (d *Dialer) transport(id launcher.NodeID) *http.Transport {
+	t := &http.Transport{
+		Protocols: new(http.Protocols),
+		// A word a second shows the routes whether the other end's kernel still
+		// answers. That it does and the agent does not is given more time: an
+		// agent may be busy.
+		HTTP2:           &http.HTTP2Config{SendPingTimeout: time.Second, PingTimeout: 4 * time.Second},
+		IdleConnTimeout: 5 * time.Minute, // also ends those that renew left behind
+		DialTLSContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return d.Dial(ctx, string(id), Calls)
+		},
+	}
+	t.Protocols.SetHTTP2(true)
+	return t
+}
+
+// renew has new calls to a member open a new connection.
+func (d *Dialer) renew(id launcher.NodeID) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if c := d.clients[id]; c != nil {
+		c.now.Swap(d.transport(id)).CloseIdleConnections()
+	}
+}
+
+// acked asks the kernel what the peer's kernel has said: it is no matter how
+// busy the agents at both ends are.
+func acked(c net.Conn) (bytes uint64, waiting bool) {
+	t, ok := c.(*net.TCPConn)
+	if !ok {
+		return 0, false
+	}
+	raw, err := t.SyscallConn()
+	if err != nil {
+		return 0, false
+	}
+	_ = raw.Control(func(fd uintptr) { // closed meanwhile: nothing waits
+		if info, err := unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			bytes, waiting = info.Bytes_acked, info.Unacked > 0
+		}
+	})
+	return bytes, waiting
+}
+
+// linkIsCut tells whether an address of this node is on an interface that can
+// carry nothing now. IPv6 has addresses that no inventory lists.
+func linkIsCut(inv envgen.Inventory, local netip.Addr) bool {
+	nic, ok := inv.Holder(local)
+	if !ok {
+		return local.Is4() && len(inv.NICs) > 0
+	}
+	return !nic.Loopback && (!nic.Up || nic.Carrier != nil && !*nic.Carrier)
+}
+
+// Locate finds a member's management address and port: gossip knows where it is
+// now, the list of members where it was.
+func (d *Dialer) Locate(id launcher.NodeID) (netip.AddrPort, error) {
+	for _, p := range d.cfg.Present.Load() {
+		if p.ID == string(id) {
+			return p.RPC(), nil
+		}
+	}
+	if a, ok := d.cfg.Listed(id); ok {
+		return a, nil
+	}
+	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
+}
+
+// routesTo lists where a member listens: on management, then where this node has
+// a fabric interface that leads there.
+func (d *Dialer) routesTo(id launcher.NodeID) ([]route, error) {
+	var out []route
+	mgmt, err := d.Locate(id)
+	if err == nil {
+		out = append(out, route{Addr: mgmt})
+	}
+	inv := d.cfg.Inventory.Load()
+	for _, listener := range d.Fabric(id) {
+		for _, a := range fromHere(listener.Addr(), string(id), inv) {
+			r := route{Addr: netip.AddrPortFrom(a, listener.Port()), Fabric: true}
+			if r.Addr != mgmt && !slices.Contains(out, r) {
+				out = append(out, r)
+			}
+		}
+	}
+	if len(out) == 0 {
+		return nil, err
+	}
+	return out, nil
+}
+
+// fromHere gives an address as this node can use it: as it is where an
+// interface of ours is in its subnet; a link-local one with the interface at
+// which the cable probe hears that node. Through a router would be through
+// management.
+func fromHere(a netip.Addr, id string, own envgen.Inventory) (out []netip.Addr) {
+	if a.IsLinkLocalUnicast() && a.Is6() {
+		if own.Cabling == nil {
+			return nil
+		}
+		for _, s := range own.Cabling.Sightings {
+			if zoned := a.WithZone(s.NIC); s.Peer.Node == id && !s.Clone && !slices.Contains(out, zoned) {
+				out = append(out, zoned)
+			}
+		}
+		return out
+	}
+	for _, nic := range own.NICs {
+		for _, p := range nic.Addresses {
+			if nic.Up && p.Addr() == a {
+				return nil // ours would answer
+			}
+			if nic.Up && p.Contains(a) {
+				out = []netip.Addr{a}
+			}
+		}
+	}
+	return out
+}
