@@ -31,6 +31,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // node is a running agent.
@@ -233,7 +234,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.agent, err = agent.Open(agent.Config{
-		Node: m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		Servers: engine.Servers(),
+		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Containers: n.containers(),
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv(locked), AskHead: n.askHead, Logger: cfg.Logger,
 	})

@@ -21,6 +21,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // StandaloneConfig of a launch without a cluster.
@@ -88,7 +89,8 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 		return nil, err
 	}
 	s.agent, err = agent.Open(agent.Config{
-		Node: s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
+		Servers: engine.Servers(),
+		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
 		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
 		Containers: standaloneContainers(),
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },

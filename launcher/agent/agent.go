@@ -31,7 +31,7 @@ import (
 )
 
 // Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// Allow, Containers, OpenSecret, DropCache, Filter, AskHead, Keep, MemoryFloor and DieWithUs.
+// Allow, Containers, OpenSecret, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -68,6 +68,9 @@ type Config struct {
 	Filter func(map[launcher.Key]launcher.Filter) error
 	// StagedBy tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
 	StagedBy func(launcher.JobID) (user string)
+	// Servers are those whose metrics and logs are read; none: no service's requests and tokens are
+	// known, and a failed process of a server is not told from the others.
+	Servers []launcher.Server
 	// Keep bounds the output of jobs that have ended.
 	Keep Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
@@ -91,6 +94,8 @@ type Config struct {
 type Agent struct {
 	cfg Config
 	ctx context.Context
+
+	serverLogs *serverLogs
 
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
@@ -128,7 +133,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
+	a := &Agent{cfg: cfg, ctx: ctx, serverLogs: newServerLogs(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))

@@ -74,7 +74,7 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 }
 
 func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
-	found := evidence{pid: ev.PID, kernel: kernelLog(), boxed: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
+	found := evidence{logs: t.a.serverLogs, pid: ev.PID, kernel: kernelLog(), boxed: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
 	if ev.Boxed != 0 { // whom the kernel has killed, if it has
 		found.pid = ev.Boxed
 	}

@@ -142,6 +142,7 @@ func TestJudgeAnExit(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
+			tt.ev.logs = knownLogs()
 			got := tt.ev.judge(tt.exit)
 			if got.String() != tt.want || got.LostPeer != tt.lost {
 				t.Errorf("%q, lost a peer: %t; want %q, %t", got, got.LostPeer, tt.want, tt.lost)
@@ -157,6 +158,7 @@ func TestCausesAreBounded(t *testing.T) {
 	for range 100 {
 		ev.lines = append(ev.lines, long)
 	}
+	ev.logs = knownLogs()
 	e := ev.judge(launcher.Exit{Code: 1})
 	if len(e.Words) > launcher.MaxWordsBytes || len(e.Trace) > launcher.MaxTraceBytes+len("…\n") || len(e.Last) > launcher.MaxLastLines*(launcher.MaxLineBytes+1) {
 		t.Errorf("words %d, trace %d, last lines %d bytes", len(e.Words), len(e.Trace), len(e.Last))

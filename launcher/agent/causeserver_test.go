@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // What vLLM 0.32 writes when it goes wrong: its API server to standard error, all of its processes
@@ -48,6 +49,9 @@ const (
 (APIServer pid=7) INFO:     Application shutdown complete.`
 )
 
+// knownLogs are read as the agent of a node reads them.
+func knownLogs() *serverLogs { return newServerLogs(engine.Servers()) }
+
 func TestJudgeAServer(t *testing.T) {
 	const (
 		room = "Available memory on node 0 (3.1/23.0 GiB) on kv cache allocation is less than requested memory for kv (999.0 GiB). Decrease VLLM_CPU_KVCACHE_SPACE"
@@ -85,7 +89,7 @@ func TestJudgeAServer(t *testing.T) {
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			ev := evidence{lines: strings.Split(tt.err, "\n"), aside: strings.Split(tt.log, "\n")}
+			ev := evidence{logs: knownLogs(), lines: strings.Split(tt.err, "\n"), aside: strings.Split(tt.log, "\n")}
 			if tt.err == "" { // as gather gives it
 				ev.lines, ev.aside = ev.aside, nil
 			}
@@ -110,7 +114,7 @@ func TestJudgeARealServer(t *testing.T) {
 	} {
 		text, err := os.ReadFile("testdata/" + file)
 		must(t, err)
-		ev := evidence{lines: []string{tt.err, "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown"},
+		ev := evidence{logs: knownLogs(), lines: []string{tt.err, "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown"},
 			aside: strings.Split(string(text), "\n")}
 		if got := ev.judge(tt.exit); got.String() != tt.want {
 			t.Errorf("%s: %q, want %q", file, got, tt.want)
@@ -119,11 +123,11 @@ func TestJudgeARealServer(t *testing.T) {
 }
 
 // Its metrics, with two requests at work.
-func TestRealFigures(t *testing.T) {
+func TestRealMetrics(t *testing.T) {
 	text, err := os.ReadFile("testdata/vllm-metrics.txt")
 	must(t, err)
-	got := readFigures(strings.NewReader(string(text)))
-	if want := (&figures{running: 2, generated: 490, progress: [maxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
+	got := readMetrics(strings.NewReader(string(text)), engine.Servers())
+	if want := (&metrics{running: 2, generated: 490, progress: [launcher.MaxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -28,6 +28,7 @@ type evidence struct {
 	lines  []string      // the end of its output: of what it wrote to stderr, where that is something
 	aside  []string      // then the end of the other stream
 	boxed  bool          // it ran in a container
+	logs   *serverLogs
 }
 
 // judge adds the words to an exit. The kernel knows better than the program why
@@ -35,21 +36,21 @@ type evidence struct {
 func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	if e.ByUs { // what is its own doing there is not known, but what had struck it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
-			lines, _ = unprefixed(lines)
-			e.Words = cmp.Or(e.Words, cut(clean(struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
+			lines, _ = ev.logs.unprefixed(lines)
+			e.Words = cmp.Or(e.Words, cut(clean(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
 		}
 		return e
 	}
 	message, trace := errorRecord(ev.record)
-	text, lost := toldBy(ev.lines, ev.aside)
+	text, lost := ev.logs.toldBy(ev.lines, ev.aside)
 	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.boxed {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
 	}
-	if !e.Failed() && !dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
+	if !e.Failed() && !ev.logs.dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {
 		text, lost = "", false // it may have left in peace: what is in its log is of before
 	}
 	if message != "" {
-		_, lost = recognise([]string{message})
+		_, lost = ev.logs.recognise([]string{message})
 	}
 	kernel := ""
 	if e.Signal == 9 {
@@ -141,22 +142,23 @@ var known = []struct {
 	// ray/_private/node.py: a raylet that the GCS has not heard of 30 s after its start.
 	{compiled(`The current node timed out during startup`), "Ray was not up within the 30 s that it allows itself: the machine is too busy for it, or the head does not answer: --max-restarts N tries again, --ray-head-arg=--include-dashboard=false makes the start lighter"},
 	{compiled(`(?i)address already in use`), "the port is taken: " + "Address already in use"},
-	{compiled(`Available memory on node .* is less than .*`), ""}, // vLLM on a CPU
-	{compiled(`Free memory on device .* is less than desired GPU memory utilization .*`), ""},
-	{compiled(`No available memory for the cache blocks.*`), ""},
-	{compiled(`.*larger than the available KV cache memory.*`), ""},
 	{compiled(`.*is not a valid model identifier listed on.*`), ""},
 	{compiled(`(?:.*GatedRepoError|Cannot access gated repo).*`), ""},
 }
 
 // causeAside finds the cause in a log, of which only what is certain counts.
-func causeAside(lines []string) string {
+func (s *serverLogs) causeAside(lines []string) string {
 	all := strings.Join(lines, "\n")
 	for _, k := range known {
 		if found := k.text().FindString(all); found != "" {
 			if k.words != "" {
 				return k.words
 			}
+			return found
+		}
+	}
+	for _, cause := range s.causes {
+		if found := cause().FindString(all); found != "" {
 			return found
 		}
 	}
@@ -176,18 +178,18 @@ var childFailed = compiled(`\bChildFailedError:`)
 
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
-func recognise(lines []string) (words string, lost bool) {
+func (s *serverLogs) recognise(lines []string) (words string, lost bool) {
 	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
 	if told := mpirunSays(all); told != "" { // whatever its peers noticed
-		if found := causeAside(lines); found != "" {
+		if found := s.causeAside(lines); found != "" {
 			told += ": " + found
 		}
 		return told, false
 	}
-	found := causeAside(lines)
-	if told := struckDown(lines, found); told != "" {
+	found := s.causeAside(lines)
+	if told := s.struckDown(lines, found); told != "" {
 		return told, false
 	}
 	if found != "" {
@@ -200,7 +202,7 @@ func recognise(lines []string) (words string, lost bool) {
 			return worker + m[3], lost
 		}
 	}
-	if m := lastSign(lines); m != "" {
+	if m := s.lastSign(lines); m != "" {
 		return worker + m, lost
 	}
 	if m := torchrunRoot().FindStringSubmatch(all); m != nil {

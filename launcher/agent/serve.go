@@ -32,7 +32,7 @@ const (
 	generateWait = 90 * time.Second
 	generateEach = time.Minute
 	answerMost   = 1 << 20          // bytes
-	beatEvery    = 15 * time.Second // between two events that tell no more than other figures
+	beatEvery    = 15 * time.Second // between two events that tell no more than other metrics
 	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
 )
 
@@ -108,12 +108,12 @@ func (w *watcher) look(ctx context.Context) {
 	v := w.as.Spec.Service
 	found := sight{health: w.health(ctx)}
 	if found.health == nil && v.Metrics != "" {
-		found.figures = w.metrics(ctx)
+		found.metrics = w.metrics(ctx)
 	} else if v.Metrics != "" && w.seen.Ready != nil { // its health may be slow, and its metrics tell why
-		found.figures = w.metrics(ctx)
+		found.metrics = w.metrics(ctx)
 	}
-	found.blind = v.Metrics != "" && found.figures == nil
-	w.generate(ctx, found.figures)
+	found.blind = v.Metrics != "" && found.metrics == nil
+	w.generate(ctx, found.metrics)
 	if ctx.Err() != nil {
 		return // it is being ended: what was seen on the way is of no account
 	}
@@ -257,8 +257,8 @@ func because(ctx context.Context, what string, wait time.Duration, err error) er
 	return fmt.Errorf("%s: the connection broke", what)
 }
 
-// metrics reads the server's figures; nil: there are none to be had.
-func (w *watcher) metrics(ctx context.Context) *figures {
+// metrics reads the server's; nil: there are none to be had.
+func (w *watcher) metrics(ctx context.Context) *metrics {
 	if w.addr == "" {
 		return nil
 	}
@@ -272,12 +272,12 @@ func (w *watcher) metrics(ctx context.Context) *figures {
 	if res.StatusCode != http.StatusOK {
 		return nil
 	}
-	return readFigures(io.LimitReader(res.Body, metricsMost))
+	return readMetrics(io.LimitReader(res.Body, metricsMost), w.t.a.cfg.Servers)
 }
 
 // generate asks for one token now and then, beside the looks: the server may be at work. A
 // server that has requests shows by its metrics whether it generates.
-func (w *watcher) generate(ctx context.Context, f *figures) {
+func (w *watcher) generate(ctx context.Context, m *metrics) {
 	if w.as.Spec.Service.Probe != launcher.ProbeGenerate || w.seen.Ready == nil {
 		return
 	}
@@ -289,10 +289,10 @@ func (w *watcher) generate(ctx context.Context, f *figures) {
 		}
 		return
 	}
-	if f != nil && f.running > 0 && w.frozen == 0 {
+	if m != nil && m.running > 0 && w.frozen == 0 {
 		w.generated = nil // it does, for somebody
 	}
-	if f != nil && f.running > 0 || time.Since(w.asked) < generateEach {
+	if m != nil && m.running > 0 || time.Since(w.asked) < generateEach {
 		return
 	}
 	made, addr := make(chan error, 1), w.addr

@@ -11,7 +11,7 @@ import (
 
 // What many looks at a service amount to.
 const (
-	sickAfter = 2 // looks in a row without an answer until it is called unhealthy; or without figures until that is said
+	sickAfter = 2 // looks in a row without an answer until it is called unhealthy; or without metrics until that is said
 	// wedgeAfter is how long requests run without any sign of work until the service is
 	// called wedged. With the time between two looks it stays below a minute.
 	wedgeAfter = 50 * time.Second
@@ -20,7 +20,7 @@ const (
 // sight is what one look has found.
 type sight struct {
 	health  error
-	figures *figures // nil: none were to be had
+	metrics *metrics // nil: none were to be had
 	blind   bool     // where there should be some
 }
 
@@ -29,7 +29,7 @@ type sights struct {
 	seen      launcher.ServiceSeen
 	sick      int     // looks in a row without an answer
 	generated error   // of the last completion that was asked for
-	last      figures // the last that were had
+	last      metrics // the last that were had
 	lastAt    time.Time
 	had       bool          // last is some
 	blind     int           // looks in a row at which it answered, and its metrics told nothing
@@ -45,7 +45,7 @@ type sights struct {
 
 // note takes one look: seen is then what the service does.
 func (l *sights) note(now time.Time, s sight) {
-	l.work(now, s.figures)
+	l.work(now, s.metrics)
 	if s.health == nil {
 		l.sick = 0
 		if l.seen.Ready == nil {
@@ -97,28 +97,28 @@ func requests(n float64) string {
 	return fmt.Sprintf("%.0f requests are running", n)
 }
 
-// work takes the figures of one look: while requests run, and none of the figures that
+// work takes the metrics of one look: while requests run, and none of those that
 // grow with work has moved, the service is frozen. A prompt that is read in is work. What
 // lies between two looks that are far apart is not known, and counts for little: this
 // machine may have slept.
-func (l *sights) work(now time.Time, f *figures) {
-	if f == nil {
+func (l *sights) work(now time.Time, m *metrics) {
+	if m == nil {
 		return
 	}
-	if f.running == 0 || l.had && f.progress != l.last.progress {
+	if m.running == 0 || l.had && m.progress != l.last.progress {
 		l.frozen = 0
 	} else if l.had {
 		l.frozen += min(now.Sub(l.lastAt), 3*lookEvery)
 	}
 	if !l.had {
-		l.base.at, l.base.generated = now, f.generated
+		l.base.at, l.base.generated = now, m.generated
 	}
-	l.last, l.lastAt, l.had = *f, now, true
-	n := int(f.running)
+	l.last, l.lastAt, l.had = *m, now, true
+	n := int(m.running)
 	l.seen.Running = &n
 }
 
-// moved tells whether the figures are others than those that were told.
+// moved tells whether the metrics are others than those that were told.
 func (l *sights) moved() bool {
 	if !l.had {
 		return false
@@ -140,7 +140,7 @@ func (l *sights) rate(now time.Time) float64 {
 	return math.Round(r*10) / 10
 }
 
-// measure brings the figures of seen up to date, before they are told.
+// measure brings the metrics of seen up to date, before they are told.
 func (l *sights) measure(now time.Time) {
 	if !l.had || !now.After(l.base.at) {
 		return

@@ -12,6 +12,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // What vLLM 0.11 and SGLang 0.5 show, cut down: labels with braces and blanks, several
@@ -31,39 +32,39 @@ vllm:iteration_tokens_total_count{engine="0"} 40.0
 process_cpu_seconds_total 12.5
 `
 
-func TestFigures(t *testing.T) {
+func TestMetrics(t *testing.T) {
 	long := "vllm:request_params_n_bucket{le=\"" + strings.Repeat("9", 10<<10) + "\"} 1\n"
 	tests := map[string]struct {
 		text string
-		want *figures
+		want *metrics
 	}{
-		"vLLM": {long + vllmMetrics, &figures{running: 3, generated: 1024, progress: [maxProgress]float64{1024, 1.5e6, 40, 0.25}}},
+		"vLLM": {long + vllmMetrics, &metrics{running: 3, generated: 1024, progress: [launcher.MaxProgress]float64{1024, 1.5e6, 40, 0.25}}},
 		"SGLang": {"sglang:num_running_reqs{tp_rank=\"0\"} 1\nsglang:gen_throughput{tp_rank=\"0\"} 86.5\nsglang:generation_tokens_total{} 7\n",
-			&figures{running: 1, generated: 7, throughput: 86.5, hasThroughput: true, progress: [maxProgress]float64{7, 0, 0, 86.5}}},
+			&metrics{running: 1, generated: 7, throughput: 86.5, hasThroughput: true, progress: [launcher.MaxProgress]float64{7, 0, 0, 86.5}}},
 		"no such server": {"http_requests_total 5\n", nil},
 		"a page":         {"<html>\nvllm:num_requests_running{ is not here", nil},
 		"empty":          {"", nil},
 		"no number":      {"vllm:num_requests_running{} many\n", nil},
 		"no counts": {"vllm:num_requests_running 1\nvllm:kv_cache_usage_perc NaN\nvllm:prompt_tokens_total -3\nvllm:generation_tokens_total +Inf\nvllm:generation_tokens_total 5\n",
-			&figures{running: 1, generated: 5, progress: [maxProgress]float64{5}}},
+			&metrics{running: 1, generated: 5, progress: [launcher.MaxProgress]float64{5}}},
 		"none that runs":   {"sglang:num_running_reqs NaN\nsglang:gen_throughput 5\n", nil},
-		"beyond all":       {"vllm:num_requests_running 1e15\nvllm:num_requests_running 1e15\n", &figures{running: 1e15}},
+		"beyond all":       {"vllm:num_requests_running 1e15\nvllm:num_requests_running 1e15\n", &metrics{running: 1e15}},
 		"a last line only": {"vllm:num_requests_running 1", nil}, // it may have been cut off
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := readFigures(strings.NewReader(tt.text))
-			if d := cmp.Diff(tt.want, got, cmp.AllowUnexported(figures{})); d != "" {
+			got := readMetrics(strings.NewReader(tt.text), engine.Servers())
+			if d := cmp.Diff(tt.want, got, cmp.AllowUnexported(metrics{})); d != "" {
 				t.Error(d)
 			}
 		})
 	}
-	if got := readFigures(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken")))); got != nil {
+	if got := readMetrics(io.MultiReader(strings.NewReader(vllmMetrics), iotest.ErrReader(errors.New("broken"))), engine.Servers()); got != nil {
 		t.Errorf("of a connection that broke: %+v", got) // sums of a part would look like work
 	}
-	for _, e := range engines {
-		if len(e.progress) > maxProgress {
-			t.Errorf("%s: %d series, room for %d", e.running, len(e.progress), maxProgress)
+	for _, s := range engine.Servers() {
+		if len(s.Metrics.Progress) > launcher.MaxProgress {
+			t.Errorf("%s: %d series, room for %d", s.Metrics.Running, len(s.Metrics.Progress), launcher.MaxProgress)
 		}
 	}
 }
@@ -72,7 +73,7 @@ func TestFigures(t *testing.T) {
 type server func(at time.Duration) sight
 
 func busy(running, prompt, generated float64) sight {
-	return sight{figures: &figures{running: running, generated: generated, progress: [maxProgress]float64{generated, prompt}}}
+	return sight{metrics: &metrics{running: running, generated: generated, progress: [launcher.MaxProgress]float64{generated, prompt}}}
 }
 
 // states is how a service does, over some minutes, as "after state: text" at each turn.

@@ -51,6 +51,8 @@ type Engine struct {
 	Key Key
 	// NoMetrics says why a wedge is not seen in its metrics; empty: they are at /metrics, and tell.
 	NoMetrics string
+	// Signs are how its metrics and its log are read.
+	Signs launcher.Server
 	// Memory is what it takes of a machine's memory whatever the model is like.
 	Memory Memory
 	// Caches are folders below the user's home that it keeps kernels in, which took long to compile.
@@ -162,6 +164,15 @@ func RankProgram(command string) func(args []string) int {
 		}
 	}
 	return nil
+}
+
+// Servers are all engines by their signs. They are the agent's, and stand in no job: what runs by exec, ray
+// or torchrun may be any of them, and a job keeps its readers where the agent is a newer one.
+func Servers() (out []launcher.Server) {
+	for _, e := range All() {
+		out = append(out, e.Signs)
+	}
+	return out
 }
 
 // Workloads lists all workloads by name, engines among them.

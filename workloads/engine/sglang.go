@@ -34,6 +34,14 @@ func sglangEngine() Engine {
 			Model:    Flag{Name: "--model-path", Other: []string{"--model"}}, Revision: Flag{Name: "--revision"}, Named: true,
 			Keys: map[string]string{"gpu_memory_utilization": "--mem-fraction-static", "max_model_len": "--context-length"},
 		},
+		// It counts a request's tokens when it has ended; what moves before is its throughput, and the tokens that it holds.
+		Signs: launcher.Server{Metrics: launcher.ServerMetrics{
+			Running: "sglang:num_running_reqs", Generated: "sglang:generation_tokens_total", Throughput: "sglang:gen_throughput",
+			Progress: []string{
+				"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total", "sglang:gen_throughput",
+				"sglang:num_used_tokens", "sglang:token_usage", "sglang:cached_tokens_total",
+			},
+		}},
 		decide: decideSGLang, stages: sglangStages,
 	}
 }

@@ -64,8 +64,40 @@ func vllmEngine() Engine {
 				{Name: "--data-parallel-external-lb", Other: []string{"-dpe"}, Bare: true},
 			},
 		},
+		Signs:  launcher.Server{Metrics: vllmMetrics, Log: vllmLog},
 		decide: decideVLLM, stages: vllmStages,
 	}
+}
+
+// vllmMetrics: a histogram counts the steps of its engine, and the share of the KV cache that is taken grows
+// while a long prompt is read in chunks, which its counter of prompt tokens counts at the end.
+var vllmMetrics = launcher.ServerMetrics{
+	Running: "vllm:num_requests_running", Generated: "vllm:generation_tokens_total", Progress: []string{
+		"vllm:generation_tokens_total", "vllm:prompt_tokens_total", "vllm:iteration_tokens_total_count",
+		"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc",
+	},
+}
+
+// vllmLog has the texts of vLLM 0.32: vllm/logger.py; vllm/v1/engine/utils.py, exceptions.py, core_client.py;
+// vllm/v1/executor/multiproc_executor.py. A worker that aborts (6) may do so over a lost peer.
+var vllmLog = launcher.ServerLog{
+	Prefix: `^(?:\x1b\[[0-9;]*m)*\([^() ]+ pid=\d+\)(?:\x1b\[[0-9;]*m)* ` +
+		`(?:(?:\x1b\[[0-9;]*m)*(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)(?:\x1b\[[0-9;]*m)* ` +
+		`(?:\x1b\[[0-9;]*m)*\d\d-\d\d \d\d:\d\d:\d\d(?:\x1b\[[0-9;]*m)* ` +
+		`(?:\x1b\[[0-9;]*m)*\[[^\]]*\](?:\x1b\[[0-9;]*m)* ?)?`,
+	Elsewhere: `Engine core initialization failed|Engine process failed to start|See root cause above|EngineDeadError|` +
+		`WorkerProc initialization failed|Worker failed with error`,
+	Died: `Worker proc \S+ died unexpectedly \(exit code: -?\d+\)|RayWorkerProc rank=\S+ died unexpectedly|` +
+		`engine core exited unexpectedly`,
+	Vague:  `^engine core`,
+	Struck: `Worker proc \S+ died unexpectedly \(exit code: -(?:4|7|8|9|11|31)\)`,
+	Dead:   `EngineDeadError|encountered a fatal error|died unexpectedly|engine core exited unexpectedly`,
+	Causes: []string{
+		`Available memory on node .* is less than .*`, // on a CPU
+		`Free memory on device .* is less than desired GPU memory utilization .*`,
+		`No available memory for the cache blocks.*`,
+		`.*larger than the available KV cache memory.*`,
+	},
 }
 
 // kernelCaches are those of servers that are built of the same parts.
