@@ -151,7 +151,7 @@ func testTorchInBoxes(t *testing.T, l *lab) {
 	torchrun := func(args ...string) result {
 		t.Helper()
 		return l.on("spark1", append([]string{"sparkrun", "launch", "torchrun", "--image", "lab/bare", "--mount", "/usr:/usr:ro", "--mount", "/etc/alternatives:/etc/alternatives:ro",
-			"--mount", filepath.Dir(script) + ":/work:ro", "--workdir", "/work"}, args...)...)
+			"--mount", filepath.Dir(script) + ":/work:ro", "--workdir", "/work", "--python", python}, args...)...)
 	}
 	r := torchrun("--on", "spark2,spark3", "--", "allreduce.py").must(t)
 	if strings.Count(r.out, `"sum": 3.0`) != 2 || strings.Count(r.out, `"MASTER_ADDR": "192.168.100.12"`) != 2 {

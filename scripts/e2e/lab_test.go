@@ -21,8 +21,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// python is Debian's, which has Debian's torch.
-const python = "/usr/bin/python3"
+// python has torch: the distribution's, or that of scripts/torch where it has no package of it.
+var python = func() string {
+	const own = "/usr/local/lib/sparkrun-torch/bin/python3"
+	if _, err := os.Stat(own); err == nil {
+		return own
+	}
+	return "/usr/bin/python3"
+}()
 
 var rounds = flag.Int("rounds", 50, "how often the leader is killed under submits")
 
