@@ -18,6 +18,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -243,7 +244,7 @@ func running[O any](a *app, opts *O, run func(context.Context, O) error) func(*c
 
 // say prints one of sparkrun's own lines. Names, recipes and other machines' words are in it, and none of them
 // moves the terminal's cursor.
-func (a *app) say(line string) { fmt.Fprintln(a.err, "sparkrun: "+printable(line)) }
+func (a *app) say(line string) { fmt.Fprintln(a.err, "sparkrun: "+plain.Text(line)) }
 
 // colour tells whether to colour a stream: https://no-color.org.
 func (a *app) colour(tty bool) bool {

@@ -14,6 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -168,23 +169,13 @@ func (a *app) tellDoctor(res wire.DoctorResponse, quiet bool) {
 // copied.
 func (a *app) tellFinding(f envgen.Finding) {
 	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
-	fmt.Fprintf(a.out, "  %s  %s\n    %s\n", f.Code, plain(or(where, "cluster")), plain(f.Text))
-	fmt.Fprintf(a.out, "    seen: %s\n", plain(f.Evidence))
+	fmt.Fprintf(a.out, "  %s  %s\n    %s\n", f.Code, plain.Line(or(where, "cluster")), plain.Line(f.Text))
+	fmt.Fprintf(a.out, "    seen: %s\n", plain.Line(f.Evidence))
 	on := "on any machine"
 	if f.Host != "" {
-		on = "on " + plain(f.Host)
+		on = "on " + plain.Line(f.Host)
 	}
-	fmt.Fprintf(a.out, "    %s: %s\n", on, plain(f.Remedy))
-}
-
-// plain keeps what came from other machines' files from steering the terminal.
-func plain(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f || r >= 0x80 && r < 0xa0 {
-			return '?'
-		}
-		return r
-	}, text)
+	fmt.Fprintf(a.out, "    %s: %s\n", on, plain.Line(f.Remedy))
 }
 
 func ofSeverity(findings []envgen.Finding, s envgen.Severity) int {

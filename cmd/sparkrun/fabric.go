@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -199,9 +200,9 @@ func (a *app) classic(v *fabricView, named []string, print func(envgen.Inventory
 			if i > 0 {
 				b.WriteString("\n")
 			}
-			fmt.Fprintf(&b, "%s:\n", printable(n.Host))
+			fmt.Fprintf(&b, "%s:\n", plain.Text(n.Host))
 		}
-		b.WriteString(printable(print(n.Inventory)))
+		b.WriteString(plain.Text(print(n.Inventory)))
 	}
 	_, err := a.out.Write(b.Bytes())
 	return err

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/bundle"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -76,7 +77,7 @@ func replayed(ctx context.Context, b bundle.Bundle) (*fabricView, error) {
 	}
 	v.notes = append(v.notes, notes...)
 	for i := range v.notes {
-		v.notes[i] = printable(v.notes[i])
+		v.notes[i] = plain.Text(v.notes[i])
 	}
 	return v, nil
 }

@@ -6,11 +6,10 @@ import (
 	"strconv"
 	"strings"
 	"text/tabwriter"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -81,10 +80,10 @@ func (v *fabricView) object() fabricObject {
 func (v *fabricView) tables() string {
 	var b strings.Builder
 	t := v.scene.Topology
-	fmt.Fprintf(&b, "%s: %s\n", t.Shape, printable(t.Why))
+	fmt.Fprintf(&b, "%s: %s\n", t.Shape, plain.Text(t.Why))
 	for _, n := range v.status.Nodes {
 		node, known := t.Node(string(n.ID))
-		fmt.Fprintf(&b, "\n%s\n", printable(v.heading(n)))
+		fmt.Fprintf(&b, "\n%s\n", plain.Text(v.heading(n)))
 		switch {
 		case n.Witness:
 			b.WriteString("a witness: it votes, gets no ranks, and has no part in the fabric\n")
@@ -236,7 +235,7 @@ func columns(b *strings.Builder, rows [][]string) {
 	for _, r := range rows {
 		cells := make([]string, len(r))
 		for i, cell := range r {
-			cells[i] = printable(cell)
+			cells[i] = plain.Text(cell)
 		}
 		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
@@ -244,15 +243,4 @@ func columns(b *strings.Builder, rows [][]string) {
 	for line := range strings.Lines(text.String()) {
 		b.WriteString(strings.TrimRight(line, " \n") + "\n")
 	}
-}
-
-// printable makes other machines' words fit for a terminal: a name may hold
-// escape sequences, all the more in a report from elsewhere.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r != '\n' && r != '\t' && (r == utf8.RuneError || !unicode.IsPrint(r)) {
-			return '?'
-		}
-		return r
-	}, text)
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -84,7 +85,7 @@ func (w *fabricWatch) show(v *fabricView, lines []string) error {
 		b.WriteString("\n")
 	}
 	for _, line := range lines {
-		fmt.Fprintf(&b, "%s %s\n", stamp, printable(line))
+		fmt.Fprintf(&b, "%s %s\n", stamp, plain.Text(line))
 	}
 	if _, err := io.WriteString(w.app.out, b.String()); err != nil {
 		return fmt.Errorf("%w: %w", errOutput, err)

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
@@ -223,12 +224,12 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 		}
 	}
 	for _, t := range tests {
-		b.WriteString(printable(ibtest.Matrix(rep.Plan, rep.Cells, t, columns)))
+		b.WriteString(plain.Text(ibtest.Matrix(rep.Plan, rep.Cells, t, columns)))
 	}
 	few := len(rep.Plan.Nodes) == 2
 	for _, c := range rep.Cells {
 		if few || c.Grade == nccltest.Low || c.Grade == nccltest.Failed {
-			fmt.Fprintf(&b, "%s -> %s: %s\n", printable(c.From), printable(c.To), printable(c.LaneText()))
+			fmt.Fprintf(&b, "%s -> %s: %s\n", plain.Text(c.From), plain.Text(c.To), plain.Text(c.LaneText()))
 		}
 	}
 	if l := rep.Last; l != nil {
@@ -242,14 +243,14 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 		for _, more := range c.Also {
 			if !told[more.Evidence] {
 				told[more.Evidence] = true
-				fmt.Fprintf(&b, "also: %s (%s); %s\n", printable(more.Text), printable(more.Evidence), more.Remedy)
+				fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(more.Text), plain.Text(more.Evidence), more.Remedy)
 			}
 		}
 	}
 	if c := rep.Verdict.Cause; c != nil {
-		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", printable(c.Evidence), c.Remedy)
+		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", plain.Text(c.Evidence), c.Remedy)
 	}
-	fmt.Fprintf(&b, "verdict: %s: %s\n", rep.Verdict.Grade, printable(rep.Verdict.Text))
+	fmt.Fprintf(&b, "verdict: %s: %s\n", rep.Verdict.Grade, plain.Text(rep.Verdict.Text))
 	return b.String()
 }
 
@@ -293,9 +294,9 @@ func (w *ibWatcher) line(l outputLine) {
 	}
 	w.told.Add(line)
 	if w.verbose {
-		fmt.Fprintf(w.err, "[%d] $ %s\n%s%s%s", l.Rank, strings.Join(line.Argv, " "), printable(line.Out), printable(line.Err), printable(line.File))
+		fmt.Fprintf(w.err, "[%d] $ %s\n%s%s%s", l.Rank, strings.Join(line.Argv, " "), plain.Text(line.Out), plain.Text(line.Err), plain.Text(line.File))
 		if line.Error != "" {
-			fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, printable(line.Error))
+			fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, plain.Text(line.Error))
 		}
 	}
 	if w.live && !w.verbose && !line.Server {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
@@ -78,7 +79,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 		return 0
 	}
 	if text := complaint(cmd, err); text != "" {
-		fmt.Fprint(a.err, printable(text))
+		fmt.Fprint(a.err, plain.Text(text))
 	}
 	return codeOf(cmd, err)
 }

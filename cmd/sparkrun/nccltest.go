@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
@@ -303,41 +304,41 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns int) string {
 	var b strings.Builder
 	t, v := rep.Result, rep.Verdict
-	fmt.Fprintf(&b, "%s by %s", printable(or(t.Op, "test")), printable(t.Tool))
+	fmt.Fprintf(&b, "%s by %s", plain.Text(or(t.Op, "test")), plain.Text(t.Tool))
 	if rep.Program != "" {
-		fmt.Fprintf(&b, " (%s)", printable(rep.Program))
+		fmt.Fprintf(&b, " (%s)", plain.Text(rep.Program))
 	}
 	if t.NCCL != "" {
-		fmt.Fprintf(&b, ", NCCL %s", printable(t.NCCL))
+		fmt.Fprintf(&b, ", NCCL %s", plain.Text(t.NCCL))
 	}
 	if hosts := t.Hosts(); len(hosts) > 0 {
-		fmt.Fprintf(&b, ", on %s", printable(strings.Join(hosts, ", ")))
+		fmt.Fprintf(&b, ", on %s", plain.Text(strings.Join(hosts, ", ")))
 	}
 	if len(t.Devices) > 0 {
-		fmt.Fprintf(&b, " (%s)", printable(t.Devices[0].Name))
+		fmt.Fprintf(&b, " (%s)", plain.Text(t.Devices[0].Name))
 	}
 	b.WriteString("\n")
 	for _, n := range t.Notes {
-		fmt.Fprintf(&b, "%s\n", printable(n))
+		fmt.Fprintf(&b, "%s\n", plain.Text(n))
 	}
 	b.WriteString(d.Text(columns))
 	if via := transports(rep.Log); via != "" {
-		fmt.Fprintf(&b, "transport: %s\n", printable(via))
+		fmt.Fprintf(&b, "transport: %s\n", plain.Text(via))
 	}
 	if busy := nccltest.Busiest(rep.Traffic); len(busy) > 0 {
-		fmt.Fprintf(&b, "sent most: %s\n", printable(strings.Join(busy, "; ")))
+		fmt.Fprintf(&b, "sent most: %s\n", plain.Text(strings.Join(busy, "; ")))
 	}
 	if rep.Last != nil {
 		change, _ := nccltest.Compare(now, *rep.Last)
 		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, age(now.At.Sub(rep.Last.At)), 100*change)
 	}
 	for _, c := range v.Also {
-		fmt.Fprintf(&b, "also: %s (%s); %s\n", printable(c.Text), printable(c.Evidence), c.Remedy)
+		fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(c.Text), plain.Text(c.Evidence), c.Remedy)
 	}
 	if c := v.Cause; c != nil {
-		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", printable(c.Evidence), c.Remedy)
+		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", plain.Text(c.Evidence), c.Remedy)
 	}
-	fmt.Fprintf(&b, "verdict: %s: %s\n", v.Grade, printable(v.Text))
+	fmt.Fprintf(&b, "verdict: %s: %s\n", v.Grade, plain.Text(v.Text))
 	return b.String()
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
@@ -158,7 +159,7 @@ func (a *app) buildTests(ctx context.Context, o buildOptions) error {
 	if err != nil {
 		from = o.source
 	}
-	fmt.Fprintf(a.out, "%sfrom: %s\nin: ~/%s on %s\n", built.text, printable(from), builtTests, strings.Join(hosts, ", "))
+	fmt.Fprintf(a.out, "%sfrom: %s\nin: ~/%s on %s\n", built.text, plain.Text(from), builtTests, strings.Join(hosts, ", "))
 	return nil
 }
 
@@ -264,7 +265,7 @@ func readBuilt(name string) (built, string, error) {
 	var b built
 	lines := bufio.NewScanner(io.LimitReader(r, 1<<16))
 	for lines.Scan() {
-		b.text += printable(lines.Text()) + "\n"
+		b.text += plain.Text(lines.Text()) + "\n"
 		if v, ok := strings.CutPrefix(lines.Text(), "nccl: "); ok {
 			b.nccl, _, _ = strings.Cut(v, ",")
 		}

@@ -5,6 +5,8 @@ import (
 	"io"
 	"sync"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // notes are sparkrun's own lines on stderr. Saying one never blocks: a terminal
@@ -21,7 +23,7 @@ func openNotes(w io.Writer) *notes {
 	go func() { // joined by Close
 		defer close(n.done)
 		for line := range n.lines {
-			fmt.Fprintln(w, "sparkrun: "+printable(line))
+			fmt.Fprintln(w, "sparkrun: "+plain.Text(line))
 		}
 	}()
 	return n

@@ -6,9 +6,9 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -108,7 +108,7 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, why(*o, j.Spec)...)
 	}
 	for i := range out {
-		out[i] = tame(out[i])
+		out[i] = plain.Text(out[i])
 	}
 	return out
 }
@@ -140,7 +140,7 @@ func commandLine(spec launcher.Spec) string {
 	for i, v := range command {
 		argv[i] = v.String()
 	}
-	line := tame(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
+	line := plain.Text(strings.ReplaceAll(quoteAll(argv), "\n", "⏎"))
 	if len(line) > commandBytes {
 		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
 	}
@@ -153,17 +153,6 @@ func imageOf(spec launcher.Spec) string {
 		return st.Container.Image
 	}
 	return ""
-}
-
-// tame keeps another user's words from steering this terminal: the paths, programs and
-// output that a job's story quotes are theirs.
-func tame(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) && r != '\n' && r != '\t' {
-			return unicode.ReplacementChar
-		}
-		return r
-	}, text)
 }
 
 func times(j rendezvous.JobStatus, now time.Time) string {

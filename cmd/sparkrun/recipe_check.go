@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
@@ -180,15 +181,15 @@ func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
 
 func (a *app) showPlan(p recipePlan) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s: %s of %s on %s\n", p.Recipe, p.Workload, printable(p.Serve.Model), count(p.Nodes, "machine"))
+	fmt.Fprintf(&b, "%s: %s of %s on %s\n", p.Recipe, p.Workload, plain.Text(p.Serve.Model), count(p.Nodes, "machine"))
 	if p.Consent != "" {
-		fmt.Fprintf(&b, "needs --trust-recipe: %s\n", printable(p.Consent))
+		fmt.Fprintf(&b, "needs --trust-recipe: %s\n", plain.Text(p.Consent))
 	}
 	for _, m := range p.Missing {
-		fmt.Fprintf(&b, "missing: %s\n", printable(m))
+		fmt.Fprintf(&b, "missing: %s\n", plain.Text(m))
 	}
 	for _, n := range p.Notes {
-		fmt.Fprintf(&b, "note: %s\n", printable(n.String()))
+		fmt.Fprintf(&b, "note: %s\n", plain.Text(n.String()))
 	}
 	for _, m := range p.Machines {
 		fmt.Fprintf(&b, "\nmachine %d\n", m.Machine)
@@ -203,17 +204,17 @@ func (a *app) showPlan(p recipePlan) error {
 func (s planStep) show(b *bytes.Buffer) {
 	fmt.Fprintf(b, "  %s", s.Stage)
 	if s.Image != "" {
-		fmt.Fprintf(b, " in %s", printable(s.Image))
+		fmt.Fprintf(b, " in %s", plain.Text(s.Image))
 	}
 	fmt.Fprintln(b)
 	if s.ModelCache != "" {
-		fmt.Fprintf(b, "    models of %s\n", printable(s.ModelCache))
+		fmt.Fprintf(b, "    models of %s\n", plain.Text(s.ModelCache))
 	}
 	for _, m := range s.Mounts {
-		fmt.Fprintf(b, "    mount %s\n", printable(m))
+		fmt.Fprintf(b, "    mount %s\n", plain.Text(m))
 	}
 	for _, d := range s.DockerArg {
-		fmt.Fprintf(b, "    docker %s\n", printable(d))
+		fmt.Fprintf(b, "    docker %s\n", plain.Text(d))
 	}
 	fmt.Fprintf(b, "    $ %s\n", flagLines(s.Argv))
 	width := 0
@@ -223,7 +224,7 @@ func (s planStep) show(b *bytes.Buffer) {
 		}
 	}
 	for _, v := range s.Env {
-		fmt.Fprintf(b, "    %-*s  # %s\n", width, printable(v.Name+"="+quote(v.Value)), v.Source)
+		fmt.Fprintf(b, "    %-*s  # %s\n", width, plain.Text(v.Name+"="+quote(v.Value)), v.Source)
 	}
 }
 
@@ -238,7 +239,7 @@ func flagLines(argv []string) string {
 		default:
 			b.WriteString(" ")
 		}
-		b.WriteString(printable(quote(w)))
+		b.WriteString(plain.Text(quote(w)))
 	}
 	return b.String()
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -90,7 +91,7 @@ func (a *app) listRecipes(_ context.Context, o recipeListOptions) error {
 			name := "@" + all[i].name + "/" + all[i].nested(file)
 			r, err := openRecipe(name, file, &all[i])
 			if err != nil {
-				a.say(printable(strings.ReplaceAll(err.Error(), "\n", "; ")))
+				a.say(plain.Text(strings.ReplaceAll(err.Error(), "\n", "; ")))
 				continue
 			}
 			if row := r.row(a.environ); row.matches(o.text) {
@@ -111,7 +112,7 @@ func (a *app) listRecipes(_ context.Context, o recipeListOptions) error {
 		if r.Nodes > 0 {
 			nodes = strconv.Itoa(r.Nodes)
 		}
-		rows = append(rows, []string{printable(r.Name), printable(or(r.Model, "-")), or(r.Workload, "-"), nodes, printable(r.Description)})
+		rows = append(rows, []string{plain.Text(r.Name), plain.Text(or(r.Model, "-")), or(r.Workload, "-"), nodes, plain.Text(r.Description)})
 	}
 	return errors.Join(err, a.table(rows))
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -88,14 +89,14 @@ func (a *app) showRecipe(_ context.Context, o recipeShowOptions) error {
 		rows = append(rows, []string{"first runs", c})
 	}
 	for i := range rows {
-		rows[i][1] = strings.ReplaceAll(printable(rows[i][1]), "\n", " ")
+		rows[i][1] = strings.ReplaceAll(plain.Text(rows[i][1]), "\n", " ")
 	}
 	if err := a.table(rows); err != nil {
 		return err
 	}
 	var b bytes.Buffer
 	if r.Command != "" {
-		fmt.Fprintf(&b, "\n%s\n", printable(r.Command))
+		fmt.Fprintf(&b, "\n%s\n", plain.Text(r.Command))
 	}
 	for _, m := range s.Mods {
 		m.show(&b)
@@ -109,12 +110,12 @@ func (a *app) showRecipe(_ context.Context, o recipeShowOptions) error {
 
 func (m shownMod) show(b *bytes.Buffer) {
 	if m.Error != "" {
-		fmt.Fprintf(b, "\nmod %s: %s\n", printable(m.Name), printable(m.Error))
+		fmt.Fprintf(b, "\nmod %s: %s\n", plain.Text(m.Name), plain.Text(m.Error))
 		return
 	}
-	fmt.Fprintf(b, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", printable(m.Name), printable(m.Folder), printable(strings.Join(m.Files, ", ")))
+	fmt.Fprintf(b, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", plain.Text(m.Name), plain.Text(m.Folder), plain.Text(strings.Join(m.Files, ", ")))
 	for line := range strings.Lines(m.Script) {
-		fmt.Fprintf(b, "  | %s\n", printable(strings.TrimRight(line, "\r\n")))
+		fmt.Fprintf(b, "  | %s\n", plain.Text(strings.TrimRight(line, "\r\n")))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
@@ -76,7 +77,7 @@ func (a *app) applyRecipe(o *launchOptions) error {
 		return usagef("recipe %s serves with %s: sparkrun launch %[2]s --recipe %[1]s", r.name, l.Workload)
 	}
 	for _, n := range l.Notes {
-		a.say("recipe: " + printable(n.String()))
+		a.say("recipe: " + plain.Text(n.String()))
 	}
 	mods, err := a.modsOf(r, l)
 	if err != nil {

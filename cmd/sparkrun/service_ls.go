@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -110,7 +111,7 @@ func (a *app) listServices(ctx context.Context, o serviceLsOptions) error {
 		if j.Outcome != nil {
 			state += " " + age(now.Sub(j.Outcome.At)) + " ago"
 		}
-		rows = append(rows, []string{string(j.Spec.ID), or(j.Spec.Name, "-"), or(tame(l.Model), "-"), or(hosts(j.MainHosts()), "-"), l.urlText(),
+		rows = append(rows, []string{string(j.Spec.ID), or(j.Spec.Name, "-"), or(plain.Text(l.Model), "-"), or(hosts(j.MainHosts()), "-"), l.urlText(),
 			state, l.rateText(), j.RestartsText(now), autostart})
 	}
 	if err := a.table(rows); err != nil {
@@ -118,7 +119,7 @@ func (a *app) listServices(ctx context.Context, o serviceLsOptions) error {
 	}
 	for _, j := range services {
 		for _, note := range serviceNotes(j, now) {
-			a.say(tame(or(j.Spec.Name, string(j.Spec.ID)) + ": " + note))
+			a.say(plain.Text(or(j.Spec.Name, string(j.Spec.ID)) + ": " + note))
 		}
 	}
 	return nil

@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
@@ -234,7 +235,7 @@ func (a *app) lastTest(cluster string) string {
 			of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
 		}
 		return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
-			age(time.Since(r.At)), strings.Join(r.Hosts, ", "), printable(r.Op), r.Bus, of, r.Grade)
+			age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
 	}
 	return ""
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // ProbeConfig says who probes and with which keys.
@@ -46,7 +47,7 @@ type Probe struct {
 // NewProbe checks the configuration. Nothing is sent before Run.
 func NewProbe(cfg ProbeConfig) (*Probe, error) {
 	for _, text := range []struct{ what, value string }{{"cluster", cfg.Cluster}, {"node", cfg.Node}, {"host", cfg.Host}} {
-		if text.value == "" || len(text.value) > maxText || !printable(text.value) {
+		if text.value == "" || len(text.value) > maxText || !plain.Is(text.value) {
 			return nil, fmt.Errorf("configure cable probe: %s %q: want 1 to %d bytes of printable text", text.what, text.value, maxText)
 		}
 	}

@@ -10,10 +10,10 @@ import (
 	"hash"
 	"net"
 	"time"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // A probe frame, numbers with the highest byte first. What stands before `session` lies at these offsets in every
@@ -204,7 +204,7 @@ func parseFrame(b []byte) (frame, error) {
 			return bad("text")
 		}
 		*text, b = string(b[1:1+b[0]]), b[1+b[0]:]
-		if !printable(*text) {
+		if !plain.Is(*text) {
 			return bad("text")
 		}
 	}
@@ -215,14 +215,4 @@ func parseFrame(b []byte) (frame, error) {
 		f.echoes = append(f.echoes, echo{session(binary.BigEndian.Uint64(b)), counter(binary.BigEndian.Uint32(b[8:]))})
 	}
 	return f, nil
-}
-
-// printable keeps what a terminal would obey out of what it is shown.
-func printable(text string) bool {
-	for _, r := range text {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return false
-		}
-	}
-	return true
 }

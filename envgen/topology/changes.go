@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Changes says in a line each what is different in a later view of a cluster, as people would tell it: nodes, then
@@ -16,20 +17,20 @@ func Changes(before, after Scene) []string {
 	d := diff{before: before, after: after}
 	for _, n := range before.Topology.Nodes {
 		if _, stays := after.Topology.Node(n.ID); !stays {
-			d.say("%s is gone", clean(n.Host))
+			d.say("%s is gone", plain.Line(n.Host))
 		}
 	}
 	for _, n := range after.Topology.Nodes {
 		was, known := before.Topology.Node(n.ID)
 		if !known {
-			d.say("%s is new", clean(n.Host))
+			d.say("%s is new", plain.Line(n.Host))
 			continue
 		}
 		d.node(was, n)
 	}
 	d.links()
 	if a, b := before.Topology, after.Topology; a.Shape != b.Shape || a.Why != b.Why {
-		d.say("shape: %s, %s", b.Shape, clean(b.Why))
+		d.say("shape: %s, %s", b.Shape, plain.Line(b.Why))
 	}
 	d.findings()
 	return d.lines
@@ -53,12 +54,12 @@ func (d *diff) say(format string, args ...any) {
 func (d *diff) node(was, is envgen.TopologyNode) {
 	for _, p := range was.Ports {
 		if _, stays := is.Port(p.Slot); !stays {
-			d.say("%s %s is gone", clean(is.Host), portName(was, p))
+			d.say("%s %s is gone", plain.Line(is.Host), portName(was, p))
 		}
 	}
 	for _, p := range is.Ports {
 		old, known := was.Port(p.Slot)
-		name := clean(is.Host) + " " + portName(is, p)
+		name := plain.Line(is.Host) + " " + portName(is, p)
 		if !known {
 			d.say("%s is new", name)
 			continue
@@ -67,18 +68,18 @@ func (d *diff) node(was, is envgen.TopologyNode) {
 			d.say("%s %s", name, either(p.Live, "has a link", "lost its link"))
 		}
 		if old.Role != p.Role {
-			d.say("%s is %s now: %s", name, p.Role, clean(p.Why))
+			d.say("%s is %s now: %s", name, p.Role, plain.Line(p.Why))
 		}
 		for _, dev := range old.Devices {
 			if deviceOf(p, dev.HCA) == nil {
-				d.say("%s: device %s is gone", name, clean(dev.HCA))
+				d.say("%s: device %s is gone", name, plain.Line(dev.HCA))
 			}
 		}
 		for _, dev := range p.Devices {
 			if x := deviceOf(old, dev.HCA); x != nil {
 				d.device(name, is.ID, *x, dev, old.Live != p.Live)
 			} else {
-				d.say("%s: device %s is new", name, clean(dev.HCA))
+				d.say("%s: device %s is new", name, plain.Line(dev.HCA))
 			}
 		}
 	}
@@ -86,19 +87,19 @@ func (d *diff) node(was, is envgen.TopologyNode) {
 
 // device tells of one twin. What a lost link takes along (state, speed) goes without saying.
 func (d *diff) device(port, id string, was, is envgen.DeviceState, linkTold bool) {
-	name := port + " " + clean(is.HCA)
+	name := port + " " + plain.Line(is.HCA)
 	if was.NIC != is.NIC {
-		d.say("%s: its interface is %s, was %s", name, orNone(clean(is.NIC)), orNone(clean(was.NIC)))
+		d.say("%s: its interface is %s, was %s", name, orNone(plain.Line(is.NIC)), orNone(plain.Line(was.NIC)))
 	}
 	if was.Up != is.Up {
-		d.say("%s: %s is set %s", name, clean(is.NIC), either(is.Up, "up", "down"))
+		d.say("%s: %s is set %s", name, plain.Line(is.NIC), either(is.Up, "up", "down"))
 	}
 	if !linkTold {
 		if !same(was.Carrier, is.Carrier) && was.Up && is.Up {
-			d.say("%s: %s %s", name, clean(is.NIC), either(is.Carrier != nil && *is.Carrier, "has a carrier", "lost its carrier"))
+			d.say("%s: %s %s", name, plain.Line(is.NIC), either(is.Carrier != nil && *is.Carrier, "has a carrier", "lost its carrier"))
 		}
 		if was.State != is.State {
-			d.say("%s is %s, was %s", name, orNone(clean(is.State)), orNone(clean(was.State)))
+			d.say("%s is %s, was %s", name, orNone(plain.Line(is.State)), orNone(plain.Line(was.State)))
 		}
 		if !same(was.SpeedMbps, is.SpeedMbps) && was.SpeedMbps != nil && is.SpeedMbps != nil {
 			d.say("%s: %d Gb/s, was %d", name, *is.SpeedMbps/1000, *was.SpeedMbps/1000)
@@ -150,12 +151,12 @@ func (d *diff) findings() {
 	}
 	for _, f := range d.before.Topology.Findings {
 		if !has(d.after.Topology.Findings, f) {
-			d.say("mended: %s: %s", f.Code, clean(f.Text))
+			d.say("mended: %s: %s", f.Code, plain.Line(f.Text))
 		}
 	}
 	for _, f := range d.after.Topology.Findings {
 		if !has(d.before.Topology.Findings, f) {
-			d.say("%s: %s: %s", f.Severity, f.Code, clean(f.Text))
+			d.say("%s: %s: %s", f.Severity, f.Code, plain.Line(f.Text))
 		}
 	}
 }

@@ -5,10 +5,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"unicode"
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // mapRow is one line of the drawing: inside a box, or between two.
@@ -50,7 +50,7 @@ func Map(t envgen.Topology, width int) string {
 	}
 	box := max(minBox, min(boxWidth(rows), width-gutter))
 	var b strings.Builder
-	for _, line := range wrap(fmt.Sprintf("%s: %s", t.Shape, clean(t.Why)), width, "") {
+	for _, line := range wrap(fmt.Sprintf("%s: %s", t.Shape, plain.Line(t.Why)), width, "") {
 		b.WriteString(line + "\n")
 	}
 	b.WriteString("\n")
@@ -78,7 +78,7 @@ func mapRows(t envgen.Topology, roles bool) []mapRow {
 	for _, n := range t.Nodes {
 		for _, p := range n.Ports {
 			for _, d := range p.Devices {
-				deviceWidth = max(deviceWidth, utf8.RuneCountInString(clean(d.HCA)))
+				deviceWidth = max(deviceWidth, utf8.RuneCountInString(plain.Line(d.HCA)))
 			}
 		}
 	}
@@ -92,10 +92,10 @@ func mapRows(t envgen.Topology, roles bool) []mapRow {
 		if n.Mgmt.IsValid() {
 			where = n.Mgmt.String()
 			if n.MgmtNIC != "" {
-				where += " " + clean(n.MgmtNIC)
+				where += " " + plain.Line(n.MgmtNIC)
 			}
 		}
-		rows = append(rows, mapRow{text: clean(n.Host) + "\x00" + where, frame: 't'})
+		rows = append(rows, mapRow{text: plain.Line(n.Host) + "\x00" + where, frame: 't'})
 		for _, p := range n.Ports {
 			end := envgen.PortEnd{Node: n.ID, Slot: p.Slot}
 			socket := "□"
@@ -107,7 +107,7 @@ func mapRows(t envgen.Topology, roles bool) []mapRow {
 				head += fmt.Sprintf("%-6s ", p.Role)
 			}
 			for j, d := range p.Devices {
-				line := fmt.Sprintf("%s%-*s  %s", head, deviceWidth, clean(d.HCA), deviceWords(d))
+				line := fmt.Sprintf("%s%-*s  %s", head, deviceWidth, plain.Line(d.HCA), deviceWords(d))
 				row := mapRow{text: strings.TrimRight(line, " "), frame: 'm'}
 				if j == 0 {
 					row.end = &end
@@ -127,11 +127,11 @@ func mapRows(t envgen.Topology, roles bool) []mapRow {
 // portName is "port 0", or the slot where the node has several ports of one number.
 func portName(n envgen.TopologyNode, p envgen.PortState) string {
 	if p.Number == nil {
-		return clean(p.Slot)
+		return plain.Line(p.Slot)
 	}
 	for _, q := range n.Ports {
 		if q.Slot != p.Slot && q.Number != nil && *q.Number == *p.Number {
-			return clean(p.Slot)
+			return plain.Line(p.Slot)
 		}
 	}
 	return fmt.Sprintf("port %d", *p.Number)
@@ -147,7 +147,7 @@ func deviceWords(d envgen.DeviceState) string {
 	case d.Carrier == nil || !*d.Carrier:
 		return "no link"
 	case d.State != envgen.StateActive:
-		return clean(strings.ToLower(d.State))
+		return plain.Line(strings.ToLower(d.State))
 	case len(d.Addresses) == 0:
 		return "no address"
 	}
@@ -364,7 +364,7 @@ func legend(b *strings.Builder, t envgen.Topology, width int) {
 			b.WriteString("\n")
 			first = false
 		}
-		for _, line := range wrap(fmt.Sprintf("%s %s: %s", mark, f.Code, clean(f.Text)), width, "  ") {
+		for _, line := range wrap(fmt.Sprintf("%s %s: %s", mark, f.Code, plain.Line(f.Text)), width, "  ") {
 			b.WriteString(line + "\n")
 		}
 	}
@@ -385,7 +385,7 @@ func linkEnds(t envgen.Topology, l envgen.Link) string {
 	for _, e := range l.Ends {
 		n, _ := t.Node(e.Node)
 		p, _ := n.Port(e.Slot)
-		ends = append(ends, clean(n.Host)+" "+portName(n, p))
+		ends = append(ends, plain.Line(n.Host)+" "+portName(n, p))
 	}
 	if len(ends) > 2 {
 		return strings.Join(ends, ", ")
@@ -407,7 +407,7 @@ func linkKind(l envgen.Link) string {
 	kind := "cable"
 	switch {
 	case l.Via != "":
-		kind = "switch " + clean(l.Via)
+		kind = "switch " + plain.Line(l.Via)
 	case l.Switched:
 		kind = "switch"
 	}
@@ -466,14 +466,4 @@ func wrap(text string, width int, indent string) []string {
 		lines[i] = cut(strings.TrimRight(lines[i], " "), width)
 	}
 	return lines
-}
-
-// clean makes text of other machines fit for a terminal and for XML: a host name may hold anything.
-func clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		if r == utf8.RuneError || !unicode.IsPrint(r) {
-			return '?'
-		}
-		return r
-	}, text)
 }

@@ -7,6 +7,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // The colours of the picture, chosen to be told apart in grey too.
@@ -35,7 +36,7 @@ func (c *canvas) add(format string, args ...any) { fmt.Fprintf(&c.b, format+"\n"
 
 // escape makes text of other machines fit for XML.
 func escape(text string) string {
-	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#39;").Replace(clean(text))
+	return strings.NewReplacer("&", "&amp;", "<", "&lt;", ">", "&gt;", `"`, "&quot;", "'", "&#39;").Replace(plain.Line(text))
 }
 
 func (c *canvas) text(x, y int, anchor, font string, size int, colour, weight, text string) {
@@ -51,7 +52,7 @@ func SVG(t envgen.Topology) []byte {
 	var body canvas
 	body.text(s.left, marginPx+4, "start", fontSans, 20, colourInk, "bold", string(t.Shape))
 	y := marginPx + 24
-	for _, line := range wrap(clean(t.Why), (s.width-s.left-marginPx)/7, "") {
+	for _, line := range wrap(plain.Line(t.Why), (s.width-s.left-marginPx)/7, "") {
 		body.text(s.left, y, "start", fontSans, 12, colourFaint, "normal", line)
 		y += 16
 	}
@@ -136,7 +137,7 @@ func (s *sheet) drawBox(c *canvas, f *figure) {
 		right -= 24
 	}
 	room := (right - f.x - 12) / 8
-	host := cut(clean(n.Host), max(room-utf8.RuneCountInString(where)*6/8-2, 8))
+	host := cut(plain.Line(n.Host), max(room-utf8.RuneCountInString(where)*6/8-2, 8))
 	c.text(f.x+12, f.y+23, "start", fontSans, 15, colourPaper, "bold", host)
 	c.text(right, f.y+22, "end", fontMono, 10, colourLine, "normal", where)
 	if len(n.Ports) == 0 {
@@ -183,7 +184,7 @@ func (s *sheet) drawPort(c *canvas, f *figure, i int, p envgen.PortState) {
 				break
 			}
 		}
-		c.text(f.x+84, top+24+17*j, "start", fontMono, 11, ink, "normal", cut(clean(d.HCA), 13))
+		c.text(f.x+84, top+24+17*j, "start", fontMono, 11, ink, "normal", cut(plain.Line(d.HCA), 13))
 		c.text(f.x+180, top+24+17*j, "start", fontMono, 11, ink, "normal", cut(deviceWords(d), 18))
 	}
 }
@@ -440,7 +441,7 @@ func (s *sheet) drawFindings(c *canvas, y int) int {
 		c.badge(s.left+8, y, []envgen.Finding{f})
 		c.text(s.left+26, y+4, "start", fontMono, 11, severityColour(f.Severity), "bold", f.Code)
 		y += 17
-		for _, line := range wrap(clean(f.Text), (s.width-s.left-marginPx-26)/7, "") {
+		for _, line := range wrap(plain.Line(f.Text), (s.width-s.left-marginPx-26)/7, "") {
 			c.text(s.left+26, y+3, "start", fontSans, 12, colourInk, "normal", line)
 			y += 16
 		}

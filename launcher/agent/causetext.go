@@ -10,10 +10,9 @@ import (
 	"strings"
 	"sync"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // What a rank and the kernel wrote, turned into a sentence. All of it is pure:
@@ -37,7 +36,7 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	if e.ByUs { // what is its own doing there is not known, but what had struck it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
 			lines, _ = ev.logs.unprefixed(lines)
-			e.Words = cmp.Or(e.Words, cut(clean(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
+			e.Words = cmp.Or(e.Words, cut(plain.Strip(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
 		}
 		return e
 	}
@@ -66,13 +65,13 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	e.LostPeer = lost && kernel == "" && outside == ""
 	for _, words := range []string{kernel, outside, message, text} {
 		if e.Words == "" {
-			e.Words = cut(clean(words), launcher.MaxWordsBytes)
+			e.Words = cut(plain.Strip(words), launcher.MaxWordsBytes)
 		}
 	}
-	e.Trace = tailOf(clean(trace), launcher.MaxTraceBytes)
+	e.Trace = tailOf(plain.Strip(trace), launcher.MaxTraceBytes)
 	var last []string
 	for _, l := range ev.lines[max(0, len(ev.lines)-launcher.MaxLastLines):] {
-		last = append(last, cut(clean(l), launcher.MaxLineBytes))
+		last = append(last, cut(plain.Strip(l), launcher.MaxLineBytes))
 	}
 	e.Last = strings.Join(last, "\n")
 	return e
@@ -291,19 +290,6 @@ func xid(kernel string, pid int, died time.Duration) string {
 		}
 	}
 	return found
-}
-
-// clean keeps what a terminal can show: no control characters but line ends.
-func clean(s string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || !unicode.IsControl(r) && r != utf8.RuneError:
-			return r
-		case r == '\t':
-			return ' '
-		}
-		return -1
-	}, s)
 }
 
 // cut keeps the beginning, and says that there is more.

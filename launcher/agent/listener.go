@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
@@ -15,7 +16,7 @@ func listener(port int) string {
 	if !found {
 		return ""
 	}
-	name := cut(clean(strings.Join(strings.Fields(proc.Here.Name(pid)), " ")), 16)
+	name := cut(plain.Strip(strings.Join(strings.Fields(proc.Here.Name(pid)), " ")), 16)
 	return fmt.Sprintf("%s (PID %d)%s", name, pid, jobOf(pid))
 }
 

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -276,7 +277,7 @@ func lastLine(text string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return cut(clean(lines[len(lines)-1]), launcher.MaxLineBytes)
+	return cut(plain.Strip(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 
 // files are what a step's ranks here write, each stream in its parts.

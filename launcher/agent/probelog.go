@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // scanned is how far one stream has been looked through, in all its parts.
@@ -104,7 +105,7 @@ func (p *prober) written() (n int64, last string) {
 	lines := lastLines(newest)
 	lines = lines[max(0, len(lines)-probeLast):]
 	for i, line := range lines {
-		lines[i] = cut(clean(line), launcher.MaxLineBytes)
+		lines[i] = cut(plain.Strip(line), launcher.MaxLineBytes)
 	}
 	return n, strings.Join(lines, "\n")
 }

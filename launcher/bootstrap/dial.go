@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/crypto/ssh"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // dialer opens connections for all hosts of a run.
@@ -269,7 +271,7 @@ func (e *commandError) Error() string {
 func lastWords(text string) string {
 	var lines []string
 	for _, line := range strings.FieldsFunc(text, func(r rune) bool { return r == '\n' || r == '\r' }) {
-		line = strings.TrimPrefix(strings.TrimSpace(printable(line)), "sparkrun: ")
+		line = strings.TrimPrefix(strings.TrimSpace(plain.Line(line)), "sparkrun: ")
 		if line != "" && !strings.HasPrefix(line, "sudo: unable to resolve host") { // said of every command, and harmless
 			lines = append(lines, line)
 		}

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // entry ends where the host can be changed.
@@ -81,7 +83,7 @@ func (h *host) lookNoMember(ctx context.Context) error {
 	}
 	if units != "" {
 		unit, _, _ := strings.Cut(units, " ")
-		return fmt.Errorf("ranks run there (%s): stop their job first", printable(unit))
+		return fmt.Errorf("ranks run there (%s): stop their job first", plain.Line(unit))
 	}
 	return nil
 }

@@ -6,7 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Where things are on a host.
@@ -79,7 +80,7 @@ func parseFacts(text string, before, after time.Time) (facts, error) {
 	ended := false
 	for line := range strings.Lines(text) {
 		key, value, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-		value = printable(value)
+		value = plain.Line(value)
 		switch key {
 		case "now":
 			s, err := strconv.ParseFloat(value, 64)
@@ -141,7 +142,7 @@ func parseFacts(text string, before, after time.Time) (facts, error) {
 		}
 	}
 	if !ended {
-		return f, fmt.Errorf("look at the host: its shell did not run the look to its end: %q", printable(text[:min(len(text), 200)]))
+		return f, fmt.Errorf("look at the host: its shell did not run the look to its end: %q", plain.Line(strings.TrimSpace(text[:min(len(text), 200)])))
 	}
 	return f, nil
 }
@@ -204,14 +205,3 @@ func (f facts) judge(b Binary, upgrade bool, ports []int, now time.Time) error {
 
 // launches tells whether the login may use the agent's socket by its group.
 func (f facts) launches() bool { return f.root || slices.Contains(f.members, f.user) }
-
-// printable takes away what could play tricks on a terminal: a host's words are
-// shown before anybody trusts it.
-func printable(text string) string {
-	return strings.Map(func(r rune) rune {
-		if unicode.IsPrint(r) {
-			return r
-		}
-		return ' '
-	}, text)
-}

@@ -383,7 +383,7 @@ func TestCommandThatFails(t *testing.T) {
 	}
 	_, err = r.run(t.Context(), commandTimeout, "x", nil)
 	var said *commandError
-	if !errors.As(err, &said) || said.code != 3 || said.words != "two; three; no  [2Jroom" {
+	if !errors.As(err, &said) || said.code != 3 || said.words != "two; three; no ?[2Jroom" {
 		t.Errorf("%#v", err)
 	}
 }

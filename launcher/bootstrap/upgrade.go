@@ -9,6 +9,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // Where a release is that is being replaced, and the one that replaces it.
@@ -36,12 +38,12 @@ func readStanding(text string) (standing, error) {
 		return st, fmt.Errorf("read sparkrun status --json: %w", err)
 	}
 	for _, s := range []*string{&st.Cluster, &st.Leader, &st.Self, &st.Problem} {
-		*s = printable(*s)
+		*s = plain.Line(*s)
 	}
 	for i := range st.Nodes {
 		n := &st.Nodes[i]
 		for _, s := range []*string{&n.Host, &n.State, &n.Why, &n.Role, &n.Version, &n.NoVote} {
-			*s = printable(*s)
+			*s = plain.Line(*s)
 		}
 	}
 	return st, nil
@@ -120,7 +122,7 @@ func (h *host) lookAtMember(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("look which program its agent is: %w", err)
 	}
-	h.facts.running = printable(strings.TrimSpace(text))
+	h.facts.running = plain.Line(strings.TrimSpace(text))
 	if r := h.binary.Release; r != nil && h.anew() == newProgram {
 		return h.suits(*r)
 	}
@@ -249,9 +251,9 @@ func (h *host) stopped() *host {
 func readRelease(text string) (Release, error) {
 	var r Release
 	if err := json.Unmarshal([]byte(text), &r); err != nil || r.Version == "" {
-		return r, fmt.Errorf("read sparkrun version --json: %q", printable(text[:min(len(text), 200)]))
+		return r, fmt.Errorf("read sparkrun version --json: %q", plain.Line(strings.TrimSpace(text[:min(len(text), 200)])))
 	}
-	r.Version = printable(r.Version)
+	r.Version = plain.Line(r.Version)
 	return r, nil
 }
 

@@ -183,7 +183,7 @@ type wireRank struct {
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return plain(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI, r.Again})
+	return marshal(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI, r.Again})
 }
 
 // UnmarshalJSON reads it.
@@ -202,9 +202,9 @@ type text string
 
 func (t text) MarshalJSON() ([]byte, error) {
 	if utf8.ValidString(string(t)) {
-		return plain(string(t))
+		return marshal(string(t))
 	}
-	return plain(struct {
+	return marshal(struct {
 		B64 []byte `json:"b64"`
 	}{[]byte(t)})
 }
@@ -239,9 +239,9 @@ func untexts(ts []text) []string {
 	return ss
 }
 
-// plain is json.Marshal without the escapes meant for HTML: a person reads
+// marshal is json.Marshal without the escapes meant for HTML: a person reads
 // journals, and `>` is common in commands.
-func plain(v any) ([]byte, error) {
+func marshal(v any) ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false)

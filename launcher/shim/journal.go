@@ -87,7 +87,7 @@ func (j *journal) prepare(e *Event) ([]byte, error) {
 	if e.Time.IsZero() {
 		e.Time = time.Now()
 	}
-	line, err := plain(e)
+	line, err := marshal(e)
 	return append(line, '\n'), err
 }
 

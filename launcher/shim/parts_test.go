@@ -169,7 +169,7 @@ func FuzzDecodeRequest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		b, err := plain(r)
+		b, err := marshal(r)
 		must(t, err)
 		again, err := decodeRequest(b)
 		if err != nil {

@@ -92,7 +92,7 @@ func launchOrAttach(ctx context.Context, exe, dir string, cfg Config) (*Client, 
 // closes when the process has been reaped: it is our child while we live, and
 // init's afterwards.
 func launch(ctx context.Context, exe, dir string, cfg Config) (status string, reaped <-chan struct{}, err error) {
-	config, err := plain(cfg)
+	config, err := marshal(cfg)
 	if err != nil {
 		return "", nil, err
 	}

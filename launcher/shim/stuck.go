@@ -6,8 +6,8 @@ import (
 	"slices"
 	"strings"
 	"time"
-	"unicode"
 
+	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
@@ -70,7 +70,7 @@ func stuckText(procs []proc.Stat, ranks map[int]int) string {
 			text = fmt.Sprintf("rank %d: ", rank)
 		}
 		state, at := proc.Here.Stuck(p.PID)
-		text += fmt.Sprintf("process %d (%s) cannot be killed: ", p.PID, strings.Map(shown, proc.Here.Name(p.PID)))
+		text += fmt.Sprintf("process %d (%s) cannot be killed: ", p.PID, plain.Line(proc.Here.Name(p.PID)))
 		if state == "D" {
 			text += "it waits in the kernel for a disk, a file server or a device that does not answer (state D"
 		} else {
@@ -85,12 +85,4 @@ func stuckText(procs []proc.Stat, ranks map[int]int) string {
 		texts = append(texts, fmt.Sprintf("and %d more", more))
 	}
 	return strings.Join(texts, "; ")
-}
-
-// shown is for a process's name, which it chooses itself and a terminal may show.
-func shown(r rune) rune {
-	if unicode.IsControl(r) {
-		return '?'
-	}
-	return r
 }

@@ -276,7 +276,7 @@ func readLine(r *bufio.Reader, most int) ([]byte, error) {
 }
 
 func writeLine(w io.Writer, v any) error {
-	line, err := plain(v)
+	line, err := marshal(v)
 	if err != nil {
 		return err
 	}

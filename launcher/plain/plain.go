@@ -1,0 +1,51 @@
+// Package plain decides what of text from elsewhere (other machines, other users' programs) a terminal is shown: nothing
+// that would move its cursor, change its colours or reverse its direction.
+//
+// It must not shorten, quote or judge what a text says.
+package plain
+
+import (
+	"strings"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Line makes one line: whatever is not printable becomes "?".
+func Line(text string) string { return strings.Map(mark, text) }
+
+// Text is Line that keeps line ends and tabs.
+func Text(text string) string {
+	return strings.Map(func(r rune) rune {
+		if r == '\n' || r == '\t' {
+			return r
+		}
+		return mark(r)
+	}, text)
+}
+
+// Strip is for output of programs: it keeps line ends, and leaves out what it cannot keep.
+func Strip(text string) string {
+	return strings.Map(func(r rune) rune {
+		switch {
+		case r == '\n' || printable(r):
+			return r
+		case r == '\t' || unicode.IsSpace(r) && !unicode.IsControl(r):
+			return ' '
+		}
+		return -1
+	}, text)
+}
+
+// Is tells whether Line would change nothing.
+func Is(text string) bool {
+	return strings.IndexFunc(text, func(r rune) bool { return !printable(r) }) < 0
+}
+
+func mark(r rune) rune {
+	if printable(r) {
+		return r
+	}
+	return '?'
+}
+
+func printable(r rune) bool { return r != utf8.RuneError && unicode.IsPrint(r) }
