@@ -23,17 +23,17 @@ func (n *node) clusterCalls() wire.Cluster {
 		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain,
 		Stop:    audited(n, "stop", always(func(r wire.StopRequest) string { return r.Job }), n.stop),
 		Service: audited(n, "service", always(func(r wire.ServiceRequest) string { return r.Job }), n.service),
-		Jobs:    n.jobs, Logs: n.logs, Input: n.input,
-		InputAt:    audited(n, "attach", always(func(r wire.InputAtRequest) string { return r.Job }), n.inputAt),
-		Signal:     audited(n, "signal", always(func(r wire.SignalRequest) string { return r.Job }), n.signal),
+		Jobs:    n.jobs, Logs: n.ranks.Logs, Input: n.ranks.Input,
+		InputAt:    audited(n, "attach", always(func(r wire.InputAtRequest) string { return r.Job }), n.ranks.InputAt),
+		Signal:     audited(n, "signal", always(func(r wire.SignalRequest) string { return r.Job }), n.ranks.Signal),
 		Token:      n.token,
 		Leave:      audited(n, "leave", always(func(wire.LeaveRequest) string { return "" }), n.leave),
 		RemoveNode: audited(n, "node remove", always(func(r wire.RemoveNodeRequest) string { return r.Host }), n.removeNode),
 		MarkDead:   audited(n, "mark-dead", always(func(r wire.MarkDeadRequest) string { return r.Host }), n.markDead),
 		Takeover:   audited(n, "takeover", func(r wire.TakeoverRequest) (string, bool) { return strings.Join(r.Dead, " "), !r.Check }, n.takeover),
 		Follow:     n.follow, Counters: n.checkup.Counters, Report: n.checkup.Report,
-		Exec: n.exec, ExecReach: n.execReach,
-		Stage: n.stageIn, StageContent: n.stageContent, Seal: n.seal,
+		Exec: n.ranks.Exec, ExecReach: n.ranks.ExecReach,
+		Stage: n.ranks.Files.Stage, StageContent: n.ranks.Files.Content, Seal: n.ranks.Secrets.Seal,
 		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,
 		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
 		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring,
@@ -213,9 +213,9 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 		taken = true
 	}
 	defer func() { took(err) }()
-	user, err := runsAs(c, r.Spec.User)
+	user, err := c.RunsAs(r.Spec.User)
 	if err == nil {
-		err = n.mayLaunchFrom(ctx, c, user)
+		err = n.ranks.Policy.Launch(ctx, c, user)
 	}
 	if err != nil {
 		return err
@@ -298,7 +298,7 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 		return res, to.passed(err)
 	}
 	spec := r.Spec.WithDefaults()
-	if spec.User, err = runsAs(c, spec.User); err != nil {
+	if spec.User, err = c.RunsAs(spec.User); err != nil {
 		return wire.ExplainResponse{}, err
 	}
 	spec.Near = n.nearOf(c)
@@ -314,7 +314,7 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 		a := wire.NodePlanRequest{Assignment: plan.Assignment(spec, i), Model: r.Model}
 		var err error
 		if a.Node == n.m.Node {
-			res.Nodes[i], err = n.prepared(ctx, c, a)
+			res.Nodes[i], err = n.ranks.Prepared(ctx, c, a)
 		} else {
 			res.Nodes[i], err = n.dial.Client(a.Node).Prepared(ctx, a)
 		}

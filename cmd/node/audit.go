@@ -106,3 +106,20 @@ func audited[Req, Res any](n *node, what string, about func(Req) (string, bool),
 func always[Req any](about func(Req) string) func(Req) (string, bool) {
 	return func(r Req) (string, bool) { return about(r), true }
 }
+
+// typedOn is the member whose user calls, or that a client has dialled.
+func (n *node) typedOn(c wire.Caller) string {
+	if c.Forwarded() {
+		return c.Host
+	}
+	return n.m.Host
+}
+
+// nearOf is the member that a job would better be near: where its user typed. A
+// client's user is near none, whichever it has dialled.
+func (n *node) nearOf(c wire.Caller) string {
+	if c.Client != nil {
+		return ""
+	}
+	return n.typedOn(c)
+}

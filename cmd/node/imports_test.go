@@ -47,6 +47,7 @@ var mayImportSibling = map[string]string{
 	"rendezvous/dial -> rendezvous/wire":     "what a member is dialled for is its calls",
 	"cmd/sparkrun -> cmd/node":               "the program is the command line of a node",
 	"cmd/sparkrun -> cmd/node/checkup":       "the findings' words are a doctor's, with and without an agent",
+	"cmd/node/jobs -> cmd/node/survey":       "a dry run tells of this node's memory as its survey knows it",
 	"cmd/node/checkup -> cmd/node/survey":    "this node's part of a checkup is what its survey knows",
 	"cmd/sparkrun -> cmd/node/survey":        "a rank's variables are worked out for a preview as a node does it",
 }

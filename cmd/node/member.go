@@ -20,12 +20,12 @@ import (
 // nodeCalls answers other members.
 func (n *node) nodeCalls() wire.Node {
 	return wire.Node{
-		Control: n.control, NodeLogs: n.nodeLogs, Prepared: n.prepared, Reach: n.nodeReach, InputAt: n.nodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
+		Control: n.control, NodeLogs: n.ranks.NodeLogs, Prepared: n.ranks.Prepared, Reach: n.ranks.NodeReach, InputAt: n.ranks.NodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
 		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
 		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
 		NodeCounters: n.survey.Counters, NodeReport: n.checkup.NodeReport,
-		NodeExec: n.nodeExec, NodeExecReach: n.nodeExecReach, Fence: n.fence,
-		NodeStaged: n.nodeStaged, NodeStageRead: n.nodeStageRead,
+		NodeExec: n.ranks.NodeExec, NodeExecReach: n.ranks.NodeExecReach, Fence: n.fence,
+		NodeStaged: n.ranks.Files.NodeStaged, NodeStageRead: n.ranks.Files.NodeRead,
 		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,
 	}
 }
@@ -139,20 +139,6 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 			emit(wire.Up{Inventory: &inv})
 		}
 	}
-}
-
-// prepared answers a dry run: what this node would start, and why not.
-func (n *node) prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
-	ranks, model, err := n.agent.Explain(ctx, r.Assignment, r.Model)
-	p := wire.NodePlan{Host: n.m.Host, Ranks: ranks, Memory: survey.Memory(), Model: model}
-	if err != nil {
-		p.Error = err.Error()
-	}
-	return p, nil
-}
-
-func (n *node) nodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequest, send func(wire.LogChunk) error) error {
-	return n.agent.Logs(ctx, logsOf(r), send)
 }
 
 // keepCA takes the CA's key from the leader.

@@ -17,13 +17,13 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
+	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/policy"
-	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
@@ -51,10 +51,7 @@ type node struct {
 	raft     *consensus.Raft
 	agent    *agent.Agent
 	dial     *dial.Dialer
-	// staged is what jobs bring along; bringing has room for the one job whose
-	// files are being laid out.
-	staged   *stage.Store
-	bringing chan struct{}
+	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
 	doorMux   func() *http.ServeMux // clusterMux, made once for all doors: 0.25 MB
@@ -169,7 +166,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = kept.Remember(cfg.Logger)
 	n := &node{
 		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		bringing: make(chan struct{}, 1), raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
+		raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), told: map[launcher.NodeID]uint64{},
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
 		visitors: newBooks("calls", clientCalls),
@@ -230,13 +227,21 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.met, err = openMet(cfg.Paths.met()); err != nil {
 		return nil, err
 	}
-	if n.staged, err = stage.OpenStore(cfg.Paths.stage()); err != nil {
+	secrets := jobs.SecretsOf(cfg.Paths.trust())
+	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit}
+	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Record: n.record, Client: n.dial.Client, Logger: n.log})
+	if err != nil {
 		return nil, err
+	}
+	containers := jobs.Containers(cfg.Paths.Engine, m.Cluster)
+	if containers != nil {
+		containers.Allow, containers.Over = allowed.Contain, jobs.Over(n.jobs)
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
-		StageDir: cfg.Paths.stage(), Stage: n.bring, StagedBy: n.staged.UserOf, DropCache: dropCache, Filter: cfg.PacketFilter, OpenSecret: n.openSecret, Allow: n.allowsSpec, Containers: n.containers(),
+		StageDir: cfg.Paths.stage(), Stage: files.Bring, StagedBy: files.UserOf, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
+		OpenSecret: secrets.Open, Allow: allowed.Run, Containers: containers,
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv(locked), AskHead: n.askHead, Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -266,6 +271,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status, Client: n.dial.Client, Listeners: n.listeners,
 		Logger: n.log,
+	})
+	n.ranks = jobs.New(jobs.Config{
+		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed, Client: n.dial.Client, List: n.jobs,
+		ByUser: n.auditUser, ByMember: n.auditMember, Logger: n.log,
 	})
 	n.agent.Sweep()
 	return n, nil
@@ -308,7 +317,7 @@ func (n *node) close() {
 	n.end()
 	n.raft.Close()
 	n.agent.Close()
-	n.staged.Close()
+	n.ranks.Close()
 	n.dial.Close()
 	n.audit.Close()
 	select {

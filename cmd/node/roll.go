@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
@@ -323,7 +324,7 @@ func (n *node) settleKeys() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	needed, all, err := old.Keep(ring, boxes(n.record.Secretive()))
+	needed, all, err := old.Keep(ring, jobs.Sealed(n.record.Secretive()))
 	if err != nil || !all || needed.Equal(old) {
 		return all, err
 	}
@@ -429,3 +430,5 @@ func (n *node) askForRoll(ctx context.Context) {
 		}
 	})
 }
+
+func (n *node) retired() (trust.Retired, error) { return trust.LoadRetired(n.cfg.Paths.trust()) }

@@ -87,10 +87,10 @@ func TestSecretsOutliveRotation(t *testing.T) {
 	if j, known := one.now().record.Job(job.ID); known {
 		who = j.Spec.User
 	}
-	if _, err := theirs.Open(later.Secrets[0].Box, boxWords("later", who, "TOKEN")...); !errors.Is(err, trust.ErrSealed) {
+	if _, err := theirs.Open(later.Secrets[0].Box, "later", who, "TOKEN"); !errors.Is(err, trust.ErrSealed) {
 		t.Errorf("a machine that was taken out opens a later secret: %v", err)
 	}
-	if _, err := three.sealKeys().Open(later.Secrets[0].Box, boxWords("later", who, "TOKEN")...); err != nil {
+	if _, err := three.sealKeys().Open(later.Secrets[0].Box, "later", who, "TOKEN"); err != nil {
 		t.Errorf("a member does not: %v", err)
 	}
 
@@ -118,7 +118,7 @@ func TestSecretsOutliveRotation(t *testing.T) {
 	}
 	late.start()
 	one.wait(4)
-	if plain, err := late.sealKeys().Open(sealed.Secrets[0].Box, boxWords(job.ID, who, "TOKEN")...); err != nil || string(plain.Reveal()) != "of-before" {
+	if plain, err := late.sealKeys().Open(sealed.Secrets[0].Box, string(job.ID), who, "TOKEN"); err != nil || string(plain.Reveal()) != "of-before" {
 		t.Errorf("a machine that joined after the change: %v", err)
 	}
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
@@ -19,7 +20,6 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
-	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -43,7 +43,7 @@ type Standalone struct {
 	node   rendezvous.Node
 	stop   context.CancelFunc
 	told   chan struct{} // closed when the events' loop has returned
-	sealer trust.Sealer  // with a key that nobody else has
+	ranks  *jobs.Ranks
 }
 
 // OpenStandalone reads this machine and is ready to launch.
@@ -66,7 +66,8 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 		}
 	}()
 	s := &Standalone{host: host, record: rendezvous.NewRecord(), stop: stop, told: make(chan struct{})}
-	if s.sealer, err = trust.NewSealer(trust.Ring{trust.NewGossipKey(0)}, nil); err != nil {
+	secrets, err := jobs.SecretsAlone()
+	if err != nil {
 		return nil, err
 	}
 	if s.inv, err = reader.Read(ctx); err != nil {
@@ -91,13 +92,14 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	s.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
-		OpenSecret: func(spec launcher.Spec, x launcher.SealedSecret) ([]byte, error) { return openWith(s.sealer, spec, x) },
-		Containers: standaloneContainers(),
+		OpenSecret: secrets.Open,
+		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whom the engine lets in is root by it anyway
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },
 	})
 	if err != nil {
 		return nil, err
 	}
+	s.ranks = jobs.New(jobs.Config{Self: s.node.ID, Host: host, Record: s.record, Agent: s.agent, Secrets: secrets, List: s.jobs, Logger: cfg.Logger})
 	found := rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
 	if err := s.write(found); err != nil {
 		return nil, err
@@ -198,9 +200,20 @@ func (s *Standalone) onlyHere(spec launcher.Spec) error {
 	return nil
 }
 
+// self is who calls here: the user that owns all of it.
+var self = wire.Caller{User: &wire.User{}}
+
+// jobs are all of this process.
+func (s *Standalone) jobs(context.Context, wire.Caller, wire.Empty) (res wire.JobsResponse, err error) {
+	for _, j := range s.record.Jobs() {
+		res.Jobs = append(res.Jobs, rendezvous.StatusOf(j))
+	}
+	return res, nil
+}
+
 // Seal keeps a job's secrets as a cluster would.
-func (s *Standalone) Seal(_ context.Context, r wire.SealRequest) (wire.SealResponse, error) {
-	return sealWith(s.sealer, r, r.User)
+func (s *Standalone) Seal(ctx context.Context, r wire.SealRequest) (wire.SealResponse, error) {
+	return s.ranks.Secrets.Seal(ctx, self, r)
 }
 
 // Watch tells a job's story.
@@ -223,16 +236,19 @@ func (s *Standalone) Stop(ctx context.Context, r wire.StopRequest) (wire.StopRes
 
 // Logs reads the output of a job's ranks.
 func (s *Standalone) Logs(ctx context.Context, r wire.LogsRequest, send func(wire.LogChunk) error) error {
-	job, err := s.record.Find(r.Job)
-	if err != nil {
-		return err
-	}
-	return s.agent.Logs(ctx, agent.LogsRequest{
-		Key: job.Key(), Ranks: ranksOf(job.Plan.Nodes[0], r.Ranks), Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times,
-	}, func(c launcher.Chunk) error {
-		c.Job, c.Host = job.Spec.ID, s.host
-		return send(c)
-	})
+	return s.ranks.Logs(ctx, self, r, send)
+}
+
+// Input writes to the ranks of a job.
+func (s *Standalone) Input(ctx context.Context, r wire.InputRequest) error {
+	_, err := s.ranks.Input(ctx, self, r)
+	return err
+}
+
+// Signal passes a signal to the ranks of a job.
+func (s *Standalone) Signal(ctx context.Context, r wire.SignalRequest) error {
+	_, err := s.ranks.Signal(ctx, self, r)
+	return err
 }
 
 // Explain shows what Launch would do.
@@ -245,10 +261,6 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	ranks, model, err := s.agent.Explain(ctx, plan.Assignment(spec, 0), r.Model)
-	p := wire.NodePlan{Host: s.host, Ranks: ranks, Memory: survey.Memory(), Model: model}
-	if err != nil {
-		p.Error = err.Error()
-	}
-	return wire.ExplainResponse{Plan: plan, Nodes: []wire.NodePlan{p}}, nil
+	p, err := s.ranks.Prepared(ctx, self, wire.NodePlanRequest{Assignment: plan.Assignment(spec, 0), Model: r.Model})
+	return wire.ExplainResponse{Plan: plan, Nodes: []wire.NodePlan{p}}, err
 }

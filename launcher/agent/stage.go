@@ -30,7 +30,7 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 		if as.Spec.Staged.From != as.Node {
 			need *= 2 // and the content, which has yet to come
 		}
-		if err := a.RoomToStage(need); err != nil {
+		if err := RoomToStage(a.cfg.StageDir, need); err != nil {
 			return err
 		}
 	}
@@ -41,15 +41,15 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	return a.cfg.Stage(ctx, as, who.uid, who.gid)
 }
 
-// RoomToStage refuses files, of so many bytes together, that would take what is
+// RoomToStage refuses files in a folder, of so many bytes together, that would take what is
 // kept for the rest of the machine.
-func (a *Agent) RoomToStage(bytes int64) error {
-	st, err := statfs(a.cfg.StageDir)
+func RoomToStage(dir string, bytes int64) error {
+	st, err := statfs(dir)
 	if err != nil {
 		return nil //nolint:nilerr // a disk that doesn't tell is no reason to refuse
 	}
 	if keep := shim.ReservedBytes(st.total); st.free-bytes < keep {
-		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", a.cfg.StageDir, size(st.free), size(bytes), size(keep))
+		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", dir, size(st.free), size(bytes), size(keep))
 	}
 	return nil
 }

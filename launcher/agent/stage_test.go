@@ -111,10 +111,10 @@ func TestStageTakesNoMoreThanThereIs(t *testing.T) {
 		cfg.StageDir = t.TempDir()
 		cfg.Stage = func(context.Context, launcher.Assignment, uint32, uint32) error { return nil }
 	})
-	if err := n.a.RoomToStage(1 << 60); err == nil || !strings.Contains(err.Error(), n.cfg.StageDir) {
+	if err := RoomToStage(n.cfg.StageDir, 1<<60); err == nil || !strings.Contains(err.Error(), n.cfg.StageDir) {
 		t.Errorf("an exbibyte: %v", err)
 	}
-	if err := n.a.RoomToStage(0); err != nil {
+	if err := RoomToStage(n.cfg.StageDir, 0); err != nil {
 		t.Errorf("nothing: %v", err)
 	}
 }

@@ -163,3 +163,15 @@ func (c Caller) MustBeRoot(what string) error {
 	}
 	return nil
 }
+
+// RunsAs is the user whose ranks a caller may start: their own, or for root any. The
+// message's word alone counts for nothing.
+func (c Caller) RunsAs(wanted string) (string, error) {
+	switch {
+	case wanted == "" || wanted == c.User.Name:
+		return c.User.Name, nil
+	case c.User.UID == 0:
+		return wanted, nil
+	}
+	return "", fmt.Errorf("--user %s: %w: only root may run jobs as another user", wanted, ErrDenied)
+}

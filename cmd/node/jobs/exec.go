@@ -1,4 +1,4 @@
-package node
+package jobs
 
 import (
 	"cmp"
@@ -13,26 +13,26 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// exec runs a command in a rank's place, straight on its node: like output and
+// Exec runs a command in a rank's place, straight on its node: like output and
 // input, it needs no leader. Each hop is one call, and the end of any ends the
 // command.
-func (n *node) exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, send func(wire.ExecChunk) error) error {
-	job, err := n.ownJob(ctx, c, r.Job)
+func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, send func(wire.ExecChunk) error) error {
+	job, err := k.ownJob(ctx, c, r.Job)
 	var p rendezvous.Place
 	if err == nil {
 		p, err = placeOf(job, r.Rank)
 	}
 	// Not the command, which may hold a secret.
-	n.auditUser("exec", c, cmp.Or(string(job.Spec.ID), r.Job), err)
+	k.cfg.ByUser("exec", c, cmp.Or(string(job.Spec.ID), r.Job), err)
 	if err != nil {
 		return err
 	}
-	n.log.Info("exec", "job", job.Spec.ID, "rank", r.Rank, "node", p.Host, "user", c.User.Name)
+	k.cfg.Logger.Info("exec", "job", job.Spec.ID, "rank", r.Rank, "node", p.Host, "user", c.User.Name)
 	req := wire.NodeExecRequest{Key: job.Key(), Rank: r.Rank, Guest: r.Guest, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
-	if p.Node == n.m.Node {
-		return execHere(ctx, n.agent, req, send)
+	if p.Node == k.cfg.Self {
+		return execHere(ctx, k.cfg.Agent, req, send)
 	}
-	if err = n.dial.Client(p.Node).NodeExec(ctx, req, send); err != nil {
+	if err = k.cfg.Client(p.Node).NodeExec(ctx, req, send); err != nil {
 		return fmt.Errorf("%s: %w", p.Host, err)
 	}
 	return nil
@@ -55,9 +55,10 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	return rendezvous.Place{}, noRank(job, rank)
 }
 
-func (n *node) nodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
-	n.auditMember("exec", c, string(r.Key.Job), nil)
-	return execHere(ctx, n.agent, r, send)
+// NodeExec runs one beside a rank here.
+func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
+	k.cfg.ByMember("exec", c, string(r.Key.Job), nil)
+	return execHere(ctx, k.cfg.Agent, r, send)
 }
 
 func execHere(ctx context.Context, a *agent.Agent, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
@@ -71,8 +72,9 @@ func execHere(ctx context.Context, a *agent.Agent, r wire.NodeExecRequest, send 
 	return send(wire.ExecChunk{Exit: &exit})
 }
 
-func (n *node) execReach(ctx context.Context, c wire.Caller, r wire.ExecReachRequest) (wire.Empty, error) {
-	job, err := n.ownJob(ctx, c, r.Job)
+// ExecReach passes on input, a signal or a terminal's size.
+func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRequest) (wire.Empty, error) {
+	job, err := k.ownJob(ctx, c, r.Job)
 	if err != nil {
 		return wire.Empty{}, err
 	}
@@ -81,13 +83,14 @@ func (n *node) execReach(ctx context.Context, c wire.Caller, r wire.ExecReachReq
 		return wire.Empty{}, err
 	}
 	req := wire.NodeExecReachRequest{Key: job.Key(), Guest: r.Guest, Signal: r.Signal, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
-	if p.Node == n.m.Node {
-		return n.nodeExecReach(ctx, c, req)
+	if p.Node == k.cfg.Self {
+		return k.NodeExecReach(ctx, c, req)
 	}
-	return wire.Empty{}, n.dial.Client(p.Node).NodeExecReach(ctx, req)
+	return wire.Empty{}, k.cfg.Client(p.Node).NodeExecReach(ctx, req)
 }
 
-func (n *node) nodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {
+// NodeExecReach takes it for a command here.
+func (k *Ranks) NodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {
 	in := agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
-	return wire.Empty{}, noReader(n.agent.ReachGuest(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))
+	return wire.Empty{}, noReader(k.cfg.Agent.ReachGuest(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))
 }

@@ -1,4 +1,4 @@
-package node
+package jobs
 
 import (
 	"cmp"
@@ -17,20 +17,20 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// logs merges the output of a job's ranks, pulled straight from each node that
+// Logs merges the output of a job's ranks, pulled straight from each node that
 // has some. Leaders play no part in it once the plan is known.
-func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
-	job, aged, err := n.findJob(ctx, c, r.Job)
+func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send func(wire.LogChunk) error) error {
+	job, aged, err := k.findJob(ctx, c, r.Job)
 	if err == nil && aged != "" {
-		err = send(wire.LogChunk{Job: job.Spec.ID, Host: n.m.Host, Note: aged})
+		err = send(wire.LogChunk{Job: job.Spec.ID, Host: k.cfg.Host, Note: aged})
 	}
 	if err == nil {
-		job, err = n.awaitGeneration(ctx, c, job, r)
+		job, err = k.awaitGeneration(ctx, c, job, r)
 	}
 	if err != nil {
 		return err
 	}
-	sources, err := n.sources(job, r)
+	sources, err := k.sources(job, r)
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 	follow := r.Follow && job.Outcome == nil && key == job.Key()
 	for _, s := range sources {
 		req := wire.NodeLogsRequest{Key: key, Follow: follow, Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times}
-		pulls.Go(func() error { return n.pull(pctx, s, req, chunks) })
+		pulls.Go(func() error { return k.pull(pctx, s, req, chunks) })
 	}
 	g.Go(func() error {
 		defer close(chunks)
@@ -62,21 +62,21 @@ func (n *node) logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, send
 // awaitGeneration waits until this node's copy of the record has a generation
 // that its leader has told of; who follows a job that stands in line waits for
 // its first. A generation that the leader does not know of either is refused.
-func (n *node) awaitGeneration(ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest) (rendezvous.Job, error) {
+func (k *Ranks) awaitGeneration(ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest) (rendezvous.Job, error) {
 	gen, asked := r.Generation, r.Generation == 0
 	if r.Follow {
 		gen = max(gen, 1)
 	}
 	for {
-		changed := n.record.Changed()
-		if now, ok := n.record.Job(job.Spec.ID); ok {
+		changed := k.cfg.Record.Changed()
+		if now, ok := k.cfg.Record.Job(job.Spec.ID); ok {
 			job = now
 		}
 		if job.Plan.Generation >= gen || job.Outcome != nil {
 			return job, nil
 		}
 		if !asked {
-			if err := n.isToCome(ctx, c, job.Spec.ID, r); err != nil {
+			if err := k.isToCome(ctx, c, job.Spec.ID, r); err != nil {
 				return job, err
 			}
 			asked = true
@@ -91,8 +91,8 @@ func (n *node) awaitGeneration(ctx context.Context, c wire.Caller, job rendezvou
 
 // isToCome asks the leader whether a generation that is not in this node's copy
 // of the record is in its own. With no leader it may be, for who follows.
-func (n *node) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
-	all, err := n.jobs(ctx, c, wire.Empty{})
+func (k *Ranks) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
+	all, err := k.cfg.List(ctx, c, wire.Empty{})
 	if err != nil {
 		return err
 	}
@@ -111,41 +111,6 @@ func noGeneration(id launcher.JobID, gen launcher.Generation) error {
 	return fmt.Errorf("job %s: generation %d: %w: none that is remembered: `sparkrun ps %[1]s` lists them", id, gen, launcher.ErrInvalid)
 }
 
-// findJob finds the job that a text means. A whole id that is in this node's copy
-// of the record is enough: a plan does not change. Anything else is the leader's to
-// say, for a name may have gone to a newer job a moment ago; while there is none this
-// copy has to do, and aged says how old it is.
-func (n *node) findJob(ctx context.Context, c wire.Caller, text string) (job rendezvous.Job, aged string, err error) {
-	if job, ok := n.record.Job(launcher.JobID(text)); ok {
-		return job, "", nil
-	}
-	all, err := n.jobs(ctx, c, wire.Empty{})
-	if err != nil {
-		return rendezvous.Job{}, "", err
-	}
-	if all.Problem != "" {
-		aged = n.aged(text)
-	}
-	jobs := make([]rendezvous.Job, len(all.Jobs))
-	for i, j := range all.Jobs {
-		jobs[i] = j.Job
-	}
-	i, err := rendezvous.FindJob(jobs, text)
-	if err != nil {
-		return rendezvous.Job{}, "", err
-	}
-	return jobs[i], aged, nil
-}
-
-// aged says how old what this node alone knows of jobs may be.
-func (n *node) aged(text string) string {
-	since := "from before its agent started"
-	if at := n.raft.LastContact(); !at.IsZero() {
-		since = fmt.Sprintf("%s old", max(time.Second, time.Since(at).Round(time.Second)))
-	}
-	return fmt.Sprintf("no leader answers: which job %q is was looked up in what %s knows, %s", text, n.m.Host, since)
-}
-
 // source is a node's part of what is read.
 type source struct {
 	node  launcher.NodeID // empty: it has left the cluster
@@ -155,11 +120,11 @@ type source struct {
 
 // sources says which nodes have what is asked for. Of a generation of the past
 // only its hosts are known: their folders tell the ranks.
-func (n *node) sources(job rendezvous.Job, r wire.LogsRequest) (sources []source, err error) {
+func (k *Ranks) sources(job rendezvous.Job, r wire.LogsRequest) (sources []source, err error) {
 	if gen := r.Generation; gen == 0 || gen == job.Plan.Generation {
 		sources, err = placed(job, r.Ranks)
 	} else {
-		sources, err = n.pastSources(job, gen, r.Ranks)
+		sources, err = k.pastSources(job, gen, r.Ranks)
 	}
 	if err != nil || len(r.Hosts) == 0 {
 		return sources, err
@@ -202,12 +167,12 @@ func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
 	return sources, nil
 }
 
-func (n *node) pastSources(job rendezvous.Job, gen launcher.Generation, wanted []int) (sources []source, err error) {
+func (k *Ranks) pastSources(job rendezvous.Job, gen launcher.Generation, wanted []int) (sources []source, err error) {
 	i := slices.IndexFunc(job.Tries, func(t rendezvous.Try) bool { return t.Generation == gen })
 	if i < 0 {
 		return nil, noGeneration(job.Spec.ID, gen)
 	}
-	members := n.record.Nodes()
+	members := k.cfg.Record.Nodes()
 	for _, host := range job.Tries[i].Hosts {
 		s := source{host: host, ranks: wanted}
 		for _, m := range members {
@@ -232,7 +197,7 @@ func ranksOf(p rendezvous.Place, wanted []int) []int {
 
 // pull reads one node's part. Following, it goes on by offset when the node's
 // agent comes back; a node that stays away is named.
-func (n *node) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
+func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out chan<- wire.LogChunk) error {
 	at := map[launcher.Cursor]int64{}
 	for _, c := range req.Cursors {
 		at[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
@@ -255,7 +220,7 @@ func (n *node) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out
 		return tell(wire.LogChunk{Note: s.host + " answers again"})
 	}
 	for wait := 100 * time.Millisecond; ; wait = min(2*wait, 2*time.Second) {
-		err := n.pullOnce(ctx, s.node, req, func(c wire.LogChunk) error {
+		err := k.pullOnce(ctx, s.node, req, func(c wire.LogChunk) error {
 			wait = 100 * time.Millisecond
 			if err := back(); err != nil {
 				return err
@@ -290,7 +255,7 @@ func (n *node) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out
 				return err
 			}
 		}
-		if job, ok := n.record.Job(req.Key.Job); !req.Follow || ok && (job.Outcome != nil || job.Plan.Generation != req.Key.Generation) {
+		if job, ok := k.cfg.Record.Job(req.Key.Job); !req.Follow || ok && (job.Outcome != nil || job.Plan.Generation != req.Key.Generation) {
 			return nil
 		}
 		req.Cursors = nil
@@ -306,14 +271,19 @@ func (n *node) pull(ctx context.Context, s source, req wire.NodeLogsRequest, out
 	}
 }
 
-func (n *node) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLogsRequest, fn func(wire.LogChunk) error) error {
+func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLogsRequest, fn func(wire.LogChunk) error) error {
 	switch id {
-	case n.m.Node:
-		return n.agent.Logs(ctx, logsOf(req), fn)
+	case k.cfg.Self:
+		return k.cfg.Agent.Logs(ctx, logsOf(req), fn)
 	case "":
 		return fmt.Errorf("%w: it has left the cluster", wire.ErrUnreachable)
 	}
-	return n.dial.Client(id).NodeLogs(ctx, req, fn)
+	return k.cfg.Client(id).NodeLogs(ctx, req, fn)
+}
+
+// NodeLogs gives this node's part.
+func (k *Ranks) NodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequest, send func(wire.LogChunk) error) error {
+	return k.cfg.Agent.Logs(ctx, logsOf(r), send)
 }
 
 // logsOf is the agent's word for what a node is asked.

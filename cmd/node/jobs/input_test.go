@@ -1,4 +1,4 @@
-package node
+package jobs
 
 import (
 	"context"
@@ -9,23 +9,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
-
-// Only root may run ranks as somebody else, whatever a message asks for.
-func TestRunsAs(t *testing.T) {
-	root, ada := wire.Caller{User: &wire.User{Name: "root"}}, wire.Caller{User: &wire.User{Name: "ada", UID: 1001}}
-	for _, tc := range []struct {
-		c            wire.Caller
-		wanted, want string
-		err          error
-	}{
-		{ada, "", "ada", nil}, {ada, "ada", "ada", nil}, {ada, "root", "", wire.ErrDenied}, {ada, "bea", "", wire.ErrDenied},
-		{root, "", "root", nil}, {root, "ada", "ada", nil},
-	} {
-		if got, err := runsAs(tc.c, tc.wanted); got != tc.want || !errors.Is(err, tc.err) {
-			t.Errorf("%s as %q: %q, %v", tc.c.User.Name, tc.wanted, got, err)
-		}
-	}
-}
 
 // One rank that still reads is enough; none is an error that says so.
 func TestReachAll(t *testing.T) {

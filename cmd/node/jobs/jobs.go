@@ -1,0 +1,113 @@
+// Package jobs is a node's part in jobs that run: their output, their input and
+// signals, commands beside them, the files and secrets that they bring along, and
+// who may have ranks here.
+//
+// It decides which node is asked for what of a job, whose job a user may touch, and
+// what this node refuses to run by its own policy.
+//
+// It must not start or end a rank (launcher/agent does, by the leader's orders), or
+// need a leader where the record here says enough.
+package jobs
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node/survey"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Config of a node's part.
+type Config struct {
+	Self   launcher.NodeID
+	Host   string
+	Record *rendezvous.Record
+	Agent  *agent.Agent
+	// What the agent was opened with.
+	Files   *Files
+	Secrets Secrets
+	Policy  Policy
+	// Client reaches another member.
+	Client func(launcher.NodeID) *wire.Client
+	// List gives all jobs, as the leader knows them; where none answers, as the
+	// record here does, with the problem.
+	List func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error)
+	// ByUser and ByMember write down who ran a command beside a rank.
+	ByUser, ByMember func(what string, c wire.Caller, on string, err error)
+	Logger           *slog.Logger
+}
+
+// Ranks reaches those of any job, here and on other nodes.
+type Ranks struct {
+	Files   *Files
+	Secrets Secrets
+	Policy  Policy
+	cfg     Config
+}
+
+// New makes a node's part.
+func New(cfg Config) *Ranks {
+	return &Ranks{Files: cfg.Files, Secrets: cfg.Secrets, Policy: cfg.Policy, cfg: cfg}
+}
+
+// Close ends what New was given to keep.
+func (k *Ranks) Close() { k.Files.Close() }
+
+// Prepared answers a dry run: what this node would start, and why not.
+func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
+	ranks, model, err := k.cfg.Agent.Explain(ctx, r.Assignment, r.Model)
+	p := wire.NodePlan{Host: k.cfg.Host, Ranks: ranks, Memory: survey.Memory(), Model: model}
+	if err != nil {
+		p.Error = err.Error()
+	}
+	return p, nil
+}
+
+// ownJob finds a job that its caller may touch.
+func (k *Ranks) ownJob(ctx context.Context, c wire.Caller, text string) (rendezvous.Job, error) {
+	job, _, err := k.findJob(ctx, c, text)
+	if err == nil && c.User.UID != 0 && c.User.Name != job.Spec.User {
+		err = fmt.Errorf("reach job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
+	}
+	return job, err
+}
+
+// findJob finds the job that a text means. A whole id that is in this node's copy
+// of the record is enough: a plan does not change. Anything else is the leader's to
+// say, for a name may have gone to a newer job a moment ago; while there is none this
+// copy has to do, and aged says how old it is.
+func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job rendezvous.Job, aged string, err error) {
+	if job, ok := k.cfg.Record.Job(launcher.JobID(text)); ok {
+		return job, "", nil
+	}
+	all, err := k.cfg.List(ctx, c, wire.Empty{})
+	if err != nil {
+		return rendezvous.Job{}, "", err
+	}
+	if all.Problem != "" {
+		aged = k.aged(text, all.Heard)
+	}
+	jobs := make([]rendezvous.Job, len(all.Jobs))
+	for i, j := range all.Jobs {
+		jobs[i] = j.Job
+	}
+	i, err := rendezvous.FindJob(jobs, text)
+	if err != nil {
+		return rendezvous.Job{}, "", err
+	}
+	return jobs[i], aged, nil
+}
+
+// aged says how old what this node alone knows of jobs may be.
+func (k *Ranks) aged(text string, heard time.Time) string {
+	since := "from before its agent started"
+	if !heard.IsZero() {
+		since = fmt.Sprintf("%s old", max(time.Second, time.Since(heard).Round(time.Second)))
+	}
+	return fmt.Sprintf("no leader answers: which job %q is was looked up in what %s knows, %s", text, k.cfg.Host, since)
+}

@@ -1,0 +1,89 @@
+package jobs
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Secrets seals what jobs bring along in secret, and opens it for their ranks here.
+type Secrets struct {
+	// sealer has the keys of now: they change when a member is removed.
+	sealer func() (trust.Sealer, error)
+}
+
+// SecretsOf has a member's keys, which are in a folder.
+func SecretsOf(folder string) Secrets {
+	return Secrets{func() (trust.Sealer, error) {
+		keys, err := trust.LoadGossipKeys(folder)
+		if err != nil {
+			return trust.Sealer{}, err
+		}
+		retired, err := trust.LoadRetired(folder)
+		if err != nil {
+			return trust.Sealer{}, err
+		}
+		return trust.NewSealer(keys, retired)
+	}}
+}
+
+// SecretsAlone has a key that nobody else has.
+func SecretsAlone() (Secrets, error) {
+	s, err := trust.NewSealer(trust.Ring{trust.NewGossipKey(0)}, nil)
+	return Secrets{func() (trust.Sealer, error) { return s, nil }}, err
+}
+
+// Seal makes of secrets that were typed here what a job's spec may carry.
+func (x Secrets) Seal(_ context.Context, c wire.Caller, r wire.SealRequest) (wire.SealResponse, error) {
+	if c.Node != "" {
+		return wire.SealResponse{}, fmt.Errorf("seal secrets: %w: they go to the agent of the machine where they were typed", wire.ErrDenied)
+	}
+	user, err := c.RunsAs(r.User)
+	if err != nil {
+		return wire.SealResponse{}, err
+	}
+	s, err := x.sealer()
+	if err != nil {
+		return wire.SealResponse{}, err
+	}
+	var res wire.SealResponse
+	for _, p := range r.Secrets {
+		box, err := s.Seal(trust.NewSecret(p.Value), boxWords(r.Job, user, p.Name)...)
+		if err != nil {
+			return res, err
+		}
+		res.Secrets = append(res.Secrets, launcher.SealedSecret{Name: p.Name, Box: box})
+	}
+	return res, nil
+}
+
+// Open opens a secret for a job's ranks here.
+func (x Secrets) Open(spec launcher.Spec, sealed launcher.SealedSecret) ([]byte, error) {
+	s, err := x.sealer()
+	if err != nil {
+		return nil, err
+	}
+	plain, err := s.Open(sealed.Box, boxWords(spec.ID, spec.User, sealed.Name)...)
+	if err != nil {
+		return nil, fmt.Errorf("%w: launch the job again: it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
+	}
+	return plain.Reveal(), nil
+}
+
+// boxWords are what a secret is sealed for: in another job's spec, or another user's, the same box does not open.
+func boxWords(job launcher.JobID, user, name string) []string {
+	return []string{string(job), user, name}
+}
+
+// Sealed are the secrets of jobs that have not ended.
+func Sealed(specs []launcher.Spec) (out []trust.Sealed) {
+	for _, s := range specs {
+		for _, x := range s.Secrets {
+			out = append(out, trust.Sealed{Box: x.Box, Words: boxWords(s.ID, s.User, x.Name)})
+		}
+	}
+	return out
+}
