@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -17,6 +16,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
@@ -49,6 +49,14 @@ type app struct {
 	signals    func() (c <-chan os.Signal, stop func())
 }
 
+// nouns are the headings under which help lists the commands.
+var nouns = help.Nouns{
+	{Title: "Jobs", Commands: "launch run ps logs attach exec stop service recipe"},
+	{Title: "Cluster", Commands: "up init join status version token node leave down agent mark-dead takeover raft"},
+	{Title: "Network", Commands: "doctor fabric netplan nccl-test env report"},
+	{Title: "Remote", Commands: "login logout context client"},
+}
+
 func newRootCmd(a *app) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sparkrun",
@@ -70,16 +78,15 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
   sparkrun launch exec --nodes 3 -- hostname`,
 	}
 	group(root)
-	showVersion, help := root.Flags().BoolP("version", "v", false, "version for sparkrun"), root.RunE
+	showVersion, alone := root.Flags().BoolP("version", "v", false, "version for sparkrun"), root.RunE
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if *showVersion {
 			return a.printVersion(cmd.Context(), versionOptions{})
 		}
-		return help(cmd, args)
+		return alone(cmd, args)
 	}
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetUsageFunc(usageOf(root.UsageFunc()))
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef("%s%s", plainly(err), elsewhere(cmd, err)) })
 	root.PersistentFlags().StringVar(&a.context, "context", "", "the cluster to use, of those of sparkrun context list")
 	completeFlag(root, "context", a.completeContext)
@@ -117,44 +124,18 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		newTakeoverCmd(a),
 		newRaftCmd(a),
 		newVersionCmd(a),
-		newManCmd(a),
 	)
 	for _, path := range [][]string{
 		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"}, {"raft", "inspect"},
-		{"man"}, {"login"},
+		{"login"},
 	} {
 		if cmd, _, err := root.Find(path); err == nil {
 			aboutThisMachine(cmd)
 		}
 	}
+	pager, _ := a.getenv("PAGER")
+	help.Install(root, nouns, help.Output{TTY: a.outTTY, Pager: pager, Usage: usagef})
 	return root
-}
-
-// usageOf gives a usage by cobra its heading of what all workloads share. By
-// SetUsageTemplate it would take text/template, which finds methods by their
-// name: the linker then keeps every method of everything, and each agent a tenth
-// more memory.
-func usageOf(usage func(*cobra.Command) error) func(*cobra.Command) error {
-	return func(cmd *cobra.Command) error {
-		var text bytes.Buffer
-		out := cmd.OutOrStderr()
-		cmd.SetOut(&text)
-		err := usage(cmd)
-		cmd.SetOut(out)
-		if err != nil {
-			return err
-		}
-		_, err = strings.NewReplacer("Global Flags:", "Flags of every "+inheritedOf(cmd)+":").WriteString(out, text.String())
-		return err
-	}
-}
-
-// inheritedOf says what all have that share a command's inherited flags.
-func inheritedOf(cmd *cobra.Command) string {
-	if isLaunch(cmd) && cmd.Name() != "launch" && cmd.Parent().HasParent() {
-		return "workload"
-	}
-	return "command"
 }
 
 // plainly says of a value that is no number just that.

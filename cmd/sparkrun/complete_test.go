@@ -9,6 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -93,7 +94,7 @@ func TestCompletion(t *testing.T) {
 // What takes a job or a machine completes it: a new command is not forgotten.
 func TestEverythingCompletes(t *testing.T) {
 	a := &app{}
-	for _, cmd := range documented(newRootCmd(a)) {
+	for _, cmd := range man.Documented(newRootCmd(a)) {
 		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") || strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--") && cmd.Name() != "login" ||
 			strings.Contains(cmd.Use, "[CLIENT]") || strings.Contains(cmd.Use, "[CONTEXT]") || strings.Contains(cmd.Use, " NAME") || strings.Contains(cmd.Use, " RECIPE") || strings.Contains(cmd.Use, " REGISTRY"); takes != (cmd.ValidArgsFunction != nil) {
 			t.Errorf("%s: %q completes: %v", cmd.CommandPath(), cmd.Use, cmd.ValidArgsFunction != nil)

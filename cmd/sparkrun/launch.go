@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -56,138 +57,18 @@ func newLaunchCmd(a *app, opts *launchOptions) *cobra.Command {
 		SuggestFor: []string{"start", "srun", "mpirun"},
 		Short:      "Start a job on some of the machines",
 		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
+Every machine checks that it could start its ranks, and only then any rank starts. When
+a rank fails the others are ended, and launch exits with the code of the one that failed
+first: 128+n when signal n killed it, 125 for a failure of sparkrun's own, 124 when the
+job ran out of its --timeout. Ctrl-C ends the job; a closed terminal leaves it running.
 
-The machines are chosen, every one of them checks that it could start its ranks
-(program, script, working directory, user), and only then any rank starts. When
-a rank fails the others are ended: TERM, the grace, KILL (--on-failure continue
-lets them run). launch then exits with the code of the rank that failed first
-(128+n when signal n killed it), and its last lines name rank, host and cause.
-Its own failures exit with 125, a job past its --timeout with 124.
-
-Where the fabric is broken
-
-A job on two machines or more is refused, with nothing started, where the fabric
-between them is broken (a cable out, no common subnet, ...): the reasons name
-machine, port and remedy, and --force starts it all the same.
-
-How it ends
-
-Ctrl-C ends the job; twice kills it; three times leaves without waiting. A
-hang-up, a closed laptop or a killed launch leaves the job running: ps, logs,
-attach and stop find it from any machine. With --standalone the job ends with launch.
-Ctrl-Z suspends the ranks as well; fg, or a terminal that closes, wakes them.
-
-Trying again
-
-A machine that is cut off may run its ranks on, so another try (--max-restarts) waits
-for proof that they are gone: its answer, its reboot, or mark-dead. --on-partition end
-gives the proof a clock: ranks that hear no leader for --node-timeout are ended by
-their own machine, and the try begins on another (--spare, --nodes MIN:MAX) the grace
-and a few seconds later. The price: they end too where no leader can be heard
-at all, and where the machine's agent is off for as long; a restart of it is far
-shorter. A rank that KILL does not end, or a machine that is paused or debugged, is
-not covered.
-
-Standard input and terminals
-
-Rank 0 reads this command's standard input, as with mpirun: a loop that reads lines
-and launches in its body wants --stdin none, lest the rank eat them. In the background
-of a terminal nothing is read until launch is in its foreground. Nobody reads with
---detach, nor where the job may be tried again (--max-restarts): what one try has read
-does not come twice.
-
---tty gives rank 0 (or that of --stdin) a terminal of its own and hands it this
-one: every key goes there, Ctrl-C included, and only its output is shown; logs
-has the others'. ctrl-p ctrl-q leaves the job running. With --detach the terminal
-waits for an attach.
-
-Variables
-
-Variables of the caller do not travel, except PATH, LD_LIBRARY_PATH, PYTHONPATH,
-VIRTUAL_ENV, CONDA_PREFIX, CUDA_HOME, HF_HOME, LANG and LC_ALL; --env adds others.
-From a client (sparkrun login) only the last two do, and the working directory is your
-home on the machines: paths of a laptop mean nothing there.
-Every rank gets RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR, MASTER_PORT and all
-else that a torch worker reads. --dry-run shows the lot.
-
-Files
-
-Files do not travel either, but those that --stage names: a file, or a folder
-with all in it, is brought to every chosen machine before a rank starts, at most
-4 GiB in all. They lie in a folder of the job's own, which SPARKRUN_STAGE names
-and which is the working directory unless --workdir is given; a restart finds it
-as it was left. Each machine removes it together with the job's output. Symbolic
-links are kept where they stay inside. Models and data sets belong on storage
-that all machines share.
-
-Secrets
-
-A variable whose name ends in _TOKEN, _KEY or _SECRET, or has PASSWORD in it, is
-refused by --env, since the cluster's record would keep it. --secret NAME gives it to
-the ranks all the same: in their environment, and in a file that their user alone can
-read (NAME_FILE; SPARKRUN_SECRETS_DIR is the folder) and that lies in memory for as
-long as they run. It is sealed on this machine, and opened on those that run ranks.
-
-Containers
-
-With --image each rank runs in a container of that image, which every machine looks for
-before any rank starts: it is pulled where it is missing (--pull), and must be the same
-on all. Output, signals, exit codes, standard input and terminals are as without one.
-COMMAND is looked for in the image, whose ENTRYPOINT is not run and whose ENV stays. The
-working directory is the image's unless --workdir is given. Ranks run as you, with a HOME
-in memory; of the machine's files they see what --mount names and you may read. They have
-the machine's network, its RDMA devices and, with --gpus, its GPU; they are never
-privileged. --docker-arg takes other options of docker run; those that give more than
-you have (--cap-add, --device, --security-opt, --runtime) are for root, or for whom the
-machine's policy names. --secret works as without a container, and is not to be seen in
-docker inspect. --dry-run shows all that a container would get.
-
-Services
-
-A job with --serve PORT is a service: it is ready once rank 0's machine answers at that
-port (--health: with 200 at that path), launch then prints the URL and leaves it, and
-only stop ends it; with --detach it is left once its ranks run. A launch that is gone, an
-agent that restarts, a new leader and silence, however long, do not touch it. When a rank
-fails, one that exits with 0 too, or a machine restarts, all ranks are ended and started
-anew, as often as --restart says (3/hour); what never came up is not. --autostart brings
-it back after all its machines were off. Its health is looked at each 5 s. With --metrics
-(vLLM's or SGLang's) ps shows its tokens a second, and a service that has requests and
-generates nothing for a minute, with no prompt being read in, is called wedged;
---on-wedge restart starts it anew. Being slow or unhealthy is shown, and ends nothing.
-sparkrun service lists services.
-
-Who reaches the ranks
-
-Only the job's machines may connect to its ranks: their ports (a torch store, Ray,
-vLLM) do what they are told by whoever reaches them. --publish opens those that
-clients need. Where a machine cannot filter, launch says so and starts all the
-same. UDP and RDMA are not filtered, and neither is a --standalone job.
-
-Memory
-
-Before a job that takes GPUs starts on a machine where nothing else runs, the
-page cache is dropped there: it lies in the memory that the GPU uses.
---keep-cache leaves it alone.`,
-		Example: `  # a script on two machines; files that it needs come along
-  sparkrun launch torchrun --nodes 2 --nproc-per-node 1 -- train.py --lr 0.1
-  sparkrun launch torchrun --nodes 2 --stage train.py --stage configs -- train.py
-
-  # what would run where, with every variable; then a program that is no Python
+Flags may stand before or behind the workload; the program's own come behind --. The
+guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
+		Example: `  sparkrun launch torchrun --nodes 2 --stage train.py -- train.py --lr 0.1
   sparkrun launch exec --nodes 3 --dry-run -- hostname
-  sparkrun launch exec --on spark1,spark3 --env NCCL_DEBUG=INFO -- ./all_reduce_perf
-
-  # in a container of an image, with the models of each machine
   sparkrun launch torchrun --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 --mount . --workdir . -- train.py
-  sparkrun launch exec --nodes 2 --image vllm-node --image-map vllm-node=registry:5000/vllm:0.11 --mount /models:/models:ro -- nvidia-smi
-
-  # a server that clients reach; tokens; going on when a machine is lost
-  sparkrun launch exec --serve 8000 --autostart -- python3 -m http.server 8000
-  sparkrun launch torchrun --nodes 2 --secret HF_TOKEN --secret WANDB_API_KEY=wandb.key -- train.py
-  sparkrun launch torchrun --nodes 2 --spare 1 --max-restarts 3 --on-partition end -- train.py
-
-  # this terminal for a program elsewhere; this machine alone, without a cluster
-  sparkrun launch --tty exec --on spark2 -- python3
-  sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py`,
+  sparkrun launch vllm Qwen/Qwen3-32B --nodes 2
+  sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py  # this machine alone, without a cluster`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
@@ -209,6 +90,7 @@ page cache is dropped there: it lies in the memory that the GPU uses.
 	})
 	bindLaunch(cmd.PersistentFlags(), opts)
 	bindBox(cmd.PersistentFlags(), &opts.box)
+	groupLaunch(cmd.PersistentFlags())
 	completeLaunch(a, cmd)
 	return cmd
 }
@@ -253,6 +135,17 @@ func bindLaunch(fs *pflag.FlagSet, o *launchOptions) {
 	fs.Var(&o.output, "output", "how to show the ranks' output, as for logs (default: prefix)")
 	fs.BoolVar(&o.json, "json", false, "print one JSON object a line: events and output; the same as --output json")
 	fs.BoolVar(&o.standalone, "standalone", false, "this machine only, without agent and cluster")
+}
+
+// groupLaunch orders what bindLaunch and bindBox have bound, for help.
+func groupLaunch(fs *pflag.FlagSet) {
+	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "wait", "share", "force", "standalone")
+	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after", "keep-cache")
+	help.Group(fs, "Input and output", "name", "detach", "dry-run", "stdin", "tty", "detach-keys", "output", "json", "max-output")
+	help.Group(fs, "Time and failure", "timeout", "start-timeout", "node-timeout", "grace", "on-failure", "on-partition", "max-restarts", "spare")
+	help.Group(fs, "Network", "publish", "nccl", "nccl-subnet-aware")
+	help.Group(fs, "Containers", "image", "image-map", "pull", "mount", "model-cache", "shm-size", "docker-arg")
+	help.Common(fs, "nodes", "on", "nproc-per-node", "gpus", "env", "stage", "image", "name", "detach", "dry-run")
 }
 
 // workloadRun completes the options of a workload's command and runs them.

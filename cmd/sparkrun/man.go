@@ -1,64 +1,39 @@
+//go:build man
+
 package main
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strconv"
-	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 )
 
-type manOptions struct{ dir string }
-
-func newManCmd(a *app) *cobra.Command {
-	opts := &manOptions{}
-	cmd := &cobra.Command{
-		Use:    "man DIR",
-		Hidden: true, // for packages
-		Short:  "Write the manual pages",
-		Long: `Writes a manual page of each command to DIR, as packages have them. Their date is
-SOURCE_DATE_EPOCH, in seconds since 1970; without it, today.`,
-		Example: "  sparkrun man /tmp/man && man -l /tmp/man/sparkrun-launch.1",
-		Args:    takes(1, "a folder"),
+// With the tag the program is `man DIR`, which writes the manual pages to DIR; scripts/release runs it. Their date is
+// SOURCE_DATE_EPOCH, in seconds since 1970.
+func init() {
+	if len(os.Args) != 3 || os.Args[1] != "man" {
+		return
 	}
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		opts.dir = args[0]
-		return running(a, opts, a.man)(cmd, args)
+	if err := writePages(os.Args[2]); err != nil {
+		fmt.Fprintln(os.Stderr, "sparkrun man:", err)
+		os.Exit(1)
 	}
-	return cmd
+	os.Exit(0)
 }
 
-func (a *app) man(_ context.Context, o manOptions) error {
-	date := time.Now()
-	if text, ok := a.getenv("SOURCE_DATE_EPOCH"); ok {
-		seconds, err := strconv.ParseInt(text, 10, 64)
-		if err != nil {
-			return fmt.Errorf("read SOURCE_DATE_EPOCH %q: want seconds since 1970", text)
-		}
-		date = time.Unix(seconds, 0)
+func writePages(dir string) error {
+	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
+	if err != nil {
+		return fmt.Errorf("read SOURCE_DATE_EPOCH: want seconds since 1970: %w", err)
 	}
-	for _, cmd := range documented(newRootCmd(a)) {
-		page := filepath.Join(o.dir, pageName(cmd)+".1")
-		if err := os.WriteFile(page, manPage(cmd, a.version, date.UTC().Format(time.DateOnly)), 0o644); err != nil {
-			return fmt.Errorf("write the manual page of %s: %w", cmd.CommandPath(), err)
+	for name, page := range man.Pages(newRootCmd(&app{}), buildVersion(), time.Unix(seconds, 0).UTC()) {
+		if err := os.WriteFile(filepath.Join(dir, name), page, 0o644); err != nil {
+			return fmt.Errorf("write the manual page %s: %w", name, err)
 		}
 	}
 	return nil
 }
-
-// documented are a command and all below it that people are told of.
-func documented(cmd *cobra.Command) []*cobra.Command {
-	out := []*cobra.Command{cmd}
-	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
-			out = append(out, documented(c)...)
-		}
-	}
-	return out
-}
-
-func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.CommandPath(), " ", "-") }

@@ -21,8 +21,8 @@ of the recipe another. What of a recipe is not followed is said. A recipe that c
 its image (mods, pre_exec), wants more rights than you have, serves a folder of your
 machines or takes variables of yours needs --trust-recipe.
 
-This command is for those who know the Python tool of the same name; the README says how
-the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
+This command is for those who know the Python tool of the same name; sparkrun help
+recipes says how the two differ.`,
 		Example: `  sparkrun run minimax-m2.7-awq
   sparkrun run ./my.yaml --nodes 2 -o max_model_len=32768 -- --enforce-eager
   sparkrun run @eugr/qwen3.5-122b-int4-autoround --trust-recipe --dry-run`,
@@ -43,6 +43,7 @@ the two differ. That one's --hosts is --on here, and --solo is --nodes 1.`,
 	fs := cmd.Flags()
 	bindLaunch(fs, opts)
 	bindBox(fs, &opts.box)
+	groupLaunch(fs)
 	bindServe(cmd, opts)
 	bindBackend(cmd, opts)
 	bindFill(fs, &opts.recipe)

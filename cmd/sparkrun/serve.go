@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
@@ -41,6 +42,8 @@ func bindServe(cmd *cobra.Command, o *launchOptions) {
 	fs.Var(choice{&o.serve.runtime, []string{runtimeHost, runtimeDocker}}, "runtime", "run it on the host, or in a container (default: docker)")
 	completeWords(cmd, "runtime")
 	addServiceFlags(cmd, &o.service)
+	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime")
+	help.Common(fs, "tp", "pp", "port", "host", "runtime")
 }
 
 // bindBackend binds what engines have that spread in two ways.
@@ -49,6 +52,7 @@ func bindBackend(cmd *cobra.Command, o *launchOptions) {
 	fs.Var(choice{&s.Backend, []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how "+engine.Usual().Title+" spreads over machines (default: auto)")
 	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
 	completeWords(cmd, "backend")
+	help.Group(fs, "Server", "backend", "dp")
 }
 
 // serveRun completes the options of a workload that serves and runs it: a model, and what

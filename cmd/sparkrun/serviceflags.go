@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -29,6 +30,7 @@ func addServiceFlags(cmd *cobra.Command, o *serviceOptions) {
 	fs.Var(choice{(*string)(&v.Probe), []string{"health", "generate"}}, "probe", "look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
 	fs.Var(choice{(*string)(&v.OnWedge), []string{"report", "restart"}}, "on-wedge", "when requests run and no token comes for a minute: report it, or restart the service (default: report)")
 	completeWords(cmd, "probe", "on-wedge")
+	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge")
 }
 
 // addServeFlags lets a workload that runs anything serve.
@@ -39,6 +41,8 @@ func addServeFlags(cmd *cobra.Command, o *serviceOptions) {
 	fs.StringVar(&v.Health, "health", "", "`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
 	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics (default: none)")
 	fs.StringVar(&v.Model, "model", "", "`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
+	help.Group(fs, "Services", "serve", "health", "metrics", "model")
+	help.Common(fs, "serve", "health")
 }
 
 // service is what a workload's flags ask for; nil: no service.

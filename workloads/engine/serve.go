@@ -365,20 +365,7 @@ func program(r workloads.Request, name string) string {
 }
 
 // serveHelp is of the help of engines that Hugging Face has the models of.
-const serveHelp = `It listens on the first machine's address on the management network, and on no other;
---host 0.0.0.0 has it listen on all. Its port is open to any host that reaches that
-address, with no key asked for. --secret VLLM_API_KEY has vLLM ask for one; SGLang would
-take it from its command line alone, and TensorRT-LLM asks for none: put a proxy before
-them. --api-key and --hf-token in SERVER ARGS are refused: others would see them there.
-
-It runs in a container of the image that launch names: sparkrun's own for it, that of
-~/.config/sparkrun/images.yaml or /etc/sparkrun/images.yaml (a line such as
-vllm: REF), or --image's; --runtime host runs the machines' own program. In the
-container MODEL's folder, the cache of Hugging Face and those of compiled kernels are
-the machine's; they are made where they are missing. Weights that a machine does not
-have are fetched by the server there.
-
-It is a service: launch prints where it answers and leaves, and it goes on until sparkrun
-stop. With --detach launch prints the job's id and leaves once the server has been
-started; ps shows when it answers. --restart, --autostart, --probe and --on-wedge say
-what becomes of it meanwhile.`
+const serveHelp = `It listens on the first machine's management address (or --host), and asks for no key. It
+runs in a container of the image that launch names (or --image); --runtime host runs the
+machines' own program. It is a service: launch leaves it once it answers, and it goes on
+until sparkrun stop.`

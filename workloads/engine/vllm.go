@@ -244,20 +244,13 @@ func vllmHelp() Help {
 		Long: `Starts vLLM with MODEL, a name on Hugging Face or a folder of every machine, and prints
 the URL once it answers /health. What it waits for meanwhile is told as it changes.
 
-On several machines the model is cut: tensor parallelism over as many as divide its
-attention heads and are a power of two, pipeline parallelism over the rest; three
-machines are a pipeline of three. --tp, --pp and --dp (copies of the whole model) say
-otherwise; one machine is one GPU. What is impossible is refused, with the nearest
-that works. config.json is read where this machine has it, in MODEL's folder or in the
-cache of Hugging Face, else where one of the machines that would serve it has it. Those
-that lack weights are told, with how much the server fetches there; one that lacks the
-folder, or the room, is refused.
+On several machines the model is cut; sparkrun help serving says how, and what else is
+worked out for you. --dry-run shows each machine's command and variables.
 
 The backend is how vLLM's processes find each other. native: each machine runs vllm
-serve, of which all but the first are --headless. ray: a Ray cluster comes up first,
-then vllm serve on its head. auto takes native where the program knows it, which
-sparkrun's own image does; another image, or the host's program, is asked once, by
-running ` + "`vllm serve --help=all`" + ` on one machine (not with --dry-run, which shows native).
+serve. ray: a Ray cluster comes up first, then vllm serve on its head. auto takes native
+where the program knows it; another image than sparkrun's own, or the host's program, is
+asked once, by running ` + "`vllm serve --help=all`" + ` on one machine (not with --dry-run).
 
 SERVER ARGS go to vllm serve untouched. Those that say how the model is cut or where
 the server listens are read, and not given twice.

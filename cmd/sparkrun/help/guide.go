@@ -1,0 +1,108 @@
+// Package help decides how the program explains itself: which part of a command's help a screen gets, and
+// what the chapters of the guide are.
+//
+// It must not know a command: the tree of commands is handed to it, and tells in annotations which flags are common.
+package help
+
+import (
+	"embed"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+)
+
+//go:embed *.md
+var files embed.FS
+
+// Topic is a chapter of the guide: what `sparkrun help NAME` shows, and the page sparkrun-NAME(7).
+type Topic struct {
+	Name, Title string
+	Text        string // Markdown, which a terminal shows as it is
+}
+
+// Topics are all chapters, by name.
+func Topics() []Topic {
+	entries, err := files.ReadDir(".")
+	if err != nil {
+		panic(err) // of an embedded folder
+	}
+	var out []Topic
+	for _, e := range entries {
+		text, err := files.ReadFile(e.Name())
+		if err != nil {
+			panic(err)
+		}
+		title, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
+		out = append(out, Topic{strings.TrimSuffix(e.Name(), ".md"), title, string(text)})
+	}
+	return out
+}
+
+// chapters names the chapters beside which a command's help is read; of a group they are its commands', too.
+var chapters = map[string][]string{
+	"sparkrun":                  {"install", "jobs", "habits", "troubleshooting"},
+	"sparkrun launch":           {"jobs", "containers", "security"},
+	"sparkrun launch exec":      {"jobs", "serving", "containers"},
+	"sparkrun launch torchrun":  {"training", "jobs", "containers"},
+	"sparkrun launch mpi":       {"mpi", "jobs"},
+	"sparkrun launch ray":       {"ray", "jobs"},
+	"sparkrun launch vllm":      {"serving", "recipes", "containers"},
+	"sparkrun launch sglang":    {"serving", "recipes", "containers"},
+	"sparkrun launch trtllm":    {"serving", "recipes", "containers"},
+	"sparkrun launch exo":       {"serving"},
+	"sparkrun launch nccl-test": {"nccl"},
+	"sparkrun launch ib-test":   {"nccl"},
+	"sparkrun nccl-test":        {"nccl"},
+	"sparkrun run":              {"recipes", "serving"},
+	"sparkrun recipe":           {"recipes"},
+	"sparkrun attach":           {"jobs"},
+	"sparkrun exec":             {"jobs"},
+	"sparkrun logs":             {"jobs"},
+	"sparkrun ps":               {"jobs"},
+	"sparkrun stop":             {"jobs"},
+	"sparkrun service":          {"serving"},
+	"sparkrun env":              {"fabric", "nccl"},
+	"sparkrun fabric":           {"fabric"},
+	"sparkrun netplan":          {"netplan"},
+	"sparkrun doctor":           {"troubleshooting", "fabric"},
+	"sparkrun report":           {"troubleshooting"},
+	"sparkrun up":               {"install"},
+	"sparkrun down":             {"install"},
+	"sparkrun init":             {"install"},
+	"sparkrun join":             {"install"},
+	"sparkrun token":            {"install", "security"},
+	"sparkrun login":            {"install"},
+	"sparkrun logout":           {"install"},
+	"sparkrun context":          {"install"},
+	"sparkrun client":           {"security"},
+	"sparkrun agent":            {"operations", "security"},
+	"sparkrun leave":            {"operations"},
+	"sparkrun node":             {"operations"},
+	"sparkrun status":           {"operations", "troubleshooting"},
+	"sparkrun version":          {"operations"},
+	"sparkrun mark-dead":        {"operations", "pairs"},
+	"sparkrun takeover":         {"pairs"},
+	"sparkrun raft":             {"backup"},
+}
+
+// Chapters names the chapters to read beside a command's help.
+func Chapters(cmd *cobra.Command) []string {
+	for c := cmd; c.HasParent() || c == cmd; c = c.Parent() {
+		if names, ok := chapters[c.CommandPath()]; ok {
+			return names
+		}
+	}
+	return nil
+}
+
+// near gives the words that somebody may have meant, best first by how a command's own suggestions work.
+func near(words []string, typed string) []string {
+	all := &cobra.Command{SuggestionsMinimumDistance: 2}
+	for _, w := range words {
+		all.AddCommand(&cobra.Command{Use: w, Run: func(*cobra.Command, []string) {}})
+	}
+	out := all.SuggestionsFor(typed)
+	slices.Sort(out)
+	return slices.Compact(out)
+}

@@ -1,0 +1,254 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
+)
+
+// What --help shows fits a screen, and --help=all leaves out no flag.
+func TestHelpFitsAScreen(t *testing.T) {
+	for _, cmd := range man.Documented(newRootCmd(&app{})) {
+		if text := help.Of(cmd, false); strings.Count(text, "\n") > help.Screen {
+			t.Errorf("%s --help has %d lines:\n%s", cmd.CommandPath(), strings.Count(text, "\n"), text)
+		}
+		all := help.Of(cmd, true)
+		for _, flags := range []*pflag.FlagSet{cmd.NonInheritedFlags(), cmd.InheritedFlags()} {
+			flags.VisitAll(func(f *pflag.Flag) {
+				if !f.Hidden && !strings.Contains(all, "--"+f.Name) {
+					t.Errorf("%s --help=all has no --%s", cmd.CommandPath(), f.Name)
+				}
+			})
+		}
+		for _, name := range help.Chapters(cmd) {
+			if !slices.ContainsFunc(help.Topics(), func(topic help.Topic) bool { return topic.Name == name }) {
+				t.Errorf("%s names the chapter %q, which is not there", cmd.CommandPath(), name)
+			}
+		}
+	}
+}
+
+// Every command stands under a heading of help, and so does every flag of launch.
+func TestHelpGroups(t *testing.T) {
+	root := newRootCmd(&app{})
+	for _, cmd := range root.Commands() {
+		if cmd.IsAvailableCommand() && cmd.GroupID == "" {
+			t.Errorf("%s is in no group of nouns", cmd.CommandPath())
+		}
+	}
+	launch, _, err := root.Find([]string{"launch"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	launch.PersistentFlags().VisitAll(func(f *pflag.Flag) {
+		if len(f.Annotations) == 0 {
+			t.Errorf("launch --%s is in no group", f.Name)
+		}
+	})
+}
+
+func TestHelpCommand(t *testing.T) {
+	for _, c := range []struct {
+		args      []string
+		code      int
+		out, errs string
+	}{
+		{args: []string{"help"}, out: "Topics of the guide"},
+		{args: []string{"help", "habits"}, out: "# What you know"},
+		{args: []string{"help", "fabric"}, out: "# "}, // a topic and a command: the topic
+		{args: []string{"help", "launch", "vllm"}, out: "Starts vLLM"},
+		{args: []string{"launch", "--help=all"}, out: "--start-timeout"},
+		{args: []string{"help", "fabrik"}, code: 2, errs: "did you mean fabric?"},
+		{args: []string{"help", "quantum"}, code: 2, errs: "topics: "},
+		{args: []string{"help", "launch", "nonsense"}, code: 2, errs: `no topic or command "launch nonsense"`},
+		{args: []string{"ps", "--help=some"}, code: 2, errs: "--help=all"},
+	} {
+		code, out, errs := cli(t, &backend{}, c.args...)
+		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
+			t.Errorf("%q: code %d, %.200q, %q", c.args, code, out, errs)
+		}
+	}
+}
+
+// commandLines are the command lines of sparkrun in a text's fences, or all where it is an Example.
+func commandLines(text string, example bool) (out []string) {
+	text = strings.ReplaceAll(text, "\\\n", " ")
+	in := example
+	for line := range strings.Lines(text) {
+		if !example && strings.HasPrefix(strings.TrimSpace(line), "```") {
+			in = !in
+			continue
+		}
+		if in && !strings.HasPrefix(strings.TrimSpace(line), "sparkrun: ") { // what sparkrun prints
+			out = append(out, strings.TrimSpace(line))
+		}
+	}
+	return out
+}
+
+// words splits a line as a shell does: simple commands, quotes off, and nothing expanded.
+func words(line string) (commands [][]string, err error) {
+	var command []string
+	var word strings.Builder
+	var quote rune
+	has := false
+	end := func() {
+		if has {
+			command = append(command, word.String())
+		}
+		word.Reset()
+		has = false
+	}
+	next := func() {
+		end()
+		if len(command) > 0 {
+			commands = append(commands, command)
+		}
+		command = nil
+	}
+	for i, r := range line {
+		switch {
+		case quote != 0 && r == quote:
+			quote = 0
+		case quote != 0:
+			word.WriteRune(r)
+		case r == '\'' || r == '"':
+			quote, has = r, true
+		case r == '#' && !has && (i == 0 || line[i-1] == ' '):
+			next()
+			return commands, nil
+		case strings.ContainsRune("|;&()`<>", r):
+			next()
+		case r == ' ':
+			end()
+		default:
+			word.WriteRune(r)
+			has = true
+		}
+	}
+	if quote != 0 {
+		return nil, fmt.Errorf("a quote is not closed")
+	}
+	next()
+	return commands, nil
+}
+
+var assignment = regexp.MustCompile(`^[A-Z_]+=`)
+
+// parses says what is wrong with each command of sparkrun's in a line; found counts them.
+func parses(line string) (found int, problems []error) {
+	commands, err := words(line)
+	if err != nil && strings.Contains(line, "sparkrun") {
+		return 0, []error{err}
+	}
+	for _, args := range commands {
+		for len(args) > 0 && (args[0] == "$" || args[0] == "$ " || args[0] == "sudo" || args[0] == "time" || assignment.MatchString(args[0])) {
+			args = args[1:]
+		}
+		if len(args) == 0 || args[0] != "sparkrun" {
+			continue
+		}
+		found++
+		root := newRootCmd(&app{})
+		root.InitDefaultCompletionCmd()
+		cmd, rest, err := root.Find(args[1:])
+		if err == nil {
+			err = cmd.ParseFlags(rest)
+		}
+		if free := cmd.Flags().Args(); err == nil && len(free) > 0 && cmd.HasSubCommands() {
+			err = fmt.Errorf("no command %q below %s", free[0], cmd.CommandPath())
+		} else if err == nil && cmd.Args != nil && !cmd.HasSubCommands() {
+			err = cmd.ValidateArgs(free)
+		}
+		if err != nil {
+			problems = append(problems, fmt.Errorf("%s: %w", strings.Join(args, " "), err))
+		}
+	}
+	return found, problems
+}
+
+// Every command line that people are shown is one that the program takes: README, chapters, examples.
+func TestCommandLinesParse(t *testing.T) {
+	found := 0
+	check := func(where, text string, example bool) {
+		for _, line := range commandLines(text, example) {
+			n, problems := parses(line)
+			found += n
+			for _, err := range problems {
+				t.Errorf("%s: %v", where, err)
+			}
+		}
+	}
+	for _, file := range []string{"../../README.md"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(filepath.Base(file), string(text), false)
+	}
+	for _, topic := range help.Topics() {
+		check("chapter "+topic.Name, topic.Text, false)
+	}
+	var visit func(*cobra.Command)
+	visit = func(cmd *cobra.Command) {
+		before := found
+		check(cmd.CommandPath(), cmd.Example, true)
+		if !cmd.Hidden && cmd.Name() != "completion" && !strings.HasPrefix(cmd.CommandPath(), "sparkrun completion") && found == before {
+			t.Errorf("%s: its Example has no command line of sparkrun's", cmd.CommandPath())
+		}
+		for _, c := range cmd.Commands() {
+			visit(c)
+		}
+	}
+	visit(newRootCmd(&app{}))
+	if found < 200 {
+		t.Errorf("%d command lines only were found", found)
+	}
+}
+
+func TestCommandLinesThatDoNotParse(t *testing.T) {
+	for _, line := range []string{
+		"sparkrun lunch", "sudo sparkrun launch exec --noodles 2 -- x", "$ sparkrun recipe chck x", "FOO=1 sparkrun ps a b", "true && sparkrun launch exec --nodes two -- x",
+	} {
+		if n, problems := parses(line); n != 1 || len(problems) != 1 {
+			t.Errorf("%s: %d commands, %v", line, n, problems)
+		}
+	}
+}
+
+// A code span that is a command is one of the program's, with flags that it has; NAMES stand for what one fills in.
+func TestCodeSpansNameCommands(t *testing.T) {
+	span := regexp.MustCompile("`(?:sudo )?(sparkrun [^`]+)`")
+	for _, topic := range help.Topics() {
+		for _, m := range span.FindAllStringSubmatch(topic.Text, -1) {
+			args := strings.Fields(m[1])[1:]
+			cmd, rest, err := newRootCmd(&app{}).Find(args)
+			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && strings.ToLower(rest[0]) == rest[0] && !strings.HasPrefix(rest[0], "-") {
+				err = fmt.Errorf("no command %q below %s", rest[0], cmd.CommandPath())
+			}
+			if err != nil {
+				t.Errorf("chapter %s: `%s`: %v", topic.Name, m[1], err)
+				continue
+			}
+			for _, arg := range rest {
+				if arg == "--" {
+					break
+				}
+				name, _, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "=")
+				if strings.HasPrefix(arg, "--") && cmd.Flag(name) == nil {
+					t.Errorf("chapter %s: `%s`: %s has no --%s", topic.Name, m[1], cmd.CommandPath(), name)
+				}
+			}
+		}
+	}
+}
