@@ -87,9 +87,11 @@ type Assignment struct {
 	Restarts  int `json:"restarts,omitempty"` // tries of the main stage before this one
 	World     int `json:"world"`
 
-	Head    netip.Addr `json:"head"`    // rank 0's node, reached by all
-	Addr    netip.Addr `json:"addr"`    // this node on the same network
-	Network string     `json:"network"` // "fabric", "management" or "loopback"
+	Head netip.Addr `json:"head"` // rank 0's node, reached by all
+	Addr netip.Addr `json:"addr"` // this node on the same network
+	// Rest are all nodes but the head's, by node rank, on the same network.
+	Rest    []netip.Addr `json:"rest,omitempty"`
+	Network string       `json:"network"` // "fabric", "management" or "loopback"
 	// Management is this node's address on the network that the cluster talks over; where
 	// there is no cluster it is Addr.
 	Management netip.Addr `json:"management,omitzero"`

@@ -179,7 +179,7 @@ func (a Assignment) Local(localRank int) (step int, st Stage, seat Seat) {
 		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
 		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
 		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
-		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Management: a.Management.String(),
+		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Management: a.Management.String(), Rest: a.Rest,
 	}
 	if !a.Management.IsValid() { // a leader of before it was told
 		seat.Management = seat.Addr

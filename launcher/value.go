@@ -2,6 +2,7 @@ package launcher
 
 import (
 	"fmt"
+	"net/netip"
 	"strconv"
 	"strings"
 	"unicode/utf8"
@@ -44,6 +45,13 @@ func LastPortNamed(name string) Ref { return Ref(lastPort + name) }
 
 // HeadPortNamed is the first one on the head.
 func HeadPortNamed(name string) Ref { return Ref(headPort + name) }
+
+// restAt begins the reference to the other nodes' addresses.
+const restAt = "rest-at:"
+
+// RestAt is the addresses of all nodes but the head's, by node rank, each with this port: HOST:PORT,HOST:PORT.
+// It is for what talks to ranks elsewhere that listen on a port of a fixed number.
+func RestAt(port uint16) Ref { return Ref(restAt + strconv.Itoa(int(port))) }
 
 func (r Ref) port() (kind, name string, named bool) {
 	for _, kind := range []string{namedPort, lastPort, headPort} {
@@ -152,6 +160,8 @@ type Seat struct {
 	// reference to one resolves to itself in <>, as in Value.String.
 	Ports, HeadPorts map[string]Ports
 	Program          string // of sparkrun, on the node
+	// Rest are the addresses of all nodes but the head's, on its network.
+	Rest []netip.Addr
 }
 
 func (s Seat) lookup(r Ref) (string, error) {
@@ -170,6 +180,17 @@ func (s Seat) lookup(r Ref) (string, error) {
 			return strconv.Itoa(int(p.Last)), nil
 		}
 		return strconv.Itoa(int(p.First)), nil
+	}
+	if text, is := strings.CutPrefix(string(r), restAt); is {
+		port, err := strconv.ParseUint(text, 10, 16)
+		if err != nil {
+			return "", fmt.Errorf("reference %q: %w: want a port", r, ErrInvalid)
+		}
+		all := make([]string, len(s.Rest))
+		for i, addr := range s.Rest {
+			all[i] = netip.AddrPortFrom(addr, uint16(port)).String()
+		}
+		return strings.Join(all, ","), nil
 	}
 	switch r {
 	case Rank:

@@ -14,12 +14,14 @@ var secondNode = Assignment{
 	NodeRank: 1, NodeCount: 2, FirstRank: 4, Ranks: 4, World: 8,
 	Restarts: 2, Head: netip.MustParseAddr("192.168.100.1"), Addr: netip.MustParseAddr("192.168.100.2"),
 	Management: netip.MustParseAddr("10.0.0.2"),
+	Rest:       []netip.Addr{netip.MustParseAddr("192.168.100.2"), netip.MustParseAddr("fd00::3")},
 }
 
 func TestResolveKnowsEveryRef(t *testing.T) {
 	want := map[Ref]string{
 		Rank: "6", LocalRank: "2", NodeRank: "1", WorldSize: "8", LocalWorldSize: "4", NodeCount: "2",
 		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", Management: "10.0.0.2", HeadHere: "0", Host: "spark2", Job: "abcd", RestartCount: "2",
+		RestAt(50052): "192.168.100.2:50052,[fd00::3]:50052",
 	}
 	seat := secondNode.Seat(2, 29500)
 	for ref, text := range want {
@@ -48,6 +50,9 @@ func TestResolveJoinsParts(t *testing.T) {
 func TestResolveRefusesAnUnknownRef(t *testing.T) {
 	if _, err := (Seat{}).Resolve(Of("moon")); !errors.Is(err, ErrInvalid) {
 		t.Errorf("error %v", err)
+	}
+	if _, err := (Seat{}).Resolve(Of("rest-at:x")); !errors.Is(err, ErrInvalid) {
+		t.Errorf("no port: %v", err)
 	}
 	if _, err := (Seat{}).Argv(Stage{Argv: []Value{Lit("a"), Of("moon")}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("error %v", err)

@@ -184,11 +184,15 @@ func (p Plan) Assignment(spec launcher.Spec, i int) launcher.Assignment {
 	}
 	var members []netip.Addr
 	var nodes []launcher.NodeID
-	for _, place := range p.Nodes {
+	var rest []netip.Addr
+	for rank, place := range p.Nodes {
 		members, nodes = append(members, place.Addrs...), append(nodes, place.Node)
+		if rank > 0 {
+			rest = append(rest, place.Entry.Addr)
+		}
 	}
 	return launcher.Assignment{
-		Members: members, Nodes: nodes,
+		Members: members, Nodes: nodes, Rest: rest,
 		Key:  launcher.Key{Job: spec.ID, Generation: p.Generation},
 		Spec: spec.Only(p.Stage), Restarts: p.Restarts,
 		Node: n.Node, Host: n.Host, Boot: n.Boot,

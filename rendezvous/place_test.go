@@ -161,6 +161,9 @@ func TestRanksAreContiguous(t *testing.T) {
 			if a.Boot != m.Boot || a.Node != m.ID || a.Key != (launcher.Key{Job: "jjjj", Generation: 4}) {
 				t.Fatalf("assignment %+v", a)
 			}
+			if len(a.Rest) != n-1 || i > 0 && a.Rest[i-1] != a.Addr { // the others are found on the head's network
+				t.Fatalf("node %d: the rest %v, its own address %s", i, a.Rest, a.Addr)
+			}
 			for r := range p.Ranks {
 				if got := plan.HostOf(next + r); got != p.Host {
 					t.Fatalf("rank %d is on %s, want %s", next+r, got, p.Host)
