@@ -53,15 +53,8 @@ func (st Stage) validateSeating() error {
 	if err := st.Stdin.validate(); err != nil {
 		return err
 	}
-	switch st.BindTo {
-	case "", BindNone, BindCore, BindNUMA:
-	default:
-		return fmt.Errorf("--bind-to %s: %w: want core, numa or none", st.BindTo, ErrInvalid)
-	}
-	for _, u := range st.Ulimits {
-		if err := u.validate(); err != nil {
-			return fmt.Errorf("--ulimit %w", err)
-		}
+	if err := st.RankOptions.validate(); err != nil {
+		return err
 	}
 	if st.TTY != nil && (!st.Stdin.Any() || st.Stdin == StdinAll) {
 		return fmt.Errorf("--tty: %w: a terminal is one rank's: name it with --stdin RANK", ErrInvalid)

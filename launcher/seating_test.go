@@ -71,7 +71,7 @@ func TestPriorityIsRoots(t *testing.T) {
 			t.Fatal(err)
 		}
 		for user, want := range map[string]bool{"root": true, "": true, "ann": limit == "rtprio=0" || limit == "nofile=100"} {
-			s := Spec{ID: NewJobID(), User: user, Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/", Ulimits: []Ulimit{u}}}}.WithDefaults()
+			s := Spec{ID: NewJobID(), User: user, Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/", RankOptions: RankOptions{Ulimits: []Ulimit{u}}}}}.WithDefaults()
 			if err := s.Validate(); (err == nil) != want || err != nil && !errors.Is(err, ErrInvalid) {
 				t.Errorf("%s of %q: %v", limit, user, err)
 			}

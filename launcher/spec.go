@@ -167,9 +167,8 @@ type Stage struct {
 	Stdin Stdin `json:"stdin,omitempty"`
 	// TTY gives the one rank that Stdin names a terminal of this size for all
 	// three streams; its output is then Stdout alone.
-	TTY     *Window  `json:"tty,omitempty"`
-	Ulimits []Ulimit `json:"ulimits,omitempty"` // of every rank
-	BindTo  Binding  `json:"bind_to,omitempty"`
+	TTY *Window `json:"tty,omitempty"`
+	RankOptions
 
 	Container *Container `json:"container,omitempty"` // nil: on the host
 	// What follows is of stages that come up in steps (steps.go).
@@ -354,10 +353,8 @@ func (s Spec) Validate() error {
 		if err := st.validate(); err != nil {
 			return err
 		}
-		for _, u := range st.Ulimits {
-			if err := u.mayAsk(s.User); err != nil {
-				return fmt.Errorf("--ulimit %w", err)
-			}
+		if err := st.mayAsk(s.User); err != nil {
+			return err
 		}
 	}
 	if mains != 1 {

@@ -40,10 +40,9 @@ type Request struct {
 	// Env is the user's wish: NAME=VALUE, or NAME for the caller's value. It
 	// wins over everything else.
 	Env []string
-	// Stdin, Ulimits and BindTo are of every workload's ranks.
-	Stdin   launcher.Stdin
-	Ulimits []launcher.Ulimit
-	BindTo  launcher.Binding
+	// Stdin and RankOptions are of every workload's ranks.
+	Stdin launcher.Stdin
+	launcher.RankOptions
 	// TTY is the size of the terminal that the rank of Stdin gets; nil: none.
 	TTY *launcher.Window
 	// Before and After are shell commands that run once, as one rank on rank 0's
@@ -125,7 +124,7 @@ func Finish(r Request, workload string, steps []launcher.Stage) (launcher.Spec, 
 	for i := range steps {
 		st := &steps[i]
 		st.GPU = spec.GPUs != launcher.NoGPUs
-		st.Ulimits, st.BindTo = r.Ulimits, r.BindTo
+		st.RankOptions = r.RankOptions
 		if st.Main {
 			st.Stdin, st.TTY = r.Stdin, r.TTY
 		}

@@ -150,7 +150,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	}
 	b.Spec = container.Spec{
 		Image: im.ID, UID: p.who.uid, GID: p.who.gid, Groups: p.who.groups, Home: p.who.home, Mounts: mounts,
-		ShmBytes: c.ShmBytes, Ulimits: st.Ulimits, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
+		ShmBytes: c.ShmBytes, RankOptions: st.RankOptions, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
 		Devices: rdmaDevices("/dev"),
 	}
 	var short bool
@@ -432,7 +432,7 @@ func brief(id string) string { return id[:min(len(id), 8)] }
 func (a *Agent) putInBoxes(b *boxed, as launcher.Assignment, ranks []shim.Rank) {
 	for i, r := range ranks {
 		ranks[i].Box = &shim.Box{Socket: b.Socket, Spec: a.containerOf(b, as, r)}
-		ranks[i].Dir, ranks[i].Ulimits, ranks[i].CPUs = b.Workdir, nil, nil
+		ranks[i].Dir, ranks[i].RankOptions, ranks[i].CPUs = b.Workdir, launcher.RankOptions{}, nil
 	}
 }
 

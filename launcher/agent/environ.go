@@ -67,7 +67,7 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 			env[j] = s.Name + "=" + s.Value
 		}
 		r := shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: seat.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
-			Stdin: st.Stdin.Has(p.Rank), Ulimits: st.Ulimits, CPUs: here.bind(st.BindTo, seat.LocalRank, seat.LocalWorld)}
+			Stdin: st.Stdin.Has(p.Rank), RankOptions: st.RankOptions, CPUs: here.bind(st.BindTo, seat.LocalRank, seat.LocalWorld)}
 		if st.HasTTY(p.Rank) {
 			r.TTY = st.TTY
 		}

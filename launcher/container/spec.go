@@ -54,8 +54,8 @@ type Spec struct {
 	Mounts []Mount `json:"mounts,omitempty"`
 
 	// ShmBytes is the size of a /dev/shm of its own; 0: the host's, with all other IPC.
-	ShmBytes int64             `json:"shm_bytes,omitempty"`
-	Ulimits  []launcher.Ulimit `json:"ulimits,omitempty"` // over a stack of 64 MiB, and memlock
+	ShmBytes             int64 `json:"shm_bytes,omitempty"`
+	launcher.RankOptions       // its ulimits are over a stack of 64 MiB, and memlock
 	// Memlock has it unlimited, where the node can raise it: memory that a NIC or a GPU reads has to
 	// stay where it is.
 	Memlock bool     `json:"memlock,omitempty"`

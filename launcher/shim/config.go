@@ -98,21 +98,21 @@ func (c Config) validate() error {
 // Rank is one process to exec. Nothing is added to it but the variable
 // SPARKRUN_GANG, by which Reap finds what a killed shim left.
 type Rank struct {
-	Rank      int      // in the world; names the output files
-	LocalRank int      // on this node
-	Argv      []string // argv[0] without a slash is looked up in Env's PATH
-	Env       []string // whole: nothing is inherited
-	Dir       string   // absolute
+	Rank      int      `json:"rank"`       // in the world; names the output files
+	LocalRank int      `json:"local_rank"` // on this node
+	Argv      []string `json:"-"`          // argv[0] without a slash is looked up in Env's PATH
+	Env       []string `json:"-"`          // whole: nothing is inherited
+	Dir       string   `json:"-"`          // absolute
 
-	Stdin   bool              // has an input, which Client.Input writes; else an empty one
-	TTY     *launcher.Window  // a terminal for all three, its input included
-	Ulimits []launcher.Ulimit // of the process, set before it execs
-	CPUs    []int             // that it may run on; none: any
+	Stdin bool             `json:"stdin,omitempty"` // has an input, which Client.Input writes; else an empty one
+	TTY   *launcher.Window `json:"tty,omitempty"`   // a terminal for all three, its input included
+	launcher.RankOptions
+	CPUs []int `json:"cpus,omitempty"` // that it may run on, by RankOptions.BindTo; none: any
 
-	Box *Box // in a container; nil: on the host. Ulimits and CPUs are its Spec's then
-	PMI *PMI // it has a process manager; nil: none
+	Box *Box `json:"box,omitempty"` // in a container; nil: on the host. RankOptions and CPUs are its Spec's then
+	PMI *PMI `json:"pmi,omitempty"` // it has a process manager; nil: none
 	// Again counts the lives of this rank before this one, all of them over.
-	Again int
+	Again int `json:"again,omitempty"`
 }
 
 // PMI is what the shim, as an MPI rank's process manager, has to know beside the rank.
@@ -165,25 +165,20 @@ func hasNUL(ss []string) bool {
 	return false
 }
 
-// wireRank is a Rank as the protocol writes it.
+// wireRank is a Rank as the protocol writes it: its strings may be any bytes.
 type wireRank struct {
-	Rank      int               `json:"rank"`
-	LocalRank int               `json:"local_rank"`
-	Argv      []text            `json:"argv"`
-	Env       []text            `json:"env"`
-	Dir       text              `json:"dir"`
-	Stdin     bool              `json:"stdin,omitempty"`
-	TTY       *launcher.Window  `json:"tty,omitempty"`
-	Ulimits   []launcher.Ulimit `json:"ulimits,omitempty"`
-	CPUs      []int             `json:"cpus,omitempty"`
-	Box       *Box              `json:"box,omitempty"`
-	PMI       *PMI              `json:"pmi,omitempty"`
-	Again     int               `json:"again,omitempty"`
+	rankFields
+	Argv []text `json:"argv"`
+	Env  []text `json:"env"`
+	Dir  text   `json:"dir"`
 }
+
+// rankFields are a Rank's without its methods.
+type rankFields Rank
 
 // MarshalJSON writes what PROTOCOL.md calls a rank.
 func (r Rank) MarshalJSON() ([]byte, error) {
-	return marshal(wireRank{r.Rank, r.LocalRank, texts(r.Argv), texts(r.Env), text(r.Dir), r.Stdin, r.TTY, r.Ulimits, r.CPUs, r.Box, r.PMI, r.Again})
+	return marshal(wireRank{rankFields(r), texts(r.Argv), texts(r.Env), text(r.Dir)})
 }
 
 // UnmarshalJSON reads it.
@@ -192,7 +187,8 @@ func (r *Rank) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*r = Rank{w.Rank, w.LocalRank, untexts(w.Argv), untexts(w.Env), string(w.Dir), w.Stdin, w.TTY, w.Ulimits, w.CPUs, w.Box, w.PMI, w.Again}
+	*r = Rank(w.rankFields)
+	r.Argv, r.Env, r.Dir = untexts(w.Argv), untexts(w.Env), string(w.Dir)
 	return nil
 }
 

@@ -31,15 +31,15 @@ const (
 
 // confinement is all that has to happen before the program runs.
 type confinement struct {
-	Ulimits []launcher.Ulimit
-	CPUs    []int
-	UID     *uint32
-	GID     *uint32
-	Groups  []uint32
-	Path    text
-	Argv    []text
-	Env     []text
-	Dir     text
+	launcher.RankOptions
+	CPUs   []int
+	UID    *uint32
+	GID    *uint32
+	Groups []uint32
+	Path   text
+	Argv   []text
+	Env    []text
+	Dir    text
 }
 
 // stumble is where a confinement came to its end.
@@ -170,7 +170,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 	if err != nil {
 		return 0, err
 	}
-	c := confinement{Ulimits: r.Ulimits, CPUs: r.CPUs, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
+	c := confinement{RankOptions: r.RankOptions, CPUs: r.CPUs, UID: cfg.UID, GID: cfg.GID, Groups: cfg.Groups,
 		Path: text(path), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
 	_ = json.NewEncoder(inW).Encode(c) // one that was killed meanwhile reads nothing
 	told, _ := io.ReadAll(outR)

@@ -92,7 +92,7 @@ func BenchmarkConfined(b *testing.B) {
 			null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 			must(b, err)
 			defer null.Close()
-			r := Rank{Argv: []string{"/bin/true"}, Dir: "/", Ulimits: limits}
+			r := Rank{Argv: []string{"/bin/true"}, Dir: "/", RankOptions: launcher.RankOptions{Ulimits: limits}}
 			ends := []int{int(null.Fd()), int(null.Fd()), int(null.Fd())}
 			for b.Loop() {
 				pid, _, err := execRank(r, Config{}, nil, filepath.Base(b.Name()), plumbing{child: ends})

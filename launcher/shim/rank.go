@@ -93,7 +93,7 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *bo
 	if err != nil {
 		return 0, nil, err
 	}
-	if len(r.Ulimits) > 0 || len(r.CPUs) > 0 {
+	if !r.RankOptions.IsZero() || len(r.CPUs) > 0 {
 		pid, err := forkConfined(r, path, cfg, cg, attr, p.theirs)
 		return pid, nil, err
 	}
