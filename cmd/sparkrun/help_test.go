@@ -189,7 +189,7 @@ func TestCommandLinesParse(t *testing.T) {
 			}
 		}
 	}
-	for _, file := range []string{"../../README.md"} {
+	for _, file := range []string{"../../README.md", "../../CONTRIBUTING.md"} {
 		text, err := os.ReadFile(file)
 		if err != nil {
 			t.Fatal(err)
