@@ -8,6 +8,8 @@ type Serve struct {
 	// Empty means the caller's $VIRTUAL_ENV/bin/..., and the bare name where no virtual
 	// environment is active, or the ranks run in containers.
 	Program string `json:"program,omitempty"`
+	// Worker is the program of the other nodes, of an engine that has one for them; empty: the engine's.
+	Worker string `json:"worker,omitempty"`
 	// Command is the server's whole command as a recipe has it, in words and without what
 	// spreads it over nodes; empty: it is made of Model. Flags in it that say how the model is
 	// spread, or where it listens, are read, and written again as they were decided.

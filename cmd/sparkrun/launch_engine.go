@@ -49,8 +49,12 @@ func flagFor(cause, workload string) string {
 	case !serves:
 	case strings.Contains(cause, "port "+workloads.ServePort+":"):
 		return "--port N is another port for the server"
-	case e.Image != "" && strings.Contains(cause, "not found in PATH"):
-		return "--" + e.Program.Name + " PATH names the program by its full path; without --runtime host it is the image's"
+	case strings.Contains(cause, "not found in PATH"):
+		hint := "--" + e.Program.Name + " PATH names the program by its full path"
+		if e.Image != "" {
+			hint += "; without --runtime host it is the image's"
+		}
+		return hint
 	}
 	return ""
 }

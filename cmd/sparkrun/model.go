@@ -33,7 +33,7 @@ func (a *app) settleModel(ctx context.Context, o *launchOptions) error {
 		}
 		s.Model = filepath.Join(cwd, s.Model)
 	}
-	if s.Model == "" || s.Config != nil {
+	if s.Model == "" || s.Config != nil || e.Model == engine.File { // which has no config.json
 		return nil
 	}
 	dir := s.Model

@@ -180,6 +180,7 @@ func TestRefusalsNameFlags(t *testing.T) {
 		{"vllm", "spark1: port serve.api: bind to port 8000: address already in use", "--port N is another port for the server"},
 		{"vllm", `spark1: program "vllm": not found in PATH (/bin)`, "--vllm PATH names the program"},
 		{"trtllm", `spark1: program "trtllm-serve": not found in PATH (/bin)`, "--trtllm-serve PATH"},
+		{"exo", `spark1: program "exo": not found in PATH (/bin)`, "--exo PATH names the program by its full path"},
 		{"exec", "spark1: port serve.api: bind to port 8000: address already in use", ""},
 	} {
 		if got := flagFor(c[1], c[0]); (got == "") != (c[2] == "") || !strings.HasPrefix(got, c[2]) {

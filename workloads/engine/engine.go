@@ -41,10 +41,13 @@ type Engine struct {
 	// Port is where its API listens unless somebody says otherwise.
 	Port int
 	// The flags of its command line that say how a model is cut and where it listens: with no name
-	// it has none. Served is the name that requests give.
+	// it has none. With neither TP nor PP it deals out the layers to all machines by itself. Served is
+	// the name that requests give.
 	TP, PP, DP, Host, Listen, Served Flag
 	// decided are flags that each machine is told its own value of.
 	decided []Flag
+	// hides are flags of its own with which it answers where nobody looks for it.
+	hides []hiding
 	// Backends is of an engine that spreads over machines in two ways; nil: it has one.
 	Backends *Backends
 	// Key is how it asks for a key of its API.
@@ -85,6 +88,7 @@ type ModelForm int
 const (
 	HuggingFace ModelForm = iota // a name there, or a folder with a config.json
 	OwnStore                     // a name, which the engine itself looks up in a store of its own
+	File                         // a file of the nodes, or a name, which the engine itself fetches
 )
 
 // Backends is how an engine is told between its own way over machines and Ray's.

@@ -103,7 +103,7 @@ func (e Engine) noSecrets(words []string) error {
 		{KeyFlag, e.Key.Remedy},
 		{Flag{Name: "--admin-api-key", Least: "--adm"}, "leave it out"}, // SGLang's
 		{Flag{Name: "--ssl-keyfile-password", Least: "--ssl-keyfile-"}, "leave it out"},
-		{Flag{Name: "--hf-token", Least: "--hf-t"}, "give it with --secret HF_TOKEN"},
+		{Flag{Name: "--hf-token", Least: "--hf-t", Other: []string{"-hft"}}, "give it with --secret HF_TOKEN"},
 	} {
 		if _, given := no.flag.In(words); given {
 			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.Name, launcher.ErrInvalid, no.remedy)
@@ -112,17 +112,20 @@ func (e Engine) noSecrets(words []string) error {
 	return nil
 }
 
+// hiding is a flag with which a server answers elsewhere, and where that is.
+type hiding struct {
+	flag   Flag
+	reason string
+}
+
 // findable refuses flags with which a server answers where nobody looks for it: its launch would wait
 // for as long as a model may take, and then end it.
 func (e Engine) findable(words []string) error {
-	for _, no := range []struct {
-		flag   Flag
-		reason string
-	}{
+	for _, no := range append([]hiding{
 		{Flag{Name: "--ssl-certfile", Least: "--ssl-ce"}, "by TLS"},
 		{Flag{Name: "--ssl-keyfile", Least: "--ssl-k"}, "by TLS"},
 		{Flag{Name: "--uds"}, "on a socket in a folder"}, // vLLM's
-	} {
+	}, e.hides...) {
 		if _, given := no.flag.In(words); given {
 			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it", no.flag.Name, launcher.ErrInvalid, e.Name, no.reason)
 		}
@@ -158,6 +161,7 @@ func (s *served) one(f Flag, ours, mine string) (value, from string, err error) 
 func (e Engine) readSizes(r workloads.Request, s *served) error {
 	o, asked := r.Serve, workloads.Sizes{}
 	recipes := false // what is asked is a recipe's alone
+	layers := e.TP.Name == "" && e.PP.Name == ""
 	for _, d := range []struct {
 		flag Flag
 		ours string
@@ -169,7 +173,9 @@ func (e Engine) readSizes(r workloads.Request, s *served) error {
 			mine = strconv.Itoa(d.mine)
 		}
 		if d.flag.Name == "" {
-			if d.mine > 1 {
+			if d.ours == "--pp" && layers {
+				asked.PP = d.mine
+			} else if d.mine > 1 {
 				return fmt.Errorf("%s %d: %w: %s does not spread over machines that way", d.ours, d.mine, launcher.ErrInvalid, e.Name)
 			}
 			continue
@@ -194,6 +200,12 @@ func (e Engine) readSizes(r workloads.Request, s *served) error {
 	}
 	if s.nodes == 0 {
 		s.nodes = asked.Product()
+	}
+	if layers {
+		if asked.PP > 1 && asked.PP != s.nodes {
+			return fmt.Errorf("--pp %d: %w: %s deals out the layers to all machines: --nodes %[1]d, or --pp %d", asked.PP, launcher.ErrInvalid, e.Title, s.nodes)
+		}
+		asked = workloads.Sizes{TP: 1, PP: s.nodes, DP: 1}
 	}
 	if s.nodes > maxMachines {
 		return fmt.Errorf("%s: %w: a model is served on %d at most", workloads.Machines(s.nodes), launcher.ErrInvalid, maxMachines)
@@ -315,13 +327,16 @@ func (e Engine) shows(r workloads.Request) *launcher.Container {
 			c.Mounts = append(c.Mounts, m)
 		}
 	}
-	if path.IsAbs(r.Serve.Model) {
-		show(launcher.Mount{Source: path.Clean(r.Serve.Model), ReadOnly: true})
+	if dir := path.Clean(r.Serve.Model); path.IsAbs(dir) {
+		if e.Model == File { // the other parts of a model are beside it
+			dir = path.Dir(dir)
+		}
+		show(launcher.Mount{Source: dir, ReadOnly: true})
 	}
 	if r.Job.User != "" { // another one's are not where the caller's are, and are found on the nodes
 		return &c
 	}
-	if cache := modelCache(r); e.Model == HuggingFace && c.ModelCache == "" && cache != "" {
+	if cache := modelCache(r); e.Model != OwnStore && c.ModelCache == "" && cache != "" {
 		c.ModelCache, c.CacheOffered = cache, true
 	}
 	for _, dir := range e.Caches {

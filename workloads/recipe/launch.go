@@ -63,7 +63,7 @@ type Launch struct {
 func (l Launch) Into(r *workloads.Request) {
 	asked := r.Serve
 	r.Serve = l.Serve
-	r.Serve.Program, r.Serve.Args, r.Serve.Config = asked.Program, asked.Args, asked.Config
+	r.Serve.Program, r.Serve.Worker, r.Serve.Args, r.Serve.Config = asked.Program, asked.Worker, asked.Args, asked.Config
 	r.Job.Nodes, r.Setup = l.Nodes, l.Setup
 	r.Ulimits = append(slices.Clone(l.Ulimits), r.Ulimits...)
 }
