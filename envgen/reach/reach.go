@@ -4,6 +4,10 @@
 //
 // Plan and Judge are pure. Try sends to addresses of members only, a few packets each, and is done in Patience; it
 // must not change anything, and what cannot be tried (no right to) is told apart from what failed.
+//
+// Try joins every goroutine that it starts. An echo leaves by one NIC (IP_UNICAST_IF) and may come back by any: twins
+// share a wire, and a peer may answer to the sibling's MAC, where a socket bound to the NIC would never see it. A large
+// packet that is lost between equal MTUs is an error, since jobs hang; between unequal ones it is a warning.
 package reach
 
 import (

@@ -65,7 +65,7 @@ const (
 	CodeFirmwareUnequal = "firmware-unequal"
 )
 
-// Codes are all codes, in the order in which DESIGN.md tells of them.
+// Codes are all codes, in the order in which doctor --codes lists them.
 func Codes() []string {
 	return []string{
 		CodeNoRDMADevice, CodeFabricPortUnknown, CodeManagementOnFabric, CodeManagementWireless, CodeDuplicateHost, CodeProbeTrouble, CodeClonedNode,

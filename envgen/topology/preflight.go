@@ -19,7 +19,10 @@ const (
 	bearsHang bearing = 2
 )
 
-// bearings is the preflight's table; DESIGN.md has it with the reasons. Every code is in it.
+// bearings is the preflight's table; every code is in it. Hang: NCCL would hang in its first connection, where the job
+// uses the ring, the order of devices or the port. Loss: refused where the job is left without RoCE between all its
+// nodes. None: it costs speed, as a lower MTU does (a queue pair takes the lower one of its ends), or says what is so.
+// A finding counts only where it lies between nodes of the job.
 var bearings = map[string]bearing{
 	CodeNoRDMADevice:       bearsLoss,
 	CodeFabricPortUnknown:  bearsLoss,

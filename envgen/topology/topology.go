@@ -5,6 +5,14 @@
 // It must not read anything (files, sockets, the clock), must not start or change anything, must not recognise
 // hardware by its name, and must not believe in a path that neither a cable nor an address shows. The same nodes and
 // cables in any order give the same topology; taking a cable away never adds a path.
+//
+// For that reason roles, and whether a port's cables or its addresses count, are the port's own properties and depend on
+// no cable: cables only merge sets of ports, and a path is two ends of one set in one subnet. So a duplicate address
+// spoils a lane (Lane.Spoilt) but parts no other ends, a host that is no member comes in as Input.Strangers, and
+// "some cable was seen" decides nothing. property_test.go holds it for random clusters.
+//
+// One mistake is told once, where it can be mended. An error means that a job fails, hangs or runs without the fabric
+// that it asked for; a warning costs speed or will bite later; rules weigh by what is left.
 package topology
 
 import (

@@ -2,6 +2,13 @@
 // where its parts are to meet, and how far it is. The gateway, a rank of its own, acts on that: it
 // stands before exo's API.
 //
+// What is true of exo 1.0.71 (fd707de30), and why there is a gateway: its API listens on 0.0.0.0 and cannot be told otherwise,
+// no path of it says whether a model answers (/state has each part's RunnerReady), a model is placed by a call (GET
+// /instance/placement, POST /instance), and each node must have the API at one port. EXO_LIBP2P_NAMESPACE parts jobs.
+// exo takes a node out after 30 s of silence and deletes its models; a part that fails is started five times. It is given
+// no --bootstrap-peers: each of their connections begins an election, and a new master forgets the model. Later versions
+// speak zenoh in place of libp2p and do not know these flags.
+//
 // But for the gateway nothing here asks anybody. The names are those of exo's JSON
 // (exo/shared/types, v1.0.71).
 package exo

@@ -24,7 +24,7 @@ import (
 )
 
 // gateway stands before the API of an exo of several nodes: it has the model placed, says at
-// /health whether it answers, and hands all other requests on. DESIGN.md.
+// /health whether it answers, and hands all other requests on.
 type gateway struct {
 	api      url.URL // exo's own, on this node
 	nodes    int

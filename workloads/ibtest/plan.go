@@ -2,6 +2,12 @@
 // and whether the links give what they should. All of it is pure: ranks on the nodes
 // carry a Plan out, and a command judges what they tell.
 //
+// The ranks are PMI clients of their shims. A step: the server's rank starts perftest, waits in /proc/net/tcp until it
+// listens (to connect would be to be its client), puts its port, and enters the barrier; the client's rank gets the
+// port behind it, runs, and writes a Line; at the second barrier the server is ended. GID indices move, so each is
+// looked up just before its start, and figures by another GID are a failure. A bandwidth of 0 with exit code 0 is
+// perftest's word for nothing that gets through.
+//
 // It must not start anything, and must not know figures of its own: those are
 // nccltest's, beside the ones for NCCL.
 package ibtest
