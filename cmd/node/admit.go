@@ -3,7 +3,6 @@ package node
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"time"
@@ -15,25 +14,38 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (res wire.TokenResponse, err error) {
-	id := ""
-	defer func() { n.auditUser("token create", c, id, err) }()
+// mayCreate checks a request for a token, and completes it.
+func (n *node) mayCreate(ctx context.Context, c wire.Caller, r wire.TokenRequest) (_ wire.TokenRequest, err error) {
 	if r.Role == string(trust.RoleClient) {
 		r.User, err = n.mayInvite(ctx, c, r)
 	} else if err = mustBeRoot(c, "create token"); err == nil && r.User != "" {
 		err = fmt.Errorf("create token: a user is for --role client: %w", launcher.ErrInvalid)
 	}
-	if err != nil {
-		return wire.TokenResponse{}, err
+	return r, err
+}
+
+// tokenFrom is asked where a token is typed, whose users it knows.
+func (n *node) tokenFrom(ctx context.Context, c wire.Caller, r wire.TokenRequest,
+	ask wire.Ask[wire.TokenRequest, wire.TokenResponse]) (res wire.TokenResponse, err error) {
+	r, err = n.mayCreate(ctx, c, r)
+	if err == nil {
+		res, err = ask(ctx, r)
 	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.TokenResponse{}, err
+	if err != nil || n.leading.Load() == nil { // else the leader's answer has written it down
+		n.auditUser("token create", c, "", err)
 	}
-	if to.leadership == nil {
-		res, err := to.remote.Token(to.ctx, r)
-		return res, to.passed(err)
+	return res, err
+}
+
+func (l *leadership) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (res wire.TokenResponse, err error) {
+	n, id := l.n, ""
+	defer func() {
+		if err == nil || c.Forwarded() {
+			n.auditUser("token create", c, id, err)
+		}
+	}()
+	if r, err = n.mayCreate(ctx, c, r); err != nil {
+		return res, err
 	}
 	role := trust.Role(cmp.Or(r.Role, string(trust.RoleNode)))
 	token, rec, err := trust.NewToken(n.gate.Identity().CA, role, r.Uses, r.TTL, time.Now())
@@ -47,7 +59,7 @@ func (n *node) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) (r
 		return err == nil
 	})
 	if err != nil {
-		return wire.TokenResponse{}, led(err)
+		return wire.TokenResponse{}, err
 	}
 	n.log.Info("token created", "token", id, "role", role, "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
 	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, User: r.User, OnlyOn: n.onlyHere(ctx)}
@@ -65,24 +77,13 @@ func roleOf(r wire.JoinRequest) string {
 	return string(trust.RoleNode)
 }
 
-// join makes a newcomer a member: by this node where it leads, else by the
-// leader.
-func (n *node) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
-	if n.leading.Load() == nil {
-		id := n.leaderID()
-		if c.Node != "" || id == "" || id == n.m.Node {
-			return wire.JoinResponse{}, n.noLeader()
-		}
-		res, err := n.dial.Client(id).Join(ctx, r)
-		if errors.Is(err, wire.ErrUnreachable) {
-			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
-		}
-		return res, err
-	}
+// join makes a newcomer a member.
+func (l *leadership) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
+	n := l.n
 	res, err := n.admit(ctx, r)
 	n.auditNewcomer(audit.Line{What: "join", Who: r.Host, On: string(r.Node)}, c, err)
 	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
-	return res, led(err)
+	return res, err
 }
 
 func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse, error) {

@@ -100,7 +100,7 @@ func TestSupervised(t *testing.T) {
 	if err := s.Alive(t.Context()); err != nil {
 		t.Errorf("it waits: alive says %v", err)
 	}
-	if _, err := h.client().Status(t.Context(), wire.StatusRequest{}); err != nil {
+	if _, err := wire.ShowStatus.Call(t.Context(), h.client(), wire.StatusRequest{}); err != nil {
 		t.Errorf("it waits: its socket says %v", err)
 	}
 	select {

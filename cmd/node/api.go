@@ -17,91 +17,65 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// clusterCalls answers users: here where this node leads, else by the leader.
-func (n *node) clusterCalls() wire.Cluster {
-	return wire.Cluster{
-		Status: n.status, Launch: n.launch, Watch: n.watch, Explain: n.explain,
-		Stop:    audited(n, "stop", always(func(r wire.StopRequest) string { return r.Job }), n.stop),
-		Service: audited(n, "service", always(func(r wire.ServiceRequest) string { return r.Job }), n.service),
-		Jobs:    n.jobs, Logs: n.ranks.Logs, Input: n.ranks.Input,
-		InputAt:    audited(n, "attach", always(func(r wire.InputAtRequest) string { return r.Job }), n.ranks.InputAt),
-		Signal:     audited(n, "signal", always(func(r wire.SignalRequest) string { return r.Job }), n.ranks.Signal),
-		Token:      n.token,
-		Leave:      audited(n, "leave", always(func(wire.LeaveRequest) string { return "" }), n.leave),
-		RemoveNode: audited(n, "node remove", always(func(r wire.RemoveNodeRequest) string { return r.Host }), n.removeNode),
-		MarkDead:   audited(n, "mark-dead", always(func(r wire.MarkDeadRequest) string { return r.Host }), n.markDead),
-		Takeover:   audited(n, "takeover", func(r wire.TakeoverRequest) (string, bool) { return strings.Join(r.Dead, " "), !r.Check }, n.takeover),
-		Follow:     n.follow, Counters: n.checkup.Counters, Report: n.checkup.Report,
-		Exec: n.ranks.Exec, ExecReach: n.ranks.ExecReach,
-		Stage: n.ranks.Files.Stage, StageContent: n.ranks.Files.Content, Seal: n.ranks.Secrets.Seal,
-		Clients: n.clients, RemoveClients: audited(n, "client remove", always(removedClients), n.removeClients), Refresh: n.refresh,
-		Netplan: n.netplanPlan, NetplanApply: n.netplanApply,
-		RaftStatus: n.raftStatus, RaftSnapshot: n.raftSnapshot, RaftBring: n.raftBring,
-		RaftRestore: audited(n, "restore", func(r wire.RaftRestoreRequest) (string, bool) { return r.Sum, !r.Check }, n.raftRestore),
+// newServer answers all calls: those of members and newcomers as well.
+func (n *node) newServer() *wire.Server {
+	calls := slices.Concat(n.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
+	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.auditUser}, calls...)
+}
+
+// Calls are what this node answers whether it leads or not; leadership.Calls are the others.
+func (n *node) Calls() []wire.Call {
+	return []wire.Call{
+		wire.ShowStatus.Around(n.status), wire.Follow.Around(n.follow), wire.Jobs.Around(n.jobs),
+		wire.Launch.Around(n.launchFrom), wire.Token.Around(n.tokenFrom),
+		wire.Leave.Serve(n.leave), wire.Takeover.Serve(n.takeover), wire.Refresh.Serve(n.refresh),
+		wire.ShowRaft.Serve(n.raftStatus), wire.RaftBring.Serve(n.raftBring), wire.RaftRestore.Serve(n.raftRestore),
+
+		wire.Control.Serve(n.control), wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
+		wire.KeepTrusted.Serve(n.keepTrusted), wire.AskTrusted.Serve(n.askTrusted), wire.BeRemoved.Serve(n.beRemoved),
+		wire.Seen.Serve(n.seen), wire.Succeed.Serve(n.succeed), wire.Objection.Serve(n.objection),
+		wire.ReadRaft.Serve(n.nodeRaft), wire.BeginAnew.Serve(n.beginAnew),
+		wire.ServeFence(n.fence), wire.ReadCounters.Serve(n.survey.Counters),
+
+		wire.RenewExpired.Serve(n.renewExpired),
 	}
 }
 
-// way is where a request that only a leader can answer goes: to the leadership
-// of this node, or on to another's.
-type way struct {
-	*leadership              // nil: to another
-	remote      *wire.Client // on behalf of the caller
-	ctx         context.Context
-	n           *node
-	to          launcher.NodeID
-	caller      context.Context
+// Calls are what only a leader answers.
+func (l *leadership) Calls() []wire.Call {
+	return []wire.Call{
+		wire.ShowStatus.Serve(l.status), wire.Follow.Serve(l.follow), wire.Jobs.Serve(l.jobs),
+		wire.Launch.Serve(l.launch), wire.Watch.Serve(l.watch), wire.Explain.Serve(l.explain), wire.Stop.Serve(l.stop),
+		wire.Service.Serve(l.service), wire.Token.Serve(l.token),
+		wire.RemoveNode.Serve(l.removeNode), wire.MarkDead.Serve(l.markDead),
+		wire.Clients.Serve(l.clients), wire.RemoveClients.Serve(l.removeClients),
+		wire.SaveRaft.Serve(l.raftSnapshot),
+		wire.Renew.Serve(l.renew), wire.Reunite.Serve(l.reunite),
+		wire.Join.Serve(l.join), wire.Login.Serve(l.login),
+	}
 }
 
-// leader finds the way. A request that was passed on already stays here. done
-// must be called when the request has been answered.
-func (n *node) leader(ctx context.Context, c wire.Caller) (w way, done func(), err error) {
-	done = func() {}
-	if l := n.leading.Load(); l != nil {
-		return way{leadership: l, ctx: ctx}, done, nil
-	}
-	if c.Forwarded() || c.Node != "" {
-		return way{}, done, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
-	}
+// leader is the other node that leads.
+func (n *node) leader() (wire.Leader, error) {
 	id := n.leaderID()
 	if id == "" || id == n.m.Node { // or elected, but not ready yet
-		return way{}, done, n.noLeader()
+		return wire.Leader{}, n.noLeader()
 	}
-	w = way{remote: n.dial.Client(id).OnBehalfOf(c), n: n, to: id, caller: ctx}
-	// Raft knows of another leader before a dead one's connection breaks.
-	var cancel context.CancelFunc
-	w.ctx, cancel = context.WithCancel(ctx)
-	go func() { // ends with done
+	return wire.Leader{Host: n.hostOf(id), Client: n.dial.Client(id), Gone: func(ctx context.Context) {
+		// Raft knows of another leader before a dead one's connection breaks.
 		for {
 			changed := n.raft.LeaderChanged()
 			if now, _ := n.raft.Leader(); now != "" && launcher.NodeID(now) != id {
-				cancel()
+				return
 			}
 			select {
 			case <-changed:
-			case <-w.ctx.Done():
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
-	return w, cancel, nil
+	}}, nil
 }
-
-// passed turns the loss of the leader on the way into ErrRetry: the client
-// asks again with the same id, and finds the next leader.
-func (w way) passed(err error) error {
-	switch {
-	case err == nil:
-		return nil
-	case w.ctx.Err() != nil && w.caller.Err() == nil:
-		return fmt.Errorf("%s no longer leads: %w", w.n.hostOf(w.to), wire.ErrRetry)
-	case errors.Is(err, wire.ErrUnreachable):
-		return fmt.Errorf("the leader %s %w: %w", w.n.hostOf(w.to), errSilent, wire.ErrRetry)
-	}
-	return err
-}
-
-// errSilent: the leader was asked, and there was no answer.
-var errSilent = errors.New("does not answer")
 
 // leaderID is raft's leader, or for a node outside raft the one whose control
 // stream it has.
@@ -193,8 +167,8 @@ func (n *node) gossipDead() func(launcher.NodeID) (since time.Time, gone bool) {
 	return func(id launcher.NodeID) (time.Time, bool) { return since[id], !alive[id] }
 }
 
-// led does the same for a leadership that ended here.
-func led(err error) error {
+// noLonger turns the end of a leadership under an answer into ErrRetry.
+func noLonger(err error) error {
 	if errors.Is(err, lead.ErrUnknownRetry) {
 		return fmt.Errorf("%w: %w", wire.ErrUnknownRetry, err)
 	}
@@ -204,32 +178,24 @@ func led(err error) error {
 	return err
 }
 
-func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) (err error) {
-	taken := false // a launch lasts as long as its job: its line comes when the cluster has taken it
-	took := func(err error) {
-		if !taken {
-			n.auditUser("launch", c, string(r.Spec.ID), err)
-		}
-		taken = true
-	}
-	defer func() { took(err) }()
+// launchFrom is asked where a launch is typed, before anything is placed.
+func (n *node) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error,
+	ask wire.AskAll[wire.LaunchRequest, rendezvous.Progress]) error {
 	user, err := c.RunsAs(r.Spec.User)
-	if err == nil {
-		err = n.ranks.Policy.Launch(ctx, c, user)
-	}
 	if err != nil {
 		return err
 	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
+	if err := n.ranks.Policy.Launch(ctx, c, user); err != nil {
 		return err
 	}
-	if to.leadership == nil {
-		return to.passed(to.remote.Launch(to.ctx, r, func(p rendezvous.Progress) error {
-			took(nil)
-			return tell(p)
-		}))
+	return ask(ctx, r, tell)
+}
+
+func (l *leadership) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+	n := l.n
+	user, err := c.RunsAs(r.Spec.User)
+	if err != nil {
+		return err
 	}
 	if why := n.rollout.Holds(); why != "" {
 		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
@@ -237,41 +203,25 @@ func (n *node) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, 
 	r.Spec.User = user
 	r.Spec.Near = n.nearOf(c)
 	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
-	if err := to.Launch(ctx, r.Spec); err != nil {
-		return led(err)
-	}
-	took(nil)
-	return led(to.Watch(ctx, r.Spec.ID, tell))
-}
-
-func (n *node) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
+	if err := l.Launch(ctx, r.Spec); err != nil {
 		return err
 	}
-	if to.leadership == nil {
-		return to.passed(to.remote.Watch(to.ctx, r, tell))
-	}
+	return l.Watch(ctx, r.Spec.ID, tell)
+}
+
+func (l *leadership) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+	n := l.n
 	job, err := n.record.Find(r.Job)
 	if err != nil {
 		return err
 	}
-	return led(to.Watch(ctx, job.Spec.ID, tell))
+	return l.Watch(ctx, job.Spec.ID, tell)
 }
 
-func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.StopResponse{}, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.Stop(to.ctx, r)
-		return res, to.passed(err)
-	}
+func (l *leadership) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
+	n := l.n
 	job, err := n.record.Find(r.Job)
-	if hosts := n.stopStrays(to.leadership, c, r, job); len(hosts) > 0 {
+	if hosts := n.stopStrays(l, c, r, job); len(hosts) > 0 {
 		return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
 	}
 	if err != nil {
@@ -284,28 +234,22 @@ func (n *node) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wir
 	if r.Grace != nil {
 		grace = *r.Grace
 	}
-	return wire.StopResponse{Job: job.Spec.ID}, led(to.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name))
+	return wire.StopResponse{Job: job.Spec.ID}, l.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name)
 }
 
-func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
+func (l *leadership) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	n := l.n
+	spec := r.Spec.WithDefaults()
+	user, err := c.RunsAs(spec.User)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	if to.leadership == nil {
-		res, err := to.remote.Explain(to.ctx, r)
-		return res, to.passed(err)
-	}
-	spec := r.Spec.WithDefaults()
-	if spec.User, err = c.RunsAs(spec.User); err != nil {
-		return wire.ExplainResponse{}, err
-	}
+	spec.User = user
 	spec.Near = n.nearOf(c)
 	if err := spec.Validate(); err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	plan, findings, err := to.Place(spec)
+	plan, findings, err := l.Place(spec)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
@@ -316,7 +260,7 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 		if a.Node == n.m.Node {
 			res.Nodes[i], err = n.ranks.Prepared(ctx, c, a)
 		} else {
-			res.Nodes[i], err = n.dial.Client(a.Node).Prepared(ctx, a)
+			res.Nodes[i], err = wire.Prepared.Call(ctx, n.dial.Client(a.Node), a)
 		}
 		if err != nil {
 			res.Nodes[i] = wire.NodePlan{Error: err.Error()}
@@ -326,34 +270,34 @@ func (n *node) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest)
 	return res, nil
 }
 
-// jobs answers from the leader, who must prove that it still is one; without a
-// leader, from this node's copy, and says so.
-func (n *node) jobs(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err == nil && to.leadership != nil {
-		if err = n.raft.Verify(ctx); err == nil {
-			roster, _ := to.Roster()
-			return wire.JobsResponse{Jobs: overFabric(to.Jobs(), n.statusOf(roster, to.fence))}, nil
-		}
-		err = led(err)
-	} else if err == nil {
-		var res wire.JobsResponse
-		if res, err = to.remote.Jobs(to.ctx); err == nil {
-			return res, nil
-		}
-		err = to.passed(err)
-	}
-	if c.Node != "" || !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+// jobs answers from the leader, who must prove that it still is one.
+func (l *leadership) jobs(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
+	if err := l.n.raft.Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err
 	}
-	res := wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.raft.LastContact()}
+	roster, _ := l.Roster()
+	return wire.JobsResponse{Jobs: overFabric(l.Jobs(), l.statusOf(roster))}, nil
+}
+
+// jobs answers without a leader from this node's copy, and says so.
+func (n *node) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
+	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
+	res, err := ask(ctx, r)
+	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+		return res, err
+	}
+	res = wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.raft.LastContact()}
 	for _, j := range n.record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		n.localState(&st)
 		res.Jobs = append(res.Jobs, st)
 	}
 	return res, nil
+}
+
+// jobsFor is what jobs answers to c.
+func (n *node) jobsFor(ctx context.Context, c wire.Caller, r wire.Empty) (wire.JobsResponse, error) {
+	return wire.Jobs.Call(ctx, n.server().As(c), r)
 }
 
 // localState tells of a job what this node's own ledger knows.
@@ -381,7 +325,7 @@ func (n *node) better(err error) error {
 	switch {
 	case n.leading.Load() != nil, elected != "":
 		return err
-	case last == "", errors.Is(err, errSilent) && !n.gossipAlive()[last] && len(n.raft.Members().Servers) > 0:
+	case last == "", errors.Is(err, wire.ErrUnreachable) && !n.gossipAlive()[last] && len(n.raft.Members().Servers) > 0:
 		return n.noLeader()
 	}
 	return err

@@ -90,23 +90,6 @@ func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
 	n.audit.Of(l)
 }
 
-// audited has a user's calls of one kind written down. about names what a
-// request is about; false: it only asks, and an answer is worth no line.
-func audited[Req, Res any](n *node, what string, about func(Req) (string, bool), fn func(context.Context, wire.Caller, Req) (Res, error)) func(context.Context, wire.Caller, Req) (Res, error) {
-	return func(ctx context.Context, c wire.Caller, r Req) (Res, error) {
-		res, err := fn(ctx, c, r)
-		if on, does := about(r); does || err != nil {
-			n.auditUser(what, c, on, err)
-		}
-		return res, err
-	}
-}
-
-// always is for requests that do what they say.
-func always[Req any](about func(Req) string) func(Req) (string, bool) {
-	return func(r Req) (string, bool) { return about(r), true }
-}
-
 // typedOn is the member whose user calls, or that a client has dialled.
 func (n *node) typedOn(c wire.Caller) string {
 	if c.Forwarded() {

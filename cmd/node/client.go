@@ -1,7 +1,6 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"crypto/x509"
 	"errors"
@@ -81,16 +80,19 @@ const rootName = "root"
 
 // serveClient serves a client's request where it is a users' call, and has each of
 // them written down.
-func (n *node) serveClient(calls *http.ServeMux, p trust.Peer, w http.ResponseWriter, r *http.Request) {
+func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
 	c, err := n.clientCaller(p.NodeID, r.RemoteAddr)
 	if err != nil {
 		n.audit.Stranger(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
-	call, ok := wire.Reaches(r.URL.Path)
-	if !ok {
-		_, call = calls.Handler(r) // one of ours, and not whatever it has thought of
+	row := wire.Find(r.URL.Path)
+	if row == nil || !row.ForUsers() {
+		call := "" // one of ours, and not whatever it has thought of
+		if row != nil {
+			call = row.Path()
+		}
 		err = fmt.Errorf("%w: this call is not for clients", wire.ErrDenied)
 		n.auditOften("client call", c, call, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
@@ -99,28 +101,22 @@ func (n *node) serveClient(calls *http.ServeMux, p trust.Peer, w http.ResponseWr
 	user := holder{name: c.User.Name, root: c.User.UID == 0}
 	if err := n.visitors.enter(user); err != nil {
 		n.auditOften("client call", c, "", err)
-		wire.Refuse(w, r, err)
+		wire.Refuse(w, err)
 		return
 	}
 	defer n.visitors.leave(user)
+	own := row.Own || row.Audit != ""
 	ctx := wire.WithEnd(wire.WithCaller(r.Context(), c), func(reached bool, err error) {
-		if reached && (ownLine[call] || errors.Is(err, context.Canceled)) {
+		if reached && (own || errors.Is(err, context.Canceled)) {
 			err = nil // told elsewhere, or read for as long as its reader liked
 		}
-		if !reached || !ownLine[call] {
-			n.auditOften("client call", c, call, err)
+		if !reached || !own {
+			n.auditOften("client call", c, row.Name, err)
 		}
 	})
 	r = r.WithContext(ctx)
 	defer n.visitors.meter(user, r)()
-	calls.ServeHTTP(w, r)
-}
-
-// ownLine are the calls that are written down whoever makes them, and those that
-// are parts of one: pieces of input, of files, of an exec's input.
-var ownLine = map[string]bool{
-	"Launch": true, "Stop": true, "InputAt": true, "Signal": true, "Exec": true, "RemoveNode": true, "RemoveClients": true, "MarkDead": true,
-	"Input": true, "StageContent": true, "ExecReach": true,
+	n.server().ServeHTTP(w, r)
 }
 
 // mayInvite says for which user a caller may have a client's token made.
@@ -153,23 +149,13 @@ func (n *node) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest
 	return r.User, nil
 }
 
-// login makes a machine a client: by this node where it leads, else by the leader.
-func (n *node) login(ctx context.Context, c wire.Caller, r wire.LoginRequest) (wire.LoginResponse, error) {
-	if n.leading.Load() == nil {
-		id := n.leaderID()
-		if c.Node != "" || id == "" || id == n.m.Node {
-			return wire.LoginResponse{}, n.noLeader()
-		}
-		res, err := n.dial.Client(id).Login(ctx, r)
-		if errors.Is(err, wire.ErrUnreachable) {
-			err = fmt.Errorf("the leader %s does not answer: %w", n.hostOf(id), wire.ErrRetry)
-		}
-		return res, err
-	}
+// login makes a machine a client.
+func (l *leadership) login(ctx context.Context, c wire.Caller, r wire.LoginRequest) (wire.LoginResponse, error) {
+	n := l.n
 	res, err := n.admitClient(ctx, r)
 	n.auditNewcomer(audit.Line{What: "login", Who: res.User, On: r.Host, Client: r.Client}, c, err)
 	n.log.Info("login", "host", r.Host, "client", r.Client, "user", res.User, "from", c.Addr, "via", c.Host, "error", err)
-	return res, led(err)
+	return res, err
 }
 
 func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.LoginResponse, error) {
@@ -300,33 +286,15 @@ func (n *node) signClient(id string, csr []byte) (wire.RenewResponse, error) {
 }
 
 // clients lists them all: like jobs, they are no secret among users.
-func (n *node) clients(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.ClientsResponse, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.ClientsResponse{}, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.Clients(to.ctx)
-		return res, to.passed(err)
-	}
-	return wire.ClientsResponse{Clients: n.record.Clients()}, led(n.raft.Verify(ctx))
+func (l *leadership) clients(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.ClientsResponse, error) {
+	n := l.n
+	return wire.ClientsResponse{Clients: n.record.Clients()}, n.raft.Verify(ctx)
 }
-
-func removedClients(r wire.RemoveClientsRequest) string { return cmp.Or(r.Client, r.User) }
 
 // removeClients takes clients out: a user's own, for root any. Their connections
 // are closed when the list has changed (enforce).
-func (n *node) removeClients(ctx context.Context, c wire.Caller, r wire.RemoveClientsRequest) (res wire.RemoveClientsResponse, err error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return res, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.RemoveClients(to.ctx, r)
-		return res, to.passed(err)
-	}
+func (l *leadership) removeClients(ctx context.Context, c wire.Caller, r wire.RemoveClientsRequest) (res wire.RemoveClientsResponse, err error) {
+	n := l.n
 	all := n.record.Clients()
 	mine := slices.DeleteFunc(slices.Clone(all), func(l rendezvous.Client) bool { return c.User.UID != 0 && l.User != c.User.Name })
 	var gone []rendezvous.Client
@@ -351,7 +319,7 @@ func (n *node) removeClients(ctx context.Context, c wire.Caller, r wire.RemoveCl
 			return !in
 		})
 		if err != nil {
-			return res, led(err)
+			return res, err
 		}
 		n.log.Warn("client removed", "client", l.ID, "user", l.User, "host", l.Host, "by", c.User.Name)
 		res.Removed = append(res.Removed, l)

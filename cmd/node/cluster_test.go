@@ -82,7 +82,7 @@ func newCluster(t testing.TB, size int, edits ...func(*Config)) *cluster {
 	c.hosts[0].start()
 	c.hosts[0].wait(1)
 	if size > 1 {
-		token, err := c.hosts[0].client().Token(ctx, wire.TokenRequest{Uses: size - 1, TTL: time.Minute})
+		token, err := wire.Token.Call(ctx, c.hosts[0].client(), wire.TokenRequest{Uses: size - 1, TTL: time.Minute})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,7 +231,7 @@ func (h *host) wait(n int) wire.Status {
 	deadline := time.Now().Add(time.Minute)
 	for {
 		c := h.client()
-		st, err := c.Status(h.t.Context(), wire.StatusRequest{WaitNodes: n, Timeout: time.Until(deadline)})
+		st, err := wire.ShowStatus.Call(h.t.Context(), c, wire.StatusRequest{WaitNodes: n, Timeout: time.Until(deadline)})
 		c.Close()
 		if err == nil {
 			return st
@@ -266,7 +266,7 @@ func (h *host) run(spec launcher.Spec) *rendezvous.Outcome {
 	c := h.client()
 	defer c.Close()
 	launch := func() error {
-		return c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		return wire.Launch.Call(h.t.Context(), c, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
 			if p.Step == rendezvous.StepEnded {
 				out = p.Outcome
 			}
@@ -289,7 +289,7 @@ func (h *host) output(job launcher.JobID) map[int]string {
 	out := map[int]string{}
 	c := h.client()
 	defer c.Close()
-	err := c.Logs(h.t.Context(), wire.LogsRequest{Job: string(job)}, func(ch wire.LogChunk) error {
+	err := wire.Logs.Call(h.t.Context(), c, wire.LogsRequest{Job: string(job)}, func(ch wire.LogChunk) error {
 		if ch.Note != "" {
 			h.t.Errorf("note: %s", ch.Note)
 		}

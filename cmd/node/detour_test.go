@@ -90,7 +90,7 @@ func TestJoinUnderAnothersNameOrAddress(t *testing.T) {
 	c := newCluster(t, 2)
 	cl := c.hosts[0].client()
 	defer cl.Close()
-	token, err := cl.Token(t.Context(), wire.TokenRequest{Uses: 1, TTL: 60e9})
+	token, err := wire.Token.Call(t.Context(), cl, wire.TokenRequest{Uses: 1, TTL: 60e9})
 	if err != nil {
 		t.Fatal(err)
 	}

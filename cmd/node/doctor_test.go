@@ -29,7 +29,7 @@ func TestDoctorAsksEveryMember(t *testing.T) {
 	ask := func(h *host, r wire.DoctorRequest) (wire.DoctorResponse, error) {
 		cl := h.client()
 		defer cl.Close()
-		return cl.Doctor(t.Context(), r)
+		return wire.Doctor.Call(t.Context(), cl, r)
 	}
 	for _, h := range c.hosts {
 		res, err := ask(h, wire.DoctorRequest{})

@@ -257,7 +257,7 @@ func prove(ctx context.Context, now func() time.Time, at string, pin trust.Pin) 
 
 // askToJoin sends the secret.
 func askToJoin(ctx context.Context, now func() time.Time, addr string, within time.Duration, token trust.Token, req wire.JoinRequest) (_ wire.JoinResponse, proven bool, _ error) {
-	return askAsNewcomer(ctx, now, addr, within, token, func(c *wire.Client) (wire.JoinResponse, error) { return c.Join(ctx, req) })
+	return askAsNewcomer(ctx, now, addr, within, token, func(c *wire.Client) (wire.JoinResponse, error) { return wire.Join.Call(ctx, c, req) })
 }
 
 // askAsNewcomer calls over a connection whose other end has proven in the

@@ -175,7 +175,7 @@ func (n *node) handRecordOver(ctx context.Context, to launcher.NodeID) error {
 			continue // told above
 		}
 		for {
-			err := n.dial.Client(to).Reunite(ctx, p)
+			err := wire.Reunite.Call(ctx, n.dial.Client(to), p)
 			if err == nil {
 				break
 			}
@@ -193,16 +193,13 @@ func (n *node) handRecordOver(ctx context.Context, to launcher.NodeID) error {
 }
 
 // reunite takes a part of the record of a side that gives way.
-func (n *node) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited) (wire.Empty, error) {
-	l := n.leading.Load()
-	switch {
-	case l == nil:
-		return wire.Empty{}, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
-	case p.Node != c.Node:
+func (l *leadership) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited) (wire.Empty, error) {
+	n := l.n
+	if p.Node != c.Node {
 		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
 	}
 	if err := (recorder{n: n}).apply(ctx, p.Entry(), func() bool { return false }); err != nil {
-		return wire.Empty{}, led(err)
+		return wire.Empty{}, err
 	}
 	if p.Job != nil {
 		n.log.Info("reunited", "job", p.Job.Spec.ID, "from", c.Host, "epoch", p.From.N)

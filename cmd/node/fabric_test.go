@@ -35,7 +35,7 @@ func TestFabricPortsAreRemembered(t *testing.T) {
 		h.cfg.FabricPorts = tt.given
 		h.start()
 		h.wait(1)
-		st, err := h.client().Status(t.Context(), wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(t.Context(), h.client(), wire.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -26,7 +26,8 @@ const (
 
 // follow tells the cluster's state and then each change of it, never the same
 // twice. It goes on under the next leader; without one it is this node's view.
-func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.Status) error) error {
+func (n *node) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send func(wire.Status) error,
+	ask wire.AskAll[wire.Empty, wire.Status]) error {
 	var told *wire.Status
 	var broken error // of send: the caller has gone
 	tell := func(st wire.Status) error {
@@ -42,12 +43,16 @@ func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 	for {
 		_, leadingChanged := n.leading.Watch()
 		_, leaderChanged := n.leads.Watch()
-		led, err := n.followLeader(ctx, c, tell)
+		led := false
+		err := ask(ctx, r, func(st wire.Status) error {
+			led = true
+			return tell(st)
+		})
 		if led {
 			heard = time.Now()
 		}
 		lost := errors.Is(err, wire.ErrRetry) || errors.Is(err, wire.ErrNoLeader)
-		if broken != nil || ctx.Err() != nil || c.Node != "" || !lost {
+		if broken != nil || ctx.Err() != nil || !lost {
 			return err
 		}
 		if time.Since(heard) >= leaderless {
@@ -65,31 +70,19 @@ func (n *node) follow(ctx context.Context, c wire.Caller, _ wire.Empty, send fun
 	}
 }
 
-// followLeader does so while the present leader leads; led tells whether it
-// has told anything.
-func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.Status) error) (led bool, err error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return false, err
-	}
-	if to.leadership == nil {
-		err := to.remote.Follow(to.ctx, func(st wire.Status) error {
-			led = true
-			return tell(st)
-		})
-		return led, to.passed(err)
-	}
+// follow does so while this leader leads.
+func (l *leadership) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, tell func(wire.Status) error) error {
+	n := l.n
 	for {
 		leads, leadingChanged := n.leading.Watch()
 		detoursChanged := n.dial.DetoursChanged()
 		recordChanged, raftChanged := n.record.Changed(), n.raft.LeaderChanged()
-		roster, rosterChanged := to.Roster()
-		if leads != to.leadership {
-			return true, fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)
+		roster, rosterChanged := l.Roster()
+		if leads != l {
+			return fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)
 		}
-		if err := tell(n.statusOf(roster, to.fence)); err != nil {
-			return true, err
+		if err := tell(l.statusOf(roster)); err != nil {
+			return err
 		}
 		pause := time.NewTimer(coalesce)
 		select {
@@ -99,12 +92,12 @@ func (n *node) followLeader(ctx context.Context, c wire.Caller, tell func(wire.S
 		case <-raftChanged:
 		case <-rosterChanged:
 		case <-ctx.Done():
-			return true, ctx.Err()
+			return ctx.Err()
 		}
 		select {
 		case <-pause.C:
 		case <-ctx.Done():
-			return true, ctx.Err()
+			return ctx.Err()
 		}
 	}
 }

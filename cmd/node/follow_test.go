@@ -28,7 +28,7 @@ func (h *host) follow() *following {
 	ended := make(chan error, 1)
 	c := h.client()
 	go func() {
-		ended <- c.Follow(ctx, func(st wire.Status) error {
+		ended <- wire.Follow.Call(ctx, c, wire.Empty{}, func(st wire.Status) error {
 			f.told <- st
 			return nil
 		})
@@ -157,7 +157,7 @@ func TestReportOfAllNodes(t *testing.T) {
 		files, missing = map[string]map[string][]byte{}, map[string]string{}
 		client := c.hosts[0].client()
 		defer client.Close()
-		err := client.Report(t.Context(), func(e wire.Evidence) error {
+		err := wire.Report.Call(t.Context(), client, wire.Empty{}, func(e wire.Evidence) error {
 			if e.Missing != "" {
 				missing[e.Host] = e.Missing
 				return nil
@@ -196,7 +196,7 @@ func TestReportOfAllNodes(t *testing.T) {
 	}
 	client := c.hosts[0].client()
 	defer client.Close()
-	counters, err := client.Counters(t.Context())
+	counters, err := wire.Counters.Call(t.Context(), client, wire.Empty{})
 	if err != nil || len(counters.Nodes) != 2 || counters.Nodes[0].Error != "" || counters.Nodes[1].Error == "" {
 		t.Errorf("counters without spark2: %+v, %v", counters, err)
 	}

@@ -25,6 +25,7 @@ import (
 // leadership is what a node has while it leads, and only then.
 type leadership struct {
 	*lead.Leader
+	n       *node
 	links   *wire.Links
 	fence   launcher.Fence
 	rollout *rollout.Leader
@@ -85,7 +86,9 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer cancel() // before Close, which waits for what ctx ends
 
 	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.dial.Client, Allocate: n.allocate, Logger: n.log})
-	n.leading.Store(&leadership{Leader: brain, links: links, fence: fence, rollout: addresses})
+	l := &leadership{Leader: brain, n: n, links: links, fence: fence, rollout: addresses}
+	defer n.server().Lead(slices.Concat(l.Calls(), addresses.Calls())...)()
+	n.leading.Store(l)
 	defer n.leading.Store(nil)
 
 	g, ctx := errgroup.WithContext(ctx)
@@ -149,7 +152,7 @@ func (n *node) found(ctx context.Context) error {
 // dialControl opens a control stream; the leader's own node needs no network.
 func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, error) {
 	if id != n.m.Node {
-		return n.dial.Client(id).Control(ctx), nil
+		return wire.Control.Open(ctx, n.dial.Client(id)), nil
 	}
 	link, stream := wire.Pipe(ctx)
 	go func() { // ends with the pipe
@@ -246,7 +249,7 @@ func (n *node) handOverCA(ctx context.Context, id launcher.NodeID) error {
 	if err != nil {
 		return err
 	}
-	return n.dial.Client(id).KeepCA(ctx, wire.CAKey{PEM: pem})
+	return wire.KeepCA.Call(ctx, n.dial.Client(id), wire.CAKey{PEM: pem})
 }
 
 // noteChanges records where members have moved to, so that they are found even when

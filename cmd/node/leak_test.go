@@ -43,10 +43,10 @@ func TestJobsLeaveNothing(t *testing.T) {
 		defer reader.Close()
 		spec := command(3, 1, kind.line)
 		var out *rendezvous.Outcome
-		err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
 			switch {
 			case p.Step == rendezvous.StepRunning && kind.stop:
-				_, err := reader.Stop(t.Context(), wire.StopRequest{Job: string(spec.ID)})
+				_, err := wire.Stop.Call(t.Context(), reader, wire.StopRequest{Job: string(spec.ID)})
 				return err
 			case p.Step == rendezvous.StepEnded:
 				out = p.Outcome
@@ -56,7 +56,7 @@ func TestJobsLeaveNothing(t *testing.T) {
 		if err != nil || out == nil || out.End != kind.want {
 			return fmt.Errorf("job %d (%s) on %s: %w, %+v", n, kind.line, on.cfg.Host, err, out)
 		}
-		return reader.Logs(t.Context(), wire.LogsRequest{Job: string(spec.ID)}, func(wire.LogChunk) error { return nil })
+		return wire.Logs.Call(t.Context(), reader, wire.LogsRequest{Job: string(spec.ID)}, func(wire.LogChunk) error { return nil })
 	}
 	run := func(jobs int) {
 		t.Helper()

@@ -64,7 +64,7 @@ func TestLeaseRunsOutWithTheAgent(t *testing.T) {
 	})
 	cl := one.client()
 	defer cl.Close()
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(plain.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(plain.ID), Grace: new(time.Duration)}); err != nil {
 		t.Fatal(err)
 	}
 	if out := <-followed; out.End != rendezvous.Stopped {

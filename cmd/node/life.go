@@ -136,7 +136,7 @@ func (n *node) acquaint(ctx context.Context, id launcher.NodeID) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
 	defer cancel()
-	res, err := n.dial.Client(id).Seen(ctx, wire.SeenRequest{Life: life})
+	res, err := wire.Seen.Call(ctx, n.dial.Client(id), wire.SeenRequest{Life: life})
 	if err != nil {
 		return fmt.Errorf("tell node %s of this one's life: %w", id, err)
 	}
@@ -240,7 +240,7 @@ func (n *node) takeInAnew(ctx context.Context, links *wire.Links, roster rendezv
 		ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
 		err := n.raft.Verify(ctx)
 		if err == nil && !n.hasPart(m.ID) {
-			err = n.dial.Client(m.ID).BeginAnew(ctx)
+			err = wire.BeginAnew.Call(ctx, n.dial.Client(m.ID), wire.Empty{})
 		}
 		cancel()
 		if err == nil {

@@ -78,7 +78,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 	one, two := c.hosts[0], c.hosts[1]
 	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
 	runs := command(2, 1, "sleep 600")
-	go one.client().Launch(t.Context(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
+	go wire.Launch.Call(t.Context(), one.client(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
 	one.eventually("the job runs", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
 	two.eventually("the copy is whole", func() bool { _, known := two.now().record.Job(runs.ID); return known })
 	one.crash()
@@ -97,7 +97,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 	two.eventually("the job goes on", func() bool { return two.stateOf(runs.ID) == rendezvous.StateRuns })
 	cl := two.client()
 	defer cl.Close()
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
 		t.Error(err)
 	}
 	two.eventually("it has ended", func() bool { j, _ := two.now().record.Job(runs.ID); return j.Outcome != nil })
@@ -216,7 +216,7 @@ func TestDeathOnRecord(t *testing.T) {
 	id := three.now().m.Node
 	runs := command(3, 1, "sleep 600")
 	runs.NodeTimeout = launcher.Never
-	go one.client().Launch(t.Context(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
+	go wire.Launch.Call(t.Context(), one.client(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
 	one.eventually("the job runs", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
 	boot := three.now().boot
 	three.crash()
@@ -247,7 +247,7 @@ func (h *host) runs(spec launcher.Spec) {
 	c := h.client()
 	defer c.Close()
 	h.eventually("it is launched and ends", func() bool {
-		err := c.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(rendezvous.Progress) error { return nil })
+		err := wire.Launch.Call(h.t.Context(), c, wire.LaunchRequest{Spec: spec}, func(rendezvous.Progress) error { return nil })
 		if err != nil && !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 			h.t.Fatalf("launch on %s: %v", h.cfg.Host, err)
 		}

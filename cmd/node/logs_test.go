@@ -70,7 +70,7 @@ func read(t *testing.T, h *host, job launcher.JobID, r wire.LogsRequest) (out ma
 	r.Job, out = string(job), map[string]string{}
 	cl := h.client()
 	defer cl.Close()
-	err = cl.Logs(t.Context(), r, func(c wire.LogChunk) error {
+	err = wire.Logs.Call(t.Context(), cl, r, func(c wire.LogChunk) error {
 		if c.Note != "" {
 			if !c.Away {
 				t.Errorf("note %q", c.Note)
@@ -95,7 +95,7 @@ func TestLogsBeforeTheirTime(t *testing.T) {
 		accepted := errors.New("accepted")
 		cl := c.hosts[0].client()
 		defer cl.Close()
-		err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
 			if p.Step == rendezvous.StepRunning || p.Step == rendezvous.StepWaiting {
 				return accepted
 			}
@@ -136,7 +136,7 @@ func TestLogsBeforeTheirTime(t *testing.T) {
 	}
 	cl := c.hosts[0].client()
 	defer cl.Close()
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: "one"}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: "one"}); err != nil {
 		t.Fatal(err)
 	}
 	for range c.hosts {
@@ -156,7 +156,7 @@ func TestTwoOfOneName(t *testing.T) {
 		spec.Name = "train"
 		running := errors.New("running")
 		cl := c.hosts[0].client()
-		if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		if err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
 			if p.Step == rendezvous.StepRunning {
 				return running
 			}
@@ -176,7 +176,7 @@ func TestTwoOfOneName(t *testing.T) {
 	cl := c.hosts[0].client()
 	defer cl.Close()
 	for _, id := range ids {
-		if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(id)}); err != nil {
+		if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(id)}); err != nil {
 			t.Errorf("stop %s by its id: %v", id, err)
 		}
 	}

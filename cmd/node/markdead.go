@@ -13,20 +13,12 @@ import (
 
 // markDead takes root's word that a machine which does not answer runs nothing.
 // One that shows any sign of life is not taken for dead on anybody's word.
-func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+func (l *leadership) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+	n := l.n
 	if err := mustBeRoot(c, "mark a machine dead"); err != nil {
 		return wire.Acknowledged{}, err
 	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.Acknowledged{}, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.MarkDead(to.ctx, r)
-		return res, to.passed(err)
-	}
-	roster, _ := to.Roster()
+	roster, _ := l.Roster()
 	i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.Host == r.Host })
 	if i < 0 {
 		var known []string
@@ -43,12 +35,12 @@ func (n *node) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadReque
 	if sign := n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign != "" {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
 	}
-	if err := to.MarkDead(m.ID); err != nil {
-		return wire.Acknowledged{}, led(err)
+	if err := l.MarkDead(m.ID); err != nil {
+		return wire.Acknowledged{}, err
 	}
 	n.log.Warn("marked dead", "host", r.Host, "user", c.User.Name, "from", c.Host)
-	if err := n.recordDeath(ctx, to.leadership, m.ID); err != nil {
-		return wire.Acknowledged{}, led(err)
+	if err := n.recordDeath(ctx, l, m.ID); err != nil {
+		return wire.Acknowledged{}, err
 	}
 	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(m.ID)
 }

@@ -17,19 +17,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// nodeCalls answers other members.
-func (n *node) nodeCalls() wire.Node {
-	return wire.Node{
-		Control: n.control, NodeLogs: n.ranks.NodeLogs, Prepared: n.ranks.Prepared, Reach: n.ranks.NodeReach, InputAt: n.ranks.NodeInputAt, KeepCA: n.keepCA, Renew: n.renew, Seen: n.seen,
-		Succeed: n.succeed, Objection: n.objection, Reunite: n.reunite, NodeRaft: n.nodeRaft, BeginAnew: n.beginAnew,
-		KeepTrusted: n.keepTrusted, AskTrusted: n.askTrusted, BeRemoved: n.beRemoved, DropCA: n.dropCA,
-		NodeCounters: n.survey.Counters, NodeReport: n.checkup.NodeReport,
-		NodeExec: n.ranks.NodeExec, NodeExecReach: n.ranks.NodeExecReach, Fence: n.fence,
-		NodeStaged: n.ranks.Files.NodeStaged, NodeStageRead: n.ranks.Files.NodeRead,
-		NetplanRead: n.rollout.Read, NetplanCheck: n.rollout.Check, NetplanTry: n.rollout.Try, NetplanDecide: n.rollout.Decide,
-	}
-}
-
 // control serves a leader's control stream, until it ends or another takes its
 // place: a stream whose network has died would hold on to old orders.
 func (n *node) control(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
@@ -199,15 +186,14 @@ func (n *node) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (w
 // askToLeave has this node struck from the record by another: a leader passes
 // the leadership on first, and stays until raft no longer needs its vote.
 func (n *node) askToLeave(ctx context.Context, c wire.Caller) error {
-	to, done, err := n.leader(ctx, c)
-	defer done()
+	l := n.leading.Load()
 	switch {
-	case err != nil:
-		return err
-	case to.leadership == nil:
-		return to.passed(to.remote.Leave(to.ctx, wire.LeaveRequest{}))
+	case l == nil:
+		return n.server().Forward(ctx, c, func(ctx context.Context, leader *wire.Client) error {
+			return wire.Leave.Call(ctx, leader, wire.LeaveRequest{})
+		})
 	case len(n.record.Nodes()) <= 1:
-		return to.Retire(n.m.Node) // the last one takes the cluster with it
+		return l.Retire(n.m.Node) // the last one takes the cluster with it
 	}
 	n.leaving.Store(true)
 	return fmt.Errorf("%s passes the leadership on: %w", n.m.Host, wire.ErrRetry)
@@ -229,7 +215,7 @@ func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 		})
 		if err != nil {
 			l.Unretire(id)
-			return led(err)
+			return noLonger(err)
 		}
 	}
 	return n.waitOutOfRaft(ctx, id)

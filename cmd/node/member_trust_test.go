@@ -174,7 +174,7 @@ func (h *host) remove(name string, force bool) wire.RemoveNodeResponse {
 	var res wire.RemoveNodeResponse
 	h.eventually(name+" is removed", func() bool {
 		var err error
-		res, err = cl.RemoveNode(h.t.Context(), wire.RemoveNodeRequest{Host: name, Force: force})
+		res, err = wire.RemoveNode.Call(h.t.Context(), cl, wire.RemoveNodeRequest{Host: name, Force: force})
 		if err != nil && !errors.Is(err, wire.ErrRetry) {
 			h.t.Fatal(err)
 		}
@@ -292,17 +292,17 @@ func TestRemovedNode(t *testing.T) {
 	cl := gone.client()
 	defer cl.Close()
 	gone.eventually("it answers its own socket", func() bool {
-		_, err := cl.Jobs(t.Context())
+		_, err := wire.Jobs.Call(t.Context(), cl, wire.Empty{})
 		return !errors.Is(err, ErrNoAgent)
 	})
 	gone.eventually("it is told why it is alone", func() bool {
-		_, err := cl.Token(t.Context(), wire.TokenRequest{Uses: 1, TTL: time.Minute})
+		_, err := wire.Token.Call(t.Context(), cl, wire.TokenRequest{Uses: 1, TTL: time.Minute})
 		if err == nil {
 			t.Fatal("a removed machine makes tokens")
 		}
 		return strings.Contains(err.Error(), "sparkrun leave --force")
 	})
-	if err := cl.Leave(t.Context(), wire.LeaveRequest{Force: true}); err != nil {
+	if err := wire.Leave.Call(t.Context(), cl, wire.LeaveRequest{Force: true}); err != nil {
 		t.Error(err)
 	}
 	if err := <-gone.done; err != nil {
@@ -324,7 +324,7 @@ func TestRemoveMembersThatAnswer(t *testing.T) {
 	cl := c.hosts[1].client()
 	defer cl.Close()
 	seen := errors.New("seen enough")
-	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: job}, func(p rendezvous.Progress) error {
+	if err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: job}, func(p rendezvous.Progress) error {
 		if p.Step == rendezvous.StepRunning {
 			return seen
 		}
@@ -332,17 +332,17 @@ func TestRemoveMembersThatAnswer(t *testing.T) {
 	}); !errors.Is(err, seen) {
 		t.Fatal(err)
 	}
-	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark3"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
+	if _, err := wire.RemoveNode.Call(t.Context(), cl, wire.RemoveNodeRequest{Host: "spark3"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("with a job there: %v", err)
 	}
 	leads := c.hosts[0].now().leading.Load()
-	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark1"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
+	if _, err := wire.RemoveNode.Call(t.Context(), cl, wire.RemoveNodeRequest{Host: "spark1"}); err == nil || !strings.Contains(err.Error(), "stop it first") {
 		t.Errorf("the leader, with a job there: %v", err)
 	}
 	if leads == nil || c.hosts[0].now().leading.Load() != leads {
 		t.Error("the leadership has moved for a removal that is refused")
 	}
-	if _, err := cl.RemoveNode(t.Context(), wire.RemoveNodeRequest{Host: "spark7"}); !errors.Is(err, rendezvous.ErrNoNode) || !strings.Contains(err.Error(), "spark1, spark2, spark3") {
+	if _, err := wire.RemoveNode.Call(t.Context(), cl, wire.RemoveNodeRequest{Host: "spark7"}); !errors.Is(err, rendezvous.ErrNoNode) || !strings.Contains(err.Error(), "spark1, spark2, spark3") {
 		t.Errorf("a host that is none: %v", err)
 	}
 	if res := c.hosts[1].remove("spark3", true); !res.Told {

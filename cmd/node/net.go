@@ -62,7 +62,6 @@ func (n *node) clusterServer() *http.Server {
 		ConnContext:       countStrangers,
 		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
 	}
-	calls := n.doorMux()
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := wire.Caller{Addr: r.RemoteAddr}
 		if r.TLS != nil {
@@ -70,7 +69,7 @@ func (n *node) clusterServer() *http.Server {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
 			case err == nil && p.Role == trust.RoleClient:
-				n.serveClient(calls, p, w, r)
+				n.serveClient(p, w, r)
 				return
 			case !errors.Is(err, trust.ErrNoCertificate):
 				// Removed since the handshake, or no node: nothing is served.
@@ -80,10 +79,10 @@ func (n *node) clusterServer() *http.Server {
 		}
 		r = r.WithContext(wire.WithCaller(r.Context(), c))
 		if c.Node == "" {
-			forStrangers(calls, w, r)
+			forStrangers(n.server(), w, r)
 			return
 		}
-		calls.ServeHTTP(w, r)
+		n.server().ServeHTTP(w, r)
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
 		raftProto(n.opened): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
@@ -104,19 +103,6 @@ func (n *node) clusterServer() *http.Server {
 		},
 	}
 	return srv
-}
-
-// clusterMux answers members and newcomers, on management and on the fabric.
-func (n *node) clusterMux() *http.ServeMux {
-	mux := http.NewServeMux()
-	n.clusterCalls().Mount(mux)
-	n.nodeCalls().Mount(mux)
-	wire.Patients{Examine: n.checkup.Examine, Mend: n.checkup.Mend}.Mount(mux)
-	wire.Join(n.join).Mount(mux)
-	wire.Doctor(n.checkup.Doctor).Mount(mux) // for clients
-	wire.Login(n.login).Mount(mux)
-	wire.RenewExpired(n.renewExpired).Mount(mux)
-	return mux
 }
 
 // listensOnFabric answers members on the fabric's addresses.

@@ -54,7 +54,7 @@ type node struct {
 	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
-	doorMux   func() *http.ServeMux // clusterMux, made once for all doors: 0.25 MB
+	server    func() *wire.Server // of all calls, made once
 	raftConns chan net.Conn
 	conflicts chan gossip.Event // others who claim to be this node; has room for one
 	left      chan struct{}     // closed when this node has left the cluster
@@ -171,7 +171,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
 		visitors: newBooks("calls", clientCalls),
 	}
-	n.doorMux = sync.OnceValue(n.clusterMux)
+	n.server = sync.OnceValue(n.newServer)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -235,7 +235,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	containers := jobs.Containers(cfg.Paths.Engine, m.Cluster)
 	if containers != nil {
-		containers.Allow, containers.Over = allowed.Contain, jobs.Over(n.jobs)
+		containers.Allow, containers.Over = allowed.Contain, jobs.Over(n.jobsFor)
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
@@ -269,11 +269,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.checkup = checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
-		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status, Client: n.dial.Client, Listeners: n.listeners,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.statusFor, Client: n.dial.Client, Listeners: n.listeners,
 		Logger: n.log,
 	})
 	n.ranks = jobs.New(jobs.Config{
-		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed, Client: n.dial.Client, List: n.jobs,
+		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed, Client: n.dial.Client, List: n.jobsFor,
 		ByUser: n.auditUser, ByMember: n.auditMember, Logger: n.log,
 	})
 	n.agent.Sweep()
@@ -407,11 +407,8 @@ func (n *node) serveLocal(ctx context.Context) error {
 		n.log.Warn("open socket to members by uid", "error", err)
 	}
 	close(n.listening)
-	mux := http.NewServeMux()
-	n.clusterCalls().Mount(mux)
-	wire.Doctor(n.checkup.Doctor).Mount(mux)
 	local := newLocals(l, n.log)
-	return serve(ctx, local.server(mux), local, (*http.Server).Serve)
+	return serve(ctx, local.server(n.server().Users()), local, (*http.Server).Serve)
 }
 
 // serve runs a server until ctx ends and every handler has returned.

@@ -21,7 +21,7 @@ func (h *host) roles() map[string]string {
 	h.t.Helper()
 	c := h.client()
 	defer c.Close()
-	st, err := c.Status(h.t.Context(), wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(h.t.Context(), c, wire.StatusRequest{})
 	if err != nil {
 		h.t.Fatalf("status on %s: %v", h.cfg.Host, err)
 	}
@@ -105,7 +105,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
 	two.n.stopping.Store(true)
-	if err := one.n.dial.Client(two.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.Succeed.Call(t.Context(), one.n.dial.Client(two.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	one.halt()
@@ -115,7 +115,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	two.n.stopping.Store(false)
 	one.start()
 	one.wait(2)
-	if err := two.n.dial.Client(one.n.m.Node).Succeed(t.Context()); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.Succeed.Call(t.Context(), two.n.dial.Client(one.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("who does not lead has nothing to hand over: got %v", err)
 	}
 }
@@ -166,7 +166,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 		defer close(lone)
 		cl := one.client()
 		defer cl.Close()
-		cl.Launch(ctx, wire.LaunchRequest{Spec: old}, func(rendezvous.Progress) error { return nil })
+		wire.Launch.Call(ctx, cl, wire.LaunchRequest{Spec: old}, func(rendezvous.Progress) error { return nil })
 	}()
 	one.eventually("its own job runs", func() bool {
 		l := one.now().leading.Load()
@@ -198,7 +198,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 	})
 	cl := one.client()
 	defer cl.Close()
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(old.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(old.ID), Grace: new(time.Duration)}); err != nil {
 		t.Errorf("stop it through the standby: %v", err)
 	}
 	two.eventually("it has ended", func() bool { j, _ := two.now().record.Job(old.ID); return j.Outcome != nil })
@@ -216,7 +216,7 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	last := command(1, 1, "exec sleep 1000")
 	cl := one.client()
 	defer cl.Close()
-	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: last}, func(rendezvous.Progress) error { return errRuns }); !errors.Is(err, errRuns) {
+	if err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: last}, func(rendezvous.Progress) error { return errRuns }); !errors.Is(err, errRuns) {
 		t.Fatal(err)
 	}
 	one.crash()
@@ -232,7 +232,7 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	if _, known := two.now().record.Job(last.ID); !known {
 		t.Error("a job that was acknowledged is lost")
 	}
-	if _, err := two.client().Stop(t.Context(), wire.StopRequest{Job: string(last.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), two.client(), wire.StopRequest{Job: string(last.ID), Grace: new(time.Duration)}); err != nil {
 		t.Error(err)
 	}
 }

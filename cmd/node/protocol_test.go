@@ -39,7 +39,7 @@ func TestRollingUpgrade(t *testing.T) {
 	long := command(3, 1, "while [ ! -e "+enough+" ]; do sleep 0.1; done; exit 5")
 	began := c.hosts[0].client()
 	defer began.Close()
-	if err := began.Launch(t.Context(), wire.LaunchRequest{Spec: long}, func(p rendezvous.Progress) error {
+	if err := wire.Launch.Call(t.Context(), began, wire.LaunchRequest{Spec: long}, func(p rendezvous.Progress) error {
 		if p.Step == rendezvous.StepRunning {
 			return errRuns
 		}
@@ -99,7 +99,7 @@ func TestTooFarApart(t *testing.T) {
 		}
 	}
 
-	token, err := c.hosts[0].client().Token(t.Context(), wire.TokenRequest{Uses: 1, TTL: time.Minute})
+	token, err := wire.Token.Call(t.Context(), c.hosts[0].client(), wire.TokenRequest{Uses: 1, TTL: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}

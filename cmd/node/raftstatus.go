@@ -19,7 +19,7 @@ const askTimeout = 3 * time.Second
 // raftStatus asks every node for its part in raft. Who the members are the
 // leader says, or where there is none this node.
 func (n *node) raftStatus(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.RaftStatus, error) {
-	st, _, err := n.statusNow(ctx, c, wire.StatusRequest{})
+	st, err := n.statusFor(ctx, c, wire.StatusRequest{})
 	if err != nil {
 		return wire.RaftStatus{}, err
 	}
@@ -69,7 +69,7 @@ func (n *node) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (w
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return n.dial.Client(id).NodeRaft(ctx)
+	return wire.ReadRaft.Call(ctx, n.dial.Client(id), wire.Empty{})
 }
 
 // nodeRaft is this node's own part.
@@ -90,20 +90,13 @@ func (n *node) nodeRaft(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.
 
 // raftSnapshot gives a copy of the record, by the leader, who proves first that
 // it is one: what anybody was told is recorded is in it.
-func (n *node) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.RaftPiece) error) error {
+func (l *leadership) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.RaftPiece) error) error {
+	n := l.n
 	if err := mustBeRoot(c, "take a snapshot of the record"); err != nil {
 		return err
 	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return err
-	}
-	if to.leadership == nil {
-		return to.passed(to.remote.RaftSnapshot(to.ctx, send))
-	}
 	if err := n.raft.Verify(ctx); err != nil {
-		return led(err)
+		return err
 	}
 	b, err := n.record.Backup(rendezvous.BackupHead{Taken: time.Now().UTC().Truncate(time.Second), Host: n.m.Host, Version: n.cfg.Version})
 	if err != nil {

@@ -98,7 +98,7 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 		return none, fmt.Errorf("log in: %w", err)
 	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
-	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(ctx, req) })
+	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
 	if err != nil {
 		_ = os.Remove(dir) // unless something is in it
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
@@ -275,7 +275,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 	} else if r.now().Before(id.RenewAt()) {
 		csr = nil
 	}
-	res, err := r.calls.Refresh(ctx, wire.RefreshRequest{CSR: csr})
+	res, err := wire.Refresh.Call(ctx, r.calls, wire.RefreshRequest{CSR: csr})
 	if err != nil {
 		return err
 	}

@@ -19,22 +19,14 @@ const (
 
 // removeNode takes a member out for good, whether it answers or not: see
 // rendezvous/trust/DESIGN.md, "One removal".
-func (n *node) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeRequest) (res wire.RemoveNodeResponse, err error) {
+func (l *leadership) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeRequest) (res wire.RemoveNodeResponse, err error) {
+	n := l.n
 	if err := mustBeRoot(c, "remove "+r.Host); err != nil {
 		return res, err
 	}
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return res, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.RemoveNode(to.ctx, r)
-		return res, to.passed(err)
-	}
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
 	defer cancel()
-	roster, _ := to.Roster()
+	roster, _ := l.Roster()
 	i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.Host == r.Host })
 	if i < 0 {
 		var known []string
@@ -46,19 +38,19 @@ func (n *node) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeR
 	m := roster[i]
 	if m.ID == n.m.Node {
 		if !r.Force { // or the leadership would move for a removal that the next one refuses
-			if err := to.Retire(m.ID); err != nil {
+			if err := l.Retire(m.ID); err != nil {
 				return res, fmt.Errorf("remove %s: %w", r.Host, err)
 			}
-			defer to.Unretire(m.ID)
+			defer l.Unretire(m.ID)
 		}
 		return res, n.handOn(ctx, len(roster))
 	}
-	if err := n.endJobsOn(ctx, to.leadership, m, r.Force, "its machine was removed by "+c.User.Name); err != nil {
+	if err := n.endJobsOn(ctx, l, m, r.Force, "its machine was removed by "+c.User.Name); err != nil {
 		return res, fmt.Errorf("remove %s: %w", r.Host, err)
 	}
 	if m.Ready {
 		told, cancel := context.WithTimeout(ctx, tellRemoved)
-		err := n.dial.Client(m.ID).BeRemoved(told)
+		err := wire.BeRemoved.Call(told, n.dial.Client(m.ID), wire.Empty{})
 		cancel()
 		if res.Told = err == nil; err != nil {
 			n.log.Warn("tell a machine that it is removed", "node", m.Host, "error", err)
@@ -100,7 +92,7 @@ func (n *node) endJobsOn(ctx context.Context, l *leadership, m rendezvous.Member
 		inv := n.inventory.Load()
 		if sign := n.signOfLife(ctx, m.ID, addressesOf(rendezvous.Roster{m}, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign == "" {
 			if err := l.MarkDead(m.ID); err != nil {
-				return led(err)
+				return noLonger(err)
 			}
 		}
 	}
@@ -115,7 +107,7 @@ func (n *node) endJobsOn(ctx context.Context, l *leadership, m rendezvous.Member
 				on := slices.ContainsFunc(j.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == m.ID })
 				if j.Outcome == nil && on {
 					if err := l.Stop(ctx, j.Spec.ID, 0, why); err != nil {
-						return led(err)
+						return noLonger(err)
 					}
 				}
 			}

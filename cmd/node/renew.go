@@ -129,7 +129,7 @@ func (n *node) askToRenew(ctx context.Context, old *trust.Identity) ([]byte, err
 	if id == "" || id == n.m.Node {
 		return nil, n.noLeader()
 	}
-	res, err := n.dial.Client(id).Renew(ctx, wire.RenewRequest{CSR: csr})
+	res, err := wire.Renew.Call(ctx, n.dial.Client(id), wire.RenewRequest{CSR: csr})
 	return res.Cert, err
 }
 
@@ -152,7 +152,7 @@ func renewAsStranger(ctx context.Context, now func() time.Time, old *trust.Ident
 		tr := &http.Transport{TLSClientConfig: trust.JoinClient(trust.PinOf(old.CA), now, dial.Calls), Protocols: http2Only()}
 		c := wire.NewClient(&http.Client{Transport: tr}, "https://"+addrs[i].String())
 		defer c.Close()
-		res, err := c.RenewExpired(ctx, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr})
+		res, err := wire.RenewExpired.Call(ctx, c, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr})
 		if err != nil {
 			err = fmt.Errorf("%s: %w", addrs[i], err)
 		}
@@ -191,11 +191,8 @@ func (n *node) wherever() (out []netip.AddrPort) {
 
 // renew signs a member's new certificate: for the node that the connection
 // proves, whatever the request says.
-func (n *node) renew(_ context.Context, c wire.Caller, r wire.RenewRequest) (wire.RenewResponse, error) {
-	if n.leading.Load() == nil {
-		return wire.RenewResponse{}, fmt.Errorf("%s does not lead: %w", n.m.Host, wire.ErrRetry)
-	}
-	return n.sign(c.Node, r.CSR)
+func (l *leadership) renew(_ context.Context, c wire.Caller, r wire.RenewRequest) (wire.RenewResponse, error) {
+	return l.n.sign(c.Node, r.CSR)
 }
 
 func (n *node) sign(id launcher.NodeID, csr []byte) (wire.RenewResponse, error) {

@@ -162,7 +162,7 @@ func (n *node) whoLeads(ctx context.Context) string {
 	}
 	hosts := make([]string, len(ids))
 	each(len(ids), func(i int) {
-		if res, err := n.dial.Client(ids[i]).Seen(ctx, wire.SeenRequest{}); err == nil {
+		if res, err := wire.Seen.Call(ctx, n.dial.Client(ids[i]), wire.SeenRequest{}); err == nil {
 			hosts[i] = res.Leader
 		}
 	})

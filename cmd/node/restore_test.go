@@ -21,7 +21,7 @@ var asRoot = wire.Caller{User: &wire.User{Name: "root"}}
 func (h *host) snapshot() ([]byte, rendezvous.Backup) {
 	h.t.Helper()
 	var b bytes.Buffer
-	if err := h.now().raftSnapshot(h.t.Context(), asRoot, wire.Empty{}, func(p wire.RaftPiece) error {
+	if err := wire.SaveRaft.Call(h.t.Context(), h.now().server().As(asRoot), wire.Empty{}, func(p wire.RaftPiece) error {
 		b.Write(p.Data)
 		return nil
 	}); err != nil {
@@ -64,7 +64,7 @@ func TestRestore(t *testing.T) {
 	one.waitVoters(3)
 	done, runs := command(1, 1, "true"), command(3, 1, "sleep 600")
 	one.run(done)
-	go one.client().Launch(t.Context(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
+	go wire.Launch.Call(t.Context(), one.client(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
 	one.eventually("the job runs", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
 	content, s := two.snapshot() // by whoever leads
 	if _, err := one.restores(content, s.Sum, false); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "leads") {
@@ -104,11 +104,11 @@ func TestRestore(t *testing.T) {
 	defer cl.Close()
 	late := later
 	late.Epoch = 1
-	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: late}, func(rendezvous.Progress) error { return nil }); !errors.Is(err, wire.ErrUnknownRetry) {
+	if err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: late}, func(rendezvous.Progress) error { return nil }); !errors.Is(err, wire.ErrUnknownRetry) {
 		t.Errorf("a retry of before the loss: %v", err)
 	}
 	two.runs(command(3, 1, "true"))
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
 		t.Errorf("stop what ran: %v", err)
 	}
 	one.eventually("it has ended", func() bool { j, _ := one.now().record.Job(runs.ID); return j.Outcome != nil })
@@ -201,7 +201,7 @@ func TestRestoreRefuses(t *testing.T) {
 	content, s := h.snapshot()
 	user := wire.Caller{User: &wire.User{Name: "ada", UID: 1000}}
 	n := h.now()
-	if err := n.raftSnapshot(t.Context(), user, wire.Empty{}, nil); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.SaveRaft.Call(t.Context(), n.server().As(user), wire.Empty{}, nil); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("a snapshot for a user: %v", err)
 	}
 	if _, err := n.raftBring(t.Context(), user, wire.RaftPiece{}); !errors.Is(err, wire.ErrDenied) {

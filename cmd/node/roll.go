@@ -409,7 +409,7 @@ func (n *node) askForRoll(ctx context.Context) {
 		if members[i].ID == n.m.Node {
 			return
 		}
-		t, err := n.dial.Client(members[i].ID).AskTrusted(ctx)
+		t, err := wire.AskTrusted.Call(ctx, n.dial.Client(members[i].ID), wire.Empty{})
 		switch {
 		case err == nil:
 			answered.Add(1)

@@ -63,7 +63,7 @@ func TestSecretsOutliveRotation(t *testing.T) {
 	job.OnPartition, job.NodeTimeout = launcher.EndOnPartition, 8*time.Second
 	main := job.MainStage()
 	main.Env = append(main.Env, launcher.Var{Name: "TRY", Value: launcher.Of(launcher.RestartCount), Source: "test"})
-	sealed, err := cl.Seal(t.Context(), wire.SealRequest{Job: job.ID, Secrets: []wire.Plain{{Name: "TOKEN", Value: []byte("of-before")}}})
+	sealed, err := wire.Seal.Call(t.Context(), cl, wire.SealRequest{Job: job.ID, Secrets: []wire.Plain{{Name: "TOKEN", Value: []byte("of-before")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,7 +79,7 @@ func TestSecretsOutliveRotation(t *testing.T) {
 	}
 	gone.stop = nil
 	sameRing(t, 1, one, two, three)
-	later, err := cl.Seal(t.Context(), wire.SealRequest{Job: "later", Secrets: []wire.Plain{{Name: "TOKEN", Value: []byte("of-after")}}})
+	later, err := wire.Seal.Call(t.Context(), cl, wire.SealRequest{Job: "later", Secrets: []wire.Plain{{Name: "TOKEN", Value: []byte("of-after")}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -122,7 +122,7 @@ func TestSecretsOutliveRotation(t *testing.T) {
 		t.Errorf("a machine that joined after the change: %v", err)
 	}
 
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(job.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(job.ID), Grace: new(time.Duration)}); err != nil {
 		t.Fatal(err)
 	}
 	<-ended

@@ -9,16 +9,8 @@ import (
 )
 
 // service records whether a service comes back after all its machines were off.
-func (n *node) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	if err != nil {
-		return wire.ServiceResponse{}, err
-	}
-	if to.leadership == nil {
-		res, err := to.remote.Service(to.ctx, r)
-		return res, to.passed(err)
-	}
+func (l *leadership) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	n := l.n
 	job, err := n.record.Find(r.Job)
 	switch {
 	case err != nil:
@@ -30,9 +22,9 @@ func (n *node) service(ctx context.Context, c wire.Caller, r wire.ServiceRequest
 	case job.Outcome != nil:
 		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w", job.Spec.ID, rendezvous.ErrJobEnded)
 	}
-	rec := recorder{n, to.fence.Term}
-	err = to.Autostart(ctx, job.Spec.ID, r.Autostart, rec.Service)
-	return wire.ServiceResponse{Job: job.Spec.ID, OnlyOn: n.onlyHere(ctx)}, led(err)
+	rec := recorder{n, l.fence.Term}
+	err = l.Autostart(ctx, job.Spec.ID, r.Autostart, rec.Service)
+	return wire.ServiceResponse{Job: job.Spec.ID, OnlyOn: n.onlyHere(ctx)}, err
 }
 
 // Service needs no question whether every voter knows such entries: one that did not would

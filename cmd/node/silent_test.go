@@ -35,7 +35,7 @@ func TestLeaderWithoutPower(t *testing.T) {
 	defer client.Close()
 	two.eventually("status says what to type", func() bool {
 		stands()
-		st, err := client.Status(t.Context(), wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(t.Context(), client, wire.StatusRequest{})
 		if err != nil || st.Leader != "" {
 			t.Fatalf("%+v, %v", st, err)
 		}
@@ -46,12 +46,12 @@ func TestLeaderWithoutPower(t *testing.T) {
 		return said
 	})
 	stands()
-	st, err := client.Status(t.Context(), wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(t.Context(), client, wire.StatusRequest{})
 	if err != nil || st.Nodes[0].State != "away" || st.Nodes[0].Since.IsZero() || st.Heard.IsZero() || time.Since(st.Heard) > time.Hour {
 		t.Errorf("status: %+v, %v", st, err)
 	}
 	stands()
-	if jobs, err := client.Jobs(t.Context()); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
+	if jobs, err := wire.Jobs.Call(t.Context(), client, wire.Empty{}); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
 		t.Errorf("jobs: %+v, %v", jobs, err)
 	}
 	n.leads.Store(nil)

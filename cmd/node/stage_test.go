@@ -18,7 +18,7 @@ func (h *host) handOver(spec *launcher.Spec, f stage.Files) int {
 	h.t.Helper()
 	c := h.client()
 	defer c.Close()
-	res, err := c.Stage(h.t.Context(), wire.StageRequest{Job: spec.ID, Manifest: f.Manifest})
+	res, err := wire.Stage.Call(h.t.Context(), c, wire.StageRequest{Job: spec.ID, Manifest: f.Manifest})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -28,7 +28,7 @@ func (h *host) handOver(spec *launcher.Spec, f stage.Files) int {
 			h.t.Fatal(err)
 		}
 		err = stage.Chunks(in, func(offset int64, data []byte) error {
-			return c.StageContent(h.t.Context(), wire.StageChunk{Job: spec.ID, Sum: sum, Offset: offset, Data: data})
+			return wire.StageContent.Call(h.t.Context(), c, wire.StageChunk{Job: spec.ID, Sum: sum, Offset: offset, Data: data})
 		})
 		if err = errors.Join(err, in.Close()); err != nil {
 			h.t.Fatal(err)

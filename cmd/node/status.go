@@ -12,7 +12,46 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, error) {
+// status is the leader's view.
+func (l *leadership) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest) (wire.Status, error) {
+	return l.n.awaitNodes(ctx, r, func(context.Context) (wire.Status, <-chan struct{}, error) {
+		if l.n.leading.Load() != l {
+			return wire.Status{}, nil, fmt.Errorf("%s no longer leads: %w", l.n.m.Host, wire.ErrRetry)
+		}
+		roster, more := l.Roster()
+		return l.statusOf(roster), more, nil
+	})
+}
+
+// status asks the leader for its view, or without one gives this node's own, and adds what it knows better of itself.
+func (n *node) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest,
+	ask wire.Ask[wire.StatusRequest, wire.Status]) (wire.Status, error) {
+	st, err := n.awaitNodes(ctx, r, func(ctx context.Context) (wire.Status, <-chan struct{}, error) {
+		r := r
+		if n.leading.Load() == nil {
+			r.Timeout -= min(r.Timeout/10, time.Second) // its word on what is missing shall come before our own
+		}
+		st, err := ask(ctx, r)
+		if errors.Is(err, wire.ErrRetry) || errors.Is(err, wire.ErrNoLeader) {
+			return n.statusAlone(n.better(err)), soon(ctx), nil
+		}
+		return st, nil, err
+	})
+	st.Self = n.m.Host
+	if i := slices.IndexFunc(st.Nodes, func(s wire.NodeStatus) bool { return s.ID == n.m.Node }); i >= 0 && n.noVote() != "" {
+		st.Nodes[i].NoVote = n.noVote() // better than what the leader guesses
+	}
+	return st, err
+}
+
+// statusFor is what status answers to c.
+func (n *node) statusFor(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, error) {
+	return wire.ShowStatus.Call(ctx, n.server().As(c), r)
+}
+
+// awaitNodes asks until so many nodes are ready. The channel is closed, or yields, when asking again makes sense.
+func (n *node) awaitNodes(ctx context.Context, r wire.StatusRequest,
+	now func(context.Context) (wire.Status, <-chan struct{}, error)) (wire.Status, error) {
 	if r.Timeout > 0 {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, r.Timeout)
@@ -20,12 +59,8 @@ func (n *node) status(ctx context.Context, c wire.Caller, r wire.StatusRequest) 
 	}
 	for {
 		_, changed := n.leading.Watch()
-		st, more, err := n.statusNow(ctx, c, r)
+		st, more, err := now(ctx)
 		if err != nil || ready(st) >= r.WaitNodes {
-			st.Self = n.m.Host
-			if i := slices.IndexFunc(st.Nodes, func(s wire.NodeStatus) bool { return s.ID == n.m.Node }); i >= 0 && n.noVote() != "" {
-				st.Nodes[i].NoVote = n.noVote() // better than what the leader guesses
-			}
 			return st, err
 		}
 		select {
@@ -48,28 +83,6 @@ func because(problem string) string {
 	return ": " + problem
 }
 
-// statusNow is the leader's view, or without one this node's own. The channel
-// is closed, or yields, when asking again makes sense.
-func (n *node) statusNow(ctx context.Context, c wire.Caller, r wire.StatusRequest) (wire.Status, <-chan struct{}, error) {
-	to, done, err := n.leader(ctx, c)
-	defer done()
-	switch {
-	case err == nil && to.leadership != nil:
-		roster, more := to.Roster()
-		return n.statusOf(roster, to.fence), more, nil
-	case err == nil:
-		r.Timeout -= min(r.Timeout/10, time.Second) // its word on what is missing shall come before our own
-		st, err := to.remote.Status(to.ctx, r)
-		if err = to.passed(err); !errors.Is(err, wire.ErrRetry) {
-			return st, nil, err
-		}
-		return n.statusAlone(n.better(err)), soon(ctx), nil
-	case c.Node != "":
-		return wire.Status{}, nil, err
-	}
-	return n.statusAlone(err), soon(ctx), nil
-}
-
 // soon is for waiting out an election, which nothing on this node may tell of.
 func soon(ctx context.Context) <-chan struct{} {
 	c := make(chan struct{})
@@ -83,9 +96,10 @@ func soon(ctx context.Context) <-chan struct{} {
 	return c
 }
 
-func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Status {
+func (l *leadership) statusOf(roster rendezvous.Roster) wire.Status {
+	n := l.n
 	cluster, _, _ := n.record.Cluster()
-	st := wire.Status{Cluster: cluster, Epoch: fence.N, EpochBy: fence.By, Term: fence.Term, Leader: n.m.Host}
+	st := wire.Status{Cluster: cluster, Epoch: l.fence.N, EpochBy: l.fence.By, Term: l.fence.Term, Self: n.m.Host, Leader: n.m.Host}
 	roles, voteless := n.roles(), n.voteless()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
@@ -96,10 +110,8 @@ func (n *node) statusOf(roster rendezvous.Roster, fence launcher.Fence) wire.Sta
 		case m.Ready:
 			s.State = "ready"
 		default:
-			if l := n.leading.Load(); l != nil {
-				if err := l.links.Apart(m.ID); err != nil {
-					s.Why = err.Error()
-				}
+			if err := l.links.Apart(m.ID); err != nil {
+				s.Why = err.Error()
 			}
 		}
 		if m.Ready && voteless[m.ID] {

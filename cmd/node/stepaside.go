@@ -33,7 +33,7 @@ func (n *node) stepAside() {
 	sole := n.soleVoter()
 	if sole {
 		ask, cancel := context.WithTimeout(ctx, askWithin)
-		err := n.dial.Client(heir).Succeed(ask)
+		err := wire.Succeed.Call(ask, n.dial.Client(heir), wire.Empty{})
 		cancel()
 		if err != nil { // the vote stays here: the cluster waits for this machine
 			n.log.Info("keep the vote", "node", n.hostOf(heir), "error", err)

@@ -30,7 +30,7 @@ func TestStopOutlivesTheLeader(t *testing.T) {
 	enough := map[launcher.JobID]rendezvous.Step{runs.ID: rendezvous.StepRunning, fails.ID: rendezvous.StepAgain}
 	for i, s := range []launcher.Spec{runs, fails} {
 		seen := 0
-		err := watcher.Launch(t.Context(), wire.LaunchRequest{Spec: s}, func(p rendezvous.Progress) error {
+		err := wire.Launch.Call(t.Context(), watcher, wire.LaunchRequest{Spec: s}, func(p rendezvous.Progress) error {
 			if p.Step == enough[s.ID] {
 				seen++
 			}
@@ -46,7 +46,7 @@ func TestStopOutlivesTheLeader(t *testing.T) {
 	asker := c.hosts[0].client()
 	defer asker.Close()
 	for _, s := range []launcher.Spec{fails, runs} {
-		if _, err := asker.Stop(t.Context(), wire.StopRequest{Job: string(s.ID)}); err != nil {
+		if _, err := wire.Stop.Call(t.Context(), asker, wire.StopRequest{Job: string(s.ID)}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -90,7 +90,7 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 	runs.On, runs.Grace = []string{last.cfg.Host}, time.Hour
 	cl := last.client()
 	defer cl.Close()
-	if err := cl.Launch(t.Context(), wire.LaunchRequest{Spec: runs}, func(p rendezvous.Progress) error {
+	if err := wire.Launch.Call(t.Context(), cl, wire.LaunchRequest{Spec: runs}, func(p rendezvous.Progress) error {
 		if p.Step == rendezvous.StepRunning {
 			return errRuns
 		}
@@ -98,17 +98,17 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 	}); !errors.Is(err, errRuns) {
 		t.Fatalf("launch: %v", err)
 	}
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(runs.ID)}); err != nil {
 		t.Fatal(err)
 	}
 	second.crash()
 	last.eventually("ps without a leader says that it is ending", func() bool {
-		res, err := cl.Jobs(t.Context())
+		res, err := wire.Jobs.Call(t.Context(), cl, wire.Empty{})
 		return err == nil && res.Problem != "" && len(res.Jobs) == 1 && res.Jobs[0].State == rendezvous.StateEnds
 	})
 	first.start()
 	last.eventually("the next leader is ending it", func() bool { return last.stateOf(runs.ID) == rendezvous.StateEnds })
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: string(runs.ID), Grace: new(time.Duration)}); err != nil {
 		t.Errorf("a second stop, with no grace: %v", err)
 	}
 	var job rendezvous.Job

@@ -20,11 +20,9 @@ func countStrangers(ctx context.Context, _ net.Conn) context.Context {
 	return context.WithValue(ctx, strangerKey{}, new(atomic.Int32))
 }
 
-// forStrangers serves somebody who has shown no certificate. A call knows who asks only
-// once it has the whole request in memory; so what is not for strangers is refused here,
-// before a byte of it is read, and of what is for them few are read at once.
+// forStrangers serves somebody who has shown no certificate: of what is for them few are read at once.
 func forStrangers(calls http.Handler, w http.ResponseWriter, r *http.Request) {
-	if !wire.ForStrangers(r.URL.Path) {
+	if row := wire.Find(r.URL.Path); row == nil || !row.ForNewcomers() {
 		http.Error(w, "show a certificate of this cluster", http.StatusForbidden)
 		return
 	}

@@ -45,7 +45,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 		return res.StatusCode, res.Body.Close()
 	}
 	hc := stranger()
-	for _, path := range []string{"/sparkrun.v1.Cluster/Stop", "/sparkrun.v1.Cluster/Logs", "/sparkrun.v1.Node/KeepCA", "/sparkrun.v1.Node/Control", "/"} {
+	for _, path := range []string{"/v1/stop", "/v1/logs", "/members/keep-ca", "/members/control", "/"} {
 		if status, err := begin(t.Context(), hc, path); status != http.StatusForbidden {
 			t.Errorf("%s: status %d, %v", path, status, err)
 		}
@@ -63,7 +63,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 	defer leave()
 	for range strangerCalls + 6 {
 		all.Go(func() {
-			if status, _ := begin(ctx, hc, "/sparkrun.v1.Join/Join"); status == http.StatusTooManyRequests && refused.Add(1) == 6 {
+			if status, _ := begin(ctx, hc, "/newcomers/join"); status == http.StatusTooManyRequests && refused.Add(1) == 6 {
 				close(enough)
 			}
 		})

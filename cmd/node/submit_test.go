@@ -120,7 +120,7 @@ func (h *host) running(spec launcher.Spec) (stop func()) {
 		cl := h.client()
 		defer cl.Close()
 		var once sync.Once
-		over <- cl.Launch(h.t.Context(), wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
+		over <- wire.Launch.Call(h.t.Context(), cl, wire.LaunchRequest{Spec: spec}, func(p rendezvous.Progress) error {
 			if p.Step == rendezvous.StepRunning {
 				once.Do(func() { close(runs) })
 			}
@@ -138,7 +138,7 @@ func (h *host) running(spec launcher.Spec) (stop func()) {
 		h.t.Helper()
 		cl := h.client()
 		defer cl.Close()
-		if _, err := cl.Stop(h.t.Context(), wire.StopRequest{Job: string(spec.ID), Grace: new(time.Duration)}); err != nil {
+		if _, err := wire.Stop.Call(h.t.Context(), cl, wire.StopRequest{Job: string(spec.ID), Grace: new(time.Duration)}); err != nil {
 			h.t.Errorf("stop on %s: %v", h.cfg.Host, err)
 		}
 		if err := <-over; err != nil {
@@ -222,7 +222,7 @@ func BenchmarkSubmits(b *testing.B) {
 				cl := c.hosts[0].client()
 				defer cl.Close()
 				for _, id := range taken { // before the one that they wait for
-					if _, err := cl.Stop(b.Context(), wire.StopRequest{Job: string(id)}); err != nil {
+					if _, err := wire.Stop.Call(b.Context(), cl, wire.StopRequest{Job: string(id)}); err != nil {
 						b.Errorf("stop %s: %v", id, err)
 					}
 				}
@@ -238,7 +238,7 @@ var errEnough = errors.New("enough is known")
 // for the job's end, or leaves it to its fate.
 func submit(ctx context.Context, cl *wire.Client, s launcher.Spec, toTheEnd bool) (took time.Duration, err error) {
 	began := time.Now()
-	err = cl.Launch(ctx, wire.LaunchRequest{Spec: s}, func(p rendezvous.Progress) error {
+	err = wire.Launch.Call(ctx, cl, wire.LaunchRequest{Spec: s}, func(p rendezvous.Progress) error {
 		if took == 0 { // nothing is told of a job before it is recorded
 			took = time.Since(began)
 		}

@@ -92,7 +92,7 @@ func (n *node) confirmed(ctx context.Context, hosts []string) (dead []launcher.N
 func (n *node) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	res, err := n.dial.Client(id).Seen(ctx, wire.SeenRequest{})
+	res, err := wire.Seen.Call(ctx, n.dial.Client(id), wire.SeenRequest{})
 	return err == nil && res.Blank
 }
 
@@ -129,7 +129,7 @@ func (n *node) consent(ctx context.Context, dead []launcher.NodeID) (latest uint
 	ctx, cancel := context.WithTimeout(ctx, objectWithin)
 	defer cancel()
 	answers, errs := make([]wire.ObjectionResponse, len(asked)), make([]error, len(asked))
-	each(len(asked), func(i int) { answers[i], errs[i] = n.dial.Client(asked[i].ID).Objection(ctx, r) })
+	each(len(asked), func(i int) { answers[i], errs[i] = wire.Objection.Call(ctx, n.dial.Client(asked[i].ID), r) })
 	roles := n.roles()
 	var objections, missing []string
 	for i, m := range asked {

@@ -96,7 +96,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	missing := false
 	answers, errs := make([]wire.Trusted, len(roster)), make([]error, len(roster))
 	each(len(roster), func(i int) {
-		answers[i], errs[i] = n.dial.Client(roster[i].ID).KeepTrusted(ctx, now)
+		answers[i], errs[i] = wire.KeepTrusted.Call(ctx, n.dial.Client(roster[i].ID), now)
 	})
 	for i, err := range errs {
 		m := roster[i]
@@ -155,7 +155,7 @@ func (n *node) takeBackCA(ctx context.Context, roster rendezvous.Roster, done ma
 			continue
 		}
 		ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
-		err := n.dial.Client(m.ID).DropCA(ctx)
+		err := wire.DropCA.Call(ctx, n.dial.Client(m.ID), wire.Empty{})
 		cancel()
 		if err != nil {
 			n.log.Warn("take the CA key back", "node", m.Host, "error", err)

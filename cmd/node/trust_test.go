@@ -59,7 +59,7 @@ func (h *host) token(r wire.TokenRequest) string {
 	h.t.Helper()
 	cl := h.client()
 	defer cl.Close()
-	res, err := cl.Token(h.t.Context(), r)
+	res, err := wire.Token.Call(h.t.Context(), cl, r)
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -183,10 +183,10 @@ func TestAuditOfUsersCalls(t *testing.T) {
 	c.hosts[1].run(spec)
 	cl := c.hosts[1].client()
 	defer cl.Close()
-	if _, err := cl.Stop(t.Context(), wire.StopRequest{Job: "nonesuch"}); err == nil {
+	if _, err := wire.Stop.Call(t.Context(), cl, wire.StopRequest{Job: "nonesuch"}); err == nil {
 		t.Error("a job that is not there was stopped")
 	}
-	if err := cl.Exec(t.Context(), wire.ExecRequest{Job: "nonesuch"}, func(wire.ExecChunk) error { return nil }); err == nil {
+	if err := wire.Exec.Call(t.Context(), cl, wire.ExecRequest{Job: "nonesuch"}, func(wire.ExecChunk) error { return nil }); err == nil {
 		t.Error("exec in a job that is not there")
 	}
 	for _, h := range c.hosts {

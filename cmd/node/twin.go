@@ -115,7 +115,7 @@ func (n *node) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort, e
 	}}
 	c := wire.NewClient(&http.Client{Transport: tr}, "https://member")
 	defer c.Close()
-	seen, err := c.Seen(ctx, wire.SeenRequest{})
+	seen, err := wire.Seen.Call(ctx, c, wire.SeenRequest{})
 	return seen.Addr, err
 }
 

@@ -36,7 +36,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	for range 4 {
 		follows.Go(func() {
 			first := true
-			err := book.Follow(t.Context(), func(wire.Status) error {
+			err := wire.Follow.Call(t.Context(), book.Client, wire.Empty{}, func(wire.Status) error {
 				if first {
 					began <- struct{}{}
 					<-stop
@@ -53,18 +53,18 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 		<-began
 	}
 	for what, r := range map[string]*Remote{"the same client": book, "another one of the same user": pad} {
-		if _, err := r.Jobs(t.Context()); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
+		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.Empty{}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
 			t.Errorf("%s has a fifth call: %v", what, err)
 		}
 	}
-	if _, err := other.Jobs(t.Context()); err != nil {
+	if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.Empty{}); err != nil {
 		t.Errorf("another user: %v", err)
 	}
 	close(stop)
 	follows.Wait()
-	h.eventually("there is room again", func() bool { _, err := book.Jobs(t.Context()); return err == nil })
+	h.eventually("there is room again", func() bool { _, err := wire.Jobs.Call(t.Context(), book.Client, wire.Empty{}); return err == nil })
 
-	if err := book.StageContent(t.Context(), wire.StageChunk{Job: launcher.NewJobID(), Data: make([]byte, 2<<20)}); err == nil || !strings.Contains(err.Error(), "of requests under way") {
+	if err := wire.StageContent.Call(t.Context(), book.Client, wire.StageChunk{Job: launcher.NewJobID(), Data: make([]byte, 2<<20)}); err == nil || !strings.Contains(err.Error(), "of requests under way") {
 		t.Errorf("more than a user may have sent: %v", err)
 	}
 	h.eventually("nothing is held", func() bool {
@@ -74,12 +74,12 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	})
 
 	for range 30 {
-		if _, err := other.Jobs(t.Context()); err != nil {
+		if _, err := wire.Jobs.Call(t.Context(), other.Client, wire.Empty{}); err != nil {
 			t.Fatal(err)
 		}
 	}
 	lines := h.audits("client call")
-	lines = slices.DeleteFunc(lines, func(l audit.Line) bool { return l.Who != "daemon" || l.On != "Jobs" })
+	lines = slices.DeleteFunc(lines, func(l audit.Line) bool { return l.Who != "daemon" || l.On != "jobs" })
 	if len(lines) == 0 || len(lines) > 5 { // one a minute, and this has not lasted long
 		t.Errorf("%d lines of 31 equal calls", len(lines))
 	}
@@ -95,15 +95,15 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 	ask := wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client"}
 	long := ask
 	long.TTL = 25 * time.Hour
-	if _, err := n.token(t.Context(), ada, long); !errors.Is(err, launcher.ErrInvalid) {
+	if _, err := wire.Token.Call(t.Context(), n.server().As(ada), long); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("a token for 25 hours: %v", err)
 	}
 	for range tokensOfUser {
-		if _, err := n.token(t.Context(), ada, ask); err != nil {
+		if _, err := wire.Token.Call(t.Context(), n.server().As(ada), ask); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := n.token(t.Context(), ada, ask); !errors.Is(err, wire.ErrDenied) {
+	if _, err := wire.Token.Call(t.Context(), n.server().As(ada), ask); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("one token more: %v", err)
 	}
 	token := h.invite("nobody") // root may
@@ -148,7 +148,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 		if req.CSR, err = trust.NewCSR(key, id); err != nil {
 			t.Fatal(err)
 		}
-		res, _, err := askAsNewcomer(t.Context(), time.Now, h.addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return c.Login(t.Context(), req) })
+		res, _, err := askAsNewcomer(t.Context(), time.Now, h.addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(t.Context(), c, req) })
 		return res, err
 	}
 	token := h.invite("nobody")
@@ -207,7 +207,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 	if cert, err := renewAsStranger(t.Context(), time.Now, id, own, at); err != nil || len(cert) == 0 {
 		t.Errorf("a client that is on the list: %v", err)
 	}
-	if _, err := n.removeClients(t.Context(), wire.Caller{User: &wire.User{Name: "root"}}, wire.RemoveClientsRequest{Client: id.NodeID}); err != nil {
+	if _, err := wire.RemoveClients.Call(t.Context(), n.server().As(wire.Caller{User: &wire.User{Name: "root"}}), wire.RemoveClientsRequest{Client: id.NodeID}); err != nil {
 		t.Fatal(err)
 	}
 	if cert, err := renewAsStranger(t.Context(), time.Now, id, own, at); !errors.Is(err, wire.ErrDenied) || len(cert) > 0 {

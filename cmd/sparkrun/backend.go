@@ -86,11 +86,12 @@ type backend struct {
 func dialAgent() *backend {
 	paths := node.DefaultPaths()
 	c := node.Dial(paths.Socket)
-	return backendOf(c, localAgent{c, paths})
+	return backendOf(c, localAgent{calls{c}, paths})
 }
 
 // backendOf makes a backend of calls to a cluster.
-func backendOf(c *wire.Client, as cluster) *backend {
+func backendOf(to *wire.Client, as cluster) *backend {
+	c := calls{to}
 	return &backend{
 		gangs: c, ranks: c, rafter: c, attacher: c, execer: c, cluster: as, fabrics: c, addresser: c, stager: c, clienter: c, sealer: c,
 		explain: c.Explain, close: c.Close,
@@ -99,19 +100,19 @@ func backendOf(c *wire.Client, as cluster) *backend {
 
 // localAgent is the agent of this machine, whose end shows here.
 type localAgent struct {
-	*wire.Client
+	calls
 	paths node.Paths
 }
 
 // Token waits for a leader that is about to be there: an agent that has just
 // been started is asked for a token next.
 func (l localAgent) Token(ctx context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
-	return patiently(ctx, func() (wire.TokenResponse, error) { return l.Client.Token(ctx, r) })
+	return patiently(ctx, func() (wire.TokenResponse, error) { return l.calls.Token(ctx, r) })
 }
 
 // Leave returns when the agent has ended and this machine's state is gone.
 func (l localAgent) Leave(ctx context.Context, r wire.LeaveRequest) error {
-	if err := l.Client.Leave(ctx, r); err != nil {
+	if err := l.calls.Leave(ctx, r); err != nil {
 		return err
 	}
 	l.Close() // an open connection would keep the agent waiting
@@ -130,4 +131,107 @@ func openStandalone() (*backend, error) {
 		return nil, err
 	}
 	return &backend{gangs: s, ranks: s, sealer: s, explain: s.Explain, close: func() { s.Close() }}, nil
+}
+
+// calls are the rows of wire as the interfaces above name them.
+type calls struct{ *wire.Client }
+
+func (c calls) Launch(ctx context.Context, r wire.LaunchRequest, fn func(rendezvous.Progress) error) error {
+	return wire.Launch.Call(ctx, c.Client, r, fn)
+}
+func (c calls) Watch(ctx context.Context, r wire.JobRequest, fn func(rendezvous.Progress) error) error {
+	return wire.Watch.Call(ctx, c.Client, r, fn)
+}
+func (c calls) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+	return wire.Logs.Call(ctx, c.Client, r, fn)
+}
+func (c calls) Stop(ctx context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+	return wire.Stop.Call(ctx, c.Client, r)
+}
+func (c calls) Status(ctx context.Context, r wire.StatusRequest) (wire.Status, error) {
+	return wire.ShowStatus.Call(ctx, c.Client, r)
+}
+func (c calls) Jobs(ctx context.Context) (wire.JobsResponse, error) {
+	return wire.Jobs.Call(ctx, c.Client, wire.Empty{})
+}
+func (c calls) Token(ctx context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+	return wire.Token.Call(ctx, c.Client, r)
+}
+func (c calls) Leave(ctx context.Context, r wire.LeaveRequest) error {
+	return wire.Leave.Call(ctx, c.Client, r)
+}
+func (c calls) RemoveNode(ctx context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
+	return wire.RemoveNode.Call(ctx, c.Client, r)
+}
+func (c calls) MarkDead(ctx context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+	return wire.MarkDead.Call(ctx, c.Client, r)
+}
+func (c calls) Takeover(ctx context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+	return wire.Takeover.Call(ctx, c.Client, r)
+}
+func (c calls) Doctor(ctx context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	return wire.Doctor.Call(ctx, c.Client, r)
+}
+func (c calls) Service(ctx context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	return wire.Service.Call(ctx, c.Client, r)
+}
+func (c calls) RaftStatus(ctx context.Context) (wire.RaftStatus, error) {
+	return wire.ShowRaft.Call(ctx, c.Client, wire.Empty{})
+}
+func (c calls) RaftSnapshot(ctx context.Context, fn func(wire.RaftPiece) error) error {
+	return wire.SaveRaft.Call(ctx, c.Client, wire.Empty{}, fn)
+}
+func (c calls) RaftBring(ctx context.Context, r wire.RaftPiece) error {
+	return wire.RaftBring.Call(ctx, c.Client, r)
+}
+func (c calls) RaftRestore(ctx context.Context, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
+	return wire.RaftRestore.Call(ctx, c.Client, r)
+}
+func (c calls) Input(ctx context.Context, r wire.InputRequest) error {
+	return wire.Input.Call(ctx, c.Client, r)
+}
+func (c calls) InputAt(ctx context.Context, r wire.InputAtRequest) (wire.InputAtResponse, error) {
+	return wire.InputAt.Call(ctx, c.Client, r)
+}
+func (c calls) Signal(ctx context.Context, r wire.SignalRequest) error {
+	return wire.Signal.Call(ctx, c.Client, r)
+}
+func (c calls) Exec(ctx context.Context, r wire.ExecRequest, fn func(wire.ExecChunk) error) error {
+	return wire.Exec.Call(ctx, c.Client, r, fn)
+}
+func (c calls) ExecReach(ctx context.Context, r wire.ExecReachRequest) error {
+	return wire.ExecReach.Call(ctx, c.Client, r)
+}
+func (c calls) Follow(ctx context.Context, fn func(wire.Status) error) error {
+	return wire.Follow.Call(ctx, c.Client, wire.Empty{}, fn)
+}
+func (c calls) Counters(ctx context.Context) (wire.CountersResponse, error) {
+	return wire.Counters.Call(ctx, c.Client, wire.Empty{})
+}
+func (c calls) Report(ctx context.Context, fn func(wire.Evidence) error) error {
+	return wire.Report.Call(ctx, c.Client, wire.Empty{}, fn)
+}
+func (c calls) Netplan(ctx context.Context, r wire.NetplanRequest) (wire.NetplanPlan, error) {
+	return wire.Netplan.Call(ctx, c.Client, r)
+}
+func (c calls) NetplanApply(ctx context.Context, r wire.NetplanApplyRequest, fn func(wire.NetplanProgress) error) error {
+	return wire.NetplanApply.Call(ctx, c.Client, r, fn)
+}
+func (c calls) Stage(ctx context.Context, r wire.StageRequest) (wire.StageResponse, error) {
+	return wire.Stage.Call(ctx, c.Client, r)
+}
+func (c calls) StageContent(ctx context.Context, r wire.StageChunk) error {
+	return wire.StageContent.Call(ctx, c.Client, r)
+}
+func (c calls) Seal(ctx context.Context, r wire.SealRequest) (wire.SealResponse, error) {
+	return wire.Seal.Call(ctx, c.Client, r)
+}
+func (c calls) Clients(ctx context.Context) (wire.ClientsResponse, error) {
+	return wire.Clients.Call(ctx, c.Client, wire.Empty{})
+}
+func (c calls) RemoveClients(ctx context.Context, r wire.RemoveClientsRequest) (wire.RemoveClientsResponse, error) {
+	return wire.RemoveClients.Call(ctx, c.Client, r)
+}
+func (c calls) Explain(ctx context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	return wire.Explain.Call(ctx, c.Client, r)
 }

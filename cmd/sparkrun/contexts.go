@@ -200,12 +200,12 @@ func (a *app) dialChosen() *backend {
 	if err == nil {
 		var r *node.Remote
 		if r, err = node.OpenRemote(dir); err == nil {
-			return backendOf(r.Client, r)
+			return backendOf(r.Client, calls{r.Client})
 		}
 		err = fmt.Errorf("context %s: %w (mend it, or `sparkrun logout %s` and log in again)", name, err, name)
 	}
 	c := node.Unusable(err)
-	return backendOf(c, c)
+	return backendOf(c, calls{c})
 }
 
 // atHome marks commands that are about this machine, whatever the context.

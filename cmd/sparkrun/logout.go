@@ -99,7 +99,7 @@ func tellLogout(ctx context.Context, dir string) (id string, err error) {
 	defer cancel()
 	var again pause
 	for {
-		_, err = r.RemoveClients(ctx, wire.RemoveClientsRequest{Client: own.NodeID})
+		_, err = wire.RemoveClients.Call(ctx, r.Client, wire.RemoveClientsRequest{Client: own.NodeID})
 		switch {
 		case errors.Is(err, node.ErrLoggedOut), errors.Is(err, rendezvous.ErrNoClient), err == nil:
 			return own.NodeID, nil // the answer goes over a connection that the removal closes

@@ -117,42 +117,6 @@ func parseUser(text string) (User, error) {
 	return User{Name: name, UID: uint32(uid)}, nil
 }
 
-func allowUser(c Caller) error {
-	if c.User == nil {
-		return fmt.Errorf("%w: this call is for users", ErrDenied)
-	}
-	return nil
-}
-
-// allowHere keeps to users of members what is about the machine that is asked,
-// or lets others in.
-func allowHere(c Caller) error {
-	if err := allowUser(c); err != nil {
-		return err
-	}
-	if c.Client != nil {
-		return fmt.Errorf("%w from a client: it is done on a machine of the cluster", ErrDenied)
-	}
-	return nil
-}
-
-// allowClient is for a client's word about itself, to the member that it dialled.
-func allowClient(c Caller) error {
-	if c.Client == nil || c.Node != "" {
-		return fmt.Errorf("%w: this call is for clients", ErrDenied)
-	}
-	return nil
-}
-
-func allowMember(c Caller) error {
-	if c.Node == "" {
-		return fmt.Errorf("%w: this call is for members of the cluster", ErrDenied)
-	}
-	return nil
-}
-
-func allowAnybody(Caller) error { return nil }
-
 // MustBeRoot guards what gives power over every node. The caller is a user.
 func (c Caller) MustBeRoot(what string) error {
 	switch {

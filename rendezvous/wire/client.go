@@ -1,113 +1,188 @@
 package wire
 
 import (
+	"bytes"
 	"context"
+	"errors"
+	"io"
 	"net/http"
-	"strings"
-
-	"connectrpc.com/connect"
-
-	"github.com/sparkrun/sparkrun/rendezvous"
+	"sync"
 )
 
-// LoginRequest comes from a machine that is to be a client. Its secret proves
-// that somebody of the cluster invited it; the CSR proves that it holds its key.
-type LoginRequest struct {
-	Secret []byte `json:"secret"`
-	CSR    []byte `json:"csr"`    // DER
-	Client string `json:"client"` // the id that it has given itself, a UUID
-	Host   string `json:"host"`   // its name, for people
+// Client calls one node: the own agent, the leader, or any member.
+type Client struct {
+	http  *http.Client
+	base  string
+	on    *Caller // whose call is passed on; nil = our own
+	local *Server // answers in this process, for on
 }
 
-// String keeps the secret out of logs and errors.
-func (r LoginRequest) String() string { return "login of " + r.Host + " (" + r.Client + ")" }
+// NewClient makes calls through hc, which knows how to reach and verify the
+// node. base is a URL whose host only hc interprets.
+func NewClient(hc *http.Client, base string) *Client { return &Client{http: hc, base: base} }
 
-// GoString does so for %#v.
-func (r LoginRequest) GoString() string { return r.String() }
-
-// LoginResponse makes it one.
-type LoginResponse struct {
-	Cluster string       `json:"cluster"`
-	User    string       `json:"user"` // whose client it is
-	Cert    []byte       `json:"cert"` // DER
-	CACert  []byte       `json:"ca_cert"`
-	Members []RollMember `json:"members"`
-	OnlyOn  string       `json:"recorded_only_on,omitempty"` // see Acknowledged
+// OnBehalfOf marks calls as passed on for a user of this node: the receiver
+// will not pass them on again.
+func (c *Client) OnBehalfOf(user Caller) *Client {
+	fwd := *c
+	fwd.on = &user
+	return &fwd
 }
 
-// RefreshRequest is a client's, now and then.
-type RefreshRequest struct {
-	CSR []byte `json:"csr,omitempty"` // DER, by the client's own key; empty: no certificate is wanted
-}
-
-// RefreshResponse is what a client needs to find its way.
-type RefreshResponse struct {
-	User    string       `json:"user"`
-	Home    string       `json:"home,omitempty"` // the user's, on the member that answers
-	Members []RollMember `json:"members"`
-	Cert    []byte       `json:"cert,omitempty"` // DER; empty: this member cannot sign, ask another
-}
-
-// ClientsResponse lists the clients.
-type ClientsResponse struct {
-	Clients []rendezvous.Client `json:"clients"`
-}
-
-// RemoveClientsRequest takes clients out: one, or all of a user.
-type RemoveClientsRequest struct {
-	Client string `json:"client,omitempty"` // see rendezvous.FindClient
-	User   string `json:"user,omitempty"`
-}
-
-// RemoveClientsResponse names those that were taken out.
-type RemoveClientsResponse struct {
-	Removed []rendezvous.Client `json:"removed"`
-	OnlyOn  string              `json:"recorded_only_on,omitempty"` // see Acknowledged
-}
-
-// Login is a call of strangers, beside Join.
-type Login func(context.Context, Caller, LoginRequest) (LoginResponse, error)
-
-// Mount serves it.
-func (h Login) Mount(mux *http.ServeMux) {
-	unary(mux, joinPath+"Login", allowAnybody, h, maxStranger)
-}
-
-func (h Cluster) mountClients(mux *http.ServeMux) {
-	unary(mux, clusterPath+"Clients", allowUser, h.Clients)
-	unary(mux, clusterPath+"RemoveClients", allowUser, h.RemoveClients)
-	unary(mux, clusterPath+"Refresh", allowClient, h.Refresh, maxStranger)
-}
-
-// Reaches names the call that a client asks for by an URL's path; false where no
-// client may: calls of members, raft, and calls of those who have no certificate.
-func Reaches(path string) (call string, ok bool) {
-	return strings.CutPrefix(path, clusterPath)
-}
-
-// Refuse answers a call with an error before it has come to its handler.
-func Refuse(w http.ResponseWriter, r *http.Request, err error) {
-	if ew := connect.NewErrorWriter(handlerOptions[Empty]()...); !ew.IsSupported(r) || ew.Write(w, r, outbound(err)) != nil {
-		http.Error(w, err.Error(), http.StatusForbidden)
+// Close drops idle connections.
+func (c *Client) Close() {
+	if c.http != nil {
+		c.http.CloseIdleConnections()
 	}
 }
 
-// Login makes the calling machine a client.
-func (c *Client) Login(ctx context.Context, r LoginRequest) (LoginResponse, error) {
-	return call[LoginRequest, LoginResponse](ctx, c, joinPath+"Login", r)
+// do makes a call and has take have its replies, in the caller's own goroutine.
+func (c *Client) do(ctx context.Context, row *Row, req any, take func(any) error) error {
+	if c.local != nil {
+		return c.local.answerHere(ctx, row, *c.on, req, take)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // ends a stream at the server when take fails
+	b, err := theCodec.Marshal(req)
+	if err != nil {
+		return err
+	}
+	r, err := c.request(ctx, row, bytes.NewReader(b))
+	if err != nil {
+		return err
+	}
+	res, err := c.http.Do(r)
+	if err != nil {
+		return lost(ctx, err)
+	}
+	defer res.Body.Close()
+	switch {
+	case res.StatusCode != http.StatusOK:
+		return c.failed(ctx, refusal(res))
+	case !row.Streams:
+		b, err := readBody(res.Body, maxMessage)
+		if err != nil {
+			return lost(ctx, err)
+		}
+		m := row.newRes()
+		if err := theCodec.Unmarshal(b, m); err != nil {
+			return err
+		}
+		return take(m)
+	}
+	from := frames{from: res.Body}
+	for {
+		m := row.newRes()
+		switch err := from.next(m); {
+		case errors.Is(err, io.EOF):
+			return nil
+		case err != nil:
+			return c.failed(ctx, err)
+		}
+		if err := take(m); err != nil {
+			return err
+		}
+	}
 }
 
-// Refresh gives a client the members of now, and its next certificate.
-func (c *Client) Refresh(ctx context.Context, r RefreshRequest) (RefreshResponse, error) {
-	return call[RefreshRequest, RefreshResponse](ctx, c, clusterPath+"Refresh", r)
+func (c *Client) request(ctx context.Context, row *Row, body io.Reader) (*http.Request, error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodPost, c.base+row.Path(), body)
+	if err != nil {
+		return nil, err
+	}
+	r.Header.Set("Content-Type", mimeCBOR)
+	c.on.write(r.Header)
+	return r, nil
 }
 
-// Clients lists the clients.
-func (c *Client) Clients(ctx context.Context) (ClientsResponse, error) {
-	return call[Empty, ClientsResponse](ctx, c, clusterPath+"Clients", Empty{})
+// failed tells the end of the caller's own patience, and of the connection, from what the other side has said.
+func (c *Client) failed(ctx context.Context, err error) error {
+	if broken, ok := errors.AsType[cutError](err); ok {
+		return lost(ctx, broken.error)
+	}
+	if ctx.Err() != nil && (errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded)) {
+		return ctx.Err()
+	}
+	return err
 }
 
-// RemoveClients takes clients out.
-func (c *Client) RemoveClients(ctx context.Context, r RemoveClientsRequest) (RemoveClientsResponse, error) {
-	return call[RemoveClientsRequest, RemoveClientsResponse](ctx, c, clusterPath+"RemoveClients", r)
+// duplex is the row of control streams.
+type duplex struct{ *Row }
+
+// Serve has fn answer a leader's control stream.
+func (d duplex) Serve(fn func(context.Context, Caller, ControlStream) error) Call {
+	return Call{row: d.Row, control: fn}
+}
+
+// ControlLink is the leader's end of a control stream. Receive and Send may be
+// called side by side, each from one goroutine.
+type ControlLink struct {
+	ctx    context.Context // the stream's
+	cancel context.CancelFunc
+	client *Client
+	out    *io.PipeWriter
+	begun  sync.WaitGroup // of what follows
+	from   frames
+	body   io.Closer
+	err    error
+}
+
+// Open opens a control stream, that ends with ctx or by Close.
+func (d duplex) Open(ctx context.Context, c *Client) *ControlLink {
+	ctx, cancel := context.WithCancel(ctx)
+	in, out := io.Pipe()
+	l := &ControlLink{ctx: ctx, cancel: cancel, client: c, out: out}
+	l.begun.Go(func() { // the headers come with the other side's first word
+		r, err := c.request(ctx, d.Row, in)
+		var res *http.Response
+		if err == nil {
+			res, err = c.http.Do(r)
+		}
+		if err == nil && res.StatusCode != http.StatusOK {
+			l.err = c.failed(ctx, refusal(res))
+			err = res.Body.Close()
+		} else if err != nil {
+			l.err = lost(ctx, err)
+		} else {
+			l.from, l.body = frames{from: res.Body}, res.Body
+			return
+		}
+		in.CloseWithError(errors.Join(io.EOF, err)) // to a Send that waits
+	})
+	return l
+}
+
+// Send writes one message. io.EOF says that the other side hung up; Receive
+// then tells why.
+func (l *ControlLink) Send(d Down) error {
+	err := writeFrame(l.out, &d)
+	switch {
+	case err == nil:
+		return nil
+	case l.ctx.Err() != nil:
+		return l.ctx.Err()
+	}
+	return io.EOF
+}
+
+// Receive waits for the node's next message.
+func (l *ControlLink) Receive() (u Up, err error) {
+	l.begun.Wait()
+	if l.err != nil {
+		return u, l.err
+	}
+	if err = l.from.next(&u); err == nil || errors.Is(err, io.EOF) {
+		return u, err
+	}
+	return u, l.client.failed(l.ctx, err)
+}
+
+// Close ends the stream, and with it a Send or Receive that waits.
+func (l *ControlLink) Close() {
+	l.cancel() // first: the closes below would wait for a silent node
+	l.out.CloseWithError(context.Canceled)
+	l.begun.Wait()
+	if l.body != nil {
+		l.body.Close()
+	}
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net/http"
 	"strings"
 	"sync"
 	"testing"
@@ -194,13 +193,11 @@ func TestServeEndsWithItsContext(t *testing.T) {
 func controlServer(t *testing.T, side NodeSide) (c *Client, ended <-chan error) {
 	t.Helper()
 	ends := make(chan error, 100)
-	c = serve(t, spark2, func(mux *http.ServeMux) {
-		Node{Control: func(ctx context.Context, c Caller, s ControlStream) error {
-			err := side.Serve(ctx, c, s)
-			ends <- err
-			return err
-		}}.Mount(mux)
-	})
+	c = serve(t, spark2, Control.Serve(func(ctx context.Context, c Caller, s ControlStream) error {
+		err := side.Serve(ctx, c, s)
+		ends <- err
+		return err
+	}))
 	return c, ends
 }
 
@@ -231,7 +228,7 @@ func TestControlOverHTTP(t *testing.T) {
 	}
 	c, ended := controlServer(t, n.side)
 	ups, downs, events := make(chan UpHello, 1), make(chan error, 1), make(chan launcher.Event, 2000)
-	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return c.Control(ctx), nil })
+	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return Control.Open(ctx, c), nil })
 	cfg.OnUp = func(_ launcher.NodeID, up UpHello) { ups <- up }
 	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }
 	cfg.OnEvent = func(ev launcher.Event) { events <- ev }
@@ -285,7 +282,7 @@ func TestRefusalOverHTTP(t *testing.T) {
 		},
 		Logger: quiet,
 	})
-	link := c.Control(t.Context())
+	link := Control.Open(t.Context(), c)
 	defer link.Close()
 	if err := link.Send(firstWord); err != nil {
 		t.Fatal(err)
@@ -310,7 +307,7 @@ func TestRefusalOverHTTP(t *testing.T) {
 func TestLeaderHangsUpOverHTTP(t *testing.T) {
 	var emit func(Up)
 	c, ended := controlServer(t, attachTo(&emit))
-	link := c.Control(t.Context())
+	link := Control.Open(t.Context(), c)
 	link.Send(firstWord)
 	if _, err := link.Receive(); err != nil {
 		t.Fatal(err)
@@ -339,7 +336,7 @@ func TestStuckLeaderOverHTTP(t *testing.T) {
 				Logger: quiet, Silence: 300 * time.Millisecond,
 			}
 			c, ended := controlServer(t, side)
-			link := c.Control(t.Context())
+			link := Control.Open(t.Context(), c)
 			defer link.Close()
 			link.Send(firstWord)
 			emit := within(t, "attach", emits)
@@ -367,25 +364,23 @@ func TestStuckLeaderOverHTTP(t *testing.T) {
 func TestStreamIsOpenedAnewOverHTTP(t *testing.T) {
 	n, d := newNear(), newDiary(t)
 	die := make(chan struct{})
-	c := serve(t, spark2, func(mux *http.ServeMux) {
-		Node{Control: func(ctx context.Context, c Caller, s ControlStream) error {
-			ctx, cancel := context.WithCancel(ctx)
-			defer cancel()
-			gone := make(chan struct{})
-			defer func() { <-gone }()
-			go func() {
-				defer close(gone)
-				select {
-				case <-die:
-					cancel()
-				case <-ctx.Done():
-				}
-			}()
-			defer cancel()
-			return n.side.Serve(ctx, c, s)
-		}}.Mount(mux)
-	})
-	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return c.Control(ctx), nil })
+	c := serve(t, spark2, Control.Serve(func(ctx context.Context, c Caller, s ControlStream) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		gone := make(chan struct{})
+		defer func() { <-gone }()
+		go func() {
+			defer close(gone)
+			select {
+			case <-die:
+				cancel()
+			case <-ctx.Done():
+			}
+		}()
+		defer cancel()
+		return n.side.Serve(ctx, c, s)
+	}))
+	cfg := d.config(func(ctx context.Context, _ launcher.NodeID) (Link, error) { return Control.Open(ctx, c), nil })
 	ups, downs := make(chan UpHello, 9), make(chan error, 9)
 	cfg.OnUp = func(_ launcher.NodeID, up UpHello) { ups <- up }
 	cfg.OnDown = func(_ launcher.NodeID, err error) { downs <- err }

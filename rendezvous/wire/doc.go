@@ -1,51 +1,20 @@
-// Package wire is the RPC between the CLI, the agents and the leader: the
-// messages, the error codes, and the one rule of forwarding: a request is
-// passed on at most once.
+// Package wire is the calls between the CLI, the agents and the leader: the table of procedures, their messages, the
+// error codes, and the one rule of forwarding: a request is passed on at most once.
+//
+// A procedure is a row of table.go. Who calls it says wire.Stop.Call(ctx, client, request); who answers it makes
+// a Call by wire.Stop.Serve(fn), and a part of a node gives all of its own as
+//
+//	func (p *Part) Calls() []wire.Call
+//
+// to the Server. A row that goes to the leader is answered by what the leadership has given to Server.Lead; elsewhere
+// the server passes it on, and Around gives the caller's own node its part in that: a check first, or the answer where
+// there is no leader. In one process Server.As calls without a network.
 //
 // Messages are the plain Go structs of this package and of the words it
 // carries (launcher, rendezvous, envgen), encoded as CBOR. Fields may be added;
-// none may change its meaning or be used again. The calls ride on Connect over
-// HTTP/2: over the local unix socket for the CLI, over mutual TLS among nodes.
+// none may change its meaning or be used again. The calls ride on HTTP/2: over the local unix socket for the CLI,
+// over mutual TLS among nodes. A call is a POST of one message; the reply is one message, or a stream of frames
+// (format.go), or a status with an error's code and text.
 //
 // It must not decide anything: handlers are functions given by the node.
 package wire
-
-import (
-	"fmt"
-
-	"github.com/fxamacker/cbor/v2"
-)
-
-// codec encodes messages as CBOR (RFC 8949) under their json names.
-type codec struct {
-	enc cbor.EncMode
-	dec cbor.DecMode
-}
-
-func newCodec() codec {
-	enc, err := cbor.EncOptions{Time: cbor.TimeRFC3339Nano}.EncMode()
-	if err != nil {
-		panic(err) // fixed options: wrong here means wrong always
-	}
-	dec, err := cbor.DecOptions{
-		DupMapKey:        cbor.DupMapKeyEnforcedAPF, // two values for one field: somebody's game
-		MaxNestedLevels:  32,
-		MaxArrayElements: 1 << 20,
-		MaxMapPairs:      1 << 16,
-	}.DecMode()
-	if err != nil {
-		panic(err)
-	}
-	return codec{enc: enc, dec: dec}
-}
-
-var theCodec = newCodec()
-
-func (codec) Name() string                    { return "cbor" }
-func (c codec) Marshal(m any) ([]byte, error) { return c.enc.Marshal(bare(m)) }
-func (c codec) Unmarshal(b []byte, m any) error {
-	if err := c.dec.Unmarshal(b, bare(m)); err != nil {
-		return fmt.Errorf("read message: %w", err)
-	}
-	return nil
-}

@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
@@ -84,37 +82,4 @@ type Mended struct {
 	Mend    Mend   `json:"mend"`
 	Command string `json:"command"`
 	Error   string `json:"error,omitempty"`
-}
-
-// Doctor is the user's call for it.
-type Doctor func(context.Context, Caller, DoctorRequest) (DoctorResponse, error)
-
-// Mount serves it.
-func (h Doctor) Mount(mux *http.ServeMux) { unary(mux, clusterPath+"Doctor", allowUser, h) }
-
-// Patients are the members' calls for it.
-type Patients struct {
-	Examine func(context.Context, Caller, ExamineRequest) (ExamineResponse, error)
-	Mend    func(context.Context, Caller, MendRequest) (MendResponse, error)
-}
-
-// Mount serves them.
-func (h Patients) Mount(mux *http.ServeMux) {
-	unary(mux, nodePath+"Examine", allowMember, h.Examine)
-	unary(mux, nodePath+"Mend", allowMember, h.Mend)
-}
-
-// Doctor asks this machine's agent what is wrong in the cluster.
-func (c *Client) Doctor(ctx context.Context, r DoctorRequest) (DoctorResponse, error) {
-	return call[DoctorRequest, DoctorResponse](ctx, c, clusterPath+"Doctor", r)
-}
-
-// Examine asks a member what it is and to try its part.
-func (c *Client) Examine(ctx context.Context, r ExamineRequest) (ExamineResponse, error) {
-	return call[ExamineRequest, ExamineResponse](ctx, c, nodePath+"Examine", r)
-}
-
-// Mend asks a member to mend itself, on a root user's behalf.
-func (c *Client) Mend(ctx context.Context, r MendRequest) (MendResponse, error) {
-	return call[MendRequest, MendResponse](ctx, c, nodePath+"Mend", r)
 }

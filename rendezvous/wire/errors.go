@@ -1,11 +1,15 @@
 package wire
 
 import (
+	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"io"
+	"net/http"
 	"net/url"
-
-	"connectrpc.com/connect"
+	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -37,55 +41,84 @@ var (
 var codes = []struct {
 	code     string
 	sentinel error
-	connect  connect.Code
+	status   int // of HTTP
 }{
-	{"retry", ErrRetry, connect.CodeUnavailable},
-	{"no-leader", ErrNoLeader, connect.CodeUnavailable},
-	{"not-yet", ErrNotYet, connect.CodeFailedPrecondition},
-	{"denied", ErrDenied, connect.CodePermissionDenied},
-	{"token-used", rendezvous.ErrTokenUsed, connect.CodePermissionDenied},
-	{"token-expired", rendezvous.ErrTokenExpired, connect.CodePermissionDenied},
-	{"token-unknown", rendezvous.ErrTokenUnknown, connect.CodePermissionDenied},
-	{"apart", rendezvous.ErrApart, connect.CodeFailedPrecondition},
-	{"token-role", rendezvous.ErrTokenRole, connect.CodePermissionDenied},
-	{"host-taken", rendezvous.ErrHostTaken, connect.CodeAlreadyExists},
-	{"no-client", rendezvous.ErrNoClient, connect.CodeNotFound},
-	{"no-job", rendezvous.ErrNoJob, connect.CodeNotFound},
-	{"job-ended", rendezvous.ErrJobEnded, connect.CodeFailedPrecondition},
-	{"no-service", rendezvous.ErrNoService, connect.CodeFailedPrecondition},
-	{"no-node", rendezvous.ErrNoNode, connect.CodeNotFound},
-	{"cannot-place", rendezvous.ErrCannotPlace, connect.CodeFailedPrecondition},
-	{"fabric-unfit", rendezvous.ErrFabricUnfit, connect.CodeFailedPrecondition},
-	{"too-many-jobs", rendezvous.ErrTooManyJobs, connect.CodeResourceExhausted},
-	{"invalid", launcher.ErrInvalid, connect.CodeInvalidArgument},
-	{"unknown-retry", ErrUnknownRetry, connect.CodeFailedPrecondition},
-	{"no-reader", ErrNoReader, connect.CodeFailedPrecondition},
-	{"stale-fence", launcher.ErrStaleFence, connect.CodeAborted},
-	{"no-fence", launcher.ErrNoFence, connect.CodeFailedPrecondition},
+	{"retry", ErrRetry, http.StatusServiceUnavailable},
+	{"no-leader", ErrNoLeader, http.StatusServiceUnavailable},
+	{"not-yet", ErrNotYet, http.StatusConflict},
+	{"denied", ErrDenied, http.StatusForbidden},
+	{"token-used", rendezvous.ErrTokenUsed, http.StatusForbidden},
+	{"token-expired", rendezvous.ErrTokenExpired, http.StatusForbidden},
+	{"token-unknown", rendezvous.ErrTokenUnknown, http.StatusForbidden},
+	{"apart", rendezvous.ErrApart, http.StatusConflict},
+	{"token-role", rendezvous.ErrTokenRole, http.StatusForbidden},
+	{"host-taken", rendezvous.ErrHostTaken, http.StatusConflict},
+	{"no-client", rendezvous.ErrNoClient, http.StatusNotFound},
+	{"no-job", rendezvous.ErrNoJob, http.StatusNotFound},
+	{"job-ended", rendezvous.ErrJobEnded, http.StatusConflict},
+	{"no-service", rendezvous.ErrNoService, http.StatusConflict},
+	{"no-node", rendezvous.ErrNoNode, http.StatusNotFound},
+	{"cannot-place", rendezvous.ErrCannotPlace, http.StatusConflict},
+	{"fabric-unfit", rendezvous.ErrFabricUnfit, http.StatusConflict},
+	{"too-many-jobs", rendezvous.ErrTooManyJobs, http.StatusTooManyRequests},
+	{"invalid", launcher.ErrInvalid, http.StatusBadRequest},
+	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
+	{"no-reader", ErrNoReader, http.StatusConflict},
+	{"stale-fence", launcher.ErrStaleFence, http.StatusConflict},
+	{"no-fence", launcher.ErrNoFence, http.StatusConflict},
 }
 
-const codeHeader = "Sparkrun-Code"
+// failure is an error as it travels.
+type failure struct {
+	Code    string `json:"code"` // failed: none of codes
+	Message string `json:"message"`
+}
 
-// outbound dresses a handler's error for the wire.
-func outbound(err error) error {
-	if err == nil {
-		return nil
-	}
+func failureOf(err error) failure {
 	for _, c := range codes {
 		if errors.Is(err, c.sentinel) {
-			ce := connect.NewError(c.connect, errors.New(err.Error()))
-			ce.Meta().Set(codeHeader, c.code)
-			return ce
+			return failure{c.code, err.Error()}
 		}
 	}
 	switch {
 	case errors.Is(err, context.Canceled):
-		return connect.NewError(connect.CodeCanceled, err)
+		return failure{"canceled", err.Error()}
 	case errors.Is(err, context.DeadlineExceeded):
-		return connect.NewError(connect.CodeDeadlineExceeded, err)
+		return failure{"deadline", err.Error()}
 	}
-	return connect.NewError(connect.CodeUnknown, errors.New(err.Error()))
+	return failure{"failed", err.Error()}
 }
+
+func (f failure) status() int {
+	for _, c := range codes {
+		if c.code == f.Code {
+			return c.status
+		}
+	}
+	switch f.Code {
+	case "canceled":
+		return http.StatusServiceUnavailable
+	case "deadline":
+		return http.StatusGatewayTimeout
+	}
+	return http.StatusInternalServerError
+}
+
+// codeHeader marks a refusal as one of ours: there are others on the way.
+const codeHeader = "Sparkrun-Code"
+
+// refuse answers with an error in place of the first message.
+func refuse(w http.ResponseWriter, err error) {
+	f := failureOf(err)
+	w.Header().Set(codeHeader, f.Code)
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(f.status())
+	b, _ := json.Marshal(f)
+	_, _ = w.Write(append(b, '\n'))
+}
+
+// Refuse answers a call with an error before it has come to its row.
+func Refuse(w http.ResponseWriter, err error) { refuse(w, err) }
 
 // remoteError is an error that came over the wire, its sentinel restored, or
 // one of the transport, as ErrUnreachable and with its own cause.
@@ -97,39 +130,55 @@ type remoteError struct {
 
 func (e *remoteError) Error() string { return e.text }
 func (e *remoteError) Unwrap() []error {
-	if e.cause == nil {
-		return []error{e.sentinel}
-	}
-	return []error{e.sentinel, e.cause}
-}
-
-// inbound restores what outbound sent. Errors of the transport become
-// ErrUnreachable; so does a cancellation that is not the caller's own (ctx): the
-// other side, or the connection, was cut down.
-func inbound(ctx context.Context, err error) error {
-	var ce *connect.Error
-	if err == nil || !errors.As(err, &ce) {
-		return err
-	}
-	code := ce.Meta().Get(codeHeader)
-	for _, c := range codes {
-		if c.code == code {
-			return &remoteError{text: ce.Message(), sentinel: c.sentinel, cause: err}
+	var out []error
+	for _, err := range []error{e.sentinel, e.cause} {
+		if err != nil {
+			out = append(out, err)
 		}
 	}
-	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
-	case ce.Code() == connect.CodeUnimplemented:
-		return &remoteError{text: ErrOlder.Error(), sentinel: ErrOlder, cause: err}
-	case !connect.IsWireError(err), ce.Code() == connect.CodeUnavailable, ce.Code() == connect.CodeCanceled:
-		// A dial that ran out of time has a deadline of its own: that is the
-		// other side's silence, not the end of the caller's patience.
-		return unreachable(ce.Unwrap())
-	case ce.Code() == connect.CodeDeadlineExceeded:
+	return out
+}
+
+// restored gives the error back that the other side has told.
+func (f failure) restored() error {
+	switch f.Code {
+	case "canceled": // a cancellation that is not the caller's own: the other side was cut down
+		return unreachable(context.Canceled)
+	case "deadline":
 		return context.DeadlineExceeded
 	}
-	return &remoteError{text: ce.Message(), sentinel: err, cause: err}
+	for _, c := range codes {
+		if c.code == f.Code {
+			return &remoteError{text: f.Message, sentinel: c.sentinel}
+		}
+	}
+	return &remoteError{text: f.Message}
+}
+
+// refusal reads why there is no reply.
+func refusal(res *http.Response) error {
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxStranger))
+	var f failure
+	switch {
+	case err != nil:
+		return cut(err)
+	case res.Header.Get(codeHeader) != "" && json.Unmarshal(b, &f) == nil:
+		return f.restored()
+	case res.StatusCode == http.StatusNotFound:
+		return &remoteError{text: ErrOlder.Error(), sentinel: ErrOlder}
+	}
+	text, _, _ := strings.Cut(strings.TrimSpace(string(b)), "\n")
+	return unreachable(errors.New(cmp.Or(text, res.Status)))
+}
+
+// lost is what became of a call whose connection failed: ctx is the caller's own.
+func lost(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// A dial that ran out of time has a deadline of its own: that is the
+	// other side's silence, not the end of the caller's patience.
+	return unreachable(err)
 }
 
 func unreachable(cause error) error {
@@ -141,4 +190,12 @@ func unreachable(cause error) error {
 		text, cause = "the connection was cut", nil // it is not the caller who gave up
 	}
 	return &remoteError{text: text, sentinel: ErrUnreachable, cause: cause}
+}
+
+// gone is what a handler gets whose caller takes no more.
+func gone(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("the caller has gone: %w: %w", context.Canceled, err)
 }

@@ -1,9 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
-
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -63,36 +60,4 @@ type NodeExecReachRequest struct {
 	End    bool         `json:"end,omitempty"`
 
 	Window *launcher.Window `json:"window,omitempty"`
-}
-
-func (h Cluster) mountExec(mux *http.ServeMux) {
-	serverStream(mux, clusterPath+"Exec", allowUser, h.Exec)
-	unary(mux, clusterPath+"ExecReach", allowUser, h.ExecReach)
-}
-
-func (h Node) mountExec(mux *http.ServeMux) {
-	serverStream(mux, nodePath+"NodeExec", allowMember, h.NodeExec)
-	unary(mux, nodePath+"NodeExecReach", allowMember, h.NodeExecReach)
-}
-
-// Exec runs a command in a rank's place. It ends when fn fails or ctx ends.
-func (c *Client) Exec(ctx context.Context, r ExecRequest, fn func(ExecChunk) error) error {
-	return receive(ctx, c, clusterPath+"Exec", r, fn)
-}
-
-// ExecReach reaches it. ErrNoReader: it has ended, or reads no more.
-func (c *Client) ExecReach(ctx context.Context, r ExecReachRequest) error {
-	_, err := call[ExecReachRequest, Empty](ctx, c, clusterPath+"ExecReach", r)
-	return err
-}
-
-// NodeExec runs a command on the node that is called.
-func (c *Client) NodeExec(ctx context.Context, r NodeExecRequest, fn func(ExecChunk) error) error {
-	return receive(ctx, c, nodePath+"NodeExec", r, fn)
-}
-
-// NodeExecReach reaches one there.
-func (c *Client) NodeExecReach(ctx context.Context, r NodeExecReachRequest) error {
-	_, err := call[NodeExecReachRequest, Empty](ctx, c, nodePath+"NodeExecReach", r)
-	return err
 }

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"context"
-	"net/http"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -25,9 +24,10 @@ type FencePart struct {
 // maxMessage, as far as that is above what one node may bring.
 const fencePart = 1 << 20
 
-func (h Node) mountFence(mux *http.ServeMux) {
-	serverStream(mux, nodePath+"Fence", allowMember, func(ctx context.Context, c Caller, r FenceRequest, send func(FencePart) error) error {
-		all, err := h.Fence(ctx, c, r)
+// ServeFence has fn answer with all pairs; they go in parts.
+func ServeFence(fn func(context.Context, Caller, FenceRequest) ([]launcher.Pair, error)) Call {
+	return fence.Serve(func(ctx context.Context, c Caller, r FenceRequest, send func(FencePart) error) error {
+		all, err := fn(ctx, c, r)
 		for err == nil && len(all) > 0 {
 			n := 0
 			for size := 0; n < len(all) && size < fencePart; n++ {
@@ -41,8 +41,8 @@ func (h Node) mountFence(mux *http.ServeMux) {
 }
 
 // Fence gives what the ranks of all nodes have put, once they are in the fence.
-func (c *Client) Fence(ctx context.Context, r FenceRequest) (all []launcher.Pair, err error) {
-	err = receive(ctx, c, nodePath+"Fence", r, func(p FencePart) error {
+func Fence(ctx context.Context, c *Client, r FenceRequest) (all []launcher.Pair, err error) {
+	err = fence.Call(ctx, c, r, func(p FencePart) error {
 		all = append(all, p.Pairs...)
 		return nil
 	})

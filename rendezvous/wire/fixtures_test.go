@@ -31,15 +31,33 @@ var (
 func diff(want, got any) string { return cmp.Diff(want, got, byValue) }
 
 // serve answers over HTTP/2 on a unix socket; every connection is the caller's.
-func serve(t testing.TB, caller Caller, mount func(*http.ServeMux)) *Client {
+func serve(t testing.TB, caller Caller, calls ...Call) *Client {
 	t.Helper()
-	mux := http.NewServeMux()
-	mount(mux)
+	return serveBy(t, caller, serverOf(calls...))
+}
+
+// serverOf answers all, those that go to the leader as well.
+func serverOf(calls ...Call) *Server {
+	var led, all []Call
+	for _, c := range calls {
+		if c.row.To == leader {
+			led = append(led, c)
+		} else {
+			all = append(all, c)
+		}
+	}
+	s := NewServer(ServerConfig{Host: "spark1"}, all...)
+	s.Lead(led...)
+	return s
+}
+
+func serveBy(t testing.TB, caller Caller, h http.Handler) *Client {
+	t.Helper()
 	l, err := net.Listen("unix", filepath.Join(t.TempDir(), "s"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	srv := &http.Server{Handler: mux, Protocols: new(http.Protocols),
+	srv := &http.Server{Handler: h, Protocols: new(http.Protocols),
 		ConnContext: func(ctx context.Context, _ net.Conn) context.Context { return WithCaller(ctx, caller) }}
 	srv.Protocols.SetUnencryptedHTTP2(true)
 	done := make(chan struct{})

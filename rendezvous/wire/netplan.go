@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
 	"net/netip"
 	"time"
 
@@ -129,49 +127,4 @@ type NetplanDecision struct {
 	// Empty means back, and Why why.
 	All string `json:"all,omitempty"`
 	Why string `json:"why,omitempty"`
-}
-
-func (h Cluster) mountNetplan(mux *http.ServeMux) {
-	unary(mux, clusterPath+"Netplan", allowUser, h.Netplan)
-	serverStream(mux, clusterPath+"NetplanApply", allowUser, h.NetplanApply)
-}
-
-func (h Node) mountNetplan(mux *http.ServeMux) {
-	unary(mux, nodePath+"NetplanRead", allowMember, h.NetplanRead)
-	unary(mux, nodePath+"NetplanCheck", allowMember, h.NetplanCheck)
-	serverStream(mux, nodePath+"NetplanTry", allowMember, h.NetplanTry)
-	unary(mux, nodePath+"NetplanDecide", allowMember, h.NetplanDecide)
-}
-
-// Netplan asks for the plan.
-func (c *Client) Netplan(ctx context.Context, r NetplanRequest) (NetplanPlan, error) {
-	return call[NetplanRequest, NetplanPlan](ctx, c, clusterPath+"Netplan", r)
-}
-
-// NetplanApply puts it in force; it returns nil once all nodes have it.
-func (c *Client) NetplanApply(ctx context.Context, r NetplanApplyRequest, fn func(NetplanProgress) error) error {
-	return receive(ctx, c, clusterPath+"NetplanApply", r, fn)
-}
-
-// NetplanRead asks a member for its facts.
-func (c *Client) NetplanRead(ctx context.Context) (NetplanFacts, error) {
-	return call[Empty, NetplanFacts](ctx, c, nodePath+"NetplanRead", Empty{})
-}
-
-// NetplanCheck asks a member for its verdict.
-func (c *Client) NetplanCheck(ctx context.Context, o NetplanOrder) (NetplanVerdict, error) {
-	return call[NetplanOrder, NetplanVerdict](ctx, c, nodePath+"NetplanCheck", o)
-}
-
-// NetplanTry has a member make its part of a change; the last step tells how it
-// ended. The member goes back when this call ends before it.
-func (c *Client) NetplanTry(ctx context.Context, o NetplanOrder, fn func(NetplanStep) error) error {
-	return receive(ctx, c, nodePath+"NetplanTry", o, fn)
-}
-
-// NetplanDecide tells a member that all nodes have got as far as it, or that it
-// is to go back.
-func (c *Client) NetplanDecide(ctx context.Context, d NetplanDecision) error {
-	_, err := call[NetplanDecision, Empty](ctx, c, nodePath+"NetplanDecide", d)
-	return err
 }

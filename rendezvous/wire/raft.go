@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -86,49 +84,4 @@ type RaftRestoreResponse struct {
 // SeenResponse. 0 asks only.
 type SeenRequest struct {
 	Life uint64 `json:"life,omitempty"`
-}
-
-func (h Cluster) mountRaft(mux *http.ServeMux) {
-	unary(mux, clusterPath+"RaftStatus", allowUser, h.RaftStatus)
-	serverStream(mux, clusterPath+"RaftSnapshot", allowUser, h.RaftSnapshot)
-	unary(mux, clusterPath+"RaftBring", allowHere, h.RaftBring)
-	unary(mux, clusterPath+"RaftRestore", allowHere, h.RaftRestore)
-}
-
-func (h Node) mountRaft(mux *http.ServeMux) {
-	unary(mux, nodePath+"NodeRaft", allowMember, h.NodeRaft)
-	unary(mux, nodePath+"BeginAnew", allowMember, h.BeginAnew)
-}
-
-// RaftStatus asks every node for its part in raft; it needs no leader.
-func (c *Client) RaftStatus(ctx context.Context) (RaftStatus, error) {
-	return call[Empty, RaftStatus](ctx, c, clusterPath+"RaftStatus", Empty{})
-}
-
-// RaftSnapshot gives a backup of the record, piece by piece.
-func (c *Client) RaftSnapshot(ctx context.Context, fn func(RaftPiece) error) error {
-	return receive(ctx, c, clusterPath+"RaftSnapshot", Empty{}, fn)
-}
-
-// RaftBring brings a piece of a backup to the node that is to restore it.
-func (c *Client) RaftBring(ctx context.Context, p RaftPiece) error {
-	_, err := call[RaftPiece, Empty](ctx, c, clusterPath+"RaftBring", p)
-	return err
-}
-
-// RaftRestore has the node lead a new epoch that begins with a backup.
-func (c *Client) RaftRestore(ctx context.Context, r RaftRestoreRequest) (RaftRestoreResponse, error) {
-	return call[RaftRestoreRequest, RaftRestoreResponse](ctx, c, clusterPath+"RaftRestore", r)
-}
-
-// NodeRaft asks one member.
-func (c *Client) NodeRaft(ctx context.Context) (NodeRaft, error) {
-	return call[Empty, NodeRaft](ctx, c, nodePath+"NodeRaft", Empty{})
-}
-
-// BeginAnew tells a blank member that it has no part in raft any more, and may
-// get one.
-func (c *Client) BeginAnew(ctx context.Context) error {
-	_, err := call[Empty, Empty](ctx, c, nodePath+"BeginAnew", Empty{})
-	return err
 }

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"context"
 	"errors"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -58,32 +57,4 @@ type NodeReachRequest struct {
 	End    bool         `json:"end,omitempty"`
 
 	Window *launcher.Window `json:"window,omitempty"`
-}
-
-// Input writes to a job's ranks, and returns when all of them have taken it.
-func (c *Client) Input(ctx context.Context, r InputRequest) error {
-	_, err := call[InputRequest, Empty](ctx, c, clusterPath+"Input", r)
-	return err
-}
-
-// InputAt tells where a rank's input goes on.
-func (c *Client) InputAt(ctx context.Context, r InputAtRequest) (InputAtResponse, error) {
-	return call[InputAtRequest, InputAtResponse](ctx, c, clusterPath+"InputAt", r)
-}
-
-// NodeInputAt tells it of a rank of the node that is called.
-func (c *Client) NodeInputAt(ctx context.Context, r NodeInputAtRequest) (InputAtResponse, error) {
-	return call[NodeInputAtRequest, InputAtResponse](ctx, c, nodePath+"InputAt", r)
-}
-
-// Signal passes a signal on.
-func (c *Client) Signal(ctx context.Context, r SignalRequest) error {
-	_, err := call[SignalRequest, Empty](ctx, c, clusterPath+"Signal", r)
-	return err
-}
-
-// NodeReach reaches a rank of the node that is called.
-func (c *Client) NodeReach(ctx context.Context, r NodeReachRequest) error {
-	_, err := call[NodeReachRequest, Empty](ctx, c, nodePath+"Reach", r)
-	return err
 }

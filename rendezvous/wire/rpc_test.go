@@ -8,6 +8,8 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,114 +17,60 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// echo checks that a request came whole and answers with a full response.
-func echo[Req, Res any](t *testing.T) func(context.Context, Caller, Req) (Res, error) {
-	return func(_ context.Context, _ Caller, r Req) (Res, error) {
-		if d := diff(full[Req](), r); d != "" {
-			t.Errorf("request changed on its way: %s", d)
-		}
-		return full[Res](), nil
-	}
-}
-
-func echoStream[Req, Res any](t *testing.T) func(context.Context, Caller, Req, func(Res) error) error {
-	return func(_ context.Context, _ Caller, r Req, send func(Res) error) error {
-		if d := diff(full[Req](), r); d != "" {
-			t.Errorf("request changed on its way: %s", d)
-		}
-		for range 3 {
-			if err := send(full[Res]()); err != nil {
-				return err
-			}
-		}
-		return nil
-	}
-}
-
-func same[Res any](t *testing.T, name string, res Res, err error) {
-	t.Helper()
-	if err != nil {
-		t.Errorf("%s: %v", name, err)
-	}
-	if d := diff(full[Res](), res); d != "" {
-		t.Errorf("%s: response changed on its way: %s", name, d)
-	}
-}
-
-func sameThrice[Res any](t *testing.T, name string, call func(func(Res) error) error) {
-	t.Helper()
+// fullOf is full for a row's message.
+func fullOf(empty any) any {
 	n := 0
-	err := call(func(r Res) error {
-		n++
-		same(t, name, r, nil)
-		return nil
-	})
-	if err != nil || n != 3 {
-		t.Errorf("%s: %d messages, %v", name, n, err)
-	}
+	fill(reflect.ValueOf(empty).Elem(), &n)
+	return empty
 }
 
 func TestEveryCallKeepsEveryField(t *testing.T) {
-	none := func(context.Context, Caller, Empty) (Empty, error) { return Empty{}, nil }
-	c := serve(t, Caller{Node: "id2", User: alice.User}, func(mux *http.ServeMux) {
-		Cluster{
-			Status: echo[StatusRequest, Status](t), Launch: echoStream[LaunchRequest, rendezvous.Progress](t),
-			Watch: echoStream[JobRequest, rendezvous.Progress](t), Explain: echo[LaunchRequest, ExplainResponse](t),
-			Stop: echo[StopRequest, StopResponse](t), Jobs: echo[Empty, JobsResponse](t), Logs: echoStream[LogsRequest, LogChunk](t),
-			Token: echo[TokenRequest, TokenResponse](t), Leave: echo[LeaveRequest, Empty](t), RemoveNode: echo[RemoveNodeRequest, RemoveNodeResponse](t),
-		}.Mount(mux)
-		Node{
-			NodeLogs: echoStream[NodeLogsRequest, LogChunk](t), Prepared: echo[NodePlanRequest, NodePlan](t), KeepCA: echo[CAKey, Empty](t),
-			KeepTrusted: echo[Trusted, Trusted](t), AskTrusted: echo[Empty, Trusted](t), BeRemoved: none, DropCA: none,
-		}.Mount(mux)
-		Join(echo[JoinRequest, JoinResponse](t)).Mount(mux)
-		RenewExpired(echo[RenewExpiredRequest, RenewResponse](t)).Mount(mux)
-	})
-	ctx := t.Context()
-	status, err := c.Status(ctx, full[StatusRequest]())
-	same(t, "Status", status, err)
-	sameThrice(t, "Launch", func(fn func(rendezvous.Progress) error) error { return c.Launch(ctx, full[LaunchRequest](), fn) })
-	sameThrice(t, "Watch", func(fn func(rendezvous.Progress) error) error { return c.Watch(ctx, full[JobRequest](), fn) })
-	plan, err := c.Explain(ctx, full[LaunchRequest]())
-	same(t, "Explain", plan, err)
-	stop, err := c.Stop(ctx, full[StopRequest]())
-	same(t, "Stop", stop, err)
-	jobs, err := c.Jobs(ctx)
-	same(t, "Jobs", jobs, err)
-	sameThrice(t, "Logs", func(fn func(LogChunk) error) error { return c.Logs(ctx, full[LogsRequest](), fn) })
-	token, err := c.Token(ctx, full[TokenRequest]())
-	same(t, "Token", token, err)
-	same(t, "Leave", Empty{}, c.Leave(ctx, full[LeaveRequest]()))
-	removed, err := c.RemoveNode(ctx, full[RemoveNodeRequest]())
-	same(t, "RemoveNode", removed, err)
-	sameThrice(t, "NodeLogs", func(fn func(LogChunk) error) error { return c.NodeLogs(ctx, full[NodeLogsRequest](), fn) })
-	prepared, err := c.Prepared(ctx, full[NodePlanRequest]())
-	same(t, "Prepared", prepared, err)
-	same(t, "KeepCA", Empty{}, c.KeepCA(ctx, full[CAKey]()))
-	trusted, err := c.KeepTrusted(ctx, full[Trusted]())
-	same(t, "KeepTrusted", trusted, err)
-	trusted, err = c.AskTrusted(ctx)
-	same(t, "AskTrusted", trusted, err)
-	same(t, "BeRemoved", Empty{}, c.BeRemoved(ctx))
-	same(t, "DropCA", Empty{}, c.DropCA(ctx))
-	renewed, err := c.RenewExpired(ctx, full[RenewExpiredRequest]())
-	same(t, "RenewExpired", renewed, err)
-	join, err := c.Join(ctx, full[JoinRequest]())
-	same(t, "Join", join, err)
+	for path, row := range rows {
+		if row == Control.Row {
+			continue
+		}
+		caller := Caller{Node: "id2", User: alice.User}
+		if row.Who == clients {
+			caller = Caller{User: alice.User, Client: &Laptop{ID: "c1"}}
+		}
+		replies := 1
+		if row.Streams {
+			replies = 3
+		}
+		c := serve(t, caller, Call{row: row, answer: func(_ context.Context, _ Caller, req any, send func(any) error) error {
+			if d := diff(fullOf(row.newReq()), req); d != "" {
+				t.Errorf("%s: request changed on its way: %s", path, d)
+			}
+			for range replies {
+				if err := send(fullOf(row.newRes())); err != nil {
+					return err
+				}
+			}
+			return nil
+		}})
+		got := 0
+		err := c.do(t.Context(), row, fullOf(row.newReq()), func(m any) error {
+			got++
+			if d := diff(fullOf(row.newRes()), m); d != "" {
+				t.Errorf("%s: reply changed on its way: %s", path, d)
+			}
+			return nil
+		})
+		if err != nil || got != replies {
+			t.Errorf("%s: %d replies, %v", path, got, err)
+		}
+	}
 }
 
 func TestErrorsKeepTheirSentinels(t *testing.T) {
 	var give error
-	c := serve(t, alice, func(mux *http.ServeMux) {
-		Cluster{
-			Stop:  func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, give },
-			Watch: func(context.Context, Caller, JobRequest, func(rendezvous.Progress) error) error { return give },
-		}.Mount(mux)
-	})
+	c := serve(t, alice,
+		Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, give }),
+		Watch.Serve(func(context.Context, Caller, JobRequest, func(rendezvous.Progress) error) error { return give }))
 	check := func(t *testing.T, want error, text string) {
 		t.Helper()
-		_, unary := c.Stop(t.Context(), StopRequest{})
-		stream := c.Watch(t.Context(), JobRequest{}, nil)
+		_, unary := Stop.Call(t.Context(), c, StopRequest{})
+		stream := Watch.Call(t.Context(), c, JobRequest{}, nil)
 		for _, err := range []error{unary, stream} {
 			if !errors.Is(err, want) || err.Error() != text {
 				t.Errorf("got %q (%T), want %q", err, err, text)
@@ -149,7 +97,7 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	}
 	t.Run("no sentinel", func(t *testing.T) {
 		give = errors.New("disk on fire")
-		_, err := c.Stop(t.Context(), StopRequest{})
+		_, err := Stop.Call(t.Context(), c, StopRequest{})
 		if err == nil || err.Error() != "disk on fire" || errors.Is(err, ErrUnreachable) {
 			t.Errorf("error %v", err)
 		}
@@ -160,7 +108,7 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 	})
 	t.Run("handler out of time", func(t *testing.T) {
 		give = fmt.Errorf("wait for nodes: %w", context.DeadlineExceeded)
-		if _, err := c.Stop(t.Context(), StopRequest{}); !errors.Is(err, context.DeadlineExceeded) {
+		if _, err := Stop.Call(t.Context(), c, StopRequest{}); !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("error %v", err)
 		}
 	})
@@ -171,14 +119,14 @@ func TestUnreachable(t *testing.T) {
 	c := NewClient(&http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", noAgent, os.ErrNotExist)
 	}}}, "http://node")
-	_, err := c.Jobs(t.Context())
+	_, err := Jobs.Call(t.Context(), c, Empty{})
 	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) || !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "http://") {
 		t.Errorf("unary: %v", err)
 	}
-	if err := c.Watch(t.Context(), JobRequest{}, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) {
+	if err := Watch.Call(t.Context(), c, JobRequest{}, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) {
 		t.Errorf("stream: %v", err)
 	}
-	link := c.Control(t.Context())
+	link := Control.Open(t.Context(), c)
 	link.Send(Down{Hello: &Hello{}})
 	if _, err := link.Receive(); !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) {
 		t.Errorf("control: %v", err)
@@ -189,22 +137,19 @@ func TestUnreachable(t *testing.T) {
 func TestCallerGivesUp(t *testing.T) {
 	begun, ended := make(chan struct{}, 1000), make(chan struct{}, 1000) // of Jobs
 	handler := make(chan error, 1)
-	c := serve(t, alice, func(mux *http.ServeMux) {
-		Cluster{
-			Jobs: func(ctx context.Context, _ Caller, _ Empty) (JobsResponse, error) {
-				begun <- struct{}{}
-				<-ctx.Done()
-				ended <- struct{}{}
-				return JobsResponse{}, ctx.Err()
-			},
-			Watch: func(ctx context.Context, _ Caller, _ JobRequest, send func(rendezvous.Progress) error) error {
-				send(rendezvous.Progress{Step: rendezvous.StepPlanned})
-				<-ctx.Done()
-				handler <- ctx.Err()
-				return ctx.Err()
-			},
-		}.Mount(mux)
-	})
+	c := serve(t, alice,
+		Jobs.Serve(func(ctx context.Context, _ Caller, _ Empty) (JobsResponse, error) {
+			begun <- struct{}{}
+			<-ctx.Done()
+			ended <- struct{}{}
+			return JobsResponse{}, ctx.Err()
+		}),
+		Watch.Serve(func(ctx context.Context, _ Caller, _ JobRequest, send func(rendezvous.Progress) error) error {
+			send(rendezvous.Progress{Step: rendezvous.StepPlanned})
+			<-ctx.Done()
+			handler <- ctx.Err()
+			return ctx.Err()
+		}))
 	within := func(what string) {
 		t.Helper()
 		select {
@@ -215,7 +160,7 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 	for heard := false; !heard; {
 		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		_, err := c.Jobs(ctx)
+		_, err := Jobs.Call(ctx, c, Empty{})
 		cancel()
 		if !errors.Is(err, context.DeadlineExceeded) || errors.Is(err, ErrUnreachable) {
 			t.Fatalf("unary: %v", err)
@@ -233,13 +178,13 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := c.Watch(ctx, JobRequest{}, func(rendezvous.Progress) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+	if err := Watch.Call(ctx, c, JobRequest{}, func(rendezvous.Progress) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("stream: %v", err)
 	}
 	within("stream")
 	// A follower that has heard enough: the call returns at once, and with its error.
 	enough := errors.New("enough")
-	if err := c.Watch(t.Context(), JobRequest{}, func(rendezvous.Progress) error { return enough }); err != enough {
+	if err := Watch.Call(t.Context(), c, JobRequest{}, func(rendezvous.Progress) error { return enough }); err != enough {
 		t.Errorf("follower: %v", err)
 	}
 	within("follower")
@@ -247,15 +192,13 @@ func TestCallerGivesUp(t *testing.T) {
 
 func TestServerGoesAway(t *testing.T) {
 	stop := make(chan struct{})
-	c := serve(t, alice, func(mux *http.ServeMux) {
-		Cluster{Watch: func(ctx context.Context, _ Caller, _ JobRequest, send func(rendezvous.Progress) error) error {
-			send(rendezvous.Progress{})
-			close(stop)
-			panic(http.ErrAbortHandler) // as if the process had died
-		}}.Mount(mux)
-	})
-	err := c.Watch(t.Context(), JobRequest{}, func(rendezvous.Progress) error { <-stop; return nil })
-	if err == nil || errors.Is(err, context.Canceled) {
+	c := serve(t, alice, Watch.Serve(func(ctx context.Context, _ Caller, _ JobRequest, send func(rendezvous.Progress) error) error {
+		send(rendezvous.Progress{})
+		close(stop)
+		panic(http.ErrAbortHandler) // as if the process had died
+	}))
+	err := Watch.Call(t.Context(), c, JobRequest{}, func(rendezvous.Progress) error { <-stop; return nil })
+	if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.Canceled) {
 		t.Errorf("a story that broke off ended with %v", err)
 	}
 }
@@ -289,28 +232,23 @@ func TestWhoCalls(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var got Caller
 			var members, users int
-			c := serve(t, tt.conn, func(mux *http.ServeMux) {
-				Cluster{
-					Jobs: func(_ context.Context, c Caller, _ Empty) (JobsResponse, error) {
-						got = c
-						users++
-						return JobsResponse{}, nil
-					},
-					Watch: func(_ context.Context, c Caller, _ JobRequest, _ func(rendezvous.Progress) error) error {
-						users++
-						return nil
-					},
-				}.Mount(mux)
-				Node{
-					KeepCA:  func(context.Context, Caller, CAKey) (Empty, error) { members++; return Empty{}, nil },
-					Control: func(_ context.Context, _ Caller, s ControlStream) error { members++; return nil },
-				}.Mount(mux)
-			})
+			c := serve(t, tt.conn,
+				Jobs.Serve(func(_ context.Context, c Caller, _ Empty) (JobsResponse, error) {
+					got = c
+					users++
+					return JobsResponse{}, nil
+				}),
+				Watch.Serve(func(_ context.Context, c Caller, _ JobRequest, _ func(rendezvous.Progress) error) error {
+					users++
+					return nil
+				}),
+				KeepCA.Serve(func(context.Context, Caller, CAKey) (Empty, error) { members++; return Empty{}, nil }),
+				Control.Serve(func(_ context.Context, _ Caller, s ControlStream) error { members++; return nil }))
 			if tt.on != nil {
 				c = c.OnBehalfOf(*tt.on)
 			}
-			_, err := c.Jobs(t.Context())
-			streamErr := c.Watch(t.Context(), JobRequest{}, nil)
+			_, err := Jobs.Call(t.Context(), c, Empty{})
+			streamErr := Watch.Call(t.Context(), c, JobRequest{}, nil)
 			if tt.err {
 				if !errors.Is(err, ErrDenied) || !errors.Is(streamErr, ErrDenied) || users != 0 {
 					t.Errorf("errors %v and %v, %d calls let through", err, streamErr, users)
@@ -322,11 +260,11 @@ func TestWhoCalls(t *testing.T) {
 				t.Errorf("forwarded: %v", got.Forwarded())
 			}
 			// The members' calls are for members, whatever users they speak for.
-			link := c.Control(t.Context())
+			link := Control.Open(t.Context(), c)
 			defer link.Close()
 			link.Send(Down{})
 			_, linkErr := link.Receive()
-			keepErr := c.KeepCA(t.Context(), CAKey{})
+			keepErr := KeepCA.Call(t.Context(), c, CAKey{})
 			if tt.conn.Node == "" {
 				if !errors.Is(keepErr, ErrDenied) || !errors.Is(linkErr, ErrDenied) || members != 0 {
 					t.Errorf("errors %v and %v, %d calls let through", keepErr, linkErr, members)
@@ -366,67 +304,57 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 }
 
 func TestTooLargeARequest(t *testing.T) {
-	c := serve(t, alice, func(mux *http.ServeMux) {
-		Cluster{Stop: func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, nil }}.Mount(mux)
-	})
-	if _, err := c.Stop(t.Context(), StopRequest{Job: strings.Repeat("x", maxMessage)}); err == nil {
+	c := serve(t, alice, Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, nil }))
+	if _, err := Stop.Call(t.Context(), c, StopRequest{Job: strings.Repeat("x", maxMessage)}); err == nil {
 		t.Error("a request over the limit was served")
 	}
-	if _, err := c.Stop(t.Context(), StopRequest{Job: strings.Repeat("x", maxMessage/2)}); err != nil {
+	if _, err := Stop.Call(t.Context(), c, StopRequest{Job: strings.Repeat("x", maxMessage/2)}); err != nil {
 		t.Error(err)
 	}
 }
 
-// What is about the machine that is asked, or lets others in, is for users of members, passed on or not.
-func TestCallsThatNoClientMayMake(t *testing.T) {
+// Who may call what, of all rows: before a byte of the request is read.
+func TestWhoMayCallWhat(t *testing.T) {
 	book := Caller{User: &User{Name: "root"}, Client: &Laptop{ID: "c1", Host: "book"}}
-	for name, tt := range map[string]struct {
+	callers := []struct {
+		name string
 		conn Caller
 		on   *Caller
-		ok   bool
+		may  []Who
 	}{
-		"a local user":            {alice, nil, true},
-		"a client":                {book, nil, false},
-		"a member for a client":   {spark2, &book, false},
-		"a member for local user": {spark2, &alice, true},
-	} {
-		calls := 0
-		c := serve(t, tt.conn, func(mux *http.ServeMux) {
-			Cluster{
-				Token: func(context.Context, Caller, TokenRequest) (TokenResponse, error) {
-					calls++
-					return TokenResponse{}, nil
-				},
-				Leave: func(context.Context, Caller, LeaveRequest) (Empty, error) { calls++; return Empty{}, nil },
-				Takeover: func(context.Context, Caller, TakeoverRequest) (TakeoverResponse, error) {
-					calls++
-					return TakeoverResponse{}, nil
-				},
-				RaftBring: func(context.Context, Caller, RaftPiece) (Empty, error) { calls++; return Empty{}, nil },
-				RaftRestore: func(context.Context, Caller, RaftRestoreRequest) (RaftRestoreResponse, error) {
-					calls++
-					return RaftRestoreResponse{}, nil
-				},
-				Refresh: func(context.Context, Caller, RefreshRequest) (RefreshResponse, error) { return RefreshResponse{}, nil },
-			}.Mount(mux)
-		})
-		if tt.on != nil {
-			c = c.OnBehalfOf(*tt.on)
-		}
-		_, tokenErr := c.Token(t.Context(), TokenRequest{})
-		_, takeErr := c.Takeover(t.Context(), TakeoverRequest{})
-		_, restoreErr := c.RaftRestore(t.Context(), RaftRestoreRequest{})
-		for _, err := range []error{tokenErr, takeErr, restoreErr, c.Leave(t.Context(), LeaveRequest{}), c.RaftBring(t.Context(), RaftPiece{})} {
-			if tt.ok != (err == nil) || !tt.ok && !errors.Is(err, ErrDenied) {
-				t.Errorf("%s: %v", name, err)
+		{"a local user", alice, nil, []Who{users, usersHere, newcomers}},
+		{"a client", book, nil, []Who{users, clients, newcomers}},
+		{"a member for itself", spark2, nil, []Who{members, newcomers}},
+		{"a member for a local user", spark2, &alice, []Who{users, usersHere, members, newcomers}},
+		{"a member for a client", spark2, &book, []Who{users, members, newcomers}},
+		{"a newcomer", Caller{Addr: "10.0.0.9:5"}, nil, []Who{newcomers}},
+		{"a newcomer who claims a name", Caller{}, &alice, []Who{newcomers}},
+	}
+	for _, caller := range callers {
+		reached := ""
+		var all []Call
+		for _, row := range rows {
+			call := Call{row: row, answer: func(_ context.Context, _ Caller, _ any, send func(any) error) error {
+				reached = row.Path()
+				return send(row.newRes())
+			}}
+			if row == Control.Row {
+				call = Control.Serve(func(context.Context, Caller, ControlStream) error { reached = row.Path(); return nil })
 			}
+			all = append(all, call)
 		}
-		if tt.ok != (calls == 5) {
-			t.Errorf("%s: %d calls were let through", name, calls)
+		c := serve(t, caller.conn, all...)
+		if caller.on != nil {
+			c = c.OnBehalfOf(*caller.on)
 		}
-		// A client's word about itself comes from it alone.
-		if _, err := c.Refresh(t.Context(), RefreshRequest{}); (err == nil) != (tt.conn.Client != nil) {
-			t.Errorf("%s: refresh: %v", name, err)
+		for path, row := range rows {
+			reached = ""
+			err := c.do(t.Context(), row, row.newReq(), func(any) error { return nil })
+			if may := slices.Contains(caller.may, row.Who); may && (err != nil || reached != path) {
+				t.Errorf("%s: %s: %v", caller.name, path, err)
+			} else if !may && (!errors.Is(err, ErrDenied) || reached != "") {
+				t.Errorf("%s: %s: %v, reached %q", caller.name, path, err, reached)
+			}
 		}
 	}
 }

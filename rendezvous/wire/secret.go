@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -37,13 +35,4 @@ func (r SealRequest) GoString() string { return r.String() }
 // SealResponse has what the job's spec may carry.
 type SealResponse struct {
 	Secrets []launcher.SealedSecret `json:"secrets"`
-}
-
-func (h Cluster) mountSecret(mux *http.ServeMux) {
-	unary(mux, clusterPath+"Seal", allowUser, h.Seal)
-}
-
-// Seal has this machine's agent seal a job's secrets.
-func (c *Client) Seal(ctx context.Context, r SealRequest) (SealResponse, error) {
-	return call[SealRequest, SealResponse](ctx, c, clusterPath+"Seal", r)
 }

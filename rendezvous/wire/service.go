@@ -1,9 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
-
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
@@ -17,13 +14,4 @@ type ServiceRequest struct {
 type ServiceResponse struct {
 	Job    launcher.JobID `json:"job"`
 	OnlyOn string         `json:"recorded_only_on,omitempty"` // see Acknowledged
-}
-
-func (h Cluster) mountService(mux *http.ServeMux) {
-	unary(mux, clusterPath+"Service", allowUser, h.Service)
-}
-
-// Service records that wish.
-func (c *Client) Service(ctx context.Context, r ServiceRequest) (ServiceResponse, error) {
-	return call[ServiceRequest, ServiceResponse](ctx, c, clusterPath+"Service", r)
 }

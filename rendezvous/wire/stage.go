@@ -1,9 +1,6 @@
 package wire
 
 import (
-	"context"
-	"net/http"
-
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/stage"
 )
@@ -40,35 +37,4 @@ type NodeStageRequest struct {
 	Job  launcher.JobID `json:"job"`
 	User string         `json:"user"`
 	Sum  string         `json:"sum,omitempty"`
-}
-
-func (h Cluster) mountStage(mux *http.ServeMux) {
-	unary(mux, clusterPath+"Stage", allowUser, h.Stage)
-	unary(mux, clusterPath+"StageContent", allowUser, h.StageContent)
-}
-
-func (h Node) mountStage(mux *http.ServeMux) {
-	unary(mux, nodePath+"NodeStaged", allowMember, h.NodeStaged)
-	serverStream(mux, nodePath+"NodeStageRead", allowMember, h.NodeStageRead)
-}
-
-// Stage hands a manifest over.
-func (c *Client) Stage(ctx context.Context, r StageRequest) (StageResponse, error) {
-	return call[StageRequest, StageResponse](ctx, c, clusterPath+"Stage", r)
-}
-
-// StageContent sends a piece of a content that was missing.
-func (c *Client) StageContent(ctx context.Context, r StageChunk) error {
-	_, err := call[StageChunk, Empty](ctx, c, clusterPath+"StageContent", r)
-	return err
-}
-
-// NodeStaged gives the manifest of what a job brings along.
-func (c *Client) NodeStaged(ctx context.Context, r NodeStageRequest) (stage.Manifest, error) {
-	return call[NodeStageRequest, stage.Manifest](ctx, c, nodePath+"NodeStaged", r)
-}
-
-// NodeStageRead gives a content, piece by piece.
-func (c *Client) NodeStageRead(ctx context.Context, r NodeStageRequest, fn func(StageChunk) error) error {
-	return receive(ctx, c, nodePath+"NodeStageRead", r, fn)
 }

@@ -1,9 +1,7 @@
 package wire
 
 import (
-	"context"
 	"fmt"
-	"net/http"
 	"net/netip"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -77,51 +75,4 @@ type RemoveNodeRequest struct {
 type RemoveNodeResponse struct {
 	Told   bool   `json:"told"`                       // the machine knows, and has removed its keys
 	OnlyOn string `json:"recorded_only_on,omitempty"` // see Acknowledged
-}
-
-// RenewExpired is a call of strangers, beside Join.
-type RenewExpired func(context.Context, Caller, RenewExpiredRequest) (RenewResponse, error)
-
-// Mount serves it.
-func (h RenewExpired) Mount(mux *http.ServeMux) {
-	unary(mux, joinPath+"RenewExpired", allowAnybody, h, maxStranger)
-}
-
-func (h Node) mountTrust(mux *http.ServeMux) {
-	unary(mux, nodePath+"KeepTrusted", allowMember, h.KeepTrusted)
-	unary(mux, nodePath+"AskTrusted", allowMember, h.AskTrusted)
-	unary(mux, nodePath+"BeRemoved", allowMember, h.BeRemoved)
-	unary(mux, nodePath+"DropCA", allowMember, h.DropCA)
-}
-
-// RenewExpired asks for a new certificate in place of one that has ended.
-func (c *Client) RenewExpired(ctx context.Context, r RenewExpiredRequest) (RenewResponse, error) {
-	return call[RenewExpiredRequest, RenewResponse](ctx, c, joinPath+"RenewExpired", r)
-}
-
-// RemoveNode takes a member out of the cluster.
-func (c *Client) RemoveNode(ctx context.Context, r RemoveNodeRequest) (RemoveNodeResponse, error) {
-	return call[RemoveNodeRequest, RemoveNodeResponse](ctx, c, clusterPath+"RemoveNode", r)
-}
-
-// KeepTrusted tells a member whom to trust; it answers with the keys that it has then.
-func (c *Client) KeepTrusted(ctx context.Context, t Trusted) (Trusted, error) {
-	return call[Trusted, Trusted](ctx, c, nodePath+"KeepTrusted", t)
-}
-
-// AskTrusted asks a member what it knows.
-func (c *Client) AskTrusted(ctx context.Context) (Trusted, error) {
-	return call[Empty, Trusted](ctx, c, nodePath+"AskTrusted", Empty{})
-}
-
-// BeRemoved tells a member that it is being taken out.
-func (c *Client) BeRemoved(ctx context.Context) error {
-	_, err := call[Empty, Empty](ctx, c, nodePath+"BeRemoved", Empty{})
-	return err
-}
-
-// DropCA has a member that no longer votes or stands by forget the CA's key.
-func (c *Client) DropCA(ctx context.Context) error {
-	_, err := call[Empty, Empty](ctx, c, nodePath+"DropCA", Empty{})
-	return err
 }

@@ -1,8 +1,6 @@
 package wire
 
 import (
-	"context"
-
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -39,30 +37,4 @@ type Evidence struct {
 	Data []byte `json:"data,omitempty"`
 	// Missing says, in place of a file, why a node gave nothing or not all.
 	Missing string `json:"missing,omitempty"`
-}
-
-// Follow tells the cluster's state, and again after every change until ctx
-// ends or the agent does. fn's error ends it.
-func (c *Client) Follow(ctx context.Context, fn func(Status) error) error {
-	return receive(ctx, c, clusterPath+"Follow", Empty{}, fn)
-}
-
-// Counters asks all nodes for what their devices counted in the last minute.
-func (c *Client) Counters(ctx context.Context) (CountersResponse, error) {
-	return call[Empty, CountersResponse](ctx, c, clusterPath+"Counters", Empty{})
-}
-
-// Report collects every node's evidence, in no order.
-func (c *Client) Report(ctx context.Context, fn func(Evidence) error) error {
-	return receive(ctx, c, clusterPath+"Report", Empty{}, fn)
-}
-
-// NodeCounters asks one member.
-func (c *Client) NodeCounters(ctx context.Context) (NodeCounters, error) {
-	return call[Empty, NodeCounters](ctx, c, nodePath+"NodeCounters", Empty{})
-}
-
-// NodeReport asks one member for its evidence.
-func (c *Client) NodeReport(ctx context.Context, fn func(Evidence) error) error {
-	return receive(ctx, c, nodePath+"NodeReport", Empty{}, fn)
 }

@@ -48,6 +48,14 @@ type Checkup struct{ cfg Config }
 // New makes one.
 func New(cfg Config) *Checkup { return &Checkup{cfg} }
 
+// Calls are what it answers.
+func (u *Checkup) Calls() []wire.Call {
+	return []wire.Call{
+		wire.Counters.Serve(u.Counters), wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),
+		wire.NodeReport.Serve(u.NodeReport), wire.Examine.Serve(u.Examine), wire.MendNode.Serve(u.Mend),
+	}
+}
+
 // each runs fn for 0..k-1 side by side and waits for all.
 func each(k int, fn func(i int)) {
 	var wg sync.WaitGroup

@@ -146,7 +146,7 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 		return nil // the node that took them need not be there any more
 	}
 	from := f.cfg.Client(spec.Staged.From)
-	m, err := from.NodeStaged(ctx, wire.NodeStageRequest{Job: spec.ID, User: spec.User})
+	m, err := wire.NodeStaged.Call(ctx, from, wire.NodeStageRequest{Job: spec.ID, User: spec.User})
 	if err != nil {
 		return err
 	}
@@ -155,7 +155,7 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 		return err
 	}
 	for _, sum := range missing {
-		err := from.NodeStageRead(ctx, wire.NodeStageRequest{Job: spec.ID, User: spec.User, Sum: sum}, func(c wire.StageChunk) error {
+		err := wire.NodeStageRead.Call(ctx, from, wire.NodeStageRequest{Job: spec.ID, User: spec.User, Sum: sum}, func(c wire.StageChunk) error {
 			return f.keep(spec.ID, spec.User, sum, c.Offset, c.Data)
 		})
 		if err != nil {

@@ -55,6 +55,19 @@ func New(cfg Config) *Ranks {
 	return &Ranks{Files: cfg.Files, Secrets: cfg.Secrets, Policy: cfg.Policy, cfg: cfg}
 }
 
+// Calls are what it answers.
+func (k *Ranks) Calls() []wire.Call {
+	return []wire.Call{
+		wire.Logs.Serve(k.Logs), wire.Input.Serve(k.Input), wire.InputAt.Serve(k.InputAt), wire.Signal.Serve(k.Signal),
+		wire.Exec.Serve(k.Exec), wire.ExecReach.Serve(k.ExecReach),
+		wire.Stage.Serve(k.Files.Stage), wire.StageContent.Serve(k.Files.Content), wire.Seal.Serve(k.Secrets.Seal),
+
+		wire.NodeLogs.Serve(k.NodeLogs), wire.Prepared.Serve(k.Prepared), wire.NodeReach.Serve(k.NodeReach),
+		wire.NodeInputAt.Serve(k.NodeInputAt), wire.NodeExec.Serve(k.NodeExec), wire.NodeExecReach.Serve(k.NodeExecReach),
+		wire.NodeStaged.Serve(k.Files.NodeStaged), wire.NodeStageRead.Serve(k.Files.NodeRead),
+	}
+}
+
 // Close ends what New was given to keep.
 func (k *Ranks) Close() { k.Files.Close() }
 

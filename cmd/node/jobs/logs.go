@@ -278,7 +278,7 @@ func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeL
 	case "":
 		return fmt.Errorf("%w: it has left the cluster", wire.ErrUnreachable)
 	}
-	return k.cfg.Client(id).NodeLogs(ctx, req, fn)
+	return wire.NodeLogs.Call(ctx, k.cfg.Client(id), req, fn)
 }
 
 // NodeLogs gives this node's part.

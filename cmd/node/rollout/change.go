@@ -10,39 +10,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// calls is what a change asks of a node: wire.Client has them for another's, local
-// for this one's.
-type calls interface {
-	NetplanRead(context.Context) (wire.NetplanFacts, error)
-	NetplanCheck(context.Context, wire.NetplanOrder) (wire.NetplanVerdict, error)
-	NetplanTry(context.Context, wire.NetplanOrder, func(wire.NetplanStep) error) error
-	NetplanDecide(context.Context, wire.NetplanDecision) error
-}
-
-// local asks a node of this process.
-type local struct {
-	*Node
-	as wire.Caller
-}
-
-func (l local) NetplanRead(ctx context.Context) (wire.NetplanFacts, error) {
-	return l.Read(ctx, l.as, wire.Empty{})
-}
-func (l local) NetplanCheck(ctx context.Context, r wire.NetplanOrder) (wire.NetplanVerdict, error) {
-	return l.Check(ctx, l.as, r)
-}
-func (l local) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wire.NetplanStep) error) error {
-	return l.Try(ctx, l.as, r, fn)
-}
-func (l local) NetplanDecide(ctx context.Context, d wire.NetplanDecision) error {
-	_, err := l.Decide(ctx, l.as, d)
-	return err
-}
-
 // member is one node's part of a change.
 type member struct {
 	host  string
-	calls calls
+	calls *wire.Client
 	order wire.NetplanOrder
 }
 
@@ -98,7 +69,7 @@ func (c *change) run(ctx context.Context) error {
 		call, hangUp[i] = context.WithCancel(context.WithoutCancel(ctx))
 		defer hangUp[i]()
 		go func() { // joined by its last event
-			err := p.calls.NetplanTry(call, p.order, func(s wire.NetplanStep) error {
+			err := wire.NetplanTry.Call(call, p.calls, p.order, func(s wire.NetplanStep) error {
 				events <- event{member: i, step: &s}
 				return nil
 			})
@@ -127,7 +98,7 @@ func (c *change) run(ctx context.Context) error {
 		for i, p := range c.members {
 			if d := c.decision(p.order.Change); !c.at[i].over {
 				told.Go(func() {
-					if p.calls.NetplanDecide(context.WithoutCancel(ctx), d) != nil && d.All == "" {
+					if wire.NetplanDecide.Call(context.WithoutCancel(ctx), p.calls, d) != nil && d.All == "" {
 						hangUp[i]() // which says the same
 					}
 				})

@@ -39,6 +39,11 @@ type Leader struct{ cfg LeaderConfig }
 // Lead makes the leader's part.
 func Lead(cfg LeaderConfig) *Leader { return &Leader{cfg} }
 
+// Calls are what the leader answers.
+func (l *Leader) Calls() []wire.Call {
+	return []wire.Call{wire.Netplan.Serve(l.Plan), wire.NetplanApply.Serve(l.Apply)}
+}
+
 // draft is a plan with all that its application needs.
 type draft struct {
 	plan    wire.NetplanPlan
@@ -50,13 +55,21 @@ type draft struct {
 
 // Plan answers what the addresses shall be: the leader, for it has the inventories
 // of all.
-func (l *Leader) Plan(ctx context.Context, _ wire.Caller, r wire.NetplanRequest) (wire.NetplanPlan, error) {
+func (l *Leader) Plan(ctx context.Context, c wire.Caller, r wire.NetplanRequest) (wire.NetplanPlan, error) {
+	if r.Compare || r.Rollback {
+		if err := c.MustBeRoot("compare netplan files"); err != nil {
+			return wire.NetplanPlan{}, err
+		}
+	}
 	d, err := l.draft(ctx, r)
 	return d.plan, err
 }
 
 // Apply puts the plan in force on all nodes or on none.
 func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRequest, tell func(wire.NetplanProgress) error) error {
+	if err := c.MustBeRoot("apply netplan"); err != nil {
+		return err
+	}
 	if !l.cfg.Node.leads.CompareAndSwap(false, true) {
 		return errors.New("apply netplan: another change is under way: wait for its end, a minute or two")
 	}
@@ -154,7 +167,7 @@ func (l *Leader) facts(ctx context.Context, views []envgen.NodeView) (map[string
 	facts := make([]wire.NetplanFacts, len(views))
 	errs := make([]error, len(views))
 	each(len(views), func(i int) {
-		if facts[i], errs[i] = l.calls(launcher.NodeID(views[i].ID)).NetplanRead(ctx); errs[i] != nil {
+		if facts[i], errs[i] = wire.NetplanRead.Call(ctx, l.calls(launcher.NodeID(views[i].ID)), wire.Empty{}); errs[i] != nil {
 			errs[i] = fmt.Errorf("read the netplan files of %s: %w", views[i].Host, errs[i])
 		}
 	})
@@ -223,7 +236,7 @@ func (d *draft) compare(ctx context.Context, force bool) error {
 	each(len(d.members), func(i int) {
 		m := &d.members[i]
 		m.order.Force = force
-		v, err := m.calls.NetplanCheck(ctx, m.order)
+		v, err := wire.NetplanCheck.Call(ctx, m.calls, m.order)
 		if err != nil {
 			errs[i] = fmt.Errorf("compare the netplan file of %s: %w", m.host, err)
 			return
@@ -234,9 +247,9 @@ func (d *draft) compare(ctx context.Context, force bool) error {
 }
 
 // calls reaches a member, this one without a network.
-func (l *Leader) calls(id launcher.NodeID) calls {
+func (l *Leader) calls(id launcher.NodeID) *wire.Client {
 	if own := l.cfg.Node; id == own.cfg.Self {
-		return local{own, wire.Caller{Node: own.cfg.Self, Host: own.cfg.Host}}
+		return wire.NewServer(wire.ServerConfig{}, own.Calls()...).As(wire.Caller{Node: own.cfg.Self, Host: own.cfg.Host})
 	}
 	return l.cfg.Client(id)
 }

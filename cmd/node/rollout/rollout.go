@@ -72,6 +72,14 @@ func Open(cfg Config) (*Node, error) {
 	return n, nil
 }
 
+// Calls are what a node answers.
+func (n *Node) Calls() []wire.Call {
+	return []wire.Call{
+		wire.NetplanRead.Serve(n.Read), wire.NetplanCheck.Serve(n.Check),
+		wire.NetplanTry.Serve(n.Try), wire.NetplanDecide.Serve(n.Decide),
+	}
+}
+
 // Machine is this machine's own netplan; state is the folder for what undoes a
 // change. stand is a program to run in place of `netplan apply`, for tests; empty
 // means the real one.

@@ -380,33 +380,32 @@ func (m *sparkDisk) Ledger() []launcher.LedgerEntry {
 }
 
 // mortal is the way to a node that may go silent.
-type mortal struct {
-	local
-	die <-chan struct{}
-}
-
-func (o mortal) NetplanTry(ctx context.Context, r wire.NetplanOrder, fn func(wire.NetplanStep) error) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- o.local.NetplanTry(ctx, r, func(s wire.NetplanStep) error {
-			select {
-			case <-o.die:
-				return wire.ErrUnreachable
-			default:
-				return fn(s)
-			}
-		})
-	}()
-	select {
-	case err := <-ended:
-		return err
-	case <-o.die:
-		cancel()
-		<-ended
-		return fmt.Errorf("the connection was cut: %w", wire.ErrUnreachable)
+func mortal(side *Node, die <-chan struct{}) *wire.Client {
+	try := func(ctx context.Context, c wire.Caller, r wire.NetplanOrder, send func(wire.NetplanStep) error) error {
+		ctx, cancel := context.WithCancel(ctx)
+		defer cancel()
+		ended := make(chan error, 1)
+		go func() {
+			ended <- side.Try(ctx, c, r, func(s wire.NetplanStep) error {
+				select {
+				case <-die:
+					return wire.ErrUnreachable
+				default:
+					return send(s)
+				}
+			})
+		}()
+		select {
+		case err := <-ended:
+			return err
+		case <-die:
+			cancel()
+			<-ended
+			return fmt.Errorf("the connection was cut: %w", wire.ErrUnreachable)
+		}
 	}
+	return wire.NewServer(wire.ServerConfig{}, wire.NetplanRead.Serve(side.Read), wire.NetplanCheck.Serve(side.Check),
+		wire.NetplanTry.Serve(try), wire.NetplanDecide.Serve(side.Decide)).As(wire.Caller{Node: "id-1", Host: "spark1"})
 }
 
 // threeSparks are a ring of three, and the members of a change of them.
@@ -435,7 +434,7 @@ func newThreeSparks(t *testing.T) *threeSparks {
 		o := orderOf(f)
 		o.Change = "c1"
 		s.members = append(s.members, member{host: f.Host, order: o,
-			calls: mortal{local{m.node, wire.Caller{Node: "id-1", Host: "spark1"}}, s.die[i]}})
+			calls: mortal(m.node, s.die[i])})
 	}
 	return s
 }
@@ -483,7 +482,7 @@ func TestNetplanStaysOnAllNodes(t *testing.T) {
 		}
 		facts := map[string]wire.NetplanFacts{}
 		for i, v := range s.views {
-			f, err := s.members[i].calls.NetplanRead(t.Context())
+			f, err := wire.NetplanRead.Call(t.Context(), s.members[i].calls, wire.Empty{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,0 +1,153 @@
+package wire
+
+import (
+	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// What users call.
+var (
+	ShowStatus = unary[StatusRequest, Status](Row{Name: "status", Who: users, To: leader,
+		Does: "the machines and who leads; with wait_nodes once that many are ready"})
+	Follow = stream[Empty, Status](Row{Name: "follow", Who: users, To: leader,
+		Does: "status, and again after every change"})
+	Launch = stream[LaunchRequest, rendezvous.Progress](Row{Name: "launch", Who: users, To: leader, Audit: "launch",
+		Does: "start a job, and tell how it goes until it ends; asking twice with one id starts once"})
+	Watch = stream[JobRequest, rendezvous.Progress](Row{Name: "watch", Who: users, To: leader,
+		Does: "tell how a job goes, from its beginning until it ends"})
+	Explain = unary[LaunchRequest, ExplainResponse](Row{Name: "explain", Who: users, To: leader,
+		Does: "what launch would do, per node"})
+	Stop = unary[StopRequest, StopResponse](Row{Name: "stop", Who: users, To: leader, Audit: "stop",
+		Does: "end a job"})
+	Jobs = unary[Empty, JobsResponse](Row{Name: "jobs", Who: users, To: leader,
+		Does: "all jobs, oldest first"})
+	Service = unary[ServiceRequest, ServiceResponse](Row{Name: "service", Who: users, To: leader, Audit: "service",
+		Does: "whether a service comes back after all its machines were off"})
+	Logs = stream[LogsRequest, LogChunk](Row{Name: "logs", Who: users,
+		Does: "the output of a job's ranks, from every node that has some"})
+	Input = order[InputRequest](Row{Name: "input", Who: users, Own: true,
+		Does: "a piece of a job's standard input; it returns when all ranks have taken it"})
+	InputAt = unary[InputAtRequest, InputAtResponse](Row{Name: "input-at", Who: users, Audit: "attach",
+		Does: "where the input of a rank goes on"})
+	Signal = order[SignalRequest](Row{Name: "signal", Who: users, Audit: "signal",
+		Does: "pass a signal to a job's ranks"})
+	Exec = stream[ExecRequest, ExecChunk](Row{Name: "exec", Who: users, Own: true,
+		Does: "run a command beside a rank, for as long as the call lasts"})
+	ExecReach = order[ExecReachRequest](Row{Name: "exec-reach", Who: users, Own: true,
+		Does: "input, a signal or a terminal's size for a command of exec"})
+	Stage = unary[StageRequest, StageResponse](Row{Name: "stage", Who: users,
+		Does: "hand over the list of files that a job brings along; the reply names those to be sent"})
+	StageContent = order[StageChunk](Row{Name: "stage-content", Who: users, Own: true,
+		Does: "a piece of such a file"})
+	Seal = unary[SealRequest, SealResponse](Row{Name: "seal", Who: users,
+		Does: "seal a job's secrets for its spec"})
+	Counters = unary[Empty, CountersResponse](Row{Name: "counters", Who: users,
+		Does: "what the nodes' devices counted in the last minute"})
+	Report = stream[Empty, Evidence](Row{Name: "report", Who: users,
+		Does: "every node's evidence, in no order"})
+	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
+		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
+	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader,
+		Does: "what the fabric's addresses shall be, per node"})
+	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
+		Does: "put such a plan in force on all nodes, or on none"})
+	Token = unary[TokenRequest, TokenResponse](Row{Name: "token", Who: usersHere, To: leader, Own: true,
+		Does: "make a token that lets others in"})
+	Leave = order[LeaveRequest](Row{Name: "leave", Who: usersHere, Audit: "leave",
+		Does: "take the machine that is asked out of its cluster"})
+	RemoveNode = unary[RemoveNodeRequest, RemoveNodeResponse](Row{Name: "remove-node", Who: users, To: leader,
+		Audit: "node remove",
+		Does:  "take a machine out of the cluster"})
+	MarkDead = unary[MarkDeadRequest, Acknowledged](Row{Name: "mark-dead", Who: users, To: leader, Audit: "mark-dead",
+		Does: "a person's word that a machine which does not answer runs nothing"})
+	Takeover = unary[TakeoverRequest, TakeoverResponse](Row{Name: "takeover", Who: usersHere, Audit: "takeover",
+		Does: "have the machine that is asked lead a new epoch, on a person's word that the voters are off"})
+	Clients = unary[Empty, ClientsResponse](Row{Name: "clients", Who: users, To: leader,
+		Does: "the clients, whoever's they are"})
+	RemoveClients = unary[RemoveClientsRequest, RemoveClientsResponse](Row{Name: "remove-clients", Who: users, To: leader,
+		Audit: "client remove",
+		Does:  "take clients out"})
+	Refresh = unary[RefreshRequest, RefreshResponse](Row{Name: "refresh", Who: clients, Limit: maxStranger,
+		Does: "where the members are, and a client's next certificate"})
+	ShowRaft = unary[Empty, RaftStatus](Row{Name: "raft-status", Who: users,
+		Does: "where every copy of the record stands; it needs no leader"})
+	SaveRaft = stream[Empty, RaftPiece](Row{Name: "raft-snapshot", Who: users, To: leader,
+		Does: "a copy of the record, piece by piece"})
+	RaftBring = order[RaftPiece](Row{Name: "raft-bring", Who: usersHere,
+		Does: "a piece of such a copy, to the node that is to restore it"})
+	RaftRestore = unary[RaftRestoreRequest, RaftRestoreResponse](Row{Name: "raft-restore", Who: usersHere,
+		Audit: "restore",
+		Does:  "have the node lead a new epoch that begins with that copy"})
+)
+
+// What members ask of each other: of the node that is called, but for two that only a leader answers.
+var (
+	Control = duplex{enter[Down, Up](Row{Name: "control", Who: members, Streams: true,
+		Does: "a leader's control stream"})}
+	KeepCA = order[CAKey](Row{Name: "keep-ca", Who: members, Does: "keep the CA's key"})
+	DropCA = order[Empty](Row{Name: "drop-ca", Who: members,
+		Does: "forget the CA's key: you neither vote nor stand by"})
+	Renew = unary[RenewRequest, RenewResponse](Row{Name: "renew", Who: members, To: leader,
+		Does: "sign the caller's next certificate"})
+	KeepTrusted = unary[Trusted, Trusted](Row{Name: "keep-trusted", Who: members,
+		Does: "the leader's word whom to trust; the reply has the keys that are here then"})
+	AskTrusted = unary[Empty, Trusted](Row{Name: "ask-trusted", Who: members, Does: "whom do you trust"})
+	BeRemoved  = order[Empty](Row{Name: "be-removed", Who: members, Does: "you are being taken out of the cluster"})
+
+	Seen = unary[SeenRequest, SeenResponse](Row{Name: "seen", Who: members,
+		Does: "where is the caller, and who leads"})
+	Succeed = order[Empty](Row{Name: "succeed", Who: members,
+		Does: "a pair's standby is to take the place of its leader, which stops"})
+	Objection = unary[ObjectionRequest, ObjectionResponse](Row{Name: "objection", Who: members,
+		Does: "what speaks against a take-over by the caller"})
+	Reunite = order[rendezvous.Reunited](Row{Name: "reunite", Who: members, To: leader,
+		Does: "a part of the record of a node that was led in an earlier epoch"})
+	ReadRaft  = unary[Empty, NodeRaft](Row{Name: "raft", Who: members, Does: "the node's part in raft"})
+	BeginAnew = order[Empty](Row{Name: "begin-anew", Who: members,
+		Does: "you are blank, have no part in raft any more, and may get one"})
+
+	NodeLogs = stream[NodeLogsRequest, LogChunk](Row{Name: "logs", Who: members,
+		Does: "the output of a job's ranks on the node"})
+	Prepared = unary[NodePlanRequest, NodePlan](Row{Name: "prepared", Who: members,
+		Does: "a node's part of a dry run"})
+	NodeReach   = order[NodeReachRequest](Row{Name: "reach", Who: members, Does: "input or a signal for a rank"})
+	NodeInputAt = unary[NodeInputAtRequest, InputAtResponse](Row{Name: "input-at", Who: members,
+		Does: "where the input of a rank goes on"})
+	NodeExec = stream[NodeExecRequest, ExecChunk](Row{Name: "exec", Who: members,
+		Does: "run a command beside a rank"})
+	NodeExecReach = order[NodeExecReachRequest](Row{Name: "exec-reach", Who: members,
+		Does: "input or a signal for such a command"})
+	NodeStaged = unary[NodeStageRequest, stage.Manifest](Row{Name: "staged", Who: members,
+		Does: "the list of files that a job brings along"})
+	NodeStageRead = stream[NodeStageRequest, StageChunk](Row{Name: "stage-read", Who: members,
+		Does: "one of those files, piece by piece"})
+	fence = stream[FenceRequest, FencePart](Row{Name: "fence", Who: members,
+		Does: "what the MPI ranks of all nodes have put before a fence, once all are in it"})
+
+	ReadCounters = unary[Empty, NodeCounters](Row{Name: "counters", Who: members,
+		Does: "what the node's devices counted"})
+	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
+	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,
+		Does: "what the node is, and its part of the checks"})
+	MendNode = unary[MendRequest, MendResponse](Row{Name: "mend", Who: members,
+		Does: "repairs of the node, on behalf of root"})
+	NetplanRead = unary[Empty, NetplanFacts](Row{Name: "netplan-read", Who: members,
+		Does: "what the node knows of its addresses"})
+	NetplanCheck = unary[NetplanOrder, NetplanVerdict](Row{Name: "netplan-check", Who: members,
+		Does: "what the node says of an order, before anything is touched"})
+	NetplanTry = stream[NetplanOrder, NetplanStep](Row{Name: "netplan-try", Who: members,
+		Does: "make the node's part of a change; it goes back when the call ends before the last step"})
+	NetplanDecide = order[NetplanDecision](Row{Name: "netplan-decide", Who: members,
+		Does: "all nodes have got so far, or: go back"})
+)
+
+// What those call who have shown no certificate.
+var (
+	Join = unary[JoinRequest, JoinResponse](Row{Name: "join", Who: newcomers, To: leader, Limit: maxStranger,
+		Does: "make the caller a member"})
+	Login = unary[LoginRequest, LoginResponse](Row{Name: "login", Who: newcomers, To: leader, Limit: maxStranger,
+		Does: "make the caller a client"})
+	RenewExpired = unary[RenewExpiredRequest, RenewResponse](Row{
+		Name: "renew-expired", Who: newcomers, Limit: maxStranger,
+		Does: "a new certificate in place of one that has ended"})
+)
