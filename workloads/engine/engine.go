@@ -16,7 +16,7 @@ import (
 
 // All lists the engines. The first is Usual.
 func All() []Engine {
-	return []Engine{vllmEngine(), sglangEngine(), trtllmEngine(), exoEngine()}
+	return []Engine{vllmEngine(), sglangEngine(), trtllmEngine(), llamacppEngine(), exoEngine()}
 }
 
 // Usual is the engine of a recipe that does not say which it is for.

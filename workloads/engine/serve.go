@@ -203,7 +203,8 @@ func (e Engine) readSizes(r workloads.Request, s *served) error {
 	}
 	if layers {
 		if asked.PP > 1 && asked.PP != s.nodes {
-			return fmt.Errorf("--pp %d: %w: %s deals out the layers to all machines: --nodes %[1]d, or --pp %d", asked.PP, launcher.ErrInvalid, e.Title, s.nodes)
+			return fmt.Errorf("--pp %d: %w: %s deals out the layers to all machines: --nodes %d, or --pp %d",
+				asked.PP, launcher.ErrInvalid, e.Title, asked.PP, s.nodes)
 		}
 		asked = workloads.Sizes{TP: 1, PP: s.nodes, DP: 1}
 	}
