@@ -6,7 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -43,20 +42,5 @@ func TestFabricPortsAreRemembered(t *testing.T) {
 			t.Errorf("given %q: the cluster knows %q, want %q", tt.given, got, tt.want)
 		}
 		h.halt()
-	}
-}
-
-// A preview plans no rank on a witness, as the leader would not.
-func TestPreviewPassesOverWitness(t *testing.T) {
-	t.Parallel()
-	st := wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{
-		{ID: "a", Host: "pi", State: "ready", Witness: true}, {ID: "b", Host: "spark1", State: "ready"},
-	}}
-	plan, _, err := Preview(st, launcher.Spec{Nodes: 1})
-	if err != nil || len(plan.Nodes) != 1 || plan.Nodes[0].Host != "spark1" {
-		t.Errorf("%+v, %v", plan, err)
-	}
-	if plan, _, err = Preview(st, launcher.Spec{Nodes: 2}); err == nil {
-		t.Errorf("two machines: %+v", plan)
 	}
 }

@@ -49,7 +49,7 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun -> cmd/node/checkup":       "the findings' words are a doctor's, with and without an agent",
 	"cmd/node/jobs -> cmd/node/survey":       "a dry run tells of this node's memory as its survey knows it",
 	"cmd/node/checkup -> cmd/node/survey":    "this node's part of a checkup is what its survey knows",
-	"cmd/sparkrun -> cmd/node/survey":        "a rank's variables are worked out for a preview as a node does it",
+	"cmd/sparkrun -> cmd/node/survey":        "a job's places and variables are previewed as a leader and a node work them out",
 }
 
 // A composition root may import its children: it opens and joins them.

@@ -242,7 +242,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Stage: files.Bring, StagedBy: files.UserOf, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
 		OpenSecret: secrets.Open, Allow: allowed.Run, Containers: containers,
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.fabricEnv(locked), AskHead: n.askHead, Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: n.askHead, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -126,7 +125,7 @@ func placeIn(st wire.Status, o envOptions) (placeEnv, error) {
 	if len(spec.On) == 0 {
 		spec.Near = cmp.Or(o.node, st.Self)
 	}
-	plan, findings, err := node.Preview(st, spec)
+	plan, findings, err := survey.Preview(st, spec)
 	if err != nil {
 		return placeEnv{}, err
 	}

@@ -3,10 +3,13 @@ package survey
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // Rules let a leader ask envgen/topology.
@@ -20,6 +23,19 @@ func (Rules) Derive(nodes []envgen.NodeView) (envgen.Topology, error) {
 // Preflight says what speaks against a job on these nodes.
 func (Rules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []envgen.Entry) []envgen.Finding {
 	return topology.Preflight(t, nodes, entries)
+}
+
+// Env gives an agent the fabric's variables, worked out from the hardware as it is
+// now: the view that netlink keeps up to date, since a read of the whole tree takes
+// as long as the rest of a launch. may refuses a job.
+func (s *Survey) Env(may func(launcher.Assignment, envgen.Inventory) error) func(launcher.Assignment) ([]launcher.Setting, error) {
+	return func(a launcher.Assignment) ([]launcher.Setting, error) {
+		inv := s.Inventory.Load()
+		if err := may(a, inv); err != nil {
+			return nil, err
+		}
+		return Settings(inv, a)
+	}
 }
 
 // Settings are the fabric's variables for what a node is to start.
@@ -48,4 +64,30 @@ func Vars(inv envgen.Inventory, entry envgen.Entry, nodes int, spec launcher.Spe
 		place.NCCL = &v
 	}
 	return envgen.Env(place), nil
+}
+
+// Preview says where a job would go in the cluster that st shows, and what the
+// fabric has against it: what the leader would answer, worked out here.
+func Preview(st wire.Status, spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
+	if st.Leader == "" {
+		return rendezvous.Plan{}, nil, fmt.Errorf("%w: %s", wire.ErrNoLeader, st.Problem)
+	}
+	var roster rendezvous.Roster
+	for _, n := range st.Nodes {
+		roster = append(roster, rendezvous.Member{
+			Node:  rendezvous.Node{ID: n.ID, Host: n.Host, Addr: netip.AddrPortFrom(n.Addr, 0), Witness: n.Witness},
+			Ready: n.State == "ready" || n.State == "drained", Drained: n.Why, Since: n.Since, Inventory: n.Inventory,
+		})
+	}
+	spec.Stages = []launcher.Stage{{Name: "preview", Main: true, RanksPerNode: 1}}
+	t, err := Rules{}.Derive(roster.Views())
+	if err != nil {
+		return rendezvous.Plan{}, nil, err
+	}
+	plan, err := rendezvous.MakePlan(spec.WithDefaults(), roster, t, 1)
+	if err != nil {
+		return rendezvous.Plan{}, nil, err
+	}
+	views, entries := plan.Sides(roster)
+	return plan, topology.Preflight(t, views, entries), nil
 }

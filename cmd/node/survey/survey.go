@@ -1,4 +1,5 @@
-// Package survey knows this node's hardware and cabling as they are now.
+// Package survey knows this node's hardware and cabling as they are now, and the
+// variables that follow from them for ranks.
 //
 // It decides what this node's inventory is: what the kernel shows, what the cable
 // probe hears, and what a link that has gone takes along.
