@@ -50,6 +50,7 @@ var chapters = map[string][]string{
 	"sparkrun launch vllm":      {"serving", "recipes", "containers"},
 	"sparkrun launch sglang":    {"serving", "recipes", "containers"},
 	"sparkrun launch trtllm":    {"serving", "recipes", "containers"},
+	"sparkrun launch llamacpp":  {"serving"},
 	"sparkrun launch exo":       {"serving"},
 	"sparkrun launch nccl-test": {"nccl"},
 	"sparkrun launch ib-test":   {"nccl"},
