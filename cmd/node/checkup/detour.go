@@ -34,17 +34,20 @@ func FabricOnly(st wire.Status) []envgen.Finding {
 		for _, n := range over {
 			hosts = append(hosts, n.Host)
 		}
-		return []envgen.Finding{fabricOnly(leader, fmt.Sprintf("%s, which leads, reaches %s over the fabric only", leader.Host, strings.Join(hosts, ", ")), unplugged(leader), over)}
+		what := fmt.Sprintf("%s, which leads, reaches %s over the fabric only", leader.Host, strings.Join(hosts, ", "))
+		return []envgen.Finding{fabricOnly(leader, what, unplugged(leader), over)}
 	}
 	var out []envgen.Finding
 	for _, n := range over {
-		out = append(out, fabricOnly(n, fmt.Sprintf("%s, which leads, reaches %s over the fabric only", st.Leader, n.Host), unplugged(n), over))
+		what := fmt.Sprintf("%s, which leads, reaches %s over the fabric only", st.Leader, n.Host)
+		out = append(out, fabricOnly(n, what, unplugged(n), over))
 	}
 	return out
 }
 
 func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) envgen.Finding {
-	f := envgen.Finding{Code: codeFabricOnly, Severity: envgen.SeverityWarning, Node: string(n.ID), Host: n.Host, Device: nic,
+	f := envgen.Finding{Code: codeFabricOnly, Severity: envgen.SeverityWarning,
+		Node: string(n.ID), Host: n.Host, Device: nic,
 		Text: what + ": the management network between them carries nothing; jobs and commands go on"}
 	var seen []string
 	for _, o := range over {
@@ -65,7 +68,8 @@ func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) env
 // link; empty where it has one, or nobody knows.
 func unplugged(n wire.NodeStatus) string {
 	i := slices.IndexFunc(n.Inventory.NICs, func(nic envgen.NIC) bool {
-		return nic.Carrier != nil && !*nic.Carrier && slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == n.Addr })
+		return nic.Carrier != nil && !*nic.Carrier &&
+			slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == n.Addr })
 	})
 	if i < 0 {
 		return ""

@@ -31,8 +31,10 @@ func Explanations() []envgen.Explanation {
 	return slices.Concat([]envgen.Explanation{
 		{Code: codeNoAgent, Text: "no agent runs on this machine: only what the machine itself shows was looked at"},
 		{Code: codeNoLeader, Text: "the cluster has no leader: nothing can be launched or stopped"},
-		{Code: codeFabricOnly, Text: "the leader reaches a member over the fabric alone: the management network between them is dead, and nothing else would stand in for the fabric"},
-		{Code: codeNodeAway, Text: "a member's agent does not answer: nothing can be launched there, and nothing was learnt of it"},
+		{Code: codeFabricOnly, Text: "the leader reaches a member over the fabric alone: the management network " +
+			"between them is dead, and nothing else would stand in for the fabric"},
+		{Code: codeNodeAway, Text: "a member's agent does not answer: nothing can be launched there, " +
+			"and nothing was learnt of it"},
 	}, topology.Explanations(), reach.Explanations(), envhost.Explanations())
 }
 
@@ -211,7 +213,8 @@ func (v *visit) findings() []envgen.Finding {
 	var out []envgen.Finding
 	if v.status.Leader == "" && v.status.Problem != "" {
 		out = append(out, envgen.Finding{Code: codeNoLeader, Severity: envgen.SeverityError,
-			Text: "the cluster has no leader: nothing can be launched or stopped", Evidence: v.status.Problem, Remedy: "sparkrun status"})
+			Text:     "the cluster has no leader: nothing can be launched or stopped",
+			Evidence: v.status.Problem, Remedy: "sparkrun status"})
 	}
 	var nodes []envhost.Node
 	gone := map[string]bool{}
@@ -223,13 +226,16 @@ func (v *visit) findings() []envgen.Finding {
 		}
 		nodes = append(nodes, envhost.Node{ID: string(p.ID), Host: p.Host, Facts: *p.answer.Facts, Witness: p.Witness})
 		if p.State == "away" {
-			out = append(out, envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityWarning, Node: string(p.ID), Host: p.Host,
-				Text: p.Host + " answers here, and the leader does not hear it", Evidence: "state away", Remedy: "sudo systemctl restart sparkrun"})
+			out = append(out, envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityWarning,
+				Node: string(p.ID), Host: p.Host,
+				Text:     p.Host + " answers here, and the leader does not hear it",
+				Evidence: "state away", Remedy: "sudo systemctl restart sparkrun"})
 		}
 	}
 	out = append(out, FabricOnly(v.status)...)
 	// What was last known of a node that does not answer is no finding of today.
-	out = append(out, slices.DeleteFunc(slices.Clone(v.topology.Findings), func(f envgen.Finding) bool { return gone[f.Node] })...)
+	seen := slices.Clone(v.topology.Findings)
+	out = append(out, slices.DeleteFunc(seen, func(f envgen.Finding) bool { return gone[f.Node] })...)
 	out = append(out, envhost.Judge(envhost.Cluster{Nodes: nodes, Shape: v.topology.Shape})...)
 	out = append(out, reach.Judge(v.reports, v.views())...)
 	return once(out)
@@ -241,9 +247,12 @@ func away(p *patient) envgen.Finding {
 		why = p.err.Error()
 	}
 	f := envgen.Finding{Code: codeNodeAway, Severity: envgen.SeverityError, Node: string(p.ID), Host: p.Host,
-		Text: p.Host + " does not answer: nothing can be launched there, and nothing was learnt of it", Evidence: why, Remedy: "sudo systemctl start sparkrun"}
+		Text:     p.Host + " does not answer: nothing can be launched there, and nothing was learnt of it",
+		Evidence: why, Remedy: "sudo systemctl start sparkrun"}
 	if p.Witness {
-		f.Severity, f.Text = envgen.SeverityWarning, p.Host+", a witness, does not answer: jobs go on, and until it is back the loss of another machine leaves the cluster without a leader"
+		f.Severity = envgen.SeverityWarning
+		f.Text = p.Host + ", a witness, does not answer: jobs go on, and until it is back the loss of another machine " +
+			"leaves the cluster without a leader"
 	}
 	return f
 }
@@ -257,7 +266,8 @@ func once(all []envgen.Finding) []envgen.Finding {
 		})
 	})
 	slices.SortStableFunc(out, func(a, b envgen.Finding) int {
-		return cmp.Or(cmp.Compare(a.Severity.Rank(), b.Severity.Rank()), cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port),
+		return cmp.Or(cmp.Compare(a.Severity.Rank(), b.Severity.Rank()),
+			cmp.Compare(a.Host, b.Host), cmp.Compare(a.Port, b.Port),
 			cmp.Compare(a.Device, b.Device), cmp.Compare(a.Code, b.Code))
 	})
 	return out
@@ -314,7 +324,8 @@ func netdevsAt(inv envgen.Inventory, slot string) []string {
 }
 
 // mendAll has each node mend itself, side by side.
-func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, patients []*patient, mends map[string][]wire.Mend) []wire.Mended {
+func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, patients []*patient,
+	mends map[string][]wire.Mend) []wire.Mended {
 	ill := slices.DeleteFunc(slices.Clone(patients), func(p *patient) bool { return len(mends[string(p.ID)]) == 0 })
 	slices.SortStableFunc(ill, func(a, b *patient) int { return cmp.Compare(a.Host, b.Host) })
 	done := make([][]wire.Mended, len(ill))
@@ -365,7 +376,8 @@ func (v *visit) troubled(mends map[string][]wire.Mend) bool {
 				continue
 			}
 			for _, f := range v.topology.Findings {
-				if f.Node == view.ID && f.Severity != envgen.SeverityInfo && slices.Contains(netdevsAt(view.Inventory, f.Port), m.NIC) {
+				if f.Node == view.ID && f.Severity != envgen.SeverityInfo &&
+					slices.Contains(netdevsAt(view.Inventory, f.Port), m.NIC) {
 					return true
 				}
 			}
@@ -388,7 +400,9 @@ type Alone struct {
 
 // Doctor examines the machine: what it shows by itself.
 func (a Alone) Doctor(ctx context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
-	p := &patient{NodeStatus: wire.NodeStatus{ID: "this", Host: a.Host, Addr: a.Addr, State: "unknown", Inventory: a.Inventory, Witness: a.Witness}}
+	p := &patient{NodeStatus: wire.NodeStatus{
+		ID: "this", Host: a.Host, Addr: a.Addr, State: "unknown", Inventory: a.Inventory, Witness: a.Witness,
+	}}
 	v := &visit{patients: []*patient{p}}
 	if err := v.mustHave(r.Node); err != nil {
 		return wire.DoctorResponse{}, err
@@ -404,7 +418,8 @@ func (a Alone) Doctor(ctx context.Context, r wire.DoctorRequest) (wire.DoctorRes
 	if !a.Enrolled {
 		remedy = "sudo sparkrun join"
 	}
-	found := append(v.findings(), envgen.Finding{Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: a.Host,
+	found := append(v.findings(), envgen.Finding{
+		Code: codeNoAgent, Severity: envgen.SeverityError, Node: "this", Host: a.Host,
 		Text:     "no agent runs here: only what this machine itself shows was looked at, and nothing can be launched on it",
 		Evidence: a.NoAgent.Error(), Remedy: remedy})
 	return wire.DoctorResponse{Self: a.Host, Findings: once(found),

@@ -81,7 +81,9 @@ func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []envhost.Mention 
 			}
 			effect, m.Blocks = "so does "+mentions[i].Path+", and netplan adds their address lists up", false
 		}
-		out = append(out, envhost.Mention{NIC: m.NIC, Path: m.Path, Line: m.Line, Effect: effect, Remedy: m.Remedy, Blocks: m.Blocks})
+		out = append(out, envhost.Mention{
+			NIC: m.NIC, Path: m.Path, Line: m.Line, Effect: effect, Remedy: m.Remedy, Blocks: m.Blocks,
+		})
 	}
 	return out
 }

@@ -25,7 +25,9 @@ func Containers(socket, cluster string) *agent.Containers {
 // Over tells by a list of all jobs of which attempts the end is recorded, as a leader
 // knows that has just proven to be one. A job that the record does not know may have
 // been lost in a take-over, and run: it is left out.
-func Over(list func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error)) func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
+func Over(
+	list func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error),
+) func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
 	return func(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
 		res, err := list(ctx, wire.Caller{User: &wire.User{Name: "root"}}, wire.Empty{})
 		if err == nil && res.Problem != "" {

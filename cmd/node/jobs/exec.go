@@ -28,7 +28,9 @@ func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, sen
 		return err
 	}
 	k.cfg.Logger.Info("exec", "job", job.Spec.ID, "rank", r.Rank, "node", p.Host, "user", c.User.Name)
-	req := wire.NodeExecRequest{Key: job.Key(), Rank: r.Rank, Guest: r.Guest, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
+	req := wire.NodeExecRequest{
+		Key: job.Key(), Rank: r.Rank, Guest: r.Guest, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY,
+	}
 	if p.Node == k.cfg.Self {
 		return execHere(ctx, k.cfg.Agent, req, send)
 	}
@@ -43,7 +45,8 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 	id := job.Spec.ID
 	switch o := job.Outcome; {
 	case o != nil:
-		return rendezvous.Place{}, fmt.Errorf("exec in job %s: %w (%s, exit code %d): `sparkrun logs %[1]s` has its output", id, rendezvous.ErrJobEnded, o.End, o.ExitCode)
+		return rendezvous.Place{}, fmt.Errorf("exec in job %s: %w (%s, exit code %d): `sparkrun logs %[1]s` has its output",
+			id, rendezvous.ErrJobEnded, o.End, o.ExitCode)
 	case job.Plan.World == 0:
 		return rendezvous.Place{}, notStarted(id)
 	}
@@ -56,7 +59,8 @@ func placeOf(job rendezvous.Job, rank int) (rendezvous.Place, error) {
 }
 
 // NodeExec runs one beside a rank here.
-func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
+func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequest,
+	send func(wire.ExecChunk) error) error {
 	k.cfg.ByMember("exec", c, string(r.Key.Job), nil)
 	return execHere(ctx, k.cfg.Agent, r, send)
 }
@@ -82,7 +86,9 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 	if err != nil {
 		return wire.Empty{}, err
 	}
-	req := wire.NodeExecReachRequest{Key: job.Key(), Guest: r.Guest, Signal: r.Signal, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
+	req := wire.NodeExecReachRequest{
+		Key: job.Key(), Guest: r.Guest, Signal: r.Signal, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window,
+	}
 	if p.Node == k.cfg.Self {
 		return k.NodeExecReach(ctx, c, req)
 	}

@@ -80,8 +80,9 @@ func (f *Files) Stage(_ context.Context, c wire.Caller, r wire.StageRequest) (wi
 // halfBrought is after how long without another piece files count as given up by their sender, who was killed.
 const halfBrought = time.Hour
 
-// keep takes a piece of a content, if that leaves what is kept for the rest of the machine: others write to the disk, too,
-// while gigabytes come. A job that finds no room leaves nothing here.
+// keep takes a piece of a content, if that leaves what is kept for the rest of the
+// machine: others write to the disk, too, while gigabytes come. A job that finds no
+// room leaves nothing here.
 func (f *Files) keep(job launcher.JobID, user, sum string, offset int64, data []byte) error {
 	err := agent.RoomToStage(f.cfg.Dir, int64(len(data)))
 	if err == nil {
@@ -108,7 +109,8 @@ func (f *Files) NodeStaged(_ context.Context, _ wire.Caller, r wire.NodeStageReq
 }
 
 // NodeRead gives one of those files.
-func (f *Files) NodeRead(_ context.Context, _ wire.Caller, r wire.NodeStageRequest, send func(wire.StageChunk) error) error {
+func (f *Files) NodeRead(_ context.Context, _ wire.Caller, r wire.NodeStageRequest,
+	send func(wire.StageChunk) error) error {
 	return f.store.Read(r.Job, r.User, r.Sum, func(offset int64, data []byte) error {
 		return send(wire.StageChunk{Job: r.Job, Sum: r.Sum, Offset: offset, Data: data})
 	})
@@ -134,7 +136,8 @@ func (f *Files) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint
 		return err
 	}
 	if m.Sum() != spec.Staged.Sum {
-		return fmt.Errorf("stage files: %w: those here are not those that job %s was launched with", launcher.ErrInvalid, spec.ID)
+		return fmt.Errorf("stage files: %w: those here are not those that job %s was launched with",
+			launcher.ErrInvalid, spec.ID)
 	}
 	return f.store.Lay(spec.ID, spec.User, int(uid), int(gid))
 }
@@ -142,7 +145,8 @@ func (f *Files) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint
 // fetch takes what is missing here, one piece at a time, each checked against
 // its sum. What is here from an earlier try, or job, is not fetched again.
 func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
-	if m, err := f.store.Manifest(spec.ID, spec.User); err == nil && m.Sum() == spec.Staged.Sum && f.store.IsLaid(spec.ID) {
+	have, err := f.store.Manifest(spec.ID, spec.User)
+	if err == nil && have.Sum() == spec.Staged.Sum && f.store.IsLaid(spec.ID) {
 		return nil // the node that took them need not be there any more
 	}
 	from := f.cfg.Client(spec.Staged.From)
@@ -155,7 +159,8 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 		return err
 	}
 	for _, sum := range missing {
-		err := wire.NodeStageRead.Call(ctx, from, wire.NodeStageRequest{Job: spec.ID, User: spec.User, Sum: sum}, func(c wire.StageChunk) error {
+		piece := wire.NodeStageRequest{Job: spec.ID, User: spec.User, Sum: sum}
+		err := wire.NodeStageRead.Call(ctx, from, piece, func(c wire.StageChunk) error {
 			return f.keep(spec.ID, spec.User, sum, c.Offset, c.Data)
 		})
 		if err != nil {
@@ -163,7 +168,8 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 		}
 	}
 	if len(missing) > 0 {
-		f.cfg.Logger.Info("files staged", "job", spec.ID, "from", f.hostOf(spec.Staged.From), "contents", len(missing), "bytes", m.Bytes())
+		f.cfg.Logger.Info("files staged", "job", spec.ID, "from", f.hostOf(spec.Staged.From),
+			"contents", len(missing), "bytes", m.Bytes())
 	}
 	return nil
 }

@@ -25,7 +25,9 @@ func (k *Ranks) Input(ctx context.Context, c wire.Caller, r wire.InputRequest) (
 	}
 	wanted := reads(job, r.Ranks)
 	return wire.Empty{}, reachAll(ctx, job, wanted, func(ctx context.Context, p rendezvous.Place, rank int) error {
-		return k.reachOn(ctx, p, wire.NodeReachRequest{Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
+		return k.reachOn(ctx, p, wire.NodeReachRequest{
+			Key: job.Key(), Rank: rank, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window,
+		})
 	})
 }
 
@@ -33,17 +35,21 @@ func (k *Ranks) Input(ctx context.Context, c wire.Caller, r wire.InputRequest) (
 // What runs before and after the main stage has none.
 func reads(job rendezvous.Job, ranks []int) func(rank int) bool {
 	return func(rank int) bool {
-		return job.Plan.Stage == "" && job.Spec.MainStage().Stdin.Has(rank) && (len(ranks) == 0 || slices.Contains(ranks, rank))
+		return job.Plan.Stage == "" && job.Spec.MainStage().Stdin.Has(rank) &&
+			(len(ranks) == 0 || slices.Contains(ranks, rank))
 	}
 }
 
 // InputAt tells where the input of a rank goes on.
-func (k *Ranks) InputAt(ctx context.Context, c wire.Caller, r wire.InputAtRequest) (at wire.InputAtResponse, err error) {
+func (k *Ranks) InputAt(
+	ctx context.Context, c wire.Caller, r wire.InputAtRequest,
+) (at wire.InputAtResponse, err error) {
 	job, err := k.ownJob(ctx, c, r.Job)
 	if err != nil {
 		return at, err
 	}
-	return at, reachAll(ctx, job, reads(job, []int{r.Rank}), func(ctx context.Context, p rendezvous.Place, rank int) (err error) {
+	wanted := reads(job, []int{r.Rank})
+	return at, reachAll(ctx, job, wanted, func(ctx context.Context, p rendezvous.Place, rank int) (err error) {
 		if p.Node == k.cfg.Self {
 			at, err = inputAtHere(ctx, k.cfg.Agent, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
 		} else {
@@ -54,7 +60,9 @@ func (k *Ranks) InputAt(ctx context.Context, c wire.Caller, r wire.InputAtReques
 }
 
 // NodeInputAt tells it of a rank here.
-func (k *Ranks) NodeInputAt(ctx context.Context, _ wire.Caller, r wire.NodeInputAtRequest) (wire.InputAtResponse, error) {
+func (k *Ranks) NodeInputAt(
+	ctx context.Context, _ wire.Caller, r wire.NodeInputAtRequest,
+) (wire.InputAtResponse, error) {
 	return inputAtHere(ctx, k.cfg.Agent, r)
 }
 
@@ -88,7 +96,8 @@ func validSignal(n int) error {
 
 // reachAll calls fn for each wanted rank, all at once. Ranks that have ended
 // count for nothing as long as one is reached.
-func reachAll(ctx context.Context, job rendezvous.Job, wanted func(rank int) bool, fn func(context.Context, rendezvous.Place, int) error) error {
+func reachAll(ctx context.Context, job rendezvous.Job, wanted func(rank int) bool,
+	fn func(context.Context, rendezvous.Place, int) error) error {
 	g, ctx := errgroup.WithContext(ctx)
 	ended := make([]error, job.Plan.World)
 	reached := 0

@@ -41,7 +41,9 @@ func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, sen
 	// Of what is over there is no more to come, and no node need wait for it.
 	follow := r.Follow && job.Outcome == nil && key == job.Key()
 	for _, s := range sources {
-		req := wire.NodeLogsRequest{Key: key, Follow: follow, Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times}
+		req := wire.NodeLogsRequest{
+			Key: key, Follow: follow, Ranks: s.ranks, Cursors: r.Cursors, From: r.From, Times: r.Times,
+		}
 		pulls.Go(func() error { return k.pull(pctx, s, req, chunks) })
 	}
 	g.Go(func() error {
@@ -62,7 +64,9 @@ func (k *Ranks) Logs(ctx context.Context, c wire.Caller, r wire.LogsRequest, sen
 // awaitGeneration waits until this node's copy of the record has a generation
 // that its leader has told of; who follows a job that stands in line waits for
 // its first. A generation that the leader does not know of either is refused.
-func (k *Ranks) awaitGeneration(ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest) (rendezvous.Job, error) {
+func (k *Ranks) awaitGeneration(
+	ctx context.Context, c wire.Caller, job rendezvous.Job, r wire.LogsRequest,
+) (rendezvous.Job, error) {
 	gen, asked := r.Generation, r.Generation == 0
 	if r.Follow {
 		gen = max(gen, 1)
@@ -108,7 +112,8 @@ func (k *Ranks) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, 
 }
 
 func noGeneration(id launcher.JobID, gen launcher.Generation) error {
-	return fmt.Errorf("job %s: generation %d: %w: none that is remembered: `sparkrun ps %[1]s` lists them", id, gen, launcher.ErrInvalid)
+	return fmt.Errorf("job %s: generation %d: %w: none that is remembered: `sparkrun ps %[1]s` lists them",
+		id, gen, launcher.ErrInvalid)
 }
 
 // source is a node's part of what is read.
@@ -132,12 +137,14 @@ func (k *Ranks) sources(job rendezvous.Job, r wire.LogsRequest) (sources []sourc
 	for _, host := range r.Hosts {
 		if !slices.ContainsFunc(job.Plan.Nodes, func(p rendezvous.Place) bool { return p.Host == host }) &&
 			!slices.ContainsFunc(sources, func(s source) bool { return s.host == host }) {
-			return nil, fmt.Errorf("job %s: host %s: %w: no rank of it is there: `sparkrun ps %[1]s` shows where it runs", job.Spec.ID, host, launcher.ErrInvalid)
+			return nil, fmt.Errorf("job %s: host %s: %w: no rank of it is there: `sparkrun ps %[1]s` shows where it runs",
+				job.Spec.ID, host, launcher.ErrInvalid)
 		}
 	}
 	sources = slices.DeleteFunc(sources, func(s source) bool { return !slices.Contains(r.Hosts, s.host) })
 	if len(sources) == 0 && len(r.Ranks) > 0 {
-		return nil, fmt.Errorf("job %s: host %s: %w: these ranks are not there: `sparkrun ps %[1]s` shows where they are", job.Spec.ID, strings.Join(r.Hosts, ","), launcher.ErrInvalid)
+		return nil, fmt.Errorf("job %s: host %s: %w: these ranks are not there: `sparkrun ps %[1]s` shows where they are",
+			job.Spec.ID, strings.Join(r.Hosts, ","), launcher.ErrInvalid)
 	}
 	return sources, nil
 }
@@ -146,11 +153,13 @@ func noRank(job rendezvous.Job, rank int) error {
 	if job.Plan.World == 0 {
 		return notStarted(job.Spec.ID)
 	}
-	return fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", job.Spec.ID, rank, launcher.ErrInvalid, job.Plan.World-1)
+	return fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d",
+		job.Spec.ID, rank, launcher.ErrInvalid, job.Plan.World-1)
 }
 
 func notStarted(id launcher.JobID) error {
-	return fmt.Errorf("job %s has not started yet: `sparkrun ps %[1]s` tells what it waits for: %[2]w", id, wire.ErrNotYet)
+	return fmt.Errorf("job %s has not started yet: `sparkrun ps %[1]s` tells what it waits for: %[2]w",
+		id, wire.ErrNotYet)
 }
 
 func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
@@ -255,7 +264,8 @@ func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, ou
 				return err
 			}
 		}
-		if job, ok := k.cfg.Record.Job(req.Key.Job); !req.Follow || ok && (job.Outcome != nil || job.Plan.Generation != req.Key.Generation) {
+		job, ok := k.cfg.Record.Job(req.Key.Job)
+		if !req.Follow || ok && (job.Outcome != nil || job.Plan.Generation != req.Key.Generation) {
 			return nil
 		}
 		req.Cursors = nil
@@ -271,7 +281,8 @@ func (k *Ranks) pull(ctx context.Context, s source, req wire.NodeLogsRequest, ou
 	}
 }
 
-func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLogsRequest, fn func(wire.LogChunk) error) error {
+func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeLogsRequest,
+	fn func(wire.LogChunk) error) error {
 	switch id {
 	case k.cfg.Self:
 		return k.cfg.Agent.Logs(ctx, logsOf(req), fn)
@@ -282,11 +293,14 @@ func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeL
 }
 
 // NodeLogs gives this node's part.
-func (k *Ranks) NodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequest, send func(wire.LogChunk) error) error {
+func (k *Ranks) NodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequest,
+	send func(wire.LogChunk) error) error {
 	return k.cfg.Agent.Logs(ctx, logsOf(r), send)
 }
 
 // logsOf is the agent's word for what a node is asked.
 func logsOf(r wire.NodeLogsRequest) agent.LogsRequest {
-	return agent.LogsRequest{Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times}
+	return agent.LogsRequest{
+		Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times,
+	}
 }

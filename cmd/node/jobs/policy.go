@@ -44,7 +44,9 @@ func (a Policy) read(ctx context.Context, user string) (p policy.Policy, groups 
 func (a Policy) Run(ctx context.Context, spec launcher.Spec) error {
 	err := a.allows(ctx, spec.User)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		a.Audit.Add(audit.Line{What: "run ranks", Who: spec.User, On: string(spec.ID), Outcome: audit.Refused, Why: err.Error()})
+		a.Audit.Add(audit.Line{
+			What: "run ranks", Who: spec.User, On: string(spec.ID), Outcome: audit.Refused, Why: err.Error(),
+		})
 	}
 	return err
 }

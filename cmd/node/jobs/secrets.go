@@ -39,7 +39,8 @@ func SecretsAlone() (Secrets, error) {
 // Seal makes of secrets that were typed here what a job's spec may carry.
 func (x Secrets) Seal(_ context.Context, c wire.Caller, r wire.SealRequest) (wire.SealResponse, error) {
 	if c.Node != "" {
-		return wire.SealResponse{}, fmt.Errorf("seal secrets: %w: they go to the agent of the machine where they were typed", wire.ErrDenied)
+		return wire.SealResponse{}, fmt.Errorf(
+			"seal secrets: %w: they go to the agent of the machine where they were typed", wire.ErrDenied)
 	}
 	user, err := c.RunsAs(r.User)
 	if err != nil {
@@ -68,7 +69,8 @@ func (x Secrets) Open(spec launcher.Spec, sealed launcher.SealedSecret) ([]byte,
 	}
 	plain, err := s.Open(sealed.Box, boxWords(spec.ID, spec.User, sealed.Name)...)
 	if err != nil {
-		return nil, fmt.Errorf("%w: launch the job again: it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
+		return nil, fmt.Errorf("%w: launch the job again: "+
+			"it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
 	}
 	return plain.Reveal(), nil
 }

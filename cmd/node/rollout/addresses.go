@@ -22,7 +22,8 @@ var ErrNoCabling = errors.New("no cable or switch that the probe sees joins two 
 // Addresses plans them for the topology that the views show, with what the record
 // remembers (nil: nothing) and what the nodes hold, by node id. away are the members
 // that cannot take part now: nothing may overlap what they have.
-func Addresses(t envgen.Topology, views, away []envgen.NodeView, recorded json.RawMessage, held map[string][]netplan.Held) (netplan.Plan, error) {
+func Addresses(t envgen.Topology, views, away []envgen.NodeView, recorded json.RawMessage,
+	held map[string][]netplan.Held) (netplan.Plan, error) {
 	in, err := input(t, views, away)
 	if err != nil {
 		return netplan.Plan{}, err
@@ -101,7 +102,8 @@ func linksOf(t envgen.Topology, planned map[netplan.End]bool) ([]netplan.Link, e
 			continue
 		}
 		if !l.Seen {
-			return nil, fmt.Errorf("plan netplan: %s are joined as their addresses have it, but no probe has seen the cable: it needs the agent of each node to run as root, and some seconds", portWords(t, link.Ends))
+			return nil, fmt.Errorf("plan netplan: %s are joined as their addresses have it, but no probe has seen the cable: "+
+				"it needs the agent of each node to run as root, and some seconds", portWords(t, link.Ends))
 		}
 		links = append(links, link)
 	}
@@ -117,10 +119,12 @@ func unanswered(t envgen.Topology, links []netplan.Link) []string {
 	for _, n := range t.Nodes {
 		for _, p := range n.Ports {
 			end := netplan.End{Node: n.ID, Slot: p.Slot}
-			if p.Role != envgen.RoleFabric || slices.ContainsFunc(links, func(l netplan.Link) bool { return slices.Contains(l.Ends, end) }) {
+			linked := func(l netplan.Link) bool { return slices.Contains(l.Ends, end) }
+			if p.Role != envgen.RoleFabric || slices.ContainsFunc(links, linked) {
 				continue
 			}
-			notes = append(notes, portWords(t, []netplan.End{end})+" has a link, but no member answers the probe there: it gets no new address")
+			notes = append(notes, portWords(t, []netplan.End{end})+
+				" has a link, but no member answers the probe there: it gets no new address")
 		}
 	}
 	return notes
@@ -165,7 +169,9 @@ func kindOf(shape envgen.Shape, in netplan.Input) netplan.Kind {
 func reserved(v envgen.NodeView, planned map[string]bool) []netplan.Reserved {
 	var out []netplan.Reserved
 	for _, nic := range v.Inventory.NICs {
-		guest := slices.ContainsFunc(v.Inventory.Devices, func(h envgen.HCA) bool { return h.PhysFn != nil && h.Netdev == nic.Name })
+		guest := slices.ContainsFunc(v.Inventory.Devices, func(h envgen.HCA) bool {
+			return h.PhysFn != nil && h.Netdev == nic.Name
+		})
 		if nic.Loopback || guest || planned[v.ID+" "+nic.Name] {
 			continue
 		}

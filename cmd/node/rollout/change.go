@@ -203,13 +203,15 @@ func (c *change) verdict() error {
 	case c.stage == stageCommitting && len(causes) == 0:
 		return nil
 	case c.stage == stageCommitting:
-		return fmt.Errorf("apply netplan: the others have it, but %s; see `sparkrun netplan diff` and apply again", strings.Join(causes, "; "))
+		return fmt.Errorf("apply netplan: the others have it, but %s; see `sparkrun netplan diff` and apply again",
+			strings.Join(causes, "; "))
 	}
 	if len(causes) == 0 {
 		causes = []string{c.why}
 	}
 	if len(apart) > 0 {
-		return fmt.Errorf("apply netplan: %s; the change was undone, but %s", strings.Join(causes, "; "), strings.Join(apart, "; "))
+		return fmt.Errorf("apply netplan: %s; the change was undone, but %s",
+			strings.Join(causes, "; "), strings.Join(apart, "; "))
 	}
 	return fmt.Errorf("apply netplan: %s; everything is as it was, on all nodes", strings.Join(causes, "; "))
 }

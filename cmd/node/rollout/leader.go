@@ -66,7 +66,8 @@ func (l *Leader) Plan(ctx context.Context, c wire.Caller, r wire.NetplanRequest)
 }
 
 // Apply puts the plan in force on all nodes or on none.
-func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRequest, tell func(wire.NetplanProgress) error) error {
+func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRequest,
+	tell func(wire.NetplanProgress) error) error {
 	if err := c.MustBeRoot("apply netplan"); err != nil {
 		return err
 	}
@@ -79,7 +80,8 @@ func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRe
 		return err
 	}
 	if d.plan.Digest != r.Digest {
-		return errors.New("apply netplan: the cabling or a file has changed since the difference was shown: look at it again")
+		return errors.New(
+			"apply netplan: the cabling or a file has changed since the difference was shown: look at it again")
 	}
 	if err := refusals(d.plan); err != nil {
 		return err
@@ -91,7 +93,8 @@ func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRe
 	for i := range d.members {
 		d.members[i].order.Change, d.members[i].order.Grace = id, r.Grace
 	}
-	l.cfg.Logger.Info("netplan change begins", "change", id, "nodes", len(d.members), "rollback", r.Rollback, "user", c.User.Name, "from", c.Host)
+	l.cfg.Logger.Info("netplan change begins", "change", id, "nodes", len(d.members), "rollback", r.Rollback,
+		"user", c.User.Name, "from", c.Host)
 	all := change{members: d.members, tell: func(p wire.NetplanProgress) {
 		_ = tell(p) // who no longer listens has ended ctx, which calls it off
 	}}
@@ -167,7 +170,8 @@ func (l *Leader) facts(ctx context.Context, views []envgen.NodeView) (map[string
 	facts := make([]wire.NetplanFacts, len(views))
 	errs := make([]error, len(views))
 	each(len(views), func(i int) {
-		if facts[i], errs[i] = wire.NetplanRead.Call(ctx, l.calls(launcher.NodeID(views[i].ID)), wire.Empty{}); errs[i] != nil {
+		member := l.calls(launcher.NodeID(views[i].ID))
+		if facts[i], errs[i] = wire.NetplanRead.Call(ctx, member, wire.Empty{}); errs[i] != nil {
 			errs[i] = fmt.Errorf("read the netplan files of %s: %w", views[i].Host, errs[i])
 		}
 	})

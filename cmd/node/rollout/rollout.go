@@ -85,7 +85,10 @@ func (n *Node) Calls() []wire.Call {
 // means the real one.
 func Machine(state, stand string, log *slog.Logger) netplan.Config {
 	program := netplan.Command{}
-	cfg := netplan.Config{Files: netplan.Disk{Root: "/"}, State: state, Check: program.Check, Apply: program.Apply, Reachable: netplan.Echo, Log: log}
+	cfg := netplan.Config{
+		Files: netplan.Disk{Root: "/"}, State: state,
+		Check: program.Check, Apply: program.Apply, Reachable: netplan.Echo, Log: log,
+	}
 	if stand != "" {
 		log.Warn("netplan apply is replaced, as for tests", "by", stand)
 		cfg.Apply = func(ctx context.Context) error {
@@ -131,7 +134,8 @@ func (n *Node) busy(_ context.Context, nics []string) (string, error) {
 
 // uses tells whether a job's way to its peers goes over one of the interfaces.
 func uses(e envgen.Entry, nics []string) bool {
-	return slices.Contains(nics, e.NIC) || slices.ContainsFunc(e.Paths, func(p envgen.Path) bool { return slices.Contains(nics, p.NIC) })
+	return slices.Contains(nics, e.NIC) ||
+		slices.ContainsFunc(e.Paths, func(p envgen.Path) bool { return slices.Contains(nics, p.NIC) })
 }
 
 // Lock is held while a change is tried on this node. The zero value is free.
@@ -249,7 +253,9 @@ func (n *Node) Read(context.Context, wire.Caller, wire.Empty) (wire.NetplanFacts
 // order is a leader's order with what only this node knows.
 func (n *Node) order(o wire.NetplanOrder) (netplan.Order, error) {
 	inv := n.cfg.Inventory()
-	out := netplan.Order{Change: o.Change, Text: o.Text, NICs: cableTwins(inv), Management: n.management(inv), Force: o.Force, Grace: o.Grace}
+	out := netplan.Order{
+		Change: o.Change, Text: o.Text, NICs: cableTwins(inv), Management: n.management(inv), Force: o.Force, Grace: o.Grace,
+	}
 	for _, p := range o.Peers {
 		out.Peers = append(out.Peers, netplan.Peer{Host: p.Host, NIC: p.NIC, Addr: p.Addr})
 	}

@@ -28,7 +28,9 @@ func (Rules) Preflight(t envgen.Topology, nodes []envgen.NodeView, entries []env
 // Env gives an agent the fabric's variables, worked out from the hardware as it is
 // now: the view that netlink keeps up to date, since a read of the whole tree takes
 // as long as the rest of a launch. may refuses a job.
-func (s *Survey) Env(may func(launcher.Assignment, envgen.Inventory) error) func(launcher.Assignment) ([]launcher.Setting, error) {
+func (s *Survey) Env(
+	may func(launcher.Assignment, envgen.Inventory) error,
+) func(launcher.Assignment) ([]launcher.Setting, error) {
 	return func(a launcher.Assignment) ([]launcher.Setting, error) {
 		inv := s.Inventory.Load()
 		if err := may(a, inv); err != nil {
