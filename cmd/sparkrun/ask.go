@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"strings"
 
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
@@ -70,5 +71,37 @@ func answered(ctx context.Context, read func() ([]byte, error)) ([]byte, error) 
 		return r.text, r.err
 	case <-ctx.Done():
 		return nil, ctx.Err()
+	}
+}
+
+// confirm asks a yes-or-no question on the terminal; to completes "give --yes".
+func (a *app) confirm(ctx context.Context, question, to string) error {
+	f, ok := a.in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return usagef("no terminal to ask on: give --yes %s", to)
+	}
+	fmt.Fprint(a.err, question+" [y/N] ")
+	answer, err := a.line(ctx)
+	if err != nil {
+		return err
+	}
+	if !strings.HasPrefix(strings.ToLower(strings.TrimSpace(answer)), "y") {
+		return fmt.Errorf("nothing was changed")
+	}
+	return nil
+}
+
+// line reads one line of input, unless ctx ends first.
+func (a *app) line(ctx context.Context) (string, error) {
+	read := make(chan string, 1)
+	go func() { // ends with the line, or with the process
+		text, _ := bufio.NewReader(a.in).ReadString('\n')
+		read <- text
+	}()
+	select {
+	case text := <-read:
+		return text, nil
+	case <-ctx.Done():
+		return "", ctx.Err()
 	}
 }

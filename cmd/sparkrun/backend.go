@@ -235,3 +235,26 @@ func (c calls) RemoveClients(ctx context.Context, r wire.RemoveClientsRequest) (
 func (c calls) Explain(ctx context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 	return wire.Explain.Call(ctx, c.Client, r)
 }
+
+// ranks are what can be done to a job's ranks while they run.
+type ranks interface {
+	Input(context.Context, wire.InputRequest) error
+	Signal(context.Context, wire.SignalRequest) error
+}
+
+// sealer seals secrets for a job's spec.
+type sealer interface {
+	Seal(context.Context, wire.SealRequest) (wire.SealResponse, error)
+}
+
+// stager takes what jobs bring along.
+type stager interface {
+	Stage(context.Context, wire.StageRequest) (wire.StageResponse, error)
+	StageContent(context.Context, wire.StageChunk) error
+}
+
+// clienter lists and removes clients.
+type clienter interface {
+	Clients(context.Context) (wire.ClientsResponse, error)
+	RemoveClients(context.Context, wire.RemoveClientsRequest) (wire.RemoveClientsResponse, error)
+}

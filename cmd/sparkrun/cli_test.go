@@ -4,14 +4,13 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"flag"
-	"fmt"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -26,8 +25,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
-
-var update = flag.Bool("update", false, "write the goldens anew")
 
 func TestMain(m *testing.M) {
 	testscript.Main(m, map[string]func(){"sparkrun": main})
@@ -166,60 +163,6 @@ func TestLaunchFlagsRefused(t *testing.T) {
 			t.Errorf("launch %s: %v, want %q", line, err, want)
 		}
 	}
-}
-
-// fakeCluster answers what commands ask of an agent.
-type fakeCluster struct {
-	dead     []string // marked so
-	status   func(wire.StatusRequest) (wire.Status, error)
-	jobs     wire.JobsResponse
-	token    wire.TokenResponse
-	removed  wire.RemoveNodeResponse
-	passing  int // calls until one is answered
-	err      error
-	onlyOn   string
-	leaves   int
-	doctor   wire.DoctorResponse
-	requests []any
-}
-
-func (f *fakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Status, error) {
-	f.requests = append(f.requests, r)
-	if f.status == nil {
-		return wire.Status{Epoch: 3, Leader: "spark1"}, f.err
-	}
-	return f.status(r)
-}
-func (f *fakeCluster) Service(_ context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
-	f.requests = append(f.requests, r)
-	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.onlyOn}, f.err
-}
-func (f *fakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.jobs, f.err }
-func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
-	f.requests = append(f.requests, r)
-	return f.token, f.err
-}
-func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
-	f.requests = append(f.requests, r)
-	return f.doctor, f.err
-}
-func (f *fakeCluster) Leave(context.Context, wire.LeaveRequest) error { f.leaves++; return f.err }
-func (f *fakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
-	f.requests = append(f.requests, r)
-	if len(f.requests) < f.passing {
-		return wire.RemoveNodeResponse{}, fmt.Errorf("spark1 has passed the leadership on: %w", wire.ErrRetry)
-	}
-	return f.removed, f.err
-}
-
-func (f *fakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
-	f.requests = append(f.requests, r)
-	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.err
-}
-
-func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
-	f.dead = append(f.dead, r.Host)
-	return wire.Acknowledged{OnlyOn: f.onlyOn}, f.err
 }
 
 // cli runs one command line against fakes.
@@ -434,48 +377,7 @@ spark3   -          drained   -                           -
 	}
 }
 
-func someJobs() wire.JobsResponse {
-	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	nodes := func(hosts ...string) (ps []rendezvous.Place) {
-		for _, h := range hosts {
-			ps = append(ps, rendezvous.Place{Host: h})
-		}
-		return ps
-	}
-	old := rendezvous.Job{
-		Spec: launcher.Spec{ID: "aaaa", Workload: "exec", User: "ada"}, Planned: at,
-		Plan:    rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
-		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7, Cause: "rank 1 on spark2: exit 7"},
-	}
-	now := rendezvous.Job{
-		Spec: launcher.Spec{ID: "bbbb", Name: "train", Workload: "torchrun", User: "ada"}, Planned: at.Add(time.Hour),
-		Plan: rendezvous.Plan{World: 4, Nodes: nodes("spark1", "spark2")},
-	}
-	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{
-		rendezvous.StatusOf(old), {Job: now, State: rendezvous.StateRuns, Away: []string{"spark2"}},
-	}}
-}
-
-func TestPs(t *testing.T) {
-	var lines []jobLine
-	for _, j := range someJobs().Jobs {
-		lines = append(lines, newJobLine(j))
-	}
-	waits := jobLine{JobID: "cccc", Workload: "exec", State: "waiting", Line: 2, Planned: lines[1].Planned}
-	lines[1].Suspended = []string{"spark1"}
-	orphan := jobLine{JobID: "dddd", Workload: "exec", State: rendezvous.StatePlanned, Hosts: []string{"spark1"}, Try: 2, Tries: 3, Planned: lines[1].Planned,
-		Away: []string{"spark1"}, AwaySince: map[string]time.Time{"spark1": lines[1].Planned.Add(50 * time.Second)}}
-	got := jobRows(append(lines, waits, orphan), lines[1].Planned.Add(90*time.Second))
-	want := [][]string{
-		{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"},
-		{"aaaa", "-", "exec", "spark1,spark2,spark3,+3", "failed", "61m", "7"},
-		{"bbbb", "train", "torchrun", "spark1,spark2", "running (suspended) (spark2 away)", "90s", "-"},
-		{"cccc", "-", "exec", "-", "waiting (number 2 in line)", "90s", "-"}, // no column is left empty: scripts cut at blanks
-		{"dddd", "-", "exec", "spark1", "unknown (try 2 of 3) (spark1 away 40s)", "90s", "-"},
-	}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
+func TestPsLeavesOutTheEnded(t *testing.T) {
 	_, running, _ := cli(t, &backend{cluster: &fakeCluster{jobs: someJobs()}}, "ps")
 	if strings.Contains(running, "aaaa") || !strings.Contains(running, "bbbb") {
 		t.Errorf("ps without --all:\n%s", running)
@@ -566,23 +468,6 @@ func TestNoTokenArgument(t *testing.T) {
 	}
 }
 
-func golden(t *testing.T, name, got string) {
-	t.Helper()
-	file := filepath.Join("testdata", name)
-	if *update {
-		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	}
-	want, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if diff := cmp.Diff(string(want), got); diff != "" {
-		t.Errorf("%s -want +got:\n%s", name, diff)
-	}
-}
-
 func TestContainerFlags(t *testing.T) {
 	for line, want := range map[string]string{
 		"exec --mount /a -- x":                               "--mount: it is of containers",
@@ -599,17 +484,32 @@ func TestContainerFlags(t *testing.T) {
 			t.Errorf("%s: %v, want it to say %q", line, err, want)
 		}
 	}
-	o := boxOptions{image: "vllm-node", imageMap: []string{"other=x", "vllm-node=r:5000/vllm:1"}, mounts: []string{"a:/a:ro"}}
-	c, err := o.container("/work")
-	want := &launcher.Container{Image: "r:5000/vllm:1", Mounts: []launcher.Mount{{Source: "/work/a", Target: "/a", ReadOnly: true}}}
-	if diff := cmp.Diff(want, c); diff != "" || err != nil {
-		t.Errorf("%v, -want +got:\n%s", err, diff)
+}
+
+// So does the command.
+func TestStopCommandOutlivesALeader(t *testing.T) {
+	// What waits for signals in this process begins with the first that is asked for, and not in a bubble.
+	_, heard := stoppable(t.Context())
+	heard()
+	synctest.Test(t, func(t *testing.T) {
+		g := losesLeader()
+		if code, out, e := cli(t, &backend{gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
+			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
+		}
+		if diff := cmp.Diff([]string{"3s", "3s"}, g.stops); diff != "" {
+			t.Errorf("stops -want +got:\n%s", diff)
+		}
+	})
+}
+
+func TestUlimitFlag(t *testing.T) {
+	var got launchOptions
+	cmd := newLaunchCommands(&app{}, func(_ context.Context, _ *app, o launchOptions) error { got = o; return nil })
+	cmd.SetArgs([]string{"exec", "--ulimit", "core=0", "--ulimit", "nofile=5:9", "--bind-to", "numa", "--stdin", "all", "--", "true"})
+	if err := cmd.Execute(); err != nil {
+		t.Fatal(err)
 	}
-	o.imageMap = []string{"other=x"}
-	if _, err := o.container("/work"); err == nil || !strings.Contains(err.Error(), "--image-map other=x: it matches no --image: that is vllm-node") {
-		t.Errorf("a map that matches nothing: %v", err)
-	}
-	if c, err := (boxOptions{}).container("/work"); c != nil || err != nil {
-		t.Errorf("no image: %+v, %v", c, err)
+	if r := got.request; len(r.Ulimits) != 2 || r.Ulimits[1].String() != "nofile=5:9" || r.BindTo != "numa" || r.Stdin != "all" {
+		t.Errorf("read %+v", r)
 	}
 }

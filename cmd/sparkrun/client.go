@@ -104,34 +104,3 @@ func (a *app) removeClients(ctx context.Context, o clientOptions) error {
 	}
 	return nil
 }
-
-// patiently asks until there is a leader, for as long as a person waits.
-func patiently[Res any](ctx context.Context, ask func() (Res, error)) (Res, error) {
-	var again pause
-	for end := time.Now().Add(patience); ; {
-		res, err := ask()
-		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.wait(ctx) != nil {
-			return res, err
-		}
-	}
-}
-
-// completeClients completes a client, as USER@HOST.
-func (a *app) completeClients(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
-	if len(args) > 0 {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
-	defer cancel()
-	b := a.dial()
-	defer b.close()
-	res, err := b.Clients(ctx)
-	if err != nil {
-		return nil, cobra.ShellCompDirectiveNoFileComp
-	}
-	var out []string
-	for _, l := range res.Clients {
-		out = append(out, l.User+"@"+l.Host+"\t"+l.ID)
-	}
-	return out, cobra.ShellCompDirectiveNoFileComp
-}

@@ -130,3 +130,23 @@ func completeLaunch(a *app, cmd *cobra.Command) {
 	completeFlag(cmd, "gpus", cobra.FixedCompletions([]string{"all", "none"}, cobra.ShellCompDirectiveNoFileComp))
 	completeFlag(cmd, "output", outputWords)
 }
+
+// completeClients completes a client, as USER@HOST.
+func (a *app) completeClients(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+	if len(args) > 0 {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), completionWait)
+	defer cancel()
+	b := a.dial()
+	defer b.close()
+	res, err := b.Clients(ctx)
+	if err != nil {
+		return nil, cobra.ShellCompDirectiveNoFileComp
+	}
+	var out []string
+	for _, l := range res.Clients {
+		out = append(out, l.User+"@"+l.Host+"\t"+l.ID)
+	}
+	return out, cobra.ShellCompDirectiveNoFileComp
+}

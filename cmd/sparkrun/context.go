@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 
@@ -105,7 +106,7 @@ func (a *app) listContexts(_ context.Context, o contextOptions) error {
 		if c.Current {
 			mark = "*"
 		}
-		rows = append(rows, []string{mark, name, or(c.User, "-"), or(c.Cluster, "-"), fmt.Sprint(len(c.Hosts))})
+		rows = append(rows, []string{mark, name, cmp.Or(c.User, "-"), cmp.Or(c.Cluster, "-"), fmt.Sprint(len(c.Hosts))})
 	}
 	if o.json {
 		return a.object(out)
@@ -113,12 +114,12 @@ func (a *app) listContexts(_ context.Context, o contextOptions) error {
 	return a.table(rows)
 }
 
-func (a *app) showContext(context.Context, contextOptions) error {
+func (a *app) showContext(_ context.Context, _ contextOptions) error {
 	name, _, err := a.chosen()
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprintln(a.out, or(name, localContext))
+	_, err = fmt.Fprintln(a.out, cmp.Or(name, localContext))
 	return err
 }
 

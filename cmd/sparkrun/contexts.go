@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,7 +16,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/durable"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // A context is a cluster that a user has logged in to from a machine that is none
@@ -270,10 +268,4 @@ func (a *app) completeContext(_ *cobra.Command, args []string, _ string) ([]stri
 func (a *app) completeLogin(cmd *cobra.Command, args []string, typed string) ([]string, cobra.ShellCompDirective) {
 	names, how := a.completeContext(cmd, args, typed)
 	return slices.DeleteFunc(names, func(name string) bool { return name == localContext }), how
-}
-
-// clienter lists and removes clients.
-type clienter interface {
-	Clients(context.Context) (wire.ClientsResponse, error)
-	RemoveClients(context.Context, wire.RemoveClientsRequest) (wire.RemoveClientsResponse, error)
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -169,7 +170,7 @@ func (a *app) tellDoctor(res wire.DoctorResponse, quiet bool) {
 // copied.
 func (a *app) tellFinding(f envgen.Finding) {
 	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
-	fmt.Fprintf(a.out, "  %s  %s\n    %s\n", f.Code, plain.Line(or(where, "cluster")), plain.Line(f.Text))
+	fmt.Fprintf(a.out, "  %s  %s\n    %s\n", f.Code, plain.Line(cmp.Or(where, "cluster")), plain.Line(f.Text))
 	fmt.Fprintf(a.out, "    seen: %s\n", plain.Line(f.Evidence))
 	on := "on any machine"
 	if f.Host != "" {

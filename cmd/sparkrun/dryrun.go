@@ -295,36 +295,3 @@ func isPort(st launcher.Stage, name string) bool {
 	}
 	return is
 }
-
-func rankSpan(first, n int) string {
-	if n == 1 {
-		return fmt.Sprintf("rank %d", first)
-	}
-	return fmt.Sprintf("ranks %d to %d", first, first+n-1)
-}
-
-func count(n int, noun string) string {
-	if n == 1 {
-		return "1 " + noun
-	}
-	return fmt.Sprintf("%d %ss", n, noun)
-}
-
-func quoteAll(argv []string) string {
-	out := make([]string, len(argv))
-	for i, a := range argv {
-		out[i] = quote(a)
-	}
-	return strings.Join(out, " ")
-}
-
-// quote writes a word as a shell would have to be given it.
-func quote(s string) string {
-	plain := func(r rune) bool {
-		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
-		return s
-	}
-	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
-}

@@ -1,16 +1,12 @@
 package main
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
-
-	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -144,7 +140,11 @@ func TestEnvTellsFindings(t *testing.T) {
 	if code != 0 || !strings.Contains(e, "error: spark2 01:00.1 rocep1s0f1: ") || !strings.Contains(e, "[no-link]") {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
-	var p placeEnv
+	var p struct {
+		Network  string
+		Vars     []envgen.Var
+		Findings []envgen.Finding
+	}
 	if err := json.Unmarshal([]byte(o), &p); err != nil {
 		t.Fatal(err)
 	}
@@ -155,30 +155,6 @@ func TestEnvTellsFindings(t *testing.T) {
 		if v.Name == "NCCL_NET" || v.Name == "NCCL_IB_HCA" {
 			t.Errorf("%s=%s where no RDMA device reaches anybody", v.Name, v.Value)
 		}
-	}
-}
-
-// A shell reads back what was written, whatever is in it.
-func TestWriteShell(t *testing.T) {
-	values := []string{"=a,b", "it's", `$(reboot) "x" \n`, "two\nlines", "", "''"}
-	var b bytes.Buffer
-	for i, v := range values {
-		if err := writeShell(&b, []envgen.Var{{Name: fmt.Sprintf("V%d", i), Value: v}}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for i := range values {
-		fmt.Fprintf(&b, "printf '%%s|' \"$V%d\"\n", i)
-	}
-	out, err := exec.Command("sh", "-c", b.String()).Output()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, b.String())
-	}
-	if diff := cmp.Diff(strings.Join(values, "|")+"|", string(out)); diff != "" {
-		t.Error(diff)
-	}
-	if err := writeEnvFile(&bytes.Buffer{}, []envgen.Var{{Name: "A", Value: "x\ny"}}); err == nil || !strings.Contains(err.Error(), "line break") {
-		t.Errorf("a line break in an env file: %v", err)
 	}
 }
 

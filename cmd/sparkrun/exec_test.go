@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"os"
 	"slices"
@@ -83,7 +84,7 @@ func TestExecExitCodes(t *testing.T) {
 			return errors.Join(fn(wire.ExecChunk{Began: "job2345678"}), wire.ErrUnreachable)
 		}, 125, "the command is ended: does not answer"},
 		"the reader has gone": {func(context.Context, wire.ExecRequest, func(wire.ExecChunk) error) error {
-			return wroteAll(0, syscall.EPIPE)
+			return fmt.Errorf("%w: %w", errOutput, syscall.EPIPE)
 		}, 141, ""},
 	} {
 		code, _, err := visiting(t, &fakePlace{exec: tc.exec}, strings.NewReader(""), nil, "train", "--", "x")

@@ -4,13 +4,11 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"net/netip"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -22,88 +20,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
-
-// fakeFabrics answers what fabric and report ask of agents.
-type fakeFabrics struct {
-	follow   func(ctx context.Context, try int, fn func(wire.Status) error) error
-	counters wire.CountersResponse
-	evidence []wire.Evidence
-	tries    int
-}
-
-func (f *fakeFabrics) Follow(ctx context.Context, fn func(wire.Status) error) error {
-	f.tries++
-	return f.follow(ctx, f.tries, fn)
-}
-func (f *fakeFabrics) Counters(context.Context) (wire.CountersResponse, error) {
-	return f.counters, nil
-}
-func (f *fakeFabrics) Report(_ context.Context, fn func(wire.Evidence) error) error {
-	for _, e := range f.evidence {
-		if err := fn(e); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// spark is a machine with one port of two twins, cabled to peer; without one it
-// has no link.
-func spark(host, addr, peer string) wire.NodeStatus {
-	carrier := peer != ""
-	inv := envgen.Inventory{Host: host, Cabling: &envgen.Cabling{}, NICs: []envgen.NIC{
-		{Name: "enP7s7", MAC: "02:00:00:00:00:" + addr, Up: true, Carrier: new(true), MTU: 1500, Physical: true, OperState: "up",
-			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0." + addr + "/24")}},
-	}}
-	for i, nic := range []string{"enp1s0f0np0", "enP2p1s0f0np0"} {
-		pci := envgen.PCIAddress{Domain: uint32(2 * i), Bus: 1}
-		subnet := []string{"192.168.177.", "192.168.178."}[i]
-		state, oper := envgen.StateDown, "down"
-		var speed *int
-		if carrier {
-			state, oper, speed = envgen.StateActive, "up", new(200000)
-		}
-		at := netip.MustParseAddr(subnet + addr)
-		inv.NICs = append(inv.NICs, envgen.NIC{
-			Name: nic, PCI: &pci, PCIVendor: envgen.VendorMellanox, MAC: "02:00:00:00:0" + string(rune('1'+i)) + ":" + addr, MTU: 9000,
-			Up: true, Carrier: &carrier, SpeedMbps: speed, OperState: oper, Physical: true,
-			Addresses: []netip.Prefix{netip.PrefixFrom(at, 24)},
-		})
-		inv.Devices = append(inv.Devices, envgen.HCA{
-			Name: []string{"rocep1s0f0", "roceP2p1s0f0"}[i], PCI: &pci, State: state, LinkLayer: envgen.LayerEthernet, Netdev: nic,
-			Firmware: "28.45.4028", PCIeGTps: new(32.0), PCIeLanes: new(4), RateMbps: new(200000), Type: "MT4129",
-			GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(at.As16()), Netdev: nic}},
-		})
-		if carrier {
-			inv.Cabling.Probed = append(inv.Cabling.Probed, nic)
-			inv.Cabling.Sightings = append(inv.Cabling.Sightings, envgen.Sighting{NIC: nic, Slot: pci.Slot(),
-				Peer: envgen.Neighbour{Node: "id-" + peer, Host: peer, NIC: nic, Slot: pci.Slot()}})
-		}
-	}
-	return wire.NodeStatus{ID: launcher.NodeID("id-" + host), Host: host, Addr: netip.MustParseAddr("10.0.0." + addr), State: "ready", Inventory: inv}
-}
-
-// pair is two Sparks with one cable, or with none.
-func pair(cabled bool) wire.Status {
-	peers := []string{"", ""}
-	if cabled {
-		peers = []string{"spark2", "spark1"}
-	}
-	st := wire.Status{Cluster: "c", Self: "spark1", Leader: "spark1", Nodes: []wire.NodeStatus{spark("spark1", "11", peers[0]), spark("spark2", "12", peers[1])}}
-	// Who is heard is believed only under the MAC that he has.
-	for i := range st.Nodes {
-		for j := range st.Nodes[i].Inventory.Cabling.Sightings {
-			s := &st.Nodes[i].Inventory.Cabling.Sightings[j]
-			far, _ := st.Nodes[1-i].Inventory.NIC(s.Peer.NIC)
-			s.Peer.MAC = far.MAC
-		}
-	}
-	return st
-}
-
-func statusIs(st wire.Status, err error) *fakeCluster {
-	return &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, err }}
-}
 
 func fabricCLI(t *testing.T, st wire.Status, f *fakeFabrics, line string) (code int, out, err string) {
 	t.Helper()
@@ -163,7 +79,12 @@ func TestFabricJSON(t *testing.T) {
 	f := &fakeFabrics{counters: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
 		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute, Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}
 	code, out, _ := fabricCLI(t, pair(true), f, "fabric --json")
-	var got fabricObject
+	var got struct {
+		Self, Leader string
+		Topology     envgen.Topology
+		Nodes        []wire.NodeStatus
+		Counters     []wire.NodeCounters
+	}
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 0 {
 		t.Fatalf("exit code %d, %v in %s", code, err, out)
 	}
@@ -209,76 +130,6 @@ func TestFabricAlone(t *testing.T) {
 	}
 }
 
-// A watch prints each change once, goes on after an agent that went away, keeps
-// the last view while there is no leader, and ends with Ctrl-C.
-func TestFabricWatch(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		leaderless := pair(true)
-		leaderless.Leader, leaderless.Problem = "", "an election is under way"
-		leaderless.Nodes = leaderless.Nodes[:1]
-		led := pair(false)
-		led.Leader = "spark2"
-		var o, e syncBuffer
-		ctx, interrupt := context.WithCancel(t.Context())
-		f := &fakeFabrics{follow: func(ctx context.Context, try int, fn func(wire.Status) error) error {
-			switch try {
-			case 1:
-				if err := errors.Join(fn(pair(true)), fn(pair(true)), fn(leaderless)); err != nil {
-					return err
-				}
-				return node.ErrNoAgent
-			case 2:
-				if err := fn(led); err != nil {
-					return err
-				}
-			}
-			interrupt()
-			<-ctx.Done()
-			return ctx.Err()
-		}}
-		b := &backend{fabrics: f, close: func() {}}
-		a := &app{out: &o, err: &e, dial: func() *backend { return b }, columns: func() int { return 100 }}
-		if err := a.watchFabric(ctx, fabricOptions{watch: true}); err != nil {
-			t.Fatal(err)
-		}
-		var said []string
-		for line := range strings.Lines(o.String()) {
-			stamp, text, _ := strings.Cut(strings.TrimSpace(line), " ")
-			if _, err := time.Parse("2006-01-02T15:04:05.000Z07:00", stamp); err != nil {
-				t.Errorf("%q: %v", line, err)
-			}
-			said = append(said, text)
-		}
-		want := []string{
-			"pair: spark1 and spark2 are joined by one cable, seen by the probe",
-			"no leader, the last view stands: an election is under way",
-			"leader spark2",
-			"spark1 port 0 lost its link",
-		}
-		if len(said) < len(want) || !cmp.Equal(want, said[:len(want)]) {
-			t.Errorf("said\n%s", strings.Join(said, "\n"))
-		}
-		if !strings.Contains(o.String(), "gone: cable: spark1 port 0 - spark2 port 0\n") {
-			t.Errorf("the cable is not told of:\n%s", o.String())
-		}
-	})
-}
-
-// On a terminal the whole is drawn anew.
-func TestFabricWatchDraws(t *testing.T) {
-	var o syncBuffer
-	w := &fabricWatch{app: &app{out: &o, outTTY: true, columns: func() int { return 80 }}, opts: fabricOptions{drawing: true}, now: time.Now}
-	if err := errors.Join(w.take(pair(true)), w.take(pair(false))); err != nil {
-		t.Fatal(err)
-	}
-	if n := strings.Count(o.String(), "\x1b[H\x1b[2J"); n != 2 {
-		t.Errorf("%d times drawn, want 2", n)
-	}
-	if !strings.Contains(o.String(), "┌ spark1") || !strings.Contains(o.String(), "spark2 port 0 lost its link") {
-		t.Error(o.String())
-	}
-}
-
 // A report holds what all machines gave, no secrets, and shows the same fabric
 // when it is read elsewhere.
 func TestReport(t *testing.T) {
@@ -320,7 +171,7 @@ func TestReport(t *testing.T) {
 			}
 		}
 	}
-	if !bytes.Contains(r.Cluster[jobsFile], []byte("kept-as-it-is")) || !bytes.Contains(r.Files["spark1"]["sys/class/infiniband/x/node_guid"], []byte("4cbb")) {
+	if !bytes.Contains(r.Cluster["jobs.json"], []byte("kept-as-it-is")) || !bytes.Contains(r.Files["spark1"]["sys/class/infiniband/x/node_guid"], []byte("4cbb")) {
 		t.Error("too much was taken out")
 	}
 	code, live, _ := fabricCLI(t, st, f, "fabric")
@@ -349,7 +200,7 @@ func TestFromIsHarmless(t *testing.T) {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
-	r := bundle.Bundle{Manifest: bundle.Manifest{Host: evil, Nodes: []bundle.Node{{Host: "spark1", Missing: "\x1b[5m"}}}, Cluster: map[string][]byte{statusFile: text}}
+	r := bundle.Bundle{Manifest: bundle.Manifest{Host: evil, Nodes: []bundle.Node{{Host: "spark1", Missing: "\x1b[5m"}}}, Cluster: map[string][]byte{"status.json": text}}
 	if err := bundle.Write(&packed, r); err != nil {
 		t.Fatal(err)
 	}

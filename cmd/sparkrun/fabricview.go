@@ -1,11 +1,11 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
@@ -98,7 +98,7 @@ func (v *fabricView) tables() string {
 	if links := topology.Words(t); len(links) > 0 {
 		rows := [][]string{{"LINK", "KIND", "SPEED", "PORTS", "SUBNETS"}}
 		for _, l := range links {
-			rows = append(rows, []string{l.Letter, l.Kind, l.Speed, l.Ends, or(strings.Join(l.Subnets, ", "), "none")})
+			rows = append(rows, []string{l.Letter, l.Kind, l.Speed, l.Ends, cmp.Or(strings.Join(l.Subnets, ", "), "none")})
 		}
 		b.WriteString("\n")
 		columns(&b, rows)
@@ -138,8 +138,8 @@ func portRows(n envgen.TopologyNode, inv envgen.Inventory) [][]string {
 		for _, d := range p.Devices {
 			h, _ := inv.Device(d.HCA)
 			rows = append(rows, []string{
-				name, role, pciText(d.PCI), d.HCA, or(d.NIC, "none"), deviceState(d), speedText(d.SpeedMbps), number(d.MTU),
-				or(spaced(d.Addresses), "-"), gidText(h), pcieText(h), or(h.Firmware, "-"), why,
+				name, role, pciText(d.PCI), d.HCA, cmp.Or(d.NIC, "none"), deviceState(d), speedText(d.SpeedMbps), number(d.MTU),
+				cmp.Or(spaced(d.Addresses), "-"), gidText(h), pcieText(h), cmp.Or(h.Firmware, "-"), why,
 			})
 			name, role, why = "", "", ""
 		}
@@ -150,7 +150,7 @@ func portRows(n envgen.TopologyNode, inv envgen.Inventory) [][]string {
 // deviceState joins what RDMA says of the device with what its interface says,
 // where the two differ.
 func deviceState(d envgen.DeviceState) string {
-	state := or(d.State, "unknown")
+	state := cmp.Or(d.State, "unknown")
 	switch {
 	case d.NIC == "":
 		return state + ", no interface"
@@ -201,7 +201,7 @@ func gidText(h envgen.HCA) string {
 			at = append(at, strconv.Itoa(g.Index))
 		}
 	}
-	return or(strings.Join(at, " "), "-")
+	return cmp.Or(strings.Join(at, " "), "-")
 }
 
 func pcieText(h envgen.HCA) string {
@@ -226,21 +226,4 @@ func countFindings(all []envgen.Finding) string {
 		}
 	}
 	return strings.Join(words, ", ")
-}
-
-// columns writes rows in columns, without spaces at the ends of lines.
-func columns(b *strings.Builder, rows [][]string) {
-	var text strings.Builder
-	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
-	for _, r := range rows {
-		cells := make([]string, len(r))
-		for i, cell := range r {
-			cells[i] = plain.Text(cell)
-		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
-	}
-	_ = w.Flush() // a Builder takes everything
-	for line := range strings.Lines(text.String()) {
-		b.WriteString(strings.TrimRight(line, " \n") + "\n")
-	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -97,7 +98,7 @@ func (w *fabricWatch) show(v *fabricView, lines []string) error {
 func membersChanged(before, after wire.Status) []string {
 	var lines []string
 	if before.Leader != after.Leader || before.Problem != after.Problem && after.Leader != "" {
-		lines = append(lines, "leader "+or(after.Leader, "none"))
+		lines = append(lines, "leader "+cmp.Or(after.Leader, "none"))
 	}
 	was := map[string]string{}
 	for _, n := range before.Nodes {

@@ -3,12 +3,19 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -73,16 +80,6 @@ func (f *fakeGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopRespon
 	return wire.StopResponse{Job: launcher.JobID(r.Job)}, f.stop(n, r)
 }
 
-// session is a follower with everything around it.
-type session struct {
-	*follower
-	out, err *syncBuffer
-	said     []string
-	mu       sync.Mutex
-	signal   chan os.Signal
-	begun    time.Time
-}
-
 type syncBuffer struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -98,44 +95,6 @@ func (b *syncBuffer) String() string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.Buffer.String()
-}
-
-func newSession(g gangs) *session {
-	s := &session{out: &syncBuffer{}, err: &syncBuffer{}, signal: make(chan os.Signal, 3), begun: time.Now()}
-	s.follower = &follower{
-		gangs: g, out: newPrinter(s.out, s.err), signals: s.signal, leader: "spark1",
-		spec: launcher.Spec{ID: "job2345678", Grace: 10 * time.Second},
-		say: func(line string) {
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			s.said = append(s.said, line)
-		},
-	}
-	s.follower.out.note = s.say
-	return s
-}
-
-func (s *session) want(t *testing.T, code, wantCode int, err error, out string, said ...string) {
-	t.Helper()
-	if err != nil {
-		t.Errorf("error %v", err)
-	}
-	if code != wantCode {
-		t.Errorf("exit code %d, want %d", code, wantCode)
-	}
-	if diff := cmp.Diff(out, s.out.String()); diff != "" {
-		t.Errorf("output -want +got:\n%s", diff)
-	}
-	s.wantSaid(t, said...)
-}
-
-func (s *session) wantSaid(t *testing.T, said ...string) {
-	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if diff := cmp.Diff(said, s.said); diff != "" {
-		t.Errorf("said -want +got:\n%s", diff)
-	}
 }
 
 // The steps of a story.
@@ -207,4 +166,269 @@ func timed(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest,
 		}
 		return prints(chunks...)(ctx, n, r, fn)
 	}
+}
+
+// losesLeader is a cluster whose first leader goes once it has been asked to stop.
+func losesLeader() *fakeGangs {
+	g := &fakeGangs{}
+	first, second := make(chan struct{}), make(chan struct{})
+	g.stop = func(n int, _ wire.StopRequest) error {
+		switch n {
+		case 1:
+			close(first)
+		case 2:
+			close(second)
+		}
+		return nil
+	}
+	g.launch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		if err := tellAll(tell, planned(2), started("spark1"), runs); err != nil {
+			return err
+		}
+		<-first
+		return wire.ErrRetry
+	}
+	g.watch = func(_ context.Context, n int, tell func(rendezvous.Progress) error) error {
+		if len(g.launched) == 0 && n == 1 {
+			return wire.ErrRetry
+		}
+		if err := tellAll(tell, planned(2), started("spark1"), runs); err != nil {
+			return err
+		}
+		<-second
+		return tellAll(tell, ended(stopped))
+	}
+	return g
+}
+
+// fakeRanks take input as ranks do: by offset, and sometimes not at all.
+type fakeRanks struct {
+	mu      sync.Mutex
+	got     strings.Builder
+	ended   bool
+	calls   int
+	fails   func(call int) error
+	signals []int
+}
+
+func (f *fakeRanks) Input(_ context.Context, r wire.InputRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	have := int64(f.got.Len())
+	if r.Offset > have {
+		return errors.New("a hole")
+	}
+	f.got.Write(r.Data[min(have-r.Offset, int64(len(r.Data))):])
+	f.ended = f.ended || r.End
+	if f.fails != nil {
+		return f.fails(f.calls)
+	}
+	return nil
+}
+
+func (f *fakeRanks) Signal(_ context.Context, r wire.SignalRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.signals = append(f.signals, r.Signal)
+	if f.fails != nil {
+		return f.fails(len(f.signals))
+	}
+	return nil
+}
+
+// pty gives both ends of a pseudo-terminal of 40 rows and 120 columns.
+func pty(t *testing.T) (keyboard, screen *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keyboard.Close() })
+	fd := int(keyboard.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120})
+	}
+	if err == nil {
+		screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	return keyboard, screen
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s -want +got:\n%s", name, diff)
+	}
+}
+
+var update = flag.Bool("update", false, "write the goldens anew")
+
+func out(rank int, offset int64, text string) wire.LogChunk {
+	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text), Host: fmt.Sprintf("spark%d", rank+1)}
+}
+
+func errs(rank int, offset int64, text string) wire.LogChunk {
+	c := out(rank, offset, text)
+	c.Stream = wire.Stderr
+	return c
+}
+
+type writerFunc func([]byte) (int, error)
+
+func (w writerFunc) Write(b []byte) (int, error) { return w(b) }
+
+func someJobs() wire.JobsResponse {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	nodes := func(hosts ...string) (ps []rendezvous.Place) {
+		for _, h := range hosts {
+			ps = append(ps, rendezvous.Place{Host: h})
+		}
+		return ps
+	}
+	old := rendezvous.Job{
+		Spec: launcher.Spec{ID: "aaaa", Workload: "exec", User: "ada"}, Planned: at,
+		Plan:    rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
+		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7, Cause: "rank 1 on spark2: exit 7"},
+	}
+	now := rendezvous.Job{
+		Spec: launcher.Spec{ID: "bbbb", Name: "train", Workload: "torchrun", User: "ada"}, Planned: at.Add(time.Hour),
+		Plan: rendezvous.Plan{World: 4, Nodes: nodes("spark1", "spark2")},
+	}
+	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{
+		rendezvous.StatusOf(old), {Job: now, State: rendezvous.StateRuns, Away: []string{"spark2"}},
+	}}
+}
+
+// failedJob is a job whose rank 1 raised, which rank 0 noticed.
+func failedJob(at time.Time) rendezvous.JobStatus {
+	root := launcher.RankExit{Rank: 1, Host: "spark2", Time: at, Exit: launcher.Exit{Code: 1,
+		Words: "RuntimeError: out of luck", Trace: "Traceback (most recent call last):\n  boom()\nRuntimeError: out of luck", Last: "bye"}}
+	started := at.Add(-3 * time.Minute)
+	return rendezvous.JobStatus{
+		Job: rendezvous.Job{
+			Spec: launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada",
+				Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
+			Planned: started,
+			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
+				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
+			Outcome: &rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 1, At: at, Started: &started, Root: &root,
+				Cause: "rank 1 on spark2: exit 1: RuntimeError: out of luck",
+				Exits: []launcher.RankExit{
+					{Rank: 1, Host: "spark2", Time: at, Exit: root.Exit.Bare()},
+					{Rank: 0, Host: "spark1", Time: at.Add(40 * time.Millisecond), Exit: launcher.Exit{Code: 1, LostPeer: true, Words: "Connection closed by peer"}},
+					{Rank: 2, Host: "spark1", Time: at.Add(time.Second), Exit: launcher.Exit{Signal: 15, ByUs: true}},
+				}},
+		},
+		State: rendezvous.State(rendezvous.Failed), Started: &started,
+	}
+}
+
+type failing struct{ err error }
+
+func (f failing) Write([]byte) (int, error) { return 0, f.err }
+
+// fakeCluster answers what commands ask of an agent.
+type fakeCluster struct {
+	dead     []string // marked so
+	status   func(wire.StatusRequest) (wire.Status, error)
+	jobs     wire.JobsResponse
+	token    wire.TokenResponse
+	removed  wire.RemoveNodeResponse
+	passing  int // calls until one is answered
+	err      error
+	onlyOn   string
+	leaves   int
+	doctor   wire.DoctorResponse
+	requests []any
+}
+
+func (f *fakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Status, error) {
+	f.requests = append(f.requests, r)
+	if f.status == nil {
+		return wire.Status{Epoch: 3, Leader: "spark1"}, f.err
+	}
+	return f.status(r)
+}
+
+func (f *fakeCluster) Service(_ context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	f.requests = append(f.requests, r)
+	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.onlyOn}, f.err
+}
+
+func (f *fakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.jobs, f.err }
+
+func (f *fakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.token, f.err
+}
+
+func (f *fakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	f.requests = append(f.requests, r)
+	return f.doctor, f.err
+}
+
+func (f *fakeCluster) Leave(context.Context, wire.LeaveRequest) error { f.leaves++; return f.err }
+
+func (f *fakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
+	f.requests = append(f.requests, r)
+	if len(f.requests) < f.passing {
+		return wire.RemoveNodeResponse{}, fmt.Errorf("spark1 has passed the leadership on: %w", wire.ErrRetry)
+	}
+	return f.removed, f.err
+}
+
+func (f *fakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+	f.requests = append(f.requests, r)
+	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.err
+}
+
+func (f *fakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+	f.dead = append(f.dead, r.Host)
+	return wire.Acknowledged{OnlyOn: f.onlyOn}, f.err
+}
+
+func isRaw(t *testing.T, f *os.File) bool {
+	t.Helper()
+	st, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Lflag&unix.ICANON == 0
+}
+
+// someServices are one that is well, one that is wedged, and one that waits for its machines.
+func someServices() wire.JobsResponse {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
+		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Of(launcher.PortNamed("serve.api")), "/metrics", 3, time.Hour
+		return rendezvous.Job{
+			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v, Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
+			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
+		}
+	}
+	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5), Running: new(2)}}
+	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000", Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
+	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits, Waits: "spark1 does not answer"}
+	return wire.JobsResponse{Jobs: append(someJobs().Jobs, well, stuck, waits)}
 }

@@ -23,7 +23,6 @@ import (
 // Bounds on waiting. Once a job is recorded there are none: it goes on without
 // us, and only its user may turn away.
 const (
-	patience         = 15 * time.Second // for the cluster to take the job
 	leaderlessWait   = time.Second      // of that, while it says that it has no leader and that waiting does not help
 	quietAfterEnd    = 10 * time.Second // for output that is late when the job has ended
 	goroutinesJoined = time.Second      // for a write to a stuck terminal, when we leave
@@ -346,13 +345,6 @@ func sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
 		return cause + "; the gang was ended"
 	}
 	return cause
-}
-
-func exitOf(sig os.Signal) int {
-	if s, ok := sig.(syscall.Signal); ok {
-		return launcher.Exit{Signal: int(s)}.Status()
-	}
-	return launcher.ExitInterrupted
 }
 
 // interrupts turns the user's signals into requests: end, kill, leave.

@@ -408,8 +408,6 @@ func TestEventsAreToldOnce(t *testing.T) {
 	})
 }
 
-func (f *follower) outText() string { return f.out.out.(*syncBuffer).String() }
-
 // A launch that cannot say anything any more still hears Ctrl-C.
 func TestNotesNeverBlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -427,10 +425,6 @@ func TestNotesNeverBlock(t *testing.T) {
 		<-n.done
 	})
 }
-
-type writerFunc func([]byte) (int, error)
-
-func (w writerFunc) Write(b []byte) (int, error) { return w(b) }
 
 // What one machine alone has recorded is said, of the job's plan and of its end.
 func TestOneCopyIsSaid(t *testing.T) {

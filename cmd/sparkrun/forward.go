@@ -13,12 +13,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// ranks are what can be done to a job's ranks while they run.
-type ranks interface {
-	Input(context.Context, wire.InputRequest) error
-	Signal(context.Context, wire.SignalRequest) error
-}
-
 // inputChunk is read of our input and sent at once.
 const inputChunk = 32 << 10
 
@@ -99,9 +93,6 @@ func send(ctx context.Context, ask func() error) error {
 		}
 	}
 }
-
-// forwarded are the signals that mean something to ranks and nothing to launch.
-var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP}
 
 // forward passes a signal on to every rank. For TSTP we stop too, as the shell
 // that sent it expects, and CONT wakes both.

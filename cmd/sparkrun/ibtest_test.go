@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -18,11 +20,15 @@ import (
 // ibPlanOf is the plan of a pair, as the ranks get it.
 func ibPlanOf(t *testing.T) ibtest.Plan {
 	t.Helper()
-	view, err := newFabricView(pairStatus(t), nil)
+	var views []envgen.NodeView
+	for _, n := range pairStatus(t).Nodes {
+		views = append(views, envgen.NodeView{ID: string(n.ID), Host: n.Host, Mgmt: n.Addr, Inventory: n.Inventory})
+	}
+	topo, err := topology.Derive(topology.Observed(views))
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := ibtest.NewPlan(view.scene.Topology, []string{"spark1", "spark2"}, ibtest.Options{})
+	p, err := ibtest.NewPlan(topo, []string{"spark1", "spark2"}, ibtest.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

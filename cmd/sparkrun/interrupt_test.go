@@ -215,56 +215,13 @@ func TestInterruptWithoutLeader(t *testing.T) {
 // A leader dies with a stop that it had not passed on: the next one is asked too,
 // by stop and by a launch that was interrupted.
 func TestStopOutlivesALeader(t *testing.T) {
-	dies := func() *fakeGangs { // the first leader, once it has been asked to stop
-		g := &fakeGangs{}
-		first, second := make(chan struct{}), make(chan struct{})
-		g.stop = func(n int, _ wire.StopRequest) error {
-			switch n {
-			case 1:
-				close(first)
-			case 2:
-				close(second)
-			}
-			return nil
-		}
-		g.launch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
-			if err := tellAll(tell, planned(2), started("spark1"), runs); err != nil {
-				return err
-			}
-			<-first
-			return wire.ErrRetry
-		}
-		g.watch = func(_ context.Context, n int, tell func(rendezvous.Progress) error) error {
-			if len(g.launched) == 0 && n == 1 {
-				return wire.ErrRetry
-			}
-			if err := tellAll(tell, planned(2), started("spark1"), runs); err != nil {
-				return err
-			}
-			<-second
-			return tellAll(tell, ended(stopped))
-		}
-		return g
-	}
 	synctest.Test(t, func(t *testing.T) {
-		s := newSession(dies())
+		s := newSession(losesLeader())
 		go func() {
 			time.Sleep(time.Second)
 			s.signal <- os.Interrupt
 		}()
 		code, err := s.run(t.Context())
 		s.want(t, code, 130, err, "", "stopping; the ranks have 10s (again to kill)", "stopped: every rank has ended")
-	})
-	// What waits for signals in this process begins with the first that is asked for, and not in a bubble.
-	_, heard := stoppable(t.Context())
-	heard()
-	synctest.Test(t, func(t *testing.T) {
-		g := dies()
-		if code, out, e := cli(t, &backend{gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
-			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
-		}
-		if diff := cmp.Diff([]string{"3s", "3s"}, g.stops); diff != "" {
-			t.Errorf("stops -want +got:\n%s", diff)
-		}
 	})
 }

@@ -16,36 +16,9 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
-
-type launchOptions struct {
-	workload string
-	request  workloads.Request // its Workdir as typed, possibly empty or relative
-
-	stage   []stage.Source
-	secrets []string
-	box     boxOptions
-	recipe  recipeOptions
-	serve   serveOptions
-
-	detach, dryRun, json, standalone, tty bool
-
-	keys   detachKeys
-	output outputMode
-
-	test    testOptions // nccl-test's
-	ib      ibOptions
-	service serviceOptions
-
-	// model is looked for on the machines; fit says what the launch takes of them, all of it with show, or
-	// why it cannot be. Of a launch that serves no model both are absent.
-	model string
-	fit   func(res wire.ExplainResponse, show bool) error
-}
 
 // starter runs a workload's command once its options are complete.
 type starter func(context.Context, *app, launchOptions) error

@@ -1,11 +1,8 @@
 package main
 
 import (
-	"strings"
-
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
@@ -39,22 +36,4 @@ func newEngineCmd(a *app, e engine.Engine, opts *launchOptions, run starter) *co
 		fs.Lookup(name).Usage = usage
 	}
 	return cmd
-}
-
-// flagFor names the flag of an engine's launch that a machine's refusal, which knows of none, asks for;
-// empty: it asks for none.
-func flagFor(cause, workload string) string {
-	e, serves := engine.Named(workload)
-	switch {
-	case !serves:
-	case strings.Contains(cause, "port "+workloads.ServePort+":"):
-		return "--port N is another port for the server"
-	case strings.Contains(cause, "not found in PATH"):
-		hint := "--" + e.Program.Name + " PATH names the program by its full path"
-		if e.Image != "" {
-			hint += "; without --runtime host it is the image's"
-		}
-		return hint
-	}
-	return ""
 }

@@ -8,17 +8,6 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
-const ibTestName = "ib-test"
-
-// ibOptions are those of ib-test.
-type ibOptions struct {
-	ibtest.Options
-	Gate         float64 // of what is expected; 0: none
-	Expect       float64 // Gb/s of a cable; 0: what is known
-	ExpectMicros float64
-	Verbose      bool
-}
-
 func newIBTestCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	t := &opts.ib
 	cmd := &cobra.Command{

@@ -10,16 +10,6 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// testOptions are those of nccl-test that are about its result.
-type testOptions struct {
-	Via     string  // viaTests, viaTorch; empty and "auto" mean the same
-	Folder  string  // of nccl-tests on the machines; empty: it is looked for
-	Gate    float64 // of what is expected; 0: none
-	SVG     string
-	Read    string // a result to judge, in place of a test
-	Verbose bool
-}
-
 func newNCCLTestCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
 	t, test := &opts.test, &opts.request.NCCLTest
 	cmd := &cobra.Command{

@@ -1,19 +1,7 @@
 package main
 
 import (
-	"crypto/rand"
-	"encoding/hex"
-	"fmt"
-	"slices"
-	"strconv"
-	"strings"
-
 	"github.com/spf13/cobra"
-
-	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads"
 )
 
 func newLaunchRayCmd(a *app, opts *launchOptions, run starter) *cobra.Command {
@@ -59,72 +47,4 @@ COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
 	fs.StringArrayVar(&opts.request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
 	fs.StringArrayVar(&opts.request.Ray.HeadArgs, "ray-head-arg", nil, "a further `ARGUMENT` of the head's ray start, such as --include-dashboard=false; repeat for more")
 	return cmd
-}
-
-// rayToken makes the secret of a Ray cluster, unless the user brings one.
-func rayToken(spec *launcher.Spec) ([]wire.Plain, error) {
-	if spec.Stages[0].Name != workloads.RayHead || slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
-		return nil, nil
-	}
-	token := make([]byte, 32)
-	rand.Read(token) // never fails: crypto/rand ends the program instead
-	spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: workloads.RayToken})
-	return []wire.Plain{{Name: workloads.RayToken, Value: []byte(hex.EncodeToString(token))}}, spec.Validate()
-}
-
-// rayCommandOnly are the ranks whose output launch shows of a Ray job; nil: all.
-func rayCommandOnly(spec launcher.Spec) []int {
-	if main := spec.MainStage(); spec.Stages[0].Name == workloads.RayHead && main.Name != workloads.RayHead {
-		step := slices.IndexFunc(spec.Steps(), func(st launcher.Stage) bool { return st.Main })
-		return []int{spec.FirstOf(step, 0)}
-	}
-	return nil
-}
-
-// rayHints say how to use a cluster that is ready.
-func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
-	gcs, known := p.Ports[workloads.RayGCS]
-	if spec.Workload != "ray" || spec.MainStage().Name != workloads.RayHead || !known {
-		return nil
-	}
-	name := string(spec.ID)
-	if spec.Name != "" {
-		name = spec.Name
-	}
-	submit := fmt.Sprintf("submit with: sparkrun exec %s -- %s job submit -- COMMAND", name, quote(rayProgram(spec)))
-	if !rayTakesJobs(spec) {
-		submit = "it runs without the dashboard, which is what takes jobs (ray job submit): drivers connect to RAY_ADDRESS"
-	}
-	return []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First), submit}
-}
-
-// rayProgram is `ray` as the cluster's own stages run it, by its path where that was given.
-func rayProgram(spec launcher.Spec) string {
-	if argv := spec.Stages[0].Command(); len(argv) > 0 && len(argv[0]) == 1 {
-		return argv[0][0].Lit
-	}
-	return "ray"
-}
-
-// rayTakesJobs tells whether the head has the server of ray job, which is the dashboard's: of a flag that is
-// given twice the last counts.
-func rayTakesJobs(spec launcher.Spec) bool {
-	takes := true
-	argv := spec.Stages[0].Command()
-	for i, v := range argv {
-		if len(v) != 1 {
-			continue
-		}
-		name, value, given := strings.Cut(v[0].Lit, "=")
-		if name != "--include-dashboard" {
-			continue
-		}
-		if !given && i+1 < len(argv) && len(argv[i+1]) == 1 {
-			value = argv[i+1][0].Lit
-		}
-		if yes, err := strconv.ParseBool(strings.ToLower(value)); err == nil {
-			takes = yes
-		}
-	}
-	return takes
 }

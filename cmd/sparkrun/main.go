@@ -84,11 +84,6 @@ func (a *app) run(ctx context.Context, args []string) int {
 	return codeOf(cmd, err)
 }
 
-// stoppable gives a context that ends with the first Ctrl-C or TERM.
-func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
-	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
-}
-
 // listen brings the signals that a launch decides about itself. One that was
 // ignored when we were started (nohup, a shell's background job) stays ignored.
 func listen() (<-chan os.Signal, func()) {

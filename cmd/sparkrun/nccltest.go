@@ -304,7 +304,7 @@ func (a *app) tell(ctx context.Context, rep testReport, view *fabricView, o laun
 func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns int) string {
 	var b strings.Builder
 	t, v := rep.Result, rep.Verdict
-	fmt.Fprintf(&b, "%s by %s", plain.Text(or(t.Op, "test")), plain.Text(t.Tool))
+	fmt.Fprintf(&b, "%s by %s", plain.Text(cmp.Or(t.Op, "test")), plain.Text(t.Tool))
 	if rep.Program != "" {
 		fmt.Fprintf(&b, " (%s)", plain.Text(rep.Program))
 	}

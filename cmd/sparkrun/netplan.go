@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -286,7 +287,7 @@ func progressLine(p wire.NetplanProgress) string {
 	}[netplan.State(p.State)]
 	switch {
 	case p.Error != "":
-		return fmt.Sprintf("%s: %s: %s", p.Host, or(words, "did nothing"), p.Error)
+		return fmt.Sprintf("%s: %s: %s", p.Host, cmp.Or(words, "did nothing"), p.Error)
 	case words == "":
 		return ""
 	}

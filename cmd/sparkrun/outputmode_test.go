@@ -1,12 +1,10 @@
 package main
 
 import (
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -43,47 +41,5 @@ func TestOutputFiles(t *testing.T) {
 	}
 	if code, _, e := cli(t, &backend{gangs: g, close: func() {}}, "launch", "exec", "--standalone", "--output", "files="+dir, "--", "true"); code != 125 || !strings.Contains(e, "name another folder") {
 		t.Errorf("launch: %d %q", code, e)
-	}
-}
-
-func TestParseSince(t *testing.T) {
-	zone := time.FixedZone("", 2*3600)
-	now := time.Date(2026, 3, 4, 5, 6, 7, 0, zone)
-	for text, want := range map[string]time.Time{
-		"5m": now.Add(-5 * time.Minute), "90": now.Add(-90 * time.Second),
-		"05:00": time.Date(2026, 3, 4, 5, 0, 0, 0, zone), "05:06:08": time.Date(2026, 3, 3, 5, 6, 8, 0, zone),
-		"2026-03-01": time.Date(2026, 3, 1, 0, 0, 0, 0, zone), "2026-03-01 12:30": time.Date(2026, 3, 1, 12, 30, 0, 0, zone),
-		"2026-03-01T12:00:00Z": time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC),
-	} {
-		if got, err := parseSince(text, now); err != nil || !got.Equal(want) {
-			t.Errorf("%s: %s, %v, want %s", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "-5m", "25:00", "tomorrow"} {
-		if got, err := parseSince(text, now); err == nil {
-			t.Errorf("%q: %s", text, got)
-		}
-	}
-}
-
-// BenchmarkPrinter is what a line costs on its way to a terminal or a file.
-func BenchmarkPrinter(b *testing.B) {
-	text := strings.Repeat("step 1234 loss 0.12345678 lr 3e-4 tokens/s 12345.6 mem 45.6 GiB\n", 2000)
-	for name, set := range map[string]func(*printer){
-		"prefix": func(*printer) {}, "raw": func(p *printer) { p.raw = true }, "json": func(p *printer) { p.json = true },
-	} {
-		b.Run(name, func(b *testing.B) {
-			p := newPrinter(io.Discard, io.Discard)
-			set(p)
-			b.SetBytes(int64(len(text)))
-			var at int64
-			for b.Loop() {
-				if err := p.take(out(0, at, text)); err != nil {
-					b.Fatal(err)
-				}
-				at += int64(len(text))
-			}
-			b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "lines/s")
-		})
 	}
 }

@@ -18,16 +18,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-func out(rank int, offset int64, text string) wire.LogChunk {
-	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text), Host: fmt.Sprintf("spark%d", rank+1)}
-}
-
-func errs(rank int, offset int64, text string) wire.LogChunk {
-	c := out(rank, offset, text)
-	c.Stream = wire.Stderr
-	return c
-}
-
 func TestPrinter(t *testing.T) {
 	tests := map[string]struct {
 		set      func(*printer)
@@ -240,10 +230,6 @@ func TestPrinterBrokenPipe(t *testing.T) {
 	}
 }
 
-type failing struct{ err error }
-
-func (f failing) Write([]byte) (int, error) { return 0, f.err }
-
 func FuzzPrinter(f *testing.F) {
 	f.Add(0, int64(0), []byte("a\nb"), int64(1), []byte("\nbc\n"))
 	f.Fuzz(func(t *testing.T, rank int, at int64, a []byte, again int64, b []byte) {
@@ -282,5 +268,27 @@ func TestPrinterSkipsWhatWasNotKept(t *testing.T) {
 	}
 	if got, want := out.String(), "[0] one\n[0] tw\n[0] end\n"; got != want || len(notes) != 1 {
 		t.Errorf("printed %q, noted %q; want %q", got, notes, want)
+	}
+}
+
+// BenchmarkPrinter is what a line costs on its way to a terminal or a file.
+func BenchmarkPrinter(b *testing.B) {
+	text := strings.Repeat("step 1234 loss 0.12345678 lr 3e-4 tokens/s 12345.6 mem 45.6 GiB\n", 2000)
+	for name, set := range map[string]func(*printer){
+		"prefix": func(*printer) {}, "raw": func(p *printer) { p.raw = true }, "json": func(p *printer) { p.json = true },
+	} {
+		b.Run(name, func(b *testing.B) {
+			p := newPrinter(io.Discard, io.Discard)
+			set(p)
+			b.SetBytes(int64(len(text)))
+			var at int64
+			for b.Loop() {
+				if err := p.take(out(0, at, text)); err != nil {
+					b.Fatal(err)
+				}
+				at += int64(len(text))
+			}
+			b.ReportMetric(float64(b.N)*2000/b.Elapsed().Seconds(), "lines/s")
+		})
 	}
 }

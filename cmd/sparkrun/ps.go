@@ -7,7 +7,6 @@ import (
 	"maps"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -243,7 +242,7 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
-		row := []string{string(l.JobID), or(l.Name, "-"), workload, or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit}
+		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(hosts(l.Hosts), "-"), state, age(now.Sub(l.Planned)), exit}
 		if serving {
 			row = append(row, l.Service.urlText(), l.Service.rateText())
 		}
@@ -291,13 +290,4 @@ func awayText(l jobLine, now time.Time) string {
 		return ""
 	}
 	return " " + age(longest)
-}
-
-// hosts names a few and counts the rest.
-func hosts(names []string) string {
-	const few = 4
-	if len(names) > few {
-		names = append(slices.Clone(names[:few-1]), "+"+strconv.Itoa(len(names)-few+1))
-	}
-	return strings.Join(names, ",")
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strconv"
@@ -55,7 +56,7 @@ func (a *app) raftStatus(ctx context.Context, o raftStatusOptions) error {
 	if st.Leader == "" {
 		leader = "no leader"
 	}
-	fmt.Fprintf(a.out, "cluster %s, epoch %d, term %d, %s\nthis machine is %s: %s\n", st.Cluster, st.Epoch, st.Term, leader, st.Self, or(st.Role, "no copy of the record"))
+	fmt.Fprintf(a.out, "cluster %s, epoch %d, term %d, %s\nthis machine is %s: %s\n", st.Cluster, st.Epoch, st.Term, leader, st.Self, cmp.Or(st.Role, "no copy of the record"))
 	rows := [][]string{{"HOST", "ROLE", "STATE", "CONTACT", "APPLIED", "COMMIT", "LAST", "LOG", "SNAPSHOT"}}
 	for _, n := range st.Nodes {
 		rows = append(rows, raftRow(n))
@@ -80,7 +81,7 @@ func (a *app) raftStatus(ctx context.Context, o raftStatusOptions) error {
 }
 
 func raftRow(n wire.NodeRaft) []string {
-	row := []string{n.Host, or(n.Role, "-"), or(n.State, "-"), "-", "-", "-", "-", "-", "-"}
+	row := []string{n.Host, cmp.Or(n.Role, "-"), cmp.Or(n.State, "-"), "-", "-", "-", "-", "-", "-"}
 	if n.Error != "" {
 		row[2] = "unknown"
 		return row

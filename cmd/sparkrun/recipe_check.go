@@ -101,7 +101,7 @@ func (a *app) checkRecipe(ctx context.Context, o recipeCheckOptions) error {
 		return err
 	}
 	p.Machines = machinesOfSpec(spec)
-	show := a.showPlan
+	show := func(p recipePlan) error { return a.showPlan(p) }
 	if o.asJSON {
 		show = func(p recipePlan) error { return a.object(p) }
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -112,7 +113,7 @@ func (a *app) listRecipes(_ context.Context, o recipeListOptions) error {
 		if r.Nodes > 0 {
 			nodes = strconv.Itoa(r.Nodes)
 		}
-		rows = append(rows, []string{plain.Text(r.Name), plain.Text(or(r.Model, "-")), or(r.Workload, "-"), nodes, plain.Text(r.Description)})
+		rows = append(rows, []string{plain.Text(r.Name), plain.Text(cmp.Or(r.Model, "-")), cmp.Or(r.Workload, "-"), nodes, plain.Text(r.Description)})
 	}
 	return errors.Join(err, a.table(rows))
 }

@@ -3,21 +3,19 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
 // put writes files below a folder of the test's own.
@@ -80,6 +78,32 @@ func recipes(t *testing.T, home string, line ...string) (code int, out, err stri
 	return cliIn(t, &backend{}, []string{"HOME=" + home, "PATH=/bin"}, line...)
 }
 
+// listedRecipe, checkedRecipe and what is in it are what --json prints. Scripts read it: fields may come, none may go.
+type listedRecipe struct {
+	Name, File, Registry, Version, Model, Workload, Image, Description string
+	Nodes                                                              int
+}
+
+type checkedRecipe struct {
+	recipe.Launch
+	Consent  string
+	Missing  []string
+	Machines []struct {
+		Machine int
+		Steps   []checkedStep
+	}
+}
+
+type checkedStep struct {
+	Stage, Image string
+	Argv         []string
+	Env          []checkedVar
+	Mounts       []string
+	ModelCache   string `json:"model_cache"`
+}
+
+type checkedVar struct{ Name, Value, Source string }
+
 func TestRecipeList(t *testing.T) {
 	home, dir := shelf(t)
 	code, o, e := recipes(t, home, "recipe", "list")
@@ -93,13 +117,13 @@ func TestRecipeList(t *testing.T) {
 		}
 	}
 	_, o, _ = recipes(t, home, "recipe", "search", "PLAIN ONE", "--json")
-	var rows []recipeRow
+	var rows []listedRecipe
 	if err := json.Unmarshal([]byte(o), &rows); err != nil {
 		t.Fatal(err)
 	}
-	plain := recipeRow{Name: "@shelf/plain", File: filepath.Join(dir, "recipes/plain.yaml"), Registry: "shelf", Version: "2", Model: "org/plain",
+	plain := listedRecipe{Name: "@shelf/plain", File: filepath.Join(dir, "recipes/plain.yaml"), Registry: "shelf", Version: "2", Model: "org/plain",
 		Workload: "vllm", Nodes: 2, Image: "registry/vllm:1", Description: "The plain one"}
-	if diff := cmp.Diff([]recipeRow{plain}, rows); diff != "" {
+	if diff := cmp.Diff([]listedRecipe{plain}, rows); diff != "" {
 		t.Error(diff)
 	}
 	if code, _, e := recipes(t, home, "recipe", "search", "nothing of the kind"); code != 1 || !strings.Contains(e, "no such recipe") {
@@ -120,7 +144,7 @@ func TestRecipeShow(t *testing.T) {
 
 func TestRecipeCheck(t *testing.T) {
 	home, _ := shelf(t)
-	check := func(line ...string) (p recipePlan) {
+	check := func(line ...string) (p checkedRecipe) {
 		t.Helper()
 		code, o, e := recipes(t, home, append([]string{"recipe", "check", "--json"}, line...)...)
 		if code != 0 {
@@ -140,7 +164,7 @@ func TestRecipeCheck(t *testing.T) {
 	if head.Image != "registry/vllm:1" || !slices.Equal(head.Argv[:len(argv)], argv) || head.Argv[len(argv)] != "0" || worker.Argv[len(argv)] != "1" {
 		t.Errorf("got %q and %q", head.Argv, worker.Argv)
 	}
-	if !slices.Contains(head.Env, planVar{"FLAG", "1", "recipe"}) || head.ModelCache != filepath.Join(home, ".cache/huggingface") || !slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
+	if !slices.Contains(head.Env, checkedVar{"FLAG", "1", "recipe"}) || head.ModelCache != filepath.Join(home, ".cache/huggingface") || !slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
 		t.Errorf("got %+v", head)
 	}
 	p = check("modded")
@@ -213,18 +237,6 @@ func TestRecipeMovesNoCursor(t *testing.T) {
 				t.Errorf("recipe %s, %s: %q, %q", c, name, o, e)
 			}
 		}
-	}
-}
-
-type fullDisk struct{}
-
-func (fullDisk) Write([]byte) (int, error) { return 0, syscall.ENOSPC }
-
-// Half a plan is none.
-func TestPlanOnAFullDisk(t *testing.T) {
-	a := &app{out: fullDisk{}, err: io.Discard}
-	if err := a.showPlan(recipePlan{Recipe: "r"}); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("a plan that could not be written: %v", err)
 	}
 }
 
@@ -396,7 +408,7 @@ func TestRealRecipePlans(t *testing.T) {
 				fmt.Fprintf(&b, "%d: %s\n", n, strings.ReplaceAll(lines[len(lines)-1], abs, "IT"))
 				continue
 			}
-			var p recipePlan
+			var p checkedRecipe
 			if err := json.Unmarshal([]byte(o), &p); err != nil {
 				t.Fatal(err)
 			}
@@ -408,7 +420,7 @@ func TestRealRecipePlans(t *testing.T) {
 			for _, m := range p.Machines {
 				for _, s := range m.Steps {
 					line := fmt.Sprintf("%s: %s", s.Stage, strings.Join(added(s.Argv, p.Serve.Command), " "))
-					if n := len(slices.DeleteFunc(s.Env, func(v planVar) bool { return v.Source != "recipe" })); n != len(p.Serve.Env) {
+					if n := len(slices.DeleteFunc(s.Env, func(v checkedVar) bool { return v.Source != "recipe" })); n != len(p.Serve.Env) {
 						t.Errorf("%s: %s has %d of the recipe's %d variables", file, s.Stage, n, len(p.Serve.Env))
 					}
 					if s.Image != p.Image {

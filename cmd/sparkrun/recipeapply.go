@@ -5,7 +5,6 @@ import (
 	"errors"
 	"path"
 	"path/filepath"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
@@ -15,13 +14,6 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
-
-// recipeOptions are of launches by a recipe.
-type recipeOptions struct {
-	name  string // or file; empty: none
-	set   []string
-	trust bool
-}
 
 // bindRecipe binds them for a workload that serves.
 func bindRecipe(a *app, cmd *cobra.Command, o *recipeOptions) {
@@ -37,17 +29,6 @@ func bindRecipe(a *app, cmd *cobra.Command, o *recipeOptions) {
 func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
 	fs.StringArrayVarP(&o.set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
 	fs.BoolVar(&o.trust, "trust-recipe", false, "let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
-}
-
-func (o recipeOptions) settings() (out []recipe.Setting, err error) {
-	for _, text := range o.set {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" {
-			return nil, usagef("-o %q: want NAME=VALUE, such as -o max_model_len=32768", text)
-		}
-		out = append(out, recipe.Setting{Name: strings.ReplaceAll(name, "-", "_"), Value: value})
-	}
-	return out, nil
 }
 
 // applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the

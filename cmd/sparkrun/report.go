@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -76,7 +77,7 @@ func (a *app) report(ctx context.Context, o reportOptions) error {
 	if err != nil {
 		return err
 	}
-	name := or(o.output, "sparkrun-report-"+now.Format("20060102-150405")+".tar.gz")
+	name := cmp.Or(o.output, "sparkrun-report-"+now.Format("20060102-150405")+".tar.gz")
 	to, done, err := a.create(name)
 	if err != nil {
 		return fmt.Errorf("write report: %w", err)

@@ -86,3 +86,17 @@ func (o *outage) lasted() time.Duration {
 	}
 	return time.Since(o.since)
 }
+
+// patience is for the cluster to take a job.
+const patience = 15 * time.Second
+
+// patiently asks until there is a leader, for as long as a person waits.
+func patiently[Res any](ctx context.Context, ask func() (Res, error)) (Res, error) {
+	var again pause
+	for end := time.Now().Add(patience); ; {
+		res, err := ask()
+		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.wait(ctx) != nil {
+			return res, err
+		}
+	}
+}

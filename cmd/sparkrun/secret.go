@@ -11,11 +11,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// sealer seals secrets for a job's spec.
-type sealer interface {
-	Seal(context.Context, wire.SealRequest) (wire.SealResponse, error)
-}
-
 // readSecrets takes what --secret names, NAME or NAME=FILE, and names it in the
 // job's spec. The values go to the agent alone.
 func readSecrets(spec *launcher.Spec, wanted []string, getenv func(string) (string, bool)) ([]wire.Plain, error) {

@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 
 	"github.com/spf13/cobra"
 	"go.yaml.in/yaml/v3"
@@ -20,13 +19,6 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
-
-// serveOptions are of the workloads that serve a model.
-type serveOptions struct {
-	runtime string // "host", "docker" or empty: docker
-	// image says that nobody has named one.
-	image bool
-}
 
 const (
 	runtimeHost   = "host"
@@ -219,13 +211,6 @@ func (o launchOptions) question(e engine.Engine) launchOptions {
 	r.NoGPUs, r.Setup, r.Before, r.After, r.Stdin = true, "", "", "", launcher.StdinNone
 	r.Args = e.Backends.Ask(o.request)
 	return ask
-}
-
-// questionName is what the job of a question is called, with the engine and its own id behind it.
-const questionName = "ask-"
-
-func isQuestion(spec launcher.Spec) bool {
-	return strings.HasPrefix(spec.Name, questionName) && strings.HasSuffix(spec.Name, "-"+string(spec.ID))
 }
 
 func (a *app) askBackend(ctx context.Context, e engine.Engine, o launchOptions) (string, error) {

@@ -8,8 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/go-cmp/cmp"
-
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -174,38 +172,6 @@ func TestDryRunBeforeThePull(t *testing.T) {
 	}
 }
 
-// What a machine refuses without knowing of flags is told with the flag.
-func TestRefusalsNameFlags(t *testing.T) {
-	for _, c := range [][3]string{
-		{"vllm", "spark1: port serve.api: bind to port 8000: address already in use", "--port N is another port for the server"},
-		{"vllm", `spark1: program "vllm": not found in PATH (/bin)`, "--vllm PATH names the program"},
-		{"trtllm", `spark1: program "trtllm-serve": not found in PATH (/bin)`, "--trtllm-serve PATH"},
-		{"exo", `spark1: program "exo": not found in PATH (/bin)`, "--exo PATH names the program by its full path"},
-		{"exec", "spark1: port serve.api: bind to port 8000: address already in use", ""},
-	} {
-		if got := flagFor(c[1], c[0]); (got == "") != (c[2] == "") || !strings.HasPrefix(got, c[2]) {
-			t.Errorf("%s: %q, want %q", c[1], got, c[2])
-		}
-	}
-}
-
-// vLLM is asked in the image as it is: a recipe's mods are not there, and a job's name is its own.
-func TestQuestionBringsNothing(t *testing.T) {
-	var o launchOptions
-	e := engine.Usual()
-	o.workload, o.box.image = e.Name, "i"
-	o.request.Setup, o.request.Job.Name, o.request.Job.Nodes = `cd "$SPARKRUN_STAGE/mods/fix"`, "n", 2
-	o.request.Serve.Model = "m"
-	spec, err := (&app{getwd: os.Getwd, environ: []string{"SPARKRUN_STATE=" + t.TempDir()}}).spec(o.question(e))
-	if err != nil {
-		t.Fatal(err)
-	}
-	want := []launcher.Value{launcher.Lit("vllm"), launcher.Lit("serve"), launcher.Lit("--help=all")}
-	if d := cmp.Diff(want, spec.MainStage().Command()); d != "" || spec.Name != "" || spec.Nodes != 1 {
-		t.Errorf("name %q on %d: %s", spec.Name, spec.Nodes, d)
-	}
-}
-
 // The image is that of the workload, which of `run` the recipe says.
 func TestRunTakesWorkloadsImage(t *testing.T) {
 	home, run := atHomeOf(t, wire.NodePlan{Host: "spark1"})
@@ -213,21 +179,6 @@ func TestRunTakesWorkloadsImage(t *testing.T) {
 	sglang, _ := engine.Named("sglang")
 	if _, _, said := run("run", filepath.Join(home, "s.yaml"), "--nodes", "1", "--dry-run"); !strings.Contains(said, "image "+sglang.Image+" (sparkrun's own for sglang") {
 		t.Errorf("said %s", said)
-	}
-}
-
-// An election is waited for, as by the launch itself.
-func TestFitWaitsForLeader(t *testing.T) {
-	asked := 0
-	b := &backend{explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
-		if asked++; asked == 1 {
-			return wire.ExplainResponse{}, wire.ErrRetry
-		}
-		return wire.ExplainResponse{}, nil
-	}}
-	o := launchOptions{workload: engine.Usual().Name, model: "m", fit: func(wire.ExplainResponse, bool) error { return nil }}
-	if err := o.fits(t.Context(), b, launcher.Spec{}); err != nil || asked != 2 {
-		t.Errorf("asked %d times: %v", asked, err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -111,7 +112,7 @@ func (a *app) listServices(ctx context.Context, o serviceLsOptions) error {
 		if j.Outcome != nil {
 			state += " " + age(now.Sub(j.Outcome.At)) + " ago"
 		}
-		rows = append(rows, []string{string(j.Spec.ID), or(j.Spec.Name, "-"), or(plain.Text(l.Model), "-"), or(hosts(j.MainHosts()), "-"), l.urlText(),
+		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"), cmp.Or(hosts(j.MainHosts()), "-"), l.urlText(),
 			state, l.rateText(), j.RestartsText(now), autostart})
 	}
 	if err := a.table(rows); err != nil {
@@ -119,7 +120,7 @@ func (a *app) listServices(ctx context.Context, o serviceLsOptions) error {
 	}
 	for _, j := range services {
 		for _, note := range serviceNotes(j, now) {
-			a.say(plain.Text(or(j.Spec.Name, string(j.Spec.ID)) + ": " + note))
+			a.say(plain.Text(cmp.Or(j.Spec.Name, string(j.Spec.ID)) + ": " + note))
 		}
 	}
 	return nil

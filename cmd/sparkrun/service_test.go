@@ -1,7 +1,6 @@
 package main
 
 import (
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -95,24 +94,6 @@ func TestLaunchLeavesService(t *testing.T) {
 	}
 }
 
-// someServices are one that is well, one that is wedged, and one that waits for its machines.
-func someServices() wire.JobsResponse {
-	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
-	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
-		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Of(launcher.PortNamed("serve.api")), "/metrics", 3, time.Hour
-		return rendezvous.Job{
-			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v, Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
-			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
-		}
-	}
-	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}), State: rendezvous.StateRuns,
-		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5), Running: new(2)}}
-	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
-		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000", Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
-	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits, Waits: "spark1 does not answer"}
-	return wire.JobsResponse{Jobs: append(someJobs().Jobs, well, stuck, waits)}
-}
-
 func TestServiceLs(t *testing.T) {
 	b := &backend{cluster: &fakeCluster{jobs: someServices()}}
 	_, got, _ := cli(t, b, "service", "ls")
@@ -182,13 +163,13 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 		"  serves at http://10.0.0.1:8000: restarting in 9s\n":                                                                again,
 		"  has failed 0 of 3/hour, and comes back after a power cut\n":                                                        away,
 	} {
-		text := strings.Join(describe(j, now), "\n") + "\n"
+		_, text, _ := psOne(t, j)
 		if !strings.Contains(text, want) {
 			t.Errorf("%q is not in:\n%s", want, text)
 		}
 	}
 	failed.Faults = []time.Time{now.Add(-5 * time.Minute), now.Add(-5 * time.Minute), now.Add(-4 * time.Minute)}
-	if text := strings.Join(describe(failed, now), "\n"); !strings.Contains(text, "launch it as before") || !strings.Contains(text, "1 restart in 1h used up") {
+	if _, text, _ := psOne(t, failed); !strings.Contains(text, "launch it as before") || !strings.Contains(text, "1 restart in 1h used up") {
 		t.Errorf("of one that has failed:\n%s", text)
 	}
 }
@@ -243,4 +224,11 @@ func TestHintWithoutAgent(t *testing.T) {
 			t.Errorf("%s: %s", line, got)
 		}
 	}
+}
+
+// psOne tells all about one job.
+func psOne(t *testing.T, j rendezvous.JobStatus) (code int, out, err string) {
+	t.Helper()
+	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
+	return cli(t, b, "ps", string(j.Spec.ID))
 }

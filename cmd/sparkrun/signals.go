@@ -3,6 +3,8 @@ package main
 import (
 	"context"
 	"os"
+	"os/signal"
+	"syscall"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -38,3 +40,18 @@ func statusUnless(ctx context.Context, c cluster, signals <-chan os.Signal) (wir
 		return wire.Status{}, sig, nil
 	}
 }
+
+// stoppable gives a context that ends with the first Ctrl-C or TERM.
+func stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}
+
+func exitOf(sig os.Signal) int {
+	if s, ok := sig.(syscall.Signal); ok {
+		return launcher.Exit{Signal: int(s)}.Status()
+	}
+	return launcher.ExitInterrupted
+}
+
+// forwarded are the signals that mean something to ranks and nothing to launch.
+var forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP}

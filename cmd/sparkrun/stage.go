@@ -11,12 +11,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// stager takes what jobs bring along.
-type stager interface {
-	Stage(context.Context, wire.StageRequest) (wire.StageResponse, error)
-	StageContent(context.Context, wire.StageChunk) error
-}
-
 // stagings is a flag that is given once a file or folder.
 type stagings struct{ all *[]stage.Source }
 

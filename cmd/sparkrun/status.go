@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -151,7 +152,7 @@ func waitStatus(ctx context.Context, c cluster, r wire.StatusRequest) (wire.Stat
 // ranks is said where people count machines.
 func roleOf(n wire.NodeStatus) string {
 	if !n.Witness {
-		return or(n.Role, "-")
+		return cmp.Or(n.Role, "-")
 	}
 	return strings.TrimPrefix(n.Role+", witness (no ranks)", ", ")
 }
@@ -186,26 +187,6 @@ func fabricOf(n wire.NodeStatus) string {
 		text += ", " + strings.Join(rates, " and ")
 	}
 	return text
-}
-
-func or(text, otherwise string) string {
-	if text == "" {
-		return otherwise
-	}
-	return text
-}
-
-// age says how long ago in one number: 12s, 5m, 3h, 2d.
-func age(d time.Duration) string {
-	switch d = max(d, 0); {
-	case d < 2*time.Minute:
-		return fmt.Sprintf("%ds", int(d.Seconds()))
-	case d < 2*time.Hour:
-		return fmt.Sprintf("%dm", int(d.Minutes()))
-	case d < 48*time.Hour:
-		return fmt.Sprintf("%dh", int(d.Hours()))
-	}
-	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
 // joinAddr leaves the port out where join finds it by itself.

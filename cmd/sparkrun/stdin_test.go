@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"io"
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -71,35 +69,5 @@ func TestWhoReads(t *testing.T) {
 		if want.tty && *st.TTY != (launcher.Window{Rows: 24, Cols: 80}) {
 			t.Errorf("%s: a terminal of %v", line, *st.TTY)
 		}
-	}
-}
-
-// What is typed at a terminal that is not ours to stop at comes all the same;
-// what is no terminal is read as it is.
-func TestInForeground(t *testing.T) {
-	in := strings.NewReader("x")
-	if got := inForeground(in); got != io.Reader(in) {
-		t.Errorf("wrapped: %T", got)
-	}
-	keyboard, screen := pty(t)
-	typed := make(chan string, 1)
-	go func() {
-		b := make([]byte, 10)
-		n, err := inForeground(screen).Read(b)
-		if err != nil {
-			t.Error(err)
-		}
-		typed <- string(b[:n])
-	}()
-	if _, err := keyboard.WriteString("hi\n"); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case got := <-typed:
-		if got != "hi\n" {
-			t.Errorf("read %q", got)
-		}
-	case <-time.After(30 * time.Second):
-		t.Error("nothing is read")
 	}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -133,7 +134,7 @@ func (v *upView) summary(results []bootstrap.Result, dryRun bool, done string) e
 		case dryRun:
 			state = "not changed"
 		}
-		rows = append(rows, []string{r.Target, or(r.Host, "-"), partOf(r, dryRun), or(r.Release, "-"), state})
+		rows = append(rows, []string{r.Target, cmp.Or(r.Host, "-"), partOf(r, dryRun), cmp.Or(r.Release, "-"), state})
 	}
 	if !parts {
 		for i, row := range rows {

@@ -7,6 +7,8 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // whyLines bounds what is shown of a trace: a screen, not a book.
@@ -84,4 +86,22 @@ func indented(text string) []string {
 		lines[i] = "  " + lines[i]
 	}
 	return lines
+}
+
+// flagFor names the flag of an engine's launch that a machine's refusal, which knows of none, asks for;
+// empty: it asks for none.
+func flagFor(cause, workload string) string {
+	e, serves := engine.Named(workload)
+	switch {
+	case !serves:
+	case strings.Contains(cause, "port "+workloads.ServePort+":"):
+		return "--port N is another port for the server"
+	case strings.Contains(cause, "not found in PATH"):
+		hint := "--" + e.Program.Name + " PATH names the program by its full path"
+		if e.Image != "" {
+			hint += "; without --runtime host it is the image's"
+		}
+		return hint
+	}
+	return ""
 }

@@ -1,0 +1,66 @@
+package main
+
+import (
+	"context"
+	"io"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
+)
+
+func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
+
+var (
+	pinA = strings.Repeat("A", 43)
+	pinB = strings.Repeat("B", 43)
+	idA  = "65a59063-4d7b-4c93-8fa5-4ecc3df44c65"
+	idC  = "75a59063-4d7b-4c93-8fa5-4ecc3df44c65"
+
+	genuine = discover.Cluster{ID: idA, CA: pinA, Members: []discover.Found{{Host: "spark1", Addr: at("10.0.0.1:7940")}, {Host: "spark2", Addr: at("10.0.0.2:7941")}}}
+	lookals = discover.Cluster{ID: idA, CA: pinB, Members: []discover.Found{{Host: "spark1", Addr: at("10.0.0.66:7940")}}}
+	another = discover.Cluster{ID: idC, CA: pinB, Members: []discover.Found{{Host: "zeta", Addr: at("[fd00::1]:7940")}}}
+
+	sshHosts = []discover.Instance{{Host: "spark1.local", Addr: at("10.0.0.1:22"), Link: "eth0"}, {Host: "a??2J.local", Addr: at("10.0.0.2:2222"), Link: "wlan0"},
+		{Host: "spark3.local", Addr: at("[fd00::3]:22"), Link: "eth0"}}
+)
+
+// finding is an app of a command line at which those were found.
+func finding(t *testing.T, in io.Reader, clusters []discover.Cluster, hosts []discover.Instance) (a *app, out, err *syncBuffer) {
+	t.Helper()
+	out, err = &syncBuffer{}, &syncBuffer{}
+	return &app{in: in, out: out, err: err, environ: []string{"PATH=/bin", "HOME=" + t.TempDir()}, columns: func() int { return 100 },
+		dial: func() *backend { t.Error("something was connected to"); return nil },
+		find: func(context.Context, node.Config) (node.Finding, error) {
+			return node.Finding{NIC: "enP7s7", Clusters: clusters}, nil
+		},
+		browseSSH: func(context.Context) ([]discover.Instance, error) { return hosts, nil },
+	}, out, err
+}
+
+// types has somebody at a terminal answer each prompt as it comes.
+func types(t *testing.T, errs *syncBuffer, keyboard *os.File, answers ...[2]string) {
+	t.Helper()
+	done := make(chan struct{})
+	t.Cleanup(func() { <-done })
+	go func() {
+		defer close(done)
+		seen := 0
+		for _, a := range answers {
+			for until := time.Now().Add(30 * time.Second); !strings.Contains(errs.String()[seen:], a[0]); time.Sleep(5 * time.Millisecond) {
+				if time.Now().After(until) {
+					t.Errorf("%q is not asked: %q", a[0], errs)
+					return
+				}
+			}
+			seen = len(errs.String())
+			if _, err := keyboard.WriteString(a[1] + "\n"); err != nil {
+				t.Error(err)
+			}
+		}
+	}()
+}

@@ -1,0 +1,130 @@
+package main
+
+import (
+	"errors"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+)
+
+func newRootCmd(a *app) *cobra.Command {
+	root := &cobra.Command{
+		Use:   "sparkrun",
+		Short: "Run jobs on several DGX Sparks as on one machine",
+		Long: `sparkrun joins machines to a cluster and starts programs on all of them at once,
+each with the rank, the addresses and the network settings it needs.
+
+From a machine with an ssh login on each: sparkrun up. Or by hand: on the first
+machine sparkrun init, then the agent; on every other sparkrun join, then the agent.
+From then on any of them can launch, watch and stop jobs, without ssh, and so can a
+laptop: sparkrun login. A single machine needs none of this: launch --standalone.
+
+sparkrun exits with 0, or 1 when something went wrong, or 2 when the command line
+made no sense. launch exits as its ranks do, and with 125 for its own failures.`,
+		Example: `  sparkrun up zeta@spark1 zeta@spark2
+  sudo sparkrun init && sudo systemctl start sparkrun
+  sparkrun status
+  sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
+  sparkrun launch exec --nodes 3 -- hostname`,
+	}
+	group(root)
+	showVersion, alone := root.Flags().BoolP("version", "v", false, "version for sparkrun"), root.RunE
+	root.RunE = func(cmd *cobra.Command, args []string) error {
+		if *showVersion {
+			return a.printVersion(cmd.Context(), versionOptions{})
+		}
+		return alone(cmd, args)
+	}
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.HiddenDefaultCmd = true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef("%s%s", plainly(err), elsewhere(cmd, err)) })
+	root.PersistentFlags().StringVar(&a.context, "context", "", "the cluster to use, of those of sparkrun context list")
+	completeFlag(root, "context", a.completeContext)
+	root.PersistentPreRunE = a.checkContext
+	root.AddCommand(
+		newInitCmd(a),
+		newJoinCmd(a),
+		newUpCmd(a),
+		newDownCmd(a),
+		newAgentCmd(a),
+		newTokenCmd(a),
+		newLeaveCmd(a),
+		newNodeCmd(a),
+		newLoginCmd(a),
+		newLogoutCmd(a),
+		newContextCmd(a),
+		newClientCmd(a),
+		newStatusCmd(a),
+		newEnvCmd(a),
+		newFabricCmd(a),
+		newReportCmd(a),
+		newDoctorCmd(a),
+		newNetplanCmd(a),
+		newLaunchCommands(a, start),
+		newRunCmd(a, serve),
+		newRecipeCmd(a),
+		newNCCLTestGroupCmd(a),
+		newAttachCmd(a),
+		newExecCmd(a),
+		newPsCmd(a),
+		newLogsCmd(a),
+		newStopCmd(a),
+		newServiceCmd(a),
+		newMarkDeadCmd(a),
+		newTakeoverCmd(a),
+		newRaftCmd(a),
+		newVersionCmd(a),
+	)
+	for _, path := range [][]string{
+		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"}, {"raft", "inspect"},
+		{"login"},
+	} {
+		if cmd, _, err := root.Find(path); err == nil {
+			aboutThisMachine(cmd)
+		}
+	}
+	pager, _ := a.getenv("PAGER")
+	help.Install(root, nouns, help.Output{TTY: a.outTTY, Pager: pager, Usage: usagef})
+	return root
+}
+
+// plainly says of a value that is no number just that.
+func plainly(err error) string {
+	text := err.Error()
+	if bad, ok := errors.AsType[*strconv.NumError](err); ok {
+		text = strings.Replace(text, bad.Error(), "want a whole number: "+bad.Err.Error(), 1)
+	}
+	return text
+}
+
+// elsewhere says what a flag of mpirun or srun that launch doesn't have is called here.
+func elsewhere(cmd *cobra.Command, err error) string {
+	var unknown *pflag.NotExistError
+	switch {
+	case !errors.As(err, &unknown):
+		return ""
+	case cmd.CommandPath() == "sparkrun exec":
+		return ": what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"
+	case !isLaunch(cmd):
+		return ""
+	}
+	switch unknown.GetSpecifiedName() {
+	case "n", "np", "N", "ntasks":
+		return ": --nodes is how many machines, torchrun's --nproc-per-node how many ranks on each"
+	case "H", "host", "nodelist", "w":
+		return ": --on names machines"
+	case "x":
+		return ": --env K=V sets a variable"
+	case "solo":
+		return ": --nodes 1 takes one machine"
+	case "hosts", "cluster":
+		return ": --on names machines, --nodes says how many"
+	case "gpu-mem", "gpu-memory-utilization", "max-model-len", "served-model-name", "max-num-seqs":
+		return ": -o NAME=VALUE gives a recipe's value another; a server's own flags come behind --"
+	}
+	return ""
+}

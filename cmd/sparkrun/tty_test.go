@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Keys go to the rank as they are typed, Ctrl-C too, its terminal has the size
+// of ours and follows it, and ours is as before whichever way launch ends.
+func TestLaunchTTY(t *testing.T) {
+	for name, tc := range map[string]struct {
+		keys string
+		says string
+	}{
+		"the rank ends": {keys: "a\x03\x10b", says: ""},
+		"detached":      {keys: "a\x03\x10\x11", says: "detached: job "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			keyboard, screen := pty(t)
+			over := make(chan struct{})
+			end := sync.OnceFunc(func() { close(over) })
+			rank := &typist{}
+			rank.heard = func(r wire.InputRequest, typed string) {
+				switch {
+				case len(rank.windows) == 1 && r.Window != nil:
+					if !isRaw(t, screen) {
+						t.Error("the terminal is not raw")
+					}
+					if err := unix.IoctlSetWinsize(int(keyboard.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 100}); err != nil {
+						t.Error(err)
+					}
+					if err := syscall.Kill(os.Getpid(), syscall.SIGWINCH); err != nil {
+						t.Error(err)
+					}
+				case len(rank.windows) == 2 && r.Window != nil:
+					if _, err := io.WriteString(keyboard, tc.keys); err != nil {
+						t.Error(err)
+					}
+				case strings.HasSuffix(typed, "b"):
+					end()
+				}
+			}
+			g := &fakeGangs{launch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				if err := tellAll(tell, planned(3), started("a"), runs); err != nil {
+					return err
+				}
+				select {
+				case <-over:
+					return tellAll(tell, ended(failed7))
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}}
+			var spec launcher.Spec
+			var read wire.LogsRequest
+			g.logs = func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+				read = r
+				return fn(out(0, 0, "a\r\n"))
+			}
+			var o, e syncBuffer
+			b := &backend{gangs: spying{g, &spec}, ranks: rank, cluster: &fakeCluster{}, close: func() {}}
+			a := &app{
+				in: screen, out: &o, err: &e, errTTY: true, environ: []string{"TERM=vt220"}, getwd: func() (string, error) { return "/", nil },
+				dial: func() *backend { return b }, signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+			}
+			code := a.run(t.Context(), []string{"launch", "-t", "exec", "--nodes", "3", "--", "sh"})
+			if isRaw(t, screen) {
+				t.Error("the terminal was left raw")
+			}
+			typed, wantCode := "a\x03", 0
+			if tc.says == "" {
+				typed, wantCode = "a\x03\x10b", 7
+			}
+			if code != wantCode || rank.typed.String() != typed || !strings.Contains(e.String(), tc.says) || o.String() != "a\r\n" {
+				t.Errorf("code %d, typed %q, stdout %q, stderr %q", code, rank.typed.String(), o.String(), e.String())
+			}
+			if want := []launcher.Window{{Rows: 40, Cols: 120}, {Rows: 50, Cols: 100}}; !slices.Equal(rank.windows[:2], want) {
+				t.Errorf("windows %v", rank.windows)
+			}
+			if st := spec.MainStage(); st.Stdin != "0" || *st.TTY != (launcher.Window{Rows: 40, Cols: 120}) ||
+				!slices.ContainsFunc(st.Env, func(v launcher.Var) bool { return v.Name == "TERM" && v.Value.String() == "vt220" }) {
+				t.Errorf("sent %+v", st)
+			}
+			if !slices.Equal(read.Ranks, []int{0}) {
+				t.Errorf("read output of %v", read.Ranks)
+			}
+		})
+	}
+}
+
+func TestTTYRefused(t *testing.T) {
+	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{}}
+	for line, want := range map[string]string{
+		"launch -t exec -- sh":                "the input device is not a TTY",
+		"launch -d --stdin 0 exec -- sh":      "nobody stays to read it; --tty",
+		"launch -t --json exec -- sh":         "a terminal's output is raw",
+		"launch --detach-keys up exec -- sh":  "want keys such as ctrl-p,ctrl-q",
+		"launch --detach-keys a,,b exec -- x": "want keys such as ctrl-p,ctrl-q",
+	} {
+		if code, _, err := cli(t, b, strings.Fields(line)...); code != 125 || !strings.Contains(err, want) {
+			t.Errorf("%s: %d, %q", line, code, err)
+		}
+	}
+}
+
+// typist is a rank at whose terminal somebody types.
+type typist struct {
+	mu      sync.Mutex
+	typed   strings.Builder
+	windows []launcher.Window
+	heard   func(r wire.InputRequest, typed string)
+}
+
+func (f *typist) Input(_ context.Context, r wire.InputRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if r.Window != nil {
+		f.windows = append(f.windows, *r.Window)
+	}
+	f.typed.Write(r.Data)
+	f.heard(r, f.typed.String())
+	return nil
+}
+
+func (f *typist) Signal(context.Context, wire.SignalRequest) error { return nil }
