@@ -4,11 +4,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 )
 
 // What is asked for secretly is not shown to the quickest either: the terminal is silent before the prompt, and as before after it.
 func TestSecretIsNeverShown(t *testing.T) {
-	keyboard, screen := pty(t)
+	keyboard, screen := apptest.PTY(t)
 	echoes := func() bool {
 		m, err := unix.IoctlGetTermios(int(screen.Fd()), unix.TCGETS)
 		if err != nil {
@@ -17,7 +20,7 @@ func TestSecretIsNeverShown(t *testing.T) {
 		return m.Lflag&unix.ECHO != 0
 	}
 	asked := false
-	a := &app{in: screen, err: writerFunc(func(p []byte) (int, error) {
+	a := &app.App{In: screen, Err: apptest.WriterFunc(func(p []byte) (int, error) {
 		if !asked {
 			asked = true
 			if echoes() {
@@ -29,7 +32,7 @@ func TestSecretIsNeverShown(t *testing.T) {
 		}
 		return len(p), nil
 	})}
-	if text, err := a.askSecret(t.Context(), "token: "); err != nil || string(text) != "open sesame" {
+	if text, err := a.AskSecret(t.Context(), "token: "); err != nil || string(text) != "open sesame" {
 		t.Errorf("%q, %v", text, err)
 	}
 	if !asked || !echoes() {

@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -37,40 +39,40 @@ func runningJob(stdin launcher.Stdin, tty *launcher.Window) wire.JobsResponse {
 // What is typed goes on where the one before left off, output begins with the
 // last lines of the try that runs, and the exit code is the job's.
 func TestAttach(t *testing.T) {
-	ranks := &fakeRanks{}
-	ranks.got.WriteString("typed before ")
+	ranks := &apptest.FakeRanks{}
+	ranks.Got.WriteString("typed before ")
 	taken := make(chan struct{})
-	ranks.fails = func(int) error {
-		if ranks.ended {
+	ranks.Fails = func(int) error {
+		if ranks.Ended {
 			close(taken)
 		}
 		return nil
 	}
 	var read wire.LogsRequest
-	g := &fakeGangs{
-		watch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+	g := &apptest.FakeGangs{
+		OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			<-taken
-			return tellAll(tell, planned(3), ended(failed7))
+			return apptest.TellAll(tell, apptest.Planned(3), apptest.Ended(apptest.Failed7))
 		},
-		logs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+		OnLogs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 			read = r
-			return fn(out(1, 0, "hi\n"))
+			return fn(apptest.Out(1, 0, "hi\n"))
 		},
 	}
-	var o, e syncBuffer
-	b := &backend{gangs: g, ranks: ranks, attacher: asked{at: 13}, cluster: &fakeCluster{jobs: runningJob("1", nil)}, close: func() {}}
-	a := &app{
-		in: strings.NewReader("and now"), out: &o, err: &e, dial: func() *backend { return b },
-		signals: listen,
+	var o, e apptest.SyncBuffer
+	b := &app.Backend{Gangs: g, Ranks: ranks, Attacher: asked{at: 13}, Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
+	a := &app.App{
+		In: strings.NewReader("and now"), Out: &o, Err: &e, Dial: func() *app.Backend { return b },
+		Signals: listen,
 	}
-	if code := a.run(t.Context(), []string{"attach", "train", "--tail", "3"}); code != 7 || o.String() != "[1] hi\n" {
+	if code := execute(t.Context(), a, []string{"attach", "train", "--tail", "3"}); code != 7 || o.String() != "[1] hi\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o.String(), e.String())
 	}
-	if got := ranks.got.String(); got != "typed before and now" {
+	if got := ranks.Got.String(); got != "typed before and now" {
 		t.Errorf("input %q", got)
 	}
-	if len(g.launched) > 0 || read.Generation != 2 || read.From.Lines == nil || *read.From.Lines != 3 || len(read.Ranks) > 0 {
-		t.Errorf("launched %v, read %+v", g.launched, read)
+	if len(g.Launched) > 0 || read.Generation != 2 || read.From.Lines == nil || *read.From.Lines != 3 || len(read.Ranks) > 0 {
+		t.Errorf("launched %v, read %+v", g.Launched, read)
 	}
 }
 
@@ -101,35 +103,35 @@ func TestAttachSeats(t *testing.T) {
 		"negative":                {stdin: "1", line: "attach train --tail -1", code: 125, says: "want 0 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ranks := &fakeRanks{}
+			ranks := &apptest.FakeRanks{}
 			taken := make(chan struct{})
-			ranks.fails = func(int) error {
-				if ranks.ended {
+			ranks.Fails = func(int) error {
+				if ranks.Ended {
 					close(taken)
 				}
 				return nil
 			}
 			var only []int
-			g := &fakeGangs{
-				watch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			g := &apptest.FakeGangs{
+				OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 					if tc.input != "" {
 						<-taken
 					}
-					return tellAll(tell, ended(completed))
+					return apptest.TellAll(tell, apptest.Ended(apptest.Completed))
 				},
-				logs: func(_ context.Context, _ int, r wire.LogsRequest, _ func(wire.LogChunk) error) error {
+				OnLogs: func(_ context.Context, _ int, r wire.LogsRequest, _ func(wire.LogChunk) error) error {
 					only = r.Ranks
 					return nil
 				},
 			}
-			var e syncBuffer
-			b := &backend{gangs: g, ranks: ranks, attacher: asked{err: tc.refused}, cluster: &fakeCluster{jobs: runningJob(tc.stdin, tc.tty)}, close: func() {}}
-			a := &app{in: strings.NewReader("x"), out: &bytes.Buffer{}, err: &e, dial: func() *backend { return b }, signals: listen}
-			if code := a.run(t.Context(), strings.Fields(tc.line)); code != tc.code || !strings.Contains(e.String(), tc.says) {
+			var e apptest.SyncBuffer
+			b := &app.Backend{Gangs: g, Ranks: ranks, Attacher: asked{err: tc.refused}, Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
+			a := &app.App{In: strings.NewReader("x"), Out: &bytes.Buffer{}, Err: &e, Dial: func() *app.Backend { return b }, Signals: listen}
+			if code := execute(t.Context(), a, strings.Fields(tc.line)); code != tc.code || !strings.Contains(e.String(), tc.says) {
 				t.Errorf("code %d, stderr %q", code, e.String())
 			}
-			if ranks.got.String() != tc.input || !slices.Equal(only, tc.only) {
-				t.Errorf("input %q, output of %v", ranks.got.String(), only)
+			if ranks.Got.String() != tc.input || !slices.Equal(only, tc.only) {
+				t.Errorf("input %q, output of %v", ranks.Got.String(), only)
 			}
 		})
 	}
@@ -137,8 +139,8 @@ func TestAttachSeats(t *testing.T) {
 
 func TestAttachToTheEnded(t *testing.T) {
 	jobs := runningJob("", nil)
-	jobs.Jobs[0].Outcome = &completed
-	code, _, err := cli(t, &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: jobs}}, "attach", "train")
+	jobs.Jobs[0].Outcome = &apptest.Completed
+	code, _, err := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: jobs}}, "attach", "train")
 	if code != 125 || !strings.Contains(err, "`sparkrun logs job2345678` has its output") {
 		t.Errorf("code %d, %q", code, err)
 	}

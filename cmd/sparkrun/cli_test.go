@@ -19,6 +19,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -54,16 +59,16 @@ func TestScripts(t *testing.T) {
 				}
 			},
 		},
-		UpdateScripts: *update,
+		UpdateScripts: *apptest.Update,
 	})
 }
 
 // parse gives a launch command line's options without doing anything.
-func parse(t *testing.T, args ...string) (launchOptions, error) {
+func parse(t *testing.T, args ...string) (launch.Options, error) {
 	t.Helper()
-	var got launchOptions
+	var got launch.Options
 	root := &cobra.Command{Use: "sparkrun", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newLaunchCommands(&app{}, func(_ context.Context, _ *app, o launchOptions) error { got = o; return nil }))
+	root.AddCommand(newLaunchCommands(&app.App{}, func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil }))
 	root.SetArgs(append([]string{"launch"}, args...))
 	root.SetOut(&bytes.Buffer{})
 	root.SetErr(&bytes.Buffer{})
@@ -72,50 +77,50 @@ func parse(t *testing.T, args ...string) (launchOptions, error) {
 
 func TestLaunchFlags(t *testing.T) {
 	hourly := &launcher.Service{Restarts: 3, Per: time.Hour}
-	tests := map[string]launchOptions{
-		"exec -- hostname -f": {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
-		"exec hostname -f":    {workload: "exec", request: workloads.Request{Args: []string{"hostname", "-f"}}},
-		"--nodes 3 exec --nproc-per-node=2 -- true --nodes 9": {workload: "exec", request: workloads.Request{
+	tests := map[string]launch.Options{
+		"exec -- hostname -f": {Workload: "exec", Request: workloads.Request{Args: []string{"hostname", "-f"}}},
+		"exec hostname -f":    {Workload: "exec", Request: workloads.Request{Args: []string{"hostname", "-f"}}},
+		"--nodes 3 exec --nproc-per-node=2 -- true --nodes 9": {Workload: "exec", Request: workloads.Request{
 			Job: launcher.Spec{Nodes: 3}, RanksPerNode: 2, Args: []string{"true", "--nodes", "9"}}},
-		"exec --on a,b --on c --exclude d --name n -d -- x": {workload: "exec", detach: true, request: workloads.Request{
+		"exec --on a,b --on c --exclude d --name n -d -- x": {Workload: "exec", Detach: true, Request: workloads.Request{
 			Job: launcher.Spec{On: []string{"a", "b", "c"}, Exclude: []string{"d"}, Name: "n"}, Args: []string{"x"}}},
-		"exec -e A=1,2 --env B --workdir w --json --dry-run -- x": {workload: "exec", json: true, dryRun: true, request: workloads.Request{
+		"exec -e A=1,2 --env B --workdir w --json --dry-run -- x": {Workload: "exec", JSON: true, DryRun: true, Request: workloads.Request{
 			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
-		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {workload: "exec", request: workloads.Request{
+		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {Workload: "exec", Request: workloads.Request{
 			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
-		"torchrun --nnodes 2:3 --max_restarts 4 --spare 1 --before ./prep --after ./merge t.py": {workload: "torchrun", request: workloads.Request{
+		"torchrun --nnodes 2:3 --max_restarts 4 --spare 1 --before ./prep --after ./merge t.py": {Workload: "torchrun", Request: workloads.Request{
 			Job: launcher.Spec{MinNodes: 2, Nodes: 3, MaxRestarts: 4, Spare: 1}, Before: "./prep", After: "./merge", Args: []string{"t.py"}}},
-		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {workload: "exec", request: workloads.Request{
+		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {Workload: "exec", Request: workloads.Request{
 			Job: launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure}, Args: []string{"x"}}},
-		"exec --grace 0 -- x": {workload: "exec", request: workloads.Request{
+		"exec --grace 0 -- x": {Workload: "exec", Request: workloads.Request{
 			Job: launcher.Spec{Grace: time.Millisecond}, Args: []string{"x"}}},
-		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {workload: "torchrun", request: workloads.Request{
+		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {Workload: "torchrun", Request: workloads.Request{
 			Job: launcher.Spec{Nodes: 2}, RanksPerNode: 4, Args: []string{"train.py", "--lr", "1"}}},
-		"torchrun --python /p -- a.py": {workload: "torchrun", request: workloads.Request{
+		"torchrun --python /p -- a.py": {Workload: "torchrun", Request: workloads.Request{
 			Torchrun: workloads.Torchrun{Python: "/p"}, Args: []string{"a.py"}}},
-		"torchrun -m pkg.train -m": {workload: "torchrun", request: workloads.Request{
+		"torchrun -m pkg.train -m": {Workload: "torchrun", Request: workloads.Request{
 			Torchrun: workloads.Torchrun{Module: true}, Args: []string{"pkg.train", "-m"}}},
-		"torchrun --no_python ./x": {workload: "torchrun", request: workloads.Request{
+		"torchrun --no_python ./x": {Workload: "torchrun", Request: workloads.Request{
 			Torchrun: workloads.Torchrun{NoPython: true}, Args: []string{"./x"}}},
-		"torchrun --agent torchrun --rdzv_backend c10d -- a.py": {workload: "torchrun", request: workloads.Request{
+		"torchrun --agent torchrun --rdzv_backend c10d -- a.py": {Workload: "torchrun", Request: workloads.Request{
 			Torchrun: workloads.Torchrun{Agent: true, Rendezvous: "c10d"}, Args: []string{"a.py"}}},
-		"exec --image vllm-node --image-map vllm-node=r:5000/vllm:1 --pull always --mount a:/a:ro --mount /b --docker-arg=--read-only --shm-size 1G -- x": {workload: "exec",
-			box:     boxOptions{image: "vllm-node", imageMap: []string{"vllm-node=r:5000/vllm:1"}, pull: "always", mounts: []string{"a:/a:ro", "/b"}, args: []string{"--read-only"}, shm: 1 << 30},
-			request: workloads.Request{Args: []string{"x"}}},
-		"vllm org/m --nodes 2 --tp 2 --backend ray --ray-arg=--num-gpus=1 -- --max-model-len 4096 --host ::": {workload: "vllm",
-			box: boxOptions{image: "nvcr.io/nvidia/vllm:26.05-py3"}, serve: serveOptions{image: true}, request: workloads.Request{
+		"exec --image vllm-node --image-map vllm-node=r:5000/vllm:1 --pull always --mount a:/a:ro --mount /b --docker-arg=--read-only --shm-size 1G -- x": {Workload: "exec",
+			Container: launch.ContainerOptions{Image: "vllm-node", ImageMap: []string{"vllm-node=r:5000/vllm:1"}, Pull: "always", Mounts: []string{"a:/a:ro", "/b"}, Args: []string{"--read-only"}, Shm: 1 << 30},
+			Request:   workloads.Request{Args: []string{"x"}}},
+		"vllm org/m --nodes 2 --tp 2 --backend ray --ray-arg=--num-gpus=1 -- --max-model-len 4096 --host ::": {Workload: "vllm",
+			Container: launch.ContainerOptions{Image: "nvcr.io/nvidia/vllm:26.05-py3"}, Serve: launch.ServeOptions{Image: true}, Request: workloads.Request{
 				Job: launcher.Spec{Nodes: 2, Service: hourly}, Ray: workloads.Ray{Args: []string{"--num-gpus=1"}},
 				Serve: workloads.Serve{Model: "org/m", TP: 2, Backend: "ray", Args: []string{"--max-model-len", "4096", "--host", "::"}}}},
-		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {workload: "sglang", serve: serveOptions{runtime: "host"}, request: workloads.Request{
+		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {Workload: "sglang", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
 			Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
-		"trtllm /models/m --image i": {workload: "trtllm", box: boxOptions{image: "i"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
-		"trtllm org/m --nodes 2 --runtime host --mpirun /opt/mpirun": {workload: "trtllm", serve: serveOptions{runtime: "host"}, request: workloads.Request{
+		"trtllm /models/m --image i": {Workload: "trtllm", Container: launch.ContainerOptions{Image: "i"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
+		"trtllm org/m --nodes 2 --runtime host --mpirun /opt/mpirun": {Workload: "trtllm", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
 			Job: launcher.Spec{Nodes: 2, Service: hourly}, MPI: workloads.MPI{Mpirun: "/opt/mpirun"}, Serve: workloads.Serve{Model: "org/m"}}},
-		"exo --nodes 2 org/m --exo /e -- --offline": {workload: "exo", serve: serveOptions{image: true}, request: workloads.Request{
+		"exo --nodes 2 org/m --exo /e -- --offline": {Workload: "exo", Serve: launch.ServeOptions{Image: true}, Request: workloads.Request{
 			Job: launcher.Spec{Nodes: 2, Service: hourly}, Serve: workloads.Serve{Model: "org/m", Program: "/e", Args: []string{"--offline"}}}},
-		"exo --image mine":       {workload: "exo", box: boxOptions{image: "mine"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
-		"exo --runtime host":     {workload: "exo", serve: serveOptions{runtime: "host"}, request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
-		"--standalone exec -- x": {workload: "exec", standalone: true, request: workloads.Request{Args: []string{"x"}}},
+		"exo --image mine":       {Workload: "exo", Container: launch.ContainerOptions{Image: "mine"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+		"exo --runtime host":     {Workload: "exo", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+		"--standalone exec -- x": {Workload: "exec", Standalone: true, Request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
 		t.Run(line, func(t *testing.T) {
@@ -123,7 +128,7 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launchOptions{}, boxOptions{}, serveOptions{}, recipeOptions{}, outputMode{}, serviceOptions{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launch.Options{}, launch.ContainerOptions{}, launch.ServeOptions{}, launch.RecipeOptions{}, follow.OutputMode{}, launch.ServiceOptions{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -166,33 +171,33 @@ func TestLaunchFlagsRefused(t *testing.T) {
 }
 
 // cli runs one command line against fakes.
-func cli(t *testing.T, b *backend, line ...string) (code int, out, err string) {
+func cli(t *testing.T, b *app.Backend, line ...string) (code int, out, err string) {
 	t.Helper()
 	return cliIn(t, b, []string{"PATH=/bin"}, line...)
 }
 
 // cliIn does so in an environment.
-func cliIn(t *testing.T, b *backend, environ []string, line ...string) (code int, out, err string) {
+func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code int, out, err string) {
 	t.Helper()
-	var o, e syncBuffer
-	b.close = func() {}
-	if b.ranks == nil {
-		b.ranks = &fakeRanks{}
+	var o, e apptest.SyncBuffer
+	b.Close = func() {}
+	if b.Ranks == nil {
+		b.Ranks = &apptest.FakeRanks{}
 	}
-	a := &app{
-		in: strings.NewReader(""), out: &o, err: &e, environ: environ, version: "1.2.3",
-		getwd: func() (string, error) { return "/home/ada", nil }, columns: func() int { return 100 },
-		dial: func() *backend { return b }, dialHere: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
-		signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+	a := &app.App{
+		In: strings.NewReader(""), Out: &o, Err: &e, Environ: environ, Version: "1.2.3",
+		Getwd: func() (string, error) { return "/home/ada", nil }, Columns: func() int { return 100 },
+		Dial: func() *app.Backend { return b }, DialHere: func() *app.Backend { return b }, Standalone: func() (*app.Backend, error) { return b, nil },
+		Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
-	code = a.run(t.Context(), line)
+	code = execute(t.Context(), a, line)
 	return code, o.String(), e.String()
 }
 
 func TestLaunchSendsWhatWasAsked(t *testing.T) {
-	g := &fakeGangs{launch: tells(planned(1), started("a"), ended(completed)), logs: prints(out(0, 0, "hi\n"))}
+	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
 	var spec launcher.Spec
-	b := &backend{gangs: spying{g, &spec}, cluster: &fakeCluster{}}
+	b := &app.Backend{Gangs: spying{g, &spec}, Cluster: &apptest.FakeCluster{}}
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--workdir", "run", "-e", "A=1", "--", "echo", "hi")
 	if code != 0 || o != "[0] hi\n" || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
@@ -204,13 +209,13 @@ func TestLaunchSendsWhatWasAsked(t *testing.T) {
 }
 
 type spying struct {
-	*fakeGangs
+	*apptest.FakeGangs
 	spec *launcher.Spec
 }
 
 func (s spying) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
 	*s.spec = r.Spec
-	return s.fakeGangs.Launch(ctx, r, tell)
+	return s.FakeGangs.Launch(ctx, r, tell)
 }
 
 func TestExitCodes(t *testing.T) {
@@ -219,40 +224,40 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(member, "node.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	story := func(o rendezvous.Outcome) *fakeGangs {
-		return &fakeGangs{launch: tells(planned(2), started("a"), runs, ended(o)), watch: tells(planned(2), ended(stopped))}
+	story := func(o rendezvous.Outcome) *apptest.FakeGangs {
+		return &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, apptest.Ended(o)), OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped))}
 	}
-	first, second := out(0, 0, "a\nb"), out(0, 3, "c\n")
+	first, second := apptest.Out(0, 0, "a\nb"), apptest.Out(0, 3, "c\n")
 	first.Time = time.Date(2026, 3, 1, 13, 0, 2, 350_900_000, time.FixedZone("CET", 3600))
 	second.Time = first.Time.Add(time.Minute)
 	tests := map[string]struct {
 		line string
-		g    *fakeGangs
-		c    *fakeCluster
+		g    *apptest.FakeGangs
+		c    *apptest.FakeCluster
 		code int
 		out  string // contained
 		err  string // contained
 	}{
-		"a rank's code":        {line: "launch exec -- x", g: story(failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
-		"nothing to say":       {line: "launch exec -- x", g: story(completed)},
-		"serve without agent":  {line: "launch exec --serve 80 -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
-		"launch without agent": {line: "launch exec -- x", c: &fakeCluster{err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"a rank's code":        {line: "launch exec -- x", g: story(apptest.Failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
+		"nothing to say":       {line: "launch exec -- x", g: story(apptest.Completed)},
+		"serve without agent":  {line: "launch exec --serve 80 -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"launch without agent": {line: "launch exec -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
 		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
-		"detached":             {line: "launch -d exec -- x", g: story(failed7)},
-		"status without agent": {line: "status", c: &fakeCluster{err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"detached":             {line: "launch -d exec -- x", g: story(apptest.Failed7)},
+		"status without agent": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
 		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
 		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
 		"who lists machines":   {line: "node list", code: 2, err: "sparkrun status lists the machines"},
-		"a token for members":  {line: "token create", c: &fakeCluster{err: wire.ErrDenied}, code: 1, err: "--role client"},
-		"no member answers":    {line: "status", c: &fakeCluster{err: node.ErrNoMember}, code: 1, err: "hint: is this machine on a network"},
+		"a token for members":  {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1, err: "--role client"},
+		"no member answers":    {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoMember}, code: 1, err: "hint: is this machine on a network"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
-		"stopped":              {line: "stop job", g: story(stopped), out: "has ended\n"},
-		"stop several":         {line: "stop job trial", g: story(stopped), out: "job trial has ended\n"},
-		"stop some": {line: "stop job gone", g: &fakeGangs{watch: tells(planned(2), ended(stopped)), stop: func(_ int, r wire.StopRequest) error {
+		"stopped":              {line: "stop job", g: story(apptest.Stopped), out: "has ended\n"},
+		"stop several":         {line: "stop job trial", g: story(apptest.Stopped), out: "job trial has ended\n"},
+		"stop some": {line: "stop job gone", g: &apptest.FakeGangs{OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped)), OnStop: func(_ int, r wire.StopRequest) error {
 			if r.Job == "gone" {
 				return rendezvous.ErrNoJob
 			}
@@ -260,32 +265,32 @@ func TestExitCodes(t *testing.T) {
 		}}, code: 1, out: "job job has ended\n", err: "sparkrun: no such job\n"},
 		"stop nothing":        {line: "stop", code: 2, err: "the job is missing"},
 		"exec without a sign": {line: "exec -it job sh -c x", code: 125, err: "unknown shorthand flag: 'c' in -c: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
-		"logs at the end":     {line: "logs -n 1 job", g: &fakeGangs{logs: prints(out(0, 0, "x"))}, out: "[0] x\n"},
-		"stop in vain": {line: "stop job", g: &fakeGangs{watch: tells(planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, ended(stopped))},
+		"logs at the end":     {line: "logs -n 1 job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
+		"stop in vain": {line: "stop job", g: &apptest.FakeGangs{OnWatch: apptest.Tells(apptest.Planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, apptest.Ended(apptest.Stopped))},
 			code: 1, err: "has ended, but on spark2 rank 1: process 7 (cat) cannot be killed; its machine gets no jobs until it is gone\n"},
-		"launch in vain": {line: "launch exec -- x", g: &fakeGangs{launch: tells(planned(2), started("a"), runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, ended(failed7))},
+		"launch in vain": {line: "launch exec -- x", g: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, apptest.Ended(apptest.Failed7))},
 			code: 7, err: "sparkrun: on spark2 rank 1 cannot be killed\n"},
-		"stop what has ended": {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
-		"stop what is not":    {line: "stop job", g: &fakeGangs{stop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
+		"stop what has ended": {line: "stop job", g: &apptest.FakeGangs{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
+		"stop what is not":    {line: "stop job", g: &apptest.FakeGangs{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
 		"stop how":            {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
-		"logs of what is not": {line: "logs job", g: &fakeGangs{logs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+		"logs of what is not": {line: "logs job", g: &apptest.FakeGangs{OnLogs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 			return rendezvous.ErrNoJob
 		}}, code: 1, err: "no such job"},
-		"logs":                   {line: "logs job", g: &fakeGangs{logs: prints(out(3, 0, "x"))}, out: "[3] x\n"},
+		"logs":                   {line: "logs job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(3, 0, "x"))}, out: "[3] x\n"},
 		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want ranks below"},
 		"logs since when":        {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
-		"logs that match":        {line: "logs job --grep b", g: &fakeGangs{logs: prints(out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
+		"logs that match":        {line: "logs job --grep b", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
 		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
 		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
-		"logs with times":        {line: "logs -t job", g: &fakeGangs{logs: timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
+		"logs with times":        {line: "logs -t job", g: &apptest.FakeGangs{OnLogs: apptest.Timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
 		"logs of objects, timed": {line: "logs job --timestamps --json", code: 2, err: "have the time already"},
 		"logs of bytes, timed":   {line: "logs job --timestamps --output raw", code: 2, err: "--timestamps and --output raw: that passes bytes on"},
-		"logs raw":               {line: "logs job --output raw", g: &fakeGangs{logs: prints(out(0, 0, "a\x00\n\r"), out(0, 4, "b"))}, out: "a\x00\n\rb"},
+		"logs raw":               {line: "logs job --output raw", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "a\x00\n\r"), apptest.Out(0, 4, "b"))}, out: "a\x00\n\rb"},
 		"logs in two ways":       {line: "logs job --output raw --json", code: 2, err: "give one of them"},
 		"logs in no known way":   {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
 		"logs files of nowhere":  {line: "logs job --output files=", code: 2, err: "want prefix, raw, json or files=DIR"},
-		"logs without a machine": {line: "logs job", g: &fakeGangs{logs: prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
-		"logs of a machine back": {line: "logs -f job", g: &fakeGangs{logs: prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
+		"logs without a machine": {line: "logs job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
+		"logs of a machine back": {line: "logs -f job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
 		"detached into files":    {line: "launch -d exec --output files=x -- true", code: 125, err: "nobody stays"},
 		"leave asks":             {line: "leave", code: 2, err: "give --yes"},
 		"leave":                  {line: "leave --yes", out: "in no cluster any more"},
@@ -297,12 +302,12 @@ func TestExitCodes(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if tc.g == nil {
-				tc.g = &fakeGangs{}
+				tc.g = &apptest.FakeGangs{}
 			}
 			if tc.c == nil {
-				tc.c = &fakeCluster{}
+				tc.c = &apptest.FakeCluster{}
 			}
-			code, o, e := cli(t, &backend{gangs: tc.g, cluster: tc.c}, strings.Fields(tc.line)...)
+			code, o, e := cli(t, &app.Backend{Gangs: tc.g, Cluster: tc.c}, strings.Fields(tc.line)...)
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
@@ -318,7 +323,7 @@ func TestExitCodes(t *testing.T) {
 func TestNoAgentNoMember(t *testing.T) {
 	t.Setenv("SPARKRUN_STATE", t.TempDir())
 	for line, alone := range map[string]bool{"status": false, "launch exec -- x": true} {
-		_, _, e := cli(t, &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{err: node.ErrNoAgent}}, strings.Fields(line)...)
+		_, _, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
 		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") || !strings.Contains(e, "sparkrun login HOST") ||
 			strings.Contains(e, "--standalone") != alone || strings.Contains(e, "systemctl") {
 			t.Errorf("%s: %s", line, e)
@@ -328,18 +333,18 @@ func TestNoAgentNoMember(t *testing.T) {
 
 func TestStatusWaits(t *testing.T) {
 	n := 0
-	c := &fakeCluster{}
-	c.status = func(r wire.StatusRequest) (wire.Status, error) {
+	c := &apptest.FakeCluster{}
+	c.OnStatus = func(r wire.StatusRequest) (wire.Status, error) {
 		if n++; n < 3 {
 			return wire.Status{}, node.ErrNoAgent
 		}
 		return wire.Status{Cluster: "c", Leader: "spark1"}, nil
 	}
-	code, o, e := cli(t, &backend{cluster: c}, "status", "--wait-nodes", "2", "--timeout", "20")
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "status", "--wait-nodes", "2", "--timeout", "20")
 	if code != 0 || e != "" || !strings.HasPrefix(o, "cluster c, leader spark1\n") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	if first := c.requests[0].(wire.StatusRequest); first.WaitNodes != 2 || first.Timeout != 20*time.Second {
+	if first := c.Requests[0].(wire.StatusRequest); first.WaitNodes != 2 || first.Timeout != 20*time.Second {
 		t.Errorf("asked %+v", first)
 	}
 }
@@ -356,7 +361,7 @@ func TestStatusTable(t *testing.T) {
 		{Name: "rocep1s0f1", PCI: pci(0, 1), State: envgen.StateDown, RateMbps: &down},
 		{Name: "roceP2p1s0f1", PCI: pci(2, 1), State: envgen.StateDown, RateMbps: &down},
 	}}
-	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Cluster: "3f2a", Problem: "no leader: start spark2's agent", Nodes: []wire.NodeStatus{
 			{Host: "spark1", Addr: netip.MustParseAddr("10.0.0.1"), State: "ready", Role: "leader", Inventory: inv},
 			{Host: "spark2", State: "away", Since: time.Now().Add(-5 * time.Minute)},
@@ -364,7 +369,7 @@ func TestStatusTable(t *testing.T) {
 			{Host: "spark3", State: "drained", Why: "job k3x: rank 1 cannot be killed", Since: time.Now()},
 		}}, nil
 	}}
-	code, o, e := cli(t, &backend{cluster: c}, "status")
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "status")
 	want := `cluster 3f2a, no leader
 HOST     ADDRESS    STATE     ROLE                        FABRIC
 spark1   10.0.0.1   ready     leader                      1 of 2 ports up, 200 Gb/s
@@ -378,11 +383,11 @@ spark3   -          drained   -                           -
 }
 
 func TestPsLeavesOutTheEnded(t *testing.T) {
-	_, running, _ := cli(t, &backend{cluster: &fakeCluster{jobs: someJobs()}}, "ps")
+	_, running, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeJobs()}}, "ps")
 	if strings.Contains(running, "aaaa") || !strings.Contains(running, "bbbb") {
 		t.Errorf("ps without --all:\n%s", running)
 	}
-	code, none, _ := cli(t, &backend{cluster: &fakeCluster{}}, "ps", "--json")
+	code, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "ps", "--json")
 	if code != 0 || none != "[]\n" {
 		t.Errorf("no jobs: %q", none)
 	}
@@ -390,8 +395,8 @@ func TestPsLeavesOutTheEnded(t *testing.T) {
 
 // Scripts read this: a field that goes breaks them.
 func TestPsJSON(t *testing.T) {
-	_, got, _ := cli(t, &backend{cluster: &fakeCluster{jobs: someJobs()}}, "ps", "--all", "--json")
-	golden(t, "ps.json", got)
+	_, got, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeJobs()}}, "ps", "--all", "--json")
+	apptest.Golden(t, "ps.json", got)
 }
 
 func TestDryRun(t *testing.T) {
@@ -415,21 +420,21 @@ func TestDryRun(t *testing.T) {
 			{Host: "spark2", Error: `program "sh": not found`},
 		},
 	}
-	b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--dry-run", "--", "sh", "-c", "echo it's $RANK")
 	if code != 125 || e != "sparkrun: spark2 would refuse: program \"sh\": not found\n" {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
-	golden(t, "dryrun.txt", o)
+	apptest.Golden(t, "dryrun.txt", o)
 }
 
 func TestTokenCreate(t *testing.T) {
-	c := &fakeCluster{token: wire.TokenResponse{Token: "spark-xyz", Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
-	code, o, e := cli(t, &backend{cluster: c}, "token", "create", "--uses", "3", "--ttl", "60")
+	c := &apptest.FakeCluster{Gives: wire.TokenResponse{Token: "spark-xyz", Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "token", "create", "--uses", "3", "--ttl", "60")
 	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") || !strings.Contains(e, "3 times") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute, Role: "node"}}, c.requests); diff != "" {
+	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute, Role: "node"}}, c.Requests); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -453,16 +458,16 @@ func TestHelp(t *testing.T) {
 			visit(sub)
 		}
 	}
-	visit(newRootCmd(&app{}))
+	visit(newRootCmd(&app.App{}))
 }
 
 // A token in argv can be read by every user of the machine.
 func TestNoTokenArgument(t *testing.T) {
-	join := newJoinCmd(&app{})
+	join := cluster.NewJoinCmd(&app.App{})
 	if f := join.Flags().Lookup("token"); f != nil {
 		t.Error("join has --token")
 	}
-	code, _, e := cli(t, &backend{}, "join", "10.0.0.1", "spark-secret")
+	code, _, e := cli(t, &app.Backend{}, "join", "10.0.0.1", "spark-secret")
 	if code != 2 || !strings.Contains(e, "unexpected argument") {
 		t.Errorf("code %d, %s", code, e)
 	}
@@ -489,27 +494,27 @@ func TestContainerFlags(t *testing.T) {
 // So does the command.
 func TestStopCommandOutlivesALeader(t *testing.T) {
 	// What waits for signals in this process begins with the first that is asked for, and not in a bubble.
-	_, heard := stoppable(t.Context())
+	_, heard := app.Stoppable(t.Context())
 	heard()
 	synctest.Test(t, func(t *testing.T) {
-		g := losesLeader()
-		if code, out, e := cli(t, &backend{gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
+		g := apptest.LosesLeader()
+		if code, out, e := cli(t, &app.Backend{Gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
 		}
-		if diff := cmp.Diff([]string{"3s", "3s"}, g.stops); diff != "" {
+		if diff := cmp.Diff([]string{"3s", "3s"}, g.Stops); diff != "" {
 			t.Errorf("stops -want +got:\n%s", diff)
 		}
 	})
 }
 
 func TestUlimitFlag(t *testing.T) {
-	var got launchOptions
-	cmd := newLaunchCommands(&app{}, func(_ context.Context, _ *app, o launchOptions) error { got = o; return nil })
+	var got launch.Options
+	cmd := newLaunchCommands(&app.App{}, func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil })
 	cmd.SetArgs([]string{"exec", "--ulimit", "core=0", "--ulimit", "nofile=5:9", "--bind-to", "numa", "--stdin", "all", "--", "true"})
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	if r := got.request; len(r.Ulimits) != 2 || r.Ulimits[1].String() != "nofile=5:9" || r.BindTo != "numa" || r.Stdin != "all" {
+	if r := got.Request; len(r.Ulimits) != 2 || r.Ulimits[1].String() != "nofile=5:9" || r.BindTo != "numa" || r.Stdin != "all" {
 		t.Errorf("read %+v", r)
 	}
 }

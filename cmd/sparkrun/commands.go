@@ -5,38 +5,43 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // newLaunchCommands is launch with all workloads. Tests have them run by their own.
-func newLaunchCommands(a *app, run starter) *cobra.Command {
-	opts := &launchOptions{}
-	cmd := newLaunchCmd(a, opts)
+func newLaunchCommands(a *app.App, run launch.Starter) *cobra.Command {
+	opts := &launch.Options{}
+	cmd := launch.NewCmd(a, opts)
 	cmd.AddCommand(
-		newLaunchExecCmd(a, opts, run),
-		newIBTestCmd(a, opts, run),
-		newLaunchMPICmd(a, opts, run),
-		newNCCLTestCmd(a, opts, run),
-		newLaunchRayCmd(a, opts, run),
-		newTorchrunCmd(a, opts, run),
+		job.NewLaunchExecCmd(a, opts, run),
+		network.NewIBTestCmd(a, opts, run),
+		job.NewMPICmd(a, opts, run),
+		network.NewNCCLTestCmd(a, opts, run),
+		job.NewRayCmd(a, opts, run),
+		job.NewTorchrunCmd(a, opts, run),
 	)
 	for _, e := range engine.All() {
-		cmd.AddCommand(newEngineCmd(a, e, opts, run))
+		cmd.AddCommand(model.NewEngineCmd(a, e, opts, run))
 	}
 	return cmd
 }
 
 // start runs a workload's command: some ask, or watch, where others just launch.
-func start(ctx context.Context, a *app, o launchOptions) error {
+func start(ctx context.Context, a *app.App, o launch.Options) error {
 	switch {
-	case o.workload == "mpi":
-		return startMPI(ctx, a, o)
-	case o.workload == ncclTestName:
-		return a.startNCCLTest(ctx, o)
-	case o.workload == ibTestName:
-		return a.ibTest(ctx, o)
-	case engine.Serves(o.workload):
-		return serve(ctx, a, o)
+	case o.Workload == "mpi":
+		return job.StartMPI(ctx, a, o)
+	case o.Workload == network.NCCLTestName:
+		return network.StartNCCLTest(ctx, a, o)
+	case o.Workload == launch.IBTestName:
+		return network.StartIBTest(ctx, a, o)
+	case engine.Serves(o.Workload):
+		return model.Serve(ctx, a, o)
 	}
-	return a.launch(ctx, o)
+	return launch.Run(ctx, a, o)
 }

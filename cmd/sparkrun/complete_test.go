@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -17,7 +19,7 @@ import (
 
 // offered is what the shell offers after a command line, as its completion
 // script asks for it.
-func offered(t *testing.T, b *backend, line string) []string {
+func offered(t *testing.T, b *app.Backend, line string) []string {
 	t.Helper()
 	code, out, _ := cli(t, b, append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(line, " ")...)...)
 	if code != 0 {
@@ -33,16 +35,16 @@ func TestCompletion(t *testing.T) {
 		j.Spec, j.Outcome = launcher.Spec{ID: launcher.JobID(id), Name: name, Workload: "exec"}, outcome
 		return j
 	}
-	f := &fakeCluster{
-		jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &completed), job("dddd", "old", &completed)}},
-		status: func(wire.StatusRequest) (wire.Status, error) {
+	f := &apptest.FakeCluster{
+		Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &apptest.Completed), job("dddd", "old", &apptest.Completed)}},
+		OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 			return wire.Status{Nodes: []wire.NodeStatus{
 				{Host: "spark1", State: "ready"}, {Host: "spark2", State: "away"}, {Host: "spark3", State: "drained"}, {Host: "spark4", State: "away"}}}, nil
 		},
 	}
 	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old", "dddd"}, []string{"aaaa", "bbbb", "train"}
 	hosts, silent := []string{"spark1", "spark2", "spark3", "spark4"}, []string{"spark2", "spark4"}
-	b := &backend{cluster: f}
+	b := &app.Backend{Cluster: f}
 	for line, want := range map[string][]string{
 		"logs ":                                 all,
 		"ps ":                                   all,
@@ -85,7 +87,7 @@ func TestCompletion(t *testing.T) {
 		})
 	}
 
-	f.status = func(wire.StatusRequest) (wire.Status, error) { return wire.Status{}, errors.New("no agent") }
+	f.OnStatus = func(wire.StatusRequest) (wire.Status, error) { return wire.Status{}, errors.New("no agent") }
 	if got := offered(t, b, "mark-dead "); len(got) != 0 {
 		t.Errorf("without an agent: %q", got)
 	}
@@ -93,7 +95,7 @@ func TestCompletion(t *testing.T) {
 
 // What takes a job or a machine completes it: a new command is not forgotten.
 func TestEverythingCompletes(t *testing.T) {
-	a := &app{}
+	a := &app.App{}
 	for _, cmd := range man.Documented(newRootCmd(a)) {
 		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") || strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--") && cmd.Name() != "login" ||
 			strings.Contains(cmd.Use, "[CLIENT]") || strings.Contains(cmd.Use, "[CONTEXT]") || strings.Contains(cmd.Use, " NAME") || strings.Contains(cmd.Use, " RECIPE") || strings.Contains(cmd.Use, " REGISTRY"); takes != (cmd.ValidArgsFunction != nil) {

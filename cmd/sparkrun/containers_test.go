@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -20,7 +22,7 @@ func TestDryRunOfUnlikeImages(t *testing.T) {
 			Plan:  rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
 			Nodes: []wire.NodePlan{on("spark1", "sha256:aaaa"), on("spark2", second)},
 		}
-		b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+		b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
 		code, _, errs := cli(t, b, "launch", "exec", "--nodes", "2", "--image", "vllm", "--dry-run", "--", "true")
 		if (code != 0) != (want != "") || !strings.Contains(errs, want) {
 			t.Errorf("with %s: code %d, %q; want %q", second, code, errs, want)
@@ -30,14 +32,14 @@ func TestDryRunOfUnlikeImages(t *testing.T) {
 
 // What is of containers alone is refused where there is none.
 func TestBoxFlagsWithoutImage(t *testing.T) {
-	for _, flags := range boxFlags {
+	for _, flags := range containerFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
-		if code, _, e := cli(t, &backend{gangs: &fakeGangs{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {
+		if code, _, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {
 			t.Errorf("%s: code %d, %s", flags, code, e)
 		}
 	}
 }
 
-// boxFlags are of containers alone.
-var boxFlags = []string{"--pull always", "--mount /x", "--shm-size 1G", "--docker-arg=--add-host=db:10.0.0.9", "--model-cache none", "--image-map a=b"}
+// containerFlags are of containers alone.
+var containerFlags = []string{"--pull always", "--mount /x", "--shm-size 1G", "--docker-arg=--add-host=db:10.0.0.9", "--model-cache none", "--image-map a=b"}

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -15,10 +16,10 @@ import (
 func onLaptop(t *testing.T, home string, environ []string, line ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	a := &app{in: strings.NewReader(""), out: &o, err: &e, environ: append([]string{"HOME=" + home}, environ...), columns: func() int { return 100 }}
-	a.dial = a.dialChosen
-	a.dialHere = dialAgent
-	code = a.run(t.Context(), line)
+	a := &app.App{In: strings.NewReader(""), Out: &o, Err: &e, Environ: append([]string{"HOME=" + home}, environ...), Columns: func() int { return 100 }}
+	a.Dial = a.DialChosen
+	a.DialHere = app.DialAgent
+	code = execute(t.Context(), a, line)
 	return code, o.String(), e.String()
 }
 
@@ -97,7 +98,7 @@ func TestBrokenContext(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != exitFailure || !strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
+		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != app.ExitFailure || !strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
 			t.Errorf("%s: ps: exit %d, %s", name, code, errs)
 		}
 		if code, _, errs := onLaptop(t, home, nil, "context", "list"); code != 0 {
@@ -115,7 +116,7 @@ func TestBrokenContext(t *testing.T) {
 		if err := os.WriteFile(filepath.Join(home, ".config", "sparkrun", "current"), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "ps"); code != exitFailure || !strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
+		if code, _, errs := onLaptop(t, home, nil, "ps"); code != app.ExitFailure || !strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
 			t.Errorf("current %.20q: exit %d, %.200s", bad, code, errs)
 		}
 	}
@@ -124,11 +125,11 @@ func TestBrokenContext(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	theirs := contexts{filepath.Join(home, "x", "sparkrun")}
-	if err := theirs.mayWrite(0); err == nil || !strings.Contains(err.Error(), "without sudo") {
+	theirs := app.Contexts{Dir: filepath.Join(home, "x", "sparkrun")}
+	if err := theirs.MayWrite(0); err == nil || !strings.Contains(err.Error(), "without sudo") {
 		t.Errorf("root in another's home: %v", err)
 	}
-	if err := errors.Join(theirs.mayWrite(65534), contexts{"/no-such-home/sparkrun"}.mayWrite(0)); err != nil {
+	if err := errors.Join(theirs.MayWrite(65534), app.Contexts{Dir: "/no-such-home/sparkrun"}.MayWrite(0)); err != nil {
 		t.Error(err)
 	}
 }

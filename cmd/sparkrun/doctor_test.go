@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -54,7 +56,7 @@ spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, out, e := cli(t, &backend{cluster: &fakeCluster{doctor: tc.res}}, strings.Fields(tc.line)...)
+			code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Finds: tc.res}}, strings.Fields(tc.line)...)
 			if code != tc.code || e != "" {
 				t.Errorf("exit code %d, want %d; stderr %q", code, tc.code, e)
 			}
@@ -66,11 +68,11 @@ spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 }
 
 func TestDoctorAsks(t *testing.T) {
-	c := &fakeCluster{doctor: wire.DoctorResponse{Self: "spark1", Findings: []envgen.Finding{islands}}}
-	code, out, _ := cli(t, &backend{cluster: c}, "doctor", "--node", "spark2", "--fix", "--json")
-	r, ok := c.requests[0].(wire.DoctorRequest)
+	c := &apptest.FakeCluster{Finds: wire.DoctorResponse{Self: "spark1", Findings: []envgen.Finding{islands}}}
+	code, out, _ := cli(t, &app.Backend{Cluster: c}, "doctor", "--node", "spark2", "--fix", "--json")
+	r, ok := c.Requests[0].(wire.DoctorRequest)
 	if !ok || r.Node != "spark2" || !r.Fix || r.Ask.Path != "/bin" {
-		t.Errorf("asked %+v", c.requests)
+		t.Errorf("asked %+v", c.Requests)
 	}
 	var got wire.DoctorResponse
 	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || got.Self != "spark1" || len(got.Findings) != 1 {
@@ -82,7 +84,7 @@ func TestDoctorAsks(t *testing.T) {
 // reason is not taken for it.
 func TestDoctorFails(t *testing.T) {
 	for err, line := range map[error]string{node.ErrNoAgent: "doctor --fix", errors.New("broken"): "doctor"} {
-		if code, out, e := cli(t, &backend{cluster: &fakeCluster{err: err}}, strings.Fields(line)...); code != 1 || out != "" || e == "" {
+		if code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: err}}, strings.Fields(line)...); code != 1 || out != "" || e == "" {
 			t.Errorf("%s with %v: exit code %d, stdout %q, stderr %q", line, err, code, out, e)
 		}
 	}

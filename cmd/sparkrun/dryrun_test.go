@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -22,7 +24,7 @@ func TestDryRunOfStages(t *testing.T) {
 			{Host: "spark2", Ranks: []launcher.RankPlan{rank(2, "ray", "--address")}},
 		},
 	}
-	b := &backend{cluster: &fakeCluster{}, explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
 	code, out, errs := cli(t, b, "launch", "ray", "--nodes", "2", "--workdir", "/w", "--dry-run", "--", "train.py")
 	if code != 0 || errs != "" {
 		t.Fatalf("code %d, stderr %q", code, errs)

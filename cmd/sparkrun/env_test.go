@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -51,8 +53,8 @@ func ring() wire.Status {
 
 func envOf(t *testing.T, st wire.Status, args ...string) (code int, out, err string) {
 	t.Helper()
-	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}
-	return cli(t, &backend{cluster: c}, append([]string{"env"}, args...)...)
+	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}
+	return cli(t, &app.Backend{Cluster: c}, append([]string{"env"}, args...)...)
 }
 
 func TestEnvFormats(t *testing.T) {
@@ -68,7 +70,7 @@ func TestEnvFormats(t *testing.T) {
 		if code != 0 || e != "" {
 			t.Errorf("env %v: code %d, stderr %q", args, code, e)
 		}
-		golden(t, filepath.Join("env", name), o)
+		apptest.Golden(t, filepath.Join("env", name), o)
 	}
 }
 
@@ -160,10 +162,10 @@ func TestEnvTellsFindings(t *testing.T) {
 
 func TestLaunchTellsFindings(t *testing.T) {
 	f := envgen.Finding{Code: "no-link", Severity: envgen.SeverityWarning, Host: "spark2", Port: "01:00.0", Text: "port 0 has no link", Remedy: "sparkrun fabric --map"}
-	p := planned(1)
+	p := apptest.Planned(1)
 	p.Findings = []envgen.Finding{f}
-	g := &fakeGangs{launch: tells(p, started("a"), ended(completed))}
-	code, _, e := cli(t, &backend{gangs: g, cluster: &fakeCluster{}}, "launch", "exec", "--force", "--", "true")
+	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(p, apptest.Started("a"), apptest.Ended(apptest.Completed))}
+	code, _, e := cli(t, &app.Backend{Gangs: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--", "true")
 	if want := "sparkrun: warning: spark2 01:00.0: port 0 has no link [no-link] (remedy: sparkrun fabric --map)\n"; code != 0 || e != want {
 		t.Errorf("code %d, stderr %q, want %q", code, e, want)
 	}

@@ -12,6 +12,9 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -42,13 +45,13 @@ func (f *fakePlace) ExecReach(_ context.Context, r wire.ExecReachRequest) error 
 // visiting runs `sparkrun exec` with these signals.
 func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, line ...string) (code int, out, err string) {
 	t.Helper()
-	var o, e syncBuffer
-	b := &backend{gangs: &fakeGangs{}, execer: f, cluster: &fakeCluster{}, close: func() {}}
-	a := &app{
-		in: in, out: &o, err: &e, environ: []string{"TERM=vt220"}, dial: func() *backend { return b },
-		signals: func() (<-chan os.Signal, func()) { return signals, func() {} },
+	var o, e apptest.SyncBuffer
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Execer: f, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+	a := &app.App{
+		In: in, Out: &o, Err: &e, Environ: []string{"TERM=vt220"}, Dial: func() *app.Backend { return b },
+		Signals: func() (<-chan os.Signal, func()) { return signals, func() {} },
 	}
-	code = a.run(t.Context(), append([]string{"exec"}, line...))
+	code = execute(t.Context(), a, append([]string{"exec"}, line...))
 	return code, o.String(), e.String()
 }
 
@@ -84,7 +87,7 @@ func TestExecExitCodes(t *testing.T) {
 			return errors.Join(fn(wire.ExecChunk{Began: "job2345678"}), wire.ErrUnreachable)
 		}, 125, "the command is ended: does not answer"},
 		"the reader has gone": {func(context.Context, wire.ExecRequest, func(wire.ExecChunk) error) error {
-			return fmt.Errorf("%w: %w", errOutput, syscall.EPIPE)
+			return fmt.Errorf("%w: %w", follow.ErrOutput, syscall.EPIPE)
 		}, 141, ""},
 	} {
 		code, _, err := visiting(t, &fakePlace{exec: tc.exec}, strings.NewReader(""), nil, "train", "--", "x")
@@ -182,14 +185,14 @@ func TestExecSignals(t *testing.T) {
 // Every key goes to the command's terminal, which has the size and the name of
 // ours, and ours is as before in the end.
 func TestExecTTY(t *testing.T) {
-	keyboard, screen := pty(t)
+	keyboard, screen := apptest.PTY(t)
 	done := make(chan struct{})
 	end := sync.OnceFunc(func() { close(done) })
 	f := &fakePlace{}
 	f.reached = func(r wire.ExecReachRequest, typed string) {
 		switch {
 		case r.Window != nil:
-			if !isRaw(t, screen) {
+			if !apptest.IsRaw(t, screen) {
 				t.Error("the terminal is not raw")
 			}
 			if _, err := io.WriteString(keyboard, "a\x03\x10\x11b"); err != nil {
@@ -209,7 +212,7 @@ func TestExecTTY(t *testing.T) {
 		return fn(wire.ExecChunk{Exit: &launcher.Exit{Code: 5}})
 	}
 	code, _, e := visiting(t, f, screen, nil, "-t", "train", "--", "sh")
-	if isRaw(t, screen) {
+	if apptest.IsRaw(t, screen) {
 		t.Error("the terminal was left raw")
 	}
 	if code != 5 || f.typed.String() != "a\x03\x10\x11b" || asked.TTY == nil || *asked.TTY != (launcher.Window{Rows: 40, Cols: 120}) || !slices.Equal(asked.Env, []string{"TERM=vt220"}) {

@@ -7,6 +7,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -25,23 +26,23 @@ func isLaunch(cmd *cobra.Command) bool {
 
 // codeOf is the one place where an error becomes an exit code.
 func codeOf(cmd *cobra.Command, err error) int {
-	var exit *exitError
-	var usage *usageError
+	var exit *app.ExitError
+	var usage *app.UsageError
 	switch {
 	case errors.As(err, &exit):
-		return exit.code
+		return exit.Code
 	case isLaunch(cmd) || cmd.Name() == "attach" || cmd.Name() == "exec":
 		return launcher.ExitOwnFailure
 	case errors.As(err, &usage):
-		return exitUsage
+		return app.ExitUsage
 	}
-	return exitFailure
+	return app.ExitFailure
 }
 
 // complaint is what an error looks like: a line, and a hint where one helps.
 func complaint(cmd *cobra.Command, err error) string {
-	var exit *exitError
-	if errors.As(err, &exit) && exit.err == nil {
+	var exit *app.ExitError
+	if errors.As(err, &exit) && exit.Err == nil {
 		return ""
 	}
 	text := fmt.Sprintf("sparkrun: %v\n", err)
@@ -70,7 +71,7 @@ func otherwiseAlone(cmd *cobra.Command) string {
 }
 
 func hint(cmd *cobra.Command, err error) string {
-	var usage *usageError
+	var usage *app.UsageError
 	switch {
 	case errors.As(err, &usage), errors.Is(err, launcher.ErrInvalid) && isLaunch(cmd):
 		return fmt.Sprintf("`%s --help` shows how", cmd.CommandPath())

@@ -14,6 +14,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/bundle"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -21,32 +23,32 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-func fabricCLI(t *testing.T, st wire.Status, f *fakeFabrics, line string) (code int, out, err string) {
+func fabricCLI(t *testing.T, st wire.Status, f *apptest.FakeFabrics, line string) (code int, out, err string) {
 	t.Helper()
-	return cli(t, &backend{gangs: &fakeGangs{}, cluster: statusIs(st, nil), fabrics: f}, strings.Fields(line)...)
+	return cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f}, strings.Fields(line)...)
 }
 
 func TestFabricForms(t *testing.T) {
-	st := pair(true)
-	away := spark("spark3", "13", "")
+	st := apptest.Pair(true)
+	away := apptest.Spark("spark3", "13", "")
 	away.State, away.Inventory = "away", envgen.Inventory{}
 	st.Nodes = append(st.Nodes, away)
 	for name, line := range map[string]string{
 		"fabric.txt": "fabric", "fabric.map": "fabric --map", "fabric.ibdev2netdev": "fabric --ibdev2netdev",
 		"fabric.gids": "fabric --gids --node spark1 --node spark2", "fabric-node.txt": "fabric --node spark2",
 	} {
-		code, out, err := fabricCLI(t, st, &fakeFabrics{}, line)
+		code, out, err := fabricCLI(t, st, &apptest.FakeFabrics{}, line)
 		if code != 0 || err != "sparkrun: nothing is known of spark3\n" {
 			t.Errorf("%s: exit code %d, stderr %q", line, code, err)
 		}
-		golden(t, name, out)
+		apptest.Golden(t, name, out)
 	}
-	code, out, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --svg -")
+	code, out, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric --svg -")
 	if code != 0 || !strings.HasPrefix(out, "<svg") {
 		t.Errorf("exit code %d, %.40q", code, out)
 	}
 	file := filepath.Join(t.TempDir(), "a.svg")
-	if code, _, err := fabricCLI(t, st, &fakeFabrics{}, "fabric --svg "+file); code != 0 {
+	if code, _, err := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric --svg "+file); code != 0 {
 		t.Errorf("exit code %d: %s", code, err)
 	}
 	if content, err := os.ReadFile(file); err != nil || string(content) != out {
@@ -57,12 +59,12 @@ func TestFabricForms(t *testing.T) {
 // A witness has no part in the fabric, and nothing is wrong with that: what it
 // adds is its own line.
 func TestFabricWitness(t *testing.T) {
-	st := pair(true)
-	_, without, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric")
-	_, drawn, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --map")
+	st := apptest.Pair(true)
+	_, without, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric")
+	_, drawn, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric --map")
 	st.Nodes = append(st.Nodes, wire.NodeStatus{ID: "id-pi", Host: "pi", Addr: netip.MustParseAddr("10.0.0.9"), State: "ready", Role: "voter", Witness: true,
 		Inventory: envgen.Inventory{Host: "pi", NICs: []envgen.NIC{{Name: "eth0", Up: true, Physical: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.9/24")}}}}})
-	_, with, said := fabricCLI(t, st, &fakeFabrics{}, "fabric")
+	_, with, said := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric")
 	const line = "\npi, 10.0.0.9\na witness: it votes, gets no ranks, and has no part in the fabric\n"
 	if !strings.Contains(with, line) || said != "" {
 		t.Errorf("stderr %q, stdout:\n%s", said, with)
@@ -70,15 +72,15 @@ func TestFabricWitness(t *testing.T) {
 	if diff := cmp.Diff(without, strings.Replace(with, line, "", 1)); diff != "" {
 		t.Errorf("-without +with:\n%s", diff)
 	}
-	if _, now, _ := fabricCLI(t, st, &fakeFabrics{}, "fabric --map"); now != drawn {
+	if _, now, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric --map"); now != drawn {
 		t.Errorf("drawn:\n%s\nwithout it:\n%s", now, drawn)
 	}
 }
 
 func TestFabricJSON(t *testing.T) {
-	f := &fakeFabrics{counters: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
+	f := &apptest.FakeFabrics{Counts: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
 		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute, Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}
-	code, out, _ := fabricCLI(t, pair(true), f, "fabric --json")
+	code, out, _ := fabricCLI(t, apptest.Pair(true), f, "fabric --json")
 	var got struct {
 		Self, Leader string
 		Topology     envgen.Topology
@@ -106,7 +108,7 @@ func TestFabricRefuses(t *testing.T) {
 		"fabric --from ../../LICENSE":  "--from ../../LICENSE: read report: no report of sparkrun",
 		"fabric --svg /nowhere/at/all": "write /nowhere/at/all: no such file",
 	} {
-		code, out, err := fabricCLI(t, pair(true), &fakeFabrics{}, line)
+		code, out, err := fabricCLI(t, apptest.Pair(true), &apptest.FakeFabrics{}, line)
 		if code == 0 || out != "" || !strings.Contains(err, want) {
 			t.Errorf("%s: exit code %d, stdout %q, stderr %q, want %q", line, code, out, err, want)
 		}
@@ -115,17 +117,19 @@ func TestFabricRefuses(t *testing.T) {
 
 // Without a leader, and without an agent, it shows what there is and says so.
 func TestFabricAlone(t *testing.T) {
-	alone := pair(true)
+	alone := apptest.Pair(true)
 	alone.Leader, alone.Problem, alone.Nodes[1].Inventory = "", "no leader: spark2 does not answer", envgen.Inventory{}
-	code, out, err := fabricCLI(t, alone, &fakeFabrics{}, "fabric")
+	code, out, err := fabricCLI(t, alone, &apptest.FakeFabrics{}, "fabric")
 	if code != 0 || !strings.Contains(out, "spark1, 10.0.0.11") || !strings.Contains(err, "no leader: spark2 does not answer") {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, err)
 	}
-	var o, e syncBuffer
-	b := &backend{gangs: &fakeGangs{}, cluster: statusIs(wire.Status{}, node.ErrNoAgent), fabrics: &fakeFabrics{}, close: func() {}}
-	a := &app{out: &o, err: &e, dial: func() *backend { return b }, columns: func() int { return 100 },
-		survey: func(context.Context) (envgen.Inventory, error) { return spark("spark1", "11", "").Inventory, nil }}
-	if code := a.run(t.Context(), []string{"fabric"}); code != 0 || !strings.Contains(o.String(), "rocep1s0f0") || !strings.Contains(e.String(), "no sparkrun agent runs on this machine") {
+	var o, e apptest.SyncBuffer
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent), Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
+	a := &app.App{Out: &o, Err: &e, Dial: func() *app.Backend { return b }, Columns: func() int { return 100 },
+		Survey: func(context.Context) (envgen.Inventory, error) {
+			return apptest.Spark("spark1", "11", "").Inventory, nil
+		}}
+	if code := execute(t.Context(), a, []string{"fabric"}); code != 0 || !strings.Contains(o.String(), "rocep1s0f0") || !strings.Contains(e.String(), "no sparkrun agent runs on this machine") {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, o.String(), e.String())
 	}
 }
@@ -133,21 +137,21 @@ func TestFabricAlone(t *testing.T) {
 // A report holds what all machines gave, no secrets, and shows the same fabric
 // when it is read elsewhere.
 func TestReport(t *testing.T) {
-	st := pair(true)
-	c := statusIs(st, nil)
+	st := apptest.Pair(true)
+	c := apptest.StatusIs(st, nil)
 	job := rendezvous.Job{}
 	job.Spec.ID, job.Spec.Stages = "job2345678", []launcher.Stage{{
 		Argv: launcher.Lits("serve", "--api-key", "hunter2", "--url=https://ada:hunter2@host/"),
 		Env:  []launcher.Var{{Name: "HF_TOKEN", Value: launcher.Lit("hunter2")}, {Name: "PLAIN", Value: launcher.Lit("kept-as-it-is")}},
 	}}
-	c.jobs.Jobs = []rendezvous.JobStatus{{Job: job}}
-	f := &fakeFabrics{evidence: []wire.Evidence{
+	c.Has.Jobs = []rendezvous.JobStatus{{Job: job}}
+	f := &apptest.FakeFabrics{Evidence: []wire.Evidence{
 		{Node: "id-spark1", Host: "spark1", Path: "agent.log", Data: []byte("joined with password=hunter2\n")},
 		{Node: "id-spark1", Host: "spark1", Path: "sys/class/infiniband/x/node_guid", Data: []byte("4cbb:4703:002e:bf42\n")},
 		{Node: "id-spark2", Host: "spark2", Missing: "spark2 does not answer"},
 	}}
 	file := filepath.Join(t.TempDir(), "r.tar.gz")
-	b := &backend{gangs: &fakeGangs{}, cluster: c, fabrics: f}
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: c, Fabrics: f}
 	code, out, err := cli(t, b, "report", "-o", file)
 	if code != 0 || out != file+"\n" || !strings.Contains(err, "spark2 is not whole in it: spark2 does not answer") {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, err)
@@ -175,7 +179,7 @@ func TestReport(t *testing.T) {
 		t.Error("too much was taken out")
 	}
 	code, live, _ := fabricCLI(t, st, f, "fabric")
-	fromCode, from, notes := cli(t, &backend{}, "fabric", "--from", file)
+	fromCode, from, notes := cli(t, &app.Backend{}, "fabric", "--from", file)
 	if code != 0 || fromCode != 0 {
 		t.Fatalf("exit codes %d and %d: %s", code, fromCode, notes)
 	}
@@ -191,7 +195,7 @@ func TestReport(t *testing.T) {
 // A report from elsewhere commands no terminal.
 func TestFromIsHarmless(t *testing.T) {
 	evil := "spark\x1b]0;pwned\x07"
-	st := pair(true)
+	st := apptest.Pair(true)
 	st.Nodes[0].Host, st.Nodes[0].Inventory.Host, st.Problem = evil, evil, "\x1b[2J"
 	st.Nodes[0].Inventory.Devices[0].Firmware = "\x1b[31m"
 	st.Nodes[0].Inventory.NICs[1].Name = "eth\x1b[8m"
@@ -205,9 +209,9 @@ func TestFromIsHarmless(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, form := range []string{"", "--map", "--svg=-", "--ibdev2netdev", "--gids"} {
-		var o, e syncBuffer
-		a := &app{in: bytes.NewReader(packed.Bytes()), out: &o, err: &e, columns: func() int { return 100 }}
-		if code := a.run(t.Context(), strings.Fields("fabric --from - "+form)); code != 0 {
+		var o, e apptest.SyncBuffer
+		a := &app.App{In: bytes.NewReader(packed.Bytes()), Out: &o, Err: &e, Columns: func() int { return 100 }}
+		if code := execute(t.Context(), a, strings.Fields("fabric --from - "+form)); code != 0 {
 			t.Errorf("%s: exit code %d: %s", form, code, e.String())
 		}
 		if strings.ContainsAny(o.String()+e.String(), "\x1b\x07") {

@@ -12,13 +12,14 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 )
 
 // What --help shows fits a screen, and --help=all leaves out no flag.
 func TestHelpFitsAScreen(t *testing.T) {
-	for _, cmd := range man.Documented(newRootCmd(&app{})) {
+	for _, cmd := range man.Documented(newRootCmd(&app.App{})) {
 		if text := help.Of(cmd, false); strings.Count(text, "\n") > help.Screen {
 			t.Errorf("%s --help has %d lines:\n%s", cmd.CommandPath(), strings.Count(text, "\n"), text)
 		}
@@ -40,7 +41,7 @@ func TestHelpFitsAScreen(t *testing.T) {
 
 // Every command stands under a heading of help, and so does every flag of launch.
 func TestHelpGroups(t *testing.T) {
-	root := newRootCmd(&app{})
+	root := newRootCmd(&app.App{})
 	for _, cmd := range root.Commands() {
 		if cmd.IsAvailableCommand() && cmd.GroupID == "" {
 			t.Errorf("%s is in no group of nouns", cmd.CommandPath())
@@ -73,7 +74,7 @@ func TestHelpCommand(t *testing.T) {
 		{args: []string{"help", "launch", "nonsense"}, code: 2, errs: `no topic or command "launch nonsense"`},
 		{args: []string{"ps", "--help=some"}, code: 2, errs: "--help=all"},
 	} {
-		code, out, errs := cli(t, &backend{}, c.args...)
+		code, out, errs := cli(t, &app.Backend{}, c.args...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
 			t.Errorf("%q: code %d, %.200q, %q", c.args, code, out, errs)
 		}
@@ -159,7 +160,7 @@ func parses(line string) (found int, problems []error) {
 			continue
 		}
 		found++
-		root := newRootCmd(&app{})
+		root := newRootCmd(&app.App{})
 		root.InitDefaultCompletionCmd()
 		cmd, rest, err := root.Find(args[1:])
 		if err == nil {
@@ -210,7 +211,7 @@ func TestCommandLinesParse(t *testing.T) {
 			visit(c)
 		}
 	}
-	visit(newRootCmd(&app{}))
+	visit(newRootCmd(&app.App{}))
 	if found < 200 {
 		t.Errorf("%d command lines only were found", found)
 	}
@@ -232,7 +233,7 @@ func TestCodeSpansNameCommands(t *testing.T) {
 	for _, topic := range help.Topics() {
 		for _, m := range span.FindAllStringSubmatch(topic.Text, -1) {
 			args := strings.Fields(m[1])[1:]
-			cmd, rest, err := newRootCmd(&app{}).Find(args)
+			cmd, rest, err := newRootCmd(&app.App{}).Find(args)
 			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && strings.ToLower(rest[0]) == rest[0] && !strings.HasPrefix(rest[0], "-") {
 				err = fmt.Errorf("no command %q below %s", rest[0], cmd.CommandPath())
 			}

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -58,11 +60,11 @@ func ibLines(t *testing.T, gbps, us float64) string {
 // ibRun runs one command line whose ranks write what is given; lack are hosts without perftest.
 func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []string, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &fakeGangs{launch: tells(planned(2), started("a"), ended(o)), logs: prints(out(0, 0, written))}
+	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
-	b := &backend{
-		gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
-		explain: func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
+	b := &app.Backend{
+		Gangs: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
+		Explain: func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 			for _, host := range r.Spec.On {
 				n := wire.NodePlan{Host: host}
 				for _, l := range lack {
@@ -81,7 +83,7 @@ func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []stri
 
 func TestIBTestJudges(t *testing.T) {
 	home := t.TempDir()
-	code, shown, errs, spec := ibRun(t, home, ibLines(t, 98, 1.6), completed, nil, "launch", "ib-test", "--gate", "0.9")
+	code, shown, errs, spec := ibRun(t, home, ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test", "--gate", "0.9")
 	if want := "sparkrun: 2 machines, 1 pair joined by 1 cable of 2 lanes in all; 4 steps, about 15s\n"; code != 0 || errs != want {
 		t.Errorf("code %d, stderr %q, want %q", code, errs, want)
 	}
@@ -111,7 +113,7 @@ verdict: good: all 3 are; the least, spark1 -> spark2 over port 0 - port 0 took 
 		t.Error(err)
 	}
 	// Again, and slower: the history shows.
-	code, shown, errs, _ = ibRun(t, home, ibLines(t, 49, 1.6), completed, nil, "launch", "ib-test", "--gate", "0.9")
+	code, shown, errs, _ = ibRun(t, home, ibLines(t, 49, 1.6), apptest.Completed, nil, "launch", "ib-test", "--gate", "0.9")
 	if code != 1 || !strings.Contains(errs, "--gate 0.9: 0.50 of what is expected was reached") {
 		t.Errorf("code %d, stderr %q", code, errs)
 	}
@@ -136,11 +138,11 @@ func TestIBTestFails(t *testing.T) {
 		code    int
 		last    string
 	}{
-		"a lane":           {all + string(broken) + "\n", completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: nothing gets through"},
-		"a run is missing": {strings.Join(lines[1:], ""), completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: perftest gave no result"},
-		"cut short by 7":   {lines[0], failed7, 7, "perftest gave no result; 3 of 3 are failed"},
-		"nothing, and 7":   {"", failed7, 7, ""},
-		"a step too many":  {`{"ib_test":1,"step":99,"run":0}` + "\n" + `{"ib_test":1,"step":0,"run":-1}` + "\n" + all, completed, 0, "verdict: good"},
+		"a lane":           {all + string(broken) + "\n", apptest.Completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: nothing gets through"},
+		"a run is missing": {strings.Join(lines[1:], ""), apptest.Completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: perftest gave no result"},
+		"cut short by 7":   {lines[0], apptest.Failed7, 7, "perftest gave no result; 3 of 3 are failed"},
+		"nothing, and 7":   {"", apptest.Failed7, 7, ""},
+		"a step too many":  {`{"ib_test":1,"step":99,"run":0}` + "\n" + `{"ib_test":1,"step":0,"run":-1}` + "\n" + all, apptest.Completed, 0, "verdict: good"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -153,7 +155,7 @@ func TestIBTestFails(t *testing.T) {
 }
 
 func TestIBTestJSON(t *testing.T) {
-	code, shown, errs, _ := ibRun(t, t.TempDir(), ibLines(t, 98, 1.6), completed, nil, "launch", "ib-test", "bw", "--json", "--expect", "400")
+	code, shown, errs, _ := ibRun(t, t.TempDir(), ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test", "bw", "--json", "--expect", "400")
 	var rep struct {
 		Verdict struct {
 			Grade string
@@ -188,12 +190,12 @@ func TestIBTestRefused(t *testing.T) {
 		"ib-test --exclude spark2":    "one machine is chosen",
 		"ib-test --dry-run --nodes 1": "one machine is chosen",
 	} {
-		code, _, errs, spec := ibRun(t, t.TempDir(), "", completed, nil, append([]string{"launch"}, strings.Fields(line)...)...)
+		code, _, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, nil, append([]string{"launch"}, strings.Fields(line)...)...)
 		if code != 125 || !strings.Contains(errs, want) || spec.ID != "" {
 			t.Errorf("%s: code %d, %s", line, code, errs)
 		}
 	}
-	code, _, errs, spec := ibRun(t, t.TempDir(), "", completed, []string{"spark1", "spark2"}, "launch", "ib-test")
+	code, _, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, []string{"spark1", "spark2"}, "launch", "ib-test")
 	if code != 125 || spec.ID != "" || !strings.Contains(errs, "ib_write_bw is not on spark1, spark2: sudo apt install perftest there") {
 		t.Errorf("code %d, %s", code, errs)
 	}
@@ -201,7 +203,7 @@ func TestIBTestRefused(t *testing.T) {
 
 // A dry run starts nothing, and says how long it would take.
 func TestIBTestDryRun(t *testing.T) {
-	code, shown, errs, spec := ibRun(t, t.TempDir(), "", completed, nil, "launch", "ib-test", "lat", "--dry-run")
+	code, shown, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, nil, "launch", "ib-test", "lat", "--dry-run")
 	if code != 0 || spec.ID != "" || !strings.Contains(errs, "2 steps, about 6s") || !strings.Contains(shown, "spark2") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, shown, errs)
 	}

@@ -21,7 +21,7 @@ func TestLaunchExoWhere(t *testing.T) {
 	if code, _, said = run("launch", "exo", "--runtime", "docker", "--dry-run", "org/model"); code != 125 && code != 2 || !strings.Contains(said, "nobody publishes an image of exo: --image names one of yours") {
 		t.Errorf("no image: code %d: %s", code, said)
 	}
-	for _, flags := range boxFlags {
+	for _, flags := range containerFlags {
 		if code, _, said = run(append([]string{"launch", "exo", "--dry-run", "org/model"}, strings.Fields(flags)...)...); code != 125 || !strings.Contains(said, ": it is of containers: name their image with --image") {
 			t.Errorf("no image, and %s: code %d: %s", flags, code, said)
 		}
@@ -30,7 +30,7 @@ func TestLaunchExoWhere(t *testing.T) {
 	if code, _, said = run("launch", "exo", "--dry-run", "org/model"); code != 0 || !strings.Contains(said, "image exo-node:mine ("+home+"/.config/sparkrun/images.yaml;") {
 		t.Errorf("an image: code %d: %s", code, said)
 	}
-	for _, flags := range append(boxFlags, "--image-map exo-node:mine=exo-node:other") {
+	for _, flags := range append(containerFlags, "--image-map exo-node:mine=exo-node:other") {
 		code, _, said = run(append([]string{"launch", "exo", "--dry-run", "org/model"}, strings.Fields(flags)...)...)
 		if own := strings.HasSuffix(flags, " a=b"); (code != 0) != own || strings.Contains(said, "it matches no --image: that is exo-node:mine") != own {
 			t.Errorf("an image, and %s: code %d: %s", flags, code, said)

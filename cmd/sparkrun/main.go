@@ -18,6 +18,8 @@ import (
 	"golang.org/x/term"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -45,7 +47,7 @@ func main() {
 		os.Exit(mpi.TaskMain())
 	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
-		os.Exit(ibNode(os.Args[2:]))
+		os.Exit(network.IBNode(os.Args[2:]))
 	}
 	if len(os.Args) > 1 {
 		if rank := engine.RankProgram(os.Args[1]); rank != nil { // of a job that serves
@@ -56,30 +58,30 @@ func main() {
 }
 
 func run() int {
-	a := &app{
-		in: os.Stdin, out: os.Stdout, err: os.Stderr,
-		outTTY: term.IsTerminal(int(os.Stdout.Fd())), errTTY: term.IsTerminal(int(os.Stderr.Fd())),
-		environ: os.Environ(), getwd: os.Getwd, version: buildVersion(),
-		columns: terminalWidth, survey: node.Survey, evidence: node.Evidence, find: node.Find, browseSSH: node.FindSSH,
-		dialHere: dialAgent, standalone: openStandalone, signals: listen,
+	a := &app.App{
+		In: os.Stdin, Out: os.Stdout, Err: os.Stderr,
+		OutTTY: term.IsTerminal(int(os.Stdout.Fd())), ErrTTY: term.IsTerminal(int(os.Stderr.Fd())),
+		Environ: os.Environ(), Getwd: os.Getwd, Version: buildVersion(),
+		Columns: terminalWidth, Survey: node.Survey, Evidence: node.Evidence, Find: node.Find, BrowseSSH: node.FindSSH,
+		DialHere: app.DialAgent, Standalone: app.OpenStandalone, Signals: listen,
 	}
-	a.dial = a.dialChosen
-	return a.run(context.Background(), os.Args[1:])
+	a.Dial = a.DialChosen
+	return execute(context.Background(), a, os.Args[1:])
 }
 
-// run executes one command line and gives its exit code.
-func (a *app) run(ctx context.Context, args []string) int {
+// execute executes one command line and gives its exit code.
+func execute(ctx context.Context, a *app.App, args []string) int {
 	root := newRootCmd(a)
 	root.SetArgs(args)
-	root.SetIn(a.in)
-	root.SetOut(a.out)
-	root.SetErr(a.err)
+	root.SetIn(a.In)
+	root.SetOut(a.Out)
+	root.SetErr(a.Err)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
 		return 0
 	}
 	if text := complaint(cmd, err); text != "" {
-		fmt.Fprint(a.err, plain.Text(text))
+		fmt.Fprint(a.Err, plain.Text(text))
 	}
 	return codeOf(cmd, err)
 }
@@ -88,7 +90,7 @@ func (a *app) run(ctx context.Context, args []string) int {
 // ignored when we were started (nohup, a shell's background job) stays ignored.
 func listen() (<-chan os.Signal, func()) {
 	c := make(chan os.Signal, 4)
-	for _, s := range append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, forwarded...) {
+	for _, s := range append([]os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP}, app.Forwarded...) {
 		if !signal.Ignored(s) {
 			signal.Notify(c, s)
 		}

@@ -9,13 +9,14 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 )
 
 // Every command and chapter has a page with all that its help says; scripts/release_test has man(1) render them.
 func TestManPages(t *testing.T) {
-	root := newRootCmd(&app{})
+	root := newRootCmd(&app.App{})
 	pages := man.Pages(root, "1.2.3", time.Unix(1767225600, 0).UTC())
 	sections := func(name string, want ...string) string {
 		page := string(pages[name])

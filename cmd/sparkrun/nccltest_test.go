@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -42,7 +44,7 @@ func pairStatus(t *testing.T) wire.Status {
 
 // counting tells totals that have risen at each call.
 type counting struct {
-	fabrics
+	app.Fabrics
 	calls uint64
 }
 
@@ -68,10 +70,10 @@ func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line 
 // MPI that it is for.
 func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &fakeGangs{launch: tells(plannedOn("spark1", "spark2"), started("a"), ended(o)), logs: prints(out(0, 0, written))}
+	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
-	b := &backend{gangs: spying{g, &spec}, fabrics: &counting{}, cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
-	b.explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
+	b := &app.Backend{Gangs: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b.Explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 		if r.Spec.Wait || !r.Spec.Share {
 			t.Error("a question takes GPUs")
 		}
@@ -97,7 +99,7 @@ func lastLine(text string) string {
 
 func TestNCCLTestJudges(t *testing.T) {
 	home := t.TempDir()
-	code, out, errs, spec := ncclTestRun(t, home, sweepGood, completed, "launch", "nccl-test", "--max", "4G", "--gate", "0.9")
+	code, out, errs, spec := ncclTestRun(t, home, apptest.SweepGood, apptest.Completed, "launch", "nccl-test", "--max", "4G", "--gate", "0.9")
 	if code != 0 || errs != "" {
 		t.Errorf("code %d, stderr %q", code, errs)
 	}
@@ -113,8 +115,8 @@ func TestNCCLTestJudges(t *testing.T) {
 		t.Errorf("all ready machines are wanted, and nobody reads: %+v", spec)
 	}
 	// Again, and slower: the history shows.
-	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(sweepGood)
-	code, out, errs, _ = ncclTestRun(t, home, slow, completed, "launch", "nccl-test", "--gate", "0.9", "--svg", filepath.Join(home, "curve.svg"))
+	slow := strings.NewReplacer("46.083   23.041", "26.000   13.000", "45.935   22.968", "25.000   12.500").Replace(apptest.SweepGood)
+	code, out, errs, _ = ncclTestRun(t, home, slow, apptest.Completed, "launch", "nccl-test", "--gate", "0.9", "--svg", filepath.Join(home, "curve.svg"))
 	if code != 1 || !strings.Contains(errs, "--gate 0.9: 0.52 of what is expected was reached") {
 		t.Errorf("code %d, stderr %q", code, errs)
 	}
@@ -127,8 +129,8 @@ func TestNCCLTestJudges(t *testing.T) {
 }
 
 func TestNCCLTestFails(t *testing.T) {
-	wrong := strings.Replace(sweepGood, "22.968       0", "22.968       7", 1)
-	cut := sweepGood[:strings.Index(sweepGood, "# Out of bounds")]
+	wrong := strings.Replace(apptest.SweepGood, "22.968       0", "22.968       7", 1)
+	cut := apptest.SweepGood[:strings.Index(apptest.SweepGood, "# Out of bounds")]
 	tests := map[string]struct {
 		written string
 		outcome rendezvous.Outcome
@@ -136,15 +138,15 @@ func TestNCCLTestFails(t *testing.T) {
 		last    string
 		err     string
 	}{
-		"wrong elements":   {wrong, completed, 1, "verdict: failed: 7 elements of 4 GiB messages are wrong", ""},
-		"cut short":        {cut, completed, 1, "verdict: failed: the test did not come to its end", ""},
-		"a rank's failure": {cut, failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
-		"nothing written":  {"", completed, 1, "verdict: failed: the test gave no result", ""},
-		"no torch":         {"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, 7, "verdict: failed: torch cannot be imported on spark1", "exit 7"},
-		"nothing, and 7":   {"", failed7, 7, "verdict: failed: the test gave no result", "exit 7"},
-		"no way through":   {noPath, failed7, 7, "verdict: failed: the test gave no result: NCCL met errors on the way", "exit 7"},
-		"refused":          {"", rejected, 125, "", "not found"},
-		"stopped":          {"", stopped, 143, "", "stopped"},
+		"wrong elements":   {wrong, apptest.Completed, 1, "verdict: failed: 7 elements of 4 GiB messages are wrong", ""},
+		"cut short":        {cut, apptest.Completed, 1, "verdict: failed: the test did not come to its end", ""},
+		"a rank's failure": {cut, apptest.Failed7, 7, "verdict: failed: the test did not come to its end", "exit 7"},
+		"nothing written":  {"", apptest.Completed, 1, "verdict: failed: the test gave no result", ""},
+		"no torch":         {"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", apptest.Failed7, 7, "verdict: failed: torch cannot be imported on spark1", "exit 7"},
+		"nothing, and 7":   {"", apptest.Failed7, 7, "verdict: failed: the test gave no result", "exit 7"},
+		"no way through":   {noPath, apptest.Failed7, 7, "verdict: failed: the test gave no result: NCCL met errors on the way", "exit 7"},
+		"refused":          {"", apptest.Rejected, 125, "", "not found"},
+		"stopped":          {"", apptest.Stopped, 143, "", "stopped"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -158,7 +160,7 @@ func TestNCCLTestFails(t *testing.T) {
 
 // Without PyTorch a script reads why, too.
 func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
-	_, out, _, _ := ncclTestRun(t, t.TempDir(), "sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", failed7, "launch", "nccl-test", "--json")
+	_, out, _, _ := ncclTestRun(t, t.TempDir(), "sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", apptest.Failed7, "launch", "nccl-test", "--json")
 	var rep struct{ Verdict nccltest.Verdict }
 	if err := json.Unmarshal([]byte(out), &rep); err != nil || rep.Verdict.Grade != nccltest.Failed || rep.Verdict.Cause == nil || rep.Verdict.Cause.Code != nccltest.CauseNoTorch || !strings.Contains(rep.Verdict.Cause.Remedy, "--python") {
 		t.Errorf("%v: %s", err, out)
@@ -167,7 +169,7 @@ func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
 
 func TestNCCLTestReads(t *testing.T) {
 	file := "../../workloads/nccltest/testdata/2.18.5-gb10.txt"
-	code, out, errs, spec := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", file, "--json")
+	code, out, errs, spec := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read", file, "--json")
 	var rep struct {
 		Verdict struct {
 			Grade string  `json:"grade"`
@@ -180,10 +182,10 @@ func TestNCCLTestReads(t *testing.T) {
 	if spec.ID != "" {
 		t.Error("--read launched something")
 	}
-	if _, out, _, _ := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", file); !strings.HasPrefix(out, "judged by the cluster's links as they are now, and not as they were when it was measured\n") {
+	if _, out, _, _ := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read", file); !strings.HasPrefix(out, "judged by the cluster's links as they are now, and not as they were when it was measured\n") {
 		t.Errorf("it does not say by what it judges: %s", out)
 	}
-	if code, _, errs, _ := ncclTestRun(t, t.TempDir(), "", completed, "launch", "nccl-test", "--read", "nccltest.go"); code != 125 || !strings.Contains(errs, "no table of nccl-tests in it") {
+	if code, _, errs, _ := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read", "network/nccltest.go"); code != 125 || !strings.Contains(errs, "no table of nccl-tests in it") {
 		t.Errorf("code %d: %s", code, errs)
 	}
 }
@@ -203,7 +205,7 @@ func TestNCCLTestRefused(t *testing.T) {
 		"nccl-test --via mpi":                     "want auto or nccl-tests or torch",
 		"nccl-test --json --svg -":                "both would go to standard output",
 	} {
-		code, _, errs, spec := ncclTestRun(t, t.TempDir(), sweepGood, completed, append([]string{"launch"}, strings.Fields(line)...)...)
+		code, _, errs, spec := ncclTestRun(t, t.TempDir(), apptest.SweepGood, apptest.Completed, append([]string{"launch"}, strings.Fields(line)...)...)
 		if code != 125 || !strings.Contains(errs, want) || spec.ID != "" {
 			t.Errorf("%s: code %d, %s", line, code, errs)
 		}
@@ -228,7 +230,7 @@ func TestNCCLTestByNCCLTests(t *testing.T) {
 	}
 	home := t.TempDir()
 	has := map[string]map[string]launcher.MPIFamily{built: both(launcher.OpenMPI), "all_gather_perf": both(launcher.MPICH)}
-	code, out, errs, spec := ncclTestOn(t, has, home, testsGood, completed, "launch", "nccl-test")
+	code, out, errs, spec := ncclTestOn(t, has, home, testsGood, apptest.Completed, "launch", "nccl-test")
 	if code != 0 || !strings.HasPrefix(out, "all_gather by nccl-tests 2.19.6 ("+built+"), NCCL 2.30.7, on spark1, spark2") || !strings.HasPrefix(lastLine(out), "verdict: good: ") {
 		t.Errorf("code %d, stderr %q\n%s", code, errs, out)
 	}
@@ -288,7 +290,7 @@ func TestNCCLTestChooses(t *testing.T) {
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, _, errs, spec := ncclTestOn(t, tc.has, t.TempDir(), testsGood, completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
+			code, _, errs, spec := ncclTestOn(t, tc.has, t.TempDir(), testsGood, apptest.Completed, append([]string{"launch", "nccl-test"}, strings.Fields(tc.line)...)...)
 			runs := ""
 			switch {
 			case spec.ID == "":
@@ -310,15 +312,15 @@ func TestStatusTellsTheLastTest(t *testing.T) {
 		outcome rendezvous.Outcome
 		want    string // empty: nothing is told
 	}{
-		"good":    {sweepGood, completed, "on spark1, spark2: all_gather 22.97 GB/s, 0.96 of what is expected: good"},
-		"failed":  {strings.Replace(sweepGood, "22.968       0", "22.968       7", 1), completed, ": failed"},
-		"stopped": {sweepGood[:strings.Index(sweepGood, "# Out of bounds")], stopped, ""},
-		"crashed": {"", failed7, ""},
+		"good":    {apptest.SweepGood, apptest.Completed, "on spark1, spark2: all_gather 22.97 GB/s, 0.96 of what is expected: good"},
+		"failed":  {strings.Replace(apptest.SweepGood, "22.968       0", "22.968       7", 1), apptest.Completed, ": failed"},
+		"stopped": {apptest.SweepGood[:strings.Index(apptest.SweepGood, "# Out of bounds")], apptest.Stopped, ""},
+		"crashed": {"", apptest.Failed7, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			home, st := t.TempDir(), pairStatus(t)
 			ncclTestOn(t, nil, home, tc.written, tc.outcome, "launch", "nccl-test")
-			b := &backend{cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+			b := &app.Backend{Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 			_, shown, errs := cliIn(t, b, []string{"HOME=" + home, "XDG_STATE_HOME=" + home}, "status")
 			last := lastLine(shown)
 			if told := strings.HasPrefix(last, "your last nccl-test, "); told != (tc.want != "") || !strings.HasSuffix(last, tc.want) {
@@ -334,7 +336,7 @@ func TestGateFlag(t *testing.T) {
 		"nccl-test --gate 2": "above 0 and up to 1, such as 0.9",
 		"ib-test --gate 0":   "above 0 and up to 1, such as 0.9",
 	} {
-		if code, _, errs := cli(t, &backend{cluster: &fakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
+		if code, _, errs := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d: %s", line, code, errs)
 		}
 	}
@@ -350,7 +352,7 @@ func TestNCCLTestBuildKnowsItsMachines(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, line := range [][]string{{"--to", "spark1,nohost"}, {"--on", "nohost"}} {
-		code, _, errs, spec := ncclTestRun(t, t.TempDir(), "", completed, append([]string{"nccl-test", "build", src}, line...)...)
+		code, _, errs, spec := ncclTestRun(t, t.TempDir(), "", apptest.Completed, append([]string{"nccl-test", "build", src}, line...)...)
 		if code == 0 || !strings.Contains(errs, line[0]+" nohost: no machine of that name is ready") || spec.ID != "" {
 			t.Errorf("%v: code %d, %s", line, code, errs)
 		}

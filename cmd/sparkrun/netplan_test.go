@@ -9,6 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -47,7 +48,7 @@ func pairPlan(verdicts ...*wire.NetplanVerdict) wire.NetplanPlan {
 
 func TestNetplanShow(t *testing.T) {
 	f := &fakeAddresser{plan: pairPlan(nil, nil)}
-	code, out, _ := cli(t, &backend{addresser: f}, "netplan", "show")
+	code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show")
 	want := `spark1 and spark2 are joined by one cable, seen by the probe
 note: spark3 is away
 
@@ -61,10 +62,10 @@ network: {version: 2}
 		t.Errorf("exit %d\n%s", code, diff)
 	}
 	// Of one machine it is the file itself: a script may redirect it.
-	if code, out, _ := cli(t, &backend{addresser: f}, "netplan", "show", "--node", "spark2"); code != 0 || out != "network: {version: 2}\n" {
+	if code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark2"); code != 0 || out != "network: {version: 2}\n" {
 		t.Errorf("exit %d, %q", code, out)
 	}
-	if code, _, e := cli(t, &backend{addresser: f}, "netplan", "show", "--node", "spark9"); code != 1 || e != "sparkrun: show netplan of spark9: it gets no file: these do: spark1, spark2\n" {
+	if code, _, e := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark9"); code != 1 || e != "sparkrun: show netplan of spark9: it gets no file: these do: spark1, spark2\n" {
 		t.Errorf("exit %d, %q", code, e)
 	}
 	if diff := cmp.Diff([]any{wire.NetplanRequest{}, wire.NetplanRequest{}, wire.NetplanRequest{}}, f.requests); diff != "" {
@@ -132,7 +133,7 @@ func TestNetplanChange(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, out, e := cli(t, &backend{addresser: tc.fake}, append([]string{"netplan"}, tc.line...)...)
+			code, out, e := cli(t, &app.Backend{Addresser: tc.fake}, append([]string{"netplan"}, tc.line...)...)
 			if code != tc.code {
 				t.Errorf("exit %d, want %d: %s", code, tc.code, e)
 			}

@@ -12,21 +12,23 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func TestNodeRemove(t *testing.T) {
-	c := &fakeCluster{passing: 3} // who leads passes that on first
-	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "spark3", "--force", "--yes")
+	c := &apptest.FakeCluster{Passing: 3} // who leads passes that on first
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "spark3", "--force", "--yes")
 	if code != 0 || o != "spark3 is out of the cluster\n" || !strings.Contains(e, "leave --force") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	want := wire.RemoveNodeRequest{Host: "spark3", Force: true}
-	if diff := cmp.Diff([]any{want, want, want}, c.requests); diff != "" {
+	if diff := cmp.Diff([]any{want, want, want}, c.Requests); diff != "" {
 		t.Error(diff)
 	}
-	c = &fakeCluster{removed: wire.RemoveNodeResponse{Told: true}}
-	if code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "spark3", "--yes"); code != 0 || e != "" {
+	c = &apptest.FakeCluster{Removed: wire.RemoveNodeResponse{Told: true}}
+	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "spark3", "--yes"); code != 0 || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	members := func(wire.StatusRequest) (wire.Status, error) {
@@ -39,15 +41,15 @@ func TestNodeRemove(t *testing.T) {
 		"spark3": {2, "--yes"}, // there is no terminal to ask
 		"spark9": {1, "remove spark9: no such node: the cluster has spark1, spark3\n"},
 	} {
-		c = &fakeCluster{status: members}
-		code, _, e := cli(t, &backend{cluster: c}, "node", "remove", host)
-		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.requests); code != want.code || !strings.Contains(e, want.says) || diff != "" {
+		c = &apptest.FakeCluster{OnStatus: members}
+		code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", host)
+		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.Requests); code != want.code || !strings.Contains(e, want.says) || diff != "" {
 			t.Errorf("%s: code %d, stderr %q, requests %s", host, code, e, diff)
 		}
 	}
-	c = &fakeCluster{}
-	if code, _, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 || len(c.requests) != 0 || !strings.Contains(e, "--uninstall") {
-		t.Errorf("a user and no ssh: code %d, stderr %q, %d requests", code, e, len(c.requests))
+	c = &apptest.FakeCluster{}
+	if code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 || len(c.Requests) != 0 || !strings.Contains(e, "--uninstall") {
+		t.Errorf("a user and no ssh: code %d, stderr %q, %d requests", code, e, len(c.Requests))
 	}
 }
 
@@ -55,12 +57,12 @@ func TestNodeRemove(t *testing.T) {
 func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	port, config := nobodyListens(t, "Host spark3\n\tHostName 127.0.0.1\n")
-	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
 	}}
-	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall", "--ssh-config", config)
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall", "--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
-		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.requests)
+		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)
 	}
 }
 
@@ -82,8 +84,8 @@ func nobodyListens(t *testing.T, host string) (port, config string) {
 	return port, config
 }
 
-func asksRemoval(c *fakeCluster) bool {
-	return slices.ContainsFunc(c.requests, func(r any) bool { _, is := r.(wire.RemoveNodeRequest); return is })
+func asksRemoval(c *apptest.FakeCluster) bool {
+	return slices.ContainsFunc(c.Requests, func(r any) bool { _, is := r.(wire.RemoveNodeRequest); return is })
 }
 
 // A machine may be named by its address, and is logged in to by the one that the
@@ -93,14 +95,14 @@ func TestNodeRemoveByAddress(t *testing.T) {
 	members := func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1.invalid", Addr: netip.MustParseAddr("127.0.0.1")}}}, nil
 	}
-	c := &fakeCluster{status: members, removed: wire.RemoveNodeResponse{Told: true}}
-	if code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 || o != "spark1.invalid is out of the cluster\n" {
+	c := &apptest.FakeCluster{OnStatus: members, Removed: wire.RemoveNodeResponse{Told: true}}
+	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 || o != "spark1.invalid is out of the cluster\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	port, config := nobodyListens(t, "Host *\n")
-	c = &fakeCluster{status: members}
-	code, o, e := cli(t, &backend{cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall", "--ssh-config", config)
+	c = &apptest.FakeCluster{OnStatus: members}
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall", "--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
-		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.requests)
+		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)
 	}
 }

@@ -14,6 +14,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -62,7 +64,7 @@ func snapshotOf(t *testing.T) []byte {
 	}
 	add(1, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "3f2a", Epoch: 1,
 		First: rendezvous.Node{ID: "id1", Host: "spark1", Addr: netip.MustParseAddrPort("10.0.0.1:7940")}}})
-	job := someJobs().Jobs[1].Job
+	job := apptest.SomeJobs().Jobs[1].Job
 	job.Plan.Generation = 1
 	add(2, job.Entry())
 	b, err := r.Backup(rendezvous.BackupHead{Taken: at, Host: "spark1", Version: "1.2.3"})
@@ -74,7 +76,7 @@ func snapshotOf(t *testing.T) []byte {
 
 func TestRaftSnapshot(t *testing.T) {
 	f := &fakeRaft{snapshot: snapshotOf(t)}
-	b := &backend{rafter: f, cluster: &fakeCluster{}}
+	b := &app.Backend{Rafter: f, Cluster: &apptest.FakeCluster{}}
 	name := filepath.Join(t.TempDir(), "a.snap")
 	code, out, errs := cli(t, b, "raft", "snapshot", name)
 	if code != 0 || !strings.Contains(out, "entry 2 of epoch 1") || errs != "" {
@@ -87,14 +89,14 @@ func TestRaftSnapshot(t *testing.T) {
 	if fi, err := os.Stat(name); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("its mode: %v, %v", fi.Mode(), err)
 	}
-	if code, _, errs = cli(t, b, "raft", "snapshot", name); code != exitFailure || !strings.Contains(errs, "--force overwrites it") {
+	if code, _, errs = cli(t, b, "raft", "snapshot", name); code != app.ExitFailure || !strings.Contains(errs, "--force overwrites it") {
 		t.Errorf("over another: exit %d, %s", code, errs)
 	}
 	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != 0 {
 		t.Errorf("by force: exit %d, %s", code, errs)
 	}
 	f.snapshot = f.snapshot[:len(f.snapshot)-9]
-	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != exitFailure || !strings.Contains(errs, "cut short") {
+	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != app.ExitFailure || !strings.Contains(errs, "cut short") {
 		t.Errorf("cut on its way: exit %d, %s", code, errs)
 	}
 	if after, err := os.ReadFile(name); err != nil || !bytes.Equal(got, after) {
@@ -105,7 +107,7 @@ func TestRaftSnapshot(t *testing.T) {
 	}
 
 	_, out, _ = cli(t, b, "raft", "inspect", name)
-	golden(t, "raft-inspect.txt", out)
+	apptest.Golden(t, "raft-inspect.txt", out)
 	if code, out, _ = cli(t, b, "raft", "inspect", "--json", name); code != 0 || !strings.Contains(out, `"jobs_not_ended": 1`) {
 		t.Errorf("exit %d: %s", code, out)
 	}
@@ -131,13 +133,13 @@ func TestRaftRestore(t *testing.T) {
 		return wire.RaftRestoreResponse{Host: "spark1", Epoch: 2, Kept: "/var/lib/sparkrun/raft.old"}, nil
 	}}
 	looks := 0
-	c := &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 		if looks++; looks == 1 {
 			return wire.Status{}, fmt.Errorf("it opens anew: %w", wire.ErrRetry)
 		}
 		return wire.Status{Epoch: 2, Leader: "spark1"}, nil
 	}}
-	b := &backend{rafter: f, cluster: c}
+	b := &app.Backend{Rafter: f, Cluster: c}
 	code, out, errs := cli(t, b, "raft", "restore", "--yes", name)
 	want := "spark1 leads, in epoch 2, with the record of 2026-01-02T03:04:05Z\nthe record that was here is kept in /var/lib/sparkrun/raft.old\n"
 	if code != 0 || out != want || !strings.Contains(errs, "1 machines (spark1), 1 jobs, of which 1 had not ended") {
@@ -152,20 +154,20 @@ func TestRaftRestore(t *testing.T) {
 	}
 
 	f.requests = nil
-	if code, _, errs = cli(t, b, "raft", "restore", name); code != exitUsage || !strings.Contains(errs, "--yes") || len(f.requests) != 1 || !f.requests[0].Check {
+	if code, _, errs = cli(t, b, "raft", "restore", name); code != app.ExitUsage || !strings.Contains(errs, "--yes") || len(f.requests) != 1 || !f.requests[0].Check {
 		t.Errorf("nobody agreed: exit %d, %s, %+v", code, errs, f.requests)
 	}
 	f.restore = func(wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
 		return wire.RaftRestoreResponse{}, fmt.Errorf("%w: spark2 leads", wire.ErrDenied)
 	}
-	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != exitFailure || !strings.Contains(errs, "spark2 leads") {
+	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure || !strings.Contains(errs, "spark2 leads") {
 		t.Errorf("refused: exit %d, %s", code, errs)
 	}
 	f.requests = nil
 	if err := os.WriteFile(name, content[:len(content)-3], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != exitFailure || !strings.Contains(errs, "cut short") || f.requests != nil {
+	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure || !strings.Contains(errs, "cut short") || f.requests != nil {
 		t.Errorf("a damaged file: exit %d, %s", code, errs)
 	}
 }
@@ -179,12 +181,12 @@ func TestRaftStatus(t *testing.T) {
 		{Host: "spark3", Role: "voter", Error: "it does not answer", Silent: 5 * time.Minute},
 		{Host: "spark4", State: "follower", Blank: true, LogBytes: 16384},
 	}}}
-	b := &backend{rafter: f}
+	b := &app.Backend{Rafter: f}
 	code, out, errs := cli(t, b, "raft", "status")
 	if code != 0 || errs != "sparkrun: spark3: it does not answer, for 5m\nsparkrun: spark4 has lost its copy of the record, and votes again once a leader has taken it in anew\n" {
 		t.Errorf("exit %d, %s", code, errs)
 	}
-	golden(t, "raft-status.txt", out)
+	apptest.Golden(t, "raft-status.txt", out)
 	f.status.Leader, f.status.Problem = "", "no leader: spark1 and spark3 do not answer"
 	if code, out, errs = cli(t, b, "raft", "status"); code != 0 || !strings.Contains(out, "term 7, no leader") || !strings.Contains(errs, "spark1 and spark3 do not answer") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
@@ -197,13 +199,13 @@ func TestRaftStatus(t *testing.T) {
 // What runs beside the record is ended, and nobody waits for an end that is not
 // told.
 func TestStopAStray(t *testing.T) {
-	b := &backend{gangs: strayGangs{}, cluster: &fakeCluster{}}
+	b := &app.Backend{Gangs: strayGangs{}, Cluster: &apptest.FakeCluster{}}
 	if code, out, errs := cli(t, b, "stop", "zzzz"); code != 0 || !strings.Contains(out, "job zzzz is being ended on spark2") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 }
 
-type strayGangs struct{ *fakeGangs }
+type strayGangs struct{ *apptest.FakeGangs }
 
 func (strayGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
 	return wire.StopResponse{Job: "zzzz", Strays: []string{"spark2"}}, nil

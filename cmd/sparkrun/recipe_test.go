@@ -13,6 +13,8 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
@@ -75,7 +77,7 @@ func shelf(t *testing.T) (home, dir string) {
 
 func recipes(t *testing.T, home string, line ...string) (code int, out, err string) {
 	t.Helper()
-	return cliIn(t, &backend{}, []string{"HOME=" + home, "PATH=/bin"}, line...)
+	return cliIn(t, &app.Backend{}, []string{"HOME=" + home, "PATH=/bin"}, line...)
 }
 
 // listedRecipe, checkedRecipe and what is in it are what --json prints. Scripts read it: fields may come, none may go.
@@ -303,7 +305,7 @@ registries:
 // launched is the spec that a launch asks the cluster about.
 func launched(t *testing.T, home string, line ...string) (spec launcher.Spec, errs string) {
 	t.Helper()
-	b := &backend{cluster: &fakeCluster{}, explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 		spec = r.Spec
 		return wire.ExplainResponse{}, nil
 	}}
@@ -361,7 +363,7 @@ func TestRunRefuses(t *testing.T) {
 		"launch sglang --recipe plain":                  "serves with vllm: sparkrun launch vllm --recipe",
 		"launch vllm --recipe plain --nodes 3 --tp 2":   "3",
 	} {
-		code, _, e := cliIn(t, &backend{cluster: &fakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"}, strings.Fields(line)...)
+		code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"}, strings.Fields(line)...)
 		if code != launcher.ExitOwnFailure || !strings.Contains(e, want) {
 			t.Errorf("%s: exit %d, %s", line, code, e)
 		}
@@ -380,7 +382,7 @@ func TestRunBringsMods(t *testing.T) {
 		t.Errorf("it was not told: %s", e)
 	}
 	// The machines' own program is in no image that could be changed.
-	code, _, e := cliIn(t, &backend{cluster: &fakeCluster{}}, []string{"HOME=" + home}, "run", "modded", "--trust-recipe", "--runtime", "host")
+	code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home}, "run", "modded", "--trust-recipe", "--runtime", "host")
 	if code != launcher.ExitOwnFailure || !strings.Contains(e, "leave out --runtime host") {
 		t.Errorf("exit %d, %s", code, e)
 	}
@@ -434,7 +436,7 @@ func TestRealRecipePlans(t *testing.T) {
 			}
 		}
 	}
-	golden(t, "recipes.txt", b.String())
+	apptest.Golden(t, "recipes.txt", b.String())
 }
 
 // added are the words of argv with CMD in the place of the recipe's command, and without what is

@@ -8,10 +8,15 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
 )
 
-func newRootCmd(a *app) *cobra.Command {
+func newRootCmd(a *app.App) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "sparkrun",
 		Short: "Run jobs on several DGX Sparks as on one machine",
@@ -31,64 +36,66 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
   sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
   sparkrun launch exec --nodes 3 -- hostname`,
 	}
-	group(root)
+	app.Group(root)
 	showVersion, alone := root.Flags().BoolP("version", "v", false, "version for sparkrun"), root.RunE
 	root.RunE = func(cmd *cobra.Command, args []string) error {
 		if *showVersion {
-			return a.printVersion(cmd.Context(), versionOptions{})
+			return cluster.PrintVersion(cmd.Context(), a, cluster.VersionOptions{})
 		}
 		return alone(cmd, args)
 	}
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.CompletionOptions.HiddenDefaultCmd = true
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error { return usagef("%s%s", plainly(err), elsewhere(cmd, err)) })
-	root.PersistentFlags().StringVar(&a.context, "context", "", "the cluster to use, of those of sparkrun context list")
-	completeFlag(root, "context", a.completeContext)
-	root.PersistentPreRunE = a.checkContext
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return app.Usagef("%s%s", plainly(err), elsewhere(cmd, err))
+	})
+	root.PersistentFlags().StringVar(&a.Context, "context", "", "the cluster to use, of those of sparkrun context list")
+	app.CompleteFlag(root, "context", a.CompleteContext)
+	root.PersistentPreRunE = a.CheckContext
 	root.AddCommand(
-		newInitCmd(a),
-		newJoinCmd(a),
-		newUpCmd(a),
-		newDownCmd(a),
-		newAgentCmd(a),
-		newTokenCmd(a),
-		newLeaveCmd(a),
-		newNodeCmd(a),
-		newLoginCmd(a),
-		newLogoutCmd(a),
-		newContextCmd(a),
-		newClientCmd(a),
-		newStatusCmd(a),
-		newEnvCmd(a),
-		newFabricCmd(a),
-		newReportCmd(a),
-		newDoctorCmd(a),
-		newNetplanCmd(a),
+		cluster.NewInitCmd(a),
+		cluster.NewJoinCmd(a),
+		cluster.NewUpCmd(a),
+		cluster.NewDownCmd(a),
+		cluster.NewAgentCmd(a),
+		cluster.NewTokenCmd(a),
+		cluster.NewLeaveCmd(a),
+		cluster.NewNodeCmd(a),
+		cluster.NewLoginCmd(a),
+		cluster.NewLogoutCmd(a),
+		cluster.NewContextCmd(a),
+		cluster.NewClientCmd(a),
+		cluster.NewStatusCmd(a),
+		network.NewEnvCmd(a),
+		network.NewFabricCmd(a),
+		network.NewReportCmd(a),
+		cluster.NewDoctorCmd(a),
+		network.NewNetplanCmd(a),
 		newLaunchCommands(a, start),
-		newRunCmd(a, serve),
-		newRecipeCmd(a),
-		newNCCLTestGroupCmd(a),
-		newAttachCmd(a),
-		newExecCmd(a),
-		newPsCmd(a),
-		newLogsCmd(a),
-		newStopCmd(a),
-		newServiceCmd(a),
-		newMarkDeadCmd(a),
-		newTakeoverCmd(a),
-		newRaftCmd(a),
-		newVersionCmd(a),
+		model.NewRunCmd(a, model.Serve),
+		model.NewRecipeCmd(a),
+		network.NewNCCLTestGroupCmd(a),
+		job.NewAttachCmd(a),
+		job.NewExecCmd(a),
+		job.NewPsCmd(a),
+		job.NewLogsCmd(a),
+		job.NewStopCmd(a),
+		job.NewServiceCmd(a),
+		cluster.NewMarkDeadCmd(a),
+		cluster.NewTakeoverCmd(a),
+		cluster.NewRaftCmd(a),
+		cluster.NewVersionCmd(a),
 	)
 	for _, path := range [][]string{
 		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"}, {"raft", "inspect"},
 		{"login"},
 	} {
 		if cmd, _, err := root.Find(path); err == nil {
-			aboutThisMachine(cmd)
+			app.AboutThisMachine(cmd)
 		}
 	}
-	pager, _ := a.getenv("PAGER")
-	help.Install(root, nouns, help.Output{TTY: a.outTTY, Pager: pager, Usage: usagef})
+	pager, _ := a.Getenv("PAGER")
+	help.Install(root, app.Nouns, help.Output{TTY: a.OutTTY, Pager: pager, Usage: app.Usagef})
 	return root
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -18,7 +20,7 @@ import (
 func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
 	t.Helper()
 	home = t.TempDir()
-	b := &backend{gangs: &fakeGangs{launch: tells(planned(1), ended(rejected))}, cluster: &fakeCluster{}, explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	b := &app.Backend{Gangs: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}, Cluster: &apptest.FakeCluster{}, Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 		if r.Model == "" {
 			for i := range nodes {
 				nodes[i].Model = nil // nobody asked

@@ -9,6 +9,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -47,11 +49,11 @@ func TestServiceFlags(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got *launcher.Service
-			g := &fakeGangs{launch: tells(planned(1), ended(completed))}
+			g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))}
 			line := append(append([]string{"launch", "exec"}, strings.Fields(tt.flags)...), "--", "serve-it")
-			_, _, e := cli(t, &backend{gangs: g, cluster: &fakeCluster{}}, line...)
-			if len(g.specs) > 0 {
-				spec := g.specs[0]
+			_, _, e := cli(t, &app.Backend{Gangs: g, Cluster: &apptest.FakeCluster{}}, line...)
+			if len(g.Specs) > 0 {
+				spec := g.Specs[0]
 				got = spec.Service
 				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 || spec.MainStage().Ports[0].At != 8000 || spec.MainStage().Stdin.Any()) {
 					t.Errorf("spec %+v", spec)
@@ -70,32 +72,32 @@ func TestServiceFlags(t *testing.T) {
 // A launch of a service ends when it answers: before, when only its ranks run, it does not, unless it is detached.
 func TestLaunchLeavesService(t *testing.T) {
 	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
-	code, o, e := cli(t, &backend{gangs: &fakeGangs{launch: tells(planned(1), started("a"), runs, ready)}, cluster: &fakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
+	code, o, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
 	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" || !strings.Contains(e, "goes on by itself") {
 		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
 	}
-	loads := &fakeGangs{launch: goesOn(planned(1), started("a"))} // for minutes
-	code, o, e = cli(t, &backend{gangs: loads, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
-	if code != 0 || len(o) < 5 || len(loads.stops) > 0 || !strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
-		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.stops))
+	loads := &apptest.FakeGangs{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"))} // for minutes
+	code, o, e = cli(t, &app.Backend{Gangs: loads, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
+	if code != 0 || len(o) < 5 || len(loads.Stops) > 0 || !strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
+		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.Stops))
 	}
-	refused := &fakeGangs{launch: tells(planned(1), ended(rejected))}
-	if code, o, e = cli(t, &backend{gangs: refused, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
+	refused := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}
+	if code, o, e = cli(t, &app.Backend{Gangs: refused, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
 		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
 	}
 	both := rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
-	half := &fakeGangs{launch: tells(both, started("a"), ended(failed7))}
-	if code, _, e = cli(t, &backend{gangs: half, cluster: &fakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
+	half := &apptest.FakeGangs{OnLaunch: apptest.Tells(both, apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+	if code, _, e = cli(t, &app.Backend{Gangs: half, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
 		t.Errorf("started on one machine of two: code %d, %s", code, e)
 	}
-	failed := &fakeGangs{launch: tells(planned(1), started("a"), runs, ended(failed7))}
-	if code, _, e := cli(t, &backend{gangs: failed, cluster: &fakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
+	failed := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Failed7))}
+	if code, _, e := cli(t, &app.Backend{Gangs: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
 		t.Errorf("what never answered: code %d, %s", code, e)
 	}
 }
 
 func TestServiceLs(t *testing.T) {
-	b := &backend{cluster: &fakeCluster{jobs: someServices()}}
+	b := &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
 	_, got, _ := cli(t, b, "service", "ls")
 	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   FAILURES      AUTOSTART
 aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       0 of 3/hour   yes
@@ -106,10 +108,10 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0
 		t.Error(d)
 	}
 	_, got, _ = cli(t, b, "service", "ls", "--prometheus")
-	golden(t, "service-prometheus.json", got)
+	apptest.Golden(t, "service-prometheus.json", got)
 	_, got, _ = cli(t, b, "service", "ls", "--json")
-	golden(t, "service-ls.json", got)
-	if _, none, _ := cli(t, &backend{cluster: &fakeCluster{}}, "service", "ls", "--prometheus"); none != "[]\n" {
+	apptest.Golden(t, "service-ls.json", got)
+	if _, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "service", "ls", "--prometheus"); none != "[]\n" {
 		t.Errorf("no services: %q", none)
 	}
 }
@@ -118,7 +120,7 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0
 // in it until it is launched again.
 func TestServiceLsTellsTrouble(t *testing.T) {
 	now := time.Now()
-	base := someServices().Jobs
+	base := apptest.SomeServices().Jobs
 	base = base[len(base)-3:]
 	away, cut, failed, again, old, stopped := base[0], base[0], base[0], base[2], base[0], base[0]
 	for _, j := range []*rendezvous.JobStatus{&away, &cut, &failed, &again, &old, &stopped} {
@@ -139,7 +141,7 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 	ended(&stopped, "stopped", rendezvous.Stopped, 3*time.Minute)
 	at := now.Add(9 * time.Second)
 	again.State, again.Waits, again.AgainAt = rendezvous.StateAgain, "", &at
-	_, got, e := cli(t, &backend{cluster: &fakeCluster{jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{old, stopped, failed, away, cut, again}}}}, "service", "ls")
+	_, got, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{old, stopped, failed, away, cut, again}}}}, "service", "ls")
 	var states []string
 	for line := range strings.Lines(got) {
 		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
@@ -175,7 +177,7 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 }
 
 func TestPsService(t *testing.T) {
-	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: someServices()}}
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
 	_, got, _ := cli(t, b, "ps")
 	for line := range strings.Lines(got) {
 		if n := len(strings.Fields(strings.ReplaceAll(line, " (spark2 away)", ""))); n != 9 {
@@ -192,23 +194,23 @@ func TestPsService(t *testing.T) {
 }
 
 func TestServiceEnable(t *testing.T) {
-	c := &fakeCluster{onlyOn: "spark1"}
-	code, o, e := cli(t, &backend{cluster: c}, "service", "enable", "a", "b")
+	c := &apptest.FakeCluster{OnlyOn: "spark1"}
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "service", "enable", "a", "b")
 	if code != 0 || o != "ak3x comes back after a power cut\nbk3x comes back after a power cut\n" || !strings.Contains(e, "spark1") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	code, o, _ = cli(t, &backend{cluster: c}, "service", "disable", "a")
+	code, o, _ = cli(t, &app.Backend{Cluster: c}, "service", "disable", "a")
 	if code != 0 || !strings.HasPrefix(o, "ak3x does not come back") {
 		t.Errorf("code %d, stdout %q", code, o)
 	}
 	want := []any{wire.ServiceRequest{Job: "a", Autostart: true}, wire.ServiceRequest{Job: "b", Autostart: true}, wire.ServiceRequest{Job: "a"}}
-	if d := cmp.Diff(want, c.requests); d != "" {
+	if d := cmp.Diff(want, c.Requests); d != "" {
 		t.Error(d)
 	}
-	if code, _, e := cli(t, &backend{cluster: &fakeCluster{err: rendezvous.ErrNoService}}, "service", "enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
+	if code, _, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: rendezvous.ErrNoService}}, "service", "enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
-	if code, _, _ := cli(t, &backend{cluster: c}, "service", "enable"); code != 2 {
+	if code, _, _ := cli(t, &app.Backend{Cluster: c}, "service", "enable"); code != 2 {
 		t.Errorf("no job: code %d", code)
 	}
 }
@@ -216,7 +218,7 @@ func TestServiceEnable(t *testing.T) {
 // A service takes an agent: nobody is sent to --standalone with one.
 func TestHintWithoutAgent(t *testing.T) {
 	for line, want := range map[string]bool{"launch exec": true, "launch torchrun": true, "launch vllm": false, "launch trtllm": false, "run": false, "ps": false} {
-		cmd, _, err := newRootCmd(&app{}).Find(strings.Fields(line))
+		cmd, _, err := newRootCmd(&app.App{}).Find(strings.Fields(line))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,6 +231,6 @@ func TestHintWithoutAgent(t *testing.T) {
 // psOne tells all about one job.
 func psOne(t *testing.T, j rendezvous.JobStatus) (code int, out, err string) {
 	t.Helper()
-	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{jobs: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
 	return cli(t, b, "ps", string(j.Spec.ID))
 }

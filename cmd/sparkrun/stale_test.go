@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -13,14 +15,14 @@ import (
 func TestReadsWithoutALeaderSayTheirAge(t *testing.T) {
 	const problem = "no leader: spark1, the only voter of this cluster, does not answer"
 	heard := time.Now().Add(-3 * time.Minute)
-	jobs := someJobs()
+	jobs := apptest.SomeJobs()
 	jobs.Jobs[1] = rendezvous.StatusOf(jobs.Jobs[1].Job)
 	jobs.Problem, jobs.Heard = problem, heard
 	st := wire.Status{Cluster: "3f2a", Self: "spark2", Problem: problem, Heard: heard, Nodes: []wire.NodeStatus{
 		{Host: "spark1", State: "away", Since: heard}, {Host: "spark2", State: "unknown"}, {Host: "spark3", State: "unknown"},
 	}}
-	b := func() *backend {
-		return &backend{cluster: &fakeCluster{jobs: jobs, status: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b := func() *app.Backend {
+		return &app.Backend{Cluster: &apptest.FakeCluster{Has: jobs, OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	}
 	for line, want := range map[string][]string{
 		"status":  {"no leader for 3m\n", "spark1   -         away 3m   ", "spark2   -         answers ", "spark3   -         unknown "},

@@ -6,6 +6,8 @@ import (
 	"sync"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
@@ -29,11 +31,11 @@ func TestWhoReads(t *testing.T) {
 		"launch --standalone exec -- cat":                       {stdin: "0", reads: "typed"},
 		"launch torchrun --nodes 2 --python p -- /etc/passwd x": {stdin: "0", reads: "typed"},
 	} {
-		ranks := &fakeRanks{}
+		ranks := &apptest.FakeRanks{}
 		read := make(chan struct{})
 		end := sync.OnceFunc(func() { close(read) })
-		ranks.fails = func(int) error {
-			if ranks.ended {
+		ranks.Fails = func(int) error {
+			if ranks.Ended {
 				end()
 			}
 			return nil
@@ -41,29 +43,29 @@ func TestWhoReads(t *testing.T) {
 		if want.reads == "" {
 			end()
 		}
-		g := &fakeGangs{launch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
-			if err := tellAll(tell, planned(1), started("a"), runs); err != nil {
+		g := &apptest.FakeGangs{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("a"), apptest.Runs); err != nil {
 				return err
 			}
 			<-read
-			return tellAll(tell, ended(completed))
+			return apptest.TellAll(tell, apptest.Ended(apptest.Completed))
 		}}
 		var spec launcher.Spec
-		b := &backend{gangs: spying{g, &spec}, ranks: ranks, cluster: &fakeCluster{}, close: func() {}}
+		b := &app.Backend{Gangs: spying{g, &spec}, Ranks: ranks, Cluster: &apptest.FakeCluster{}, Close: func() {}}
 		if strings.Contains(line, "standalone") {
-			b.cluster = nil
+			b.Cluster = nil
 		}
-		var o, e syncBuffer
-		a := &app{
-			in: strings.NewReader("typed"), out: &o, err: &e, getwd: func() (string, error) { return "/", nil }, signals: listen,
-			dial: func() *backend { return b }, standalone: func() (*backend, error) { return b, nil },
+		var o, e apptest.SyncBuffer
+		a := &app.App{
+			In: strings.NewReader("typed"), Out: &o, Err: &e, Getwd: func() (string, error) { return "/", nil }, Signals: listen,
+			Dial: func() *app.Backend { return b }, Standalone: func() (*app.Backend, error) { return b, nil },
 		}
-		if code := a.run(t.Context(), strings.Fields(line)); code != 0 {
+		if code := execute(t.Context(), a, strings.Fields(line)); code != 0 {
 			t.Errorf("%s: code %d, %s", line, code, e.String())
 			continue
 		}
 		st := spec.MainStage()
-		if got := ranks.got.String(); st.Stdin != want.stdin || got != want.reads || (st.TTY != nil) != want.tty {
+		if got := ranks.Got.String(); st.Stdin != want.stdin || got != want.reads || (st.TTY != nil) != want.tty {
 			t.Errorf("%s: stdin %q, terminal %v, read %q, want %+v", line, st.Stdin, st.TTY, got, want)
 		}
 		if want.tty && *st.TTY != (launcher.Window{Rows: 24, Cols: 80}) {

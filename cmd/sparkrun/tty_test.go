@@ -12,6 +12,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -28,14 +30,14 @@ func TestLaunchTTY(t *testing.T) {
 		"detached":      {keys: "a\x03\x10\x11", says: "detached: job "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			keyboard, screen := pty(t)
+			keyboard, screen := apptest.PTY(t)
 			over := make(chan struct{})
 			end := sync.OnceFunc(func() { close(over) })
 			rank := &typist{}
 			rank.heard = func(r wire.InputRequest, typed string) {
 				switch {
 				case len(rank.windows) == 1 && r.Window != nil:
-					if !isRaw(t, screen) {
+					if !apptest.IsRaw(t, screen) {
 						t.Error("the terminal is not raw")
 					}
 					if err := unix.IoctlSetWinsize(int(keyboard.Fd()), unix.TIOCSWINSZ, &unix.Winsize{Row: 50, Col: 100}); err != nil {
@@ -52,31 +54,31 @@ func TestLaunchTTY(t *testing.T) {
 					end()
 				}
 			}
-			g := &fakeGangs{launch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
-				if err := tellAll(tell, planned(3), started("a"), runs); err != nil {
+			g := &apptest.FakeGangs{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				if err := apptest.TellAll(tell, apptest.Planned(3), apptest.Started("a"), apptest.Runs); err != nil {
 					return err
 				}
 				select {
 				case <-over:
-					return tellAll(tell, ended(failed7))
+					return apptest.TellAll(tell, apptest.Ended(apptest.Failed7))
 				case <-ctx.Done():
 					return ctx.Err()
 				}
 			}}
 			var spec launcher.Spec
 			var read wire.LogsRequest
-			g.logs = func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+			g.OnLogs = func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				read = r
-				return fn(out(0, 0, "a\r\n"))
+				return fn(apptest.Out(0, 0, "a\r\n"))
 			}
-			var o, e syncBuffer
-			b := &backend{gangs: spying{g, &spec}, ranks: rank, cluster: &fakeCluster{}, close: func() {}}
-			a := &app{
-				in: screen, out: &o, err: &e, errTTY: true, environ: []string{"TERM=vt220"}, getwd: func() (string, error) { return "/", nil },
-				dial: func() *backend { return b }, signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+			var o, e apptest.SyncBuffer
+			b := &app.Backend{Gangs: spying{g, &spec}, Ranks: rank, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+			a := &app.App{
+				In: screen, Out: &o, Err: &e, ErrTTY: true, Environ: []string{"TERM=vt220"}, Getwd: func() (string, error) { return "/", nil },
+				Dial: func() *app.Backend { return b }, Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 			}
-			code := a.run(t.Context(), []string{"launch", "-t", "exec", "--nodes", "3", "--", "sh"})
-			if isRaw(t, screen) {
+			code := execute(t.Context(), a, []string{"launch", "-t", "exec", "--nodes", "3", "--", "sh"})
+			if apptest.IsRaw(t, screen) {
 				t.Error("the terminal was left raw")
 			}
 			typed, wantCode := "a\x03", 0
@@ -101,7 +103,7 @@ func TestLaunchTTY(t *testing.T) {
 }
 
 func TestTTYRefused(t *testing.T) {
-	b := &backend{gangs: &fakeGangs{}, cluster: &fakeCluster{}}
+	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{}}
 	for line, want := range map[string]string{
 		"launch -t exec -- sh":                "the input device is not a TTY",
 		"launch -d --stdin 0 exec -- sh":      "nobody stays to read it; --tty",

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -36,7 +38,7 @@ func TestVersionCluster(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &backend{cluster: &fakeCluster{status: func(wire.StatusRequest) (wire.Status, error) {
+			b := &app.Backend{Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 				return wire.Status{Nodes: tt.nodes, Problem: tt.problem}, nil
 			}}}
 			code, out, errs := cli(t, b, "version", "--cluster")

@@ -1,0 +1,144 @@
+// Package app decides what commands share: streams, the cluster they talk to and how it is chosen, flags' values,
+// what a terminal's Tab offers, and the errors that carry an exit code.
+//
+// It must not know a command, nor start or follow a job.
+package app
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// App is what the commands touch of the world outside; tests give their own.
+type App struct {
+	In             io.Reader
+	Out, Err       io.Writer
+	OutTTY, ErrTTY bool
+	Environ        []string
+	Getwd          func() (string, error)
+	Version        string
+
+	// Columns gives the terminal's width; evidence and survey read this machine
+	// where no agent does.
+	Columns  func() int
+	Survey   func(context.Context) (envgen.Inventory, error)
+	Evidence func(context.Context, func(wire.Evidence) error) error
+
+	// Find and browseSSH listen for clusters, and for hosts, that announce themselves.
+	Find      func(context.Context, node.Config) (node.Finding, error)
+	BrowseSSH func(context.Context) ([]discover.Instance, error)
+
+	Context    string          // --context
+	Dial       func() *Backend // the cluster of the context, else this machine's
+	DialHere   func() *Backend // this machine's agent, whatever the context
+	Standalone func() (*Backend, error)
+	Signals    func() (c <-chan os.Signal, stop func())
+}
+
+// Nouns are the headings under which help lists the commands.
+var Nouns = help.Nouns{
+	{Title: "Jobs", Commands: "launch run ps logs attach exec stop service recipe"},
+	{Title: "Cluster", Commands: "up init join status version token node leave down agent mark-dead takeover raft"},
+	{Title: "Network", Commands: "doctor fabric netplan nccl-test env report"},
+	{Title: "Remote", Commands: "login logout context client"},
+}
+
+// Group makes a command that only holds others: alone it shows its help, and a
+// word it does not know is an error with a suggestion.
+func Group(cmd *cobra.Command) {
+	cmd.Args, cmd.SuggestionsMinimumDistance = cobra.ArbitraryArgs, 2
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 0 {
+			return cmd.Help()
+		}
+		near := ""
+		s := cmd.SuggestionsFor(args[0])
+		for _, c := range cmd.Commands() { // what others call it is surer than what looks like it
+			if slices.Contains(c.SuggestFor, args[0]) {
+				s = []string{c.Name()}
+			}
+		}
+		if len(s) > 0 {
+			near = fmt.Sprintf(": did you mean %s?", strings.Join(s, " or "))
+		}
+		return Usagef("unknown command %q for %s%s", args[0], cmd.CommandPath(), near)
+	}
+}
+
+// Takes checks the number of arguments; what names them.
+func Takes(n int, what string) cobra.PositionalArgs {
+	return func(_ *cobra.Command, args []string) error {
+		switch {
+		case len(args) > n:
+			return Usagef("unexpected argument %q", args[n])
+		case len(args) < n:
+			return Usagef("%s is missing", what)
+		}
+		return nil
+	}
+}
+
+// Running gives a command's function a context that ends with Ctrl-C.
+func Running[O any](a *App, opts *O, run func(context.Context, *App, O) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, _ []string) error {
+		ctx, stop := Stoppable(cmd.Context())
+		defer stop()
+		err := run(ctx, a, *opts)
+		if ctx.Err() != nil && err != nil {
+			return Exits(ExitOf(os.Interrupt), nil)
+		}
+		return err
+	}
+}
+
+// Say prints one of sparkrun's own lines. Names, recipes and other machines' words are in it, and none of them
+// moves the terminal's cursor.
+func (a *App) Say(line string) { fmt.Fprintln(a.Err, "sparkrun: "+plain.Text(line)) }
+
+// Colour tells whether to colour a stream: https://no-color.org.
+func (a *App) Colour(tty bool) bool {
+	no, _ := a.Getenv("NO_COLOR")
+	term, _ := a.Getenv("TERM")
+	return tty && no == "" && term != "dumb"
+}
+
+func (a *App) Getenv(name string) (string, bool) {
+	for _, kv := range a.Environ {
+		if k, v, _ := strings.Cut(kv, "="); k == name {
+			return v, true
+		}
+	}
+	return "", false
+}
+
+// Table prints rows in columns.
+func (a *App) Table(rows [][]string) error {
+	w := tabwriter.NewWriter(a.Out, 0, 0, 3, ' ', 0)
+	for _, r := range rows {
+		fmt.Fprintln(w, strings.Join(r, "\t"))
+	}
+	return w.Flush()
+}
+
+// Object prints one JSON value, indented for people as jq would.
+func (a *App) Object(v any) error {
+	enc := json.NewEncoder(a.Out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	return enc.Encode(v)
+}

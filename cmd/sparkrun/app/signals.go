@@ -1,0 +1,57 @@
+package app
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Interruptible runs what a Ctrl-C may end, as nothing has been started yet.
+func Interruptible(ctx context.Context, fn func(context.Context) error) error {
+	ctx, stop := Stoppable(ctx)
+	defer stop()
+	if err := fn(ctx); err == nil || ctx.Err() == nil {
+		return err
+	}
+	return Exits(launcher.ExitInterrupted, nil)
+}
+
+// StatusUnless asks for the cluster's state; a signal ends the asking.
+func StatusUnless(ctx context.Context, c Cluster, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	type answer struct {
+		st  wire.Status
+		err error
+	}
+	told := make(chan answer, 1)
+	go func() { // ends with ctx at the latest
+		st, err := c.Status(ctx, wire.StatusRequest{})
+		told <- answer{st, err}
+	}()
+	select {
+	case t := <-told:
+		return t.st, nil, t.err
+	case sig := <-signals:
+		return wire.Status{}, sig, nil
+	}
+}
+
+// Stoppable gives a context that ends with the first Ctrl-C or TERM.
+func Stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
+	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+}
+
+func ExitOf(sig os.Signal) int {
+	if s, ok := sig.(syscall.Signal); ok {
+		return launcher.Exit{Signal: int(s)}.Status()
+	}
+	return launcher.ExitInterrupted
+}
+
+// Forwarded are the signals that mean something to ranks and nothing to launch.
+var Forwarded = []os.Signal{syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2, syscall.SIGCONT, syscall.SIGTSTP}

@@ -1,0 +1,84 @@
+package app
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher/plain"
+)
+
+func Count(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return fmt.Sprintf("%d %ss", n, noun)
+}
+
+// Quote writes a word as a shell would have to be given it.
+func Quote(s string) string {
+	plain := func(r rune) bool {
+		return r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || strings.ContainsRune("%+,-./:=@_", r)
+	}
+	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+		return s
+	}
+	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
+}
+
+func QuoteAll(argv []string) string {
+	out := make([]string, len(argv))
+	for i, a := range argv {
+		out[i] = Quote(a)
+	}
+	return strings.Join(out, " ")
+}
+
+// Columns writes rows in columns, without spaces at the ends of lines.
+func Columns(b *strings.Builder, rows [][]string) {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 3, ' ', 0)
+	for _, r := range rows {
+		cells := make([]string, len(r))
+		for i, cell := range r {
+			cells[i] = plain.Text(cell)
+		}
+		fmt.Fprintln(w, strings.Join(cells, "\t"))
+	}
+	_ = w.Flush() // a Builder takes everything
+	for line := range strings.Lines(text.String()) {
+		b.WriteString(strings.TrimRight(line, " \n") + "\n")
+	}
+}
+
+// Age says how long ago in one number: 12s, 5m, 3h, 2d.
+func Age(d time.Duration) string {
+	switch d = max(d, 0); {
+	case d < 2*time.Minute:
+		return fmt.Sprintf("%ds", int(d.Seconds()))
+	case d < 2*time.Hour:
+		return fmt.Sprintf("%dm", int(d.Minutes()))
+	case d < 48*time.Hour:
+		return fmt.Sprintf("%dh", int(d.Hours()))
+	}
+	return fmt.Sprintf("%dd", int(d.Hours()/24))
+}
+
+func RankSpan(first, n int) string {
+	if n == 1 {
+		return fmt.Sprintf("rank %d", first)
+	}
+	return fmt.Sprintf("ranks %d to %d", first, first+n-1)
+}
+
+// Hosts names a few and counts the rest.
+func Hosts(names []string) string {
+	const few = 4
+	if len(names) > few {
+		names = append(slices.Clone(names[:few-1]), "+"+strconv.Itoa(len(names)-few+1))
+	}
+	return strings.Join(names, ",")
+}

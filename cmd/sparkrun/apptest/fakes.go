@@ -1,0 +1,437 @@
+// Package apptest has what tests of several commands share: a cluster that does as it is told, and what it tells.
+//
+// The program must not import it.
+package apptest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// FakeGangs is a cluster of one job. Each field answers one call; n counts the
+// calls of its kind from 1.
+type FakeGangs struct {
+	OnLaunch func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
+	OnWatch  func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
+	OnLogs   func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error
+	OnStop   func(n int, r wire.StopRequest) error
+
+	mu       sync.Mutex
+	Launched []launcher.JobID
+	Specs    []launcher.Spec // of them
+	watched  int
+	Read     int
+	Stops    []string
+}
+
+func (f *FakeGangs) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+	f.mu.Lock()
+	f.Launched, f.Specs = append(f.Launched, r.Spec.ID), append(f.Specs, r.Spec)
+	n := len(f.Launched)
+	f.mu.Unlock()
+	return f.OnLaunch(ctx, n, tell)
+}
+
+func (f *FakeGangs) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+	f.mu.Lock()
+	f.watched++
+	n := f.watched
+	f.mu.Unlock()
+	return f.OnWatch(ctx, n, tell)
+}
+
+func (f *FakeGangs) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+	f.mu.Lock()
+	f.Read++
+	n := f.Read
+	f.mu.Unlock()
+	if f.OnLogs == nil {
+		return nil
+	}
+	return f.OnLogs(ctx, n, r, fn)
+}
+
+func (f *FakeGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+	f.mu.Lock()
+	grace := "its own"
+	if r.Grace != nil {
+		grace = r.Grace.String()
+	}
+	f.Stops = append(f.Stops, grace)
+	n := len(f.Stops)
+	f.mu.Unlock()
+	if f.OnStop == nil {
+		return wire.StopResponse{Job: launcher.JobID(r.Job)}, nil
+	}
+	return wire.StopResponse{Job: launcher.JobID(r.Job)}, f.OnStop(n, r)
+}
+
+type SyncBuffer struct {
+	mu sync.Mutex
+	bytes.Buffer
+}
+
+func (b *SyncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.Write(p)
+}
+
+func (b *SyncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.Buffer.String()
+}
+
+// The steps of a story.
+func Planned(world int) rendezvous.Progress {
+	return rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: world}}
+}
+func Started(host string) rendezvous.Progress {
+	return rendezvous.Progress{Step: rendezvous.StepStarted, Host: host}
+}
+
+var Runs = rendezvous.Progress{Step: rendezvous.StepRunning}
+
+func Ended(o rendezvous.Outcome) rendezvous.Progress {
+	return rendezvous.Progress{Step: rendezvous.StepEnded, Outcome: &o}
+}
+
+var (
+	Completed = rendezvous.Outcome{End: rendezvous.Completed}
+	Failed7   = rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 7, Cause: "rank 1 on spark2: exit 7"}
+	Stopped   = rendezvous.Outcome{End: rendezvous.Stopped, ExitCode: 143, Cause: "stopped by ada"}
+	Rejected  = rendezvous.Outcome{End: rendezvous.Rejected, ExitCode: 125, Cause: `spark2: program "x": not found`}
+)
+
+func TellAll(tell func(rendezvous.Progress) error, ps ...rendezvous.Progress) error {
+	for _, p := range ps {
+		if err := tell(p); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Tells is a Launch or Watch that tells a whole story at once.
+func Tells(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
+	return func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		return TellAll(tell, ps...)
+	}
+}
+
+// GoesOn tells a story that has no end yet.
+func GoesOn(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
+	return func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		if err := TellAll(tell, ps...); err != nil {
+			return err
+		}
+		<-ctx.Done()
+		return ctx.Err()
+	}
+}
+
+func Prints(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+	return func(_ context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
+		for _, c := range chunks {
+			if err := fn(c); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+}
+
+// Timed gives a line's time only to whoever asks for it, as a node does.
+func Timed(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+	return func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+		for i := range chunks {
+			if !r.Times {
+				chunks[i].Time = time.Time{}
+			}
+		}
+		return Prints(chunks...)(ctx, n, r, fn)
+	}
+}
+
+// LosesLeader is a cluster whose first leader goes once it has been asked to stop.
+func LosesLeader() *FakeGangs {
+	g := &FakeGangs{}
+	first, second := make(chan struct{}), make(chan struct{})
+	g.OnStop = func(n int, _ wire.StopRequest) error {
+		switch n {
+		case 1:
+			close(first)
+		case 2:
+			close(second)
+		}
+		return nil
+	}
+	g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		if err := TellAll(tell, Planned(2), Started("spark1"), Runs); err != nil {
+			return err
+		}
+		<-first
+		return wire.ErrRetry
+	}
+	g.OnWatch = func(_ context.Context, n int, tell func(rendezvous.Progress) error) error {
+		if len(g.Launched) == 0 && n == 1 {
+			return wire.ErrRetry
+		}
+		if err := TellAll(tell, Planned(2), Started("spark1"), Runs); err != nil {
+			return err
+		}
+		<-second
+		return TellAll(tell, Ended(Stopped))
+	}
+	return g
+}
+
+// FakeRanks take input as ranks do: by offset, and sometimes not at all.
+type FakeRanks struct {
+	mu      sync.Mutex
+	Got     strings.Builder
+	Ended   bool
+	calls   int
+	Fails   func(call int) error
+	Signals []int
+}
+
+func (f *FakeRanks) Input(_ context.Context, r wire.InputRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls++
+	have := int64(f.Got.Len())
+	if r.Offset > have {
+		return errors.New("a hole")
+	}
+	f.Got.Write(r.Data[min(have-r.Offset, int64(len(r.Data))):])
+	f.Ended = f.Ended || r.End
+	if f.Fails != nil {
+		return f.Fails(f.calls)
+	}
+	return nil
+}
+
+func (f *FakeRanks) Signal(_ context.Context, r wire.SignalRequest) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.Signals = append(f.Signals, r.Signal)
+	if f.Fails != nil {
+		return f.Fails(len(f.Signals))
+	}
+	return nil
+}
+
+// PTY gives both ends of a pseudo-terminal of 40 rows and 120 columns.
+func PTY(t *testing.T) (keyboard, screen *os.File) {
+	t.Helper()
+	keyboard, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keyboard.Close() })
+	fd := int(keyboard.Fd())
+	n, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0)
+	}
+	if err == nil {
+		err = unix.IoctlSetWinsize(fd, unix.TIOCSWINSZ, &unix.Winsize{Row: 40, Col: 120})
+	}
+	if err == nil {
+		screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", n), os.O_RDWR|unix.O_NOCTTY, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { screen.Close() })
+	return keyboard, screen
+}
+
+func Golden(t *testing.T, name, got string) {
+	t.Helper()
+	file := filepath.Join("testdata", name)
+	if *Update {
+		if err := os.WriteFile(file, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s -want +got:\n%s", name, diff)
+	}
+}
+
+var Update = flag.Bool("update", false, "write the goldens anew")
+
+func Out(rank int, offset int64, text string) wire.LogChunk {
+	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text), Host: fmt.Sprintf("spark%d", rank+1)}
+}
+
+func Errs(rank int, offset int64, text string) wire.LogChunk {
+	c := Out(rank, offset, text)
+	c.Stream = wire.Stderr
+	return c
+}
+
+type WriterFunc func([]byte) (int, error)
+
+func (w WriterFunc) Write(b []byte) (int, error) { return w(b) }
+
+func SomeJobs() wire.JobsResponse {
+	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	nodes := func(hosts ...string) (ps []rendezvous.Place) {
+		for _, h := range hosts {
+			ps = append(ps, rendezvous.Place{Host: h})
+		}
+		return ps
+	}
+	old := rendezvous.Job{
+		Spec: launcher.Spec{ID: "aaaa", Workload: "exec", User: "ada"}, Planned: at,
+		Plan:    rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
+		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7, Cause: "rank 1 on spark2: exit 7"},
+	}
+	now := rendezvous.Job{
+		Spec: launcher.Spec{ID: "bbbb", Name: "train", Workload: "torchrun", User: "ada"}, Planned: at.Add(time.Hour),
+		Plan: rendezvous.Plan{World: 4, Nodes: nodes("spark1", "spark2")},
+	}
+	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{
+		rendezvous.StatusOf(old), {Job: now, State: rendezvous.StateRuns, Away: []string{"spark2"}},
+	}}
+}
+
+// FailedJob is a job whose rank 1 raised, which rank 0 noticed.
+func FailedJob(at time.Time) rendezvous.JobStatus {
+	root := launcher.RankExit{Rank: 1, Host: "spark2", Time: at, Exit: launcher.Exit{Code: 1,
+		Words: "RuntimeError: out of luck", Trace: "Traceback (most recent call last):\n  boom()\nRuntimeError: out of luck", Last: "bye"}}
+	started := at.Add(-3 * time.Minute)
+	return rendezvous.JobStatus{
+		Job: rendezvous.Job{
+			Spec: launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada",
+				Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
+			Planned: started,
+			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
+				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
+			Outcome: &rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 1, At: at, Started: &started, Root: &root,
+				Cause: "rank 1 on spark2: exit 1: RuntimeError: out of luck",
+				Exits: []launcher.RankExit{
+					{Rank: 1, Host: "spark2", Time: at, Exit: root.Exit.Bare()},
+					{Rank: 0, Host: "spark1", Time: at.Add(40 * time.Millisecond), Exit: launcher.Exit{Code: 1, LostPeer: true, Words: "Connection closed by peer"}},
+					{Rank: 2, Host: "spark1", Time: at.Add(time.Second), Exit: launcher.Exit{Signal: 15, ByUs: true}},
+				}},
+		},
+		State: rendezvous.State(rendezvous.Failed), Started: &started,
+	}
+}
+
+type Failing struct{ Err error }
+
+func (f Failing) Write([]byte) (int, error) { return 0, f.Err }
+
+// FakeCluster answers what commands ask of an agent.
+type FakeCluster struct {
+	dead     []string // marked so
+	OnStatus func(wire.StatusRequest) (wire.Status, error)
+	Has      wire.JobsResponse
+	Gives    wire.TokenResponse
+	Removed  wire.RemoveNodeResponse
+	Passing  int // calls until one is answered
+	Err      error
+	OnlyOn   string
+	leaves   int
+	Finds    wire.DoctorResponse
+	Requests []any
+}
+
+func (f *FakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Status, error) {
+	f.Requests = append(f.Requests, r)
+	if f.OnStatus == nil {
+		return wire.Status{Epoch: 3, Leader: "spark1"}, f.Err
+	}
+	return f.OnStatus(r)
+}
+
+func (f *FakeCluster) Service(_ context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+	f.Requests = append(f.Requests, r)
+	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.OnlyOn}, f.Err
+}
+
+func (f *FakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.Has, f.Err }
+
+func (f *FakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+	f.Requests = append(f.Requests, r)
+	return f.Gives, f.Err
+}
+
+func (f *FakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+	f.Requests = append(f.Requests, r)
+	return f.Finds, f.Err
+}
+
+func (f *FakeCluster) Leave(context.Context, wire.LeaveRequest) error { f.leaves++; return f.Err }
+
+func (f *FakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
+	f.Requests = append(f.Requests, r)
+	if len(f.Requests) < f.Passing {
+		return wire.RemoveNodeResponse{}, fmt.Errorf("spark1 has passed the leadership on: %w", wire.ErrRetry)
+	}
+	return f.Removed, f.Err
+}
+
+func (f *FakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+	f.Requests = append(f.Requests, r)
+	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.Err
+}
+
+func (f *FakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+	f.dead = append(f.dead, r.Host)
+	return wire.Acknowledged{OnlyOn: f.OnlyOn}, f.Err
+}
+
+func IsRaw(t *testing.T, f *os.File) bool {
+	t.Helper()
+	st, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return st.Lflag&unix.ICANON == 0
+}
+
+// SomeServices are one that is well, one that is wedged, and one that waits for its machines.
+func SomeServices() wire.JobsResponse {
+	at := time.Date(2026, 3, 1, 12, 0, 0, 0, time.UTC)
+	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
+		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Of(launcher.PortNamed("serve.api")), "/metrics", 3, time.Hour
+		return rendezvous.Job{
+			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v, Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
+			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
+		}
+	}
+	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5), Running: new(2)}}
+	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000", Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
+	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits, Waits: "spark1 does not answer"}
+	return wire.JobsResponse{Jobs: append(SomeJobs().Jobs, well, stuck, waits)}
+}

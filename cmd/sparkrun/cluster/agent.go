@@ -1,0 +1,134 @@
+package cluster
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"runtime"
+	"runtime/debug"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/filter"
+)
+
+type agentOptions struct {
+	verbose     bool
+	management  string
+	fabricPorts []string
+	memoryFloor *int64
+	keep        agent.Keep
+	unfiltered  bool
+	silent      bool
+}
+
+// NewAgentCmd makes `sparkrun agent`.
+func NewAgentCmd(a *app.App) *cobra.Command {
+	opts := &agentOptions{}
+	var floor int64
+	cmd := &cobra.Command{
+		Use:   "agent",
+		Short: "Keep this machine in its cluster: the daemon",
+		Long: `Runs in the foreground until TERM or Ctrl-C, and logs to standard error. It keeps
+this machine in the cluster, takes part in electing a leader, leads when elected,
+starts and ends ranks, and answers the other commands on
+/run/sparkrun/agent.sock.
+
+Ending or killing it ends no job: ranks go on, and the next agent finds them. It
+must run as root to start ranks as the users who ask for them. A machine that is
+in no cluster has no use for it: run sparkrun init or sparkrun join first.
+
+Jobs use every ConnectX port but those of a LAN (sparkrun init and join remember
+another choice); --fabric-port names the ports for jobs for as long as this agent
+runs. A port that is not there is warned of, and counts once it is. --management
+likewise names the NIC or address that the cluster talks over.
+
+While a job has ranks here, the nftables table "inet sparkrun" keeps all hosts but the
+job's from connecting to them; no other table is touched. Its counters tell what was
+dropped (nft list table inet sparkrun). --no-packet-filter does without.
+
+It says by mDNS (_sparkrun._tcp), on the management network alone, that this machine is
+there: its name and address, the cluster's id and the fingerprint of its CA; sparkrun
+join finds it by that. UDP port 5353 is shared with avahi. --no-mdns does without.
+
+SPARKRUN_LOG=debug says more, as --verbose does. SPARKRUN_NETPLAN_APPLY=PROGRAM
+runs that program in place of netplan apply: for tests on hosts without networkd.`,
+		Example: `  sudo systemctl start sparkrun
+  sudo sparkrun agent --verbose
+  sudo sparkrun agent --fabric-port 0 --management enP7s7
+  sudo sparkrun agent --memory-floor 4GiB --keep-logs 50 --keep-logs-for 720h --keep-logs-size 20GiB`,
+		Args: app.Takes(0, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("memory-floor") {
+				opts.memoryFloor = &floor
+			}
+			return app.Running(a, opts, runAgent)(cmd, args)
+		},
+	}
+	cmd.Flags().Var(app.Amount{N: &floor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
+	cmd.Flags().Var(app.Positive{N: &opts.keep.Jobs}, "keep-logs", "keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
+	cmd.Flags().Var(app.Span{D: &opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
+	cmd.Flags().Var(app.Amount{N: &opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
+	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false, "let every host connect to the ranks of jobs here; launches say so")
+	cmd.Flags().BoolVar(&opts.silent, "no-mdns", false, "do not announce this machine on the management network")
+	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
+	app.ManagementFlag(cmd.Flags(), &opts.management)
+	app.FabricPortFlag(cmd.Flags(), &opts.fabricPorts)
+	return cmd
+}
+
+// An agent shall cost a machine little, always: its memory and its cores belong to the
+// jobs. What it holds is a few MB, so that collecting it at a quarter of its size in
+// garbage (GOGC sets another share, in percent) takes next to no time; and where bursts
+// of output or jobs would have it grow, the collector works harder (from GOMEMLIMIT, in
+// bytes). It runs on two cores (GOMAXPROCS): with each one more the runtime keeps up to
+// a MB of free memory at hand. The program's own pages come on top, and the mapped log
+// of raft.
+const (
+	agentGarbage = 25
+	agentMemory  = 32 << 20
+	agentCores   = 2
+)
+
+var errUnfiltered = errors.New("its agent runs with --no-packet-filter")
+
+func runAgent(ctx context.Context, a *app.App, o agentOptions) error {
+	level := slog.LevelInfo
+	if text, set := a.Getenv("SPARKRUN_LOG"); set && text != "" {
+		if err := level.UnmarshalText([]byte(text)); err != nil {
+			return app.Usagef("SPARKRUN_LOG=%s: want debug, info, warn or error", text)
+		}
+	}
+	if _, set := a.Getenv("GOGC"); !set {
+		debug.SetGCPercent(agentGarbage)
+	}
+	if _, set := a.Getenv("GOMEMLIMIT"); !set {
+		debug.SetMemoryLimit(agentMemory)
+	}
+	if _, set := a.Getenv("GOMAXPROCS"); !set {
+		runtime.GOMAXPROCS(min(agentCores, runtime.NumCPU()))
+	}
+	if o.verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(a.Err, &slog.HandlerOptions{Level: level}))
+	guard := filter.Apply
+	if o.unfiltered {
+		guard = func(map[launcher.Key]launcher.Filter) error {
+			return errors.Join(filter.Apply(nil), errUnfiltered)
+		}
+	}
+	c := nodeConfig(a, node.Config{
+		PacketFilter: guard, Announce: !o.silent,
+		Management: o.management, FabricPorts: o.fabricPorts, MemoryFloor: o.memoryFloor, KeepLogs: o.keep,
+		Supervise: supervise(a, log), Logger: log,
+	})
+	if err := node.Run(ctx, c); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil // asked to end, and ended
+}

@@ -1,0 +1,161 @@
+package follow
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"syscall"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// inputChunk is read of our input and sent at once.
+const inputChunk = 32 << 10
+
+// feed waits until every rank runs: before that, one that has no reader yet
+// looks like one that has ended.
+func (f *Follower) feed(ctx context.Context) {
+	select {
+	case <-f.reading.c:
+		in, r := f.In, wire.InputRequest{Job: string(f.Spec.ID), Ranks: f.InputOf, Offset: f.InputAt}
+		if f.Terminal != nil {
+			if err := f.Terminal.Raw(); err != nil {
+				f.Say(err.Error())
+				return
+			}
+			go f.Terminal.Resizes(ctx, f.Ranks, r, f.Say) // ends with ctx
+			in = &keyboard{ctx, in}
+		}
+		if f.Keys != nil {
+			in = &keyReader{in: in, keys: f.Keys}
+		}
+		if Feed(ctx, f.Ranks, r, in, f.Say) {
+			f.left.Set()
+		}
+	case <-ctx.Done():
+	}
+}
+
+// Feed sends our standard input to the job, from r's offset on, until either ends. It is read no
+// faster than the ranks do, and what is lost with an agent is sent again. It
+// tells whether the keys that detach were typed: the ranks' input goes on then.
+func Feed(ctx context.Context, to app.Ranks, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
+	buf := make([]byte, inputChunk)
+	for at := r.Offset; ; {
+		n, rerr := in.Read(buf)
+		if errors.Is(rerr, errDetached) {
+			return true
+		}
+		if ctx.Err() != nil {
+			return false
+		}
+		r.Offset, r.Data, r.End = at, buf[:n], rerr != nil
+		at += int64(n)
+		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
+		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):
+			return false // as a pipe whose reader has gone
+		case err != nil:
+			say(fmt.Sprintf("the ranks get no more input: %v", err))
+			return false
+		case r.End:
+			return false
+		}
+	}
+}
+
+// keyboard is a raw terminal's input. Ctrl-D is a key there: it ends only when the terminal goes, and that
+// is no word to the rank. The signal that comes with it says what is to be done.
+type keyboard struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (k *keyboard) Read(b []byte) (int, error) {
+	n, err := k.in.Read(b)
+	if err == nil || n > 0 {
+		return n, nil
+	}
+	<-k.ctx.Done()
+	return 0, context.Cause(k.ctx)
+}
+
+// send asks until it has been heard.
+func send(ctx context.Context, ask func() error) error {
+	var again app.Pause
+	for {
+		err := ask()
+		if err == nil || !app.Passing(err) || again.Wait(ctx) != nil {
+			return err
+		}
+	}
+}
+
+// forward passes a signal on to every rank. For TSTP we stop too, as the shell
+// that sent it expects, and CONT wakes both.
+func (f *Follower) forward(ctx context.Context, sig syscall.Signal) {
+	f.passOn(ctx, sig)
+	if sig == syscall.SIGTSTP {
+		StopSelf(f.Terminal)
+	}
+}
+
+// passOn sends one signal at a time: a CONT that overtook its TSTP would leave the
+// ranks suspended.
+func (f *Follower) passOn(ctx context.Context, sig syscall.Signal) {
+	f.passing.Lock()
+	defer f.passing.Unlock()
+	if sig == syscall.SIGTSTP {
+		f.suspended = true
+	}
+	Forward(ctx, f.Ranks, string(f.Spec.ID), sig, f.Say)
+	if sig == syscall.SIGCONT && ctx.Err() == nil {
+		f.suspended = false
+	}
+}
+
+// resumeWithin bounds what a hang-up waits for.
+const resumeWithin = 5 * time.Second
+
+// resume wakes ranks that were suspended through us, before we turn away from them:
+// nobody is left who could. A shell and the kernel do so for what they hang up.
+func (f *Follower) resume(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, resumeWithin)
+	done := make(chan struct{})
+	go func() { // ends with ctx
+		defer close(done)
+		defer cancel()
+		f.passing.Lock()
+		suspended := f.suspended
+		f.passing.Unlock()
+		if suspended {
+			f.passOn(ctx, syscall.SIGCONT)
+		}
+	}()
+	select {
+	case <-done:
+	case <-ctx.Done():
+	}
+}
+
+// StopSelf stops this process, whose terminal, where it has one, is given back
+// meanwhile.
+func StopSelf(t *Terminal) {
+	stop := func() { _ = syscall.Kill(os.Getpid(), syscall.SIGSTOP) }
+	if t == nil {
+		stop()
+		return
+	}
+	t.stopped(stop)
+}
+
+func Forward(ctx context.Context, to app.Ranks, job string, sig syscall.Signal, say func(string)) {
+	err := send(ctx, func() error { return to.Signal(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
+	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrNoReader) {
+		say(fmt.Sprintf("pass on signal %s: %v", sig, err))
+	}
+}

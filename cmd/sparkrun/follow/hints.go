@@ -1,0 +1,60 @@
+package follow
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// rayHints say how to use a cluster that is ready.
+func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
+	gcs, known := p.Ports[workloads.RayGCS]
+	if spec.Workload != "ray" || spec.MainStage().Name != workloads.RayHead || !known {
+		return nil
+	}
+	name := string(spec.ID)
+	if spec.Name != "" {
+		name = spec.Name
+	}
+	submit := fmt.Sprintf("submit with: sparkrun exec %s -- %s job submit -- COMMAND", name, app.Quote(rayProgram(spec)))
+	if !rayTakesJobs(spec) {
+		submit = "it runs without the dashboard, which is what takes jobs (ray job submit): drivers connect to RAY_ADDRESS"
+	}
+	return []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First), submit}
+}
+
+// rayProgram is `ray` as the cluster's own stages run it, by its path where that was given.
+func rayProgram(spec launcher.Spec) string {
+	if argv := spec.Stages[0].Command(); len(argv) > 0 && len(argv[0]) == 1 {
+		return argv[0][0].Lit
+	}
+	return "ray"
+}
+
+// rayTakesJobs tells whether the head has the server of ray job, which is the dashboard's: of a flag that is
+// given twice the last counts.
+func rayTakesJobs(spec launcher.Spec) bool {
+	takes := true
+	argv := spec.Stages[0].Command()
+	for i, v := range argv {
+		if len(v) != 1 {
+			continue
+		}
+		name, value, given := strings.Cut(v[0].Lit, "=")
+		if name != "--include-dashboard" {
+			continue
+		}
+		if !given && i+1 < len(argv) && len(argv[i+1]) == 1 {
+			value = argv[i+1][0].Lit
+		}
+		if yes, err := strconv.ParseBool(strings.ToLower(value)); err == nil {
+			takes = yes
+		}
+	}
+	return takes
+}

@@ -1,0 +1,314 @@
+package follow
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// MaxLine bounds what is kept of a line whose end has not come, in bytes. A
+// longer one is cut there and goes on under a tag of its own.
+const MaxLine = 1 << 20
+
+// printer merges the output of all ranks, whole lines at a time, and remembers
+// how far each has come. It may be told the same bytes twice.
+type printer struct {
+	out, err             io.Writer
+	outColour, errColour bool
+	json                 bool              // objects to out, nothing to err
+	raw                  bool              // bytes as they come
+	files                *outputFiles      // to these, as they come; nil: to out and err
+	Times                bool              // the time of each line behind its tag
+	Grep                 *regexp.Regexp    // only lines that it matches; nil: all
+	Note                 func(line string) // remarks of nodes; not used with json
+
+	mu       sync.Mutex
+	width    int // of the widest rank's number
+	tails    map[TailKey]*tail
+	open     *TailKey             // whose line without an end is the last thing shown
+	timer    *time.Timer          // until a line without an end is shown
+	lastNote map[string]string    // by host
+	away     map[string]bool      // hosts whose output is missing
+	buf      []byte               // for one write
+	failed   error                // sticky
+	ended    *rendezvous.Progress // with json: the end of the story, told last
+
+	taken atomic.Int64 // chunks taken in full: tells a stalled stream from a slow reader
+	busy  atomic.Bool  // a write has not returned
+}
+
+type TailKey struct {
+	Rank   int
+	Stream wire.Stream
+}
+
+// tail is one output of one rank.
+type tail struct {
+	host    string
+	next    int64  // the offset that has not been taken yet
+	partial []byte // taken, not shown, and waiting for the end of its line
+	gapAt   int64  // where bytes were missing once, or -1
+
+	job   launcher.JobID
+	taken time.Time // when partial began to wait; zero: it does not
+	when  time.Time // of the line's beginning, as its node says
+	shown bool      // the line's beginning has been
+}
+
+// ErrOutput is wrapped by what a printer returns when nobody takes its output.
+var ErrOutput = errors.New("write output")
+
+// errGap asks for the output again from the cursors on.
+var errGap = errors.New("output arrived with bytes missing")
+
+func NewPrinter(out, err io.Writer) *printer {
+	return &printer{
+		out: out, err: err, Note: func(string) {},
+		width: 1, tails: map[TailKey]*tail{}, lastNote: map[string]string{}, away: map[string]bool{},
+	}
+}
+
+// World aligns the tags for that many ranks.
+func (p *printer) World(n int) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.width = max(p.width, len(strconv.Itoa(max(n-1, 0))))
+}
+
+// cursors say where to go on reading.
+func (p *printer) cursors() []wire.Cursor {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var cs []wire.Cursor
+	for _, k := range p.keys() {
+		cs = append(cs, wire.Cursor{Rank: k.Rank, Stream: k.Stream, Offset: p.tails[k].next})
+	}
+	return cs
+}
+
+func (p *printer) keys() []TailKey {
+	return slices.SortedStableFunc(maps.Keys(p.tails), func(a, b TailKey) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), -cmp.Compare(a.Stream, b.Stream)) // "out" before "err"
+	})
+}
+
+// take prints the lines that a chunk completes. What has been taken before is
+// dropped. A chunk that leaves bytes out is refused once with errGap; if they
+// are missing again they are gone, and that is said.
+func (p *printer) take(c wire.LogChunk) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.failed != nil {
+		return p.failed
+	}
+	defer p.taken.Add(1)
+	if c.Host != "" {
+		if delete(p.away, c.Host); c.Away {
+			p.away[c.Host] = true
+		}
+	}
+	if len(c.Data) == 0 {
+		if err := p.skip(c); err != nil {
+			return err
+		}
+		return p.remark(c)
+	}
+	k, t := p.tail(c)
+	data := c.Data
+	switch skip := t.next - c.Offset; {
+	case skip >= int64(len(data)):
+		return nil
+	case skip >= 0:
+		data = data[skip:]
+	case t.gapAt != t.next:
+		t.gapAt = t.next
+		return fmt.Errorf("rank %d: %w: have %d, got %d", c.Rank, errGap, t.next, c.Offset)
+	default:
+		if err := p.remark(wire.LogChunk{Rank: c.Rank, Host: t.host,
+			Note: fmt.Sprintf("rank %d: %d bytes of its output are lost", c.Rank, -skip)}); err != nil {
+			return err
+		}
+		t.next = c.Offset
+	}
+	if p.raw || p.files != nil {
+		t.next += int64(len(data))
+		return p.copy(k, data)
+	}
+	if len(t.partial) == 0 {
+		t.when = c.Time
+	}
+	p.lines(k, t, data, c.Time)
+	p.awaitEnd(t)
+	return p.write(k.Stream)
+}
+
+// tail finds a chunk's stream, or begins it.
+func (p *printer) tail(c wire.LogChunk) (TailKey, *tail) {
+	k := TailKey{c.Rank, c.Stream}
+	t := p.tails[k]
+	if t == nil {
+		t = &tail{gapAt: -1}
+		p.tails[k] = t
+		p.width = max(p.width, len(strconv.Itoa(c.Rank)))
+	}
+	t.host, t.job = cmp.Or(c.Host, t.host), cmp.Or(c.Job, t.job)
+	return k, t
+}
+
+// skip follows a chunk that says where a stream goes on: at its last lines, or
+// behind bytes that are not kept. A line that they cut ends there.
+func (p *printer) skip(c wire.LogChunk) error {
+	if c.Stream == "" {
+		return nil
+	}
+	k, t := p.tail(c)
+	if c.Offset <= t.next {
+		return nil
+	}
+	if len(t.partial) > 0 {
+		p.line(k, t, t.partial, t.next, true)
+	}
+	t.next = c.Offset
+	return p.write(k.Stream)
+}
+
+// remark passes on what a node says beside the output, once in a row.
+func (p *printer) remark(c wire.LogChunk) error {
+	if c.Note == "" || p.lastNote[c.Host] == c.Note {
+		return nil
+	}
+	p.lastNote[c.Host] = c.Note
+	if !p.json {
+		err := p.closeLine()
+		p.Note(c.Note)
+		return err
+	}
+	p.object(noteLine{Type: "note", Host: c.Host, Text: c.Note})
+	return p.write(wire.Stdout)
+}
+
+// event prints a step of the job's story, with json alone.
+func (p *printer) event(e rendezvous.Progress) error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.json || p.failed != nil {
+		return p.failed
+	}
+	if e.Step == rendezvous.StepEnded {
+		p.ended = &e // told last: output may still be on its way
+		return nil
+	}
+	return p.tell(e)
+}
+
+func (p *printer) tell(e rendezvous.Progress) error {
+	line := eventLine{Type: "event", Progress: e}
+	if e.Step == rendezvous.StepExited {
+		line.Rank = &e.Rank
+	}
+	if e.Service != nil && e.Service.Addr != "" {
+		line.URL = "http://" + e.Service.Addr
+	}
+	p.object(line)
+	return p.write(wire.Stdout)
+}
+
+// Flush prints the last lines that have no end, and the end of the story.
+func (p *printer) Flush() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLines()
+	if p.timer != nil {
+		p.timer.Stop()
+	}
+	if p.files != nil && p.failed == nil {
+		if err := p.files.close(); err != nil {
+			p.failed = fmt.Errorf("%w: %w", ErrOutput, err)
+		}
+	}
+	if e := p.ended; e != nil && p.failed == nil {
+		p.ended = nil
+		return p.tell(*e)
+	}
+	return p.failed
+}
+
+// restart forgets how far each rank has come: the next generation writes files
+// of its own. Lines without an end are printed as they are.
+func (p *printer) restart() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.endLines()
+	p.tails = map[TailKey]*tail{}
+}
+
+// Missing names the hosts that did not answer.
+func (p *printer) Missing() []string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Sorted(maps.Keys(p.away))
+}
+
+// write sends buf on its way in one call, so that lines stay whole among other
+// writers of the same terminal.
+func (p *printer) write(s wire.Stream) error {
+	if len(p.buf) == 0 {
+		return nil
+	}
+	to := p.out
+	if s == wire.Stderr && !p.json {
+		to = p.err
+	}
+	err := p.put(to, p.buf)
+	p.buf = p.buf[:0]
+	if cap(p.buf) > 2*MaxLine {
+		p.buf = nil
+	}
+	return err
+}
+
+// copy passes bytes on as they are.
+func (p *printer) copy(k TailKey, data []byte) error {
+	to := p.out
+	switch {
+	case p.files != nil:
+		f, err := p.files.of(k)
+		if err != nil {
+			p.failed = fmt.Errorf("%w: %w", ErrOutput, err)
+			return p.failed
+		}
+		to = f
+	case k.Stream == wire.Stderr:
+		to = p.err
+	}
+	return p.put(to, data)
+}
+
+func (p *printer) put(to io.Writer, b []byte) error {
+	if p.failed != nil {
+		return p.failed
+	}
+	p.busy.Store(true)
+	_, err := to.Write(b)
+	p.busy.Store(false)
+	if err != nil {
+		if path, ok := errors.AsType[*fs.PathError](err); ok && p.files == nil {
+			err = path.Err // "write /dev/stdout: " says it twice
+		}
+		p.failed = fmt.Errorf("%w: %w", ErrOutput, err)
+	}
+	return p.failed
+}

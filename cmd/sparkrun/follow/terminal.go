@@ -1,0 +1,160 @@
+package follow
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"golang.org/x/term"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Terminal is the caller's, whose every key goes to a rank while it is raw.
+type Terminal struct {
+	fd int
+
+	mu     sync.Mutex
+	cooked *term.State // as it was; nil: it is so
+}
+
+// ErrNoTerminal is said as docker does.
+var ErrNoTerminal = errors.New("the input device is not a TTY")
+
+// TerminalOf fails where a command's input is no terminal.
+func TerminalOf(in io.Reader) (*Terminal, error) {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return nil, ErrNoTerminal
+	}
+	return &Terminal{fd: int(f.Fd())}, nil
+}
+
+// Window is its size; one that does not know it, or is none, is 80 by 24.
+func (t *Terminal) Window() launcher.Window {
+	if t == nil {
+		return launcher.Window{Rows: 24, Cols: 80}
+	}
+	cols, rows, err := term.GetSize(t.fd)
+	if err != nil || cols <= 0 || rows <= 0 {
+		return launcher.Window{Rows: 24, Cols: 80}
+	}
+	return launcher.Window{Rows: uint16(rows), Cols: uint16(cols)} // struct winsize has no more
+}
+
+// InForeground is an input that, where it is a terminal, is read only by who is
+// in its foreground: the kernel stops any other with SIGTTIN (termios(3)), and a
+// launch that was sent to the background shall go on.
+func InForeground(in io.Reader) io.Reader {
+	f, ok := in.(*os.File)
+	if !ok || !term.IsTerminal(int(f.Fd())) {
+		return in
+	}
+	return &foreground{f, int(f.Fd())}
+}
+
+type foreground struct {
+	f  *os.File
+	fd int // f's: who closes f while it is read must not meet a look at it
+}
+
+// backgroundPause lies between two looks at a terminal that is another's: that
+// it has become ours is told by nothing.
+const backgroundPause = 250 * time.Millisecond
+
+func (r *foreground) Read(b []byte) (int, error) {
+	for {
+		// Waiting stops nobody. A line that comes while another is in the
+		// foreground is for them.
+		_, err := unix.Poll([]unix.PollFd{{Fd: int32(r.fd), Events: unix.POLLIN}}, -1)
+		if err != nil && err != unix.EINTR {
+			return 0, fmt.Errorf("read the terminal: %w", err)
+		}
+		group, gerr := unix.IoctlGetInt(r.fd, unix.TIOCGPGRP)
+		if err == nil && (gerr != nil || group == unix.Getpgrp()) { // with an error it is not our controlling terminal
+			return r.f.Read(b)
+		}
+		time.Sleep(backgroundPause)
+	}
+}
+
+// Raw hands its keys on as they are typed, until restore.
+func (t *Terminal) Raw() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cooked != nil {
+		return nil
+	}
+	st, err := term.MakeRaw(t.fd)
+	if err != nil {
+		return fmt.Errorf("make the terminal raw: %w", err)
+	}
+	t.cooked = st
+	return nil
+}
+
+// Restore may be called at any time, and again.
+func (t *Terminal) Restore() {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.cooked != nil {
+		_ = term.Restore(t.fd, t.cooked) // a terminal that has gone needs none
+		t.cooked = nil
+	}
+}
+
+// stopped runs what stops this process: a shell wants its terminal as it was.
+func (t *Terminal) stopped(stop func()) {
+	t.mu.Lock()
+	was := t.cooked != nil
+	t.mu.Unlock()
+	t.Restore()
+	stop()
+	if was {
+		_ = t.Raw()
+	}
+}
+
+// Resizes keeps a rank's terminal as large as ours until ctx ends.
+func (t *Terminal) Resizes(ctx context.Context, to app.Ranks, r wire.InputRequest, say func(string)) {
+	changed := make(chan os.Signal, 1)
+	signal.Notify(changed, syscall.SIGWINCH)
+	defer signal.Stop(changed)
+	for {
+		w := t.Window()
+		r.Window = &w
+		err := send(ctx, func() error { return to.Input(ctx, r) })
+		switch {
+		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader):
+			return
+		case err != nil:
+			say(fmt.Sprintf("the rank's terminal keeps its size: %v", err))
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// RawLines makes lines of ours begin at the left of a raw terminal.
+type RawLines struct{ To io.Writer }
+
+func (w RawLines) Write(b []byte) (int, error) {
+	if _, err := w.To.Write(bytes.ReplaceAll(b, []byte("\n"), []byte("\r\n"))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}

@@ -1,0 +1,168 @@
+package job
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+)
+
+// NewMPICmd makes `sparkrun launch mpi`.
+func NewMPICmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "mpi [flags] -- PROG [ARG...]",
+		Short: "Run an MPI program, without ssh",
+		Long: `Runs PROG, an MPI program that is on every machine at the same path, --nproc-per-node
+times on each. No ssh, no host file and no -x list: the machines are the cluster's,
+and every rank has the environment and the network interfaces of its own machine.
+
+Which MPI it is for is read from what it is linked to, on every machine.
+
+MPICH, Intel MPI and MVAPICH: sparkrun starts the ranks itself and is their process
+manager (PMI-1). Output, input, limits and exit codes are each rank's own.
+
+Open MPI (4 and 5): its mpirun runs on rank 0's machine, and its daemons on the
+others, as ranks of the job: they end with it. logs and ps show one rank a machine; what
+the MPI ranks write comes from mpirun, as rank 0.
+
+A script, or a program whose language loads MPI at run time (python3 with mpi4py), does
+not say: name its family with --mpi.
+
+With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too).
+A program that lies on a --mount is looked at there; of an image's own the only MPI that
+its loader knows is taken. Ranks of the MPICH family are in a container each, and talk
+by the network on one machine, too.
+
+MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
+MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,
+		Example: `  # two ranks on each of three machines
+  sparkrun launch mpi --nodes 3 --nproc-per-node 2 -- ./ring
+  sparkrun launch mpi --on spark1,spark2 -- all_reduce_perf -b 8 -e 1G -f 2
+
+  # a program that does not say which MPI it is for
+  sparkrun launch mpi --nodes 2 --mpi openmpi -- python3 solve.py
+  sparkrun launch mpi --nodes 2 --mpirun /opt/openmpi-5/bin/mpirun -- ./solve
+
+  # in containers
+  sparkrun launch mpi --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 -- all_reduce_perf -b 8 -e 1G -f 2
+
+  # what would run, and with which variables
+  sparkrun launch mpi --nodes 2 --dry-run -- ./ring`,
+		Args: cobra.ArbitraryArgs,
+		RunE: launch.WorkloadRun(a, opts, run),
+	}
+	m := &opts.Request.MPI
+	fs := cmd.Flags()
+	fs.SetInterspersed(false) // the program's flags are its own
+	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that PROG is for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside PROG's own Open MPI, else in PATH)")
+	app.CompleteWords(cmd, "mpi")
+	return cmd
+}
+
+// StartMPI launches an MPI program.
+func StartMPI(ctx context.Context, a *app.App, o launch.Options) error {
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return settleMPI(ctx, a, &o) }); err != nil {
+		return err
+	}
+	return launch.Run(ctx, a, o)
+}
+
+// settleMPI finds out which MPI a launch's program is for: by this machine's own
+// copy, where there is one, for every node looks at its own before it starts anything;
+// else the nodes are asked.
+func settleMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
+	m := &o.Request.MPI
+	if m.Forced || len(o.Request.Args) == 0 {
+		return nil
+	}
+	if m.Family != "" {
+		m.Forced = true
+		return nil
+	}
+	if o.Container.Image != "" { // an image has programs of its own
+		defer func() {
+			if err != nil {
+				err = fmt.Errorf("find out which MPI %s is for, as no --mpi says it: %w", o.Request.Args[0], err)
+			}
+		}()
+	} else if m.Family = mpiHere(a, *o); m.Family != "" {
+		return nil
+	}
+	b, err := launch.Open(a, o.Standalone)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	spec, err := launch.Spec(a, *o)
+	if err != nil {
+		return err
+	}
+	spec.Wait, spec.Force = false, true // a question, which takes nothing
+	res, err := launch.Plan(ctx, b, spec)
+	if err != nil {
+		return err
+	}
+	by := map[launcher.MPIFamily]string{}
+	var refused []error
+	for _, n := range res.Nodes {
+		switch {
+		case n.Error != "":
+			refused = append(refused, fmt.Errorf("%s: %s", n.Host, n.Error))
+		case len(n.Ranks) > 0 && n.Ranks[0].MPI != "":
+			m.Family = n.Ranks[0].MPI
+			by[m.Family] = n.Host
+		}
+	}
+	switch {
+	case len(refused) > 0:
+		return errors.Join(refused...)
+	case len(by) > 1:
+		return fmt.Errorf("%s is for MPICH's family on %s, and for Open MPI on %s: install the same program on every machine", o.Request.Args[0], by[launcher.MPICH], by[launcher.OpenMPI])
+	case m.Family == "":
+		return fmt.Errorf("which MPI %s is for is not known: say --mpi mpich or --mpi openmpi", o.Request.Args[0])
+	}
+	return nil
+}
+
+// mpiHere looks at this machine's copy; empty: there is none, or it does not say.
+func mpiHere(a *app.App, o launch.Options) launcher.MPIFamily {
+	if !o.Standalone {
+		if away, err := a.Away(); away != nil || err != nil {
+			return ""
+		}
+	}
+	prog := o.Request.Args[0]
+	if !strings.Contains(prog, "/") {
+		path, err := exec.LookPath(prog)
+		if err != nil {
+			return ""
+		}
+		prog = path
+	}
+	if dir := o.Request.Workdir; !filepath.IsAbs(prog) {
+		cwd, err := a.Getwd()
+		if err != nil {
+			return ""
+		}
+		if !filepath.IsAbs(dir) {
+			dir = filepath.Join(cwd, dir)
+		}
+		prog = filepath.Join(dir, prog)
+	}
+	libraries, _ := a.Getenv("LD_LIBRARY_PATH")
+	linked, err := mpi.FamilyOf(prog, libraries)
+	if err != nil {
+		return ""
+	}
+	return linked.Family
+}

@@ -1,0 +1,299 @@
+// Package job decides what a person types about jobs: workloads that are programs, and ps, logs, stop, exec, attach
+// and service.
+//
+// It must not follow a job by itself: follow does.
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+type psOptions struct {
+	all, json bool
+	job       string // empty: a list
+}
+
+// NewPsCmd makes `sparkrun ps`.
+func NewPsCmd(a *app.App) *cobra.Command {
+	opts := &psOptions{}
+	cmd := &cobra.Command{
+		Use:   "ps [JOB]",
+		Short: "List jobs, or tell all about one",
+		Long: `Lists the jobs of the whole cluster that have not ended, whoever launched them
+and wherever they run; with --all also those that have. With JOB (an id, the
+beginning of one, or a name) it tells what that job runs, where its ranks are and, when
+it has failed, why: the rank that failed first, its trace or last lines, and who failed
+after it; where a machine was lost, the last lines that its disk has of its ranks, once
+it is back. It changes nothing.
+
+"unknown" is a job of which only its plan is known: without a leader, or under a new one
+that has not heard all its machines. It may be running. Without a leader it says how old
+all of this is.
+
+--json prints an array with one object a job:
+  job_id, name, workload, user
+  state      planned (how far it has come is not known), waiting, starting, running,
+             ending, restarting (its next try follows by itself); then completed, failed,
+             stopped or rejected (no rank was started)
+  exit_code  null until the job has ended
+  cause      why it ended, null when completed or running
+  hosts      by node rank;  away: those of them that do not answer
+  ranks      in all
+  stage      before or after, while that command runs; else null
+  try, tries which try of the job this is, from 1, of how many at most
+  generation its number among all that was run for the job, from 1: tries, and stages
+             before and after them; it only grows
+  line       its place, from 1, among those that wait for their machines; else 0
+  waits      what it waits for; null when it does not
+  on_partition  continue, or end: as launch --on-partition has it
+  image      that its ranks run in; null: they run on the machine itself
+  planned, started, ended   RFC 3339; null while that has not come
+  away_since since when each of away does not answer
+  fabric_only those of hosts that the leader reaches over the fabric alone: who asks
+             there on the management network is not answered
+  again_at   when its next try is due, while it is restarting; else null
+  service    null but for a service: url (null while not known), model, state (the job's,
+             or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
+             running (requests; null while not known), autostart, restart (as launch has
+             it), failures (that --restart counts now), on_wedge, metrics (URL, or null)
+  suspended  hosts whose ranks a signal has stopped, as Ctrl-Z does that launch passes on
+  no_leader  true: this machine's own knowledge, from as_of, when it last heard a leader
+             (null: not since its agent was started)`,
+		Example: `  sparkrun ps
+  sparkrun ps --all
+  sparkrun ps train
+  sparkrun ps --all --json | jq '.[] | select(.exit_code > 0) | .job_id'`,
+		ValidArgsFunction: a.CompleteJobs,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return app.Usagef("unexpected argument %q", args[1])
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				opts.job = args[0]
+			}
+			return app.Running(a, opts, runPs)(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVarP(&opts.all, "all", "a", false, "also jobs that have ended")
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	return cmd
+}
+
+// jobLine is a job as ps --json prints it. Scripts read it: fields may come,
+// none may go.
+type jobLine struct {
+	JobID      launcher.JobID      `json:"job_id"`
+	Name       string              `json:"name"`
+	Workload   string              `json:"workload"`
+	User       string              `json:"user"`
+	State      rendezvous.State    `json:"state"`
+	ExitCode   *int                `json:"exit_code"`
+	Cause      *string             `json:"cause"`
+	Hosts      []string            `json:"hosts"`
+	Away       []string            `json:"away"`
+	Ranks      int                 `json:"ranks"`
+	Stage      *string             `json:"stage"`
+	Try        int                 `json:"try"`
+	Tries      int                 `json:"tries"`
+	Generation launcher.Generation `json:"generation"`
+	Waits      *string             `json:"waits"`
+	Line       int                 `json:"line"`
+
+	OnPartition launcher.PartitionPolicy `json:"on_partition"`
+	Image       *string                  `json:"image"`
+
+	Planned time.Time  `json:"planned"`
+	Started *time.Time `json:"started"`
+	Ended   *time.Time `json:"ended"`
+
+	NoLeader  bool                 `json:"no_leader"`
+	AsOf      *time.Time           `json:"as_of"`
+	AwaySince map[string]time.Time `json:"away_since"`
+	Suspended []string             `json:"suspended"`
+	Service   *serviceLine         `json:"service"`
+	AgainAt   *time.Time           `json:"again_at"`
+
+	FabricOnly []string `json:"fabric_only"`
+}
+
+// as adds how old the answer is that a job is told of in.
+func (l jobLine) as(res wire.JobsResponse) jobLine {
+	l.NoLeader = res.Problem != ""
+	if l.NoLeader && !res.Heard.IsZero() {
+		l.AsOf = &res.Heard
+	}
+	return l
+}
+
+func newJobLine(j rendezvous.JobStatus) jobLine {
+	l := jobLine{
+		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
+		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
+		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
+	}
+	l.FabricOnly, l.AgainAt = append([]string{}, j.FabricOnly...), j.AgainAt
+	maps.Copy(l.AwaySince, j.AwaySince)
+	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
+	l.Line, l.Generation = j.Line, j.Plan.Generation
+	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
+	if image := imageOf(j.Spec); image != "" {
+		l.Image = &image
+	}
+	if j.Waits != "" {
+		l.Waits = &j.Waits
+	}
+	l.Service = newServiceLine(j, time.Now())
+	l.Hosts = append(l.Hosts, j.MainHosts()...)
+	if j.Plan.Stage != "" {
+		l.Ranks = j.Spec.WorldOf(len(l.Hosts))
+		if j.Outcome == nil {
+			l.Stage = &j.Plan.Stage
+		}
+	}
+	if o := j.Outcome; o != nil {
+		l.ExitCode, l.Ended = &o.ExitCode, &o.At
+		if o.Cause != "" {
+			l.Cause = &o.Cause
+		}
+	}
+	return l
+}
+
+func runPs(ctx context.Context, a *app.App, o psOptions) error {
+	b := a.Dial()
+	defer b.Close()
+	res, err := b.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	if o.job != "" {
+		err = psJob(ctx, a, b, res, o)
+	} else {
+		err = psAll(a, res, o)
+	}
+	if res.Problem != "" {
+		a.Say(res.Problem)
+		a.Say(staleText(res.Heard, time.Now()))
+	}
+	return err
+}
+
+func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
+	lines := []jobLine{}
+	for _, j := range res.Jobs {
+		if o.all || j.Outcome == nil {
+			lines = append(lines, newJobLine(j).as(res))
+		}
+	}
+	if o.json {
+		return a.Object(lines)
+	}
+	return a.Table(jobRows(lines, time.Now()))
+}
+
+// staleText says how old an answer is that no leader stands behind.
+func staleText(heard, now time.Time) string {
+	old := "is of before this machine's agent was started"
+	if !heard.IsZero() {
+		old = "is " + app.Age(now.Sub(heard)) + " old"
+	}
+	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has come elsewhere"
+}
+
+func jobRows(lines []jobLine, now time.Time) [][]string {
+	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
+	serving := slices.ContainsFunc(lines, func(l jobLine) bool { return l.Service != nil && l.ExitCode == nil })
+	if serving {
+		rows[0] = append(rows[0], "URL", "TOKENS/S")
+	}
+	for _, l := range lines {
+		exit, state := "-", stateText(l.State)
+		if l.Service != nil && l.ExitCode == nil {
+			state = stateText(rendezvous.State(l.Service.State))
+		}
+		state += againText(l.AgainAt, now)
+		if len(l.Suspended) > 0 {
+			state += " (suspended)"
+		}
+		if l.ExitCode != nil {
+			exit = strconv.Itoa(*l.ExitCode)
+		}
+		if l.Line > 0 {
+			state += fmt.Sprintf(" (number %d in line)", l.Line)
+		}
+		if l.Stage != nil {
+			state += " (--" + *l.Stage + ")"
+		}
+		if l.Tries > 1 {
+			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
+		}
+		state += l.whereText(now)
+		workload := l.Workload
+		if l.Image != nil {
+			workload += " (" + *l.Image + ")"
+		}
+		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state, app.Age(now.Sub(l.Planned)), exit}
+		if serving {
+			row = append(row, l.Service.urlText(), l.Service.rateText())
+		}
+		rows = append(rows, row)
+	}
+	return rows
+}
+
+// stateText is a state for people: of a job that is only known to be recorded
+// "planned" would be read as one that has not begun.
+func stateText(s rendezvous.State) string {
+	if s == rendezvous.StatePlanned {
+		return "unknown"
+	}
+	return string(s)
+}
+
+// againText is when a job starts again that says so.
+func againText(at *time.Time, now time.Time) string {
+	if at == nil || !at.After(now) {
+		return ""
+	}
+	return " in " + app.Age(at.Sub(now).Round(time.Second))
+}
+
+// whereText says of which of a job's machines it does not hear, or not where others ask for them.
+func (l jobLine) whereText(now time.Time) (text string) {
+	if len(l.Away) > 0 {
+		text = " (" + app.Hosts(l.Away) + " away" + awayText(l, now) + ")"
+	}
+	if len(l.FabricOnly) > 0 {
+		text += " (" + app.Hosts(l.FabricOnly) + " by fabric only)"
+	}
+	return text
+}
+
+// awayText is for how long the first of a job's hosts has been away, where that is
+// known.
+func awayText(l jobLine, now time.Time) string {
+	var longest time.Duration
+	for _, since := range l.AwaySince {
+		longest = max(longest, now.Sub(since))
+	}
+	if len(l.AwaySince) == 0 {
+		return ""
+	}
+	return " " + app.Age(longest)
+}

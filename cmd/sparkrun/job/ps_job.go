@@ -1,0 +1,178 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// psJob tells all about one job.
+func psJob(ctx context.Context, a *app.App, b app.Gangs, res wire.JobsResponse, o psOptions) error {
+	j, err := pick(res.Jobs, o.job)
+	if err != nil {
+		return err
+	}
+	if o.json {
+		return a.Object(newJobLine(j).as(res))
+	}
+	for _, line := range append(describe(j, time.Now()), follow.LastOfLost(ctx, b, j)...) {
+		if _, err := fmt.Fprintln(a.Out, line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pick finds the job that a user means, by the rules of the record.
+func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error) {
+	plain := make([]rendezvous.Job, len(jobs))
+	for i, j := range jobs {
+		plain[i] = j.Job
+	}
+	i, err := rendezvous.FindJob(plain, text)
+	if err != nil {
+		return rendezvous.JobStatus{}, err
+	}
+	return jobs[i], nil
+}
+
+// describe is a job on a screen.
+func describe(j rendezvous.JobStatus, now time.Time) []string {
+	l := newJobLine(j)
+	head := fmt.Sprintf("job %s", j.Spec.ID)
+	if j.Spec.Name != "" {
+		head += fmt.Sprintf(" (%s)", j.Spec.Name)
+	}
+	head += fmt.Sprintf(": %s of %s, %s", j.Spec.Workload, cmp.Or(j.Spec.User, "?"), stateText(l.State))
+	if l.ExitCode != nil {
+		head += fmt.Sprintf(", exit code %d", *l.ExitCode)
+	}
+	out := []string{head}
+	if line := commandLine(j.Spec); line != "" {
+		out = append(out, "  $ "+line)
+	}
+	if image := imageOf(j.Spec); image != "" {
+		out = append(out, "  in containers of "+image)
+	}
+	for i, p := range j.Plan.Nodes {
+		line := fmt.Sprintf("  %s: %s", p.Host, app.RankSpan(p.FirstRank, p.Ranks))
+		if j.Spec.Stepped() && j.Plan.Stage == "" {
+			line = fmt.Sprintf("  %s: %s", p.Host, stagesOn(j.Spec, i, p.FirstRank))
+		}
+		if since, known := j.AwaySince[p.Host]; known {
+			line += ", has not answered for " + app.Age(now.Sub(since))
+		} else if slices.Contains(j.Away, p.Host) {
+			line += ", does not answer"
+		}
+		if slices.Contains(j.FabricOnly, p.Host) {
+			line += ", reached over the fabric only"
+		}
+		out = append(out, line)
+	}
+	out = append(out, times(j, now))
+	out = append(out, describeService(j, now)...)
+	for _, t := range j.Tries {
+		if t.Cause != "" {
+			when := "ended " + ago(t.Ended, now)
+			if t.Ended.IsZero() { // the other side of a reunion ran it
+				when = "was given up"
+			}
+			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s", t.Generation, app.Hosts(t.Hosts), when, t.Cause))
+		}
+	}
+	if text := j.TryText(); text != "" && j.Outcome == nil {
+		out = append(out, "  "+text)
+	}
+	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {
+		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
+	}
+	if len(j.Suspended) > 0 && j.Outcome == nil {
+		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or attach was stopped wakes the ranks; `sparkrun stop` ends them",
+			app.Hosts(j.Suspended)))
+	}
+	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {
+		out = append(out, fmt.Sprintf("  %s ended with 0, while the others go on", follow.RankNames(j.Done)))
+	}
+	if j.Waits != "" {
+		out = append(out, "  "+j.Waits)
+	}
+	if o := j.Outcome; o != nil && o.End != rendezvous.Completed {
+		out = append(out, follow.Sentence(*o, j.Spec, j.Plan.World))
+		out = append(out, follow.Why(*o, j.Spec)...)
+	}
+	for i := range out {
+		out[i] = plain.Text(out[i])
+	}
+	return out
+}
+
+// stagesOn names a node's ranks by their stages.
+func stagesOn(spec launcher.Spec, node, first int) string {
+	var parts []string
+	for _, st := range spec.Steps() {
+		if st.On(node) {
+			parts = append(parts, fmt.Sprintf("%s (%s)", app.RankSpan(first, st.RanksPerNode), st.Name))
+			first += st.RanksPerNode
+		}
+	}
+	return strings.Join(parts, ", ")
+}
+
+// commandBytes bounds what is shown of a command line: some lines of a terminal.
+const commandBytes = 400
+
+// commandLine is what the ranks of a job run, as a shell would have to be given it;
+// empty where the job's spec is of no known stage.
+func commandLine(spec launcher.Spec) string {
+	st := spec.MainStage()
+	if st == nil {
+		return ""
+	}
+	command := st.Command()
+	argv := make([]string, len(command))
+	for i, v := range command {
+		argv[i] = v.String()
+	}
+	line := plain.Text(strings.ReplaceAll(app.QuoteAll(argv), "\n", "⏎"))
+	if len(line) > commandBytes {
+		line = strings.ToValidUTF8(line[:commandBytes], "") + "…"
+	}
+	return line
+}
+
+// imageOf is what the ranks of a job run in; empty: on the host.
+func imageOf(spec launcher.Spec) string {
+	if st := spec.MainStage(); st != nil && st.Container != nil {
+		return st.Container.Image
+	}
+	return ""
+}
+
+func times(j rendezvous.JobStatus, now time.Time) string {
+	text := "  placed " + ago(j.Planned, now)
+	switch {
+	case j.Outcome != nil && j.Started != nil:
+		text += ", ran for " + app.Age(j.Outcome.At.Sub(*j.Started))
+	case j.Started != nil:
+		text += ", runs for " + app.Age(now.Sub(*j.Started))
+	}
+	if j.Outcome != nil {
+		text += ", ended " + ago(j.Outcome.At, now)
+	}
+	return text
+}
+
+// ago is a moment as an age, and as a time of the zone that now is in.
+func ago(t, now time.Time) string {
+	return app.Age(now.Sub(t)) + " ago (" + t.In(now.Location()).Format(time.DateTime) + ")"
+}

@@ -1,0 +1,148 @@
+package job
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// NewServiceCmd makes `sparkrun service`.
+func NewServiceCmd(a *app.App) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "service",
+		Short: "List services, and say which come back after a power cut",
+		Long: `A service is a job that serves: launch exec --serve, and the workloads that serve a
+model. Once it is ready it goes on until it is stopped.`,
+		Example: `  sparkrun service ls
+  sparkrun service enable llm`,
+	}
+	app.Group(cmd)
+	cmd.AddCommand(newServiceLsCmd(a), newServiceEnableCmd(a), newServiceDisableCmd(a))
+	return cmd
+}
+
+// serviceLine is what ps --json and service ls --json print of a service. Fields may come,
+// none may go.
+type serviceLine struct {
+	URL       *string              `json:"url"`
+	Model     string               `json:"model"`
+	State     string               `json:"state"`
+	Since     *time.Time           `json:"since"`
+	Text      string               `json:"text"`
+	Rate      *float64             `json:"tokens_per_s"`
+	Running   *int                 `json:"running"`
+	Autostart bool                 `json:"autostart"`
+	Restart   string               `json:"restart"`
+	Failures  int                  `json:"failures"`
+	OnWedge   launcher.WedgePolicy `json:"on_wedge"`
+	Metrics   *string              `json:"metrics"`
+}
+
+func newServiceLine(j rendezvous.JobStatus, now time.Time) *serviceLine {
+	v := j.Spec.Service
+	if v == nil {
+		return nil
+	}
+	l := &serviceLine{Model: v.Model, Autostart: v.Autostart, Restart: v.RestartText(), Failures: j.RecentFaults(now), OnWedge: cmp.Or(v.OnWedge, launcher.WedgeReport)}
+	l.State, l.Text = j.ServiceState()
+	if j.Outcome != nil {
+		return l
+	}
+	if addr := j.ServiceAddr(); addr != "" {
+		url := "http://" + addr
+		l.URL = &url
+		if v.Metrics != "" {
+			metrics := url + v.Metrics
+			l.Metrics = &metrics
+		}
+	}
+	if seen := j.Service; seen != nil {
+		l.Rate, l.Running = seen.Rate, seen.Running
+		if l.State == string(seen.State) {
+			l.Since = &seen.Since
+		}
+	}
+	return l
+}
+
+func (l *serviceLine) urlText() string {
+	if l == nil || l.URL == nil {
+		return "-"
+	}
+	return *l.URL
+}
+
+func (l *serviceLine) rateText() string {
+	if l == nil || l.Rate == nil {
+		return "-"
+	}
+	return strconv.FormatFloat(*l.Rate, 'f', 1, 64)
+}
+
+// describeService is what ps JOB says of one beside what it says of any job.
+func describeService(j rendezvous.JobStatus, now time.Time) []string {
+	l := newServiceLine(j, now)
+	switch {
+	case l == nil:
+		return nil
+	case j.Outcome != nil && j.WhyNoMore(*j.Outcome) != "":
+		return []string{"  is not started again by itself: launch it as before; --restart says how often it may fail"}
+	case j.Outcome != nil:
+		return nil
+	}
+	text := "  serves at " + l.urlText() + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)
+	if l.Since != nil {
+		text += " for " + app.Age(now.Sub(*l.Since))
+	}
+	if l.Text != "" && l.Text != j.Waits {
+		text += ": " + l.Text
+	}
+	if l.Rate != nil && l.Running != nil {
+		text += fmt.Sprintf("; %s tokens/s, requests: %d", l.rateText(), *l.Running)
+	}
+	out := []string{text}
+	for _, step := range nextSteps(j, now) {
+		out = append(out, "  "+step)
+	}
+	if seen := j.Service; seen != nil && seen.State == launcher.ServiceWedged && l.OnWedge == launcher.WedgeReport {
+		out = append(out, "  `sparkrun logs` may say why; --on-wedge restart at its launch would start it anew: `sparkrun stop` and launch it again")
+	}
+	again := "is not started again when it fails"
+	if j.Spec.Service.Restarts > 0 {
+		again = fmt.Sprintf("has failed %d of %s", l.Failures, l.Restart)
+	}
+	if l.Autostart {
+		return append(out, "  "+again+", and comes back after a power cut")
+	}
+	return append(out, "  "+again+"; does not come back after a power cut (sparkrun service enable)")
+}
+
+// longAway is how long a machine is away before its service is better taken elsewhere: one that
+// is booted anew is back by then.
+const longAway = time.Minute
+
+// nextSteps are what may be done for a service that does not do well.
+func nextSteps(j rendezvous.JobStatus, now time.Time) (steps []string) {
+	for _, host := range j.Away {
+		if since, known := j.AwaySince[host]; !known || now.Sub(since) < longAway || j.Waits != "" {
+			continue
+		}
+		then := "ends the service, to be launched elsewhere"
+		if v := j.Spec.Service; j.RecentFaults(now) < v.Restarts {
+			then = "starts it elsewhere"
+		}
+		steps = append(steps, fmt.Sprintf("%s has not answered for %s: if it is off for good, `sudo sparkrun mark-dead %s` %s", host, app.Age(now.Sub(j.AwaySince[host])), host, then))
+	}
+	if len(j.Plan.Nodes) > 0 && slices.Contains(j.FabricOnly, j.Plan.Nodes[0].Host) {
+		steps = append(steps, fmt.Sprintf("%s is reached over the fabric only: on the management network its URL answers nobody, see `sparkrun status`", j.Plan.Nodes[0].Host))
+	}
+	return steps
+}

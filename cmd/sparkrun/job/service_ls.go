@@ -1,0 +1,186 @@
+package job
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+type serviceLsOptions struct{ json, prometheus bool }
+
+func newServiceLsCmd(a *app.App) *cobra.Command {
+	opts := &serviceLsOptions{}
+	cmd := &cobra.Command{
+		Use:     "ls",
+		Aliases: []string{"list"},
+		Short:   "List services",
+		Long: `Lists the services of the whole cluster: those that have not ended, and for a week those
+that have failed after they had answered, until one of the same name is launched (without
+a name: of the same model).
+
+  STATE      starting; ready: it answers; unhealthy: it does not, which ends nothing;
+             wedged: it has requests, and for a minute no token has come; restarting;
+             waiting: for what is said below; failed. In parentheses machines of it that
+             are away, or that management does not reach
+  TOKENS/S   that it generates, by its own metrics
+  FAILURES   that --restart counts now, of how many in what time
+  AUTOSTART  whether it comes back after all its machines were off
+
+--json prints an array of objects: job_id, name, user, hosts, those of "service" in
+ps --json, and as there away, away_since, fabric_only, again_at, cause and ended.
+--prometheus prints the file that Prometheus' file_sd_configs read: the services that
+have not ended and have metrics, with the labels sparkrun_job, sparkrun_name,
+sparkrun_host and model. Write it beside its place and move it there, as in the example.`,
+		Example: `  sparkrun service ls
+  sparkrun service ls --prometheus > /etc/prometheus/sparkrun.new && mv /etc/prometheus/sparkrun.new /etc/prometheus/sparkrun.json
+  sparkrun service ls --json | jq '.[] | select(.state != "ready") | .name'`,
+		Args: app.Takes(0, ""),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if opts.json && opts.prometheus {
+				return app.Usagef("--json and --prometheus: give one of them")
+			}
+			return app.Running(a, opts, listServices)(cmd, args)
+		},
+	}
+	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
+	cmd.Flags().BoolVar(&opts.prometheus, "prometheus", false, "print targets for Prometheus' file_sd_configs")
+	return cmd
+}
+
+// listedService is a service as service ls --json prints it.
+type listedService struct {
+	JobID string   `json:"job_id"`
+	Name  string   `json:"name"`
+	User  string   `json:"user"`
+	Hosts []string `json:"hosts"`
+	serviceLine
+	Away       []string             `json:"away"`
+	AwaySince  map[string]time.Time `json:"away_since"`
+	FabricOnly []string             `json:"fabric_only"`
+	AgainAt    *time.Time           `json:"again_at"`
+	Cause      *string              `json:"cause"`
+	Ended      *time.Time           `json:"ended"`
+}
+
+// target is one entry of Prometheus' file_sd format.
+type target struct {
+	Targets []string          `json:"targets"`
+	Labels  map[string]string `json:"labels"`
+}
+
+func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
+	b := a.Dial()
+	defer b.Close()
+	res, err := b.Jobs(ctx)
+	if err != nil {
+		return err
+	}
+	if res.Problem != "" {
+		a.Say(res.Problem)
+		a.Say(staleText(res.Heard, time.Now()))
+	}
+	now := time.Now()
+	services := servicesOf(res.Jobs, now)
+	switch {
+	case o.prometheus:
+		return a.Object(targets(services))
+	case o.json:
+		listed := []listedService{}
+		for _, j := range services {
+			l := newJobLine(j)
+			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts, *newServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
+		}
+		return a.Object(listed)
+	}
+	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "FAILURES", "AUTOSTART"}}
+	for _, j := range services {
+		l := newServiceLine(j, now)
+		autostart := "no"
+		if l.Autostart {
+			autostart = "yes"
+		}
+		state := stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now) + newJobLine(j).whereText(now)
+		if j.Outcome != nil {
+			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
+		}
+		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"), cmp.Or(app.Hosts(j.MainHosts()), "-"), l.urlText(),
+			state, l.rateText(), j.RestartsText(now), autostart})
+	}
+	if err := a.Table(rows); err != nil {
+		return err
+	}
+	for _, j := range services {
+		for _, note := range serviceNotes(j, now) {
+			a.Say(plain.Text(cmp.Or(j.Spec.Name, string(j.Spec.ID)) + ": " + note))
+		}
+	}
+	return nil
+}
+
+// serviceNotes say what is to be known, and done, of a service that does not do well.
+func serviceNotes(j rendezvous.JobStatus, now time.Time) []string {
+	if o := j.Outcome; o != nil {
+		return []string{fmt.Sprintf("%s; `sparkrun ps %s` tells more; to start it again launch it as before", o.Cause, j.Spec.ID)}
+	}
+	notes := nextSteps(j, now)
+	if j.Waits != "" {
+		notes = append(notes, j.Waits)
+	}
+	return notes
+}
+
+// failedFor is how long a service that has failed is listed.
+const failedFor = 7 * 24 * time.Hour
+
+// servicesOf are the services that are there, and those that should be: that have failed by
+// themselves, and that nobody has launched again.
+func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvous.JobStatus) {
+	same := func(a, b launcher.Spec) bool {
+		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User && (a.Name != "" || a.Workload == b.Workload && a.Service.Model == b.Service.Model)
+	}
+	for _, j := range jobs {
+		if j.Spec.Service == nil {
+			continue
+		}
+		if o := j.Outcome; o != nil {
+			again := slices.ContainsFunc(jobs, func(k rendezvous.JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
+			if o.End != rendezvous.Failed || o.Started == nil && len(j.Tries) == 0 || again || now.Sub(o.At) > failedFor {
+				continue
+			}
+		}
+		services = append(services, j)
+	}
+	return services
+}
+
+// targets are the services that Prometheus can ask.
+func targets(services []rendezvous.JobStatus) []target {
+	out := []target{}
+	for _, j := range services {
+		v, addr := j.Spec.Service, j.ServiceAddr()
+		if j.Outcome != nil || v.Metrics == "" || addr == "" || strings.HasPrefix(addr, "127.") || strings.HasPrefix(addr, "[::1]") { // nobody else reaches it there
+			continue
+		}
+		labels := map[string]string{"__metrics_path__": v.Metrics, "sparkrun_job": string(j.Spec.ID)}
+		for name, value := range map[string]string{"sparkrun_name": j.Spec.Name, "model": v.Model} {
+			if value != "" {
+				labels[name] = value
+			}
+		}
+		if hosts := j.MainHosts(); len(hosts) > 0 {
+			labels["sparkrun_host"] = hosts[0]
+		}
+		out = append(out, target{[]string{addr}, labels})
+	}
+	return out
+}

@@ -1,0 +1,298 @@
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// dryPatience is how long a plan waits for an election, as a launch does.
+const dryPatience = 10 * time.Second
+
+// Plan asks what a launch would do.
+func Plan(ctx context.Context, b *app.Backend, spec launcher.Spec) (wire.ExplainResponse, error) {
+	return PlanOf(ctx, b, wire.LaunchRequest{Spec: spec})
+}
+
+// PlanOf asks what a launch would do, and for what else the request has.
+func PlanOf(ctx context.Context, b *app.Backend, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	res, err := b.Explain(ctx, r)
+	end, again := time.Now().Add(dryPatience), app.Pause{}
+	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.Wait(ctx) == nil {
+		res, err = b.Explain(ctx, r)
+	}
+	return res, err
+}
+
+// dryRun shows what a launch would do. A machine that would refuse makes it
+// fail, as it would the launch.
+func dryRun(ctx context.Context, a *app.App, b *app.Backend, spec launcher.Spec, o Options) error {
+	res, err := PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: o.Model})
+	if err != nil {
+		return err
+	}
+	for i := range res.Nodes {
+		if m := res.Nodes[i].Model; m != nil {
+			m.Config = nil // it has been read, and is nothing for people
+		}
+	}
+	if o.JSON {
+		err = a.Object(res)
+	} else {
+		err = writePlan(a.Out, spec, res)
+	}
+	if err != nil {
+		return err
+	}
+	if o.Fit != nil {
+		if err := o.Fit(res, true); err != nil {
+			return fmt.Errorf("the launch would be refused: %w", err)
+		}
+	}
+	if err := rendezvous.Unfit(res.Findings); err != nil {
+		return fmt.Errorf("the launch would be refused: %w", err)
+	}
+	for _, n := range res.Nodes {
+		if n.Error != "" {
+			return fmt.Errorf("%s would refuse: %s", n.Host, n.Error)
+		}
+	}
+	if unlike := unlikeImages(spec, res.Nodes); unlike != "" {
+		return fmt.Errorf("the launch would be refused: %s", unlike)
+	}
+	return nil
+}
+
+// fits asks the machines that a job would get for what it takes of them, and refuses one that has no
+// room there. One that stands in line may find other machines, and other memory.
+func (o Options) fits(ctx context.Context, b *app.Backend, spec launcher.Spec) error {
+	if o.Fit == nil || spec.Wait {
+		return nil
+	}
+	res, err := PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: o.Model})
+	if err != nil {
+		return err
+	}
+	return o.Fit(res, false)
+}
+
+// unlikeImages is what a leader says of machines that have different images; empty: they have not.
+func unlikeImages(spec launcher.Spec, nodes []wire.NodePlan) string {
+	c := spec.MainStage().Container
+	if c == nil {
+		return ""
+	}
+	var hosts []string
+	var seen []*launcher.ImageSeen
+	for _, n := range nodes {
+		if len(n.Ranks) == 0 {
+			return ""
+		}
+		hosts, seen = append(hosts, n.Host), append(seen, n.Ranks[0].Image)
+	}
+	return launcher.UnlikeImages(c.Image, hosts, seen)
+}
+
+func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error {
+	under, byMpirun := mpirunOf(res)
+	ranks := app.Count(res.Plan.World, "rank")
+	if byMpirun {
+		ranks = app.Count(res.Plan.World*under.PerNode, "MPI rank")
+	}
+	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n", app.Count(len(res.Nodes), "machine"), ranks, res.Plan.Head, res.Plan.Why)
+	if text := startsMPI(spec, res, under); text != "" {
+		fmt.Fprintln(w, text)
+	}
+	for _, f := range res.Findings {
+		fmt.Fprintf(w, "%s: %s\n", f.Severity, rendezvous.Describe(f))
+	}
+	for i, n := range res.Nodes {
+		first, ranks := 0, len(n.Ranks)
+		if i < len(res.Plan.Nodes) {
+			first, ranks = res.Plan.Nodes[i].FirstRank, res.Plan.Nodes[i].Ranks
+		}
+		if byMpirun {
+			fmt.Fprintf(w, "\n%s: MPI %s, by %s\n", n.Host, app.RankSpan(first*under.PerNode, ranks*under.PerNode), spec.Process(first))
+		} else {
+			fmt.Fprintf(w, "\n%s: %s\n", n.Host, app.RankSpan(first, ranks))
+		}
+		if n.Error != "" {
+			fmt.Fprintf(w, "  would refuse: %s\n", n.Error)
+		}
+		if len(n.Ranks) == 0 {
+			continue
+		}
+		if c := spec.MainStage().Container; c != nil && n.Ranks[0].Pulls {
+			fmt.Fprintf(w, "  image %s is not here: it will be pulled\n", c.Image)
+		}
+		if !spec.Stepped() {
+			if err := writeStage(w, *spec.MainStage(), n.Ranks, spec); err != nil {
+				return err
+			}
+			continue
+		}
+		for k, st := range spec.Steps() {
+			var ranks []launcher.RankPlan
+			for local, r := range n.Ranks {
+				if of, _ := spec.StepOf(i, local); of == k {
+					ranks = append(ranks, r)
+				}
+			}
+			if len(ranks) == 0 {
+				continue
+			}
+			fmt.Fprintf(w, "  stage %s, %s\n", st.Name, app.RankSpan(ranks[0].Rank, len(ranks)))
+			if err := writeStage(w, st, ranks, spec); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// mpirunOf is how the ranks of an Open MPI job are started; false: it is another job.
+func mpirunOf(res wire.ExplainResponse) (mpi.Options, bool) {
+	for _, n := range res.Nodes {
+		for _, r := range n.Ranks {
+			return mpi.OptionsOf(r.Argv)
+		}
+	}
+	return mpi.Options{}, false
+}
+
+// startsMPI says which MPI a program is for, and who starts its ranks; empty: no MPI program.
+func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) string {
+	st := spec.MainStage()
+	if st == nil || st.MPI == nil || spec.Workload == IBTestName || len(res.Nodes) == 0 {
+		return ""
+	}
+	if head := res.Nodes[0].Host; under.Task > 0 {
+		return fmt.Sprintf("%s on %s starts %s on each machine, and that the server on %s", cmp.Or(under.Mpirun, "Open MPI's mpirun"), head, st.MPI.Program, head)
+	}
+	by := "by what it is linked to"
+	if st.MPI.Forced {
+		by = "by --mpi"
+	}
+	switch st.MPI.Family {
+	case launcher.OpenMPI:
+		return fmt.Sprintf("%s is for Open MPI, %s: %s on %s starts it, %d on each machine", st.MPI.Program, by, cmp.Or(under.Mpirun, "its mpirun"), res.Nodes[0].Host, max(1, under.PerNode))
+	case launcher.MPICH:
+		return fmt.Sprintf("%s is for MPICH's family, %s: sparkrun starts its ranks", st.MPI.Program, by)
+	}
+	return ""
+}
+
+// writeStage tells what the ranks of one stage on one machine would run.
+func writeStage(w io.Writer, st launcher.Stage, ranks []launcher.RankPlan, spec launcher.Spec) error {
+	if first := ranks[0]; len(first.Docker) > 0 {
+		fmt.Fprintf(w, "  $ docker run %s\n", dockerLines(first.Docker))
+	}
+	if dir := workdirOf(ranks[0], spec); dir != "" { // of a container whose image nobody has seen
+		fmt.Fprintf(w, "  in %s\n", dir)
+	}
+	fmt.Fprintf(w, "  $ %s\n", app.QuoteAll(ranks[0].Argv))
+	return writeEnv(w, ranks, st)
+}
+
+// dockerLines puts each option of a container on a line of its own.
+func dockerLines(words []string) string {
+	var b strings.Builder
+	for i, w := range words {
+		switch {
+		case i == 0:
+		case strings.HasPrefix(w, "--"), !strings.HasPrefix(words[i-1], "--") && strings.HasPrefix(w, "sha256:"):
+			b.WriteString(" \\\n      ")
+		default:
+			b.WriteString(" ")
+		}
+		b.WriteString(app.Quote(w))
+	}
+	return b.String()
+}
+
+// workdirOf is where a rank will run: for one whose files are brought along, in
+// their folder, which each node names in its own state.
+func workdirOf(r launcher.RankPlan, spec launcher.Spec) string {
+	if r.Dir != "" {
+		return r.Dir
+	}
+	if spec.Staged != nil && spec.Staged.Workdir {
+		for _, v := range r.Env {
+			if v.Name == launcher.StageEnv {
+				return v.Value
+			}
+		}
+	}
+	return spec.MainStage().Workdir
+}
+
+// Widest bounds the column of values: one long path must not push every source
+// out of sight.
+const Widest = 48
+
+func writeEnv(w io.Writer, ranks []launcher.RankPlan, st launcher.Stage) error {
+	width := 0
+	var settings []string
+	env := ranks[0].Env
+	if _, is := mpi.OptionsOf(ranks[0].Argv); is { // by which mpirun and its daemons meet: no MPI rank has them
+		env = slices.DeleteFunc(slices.Clone(env), func(v launcher.Setting) bool { return strings.HasPrefix(v.Name, "PMI_") })
+	}
+	for _, v := range env {
+		text := v.Name + "=" + valueOn(ranks, v.Name, st)
+		settings = append(settings, text)
+		if n := utf8.RuneCountInString(text); n <= Widest {
+			width = max(width, n)
+		}
+	}
+	for i, v := range env {
+		if _, err := fmt.Fprintf(w, "    %-*s  # %s\n", width, settings[i], v.Source); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// valueOn gives a variable's value on a node: one for all ranks, or one each.
+func valueOn(ranks []launcher.RankPlan, name string, st launcher.Stage) string {
+	if isPort(st, name) {
+		return "<free port>"
+	}
+	var values []string
+	same := true
+	for _, r := range ranks {
+		for _, v := range r.Env {
+			if v.Name == name {
+				values = append(values, app.Quote(v.Value))
+				same = same && values[0] == values[len(values)-1]
+			}
+		}
+	}
+	if same {
+		return values[0]
+	}
+	return strings.Join(values, " | ")
+}
+
+// isPort tells whether a variable's value is found in prepare, so that a dry
+// run cannot know it.
+func isPort(st launcher.Stage, name string) bool {
+	is := false
+	for _, v := range st.Env {
+		if v.Name == name {
+			is = len(v.Value) == 1 && v.Value[0].Ref == launcher.Port
+		}
+	}
+	return is
+}

@@ -1,0 +1,358 @@
+// Package launch decides how a request becomes a job: flags, files and secrets that come along, the spec, what a dry
+// run shows, and the one place where a job is sent and followed.
+//
+// It must not know a workload: what one asks of the machines before, its command brings along.
+package launch
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+// Starter runs a workload's command once its options are complete.
+type Starter func(context.Context, *app.App, Options) error
+
+// NewCmd makes `sparkrun launch`.
+func NewCmd(a *app.App, opts *Options) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "launch [flags] WORKLOAD -- ...",
+
+		SuggestFor: []string{"start", "srun", "mpirun"},
+		Short:      "Start a job on some of the machines",
+		Long: `Starts a job and follows it: its ranks' output as [rank] line, then their exit code.
+Every machine checks that it could start its ranks, and only then any rank starts. When
+a rank fails the others are ended, and launch exits with the code of the one that failed
+first: 128+n when signal n killed it, 125 for a failure of sparkrun's own, 124 when the
+job ran out of its --timeout. Ctrl-C ends the job; a closed terminal leaves it running.
+
+Flags may stand before or behind the workload; the program's own come behind --. The
+guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
+		Example: `  sparkrun launch torchrun --nodes 2 --stage train.py -- train.py --lr 0.1
+  sparkrun launch exec --nodes 3 --dry-run -- hostname
+  sparkrun launch torchrun --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 --mount . --workdir . -- train.py
+  sparkrun launch vllm Qwen/Qwen3-32B --nodes 2
+  sparkrun launch --standalone torchrun --nproc-per-node 2 -- train.py  # this machine alone, without a cluster`,
+		Args: cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return app.Usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, mpi -- PROG, nccl-test, or ray")
+			}
+			_, err := workloads.Find(engine.Workloads(), args[0]) // a known one is a command of its own
+			if errors.Is(err, workloads.ErrUnknown) {
+				err = fmt.Errorf("%w; a program is run by `sparkrun launch exec -- %s`", err, app.QuoteAll(args))
+			}
+			return err
+		},
+	}
+	// torchrun's own spelling serves as well.
+	cmd.SetGlobalNormalizationFunc(func(_ *pflag.FlagSet, name string) pflag.NormalizedName {
+		if name = strings.ReplaceAll(name, "_", "-"); name == "nnodes" {
+			name = "nodes"
+		}
+		return pflag.NormalizedName(name)
+	})
+	BindLaunch(cmd.PersistentFlags(), opts)
+	BindContainer(cmd.PersistentFlags(), &opts.Container)
+	GroupLaunch(cmd.PersistentFlags())
+	app.CompleteLaunch(a, cmd)
+	return cmd
+}
+
+func BindLaunch(fs *pflag.FlagSet, o *Options) {
+	r, job := &o.Request, &o.Request.Job
+	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes", "how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
+	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: `HOST,HOST`")
+	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: `HOST,HOST`")
+	fs.Var(app.Positive{N: &r.RanksPerNode}, "nproc-per-node", "`N` ranks on each machine (default: 1)")
+	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set `NAME[=VALUE]` for the ranks; without a value, to this shell's; repeat for more")
+	fs.StringVar(&r.Workdir, "workdir", "", "work in `DIR` on every machine (default: this directory; with --stage the job's folder)")
+	fs.Var(stagings{&o.Stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
+	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
+	fs.StringArrayVar(&o.Secrets, "secret", nil, "give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
+	fs.Var(app.Published{All: &job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
+	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
+	fs.BoolVarP(&o.Detach, "detach", "d", false, "return when the ranks run, and print the job's id; a service need not answer yet")
+	fs.Var(app.Span{D: &job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
+	fs.Var(app.Span{D: &job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
+	fs.Var(app.Span{D: &job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
+	fs.Var(app.Span{D: &job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
+	fs.Var(app.Choice{V: (*string)(&job.OnFailure), Words: []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.Var(app.Choice{V: (*string)(&job.OnPartition), Words: []string{"continue", "end"}}, "on-partition", "ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
+	fs.Var(app.Amount{N: &job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: `none|all|RANK` (default: 0; none with -d and --max-restarts)")
+	fs.BoolVarP(&o.TTY, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
+	fs.Var(&o.keys, "detach-keys", "keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
+	fs.Var(app.Ulimits{All: &r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
+	fs.Var(app.Choice{V: (*string)(&r.BindTo), Words: []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
+	fs.StringVar(&job.User, "user", "", "run the ranks as `USER`; for root only (default: you)")
+	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "try the job again after a failure, up to `N` times")
+	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
+	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
+	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine; with --image in a container there")
+	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
+	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
+	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
+	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken, or a model has no room on one")
+	app.NCCLFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
+	fs.BoolVar(&o.DryRun, "dry-run", false, "show what would run where, and start nothing")
+	fs.Var(&o.Output, "output", "how to show the ranks' output, as for logs (default: prefix)")
+	fs.BoolVar(&o.JSON, "json", false, "print one JSON object a line: events and output; the same as --output json")
+	fs.BoolVar(&o.Standalone, "standalone", false, "this machine only, without agent and cluster")
+}
+
+// GroupLaunch orders what bindLaunch and bindBox have bound, for help.
+func GroupLaunch(fs *pflag.FlagSet) {
+	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "wait", "share", "force", "standalone")
+	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after", "keep-cache")
+	help.Group(fs, "Input and output", "name", "detach", "dry-run", "stdin", "tty", "detach-keys", "output", "json", "max-output")
+	help.Group(fs, "Time and failure", "timeout", "start-timeout", "node-timeout", "grace", "on-failure", "on-partition", "max-restarts", "spare")
+	help.Group(fs, "Network", "publish", "nccl", "nccl-subnet-aware")
+	help.Group(fs, "Containers", "image", "image-map", "pull", "mount", "model-cache", "shm-size", "docker-arg")
+	help.Common(fs, "nodes", "on", "nproc-per-node", "gpus", "env", "stage", "image", "name", "detach", "dry-run")
+}
+
+// WorkloadRun completes the options of a workload's command and runs them.
+func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		opts.Workload, opts.Request.Args = cmd.Name(), args
+		if g := cmd.Flag("grace"); g.Changed && opts.Request.Job.Grace == 0 {
+			// A Spec's zero means "the default": the shortest grace there is
+			// kills just as soon.
+			opts.Request.Job.Grace = time.Millisecond
+		}
+		if f := cmd.Flag("node-timeout"); f.Changed && opts.Request.Job.NodeTimeout == 0 {
+			opts.Request.Job.NodeTimeout = launcher.Never
+		}
+		if on := cmd.Flag("on"); on.Changed && len(opts.Request.Job.On) == 0 {
+			return app.Usagef("--on \"\": it names no machine: leave it out for any")
+		}
+		for _, name := range []string{"start-timeout", "timeout"} {
+			if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
+				return app.Usagef("--%s 0: want more than 0", name)
+			}
+		}
+		var err error
+		if opts.Request.Job.Service, err = opts.Service.service(cmd.Flags()); err != nil {
+			return err
+		}
+		opts.Service = ServiceOptions{} // it has had its say
+		var boxless error
+		if !opts.Serve.Image { // else settleServe asks, once it has found one
+			boxless = opts.Container.NeedsImage()
+		}
+		if err := errors.Join(opts.check(), boxless, opts.Container.check(), opts.Output.Settle(&opts.JSON)); err != nil {
+			return err
+		}
+		return run(cmd.Context(), a, *opts)
+	}
+}
+
+func (o Options) check() error {
+	job := o.Request.Job
+	switch {
+	case o.DryRun && o.Detach:
+		return app.Usagef("--dry-run and --detach: give one of them")
+	case o.Request.Stdin.Any() && o.Detach && !o.TTY:
+		return app.Usagef("--stdin and --detach: nobody stays to read it; --tty gives that rank a terminal to attach to")
+	case o.TTY && (o.JSON || o.Output.Kind != "" && o.Output.Kind != "raw"):
+		return app.Usagef("--tty: a terminal's output is raw: leave out --output and --json")
+	case o.Output.Kind == "files" && o.Detach:
+		return app.Usagef("--output files and --detach: nobody stays to write them; `sparkrun logs` does so later")
+	case o.Standalone && o.Detach:
+		return app.Usagef("--detach: a --standalone job ends with its launch")
+	case o.Standalone && len(o.Stage) > 0:
+		return app.Usagef("--stage: a --standalone job finds its files on this machine")
+	case o.Standalone && (len(job.On) > 0 || len(job.Exclude) > 0):
+		return app.Usagef("--on and --exclude: --standalone knows this machine only")
+	case o.Standalone && job.OnPartition == launcher.EndOnPartition:
+		return app.Usagef("--on-partition end: a --standalone job ends with its launch, and has no other machine")
+	case o.Standalone && job.Service != nil:
+		return app.Usagef("--standalone: a service goes on without its launch, which takes an agent")
+	case job.Service != nil && (o.TTY || o.Request.Stdin.Any()):
+		return app.Usagef("--tty, --stdin: nobody stays to read it: launch leaves a service once it answers")
+	case o.Standalone && job.Nodes > 1:
+		return app.Usagef("--nodes %d: --standalone knows this machine only", job.Nodes)
+	}
+	return nil
+}
+
+// Spec makes the job of the options. Everything that can be wrong with it by
+// itself is found here, before anybody is asked.
+func Spec(a *app.App, o Options) (launcher.Spec, error) {
+	w, err := workloads.Find(engine.Workloads(), o.Workload)
+	if err != nil {
+		return launcher.Spec{}, err
+	}
+	r := o.Request
+	var away *node.RemoteState
+	if !o.Standalone {
+		if away, err = a.Away(); err != nil {
+			return launcher.Spec{}, err
+		}
+	}
+	cwd := ""
+	if away == nil && (!filepath.IsAbs(r.Workdir) || len(o.Container.Mounts) > 0) {
+		if cwd, err = a.Getwd(); err != nil {
+			return launcher.Spec{}, fmt.Errorf("find the working directory: %w; name one with --workdir", err)
+		}
+	}
+	if r.Container, err = o.Container.container(cwd); err != nil {
+		return launcher.Spec{}, err
+	}
+	switch {
+	case filepath.IsAbs(r.Workdir):
+	case r.Container != nil && r.Workdir == "": // the image's
+	case away != nil: // its user's home, as by ssh: this machine's folders are not there
+		r.Workdir = filepath.Join("/", away.Home, r.Workdir)
+	default:
+		r.Workdir = filepath.Join(cwd, r.Workdir)
+	}
+	r.Environ, r.Away = a.Environ, away != nil
+	if r.Home, _ = a.Getenv("HOME"); away != nil {
+		r.Home = away.Home
+	}
+	r.Job.ID, r.Job.Submitted = launcher.NewJobID(), time.Now().UTC()
+	return w.Spec(r)
+}
+
+func Run(ctx context.Context, a *app.App, o Options) error {
+	var tty *follow.Terminal
+	switch {
+	case o.TTY:
+		var err error
+		tty, err = follow.TerminalOf(a.In)
+		if err != nil && !o.Detach {
+			return fmt.Errorf("%w; without --tty rank 0 reads it as it is", err)
+		}
+		w := tty.Window()
+		o.Request.TTY, o.Request.Stdin, o.Output.Kind = &w, cmp.Or(o.Request.Stdin, "0"), "raw"
+	case o.Request.Stdin == "" && !o.Detach && o.Request.Job.MaxRestarts == 0 && o.Request.Job.Service == nil:
+		o.Request.Stdin = "0"
+	}
+	spec, err := Spec(a, o)
+	if err != nil {
+		return err
+	}
+	files, err := stageSpec(&spec, o)
+	if err != nil {
+		return err
+	}
+	sayOutside(a, o)
+	secrets, err := readSecrets(&spec, o.Secrets, a.Getenv)
+	if err != nil {
+		return err
+	}
+	token, err := rayToken(&spec)
+	if err != nil {
+		return err
+	}
+	secrets = append(secrets, token...)
+	b, err := Open(a, o.Standalone)
+	if err != nil {
+		return err
+	}
+	defer b.Close()
+	if o.DryRun {
+		return app.Interruptible(ctx, func(ctx context.Context) error { return dryRun(ctx, a, b, spec, o) })
+	}
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.fits(ctx, b, spec) }); err != nil {
+		return err
+	}
+	out, err := follow.Printer(a, o.Output, o.JSON)
+	if err != nil {
+		return err
+	}
+	if err := app.Interruptible(ctx, func(ctx context.Context) error {
+		if err := handOver(ctx, b, &spec, files, a.Say); err != nil {
+			return err
+		}
+		err := sealSecrets(ctx, b, &spec, secrets)
+		if err != nil && spec.Staged != nil {
+			takeBack(ctx, b, &spec)
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	// Signals are the job's business from here on: none may end us unheard.
+	signals, stop := a.Signals()
+	defer stop()
+	f := follow.Follower{
+		Gangs: b, Ranks: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
+		Only: rayCommandOnly(spec),
+	}
+	if spec.MainStage().Stdin.Any() && !o.Detach {
+		f.In = follow.InForeground(a.In)
+	}
+	if b.Cluster != nil {
+		st, sig, err := app.StatusUnless(ctx, b, signals)
+		switch {
+		case err != nil:
+			return err
+		case sig != nil:
+			return app.Exits(app.ExitOf(sig), nil)
+		}
+		f.Spec.Epoch, f.Spec.EpochBy, f.Leader = st.Epoch, st.EpochBy, st.Leader
+	}
+	errs := a.Err
+	if tty != nil && !o.Detach {
+		defer tty.Restore()
+		rank, err := strconv.Atoi(string(spec.MainStage().Stdin))
+		if err != nil {
+			return err // the spec's check lets none through
+		}
+		f.Terminal, f.Only = tty, []int{rank}
+		if !o.Standalone { // whose jobs end with us
+			f.Keys = o.keys.OrDefault()
+		}
+		if a.ErrTTY {
+			errs = follow.RawLines{To: errs}
+		}
+	}
+	n := follow.OpenNotes(errs)
+	f.Say, f.Out.Note = n.Say, n.Say
+	if o.Detach {
+		f.Out = follow.NewPrinter(Discard{}, Discard{}) // its story is not told
+	}
+	code, err := f.Run(ctx)
+	n.Close()
+	if f.Rejected && spec.Staged != nil {
+		takeBack(ctx, b, &spec) // nothing ran that could be looked at, and the disk may be what was short
+	}
+	if o.Detach && code == 0 && err == nil {
+		onlyOn := ""
+		if p := f.OnlyOn.Load(); p != nil {
+			onlyOn = *p
+		}
+		return follow.PrintID(a, spec, onlyOn, f.Outcome == nil, o.JSON)
+	}
+	return app.Exits(code, err)
+}
+
+func Open(a *app.App, standalone bool) (*app.Backend, error) {
+	if standalone {
+		return a.Standalone()
+	}
+	return a.Dial(), nil
+}
+
+type Discard struct{}
+
+func (Discard) Write(b []byte) (int, error) { return len(b), nil }

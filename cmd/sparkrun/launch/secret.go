@@ -1,0 +1,76 @@
+package launch
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// readSecrets takes what --secret names, NAME or NAME=FILE, and names it in the
+// job's spec. The values go to the agent alone.
+func readSecrets(spec *launcher.Spec, wanted []string, getenv func(string) (string, bool)) ([]wire.Plain, error) {
+	var out []wire.Plain
+	size := 0
+	for _, text := range wanted {
+		name, path, fromFile := strings.Cut(text, "=")
+		value, err := readSecret(name, path, fromFile, getenv)
+		if err != nil {
+			return nil, err
+		}
+		if size += len(value); size > launcher.MaxSecretBytes {
+			return nil, fmt.Errorf("--secret %s: %w: with it they take %d bytes, at most %d", name, launcher.ErrInvalid, size, launcher.MaxSecretBytes)
+		}
+		spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: name})
+		out = append(out, wire.Plain{Name: name, Value: value})
+	}
+	return out, spec.Validate()
+}
+
+func readSecret(name, path string, fromFile bool, getenv func(string) (string, bool)) ([]byte, error) {
+	var value []byte
+	switch text, set := getenv(name); {
+	case fromFile && (path == "" || path == "-"):
+		return nil, fmt.Errorf("--secret %s=%s: %w: want a file", name, path, launcher.ErrInvalid)
+	case fromFile:
+		fi, err := os.Stat(path) // before it is read: a device has no end
+		if err == nil && (!fi.Mode().IsRegular() || fi.Size() > launcher.MaxSecretBytes) {
+			return nil, fmt.Errorf("--secret %s=%s: %w: want a file of at most %d bytes", name, path, launcher.ErrInvalid, launcher.MaxSecretBytes)
+		}
+		if err == nil {
+			value, err = os.ReadFile(path)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("--secret %s: %w", name, err)
+		}
+	case !set:
+		return nil, fmt.Errorf("--secret %s: %w: it is not set here; set it, or write --secret %[1]s=FILE", name, launcher.ErrInvalid)
+	default:
+		value = []byte(text)
+	}
+	switch {
+	case len(value) == 0:
+		return nil, fmt.Errorf("--secret %s: %w: it is empty", name, launcher.ErrInvalid)
+	case bytes.IndexByte(value, 0) >= 0:
+		return nil, fmt.Errorf("--secret %s: %w: it holds a NUL byte, which no variable can", name, launcher.ErrInvalid)
+	}
+	return value, nil
+}
+
+// sealSecrets has this machine's agent seal them into the spec.
+func sealSecrets(ctx context.Context, s app.Sealer, spec *launcher.Spec, secrets []wire.Plain) error {
+	if len(secrets) == 0 {
+		return nil
+	}
+	res, err := s.Seal(ctx, wire.SealRequest{Job: spec.ID, User: spec.User, Secrets: secrets})
+	if err != nil {
+		return fmt.Errorf("seal secrets: %w", err)
+	}
+	spec.Secrets = res.Secrets
+	return nil
+}

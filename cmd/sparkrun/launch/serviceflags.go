@@ -1,0 +1,103 @@
+package launch
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// ServiceOptions are those of a job that serves. What the workload does not know by itself
+// (--serve and its paths) has flags of exec's alone.
+type ServiceOptions struct {
+	policy launcher.Service // what becomes of it, as flags say
+	port   int              // --serve; 0: not given
+}
+
+// AddServiceFlags gives a workload that always serves the flags that every service has.
+// workloadRun then finds them in the request's Job.Service, which the workload completes.
+func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
+	fs, v := cmd.Flags(), &o.policy
+	v.Restarts, v.Per = 3, time.Hour
+	fs.Var(restarts{v}, "restart", "start the service again when it fails, up to `N/TIME` as 3/hour or 5/10m; or no")
+	fs.BoolVar(&v.Autostart, "autostart", false, "bring the service back after all its machines were off (sparkrun service enable)")
+	fs.Var(app.Choice{V: (*string)(&v.Probe), Words: []string{"health", "generate"}}, "probe", "look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
+	fs.Var(app.Choice{V: (*string)(&v.OnWedge), Words: []string{"report", "restart"}}, "on-wedge", "when requests run and no token comes for a minute: report it, or restart the service (default: report)")
+	app.CompleteWords(cmd, "probe", "on-wedge")
+	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge")
+}
+
+// AddServeFlags lets a workload that runs anything serve.
+func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
+	AddServiceFlags(cmd, o)
+	fs, v := cmd.Flags(), &o.policy
+	fs.Var(app.Positive{N: &o.port}, "serve", "the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who reach the machine, and goes on until it is stopped")
+	fs.StringVar(&v.Health, "health", "", "`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
+	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics (default: none)")
+	fs.StringVar(&v.Model, "model", "", "`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
+	help.Group(fs, "Services", "serve", "health", "metrics", "model")
+	help.Common(fs, "serve", "health")
+}
+
+// service is what a workload's flags ask for; nil: no service.
+func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error) {
+	if asked.Lookup("on-wedge") == nil {
+		return nil, nil
+	}
+	v := o.policy
+	if asked.Lookup("serve") == nil { // it always serves
+		return &v, nil
+	}
+	if o.port == 0 {
+		for _, name := range []string{"restart", "autostart", "probe", "on-wedge", "health", "metrics", "model"} {
+			if asked.Changed(name) {
+				return nil, app.Usagef("--%s: it is of a service: say where it answers, with --serve PORT", name)
+			}
+		}
+		return nil, nil
+	}
+	if o.port > 65535 {
+		return nil, app.Usagef("--serve %d: want a port from 1 to 65535", o.port)
+	}
+	v.Port = launcher.Lit(strconv.Itoa(o.port))
+	return &v, nil
+}
+
+// restarts is the flag of a service's tries within a time.
+type restarts struct{ v *launcher.Service }
+
+func (r restarts) Type() string { return "n/time" }
+
+func (r restarts) String() string {
+	if r.v == nil {
+		return ""
+	}
+	return r.v.RestartText()
+}
+
+func (r restarts) Set(text string) error {
+	if text == "no" || text == "0" {
+		r.v.Restarts, r.v.Per = 0, 0
+		return nil
+	}
+	count, unit, _ := strings.Cut(text, "/")
+	n, err := strconv.Atoi(count)
+	per, perr := app.ParseSpan(unit)
+	for _, u := range launcher.RestartUnits {
+		if unit == u.Name {
+			per, perr = u.Span, nil
+		}
+	}
+	if err != nil || perr != nil || n < 1 || per <= 0 {
+		return fmt.Errorf("want no, or a number of tries in a time, such as 3/hour, 1/day or 5/10m")
+	}
+	r.v.Restarts, r.v.Per = n, per
+	return nil
+}

@@ -1,0 +1,124 @@
+package launch
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// stagings is a flag that is given once a file or folder.
+type stagings struct{ all *[]stage.Source }
+
+func (s stagings) Type() string { return "SRC[:DST]" }
+
+func (s stagings) String() string {
+	if s.all == nil {
+		return ""
+	}
+	var texts []string
+	for _, src := range *s.all {
+		texts = append(texts, src.Src+":"+src.Dst)
+	}
+	return strings.Join(texts, ",")
+}
+
+func (s stagings) Set(text string) error {
+	src, err := stage.ParseSource(text)
+	if err == nil {
+		*s.all = append(*s.all, src)
+	}
+	return err
+}
+
+// stageBps is the slowest machine that the default start time-out is enough
+// for, in bytes a second: with a tenth of the management network's gigabit, and
+// a disk that takes as long for what came, its check and the job's own copy.
+const stageBps = 6 << 20
+
+// stageSpec reads what a job brings along, and names it in its spec.
+func stageSpec(spec *launcher.Spec, o Options) (stage.Files, error) {
+	if len(o.Stage) == 0 {
+		return stage.Files{}, nil
+	}
+	files, err := stage.Scan(o.Stage)
+	if err != nil {
+		return files, err
+	}
+	bytes := files.Manifest.Bytes()
+	spec.Staged = &launcher.Staged{Sum: files.Manifest.Sum(), Bytes: bytes, Workdir: o.Request.Workdir == ""}
+	if o.Request.Job.StartTimeout == 0 {
+		spec.StartTimeout += time.Duration(bytes/stageBps) * time.Second
+	}
+	return files, nil
+}
+
+// handOver brings a job's files to this machine's agent, of which the nodes
+// will have them. What it has already is not sent. say is told how far it got, now and then.
+func handOver(ctx context.Context, s app.Stager, spec *launcher.Spec, files stage.Files, say func(string)) error {
+	if spec.Staged == nil {
+		return nil
+	}
+	res, err := s.Stage(ctx, wire.StageRequest{Job: spec.ID, User: spec.User, Manifest: files.Manifest})
+	if err != nil {
+		return fmt.Errorf("stage files: %w", err)
+	}
+	h := handing{s: s, spec: spec, said: time.Now(), say: say}
+	for _, sum := range res.Missing {
+		if err := h.content(ctx, files, sum); err != nil {
+			takeBack(ctx, s, spec)
+			return fmt.Errorf("stage %s: %w", files.Path(sum), err)
+		}
+	}
+	spec.Staged.From = res.Node
+	if spec.Staged.Bytes >= stageLong {
+		say(fmt.Sprintf("the machines fetch %s of files; the job starts within %s, or is refused", mib(spec.Staged.Bytes), spec.StartTimeout))
+	}
+	return nil
+}
+
+// stageLong is so much, in bytes, that bringing it keeps somebody waiting.
+const stageLong = 256 << 20
+
+// takeBack has what was handed over of a job that will not be launched removed; what it cannot remove the agent does
+// by itself, later.
+func takeBack(ctx context.Context, s app.Stager, spec *launcher.Spec) {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+	defer cancel()
+	_, _ = s.Stage(ctx, wire.StageRequest{Job: spec.ID, User: spec.User, Drop: true})
+}
+
+// handing is a job's files on their way to the agent.
+type handing struct {
+	s    app.Stager
+	spec *launcher.Spec
+	sent int64 // bytes
+	said time.Time
+	say  func(string)
+}
+
+func (h *handing) content(ctx context.Context, files stage.Files, sum string) error {
+	f, err := files.Open(sum)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return stage.Chunks(f, func(offset int64, data []byte) error {
+		if now := time.Now(); now.Sub(h.said) >= stageSays {
+			h.said = now
+			h.say(fmt.Sprintf("%s of %s of files are handed to the agent", mib(h.sent), mib(h.spec.Staged.Bytes)))
+		}
+		h.sent += int64(len(data))
+		return h.s.StageContent(ctx, wire.StageChunk{Job: h.spec.ID, User: h.spec.User, Sum: sum, Offset: offset, Data: data})
+	})
+}
+
+// stageSays lies between two words about how far it got.
+const stageSays = 10 * time.Second
+
+func mib(bytes int64) string { return fmt.Sprintf("%d MiB", bytes>>20) }

@@ -1,0 +1,104 @@
+package model
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+// fitFirst refuses what has no place before a server is asked how it spreads, which takes a while. What is
+// wrong with the launch itself is for the launch to say.
+func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
+	o.Request.Serve.Backend = workloads.BackendNative
+	spec, err := launch.Spec(a, o)
+	if err != nil || spec.Wait {
+		return nil //nolint:nilerr // see above
+	}
+	b, err := launch.Open(a, o.Standalone)
+	if err != nil {
+		return nil //nolint:nilerr // see above
+	}
+	defer b.Close()
+	if b.Explain == nil {
+		return nil
+	}
+	spec.Force = true // a question, which takes nothing
+	res, err := launch.PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
+	if err != nil {
+		return ctx.Err()
+	}
+	_, err = judge(o, res)
+	return unlessForced(o, err)
+}
+
+// modelOf is the model that machines are asked for; empty: none.
+func modelOf(o launch.Options) string {
+	e, _ := engine.Named(o.Workload)
+	return e.ModelToFind(o.Request)
+}
+
+// judgement is what a launch that serves comes to on its machines.
+type judgement struct {
+	has, fetch     []string // which machines have the model, and which fetch it
+	memory, doubts []string
+}
+
+func judge(o launch.Options, res wire.ExplainResponse) (j judgement, err error) {
+	var rooms []engine.Room
+	var copies []engine.NodeModel
+	for _, n := range res.Nodes {
+		copies = append(copies, engine.NodeModel{Host: n.Host, Copy: n.Model})
+		if m := n.Memory; m != nil {
+			rooms = append(rooms, engine.Room{Host: n.Host, Total: m.Total, Available: m.Available, GPU: m.GPU})
+		}
+	}
+	var unfetched, unfit error
+	e, _ := engine.Named(o.Workload)
+	j.has, j.fetch, unfetched = e.Weights(o.Request, copies)
+	j.memory, j.doubts, unfit = e.Fit(o.Request, rooms)
+	if unfetched != nil && (unfit == nil || !errors.Is(unfetched, engine.ErrNoRoom)) { // what is not there at all comes first
+		return j, unfetched
+	}
+	return j, unfit
+}
+
+// unlessForced lets pass what --force starts all the same.
+func unlessForced(o launch.Options, err error) error {
+	if o.Request.Job.Force && errors.Is(err, engine.ErrNoRoom) {
+		return nil
+	}
+	return err
+}
+
+// fit says what a launch that serves takes of its machines: all of it with show, else what is
+// missing and what may be short; and why it cannot be.
+func fit(a *app.App, o launch.Options, res wire.ExplainResponse, show bool) error {
+	j, err := judge(o, res)
+	passed := unlessForced(o, err)
+	if o.JSON {
+		return passed
+	}
+	if show {
+		j.fetch = append(j.has, j.fetch...)
+	} else {
+		j.memory = nil
+	}
+	for _, line := range j.fetch {
+		a.Say(line)
+	}
+	for _, line := range j.memory {
+		a.Say("memory of " + line)
+	}
+	for _, line := range j.doubts {
+		a.Say("warning: memory of " + line)
+	}
+	if err != nil && passed == nil {
+		a.Say("warning: " + err.Error() + "; --force starts it all the same")
+	}
+	return passed
+}

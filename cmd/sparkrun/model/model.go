@@ -1,0 +1,122 @@
+package model
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strings"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher/hub"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+// settleModel finds out what a launch has to know of its model: where this machine has it, here, else
+// of the machines that would serve it. A path is made whole: it is the same on every machine.
+func settleModel(ctx context.Context, a *app.App, o *launch.Options) error {
+	e, _ := engine.Named(o.Workload)
+	if e.Model == engine.OwnStore { // which it looks at itself
+		return nil
+	}
+	s := &o.Request.Serve
+	away, err := a.Away()
+	if err != nil && !o.Standalone {
+		return err
+	}
+	if strings.HasPrefix(s.Model, ".") && away == nil {
+		cwd, err := a.Getwd()
+		if err != nil {
+			return fmt.Errorf("find the working directory: %w; name the model by its full path", err)
+		}
+		s.Model = filepath.Join(cwd, s.Model)
+	}
+	if s.Model == "" || s.Config != nil || e.Model == engine.File { // which has no config.json
+		return nil
+	}
+	dir := s.Model
+	if !filepath.IsAbs(dir) {
+		dir = snapshot(a, s.Model)
+	}
+	if dir != "" && away == nil {
+		m, err := readModel(dir)
+		if err == nil {
+			s.Config = &m
+			return nil
+		}
+		if !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("look at model %s: %w", s.Model, err)
+		}
+	}
+	if s.Config, err = askModel(ctx, a, e, *o); err != nil {
+		return fmt.Errorf("look at model %s: %w", s.Model, err)
+	}
+	if s.Config == nil {
+		a.Say("no config.json of " + s.Model + " was found: heads, size and memory are unchecked")
+	}
+	return nil
+}
+
+// askModel asks the machines that a launch would get for the model; nil: none of them tells. What is
+// wrong with the launch is for the launch to say.
+func askModel(ctx context.Context, a *app.App, e engine.Engine, o launch.Options) (*workloads.Model, error) {
+	if o.Request.Serve.Backend == "auto" {
+		o.Request.Serve.Backend = ""
+	}
+	model := e.ModelToFind(o.Request)
+	spec, err := launch.Spec(a, o)
+	if err != nil || model == "" {
+		return nil, nil //nolint:nilerr // see above
+	}
+	b, err := launch.Open(a, o.Standalone)
+	if err != nil {
+		return nil, nil //nolint:nilerr // see above
+	}
+	defer b.Close()
+	if b.Explain == nil {
+		return nil, nil
+	}
+	spec.Wait, spec.Share, spec.Force = false, true, true // a question, which takes nothing
+	res, err := launch.PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: model})
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	var best *workloads.Model // who has only the beginning of it does not know its size
+	for _, n := range res.Nodes {
+		if n.Model == nil || len(n.Model.Config) == 0 {
+			continue
+		}
+		m, err := workloads.ParseModel(n.Model.Config)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %s: %w", n.Host, n.Model.Dir, err)
+		}
+		if m.Bytes = max(n.Model.Whole, n.Model.Bytes); best == nil || m.Bytes > best.Bytes {
+			best = &m
+		}
+	}
+	return best, nil
+}
+
+// readModel looks into a folder with a model.
+func readModel(dir string) (workloads.Model, error) {
+	c, err := hub.Look(dir)
+	if err != nil {
+		return workloads.Model{}, err
+	}
+	m, err := workloads.ParseModel(c.Config)
+	m.Bytes = max(c.Whole, c.Bytes)
+	return m, err
+}
+
+// snapshot is the folder of a model in the caller's cache of Hugging Face; empty: it is not there.
+func snapshot(a *app.App, model string) string {
+	cache := hub.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
+	if !filepath.IsAbs(cache) {
+		return ""
+	}
+	return hub.Snapshot(cache, model)
+}

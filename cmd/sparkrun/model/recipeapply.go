@@ -1,0 +1,127 @@
+package model
+
+import (
+	"cmp"
+	"errors"
+	"path"
+	"path/filepath"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+	"github.com/sparkrun/sparkrun/workloads/recipe"
+)
+
+// bindRecipe binds them for a workload that serves.
+func bindRecipe(a *app.App, cmd *cobra.Command, o *launch.RecipeOptions) {
+	fs := cmd.Flags()
+	fs.StringVar(&o.Name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
+	bindFill(fs, o)
+	app.CompleteFlag(cmd, "recipe", func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+		return recipeCompletion(a)(cmd, nil, typed) // what else stands in the line does not matter
+	})
+}
+
+// bindFill binds what fills a recipe in.
+func bindFill(fs *pflag.FlagSet, o *launch.RecipeOptions) {
+	fs.StringArrayVarP(&o.Set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
+	fs.BoolVar(&o.Trust, "trust-recipe", false, "let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
+}
+
+// applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the
+// command line counts more than the recipe, and the recipe more than defaults. What of the recipe
+// is not followed is said.
+func applyRecipe(a *app.App, o *launch.Options) error {
+	switch {
+	case o.Recipe.Name == "" && (len(o.Recipe.Set) > 0 || o.Recipe.Trust):
+		return app.Usagef("-o and --trust-recipe are about a recipe: name one with --recipe")
+	case o.Recipe.Name == "":
+		return nil
+	case o.Request.Serve.Model != "":
+		return app.Usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another", o.Request.Serve.Model)
+	case o.Request.Serve.Program != "":
+		e, _ := engine.Named(o.Workload)
+		return app.Usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or launch the model without a recipe", e.Program.Name, o.Request.Serve.Program)
+	}
+	r, err := findRecipe(a, o.Recipe.Name)
+	if err != nil {
+		return err
+	}
+	l, err := fillRecipe(a, r, *o)
+	if err != nil {
+		return err
+	}
+	if o.Workload != "" && o.Workload != l.Workload {
+		return app.Usagef("recipe %s serves with %s: sparkrun launch %[2]s --recipe %[1]s", r.name, l.Workload)
+	}
+	for _, n := range l.Notes {
+		a.Say("recipe: " + plain.Text(n.String()))
+	}
+	mods, err := modsOf(a, r, l)
+	if err != nil {
+		return err
+	}
+	for _, m := range mods {
+		a.Say("recipe: " + m.Dst + " changes the image, by " + filepath.Join(m.Src, "run.sh"))
+	}
+	o.Stage = append(o.Stage, mods...)
+	take(o, l)
+	return nil
+}
+
+// modsOf are a recipe's mods, to be brought along.
+func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []stage.Source, err error) {
+	var missing []error
+	for _, mod := range l.Mods {
+		dir, err := modFolder(a, r, mod)
+		if err != nil {
+			missing = append(missing, err)
+			continue
+		}
+		out = append(out, stage.Source{Src: dir, Dst: path.Join(recipe.ModsDir, path.Base(mod))})
+	}
+	return out, errors.Join(missing...)
+}
+
+// take puts a filled-in recipe into the options.
+func take(o *launch.Options, l recipe.Launch) {
+	l.Into(&o.Request)
+	o.Workload = l.Workload
+	if l.Image != "" {
+		o.Container.Image, o.Serve.Image = l.Image, false
+	}
+	o.Container.Shm = cmp.Or(o.Container.Shm, l.ShmBytes)
+	o.Container.Args = append(l.Args, o.Container.Args...)
+	o.Secrets = append(o.Secrets, l.Secrets...)
+}
+
+// fillRecipe fills a recipe in with what a launch asks for.
+func fillRecipe(a *app.App, r foundRecipe, o launch.Options) (recipe.Launch, error) {
+	set, err := o.Recipe.Settings()
+	if err != nil {
+		return recipe.Launch{}, err
+	}
+	nodes := o.Request.Job.Nodes
+	if o.Request.Job.MinNodes != 0 {
+		return recipe.Launch{}, app.Usagef("--nodes %d:%d: a server is made for a number of machines: give one", o.Request.Job.MinNodes, nodes)
+	}
+	if nodes == 0 {
+		nodes = len(o.Request.Job.On)
+	}
+	if o.Standalone {
+		nodes = 1
+	}
+	image := o.Container.Image
+	if o.Serve.Image { // which nobody has named
+		image = ""
+	}
+	return r.Launch(recipe.Options{
+		Name: r.name, Set: set, Nodes: nodes, Serve: o.Request.Serve, Image: image, OnHost: o.Serve.Runtime == runtimeHost,
+		Env: o.Request.Env, Secrets: o.Secrets, Environ: a.Environ, Trusted: o.Recipe.Trust,
+	})
+}

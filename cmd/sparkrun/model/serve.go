@@ -1,0 +1,252 @@
+// Package model decides what a person types to serve a model: by an engine or a recipe; and what is asked of the
+// machines before, so that a model has room there.
+//
+// It must not know an engine by name: workloads/engine has a row for each.
+package model
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads"
+	"github.com/sparkrun/sparkrun/workloads/engine"
+)
+
+const (
+	runtimeHost   = "host"
+	runtimeDocker = "docker"
+)
+
+func bindServe(cmd *cobra.Command, o *launch.Options) {
+	s, fs := &o.Request.Serve, cmd.Flags()
+	fs.Var(app.Positive{N: &s.TP}, "tp", "tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
+	fs.Var(app.Positive{N: &s.PP}, "pp", "pipeline parallelism: the layers are dealt out to `N` machines (default: likewise)")
+	fs.StringVar(&s.Host, "host", "", "the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
+	fs.Var(app.Positive{N: &s.Port}, "port", "the port of its API (default: the server's own)")
+	fs.Var(app.Choice{V: &o.Serve.Runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime", "run it on the host, or in a container (default: docker)")
+	app.CompleteWords(cmd, "runtime")
+	launch.AddServiceFlags(cmd, &o.Service)
+	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime")
+	help.Common(fs, "tp", "pp", "port", "host", "runtime")
+}
+
+// bindBackend binds what engines have that spread in two ways.
+func bindBackend(cmd *cobra.Command, o *launch.Options) {
+	s, fs := &o.Request.Serve, cmd.Flags()
+	fs.Var(app.Choice{V: &s.Backend, Words: []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how "+engine.Usual().Title+" spreads over machines (default: auto)")
+	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
+	app.CompleteWords(cmd, "backend")
+	help.Group(fs, "Server", "backend", "dp")
+}
+
+// serveRun completes the options of a workload that serves and runs it: a model, and what
+// stands after --.
+func serveRun(a *app.App, opts *launch.Options, run launch.Starter) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		s := &opts.Request.Serve
+		if at := cmd.ArgsLenAtDash(); at >= 0 {
+			args, s.Args = args[:at], args[at:]
+		}
+		if len(args) > 1 {
+			return app.Usagef("%s %s: one model; what is the server's goes after --", cmd.Name(), app.QuoteAll(args))
+		}
+		if len(args) == 1 {
+			s.Model = args[0]
+		}
+		switch {
+		case opts.Serve.Runtime == runtimeHost && opts.Container.Image != "":
+			return app.Usagef("--runtime host and --image: give one of them")
+		case opts.Serve.Runtime != runtimeHost && opts.Container.Image == "":
+			e, is := engine.Named(cmd.Name())
+			if !is { // run, whose recipe says
+				e = engine.Usual()
+			}
+			opts.Container.Image, opts.Serve.Image = e.Image, true
+		}
+		return launch.WorkloadRun(a, opts, run)(cmd, nil)
+	}
+}
+
+// Serve launches what serves a model, by a recipe or without one.
+func Serve(ctx context.Context, a *app.App, o launch.Options) error {
+	if err := applyRecipe(a, &o); err != nil {
+		return err
+	}
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return settleServe(ctx, a, &o) }); err != nil {
+		return err
+	}
+	o.Model = modelOf(o)
+	o.Fit = func(res wire.ExplainResponse, show bool) error { return fit(a, o, res, show) }
+	return launch.Run(ctx, a, o)
+}
+
+// settleServe finds out what a launch that serves needs to know before there is a job: the
+// image, what the model is like, and by which backend it spreads.
+func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
+	e, _ := engine.Named(o.Workload)
+	s := &o.Request.Serve
+	if o.Serve.Image {
+		from := "sparkrun's own for " + o.Workload
+		image, file, err := imageOf(a, o.Workload)
+		if err != nil {
+			return err
+		}
+		o.Container.Image = e.Image // of `run` a recipe alone has said which it is
+		if image != "" {
+			o.Container.Image, from = image, file
+		}
+		switch {
+		case o.Container.Image != "":
+			a.Say("image " + o.Container.Image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+		case o.Serve.Runtime == runtimeDocker:
+			return app.Usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.Workload, imagesFile)
+		}
+		if err := o.Container.NeedsImage(); err != nil {
+			return err
+		}
+	}
+	o.Request.Environ = a.Environ
+	if o.Container.Image != "" { // launch makes the whole of it later
+		o.Request.Container = &launcher.Container{Image: o.Container.Image}
+	}
+	if err := settleModel(ctx, a, o); err != nil {
+		return err
+	}
+	away, err := a.Away()
+	if err != nil && !o.Standalone {
+		return err
+	}
+	o.Request.Away = away != nil
+	if s.Backend == "auto" {
+		s.Backend = ""
+	}
+	_, nodes, err := e.Sizes(o.Request)
+	if err != nil {
+		return err
+	}
+	if e.Backends != nil && nodes > 1 && s.Backend == "" && !e.NamesBackend(o.Request) {
+		if err := settleBackend(ctx, a, e, o); err != nil {
+			return err
+		}
+	}
+	for _, note := range e.Notes(o.Request) {
+		a.Say(note)
+	}
+	return nil
+}
+
+// settleBackend finds out whether a server has a way of its own over machines.
+func settleBackend(ctx context.Context, a *app.App, e engine.Engine, o *launch.Options) (err error) {
+	switch s := &o.Request.Serve; {
+	case o.Serve.Image && o.Container.Image == e.Image: // which is known to
+		s.Backend = workloads.BackendNative
+	case o.DryRun:
+		s.Backend = workloads.BackendNative
+		a.Say("shown is --backend native; a launch asks " + e.Title + " first whether it knows that")
+	default:
+		if err := fitFirst(ctx, a, *o); err != nil {
+			return err
+		}
+		s.Backend, err = askBackend(ctx, a, e, *o)
+	}
+	return err
+}
+
+// imagesFile is where images are named, of a user and of a machine.
+const imagesFile = "images.yaml"
+
+// imageOf gives the image that a file names for a workload, and the file; the user's wins.
+func imageOf(a *app.App, workload string) (image, file string, err error) {
+	dirs := []string{"/etc/sparkrun"}
+	if own, err := a.UserFolder("XDG_CONFIG_HOME", ".config"); err == nil { // a service has no home
+		dirs = []string{own, "/etc/sparkrun"}
+	}
+	for _, dir := range dirs {
+		file = filepath.Join(dir, imagesFile)
+		b, err := os.ReadFile(file)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		var all map[string]string
+		if err == nil {
+			err = yaml.Unmarshal(b, &all)
+		}
+		if wrong := (*yaml.TypeError)(nil); errors.As(err, &wrong) { // whose words are Go's
+			err = errors.New("not all of it is lines of a workload and its image")
+		}
+		for name := range all {
+			if !engine.Serves(name) {
+				err = fmt.Errorf("%q is no workload that serves a model", name)
+			}
+		}
+		if err != nil {
+			return "", "", fmt.Errorf("read images: %s: %w; want lines such as %s: %s", file, err, engine.Usual().Name, engine.Usual().Image)
+		}
+		if image := all[workload]; image != "" {
+			return image, file, nil
+		}
+	}
+	return "", "", nil
+}
+
+// question is the launch that has a server's help told by one of the machines, in the place where
+// the server would run. Nothing is brought along for it, so that nothing changes its image.
+func question(o launch.Options, e engine.Engine) launch.Options {
+	ask := o
+	ask.Workload, ask.Detach, ask.JSON, ask.Stage, ask.Secrets = "exec", false, false, nil, nil
+	job := &ask.Request.Job
+	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = "", 1, launcher.NoGPUs, false, 0, nil, nil
+	if job.On = slices.Clone(job.On); len(job.On) > 1 {
+		job.On = job.On[:1]
+	}
+	r := &ask.Request
+	r.NoGPUs, r.Setup, r.Before, r.After, r.Stdin = true, "", "", "", launcher.StdinNone
+	r.Args = e.Backends.Ask(o.Request)
+	return ask
+}
+
+func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Options) (string, error) {
+	ask := question(o, e)
+	spec, err := launch.Spec(a, ask)
+	if err != nil {
+		return "", err
+	}
+	spec.Name = app.QuestionName + e.Name + "-" + string(spec.ID)
+	a.Say("asking " + e.Title + " how it spreads over machines: " + app.QuoteAll(ask.Request.Args) + " (--backend says so)")
+	b, err := launch.Open(a, o.Standalone)
+	if err != nil {
+		return "", err
+	}
+	defer b.Close()
+	signals, stop := a.Signals()
+	defer stop()
+	var help bytes.Buffer
+	f := follow.Follower{Gangs: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, launch.Discard{}), Signals: signals, Standalone: o.Standalone, Say: func(string) {}}
+	f.Out.Note = f.Say
+	code, err := f.Run(ctx)
+	switch {
+	case err != nil:
+		return "", fmt.Errorf("ask %s how it spreads: %w", e.Title, err)
+	case code != 0:
+		return "", app.Exits(code, fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
+	case e.Backends.Knows(help.String()):
+		return workloads.BackendNative, nil
+	}
+	a.Say("this " + e.Title + " does not know " + e.Backends.Sign + ": it spreads by Ray")
+	return workloads.BackendRay, nil
+}

@@ -1,0 +1,324 @@
+package network
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/ibtest"
+	"github.com/sparkrun/sparkrun/workloads/nccltest"
+)
+
+// ibReport is what --json prints. Scripts read it: fields may come, none may go.
+type ibReport struct {
+	ibtest.Report
+	Plan    ibtest.Plan        `json:"plan"`
+	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
+	Last    *ibtest.Record     `json:"last,omitempty"`
+}
+
+// StartIBTest plans the test, launches it as `launch --json` would, reads along, and judges.
+func StartIBTest(ctx context.Context, a *app.App, o launch.Options) error {
+	if err := checkIB(o); err != nil {
+		return err
+	}
+	view, before, plan, err := planIB(ctx, a, &o)
+	if err != nil {
+		return err
+	}
+	a.Say(ibForecast(plan, o.IB.Options))
+	if o.DryRun {
+		return launch.Run(ctx, a, o)
+	}
+	if err := hasPerftest(ctx, a, o); err != nil {
+		return err
+	}
+	w := ibWatcher{sub: &lineWriter{}, err: a.Err, verbose: o.IB.Verbose, live: a.ErrTTY && !o.JSON, plan: plan}
+	w.sub.line = w.take
+	span, lerr := launchRead(ctx, a, o, w.sub)
+	for _, l := range w.open {
+		w.line(l)
+	}
+	if lerr != nil || w.told.Len() == 0 {
+		for _, line := range w.errs {
+			fmt.Fprint(a.Err, line)
+		}
+	}
+	var exit *app.ExitError
+	if lerr != nil && (!errors.As(lerr, &exit) || w.told.Len() == 0) {
+		return lerr // it never ran, or gave nothing: launch has said why
+	}
+	var hosts []string
+	for _, n := range plan.Nodes {
+		hosts = append(hosts, n.Host)
+	}
+	rep := ibReport{Plan: plan, Traffic: trafficSince(ctx, a, before, span, hosts)}
+	rep.Report = ibtest.Judge(plan, w.told, ibtest.Setting{
+		Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
+		ExpectGbps: o.IB.Expect, ExpectMicros: o.IB.ExpectMicros,
+	})
+	if err := tellIB(a, rep, view.status.Cluster, o); lerr == nil {
+		return err
+	}
+	return lerr // the rank's code; launch has said which
+}
+
+// planIB learns what there is to test, and works out what to measure when.
+func planIB(ctx context.Context, a *app.App, o *launch.Options) (*fabricView, []wire.NodeCounters, ibtest.Plan, error) {
+	b := a.Dial()
+	defer b.Close()
+	st, err := b.Status(ctx, wire.StatusRequest{})
+	if err != nil {
+		return nil, nil, ibtest.Plan{}, err
+	}
+	view, err := newFabricView(st, nil)
+	if err != nil {
+		return nil, nil, ibtest.Plan{}, err
+	}
+	nodes, err := ibNodes(view, *o)
+	if err != nil {
+		return nil, nil, ibtest.Plan{}, err
+	}
+	plan, err := ibtest.NewPlan(view.scene.Topology, nodes, o.IB.Options)
+	if errors.Is(err, ibtest.ErrNoLink) {
+		err = fmt.Errorf("%w: sparkrun fabric shows what is cabled, sparkrun doctor what is wrong with it", err)
+	}
+	if err != nil {
+		return nil, nil, ibtest.Plan{}, err
+	}
+	text, err := plan.Text()
+	if err != nil {
+		return nil, nil, ibtest.Plan{}, err
+	}
+	job := &o.Request.Job
+	job.On, job.Nodes, job.Exclude = nil, 0, nil
+	for _, n := range plan.Nodes {
+		job.On = append(job.On, n.Host)
+	}
+	job.Force = true // what is broken is what the test is to find
+	ib := &o.Request.IBTest
+	ib.Command, ib.Plan, ib.Size = ibtest.NodeCommand, text, len(plan.Nodes)
+	ib.Program, ib.Ports = ibtest.Program(plan.Steps[0].Test), plan.MostServers()
+	return view, countedNow(ctx, b), plan, nil
+}
+
+// ibNodes picks the machines, by id, in the order of ranks.
+func ibNodes(view *fabricView, o launch.Options) ([]string, error) {
+	job := o.Request.Job
+	ids := map[string]string{} // of those that are ready, by host
+	var all []string
+	for _, n := range view.status.Nodes {
+		if n.State == "ready" && !n.Witness && !slices.Contains(job.Exclude, n.Host) {
+			ids[n.Host] = string(n.ID)
+			all = append(all, string(n.ID))
+		}
+	}
+	chosen := view.scene.Topology.RankOrder(all)
+	if len(job.On) > 0 {
+		chosen = nil
+		for _, host := range job.On {
+			if ids[host] == "" {
+				return nil, fmt.Errorf("--on %s: no machine of that name is ready: sparkrun status shows all", host)
+			}
+			if slices.Contains(chosen, ids[host]) {
+				return nil, app.Usagef("--on %s: named twice", host)
+			}
+			chosen = append(chosen, ids[host])
+		}
+	}
+	if job.Nodes > len(chosen) {
+		return nil, fmt.Errorf("--nodes %d: %s are ready", job.Nodes, app.Count(len(chosen), "machine"))
+	}
+	if job.Nodes > 0 {
+		chosen = chosen[:job.Nodes]
+	}
+	if len(chosen) < 2 {
+		return nil, fmt.Errorf("a link has two ends, and %s chosen: sparkrun status shows which are ready", [2]string{"no machine is", "one machine is"}[len(chosen)])
+	}
+	return chosen, nil
+}
+
+// ibForecast says what is going to be measured, and how long it takes.
+func ibForecast(p ibtest.Plan, o ibtest.Options) string {
+	lanes, pairs := 0, map[[2]int]bool{}
+	for _, c := range p.Cables {
+		lanes += len(c.Lanes)
+		pairs[[2]int{c.A, c.B}] = true
+	}
+	text := fmt.Sprintf("%s, %s joined by %s of %s in all; %s, about %s",
+		app.Count(len(p.Nodes), "machine"), app.Count(len(pairs), "pair"), app.Count(len(p.Cables), "cable"), app.Count(lanes, "lane"), app.Count(len(p.Steps), "step"), p.Estimate().Round(time.Second))
+	if all := len(p.Nodes) * (len(p.Nodes) - 1) / 2; all > len(pairs) {
+		text += fmt.Sprintf("; no cable joins the other %s", app.Count(all-len(pairs), "pair"))
+	}
+	return text
+}
+
+// hasPerftest asks all machines, so that all that lack it are named at once.
+func hasPerftest(ctx context.Context, a *app.App, o launch.Options) error {
+	return app.Interruptible(ctx, func(ctx context.Context) error {
+		b := a.Dial()
+		defer b.Close()
+		spec, err := launch.Spec(a, o)
+		if err != nil {
+			return err
+		}
+		res, err := launch.Plan(ctx, b, spec)
+		if err != nil {
+			return err
+		}
+		var lack []string
+		for _, n := range res.Nodes {
+			if strings.Contains(n.Error, fmt.Sprintf("program %q", o.Request.IBTest.Program)) {
+				lack = append(lack, n.Host)
+			}
+		}
+		if len(lack) > 0 {
+			return fmt.Errorf("%s is not on %s: sudo apt install %s there", o.Request.IBTest.Program, strings.Join(lack, ", "), ibtest.Package)
+		}
+		return nil // all else the launch says itself
+	})
+}
+
+// tellIB prints, remembers, and makes the exit code.
+func tellIB(a *app.App, rep ibReport, cluster string, o launch.Options) error {
+	now := ibtest.NewRecord(rep.Plan, o.IB.Verb, rep.Report)
+	now.At, now.Cluster = time.Now().UTC(), cluster
+	old, err := keepHistory(a, "ib-test.jsonl", now)
+	if err != nil {
+		a.Say(fmt.Sprintf("the history is not kept: %v", err))
+	}
+	rep.Last = ibtest.Last(old, now)
+	if o.JSON {
+		err = a.Object(rep)
+	} else {
+		_, err = io.WriteString(a.Out, ibText(rep, now, a.Columns()))
+	}
+	v, gate, part := rep.Verdict, o.IB.Gate, rep.Reached()
+	switch {
+	case err != nil:
+		return err
+	case v.Grade == nccltest.Failed:
+		return app.Exits(app.ExitFailure, nil)
+	case gate > 0 && (part == nil || v.Grade == nccltest.Unjudged):
+		return app.Exits(app.ExitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
+	case gate > 0 && *part < gate:
+		return app.Exits(app.ExitFailure, missed(gate, *part))
+	}
+	return nil
+}
+
+// ibText is the report for people; its last line is the verdict.
+func ibText(rep ibReport, now ibtest.Record, columns int) string {
+	var b strings.Builder
+	var tests []string
+	for _, c := range rep.Cells {
+		if !slices.Contains(tests, c.Test) {
+			tests = append(tests, c.Test)
+		}
+	}
+	for _, t := range tests {
+		b.WriteString(plain.Text(ibtest.Matrix(rep.Plan, rep.Cells, t, columns)))
+	}
+	few := len(rep.Plan.Nodes) == 2
+	for _, c := range rep.Cells {
+		if few || c.Grade == nccltest.Low || c.Grade == nccltest.Failed {
+			fmt.Fprintf(&b, "%s -> %s: %s\n", plain.Text(c.From), plain.Text(c.To), plain.Text(c.LaneText()))
+		}
+	}
+	if l := rep.Last; l != nil {
+		fmt.Fprintf(&b, "last time: %s, %s ago\n", worstOf(*l), app.Age(now.At.Sub(l.At)))
+	}
+	told := map[string]bool{}
+	if rep.Verdict.Cause != nil {
+		told[rep.Verdict.Cause.Evidence] = true
+	}
+	for _, c := range rep.Cells {
+		for _, more := range c.Also {
+			if !told[more.Evidence] {
+				told[more.Evidence] = true
+				fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(more.Text), plain.Text(more.Evidence), more.Remedy)
+			}
+		}
+	}
+	if c := rep.Verdict.Cause; c != nil {
+		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", plain.Text(c.Evidence), c.Remedy)
+	}
+	fmt.Fprintf(&b, "verdict: %s: %s\n", rep.Verdict.Grade, plain.Text(rep.Verdict.Text))
+	return b.String()
+}
+
+// worstOf is a record in words.
+func worstOf(r ibtest.Record) string {
+	var words []string
+	if r.Gbps != nil {
+		words = append(words, fmt.Sprintf("%.1f Gb/s at least", *r.Gbps))
+	}
+	if r.Micros != nil {
+		words = append(words, fmt.Sprintf("%.2f us at most", *r.Micros))
+	}
+	return strings.Join(append(words, string(r.Grade)), ", ")
+}
+
+// ibWatcher reads a launch's objects along.
+type ibWatcher struct {
+	sub     *lineWriter
+	err     io.Writer
+	verbose bool
+	live    bool
+	plan    ibtest.Plan
+	told    ibtest.Lines
+	open    openLines
+	errs    []string // what the ranks said beside it
+}
+
+func (w *ibWatcher) take(text []byte) {
+	var l follow.OutputLine
+	if json.Unmarshal(text, &l) == nil && w.open.whole(&l) {
+		w.line(l)
+	}
+}
+
+func (w *ibWatcher) line(l follow.OutputLine) {
+	line, ok := ibtest.ParseLine(*l.Line)
+	if !ok || l.Stream != wire.Stdout || line.Step >= len(w.plan.Steps) || line.Step < 0 || line.Run < 0 || line.Run >= len(w.plan.Steps[line.Step].Runs) {
+		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
+		w.errs = w.errs[max(0, len(w.errs)-keptErrors):]
+		return
+	}
+	w.told.Add(line)
+	if w.verbose {
+		fmt.Fprintf(w.err, "[%d] $ %s\n%s%s%s", l.Rank, strings.Join(line.Argv, " "), plain.Text(line.Out), plain.Text(line.Err), plain.Text(line.File))
+		if line.Error != "" {
+			fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, plain.Text(line.Error))
+		}
+	}
+	if w.live && !w.verbose && !line.Server {
+		from, to := w.plan.Ends(w.plan.Steps[line.Step].Runs[line.Run])
+		fmt.Fprintf(w.err, "sparkrun: step %d of %d: %s -> %s: %s\n", line.Step+1, len(w.plan.Steps),
+			w.plan.Nodes[from.Node].Host, w.plan.Nodes[to.Node].Host, ibFigure(line))
+	}
+}
+
+// ibFigure is a run's result in a word.
+func ibFigure(l ibtest.Line) string {
+	m, err := ibtest.Read(l.Out, l.File)
+	switch {
+	case err != nil:
+		return "no result"
+	case m.Gbps != nil:
+		return fmt.Sprintf("%.1f Gb/s", *m.Gbps)
+	case m.Typical != nil:
+		return fmt.Sprintf("%.2f us", *m.Typical)
+	}
+	return "done"
+}

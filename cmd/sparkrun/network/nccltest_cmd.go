@@ -1,0 +1,139 @@
+package network
+
+import (
+	"fmt"
+	"math"
+
+	"github.com/spf13/cobra"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/workloads"
+)
+
+// NewNCCLTestCmd makes `sparkrun launch nccl-test`.
+func NewNCCLTestCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Command {
+	t, test := &opts.Test, &opts.Request.NCCLTest
+	cmd := &cobra.Command{
+		Use:   "nccl-test [flags] [all_gather|all_reduce|reduce_scatter|alltoall|sendrecv|broadcast]",
+		Short: "Measure the links with NCCL, and judge them",
+		Long: `Runs one collective (default: all_gather) over growing messages on all machines that
+are ready, or those of --nodes and --on, and says whether the links between them give
+what they should. Its last line is the verdict:
+
+good      the rate that these links give, and every element was right
+low       right, but slower: the likely cause, what shows it, and the remedy
+unjudged  right, but there is no figure to hold it against: one machine, no cable
+          between them, only small messages, gloo
+failed    a wrong element, no result, or one that nobody checked, whatever its speed
+
+What is expected depends on how the fabric joins the machines (a cable or two, a
+switch, a ring) and on the size of the message; it is known for DGX Sparks alone. Causes
+are looked for in NCCL's own log, in the RDMA devices' counters before and after, and in
+what the machines know of their ports: a twin that is idle, MTU, the link's speed,
+PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
+
+Two programs measure. --via nccl-tests runs NVIDIA's, built with MPI=1, as an MPI
+program, one rank a machine, without ssh. It is looked for in --nccl-tests FOLDER; else
+in $NCCL_TESTS_HOME/build, where sparkrun nccl-test build has put it, and in PATH; it has
+to be at the same place on every machine (or in --image) and for the same MPI.
+
+--via torch needs only PyTorch on the machines: sparkrun brings the program along, in
+the ranks' command line. On machines without a GPU it uses gloo, which says nothing of
+NCCL. --via auto, the default, takes nccl-tests where every machine has it, and says so
+where only some do; with --python it is torch.
+
+GPU and system share their memory, and one that is over-full freezes the machine: the
+largest message is lowered where the buffers (three of it with nccl-tests, two with
+torch) would take more than half of what is free on a machine.
+
+What nccl-tests prints, started by whomever, is judged, too, and the file of its -J:
+--read FILE (- for standard input), by the links as they are now. Old versions do not
+print the operation: name it, as in nccl-test all_gather --read FILE. Run with
+NCCL_DEBUG=INFO for the causes that NCCL's log shows. sparkrun itself does not ask for
+that file: it holds the whole environment, tokens included, and no more figures.
+
+The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
+~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
+what is expected, and where nothing is.`,
+		Example: `  sparkrun launch nccl-test
+  sparkrun launch nccl-test all_reduce --on spark1,spark2 --min 1M --max 8G
+  sparkrun launch nccl-test --gate 0.9 --json >link.json && ./train
+  sparkrun launch nccl-test --via nccl-tests --nccl-tests /opt/nccl-tests
+  sparkrun launch nccl-test --svg curve.svg --python /opt/venv/bin/python3
+  sparkrun launch nccl-test all_gather --read old.txt
+  mpirun -np 2 -H spark1,spark2 all_gather_perf -b 1G -e 16G -f 2 | sparkrun launch nccl-test --read -`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return app.Usagef("unexpected argument %q: one operation at a time", args[1])
+			}
+			return nil
+		},
+		ValidArgs: workloads.NCCLOps(),
+	}
+	launch := launch.WorkloadRun(a, opts, run)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) == 1 {
+			test.Op = args[0]
+		}
+		return launch(cmd, nil)
+	}
+	fs := cmd.Flags()
+	fs.Var(app.Amount{N: &test.Min}, "min", "the smallest message (default: 8M)")
+	fs.Var(app.Amount{N: &test.Max}, "max", "the largest message (default: 4G, or what is safe)")
+	fs.Var(app.Positive{N: &test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
+	fs.Var(app.Positive{N: &test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
+	fs.Var(app.Choice{V: &t.Via, Words: []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
+	fs.StringVar(&t.Folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: see above)")
+	m := &opts.Request.MPI
+	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that nccl-tests is built for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
+	fs.StringVar(&opts.Request.Torchrun.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
+	fs.Var(app.Part{V: &t.Gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
+	fs.StringVar(&t.SVG, "svg", "", "write the curve to this `FILE` (- for standard output)")
+	fs.StringVar(&t.Read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
+	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
+	app.CompleteWords(cmd, "via", "mpi")
+	return cmd
+}
+
+const NCCLTestName = "nccl-test"
+
+// checkTest refuses what does not go with a test.
+func checkTest(o launch.Options) error {
+	t := o.Test
+	for _, c := range []struct {
+		given bool
+		flag  string
+	}{
+		{o.Detach, "--detach"}, {o.TTY, "--tty"}, {o.Output.Kind != "" && o.Output.Kind != "json", "--output"}, {len(o.Stage) > 0, "--stage"},
+		{o.Request.Job.MaxRestarts > 0, "--max-restarts"},
+	} {
+		if c.given {
+			return app.Usagef("%s does not go with nccl-test, which waits for its result", c.flag)
+		}
+	}
+	switch {
+	case t.Via == viaTorch && t.Folder != "":
+		return app.Usagef("--via torch and --nccl-tests: give one of them")
+	case t.Via == viaTorch && (o.Request.MPI.Family != "" || o.Request.MPI.Mpirun != ""):
+		return app.Usagef("--via torch: --mpi and --mpirun are for nccl-tests")
+	case t.Via == viaTests && o.Request.Torchrun.Python != "":
+		return app.Usagef("--via nccl-tests and --python: give one of them")
+	case t.SVG == "-" && o.JSON:
+		return app.Usagef("--svg - and --json: both would go to standard output")
+	}
+	return nil
+}
+
+func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }
+
+// missed tells what was reached in place of a gate, with as many digits as tell the two apart.
+func missed(gate, part float64) error {
+	digits := 2
+	for digits < 6 && math.Round(part*math.Pow10(digits)) >= math.Round(gate*math.Pow10(digits)) {
+		digits++
+	}
+	return fmt.Errorf("%s: %.*f of what is expected was reached", gateText(gate), digits, part)
+}
