@@ -130,6 +130,7 @@ func (ls *locals) server(h http.Handler) *http.Server {
 		h.ServeHTTP(w, r)
 	})
 	srv.Protocols.SetUnencryptedHTTP2(true)
+	srv.Protocols.SetHTTP1(true) // curl's
 	return srv
 }
 

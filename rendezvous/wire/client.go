@@ -7,6 +7,8 @@ import (
 	"io"
 	"net/http"
 	"sync"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Client calls one node: the own agent, the leader, or any member.
@@ -61,7 +63,10 @@ func (c *Client) do(ctx context.Context, row *Row, req any, take func(any) error
 		return c.failed(ctx, refusal(res))
 	case !row.Streams:
 		b, err := readBody(res.Body, maxMessage)
-		if err != nil {
+		switch {
+		case errors.Is(err, launcher.ErrInvalid):
+			return err
+		case err != nil:
 			return lost(ctx, err)
 		}
 		m := row.newRes()

@@ -108,11 +108,13 @@ func (f failure) status() int {
 const codeHeader = "Sparkrun-Code"
 
 // refuse answers with an error in place of the first message.
-func refuse(w http.ResponseWriter, err error) {
+func refuse(w http.ResponseWriter, err error) { refuseAs(w, failureOf(err).status(), err) }
+
+func refuseAs(w http.ResponseWriter, status int, err error) {
 	f := failureOf(err)
 	w.Header().Set(codeHeader, f.Code)
 	w.Header().Set("Content-Type", "application/json")
-	w.WriteHeader(f.status())
+	w.WriteHeader(status)
 	b, _ := json.Marshal(f)
 	_, _ = w.Write(append(b, '\n'))
 }

@@ -8,8 +8,11 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/fxamacker/cbor/v2"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // maxMessage bounds one message in bytes. Log chunks are far smaller; a ledger
@@ -145,7 +148,7 @@ func readBody(from io.Reader, limit int) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case len(b) > limit:
-		return nil, fmt.Errorf("read message: it has more than %d bytes", limit)
+		return nil, fmt.Errorf("read message: %w: it has more than %d bytes", launcher.ErrInvalid, limit)
 	}
 	return b, nil
 }
@@ -154,6 +157,7 @@ func readBody(from io.Reader, limit int) ([]byte, error) {
 type reply struct {
 	w       http.ResponseWriter
 	streams bool
+	face    bool // JSON, and no frames
 	begun   bool
 }
 
@@ -162,17 +166,27 @@ type reply struct {
 func (r *reply) send(m any) error {
 	if r.streams {
 		r.begin("")
-		if err := writeFrame(r.w, m); err != nil {
+		write := writeFrame
+		if r.face {
+			write = func(w io.Writer, m any) error { return faced(w, m, true) }
+		}
+		if err := write(r.w, m); err != nil {
 			return gone(err)
 		}
 		return gone(http.NewResponseController(r.w).Flush())
 	}
-	b, err := theCodec.Marshal(m)
+	var b bytes.Buffer
+	var err error
+	if r.face {
+		err = faced(&b, m, false)
+	} else {
+		err = theCodec.enc.NewEncoder(&b).Encode(m)
+	}
 	if err != nil {
 		return fmt.Errorf("write message: %w", err)
 	}
-	r.begin(fmt.Sprint(len(b)))
-	_, err = r.w.Write(b)
+	r.begin(strconv.Itoa(b.Len()))
+	_, err = r.w.Write(b.Bytes())
 	return gone(err)
 }
 
@@ -181,11 +195,21 @@ func (r *reply) begin(length string) {
 		return
 	}
 	r.begun = true
-	r.w.Header().Set("Content-Type", mimeCBOR)
+	r.w.Header().Set("Content-Type", r.mime())
 	if length != "" {
 		r.w.Header().Set("Content-Length", length)
 	}
 	r.w.WriteHeader(http.StatusOK)
+}
+
+func (r *reply) mime() string {
+	switch {
+	case !r.face:
+		return mimeCBOR
+	case r.streams:
+		return "application/jsonl"
+	}
+	return "application/json"
 }
 
 // end writes the last word: err where it is not nil.
@@ -193,6 +217,11 @@ func (r *reply) end(err error) {
 	switch {
 	case err != nil && !r.begun:
 		refuse(r.w, err)
+	case r.streams && r.face: // a stream that was cut shows in HTTP
+		r.begin("")
+		if err != nil {
+			_ = faced(r.w, map[string]failure{"error": failureOf(err)}, true)
+		}
 	case r.streams:
 		r.begin("")
 		frame := make([]byte, frameHead)

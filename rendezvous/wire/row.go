@@ -4,6 +4,9 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
+	"reflect"
+	"slices"
 	"strings"
 )
 
@@ -20,6 +23,8 @@ type Row struct {
 	Audit string
 	// Own: its answer writes a line of its own, or it is a part of a call that has one.
 	Own bool
+	// Asks: a request with nothing in it changes nothing. The JSON face takes a GET for one.
+	Asks bool
 	// Limit bounds a request in bytes; 0 means maxMessage.
 	Limit int
 
@@ -84,6 +89,26 @@ func (r *Row) Path() string {
 
 // rows are all there are, by path.
 var rows map[string]*Row
+
+// Rows are all, by name; users' come first.
+func Rows() []*Row {
+	return slices.SortedFunc(maps.Values(rows), func(a, b *Row) int {
+		return cmp.Or(cmp.Compare(a.group(), b.group()), cmp.Compare(a.Name, b.Name))
+	})
+}
+
+func (r *Row) group() string {
+	if r.ForUsers() {
+		return ""
+	}
+	return r.Who.String()
+}
+
+// Request and Reply are the types of its messages.
+func (r *Row) Request() reflect.Type { return reflect.TypeOf(r.newReq()).Elem() }
+
+// Reply is that of one reply.
+func (r *Row) Reply() reflect.Type { return reflect.TypeOf(r.newRes()).Elem() }
 
 // Find gives the row at a path; nil where there is none.
 func Find(path string) *Row { return rows[path] }

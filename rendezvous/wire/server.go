@@ -105,7 +105,15 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		refuse(w, err)
 		return
 	}
-	out := &reply{w: w, streams: row.Streams}
+	out := &reply{w: w, streams: row.Streams, face: r.Header.Get("Content-Type") != mimeCBOR}
+	read := theCodec.Unmarshal
+	if out.face {
+		if status, err := faceRefuses(row, r); err != nil {
+			refuseAs(w, status, err)
+			return
+		}
+		read = fromFace
+	}
 	if control := s.here[row].control; control != nil {
 		out.end(control(ctx, c, serverEnd{out, &frames{from: r.Body}, http.NewResponseController(w)}))
 		return
@@ -117,7 +125,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	b, err := readBody(r.Body, limit)
 	if err == nil {
-		err = theCodec.Unmarshal(b, req)
+		err = read(b, req)
 	}
 	if err == nil {
 		err = s.answer(ctx, row, c, req, out.send)

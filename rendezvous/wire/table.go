@@ -7,7 +7,7 @@ import (
 
 // What users call.
 var (
-	ShowStatus = unary[StatusRequest, Status](Row{Name: "status", Who: users, To: leader,
+	ShowStatus = unary[StatusRequest, Status](Row{Name: "status", Who: users, To: leader, Asks: true,
 		Does: "the machines and who leads; with wait_nodes once that many are ready"})
 	Follow = stream[Empty, Status](Row{Name: "follow", Who: users, To: leader,
 		Does: "status, and again after every change"})
@@ -47,7 +47,7 @@ var (
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
 		Does: "what is wrong in the cluster, and with fix the few repairs that are safe"})
-	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader,
+	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
 		Does: "put such a plan in force on all nodes, or on none"})
