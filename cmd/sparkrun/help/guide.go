@@ -47,11 +47,6 @@ var chapters = map[string][]string{
 	"sparkrun launch torchrun":  {"training", "jobs", "containers"},
 	"sparkrun launch mpi":       {"mpi", "jobs"},
 	"sparkrun launch ray":       {"ray", "jobs"},
-	"sparkrun launch vllm":      {"serving", "recipes", "containers"},
-	"sparkrun launch sglang":    {"serving", "recipes", "containers"},
-	"sparkrun launch trtllm":    {"serving", "recipes", "containers"},
-	"sparkrun launch llamacpp":  {"serving"},
-	"sparkrun launch exo":       {"serving"},
 	"sparkrun launch nccl-test": {"nccl"},
 	"sparkrun launch ib-test":   {"nccl"},
 	"sparkrun nccl-test":        {"nccl"},
@@ -87,9 +82,15 @@ var chapters = map[string][]string{
 	"sparkrun raft":             {"backup"},
 }
 
+// OwnChapters is the annotation of a command that names its chapters itself, with blanks between them.
+const OwnChapters = "chapters"
+
 // Chapters names the chapters to read beside a command's help.
 func Chapters(cmd *cobra.Command) []string {
 	for c := cmd; c.HasParent() || c == cmd; c = c.Parent() {
+		if own := c.Annotations[OwnChapters]; own != "" {
+			return strings.Fields(own)
+		}
 		if names, ok := chapters[c.CommandPath()]; ok {
 			return names
 		}

@@ -4,6 +4,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -15,6 +16,14 @@ func NewEngineCmd(a *app.App, e engine.Engine, opts *launch.Options, run launch.
 		Args: cobra.ArbitraryArgs,
 		RunE: serveRun(a, opts, run),
 	}
+	chapters := "serving"
+	if len(e.Recipes.Commands) > 0 {
+		chapters += " recipes"
+	}
+	if e.Image != "" {
+		chapters += " containers"
+	}
+	cmd.Annotations = map[string]string{help.OwnChapters: chapters}
 	bindServe(cmd, opts)
 	if e.Backends != nil {
 		bindBackend(cmd, opts)
