@@ -54,7 +54,7 @@ func (l *leadership) token(ctx context.Context, c wire.Caller, r wire.TokenReque
 	}
 	id = token.ID()
 	t := rendezvous.Token{ID: rec.ID, Hash: []byte(rec.Hash), Role: string(rec.Role), Uses: rec.Uses, Expires: rec.Expires, User: r.User}
-	err = recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
+	err = n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindToken, Token: &t}, func() bool {
 		_, err := n.record.TokenByHash(t.Hash)
 		return err == nil
 	})
@@ -62,7 +62,7 @@ func (l *leadership) token(ctx context.Context, c wire.Caller, r wire.TokenReque
 		return wire.TokenResponse{}, err
 	}
 	n.log.Info("token created", "token", id, "role", role, "uses", r.Uses, "expires", rec.Expires, "user", c.User.Name)
-	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, User: r.User, OnlyOn: n.onlyHere(ctx)}
+	res = wire.TokenResponse{Token: token.Reveal(), Expires: rec.Expires, User: r.User, OnlyOn: n.failover.OnlyHere(ctx)}
 	for _, m := range n.record.Nodes() {
 		res.Join = append(res.Join, m.Addr)
 	}
@@ -120,7 +120,7 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	}
 	entry := rendezvous.Entry{Kind: rendezvous.KindJoin, Join: &rendezvous.Join{
 		TokenID: token.ID, Node: rendezvous.Node{ID: r.Node, Host: r.Host, Addr: r.Addr, Witness: r.Witness, Key: trust.KeyOf(cert).String(), Protocol: r.Protocol}}}
-	err = recorder{n: n}.apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
+	err = n.failover.Recorder(0).Apply(ctx, entry, func() bool { _, in := n.record.Node(r.Node); return in })
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}
@@ -128,7 +128,7 @@ func (n *node) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse
 	epoch := n.record.Epoch()
 	res := wire.JoinResponse{Cluster: cluster, Epoch: epoch.N, EpochBy: epoch.By, Cert: cert.Raw, CACert: ca.Cert.Raw, Peers: n.gossipAddrs(), Leader: n.m.Host}
 	if len(n.record.Nodes()) > 2 { // the second of all is to become the second copy
-		res.OnlyOn = n.onlyHere(ctx)
+		res.OnlyOn = n.failover.OnlyHere(ctx)
 	}
 	res.Trusted, err = n.trusted()
 	return res, err

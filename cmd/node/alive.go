@@ -59,7 +59,7 @@ func (n *node) tellState(ctx context.Context, line *rendezvous.Latest[string]) e
 		_, inventoryChanged := n.inventory.Watch()
 		_, leaderChanged := n.leads.Watch()
 		_, leadingChanged := n.leading.Watch()
-		raftChanged := n.raft.LeaderChanged()
+		raftChanged := n.failover.Raft().LeaderChanged()
 		if now := n.state(); now != line.Load() {
 			line.Store(now)
 		}
@@ -83,10 +83,11 @@ func (n *node) alive(ctx context.Context) error {
 	turned := make(chan struct{})
 	go func() { // ends with what it waits for, or with the process
 		defer close(turned)
-		n.remembered()
+		n.mu.Lock()
+		_ = n.current
+		n.mu.Unlock()
 		n.agent.Ledger()
-		n.raft.Touch()
-		n.raft.Turn(ctx)
+		n.failover.Turn(ctx)
 	}()
 	select {
 	case <-turned:
@@ -98,18 +99,18 @@ func (n *node) alive(ctx context.Context) error {
 
 func (n *node) state() (line string) {
 	_, err := envgen.Management(n.inventory.Load(), n.cfg.Management)
-	leader := n.leaderID()
+	leader := n.failover.Leader()
 	switch {
 	case err != nil:
 		line = "waits for a management address: " + err.Error()
-	case n.noVote() != "":
-		line = "takes no part in the vote: " + n.noVote()
-	case n.blank.Load():
+	case n.failover.NoVote() != "":
+		line = "takes no part in the vote: " + n.failover.NoVote()
+	case n.failover.Blank():
 		line = "has lost its copy of the record: waits for a leader to give it another"
 	case leader == n.m.Node:
 		line = "leads the cluster"
 	case leader != "":
-		line = "follows " + n.hostOf(leader)
+		line = "follows " + n.dial.HostOf(leader)
 	default:
 		line = "sees no leader: `sparkrun status` says why"
 	}

@@ -44,7 +44,7 @@ func TestAliveWithoutItsDisk(t *testing.T) {
 	c := newCluster(t, 1)
 	h := c.hosts[0]
 	n := h.now()
-	try := filepath.Join(n.cfg.Paths.raft(), "try")
+	try := filepath.Join(filepath.Join(n.cfg.Paths.State, "raft"), "try")
 	if err := syscall.Mkfifo(try, 0o600); err != nil { // opening it for writing waits for a reader
 		t.Fatal(err)
 	}

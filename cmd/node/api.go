@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
@@ -19,7 +18,7 @@ import (
 
 // newServer answers all calls: those of members and newcomers as well.
 func (n *node) newServer() *wire.Server {
-	calls := slices.Concat(n.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
+	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
 	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.auditUser}, calls...)
 }
 
@@ -28,14 +27,12 @@ func (n *node) Calls() []wire.Call {
 	return []wire.Call{
 		wire.ShowStatus.Around(n.status), wire.Follow.Around(n.follow), wire.Jobs.Around(n.jobs),
 		wire.Launch.Around(n.launchFrom), wire.Token.Around(n.tokenFrom),
-		wire.Leave.Serve(n.leave), wire.Takeover.Serve(n.takeover), wire.Refresh.Serve(n.refresh),
-		wire.ShowRaft.Serve(n.raftStatus), wire.RaftBring.Serve(n.raftBring), wire.RaftRestore.Serve(n.raftRestore),
+		wire.Leave.Serve(n.leave), wire.Refresh.Serve(n.refresh),
+		wire.ShowRaft.Serve(n.raftStatus),
 
 		wire.Control.Serve(n.control), wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
 		wire.KeepTrusted.Serve(n.keepTrusted), wire.AskTrusted.Serve(n.askTrusted), wire.BeRemoved.Serve(n.beRemoved),
-		wire.Seen.Serve(n.seen), wire.Succeed.Serve(n.succeed), wire.Objection.Serve(n.objection),
-		wire.ReadRaft.Serve(n.nodeRaft), wire.BeginAnew.Serve(n.beginAnew),
-		wire.ServeFence(n.fence), wire.ReadCounters.Serve(n.survey.Counters),
+		wire.Seen.Serve(n.seen), wire.ServeFence(n.fence), wire.ReadCounters.Serve(n.survey.Counters),
 
 		wire.RenewExpired.Serve(n.renewExpired),
 	}
@@ -57,15 +54,15 @@ func (l *leadership) Calls() []wire.Call {
 
 // leader is the other node that leads.
 func (n *node) leader() (wire.Leader, error) {
-	id := n.leaderID()
+	id := n.failover.Leader()
 	if id == "" || id == n.m.Node { // or elected, but not ready yet
 		return wire.Leader{}, n.noLeader()
 	}
-	return wire.Leader{Host: n.hostOf(id), Client: n.dial.Client(id), Gone: func(ctx context.Context) {
+	return wire.Leader{Host: n.dial.HostOf(id), Client: n.dial.Client(id), Gone: func(ctx context.Context) {
 		// Raft knows of another leader before a dead one's connection breaks.
 		for {
-			changed := n.raft.LeaderChanged()
-			if now, _ := n.raft.Leader(); now != "" && launcher.NodeID(now) != id {
+			changed := n.failover.Raft().LeaderChanged()
+			if now, _ := n.failover.Raft().Leader(); now != "" && launcher.NodeID(now) != id {
 				return
 			}
 			select {
@@ -77,75 +74,14 @@ func (n *node) leader() (wire.Leader, error) {
 	}}, nil
 }
 
-// leaderID is raft's leader, or for a node outside raft the one whose control
-// stream it has.
-func (n *node) leaderID() launcher.NodeID {
-	if id, _ := n.raft.Leader(); id != "" {
-		return launcher.NodeID(id)
-	}
-	if s := n.leads.Load(); s != nil {
-		return s.leader.Node
-	}
-	return ""
-}
-
 // noLeader says in one line what is wrong and what helps: ErrNoLeader where
 // waiting does not, ErrRetry where an election is under way.
 func (n *node) noLeader() error {
-	var voters, silent []string
-	alive := n.gossipAlive()
-	for _, s := range n.raft.Members().Servers {
-		if s.Role != consensus.Voter {
-			continue
-		}
-		host := n.hostOf(launcher.NodeID(s.ID))
-		voters = append(voters, host)
-		if !alive[launcher.NodeID(s.ID)] {
-			silent = append(silent, host)
-		}
-	}
-	switch {
-	case n.shunned.Load():
+	if n.shunned.Load() {
 		return fmt.Errorf("%w: the other members refuse this machine: %s", wire.ErrNoLeader, shunnedText)
-	case n.noVote() != "" && len(voters) == 1 && voters[0] == n.m.Host:
-		return fmt.Errorf("%w: %s, the only voter of this cluster, takes no part in the vote: %s", wire.ErrNoLeader, voters[0], n.noVote())
-	case time.Since(n.began) < justStarted:
-		return fmt.Errorf("the agent of %s has just been started: %w", n.m.Host, wire.ErrRetry)
-	case n.blank.Load():
-		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was put back to a backup) and votes again once a leader has taken it in anew; "+
-			"if no machine leads, `sudo sparkrun takeover --confirm-dead %s` on one that has a copy, or `sudo sparkrun raft restore FILE` from a snapshot", wire.ErrNoLeader, n.cfg.Paths.raft(), n.m.Host)
-	case len(voters) == 0:
-		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the management network joins them", wire.ErrNoLeader)
-	case len(voters) == 1 && voters[0] != n.m.Host:
-		text := fmt.Sprintf("%s, the only voter of this cluster, does not answer: start its agent there; running jobs go on meanwhile", voters[0])
-		if n.hasRecord() {
-			text += fmt.Sprintf("; if that machine is off, `sudo sparkrun takeover --confirm-dead %s` here", voters[0])
-		}
-		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
-	case 2*len(silent) >= len(voters):
-		return fmt.Errorf("%w: %s", wire.ErrNoLeader, noMajority(silent, voters, n.hasRecord()))
 	}
-	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
+	return n.failover.NoLeader()
 }
-
-// noMajority says who of the voters is silent, and what helps; one that has a copy
-// of the record may take over.
-func noMajority(silent, voters []string, copied bool) string {
-	do, start, off := "does", "its agent", "that machine is off"
-	if len(silent) > 1 {
-		do, start, off = "do", "their agents", "those machines are off"
-	}
-	text := fmt.Sprintf("%s %s not answer, and a majority of the voters (%s) is needed: start %s; running jobs go on meanwhile",
-		strings.Join(silent, ", "), do, strings.Join(voters, ", "), start)
-	if copied {
-		text += fmt.Sprintf("; if %s, `sudo sparkrun takeover --confirm-dead %s` here", off, strings.Join(silent, " --confirm-dead "))
-	}
-	return text
-}
-
-// justStarted is how long a node that has come up may need to hear of its
-// leader, or to elect one.
-const justStarted = 5 * time.Second
 
 func (n *node) gossipAlive() map[launcher.NodeID]bool {
 	alive := map[launcher.NodeID]bool{n.m.Node: true}
@@ -272,7 +208,7 @@ func (l *leadership) explain(ctx context.Context, c wire.Caller, r wire.LaunchRe
 
 // jobs answers from the leader, who must prove that it still is one.
 func (l *leadership) jobs(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
-	if err := l.n.raft.Verify(ctx); err != nil {
+	if err := l.n.failover.Raft().Verify(ctx); err != nil {
 		return wire.JobsResponse{}, err
 	}
 	roster, _ := l.Roster()
@@ -286,7 +222,7 @@ func (n *node) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
 		return res, err
 	}
-	res = wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.raft.LastContact()}
+	res = wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.failover.Raft().LastContact()}
 	for _, j := range n.record.Jobs() {
 		st := rendezvous.StatusOf(j)
 		n.localState(&st)
@@ -320,12 +256,12 @@ func (n *node) localState(st *rendezvous.JobStatus) {
 // is missed 10 s after raft's word; until then it counts only as long as the leader
 // answers or gossips. Silence of gossip alone is no evidence: it runs on management only.
 func (n *node) better(err error) error {
-	elected, _ := n.raft.Leader()
-	last := n.leaderID()
+	elected, _ := n.failover.Raft().Leader()
+	last := n.failover.Leader()
 	switch {
 	case n.leading.Load() != nil, elected != "":
 		return err
-	case last == "", errors.Is(err, wire.ErrUnreachable) && !n.gossipAlive()[last] && len(n.raft.Members().Servers) > 0:
+	case last == "", errors.Is(err, wire.ErrUnreachable) && !n.gossipAlive()[last] && len(n.failover.Raft().Members().Servers) > 0:
 		return n.noLeader()
 	}
 	return err

@@ -192,7 +192,7 @@ func (n *node) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Login
 	}
 	client.Key = trust.KeyOf(cert).String()
 	entry := rendezvous.Entry{Kind: rendezvous.KindLogin, Login: &rendezvous.Login{TokenID: token.ID, Client: client}}
-	err = recorder{n: n}.apply(ctx, entry, func() bool {
+	err = n.failover.Recorder(0).Apply(ctx, entry, func() bool {
 		c, in := n.record.Client(client.ID)
 		return in && c.Key == client.Key
 	})
@@ -210,7 +210,7 @@ func (n *node) welcome(ctx context.Context, client rendezvous.Client, csr []byte
 	}
 	cluster, _, _ := n.record.Cluster()
 	return wire.LoginResponse{Cluster: cluster, User: client.User, Cert: signed.Cert, CACert: n.gate.Identity().CA.Raw,
-		Members: n.membersNow(), OnlyOn: n.onlyHere(ctx)}, nil
+		Members: n.membersNow(), OnlyOn: n.failover.OnlyHere(ctx)}, nil
 }
 
 // membersNow lists the members where they are now, as far as is known.
@@ -288,7 +288,7 @@ func (n *node) signClient(id string, csr []byte) (wire.RenewResponse, error) {
 // clients lists them all: like jobs, they are no secret among users.
 func (l *leadership) clients(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.ClientsResponse, error) {
 	n := l.n
-	return wire.ClientsResponse{Clients: n.record.Clients()}, n.raft.Verify(ctx)
+	return wire.ClientsResponse{Clients: n.record.Clients()}, n.failover.Raft().Verify(ctx)
 }
 
 // removeClients takes clients out: a user's own, for root any. Their connections
@@ -314,7 +314,7 @@ func (l *leadership) removeClients(ctx context.Context, c wire.Caller, r wire.Re
 		return res, fmt.Errorf("remove the clients of %q: %w", r.User, rendezvous.ErrNoClient)
 	}
 	for _, l := range gone {
-		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindLogout, Logout: l.ID}, func() bool {
+		err := n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindLogout, Logout: l.ID}, func() bool {
 			_, in := n.record.Client(l.ID)
 			return !in
 		})
@@ -324,6 +324,6 @@ func (l *leadership) removeClients(ctx context.Context, c wire.Caller, r wire.Re
 		n.log.Warn("client removed", "client", l.ID, "user", l.User, "host", l.Host, "by", c.User.Name)
 		res.Removed = append(res.Removed, l)
 	}
-	res.OnlyOn = n.onlyHere(ctx)
+	res.OnlyOn = n.failover.OnlyHere(ctx)
 	return res, nil
 }

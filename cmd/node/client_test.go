@@ -143,7 +143,7 @@ func TestClientReachesUsersCallsAlone(t *testing.T) {
 		t.Errorf("%d of 3 refusals are in the audit log", n)
 	}
 	// Raft's protocol is refused in the handshake.
-	conn, err := book.dialProto(t.Context(), book.order()[0], raftProto(c.hosts[0].now().opened))
+	conn, err := book.dialProto(t.Context(), book.order()[0], c.hosts[0].now().failover.Proto())
 	if err == nil {
 		conn.Close()
 		t.Error("a client got a raft connection")

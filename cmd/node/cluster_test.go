@@ -16,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -174,8 +175,8 @@ func (h *host) start() {
 	h.stop, h.done = stop, make(chan error, 1)
 	opened := make(chan struct{})
 	go func(done chan<- error) {
-		first, err := true, errReopen
-		for errors.Is(err, errReopen) {
+		first, err := true, failover.ErrReopen
+		for errors.Is(err, failover.ErrReopen) {
 			err = live(ctx, h.cfg, func(n *node) {
 				h.mu.Lock()
 				h.n = n

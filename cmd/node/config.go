@@ -24,6 +24,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
@@ -64,18 +65,12 @@ func DefaultPaths() Paths {
 	return p
 }
 
-func (p Paths) trust() string   { return filepath.Join(p.State, "trust") }
-func (p Paths) raft() string    { return filepath.Join(p.State, "raft") }
-func (p Paths) oldRaft() string { return filepath.Join(p.State, "raft.old") }
-func (p Paths) newRaft() string { return filepath.Join(p.State, "raft.new") }
-func (p Paths) brought() string { return filepath.Join(p.State, "restore.part") }
-func (p Paths) restore() string { return filepath.Join(p.State, "restore.snap") }
-func (p Paths) audit() string   { return filepath.Join(p.State, "audit.log") }
-func (p Paths) met() string     { return filepath.Join(p.Run, "met.json") }
-func (p Paths) logs() string    { return filepath.Join(p.State, "logs") }
-func (p Paths) stage() string   { return filepath.Join(p.State, "stage") }
-func (p Paths) where() string   { return filepath.Join(p.State, "addresses.json") }
-func (p Paths) member() string  { return filepath.Join(p.State, "node.json") }
+func (p Paths) trust() string  { return filepath.Join(p.State, "trust") }
+func (p Paths) audit() string  { return filepath.Join(p.State, "audit.log") }
+func (p Paths) logs() string   { return filepath.Join(p.State, "logs") }
+func (p Paths) stage() string  { return filepath.Join(p.State, "stage") }
+func (p Paths) where() string  { return filepath.Join(p.State, "addresses.json") }
+func (p Paths) member() string { return filepath.Join(p.State, "node.json") }
 
 // Config of a node.
 type Config struct {
@@ -177,38 +172,12 @@ type membership struct {
 	Host       string          `json:"host"`
 	Management string          `json:"management,omitempty"` // as the user asked
 	// FabricPorts are as the user asked.
-	FabricPorts []string        `json:"fabric_ports,omitempty"`
-	RPCPort     int             `json:"rpc_port"`
-	GossipPort  int             `json:"gossip_port"`
-	Founder     bool            `json:"founder,omitempty"` // made the cluster: bootstraps raft once
-	Epoch       uint64          `json:"epoch"`
-	EpochBy     launcher.NodeID `json:"epoch_by,omitempty"`
-	// Pending is what the next start does first; Dead are the nodes that a person
-	// has called so with a take-over.
-	Pending pending           `json:"pending,omitempty"`
-	Dead    []launcher.NodeID `json:"dead,omitempty"`
-	// Life counts the openings of this state, and hours; RaftLife is the one that
-	// the raft folder has at least, 0 where it may be a new one; Blank: that
-	// folder was lost. Lives are the highest that members have told. See life.go.
-	Life     uint64                     `json:"life,omitempty"`
-	RaftLife uint64                     `json:"raft_life,omitempty"`
-	Blank    bool                       `json:"blank,omitempty"`
-	Lives    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
+	FabricPorts []string `json:"fabric_ports,omitempty"`
+	RPCPort     int      `json:"rpc_port"`
+	GossipPort  int      `json:"gossip_port"`
 	// Witness: this node gets no ranks.
 	Witness bool `json:"witness,omitempty"`
 }
-
-// pending is a change of epochs that is under way: written before it begins, and
-// taken back when it is done, so that a crash in between changes nothing.
-type pending string
-
-const (
-	pendingTakeOver pending = "take-over"
-	pendingGiveWay  pending = "give-way"
-	pendingRestore  pending = "restore"
-)
-
-func (m membership) epoch() launcher.Epoch { return launcher.Epoch{N: m.Epoch, By: m.EpochBy} }
 
 func loadMembership(p Paths) (membership, error) {
 	var m membership
@@ -349,9 +318,8 @@ func hardware(ctx context.Context, cfg Config) (*fabric.Reader, envgen.Inventory
 func removeState(p Paths) error {
 	// The identity goes first: without it the rest is no membership. The fence
 	// goes too: the leaders of another cluster may have lower terms.
-	return errors.Join(os.RemoveAll(p.trust()), discard(p.raft()), os.RemoveAll(p.oldRaft()), os.RemoveAll(p.newRaft()), ignoreMissing(os.Remove(p.member())), ignoreMissing(os.Remove(p.where())),
-		ignoreMissing(os.Remove(p.brought())), ignoreMissing(os.Remove(p.restore())),
-		ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))), ignoreMissing(os.Remove(p.met())))
+	return errors.Join(os.RemoveAll(p.trust()), ignoreMissing(os.Remove(p.member())), failover.Remove(p.State, p.Run),
+		ignoreMissing(os.Remove(p.where())), ignoreMissing(os.Remove(filepath.Join(p.Run, "fence.json"))))
 }
 
 func ignoreMissing(err error) error {

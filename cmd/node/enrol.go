@@ -21,6 +21,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -52,7 +53,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	now := cfg.Now()
 	m := membership{
 		Node: launcher.NodeID(uuid.NewString()), Cluster: uuid.NewString(), Host: cfg.Host, Management: cfg.Management,
-		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort, Founder: true, Epoch: 1,
+		FabricPorts: cfg.FabricPorts, RPCPort: cfg.RPCPort, GossipPort: cfg.GossipPort,
 	}
 	ca, err := trust.NewCA(m.Cluster, now)
 	if err != nil {
@@ -75,6 +76,9 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 		return Founded{}, err
 	}
 	if err := trust.SaveCA(cfg.Paths.trust(), ca); err != nil {
+		return Founded{}, err
+	}
+	if err := failover.Enrol(cfg.Paths.State, launcher.Epoch{N: 1}, true); err != nil {
 		return Founded{}, err
 	}
 	if err := enrol(cfg.Paths, m, id, wire.Trusted{Ring: wireRing(trust.Ring{trust.NewGossipKey(0)})}); err != nil {
@@ -169,7 +173,10 @@ func join(ctx context.Context, cfg Config, addrs []string, token trust.Token) (J
 	if trust.PinOf(id.CA) != token.Pin {
 		return Joined{}, fmt.Errorf("join the cluster at %s: %w: the certificate is by another CA than the token's", addr, trust.ErrForeign)
 	}
-	m.Cluster, m.Epoch, m.EpochBy = res.Cluster, res.Epoch, res.EpochBy
+	m.Cluster = res.Cluster
+	if err := failover.Enrol(cfg.Paths.State, launcher.Epoch{N: res.Epoch, By: res.EpochBy}, false); err != nil {
+		return Joined{}, err
+	}
 	if err := (dial.Addresses{Peers: res.Peers}).Save(cfg.Paths.where()); err != nil {
 		return Joined{}, err
 	}

@@ -76,7 +76,7 @@ func (l *leadership) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, te
 	for {
 		leads, leadingChanged := n.leading.Watch()
 		detoursChanged := n.dial.DetoursChanged()
-		recordChanged, raftChanged := n.record.Changed(), n.raft.LeaderChanged()
+		recordChanged, raftChanged := n.record.Changed(), n.failover.Raft().LeaderChanged()
 		roster, rosterChanged := l.Roster()
 		if leads != l {
 			return fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)

@@ -127,8 +127,8 @@ func TestFollowAlone(t *testing.T) {
 	}
 	f := standby.follow()
 	f.until("the leader's view", func(st wire.Status) bool { return ready(st) == 2 })
-	for deadline := time.After(40 * time.Second); len(standby.n.record.Nodes()) < 2 || len(standby.n.raft.Members().Servers) < 2; {
-		recordChanged, raftChanged := standby.n.record.Changed(), standby.n.raft.LeaderChanged()
+	for deadline := time.After(40 * time.Second); len(standby.n.record.Nodes()) < 2 || len(standby.n.failover.Raft().Members().Servers) < 2; {
+		recordChanged, raftChanged := standby.n.record.Changed(), standby.n.failover.Raft().LeaderChanged()
 		select {
 		case <-recordChanged:
 		case <-raftChanged:

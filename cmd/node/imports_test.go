@@ -75,6 +75,13 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/network -> cmd/sparkrun/app":    "what all commands share",
 	"cmd/sparkrun/network -> cmd/sparkrun/follow": "a test's events are read as they are written",
 	"cmd/sparkrun/network -> cmd/sparkrun/launch": "a test of the links is a workload",
+
+	"rendezvous/failover -> rendezvous/consensus": "who leads and votes is raft's word",
+	"rendezvous/failover -> rendezvous/dial":      "other members are asked before an epoch begins",
+	"rendezvous/failover -> rendezvous/gossip":    "who gossips is not dead",
+	"rendezvous/failover -> rendezvous/lead":      "the leader's brain writes by the recorder, and knows its errors",
+	"rendezvous/failover -> rendezvous/trust":     "who restores has to have the CA's key",
+	"rendezvous/failover -> rendezvous/wire":      "a take-over, a restore and what others object are calls",
 }
 
 // A composition root may import its children: it opens and joins them.

@@ -35,16 +35,7 @@ type leadership struct {
 func (n *node) lead(ctx context.Context, term uint64) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	select {
-	case <-n.yielded: // to the leader of a later epoch
-		<-ctx.Done()
-		return ctx.Err()
-	default:
-	}
 	if err := n.found(ctx); err != nil {
-		return err
-	}
-	if err := n.raiseEpoch(ctx); err != nil {
 		return err
 	}
 	fence := launcher.Fence{Epoch: n.record.Epoch(), Term: term}
@@ -55,7 +46,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host, Protocol: n.cfg.speaks()},
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
-			n.hears(id)
+			n.failover.Heard(id)
 			brain.NodeUp(id, lead.Up{
 				Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
 				Leases: up.Stamp != 0, Blank: up.Blank,
@@ -63,7 +54,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		},
 		OnDown: func(id launcher.NodeID, why error) {
 			if ctx.Err() == nil { // else it is we who hang up
-				n.log.Warn("node down", "node", n.hostOf(id), "error", why)
+				n.log.Warn("node down", "node", n.dial.HostOf(id), "error", why)
 			}
 			brain.NodeDown(id)
 		},
@@ -77,10 +68,10 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	if err != nil {
 		return err
 	}
-	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: recorder{n, term}, Send: links.Send, Fabric: survey.Rules{}, Hold: n.rollout.Holds, OnlyHere: n.onlyHere, Unheard: n.unheard, Logger: n.log,
+	brain = lead.Open(ctx, lead.Config{Fence: fence, Record: n.record, Recorder: n.failover.Recorder(term), Send: links.Send, Fabric: survey.Rules{}, Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Logger: n.log,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
-			return n.answers(ctx, roster, p)
+			return n.failover.Answers(ctx, roster, p)
 		}})
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
@@ -95,14 +86,6 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	g.Go(func() error { return links.Run(ctx) })
 	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
 	g.Go(func() error { return n.tendTrust(ctx, brain) })
-	g.Go(func() error {
-		select {
-		case <-n.yielded:
-			return errReopen
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
 	return g.Wait()
 }
 
@@ -127,10 +110,10 @@ var errNoProof = errors.New("no lease is renewed")
 // made for a job with a lease only. Who may have been taken over while it was
 // off gives none: the newer leader counts on that.
 func (n *node) prove(ctx context.Context, brain *lead.Leader) error {
-	if !brain.Leased() || len(n.unheard()) > 0 {
+	if !brain.Leased() || len(n.failover.Unheard()) > 0 {
 		return errNoProof
 	}
-	return n.raft.Verify(ctx)
+	return n.failover.Raft().Verify(ctx)
 }
 
 // found writes a new cluster's first entry.
@@ -142,8 +125,8 @@ func (n *node) found(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
-		Cluster: n.m.Cluster, Epoch: n.opened.N,
+	return n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
+		Cluster: n.m.Cluster, Epoch: n.failover.Epoch().N,
 		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)),
 			Key: trust.KeyOf(n.gate.Identity().Cert).String(), Protocol: n.cfg.speaks()},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
@@ -176,7 +159,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 	droppedCA := map[launcher.NodeID]time.Time{}
 	for {
 		recordChanged := n.record.Changed()
-		raftChanged := n.raft.LeaderChanged()
+		raftChanged := n.failover.Raft().LeaderChanged()
 		_, inventoryChanged := n.inventory.Watch() // this node's own address
 		_, presentChanged := n.present.Watch()     // and the others'
 		leaving, leavingChanged := n.leaving.Watch()
@@ -199,7 +182,7 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		n.noteChanges(ctx, roster)
 		n.noteHeard(ctx, roster)
 		n.takeInAnew(ctx, links, roster)
-		if again := n.changeRole(ctx, consensus.Desired(members, n.raft.Members())); again {
+		if again := n.changeRole(ctx, consensus.Desired(members, n.failover.Raft().Members())); again {
 			continue
 		}
 		n.takeBackCA(ctx, roster, droppedCA)
@@ -227,12 +210,12 @@ func (n *node) changeRole(ctx context.Context, c consensus.Change) bool {
 	defer cancel()
 	if c.To > c.From && c.ID != string(n.m.Node) {
 		if err := n.handOverCA(ctx, launcher.NodeID(c.ID)); err != nil {
-			n.log.Warn("hand over the CA key", "node", n.hostOf(launcher.NodeID(c.ID)), "error", err)
+			n.log.Warn("hand over the CA key", "node", n.dial.HostOf(launcher.NodeID(c.ID)), "error", err)
 			return false
 		}
 	}
-	if err := n.raft.ApplyChange(ctx, c); err != nil {
-		n.log.Warn("change raft membership", "node", n.hostOf(launcher.NodeID(c.ID)), "to", c.To, "error", err)
+	if err := n.failover.Raft().ApplyChange(ctx, c); err != nil {
+		n.log.Warn("change raft membership", "node", n.dial.HostOf(launcher.NodeID(c.ID)), "to", c.To, "error", err)
 		return errors.Is(err, consensus.ErrStaleChange)
 	}
 	return true
@@ -264,7 +247,7 @@ func (n *node) noteChanges(ctx context.Context, roster rendezvous.Roster) {
 		if now.Addr == known.Addr && now.Protocol == known.Protocol {
 			continue
 		}
-		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNode, Node: &now}, func() bool {
+		err := n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNode, Node: &now}, func() bool {
 			x, _ := n.record.Node(m.ID)
 			return x.Addr == now.Addr && x.Protocol == now.Protocol
 		})
@@ -285,130 +268,76 @@ func (n *node) whereIs(id launcher.NodeID) (netip.AddrPort, error) {
 	return netip.AddrPortFrom(mgmt.Addr, uint16(n.m.RPCPort)), err
 }
 
-func (n *node) hostOf(id launcher.NodeID) string {
-	if m, ok := n.record.Node(id); ok {
-		return m.Host
+// reunite takes a part of the record of a side that gives way.
+func (l *leadership) reunite(ctx context.Context, c wire.Caller, p rendezvous.Reunited) (wire.Empty, error) {
+	n := l.n
+	if p.Node != c.Node {
+		return wire.Empty{}, fmt.Errorf("%w: %s hands over the record of %s", wire.ErrDenied, c.Host, p.Node)
 	}
-	for _, p := range n.present.Load() {
-		if p.ID == string(id) {
-			return p.Host
+	if err := n.failover.Recorder(0).Apply(ctx, p.Entry(), func() bool { return false }); err != nil {
+		return wire.Empty{}, err
+	}
+	if p.Job != nil {
+		n.log.Info("reunited", "job", p.Job.Spec.ID, "from", c.Host, "epoch", p.From.N)
+		l.Adopt(p.Job.Spec.ID)
+		for _, place := range p.Job.Plan.Nodes { // who is connected already tells its ledger again
+			l.links.Reopen(place.Node)
 		}
 	}
-	return string(id)
+	return wire.Empty{}, nil
 }
 
-// copyWithin is how long an acknowledgement waits for a second copy. A standby
-// that is there has it in milliseconds.
-const copyWithin = 300 * time.Millisecond
+// takeInWithin bounds telling one member that it may begin again.
+const takeInWithin = 3 * time.Second
 
-// onlyHere names this host where no other machine has what was just recorded,
-// though it should: a pair's one vote records without the standby.
-func (n *node) onlyHere(ctx context.Context) string {
-	if !n.soleVoter() || len(n.record.Nodes()) < 2 {
+// takeInAnew lets members that have lost their copy begin again, once a majority
+// has confirmed that they have no part in raft any more.
+func (n *node) takeInAnew(ctx context.Context, links *wire.Links, roster rendezvous.Roster) {
+	for _, m := range roster {
+		if !m.Ready || !m.Blank || n.failover.HasPart(m.ID) {
+			continue
+		}
+		ctx, cancel := context.WithTimeout(ctx, takeInWithin)
+		err := n.failover.Raft().Verify(ctx)
+		if err == nil && !n.failover.HasPart(m.ID) {
+			err = wire.BeginAnew.Call(ctx, n.dial.Client(m.ID), wire.Empty{})
+		}
+		cancel()
+		if err == nil {
+			links.Reopen(m.ID) // its next hello says so; a stream that the node ended might count as lost
+		}
+		n.log.Info("take a node in anew that has lost its copy of the record", "node", m.Host, "error", err)
+	}
+}
+
+// heir is a member that can take this leader's place; empty where there is none,
+// or nothing to hand over.
+func (n *node) heir() launcher.NodeID {
+	l := n.leading.Load()
+	if l == nil {
 		return ""
 	}
-	ctx, cancel := context.WithTimeout(ctx, copyWithin)
-	defer cancel()
-	if n.raft.Copied(ctx) || n.leading.Load() == nil {
-		return ""
+	roster, _ := l.Roster()
+	ready := map[string]bool{}
+	for _, m := range roster {
+		ready[string(m.ID)] = m.Ready && !m.Blank && m.ID != n.m.Node
 	}
-	return n.m.Host
-}
-
-// recorder writes the record through raft.
-type recorder struct {
-	n    *node
-	term uint64 // of the leadership that decides; 0 for what any leader may write
-}
-
-func (r recorder) Plan(ctx context.Context, job rendezvous.Job) error {
-	return r.apply(ctx, job.Entry(), func() bool {
-		j, ok := r.n.record.Job(job.Spec.ID)
-		return ok && j.Plan.Generation == job.Plan.Generation && j.Planned.Equal(job.Planned)
-	})
-}
-
-func (r recorder) Stop(ctx context.Context, stop rendezvous.JobStop) error {
-	return r.apply(ctx, stop.Entry(), func() bool {
-		j, ok := r.n.record.Job(stop.Job)
-		return ok && j.Stop != nil && j.Stop.Grace <= stop.Stop.Grace
-	})
-}
-
-func (r recorder) Verdict(ctx context.Context, end rendezvous.JobEnd) error {
-	return r.apply(ctx, end.Verdict(), func() bool {
-		j, ok := r.n.record.Job(end.Job)
-		return ok && j.Plan.Generation == end.Generation && j.Verdict != nil
-	})
-}
-
-func (r recorder) End(ctx context.Context, end rendezvous.JobEnd) error {
-	return r.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end}, func() bool {
-		j, ok := r.n.record.Job(end.Job)
-		return ok && j.Outcome != nil
-	})
-}
-
-// commit binds what a leader decides to its leadership: one that notices late that it
-// has lost it, and has another by now, knows nothing of what went on between the two.
-func (r recorder) commit(ctx context.Context, entry []byte) (any, error) {
-	if r.term == 0 {
-		return r.n.raft.Apply(ctx, entry)
-	}
-	return r.n.raft.ApplyIn(ctx, r.term, entry)
-}
-
-// everyReplicaKnows refuses what would stop a node of an older release that has the record.
-func (n *node) everyReplicaKnows(protocol int) error {
-	var ids []launcher.NodeID
-	for id := range n.roles() {
-		ids = append(ids, id)
-	}
-	slices.Sort(ids)
-	return n.record.Knows(protocol, ids)
-}
-
-// apply commits one entry, or learns that it cannot. An unknown outcome is
-// settled by looking at the record, and by trying again while we lead: done
-// tells whether the record has it.
-func (r recorder) apply(ctx context.Context, e rendezvous.Entry, done func() bool) error {
-	if err := r.n.everyReplicaKnows(e.Kind.Since()); err != nil {
-		return fmt.Errorf("record %s: %w", e.Kind, err)
-	}
-	e.At = time.Now()
-	data, err := e.Encode()
-	if err != nil {
-		return err
-	}
-	r.n.recording.RLock()
-	defer r.n.recording.RUnlock()
-	for {
-		select {
-		case <-r.n.yielded:
-			return fmt.Errorf("record entry: %w: this side gives way to a later epoch", lead.ErrOver)
-		default:
+	sole := n.failover.SoleVoter()
+	for _, s := range n.failover.Raft().Members().Servers {
+		// A pair's standby that has just come back may still count as silent; it is
+		// asked before anything is changed.
+		if ready[s.ID] && (sole || s.Role == consensus.Voter && s.Silent == 0) {
+			return launcher.NodeID(s.ID)
 		}
-		res, err := r.commit(ctx, data)
-		switch {
-		case err == nil:
-			refused, _ := res.(error)
-			if refused != nil && done() {
-				return nil // an earlier try of ours had been committed
-			}
-			return refused
-		case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrStopped), ctx.Err() != nil:
-			return fmt.Errorf("%w: %w", lead.ErrOver, err)
-		case errors.Is(err, consensus.ErrTooLarge):
-			return err
-		}
-		r.n.log.Warn("record entry", "kind", e.Kind, "error", err)
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%w: %w", lead.ErrOver, err)
-		}
-		if done() {
-			return nil
-		}
+	}
+	return ""
+}
+
+// stepAside passes on what this node has before its agent ends: the leadership
+// and, where it is the only one, the vote.
+func (n *node) stepAside() {
+	n.failover.Stopping(n.life, func() bool { return n.leading.Load() != nil })
+	if heir := n.heir(); heir != "" {
+		n.failover.HandOver(n.life, heir, &n.leaving)
 	}
 }

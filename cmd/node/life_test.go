@@ -32,25 +32,25 @@ func TestWipedVoterDoesNotVote(t *testing.T) {
 	wiped.wipe()
 	wiped.start()
 	stays.start()
-	if !wiped.now().blank.Load() {
+	if !wiped.now().failover.Blank() {
 		t.Fatal("it takes an empty folder for its own")
 	}
 	// For several election time-outs of the one that asks for votes.
-	term := func() uint64 { _, term := stays.now().raft.Leader(); return term }
+	term := func() uint64 { _, term := stays.now().failover.Raft().Leader(); return term }
 	began := term()
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
 		if stays.now().leading.Load() != nil || wiped.now().leading.Load() != nil {
 			t.Fatal("one voter and one that has forgotten have elected a leader")
 		}
 	}
-	if x := wiped.now().raft.Members(); len(x.Servers) != 0 || term() > began+1 {
+	if x := wiped.now().failover.Raft().Members(); len(x.Servers) != 0 || term() > began+1 {
 		t.Errorf("the blank one has %+v; term %d after %d", x, term(), began)
 	}
 	back.start()
 	stays.wait(3)
 	stays.waitVoters(3)
 	wiped.eventually("it has all again", func() bool { _, known := wiped.now().record.Job(kept.ID); return known })
-	if wiped.now().blank.Load() {
+	if wiped.now().failover.Blank() {
 		t.Error("it is still blank")
 	}
 }
@@ -84,12 +84,15 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 	one.crash()
 	one.wipe()
 	one.start()
-	two.eventually("it says so", func() bool { return two.now().saysBlank(t.Context(), one.now().m.Node) })
+	two.eventually("it says so", func() bool {
+		res, err := wire.Seen.Call(t.Context(), two.now().dial.Client(one.now().m.Node), wire.SeenRequest{})
+		return err == nil && res.Blank
+	})
 	two.eventually("the take-over is made", func() bool {
-		res, err := two.now().takeover(t.Context(), asRoot, wire.TakeoverRequest{Dead: []string{"spark1"}})
+		res, err := wire.Takeover.Call(t.Context(), two.now().server().As(asRoot), wire.TakeoverRequest{Dead: []string{"spark1"}})
 		return err == nil && res.Epoch == 2
 	})
-	two.eventually("it leads", func() bool { return two.now().leading.Load() != nil && two.now().epoch().N == 2 })
+	two.eventually("it leads", func() bool { return two.now().leading.Load() != nil && two.now().failover.Epoch().N == 2 })
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
 	if d := two.now().record.Deaths(); len(d) != 0 {
 		t.Errorf("called dead: %+v", d)
@@ -118,10 +121,8 @@ func TestStatePutBack(t *testing.T) {
 	for range 2 { // lives that the backup knows nothing of
 		old.start()
 		old.eventually("it has told them", func() bool {
-			n := old.now()
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return len(n.told) == 2
+			id, life := old.now().m.Node, old.kept().Life
+			return c.hosts[0].kept().Lives[id] == life && c.hosts[1].kept().Lives[id] == life
 		})
 		one.runs(command(1, 1, "true"))
 		old.crash()
@@ -132,12 +133,12 @@ func TestStatePutBack(t *testing.T) {
 	}
 	old.start()
 	one.eventually("it was found out", func() bool {
-		_, err := os.Stat(filepath.Join(old.cfg.Paths.oldRaft(), "raft.db"))
+		_, err := os.Stat(filepath.Join(old.state("raft.old"), "raft.db"))
 		return err == nil
 	})
 	one.wait(3)
 	one.waitVoters(3)
-	old.eventually("it has all again", func() bool { return len(old.now().record.Jobs()) == 2 && !old.now().blank.Load() })
+	old.eventually("it has all again", func() bool { return len(old.now().record.Jobs()) == 2 && !old.now().failover.Blank() })
 }
 
 // The raft folder alone is put back: that the machine knows itself.
@@ -147,18 +148,18 @@ func TestRaftFolderPutBack(t *testing.T) {
 	h := c.hosts[0]
 	h.crash()
 	backup := filepath.Join(t.TempDir(), "backup")
-	if out, err := exec.Command("cp", "-a", h.cfg.Paths.raft(), backup).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-a", h.state("raft"), backup).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.start()
 	h.wait(1)
 	h.crash()
 	h.wipe()
-	if out, err := exec.Command("cp", "-a", backup, h.cfg.Paths.raft()).CombinedOutput(); err != nil {
+	if out, err := exec.Command("cp", "-a", backup, h.state("raft")).CombinedOutput(); err != nil {
 		t.Fatalf("%v: %s", err, out)
 	}
 	h.start()
-	if n := h.now(); !n.blank.Load() || n.raft.Votes() {
+	if n := h.now(); !n.failover.Blank() || n.failover.Raft().Votes() {
 		t.Error("it votes with a folder that has forgotten")
 	}
 }
@@ -172,7 +173,7 @@ func TestDamagedRecord(t *testing.T) {
 func followsTheWayOut(t *testing.T, h *host) {
 	t.Helper()
 	h.crash()
-	dir := h.cfg.Paths.raft()
+	dir := h.state("raft")
 	file := filepath.Join(dir, "raft.db")
 	b, err := os.ReadFile(file)
 	must(t, err)
@@ -202,7 +203,7 @@ func followsTheWayOut(t *testing.T, h *host) {
 		t.Errorf("the damaged file is not kept: %v", err)
 	}
 	h.start()
-	if n := h.now(); !n.blank.Load() || n.raft.Votes() {
+	if n := h.now(); !n.failover.Blank() || n.failover.Raft().Votes() {
 		t.Error("it does not wait to be taken in anew")
 	}
 }

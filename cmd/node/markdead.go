@@ -8,6 +8,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -32,7 +33,7 @@ func (l *leadership) markDead(ctx context.Context, c wire.Caller, r wire.MarkDea
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: its agent answers, and tells what runs there", r.Host, wire.ErrDenied)
 	}
 	inv := n.inventory.Load()
-	if sign := n.signOfLife(ctx, m.ID, addressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign != "" {
+	if sign := n.failover.SignOfLife(ctx, m.ID, failover.AddressesOf(roster, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign != "" {
 		return wire.Acknowledged{}, fmt.Errorf("mark %s dead: %w: %s; start its agent, or switch it off first", r.Host, wire.ErrDenied, sign)
 	}
 	if err := l.MarkDead(m.ID); err != nil {
@@ -42,12 +43,12 @@ func (l *leadership) markDead(ctx context.Context, c wire.Caller, r wire.MarkDea
 	if err := n.recordDeath(ctx, l, m.ID); err != nil {
 		return wire.Acknowledged{}, err
 	}
-	return wire.Acknowledged{OnlyOn: n.onlyHere(ctx)}, n.met.buries(m.ID)
+	return wire.Acknowledged{OnlyOn: n.failover.OnlyHere(ctx)}, n.failover.Dead(m.ID)
 }
 
 // recordDeath keeps the word for later leaders.
 func (n *node) recordDeath(ctx context.Context, l *leadership, id launcher.NodeID) error {
-	return recorder{n: n}.apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
+	return n.failover.Recorder(0).Apply(ctx, rendezvous.Death{Node: id, Boots: l.Boots(id)}.Entry(), func() bool { return false })
 }
 
 // noteHeard ends the words about machines that have shown themselves since.
@@ -56,8 +57,8 @@ func (n *node) noteHeard(ctx context.Context, roster rendezvous.Roster) {
 		if !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.ID == d.Node && m.Ready }) {
 			continue
 		}
-		if err := (recorder{n: n}).apply(ctx, rendezvous.Death{Node: d.Node, Heard: true}.Entry(), func() bool { return false }); err != nil {
-			n.log.Warn("record that a machine is not dead", "node", n.hostOf(d.Node), "error", err)
+		if err := n.failover.Recorder(0).Apply(ctx, rendezvous.Death{Node: d.Node, Heard: true}.Entry(), func() bool { return false }); err != nil {
+			n.log.Warn("record that a machine is not dead", "node", n.dial.HostOf(d.Node), "error", err)
 		}
 	}
 }

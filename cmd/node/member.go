@@ -64,11 +64,11 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 	if err := n.agent.Raise(h.Fence); err != nil {
 		return wire.UpHello{}, err
 	}
-	if h.Fence.Epoch.Compare(n.opened) > 0 { // from the Raise on our own leadership is obeyed nowhere, if it is one
-		n.giveWay(h)
+	if h.Fence.Epoch.Compare(n.failover.Epoch()) > 0 { // from the Raise on our own leadership is obeyed nowhere, if it is one
+		n.failover.GiveWay(h)
 		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", n.m.Host, h.Fence.N, wire.ErrRetry)
 	}
-	n.hears(h.Leader)
+	n.failover.Heard(h.Leader)
 	n.attached(own)
 	next, cancel := n.agent.Events()
 	inv, changed := n.inventory.Watch()
@@ -89,25 +89,27 @@ func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Cal
 		cancel()
 		n.detached(own)
 	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: survey.GPUs("/proc"), Blank: n.blank.Load()}, nil
+	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: survey.GPUs("/proc"), Blank: n.failover.Blank()}, nil
 }
 
 // attached notes the stream of a leader, which takes the place of the one before.
 func (n *node) attached(own *stream) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if old := n.leads.Load(); old != nil {
-		old.end(errReplaced)
+	if n.current != nil {
+		n.current.end(errReplaced)
 	}
-	n.leads.Store(own)
+	n.current = own
+	n.leads.Store(own.leader.Node)
 }
 
 // detached notes that a stream has ended.
 func (n *node) detached(own *stream) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.leads.Load() == own {
-		n.leads.Store(nil)
+	if n.current == own {
+		n.current = nil
+		n.leads.Store("")
 	}
 }
 
@@ -130,7 +132,7 @@ func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed
 
 // keepCA takes the CA's key from the leader.
 func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empty, error) {
-	if c.Node != n.leaderID() {
+	if c.Node != n.failover.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
 	ca, err := trust.ParseCA(k.PEM)
@@ -209,7 +211,7 @@ func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 		if err := l.Retire(id); err != nil {
 			return err
 		}
-		err := recorder{n: n}.apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
+		err := n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
 			_, in := n.record.Node(id)
 			return !in
 		})
@@ -224,7 +226,7 @@ func (n *node) strike(ctx context.Context, id launcher.NodeID) error {
 // waitOutOfRaft waits until a member that was struck has no part in raft.
 func (n *node) waitOutOfRaft(ctx context.Context, id launcher.NodeID) error {
 	for {
-		if _, in := n.roles()[id]; !in {
+		if _, in := n.failover.Roles()[id]; !in {
 			return nil
 		}
 		if n.leading.Load() == nil {
@@ -233,7 +235,7 @@ func (n *node) waitOutOfRaft(ctx context.Context, id launcher.NodeID) error {
 		select {
 		case <-time.After(50 * time.Millisecond):
 		case <-ctx.Done():
-			return fmt.Errorf("take %s out of raft: %w", n.hostOf(id), ctx.Err())
+			return fmt.Errorf("take %s out of raft: %w", n.dial.HostOf(id), ctx.Err())
 		}
 	}
 }

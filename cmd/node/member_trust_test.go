@@ -116,7 +116,7 @@ func TestHandshakesOfOthers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	raft := raftProto(one.now().epoch())
+	raft := one.now().failover.Proto()
 	const stranger = "aaaaaaaa-0000-4000-8000-00000000000f"
 	for _, tc := range []struct {
 		name, proto, says string
@@ -191,11 +191,11 @@ func TestRemovedNode(t *testing.T) {
 	c := newCluster(t, 7)
 	leader := c.hosts[0]
 	var outside, gone *host
-	leader.eventually("3 vote, 2 stand by", func() bool { return len(leader.now().raft.Members().Servers) == 5 })
+	leader.eventually("3 vote, 2 stand by", func() bool { return len(leader.now().failover.Raft().Members().Servers) == 5 })
 	var hosts []*host // that stay and are there
 	for _, h := range c.hosts {
 		switch {
-		case leader.now().hasPart(h.now().m.Node):
+		case leader.now().failover.HasPart(h.now().m.Node):
 		case outside == nil:
 			outside = h
 		default:
@@ -212,7 +212,7 @@ func TestRemovedNode(t *testing.T) {
 		r := outside.now().roll.Load()
 		return r != nil && len(r.Members) == 7
 	})
-	if outside.now().hasRecord() {
+	if outside.now().failover.HasRecord() {
 		t.Fatal("the node outside raft has a copy of the record: this test shows less than it should")
 	}
 	if _, err := trust.LoadCA(outside.cfg.Paths.trust()); !errors.Is(err, fs.ErrNotExist) {

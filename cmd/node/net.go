@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,9 +18,6 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
-
-// protoRaft is raft's protocol on the one TLS port (ALPN), beside dial.Calls.
-const protoRaft = "sparkrun-raft/1"
 
 // Dial gives the local agent. Nothing is sent before the first call, which
 // meets ErrNoAgent when nothing listens.
@@ -49,8 +45,7 @@ func Dial(socket string) *wire.Client {
 const frameSize = 64 << 10
 
 // clusterServer serves members, clients and newcomers on the TLS port. Raft's
-// connections are handed to raftConns once admitsRaft has judged whose they are,
-// for as long as raft lasts.
+// connections are handed to failover.
 func (n *node) clusterServer() *http.Server {
 	srv := &http.Server{
 		Protocols:         http2Only(),
@@ -85,20 +80,10 @@ func (n *node) clusterServer() *http.Server {
 		n.server().ServeHTTP(w, r)
 	})
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
-		raftProto(n.opened): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+		n.failover.Proto(): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
-			if p, err := n.gate.Peer(c.ConnectionState()); err != nil || !n.admitsRaft(launcher.NodeID(p.NodeID)) {
-				return
-			}
-			rc := &raftConn{Conn: c, closed: make(chan struct{})}
-			select {
-			case n.raftConns <- rc:
-				select {
-				case <-rc.closed:
-				case <-n.life.Done():
-				}
-			case <-n.raft.Done(): // its disk has failed: peers shall know at once
-			case <-n.life.Done():
+			if p, err := n.gate.Peer(c.ConnectionState()); err == nil {
+				n.failover.Serve(n.life, launcher.NodeID(p.NodeID), c)
 			}
 		},
 	}
@@ -114,19 +99,3 @@ func (n *node) listensOnFabric(ctx context.Context) error {
 		},
 	}.Run(ctx)
 }
-
-// raftConn tells when raft has closed it.
-type raftConn struct {
-	net.Conn
-	once   sync.Once
-	closed chan struct{}
-}
-
-func (c *raftConn) Close() error {
-	c.once.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-// dialTimeout bounds looking for a sign of life: on one network it comes in
-// milliseconds or not at all.
-const dialTimeout = 2 * time.Second

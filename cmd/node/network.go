@@ -151,8 +151,7 @@ func (n *node) tellListeners(ctx context.Context, g *gossip.Gossip) error {
 
 // gossipMeta is what this node tells of itself.
 func (n *node) gossipMeta() gossip.Meta {
-	m := n.remembered()
-	return gossip.Meta{ID: string(m.Node), Host: m.Host, RPCPort: uint16(m.RPCPort), Epoch: m.Epoch, Version: n.cfg.Version}.WithFabric(dial.FabricAddrs(n.inventory.Load(), n.cfg.Management))
+	return gossip.Meta{ID: string(n.m.Node), Host: n.m.Host, RPCPort: uint16(n.m.RPCPort), Epoch: n.failover.Epoch().N, Version: n.cfg.Version}.WithFabric(dial.FabricAddrs(n.inventory.Load(), n.cfg.Management))
 }
 
 // gossiped takes gossip's hints: somebody seen alive is dialled now rather
@@ -203,11 +202,11 @@ func (n *node) readdress(ctx context.Context) error {
 	}
 }
 
-// listed tells where a member was by the record, or by the list that this node was told.
-func (n *node) listed(id launcher.NodeID) (netip.AddrPort, bool) {
+// listed tells of a member by the record, or by the list that this node was told.
+func (n *node) listed(id launcher.NodeID) (host string, at netip.AddrPort, ok bool) {
 	if m, ok := n.record.Node(id); ok {
-		return m.Addr, true
+		return m.Host, m.Addr, true
 	}
 	m, ok := n.onRoll(id) // outside raft, or with a copy that lags behind
-	return m.Addr, ok
+	return m.Host, m.Addr, ok
 }

@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/hashicorp/raft"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
@@ -26,8 +25,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
-	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -48,37 +47,20 @@ type node struct {
 	survey   *survey.Survey
 	checkup  *checkup.Checkup
 	record   *rendezvous.Record
-	raft     *consensus.Raft
+	failover *failover.Failover
 	agent    *agent.Agent
 	dial     *dial.Dialer
 	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
 	server    func() *wire.Server // of all calls, made once
-	raftConns chan net.Conn
-	conflicts chan gossip.Event // others who claim to be this node; has room for one
-	left      chan struct{}     // closed when this node has left the cluster
+	conflicts chan gossip.Event   // others who claim to be this node; has room for one
+	left      chan struct{}       // closed when this node has left the cluster
 	leaveOnce sync.Once
 	leaving   rendezvous.Latest[bool] // this node is to leave, or its agent to end: as a leader it passes that on
-	stopping  atomic.Bool             // its agent is to end
-	promised  atomic.Int64            // until when (Unix ns) it has promised to succeed the leader; 0: it has not
 	life      context.Context         // of the run, which ends a little after it is asked to
 	end       context.CancelFunc
 	began     time.Time
-
-	// opened is the epoch this node is in, of this life. A leader of a later one
-	// comes by later; yielded is closed when this side records nothing any more,
-	// which recording keeps in order, and reopen when a take-over begins.
-	opened     launcher.Epoch
-	met        *met
-	later      chan wire.Hello
-	yielded    chan struct{}
-	recording  sync.RWMutex
-	reopen     chan struct{}
-	reopenOnce sync.Once
-
-	blank     atomic.Bool // as m.Blank
-	restoring sync.Mutex  // over the file that is being brought
 
 	listening chan struct{} // closed when it does on its socket
 	reachable chan struct{} // closed when it is at a management address, the first of this life
@@ -97,12 +79,13 @@ type node struct {
 	// What changes, and who waits for it; each has one writer.
 	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
 	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
-	leads     rendezvous.Latest[*stream]           // the last leader's control stream to this node; nil when it has ended
+	leads     rendezvous.Latest[launcher.NodeID]   // whose control stream this node has; empty for none
 	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
 
-	mu   sync.Mutex
-	m    membership
-	told map[launcher.NodeID]uint64 // the life of this state that each was told
+	m membership
+
+	mu      sync.Mutex
+	current *stream // of leads; nil when it has ended
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -118,13 +101,13 @@ func Run(ctx context.Context, cfg Config) error {
 	}
 	defer held.Close()
 	for {
-		if err := live(ctx, cfg, func(*node) {}); !errors.Is(err, errReopen) {
+		if err := live(ctx, cfg, func(*node) {}); !errors.Is(err, failover.ErrReopen) {
 			return err
 		}
 	}
 }
 
-// live is a node from its opening to its end; errReopen asks for another life.
+// live is a node from its opening to its end; failover.ErrReopen asks for another life.
 func live(ctx context.Context, cfg Config, opened func(*node)) error {
 	n, err := open(ctx, cfg)
 	if err != nil {
@@ -166,9 +149,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = kept.Remember(cfg.Logger)
 	n := &node{
 		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		raftConns: make(chan net.Conn), conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
-		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), told: map[launcher.NodeID]uint64{},
-		opened: m.epoch(), later: make(chan wire.Hello, 1), yielded: make(chan struct{}), reopen: make(chan struct{}), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
+		conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
+		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
 		visitors: newBooks("calls", clientCalls),
 	}
 	n.server = sync.OnceValue(n.newServer)
@@ -189,7 +171,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if id, err = n.renewAlone(id); err != nil {
 		return nil, err
 	}
-	if err = n.openDoor(id); err != nil {
+	if err = n.openGate(id); err != nil {
 		return nil, err
 	}
 	reader, inv, _, err := hardware(ctx, cfg)
@@ -199,6 +181,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.boot, err = reader.BootID(); err != nil {
 		return nil, err
 	}
+	self := rendezvous.Self{ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: n.boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version}
 	n.survey, err = survey.Open(survey.Config{
 		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: n.boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
 		Trust: cfg.Paths.trust(), Logger: n.log,
@@ -223,9 +206,6 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	// Users pass through it to the socket; what the agent keeps there is 0700.
 	if err = os.MkdirAll(cfg.Paths.Run, 0o755); err != nil {
 		return nil, fmt.Errorf("make the run folder: %w", err)
-	}
-	if n.met, err = openMet(cfg.Paths.met()); err != nil {
-		return nil, err
 	}
 	secrets := jobs.SecretsOf(cfg.Paths.trust())
 	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit}
@@ -252,19 +232,26 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.agent.Close()
 		}
 	}()
-	n.rollout, err = rollout.Open(rollout.Config{
-		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
-		Inventory: n.inventory.Load, Leader: n.leaderID,
+	n.failover, err = failover.Open(failover.Config{
+		State: cfg.Paths.State, Run: cfg.Paths.Run, Trust: cfg.Paths.trust(), Self: self, Raise: n.agent.Raise, Record: n.record, Dial: n.dial,
+		Inventory: n.inventory, Present: &n.present, Leads: &n.leads, Logger: n.log,
 	})
 	if err != nil {
 		return nil, err
 	}
-	// Whoever led before the epoch of this node is obeyed no more, not even where a
-	// reboot has taken the fence along.
-	if err = n.agent.Raise(launcher.Fence{Epoch: n.opened}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {
+	defer func() {
+		if err != nil {
+			n.failover.Close()
+		}
+	}()
+	if err = n.openDoor(); err != nil {
 		return nil, err
 	}
-	if err = n.openRaft(); err != nil {
+	n.rollout, err = rollout.Open(rollout.Config{
+		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
+		Inventory: n.inventory.Load, Leader: n.failover.Leader,
+	})
+	if err != nil {
 		return nil, err
 	}
 	n.checkup = checkup.New(checkup.Config{
@@ -280,42 +267,9 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	return n, nil
 }
 
-// openRaft bootstraps a founder's raft, once: a founder that has lost its raft
-// folder later must not begin a second cluster under the same ids.
-func (n *node) openRaft() (err error) {
-	cfg := consensus.Config{
-		ID: string(n.m.Node), Dir: n.cfg.Paths.raft(), Machine: machine{n.record}, Bootstrap: n.m.Founder,
-		Dialer: n.dialRaft, Accept: n.raftConns, Logger: n.log,
-	}
-	if err := n.settleEpoch(cfg); err != nil {
-		return err
-	}
-	if err := n.beginLife(cfg.Dir); err != nil {
-		return err
-	}
-	n.raft, err = consensus.Open(cfg)
-	if errors.Is(err, raft.ErrCantBootstrap) { // died between the bootstrap and the note of it
-		cfg.Bootstrap = false
-		n.raft, err = consensus.Open(cfg)
-	}
-	if err != nil {
-		return n.wayOut(err)
-	}
-	if _, last := n.raft.Last(); n.m.Founder || last == 0 { // no job to be found in its record
-		if err := n.met.settle(); err != nil {
-			return err
-		}
-	}
-	if !n.m.Founder {
-		return nil
-	}
-	n.m.Founder = false
-	return n.m.save(n.cfg.Paths)
-}
-
 func (n *node) close() {
 	n.end()
-	n.raft.Close()
+	n.failover.Close()
 	n.agent.Close()
 	n.ranks.Close()
 	n.dial.Close()
@@ -356,20 +310,15 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.reopens(ctx) })
 	g.Go(func() error { return n.readdress(ctx) })
-	g.Go(func() error { return n.vote(ctx) })
+	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.keepCertificate(ctx) })
 	g.Go(func() error { return n.keepRoll(ctx) })
 	g.Go(func() error { return n.enforce(ctx) })
-	g.Go(func() error { return n.yields(ctx) })
-	g.Go(func() error { return n.acquaints(ctx) })
-	g.Go(func() error { return n.settles(ctx) })
 	g.Go(func() error { return n.rest(ctx) })
 	g.Go(func() error {
 		select {
 		case <-n.left:
 			return errLeft
-		case <-n.reopen:
-			return errReopen
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -382,17 +331,6 @@ func (n *node) run(asked context.Context) error {
 }
 
 var errLeft = errors.New("this node has left the cluster")
-
-// machine lets consensus drive the record.
-type machine struct{ *rendezvous.Record }
-
-func (m machine) Apply(index uint64, entry []byte) any {
-	res := m.Record.Apply(index, entry)
-	if unknown, ok := res.(rendezvous.UnknownKindError); ok {
-		return &consensus.FatalError{Index: index, Err: unknown}
-	}
-	return res
-}
 
 // serveLocal answers the CLI.
 func (n *node) serveLocal(ctx context.Context) error {
@@ -431,25 +369,4 @@ func serve(ctx context.Context, srv *http.Server, l net.Listener, with func(*htt
 		return ctx.Err()
 	}
 	return fmt.Errorf("serve %s: %w", l.Addr(), err)
-}
-
-// remembered is what this node remembers now.
-func (n *node) remembered() membership {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.m
-}
-
-// hasRecord tells whether this node gets the record replicated.
-func (n *node) hasRecord() bool {
-	if n.raft == nil {
-		return false
-	}
-	for _, s := range n.raft.Members().Servers {
-		if s.ID == string(n.m.Node) {
-			_, _, index := n.record.Cluster()
-			return index > 0
-		}
-	}
-	return false
 }

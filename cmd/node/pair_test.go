@@ -104,15 +104,14 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
-	two.n.stopping.Store(true)
+	two.n.failover.Stopping(t.Context(), func() bool { return true })
 	if err := wire.Succeed.Call(t.Context(), one.n.dial.Client(two.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	one.halt()
-	if two.n.raft.Votes() {
+	if two.n.failover.Raft().Votes() {
 		t.Error("the standby got the vote all the same")
 	}
-	two.n.stopping.Store(false)
 	one.start()
 	one.wait(2)
 	if err := wire.Succeed.Call(t.Context(), two.n.dial.Client(one.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
@@ -135,28 +134,26 @@ func TestOlderEpochGivesWay(t *testing.T) {
 	// A person's word, past the checks: on one machine the dead one's address
 	// always answers.
 	n := two.now()
-	if err := n.enterEpoch(launcher.Epoch{N: 2, By: n.m.Node}, pendingTakeOver, []launcher.NodeID{one.now().m.Node}); err != nil {
-		t.Fatal(err)
-	}
 	two.halt()
+	two.enters(launcher.Epoch{N: 2, By: n.m.Node}, "take-over", one.now().m.Node)
 	two.start()
 	two.wait(1)
 	if out := two.run(command(1, 1, "true")); out.End != rendezvous.Completed {
 		t.Fatalf("a launch after the take-over: %+v", out)
 	}
-	if hosts := two.now().unheard(); len(hosts) != 0 {
+	if hosts := two.now().failover.Unheard(); len(hosts) != 0 {
 		t.Errorf("unheard after a person's word: %v", hosts)
 	}
 	two.crash()
 
 	// The old voter, alone: it leads its own epoch. What it has heard is of an
 	// earlier life of the machine.
-	if err := os.Remove(one.cfg.Paths.met()); err != nil {
+	if err := os.Remove(one.heardFile()); err != nil {
 		t.Fatal(err)
 	}
 	one.start()
 	one.wait(1)
-	if hosts := one.now().unheard(); len(hosts) != 1 || hosts[0] != "spark2" {
+	if hosts := one.now().failover.Unheard(); len(hosts) != 1 || hosts[0] != "spark2" {
 		t.Errorf("unheard on the old voter: %v", hosts)
 	}
 	old := command(1, 1, "sleep 600")
@@ -181,7 +178,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 	two.wait(2)
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
 	for _, h := range c.hosts {
-		if e := h.now().epoch(); e.N != 2 || e.By != two.now().m.Node {
+		if e := h.now().failover.Epoch(); e.N != 2 || e.By != two.now().m.Node {
 			t.Errorf("%s is in epoch %+v", h.cfg.Host, e)
 		}
 		h.eventually("all jobs are known", func() bool {
@@ -211,7 +208,7 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
 	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
-	two.eventually("it has a copy of the record", two.now().hasRecord)
+	two.eventually("it has a copy of the record", two.now().failover.HasRecord)
 	two.crash()
 	last := command(1, 1, "exec sleep 1000")
 	cl := one.client()
@@ -221,11 +218,11 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	}
 	one.crash()
 	n := two.now()
-	must(t, n.enterEpoch(launcher.Epoch{N: 2, By: n.m.Node}, pendingTakeOver, []launcher.NodeID{one.now().m.Node}))
+	two.enters(launcher.Epoch{N: 2, By: n.m.Node}, "take-over", one.now().m.Node)
 	two.start()
 	two.wait(1)
 	one.start()
-	if !one.now().raft.Unapplied() && one.now().epoch().N == 1 && one.now().leading.Load() == nil {
+	if !one.now().failover.Raft().Unapplied() && one.now().failover.Epoch().N == 1 && one.now().leading.Load() == nil {
 		t.Log("its record was whole at once: this run shows less than others")
 	}
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
@@ -244,19 +241,21 @@ func TestObjections(t *testing.T) {
 	one, two := c.hosts[0], c.hosts[1]
 	one.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
 	n := two.n
-	two.eventually("it has a copy of the record", n.hasRecord)
+	two.eventually("it has a copy of the record", n.failover.HasRecord)
 	objects := func(change func(*wire.ObjectionRequest)) string {
-		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.m.Node}, Epoch: n.epoch()}
-		r.Term, r.Index = n.raft.Last()
+		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.m.Node}, Epoch: n.failover.Epoch()}
+		r.Term, r.Index = n.failover.Raft().Last()
 		change(&r)
-		return n.objects(t.Context(), wire.Caller{Host: "spark3", Node: "c"}, r)
+		res, err := wire.Objection.Call(t.Context(), n.server().As(wire.Caller{Host: "spark3", Node: "c"}), r)
+		must(t, err)
+		return res.Why
 	}
 	asIs := func(*wire.ObjectionRequest) {}
 	if why := objects(asIs); !strings.Contains(why, "hears spark1, which leads") {
 		t.Errorf("the leader is there: %q", why)
 	}
 	one.crash()
-	two.eventually("the leader is missed", func() bool { return n.leaderID() == "" })
+	two.eventually("the leader is missed", func() bool { return n.failover.Leader() == "" })
 	for name, tt := range map[string]struct {
 		change func(*wire.ObjectionRequest)
 		want   string
@@ -272,7 +271,10 @@ func TestObjections(t *testing.T) {
 			t.Errorf("%s: got %q, want %q", name, why, tt.want)
 		}
 	}
-	n.opened = launcher.Epoch{N: 5, By: one.n.m.Node}
+	two.crash()
+	two.enters(launcher.Epoch{N: 5, By: one.n.m.Node}, "")
+	two.start()
+	n = two.now()
 	if why := objects(func(r *wire.ObjectionRequest) { r.Epoch.N, r.Dead = 1, nil }); !strings.Contains(why, "is in epoch 5, which spark1 has led") {
 		t.Errorf("a later epoch: %q", why)
 	}

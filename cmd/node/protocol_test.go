@@ -23,7 +23,7 @@ func (h *host) rebuilt(version string, protocol int) {
 
 // knows asks the node that leads whether all that have the record know entries of this build's protocol.
 func (c *cluster) knows() error {
-	return c.hosts[0].leads(c).now().everyReplicaKnows(rendezvous.Protocol)
+	return c.hosts[0].leads(c).now().failover.EveryReplicaKnows(rendezvous.Protocol)
 }
 
 // A cluster is upgraded node by node under a running job: N-1 and N have one

@@ -1,7 +1,9 @@
 package node
 
 import (
+	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -29,13 +31,13 @@ func TestRaftFolderIsAMountPoint(t *testing.T) {
 	for name, crash := range map[string]func(t *testing.T, p Paths){
 		"before anything": func(*testing.T, Paths) {},
 		"a part of the old one is copied": func(t *testing.T, p Paths) {
-			must(t, copyFolder(p.oldRaft(), p.raft()))
-			must(t, os.Remove(filepath.Join(p.oldRaft(), "raft.db")))
+			copyAll(t, filepath.Join(p.State, "raft.old"), filepath.Join(p.State, "raft"))
+			must(t, os.Remove(filepath.Join(p.State, "raft.old", "raft.db")))
 		},
 		"a part of the old one is removed": func(t *testing.T, p Paths) {
-			must(t, copyFolder(p.oldRaft(), p.raft()))
-			must(t, writeWhole(filepath.Join(p.raft(), movingFile), nil))
-			must(t, os.Remove(filepath.Join(p.raft(), "raft.db")))
+			copyAll(t, filepath.Join(p.State, "raft.old"), filepath.Join(p.State, "raft"))
+			must(t, os.WriteFile(filepath.Join(p.State, "raft", "moving"), nil, 0o600))
+			must(t, os.Remove(filepath.Join(p.State, "raft", "raft.db")))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -47,17 +49,17 @@ func TestRaftFolderIsAMountPoint(t *testing.T) {
 		t.Parallel()
 		h := onMount(t)
 		h.crash()
-		must(t, os.WriteFile(filepath.Join(h.cfg.Paths.raft(), lifeFile), []byte("0\n"), 0o600))
+		must(t, os.WriteFile(filepath.Join(h.state("raft"), "life"), []byte("0\n"), 0o600))
 		h.start()
-		if n := h.now(); !n.blank.Load() || n.raft.Votes() {
+		if n := h.now(); !n.failover.Blank() || n.failover.Raft().Votes() {
 			t.Error("it votes with a folder that has forgotten")
 		}
-		if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), "raft.db")); err != nil {
+		if _, err := os.Stat(filepath.Join(h.state("raft.old"), "raft.db")); err != nil {
 			t.Errorf("the old record: %v", err)
 		}
 		h.crash()
 		must(t, removeState(h.cfg.Paths))
-		if names, err := os.ReadDir(h.cfg.Paths.raft()); err != nil || len(names) > 0 {
+		if names, err := os.ReadDir(h.state("raft")); err != nil || len(names) > 0 {
 			t.Errorf("%v is left (%v)", names, err)
 		}
 	})
@@ -67,11 +69,15 @@ func TestRaftFolderIsAMountPoint(t *testing.T) {
 func TestHalfCopiedRecordIsNone(t *testing.T) {
 	t.Parallel()
 	restoresAfter(t, newCluster(t, 1).hosts[0], func(t *testing.T, p Paths) {
-		must(t, os.Rename(p.raft(), p.oldRaft()))
-		must(t, writeWhole(filepath.Join(p.raft(), movingFile), nil))
-		m, err := loadMembership(p)
+		must(t, os.Rename(filepath.Join(p.State, "raft"), filepath.Join(p.State, "raft.old")))
+		must(t, os.Mkdir(filepath.Join(p.State, "raft"), 0o700))
+		must(t, os.WriteFile(filepath.Join(p.State, "raft", "moving"), nil, 0o600))
+		b, err := os.ReadFile(filepath.Join(p.State, "failover.json"))
 		must(t, err)
-		must(t, writeWhole(filepath.Join(p.raft(), restoredFile), []byte(restoredBy(m))))
+		var k kept
+		must(t, json.Unmarshal(b, &k))
+		by := fmt.Sprintf("%d.%s\n", k.Epoch, k.EpochBy)
+		must(t, os.WriteFile(filepath.Join(p.State, "raft", "restored"), []byte(by), 0o600))
 	})
 }
 
@@ -80,7 +86,7 @@ func onMount(t *testing.T) *host {
 	t.Helper()
 	h := newCluster(t, 1).hosts[0]
 	h.crash()
-	dir, was := h.cfg.Paths.raft(), filepath.Join(t.TempDir(), "was")
+	dir, was := h.state("raft"), filepath.Join(t.TempDir(), "was")
 	must(t, os.Rename(dir, was))
 	must(t, os.Mkdir(dir, 0o700))
 	must(t, unix.Mount("none", dir, "tmpfs", 0, "mode=755"))
@@ -88,7 +94,7 @@ func onMount(t *testing.T) *host {
 		h.halt()
 		must(t, unix.Unmount(dir, unix.MNT_DETACH))
 	})
-	must(t, copyFolder(dir, was))
+	copyAll(t, dir, was)
 	if err := os.Rename(dir, was+".2"); !errors.Is(err, syscall.EBUSY) {
 		t.Fatalf("it can be renamed: %v", err)
 	}

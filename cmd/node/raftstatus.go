@@ -8,7 +8,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
-	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -65,27 +64,11 @@ func (n *node) raftStatus(ctx context.Context, c wire.Caller, _ wire.Empty) (wir
 
 func (n *node) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (wire.NodeRaft, error) {
 	if id == n.m.Node {
-		return n.nodeRaft(ctx, c, wire.Empty{})
+		return n.failover.NodeRaft(ctx, c, wire.Empty{})
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	return wire.ReadRaft.Call(ctx, n.dial.Client(id), wire.Empty{})
-}
-
-// nodeRaft is this node's own part.
-func (n *node) nodeRaft(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeRaft, error) {
-	ctx, cancel := context.WithTimeout(ctx, askTimeout/2)
-	defer cancel()
-	x := n.raft.Numbers(ctx)
-	r := wire.NodeRaft{ID: n.m.Node, Host: n.m.Host, State: x.State.String(), Version: n.cfg.Version, Epoch: n.epoch().N, Term: x.Term,
-		Commit: x.Commit, Applied: x.Applied, First: x.First, Last: x.Last, LogBytes: x.LogBytes, Blank: n.blank.Load()}
-	if x.State != consensus.Leader && !x.Contact.IsZero() {
-		r.Contact = new(time.Since(x.Contact))
-	}
-	if x.SnapshotIndex > 0 {
-		r.Snapshot = &wire.RaftSnapshot{Index: x.SnapshotIndex, Bytes: x.SnapshotBytes, Time: x.SnapshotTime}
-	}
-	return r, nil
 }
 
 // raftSnapshot gives a copy of the record, by the leader, who proves first that
@@ -95,7 +78,7 @@ func (l *leadership) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Emp
 	if err := mustBeRoot(c, "take a snapshot of the record"); err != nil {
 		return err
 	}
-	if err := n.raft.Verify(ctx); err != nil {
+	if err := n.failover.Raft().Verify(ctx); err != nil {
 		return err
 	}
 	b, err := n.record.Backup(rendezvous.BackupHead{Taken: time.Now().UTC().Truncate(time.Second), Host: n.m.Host, Version: n.cfg.Version})

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -60,7 +61,7 @@ func (l *leadership) removeNode(ctx context.Context, c wire.Caller, r wire.Remov
 		return res, fmt.Errorf("remove %s: %w", r.Host, err)
 	}
 	n.log.Warn("node removed", "host", r.Host, "node", m.ID, "user", c.User.Name, "from", c.Host, "told", res.Told)
-	res.OnlyOn = n.onlyHere(ctx)
+	res.OnlyOn = n.failover.OnlyHere(ctx)
 	return res, nil
 }
 
@@ -90,7 +91,7 @@ func (n *node) handOn(ctx context.Context, members int) error {
 func (n *node) endJobsOn(ctx context.Context, l *leadership, m rendezvous.Member, force bool, why string) error {
 	if force && !m.Ready { // it need not be waited for: whoever removes it says so
 		inv := n.inventory.Load()
-		if sign := n.signOfLife(ctx, m.ID, addressesOf(rendezvous.Roster{m}, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign == "" {
+		if sign := n.failover.SignOfLife(ctx, m.ID, failover.AddressesOf(rendezvous.Roster{m}, rendezvous.Place{Node: m.ID, Host: m.Host}, inv)); sign == "" {
 			if err := l.MarkDead(m.ID); err != nil {
 				return noLonger(err)
 			}
@@ -124,7 +125,7 @@ func (n *node) endJobsOn(ctx context.Context, l *leadership, m rendezvous.Member
 // beRemoved takes the leader's word that this node is a member no more: as after
 // `leave`, its keys go and its agent ends.
 func (n *node) beRemoved(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
-	if c.Node != n.leaderID() {
+	if c.Node != n.failover.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
 	n.auditMember("removed", c, n.m.Host, nil)

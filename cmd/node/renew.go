@@ -125,7 +125,7 @@ func (n *node) askToRenew(ctx context.Context, old *trust.Identity) ([]byte, err
 	if n.cfg.Now().After(old.Cert.NotAfter) {
 		return n.askAsStranger(ctx, old, csr)
 	}
-	id := n.leaderID()
+	id := n.failover.Leader()
 	if id == "" || id == n.m.Node {
 		return nil, n.noLeader()
 	}
@@ -200,11 +200,11 @@ func (n *node) sign(id launcher.NodeID, csr []byte) (wire.RenewResponse, error) 
 	if err != nil {
 		return wire.RenewResponse{}, err
 	}
-	cert, err := ca.Issue(csr, string(id), n.hostOf(id), trust.RoleNode, n.cfg.Now())
+	cert, err := ca.Issue(csr, string(id), n.dial.HostOf(id), trust.RoleNode, n.cfg.Now())
 	if err != nil {
 		return wire.RenewResponse{}, err
 	}
-	n.log.Info("certificate signed", "node", id, "host", n.hostOf(id), "ends", cert.NotAfter)
+	n.log.Info("certificate signed", "node", id, "host", n.dial.HostOf(id), "ends", cert.NotAfter)
 	return wire.RenewResponse{Cert: cert.Raw}, nil
 }
 

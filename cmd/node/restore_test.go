@@ -39,17 +39,17 @@ func (h *host) restores(content []byte, sum string, force bool) (wire.RaftRestor
 	h.t.Helper()
 	n := h.now()
 	for at := 0; at < len(content); at += 1000 {
-		if _, err := n.raftBring(h.t.Context(), asRoot, wire.RaftPiece{Offset: int64(at), Data: content[at:min(at+1000, len(content))]}); err != nil {
+		if err := wire.RaftBring.Call(h.t.Context(), n.server().As(asRoot), wire.RaftPiece{Offset: int64(at), Data: content[at:min(at+1000, len(content))]}); err != nil {
 			h.t.Fatal(err)
 		}
 	}
-	return n.raftRestore(h.t.Context(), asRoot, wire.RaftRestoreRequest{Sum: sum, Force: force})
+	return wire.RaftRestore.Call(h.t.Context(), n.server().As(asRoot), wire.RaftRestoreRequest{Sum: sum, Force: force})
 }
 
 // wipe removes a stopped host's raft folder, as a dead disk would.
 func (h *host) wipe() {
 	h.t.Helper()
-	if err := os.RemoveAll(h.cfg.Paths.raft()); err != nil {
+	if err := os.RemoveAll(h.state("raft")); err != nil {
 		h.t.Fatal(err)
 	}
 }
@@ -93,11 +93,11 @@ func TestRestore(t *testing.T) {
 	if err != nil || res.Epoch != 2 || res.Host != "spark1" {
 		t.Fatalf("restore: %+v, %v", res, err)
 	}
-	one.eventually("it leads in the new epoch", func() bool { l := one.now().leading.Load(); return l != nil && one.now().epoch().N == 2 })
+	one.eventually("it leads in the new epoch", func() bool { l := one.now().leading.Load(); return l != nil && one.now().failover.Epoch().N == 2 })
 	one.wait(3)
 	one.waitVoters(3)
 	for _, h := range c.hosts {
-		h.eventually("all copies know the history", func() bool { _, a := h.now().record.Job(done.ID); return a && h.now().epoch().N == 2 })
+		h.eventually("all copies know the history", func() bool { _, a := h.now().record.Job(done.ID); return a && h.now().failover.Epoch().N == 2 })
 	}
 	one.eventually("what ran goes on", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
 	cl := one.client()
@@ -130,9 +130,13 @@ func (h *host) stateOf(id launcher.JobID) rendezvous.State {
 func TestRestoreCrashes(t *testing.T) {
 	t.Parallel()
 	for name, crash := range map[string]func(t *testing.T, p Paths){
-		"before anything":        func(*testing.T, Paths) {},
-		"the new folder is half": func(t *testing.T, p Paths) { must(t, os.MkdirAll(filepath.Join(p.newRaft(), "snapshots"), 0o700)) },
-		"the old one is aside":   func(t *testing.T, p Paths) { must(t, os.Rename(p.raft(), p.oldRaft())) },
+		"before anything": func(*testing.T, Paths) {},
+		"the new folder is half": func(t *testing.T, p Paths) {
+			must(t, os.MkdirAll(filepath.Join(p.State, "raft.new", "snapshots"), 0o700))
+		},
+		"the old one is aside": func(t *testing.T, p Paths) {
+			must(t, os.Rename(filepath.Join(p.State, "raft"), filepath.Join(p.State, "raft.old")))
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -151,8 +155,8 @@ func restoresAfter(t *testing.T, h *host, crash func(t *testing.T, p Paths)) {
 	h.run(after)
 	n := h.now()
 	h.crash()
-	must(t, writeWhole(h.cfg.Paths.restore(), content))
-	must(t, n.enterEpoch(launcher.Epoch{N: s.Epoch.N + 1, By: n.m.Node}, pendingRestore, nil))
+	must(t, os.WriteFile(h.state("restore.snap"), content, 0o600))
+	h.enters(launcher.Epoch{N: s.Epoch.N + 1, By: n.m.Node}, "restore")
 	crash(t, h.cfg.Paths)
 	h.start()
 	h.wait(1)
@@ -163,10 +167,10 @@ func restoresAfter(t *testing.T, h *host, crash func(t *testing.T, p Paths)) {
 	if _, known := r.Job(after.ID); known {
 		t.Error("it is not the snapshot's record")
 	}
-	if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), "raft.db")); err != nil {
+	if _, err := os.Stat(filepath.Join(h.state("raft.old"), "raft.db")); err != nil {
 		t.Errorf("the old record: %v", err)
 	}
-	for _, path := range []string{h.cfg.Paths.restore(), h.cfg.Paths.newRaft(), filepath.Join(h.cfg.Paths.raft(), movingFile)} {
+	for _, path := range []string{h.state("restore.snap"), h.state("raft.new"), filepath.Join(h.state("raft"), "moving")} {
 		if _, err := os.Stat(path); !errors.Is(err, os.ErrNotExist) {
 			t.Errorf("%s lies about: %v", path, err)
 		}
@@ -174,14 +178,14 @@ func restoresAfter(t *testing.T, h *host, crash func(t *testing.T, p Paths)) {
 	// Done, and the note of it lost: it is not done again.
 	n = h.now()
 	h.crash()
-	must(t, writeWhole(h.cfg.Paths.restore(), content))
-	must(t, n.enterEpoch(n.epoch(), pendingRestore, nil))
+	must(t, os.WriteFile(h.state("restore.snap"), content, 0o600))
+	h.enters(n.failover.Epoch(), "restore")
 	h.start()
 	h.wait(1)
 	if e := h.now().record.Epoch(); e.N != s.Epoch.N+1 {
 		t.Errorf("epoch %+v", e)
 	}
-	if _, err := os.Stat(filepath.Join(h.cfg.Paths.oldRaft(), restoredFile)); !errors.Is(err, os.ErrNotExist) {
+	if _, err := os.Stat(filepath.Join(h.state("raft.old"), "restored")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the restored record has taken the place of the old one: %v", err)
 	}
 }
@@ -204,18 +208,18 @@ func TestRestoreRefuses(t *testing.T) {
 	if err := wire.SaveRaft.Call(t.Context(), n.server().As(user), wire.Empty{}, nil); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("a snapshot for a user: %v", err)
 	}
-	if _, err := n.raftBring(t.Context(), user, wire.RaftPiece{}); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.RaftBring.Call(t.Context(), n.server().As(user), wire.RaftPiece{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("brought by a user: %v", err)
 	}
 	other := asRoot
 	other.Node = "node-9"
-	if _, err := n.raftRestore(t.Context(), other, wire.RaftRestoreRequest{Sum: s.Sum}); !errors.Is(err, wire.ErrDenied) {
+	if _, err := wire.RaftRestore.Call(t.Context(), n.server().As(other), wire.RaftRestoreRequest{Sum: s.Sum}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("from another machine: %v", err)
 	}
 	if _, err := h.restores(content, "another", true); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("another sum: %v", err)
 	}
-	if _, err := n.raftBring(t.Context(), asRoot, wire.RaftPiece{Offset: 7, Data: []byte("x")}); !errors.Is(err, launcher.ErrInvalid) {
+	if err := wire.RaftBring.Call(t.Context(), n.server().As(asRoot), wire.RaftPiece{Offset: 7, Data: []byte("x")}); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("a piece from nowhere: %v", err)
 	}
 	foreign := newCluster(t, 1).hosts[0]
@@ -223,7 +227,7 @@ func TestRestoreRefuses(t *testing.T) {
 	if _, err := h.restores(theirs, sum.Sum, true); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "is of cluster") {
 		t.Errorf("another cluster's: %v", err)
 	}
-	if h.now() != n || n.epoch().N != 1 {
+	if h.now() != n || n.failover.Epoch().N != 1 {
 		t.Error("something was changed")
 	}
 }

@@ -25,8 +25,8 @@ import (
 // of the record, or the roll that it was told last. See
 // rendezvous/trust/DESIGN.md, "The roll".
 
-// openDoor makes the door, with the roll that this node was told last.
-func (n *node) openDoor(id *trust.Identity) error {
+// openGate makes the gate, with the roll that this node was told last.
+func (n *node) openGate(id *trust.Identity) error {
 	text, err := trust.LoadRoll(n.cfg.Paths.trust())
 	if err == nil {
 		var r wire.Roll
@@ -37,11 +37,14 @@ func (n *node) openDoor(id *trust.Identity) error {
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("read who is a member: %w", err)
 	}
-	if n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits, Now: n.cfg.Now}); err != nil {
-		return err
-	}
+	n.gate, err = trust.NewGate(trust.Config{Identity: id, Members: n.admits, Now: n.cfg.Now})
+	return err
+}
+
+// openDoor makes the door for calls, and for raft in this node's epoch.
+func (n *node) openDoor() (err error) {
 	n.door, err = trust.NewDoor(trust.DoorConfig{
-		Gate: n.gate, Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: raftProto(n.opened)}}, Refused: n.refused,
+		Gate: n.gate, Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: n.failover.Proto()}}, Refused: n.refused,
 	})
 	return err
 }
@@ -333,7 +336,7 @@ func (n *node) settleKeys() (bool, error) {
 
 // keepTrusted takes the leader's word whom to trust.
 func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wire.Trusted, error) {
-	if c.Node != n.leaderID() {
+	if c.Node != n.failover.Leader() {
 		return wire.Trusted{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
 	if err := n.takeRoll(t.Roll); err != nil {

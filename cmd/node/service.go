@@ -22,16 +22,7 @@ func (l *leadership) service(ctx context.Context, c wire.Caller, r wire.ServiceR
 	case job.Outcome != nil:
 		return wire.ServiceResponse{}, fmt.Errorf("job %s: %w", job.Spec.ID, rendezvous.ErrJobEnded)
 	}
-	rec := recorder{n, l.fence.Term}
+	rec := n.failover.Recorder(l.fence.Term)
 	err = l.Autostart(ctx, job.Spec.ID, r.Autostart, rec.Service)
-	return wire.ServiceResponse{Job: job.Spec.ID, OnlyOn: n.onlyHere(ctx)}, err
-}
-
-// Service needs no question whether every voter knows such entries: one that did not would
-// have kept the service itself from being recorded.
-func (r recorder) Service(ctx context.Context, s rendezvous.JobService) error {
-	return r.apply(ctx, s.Entry(), func() bool {
-		j, ok := r.n.record.Job(s.Job)
-		return ok && j.Spec.Service != nil && j.Spec.Service.Autostart == s.Autostart
-	})
+	return wire.ServiceResponse{Job: job.Spec.ID, OnlyOn: n.failover.OnlyHere(ctx)}, err
 }

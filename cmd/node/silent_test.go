@@ -19,12 +19,12 @@ func TestLeaderWithoutPower(t *testing.T) {
 	two.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
 	id, n := one.now().m.Node, two.now()
 	two.eventually("its copy is whole, and it has long been started", func() bool {
-		return len(n.record.Nodes()) == 2 && len(n.raft.Members().Servers) == 2 && time.Since(n.began) > justStarted
+		return len(n.record.Nodes()) == 2 && len(n.failover.Raft().Members().Servers) == 2 && time.Since(n.began) > 6*time.Second
 	})
 	one.crash()
-	two.eventually("raft misses its leader", func() bool { return n.leaderID() == "" })
+	two.eventually("raft misses its leader", func() bool { return n.failover.Leader() == "" })
 	stands := func() {
-		n.leads.Store(&stream{end: func(error) {}, leader: wire.Caller{Node: id, Host: "spark1"}})
+		n.leads.Store(id)
 	}
 
 	stands()
@@ -54,5 +54,5 @@ func TestLeaderWithoutPower(t *testing.T) {
 	if jobs, err := wire.Jobs.Call(t.Context(), client, wire.Empty{}); err != nil || !strings.Contains(jobs.Problem, "takeover --confirm-dead spark1") || !jobs.Heard.Equal(st.Heard) {
 		t.Errorf("jobs: %+v, %v", jobs, err)
 	}
-	n.leads.Store(nil)
+	n.leads.Store("")
 }

@@ -38,8 +38,8 @@ func (n *node) status(ctx context.Context, _ wire.Caller, r wire.StatusRequest,
 		return st, nil, err
 	})
 	st.Self = n.m.Host
-	if i := slices.IndexFunc(st.Nodes, func(s wire.NodeStatus) bool { return s.ID == n.m.Node }); i >= 0 && n.noVote() != "" {
-		st.Nodes[i].NoVote = n.noVote() // better than what the leader guesses
+	if i := slices.IndexFunc(st.Nodes, func(s wire.NodeStatus) bool { return s.ID == n.m.Node }); i >= 0 && n.failover.NoVote() != "" {
+		st.Nodes[i].NoVote = n.failover.NoVote() // better than what the leader guesses
 	}
 	return st, err
 }
@@ -100,7 +100,7 @@ func (l *leadership) statusOf(roster rendezvous.Roster) wire.Status {
 	n := l.n
 	cluster, _, _ := n.record.Cluster()
 	st := wire.Status{Cluster: cluster, Epoch: l.fence.N, EpochBy: l.fence.By, Term: l.fence.Term, Self: n.m.Host, Leader: n.m.Host}
-	roles, voteless := n.roles(), n.voteless()
+	roles, voteless := n.failover.Roles(), n.voteless()
 	for _, m := range roster {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "away", Since: m.Since,
 			Role: roles[m.ID], Witness: m.Witness, Version: m.Version, Protocol: m.Protocol, Inventory: m.Inventory}
@@ -129,10 +129,10 @@ func (l *leadership) statusOf(roster rendezvous.Roster) wire.Status {
 // statusAlone is what this node knows without a leader: its copy of the
 // record, and gossip's hints.
 func (n *node) statusAlone(problem error) wire.Status {
-	epoch := n.epoch()
-	_, term := n.raft.Leader()
-	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(), Heard: n.raft.LastContact()}
-	roles, dead := n.roles(), n.gossipDead()
+	epoch := n.failover.Epoch()
+	_, term := n.failover.Raft().Leader()
+	st := wire.Status{Cluster: n.m.Cluster, Epoch: epoch.N, EpochBy: epoch.By, Term: term, Problem: problem.Error(), Heard: n.failover.Raft().LastContact()}
+	roles, dead := n.failover.Roles(), n.gossipDead()
 	inv := n.inventory.Load()
 	for _, m := range n.record.Nodes() {
 		s := wire.NodeStatus{ID: m.ID, Host: m.Host, Addr: m.Addr.Addr(), State: "unknown", Role: roles[m.ID], Witness: m.Witness}
@@ -151,7 +151,7 @@ func (n *node) statusAlone(problem error) wire.Status {
 // while. Shorter silences are elections and restarts.
 func (n *node) voteless() map[launcher.NodeID]bool {
 	out := map[launcher.NodeID]bool{}
-	for _, s := range n.raft.Members().Servers {
+	for _, s := range n.failover.Raft().Members().Servers {
 		out[launcher.NodeID(s.ID)] = s.Silent > 10*time.Second
 	}
 	return out
@@ -159,7 +159,7 @@ func (n *node) voteless() map[launcher.NodeID]bool {
 
 func (n *node) roles() map[launcher.NodeID]string {
 	out := map[launcher.NodeID]string{}
-	for _, s := range n.raft.Members().Servers {
+	for _, s := range n.failover.Raft().Members().Servers {
 		out[launcher.NodeID(s.ID)] = s.Role.String()
 	}
 	return out

@@ -83,7 +83,7 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 		last = rest[1]
 	}
 	second.eventually("it leads", func() bool { return second.now().leading.Load() != nil })
-	if err := second.now().everyReplicaKnows(rendezvous.Protocol); err != nil {
+	if err := second.now().failover.EveryReplicaKnows(rendezvous.Protocol); err != nil {
 		t.Errorf("with the one that led off: %v", err)
 	}
 	runs := command(1, 1, "trap '' TERM; while :; do sleep 1; done")

@@ -105,7 +105,7 @@ func (c *cluster) settledLog() (last uint64, writes []uint64, term uint64) {
 		seen = look()
 		return slices.Equal(was, seen) && !slices.ContainsFunc(seen, func(d onDisk) bool { return d.last != seen[0].last })
 	})
-	_, term = c.hosts[0].now().raft.Leader()
+	_, term = c.hosts[0].now().failover.Raft().Leader()
 	for _, d := range seen {
 		writes = append(writes, d.writes)
 	}

@@ -147,7 +147,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 // called between changes of roles, by who makes them.
 func (n *node) takeBackCA(ctx context.Context, roster rendezvous.Roster, done map[launcher.NodeID]time.Time) {
 	for _, m := range roster {
-		if !m.Ready || m.ID == n.m.Node || n.hasPart(m.ID) {
+		if !m.Ready || m.ID == n.m.Node || n.failover.HasPart(m.ID) {
 			delete(done, m.ID)
 			continue
 		}
@@ -167,7 +167,7 @@ func (n *node) takeBackCA(ctx context.Context, roster rendezvous.Roster, done ma
 
 // dropCA forgets the CA's key, on the leader's word.
 func (n *node) dropCA(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
-	if c.Node != n.leaderID() {
+	if c.Node != n.failover.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
 	return wire.Empty{}, trust.ForgetCA(n.cfg.Paths.trust())

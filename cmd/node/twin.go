@@ -122,13 +122,13 @@ func (n *node) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort, e
 // seen tells a member where this node sees it, by gossip: the address of who
 // was there first. And it hears of which life the member is.
 func (n *node) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
-	life, err := n.livesOf(c.Node, r.Life)
+	life, err := n.failover.NoteLife(c.Node, r.Life)
 	if err != nil {
 		return wire.SeenResponse{}, err
 	}
-	res := wire.SeenResponse{Life: life, Blank: n.blank.Load()}
-	if id := n.leaderID(); id != "" {
-		res.Leader = n.hostOf(id)
+	res := wire.SeenResponse{Life: life, Blank: n.failover.Blank()}
+	if id := n.failover.Leader(); id != "" {
+		res.Leader = n.dial.HostOf(id)
 	}
 	for _, p := range n.present.Load() {
 		if p.ID == string(c.Node) && p.Alive {

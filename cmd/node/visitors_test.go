@@ -117,7 +117,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 			{Kind: rendezvous.KindToken, Token: &invitation},
 			{Kind: rendezvous.KindLogin, Login: &rendezvous.Login{TokenID: invitation.ID, Client: rendezvous.Client{ID: id, Host: "book", Key: "k"}}},
 		} {
-			if err := (recorder{n: n}).apply(t.Context(), e, func() bool { return false }); err != nil {
+			if err := n.failover.Recorder(0).Apply(t.Context(), e, func() bool { return false }); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -45,8 +45,8 @@ type Config struct {
 	Path string
 	// Gate proves who is at the other end.
 	Gate *trust.Gate
-	// Listed tells where a member listens by the list of members.
-	Listed func(launcher.NodeID) (netip.AddrPort, bool)
+	// Listed tells a member's host and where it listens, by the list of members.
+	Listed func(launcher.NodeID) (host string, at netip.AddrPort, ok bool)
 	// Inventory is this machine's interfaces, Present who gossips, and where.
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	Present   *rendezvous.Latest[[]gossip.Peer]
@@ -223,10 +223,23 @@ func (d *Dialer) Locate(id launcher.NodeID) (netip.AddrPort, error) {
 			return p.RPC(), nil
 		}
 	}
-	if a, ok := d.cfg.Listed(id); ok {
-		return a, nil
+	if _, at, ok := d.cfg.Listed(id); ok {
+		return at, nil
 	}
 	return netip.AddrPort{}, fmt.Errorf("find node %s: %w", id, rendezvous.ErrNoNode)
+}
+
+// HostOf gives a member's host, for people; the id where nobody knows it.
+func (d *Dialer) HostOf(id launcher.NodeID) string {
+	if host, _, ok := d.cfg.Listed(id); ok {
+		return host
+	}
+	for _, p := range d.cfg.Present.Load() {
+		if p.ID == string(id) {
+			return p.Host
+		}
+	}
+	return string(id)
 }
 
 // routesTo lists where a member listens: on management, then where this node has

@@ -264,7 +264,7 @@ func TestTakeoversInTurn(t *testing.T) {
 	t.Parallel()
 	dir := scratch(t)
 	build, list := filepath.Join(dir, "sparkrun"), filepath.Join(dir, "points")
-	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../cmd/node", "../../rendezvous/consensus").CombinedOutput()
+	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../cmd/node", "../../rendezvous/failover", "../../rendezvous/consensus").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build with failpoints: %v\n%s", err, out)
 	}
@@ -329,7 +329,7 @@ func (p *turns) steps(host string, points map[string]string) (out []string) {
 	}
 	for n := range strings.FieldsSeq(string(b)) {
 		file, _, _ := strings.Cut(points[n], ":")
-		if slices.Contains([]string{"node/takeover.go", "node/epoch.go", "node/met.go", "consensus/recover.go"}, file) {
+		if slices.Contains([]string{"failover/takeover.go", "failover/epoch.go", "failover/liveness.go", "consensus/recover.go"}, file) {
 			out = append(out, n)
 		}
 	}

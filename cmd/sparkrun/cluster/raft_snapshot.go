@@ -33,8 +33,9 @@ In it are the members, the jobs of the history and those that run (command lines
 and --env values with them), the fabric's addresses, and when, where and by which
 version it was taken, with a SHA-256 of it all. No private key is in it, no token
 and no hash of one: a restored cluster makes new tokens. What a machine needs
-besides is its own /var/lib/sparkrun/trust and node.json; keep a copy of those of
-one voter, as carefully as a private key, against the loss of all machines.
+besides is its own /var/lib/sparkrun/trust, node.json and failover.json; keep a copy
+of those of one voter, as carefully as a private key, against the loss of all
+machines.
 
 Take one after machines have joined or left, and from time to time. It takes root.`,
 		Example: `  sudo sparkrun raft snapshot /backup/sparkrun-$(date +%F).snap

@@ -1,8 +1,9 @@
-package node
+package failover
 
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -116,23 +117,52 @@ func copyFolder(to, from string) error {
 	return errors.Join(unix.Syncfs(int(d.Fd())), d.Close())
 }
 
-// wayOut says what can be done about a record that cannot be read.
-func (n *node) wayOut(err error) error {
-	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
-		return err
-	}
-	dir := n.cfg.Paths.raft()
-	aside := fmt.Sprintf("sudo mv %[1]s %[1]s.damaged", dir)
-	if isMountPoint(dir) { // the shell that looks for its files has to be root's as well
-		aside = fmt.Sprintf("sudo sh -c 'mkdir -m 700 %[1]s.damaged && mv %[1]s/* %[1]s.damaged'", dir)
-	}
-	return fmt.Errorf("%w: `%s` and start the agent: if the other voters are up, the cluster takes this machine in anew; "+
-		"if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore FILE` from a snapshot", err, aside)
-}
-
 // isMountPoint tells whether a folder is the root of a mount, a bind mount too. A
 // kernel before 5.8 does not tell.
 func isMountPoint(dir string) bool {
 	var st unix.Statx_t
-	return unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st) == nil && st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+	return unix.Statx(unix.AT_FDCWD, dir, unix.AT_SYMLINK_NOFOLLOW, 0, &st) == nil &&
+		st.Attributes&unix.STATX_ATTR_MOUNT_ROOT != 0
+}
+
+// writeWhole replaces a file as a whole and durably, and makes its folder.
+func writeWhole(path string, content []byte) error {
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	if err := durable.Write(path, content, 0o600); err != nil {
+		return fmt.Errorf("write %s: %w", path, err)
+	}
+	return nil
+}
+
+// wayOut says what can be done about a record that cannot be read.
+func (f *Failover) wayOut(err error) error {
+	if _, damaged := errors.AsType[*consensus.CorruptError](err); !damaged {
+		return err
+	}
+	dir := f.path(raftFolder)
+	aside := fmt.Sprintf("sudo mv %[1]s %[1]s.damaged", dir)
+	if isMountPoint(dir) { // the shell that looks for its files has to be root's as well
+		aside = fmt.Sprintf("sudo sh -c 'mkdir -m 700 %[1]s.damaged && mv %[1]s/* %[1]s.damaged'", dir)
+	}
+	return fmt.Errorf("%w: `%s` and start the agent: if the other voters are up, the cluster takes this machine in "+
+		"anew; if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore "+
+		"FILE` from a snapshot", err, aside)
+}
+
+// Remove takes back what Enrol and the lives since have left in the folders STATE and RUN.
+func Remove(state, run string) error {
+	err := discard(filepath.Join(state, raftFolder))
+	for _, name := range []string{oldFolder, newFolder, broughtFile, restoreFile, stateFile} {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(state, name)))
+	}
+	return errors.Join(err, ignoreMissing(os.Remove(filepath.Join(run, livenessFile))))
+}
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
 }

@@ -1,4 +1,4 @@
-package node
+package failover
 
 import (
 	"context"
@@ -19,11 +19,14 @@ import (
 // dials all members every few seconds.
 const settleAfter = 30 * time.Second
 
-// met is whom this machine has heard since it was switched on, in the epoch it
+// livenessFile is in the folder RUN.
+const livenessFile = "met.json"
+
+// liveness is whom this machine has heard since it was switched on, in the epoch it
 // is in, and whom a person has called dead since. It lives in RUN, which no
 // reboot survives: whoever was off may have been taken over meanwhile. (That the
 // ranks of a dead machine are gone stays true: the record keeps it, rendezvous.Death.)
-type met struct {
+type liveness struct {
 	path string
 
 	mu    sync.Mutex
@@ -34,8 +37,8 @@ type met struct {
 	Settled bool `json:"settled"`
 }
 
-func openMet(path string) (*met, error) {
-	m := &met{path: path, Heard: map[launcher.NodeID]bool{}, Dead: map[launcher.NodeID]bool{}}
+func openLiveness(path string) (*liveness, error) {
+	m := &liveness{path: path, Heard: map[launcher.NodeID]bool{}, Dead: map[launcher.NodeID]bool{}}
 	b, err := os.ReadFile(path)
 	if errors.Is(err, fs.ErrNotExist) {
 		return m, nil
@@ -49,8 +52,8 @@ func openMet(path string) (*met, error) {
 	return m, nil
 }
 
-// hears notes a node that has shown itself; it is not dead.
-func (m *met) hears(id launcher.NodeID) error {
+// heard notes a node that has shown itself; it is not dead.
+func (m *liveness) heard(id launcher.NodeID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.Heard[id] && !m.Dead[id] {
@@ -61,8 +64,8 @@ func (m *met) hears(id launcher.NodeID) error {
 	return m.save()
 }
 
-// buries takes a person's word that nodes are off.
-func (m *met) buries(ids ...launcher.NodeID) error {
+// dead takes a person's word that nodes are off.
+func (m *liveness) dead(ids ...launcher.NodeID) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, id := range ids {
@@ -72,7 +75,7 @@ func (m *met) buries(ids ...launcher.NodeID) error {
 }
 
 // settle notes that this machine has been on with its cluster for long enough.
-func (m *met) settle() error {
+func (m *liveness) settle() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.Settled {
@@ -82,14 +85,14 @@ func (m *met) settle() error {
 	return m.save()
 }
 
-func (m *met) settled() bool {
+func (m *liveness) settled() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Settled
 }
 
 // save replaces the file as a whole. It need not outlive a power cut.
-func (m *met) save() error {
+func (m *liveness) save() error {
 	b, err := json.Marshal(m)
 	if err == nil {
 		err = durable.Swap(m.path, b, 0o600)
@@ -102,30 +105,30 @@ func (m *met) save() error {
 
 // known tells whether nothing is to be feared of a node: it was heard, or is
 // dead.
-func (m *met) known(id launcher.NodeID) bool {
+func (m *liveness) known(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Heard[id] || m.Dead[id]
 }
 
-// buried tells whether a person has called a node dead since it was last heard.
-func (m *met) buried(id launcher.NodeID) bool {
+// isDead tells whether a person has called a node dead since it was last heard.
+func (m *liveness) isDead(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.Dead[id]
 }
 
-// unheard names the hosts that may have taken over while this machine was off:
+// Unheard names the hosts that may have taken over while this machine was off:
 // see rendezvous/DESIGN.md. A sole voter waits for their word, or a person's.
 // Several would wait for the dead at each power cut: they do for settleAfter, and
 // for whoever is known to be of a later epoch.
-func (n *node) unheard() []string {
-	sole := n.soleVoter()
-	settled := !sole && n.met.settled()
-	later := n.ofLaterEpoch()
+func (f *Failover) Unheard() []string {
+	sole := f.SoleVoter()
+	settled := !sole && f.liveness.settled()
+	later := f.ofLaterEpoch()
 	var hosts []string
-	for _, m := range n.record.Nodes() {
-		if m.ID != n.m.Node && (later[m.ID] && !n.met.buried(m.ID) || !settled && !n.met.known(m.ID)) {
+	for _, m := range f.cfg.Record.Nodes() {
+		if m.ID != f.cfg.Self.ID && (later[m.ID] && !f.liveness.isDead(m.ID) || !settled && !f.liveness.known(m.ID)) {
 			hosts = append(hosts, m.Host)
 		}
 	}
@@ -134,10 +137,10 @@ func (n *node) unheard() []string {
 
 // ofLaterEpoch is who says by gossip that this node's epoch is over. It is no
 // proof, so it only has this node wait.
-func (n *node) ofLaterEpoch() map[launcher.NodeID]bool {
+func (f *Failover) ofLaterEpoch() map[launcher.NodeID]bool {
 	later := map[launcher.NodeID]bool{}
-	for _, p := range n.present.Load() {
-		if p.Meta.Epoch > n.epoch().N {
+	for _, p := range f.cfg.Present.Load() {
+		if p.Meta.Epoch > f.epoch.N {
 			later[launcher.NodeID(p.ID)] = true
 		}
 	}
@@ -146,28 +149,31 @@ func (n *node) ofLaterEpoch() map[launcher.NodeID]bool {
 
 // settles waits until this boot has been with a leader of its epoch for long
 // enough, without a gap.
-func (n *node) settles(ctx context.Context) error {
-	led := func() bool { return n.leaderID() != "" }
-	for !n.met.settled() {
-		if !n.until(ctx, led) {
+func (f *Failover) settles(ctx context.Context) error {
+	led := func() bool { return f.Leader() != "" }
+	for !f.liveness.settled() {
+		if !Until(ctx, led) {
 			return ctx.Err()
 		}
 		within, cancel := context.WithTimeout(ctx, settleAfter)
-		lost := n.until(within, func() bool { return !led() })
+		lost := Until(within, func() bool { return !led() })
 		cancel()
 		if ctx.Err() != nil {
 			return ctx.Err()
 		}
 		if !lost {
-			return n.met.settle()
+			return f.liveness.settle()
 		}
 	}
 	return nil
 }
 
-// hears notes that a member is there, in this node's epoch.
-func (n *node) hears(id launcher.NodeID) {
-	if err := n.met.hears(id); err != nil {
-		n.log.Error("note a member", "node", n.hostOf(id), "error", err)
+// Heard notes that a member is there, in this node's epoch.
+func (f *Failover) Heard(id launcher.NodeID) {
+	if err := f.liveness.heard(id); err != nil {
+		f.log.Error("note a member", "node", f.cfg.Dial.HostOf(id), "error", err)
 	}
 }
+
+// Dead takes a person's word that members are off.
+func (f *Failover) Dead(ids ...launcher.NodeID) error { return f.liveness.dead(ids...) }

@@ -1,4 +1,4 @@
-package node
+package failover
 
 import (
 	"context"
@@ -19,31 +19,32 @@ import (
 
 // raftBring takes a piece of a backup that is to be restored here. A first piece
 // begins anew.
-func (n *node) raftBring(_ context.Context, c wire.Caller, p wire.RaftPiece) (wire.Empty, error) {
+func (f *Failover) raftBring(_ context.Context, c wire.Caller, p wire.RaftPiece) (wire.Empty, error) {
 	if err := mayRestore(c); err != nil {
 		return wire.Empty{}, err
 	}
-	n.restoring.Lock()
-	defer n.restoring.Unlock()
+	f.restoring.Lock()
+	defer f.restoring.Unlock()
 	flag := os.O_WRONLY | os.O_CREATE | os.O_APPEND
 	if p.Offset == 0 {
 		flag |= os.O_TRUNC
 	}
-	f, err := os.OpenFile(n.cfg.Paths.brought(), flag, 0o600)
+	file, err := os.OpenFile(f.path(broughtFile), flag, 0o600)
 	if err != nil {
 		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w", err)
 	}
-	defer f.Close()
-	fi, err := f.Stat()
+	defer file.Close()
+	fi, err := file.Stat()
 	switch {
 	case err != nil:
 		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w", err)
 	case fi.Size() != p.Offset:
-		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w: piece at %d after %d bytes: another restore is under way", launcher.ErrInvalid, p.Offset, fi.Size())
+		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w: piece at %d after %d bytes: another restore is under way",
+			launcher.ErrInvalid, p.Offset, fi.Size())
 	case p.Offset+int64(len(p.Data)) > rendezvous.MaxBackup:
 		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w: over %d bytes", launcher.ErrInvalid, rendezvous.MaxBackup)
 	}
-	if _, err := f.Write(p.Data); err != nil {
+	if _, err := file.Write(p.Data); err != nil {
 		return wire.Empty{}, fmt.Errorf("bring a snapshot: %w", err)
 	}
 	return wire.Empty{}, nil
@@ -53,116 +54,125 @@ func mayRestore(c wire.Caller) error {
 	if c.Node != "" {
 		return fmt.Errorf("restore the record: %w: type it on the machine that is to lead", wire.ErrDenied)
 	}
-	return mustBeRoot(c, "restore the record")
+	return c.MustBeRoot("restore the record")
 }
 
 // raftRestore makes this node the leader of a new epoch, whose record begins
 // with a backup. rendezvous/DESIGN.md, "A restore", says why no job is started
 // twice by that.
-func (n *node) raftRestore(ctx context.Context, c wire.Caller, r wire.RaftRestoreRequest) (res wire.RaftRestoreResponse, err error) {
+func (f *Failover) raftRestore(
+	ctx context.Context, c wire.Caller, r wire.RaftRestoreRequest,
+) (res wire.RaftRestoreResponse, err error) {
 	if err := mayRestore(c); err != nil {
 		return res, err
 	}
-	n.restoring.Lock()
-	defer n.restoring.Unlock()
-	b, err := readBackup(n.cfg.Paths.brought())
+	f.restoring.Lock()
+	defer f.restoring.Unlock()
+	b, err := readBackup(f.path(broughtFile))
 	if err == nil && b.Sum != r.Sum {
 		err = fmt.Errorf("%w: another snapshot was brought meanwhile", wire.ErrDenied)
 	}
 	if err == nil {
-		err = n.fits(b)
+		err = f.fits(b)
 	}
 	if err == nil && !r.Force {
-		err = n.nothingBetter(ctx, b)
+		err = f.nothingBetter(ctx, b)
 	}
 	if err != nil {
 		return res, fmt.Errorf("restore the record: %w; nothing was changed", err)
 	}
-	e := launcher.Epoch{N: max(n.epoch().N, b.Epoch.N) + 1, By: n.m.Node}
-	for _, p := range n.present.Load() {
+	e := launcher.Epoch{N: max(f.epoch.N, b.Epoch.N) + 1, By: f.cfg.Self.ID}
+	for _, p := range f.cfg.Present.Load() {
 		e.N = max(e.N, p.Meta.Epoch+1)
 	}
-	res = wire.RaftRestoreResponse{Host: n.m.Host, Epoch: e.N}
-	if !n.blank.Load() && n.hasRecord() {
-		res.Kept = n.cfg.Paths.oldRaft()
+	res = wire.RaftRestoreResponse{Host: f.cfg.Self.Host, Epoch: e.N}
+	if !f.blank.Load() && f.HasRecord() {
+		res.Kept = f.path(oldFolder)
 	}
 	if r.Check {
 		return res, nil
 	}
-	n.log.Warn("restore", "epoch", e.N, "index", b.Index, "taken", b.Taken, "sha256", b.Sum, "force", r.Force, "user", c.User.Name)
-	if err := n.keepBrought(); err != nil {
+	f.log.Warn("restore", "epoch", e.N, "index", b.Index, "taken", b.Taken, "sha256", b.Sum, "force", r.Force,
+		"user", c.User.Name)
+	if err := f.keepBrought(); err != nil {
 		return res, fmt.Errorf("restore the record: %w", err)
 	}
-	if err := n.enterEpoch(e, pendingRestore, nil); err != nil {
+	if err := f.enterEpoch(e, pendingRestore, nil); err != nil {
 		return res, fmt.Errorf("restore the record: %w", err)
 	}
-	n.reopenOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(n.reopen) }) }) // after the answer is out
+	f.reopenSoon()
 	return res, nil
 }
 
 // readBackup reads a file whole and checks it.
 func readBackup(path string) (rendezvous.Backup, error) {
-	f, err := os.Open(path)
+	file, err := os.Open(path)
 	if err != nil {
 		return rendezvous.Backup{}, err
 	}
-	defer f.Close()
-	return rendezvous.ReadBackup(f)
+	defer file.Close()
+	return rendezvous.ReadBackup(file)
 }
 
 // fits refuses a backup that this machine cannot lead with, by force or not.
-func (n *node) fits(b rendezvous.Backup) error {
-	if b.Cluster != n.m.Cluster {
-		return fmt.Errorf("%w: the snapshot is of cluster %s, and this machine is in %s", wire.ErrDenied, b.Cluster, n.m.Cluster)
+func (f *Failover) fits(b rendezvous.Backup) error {
+	if b.Cluster != f.cfg.Self.Cluster {
+		return fmt.Errorf("%w: the snapshot is of cluster %s, and this machine is in %s", wire.ErrDenied, b.Cluster,
+			f.cfg.Self.Cluster)
 	}
-	if _, in := b.Node(n.m.Node); !in {
-		return fmt.Errorf("%w: %s is not in the snapshot, it has joined since: restore on one of %s", wire.ErrDenied, n.m.Host, strings.Join(b.Hosts(), ", "))
+	if _, in := b.Node(f.cfg.Self.ID); !in {
+		return fmt.Errorf("%w: %s is not in the snapshot, it has joined since: restore on one of %s", wire.ErrDenied,
+			f.cfg.Self.Host, strings.Join(b.Hosts(), ", "))
 	}
-	if _, err := trust.LoadCA(n.cfg.Paths.trust()); err != nil {
-		return fmt.Errorf("%w: %s has never had the CA's key, without which nobody can join: restore on a machine that was voter or standby (%w)", wire.ErrDenied, n.m.Host, err)
+	if _, err := trust.LoadCA(f.cfg.Trust); err != nil {
+		return fmt.Errorf("%w: %s has never had the CA's key, without which nobody can join: restore on a machine that "+
+			"was voter or standby (%w)", wire.ErrDenied, f.cfg.Self.Host, err)
 	}
 	return nil
 }
 
 // nothingBetter refuses while somebody leads, or may be about to, and where this
 // machine has a newer copy of the record itself.
-func (n *node) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
-	switch host := n.whoLeads(ctx); host {
+func (f *Failover) nothingBetter(ctx context.Context, b rendezvous.Backup) error {
+	switch host := f.whoLeads(ctx); host {
 	case "":
-	case n.m.Host:
-		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the snapshot takes its place in a new epoch, "+
+	case f.cfg.Self.Host:
+		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force the "+
+			"snapshot takes its place in a new epoch, "+
 			"and what was recorded since is merged into it as far as other machines have a copy", wire.ErrDenied, host)
 	default:
-		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a new epoch that begins with the snapshot, "+
-			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, n.m.Host, host)
+		return fmt.Errorf("%w: %s leads, with a record that works: nothing needs to be restored. With --force %s leads a "+
+			"new epoch that begins with the snapshot, "+
+			"%s gives way, and what it has recorded is merged into it", wire.ErrDenied, host, f.cfg.Self.Host, host)
 	}
-	if err := n.noLeader(); errors.Is(err, wire.ErrRetry) {
+	if err := f.NoLeader(); errors.Is(err, wire.ErrRetry) {
 		return err
 	}
-	_, _, index := n.record.Cluster()
-	if e := n.record.Epoch(); n.hasRecord() && (e.Compare(b.Epoch) > 0 || e == b.Epoch && index >= b.Index) {
-		return fmt.Errorf("%w: %s has a newer copy of the record (entry %d, the snapshot has %d): `sudo sparkrun takeover` goes on with that one. "+
-			"With --force the snapshot takes its place", wire.ErrDenied, n.m.Host, index, b.Index)
+	_, _, index := f.cfg.Record.Cluster()
+	if e := f.cfg.Record.Epoch(); f.HasRecord() && (e.Compare(b.Epoch) > 0 || e == b.Epoch && index >= b.Index) {
+		return fmt.Errorf("%w: %s has a newer copy of the record (entry %d, the snapshot has %d): `sudo sparkrun "+
+			"takeover` goes on with that one. "+
+			"With --force the snapshot takes its place", wire.ErrDenied, f.cfg.Self.Host, index, b.Index)
 	}
 	return nil
 }
 
 // whoLeads asks everybody who is there; empty when nobody knows of a leader.
-func (n *node) whoLeads(ctx context.Context) string {
-	if id := n.leaderID(); id != "" {
-		return n.hostOf(id)
+func (f *Failover) whoLeads(ctx context.Context) string {
+	if id := f.Leader(); id != "" {
+		return f.cfg.Dial.HostOf(id)
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
 	var ids []launcher.NodeID
-	for id := range n.gossipAlive() {
-		if id != n.m.Node {
+	for id := range f.present() {
+		if id != f.cfg.Self.ID {
 			ids = append(ids, id)
 		}
 	}
 	hosts := make([]string, len(ids))
 	each(len(ids), func(i int) {
-		if res, err := wire.Seen.Call(ctx, n.dial.Client(ids[i]), wire.SeenRequest{}); err == nil {
+		if res, err := wire.Seen.Call(ctx, f.cfg.Dial.Client(ids[i]), wire.SeenRequest{}); err == nil {
 			hosts[i] = res.Leader
 		}
 	})
@@ -175,43 +185,43 @@ func (n *node) whoLeads(ctx context.Context) string {
 }
 
 // keepBrought makes what was brought the snapshot that the next start restores.
-func (n *node) keepBrought() error {
-	f, err := os.Open(n.cfg.Paths.brought())
+func (f *Failover) keepBrought() error {
+	file, err := os.Open(f.path(broughtFile))
 	if err != nil {
 		return err
 	}
-	if err := errors.Join(f.Sync(), f.Close()); err != nil {
+	if err := errors.Join(file.Sync(), file.Close()); err != nil {
 		return err
 	}
-	if err := os.Rename(n.cfg.Paths.brought(), n.cfg.Paths.restore()); err != nil {
+	if err := os.Rename(f.path(broughtFile), f.path(restoreFile)); err != nil {
 		return err
 	}
-	return durable.SyncDir(n.cfg.Paths.State)
+	return durable.SyncDir(f.cfg.State)
 }
 
 // restoredFile, in a raft folder, says of which epoch's restore it is.
 const restoredFile = "restored"
 
-func restoredBy(m membership) string { return fmt.Sprintf("%d.%s\n", m.Epoch, m.EpochBy) }
+func restoredBy(s state) string { return fmt.Sprintf("%d.%s\n", s.Epoch, s.EpochBy) }
 
 // layRestored lays a raft folder out that begins with the snapshot, and puts it
 // in the place of the present one, which is kept. Each step can be done again
 // after a crash: the new folder is whole before the old one is moved, and knows
 // itself when it has taken its place.
-func (n *node) layRestored(cfg consensus.Config) error {
-	mark := restoredBy(n.m)
+func (f *Failover) layRestored(cfg consensus.Config) error {
+	mark := restoredBy(f.state)
 	if b, err := os.ReadFile(filepath.Join(cfg.Dir, restoredFile)); err == nil && string(b) == mark && !moving(cfg.Dir) {
 		return nil // it was done, and the note of it was not
 	}
-	b, err := readBackup(n.cfg.Paths.restore())
+	b, err := readBackup(f.path(restoreFile))
 	if err != nil {
-		return fmt.Errorf("restore the record from %s: %w", n.cfg.Paths.restore(), err)
+		return fmt.Errorf("restore the record from %s: %w", f.path(restoreFile), err)
 	}
 	state, err := b.Restored(time.Now())
 	if err != nil {
 		return fmt.Errorf("restore the record: %w", err)
 	}
-	dir := n.cfg.Paths.newRaft()
+	dir := f.path(newFolder)
 	if err := os.RemoveAll(dir); err != nil {
 		return fmt.Errorf("restore the record: %w", err)
 	}
@@ -223,7 +233,7 @@ func (n *node) layRestored(cfg consensus.Config) error {
 	if err := writeWhole(filepath.Join(dir, restoredFile), []byte(mark)); err != nil {
 		return fmt.Errorf("restore the record: %w", err)
 	}
-	if err := n.putAway(cfg.Dir); err != nil {
+	if err := f.putAway(cfg.Dir); err != nil {
 		return err
 	}
 	if err := takePlace(dir, cfg.Dir); err != nil {

@@ -1,4 +1,4 @@
-package node
+package failover
 
 import (
 	"context"
@@ -8,28 +8,34 @@ import (
 	"net/netip"
 	"slices"
 	"strconv"
+	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// answers looks for a sign of life of a member whose control stream is down.
-func (n *node) answers(ctx context.Context, roster rendezvous.Roster, p rendezvous.Place) bool {
-	inv := n.inventory.Load()
-	return n.signOfLife(ctx, p.Node, addressesOf(roster, p, inv)) != ""
+// dialTimeout bounds looking for a sign of life: on one network it comes in
+// milliseconds or not at all.
+const dialTimeout = 2 * time.Second
+
+// Answers looks for a sign of life of a member whose control stream is down.
+func (f *Failover) Answers(ctx context.Context, roster rendezvous.Roster, p rendezvous.Place) bool {
+	inv := f.cfg.Inventory.Load()
+	return f.SignOfLife(ctx, p.Node, AddressesOf(roster, p, inv)) != ""
 }
 
-// signOfLife says what shows that a member's machine is there: gossip, its cable
+// SignOfLife says what shows that a member's machine is there: gossip, its cable
 // probe, or something at one of these addresses; empty when nothing does. A
 // machine that refuses a connection is there: its ranks may be as well.
-func (n *node) signOfLife(ctx context.Context, id launcher.NodeID, addrs []netip.Addr) string {
-	if n.gossipAlive()[id] {
+func (f *Failover) SignOfLife(ctx context.Context, id launcher.NodeID, addrs []netip.Addr) string {
+	if f.present()[id] {
 		return "it gossips, or did until some seconds ago"
 	}
-	inv := n.inventory.Load()
+	inv := f.cfg.Inventory.Load()
 	if inv.Cabling != nil {
 		for _, s := range inv.Cabling.Sightings {
 			if s.Peer.Node == string(id) && !s.Clone {
@@ -37,19 +43,19 @@ func (n *node) signOfLife(ctx context.Context, id launcher.NodeID, addrs []netip
 			}
 		}
 	}
-	if a := n.anyAnswers(ctx, addrs); a.IsValid() {
+	if a := f.anyAnswers(ctx, addrs); a.IsValid() {
 		return fmt.Sprintf("the machine answers at %s", a)
 	}
 	return ""
 }
 
 // anyAnswers gives an address behind which there is a machine; none is not valid.
-func (n *node) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Addr {
+func (f *Failover) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Addr {
 	var any atomic.Pointer[netip.Addr]
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	each(len(addrs), func(i int) {
-		to := net.JoinHostPort(addrs[i].String(), strconv.Itoa(n.m.RPCPort))
+		to := net.JoinHostPort(addrs[i].String(), strconv.Itoa(int(f.cfg.Self.RPCPort)))
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", to)
 		if err == nil {
 			c.Close()
@@ -65,10 +71,10 @@ func (n *node) anyAnswers(ctx context.Context, addrs []netip.Addr) netip.Addr {
 	return netip.Addr{}
 }
 
-// addressesOf lists where a planned node may be reached: where its job meets, at
+// AddressesOf lists where a planned node may be reached: where its job meets, at
 // its management address, and on its RDMA ports' interfaces. Addresses that this
 // node has as well would answer for it.
-func addressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Inventory) []netip.Addr {
+func AddressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Inventory) []netip.Addr {
 	out := []netip.Addr{p.Entry.Addr}
 	if i := slices.IndexFunc(roster, func(m rendezvous.Member) bool { return m.ID == p.Node }); i >= 0 {
 		m := roster[i]
@@ -96,4 +102,13 @@ func others(addrs []netip.Addr, own envgen.Inventory) []netip.Addr {
 	})
 	slices.SortStableFunc(out, netip.Addr.Compare)
 	return slices.Compact(out)
+}
+
+// each runs fn for 0..k-1 side by side and waits for all.
+func each(k int, fn func(i int)) {
+	var wg sync.WaitGroup
+	for i := range k {
+		wg.Go(func() { fn(i) })
+	}
+	wg.Wait()
 }

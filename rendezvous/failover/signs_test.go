@@ -1,4 +1,4 @@
-package node
+package failover
 
 import (
 	"fmt"
@@ -29,7 +29,7 @@ func TestAddressesOfASilentNode(t *testing.T) {
 	}
 	own := envgen.Inventory{NICs: []envgen.NIC{nic("br0", "172.18.0.1/16"), nic("enP7s7", "10.0.0.1/24")}}
 	place := rendezvous.Place{Node: "id2", Entry: envgen.Entry{Addr: netip.MustParseAddr("192.168.100.2")}}
-	got := fmt.Sprint(addressesOf(rendezvous.Roster{silent}, place, own))
+	got := fmt.Sprint(AddressesOf(rendezvous.Roster{silent}, place, own))
 	if want := "[10.0.0.2 192.168.100.2]"; got != want {
 		t.Errorf("addresses %s, want %s", got, want)
 	}

@@ -1,0 +1,99 @@
+package failover
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	// asideWithin bounds a clean stop: a successor needs some tens of milliseconds.
+	asideWithin = 2 * time.Second
+	// askWithin bounds the question whether there is one: a machine that has just
+	// lost its power is not waited for any longer.
+	askWithin = 500 * time.Millisecond
+)
+
+// Stopping notes that the agent is to end: from here on this node succeeds nobody,
+// unless it has promised to, which is waited for: open tells that its leadership is.
+func (f *Failover) Stopping(ctx context.Context, open func() bool) {
+	f.stopping.Store(true)
+	until := f.promised.Load()
+	if until == 0 {
+		return
+	}
+	ctx, cancel := context.WithDeadline(ctx, time.Unix(0, until))
+	defer cancel()
+	Until(ctx, func() bool { return f.promised.Load() == 0 || open() && f.SoleVoter() })
+}
+
+// HandOver passes on what this node has before its agent ends: the leadership and,
+// where it is the only one, the vote. leaving has the leader's roles passed on.
+func (f *Failover) HandOver(ctx context.Context, heir launcher.NodeID, leaving *rendezvous.Latest[bool]) {
+	began := time.Now()
+	ctx, cancel := context.WithTimeout(ctx, asideWithin)
+	defer cancel()
+	host, sole := f.cfg.Dial.HostOf(heir), f.SoleVoter()
+	if sole {
+		ask, cancel := context.WithTimeout(ctx, askWithin)
+		err := wire.Succeed.Call(ask, f.cfg.Dial.Client(heir), wire.Empty{})
+		cancel()
+		if err != nil { // the vote stays here: the cluster waits for this machine
+			f.log.Info("keep the vote", "node", host, "error", err)
+			return
+		}
+	}
+	leaving.Store(true)
+	gone := func() bool {
+		leader, _ := f.raft.Leader()
+		return leader != string(f.cfg.Self.ID) && (!sole || !f.raft.Votes())
+	}
+	if !Until(ctx, gone) {
+		leaving.Store(false)
+		f.log.Warn("hand the leadership over: not done in time", "node", host, "after", asideWithin)
+		return
+	}
+	f.log.Info("leadership handed over", "node", host, "after", time.Since(began))
+}
+
+// succeed promises a pair's leader, which is about to stop, to take its place.
+// A node that stops as well must not: two votes of which one has gone decide
+// nothing.
+func (f *Failover) succeed(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
+	if c.Node != f.Leader() {
+		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
+	}
+	// In this order: Stopping sets the one and then reads the other.
+	f.promised.Store(time.Now().Add(asideWithin).UnixNano())
+	if f.stopping.Load() {
+		f.promised.Store(0)
+		return wire.Empty{}, fmt.Errorf("the agent of %s is being stopped as well: %w", f.cfg.Self.Host, wire.ErrDenied)
+	}
+	return wire.Empty{}, nil
+}
+
+// askTimeout bounds what is asked of one member: one that is away shall not hold up
+// the word of the others.
+const askTimeout = 3 * time.Second
+
+// NodeRaft is this node's own part in raft.
+func (f *Failover) NodeRaft(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.NodeRaft, error) {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout/2)
+	defer cancel()
+	x := f.raft.Numbers(ctx)
+	r := wire.NodeRaft{ID: f.cfg.Self.ID, Host: f.cfg.Self.Host, State: x.State.String(), Version: f.cfg.Self.Version,
+		Epoch: f.epoch.N, Term: x.Term,
+		Commit: x.Commit, Applied: x.Applied, First: x.First, Last: x.Last, LogBytes: x.LogBytes, Blank: f.blank.Load()}
+	if x.State != consensus.Leader && !x.Contact.IsZero() {
+		r.Contact = new(time.Since(x.Contact))
+	}
+	if x.SnapshotIndex > 0 {
+		r.Snapshot = &wire.RaftSnapshot{Index: x.SnapshotIndex, Bytes: x.SnapshotBytes, Time: x.SnapshotTime}
+	}
+	return r, nil
+}

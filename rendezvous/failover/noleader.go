@@ -1,0 +1,73 @@
+package failover
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// NoLeader says in one line what is wrong and what helps: ErrNoLeader where
+// waiting does not, ErrRetry where an election is under way.
+func (f *Failover) NoLeader() error {
+	var voters, silent []string
+	alive := f.present()
+	for _, s := range f.raft.Members().Servers {
+		if s.Role != consensus.Voter {
+			continue
+		}
+		host := f.cfg.Dial.HostOf(launcher.NodeID(s.ID))
+		voters = append(voters, host)
+		if id := launcher.NodeID(s.ID); id != f.cfg.Self.ID && !alive[id] {
+			silent = append(silent, host)
+		}
+	}
+	switch {
+	case f.NoVote() != "" && len(voters) == 1 && voters[0] == f.cfg.Self.Host:
+		return fmt.Errorf("%w: %s, the only voter of this cluster, takes no part in the vote: %s", wire.ErrNoLeader,
+			voters[0], f.NoVote())
+	case time.Since(f.began) < justStarted:
+		return fmt.Errorf("the agent of %s has just been started: %w", f.cfg.Self.Host, wire.ErrRetry)
+	case f.blank.Load():
+		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was put back to a backup) and "+
+			"votes again once a leader has taken it in anew; if no machine leads, `sudo sparkrun takeover --confirm-dead %s` on one that has a copy, or `sudo sparkrun raft "+
+			"restore FILE` from a snapshot", wire.ErrNoLeader, f.path(raftFolder), f.cfg.Self.Host)
+	case len(voters) == 0:
+		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the "+
+			"management network joins them", wire.ErrNoLeader)
+	case len(voters) == 1 && voters[0] != f.cfg.Self.Host:
+		text := fmt.Sprintf("%s, the only voter of this cluster, does not answer: start its agent there; running jobs go "+
+			"on meanwhile", voters[0])
+		if f.HasRecord() {
+			text += fmt.Sprintf("; if that machine is off, `sudo sparkrun takeover --confirm-dead %s` here", voters[0])
+		}
+		return fmt.Errorf("%w: %s", wire.ErrNoLeader, text)
+	case 2*len(silent) >= len(voters):
+		return fmt.Errorf("%w: %s", wire.ErrNoLeader, noMajority(silent, voters, f.HasRecord()))
+	}
+	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
+}
+
+// noMajority says who of the voters is silent, and what helps; one that has a copy
+// of the record may take over.
+func noMajority(silent, voters []string, copied bool) string {
+	do, start, off := "does", "its agent", "that machine is off"
+	if len(silent) > 1 {
+		do, start, off = "do", "their agents", "those machines are off"
+	}
+	text := fmt.Sprintf("%s %s not answer, and a majority of the voters (%s) is needed: start %s; running jobs go on "+
+		"meanwhile",
+		strings.Join(silent, ", "), do, strings.Join(voters, ", "), start)
+	if copied {
+		text += fmt.Sprintf("; if %s, `sudo sparkrun takeover --confirm-dead %s` here", off,
+			strings.Join(silent, " --confirm-dead "))
+	}
+	return text
+}
+
+// justStarted is how long a node that has come up may need to hear of its
+// leader, or to elect one.
+const justStarted = 5 * time.Second

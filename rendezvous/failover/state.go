@@ -1,0 +1,93 @@
+package failover
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/durable"
+)
+
+// What lies in the folder STATE.
+const (
+	stateFile   = "failover.json"
+	raftFolder  = "raft"
+	oldFolder   = "raft.old"     // the copy of the record before this one
+	newFolder   = "raft.new"     // a restored one that is being laid out
+	broughtFile = "restore.part" // a snapshot that is being brought
+	restoreFile = "restore.snap" // the one that the next start restores
+)
+
+// state is what a node must never forget of its part in who leads, written whole
+// and durably: after a power cut it counts.
+type state struct {
+	Founder bool            `json:"founder,omitempty"` // made the cluster: bootstraps raft once
+	Epoch   uint64          `json:"epoch"`
+	EpochBy launcher.NodeID `json:"epoch_by,omitempty"`
+	// Pending is what the next start does first; Dead are the nodes that a person
+	// has called so with a take-over.
+	Pending pending           `json:"pending,omitempty"`
+	Dead    []launcher.NodeID `json:"dead,omitempty"`
+	// Life counts the openings of this state, and hours; RaftLife is the one that
+	// the raft folder has at least, 0 where it may be a new one; Blank: that
+	// folder was lost. Lives are the highest that members have told. See lives.go.
+	Life     uint64                     `json:"life,omitempty"`
+	RaftLife uint64                     `json:"raft_life,omitempty"`
+	Blank    bool                       `json:"blank,omitempty"`
+	Lives    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
+}
+
+// pending is a change of epochs that is under way: written before it begins, and
+// taken back when it is done, so that a crash in between changes nothing.
+type pending string
+
+const (
+	pendingTakeOver pending = "take-over"
+	pendingGiveWay  pending = "give-way"
+	pendingRestore  pending = "restore"
+)
+
+func (s state) epoch() launcher.Epoch { return launcher.Epoch{N: s.Epoch, By: s.EpochBy} }
+
+// Enrol writes the state of a machine that becomes a member in an epoch, in the
+// folder STATE. The founder of a cluster bootstraps raft at its first start.
+func Enrol(dir string, e launcher.Epoch, founder bool) error {
+	return state{Founder: founder, Epoch: e.N, EpochBy: e.By}.save(filepath.Join(dir, stateFile))
+}
+
+func loadState(path string) (s state, err error) {
+	b, err := os.ReadFile(path)
+	if err == nil {
+		err = json.Unmarshal(b, &s)
+	}
+	if err != nil {
+		return s, fmt.Errorf("read the state of this node's vote %s: %w", path, err)
+	}
+	return s, nil
+}
+
+func (s state) save(path string) error {
+	b, err := json.MarshalIndent(s, "", "  ")
+	if err == nil {
+		err = durable.Write(path, append(b, '\n'), 0o600)
+	}
+	if err != nil {
+		return fmt.Errorf("write the state of this node's vote: %w", err)
+	}
+	return nil
+}
+
+// change saves another state, which counts from then on.
+func (f *Failover) change(edit func(*state)) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	s := f.state
+	edit(&s)
+	if err := s.save(f.path(stateFile)); err != nil {
+		return err
+	}
+	f.state = s
+	return nil
+}
