@@ -22,28 +22,10 @@ func NewMPICmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Comm
 		Use:   "mpi [flags] -- PROG [ARG...]",
 		Short: "Run an MPI program, without ssh",
 		Long: `Runs PROG, an MPI program that is on every machine at the same path, --nproc-per-node
-times on each. No ssh, no host file and no -x list: the machines are the cluster's,
-and every rank has the environment and the network interfaces of its own machine.
+times on each. No ssh, no host file and no -x list. Which MPI it is for is read from what
+it is linked to; a script does not say: name the family with --mpi.
 
-Which MPI it is for is read from what it is linked to, on every machine.
-
-MPICH, Intel MPI and MVAPICH: sparkrun starts the ranks itself and is their process
-manager (PMI-1). Output, input, limits and exit codes are each rank's own.
-
-Open MPI (4 and 5): its mpirun runs on rank 0's machine, and its daemons on the
-others, as ranks of the job: they end with it. logs and ps show one rank a machine; what
-the MPI ranks write comes from mpirun, as rank 0.
-
-A script, or a program whose language loads MPI at run time (python3 with mpi4py), does
-not say: name its family with --mpi.
-
-With --image PROG and its MPI are the image's (of Open MPI mpirun and its daemons too).
-A program that lies on a --mount is looked at there; of an image's own the only MPI that
-its loader knows is taken. Ranks of the MPICH family are in a container each, and talk
-by the network on one machine, too.
-
-MPI_Abort ends the job with its code. A rank that exits between MPI_Init and
-MPI_Finalize has failed, whatever its code. Ranks cannot be added (MPI_Comm_spawn).`,
+sparkrun help mpi tells how the families run, of containers, and of known limits.`,
 		Example: `  # two ranks on each of three machines
   sparkrun launch mpi --nodes 3 --nproc-per-node 2 -- ./ring
   sparkrun launch mpi --on spark1,spark2 -- all_reduce_perf -b 8 -e 1G -f 2

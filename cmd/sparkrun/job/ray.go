@@ -13,28 +13,12 @@ func NewRayCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Comm
 		Use:   "ray [flags] [-- COMMAND [ARG...]]",
 		Short: "Run a Ray cluster, or a command on one",
 		Long: `Starts Ray's head on the first machine, then a worker on each other one, then waits
-until Ray itself sees them all: what is waited for is told as it changes. Where nothing
-moves for five minutes the job ends, and says which stage, machine and last lines.
+until Ray itself sees them all. With COMMAND that runs on the head's machine then, with
+RAY_ADDRESS set, and the job ends with its code. Without one the cluster is there until
+it is stopped, and launch prints how to reach it.
 
-With COMMAND that runs on the head's machine then, with RAY_ADDRESS set, and the job
-ends with its code; only its output is shown (logs JOB has Ray's own). Without one
-the cluster is there until it is stopped, and launch prints how to reach it.
-
-Every machine needs Ray, at the same path: that of the active virtual environment, else
-` + "`ray`" + ` in PATH. It listens on ports that were free a moment before, at the address where
-the machines meet; the packet filter lets the job's machines in. Its token is made anew
-for each job: Ray refuses who does not have it, and exec gives it to what runs in
-a rank's place. The dashboard listens on the head machine's loopback. With --port and
---dashboard-port it is found under numbers that people know; where something else has
-one, the launch says what and starts nothing.
-
-A worker or its machine that is lost is told, and the cluster goes on without. With
---max-restarts N it comes back, while the rest runs on: a worker starts again where it
-was, one whose machine was booted anew starts there again, N times in all. Should the
-head or COMMAND fail, or a worker with --restart-all, the whole of it is started anew.
-
-With --image every machine needs that image with Ray in it instead. Head, worker and
-COMMAND run in a container each; those on one machine share /tmp/sparkrun.`,
+Every machine needs Ray at the same path, or with --image that image. sparkrun help ray
+tells of ports, tokens, and what comes back when a worker is lost.`,
 		Example: `  sparkrun launch ray --nodes 3 -- python3 train.py
   sparkrun launch ray -d --name cluster --nodes 2 --max-restarts 3
   sparkrun launch ray --nodes 3 --image rayproject/ray:2.60.0 -- python3 -m pkg.train

@@ -16,18 +16,13 @@ func NewTorchrunCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra
 		Use:   "torchrun [flags] -- SCRIPT [ARG...]",
 		Short: "Run PyTorch workers, as torchrun does",
 		Long: `Starts SCRIPT with Python, once a rank, with every variable that torchrun gives its
-workers. sparkrun takes the place of torchrun's agent: there is no rendezvous to
-configure, and no Python before the workers. Rank 0 hosts the store, at MASTER_ADDR
-and MASTER_PORT, which all chosen machines reach.
+workers: sparkrun takes the place of torchrun's agent. Python is that of the active
+virtual environment, else python3. It and the script must be on every machine, at the
+same path.
 
-With --agent torchrun torchrun itself runs on each machine, in one rank's place, and
-starts the workers: for what relies on it. It gets machines, address, port and number
-of workers; --rdzv-backend says how its agents meet. What it prints comes under the
-number of its machine, and --max-restarts starts all of it anew. With c10d it numbers
-the workers as it likes; before torch 2.0 the machines must know each other's names.
-
-Python is that of the active virtual environment, else python3. It and the script
-must be on every machine, at the same path.`,
+With --agent torchrun torchrun itself runs on each machine and starts the workers. What
+it prints comes under the number of its machine, and --max-restarts starts all of it
+anew. sparkrun help training has the rest.`,
 		Example: `  sparkrun launch torchrun --nodes 2 -- train.py --lr 0.1
   sparkrun launch torchrun --nodes 2 --nproc-per-node 2 --python /opt/venv/bin/python3 -- train.py
   sparkrun launch torchrun --nodes 2 --image nvcr.io/nvidia/pytorch:25.10-py3 --mount . --workdir . -- train.py

@@ -19,44 +19,12 @@ func NewNCCLTestCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra
 		Use:   "nccl-test [flags] [all_gather|all_reduce|reduce_scatter|alltoall|sendrecv|broadcast]",
 		Short: "Measure the links with NCCL, and judge them",
 		Long: `Runs one collective (default: all_gather) over growing messages on all machines that
-are ready, or those of --nodes and --on, and says whether the links between them give
-what they should. Its last line is the verdict:
+are ready, and says whether the links between them give what they should. Its last line
+is the verdict: good, low with the likely cause and the remedy, unjudged, or failed.
 
-good      the rate that these links give, and every element was right
-low       right, but slower: the likely cause, what shows it, and the remedy
-unjudged  right, but there is no figure to hold it against: one machine, no cable
-          between them, only small messages, gloo
-failed    a wrong element, no result, or one that nobody checked, whatever its speed
-
-What is expected depends on how the fabric joins the machines (a cable or two, a
-switch, a ring) and on the size of the message; it is known for DGX Sparks alone. Causes
-are looked for in NCCL's own log, in the RDMA devices' counters before and after, and in
-what the machines know of their ports: a twin that is idle, MTU, the link's speed,
-PCIe, TCP in place of RDMA, losses, a ConnectX that has degraded.
-
-Two programs measure. --via nccl-tests runs NVIDIA's, built with MPI=1, as an MPI
-program, one rank a machine, without ssh. It is looked for in --nccl-tests FOLDER; else
-in $NCCL_TESTS_HOME/build, where sparkrun nccl-test build has put it, and in PATH; it has
-to be at the same place on every machine (or in --image) and for the same MPI.
-
---via torch needs only PyTorch on the machines: sparkrun brings the program along, in
-the ranks' command line. On machines without a GPU it uses gloo, which says nothing of
-NCCL. --via auto, the default, takes nccl-tests where every machine has it, and says so
-where only some do; with --python it is torch.
-
-GPU and system share their memory, and one that is over-full freezes the machine: the
-largest message is lowered where the buffers (three of it with nccl-tests, two with
-torch) would take more than half of what is free on a machine.
-
-What nccl-tests prints, started by whomever, is judged, too, and the file of its -J:
---read FILE (- for standard input), by the links as they are now. Old versions do not
-print the operation: name it, as in nccl-test all_gather --read FILE. Run with
-NCCL_DEBUG=INFO for the causes that NCCL's log shows. sparkrun itself does not ask for
-that file: it holds the whole environment, tokens included, and no more figures.
-
-The history of each cluster is kept in $XDG_STATE_HOME/sparkrun, or
-~/.local/state/sparkrun, nccl-test.jsonl. --gate 0.9 makes it exit with 1 below 90 % of
-what is expected, and where nothing is.`,
+It needs PyTorch on the machines, or NVIDIA's nccl-tests (--via); --read FILE judges what
+nccl-tests printed, whoever ran it. --gate 0.9 makes it exit with 1 below 90 % of what
+is expected. sparkrun help nccl tells what is measured, and how it is judged.`,
 		Example: `  sparkrun launch nccl-test
   sparkrun launch nccl-test all_reduce --on spark1,spark2 --min 1M --max 8G
   sparkrun launch nccl-test --gate 0.9 --json >link.json && ./train
@@ -85,7 +53,7 @@ what is expected, and where nothing is.`,
 	fs.Var(app.Positive{N: &test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
 	fs.Var(app.Positive{N: &test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
 	fs.Var(app.Choice{V: &t.Via, Words: []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
-	fs.StringVar(&t.Folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: see above)")
+	fs.StringVar(&t.Folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: $NCCL_TESTS_HOME/build, else PATH)")
 	m := &opts.Request.MPI
 	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that nccl-tests is built for (default: what it is linked to)")
 	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
