@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 )
 
@@ -30,7 +31,7 @@ func writePages(dir string) error {
 	if err != nil {
 		return fmt.Errorf("read SOURCE_DATE_EPOCH: want seconds since 1970: %w", err)
 	}
-	for name, page := range man.Pages(newRootCmd(&app{}), buildVersion(), time.Unix(seconds, 0).UTC()) {
+	for name, page := range man.Pages(newRootCmd(&app.App{}), buildVersion(), time.Unix(seconds, 0).UTC()) {
 		if err := os.WriteFile(filepath.Join(dir, name), page, 0o644); err != nil {
 			return fmt.Errorf("write the manual page %s: %w", name, err)
 		}
