@@ -181,6 +181,11 @@ func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code
 	t.Helper()
 	var o, e apptest.SyncBuffer
 	b.Close = func() {}
+	if b.Explain == nil {
+		b.Explain = func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+			return wire.ExplainResponse{}, errors.New("nobody explains it")
+		}
+	}
 	if b.Ranks == nil {
 		b.Ranks = &apptest.FakeRanks{}
 	}

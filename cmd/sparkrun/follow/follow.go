@@ -49,7 +49,7 @@ type Follower struct {
 	Attached, Runs bool
 	From           launcher.From
 	Spec           launcher.Spec
-	Out            *printer
+	Out            *Printer
 	Say            func(string)
 	Signals        <-chan os.Signal
 	Standalone     bool // the job lives no longer than we do

@@ -14,7 +14,7 @@ import (
 const endWait = time.Second
 
 // lines moves whole lines into buf and keeps the rest.
-func (p *printer) lines(k TailKey, t *tail, data []byte, when time.Time) {
+func (p *Printer) lines(k TailKey, t *tail, data []byte, when time.Time) {
 	for len(data) > 0 {
 		room := MaxLine - len(t.partial)
 		end := bytes.IndexByte(data[:min(len(data), room)], '\n')
@@ -35,7 +35,7 @@ func (p *printer) lines(k TailKey, t *tail, data []byte, when time.Time) {
 }
 
 // line renders one line. next is the offset after it.
-func (p *printer) line(k TailKey, t *tail, text []byte, next int64, partial bool) {
+func (p *Printer) line(k TailKey, t *tail, text []byte, next int64, partial bool) {
 	switch {
 	case p.Grep != nil && !p.Grep.Match(text):
 	case p.json:
@@ -57,7 +57,7 @@ func (p *printer) line(k TailKey, t *tail, text []byte, next int64, partial bool
 }
 
 // begin puts a stream's tag at the begin of a line, unless its own is open.
-func (p *printer) begin(k TailKey, when time.Time) {
+func (p *Printer) begin(k TailKey, when time.Time) {
 	if p.isOpen(k) {
 		return
 	}
@@ -77,11 +77,11 @@ func (p *printer) begin(k TailKey, when time.Time) {
 // lineTime has one width, so that lines can be sorted by it.
 const lineTime = "2006-01-02T15:04:05.000Z"
 
-func (p *printer) isOpen(k TailKey) bool { return p.open != nil && *p.open == k }
+func (p *Printer) isOpen(k TailKey) bool { return p.open != nil && *p.open == k }
 
 // closeLine ends the line that was shown without its end. Only then may another
 // begin, or a remark.
-func (p *printer) closeLine() error {
+func (p *Printer) closeLine() error {
 	if p.open == nil {
 		return p.failed
 	}
@@ -94,7 +94,7 @@ func (p *printer) closeLine() error {
 }
 
 // endLines shows all that waits for the end of its line.
-func (p *printer) endLines() {
+func (p *Printer) endLines() {
 	for _, k := range p.keys() {
 		if t := p.tails[k]; len(t.partial) > 0 && p.failed == nil {
 			p.line(k, t, t.partial, t.next, true)
@@ -106,7 +106,7 @@ func (p *printer) endLines() {
 
 // awaitEnd sets the clock for a line that has no end yet. Whoever looks for
 // something wants whole lines.
-func (p *printer) awaitEnd(t *tail) {
+func (p *Printer) awaitEnd(t *tail) {
 	if len(t.partial) == 0 || p.Grep != nil {
 		return
 	}
@@ -119,7 +119,7 @@ func (p *printer) awaitEnd(t *tail) {
 }
 
 // showOpen shows lines whose ends have not come for a while.
-func (p *printer) showOpen() {
+func (p *Printer) showOpen() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.timer = nil
@@ -152,7 +152,7 @@ func (p *printer) showOpen() {
 // palette are the colours of ranks, by SGR number; red is left to errors.
 var palette = []int{36, 33, 32, 35, 34, 96, 93, 92, 95, 94}
 
-func (p *printer) tag(k TailKey) {
+func (p *Printer) tag(k TailKey) {
 	colour := p.outColour
 	if k.Stream == wire.Stderr {
 		colour = p.errColour

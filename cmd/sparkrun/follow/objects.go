@@ -55,7 +55,7 @@ func newOutputLine(k TailKey, t *tail, offset int64, text []byte, partial bool) 
 	return l
 }
 
-func (p *printer) object(v any) {
+func (p *Printer) object(v any) {
 	w := bytes.NewBuffer(p.buf)
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)

@@ -17,7 +17,7 @@ import (
 // every try go on where the last one ended.
 type OutputReader struct {
 	Gangs  app.Gangs
-	Out    *printer
+	Out    *Printer
 	Job    string
 	Ranks  []int
 	Hosts  []string

@@ -47,9 +47,9 @@ func (m *OutputMode) Settle(json *bool) error {
 	return nil
 }
 
-// Printer makes what shows output. files refuse a folder in which there is
+// OpenPrinter makes what shows output. files refuse a folder in which there is
 // output already.
-func Printer(a *app.App, m OutputMode, json bool) (*printer, error) {
+func OpenPrinter(a *app.App, m OutputMode, json bool) (*Printer, error) {
 	p := NewPrinter(a.Out, a.Err)
 	p.json, p.raw = json, m.Kind == "raw"
 	p.outColour, p.errColour = a.Colour(a.OutTTY), a.Colour(a.ErrTTY)

@@ -23,9 +23,9 @@ import (
 // longer one is cut there and goes on under a tag of its own.
 const MaxLine = 1 << 20
 
-// printer merges the output of all ranks, whole lines at a time, and remembers
+// Printer merges the output of all ranks, whole lines at a time, and remembers
 // how far each has come. It may be told the same bytes twice.
-type printer struct {
+type Printer struct {
 	out, err             io.Writer
 	outColour, errColour bool
 	json                 bool              // objects to out, nothing to err
@@ -74,22 +74,22 @@ var ErrOutput = errors.New("write output")
 // errGap asks for the output again from the cursors on.
 var errGap = errors.New("output arrived with bytes missing")
 
-func NewPrinter(out, err io.Writer) *printer {
-	return &printer{
+func NewPrinter(out, err io.Writer) *Printer {
+	return &Printer{
 		out: out, err: err, Note: func(string) {},
 		width: 1, tails: map[TailKey]*tail{}, lastNote: map[string]string{}, away: map[string]bool{},
 	}
 }
 
 // World aligns the tags for that many ranks.
-func (p *printer) World(n int) {
+func (p *Printer) World(n int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.width = max(p.width, len(strconv.Itoa(max(n-1, 0))))
 }
 
 // cursors say where to go on reading.
-func (p *printer) cursors() []wire.Cursor {
+func (p *Printer) cursors() []wire.Cursor {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	var cs []wire.Cursor
@@ -99,7 +99,7 @@ func (p *printer) cursors() []wire.Cursor {
 	return cs
 }
 
-func (p *printer) keys() []TailKey {
+func (p *Printer) keys() []TailKey {
 	return slices.SortedStableFunc(maps.Keys(p.tails), func(a, b TailKey) int {
 		return cmp.Or(cmp.Compare(a.Rank, b.Rank), -cmp.Compare(a.Stream, b.Stream)) // "out" before "err"
 	})
@@ -108,7 +108,7 @@ func (p *printer) keys() []TailKey {
 // take prints the lines that a chunk completes. What has been taken before is
 // dropped. A chunk that leaves bytes out is refused once with errGap; if they
 // are missing again they are gone, and that is said.
-func (p *printer) take(c wire.LogChunk) error {
+func (p *Printer) take(c wire.LogChunk) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.failed != nil {
@@ -156,7 +156,7 @@ func (p *printer) take(c wire.LogChunk) error {
 }
 
 // tail finds a chunk's stream, or begins it.
-func (p *printer) tail(c wire.LogChunk) (TailKey, *tail) {
+func (p *Printer) tail(c wire.LogChunk) (TailKey, *tail) {
 	k := TailKey{c.Rank, c.Stream}
 	t := p.tails[k]
 	if t == nil {
@@ -170,7 +170,7 @@ func (p *printer) tail(c wire.LogChunk) (TailKey, *tail) {
 
 // skip follows a chunk that says where a stream goes on: at its last lines, or
 // behind bytes that are not kept. A line that they cut ends there.
-func (p *printer) skip(c wire.LogChunk) error {
+func (p *Printer) skip(c wire.LogChunk) error {
 	if c.Stream == "" {
 		return nil
 	}
@@ -186,7 +186,7 @@ func (p *printer) skip(c wire.LogChunk) error {
 }
 
 // remark passes on what a node says beside the output, once in a row.
-func (p *printer) remark(c wire.LogChunk) error {
+func (p *Printer) remark(c wire.LogChunk) error {
 	if c.Note == "" || p.lastNote[c.Host] == c.Note {
 		return nil
 	}
@@ -201,7 +201,7 @@ func (p *printer) remark(c wire.LogChunk) error {
 }
 
 // event prints a step of the job's story, with json alone.
-func (p *printer) event(e rendezvous.Progress) error {
+func (p *Printer) event(e rendezvous.Progress) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.json || p.failed != nil {
@@ -214,7 +214,7 @@ func (p *printer) event(e rendezvous.Progress) error {
 	return p.tell(e)
 }
 
-func (p *printer) tell(e rendezvous.Progress) error {
+func (p *Printer) tell(e rendezvous.Progress) error {
 	line := eventLine{Type: "event", Progress: e}
 	if e.Step == rendezvous.StepExited {
 		line.Rank = &e.Rank
@@ -227,7 +227,7 @@ func (p *printer) tell(e rendezvous.Progress) error {
 }
 
 // Flush prints the last lines that have no end, and the end of the story.
-func (p *printer) Flush() error {
+func (p *Printer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endLines()
@@ -248,7 +248,7 @@ func (p *printer) Flush() error {
 
 // restart forgets how far each rank has come: the next generation writes files
 // of its own. Lines without an end are printed as they are.
-func (p *printer) restart() {
+func (p *Printer) restart() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.endLines()
@@ -256,7 +256,7 @@ func (p *printer) restart() {
 }
 
 // Missing names the hosts that did not answer.
-func (p *printer) Missing() []string {
+func (p *Printer) Missing() []string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Sorted(maps.Keys(p.away))
@@ -264,7 +264,7 @@ func (p *printer) Missing() []string {
 
 // write sends buf on its way in one call, so that lines stay whole among other
 // writers of the same terminal.
-func (p *printer) write(s wire.Stream) error {
+func (p *Printer) write(s wire.Stream) error {
 	if len(p.buf) == 0 {
 		return nil
 	}
@@ -281,7 +281,7 @@ func (p *printer) write(s wire.Stream) error {
 }
 
 // copy passes bytes on as they are.
-func (p *printer) copy(k TailKey, data []byte) error {
+func (p *Printer) copy(k TailKey, data []byte) error {
 	to := p.out
 	switch {
 	case p.files != nil:
@@ -297,7 +297,7 @@ func (p *printer) copy(k TailKey, data []byte) error {
 	return p.put(to, data)
 }
 
-func (p *printer) put(to io.Writer, b []byte) error {
+func (p *Printer) put(to io.Writer, b []byte) error {
 	if p.failed != nil {
 		return p.failed
 	}

@@ -21,7 +21,7 @@ import (
 
 func TestPrinter(t *testing.T) {
 	tests := map[string]struct {
-		set      func(*printer)
+		set      func(*Printer)
 		chunks   []wire.LogChunk
 		out, err string
 		notes    []string
@@ -47,12 +47,12 @@ func TestPrinter(t *testing.T) {
 			out:    "[0] \x00\xff\r\x1b[1m\n",
 		},
 		"aligned": {
-			set:    func(p *printer) { p.World(12) },
+			set:    func(p *Printer) { p.World(12) },
 			chunks: []wire.LogChunk{apptest.Out(0, 0, "a\n"), apptest.Out(11, 0, "b\n")},
 			out:    "[0]  a\n[11] b\n",
 		},
 		"coloured where it is a terminal": {
-			set:    func(p *printer) { p.errColour = true },
+			set:    func(p *Printer) { p.errColour = true },
 			chunks: []wire.LogChunk{apptest.Out(0, 0, "a\n"), apptest.Errs(0, 0, "b\n")},
 			out:    "[0] a\n", err: "\x1b[36m[0]\x1b[0m b\n",
 		},
@@ -275,8 +275,8 @@ func TestPrinterSkipsWhatWasNotKept(t *testing.T) {
 // BenchmarkPrinter is what a line costs on its way to a terminal or a file.
 func BenchmarkPrinter(b *testing.B) {
 	text := strings.Repeat("step 1234 loss 0.12345678 lr 3e-4 tokens/s 12345.6 mem 45.6 GiB\n", 2000)
-	for name, set := range map[string]func(*printer){
-		"prefix": func(*printer) {}, "raw": func(p *printer) { p.raw = true }, "json": func(p *printer) { p.json = true },
+	for name, set := range map[string]func(*Printer){
+		"prefix": func(*Printer) {}, "raw": func(p *Printer) { p.raw = true }, "json": func(p *Printer) { p.json = true },
 	} {
 		b.Run(name, func(b *testing.B) {
 			p := NewPrinter(io.Discard, io.Discard)

@@ -153,7 +153,7 @@ func sit(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus
 	if s.tty {
 		mode.Kind = "raw"
 	}
-	out, err := follow.Printer(a, mode, false)
+	out, err := follow.OpenPrinter(a, mode, false)
 	if err != nil {
 		return err
 	}

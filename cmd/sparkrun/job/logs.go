@@ -149,7 +149,7 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 }
 
 func runLogs(ctx context.Context, a *app.App, o logsOptions) error {
-	out, err := follow.Printer(a, o.output, o.json)
+	out, err := follow.OpenPrinter(a, o.output, o.json)
 	if err != nil {
 		return err
 	}

@@ -80,17 +80,9 @@ func settleMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 	} else if m.Family = mpiHere(a, *o); m.Family != "" {
 		return nil
 	}
-	b, err := launch.Open(a, o.Standalone)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	spec, err := launch.Spec(a, *o)
-	if err != nil {
-		return err
-	}
-	spec.Wait, spec.Force = false, true // a question, which takes nothing
-	res, err := launch.Plan(ctx, b, spec)
+	ask := *o
+	ask.Request.Job.Wait = false
+	res, err := launch.Ask(ctx, a, ask)
 	if err != nil {
 		return err
 	}

@@ -18,16 +18,27 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// dryPatience is how long a plan waits for an election, as a launch does.
+// dryPatience is how long an explanation waits for an election, as a launch does.
 const dryPatience = 10 * time.Second
 
-// Plan asks what a launch would do.
-func Plan(ctx context.Context, b *app.Backend, spec launcher.Spec) (wire.ExplainResponse, error) {
-	return PlanOf(ctx, b, wire.LaunchRequest{Spec: spec})
+// Ask tells what the machines that a launch would get say of it, before there is one. It takes nothing.
+func Ask(ctx context.Context, a *app.App, o Options) (wire.ExplainResponse, error) {
+	o.Request.Job.Force = true
+	spec, err := Spec(a, o)
+	if err != nil {
+		return wire.ExplainResponse{}, err
+	}
+	b, err := Open(a, o.Standalone)
+	if err != nil {
+		return wire.ExplainResponse{}, err
+	}
+	defer b.Close()
+	return explain(ctx, b, spec, o.Model)
 }
 
-// PlanOf asks what a launch would do, and for what else the request has.
-func PlanOf(ctx context.Context, b *app.Backend, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+// explain asks what a launch would do, and for a model on its machines; an empty one is none.
+func explain(ctx context.Context, b *app.Backend, spec launcher.Spec, model string) (wire.ExplainResponse, error) {
+	r := wire.LaunchRequest{Spec: spec, Model: model}
 	res, err := b.Explain(ctx, r)
 	end, again := time.Now().Add(dryPatience), app.Pause{}
 	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.Wait(ctx) == nil {
@@ -39,7 +50,7 @@ func PlanOf(ctx context.Context, b *app.Backend, r wire.LaunchRequest) (wire.Exp
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
 func dryRun(ctx context.Context, a *app.App, b *app.Backend, spec launcher.Spec, o Options) error {
-	res, err := PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: o.Model})
+	res, err := explain(ctx, b, spec, o.Model)
 	if err != nil {
 		return err
 	}
@@ -81,7 +92,7 @@ func (o Options) fits(ctx context.Context, b *app.Backend, spec launcher.Spec) e
 	if o.Fit == nil || spec.Wait {
 		return nil
 	}
-	res, err := PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: o.Model})
+	res, err := explain(ctx, b, spec, o.Model)
 	if err != nil {
 		return err
 	}

@@ -9,6 +9,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -22,6 +23,8 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -232,68 +235,95 @@ func Spec(a *app.App, o Options) (launcher.Spec, error) {
 	return w.Spec(r)
 }
 
+// Run launches a job and follows it: the one place where a request becomes a job.
 func Run(ctx context.Context, a *app.App, o Options) error {
-	var tty *follow.Terminal
-	switch {
-	case o.TTY:
-		var err error
-		tty, err = follow.TerminalOf(a.In)
-		if err != nil && !o.Detach {
-			return fmt.Errorf("%w; without --tty rank 0 reads it as it is", err)
-		}
-		w := tty.Window()
-		o.Request.TTY, o.Request.Stdin, o.Output.Kind = &w, cmp.Or(o.Request.Stdin, "0"), "raw"
-	case o.Request.Stdin == "" && !o.Detach && o.Request.Job.MaxRestarts == 0 && o.Request.Job.Service == nil:
-		o.Request.Stdin = "0"
-	}
-	spec, err := Spec(a, o)
+	tty, err := readers(a, &o)
 	if err != nil {
 		return err
 	}
-	files, err := stageSpec(&spec, o)
+	c, err := load(a, o)
 	if err != nil {
 		return err
 	}
-	sayOutside(a, o)
-	secrets, err := readSecrets(&spec, o.Secrets, a.Getenv)
-	if err != nil {
-		return err
-	}
-	token, err := rayToken(&spec)
-	if err != nil {
-		return err
-	}
-	secrets = append(secrets, token...)
 	b, err := Open(a, o.Standalone)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
 	if o.DryRun {
-		return app.Interruptible(ctx, func(ctx context.Context) error { return dryRun(ctx, a, b, spec, o) })
+		return app.Interruptible(ctx, func(ctx context.Context) error { return dryRun(ctx, a, b, c.spec, o) })
 	}
-	if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.fits(ctx, b, spec) }); err != nil {
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.fits(ctx, b, c.spec) }); err != nil {
 		return err
 	}
-	out, err := follow.Printer(a, o.Output, o.JSON)
+	out, err := follow.OpenPrinter(a, o.Output, o.JSON)
 	if err != nil {
 		return err
 	}
-	if err := app.Interruptible(ctx, func(ctx context.Context) error {
-		if err := handOver(ctx, b, &spec, files, a.Say); err != nil {
-			return err
-		}
-		err := sealSecrets(ctx, b, &spec, secrets)
-		if err != nil && spec.Staged != nil {
-			takeBack(ctx, b, &spec)
-		}
-		return err
-	}); err != nil {
+	if err := app.Interruptible(ctx, func(ctx context.Context) error { return c.handOver(ctx, b, a.Say) }); err != nil {
 		return err
 	}
+	return c.send(ctx, a, b, o, out, tty)
+}
+
+// readers decides who reads this command's standard input, and gives its terminal where a rank has that.
+func readers(a *app.App, o *Options) (tty *follow.Terminal, err error) {
+	switch {
+	case o.TTY:
+		tty, err = follow.TerminalOf(a.In)
+		if err != nil && !o.Detach {
+			return nil, fmt.Errorf("%w; without --tty rank 0 reads it as it is", err)
+		}
+		w := tty.Window()
+		o.Request.TTY, o.Request.Stdin, o.Output.Kind = &w, cmp.Or(o.Request.Stdin, "0"), "raw"
+	case o.Request.Stdin == "" && !o.Detach && o.Request.Job.MaxRestarts == 0 && o.Request.Job.Service == nil:
+		o.Request.Stdin = "0"
+	}
+	return tty, nil
+}
+
+// cargo is a job's spec, and what comes along with it.
+type cargo struct {
+	spec    launcher.Spec
+	files   stage.Files
+	secrets []wire.Plain
+}
+
+// load makes the spec of a launch, and reads what it brings along.
+func load(a *app.App, o Options) (c cargo, err error) {
+	if c.spec, err = Spec(a, o); err != nil {
+		return c, err
+	}
+	if c.files, err = stageSpec(&c.spec, o); err != nil {
+		return c, err
+	}
+	sayOutside(a, o)
+	if c.secrets, err = readSecrets(&c.spec, o.Secrets, a.Getenv); err != nil {
+		return c, err
+	}
+	token, err := rayToken(&c.spec)
+	c.secrets = append(c.secrets, token...)
+	return c, err
+}
+
+// handOver gives the agent what comes along.
+func (c *cargo) handOver(ctx context.Context, b *app.Backend, say func(string)) error {
+	if err := handOver(ctx, b, &c.spec, c.files, say); err != nil {
+		return err
+	}
+	err := sealSecrets(ctx, b, &c.spec, c.secrets)
+	if err != nil && c.spec.Staged != nil {
+		takeBack(ctx, b, &c.spec)
+	}
+	return err
+}
+
+// send launches the job, follows it, and gives its exit code.
+func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options, out *follow.Printer, tty *follow.Terminal) error {
 	// Signals are the job's business from here on: none may end us unheard.
 	signals, stop := a.Signals()
 	defer stop()
+	spec := c.spec
 	f := follow.Follower{
 		Gangs: b, Ranks: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
 		Only: rayCommandOnly(spec),
@@ -329,7 +359,7 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	n := follow.OpenNotes(errs)
 	f.Say, f.Out.Note = n.Say, n.Say
 	if o.Detach {
-		f.Out = follow.NewPrinter(Discard{}, Discard{}) // its story is not told
+		f.Out = follow.NewPrinter(io.Discard, io.Discard) // its events are not told
 	}
 	code, err := f.Run(ctx)
 	n.Close()
@@ -346,13 +376,10 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	return app.Exits(code, err)
 }
 
+// Open gives the cluster to ask, or this machine alone.
 func Open(a *app.App, standalone bool) (*app.Backend, error) {
 	if standalone {
 		return a.Standalone()
 	}
 	return a.Dial(), nil
 }
-
-type Discard struct{}
-
-func (Discard) Write(b []byte) (int, error) { return len(b), nil }

@@ -15,20 +15,11 @@ import (
 // wrong with the launch itself is for the launch to say.
 func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
 	o.Request.Serve.Backend = workloads.BackendNative
-	spec, err := launch.Spec(a, o)
-	if err != nil || spec.Wait {
-		return nil //nolint:nilerr // see above
-	}
-	b, err := launch.Open(a, o.Standalone)
-	if err != nil {
-		return nil //nolint:nilerr // see above
-	}
-	defer b.Close()
-	if b.Explain == nil {
+	if o.Request.Job.Wait {
 		return nil
 	}
-	spec.Force = true // a question, which takes nothing
-	res, err := launch.PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: modelOf(o)})
+	o.Model = modelOf(o)
+	res, err := launch.Ask(ctx, a, o)
 	if err != nil {
 		return ctx.Err()
 	}

@@ -11,7 +11,6 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/launcher/hub"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -67,21 +66,11 @@ func askModel(ctx context.Context, a *app.App, e engine.Engine, o launch.Options
 	if o.Request.Serve.Backend == "auto" {
 		o.Request.Serve.Backend = ""
 	}
-	model := e.ModelToFind(o.Request)
-	spec, err := launch.Spec(a, o)
-	if err != nil || model == "" {
-		return nil, nil //nolint:nilerr // see above
-	}
-	b, err := launch.Open(a, o.Standalone)
-	if err != nil {
-		return nil, nil //nolint:nilerr // see above
-	}
-	defer b.Close()
-	if b.Explain == nil {
+	if o.Model = e.ModelToFind(o.Request); o.Model == "" {
 		return nil, nil
 	}
-	spec.Wait, spec.Share, spec.Force = false, true, true // a question, which takes nothing
-	res, err := launch.PlanOf(ctx, b, wire.LaunchRequest{Spec: spec, Model: model})
+	o.Request.Job.Wait, o.Request.Job.Share = false, true
+	res, err := launch.Ask(ctx, a, o)
 	if err != nil {
 		return nil, ctx.Err()
 	}

@@ -166,13 +166,7 @@ func ibForecast(p ibtest.Plan, o ibtest.Options) string {
 // hasPerftest asks all machines, so that all that lack it are named at once.
 func hasPerftest(ctx context.Context, a *app.App, o launch.Options) error {
 	return app.Interruptible(ctx, func(ctx context.Context) error {
-		b := a.Dial()
-		defer b.Close()
-		spec, err := launch.Spec(a, o)
-		if err != nil {
-			return err
-		}
-		res, err := launch.Plan(ctx, b, spec)
+		res, err := launch.Ask(ctx, a, o)
 		if err != nil {
 			return err
 		}

@@ -155,7 +155,7 @@ func beforeTest(ctx context.Context, a *app.App, o *launch.Options) (beforehand,
 		}
 		known.counted = countedNow(ctx, b)
 	}
-	hosts, err := findTests(ctx, a, b, o)
+	hosts, err := findTests(ctx, a, o)
 	if err != nil {
 		return known, err
 	}

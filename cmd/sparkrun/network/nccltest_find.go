@@ -64,9 +64,9 @@ func testCandidates(a *app.App, o launch.Options) []candidate {
 // findTests decides what measures: nccl-tests where every machine has it at the same
 // place, built for the same MPI; else torch, unless it is nccl-tests that was asked for.
 // hosts are the machines that would run it; nil: nobody was asked.
-func findTests(ctx context.Context, a *app.App, b *app.Backend, o *launch.Options) (hosts []string, err error) {
+func findTests(ctx context.Context, a *app.App, o *launch.Options) (hosts []string, err error) {
 	asked := o.Test.Via == viaTests
-	if o.Test.Via == viaTorch || !asked && (o.Request.Torchrun.Python != "" || b.Explain == nil) {
+	if o.Test.Via == viaTorch || !asked && o.Request.Torchrun.Python != "" {
 		return nil, nil // whoever names an interpreter wants torch
 	}
 	var tried []string
@@ -75,12 +75,9 @@ func findTests(ctx context.Context, a *app.App, b *app.Backend, o *launch.Option
 		q := *o
 		q.Request.NCCLTest.Program, q.Request.NCCLTest.Libraries = c.program, c.libraries
 		q.Request.MPI.Forced = q.Request.MPI.Family != ""
-		spec, err := launch.Spec(a, q)
-		var res wire.ExplainResponse
-		if err == nil {
-			spec.Wait, spec.Share, spec.Force = false, true, true // a question, which takes nothing
-			res, err = launch.Plan(ctx, b, spec)
-		}
+		ask := q
+		ask.Request.Job.Wait, ask.Request.Job.Share = false, true
+		res, err := launch.Ask(ctx, a, ask)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
