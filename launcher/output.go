@@ -1,6 +1,10 @@
 package launcher
 
-import "time"
+import (
+	"strconv"
+	"strings"
+	"time"
+)
 
 // Stream is one of a rank's two outputs.
 type Stream string
@@ -63,4 +67,17 @@ type RankPlan struct {
 	// MPI is the family that the node found its program to be linked to; empty: it
 	// did not look.
 	MPI MPIFamily `json:"mpi,omitempty"`
+}
+
+// Size writes bytes for people.
+func Size(n int64) string {
+	const units = "KMGT"
+	v, unit := float64(n), -1
+	for v >= 1024 && unit < len(units)-1 {
+		v, unit = v/1024, unit+1
+	}
+	if unit < 0 {
+		return strconv.FormatInt(n, 10) + " B"
+	}
+	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[unit:unit+1] + "iB"
 }

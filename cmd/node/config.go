@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -92,7 +93,7 @@ type Config struct {
 	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
 	// agent.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
-	KeepLogs    agent.Keep // of ended jobs' output
+	KeepLogs    logs.Keep // of ended jobs' output
 	// PacketFilter guards the ranks' ports (agent.Config.Filter). Nil: nothing does.
 	PacketFilter func(map[launcher.Key]launcher.Filter) error
 	// Announce has a member say by mDNS, on the management link, that it is there.

@@ -36,6 +36,8 @@ var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/shim":        "the agent drives the shims it starts",
 	"launcher/agent -> launcher/container":   "the agent asks the engine for what the shim will have run there",
 	"launcher/agent -> launcher/hub":         "what a machine has of a model is read in one way, for the agent and for the command line",
+	"launcher/agent -> launcher/logs":        "the agent answers for its ranks' output, and has old output removed",
+	"launcher/logs -> launcher/shim":         "what the shim writes, logs reads: the names of its parts, its stamps, its gaps",
 	"launcher/agent -> launcher/mpi":         "the agent carries MPI's fences between nodes, and looks what a program is linked to",
 	"launcher/shim -> launcher/container":    "a container stands in the place of a rank that the shim forks",
 	"launcher/shim -> launcher/mpi":          "the shim holds MPI ranks' sockets and their space, which have to outlive the agent",

@@ -27,6 +27,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
@@ -72,7 +73,7 @@ type Config struct {
 	// known, and a failed process of a server is not told from the others.
 	Servers []launcher.Server
 	// Keep bounds the output of jobs that have ended.
-	Keep Keep
+	Keep logs.Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
 	// It is asked once a try, in prepare, and once more if the agent was
 	// restarted between prepare and start.
@@ -127,7 +128,7 @@ type Agent struct {
 // at a time may be open for a RunDir: the caller sees to that.
 func Open(cfg Config) (*Agent, error) {
 	if cfg.Keep.Jobs == 0 {
-		cfg.Keep.Jobs = keepJobs
+		cfg.Keep.Jobs = logs.DefaultJobs
 	}
 	if !filepath.IsAbs(cfg.RunDir) || !filepath.IsAbs(cfg.LogDir) || cfg.Fabric == nil || cfg.Logger == nil {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)

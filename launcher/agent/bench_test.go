@@ -3,11 +3,11 @@ package agent
 import (
 	"fmt"
 	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 // BenchmarkTrue is the price of one launch on one node: Prepare, Start, and
@@ -55,38 +55,6 @@ func BenchmarkTrue(b *testing.B) {
 	}
 }
 
-// BenchmarkLogs reads the output of many ranks of one node, five lines each: what a
-// rank costs must not grow with their number.
-func BenchmarkLogs(b *testing.B) {
-	last := 1
-	for _, count := range []int{400, 4000} {
-		dir, names := b.TempDir(), []string{"out", "err", "out.times", "err.times"}
-		r := LogsRequest{}
-		for rank := range count {
-			r.Ranks = append(r.Ranks, rank)
-			for i, text := range []string{"1\n2\n3\n4\n", "5\n", string(make([]byte, 16)), string(make([]byte, 16))} {
-				must(b, os.WriteFile(filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, names[i])), []byte(text), 0o600))
-			}
-		}
-		for name, from := range map[string]launcher.From{"all": {}, "tail": {Lines: &last}} {
-			b.Run(fmt.Sprintf("%s/ranks=%d", name, count), func(b *testing.B) {
-				r.From = from
-				for b.Loop() {
-					bytes := 0
-					l := newReader(dir, r, func(c launcher.Chunk) error { bytes += len(c.Data); return nil })
-					must(b, l.begin(r))
-					l.allDirty()
-					must(b, l.readAll(b.Context(), func() {}))
-					if want := map[string]int{"all": 10, "tail": 2}[name] * count; bytes != want {
-						b.Fatalf("%d bytes, want %d", bytes, want)
-					}
-				}
-				b.ReportMetric(float64(b.Elapsed().Microseconds())/float64(b.N)/float64(count), "µs/rank")
-			})
-		}
-	}
-}
-
 // BenchmarkOwnShare is what the agent does in a launch apart from the shim:
 // the checks, the files, the environment of each rank.
 func BenchmarkOwnShare(b *testing.B) {
@@ -115,6 +83,6 @@ func BenchmarkFollow(b *testing.B) {
 	n.hear(launcher.Ended)
 	b.SetBytes(size)
 	for b.Loop() {
-		must(b, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(launcher.Chunk) error { return nil }))
+		must(b, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(launcher.Chunk) error { return nil }))
 	}
 }

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -27,7 +27,6 @@ const (
 	// explainLooks bounds the readings of one user's files that hang, over all jobs; they count among maxLooks.
 	explainLooks = 100
 
-	outputTail  = 16 << 10  // bytes of output that are looked at
 	recordMost  = 256 << 10 // bytes of an error file
 	kernelMost  = 8 << 20   // bytes of the kernel's log
 	kernelEntry = 8 << 10   // its longest record: LOG_LINE_MAX, with its dictionary
@@ -85,10 +84,10 @@ func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 	dir := t.a.logDir(t.key)
 	for _, stream := range []launcher.Stream{launcher.Stderr, launcher.Stdout} {
 		path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", ev.Rank, stream))
-		if later := basesIn(dir)[path]; len(later) > 0 { // long output: its end is in the last part
+		if later := logs.Parts(dir)[path]; len(later) > 0 { // long output: its end is in the last part
 			path = shim.PartName(path, later[len(later)-1])
 		}
-		switch lines := lastLines(path); {
+		switch lines := logs.LastLines(path); {
 		case len(found.lines) == 0:
 			found.lines = lines
 		default:
@@ -101,35 +100,6 @@ func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
 	}
 	found.record = record
 	return found
-}
-
-// lastLines gives the lines at the end of a file, without empty ones. Of one that was written over, as a
-// bar of progress is, it is what a terminal shows; of one that has no end it is its end.
-func lastLines(path string) []string {
-	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return nil
-	}
-	defer f.Close()
-	from := int64(0)
-	if st, err := f.Stat(); err == nil {
-		from = max(0, st.Size()-outputTail)
-	}
-	b, err := io.ReadAll(io.NewSectionReader(f, from, outputTail))
-	if err != nil {
-		return nil
-	}
-	if i := bytes.IndexAny(b, "\r\n"); from > 0 && i >= 0 {
-		b = b[i:] // before that is the end of a line
-	}
-	var lines []string
-	for line := range strings.Lines(strings.ToValidUTF8(string(b), "?")) {
-		line = strings.TrimRight(line, "\r\n ")
-		if line = line[strings.LastIndexByte(line, '\r')+1:]; strings.TrimSpace(line) != "" {
-			lines = append(lines, line)
-		}
-	}
-	return lines
 }
 
 // kernelLog reads the kernel's ring buffer as far as it goes now: one record a

@@ -2,7 +2,6 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -243,33 +242,4 @@ func TestErrorFileIsNoLink(t *testing.T) {
 		t.Errorf("the link was followed: %+v", e)
 	}
 	n.hear(launcher.Ended)
-}
-
-// A bar of progress is one line that has no end: of it the last state is told.
-func TestLastLinesWithoutEnds(t *testing.T) {
-	bar := ""
-	for i := range 2000 {
-		bar += fmt.Sprintf("\rLoading weights: %d of 2000", i)
-	}
-	for name, tt := range map[string]struct {
-		text string
-		want []string
-	}{
-		"lines":             {"one\n\n  two  \r\n\nthree", []string{"one", "  two", "three"}},
-		"a bar":             {"begins\n" + bar[:len("\rLoading weights: 0 of 2000")] + "\r", []string{"begins", "Loading weights: 0 of 2000"}},
-		"a long bar":        {bar, []string{"Loading weights: 1999 of 2000"}},
-		"a bar, and an end": {bar + "\ndone\n", []string{"Loading weights: 1999 of 2000", "done"}},
-		"nothing":           {"\r\n\r\r\n", nil},
-	} {
-		path := filepath.Join(t.TempDir(), "out")
-		must(t, os.WriteFile(path, []byte(tt.text), 0o644))
-		if d := cmp.Diff(tt.want, lastLines(path)); d != "" {
-			t.Errorf("%s:\n%s", name, d)
-		}
-	}
-	path := filepath.Join(t.TempDir(), "out")
-	must(t, os.WriteFile(path, []byte(strings.Repeat("x", 100_000)), 0o644))
-	if got := lastLines(path); len(got) != 1 || !strings.HasPrefix(got[0], "xxx") {
-		t.Errorf("a line without an end: %d lines", len(got))
-	}
 }

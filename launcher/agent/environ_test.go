@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 // environment is what a rank really got.
@@ -208,7 +209,7 @@ func TestRanksOfAnotherUser(t *testing.T) {
 	}
 	want := fmt.Sprintf("%d\n%d\n%s\n%s nobody nobody\n", u.uid, u.gid, strings.Join(groups, " "), u.home)
 	var got strings.Builder // the shim's files are root's, and followers read them
-	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
+	must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
 		got.Write(c.Data)
 		return nil
 	}))

@@ -14,18 +14,25 @@ type feed struct {
 	mu   sync.Mutex
 	evs  []launcher.Event
 	more chan struct{} // has room for one
+	bell bool          // evs stays empty: it is enough to know that something has happened
 }
+
+// What is subscribed to.
+const (
+	events = false
+	bell   = true
+)
 
 // Events subscribes to what happens from now on. next waits for the next
 // event; cancel ends the subscription. Ask for the Ledger after subscribing:
 // what happens between is then told twice, which is harmless, and never missed.
 func (a *Agent) Events() (next func(context.Context) (launcher.Event, error), cancel func()) {
-	f := a.subscribe()
+	f := a.subscribe(events)
 	return f.next, func() { a.unsubscribe(f) }
 }
 
-func (a *Agent) subscribe() *feed {
-	f := &feed{more: make(chan struct{}, 1)}
+func (a *Agent) subscribe(kind bool) *feed {
+	f := &feed{more: make(chan struct{}, 1), bell: kind}
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.feeds[f] = struct{}{}
@@ -56,14 +63,6 @@ func (f *feed) next(ctx context.Context) (launcher.Event, error) {
 	}
 }
 
-// clear forgets what is queued, for a listener to whom it is enough that
-// something has happened.
-func (f *feed) clear() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	f.evs = nil
-}
-
 // emit tells every listener. a.mu is held.
 func (a *Agent) emit(ev launcher.Event) {
 	ev.Node = a.cfg.Node
@@ -72,7 +71,9 @@ func (a *Agent) emit(ev launcher.Event) {
 	}
 	for f := range a.feeds {
 		f.mu.Lock()
-		f.evs = append(f.evs, ev)
+		if !f.bell {
+			f.evs = append(f.evs, ev)
+		}
 		f.mu.Unlock()
 		select {
 		case f.more <- struct{}{}:

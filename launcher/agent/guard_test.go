@@ -27,7 +27,7 @@ func TestLargestGang(t *testing.T) {
 		"the same: the one named first": {map[launcher.Key]shim.Usage{k("bbbb"): {Bytes: gib}, k("aaaa"): {Bytes: gib}}, k("aaaa"), gib},
 	} {
 		if got, held := largest(tc.gangs, m); got != tc.want || held != tc.held {
-			t.Errorf("%s: %s with %s, want %s with %s", name, got, size(held), tc.want, size(tc.held))
+			t.Errorf("%s: %s with %s, want %s with %s", name, got, launcher.Size(held), tc.want, launcher.Size(tc.held))
 		}
 	}
 }

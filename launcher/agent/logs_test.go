@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 // reading is one call of Logs and what it got so far.
@@ -30,7 +30,7 @@ type reading struct {
 	more chan struct{}
 }
 
-func (n *node) read(r LogsRequest, slow func(launcher.Chunk)) *reading {
+func (n *node) read(r logs.Request, slow func(launcher.Chunk)) *reading {
 	ctx, cancel := context.WithCancel(n.ctx)
 	if r.Key == (launcher.Key{}) {
 		r.Key = key
@@ -111,12 +111,12 @@ func TestLogsWithoutFollowing(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("echo out $RANK; echo err $RANK >&2; gate", ranks(3, 3)))
 	n.poll("all output", func() bool {
-		r := n.read(LogsRequest{Ranks: []int{3, 4, 5}}, nil)
+		r := n.read(logs.Request{Ranks: []int{3, 4, 5}}, nil)
 		n.finish(r)
 		return len(r.got) == 6
 	})
 	// Rank ranges: what is asked for, each once, and nothing else.
-	r := n.read(LogsRequest{Ranks: []int{5, 3, 5, 77}}, nil)
+	r := n.read(logs.Request{Ranks: []int{5, 3, 5, 77}}, nil)
 	n.finish(r)
 	want := map[launcher.Cursor][]byte{
 		{Rank: 3, Stream: "out"}: []byte("out 3\n"), {Rank: 3, Stream: "err"}: []byte("err 3\n"),
@@ -126,7 +126,7 @@ func TestLogsWithoutFollowing(t *testing.T) {
 		t.Error(d)
 	}
 	// From the middle, and from behind the end.
-	r = n.read(LogsRequest{Ranks: []int{3, 4}, Cursors: []launcher.Cursor{
+	r = n.read(logs.Request{Ranks: []int{3, 4}, Cursors: []launcher.Cursor{
 		{Rank: 3, Stream: "out", Offset: 4}, {Rank: 3, Stream: "err", Offset: 6}, {Rank: 4, Stream: "out", Offset: 999},
 		{Rank: 5, Stream: "out", Offset: 1},
 	}}, nil)
@@ -136,16 +136,16 @@ func TestLogsWithoutFollowing(t *testing.T) {
 		t.Error(d)
 	}
 	for _, id := range []launcher.JobID{"../../../etc", "a/b/c/d", "", "..", "abcd\x00"} {
-		err := n.a.Logs(n.ctx, LogsRequest{Key: launcher.Key{Job: id, Generation: 1}, Ranks: []int{0}}, nil)
+		err := n.a.Logs(n.ctx, logs.Request{Key: launcher.Key{Job: id, Generation: 1}, Ranks: []int{0}}, nil)
 		if !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("job id %q: %v", id, err)
 		}
 	}
-	if err := n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{3}, Cursors: []launcher.Cursor{{Rank: 3, Stream: "out", Offset: -1}}}, nil); err == nil {
+	if err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{3}, Cursors: []launcher.Cursor{{Rank: 3, Stream: "out", Offset: -1}}}, nil); err == nil {
 		t.Error("a cursor below zero is no error")
 	}
 	wantErr := errors.New("reader went away")
-	if err := n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{3}}, func(launcher.Chunk) error { return wantErr }); err != wantErr {
+	if err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{3}}, func(launcher.Chunk) error { return wantErr }); err != wantErr {
 		t.Errorf("error %v", err)
 	}
 }
@@ -154,7 +154,7 @@ func TestFollowFromBeforeTheStartToTheEnd(t *testing.T) {
 	n := newNode(t)
 	n.prepare(n.as("echo one; gate; echo two; echo oops >&2; gate; printf three", ranks(0, 2)))
 	n.hear(launcher.Prepared)
-	r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true}, nil)
+	r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true}, nil)
 	n.start(key, 0)
 	n.until(r, 0, "one\n")
 	n.until(r, 1, "one\n")
@@ -173,7 +173,7 @@ func TestFollowFromBeforeTheStartToTheEnd(t *testing.T) {
 	}
 	n.hear(launcher.Ended)
 	for _, when := range []string{"after the end", "after it was forgotten"} {
-		again := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true}, nil)
+		again := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true}, nil)
 		n.finish(again)
 		if d := cmp.Diff(r.got, again.got); d != "" {
 			t.Errorf("%s: %s", when, d)
@@ -187,7 +187,7 @@ func TestFollowFromBeforeTheStartToTheEnd(t *testing.T) {
 // Who reads the record may be faster than the leader's order.
 func TestFollowOfWhatIsYetToBePrepared(t *testing.T) {
 	n := newNode(t)
-	rd := n.read(LogsRequest{Ranks: []int{0}, Follow: true}, nil)
+	rd := n.read(logs.Request{Ranks: []int{0}, Follow: true}, nil)
 	n.poll("a reader that waits", func() bool {
 		n.a.mu.Lock()
 		defer n.a.mu.Unlock()
@@ -203,7 +203,7 @@ func TestFollowOfWhatIsYetToBePrepared(t *testing.T) {
 func TestFollowEndsWithItsRanks(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("gate; echo $RANK", ranks(0, 3)))
-	r := n.read(LogsRequest{Ranks: []int{0, 2}, Follow: true}, nil)
+	r := n.read(logs.Request{Ranks: []int{0, 2}, Follow: true}, nil)
 	n.pass(0)
 	n.pass(2)
 	n.finish(r)
@@ -214,7 +214,7 @@ func TestFollowEndsWithItsRanks(t *testing.T) {
 
 func TestFollowOfWhatNeverRanEndsAndLeavesNoTrace(t *testing.T) {
 	n := newNode(t)
-	n.finish(n.read(LogsRequest{Key: launcher.Key{Job: "neverwas", Generation: 1}, Ranks: []int{0}, Follow: true}, nil))
+	n.finish(n.read(logs.Request{Key: launcher.Key{Job: "neverwas", Generation: 1}, Ranks: []int{0}, Follow: true}, nil))
 	if dirs, _ := os.ReadDir(n.cfg.LogDir); len(dirs) > 0 {
 		t.Errorf("asking left %v", dirs)
 	}
@@ -225,7 +225,7 @@ func TestFollowOfWhatIsEndedInPrepare(t *testing.T) {
 	n := newNode(t, change)
 	n.prepare(n.as("true"))
 	reached()
-	r := n.read(LogsRequest{Ranks: []int{0}, Follow: true}, nil)
+	r := n.read(logs.Request{Ranks: []int{0}, Follow: true}, nil)
 	n.end(key, 0)
 	n.finish(r)
 	release()
@@ -237,7 +237,7 @@ func TestFollowWhileTheAgentIsReopened(t *testing.T) {
 	want := map[int]*bytes.Buffer{0: {}, 1: {}}
 	var at []launcher.Cursor
 	for range 6 {
-		r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true, Cursors: at}, nil)
+		r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true, Cursors: at}, nil)
 		n.poll("some output", func() bool { return len(r.cursors()) > 0 })
 		n.drop()
 		if err := <-r.done; !errors.Is(err, context.Canceled) {
@@ -249,7 +249,7 @@ func TestFollowWhileTheAgentIsReopened(t *testing.T) {
 		}
 		n.open()
 	}
-	r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true, Cursors: at}, nil)
+	r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true, Cursors: at}, nil)
 	n.pass(0)
 	n.pass(1)
 	n.finish(r)
@@ -271,7 +271,7 @@ func TestFollowWhileTheAgentIsReopened(t *testing.T) {
 func TestFollowMuchOutput(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as(`gate; if [ $RANK = 0 ]; then seq 1 2700000; else echo small; fi; gate`, ranks(0, 2)))
-	r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true}, nil)
+	r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true}, nil)
 	n.pass(0)
 	n.pass(1)
 	n.until(r, 1, "small\n")
@@ -296,7 +296,7 @@ func TestANoisyRankHidesNoOther(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as(`if [ $RANK = 0 ]; then exec yes; fi; gate; echo heard`, ranks(0, 2)))
 	heard := make(chan struct{})
-	r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true}, func(c launcher.Chunk) {
+	r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true}, func(c launcher.Chunk) {
 		if c.Rank == 1 {
 			close(heard)
 		}
@@ -324,7 +324,7 @@ func TestAReaderThatStandsStill(t *testing.T) {
 	n.launch(n.as(fmt.Sprintf(`echo first; gate; i=0; while [ $i -lt %d ]; do echo $i; echo $i >&2; i=$((i+1)); done; gate`, lines), ranks(0, 2)))
 	stuck, goOn := make(chan struct{}), make(chan struct{})
 	once := sync.OnceFunc(func() { close(stuck); <-goOn })
-	r := n.read(LogsRequest{Ranks: []int{0, 1}, Follow: true}, func(launcher.Chunk) { once() })
+	r := n.read(logs.Request{Ranks: []int{0, 1}, Follow: true}, func(launcher.Chunk) { once() })
 	<-stuck
 	n.pass(0)
 	n.pass(1)
@@ -356,42 +356,10 @@ func TestAReaderThatStandsStill(t *testing.T) {
 	}
 }
 
-// After an overflow of inotify's queue everything is looked at again.
-func TestLostNewsMakeEverythingDirty(t *testing.T) {
-	l := newReader("/x", LogsRequest{Ranks: []int{0, 1}}, nil)
-	lost := make(chan error, 1)
-	l.lost = lost
-	lost <- errors.New("overflow")
-	l.mark()
-	if slices.ContainsFunc(l.files, func(f *tail) bool { return !f.dirty }) {
-		t.Error("a file would not be read again")
-	}
-}
-
-func TestFollowWithoutInotify(t *testing.T) {
-	n := newNode(t)
-	n.launch(n.as("echo one; gate; echo two"))
-	l := newReader(n.a.logDir(key), LogsRequest{Key: key, Ranks: []int{0}}, nil)
-	l.poll()
-	defer l.unwatch()
-	l.look()
-	if !l.files[0].dirty {
-		t.Error("what was there is not read")
-	}
-	l.files[0].dirty = false
-	select {
-	case <-l.tick:
-	case <-n.ctx.Done():
-		t.Fatal("nobody looks again")
-	}
-	n.pass(0)
-	n.hear(launcher.Ended)
-}
-
 func TestCancellationEndsAReaderPromptly(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("echo here; gate"))
-	r := n.read(LogsRequest{Ranks: []int{0}, Follow: true}, nil)
+	r := n.read(logs.Request{Ranks: []int{0}, Follow: true}, nil)
 	n.until(r, 0, "here\n")
 	began := time.Now()
 	r.cancel()
@@ -440,4 +408,32 @@ func TestOldOutputIsPruned(t *testing.T) {
 		}
 	}
 	n.pass(0)
+}
+
+// What ranks print has a time that is near, and a past try is read whole without
+// its ranks being named.
+func TestLogsOfAPastTry(t *testing.T) {
+	n := newNode(t)
+	began := time.Now()
+	n.launch(n.as("echo rank $RANK", ranks(2, 2)))
+	n.hear(launcher.Ended)
+	n.order(launcher.Order{Forget: &key})
+	n.poll("an empty ledger", func() bool { return len(n.a.Ledger()) == 0 })
+	got := map[int]string{}
+	must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Follow: true, Times: true}, func(c launcher.Chunk) error {
+		got[c.Rank] += string(c.Data)
+		if c.Time.Before(began.Add(-time.Second)) || c.Time.After(time.Now().Add(time.Second)) {
+			t.Errorf("rank %d at %s", c.Rank, c.Time)
+		}
+		return nil
+	}))
+	if d := cmp.Diff(map[int]string{2: "rank 2\n", 3: "rank 3\n"}, got); d != "" {
+		t.Error(d)
+	}
+	note := ""
+	other := launcher.Key{Job: key.Job, Generation: 9}
+	must(t, n.a.Logs(n.ctx, logs.Request{Key: other}, func(c launcher.Chunk) error { note = c.Note; return nil }))
+	if !strings.Contains(note, "(try 9) is kept here") {
+		t.Errorf("of a try that never was: %q", note)
+	}
 }

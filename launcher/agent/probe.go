@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
@@ -288,7 +289,7 @@ func (p *prober) files() (all []string) {
 	}
 	first := p.as.FirstRank + p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
 	dir := p.t.a.logDir(p.as.Key)
-	parts := basesIn(dir)
+	parts := logs.Parts(dir)
 	for rank := first; rank < first+step.RanksPerNode; rank++ {
 		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
 			path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", rank, stream))

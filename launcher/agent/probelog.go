@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
 // scanned is how far one stream has been looked through, in all its parts.
 type scanned struct {
-	stream tail
+	stream *logs.Scanner
 	line   []byte // the begin of one that goes on
 	long   bool   // and that has had more bytes than are looked at
 	found  bool
@@ -38,7 +39,7 @@ func (p *prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Pro
 			path := filepath.Join(p.t.a.logDir(p.as.Key), fmt.Sprintf("rank-%d.%s", rank, stream))
 			s := p.logs[path+"\x00"+probe.Match]
 			if s == nil {
-				s = &scanned{stream: tail{path: path}}
+				s = &scanned{stream: logs.NewScanner(path)}
 				p.logs[path+"\x00"+probe.Match] = s
 			}
 			s.look(ctx, want)
@@ -53,23 +54,16 @@ func (p *prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Pro
 
 // look goes on where the last one left off, for at most scanMost bytes.
 func (s *scanned) look(ctx context.Context, want *regexp.Regexp) {
-	buf := make([]byte, 64<<10)
-	s.stream.dirty = true
-	if later := basesIn(filepath.Dir(s.stream.path))[s.stream.path]; len(later) > 0 { // the next one may be gone already
-		s.stream.newest = later[len(later)-1]
+	if s.found {
+		return
 	}
-	for read := 0; read < scanMost && s.stream.dirty && !s.found && ctx.Err() == nil; {
-		err := s.stream.read(buf, func(c launcher.Chunk) error {
-			if read += len(c.Data); c.Note != "" { // a part was removed: what comes is another line's
-				s.line, s.long = nil, true
-			}
-			s.take(ctx, c.Data, want)
-			return nil
-		})
-		if err != nil {
-			return // looked at again with the next look
+	s.stream.More(ctx, scanMost, func(c launcher.Chunk) (enough bool) {
+		if c.Note != "" { // a part was removed: what comes is another line's
+			s.line, s.long = nil, true
 		}
-	}
+		s.take(ctx, c.Data, want)
+		return s.found
+	})
 }
 
 // take looks at whole lines, and at the begin of the one that goes on: what is asked of
@@ -102,7 +96,7 @@ func (p *prober) written() (n int64, last string) {
 			newest, at = path, fi.ModTime()
 		}
 	}
-	lines := lastLines(newest)
+	lines := logs.LastLines(newest)
 	lines = lines[max(0, len(lines)-probeLast):]
 	for i, line := range lines {
 		lines[i] = cut(plain.Strip(line), launcher.MaxLineBytes)

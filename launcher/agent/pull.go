@@ -53,7 +53,7 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	err = e.Pull(ctx, c.Image, auth, func(p container.Progress) {
 		if now := time.Now(); now.Sub(last) >= tellPull {
 			last = now
-			a.tellPreparing(as.Key, fmt.Sprintf("pulls %s: %s of %s", c.Image, size(p.Done), size(p.Total)))
+			a.tellPreparing(as.Key, fmt.Sprintf("pulls %s: %s of %s", c.Image, launcher.Size(p.Done), launcher.Size(p.Total)))
 		}
 	})
 	switch {

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 func TestReopenAtEveryPhase(t *testing.T) {
@@ -115,7 +116,7 @@ func TestReopenAtEveryPhase(t *testing.T) {
 func (n *node) output(rank int) string {
 	n.t.Helper()
 	var out strings.Builder
-	err := n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{rank}}, func(c launcher.Chunk) error {
+	err := n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{rank}}, func(c launcher.Chunk) error {
 		if c.Stream == launcher.Stdout {
 			out.Write(c.Data)
 		}

@@ -3,8 +3,6 @@ package agent
 import (
 	"errors"
 	"fmt"
-	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
 
@@ -29,11 +27,11 @@ func (a *Agent) hasResources(st launcher.Stage) error {
 func (a *Agent) hasRoom() error {
 	if st, err := statfs(a.cfg.LogDir); err == nil {
 		if keep := shim.ReservedBytes(st.total); st.free <= keep {
-			return fmt.Errorf("%s has %s free, and %s are kept for the rest of the machine: free some space on this node", a.cfg.LogDir, size(st.free), size(keep))
+			return fmt.Errorf("%s has %s free, and %s are kept for the rest of the machine: free some space on this node", a.cfg.LogDir, launcher.Size(st.free), launcher.Size(keep))
 		}
 	}
 	if st, err := statfs(a.cfg.RunDir); err == nil && st.free < leastRunBytes {
-		return fmt.Errorf("%s has %s free, want %s: free some space on this node", a.cfg.RunDir, size(st.free), size(leastRunBytes))
+		return fmt.Errorf("%s has %s free, want %s: free some space on this node", a.cfg.RunDir, launcher.Size(st.free), launcher.Size(leastRunBytes))
 	}
 	return nil
 }
@@ -54,20 +52,7 @@ func (a *Agent) hasMemory() error {
 	if err != nil || m.Available >= a.cfg.MemoryFloor {
 		return nil //nolint:nilerr // a kernel that doesn't tell is no reason to refuse
 	}
-	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it", size(m.Available), size(a.cfg.MemoryFloor))
-}
-
-// size writes bytes for people.
-func size(n int64) string {
-	const units = "KMGT"
-	v, unit := float64(n), -1
-	for v >= 1024 && unit < len(units)-1 {
-		v, unit = v/1024, unit+1
-	}
-	if unit < 0 {
-		return strconv.FormatInt(n, 10) + " B"
-	}
-	return strings.TrimSuffix(strconv.FormatFloat(v, 'f', 1, 64), ".0") + " " + units[unit:unit+1] + "iB"
+	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it", launcher.Size(m.Available), launcher.Size(a.cfg.MemoryFloor))
 }
 
 // DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what

@@ -20,15 +20,7 @@ func TestDefaultMemoryFloor(t *testing.T) {
 		1 << 50:   int64(1<<50) / int64(50),
 	} {
 		if got := floorOf(total); got != want {
-			t.Errorf("of %s: %s, want %s", size(total), size(got), size(want))
-		}
-	}
-}
-
-func TestSizeInWords(t *testing.T) {
-	for n, want := range map[int64]string{0: "0 B", 1023: "1023 B", 64 << 20: "64 MiB", 2684354560: "2.5 GiB", 3 << 50: "3072 TiB"} {
-		if got := size(n); got != want {
-			t.Errorf("%d: %q, want %q", n, got, want)
+			t.Errorf("of %s: %s, want %s", launcher.Size(total), launcher.Size(got), launcher.Size(want))
 		}
 	}
 }

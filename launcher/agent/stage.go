@@ -49,7 +49,7 @@ func RoomToStage(dir string, bytes int64) error {
 		return nil //nolint:nilerr // a disk that doesn't tell is no reason to refuse
 	}
 	if keep := shim.ReservedBytes(st.total); st.free-bytes < keep {
-		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", dir, size(st.free), size(bytes), size(keep))
+		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", dir, launcher.Size(st.free), launcher.Size(bytes), launcher.Size(keep))
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 // The page cache is dropped for a job that takes the GPU and has the node for
@@ -84,7 +85,7 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 // What a job has brought goes with its output, and counts as such.
 func TestStagedFilesArePruned(t *testing.T) {
 	base := t.TempDir()
-	a := &Agent{cfg: Config{LogDir: filepath.Join(base, "logs"), StageDir: filepath.Join(base, "stage"), Keep: Keep{Jobs: 1}}}
+	a := &Agent{cfg: Config{LogDir: filepath.Join(base, "logs"), StageDir: filepath.Join(base, "stage"), Keep: logs.Keep{Jobs: 1}}}
 	now := time.Now()
 	for i, dir := range []string{"logs/both", "stage/both", "stage/onlyhere", "stage/newest"} {
 		path := filepath.Join(base, dir)
@@ -92,9 +93,9 @@ func TestStagedFilesArePruned(t *testing.T) {
 		must(t, os.WriteFile(filepath.Join(path, "tree", "file"), make([]byte, 10), 0o644))
 		must(t, os.Chtimes(path, now, now.Add(time.Duration(i-9)*time.Hour)))
 	}
-	for _, j := range a.loggedJobs() {
-		if want := map[string]int64{"both": 20, "onlyhere": 10, "newest": 10}[j.name]; j.bytes() != want {
-			t.Errorf("%s counts %d bytes, want %d", j.name, j.bytes(), want)
+	for _, j := range logs.Jobs(a.keptDirs(), a.userOf) {
+		if want := map[string]int64{"both": 20, "onlyhere": 10, "newest": 10}[j.Name]; j.Bytes() != want {
+			t.Errorf("%s counts %d bytes, want %d", j.Name, j.Bytes(), want)
 		}
 	}
 	a.pruneLogs()

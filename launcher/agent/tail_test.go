@@ -5,7 +5,6 @@ import (
 	"os"
 	"os/user"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,49 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
-
-// told writes down what a reader is told: bytes, and remarks in brackets.
-func told(t *testing.T, dir string, from int64) string {
-	t.Helper()
-	var got strings.Builder
-	r := LogsRequest{Ranks: []int{0}, Cursors: []launcher.Cursor{{Stream: launcher.Stdout, Offset: from}}}
-	l := newReader(dir, r, func(c launcher.Chunk) error {
-		if c.Note != "" {
-			fmt.Fprintf(&got, "[%s]", c.Note)
-		}
-		got.Write(c.Data)
-		return nil
-	})
-	l.buf = make([]byte, 3) // so that parts take several turns
-	l.allDirty()
-	must(t, l.readAll(t.Context(), func() {}))
-	return got.String()
-}
-
-// A stream in parts reads like one, from any offset; what was removed is named.
-func TestReadingParts(t *testing.T) {
-	dir := t.TempDir()
-	for name, text := range map[string]string{"rank-0.out": "01234", "rank-0.out.5": "56789", "rank-0.out.20": "abcde", "rank-0.out.25": "f", "rank-0.err": ""} {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
-	}
-	const gap = "[rank 0: 10 B of its stdout were not kept (--max-output)]"
-	for from, want := range map[int64]string{
-		0: "0123456789" + gap + "abcdef", 3: "3456789" + gap + "abcdef", 5: "56789" + gap + "abcdef", 9: "9" + gap + "abcdef",
-		10: gap + "abcdef", 12: "[rank 0: 8 B of its stdout were not kept (--max-output)]abcdef", 22: "cdef", 25: "f", 26: "", 99: "",
-	} {
-		if got := told(t, dir, from); got != want {
-			t.Errorf("from %d: %q, want %q", from, got, want)
-		}
-	}
-	must(t, os.Remove(filepath.Join(dir, "rank-0.out.5")))
-	if got, want := told(t, dir, 4), "4[rank 0: 15 B of its stdout were not kept (--max-output)]abcdef"; got != want {
-		t.Errorf("%q, want %q", got, want)
-	}
-	if got := told(t, t.TempDir(), 0); got != "" {
-		t.Errorf("of nothing: %q", got)
-	}
-}
 
 // A follower crosses the parts' borders as they come to be, and misses nothing.
 func TestFollowingParts(t *testing.T) {
@@ -68,7 +26,7 @@ func TestFollowingParts(t *testing.T) {
 	var got strings.Builder
 	done := make(chan error, 1)
 	go func() {
-		done <- n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
+		done <- n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
 			got.Write(c.Data)
 			return nil
 		})
@@ -87,35 +45,9 @@ func TestFollowingParts(t *testing.T) {
 	}
 }
 
-func TestKeep(t *testing.T) {
-	now := time.Now()
-	var jobs []loggedJob
-	for i, name := range []string{"new", "mid", "old", "older", "ben's oldest"} {
-		user := "ann"
-		if strings.HasPrefix(name, "ben") {
-			user = "ben"
-		}
-		jobs = append(jobs, loggedJob{name, user, now.Add(-time.Duration(i) * time.Hour), func() int64 { return 100 }})
-	}
-	for name, tc := range map[string]struct {
-		keep Keep
-		want []string
-	}{
-		"all":     {Keep{Jobs: 9}, nil},
-		"by many": {Keep{Jobs: 3}, []string{"older", "old"}},
-		"by age":  {Keep{Jobs: 9, For: 90 * time.Minute}, []string{"ben's oldest", "older", "old"}},
-		"by size": {Keep{Jobs: 9, Bytes: 250}, []string{"older", "old", "mid"}},
-		"by each": {Keep{Jobs: 3, For: 210 * time.Minute, Bytes: 250}, []string{"ben's oldest", "older", "old"}},
-	} {
-		if d := cmp.Diff(tc.want, tc.keep.beyond(slices.Clone(jobs), now)); d != "" {
-			t.Errorf("%s: %s", name, d)
-		}
-	}
-}
-
 // One user's many jobs leave another's last output where it is; whose a job is, its folder tells.
 func TestManyJobsOfOneUserLeaveAnothersOutput(t *testing.T) {
-	n := newNode(t, func(cfg *Config) { cfg.Keep = Keep{Jobs: 3} })
+	n := newNode(t, func(cfg *Config) { cfg.Keep = logs.Keep{Jobs: 3} })
 	put := func(id, owner string, age time.Duration) {
 		dir := filepath.Join(n.cfg.LogDir, id)
 		must(t, os.MkdirAll(dir, 0o750))
@@ -158,7 +90,7 @@ func TestLostOutputIsTold(t *testing.T) {
 	n.pass(0)
 	for _, follow := range []bool{true, false} {
 		got, last := 0, ""
-		must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: follow}, func(c launcher.Chunk) error {
+		must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: follow}, func(c launcher.Chunk) error {
 			got += len(c.Data)
 			if c.Note != "" {
 				last = c.Note
@@ -179,10 +111,10 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as(`gate; yes gone | head -c 300000`))
 	must(t, unix.Prlimit(n.shimPIDs()[0], unix.RLIMIT_FSIZE, &unix.Rlimit{Cur: 40 << 10, Max: unix.RLIM_INFINITY}, nil))
-	must(t, os.MkdirAll(filepath.Join(n.a.logDir(key), lostName), 0o700))
+	must(t, os.MkdirAll(filepath.Join(n.a.logDir(key), "lost.json"), 0o700))
 	n.pass(0)
 	last := ""
-	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
+	must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
 		if c.Note != "" {
 			last = c.Note
 		}
@@ -194,7 +126,7 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 	}
 
 	// There is room again when the try is forgotten, and from then on the file alone knows.
-	must(t, os.Remove(filepath.Join(n.a.logDir(key), lostName)))
+	must(t, os.Remove(filepath.Join(n.a.logDir(key), "lost.json")))
 	n.hear(launcher.Ended)
 	n.order(launcher.Order{Forget: &key})
 	for end := time.Now().Add(time.Minute); n.a.try(key) != nil; time.Sleep(5 * time.Millisecond) {
@@ -203,7 +135,7 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 		}
 	}
 	last = ""
-	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Ranks: []int{0}}, func(c launcher.Chunk) error {
+	must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}}, func(c launcher.Chunk) error {
 		last += c.Note
 		return nil
 	}))

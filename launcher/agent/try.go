@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -28,7 +29,7 @@ type try struct {
 	ordersMu sync.Mutex
 
 	entry   launcher.LedgerEntry  // written by the loop under entryMu, which alone may read it without
-	lost    []lostOutput          // as the journal tells it; likewise
+	lost    []logs.Lost           // as the journal tells it; likewise
 	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
 	entryMu sync.Mutex
 

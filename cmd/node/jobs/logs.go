@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -299,8 +299,8 @@ func (k *Ranks) NodeLogs(ctx context.Context, _ wire.Caller, r wire.NodeLogsRequ
 }
 
 // logsOf is the agent's word for what a node is asked.
-func logsOf(r wire.NodeLogsRequest) agent.LogsRequest {
-	return agent.LogsRequest{
+func logsOf(r wire.NodeLogsRequest) logs.Request {
+	return logs.Request{
 		Key: r.Key, Ranks: r.Ranks, Follow: r.Follow, Cursors: r.Cursors, From: r.From, Times: r.Times,
 	}
 }

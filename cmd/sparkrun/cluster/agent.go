@@ -12,8 +12,8 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/filter"
+	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
 type agentOptions struct {
@@ -21,7 +21,7 @@ type agentOptions struct {
 	management  string
 	fabricPorts []string
 	memoryFloor *int64
-	keep        agent.Keep
+	keep        logs.Keep
 	unfiltered  bool
 	silent      bool
 }

@@ -1,4 +1,4 @@
-package agent
+package logs
 
 import (
 	"bytes"
@@ -19,7 +19,7 @@ const lineReach = 1 << 20
 
 // begin settles where each stream without a cursor is read from, and tells it:
 // whoever asks again then goes on from there, and finds the same end no second time.
-func (l *reader) begin(r LogsRequest) error {
+func (l *reader) begin(r Request) error {
 	if r.From == (launcher.From{}) {
 		return nil
 	}

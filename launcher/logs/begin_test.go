@@ -1,4 +1,4 @@
-package agent
+package logs
 
 import (
 	"encoding/binary"
@@ -39,7 +39,7 @@ func from(t *testing.T, dir string, f launcher.From) string {
 	t.Helper()
 	var got strings.Builder
 	next := int64(-1)
-	r := LogsRequest{Ranks: []int{0}, From: f, Cursors: []launcher.Cursor{{Stream: launcher.Stderr}}}
+	r := Request{Ranks: []int{0}, From: f, Cursors: []launcher.Cursor{{Stream: launcher.Stderr}}}
 	l := newReader(dir, r, func(c launcher.Chunk) error {
 		if c.Stream == launcher.Stdout && len(c.Data) == 0 {
 			next = c.Offset
@@ -114,7 +114,7 @@ func TestLastLinesOfARank(t *testing.T) {
 				must(t, os.WriteFile(filepath.Join(dir, "rank-0."+name), []byte(text), 0o600))
 			}
 			got := map[launcher.Stream]string{}
-			r := LogsRequest{Ranks: []int{0}, From: launcher.From{Lines: &tc.n}}
+			r := Request{Ranks: []int{0}, From: launcher.From{Lines: &tc.n}}
 			l := newReader(dir, r, func(c launcher.Chunk) error { got[c.Stream] += string(c.Data); return nil })
 			must(t, l.begin(r))
 			l.allDirty()
@@ -161,7 +161,7 @@ func TestTimes(t *testing.T) {
 		At   time.Duration
 	}
 	var got []piece
-	l := newReader(dir, LogsRequest{Ranks: []int{0}, Times: true}, func(c launcher.Chunk) error {
+	l := newReader(dir, Request{Ranks: []int{0}, Times: true}, func(c launcher.Chunk) error {
 		got = append(got, piece{string(c.Data), c.Time.Sub(t0)})
 		return nil
 	})
@@ -169,33 +169,5 @@ func TestTimes(t *testing.T) {
 	must(t, l.readAll(t.Context(), func() {}))
 	if d := cmp.Diff([]piece{{"a\n", 0}, {"b\nc\n", 20 * time.Second}}, got); d != "" {
 		t.Error(d)
-	}
-}
-
-// What ranks print has a time that is near, and a past try is read whole without
-// its ranks being named.
-func TestLogsOfAPastTry(t *testing.T) {
-	n := newNode(t)
-	began := time.Now()
-	n.launch(n.as("echo rank $RANK", ranks(2, 2)))
-	n.hear(launcher.Ended)
-	n.order(launcher.Order{Forget: &key})
-	n.poll("an empty ledger", func() bool { return len(n.a.Ledger()) == 0 })
-	got := map[int]string{}
-	must(t, n.a.Logs(n.ctx, LogsRequest{Key: key, Follow: true, Times: true}, func(c launcher.Chunk) error {
-		got[c.Rank] += string(c.Data)
-		if c.Time.Before(began.Add(-time.Second)) || c.Time.After(time.Now().Add(time.Second)) {
-			t.Errorf("rank %d at %s", c.Rank, c.Time)
-		}
-		return nil
-	}))
-	if d := cmp.Diff(map[int]string{2: "rank 2\n", 3: "rank 3\n"}, got); d != "" {
-		t.Error(d)
-	}
-	note := ""
-	other := launcher.Key{Job: key.Job, Generation: 9}
-	must(t, n.a.Logs(n.ctx, LogsRequest{Key: other}, func(c launcher.Chunk) error { note = c.Note; return nil }))
-	if !strings.Contains(note, "(try 9) is kept here") {
-		t.Errorf("of a try that never was: %q", note)
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package logs
 
 import (
 	"errors"
@@ -37,7 +37,7 @@ func (f *tail) read(buf []byte, fn func(launcher.Chunk) error) error {
 	if !f.found {
 		if dropped := f.find(); dropped > 0 {
 			return fn(launcher.Chunk{Rank: f.at.Rank, Stream: f.at.Stream, Offset: f.at.Offset,
-				Note: fmt.Sprintf("rank %d: %s of its std%s were not kept (--max-output)", f.at.Rank, size(dropped), f.at.Stream)})
+				Note: fmt.Sprintf("rank %d: %s of its std%s were not kept (--max-output)", f.at.Rank, launcher.Size(dropped), f.at.Stream)})
 		}
 	}
 	n, err := f.readPart(buf)
@@ -116,12 +116,12 @@ func (f *tail) bases() []int64 {
 	if f.listed != nil {
 		return f.listed
 	}
-	return append([]int64{0}, basesIn(filepath.Dir(f.path))[f.path]...)
+	return append([]int64{0}, Parts(filepath.Dir(f.path))[f.path]...)
 }
 
-// basesIn lists what follows the first part of each of a folder's streams, by the
+// Parts lists what follows the first part of each of a folder's streams, by the
 // path of that.
-func basesIn(dir string) map[string][]int64 {
+func Parts(dir string) map[string][]int64 {
 	found := map[string][]int64{}
 	names, _ := os.ReadDir(dir)
 	for _, e := range names {

@@ -1,4 +1,4 @@
-package agent
+package logs
 
 import (
 	"context"
@@ -23,8 +23,8 @@ const (
 	lookAgain = 200 * time.Millisecond
 )
 
-// LogsRequest asks for the output of a try's local ranks.
-type LogsRequest struct {
+// Request asks for the output of an attempt's local ranks.
+type Request struct {
 	Key     launcher.Key
 	Ranks   []int // empty: all whose output is there
 	Follow  bool  // until each of them has ended; else up to what is there now
@@ -33,32 +33,25 @@ type LogsRequest struct {
 	Times   bool // of each chunk
 }
 
-// Logs reads the ranks' output files from the cursors on, in the order of their
-// bytes within each file. It is told of growth by inotify and of ends by the
-// ledger; fn may be slow without slowing any rank. A chunk's Data is only fn's
-// until it returns.
-//
-// A try that is not in the ledger counts as ended. One that is followed and has
-// left nothing may have been planned a moment ago: its Prepare is waited for, up
-// to awaitPrepare. It writes nothing, so that a question about a job that never
-// was leaves no trace.
-func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk) error) error {
-	if err := r.Key.Job.Validate(); err != nil {
-		return err
-	}
-	dir := a.logDir(r.Key)
-	t := a.try(r.Key)
-	if t == nil && r.Follow && !exists(dir) {
-		t = a.awaitTry(ctx, r.Key)
-	}
-	if t == nil && !exists(dir) {
-		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (try %d) is kept here", r.Key.Job, r.Key.Generation)})
-	}
+// Live is what is known of an attempt beside its files.
+type Live struct {
+	// Lost are the gaps that its journal tells of; nil: the file beside the output is asked.
+	Lost func() []Lost
+	// Ended tells whether no more output can come from these ranks.
+	Ended func(ranks map[int]bool) bool
+	// News is filled whenever Ended may have another answer.
+	News <-chan struct{}
+}
+
+// Read reads the ranks' output files in dir from the cursors on, in the order of their bytes within each file. It is told
+// of growth by inotify and of ends by live; fn may be slow without slowing any rank. A chunk's Data is only fn's until it
+// returns. It writes nothing.
+func Read(ctx context.Context, dir string, r Request, live Live, fn func(launcher.Chunk) error) error {
 	if len(r.Ranks) == 0 {
 		r.Ranks = ranksIn(dir)
 	}
 	l := newReader(dir, r, fn)
-	l.try = t
+	l.live = live
 	if err := l.begin(r); err != nil {
 		return err
 	}
@@ -69,18 +62,12 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 		}
 		return l.tellLost()
 	}
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	defer context.AfterFunc(a.ctx, stop)() // a closed agent hears of no end
-	news := a.subscribe()
-	defer a.unsubscribe(news)
 	l.watch()
 	defer l.unwatch()
 	for {
-		news.clear()
 		l.look()
 		// Asked before reading: what was written before an end is read after it.
-		over := a.allEnded(r.Key, l.wanted)
+		over := live.Ended(l.wanted)
 		if over {
 			l.allDirty()
 		}
@@ -93,7 +80,7 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 		select {
 		case <-ctx.Done():
 			return ctx.Err()
-		case <-news.more:
+		case <-live.News:
 		case ev := <-l.grown:
 			l.grew(ev)
 		case <-l.lost: //nolint:errcheck // too much happened while fn was slow
@@ -104,52 +91,14 @@ func (a *Agent) Logs(ctx context.Context, r LogsRequest, fn func(launcher.Chunk)
 	}
 }
 
-// awaitPrepare is how long a reader waits for the order that begins a try: it
-// is sent as soon as the plan, by which the reader knows of it, is recorded.
-const awaitPrepare = 5 * time.Second
-
-// awaitTry waits until a try is in the ledger; nil: it has not come.
-func (a *Agent) awaitTry(ctx context.Context, k launcher.Key) *try {
-	late := time.NewTimer(awaitPrepare)
-	defer late.Stop()
-	news := a.subscribe()
-	defer a.unsubscribe(news)
-	for {
-		news.clear()
-		if t := a.try(k); t != nil {
-			return t
-		}
-		select {
-		case <-news.more:
-		case <-late.C:
-			return a.try(k) // it may be preparing, which nobody tells of
-		case <-ctx.Done():
-			return nil
-		}
-	}
-}
-
-// allEnded tells whether no more output can come from these ranks here.
-func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
-	t := a.try(k)
-	return t == nil || t.allEnded(wanted)
-}
-
-// try finds one in the ledger; nil: it is not there.
-func (a *Agent) try(k launcher.Key) *try {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return a.tries[k]
-}
-
-// reader is one call of Logs.
+// reader is one call of Read.
 type reader struct {
 	dir    string
-	try    *try // nil: was not in the ledger
+	live   Live
 	fn     func(launcher.Chunk) error
 	wanted map[int]bool
-	losses map[lostOutput]bool // that fn was told of
-	lostAt bool                // there may be others
+	losses map[Lost]bool // that fn was told of
+	lostAt bool          // there may be others
 	files  []*tail
 	byName map[string]*tail
 	buf    []byte
@@ -162,8 +111,8 @@ type reader struct {
 	tick    <-chan time.Time
 }
 
-func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader {
-	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, losses: map[lostOutput]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
+func newReader(dir string, r Request, fn func(launcher.Chunk) error) *reader {
+	l := &reader{dir: dir, fn: fn, wanted: map[int]bool{}, losses: map[Lost]bool{}, byName: map[string]*tail{}, buf: make([]byte, chunkBytes)}
 	from := map[launcher.Cursor]int64{}
 	for _, c := range r.Cursors {
 		from[launcher.Cursor{Rank: c.Rank, Stream: c.Stream}] = c.Offset
@@ -189,7 +138,7 @@ func newReader(dir string, r LogsRequest, fn func(launcher.Chunk) error) *reader
 // list looks once for the parts of all streams: a folder may have those of thousands
 // of ranks.
 func (l *reader) list() {
-	parts := basesIn(l.dir)
+	parts := Parts(l.dir)
 	for _, f := range l.files {
 		f.listed = append([]int64{0}, parts[f.path]...)
 	}

@@ -1,0 +1,55 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/logs"
+)
+
+// pruneLogs removes what is not to be kept. A job that is in the ledger is kept
+// in any case.
+func (a *Agent) pruneLogs() {
+	a.mu.Lock()
+	alive := map[string]bool{}
+	for k := range a.tries {
+		alive[string(k.Job)] = true
+	}
+	a.mu.Unlock()
+	dirs := a.keptDirs()
+	ended := slices.DeleteFunc(logs.Jobs(dirs, a.userOf), func(j logs.Job) bool { return alive[j.Name] })
+	for _, name := range a.cfg.Keep.Beyond(ended, time.Now()) {
+		for _, dir := range dirs {
+			remove := os.RemoveAll
+			if dir == a.cfg.StageDir {
+				remove = removeTree
+			}
+			if err := remove(filepath.Join(dir, name)); err != nil {
+				a.cfg.Logger.Warn("remove old output", "job", name, "error", err)
+			}
+		}
+	}
+}
+
+// userName is the file in a job's folder of output that has its user's name.
+const userName = "user"
+
+// userOf tells whose job has output or files here.
+func (a *Agent) userOf(job string) string {
+	b, err := os.ReadFile(filepath.Join(a.cfg.LogDir, job, userName))
+	if err != nil && a.cfg.StagedBy != nil {
+		return a.cfg.StagedBy(launcher.JobID(job))
+	}
+	return string(b)
+}
+
+// keptDirs have a folder for each job.
+func (a *Agent) keptDirs() []string {
+	if a.cfg.StageDir == "" {
+		return []string{a.cfg.LogDir}
+	}
+	return []string{a.cfg.LogDir, a.cfg.StageDir}
+}
