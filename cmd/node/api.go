@@ -1,14 +1,12 @@
 package node
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"slices"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
@@ -26,7 +24,7 @@ func (n *node) newServer() *wire.Server {
 func (n *node) Calls() []wire.Call {
 	return []wire.Call{
 		wire.ShowStatus.Around(n.status), wire.Follow.Around(n.follow), wire.Jobs.Around(n.jobs),
-		wire.Launch.Around(n.launchFrom), wire.Token.Around(n.tokenFrom),
+		wire.Token.Around(n.tokenFrom),
 		wire.Leave.Serve(n.leave), wire.Refresh.Serve(n.refresh),
 		wire.ShowRaft.Serve(n.raftStatus),
 
@@ -41,9 +39,7 @@ func (n *node) Calls() []wire.Call {
 // Calls are what only a leader answers.
 func (l *leadership) Calls() []wire.Call {
 	return []wire.Call{
-		wire.ShowStatus.Serve(l.status), wire.Follow.Serve(l.follow), wire.Jobs.Serve(l.jobs),
-		wire.Launch.Serve(l.launch), wire.Watch.Serve(l.watch), wire.Explain.Serve(l.explain), wire.Stop.Serve(l.stop),
-		wire.Service.Serve(l.service), wire.Token.Serve(l.token),
+		wire.ShowStatus.Serve(l.status), wire.Follow.Serve(l.follow), wire.Token.Serve(l.token),
 		wire.RemoveNode.Serve(l.removeNode), wire.MarkDead.Serve(l.markDead),
 		wire.Clients.Serve(l.clients), wire.RemoveClients.Serve(l.removeClients),
 		wire.SaveRaft.Serve(l.raftSnapshot),
@@ -114,107 +110,6 @@ func noLonger(err error) error {
 	return err
 }
 
-// launchFrom is asked where a launch is typed, before anything is placed.
-func (n *node) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error,
-	ask wire.AskAll[wire.LaunchRequest, rendezvous.Progress]) error {
-	user, err := c.RunsAs(r.Spec.User)
-	if err != nil {
-		return err
-	}
-	if err := n.ranks.Policy.Launch(ctx, c, user); err != nil {
-		return err
-	}
-	return ask(ctx, r, tell)
-}
-
-func (l *leadership) launch(ctx context.Context, c wire.Caller, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
-	n := l.n
-	user, err := c.RunsAs(r.Spec.User)
-	if err != nil {
-		return err
-	}
-	if why := n.rollout.Holds(); why != "" {
-		return fmt.Errorf("%s: %w", why, wire.ErrRetry)
-	}
-	r.Spec.User = user
-	r.Spec.Near = n.nearOf(c)
-	n.log.Info("launch", "job", r.Spec.ID, "workload", r.Spec.Workload, "user", c.User.Name, "uid", c.User.UID, "from", c.Host)
-	if err := l.Launch(ctx, r.Spec); err != nil {
-		return err
-	}
-	return l.Watch(ctx, r.Spec.ID, tell)
-}
-
-func (l *leadership) watch(ctx context.Context, c wire.Caller, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
-	n := l.n
-	job, err := n.record.Find(r.Job)
-	if err != nil {
-		return err
-	}
-	return l.Watch(ctx, job.Spec.ID, tell)
-}
-
-func (l *leadership) stop(ctx context.Context, c wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
-	n := l.n
-	job, err := n.record.Find(r.Job)
-	if hosts := n.stopStrays(l, c, r, job); len(hosts) > 0 {
-		return wire.StopResponse{Job: launcher.JobID(cmp.Or(string(job.Spec.ID), r.Job)), Strays: hosts}, nil
-	}
-	if err != nil {
-		return wire.StopResponse{}, err
-	}
-	if c.User.UID != 0 && c.User.Name != job.Spec.User {
-		return wire.StopResponse{}, fmt.Errorf("stop job %s: %w: it is %s's", job.Spec.ID, wire.ErrDenied, job.Spec.User)
-	}
-	grace := job.Spec.Grace
-	if r.Grace != nil {
-		grace = *r.Grace
-	}
-	return wire.StopResponse{Job: job.Spec.ID}, l.Stop(ctx, job.Spec.ID, grace, "stopped by "+c.User.Name)
-}
-
-func (l *leadership) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-	n := l.n
-	spec := r.Spec.WithDefaults()
-	user, err := c.RunsAs(spec.User)
-	if err != nil {
-		return wire.ExplainResponse{}, err
-	}
-	spec.User = user
-	spec.Near = n.nearOf(c)
-	if err := spec.Validate(); err != nil {
-		return wire.ExplainResponse{}, err
-	}
-	plan, findings, err := l.Place(spec)
-	if err != nil {
-		return wire.ExplainResponse{}, err
-	}
-	res := wire.ExplainResponse{Plan: plan, Findings: findings, Nodes: make([]wire.NodePlan, len(plan.Nodes))}
-	each(len(plan.Nodes), func(i int) {
-		a := wire.NodePlanRequest{Assignment: plan.Assignment(spec, i), Model: r.Model}
-		var err error
-		if a.Node == n.m.Node {
-			res.Nodes[i], err = n.ranks.Prepared(ctx, c, a)
-		} else {
-			res.Nodes[i], err = wire.Prepared.Call(ctx, n.dial.Client(a.Node), a)
-		}
-		if err != nil {
-			res.Nodes[i] = wire.NodePlan{Error: err.Error()}
-		}
-		res.Nodes[i].Host = a.Host
-	})
-	return res, nil
-}
-
-// jobs answers from the leader, who must prove that it still is one.
-func (l *leadership) jobs(ctx context.Context, _ wire.Caller, _ wire.Empty) (wire.JobsResponse, error) {
-	if err := l.n.failover.Raft().Verify(ctx); err != nil {
-		return wire.JobsResponse{}, err
-	}
-	roster, _ := l.Roster()
-	return wire.JobsResponse{Jobs: overFabric(l.Jobs(), l.statusOf(roster))}, nil
-}
-
 // jobs answers without a leader from this node's copy, and says so.
 func (n *node) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
@@ -265,20 +160,4 @@ func (n *node) better(err error) error {
 		return n.noLeader()
 	}
 	return err
-}
-
-// overFabric says of each job which of its machines management does not reach.
-func overFabric(jobs []rendezvous.JobStatus, st wire.Status) []rendezvous.JobStatus {
-	var over []string
-	for _, f := range checkup.FabricOnly(st) {
-		over = append(over, f.Host)
-	}
-	for i, j := range jobs {
-		for _, p := range j.Plan.Nodes {
-			if j.Outcome == nil && slices.Contains(over, p.Host) {
-				jobs[i].FabricOnly = append(jobs[i].FabricOnly, p.Host)
-			}
-		}
-	}
-	return jobs
 }

@@ -98,7 +98,6 @@ func (n *node) typedOn(c wire.Caller) string {
 	return n.m.Host
 }
 
-// nearOf is the member that a job would better be near: where its user typed. A
 // client's user is near none, whichever it has dialled.
 func (n *node) nearOf(c wire.Caller) string {
 	if c.Client != nil {

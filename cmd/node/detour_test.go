@@ -109,13 +109,3 @@ func TestJoinUnderAnothersNameOrAddress(t *testing.T) {
 		t.Errorf("then %+v", out)
 	}
 }
-
-// Of a job's machines those are told that management does not reach, and whose URL answers nobody.
-func TestJobsOverFabric(t *testing.T) {
-	st := wire.Status{Leader: "a", Nodes: []wire.NodeStatus{{Host: "a", State: "ready"}, {Host: "b", State: "ready", FabricOnly: true}, {Host: "c", State: "ready"}}}
-	plan := rendezvous.Plan{Nodes: []rendezvous.Place{{Host: "b"}, {Host: "c"}}}
-	jobs := overFabric([]rendezvous.JobStatus{{Job: rendezvous.Job{Plan: plan}}, {Job: rendezvous.Job{Plan: plan, Outcome: &rendezvous.Outcome{}}}}, st)
-	if got := jobs[0].FabricOnly; !slices.Equal(got, []string{"b"}) || jobs[1].FabricOnly != nil {
-		t.Errorf("%v, and of one that has ended %v", got, jobs[1].FabricOnly)
-	}
-}

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
@@ -25,10 +26,9 @@ import (
 // leadership is what a node has while it leads, and only then.
 type leadership struct {
 	*lead.Leader
-	n       *node
-	links   *wire.Links
-	fence   launcher.Fence
-	rollout *rollout.Leader
+	n     *node
+	links *wire.Links
+	fence launcher.Fence
 }
 
 // lead is one leadership of this node: what it opens here it closes here.
@@ -77,8 +77,11 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer cancel() // before Close, which waits for what ctx ends
 
 	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Client: n.dial.Client, Allocate: n.allocate, Logger: n.log})
-	l := &leadership{Leader: brain, n: n, links: links, fence: fence, rollout: addresses}
-	defer n.server().Lead(slices.Concat(l.Calls(), addresses.Calls())...)()
+	l := &leadership{Leader: brain, n: n, links: links, fence: fence}
+	ranks := jobs.Lead(jobs.LeaderConfig{
+		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, FabricOnly: l.fabricOnly, Logger: n.log,
+	})
+	defer n.server().Lead(slices.Concat(l.Calls(), addresses.Calls(), ranks.Calls())...)()
 	n.leading.Store(l)
 	defer n.leading.Store(nil)
 

@@ -2,7 +2,6 @@ package node
 
 import (
 	"context"
-	"fmt"
 	"slices"
 	"time"
 
@@ -92,20 +91,4 @@ func (l *leadership) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Emp
 		}
 	}
 	return nil
-}
-
-// stopStrays ends, for root, what runs of a job beside the record: see
-// lead.StopStrays.
-func (n *node) stopStrays(l *leadership, c wire.Caller, r wire.StopRequest, job rendezvous.Job) []string {
-	if c.User.UID != 0 {
-		return nil
-	}
-	id, grace := launcher.JobID(r.Job), launcher.DefaultGrace
-	if job.Spec.ID != "" {
-		id, grace = job.Spec.ID, job.Spec.Grace
-	}
-	if r.Grace != nil {
-		grace = *r.Grace
-	}
-	return l.StopStrays(id, grace, fmt.Sprintf("stopped by %s; the record does not know it", c.User.Name))
 }

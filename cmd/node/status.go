@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -163,4 +164,14 @@ func (n *node) roles() map[launcher.NodeID]string {
 		out[launcher.NodeID(s.ID)] = s.Role.String()
 	}
 	return out
+}
+
+// fabricOnly names the hosts that are reached over the fabric alone.
+func (l *leadership) fabricOnly() []string {
+	roster, _ := l.Roster()
+	var hosts []string
+	for _, f := range checkup.FabricOnly(l.statusOf(roster)) {
+		hosts = append(hosts, f.Host)
+	}
+	return hosts
 }

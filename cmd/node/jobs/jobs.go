@@ -58,6 +58,7 @@ func New(cfg Config) *Ranks {
 // Calls are what it answers.
 func (k *Ranks) Calls() []wire.Call {
 	return []wire.Call{
+		wire.Launch.Around(k.launchFrom),
 		wire.Logs.Serve(k.Logs), wire.Input.Serve(k.Input), wire.InputAt.Serve(k.InputAt), wire.Signal.Serve(k.Signal),
 		wire.Exec.Serve(k.Exec), wire.ExecReach.Serve(k.ExecReach),
 		wire.Stage.Serve(k.Files.Stage), wire.StageContent.Serve(k.Files.Content), wire.Seal.Serve(k.Secrets.Seal),
@@ -70,6 +71,19 @@ func (k *Ranks) Calls() []wire.Call {
 
 // Close ends what New was given to keep.
 func (k *Ranks) Close() { k.Files.Close() }
+
+// launchFrom asks the policy where a launch is typed, before anything is placed.
+func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequest,
+	tell func(rendezvous.Progress) error, ask wire.AskAll[wire.LaunchRequest, rendezvous.Progress]) error {
+	user, err := c.RunsAs(r.Spec.User)
+	if err != nil {
+		return err
+	}
+	if err := k.Policy.Launch(ctx, c, user); err != nil {
+		return err
+	}
+	return ask(ctx, r, tell)
+}
 
 // Prepared answers a dry run: what this node would start, and why not.
 func (k *Ranks) Prepared(ctx context.Context, _ wire.Caller, r wire.NodePlanRequest) (wire.NodePlan, error) {
