@@ -18,7 +18,7 @@ import (
 func (n *node) mayCreate(ctx context.Context, c wire.Caller, r wire.TokenRequest) (_ wire.TokenRequest, err error) {
 	if r.Role == string(trust.RoleClient) {
 		r.User, err = n.mayInvite(ctx, c, r)
-	} else if err = mustBeRoot(c, "create token"); err == nil && r.User != "" {
+	} else if err = c.MustBeRoot("create token"); err == nil && r.User != "" {
 		err = fmt.Errorf("create token: a user is for --role client: %w", launcher.ErrInvalid)
 	}
 	return r, err

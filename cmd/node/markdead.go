@@ -16,7 +16,7 @@ import (
 // One that shows any sign of life is not taken for dead on anybody's word.
 func (l *leadership) markDead(ctx context.Context, c wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	n := l.n
-	if err := mustBeRoot(c, "mark a machine dead"); err != nil {
+	if err := c.MustBeRoot("mark a machine dead"); err != nil {
 		return wire.Acknowledged{}, err
 	}
 	roster, _ := l.Roster()

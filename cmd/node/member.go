@@ -145,12 +145,10 @@ func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empt
 	return wire.Empty{}, trust.SaveCA(n.cfg.Paths.trust(), ca)
 }
 
-func mustBeRoot(c wire.Caller, what string) error { return c.MustBeRoot(what) }
-
 // leave takes this node out of the cluster. The member that is asked is the one
 // that goes: a call that was passed on asks the leader to strike its sender.
 func (n *node) leave(ctx context.Context, c wire.Caller, r wire.LeaveRequest) (wire.Empty, error) {
-	if err := mustBeRoot(c, "leave the cluster"); err != nil {
+	if err := c.MustBeRoot("leave the cluster"); err != nil {
 		return wire.Empty{}, err
 	}
 	if c.Forwarded() {

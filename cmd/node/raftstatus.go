@@ -74,7 +74,7 @@ func (n *node) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (w
 // it is one: what anybody was told is recorded is in it.
 func (l *leadership) raftSnapshot(ctx context.Context, c wire.Caller, _ wire.Empty, send func(wire.RaftPiece) error) error {
 	n := l.n
-	if err := mustBeRoot(c, "take a snapshot of the record"); err != nil {
+	if err := c.MustBeRoot("take a snapshot of the record"); err != nil {
 		return err
 	}
 	if err := n.failover.Raft().Verify(ctx); err != nil {

@@ -22,7 +22,7 @@ const (
 // rendezvous/trust/DESIGN.md, "One removal".
 func (l *leadership) removeNode(ctx context.Context, c wire.Caller, r wire.RemoveNodeRequest) (res wire.RemoveNodeResponse, err error) {
 	n := l.n
-	if err := mustBeRoot(c, "remove "+r.Host); err != nil {
+	if err := c.MustBeRoot("remove " + r.Host); err != nil {
 		return res, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, removeWithin)
