@@ -19,7 +19,6 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -47,7 +46,7 @@ func main() {
 		os.Exit(mpi.TaskMain())
 	}
 	if len(os.Args) > 1 && os.Args[1] == ibtest.NodeCommand { // a rank of a test
-		os.Exit(network.IBNode(os.Args[2:]))
+		os.Exit(ibtest.NodeMain(os.Args[2:], node.DefaultPaths().Sysfs, node.Survey))
 	}
 	if len(os.Args) > 1 {
 		if rank := engine.RankProgram(os.Args[1]); rank != nil { // of a job that serves

@@ -1,6 +1,6 @@
 // Package ibtest decides which links perftest measures and when, what its output means,
-// and whether the links give what they should. All of it is pure: ranks on the nodes
-// carry a Plan out, and a command judges what they tell.
+// and whether the links give what they should. All but node.go is pure: that is the program
+// of the ranks, which carry a Plan out on the nodes; a command judges what they tell.
 //
 // The ranks are PMI clients of their shims. A step: the server's rank starts perftest, waits in /proc/net/tcp until it
 // listens (to connect would be to be its client), puts its port, and enters the barrier; the client's rank gets the
@@ -8,7 +8,7 @@
 // looked up just before its start, and figures by another GID are a failure. A bandwidth of 0 with exit code 0 is
 // perftest's word for nothing that gets through.
 //
-// It must not start anything, and must not know figures of its own: those are
+// It must not launch a test, and must not know figures of its own: those are
 // nccltest's, beside the ones for NCCL.
 package ibtest
 

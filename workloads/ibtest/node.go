@@ -1,4 +1,4 @@
-package network
+package ibtest
 
 import (
 	"bytes"
@@ -17,27 +17,25 @@ import (
 	"sync"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/proc"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
-// ibSpace is where the ranks of a test tell each other what is where, and wait for all.
-type ibSpace interface {
+// space is where the ranks of a test tell each other what is where, and wait for all.
+type space interface {
 	Put(key, value string) error
 	Get(key string) (string, error)
 	Barrier() error
 }
 
-// ibRank is one node's part of a test.
-type ibRank struct {
-	plan  ibtest.Plan
+// nodeRank is one node's part of a test.
+type nodeRank struct {
+	plan  Plan
 	me    int // rank, and the plan's number of this node
 	port  int // the first of its servers'
-	space ibSpace
+	space space
 	out   *json.Encoder
 	sysfs string
 	dir   string // for perftest's files
@@ -52,25 +50,25 @@ type ibRank struct {
 	mu   sync.Mutex        // of out
 }
 
-// IBNode is the whole of `sparkrun ib-test-node PORT PLAN`, a rank of a test; it gives the
+// NodeMain is the whole of `sparkrun ib-test-node PORT PLAN`, a rank of a test; it gives the
 // exit code. What a perftest says is no failure of the rank: whoever reads judges it.
-func IBNode(args []string) int {
-	if err := ibNodeMain(args); err != nil {
+func NodeMain(args []string, sysfs string, survey func(context.Context) (envgen.Inventory, error)) int {
+	if err := nodeMain(args, sysfs, survey); err != nil {
 		fmt.Fprintln(os.Stderr, "sparkrun:", err)
 		return launcher.ExitOwnFailure
 	}
 	return 0
 }
 
-func ibNodeMain(args []string) (err error) {
+func nodeMain(args []string, sysfs string, survey func(context.Context) (envgen.Inventory, error)) (err error) {
 	if len(args) != 2 {
-		return fmt.Errorf("%s: this is a part of `sparkrun launch ib-test`, and nothing by itself", ibtest.NodeCommand)
+		return fmt.Errorf("%s: this is a part of `sparkrun launch ib-test`, and nothing by itself", NodeCommand)
 	}
 	port, err := strconv.Atoi(args[0])
 	if err != nil {
 		return fmt.Errorf("read port: %w", err)
 	}
-	plan, err := ibtest.ParsePlan(args[1])
+	plan, err := ParsePlan(args[1])
 	if err != nil {
 		return err
 	}
@@ -87,11 +85,11 @@ func ibNodeMain(args []string) (err error) {
 		return fmt.Errorf("make a folder for perftest's files: %w", err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := &ibRank{
-		plan: plan, me: me, port: port, space: space, out: json.NewEncoder(os.Stdout), sysfs: node.DefaultPaths().Sysfs, dir: dir,
-		proc: "/proc/net/tcp", survey: node.Survey, linger: 5 * time.Second,
+	r := &nodeRank{
+		plan: plan, me: me, port: port, space: space, out: json.NewEncoder(os.Stdout), sysfs: sysfs, dir: dir,
+		proc: "/proc/net/tcp", survey: survey, linger: 5 * time.Second,
 	}
-	if err := r.carryOut(context.Background()); err != nil { // a stop is the gang's, by its cgroup
+	if err := r.carryOut(context.Background()); err != nil { // a stop is the job's, by its cgroup
 		return err
 	}
 	return space.Finalize()
@@ -103,11 +101,11 @@ type far struct {
 	Error string `json:"error,omitempty"`
 }
 
-func ibKey(step, run int) string { return fmt.Sprintf("ib-%d-%d", step, run) }
+func runKey(step, run int) string { return fmt.Sprintf("ib-%d-%d", step, run) }
 
 // carryOut takes the plan's steps. Two barriers frame what is measured: none begins before
 // all servers listen, and no step before all of the last one has ended.
-func (r *ibRank) carryOut(ctx context.Context) error {
+func (r *nodeRank) carryOut(ctx context.Context) error {
 	for i, step := range r.plan.Steps {
 		servers, err := r.serve(ctx, i, step)
 		if err == nil {
@@ -130,7 +128,7 @@ func (r *ibRank) carryOut(ctx context.Context) error {
 }
 
 // serve starts this node's servers of a step, by run, and tells when they listen.
-func (r *ibRank) serve(ctx context.Context, i int, step ibtest.Step) (map[int]*perftest, error) {
+func (r *nodeRank) serve(ctx context.Context, i int, step Step) (map[int]*perftest, error) {
 	servers := map[int]*perftest{}
 	for j, run := range step.Runs {
 		_, to := r.plan.Ends(run)
@@ -148,7 +146,7 @@ func (r *ibRank) serve(ctx context.Context, i int, step ibtest.Step) (map[int]*p
 		}
 		text, err := json.Marshal(at)
 		if err == nil {
-			err = r.space.Put(ibKey(i, j), string(text))
+			err = r.space.Put(runKey(i, j), string(text))
 		}
 		if err != nil {
 			return servers, err
@@ -158,7 +156,7 @@ func (r *ibRank) serve(ctx context.Context, i int, step ibtest.Step) (map[int]*p
 }
 
 // measure runs this node's clients of a step side by side, and tells what each said.
-func (r *ibRank) measure(ctx context.Context, i int, step ibtest.Step) error {
+func (r *nodeRank) measure(ctx context.Context, i int, step Step) error {
 	ctx, cancel := context.WithTimeout(ctx, r.plan.Patience())
 	defer cancel()
 	var clients sync.WaitGroup
@@ -168,7 +166,7 @@ func (r *ibRank) measure(ctx context.Context, i int, step ibtest.Step) error {
 		if from.Node != r.me {
 			continue
 		}
-		text, err := r.space.Get(ibKey(i, j))
+		text, err := r.space.Get(runKey(i, j))
 		var at far
 		if err == nil {
 			err = json.Unmarshal([]byte(text), &at)
@@ -176,7 +174,7 @@ func (r *ibRank) measure(ctx context.Context, i int, step ibtest.Step) error {
 		if err != nil {
 			return err
 		}
-		line := ibtest.Line{IBTest: 1, Step: i, Run: j}
+		line := Line{IBTest: 1, Step: i, Run: j}
 		if at.Error != "" {
 			line.Error = fmt.Sprintf("%s: %s", r.plan.Nodes[to.Node].Host, at.Error)
 			r.tell(line)
@@ -208,7 +206,7 @@ func (r *ibRank) measure(ctx context.Context, i int, step ibtest.Step) error {
 }
 
 // endServer waits for a server whose client has ended, and tells of one with complaints.
-func (r *ibRank) endServer(i, j int, s *perftest) {
+func (r *nodeRank) endServer(i, j int, s *perftest) {
 	if s == nil {
 		return // what kept it from its start its client has told
 	}
@@ -220,14 +218,14 @@ func (r *ibRank) endServer(i, j int, s *perftest) {
 		s.kill()
 		<-s.ended
 	}
-	line := ibtest.Line{IBTest: 1, Step: i, Run: j, Server: true}
+	line := Line{IBTest: 1, Step: i, Run: j, Server: true}
 	s.fill(&line)
 	if line.Exit != 0 && line.Err != "" {
 		r.tell(line)
 	}
 }
 
-func (r *ibRank) tell(l ibtest.Line) {
+func (r *nodeRank) tell(l Line) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	_ = r.out.Encode(l) // a closed output ends the rank by SIGPIPE
@@ -242,7 +240,7 @@ type perftest struct {
 }
 
 // start begins one side of a run.
-func (r *ibRank) start(ctx context.Context, test string, way ibtest.Way, port int, server netip.Addr, file string) (*perftest, error) {
+func (r *nodeRank) start(ctx context.Context, test string, way Way, port int, server netip.Addr, file string) (*perftest, error) {
 	gid, err := r.gidOf(ctx, way)
 	if err != nil {
 		return nil, err
@@ -265,7 +263,7 @@ func (r *ibRank) start(ctx context.Context, test string, way ibtest.Way, port in
 }
 
 // fill is for a program that has ended.
-func (p *perftest) fill(l *ibtest.Line) {
+func (p *perftest) fill(l *Line) {
 	l.Argv, l.Exit = p.cmd.Args, p.cmd.ProcessState.ExitCode()
 	l.Out, l.Err = p.out.String(), p.err.String()
 }
@@ -274,7 +272,7 @@ func (p *perftest) fill(l *ibtest.Line) {
 type short struct{ kept bytes.Buffer }
 
 func (s *short) Write(b []byte) (int, error) {
-	s.kept.Write(b[:min(len(b), ibtest.MaxText-s.kept.Len())])
+	s.kept.Write(b[:min(len(b), MaxText-s.kept.Len())])
 	return len(b), nil
 }
 
@@ -287,7 +285,7 @@ func readShort(name string) string {
 		return ""
 	}
 	defer f.Close()
-	text, err := io.ReadAll(io.LimitReader(f, ibtest.MaxText))
+	text, err := io.ReadAll(io.LimitReader(f, MaxText))
 	if err != nil {
 		return ""
 	}
@@ -296,7 +294,7 @@ func readShort(name string) string {
 
 // gidOf is where the RoCE v2 row of a way's address is now. Reading all tables is costly
 // on some drivers, and rows seldom move: one that is where it was needs no other look.
-func (r *ibRank) gidOf(ctx context.Context, way ibtest.Way) (int, error) {
+func (r *nodeRank) gidOf(ctx context.Context, way Way) (int, error) {
 	for range 2 {
 		if r.inv == nil {
 			inv, err := r.survey(ctx)
@@ -316,7 +314,7 @@ func (r *ibRank) gidOf(ctx context.Context, way ibtest.Way) (int, error) {
 }
 
 // isRow looks whether a row of the table has that address and type.
-func (r *ibRank) isRow(way ibtest.Way, index int) bool {
+func (r *nodeRank) isRow(way Way, index int) bool {
 	port := filepath.Join(r.sysfs, "class/infiniband", way.Device, "ports/1")
 	row := strconv.Itoa(index)
 	value, err := os.ReadFile(filepath.Join(port, "gids", row))
@@ -329,8 +327,8 @@ func (r *ibRank) isRow(way ibtest.Way, index int) bool {
 }
 
 // writesJSON asks a program's help, once, whether it knows --out_json: perftest has it since 4.5.
-func (r *ibRank) writesJSON(ctx context.Context, test string) bool {
-	program := ibtest.Program(test)
+func (r *nodeRank) writesJSON(ctx context.Context, test string) bool {
+	program := Program(test)
 	known, asked := r.json[program]
 	if !asked {
 		help, _ := exec.CommandContext(ctx, program, "--help").CombinedOutput() // some exit with 1
@@ -344,7 +342,7 @@ func (r *ibRank) writesJSON(ctx context.Context, test string) bool {
 }
 
 // awaitListening returns when the server waits for its client. To connect would be to be it.
-func (r *ibRank) awaitListening(s *perftest, port int) error {
+func (r *nodeRank) awaitListening(s *perftest, port int) error {
 	look := time.NewTicker(20 * time.Millisecond)
 	defer look.Stop()
 	patience := time.NewTimer(r.plan.Patience())

@@ -1,6 +1,7 @@
-package network
+package ibtest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,9 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
 
@@ -81,9 +80,9 @@ func (s *fakeSpace) Barrier() error {
 
 // ibPair is a test of two ranks on this machine's loopback, with sysfs's GID rows.
 type ibPair struct {
-	plan  ibtest.Plan
-	ranks [2]*ibRank
-	out   [2]*apptest.SyncBuffer
+	plan  Plan
+	ranks [2]*nodeRank
+	out   [2]*bytes.Buffer
 	reads [2]int // of the hardware
 }
 
@@ -92,19 +91,19 @@ func newIBPair(t *testing.T) *ibPair {
 	if _, err := exec.LookPath("ib_write_bw"); err != nil {
 		t.Fatal("call fakePerftest first: ", err)
 	}
-	p := &ibPair{plan: ibtest.Plan{Version: 1, Seconds: 1, Bytes: 65536, Iters: 1000, QPs: 1, Cables: []ibtest.Cable{{A: 0, B: 1, Lanes: [][2]int{{0, 0}, {1, 1}}}}}}
+	p := &ibPair{plan: Plan{Version: 1, Seconds: 1, Bytes: 65536, Iters: 1000, QPs: 1, Cables: []Cable{{A: 0, B: 1, Lanes: [][2]int{{0, 0}, {1, 1}}}}}}
 	for i, back := range []bool{false, true} {
-		p.plan.Steps = append(p.plan.Steps, ibtest.Step{Test: "write_bw", Runs: []ibtest.Run{{Back: back}, {Lane: 1, Back: back}}})
-		n := ibtest.Node{Host: fmt.Sprintf("spark%d", i+1)}
+		p.plan.Steps = append(p.plan.Steps, Step{Test: "write_bw", Runs: []Run{{Back: back}, {Lane: 1, Back: back}}})
+		n := Node{Host: fmt.Sprintf("spark%d", i+1)}
 		for lane, dev := range []string{"rocep1s0f0", "roceP2p1s0f0"} {
-			n.Ways = append(n.Ways, ibtest.Way{Device: dev, Addr: netip.AddrFrom4([4]byte{127, 0, byte(10 + lane), byte(11 + i)})})
+			n.Ways = append(n.Ways, Way{Device: dev, Addr: netip.AddrFrom4([4]byte{127, 0, byte(10 + lane), byte(11 + i)})})
 		}
 		p.plan.Nodes = append(p.plan.Nodes, n)
 	}
 	space := newFakeSpace(2)
 	for i := range p.ranks {
-		p.out[i] = &apptest.SyncBuffer{}
-		r := &ibRank{plan: p.plan, me: i, port: freePorts(t), space: space, out: json.NewEncoder(p.out[i]), sysfs: t.TempDir(), dir: t.TempDir(),
+		p.out[i] = &bytes.Buffer{}
+		r := &nodeRank{plan: p.plan, me: i, port: freePorts(t), space: space, out: json.NewEncoder(p.out[i]), sysfs: t.TempDir(), dir: t.TempDir(),
 			proc: "/proc/net/tcp", linger: 100 * time.Millisecond}
 		for _, w := range p.plan.Nodes[i].Ways {
 			putGID(t, r.sysfs, w, 3)
@@ -138,12 +137,12 @@ func freePorts(t *testing.T) int {
 	return 0
 }
 
-func rowOf(sysfs string, w ibtest.Way, index int) (value, kind string) {
+func rowOf(sysfs string, w Way, index int) (value, kind string) {
 	port := filepath.Join(sysfs, "class/infiniband", w.Device, "ports/1")
 	return filepath.Join(port, "gids", strconv.Itoa(index)), filepath.Join(port, "gid_attrs/types", strconv.Itoa(index))
 }
 
-func putGID(t *testing.T, sysfs string, w ibtest.Way, index int) {
+func putGID(t *testing.T, sysfs string, w Way, index int) {
 	t.Helper()
 	b := w.Addr.As4()
 	value, kind := rowOf(sysfs, w, index)
@@ -158,7 +157,7 @@ func putGID(t *testing.T, sysfs string, w ibtest.Way, index int) {
 }
 
 // readGIDs finds the rows that putGID has made.
-func readGIDs(t *testing.T, sysfs string, n ibtest.Node) (inv envgen.Inventory) {
+func readGIDs(t *testing.T, sysfs string, n Node) (inv envgen.Inventory) {
 	t.Helper()
 	for _, w := range n.Ways {
 		h := envgen.HCA{Name: w.Device}
@@ -178,7 +177,7 @@ func exists(name string) bool {
 }
 
 // run carries the plan out on both, and gives what they told.
-func (p *ibPair) run(ctx context.Context, t *testing.T) (all ibtest.Lines, lines []ibtest.Line) {
+func (p *ibPair) run(ctx context.Context, t *testing.T) (all Lines, lines []Line) {
 	t.Helper()
 	var both sync.WaitGroup
 	for i, r := range p.ranks {
@@ -191,7 +190,7 @@ func (p *ibPair) run(ctx context.Context, t *testing.T) (all ibtest.Lines, lines
 	both.Wait()
 	for _, out := range p.out {
 		for text := range strings.Lines(out.String()) {
-			l, ok := ibtest.ParseLine(text)
+			l, ok := ParseLine(text)
 			if !ok {
 				t.Errorf("no line of a test: %s", text)
 			}
@@ -206,7 +205,7 @@ func TestIBRanks(t *testing.T) {
 	fakePerftest(t)
 	p := newIBPair(t)
 	all, lines := p.run(t.Context(), t)
-	rep := ibtest.Judge(p.plan, all, ibtest.Setting{ExpectGbps: 197})
+	rep := Judge(p.plan, all, Setting{ExpectGbps: 197})
 	if rep.Verdict.Grade != nccltest.Good || len(rep.Cells) != 2 || *rep.Cells[0].Gbps != 197.5 || len(lines) != 4 {
 		t.Errorf("%+v\n%+v", rep.Verdict, lines)
 	}
@@ -262,9 +261,9 @@ func TestIBRanksFail(t *testing.T) {
 		says   string
 		failed int // of the four runs
 	}{
-		"no GID":          {noGID: true, cause: ibtest.CauseGID, says: "roceP2p1s0f0 has no RoCE v2 GID of 127.0.11.12", failed: 2},
-		"server does not": {fake: "no listener@roceP2p1s0f0", cause: ibtest.CauseFaulty, says: "ended before its client came: Couldn't listen to port", failed: 2},
-		"server breaks":   {fake: "broken@roceP2p1s0f0", cause: ibtest.CauseMemlock, says: "Couldn't allocate MR", failed: 2},
+		"no GID":          {noGID: true, cause: CauseGID, says: "roceP2p1s0f0 has no RoCE v2 GID of 127.0.11.12", failed: 2},
+		"server does not": {fake: "no listener@roceP2p1s0f0", cause: CauseFaulty, says: "ended before its client came: Couldn't listen to port", failed: 2},
+		"server breaks":   {fake: "broken@roceP2p1s0f0", cause: CauseMemlock, says: "Couldn't allocate MR", failed: 2},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -277,7 +276,7 @@ func TestIBRanksFail(t *testing.T) {
 				}
 			}
 			all, lines := p.run(t.Context(), t)
-			v := ibtest.Judge(p.plan, all, ibtest.Setting{ExpectGbps: 197}).Verdict
+			v := Judge(p.plan, all, Setting{ExpectGbps: 197}).Verdict
 			if v.Grade != nccltest.Failed || v.Cause.Code != tc.cause || !strings.Contains(v.Cause.Evidence, tc.says) {
 				t.Errorf("%+v %+v", v, v.Cause)
 			}
@@ -325,14 +324,14 @@ func TestIBRankHangs(t *testing.T) {
 	}
 }
 
-func TestIBNodeAlone(t *testing.T) {
+func TestNodeAlone(t *testing.T) {
 	for want, args := range map[string][]string{
 		"nothing by itself":   {},
 		"read port":           {"x", "{}"},
 		"version 0, want 1":   {"20000", "{}"},
 		"read plan: unexpect": {"20000", `{"version":`},
 	} {
-		if err := ibNodeMain(args); err == nil || !strings.Contains(err.Error(), want) {
+		if err := nodeMain(args, "", nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", args, err)
 		}
 	}
