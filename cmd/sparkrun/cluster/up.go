@@ -56,42 +56,19 @@ func NewUpCmd(a *app.App) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "up [[USER@]HOST[:PORT]...]",
 		Short: "Make a cluster of hosts, or add hosts to it, over ssh",
-		Long: `Logs in to each host by ssh, looks whether it is fit (system, clock, ports, disk,
-sudo), copies sparkrun there, installs and starts the agent, and waits until it is
-ready. The login may launch from then on, without logging in anew. Hosts go side by
-side; one that fails is named with its reason and stops no other. Run it again after
-mending: what is done is left as it is.
+		Long: `Logs in to each host by ssh, looks whether it is fit, copies sparkrun there, installs
+and starts the agent, and waits until it is ready. Hosts go side by side; one that fails
+is named with its reason and stops no other. Run it again after mending: what is done
+is left as it is. Without a host it listens for some that announce an SSH server, and asks.
 
-Where this machine is in a cluster, the hosts join that one. Else they join the one
-that a named host is in; where none is, the first host founds one. This machine
-need not be a Spark, and does not become a part of the cluster.
+Where this machine is in a cluster, the hosts join that one; else the one that a named
+host is in; where none is, the first host founds one. Run it as yourself, with your ssh
+keys, not by sudo. No private key is copied anywhere, and passwords are sent over ssh only.
 
-Without a host it listens for some seconds for hosts that announce an SSH server
-(_ssh._tcp by mDNS; avahi does so where it is told to), shows them and asks which to
-take; without a terminal it prints what to type, and exits with 2. It connects to
-none that was not chosen.
-
-Run it as yourself, with your ssh keys, not by sudo. ~/.ssh/config counts (Host,
-HostName, Port, User, IdentityFile, ProxyJump, UserKnownHostsFile, HostKeyAlias and
-a few more), and so do ssh-agent and known_hosts. A host whose key is not known is
-shown and asked about; in scripts --accept-host-key names the key. One whose key has
-changed is refused. No private key is copied anywhere. Passwords, for the login or
-for sudo, are asked for once for each user, and sent over ssh only.
-
-The program is this one; for hosts of another architecture --release names a folder
-with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps the release that it
-has; --upgrade replaces it, on one member after the other, those without a vote first
-and the leader last, each ready again before the next one's turn. Jobs run on. None is
-touched as long as the other voters are no majority. A member that does not come back
-with the new release gets the one before again (a copy is in /var/lib/sparkrun/previous),
-by itself if this command has gone away, and the rest are left as they are. An older
-release is refused without --downgrade. What a package has installed is the package's.
-
---dry-run logs in and looks, and tells what would be done; the table says who is a
-member already. --json prints what became of each host. The exit code is 1 if a host
-has failed.
-
-sparkrun node remove --uninstall, on a member, undoes it.`,
+The program is this one; for hosts of another architecture --release names a folder with
+sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps its release; --upgrade replaces
+it, on one member after the other, and one that does not come back gets the old one again.
+The exit code is 1 if a host has failed. sparkrun help install and operations have the rest.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release .build/release spark1 spark2  # from a PC
   sparkrun up --dry-run spark1 spark2
