@@ -10,4 +10,6 @@ type Self struct {
 	Boot    string // of the machine: another one after each reboot
 	RPCPort uint16 // where members listen, all at the same
 	Version string // of the program
+	// Protocol is what this program speaks: Protocol, but in tests of other builds.
+	Protocol int
 }

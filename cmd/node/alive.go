@@ -46,7 +46,7 @@ func (n *node) supervised(ctx, asked context.Context) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: n.alive, State: state})
+		return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: func(ctx context.Context) error { return alive(ctx, n.turns()...) }, State: state})
 	})
 	g.Go(func() error { return n.tellState(ctx, &line) })
 	return g.Wait()
@@ -74,20 +74,25 @@ func (n *node) tellState(ctx context.Context, line *rendezvous.Latest[string]) e
 	}
 }
 
-// alive returns once everything that this node lives by has taken a turn: its own
-// state, its agent's, raft's loop, and the disk below raft. What hangs keeps it until
-// ctx ends, which is its only error. Of a disk that hangs only the deadline is waited
-// for: then this node takes no part in the vote and says so, and all else of it goes
-// on, where another agent would hang at its start.
-func (n *node) alive(ctx context.Context) error {
+// turns are what this node lives by, each a func that returns when it has taken a
+// turn: its agent's state, raft's loop, and the disk below raft. Of a disk that hangs
+// only the deadline is waited for: then this node takes no part in the vote and says
+// so, and all else of it goes on, where another agent would hang at its start.
+func (n *node) turns() []func(context.Context) {
+	return []func(context.Context){
+		func(context.Context) { n.control.Turn() }, func(context.Context) { n.agent.Ledger() }, n.failover.Turn,
+	}
+}
+
+// alive returns once all have taken a turn. What hangs keeps it until ctx ends, which
+// is its only error.
+func alive(ctx context.Context, turns ...func(context.Context)) error {
 	turned := make(chan struct{})
 	go func() { // ends with what it waits for, or with the process
 		defer close(turned)
-		n.mu.Lock()
-		_ = n.current
-		n.mu.Unlock()
-		n.agent.Ledger()
-		n.failover.Turn(ctx)
+		for _, turn := range turns {
+			turn(ctx)
+		}
 	}()
 	select {
 	case <-turned:

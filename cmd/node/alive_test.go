@@ -22,17 +22,18 @@ func TestAlive(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	n := c.hosts[0].n
-	if err := n.alive(t.Context()); err != nil {
+	if err := alive(t.Context(), n.turns()...); err != nil {
 		t.Fatal(err)
 	}
-	n.mu.Lock()
+	hangs := make(chan struct{})
+	turns := append(n.turns(), func(context.Context) { <-hangs })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	defer cancel()
-	if err := n.alive(ctx); !errors.Is(err, context.DeadlineExceeded) {
+	if err := alive(ctx, turns...); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("its state hangs: alive says %v", err)
 	}
-	n.mu.Unlock()
-	if err := n.alive(t.Context()); err != nil {
+	close(hangs)
+	if err := alive(t.Context(), turns...); err != nil {
 		t.Errorf("it hangs no more: alive says %v", err)
 	}
 }
@@ -48,13 +49,13 @@ func TestAliveWithoutItsDisk(t *testing.T) {
 	if err := syscall.Mkfifo(try, 0o600); err != nil { // opening it for writing waits for a reader
 		t.Fatal(err)
 	}
-	if err := n.alive(t.Context()); err != nil {
+	if err := alive(t.Context(), n.turns()...); err != nil {
 		t.Errorf("its disk hangs: alive says %v", err)
 	}
 	if line := n.state(); !strings.Contains(line, "takes no part in the vote: ") || !strings.Contains(line, "the disk has not answered for ") {
 		t.Errorf("its state is %q", line)
 	}
-	if err := n.alive(t.Context()); err != nil {
+	if err := alive(t.Context(), n.turns()...); err != nil {
 		t.Errorf("it has given its vote up: alive says %v", err)
 	}
 	past := try + ".past" // nobody else begins to wait there

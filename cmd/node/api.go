@@ -16,7 +16,7 @@ import (
 
 // newServer answers all calls: those of members and newcomers as well.
 func (n *node) newServer() *wire.Server {
-	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
+	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.control.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
 	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.auditUser}, calls...)
 }
 
@@ -28,7 +28,7 @@ func (n *node) Calls() []wire.Call {
 		wire.Leave.Serve(n.leave), wire.Refresh.Serve(n.refresh),
 		wire.ShowRaft.Serve(n.raftStatus),
 
-		wire.Control.Serve(n.control), wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
+		wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
 		wire.KeepTrusted.Serve(n.keepTrusted), wire.AskTrusted.Serve(n.askTrusted), wire.BeRemoved.Serve(n.beRemoved),
 		wire.Seen.Serve(n.seen), wire.ServeFence(n.fence), wire.ReadCounters.Serve(n.survey.Counters),
 

@@ -78,6 +78,11 @@ func (n *node) auditNewcomer(l audit.Line, c wire.Caller, err error) {
 	n.audit.Stranger(l)
 }
 
+// auditPrepared writes down that a leader had ranks prepared here.
+func (n *node) auditPrepared(leader wire.Caller, spec launcher.Spec, err error) {
+	n.auditMember("prepare ranks for "+spec.User, leader, string(spec.ID), err)
+}
+
 // auditMember writes down what a member had this node do.
 func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
 	if passing(err) {

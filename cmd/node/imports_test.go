@@ -78,6 +78,8 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/network -> cmd/sparkrun/follow": "a test's events are read as they are written",
 	"cmd/sparkrun/network -> cmd/sparkrun/launch": "a test of the links is a workload",
 
+	"rendezvous/control -> rendezvous/failover":   "a leader of a later epoch has this side give way",
+	"rendezvous/control -> rendezvous/wire":       "a control stream is a call",
 	"rendezvous/failover -> rendezvous/consensus": "who leads and votes is raft's word",
 	"rendezvous/failover -> rendezvous/dial":      "other members are asked before an epoch begins",
 	"rendezvous/failover -> rendezvous/gossip":    "who gossips is not dead",

@@ -142,7 +142,7 @@ func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, 
 	}
 	link, stream := wire.Pipe(ctx)
 	go func() { // ends with the pipe
-		err := n.control(ctx, wire.Caller{Node: id, Host: n.m.Host}, stream)
+		err := n.control.Serve(ctx, wire.Caller{Node: id, Host: n.m.Host}, stream)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("own control stream", "error", err)
 		}

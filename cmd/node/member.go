@@ -4,131 +4,14 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"reflect"
 	"sync"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node/survey"
-	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
-
-// control serves a leader's control stream, until it ends or another takes its
-// place: a stream whose network has died would hold on to old orders.
-func (n *node) control(ctx context.Context, c wire.Caller, s wire.ControlStream) error {
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	return n.nodeSide(&stream{end: cancel, leader: c}).Serve(ctx, c, s)
-}
-
-// stream is a leader's control stream at the node.
-type stream struct {
-	end    context.CancelCauseFunc
-	leader wire.Caller
-}
-
-var errReplaced = errors.New("another control stream took its place")
-
-// nodeSide is this node's end of a leader's control stream.
-func (n *node) nodeSide(own *stream) wire.NodeSide {
-	return wire.NodeSide{
-		Attach: func(ctx context.Context, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
-			return n.attach(ctx, own, h, c, emit)
-		},
-		Order: func(o launcher.Order) {
-			err := n.agent.Order(o)
-			if err != nil {
-				n.log.Warn("refuse order", "error", err)
-			}
-			if o.Prepare != nil {
-				n.auditMember("prepare ranks for "+o.Prepare.Spec.User, own.leader, string(o.Prepare.Job), err)
-			}
-		},
-		Uptime: agent.Uptime, Renew: n.agent.Renew,
-		Logger: n.log,
-	}
-}
-
-// attach lets a leader in: the fence rises first, then the ledger is told.
-func (n *node) attach(ctx context.Context, own *stream, h wire.Hello, c wire.Caller, emit func(wire.Up)) (wire.UpHello, error) {
-	if c.Node != h.Leader {
-		return wire.UpHello{}, fmt.Errorf("%w: node %s speaks for leader %s", wire.ErrDenied, c.Node, h.Leader)
-	}
-	if err := rendezvous.Together(n.cfg.speaks(), h.Protocol); err != nil {
-		return wire.UpHello{}, fmt.Errorf("%s to the leader %s: %w", n.m.Host, h.Host, err)
-	}
-	if err := n.agent.Raise(h.Fence); err != nil {
-		return wire.UpHello{}, err
-	}
-	if h.Fence.Epoch.Compare(n.failover.Epoch()) > 0 { // from the Raise on our own leadership is obeyed nowhere, if it is one
-		n.failover.GiveWay(h)
-		return wire.UpHello{}, fmt.Errorf("%s enters epoch %d: %w", n.m.Host, h.Fence.N, wire.ErrRetry)
-	}
-	n.failover.Heard(h.Leader)
-	n.attached(own)
-	next, cancel := n.agent.Events()
-	inv, changed := n.inventory.Watch()
-	var told sync.WaitGroup
-	told.Go(func() {
-		for {
-			ev, err := next(ctx)
-			if err != nil {
-				return
-			}
-			emit(wire.Up{Event: &ev})
-		}
-	})
-	told.Go(func() { n.tellInventory(ctx, inv, changed, emit) })
-	go func() { // ends with the stream
-		<-ctx.Done()
-		told.Wait()
-		cancel()
-		n.detached(own)
-	}()
-	return wire.UpHello{Boot: n.boot, Version: n.cfg.Version, Protocol: n.cfg.speaks(), Inventory: inv, Ledger: n.agent.Ledger(), GPUs: survey.GPUs("/proc"), Blank: n.failover.Blank()}, nil
-}
-
-// attached notes the stream of a leader, which takes the place of the one before.
-func (n *node) attached(own *stream) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.current != nil {
-		n.current.end(errReplaced)
-	}
-	n.current = own
-	n.leads.Store(own.leader.Node)
-}
-
-// detached notes that a stream has ended.
-func (n *node) detached(own *stream) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if n.current == own {
-		n.current = nil
-		n.leads.Store("")
-	}
-}
-
-// tellInventory passes on what changes on this node's hardware.
-func (n *node) tellInventory(ctx context.Context, told envgen.Inventory, changed <-chan struct{}, emit func(wire.Up)) {
-	for {
-		select {
-		case <-changed:
-		case <-ctx.Done():
-			return
-		}
-		var inv envgen.Inventory
-		inv, changed = n.inventory.Watch()
-		if !reflect.DeepEqual(inv, told) {
-			told = inv
-			emit(wire.Up{Inventory: &inv})
-		}
-	}
-}
 
 // keepCA takes the CA's key from the leader.
 func (n *node) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wire.Empty, error) {

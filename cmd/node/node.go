@@ -25,6 +25,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/control"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
@@ -48,6 +49,7 @@ type node struct {
 	checkup  *checkup.Checkup
 	record   *rendezvous.Record
 	failover *failover.Failover
+	control  *control.Control
 	agent    *agent.Agent
 	dial     *dial.Dialer
 	ranks    *jobs.Ranks
@@ -83,9 +85,6 @@ type node struct {
 	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
 
 	m membership
-
-	mu      sync.Mutex
-	current *stream // of leads; nil when it has ended
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -181,7 +180,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if n.boot, err = reader.BootID(); err != nil {
 		return nil, err
 	}
-	self := rendezvous.Self{ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: n.boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version}
+	self := rendezvous.Self{ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: n.boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version, Protocol: cfg.speaks()}
 	n.survey, err = survey.Open(survey.Config{
 		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: n.boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
 		Trust: cfg.Paths.trust(), Logger: n.log,
@@ -244,6 +243,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.failover.Close()
 		}
 	}()
+	n.control = control.New(control.Config{
+		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return survey.GPUs("/proc") },
+		Inventory: n.inventory, Leads: &n.leads, Prepared: n.auditPrepared, Logger: n.log,
+	})
 	if err = n.openDoor(); err != nil {
 		return nil, err
 	}
