@@ -52,19 +52,19 @@ type Engine struct {
 	Backends *Backends
 	// Key is how it asks for a key of its API.
 	Key Key
-	// NoMetrics says why a wedge is not seen in its metrics; empty: they are at /metrics, and tell.
-	NoMetrics string
+	// noMetrics says why a wedge is not seen in its metrics; empty: they are at /metrics, and tell.
+	noMetrics string
 	// Signs are how its metrics and its log are read.
 	Signs launcher.Server
-	// Memory is what it takes of a machine's memory whatever the model is like.
-	Memory Memory
-	// Caches are folders below the user's home that it keeps kernels in, which took long to compile.
-	Caches []string
-	// Address is the variable that tells it the address of its own machine; empty: none does.
-	Address string
+	// memory is what it takes of a machine's memory whatever the model is like.
+	memory memory
+	// caches are folders below the user's home that it keeps kernels in, which took long to compile.
+	caches []string
+	// address is the variable that tells it the address of its own machine; empty: none does.
+	address string
 	Recipes Recipes
-	// Ranks are programs of sparkrun's own that its stages start, by their command.
-	Ranks map[string]func(args []string) int
+	// ranks are programs of sparkrun's own that its stages start, by their command.
+	ranks map[string]func(args []string) int
 
 	// decide settles what depends on the request alone, and stages makes the spec of that.
 	decide func(Engine, workloads.Request) (served, error)
@@ -113,8 +113,8 @@ type Key struct {
 	Flagged bool
 }
 
-// Memory is what a server takes of a machine's memory, all of it together.
-type Memory struct {
+// memory is what a server takes of a machine's memory, all of it together.
+type memory struct {
 	// Share is the part of all memory that it takes unless Flag says otherwise; 0: what it needs.
 	Share float64
 	Flag  Flag
@@ -163,7 +163,7 @@ func Serves(workload string) bool { _, is := Named(workload); return is }
 // RankProgram gives the program of sparkrun's own that ranks of an engine are; nil: there is none of the name.
 func RankProgram(command string) func(args []string) int {
 	for _, e := range All() {
-		if run := e.Ranks[command]; run != nil {
+		if run := e.ranks[command]; run != nil {
 			return run
 		}
 	}
@@ -203,8 +203,8 @@ func (e Engine) Spec(r workloads.Request) (launcher.Spec, error) {
 }
 
 func (e Engine) settled(r workloads.Request) (served, error) {
-	if v := r.Job.Service; v != nil && v.OnWedge == launcher.WedgeRestart && e.NoMetrics != "" {
-		return served{}, fmt.Errorf("--on-wedge restart: %w: %s", launcher.ErrInvalid, e.NoMetrics)
+	if v := r.Job.Service; v != nil && v.OnWedge == launcher.WedgeRestart && e.noMetrics != "" {
+		return served{}, fmt.Errorf("--on-wedge restart: %w: %s", launcher.ErrInvalid, e.noMetrics)
 	}
 	return e.decide(e, r)
 }
@@ -243,5 +243,5 @@ var rayAddresses = []string{"RAY_NODE_IP_ADDRESS", "RAY_OVERRIDE_NODE_IP_ADDRESS
 func isOwnAddress(setting string) bool {
 	name, _, _ := strings.Cut(setting, "=")
 	return slices.Contains(rayAddresses, name) ||
-		slices.ContainsFunc(All(), func(e Engine) bool { return e.Address != "" && e.Address == name })
+		slices.ContainsFunc(All(), func(e Engine) bool { return e.address != "" && e.address == name })
 }

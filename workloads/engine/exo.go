@@ -28,9 +28,9 @@ func exoEngine() Engine {
 			{Name: "--bootstrap-peers", Least: "--b", ours: "exo dials them anew each 5 s and holds an election each time; machines find each other by multicast"},
 			{Name: "--no-api", Least: "--no-a", Bare: true, ours: "the machines find each other's addresses by it"},
 		},
-		NoMetrics: "exo has no metrics, by which it would be seen",
-		Caches:    []string{exoModels},
-		Ranks:     map[string]func([]string) int{exo.GatewayCommand: exo.GatewayMain},
+		noMetrics: "exo has no metrics, by which it would be seen",
+		caches:    []string{exoModels},
+		ranks:     map[string]func([]string) int{exo.GatewayCommand: exo.GatewayMain},
 		decide:    decideExo, stages: exoStages,
 	}
 }
@@ -56,7 +56,7 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 		return bad(fmt.Sprintf("--nproc-per-node %d", r.RanksPerNode), "a Spark has one GPU, and one exo")
 	case r.Job.MinNodes > 0:
 		return bad(fmt.Sprintf("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes), "how a model is cut depends on the number of machines: give one")
-	case o.Model != "" && !hubName.MatchString(o.Model):
+	case o.Model != "" && !modelName.MatchString(o.Model):
 		return bad("model "+o.Model, "exo takes a name on Hugging Face, such as mlx-community/Qwen3-30B-A3B-4bit; "+
 			"a model that lies in /models/OWNER--NAME of every machine is found with --env EXO_MODELS_READ_ONLY_DIRS=/models")
 	case r.Job.Service != nil && r.Job.Service.Probe == launcher.ProbeGenerate:

@@ -35,10 +35,10 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 		m = &workloads.Model{}
 	}
 	weights := m.Bytes / int64(z.TP*z.PP)
-	share := e.Memory.Share
-	if text, given := e.Memory.Flag.In(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
+	share := e.memory.Share
+	if text, given := e.memory.Flag.In(slices.Concat(r.Serve.Command, r.Serve.Args)); given {
 		if share, err = strconv.ParseFloat(text, 64); err != nil || !(share > 0 && share <= 1) { // nor NaN
-			return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", e.Memory.Flag.Name, text, launcher.ErrInvalid)
+			return nil, nil, fmt.Errorf("%s %s: %w: want a share such as 0.9", e.memory.Flag.Name, text, launcher.ErrInvalid)
 		}
 	}
 	for _, room := range rooms {
@@ -51,7 +51,7 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 			}
 		}
 		if share > 0 {
-			line += fmt.Sprintf("; %s takes %s (%s %g)", e.Title, gib(takes), e.Memory.Flag.Name, share)
+			line += fmt.Sprintf("; %s takes %s (%s %g)", e.Title, gib(takes), e.memory.Flag.Name, share)
 			if cache := takes - weights; weights > 0 && cache > 0 && m.PerToken(z) > 0 {
 				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache), cache/m.PerToken(z))
 			}
@@ -76,8 +76,8 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 
 // saysCache tells whether the server is told the size of its cache.
 func (e Engine) saysCache(r workloads.Request) bool {
-	_, space := workloads.Lookup(slices.Concat(r.Serve.Env, r.Env), e.Memory.CacheVar)
-	_, given := e.Memory.Cache.In(slices.Concat(r.Serve.Command, r.Serve.Args))
+	_, space := workloads.Lookup(slices.Concat(r.Serve.Env, r.Env), e.memory.CacheVar)
+	_, given := e.memory.Cache.In(slices.Concat(r.Serve.Command, r.Serve.Args))
 	return space || given
 }
 
@@ -105,7 +105,7 @@ func (n need) unfit() error {
 	case n.weights > n.room.Available:
 		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another machine" + n.spread(", or more of them", n.room.Available)
 	case n.share > 0 && n.weights > n.takes && n.room.GPU:
-		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.Memory.Flag.Name, n.share, n.engine.Title, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
+		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.memory.Flag.Name, n.share, n.engine.Title, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
 	default:
 		return nil
 	}
@@ -135,9 +135,9 @@ func (n need) spread(lead string, most int64) string {
 
 // crowded says that its share is more than what is free, and which would not be.
 func (n need) crowded() string {
-	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes), n.engine.Memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
+	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes), n.engine.memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
 	if left := n.room.Available - ownStart; left > n.weights && left*100/n.room.Total > 0 {
-		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.Memory.Flag.Name, float64(left*100/n.room.Total)/100)
+		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.memory.Flag.Name, float64(left*100/n.room.Total)/100)
 	}
 	return text + "end what runs there (`sparkrun ps`), or take another machine"
 }

@@ -32,7 +32,7 @@ func llamacppEngine() Engine {
 			{Flag{Name: "--ssl-cert-file"}, "by TLS"}, {Flag{Name: "--ssl-key-file"}, "by TLS"}, {Flag{Name: "--api-prefix"}, "below a path of its own"},
 		},
 		Key:    Key{Secret: "LLAMA_API_KEY", Remedy: "give it with --secret LLAMA_API_KEY"},
-		Caches: []string{".cache/llama.cpp"},
+		caches: []string{".cache/llama.cpp"},
 		Signs: launcher.Server{
 			// A request's tokens are counted when it has ended; until then the steps of its engine are.
 			Metrics: launcher.ServerMetrics{

@@ -54,7 +54,7 @@ func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 	switch {
 	case o.Model == "" && len(o.Command) == 0:
 		return bad("%s", e.Name, "no model: sparkrun launch "+e.Name+" MODEL [flags] [-- SERVER ARGS]")
-	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !hubName.MatchString(o.Model): // s3://, or a file of a repository
+	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !modelName.MatchString(o.Model): // s3://, or a file of a repository
 		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, or from ./")
 	case r.RanksPerNode > 1:
 		return bad("--nproc-per-node %d", r.RanksPerNode, "a Spark has one GPU, and one process of the server")
@@ -308,7 +308,7 @@ func (e Engine) service(asked *launcher.Service, s served) *launcher.Service {
 		v = *asked
 	}
 	v.Port, v.Listen, v.Health, v.Model = launcher.Of(launcher.PortNamed(workloads.ServePort)), s.shown, "/health", s.model
-	if e.NoMetrics == "" {
+	if e.noMetrics == "" {
 		v.Metrics = "/metrics"
 	}
 	return &v
@@ -340,7 +340,7 @@ func (e Engine) shows(r workloads.Request) *launcher.Container {
 	if cache := modelCache(r); e.Model != OwnStore && c.ModelCache == "" && cache != "" {
 		c.ModelCache, c.CacheOffered = cache, true
 	}
-	for _, dir := range e.Caches {
+	for _, dir := range e.caches {
 		if path.IsAbs(r.Home) && r.Home != "/" {
 			show(launcher.Mount{Source: path.Join(r.Home, dir), Make: true})
 		}
@@ -369,7 +369,7 @@ func modelCache(r workloads.Request) string {
 // ownAddress is where a node's server is reached by the others; left alone it takes the address
 // that has a route to the Internet.
 func (e Engine) ownAddress() launcher.Var {
-	return launcher.Var{Name: e.Address, Value: launcher.Of(launcher.NodeAddr), Source: e.Name}
+	return launcher.Var{Name: e.address, Value: launcher.Of(launcher.NodeAddr), Source: e.Name}
 }
 
 // program is a server's, or Python, on the nodes.

@@ -375,8 +375,8 @@ func TestWorkloads(t *testing.T) {
 		if e.Title == "" || e.Port == 0 || e.Help.Short == "" || e.Help.Example == "" || e.Program.Name == "" || e.decide == nil || e.stages == nil {
 			t.Errorf("%s: its row is not whole: %+v", e.Name, e)
 		}
-		if n := len(e.Signs.Metrics.Progress); (e.NoMetrics == "") != (n > 0) || n > launcher.MaxProgress {
-			t.Errorf("%s: %d series, of which one grows with work alone; room for %d; %q", e.Name, n, launcher.MaxProgress, e.NoMetrics)
+		if n := len(e.Signs.Metrics.Progress); (e.noMetrics == "") != (n > 0) || n > launcher.MaxProgress {
+			t.Errorf("%s: %d series, of which one grows with work alone; room for %d; %q", e.Name, n, launcher.MaxProgress, e.noMetrics)
 		}
 		l := e.Signs.Log
 		for _, p := range append([]string{l.Prefix, l.Elsewhere, l.Died, l.Vague, l.Struck, l.Dead}, l.Causes...) {

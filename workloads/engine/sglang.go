@@ -27,7 +27,7 @@ func sglangEngine() Engine {
 			{Name: "--dist-init-addr", Least: "--dist-init", Other: []string{"--nccl-init-addr"}, ours: "--on"},
 		},
 		Key:    Key{Remedy: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it", Flagged: true},
-		Caches: kernelCaches, Address: "SGLANG_HOST_IP",
+		caches: kernelCaches, address: "SGLANG_HOST_IP",
 		Recipes: Recipes{
 			Runtimes: map[string]string{"sglang": ""},
 			Commands: [][]string{{"sglang", "serve"}, {"python3", "-m", "sglang.launch_server"}, {"python", "-m", "sglang.launch_server"}},

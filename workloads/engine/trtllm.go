@@ -28,8 +28,8 @@ func trtllmEngine() Engine {
 		Listen:    Flag{Name: "--port"},
 		Served:    Flag{Name: "--served_model_name"},
 		Key:       Key{Remedy: "trtllm-serve asks for none: leave it out, and put a proxy that does before it"},
-		NoMetrics: "trtllm has no metrics that are read; --probe generate tells of a server that generates nothing",
-		Caches:    kernelCaches,
+		noMetrics: "trtllm has no metrics that are read; --probe generate tells of a server that generates nothing",
+		caches:    kernelCaches,
 		Recipes: Recipes{
 			Runtimes: map[string]string{"trtllm": ""},
 			Commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {llmapiLaunch, "trtllm-serve", "serve"}, {llmapiLaunch, "trtllm-serve"}},

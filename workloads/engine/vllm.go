@@ -46,11 +46,11 @@ func vllmEngine() Engine {
 			Sign: "--nnodes",
 		},
 		Key: Key{Secret: "VLLM_API_KEY", Remedy: "give it with --secret VLLM_API_KEY", Flagged: true},
-		Memory: Memory{ // vllm/config/cache.py; of its worker for CPUs vllm/v1/worker/cpu_worker.py
+		memory: memory{ // vllm/config/cache.py; of its worker for CPUs vllm/v1/worker/cpu_worker.py
 			Share: 0.9, Flag: Flag{Name: "--gpu-memory-utilization", Least: "--gpu-memory-u"},
 			Cache: Flag{Name: "--kv-cache-memory-bytes", Least: "--kv-cache-m"}, CacheVar: "VLLM_CPU_KVCACHE_SPACE",
 		},
-		Caches: kernelCaches, Address: "VLLM_HOST_IP",
+		caches: kernelCaches, address: "VLLM_HOST_IP",
 		Recipes: Recipes{
 			Runtimes: map[string]string{"vllm": "", "vllm-distributed": workloads.BackendNative, "vllm-ray": workloads.BackendRay, "eugr-vllm": workloads.BackendRay},
 			Commands: [][]string{{"vllm", "serve"}},

@@ -11,8 +11,8 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
-// hubName is a model's on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
-var hubName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
+// modelName is one on Hugging Face: NAME, or OWNER/NAME (huggingface_hub/utils/_validators.py).
+var modelName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
 
 // elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
 var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"}, {Name: "--model-loader-extra-config"}}
@@ -29,7 +29,7 @@ func (e Engine) ModelToFind(r workloads.Request) string {
 			return ""
 		}
 	}
-	if path.IsAbs(model) || hubName.MatchString(model) {
+	if path.IsAbs(model) || modelName.MatchString(model) {
 		return model
 	}
 	return ""
