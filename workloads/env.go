@@ -60,7 +60,8 @@ func (r Request) Variables(workload string, worker bool, own ...launcher.Var) ([
 	for _, text := range r.Serve.Env {
 		name, value, _ := strings.Cut(text, "=")
 		if IsSecret(name) {
-			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
+			return nil, fmt.Errorf("recipe, env %s: %w: its name says that it holds a secret, and the cluster's record "+
+				"would keep it: --secret %[1]s brings it", name, launcher.ErrInvalid)
 		}
 		env = append(env, launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceRecipe})
 	}
@@ -126,13 +127,15 @@ func userVar(text string, environ []string) (launcher.Var, error) {
 	if !given {
 		v, ok := Lookup(environ, name)
 		if !ok && name != "" {
-			return launcher.Var{}, fmt.Errorf("--env %s: %w: it is not set here; set it, or write --env %s=VALUE", name, launcher.ErrInvalid, name)
+			return launcher.Var{}, fmt.Errorf("--env %s: %w: it is not set here; set it, or write --env %s=VALUE", name,
+				launcher.ErrInvalid, name)
 		}
 		value = v
 	}
 	if IsSecret(name) {
-		return launcher.Var{}, fmt.Errorf("--env %s: %w: its name says that it holds a secret, and the cluster's record would keep it; "+
-			"--secret %[1]s brings it to the ranks, from this variable here or with --secret %[1]s=FILE from a file", name, launcher.ErrInvalid)
+		return launcher.Var{}, fmt.Errorf("--env %s: %w: its name says that it holds a secret, and the cluster's record "+
+			"would keep it; --secret %[1]s brings it to the ranks, from this variable here or with --secret %[1]s=FILE "+
+			"from a file", name, launcher.ErrInvalid)
 	}
 	return launcher.Var{Name: name, Value: launcher.Lit(value), Source: sourceUser}, nil
 }

@@ -11,7 +11,8 @@ import (
 // worker, so that `exec -- python3 train.py` is a torch job too.
 func execSpec(r Request) (launcher.Spec, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
-		return launcher.Spec{}, fmt.Errorf("exec: %w: no command: sparkrun launch exec [flags] -- COMMAND [ARG...]", launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("exec: %w: no command: sparkrun launch exec [flags] -- COMMAND [ARG...]",
+			launcher.ErrInvalid)
 	}
 	env, err := r.environment("exec", r.callersOr("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1", "exec"))
 	if err != nil {

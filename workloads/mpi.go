@@ -23,7 +23,8 @@ type MPI struct {
 // perRank are variables that differ from rank to rank. Where mpirun starts the ranks
 // they would be those of its daemon: wrong is worse than missing.
 var perRank = []string{
-	"RANK", "LOCAL_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "ROLE_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE",
+	"RANK", "LOCAL_RANK", "ROLE_RANK", "ROLE_NAME", "LOCAL_WORLD_SIZE", "WORLD_SIZE", "ROLE_WORLD_SIZE",
+	"GROUP_RANK", "GROUP_WORLD_SIZE",
 	"TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_USE_AGENT_STORE",
 }
 
@@ -44,11 +45,13 @@ func mpiSpec(r Request) (launcher.Spec, error) { return mpiProgram(r, "mpi") }
 // mpiProgram does so for every workload that is an MPI program.
 func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
-		return launcher.Spec{}, fmt.Errorf("mpi: %w: no program: sparkrun launch mpi [flags] -- PROG [ARG...]", launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("mpi: %w: no program: sparkrun launch mpi [flags] -- PROG [ARG...]",
+			launcher.ErrInvalid)
 	}
 	m := &launcher.MPI{Family: cmp.Or(r.MPI.Family, launcher.AskMPI), Program: r.Args[0], Forced: r.MPI.Forced}
 	st := launcher.Stage{
-		Name: workload, RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir, UsesPort: true, MPI: m,
+		Name: workload, RanksPerNode: r.ranksPerNode(), Argv: launcher.Lits(r.Args...), Workdir: r.Workdir,
+		UsesPort: true, MPI: m,
 	}
 	own := MPIVariables(workload)
 	if m.Family == launcher.OpenMPI {
@@ -57,7 +60,8 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 		}
 	} else {
 		if r.MPI.Mpirun != "" && m.Family == launcher.MPICH {
-			return launcher.Spec{}, fmt.Errorf("--mpirun: %w: of the family mpich sparkrun itself starts the ranks", launcher.ErrInvalid)
+			return launcher.Spec{}, fmt.Errorf("--mpirun: %w: of the family mpich sparkrun itself starts the ranks",
+				launcher.ErrInvalid)
 		}
 		own = append(own, // as Hydra has them
 			launcher.Var{Name: "MPI_LOCALRANKID", Value: launcher.Of(launcher.LocalRank), Source: workload},
@@ -72,7 +76,9 @@ func mpiProgram(r Request, workload string, more ...launcher.Var) (launcher.Spec
 		return launcher.Spec{}, err
 	}
 	if m.Family == launcher.OpenMPI {
-		st.Env = slices.DeleteFunc(st.Env, func(v launcher.Var) bool { return v.Source == workload && slices.Contains(perRank, v.Name) })
+		st.Env = slices.DeleteFunc(st.Env, func(v launcher.Var) bool {
+			return v.Source == workload && slices.Contains(perRank, v.Name)
+		})
 		r.Stdin, r.BindTo = stdin, bind
 	}
 	return finish(r, workload, st)
@@ -91,12 +97,14 @@ func MPIVariables(workload string) []launcher.Var {
 
 // UnderMpirun has one rank of ours on each node, and the MPI ranks, which run argv, be mpirun's.
 func (r Request) UnderMpirun(st *launcher.Stage, o mpi.Options, argv []launcher.Value) error {
-	o.PerNode, o.BindTo, o.Stdin, o.Mpirun = st.RanksPerNode, string(cmp.Or(r.BindTo, launcher.BindNone)), string(launcher.StdinNone), r.MPI.Mpirun
+	o.PerNode, o.BindTo, o.Stdin, o.Mpirun = st.RanksPerNode,
+		string(cmp.Or(r.BindTo, launcher.BindNone)), string(launcher.StdinNone), r.MPI.Mpirun
 	if r.Stdin.Any() {
 		o.Stdin, st.Stdin = string(r.Stdin), "0" // mpirun hands it on
 	}
 	if r.TTY != nil && r.Stdin != "0" {
-		return fmt.Errorf("--tty --stdin %s: %w: of an Open MPI job mpirun has the terminal, for rank 0", r.Stdin, launcher.ErrInvalid)
+		return fmt.Errorf("--tty --stdin %s: %w: of an Open MPI job mpirun has the terminal, for rank 0", r.Stdin,
+			launcher.ErrInvalid)
 	}
 	st.RanksPerNode = 1
 	st.Argv = slices.Concat([]launcher.Value{launcher.Of(launcher.Program)}, launcher.Lits(o.Args()...), argv)

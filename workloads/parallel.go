@@ -79,7 +79,8 @@ func cut(nodes int, asked Sizes, model Model) (z Sizes, why, reason string) {
 	case !ok:
 		return Sizes{}, "", fmt.Sprintf("it does not come to %d GPUs, one on each machine", nodes)
 	case model.Layers > 0 && z.PP > model.Layers:
-		return Sizes{}, "", fmt.Sprintf("the model has %d layers, and a stage of the pipeline takes one at least", model.Layers)
+		return Sizes{}, "", fmt.Sprintf("the model has %d layers, and a stage of the pipeline takes one at least",
+			model.Layers)
 	}
 	return z, why, ""
 }

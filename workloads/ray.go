@@ -73,7 +73,8 @@ const rayWorkerPorts = 512
 // the job is about.
 func raySpec(r Request) (launcher.Spec, error) {
 	if r.RanksPerNode > 1 {
-		return launcher.Spec{}, fmt.Errorf("--nproc-per-node %d: %w: Ray has one process a machine, which starts its workers itself", r.RanksPerNode, launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("--nproc-per-node %d: %w: Ray has one process a machine, which starts its "+
+			"workers itself", r.RanksPerNode, launcher.ErrInvalid)
 	}
 	if r.Job.GPUs == launcher.NoGPUs && !r.NoGPUs {
 		r.Job.GPUs = launcher.AnyGPUs
@@ -98,7 +99,8 @@ func raySpec(r Request) (launcher.Spec, error) {
 	if r.Stdin == "0" { // on the head's machine the command is the second rank
 		r.Stdin = "1"
 	}
-	command := launcher.Stage{Name: RayCommand, Main: true, Where: launcher.OnHead, PIDsOf: RayHead, RanksPerNode: 1, Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir}
+	command := launcher.Stage{Name: RayCommand, Main: true, Where: launcher.OnHead, PIDsOf: RayHead, RanksPerNode: 1,
+		Argv: launcher.Lits(r.Args...), Env: env, Workdir: r.Workdir}
 	return Finish(r, "ray", []launcher.Stage{head, workers, command})
 }
 
@@ -125,7 +127,8 @@ func (r Request) RayCluster(own ...launcher.Var) (head, workers launcher.Stage, 
 
 // RayAddress tells a program on the cluster where that is.
 func RayAddress(source string) launcher.Var {
-	return launcher.Var{Name: "RAY_ADDRESS", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(RayGCS)}}, Source: source}
+	return launcher.Var{Name: "RAY_ADDRESS", Value: launcher.Value{{Ref: launcher.Head}, {Lit: ":"},
+		{Ref: launcher.HeadPortNamed(RayGCS)}}, Source: source}
 }
 
 // rayStart is a stage of `ray start`. Every port that it may listen on is given, as
@@ -157,9 +160,11 @@ func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var
 		}
 		flag("dashboard-port", launcher.Part{Ref: port("dashboard", 1)})
 	} else {
-		flag("address", launcher.Part{Ref: launcher.Head}, launcher.Part{Lit: ":"}, launcher.Part{Ref: launcher.HeadPortNamed(RayGCS)})
+		flag("address", launcher.Part{Ref: launcher.Head}, launcher.Part{Lit: ":"},
+			launcher.Part{Ref: launcher.HeadPortNamed(RayGCS)})
 	}
-	for _, of := range []string{"node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc", "runtime-env-agent"} {
+	for _, of := range []string{"node-manager", "object-manager", "dashboard-agent-listen", "dashboard-agent-grpc",
+		"runtime-env-agent"} {
 		flag(of+"-port", launcher.Part{Ref: port(of, 1)})
 	}
 	flag("metrics-export-port", launcher.Part{Ref: port("metrics", 1)})
@@ -170,7 +175,8 @@ func (r Request) rayStart(name string, where launcher.Where, own ...launcher.Var
 		argv = append(argv, launcher.Lits(r.Ray.HeadArgs...)...)
 	}
 	st.Argv = argv
-	if where == launcher.OnHead { // two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)
+	// two that have no flag (ray/dashboard/consts.py, ray/autoscaler/_private/constants.py)
+	if where == launcher.OnHead {
 		own = append([]launcher.Var{
 			{Name: "DASHBOARD_METRIC_PORT", Value: launcher.Of(port("dashboard-metrics", 1)), Source: "ray"},
 			{Name: "AUTOSCALER_METRIC_PORT", Value: launcher.Of(port("autoscaler-metrics", 1)), Source: "ray"},
@@ -195,7 +201,8 @@ func (r Request) RayVariables(stage string, own ...launcher.Var) ([]launcher.Var
 		lit("RAY_memory_monitor_refresh_ms", "0"),
 	}
 	if stage == RayHead {
-		all = append(all, launcher.Var{Name: "RAY_API_SERVER_ADDRESS", Value: launcher.Value{{Lit: "http://127.0.0.1:"}, {Ref: launcher.HeadPortNamed(RayDashboard)}}, Source: "ray"})
+		all = append(all, launcher.Var{Name: "RAY_API_SERVER_ADDRESS", Value: launcher.Value{{Lit: "http://127.0.0.1:"},
+			{Ref: launcher.HeadPortNamed(RayDashboard)}}, Source: "ray"})
 	}
 	return r.Variables("ray", false, append(all, own...)...)
 }

@@ -40,7 +40,8 @@ func torchrunSpec(r Request) (launcher.Spec, error) { return torchSpec(r, "torch
 // torchSpec does so for every workload whose ranks are torch workers.
 func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, error) {
 	if len(r.Args) == 0 || r.Args[0] == "" {
-		return launcher.Spec{}, fmt.Errorf("torchrun: %w: no script: sparkrun launch torchrun [flags] -- SCRIPT [ARG...]", launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("torchrun: %w: no script: sparkrun launch torchrun [flags] -- SCRIPT [ARG...]",
+			launcher.ErrInvalid)
 	}
 	st := launcher.Stage{
 		Name: workload, RanksPerNode: r.ranksPerNode(), Workdir: r.Workdir, UsesPort: true,
@@ -50,7 +51,8 @@ func torchSpec(r Request, workload string, own ...launcher.Var) (launcher.Spec, 
 	}
 	switch t := r.Torchrun; {
 	case !t.Agent && t.Rendezvous != "":
-		return launcher.Spec{}, fmt.Errorf("--rdzv-backend: %w: without --agent torchrun there is no rendezvous to choose", launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("--rdzv-backend: %w: without --agent torchrun there is no rendezvous to choose",
+			launcher.ErrInvalid)
 	case t.NoPython && t.Module:
 		return launcher.Spec{}, fmt.Errorf("--no-python: %w: a --module needs python", launcher.ErrInvalid)
 	case t.NoPython && t.Python != "" && !t.Agent: // which is written in it
@@ -106,10 +108,12 @@ func (r Request) torchAgent() []launcher.Value {
 		flag("redirects", lit("9:1")), flag("tee", lit("9:1")))
 	if r.Torchrun.Rendezvous == RendezvousC10d {
 		// is_host: torch would compare the endpoint with its host's name.
-		argv = append(argv, flag("rdzv_backend", lit(RendezvousC10d)), flag("rdzv_endpoint", ref(launcher.Head), lit(":"), ref(launcher.Port)),
+		argv = append(argv, flag("rdzv_backend", lit(RendezvousC10d)), flag("rdzv_endpoint", ref(launcher.Head), lit(":"),
+			ref(launcher.Port)),
 			flag("rdzv_conf", lit("is_host="), ref(launcher.HeadHere)))
 	} else {
-		argv = append(argv, flag("node_rank", ref(launcher.NodeRank)), flag("master_addr", ref(launcher.Head)), flag("master_port", ref(launcher.Port)))
+		argv = append(argv, flag("node_rank", ref(launcher.NodeRank)), flag("master_addr", ref(launcher.Head)),
+			flag("master_port", ref(launcher.Port)))
 	}
 	switch {
 	case r.Torchrun.NoPython:

@@ -117,7 +117,8 @@ func finish(r Request, workload string, st launcher.Stage) (launcher.Spec, error
 // Finish makes the spec of a workload whose stages come up one after the other.
 func Finish(r Request, workload string, steps []launcher.Stage) (launcher.Spec, error) {
 	if r.Setup != "" && r.Container == nil {
-		return launcher.Spec{}, fmt.Errorf("mods: %w: they change what is in an image, and no image is used", launcher.ErrInvalid)
+		return launcher.Spec{}, fmt.Errorf("mods: %w: they change what is in an image, and no image is used",
+			launcher.ErrInvalid)
 	}
 	spec := r.Job
 	spec.Workload = workload
@@ -134,9 +135,12 @@ func Finish(r Request, workload string, steps []launcher.Stage) (launcher.Spec, 
 	}
 	spec.Stages = steps
 	st := *spec.MainStage()
-	for _, once := range []struct{ name, command string }{{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After}} {
+	for _, once := range []struct{ name, command string }{
+		{launcher.StageBefore, r.Before}, {launcher.StageAfter, r.After},
+	} {
 		if once.command != "" {
-			own := launcher.Stage{Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command), Env: withoutPorts(st.Env), Workdir: st.Workdir}
+			own := launcher.Stage{Name: once.name, RanksPerNode: 1, Argv: launcher.Lits("sh", "-c", once.command),
+				Env: withoutPorts(st.Env), Workdir: st.Workdir}
 			if own.Container = r.contain(own.Argv); own.Container != nil {
 				own.Argv = nil
 			}

@@ -25,7 +25,8 @@ func exoEngine() Engine {
 		decided: []Flag{
 			{Name: "--api-port", Least: "--a", ours: "--port names the port of the API"},
 			{Name: "--libp2p-port", Least: "--l", ours: "sparkrun finds a free one"},
-			{Name: "--bootstrap-peers", Least: "--b", ours: "exo dials them anew each 5 s and holds an election each time; machines find each other by multicast"},
+			{Name: "--bootstrap-peers", Least: "--b", ours: "exo dials them anew each 5 s and holds an election each time; " +
+				"machines find each other by multicast"},
 			{Name: "--no-api", Least: "--no-a", Bare: true, ours: "the machines find each other's addresses by it"},
 		},
 		noMetrics: "exo has no metrics, by which it would be seen",
@@ -55,7 +56,8 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 	case r.RanksPerNode > 1:
 		return bad(fmt.Sprintf("--nproc-per-node %d", r.RanksPerNode), "a Spark has one GPU, and one exo")
 	case r.Job.MinNodes > 0:
-		return bad(fmt.Sprintf("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes), "how a model is cut depends on the number of machines: give one")
+		return bad(fmt.Sprintf("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes),
+			"how a model is cut depends on the number of machines: give one")
 	case o.Model != "" && !modelName.MatchString(o.Model):
 		return bad("model "+o.Model, "exo takes a name on Hugging Face, such as mlx-community/Qwen3-30B-A3B-4bit; "+
 			"a model that lies in /models/OWNER--NAME of every machine is found with --env EXO_MODELS_READ_ONLY_DIRS=/models")
@@ -77,7 +79,8 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 		s.port = o.Port
 	}
 	if s.port < 1 || s.port > 1<<16-2 {
-		return bad(fmt.Sprintf("--port %d", s.port), "want 1 to 65534: exo itself takes the port after it, on every machine")
+		return bad(fmt.Sprintf("--port %d", s.port), ""+
+			"want 1 to 65534: exo itself takes the port after it, on every machine")
 	}
 	for _, size := range []struct {
 		flag string
@@ -99,11 +102,14 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 		whole = workloads.Sizes{TP: s.nodes, PP: 1, DP: 1}
 	}
 	if o.TP < 0 || o.PP < 0 || asked.Product() > 1 && (max(o.TP, 1) != whole.TP || max(o.PP, 1) != whole.PP) {
-		return bad(fmt.Sprintf("--tp %d --pp %d", max(o.TP, 1), max(o.PP, 1)), fmt.Sprintf("exo cuts a model one way, over all machines: on %s --pp %d or --tp %d", workloads.Machines(s.nodes), s.nodes, s.nodes))
+		return bad(fmt.Sprintf("--tp %d --pp %d", max(o.TP, 1), max(o.PP, 1)),
+			fmt.Sprintf("exo cuts a model one way, over all machines: on %s --pp %d or --tp %[2]d",
+				workloads.Machines(s.nodes), s.nodes))
 	}
 	s.sizes = whole
 	if o.Model == "" {
-		s.note("no model is named: once it answers, one is placed in its dashboard, which is at the same URL, or by POST /place_instance")
+		s.note("no model is named: once it answers, one is placed in its dashboard, which is at the same URL, " +
+			"or by POST /place_instance")
 	}
 	return s, nil
 }
@@ -112,8 +118,10 @@ func decideExo(e Engine, r workloads.Request) (served, error) {
 // placed on all of them. exo's own API listens on every address and cannot be told otherwise
 // (exo/api/main.py), and has no path that tells whether a model answers: both are the gateway's.
 func exoStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
-	own := []launcher.Var{{Name: "EXO_LIBP2P_NAMESPACE", Value: launcher.Value{{Lit: "sparkrun-"}, {Ref: launcher.Job}}, Source: e.Name}}
-	if models := path.Join(r.Home, exoModels); r.Container != nil && r.Job.User == "" && path.IsAbs(r.Home) && r.Home != "/" {
+	namespace := launcher.Value{{Lit: "sparkrun-"}, {Ref: launcher.Job}}
+	own := []launcher.Var{{Name: "EXO_LIBP2P_NAMESPACE", Value: namespace, Source: e.Name}}
+	if r.Container != nil && r.Job.User == "" && path.IsAbs(r.Home) && r.Home != "/" {
+		models := path.Join(r.Home, exoModels)
 		own = append(own, launcher.Var{Name: "EXO_DEFAULT_MODELS_DIR", Value: launcher.Lit(models), Source: e.Name})
 	}
 	env, err := r.Variables(e.Name, false, own...)
@@ -131,10 +139,12 @@ func exoStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
 		sharding = exo.Tensor
 	}
 	serve := launcher.Stage{
-		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Patience: servePatience,
+		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1,
+		Env: env, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"),
 		Argv: []launcher.Value{
-			launcher.Of(launcher.Program), launcher.Lit(exo.GatewayCommand), s.host, launcher.Of(launcher.PortNamed(workloads.ServePort)), launcher.Of(launcher.PortNamed(exoAPI)),
+			launcher.Of(launcher.Program), launcher.Lit(exo.GatewayCommand), s.host,
+			launcher.Of(launcher.PortNamed(workloads.ServePort)), launcher.Of(launcher.PortNamed(exoAPI)),
 			launcher.Lit(strconv.Itoa(s.nodes)), launcher.Lit(sharding), launcher.Lit(s.model),
 		},
 	}
@@ -142,11 +152,14 @@ func exoStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
 }
 
 // exoStage is exo on some of the nodes. Its API has one port on all of them.
-func exoStage(r workloads.Request, s served, name string, where launcher.Where, env []launcher.Var, more ...string) launcher.Stage {
+func exoStage(r workloads.Request, s served, name string, where launcher.Where, env []launcher.Var,
+	more ...string) launcher.Stage {
 	api, peers := launcher.PortNamed(name+".api"), launcher.PortNamed(name+".peers")
-	argv := []launcher.Value{launcher.Lit(program(r, "exo")), launcher.Lit("--api-port"), launcher.Of(api), launcher.Lit("--libp2p-port"), launcher.Of(peers)}
+	argv := []launcher.Value{launcher.Lit(program(r, "exo")), launcher.Lit("--api-port"), launcher.Of(api),
+		launcher.Lit("--libp2p-port"), launcher.Of(peers)}
 	return launcher.Stage{
-		Name: name, Where: where, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Argv: append(append(argv, launcher.Lits(more...)...), launcher.Lits(s.args...)...),
+		Name: name, Where: where, RanksPerNode: 1, Env: env, Workdir: r.Workdir,
+		Argv:  append(append(argv, launcher.Lits(more...)...), launcher.Lits(s.args...)...),
 		Ports: []launcher.NamedPort{{Name: name + ".api", At: uint16(s.port) + 1}, {Name: name + ".peers"}},
 		Ready: []launcher.Probe{{Kind: launcher.ProbeHTTP, What: "exo's API", Port: launcher.Of(api), Path: "/node_id"}},
 	}

@@ -53,7 +53,8 @@ func (e Engine) Fit(r workloads.Request, rooms []Room) (lines, doubts []string, 
 		if share > 0 {
 			line += fmt.Sprintf("; %s takes %s (%s %g)", e.Title, gib(takes), e.memory.Flag.Name, share)
 			if cache := takes - weights; weights > 0 && cache > 0 && m.PerToken(z) > 0 {
-				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache), cache/m.PerToken(z))
+				line += fmt.Sprintf(", of which %s are left for the KV cache, %d tokens at 16 bits at most", gib(cache),
+					cache/m.PerToken(z))
 			}
 		}
 		lines = append(lines, line)
@@ -92,8 +93,8 @@ type need struct {
 	share          float64
 }
 
-// ownStart is what a server that takes a share takes by itself, in bytes, before it looks at what is free: Python, PyTorch
-// and the GPU's context. A share that leaves it nothing would fail again.
+// ownStart is what a server that takes a share takes by itself, in bytes, before it looks at what is free: Python,
+// PyTorch // and the GPU's context. A share that leaves it nothing would fail again.
 const ownStart = 3 << 30
 
 // unfit says why the weights have no room on a node, whatever else runs there; nil: they have.
@@ -103,9 +104,11 @@ func (n need) unfit() error {
 	case n.weights > n.room.Total:
 		why = "it has " + gib(n.room.Total) + " of memory" + n.spread("", n.room.Total)
 	case n.weights > n.room.Available:
-		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another machine" + n.spread(", or more of them", n.room.Available)
+		why = gib(n.room.Available) + " of its memory are free now: end what runs there (`sparkrun ps`), or take another " +
+			"machine" + n.spread(", or more of them", n.room.Available)
 	case n.share > 0 && n.weights > n.takes && n.room.GPU:
-		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.memory.Flag.Name, n.share, n.engine.Title, gib(n.takes), n.spread(": a larger share, or more machines", n.room.Total))
+		why = fmt.Sprintf("%s %g gives %s %s%s", n.engine.memory.Flag.Name, n.share, n.engine.Title, gib(n.takes),
+			n.spread(": a larger share, or more machines", n.room.Total))
 	default:
 		return nil
 	}
@@ -135,9 +138,11 @@ func (n need) spread(lead string, most int64) string {
 
 // crowded says that its share is more than what is free, and which would not be.
 func (n need) crowded() string {
-	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes), n.engine.memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
+	text := fmt.Sprintf("%s wants %s (%s %g of %s), and %s are free now: ", n.engine.Title, gib(n.takes),
+		n.engine.memory.Flag.Name, n.share, gib(n.room.Total), gib(n.room.Available))
 	if left := n.room.Available - ownStart; left > n.weights && left*100/n.room.Total > 0 {
-		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.memory.Flag.Name, float64(left*100/n.room.Total)/100)
+		return text + fmt.Sprintf("end what runs there, or give it less: `-- %s %.2f`", n.engine.memory.Flag.Name,
+			float64(left*100/n.room.Total)/100)
 	}
 	return text + "end what runs there (`sparkrun ps`), or take another machine"
 }

@@ -15,7 +15,8 @@ import (
 func llamacppEngine() Engine {
 	return Engine{
 		Name: "llamacpp", Title: "llama.cpp", Help: llamacppHelp(), Model: File, Port: 8080,
-		Program: Option{Name: "llama-server", Usage: "the `PROGRAM` llama-server of the machines (default: the one in PATH)"},
+		Program: Option{Name: "llama-server", Usage: "the `PROGRAM` llama-server of the machines " +
+			"(default: the one in PATH)"},
 		Options: []Option{{
 			Name: "rpc-server", Usage: "the `PROGRAM` of the other machines (default: ggml-rpc-server beside llama-server)",
 			Text: func(r *workloads.Request) *string { return &r.Serve.Worker },
@@ -29,7 +30,8 @@ func llamacppEngine() Engine {
 		Served:  Flag{Name: "--alias", Other: []string{"-a"}},
 		decided: []Flag{{Name: "--rpc", ours: "--nodes"}},
 		hides: []hiding{
-			{Flag{Name: "--ssl-cert-file"}, "by TLS"}, {Flag{Name: "--ssl-key-file"}, "by TLS"}, {Flag{Name: "--api-prefix"}, "below a path of its own"},
+			{Flag{Name: "--ssl-cert-file"}, "by TLS"}, {Flag{Name: "--ssl-key-file"}, "by TLS"},
+			{Flag{Name: "--api-prefix"}, "below a path of its own"},
 		},
 		Key:    Key{Secret: "LLAMA_API_KEY", Remedy: "give it with --secret LLAMA_API_KEY"},
 		caches: []string{".cache/llama.cpp"},
@@ -52,7 +54,8 @@ func llamacppEngine() Engine {
 	}
 }
 
-// llamacppLost is what llama-server ends with (ggml/src/ggml-rpc/ggml-rpc.cpp, GGML_ABORT) when a machine of its own is gone.
+// llamacppLost is what llama-server ends with (ggml/src/ggml-rpc/ggml-rpc.cpp, GGML_ABORT) when a machine of its own
+// is gone.
 const llamacppLost = `Remote RPC server crashed or returned malformed response`
 
 // llamacppRPC is where workers listen: the head is told one port for all of them.
@@ -61,7 +64,8 @@ const llamacppRPC = 50052
 func decideLlamacpp(e Engine, r workloads.Request) (served, error) {
 	model := r.Serve.Model
 	if strings.HasSuffix(model, ".gguf") && !path.IsAbs(model) {
-		return served{}, fmt.Errorf("model %s: %w: a file is named by its full path, or from ./", model, launcher.ErrInvalid)
+		return served{}, fmt.Errorf("model %s: %w: a file is named by its full path, or from ./", model,
+			launcher.ErrInvalid)
 	}
 	from := "-hf"
 	if path.IsAbs(model) {
@@ -78,7 +82,8 @@ func llamacppStages(e Engine, r workloads.Request, s served) (launcher.Spec, err
 		return launcher.Spec{}, err
 	}
 	serve := launcher.Stage{
-		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Patience: servePatience,
+		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1,
+		Env: env, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"), // which answers 503 while the model is loaded
 		Argv: launcher.Lits(s.words...),
 	}
@@ -95,7 +100,8 @@ func llamacppStages(e Engine, r workloads.Request, s served) (launcher.Spec, err
 		stages = append(stages, launcher.Stage{
 			Name: serveWorkers, Where: launcher.OnRest, RanksPerNode: 1, Env: env, Workdir: r.Workdir,
 			Ports: []launcher.NamedPort{{Name: rpc, At: llamacppRPC}},
-			Ready: []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the RPC server", Port: launcher.Of(launcher.PortNamed(rpc))}},
+			Ready: []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the RPC server",
+				Port: launcher.Of(launcher.PortNamed(rpc))}},
 			Argv: append(launcher.Lits(worker, "--host"), launcher.Of(launcher.NodeAddr),
 				launcher.Lit("--port"), launcher.Lit(strconv.Itoa(llamacppRPC))),
 		})

@@ -48,18 +48,22 @@ func (s *served) note(format string, args ...any) {
 // settle decides what depends on the request alone, of a server whose command is words.
 func (e Engine) settle(r workloads.Request, words []string) (served, error) {
 	bad := func(format string, args ...any) (served, error) {
-		return served{}, fmt.Errorf(format+": %w: %s", append(args[:len(args)-1:len(args)-1], launcher.ErrInvalid, args[len(args)-1])...)
+		return served{}, fmt.Errorf(format+": %w: %s", append(args[:len(args)-1:len(args)-1], launcher.ErrInvalid,
+			args[len(args)-1])...)
 	}
 	o := r.Serve
 	switch {
 	case o.Model == "" && len(o.Command) == 0:
 		return bad("%s", e.Name, "no model: sparkrun launch "+e.Name+" MODEL [flags] [-- SERVER ARGS]")
-	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !modelName.MatchString(o.Model): // s3://, or a file of a repository
-		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, or from ./")
+	case o.Model != "" && !path.IsAbs(o.Model) && !strings.Contains(o.Model, ":") && !modelName.MatchString(o.Model):
+		// s3://, or a file of a repository
+		return bad("model %s", o.Model, "it is no name on Hugging Face (OWNER/NAME); a folder is named by its full path, "+
+			"or from ./")
 	case r.RanksPerNode > 1:
 		return bad("--nproc-per-node %d", r.RanksPerNode, "a Spark has one GPU, and one process of the server")
 	case r.Job.MinNodes > 0:
-		return bad("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes, "how a model is cut depends on the number of machines: give one")
+		return bad("--nodes %d:%d", r.Job.MinNodes, r.Job.Nodes, "how a model is cut depends on the number of machines: "+
+			"give one")
 	}
 	s := served{words: words, args: o.Args, given: map[string]bool{}, model: o.Model}
 	for _, text := range o.Env {
@@ -106,7 +110,8 @@ func (e Engine) noSecrets(words []string) error {
 		{Flag{Name: "--hf-token", Least: "--hf-t", Other: []string{"-hft"}}, "give it with --secret HF_TOKEN"},
 	} {
 		if _, given := no.flag.In(words); given {
-			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: %s", no.flag.Name, launcher.ErrInvalid, no.remedy)
+			return fmt.Errorf("%s: %w: a secret has no place in a command, which the cluster's record keeps and others see: "+
+				"%s", no.flag.Name, launcher.ErrInvalid, no.remedy)
 		}
 	}
 	return nil
@@ -127,7 +132,8 @@ func (e Engine) findable(words []string) error {
 		{Flag{Name: "--uds"}, "on a socket in a folder"}, // vLLM's
 	}, e.hides...) {
 		if _, given := no.flag.In(words); given {
-			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and put a proxy before it", no.flag.Name, launcher.ErrInvalid, e.Name, no.reason)
+			return fmt.Errorf("%s: %w: %s would answer %s, and sparkrun looks at it by http on its port: leave it out, and "+
+				"put a proxy before it", no.flag.Name, launcher.ErrInvalid, e.Name, no.reason)
 		}
 	}
 	return nil
@@ -144,7 +150,8 @@ func (s *served) one(f Flag, ours, mine string) (value, from string, err error) 
 	s.given[f.Name] = after
 	switch {
 	case after && mine != "" && mine != inArgs:
-		return "", "", fmt.Errorf("%s %s: %w: %s %s stands after --: say one of them", ours, mine, launcher.ErrInvalid, f.Name, inArgs)
+		return "", "", fmt.Errorf("%s %s: %w: %s %s stands after --: say one of them", ours, mine, launcher.ErrInvalid,
+			f.Name, inArgs)
 	case after:
 		return inArgs, "--", nil
 	case mine != "":
@@ -176,7 +183,8 @@ func (e Engine) readSizes(r workloads.Request, s *served) error {
 			if d.ours == "--pp" && layers {
 				asked.PP = d.mine
 			} else if d.mine > 1 {
-				return fmt.Errorf("%s %d: %w: %s does not spread over machines that way", d.ours, d.mine, launcher.ErrInvalid, e.Name)
+				return fmt.Errorf("%s %d: %w: %s does not spread over machines that way", d.ours, d.mine, launcher.ErrInvalid,
+					e.Name)
 			}
 			continue
 		}
@@ -209,10 +217,12 @@ func (e Engine) readSizes(r workloads.Request, s *served) error {
 		asked = workloads.Sizes{TP: 1, PP: s.nodes, DP: 1}
 	}
 	if s.nodes > maxMachines {
-		return fmt.Errorf("%s: %w: a model is served on %d at most", workloads.Machines(s.nodes), launcher.ErrInvalid, maxMachines)
+		return fmt.Errorf("%s: %w: a model is served on %d at most", workloads.Machines(s.nodes), launcher.ErrInvalid,
+			maxMachines)
 	}
 	if recipes && asked.Product() != s.nodes && o.TP == 0 && o.PP == 0 && o.DP == 0 {
-		s.note("the recipe's command is for %s; its sizes are worked out anew for %s", workloads.Machines(asked.Product()), workloads.Machines(s.nodes))
+		s.note("the recipe's command is for %s; its sizes are worked out anew for %s", workloads.Machines(asked.Product()),
+			workloads.Machines(s.nodes))
 		asked = workloads.Sizes{}
 	}
 	var err error
@@ -289,7 +299,8 @@ func (s served) api() launcher.NamedPort {
 
 // ready is asked until the server answers.
 func (s served) ready(path string) []launcher.Probe {
-	return []launcher.Probe{{Kind: launcher.ProbeHTTP, Head: true, What: "the server's " + path, Port: launcher.Of(launcher.PortNamed(workloads.ServePort)), Path: path}}
+	return []launcher.Probe{{Kind: launcher.ProbeHTTP, Head: true, What: "the server's " + path,
+		Port: launcher.Of(launcher.PortNamed(workloads.ServePort)), Path: path}}
 }
 
 // finish makes the spec: a service, on as many nodes as were decided.
@@ -324,7 +335,9 @@ func (e Engine) shows(r workloads.Request) *launcher.Container {
 	c.Mounts = slices.Clone(c.Mounts)
 	show := func(m launcher.Mount) {
 		m.Target = m.Source
-		if !slices.ContainsFunc(c.Mounts, func(o launcher.Mount) bool { return o.Target == m.Target || strings.HasPrefix(m.Target, o.Target+"/") }) {
+		if !slices.ContainsFunc(c.Mounts, func(o launcher.Mount) bool {
+			return o.Target == m.Target || strings.HasPrefix(m.Target, o.Target+"/")
+		}) {
 			c.Mounts = append(c.Mounts, m)
 		}
 	}

@@ -14,32 +14,36 @@ import (
 func sglangEngine() Engine {
 	return Engine{
 		Name: "sglang", Title: "SGLang", Help: sglangHelp(), Image: "lmsysorg/sglang:v0.5.18",
-		Program: Option{Name: "python", Usage: "the interpreter that has SGLang (default: $VIRTUAL_ENV/bin/python3, else python3)"},
-		Port:    30000,
-		TP:      Flag{Name: "--tp-size", Other: []string{"--tensor-parallel-size", "--tp"}},
-		PP:      Flag{Name: "--pp-size", Other: []string{"--pipeline-parallel-size", "--pp"}},
-		Host:    Flag{Name: "--host"},
-		Listen:  Flag{Name: "--port"},
-		Served:  Flag{Name: "--served-model-name", Least: "--serv"},
+		Program: Option{Name: "python", Usage: "the interpreter that has SGLang " +
+			"(default: $VIRTUAL_ENV/bin/python3, else python3)"},
+		Port:   30000,
+		TP:     Flag{Name: "--tp-size", Other: []string{"--tensor-parallel-size", "--tp"}},
+		PP:     Flag{Name: "--pp-size", Other: []string{"--pipeline-parallel-size", "--pp"}},
+		Host:   Flag{Name: "--host"},
+		Listen: Flag{Name: "--port"},
+		Served: Flag{Name: "--served-model-name", Least: "--serv"},
 		decided: []Flag{
 			{Name: "--nnodes", Least: "--nn", ours: "--nodes"},
 			{Name: "--node-rank", Least: "--node-r", ours: "--on"},
 			{Name: "--dist-init-addr", Least: "--dist-init", Other: []string{"--nccl-init-addr"}, ours: "--on"},
 		},
-		Key:    Key{Remedy: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it", Flagged: true},
+		Key: Key{Remedy: "SGLang takes it in no other way: leave it out, and put a proxy that asks for one before it",
+			Flagged: true},
 		caches: kernelCaches, address: "SGLANG_HOST_IP",
 		Recipes: Recipes{
 			Runtimes: map[string]string{"sglang": ""},
-			Commands: [][]string{{"sglang", "serve"}, {"python3", "-m", "sglang.launch_server"}, {"python", "-m", "sglang.launch_server"}},
-			Model:    Flag{Name: "--model-path", Other: []string{"--model"}}, Revision: Flag{Name: "--revision"}, Named: true,
+			Commands: [][]string{{"sglang", "serve"}, {"python3", "-m", "sglang.launch_server"},
+				{"python", "-m", "sglang.launch_server"}},
+			Model: Flag{Name: "--model-path", Other: []string{"--model"}}, Revision: Flag{Name: "--revision"}, Named: true,
 			Keys: map[string]string{"gpu_memory_utilization": "--mem-fraction-static", "max_model_len": "--context-length"},
 		},
-		// It counts a request's tokens when it has ended; what moves before is its throughput, and the tokens that it holds.
+		// It counts a request's tokens when it has ended; what moves before is its throughput, and the tokens that it
+		// holds.
 		Signs: launcher.Server{Metrics: launcher.ServerMetrics{
 			Running: "sglang:num_running_reqs", Generated: "sglang:generation_tokens_total", Throughput: "sglang:gen_throughput",
 			Progress: []string{
-				"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total", "sglang:gen_throughput",
-				"sglang:num_used_tokens", "sglang:token_usage", "sglang:cached_tokens_total",
+				"sglang:generation_tokens_total", "sglang:prompt_tokens_total", "sglang:realtime_tokens_total",
+				"sglang:gen_throughput", "sglang:num_used_tokens", "sglang:token_usage", "sglang:cached_tokens_total",
 			},
 		}},
 		decide: decideSGLang, stages: sglangStages,
@@ -55,8 +59,10 @@ func decideSGLang(e Engine, r workloads.Request) (served, error) {
 	if err != nil {
 		return served{}, err
 	}
-	if a, err := netip.ParseAddr(s.shown); s.nodes > 1 && s.shown != "" && s.shown != "localhost" && (err != nil || !a.IsUnspecified() && !a.IsLoopback()) {
-		return served{}, fmt.Errorf("--host %s: %w: SGLang listens on every machine, of which one alone has that address: --host 0.0.0.0, or leave it out", s.shown, launcher.ErrInvalid)
+	if a, err := netip.ParseAddr(s.shown); s.nodes > 1 && s.shown != "" && s.shown != "localhost" &&
+		(err != nil || !a.IsUnspecified() && !a.IsLoopback()) {
+		return served{}, fmt.Errorf("--host %s: %w: SGLang listens on every machine, of which one alone has that "+
+			"address: --host 0.0.0.0, or leave it out", s.shown, launcher.ErrInvalid)
 	}
 	return s, nil
 }
@@ -76,8 +82,9 @@ func sglangStages(e Engine, r workloads.Request, s served) (launcher.Spec, error
 	if s.nodes > 1 {
 		const meet = serveStage + ".meet"
 		serve.Ports = append(serve.Ports, launcher.NamedPort{Name: meet})
-		argv = append(argv, launcher.Lit("--nnodes"), launcher.Of(launcher.NodeCount), launcher.Lit("--node-rank"), launcher.Of(launcher.NodeRank),
-			launcher.Lit("--dist-init-addr"), launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(meet)}})
+		at := launcher.Value{{Ref: launcher.Head}, {Lit: ":"}, {Ref: launcher.HeadPortNamed(meet)}}
+		argv = append(argv, launcher.Lit("--nnodes"), launcher.Of(launcher.NodeCount),
+			launcher.Lit("--node-rank"), launcher.Of(launcher.NodeRank), launcher.Lit("--dist-init-addr"), at)
 	}
 	if !slices.Contains(slices.Concat(s.words, s.args), "--enable-metrics") { // a wedge is seen in them
 		argv = append(argv, launcher.Lit("--enable-metrics"))

@@ -16,7 +16,8 @@ import (
 func trtllmEngine() Engine {
 	return Engine{
 		Name: "trtllm", Title: "TensorRT-LLM", Help: trtllmHelp(), Image: "nvcr.io/nvidia/tensorrt-llm/release:1.3.0rc13",
-		Program: Option{Name: "trtllm-serve", Usage: "the `PROGRAM` on the machine (default: $VIRTUAL_ENV/bin/trtllm-serve, else trtllm-serve)"},
+		Program: Option{Name: "trtllm-serve", Usage: "the `PROGRAM` on the machine (default: " +
+			"$VIRTUAL_ENV/bin/trtllm-serve, else trtllm-serve)"},
 		Options: []Option{{
 			Name: "mpirun", Usage: "Open MPI's mpirun on the machines, or in the image (default: the one in PATH)",
 			Text: func(r *workloads.Request) *string { return &r.MPI.Mpirun },
@@ -32,8 +33,9 @@ func trtllmEngine() Engine {
 		caches:    kernelCaches,
 		Recipes: Recipes{
 			Runtimes: map[string]string{"trtllm": ""},
-			Commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {llmapiLaunch, "trtllm-serve", "serve"}, {llmapiLaunch, "trtllm-serve"}},
-			Keys:     map[string]string{"max_model_len": "--max_seq_len"}, Positional: true, Underscores: true, MPI: true,
+			Commands: [][]string{{"trtllm-serve", "serve"}, {"trtllm-serve"}, {llmapiLaunch, "trtllm-serve", "serve"},
+				{llmapiLaunch, "trtllm-serve"}},
+			Keys: map[string]string{"max_model_len": "--max_seq_len"}, Positional: true, Underscores: true, MPI: true,
 		},
 		decide: decideTRTLLM, stages: trtllmStages,
 	}
@@ -56,13 +58,15 @@ func decideTRTLLM(e Engine, r workloads.Request) (served, error) {
 	case err != nil:
 		return served{}, err
 	case s.nodes == 1 && r.MPI.Mpirun != "":
-		return served{}, fmt.Errorf("--mpirun %s: %w: on one machine there is no mpirun: --nodes N, or leave it out", r.MPI.Mpirun, launcher.ErrInvalid)
+		return served{}, fmt.Errorf("--mpirun %s: %w: on one machine there is no mpirun: --nodes N, or leave it out",
+			r.MPI.Mpirun, launcher.ErrInvalid)
 	case s.nodes == 1:
 		return s, nil
 	}
 	if program := llmapiProgram(r, s.words[0]); path.IsAbs(program) && besides(e, r, program) == nil && !saysPath(r) {
 		dir := path.Dir(program)
-		s.note("%s calls the python and python3 of its PATH, which is not known here, so that those of %s are not put first: give --env PATH=%[2]s:... for that", program, dir)
+		s.note("%s calls the python and python3 of its PATH, which is not known here, so that those of %s are not put "+
+			"first: give --env PATH=%[2]s:... for that", program, dir)
 	}
 	return s, nil
 }

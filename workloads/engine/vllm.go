@@ -15,10 +15,13 @@ import (
 func vllmEngine() Engine {
 	return Engine{
 		Name: "vllm", Title: "vLLM", Help: vllmHelp(), Image: "nvcr.io/nvidia/vllm:26.05-py3",
-		Program: Option{Name: "vllm", Usage: "the `PROGRAM` vllm of the machines (default: $VIRTUAL_ENV/bin/vllm, else vllm)"},
+		Program: Option{Name: "vllm", Usage: "the `PROGRAM` vllm of the machines " +
+			"(default: $VIRTUAL_ENV/bin/vllm, else vllm)"},
 		Options: []Option{
-			{Name: "ray", Usage: "the `PROGRAM` ray, for --backend ray (default: $VIRTUAL_ENV/bin/ray, else ray)", Text: func(r *workloads.Request) *string { return &r.Ray.Program }},
-			{Name: "ray-arg", Usage: "a further `ARGUMENT` of each ray start; repeat for more", List: func(r *workloads.Request) *[]string { return &r.Ray.Args }},
+			{Name: "ray", Usage: "the `PROGRAM` ray, for --backend ray (default: $VIRTUAL_ENV/bin/ray, else ray)",
+				Text: func(r *workloads.Request) *string { return &r.Ray.Program }},
+			{Name: "ray-arg", Usage: "a further `ARGUMENT` of each ray start; repeat for more",
+				List: func(r *workloads.Request) *[]string { return &r.Ray.Args }},
 		},
 		Port:   8000,
 		TP:     Flag{Name: "--tensor-parallel-size", Least: "--ten", Other: []string{"-tp"}},
@@ -37,8 +40,9 @@ func vllmEngine() Engine {
 			{Name: "--data-parallel-rpc-port", Other: []string{"-dpp"}},
 		},
 		Backends: &Backends{
-			Flag:   Flag{Name: "--distributed-executor-backend", Least: "--distributed-e"},
-			Values: map[string]string{"ray": workloads.BackendRay, "mp": workloads.BackendNative, "uni": ""}, // uni: one process, as good as none
+			Flag: Flag{Name: "--distributed-executor-backend", Least: "--distributed-e"},
+			// uni: one process, as good as none
+			Values: map[string]string{"ray": workloads.BackendRay, "mp": workloads.BackendNative, "uni": ""},
 			Ask:    vllmQuestion,
 			Knows: func(help string) bool {
 				return strings.Contains(help, "--nnodes") && strings.Contains(help, "--headless")
@@ -52,7 +56,8 @@ func vllmEngine() Engine {
 		},
 		caches: kernelCaches, address: "VLLM_HOST_IP",
 		Recipes: Recipes{
-			Runtimes: map[string]string{"vllm": "", "vllm-distributed": workloads.BackendNative, "vllm-ray": workloads.BackendRay, "eugr-vllm": workloads.BackendRay},
+			Runtimes: map[string]string{"vllm": "", "vllm-distributed": workloads.BackendNative,
+				"vllm-ray": workloads.BackendRay, "eugr-vllm": workloads.BackendRay},
 			Commands: [][]string{{"vllm", "serve"}},
 			Model:    Flag{Name: "--model"}, Positional: true, Revision: Flag{Name: "--revision"}, Named: true,
 			Dropped: []Flag{
@@ -107,8 +112,9 @@ var kernelCaches = []string{".cache/vllm", ".cache/sglang", ".cache/flashinfer",
 // workers all VLLM_, NCCL_, UCX_ and HF_ variables of the head's (vllm/ray/ray_env.py), in the
 // place of the worker's own; but for these, as a file says that it reads.
 var perNode = []string{
-	"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_DISABLE",
-	"NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_SUBNET_PREFIX_LEN",
+	"VLLM_HOST_IP", "VLLM_CONFIG_ROOT", "UCX_NET_DEVICES", "NCCL_SOCKET_IFNAME", "NCCL_NET", "NCCL_NET_PLUGIN",
+	"NCCL_IB_HCA", "NCCL_IB_DISABLE", "NCCL_IB_GID_INDEX", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY",
+	"NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_SUBNET_PREFIX_LEN",
 	"NCCL_IB_MERGE_NICS", "NCCL_ALGO", "NCCL_HOSTID",
 }
 
@@ -155,7 +161,8 @@ func (s *served) decideBackend(flag Flag, asked string) (string, error) {
 		}
 		return workloads.BackendNative, nil
 	case asked != "" && inCommand && asked != meant && s.given[flag.Name]:
-		return "", fmt.Errorf("--backend %s: %w: %s %s stands after --: say one of them", asked, launcher.ErrInvalid, flag.Name, said)
+		return "", fmt.Errorf("--backend %s: %w: %s %s stands after --: say one of them", asked, launcher.ErrInvalid,
+			flag.Name, said)
 	case asked != "" && inCommand && asked != meant:
 		s.note("%s %s of the recipe's command gives way to --backend %s", flag.Name, said, asked)
 		return asked, nil
@@ -163,7 +170,8 @@ func (s *served) decideBackend(flag Flag, asked string) (string, error) {
 		meant = asked
 	}
 	if meant == workloads.BackendRay && s.sizes.DP > 1 {
-		return "", fmt.Errorf("--dp %d: %w: with Ray vLLM does not deal its copies out to machines: --backend native does", s.sizes.DP, launcher.ErrInvalid)
+		return "", fmt.Errorf("--dp %d: %w: with Ray vLLM does not deal its copies out to machines: --backend native does",
+			s.sizes.DP, launcher.ErrInvalid)
 	}
 	return meant, nil
 }
@@ -179,7 +187,8 @@ func vllmStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) 
 		return launcher.Spec{}, err
 	}
 	serve := launcher.Stage{
-		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1, Env: env, Workdir: r.Workdir, Patience: servePatience,
+		Name: serveStage, Main: true, Where: launcher.OnHead, RanksPerNode: 1,
+		Env: env, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"),
 	}
 	stages := []launcher.Stage{}
@@ -188,8 +197,10 @@ func vllmStages(e Engine, r workloads.Request, s served) (launcher.Spec, error) 
 		const master, rpc = serveStage + ".master", serveStage + ".dp"
 		serve.Ports = append(serve.Ports, launcher.NamedPort{Name: master})
 		argv = append(argv,
-			launcher.Lit("--nnodes"), launcher.Of(launcher.NodeCount), launcher.Lit("--node-rank"), launcher.Of(launcher.NodeRank),
-			launcher.Lit("--master-addr"), launcher.Of(launcher.Head), launcher.Lit("--master-port"), launcher.Of(launcher.HeadPortNamed(master)))
+			launcher.Lit("--nnodes"), launcher.Of(launcher.NodeCount),
+			launcher.Lit("--node-rank"), launcher.Of(launcher.NodeRank),
+			launcher.Lit("--master-addr"), launcher.Of(launcher.Head),
+			launcher.Lit("--master-port"), launcher.Of(launcher.HeadPortNamed(master)))
 		if s.sizes.DP > 1 {
 			serve.Ports = append(serve.Ports, launcher.NamedPort{Name: rpc})
 			argv = append(argv, launcher.Lit("--data-parallel-rpc-port"), launcher.Of(launcher.HeadPortNamed(rpc)))
@@ -223,7 +234,8 @@ func vllmOnRay(e Engine, r workloads.Request, s served) (launcher.Spec, error) {
 	argv = append(argv, s.flag(e.Backends.Flag, launcher.Lit(workloads.BackendRay))...)
 	argv = append(append(argv, e.listens(s)...), launcher.Lits(s.args...)...)
 	serve := launcher.Stage{
-		Name: serveStage, Main: true, Where: launcher.OnHead, PIDsOf: workloads.RayHead, RanksPerNode: 1, Argv: argv, Env: env, Workdir: r.Workdir, Patience: servePatience,
+		Name: serveStage, Main: true, Where: launcher.OnHead, PIDsOf: workloads.RayHead, RanksPerNode: 1,
+		Argv: argv, Env: env, Workdir: r.Workdir, Patience: servePatience,
 		Ports: []launcher.NamedPort{s.api()}, Ready: s.ready("/health"),
 	}
 	return e.finish(r, s, head, workers, serve)

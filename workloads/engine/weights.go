@@ -15,7 +15,8 @@ import (
 var modelName = regexp.MustCompile(`^[A-Za-z0-9_][\w.-]*(/[A-Za-z0-9_][\w.-]*)?$`)
 
 // elsewhere are flags of the servers by which weights come from where nobody looks, or not at all.
-var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"}, {Name: "--model-loader-extra-config"}}
+var elsewhere = []Flag{{Name: "--load-format"}, {Name: "--download-dir"}, {Name: "--revision"},
+	{Name: "--model-loader-extra-config"}}
 
 // ModelToFind is the model of a request, a folder or a name, of which nodes can tell whether they have it;
 // empty: there is none.
@@ -84,9 +85,11 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	if path.IsAbs(model) {
 		switch {
 		case !c.Found:
-			return "", true, fmt.Errorf("%s: %w: it is not there: copy the model to every machine, or serve it by its name on Hugging Face", c.Dir, launcher.ErrInvalid)
+			return "", true, fmt.Errorf("%s: %w: it is not there: copy the model to every machine, or serve it by its name "+
+				"on Hugging Face", c.Dir, launcher.ErrInvalid)
 		case c.Lacks > 0:
-			return "", true, fmt.Errorf("%s: %w: it lacks %d of the files with weights that its model.safetensors.index.json names: copy the model again", c.Dir, launcher.ErrInvalid, c.Lacks)
+			return "", true, fmt.Errorf("%s: %w: it lacks %d of the files with weights that its "+
+				"model.safetensors.index.json names: copy the model again", c.Dir, launcher.ErrInvalid, c.Lacks)
 		}
 		return "has " + c.Dir + ofBytes(c.Bytes), false, nil
 	}
@@ -94,7 +97,8 @@ func (n NodeModel) weights(model string, whole int64) (line string, lacks bool, 
 	case c.Found && c.Lacks == 0 && (c.Bytes > 0 || whole == 0):
 		return "has " + model + " in " + c.Dir + ofBytes(c.Bytes), false, nil
 	case c.Free != nil && max(whole, c.Whole) > 0 && lack > *c.Free:
-		return "", true, fmt.Errorf("%w: it would fetch %s of %s into %s, whose file system has %s free: free some there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
+		return "", true, fmt.Errorf("%w: it would fetch %s of %s into %s, whose file system has %s free: free some "+
+			"there, or name another folder with --env HF_HOME=DIR or --model-cache DIR",
 			ErrNoRoom, gib(lack), model, c.Dir, gib(*c.Free))
 	case c.Found && c.Bytes > 0:
 		line = "has a part of " + model + " in " + c.Dir + ": the server fetches the rest"

@@ -2,12 +2,12 @@
 // where its parts are to meet, and how far it is. The gateway, a rank of its own, acts on that: it
 // stands before exo's API.
 //
-// What is true of exo 1.0.71 (fd707de30), and why there is a gateway: its API listens on 0.0.0.0 and cannot be told otherwise,
-// no path of it says whether a model answers (/state has each part's RunnerReady), a model is placed by a call (GET
-// /instance/placement, POST /instance), and each node must have the API at one port. EXO_LIBP2P_NAMESPACE parts jobs.
-// exo takes a node out after 30 s of silence and deletes its models; a part that fails is started five times. It is given
-// no --bootstrap-peers: each of their connections begins an election, and a new master forgets the model. Later versions
-// speak zenoh in place of libp2p and do not know these flags.
+// What is true of exo 1.0.71 (fd707de30), and why there is a gateway: its API listens on 0.0.0.0 and cannot be told
+// otherwise, no path of it says whether a model answers (/state has each part's RunnerReady), a model is placed by a
+// call (GET /instance/placement, POST /instance), and each node must have the API at one port. EXO_LIBP2P_NAMESPACE
+// parts jobs. exo takes a node out after 30 s of silence and deletes its models; a part that fails is started five
+// times. It is given no --bootstrap-peers: each of their connections begins an election, and a new master forgets the
+// model. Later versions speak zenoh in place of libp2p and do not know these flags.
 //
 // But for the gateway nothing here asks anybody. The names are those of exo's JSON
 // (exo/shared/types, v1.0.71).
@@ -251,7 +251,8 @@ func (s State) does(node, model, kind string, body json.RawMessage) string {
 		return "failed: " + of.Error
 	}
 	return cmp.Or(map[string]string{
-		"RunnerConnecting": "meets the other machines", "RunnerConnected": "has met the other machines", "RunnerLoaded": "has loaded its part",
+		"RunnerConnecting": "meets the other machines", "RunnerConnected": "has met the other machines",
+		"RunnerLoaded":    "has loaded its part",
 		"RunnerWarmingUp": "warms up", "RunnerReady": "is ready", "RunnerRunning": "is at work",
 		"RunnerShuttingDown": "ends", "RunnerShutdown": "has ended",
 	}[kind], kind)
@@ -274,7 +275,8 @@ func (s State) fetches(node, model string) string {
 				}
 			} `json:"downloadProgress"`
 		}
-		if json.Unmarshal(body, &of) != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(of.Shard)), func(k string) bool { return of.Shard[k].Card.Model == model }) {
+		if json.Unmarshal(body, &of) != nil || !slices.ContainsFunc(slices.Collect(maps.Keys(of.Shard)),
+			func(k string) bool { return of.Shard[k].Card.Model == model }) {
 			continue
 		}
 		switch d.kind() {

@@ -80,8 +80,10 @@ func runGateway(ctx context.Context, args []string) error {
 		return fmt.Errorf("read number of nodes: %w", err)
 	}
 	g := &gateway{
-		api: url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", args[2])}, nodes: nodes, sharding: args[4], model: args[5],
-		client: http.Client{Timeout: answerWait, Transport: &http.Transport{DisableKeepAlives: true}}, out: os.Stdout, every: time.Second, slow: 5 * time.Second,
+		api:   url.URL{Scheme: "http", Host: net.JoinHostPort("127.0.0.1", args[2])},
+		nodes: nodes, sharding: args[4], model: args[5],
+		client: http.Client{Timeout: answerWait, Transport: &http.Transport{DisableKeepAlives: true}},
+		out:    os.Stdout, every: time.Second, slow: 5 * time.Second,
 	}
 	if g.network, err = networkOf(os.Getenv("SPARKRUN_ADDR")); err != nil {
 		return err
@@ -227,7 +229,8 @@ func (g *gateway) look(ctx context.Context) (why string, err error) {
 
 // place asks exo where it would have the model, and has it there.
 func (g *gateway) place(ctx context.Context, s State) (why string, err error) {
-	query := url.Values{"model_id": {g.model}, "sharding": {g.sharding}, "instance_meta": {"MlxRing"}, "min_nodes": {strconv.Itoa(g.nodes)}}
+	query := url.Values{"model_id": {g.model}, "sharding": {g.sharding}, "instance_meta": {"MlxRing"},
+		"min_nodes": {strconv.Itoa(g.nodes)}}
 	status, body, err := g.ask(ctx, http.MethodGet, "/instance/placement", query, nil)
 	if err == nil && status == http.StatusOK {
 		if body, err = Place(body, s, g.network); err != nil {
@@ -241,8 +244,10 @@ func (g *gateway) place(ctx context.Context, s State) (why string, err error) {
 	case status == http.StatusOK:
 		g.refused = 0
 		return "exo is told to place the model", nil
-	case status == http.StatusInternalServerError: // it looks for what it does not know on Hugging Face, and fails without a word
-		why = "exo does not take the model " + g.model + ": its output says why: there may be none of this name, or no way to Hugging Face"
+	case status == http.StatusInternalServerError:
+		// it looks for what it does not know on Hugging Face, and fails without a word
+		why = "exo does not take the model " + g.model + ": its output says why: there may be none of this name, or no " +
+			"way to Hugging Face"
 	default:
 		why = "exo does not take the model " + g.model + ": " + Reason(body)
 	}
@@ -252,7 +257,9 @@ func (g *gateway) place(ctx context.Context, s State) (why string, err error) {
 	return why, nil
 }
 
-func (g *gateway) ask(ctx context.Context, method, path string, query url.Values, body []byte) (status int, answer []byte, err error) {
+func (g *gateway) ask(
+	ctx context.Context, method, path string, query url.Values, body []byte,
+) (status int, answer []byte, err error) {
 	at := g.api
 	at.Path, at.RawQuery = path, query.Encode()
 	req, err := http.NewRequestWithContext(ctx, method, at.String(), bytes.NewReader(body))

@@ -19,8 +19,9 @@ var whole = regexp.MustCompile(`^\$(?:([A-Za-z_][A-Za-z0-9_]*)|\{([A-Za-z_][A-Za
 // ofMachine are variables that differ from machine to machine: sparkrun finds them on each. The
 // workload leaves out a recipe's VLLM_HOST_IP and its like, and says so.
 var ofMachine = []string{
-	"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME", "MN_IF_NAME",
-	"UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include", "MASTER_ADDR", "MASTER_PORT", "RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE",
+	"NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_SOCKET_IFNAME", "NCCL_NET", "GLOO_SOCKET_IFNAME", "TP_SOCKET_IFNAME",
+	"MN_IF_NAME", "UCX_NET_DEVICES", "OMPI_MCA_btl_tcp_if_include", "MASTER_ADDR", "MASTER_PORT",
+	"RANK", "LOCAL_RANK", "NODE_RANK", "WORLD_SIZE",
 }
 
 // modelSecrets are the caller's secrets that a recipe may take without consent, as a model is
@@ -79,9 +80,11 @@ func (l *Launch) secret(field string, v Setting, environ []string) error {
 	m := whole.FindStringSubmatch(v.Value)
 	switch {
 	case m == nil:
-		return invalid(field, "its name says that it holds a secret, which the cluster's record would keep: give it with --secret %s, which takes the place of the recipe's", v.Name)
+		return invalid(field, "its name says that it holds a secret, which the cluster's record would keep: give it with "+
+			"--secret %s, which takes the place of the recipe's", v.Name)
 	case m[1]+m[2] != v.Name:
-		return invalid(field, "it takes %s of yours: give it with --secret %s=FILE, which takes the place of the recipe's", v.Value, v.Name)
+		return invalid(field, "it takes %s of yours: give it with --secret %s=FILE, which takes the place of the recipe's",
+			v.Value, v.Name)
 	}
 	if _, ok := workloads.Lookup(environ, v.Name); !ok {
 		l.note(field, "left out: it is not set here")
@@ -100,7 +103,8 @@ func (l *Launch) secret(field string, v Setting, environ []string) error {
 func (r Recipe) expand(out *Launch, field, value string, environ []string) (string, error) {
 	if r.Version == "1" {
 		if strings.ContainsAny(value, "$`") {
-			return "", invalid(field, "%s: a shell in the container would fill it in, and there is none: give it a value with --env", value)
+			return "", invalid(field, "%s: a shell in the container would fill it in, and there is none: "+
+				"give it a value with --env", value)
 		}
 		return value, nil
 	}
@@ -113,7 +117,8 @@ func (r Recipe) expand(out *Launch, field, value string, environ []string) (stri
 			out.note(field, "%s is not set here, and stays as it is", m)
 			return m
 		case workloads.IsSecret(name):
-			err = invalid(field, "it takes %s of yours, a secret by its name, which the cluster's record would keep: give it another value with --env", m)
+			err = invalid(field, "it takes %s of yours, a secret by its name, which the cluster's record would keep: "+
+				"give it another value with --env", m)
 		}
 		if !slices.Contains(harmless, name) {
 			out.asks("%s, which takes your %s into its image (--env takes its place)", field, name)

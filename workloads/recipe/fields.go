@@ -14,7 +14,8 @@ import (
 // known are the fields of both versions: either tool reads the other's too.
 var known = []string{
 	"recipe_version", "sparkrun_version", "name", "description", "model", "model_revision", "runtime", "runtime_version",
-	"mode", "min_nodes", "max_nodes", "solo_only", "cluster_only", "container", "defaults", "env", "command", "runtime_config",
+	"mode", "min_nodes", "max_nodes", "solo_only", "cluster_only", "container", "defaults", "env",
+	"command", "runtime_config",
 	"metadata", "benchmark", "pre_exec", "post_exec", "post_commands", "stop_after_post", "mods", "build_args", "builder",
 	"builder_config", "executor_config", "distribution_config",
 }
@@ -148,7 +149,8 @@ func (r *reader) machines(key string, v *yaml.Node) {
 
 func (r *reader) built(v *yaml.Node) {
 	if args := r.list("build_args", v); len(args) > 0 {
-		r.note("build_args", "%s: sparkrun builds no images: build it on each machine, or name one with --image or --image-map", strings.Join(args, " "))
+		r.note("build_args", "%s: sparkrun builds no images: build it on each machine, or name one with --image or "+
+			"--image-map", strings.Join(args, " "))
 	}
 }
 
@@ -177,7 +179,8 @@ func (r *reader) executor(n *yaml.Node) {
 		case "privileged":
 			r.Executor.Privileged = r.yes(field, v)
 		case "cap_add", "security_opt", "devices":
-			option := map[string]string{"cap_add": "--cap-add=", "security_opt": "--security-opt=", "devices": "--device="}[key]
+			option := map[string]string{"cap_add": "--cap-add=", "security_opt": "--security-opt=",
+				"devices": "--device="}[key]
 			for _, word := range r.list(field, v) {
 				r.Executor.Args = append(r.Executor.Args, option+word)
 			}

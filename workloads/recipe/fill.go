@@ -39,11 +39,13 @@ func fillOnce(field, template string, values []Setting) (string, error) {
 		}
 		m := placeholder.FindStringSubmatch(template[i:])
 		if m == nil || !strings.HasPrefix(template[i:], m[0]) {
-			return "", invalid(field, "line %d: `%s`: want {NAME}; a brace that is meant is written twice", lineOf(template, i), head(template[i:]))
+			return "", invalid(field, "line %d: `%s`: want {NAME}; a brace that is meant is written twice",
+				lineOf(template, i), head(template[i:]))
 		}
 		v, ok := known[m[1]]
 		if !ok {
-			return "", invalid(field, "line %d: %s has no value: give it one with -o %s=VALUE; there are %s", lineOf(template, i), m[0], m[1], names(values))
+			return "", invalid(field, "line %d: %s has no value: give it one with -o %s=VALUE; there are %s",
+				lineOf(template, i), m[0], m[1], names(values))
 		}
 		b.WriteString(v)
 		if i += len(m[0]) - 1; b.Len() > maxText {

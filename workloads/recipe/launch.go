@@ -71,7 +71,8 @@ func (l Launch) Into(r *workloads.Request) {
 // Launch fills a recipe in. Its errors wrap launcher.ErrInvalid and say what is the nearest that
 // works.
 func (r Recipe) Launch(o Options) (Launch, error) {
-	out := Launch{Notes: slices.Clone(r.Notes), Image: cmp.Or(o.Image, r.Image), ShmBytes: r.Executor.ShmBytes, Ulimits: r.Executor.Ulimits}
+	out := Launch{Notes: slices.Clone(r.Notes), Image: cmp.Or(o.Image, r.Image), ShmBytes: r.Executor.ShmBytes,
+		Ulimits: r.Executor.Ulimits}
 	if o.OnHost {
 		if out.Image != "" && o.Image == "" {
 			out.note("container", "%s: left out: it runs on the machines themselves", out.Image)
@@ -79,7 +80,8 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 		out.Image, out.ShmBytes = "", 0
 	}
 	if out.Image == r.Image && r.Image != "" && !strings.Contains(r.Image, "/") {
-		out.note("container", "%s names no registry: the project that wrote the recipe builds it, on each machine; --image names another", r.Image)
+		out.note("container", "%s names no registry: the project that wrote the recipe builds it, on each machine; "+
+			"--image names another", r.Image)
 	}
 	r.unused(&out)
 	if err := o.sizes(); err != nil {
@@ -103,7 +105,8 @@ func (r Recipe) Launch(o Options) (Launch, error) {
 		return Launch{}, err
 	}
 	if len(out.consent) > 0 && !o.Trusted {
-		return Launch{}, fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it with --trust-recipe", o.Name, ErrUntrusted, strings.Join(out.consent, "; and "))
+		return Launch{}, fmt.Errorf("recipe %s: %w: it has %s: read it (`sparkrun recipe show %[1]s`), then allow it "+
+			"with --trust-recipe", o.Name, ErrUntrusted, strings.Join(out.consent, "; and "))
 	}
 	return out, nil
 }
@@ -136,7 +139,8 @@ func (l *Launch) note(field, format string, args ...any) {
 // sizes takes what -o says of the values that have a flag of launch too.
 func (o *Options) sizes() error {
 	for _, s := range o.Set {
-		to := map[string]*int{"tensor_parallel": &o.Serve.TP, "pipeline_parallel": &o.Serve.PP, "data_parallel": &o.Serve.DP, "port": &o.Serve.Port}[s.Name]
+		to := map[string]*int{"tensor_parallel": &o.Serve.TP, "pipeline_parallel": &o.Serve.PP,
+			"data_parallel": &o.Serve.DP, "port": &o.Serve.Port}[s.Name]
 		switch {
 		case s.Name == "host" && o.Serve.Host == "":
 			o.Serve.Host = s.Value
@@ -155,7 +159,8 @@ func (o *Options) sizes() error {
 // after takes what stands after -- for what no flag says, and gives what it took.
 func (o *Options) after(e engine.Engine) workloads.Serve {
 	said := e.ArgsSay(o.Serve.Args)
-	for _, f := range []struct{ flag, said *int }{{&o.Serve.TP, &said.TP}, {&o.Serve.PP, &said.PP}, {&o.Serve.DP, &said.DP}, {&o.Serve.Port, &said.Port}} {
+	for _, f := range []struct{ flag, said *int }{{&o.Serve.TP, &said.TP}, {&o.Serve.PP, &said.PP},
+		{&o.Serve.DP, &said.DP}, {&o.Serve.Port, &said.Port}} {
 		if *f.flag != 0 { // both are the user's: the workload refuses two that differ
 			*f.said = 0
 		}
@@ -217,7 +222,8 @@ func (r Recipe) values(o Options) ([]Setting, error) {
 	}
 	for _, s := range o.Set {
 		_, isDefault := get(values, s.Name)
-		if !isDefault && s.Name != privileged && !strings.Contains(r.Command, "{"+s.Name+"}") && r.Command != "" && !spread(s.Name) {
+		if !isDefault && s.Name != privileged && !strings.Contains(r.Command, "{"+s.Name+"}") && r.Command != "" &&
+			!spread(s.Name) {
 			return nil, invalid("-o "+s.Name, "the recipe has no such value: it has %s", names(values))
 		}
 		values = append(values, s)
@@ -228,7 +234,8 @@ func (r Recipe) values(o Options) ([]Setting, error) {
 // spread tells whether a value is one that says how a server is spread, which counts even where
 // a command has no place for it.
 func spread(name string) bool {
-	return slices.Contains([]string{"tensor_parallel", "pipeline_parallel", "data_parallel", "host", "port", "served_model_name", "distributed_executor_backend"}, name)
+	return slices.Contains([]string{"tensor_parallel", "pipeline_parallel", "data_parallel", "host", "port",
+		"served_model_name", "distributed_executor_backend"}, name)
 }
 
 // ModsDir is where a job that brings mods along has them, below launcher.StageEnv's folder.
@@ -241,7 +248,8 @@ func (r Recipe) rights(out *Launch, o Options, values []Setting) error {
 		root = strings.EqualFold(v, "true")
 	}
 	if len(r.Mods) > 0 {
-		out.asks("mods (%s), folders whose run.sh changes what is in the image before the server starts", strings.Join(r.Mods, ", "))
+		out.asks("mods (%s), folders whose run.sh changes what is in the image before the server starts",
+			strings.Join(r.Mods, ", "))
 	}
 	if len(r.Setup) > 0 {
 		out.asks("pre_exec, %s in each container before the server starts", plural(len(r.Setup), "command"))
@@ -253,11 +261,14 @@ func (r Recipe) rights(out *Launch, o Options, values []Setting) error {
 		out.asks("privileged: true, the rights of root over the machine")
 	}
 	if out.Args = slices.Clone(r.Executor.Args); root {
-		out.Args = append(out.Args, "--cap-add=ALL", "--security-opt=seccomp=unconfined", "--security-opt=apparmor=unconfined")
-		out.note("executor_config.privileged", "given as all capabilities without seccomp and AppArmor, to whom the machines' policy allows it; devices beside the GPU's and RDMA's are not")
+		out.Args = append(out.Args, "--cap-add=ALL", "--security-opt=seccomp=unconfined",
+			"--security-opt=apparmor=unconfined")
+		out.note("executor_config.privileged", "given as all capabilities without seccomp and AppArmor, to whom the "+
+			"machines' policy allows it; devices beside the GPU's and RDMA's are not")
 	}
 	if o.OnHost && (len(r.Mods) > 0 || len(r.Setup) > 0 || len(out.Args) > 0) {
-		return fmt.Errorf("recipe %s: %w: it changes its container, and on the machines themselves there is none: leave out --runtime host", o.Name, launcher.ErrInvalid)
+		return fmt.Errorf("recipe %s: %w: it changes its container, and on the machines themselves there is none: leave "+
+			"out --runtime host", o.Name, launcher.ErrInvalid)
 	}
 	return r.setUp(out, values)
 }
@@ -279,7 +290,8 @@ func (r Recipe) setUp(out *Launch, values []Setting) error {
 			return invalid("mods", "%s: two mods have this name", name)
 		}
 		seen[name] = true
-		lines = append(lines, fmt.Sprintf(`(cd "$%s/%s/%s" && chmod +x run.sh && ./run.sh)`, launcher.StageEnv, ModsDir, name))
+		lines = append(lines, fmt.Sprintf(`(cd "$%s/%s/%s" && chmod +x run.sh && ./run.sh)`, launcher.StageEnv, ModsDir,
+			name))
 	}
 	long := 0
 	for i, command := range r.Setup {
@@ -305,7 +317,8 @@ func clean(mod string) bool {
 	plain := func(c rune) bool {
 		return c >= 'a' && c <= 'z' || c >= 'A' && c <= 'Z' || c >= '0' && c <= '9' || strings.ContainsRune("._-+/", c)
 	}
-	return rest != "" && !strings.HasPrefix(rest, "/") && rest == path.Clean(rest) && rest != "." && !slices.Contains(strings.Split(rest, "/"), "..") &&
+	return rest != "" && !strings.HasPrefix(rest, "/") && rest == path.Clean(rest) && rest != "." &&
+		!slices.Contains(strings.Split(rest, "/"), "..") &&
 		!strings.ContainsFunc(rest, func(c rune) bool { return !plain(c) }) && (!scoped || strings.Contains(rest, "/"))
 }
 

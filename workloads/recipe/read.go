@@ -20,7 +20,8 @@ import (
 // refused, as are files above MaxBytes.
 func Read(text []byte) (Recipe, error) {
 	if len(text) > MaxBytes {
-		return Recipe{}, fmt.Errorf("%w: %d bytes, more than %d: this is no recipe", launcher.ErrInvalid, len(text), MaxBytes)
+		return Recipe{}, fmt.Errorf("%w: %d bytes, more than %d: this is no recipe", launcher.ErrInvalid, len(text),
+			MaxBytes)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(text))
 	var doc yaml.Node
@@ -50,11 +51,13 @@ func Read(text []byte) (Recipe, error) {
 func plain(n *yaml.Node, depth int) error {
 	switch {
 	case n.Kind == yaml.AliasNode || n.Anchor != "":
-		return fmt.Errorf("line %d: %w: anchors and aliases (& and *) are not read: write the value out", n.Line, launcher.ErrInvalid)
+		return fmt.Errorf("line %d: %w: anchors and aliases (& and *) are not read: write the value out", n.Line,
+			launcher.ErrInvalid)
 	case depth > maxDepth:
 		return fmt.Errorf("line %d: %w: nested deeper than %d", n.Line, launcher.ErrInvalid, maxDepth)
 	case len(n.Content) > maxEntries:
-		return fmt.Errorf("line %d: %w: %d entries in one place, at most %d", n.Line, launcher.ErrInvalid, len(n.Content), maxEntries)
+		return fmt.Errorf("line %d: %w: %d entries in one place, at most %d", n.Line, launcher.ErrInvalid, len(n.Content),
+			maxEntries)
 	case strings.ContainsRune(n.Value, 0):
 		return fmt.Errorf("line %d: %w: holds a NUL byte", n.Line, launcher.ErrInvalid)
 	}
@@ -131,7 +134,8 @@ func (r *reader) pairs(under string, n *yaml.Node, do func(key string, v *yaml.N
 func null(n *yaml.Node) bool { return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null" }
 
 // yesNo are the words that YAML 1.1, which both tools read, takes for a boolean beside true and false.
-var yesNo = map[string]string{"yes": "True", "on": "True", "no": "False", "off": "False", "true": "True", "false": "False"}
+var yesNo = map[string]string{"yes": "True", "on": "True", "no": "False", "off": "False", "true": "True",
+	"false": "False"}
 
 var wholeNumber = regexp.MustCompile(`^-?(0|[1-9][0-9]*)$`)
 
@@ -227,7 +231,8 @@ func (r *reader) finish() {
 	}
 	switch {
 	case r.Version != "1" && r.Version != "2":
-		r.errs = append(r.errs, invalid("recipe_version", "%q is not known: 1 is of eugr/spark-vllm-docker, 2 of spark-arena", r.Version))
+		r.errs = append(r.errs, invalid("recipe_version", "%q is not known: 1 is of eugr/spark-vllm-docker, 2 of "+
+			"spark-arena", r.Version))
 	case r.Version == "1":
 		if r.Name == "" {
 			lacks("name")
@@ -247,6 +252,7 @@ func (r *reader) finish() {
 		r.errs = append(r.errs, invalid("mode", "want auto, solo or cluster, got %q", r.mode))
 	}
 	if r.MaxNodes > 0 && r.MinNodes > r.MaxNodes {
-		r.errs = append(r.errs, invalid(r.MinBy, "it wants %d machines or more, and %s at most %d", r.MinNodes, r.MaxBy, r.MaxNodes))
+		r.errs = append(r.errs, invalid(r.MinBy, "it wants %d machines or more, and %s at most %d", r.MinNodes, r.MaxBy,
+			r.MaxNodes))
 	}
 }

@@ -24,7 +24,8 @@ func (untrusted) Is(target error) bool { return target == launcher.ErrInvalid }
 func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	wanted, backend, knownRuntime := runtimeOf(r.Runtime)
 	if !knownRuntime && r.Runtime != "" {
-		return invalid("runtime", "%s: sparkrun serves with %s; `sparkrun launch exec --image IMAGE` runs other servers", r.Runtime, listed(" and ", func(e engine.Engine) string { return e.Name }))
+		return invalid("runtime", "%s: sparkrun serves with %s; `sparkrun launch exec --image IMAGE` runs other servers",
+			r.Runtime, listed(" and ", func(e engine.Engine) string { return e.Name }))
 	}
 	var command []string
 	var env []Setting
@@ -51,7 +52,8 @@ func (r Recipe) server(out *Launch, o *Options, values []Setting) error {
 	e, at, ok := engineOf(command)
 	switch {
 	case !ok:
-		return invalid("command", "`%s`: want %s; `sparkrun launch exec --image IMAGE` runs other programs", strings.Join(command[:min(len(command), 3)], " "),
+		return invalid("command", "`%s`: want %s; `sparkrun launch exec --image IMAGE` runs other programs",
+			strings.Join(command[:min(len(command), 3)], " "),
 			listed(" or ", func(e engine.Engine) string { return "`" + strings.Join(e.Recipes.Commands[0], " ") + "`" }))
 	case knownRuntime && e.Name != wanted.Name:
 		return invalid("runtime", "%s: the command starts %s", r.Runtime, e.Name)
@@ -109,7 +111,9 @@ func isMpirun(program string) bool {
 
 // byMPI tells whether a program is a server that mpirun may start.
 func byMPI(program string) bool {
-	return slices.ContainsFunc(serving(), func(e engine.Engine) bool { return e.Recipes.MPI && path.Base(program) == e.Recipes.Commands[0][0] })
+	return slices.ContainsFunc(serving(), func(e engine.Engine) bool {
+		return e.Recipes.MPI && path.Base(program) == e.Recipes.Commands[0][0]
+	})
 }
 
 // listed names the engines that serve by recipes in a sentence.
@@ -130,9 +134,11 @@ func (r Recipe) key(out *Launch, o Options, name string, has bool) error {
 		out.note("command", "--api-key: left out: it is what --secret %s gives", name)
 		return nil
 	case name != "":
-		return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and others see: give it with --secret %s", name)
+		return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and "+
+			"others see: give it with --secret %s", name)
 	}
-	return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and others see: take it out of the recipe")
+	return invalid("command", "--api-key: a secret has no place in a command, which the cluster's record keeps and "+
+		"others see: take it out of the recipe")
 }
 
 // model settles which model it is, and adds the flags that both tools add to a command without.
@@ -209,14 +215,17 @@ func (r Recipe) settle(out *Launch, o Options) error {
 	}
 	switch {
 	case n < r.MinNodes:
-		return invalid("--nodes", "recipe %s wants %s or more (%s): --nodes %d is the nearest that works", o.Name, plural(r.MinNodes, "machine"), r.MinBy, r.MinNodes)
+		return invalid("--nodes", "recipe %s wants %s or more (%s): --nodes %d is the nearest that works", o.Name,
+			plural(r.MinNodes, "machine"), r.MinBy, r.MinNodes)
 	case r.MaxNodes > 0 && n > r.MaxNodes:
-		return invalid("--nodes", "recipe %s is for at most %s (%s): --nodes %d is the nearest that works", o.Name, plural(r.MaxNodes, "machine"), r.MaxBy, r.MaxNodes)
+		return invalid("--nodes", "recipe %s is for at most %s (%s): --nodes %d is the nearest that works", o.Name,
+			plural(r.MaxNodes, "machine"), r.MaxBy, r.MaxNodes)
 	}
 	out.Nodes = n
 	if made := product(); made != n {
 		if out.Serve.TP+out.Serve.PP+out.Serve.DP > 0 && o.Serve.TP+o.Serve.PP+o.Serve.DP == 0 {
-			out.note("command", "its sizes (%s) make %s: with %d they are found anew", sizes(out.Serve.TP, out.Serve.PP, out.Serve.DP), plural(made, "machine"), n)
+			out.note("command", "its sizes (%s) make %s: with %d they are found anew",
+				sizes(out.Serve.TP, out.Serve.PP, out.Serve.DP), plural(made, "machine"), n)
 		}
 		out.Serve.TP, out.Serve.PP, out.Serve.DP = o.Serve.TP, o.Serve.PP, o.Serve.DP
 	}

@@ -78,7 +78,8 @@ func (r Recipe) Workload() string {
 	if known {
 		return e.Name
 	}
-	if e, _, known = engineOf(strings.Fields(strings.ReplaceAll(r.Command, "\\\n", " "))); !known && r.Command == "" && r.Runtime == "" {
+	if e, _, known = engineOf(strings.Fields(strings.ReplaceAll(r.Command, "\\\n", " "))); !known && r.Command == "" &&
+		r.Runtime == "" {
 		e = engine.Usual()
 	}
 	return e.Name

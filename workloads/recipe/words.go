@@ -40,7 +40,8 @@ func words(field, text string) (command []string, env []Setting, notes []Note, e
 		}
 		switch {
 		case !last && len(rest) > 0:
-			return nil, nil, nil, l.script(line, "`"+head(rest[0].text)+"`, and another command in line "+strconv.Itoa(l.statements[i+1][0].line))
+			return nil, nil, nil, l.script(line, "`"+head(rest[0].text)+"`, and another command in line "+
+				strconv.Itoa(l.statements[i+1][0].line))
 		case len(rest) == 0:
 			return nil, nil, nil, l.script(line, "a variable of the shell's own")
 		}
@@ -91,7 +92,8 @@ type lexer struct {
 }
 
 func (l *lexer) script(line int, what string) error {
-	return invalid(l.field, "line %d: %s: this takes a shell, and sparkrun starts a server without one: write one command, or run it with `sparkrun launch exec --image IMAGE -- bash -c COMMAND`", line, what)
+	return invalid(l.field, "line %d: %s: this takes a shell, and sparkrun starts a server without one: write one "+
+		"command, or run it with `sparkrun launch exec --image IMAGE -- bash -c COMMAND`", line, what)
 }
 
 func (l *lexer) endWord() {
