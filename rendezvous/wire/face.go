@@ -140,8 +140,14 @@ func FieldsOf(t reflect.Type) map[string]reflect.StructField {
 	return out
 }
 
+// facer is a reply that commands print in another form.
+type facer interface{ face() any }
+
 // faced writes a reply: as the commands' --json does, or of a stream a line each.
 func faced(w io.Writer, m any, streams bool) error {
+	if other, ok := m.(facer); ok {
+		m = other.face()
+	}
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	if !streams {

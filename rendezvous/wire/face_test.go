@@ -53,6 +53,9 @@ func TestFace(t *testing.T) {
 			}
 			return nil
 		}),
+		Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) {
+			return JobsResponse{Jobs: make([]rendezvous.JobStatus, 1), Problem: "no leader"}, nil
+		}),
 		Signal.Serve(func(context.Context, Caller, SignalRequest) (Empty, error) { return Empty{}, nil }),
 	)
 	host := func(name string) func(*http.Request) { return func(r *http.Request) { r.Host = name } }
@@ -83,6 +86,7 @@ func TestFace(t *testing.T) {
 		"a stream that fails at once":   {"POST", "/v1/watch", `{"job":"none"}`, nil, 404, `"code":"no-job"`},
 		"a stream that fails later":     {"POST", "/v1/watch", `{"job":"lost"}`, nil, 200, "\n{\"error\":{\"code\":\"retry\",\"message\":\"try again\"}}\n"},
 		"a reply without content":       {"POST", "/v1/signal", `{"job":"train","signal":15}`, nil, 200, "{}"},
+		"jobs, as ps --json":            {"GET", "/v1/jobs", "", nil, 200, "\n    \"no_leader\": true,\n"},
 		"no such call":                  {"GET", "/v1/dance", "", nil, 404, ""},
 		"a call of members":             {"POST", "/members/keep-ca", "{}", nil, 404, ""},
 	}

@@ -107,8 +107,14 @@ func (r *Row) group() string {
 // Request and Reply are the types of its messages.
 func (r *Row) Request() reflect.Type { return reflect.TypeOf(r.newReq()).Elem() }
 
-// Reply is that of one reply.
-func (r *Row) Reply() reflect.Type { return reflect.TypeOf(r.newRes()).Elem() }
+// Reply is that of one reply, as the JSON face gives it.
+func (r *Row) Reply() reflect.Type {
+	m := r.newRes()
+	if other, ok := m.(facer); ok {
+		return reflect.TypeOf(other.face())
+	}
+	return reflect.TypeOf(m).Elem()
+}
 
 // Find gives the row at a path; nil where there is none.
 func Find(path string) *Row { return rows[path] }

@@ -38,7 +38,7 @@ var (
 	Stage = unary[StageRequest, StageResponse](Row{Name: "stage", Who: users,
 		Does: "hand over the list of files that a job brings along; the reply names those to be sent"})
 	StageContent = order[StageChunk](Row{Name: "stage-content", Who: users, Own: true,
-		Does: "a piece of such a file"})
+		Does: "a piece of a file that a job brings along"})
 	Seal = unary[SealRequest, SealResponse](Row{Name: "seal", Who: users,
 		Does: "seal a job's secrets for its spec"})
 	Counters = unary[Empty, CountersResponse](Row{Name: "counters", Who: users,
@@ -50,7 +50,7 @@ var (
 	Netplan = unary[NetplanRequest, NetplanPlan](Row{Name: "netplan", Who: users, To: leader, Asks: true,
 		Does: "what the fabric's addresses shall be, per node"})
 	NetplanApply = stream[NetplanApplyRequest, NetplanProgress](Row{Name: "netplan-apply", Who: users, To: leader,
-		Does: "put such a plan in force on all nodes, or on none"})
+		Does: "put the planned addresses in force on all nodes, or on none"})
 	Token = unary[TokenRequest, TokenResponse](Row{Name: "token", Who: usersHere, To: leader, Own: true,
 		Does: "make a token that lets others in"})
 	Leave = order[LeaveRequest](Row{Name: "leave", Who: usersHere, Audit: "leave",
@@ -74,10 +74,10 @@ var (
 	SaveRaft = stream[Empty, RaftPiece](Row{Name: "raft-snapshot", Who: users, To: leader,
 		Does: "a copy of the record, piece by piece"})
 	RaftBring = order[RaftPiece](Row{Name: "raft-bring", Who: usersHere,
-		Does: "a piece of such a copy, to the node that is to restore it"})
+		Does: "a piece of a copy of the record, to the node that is to restore it"})
 	RaftRestore = unary[RaftRestoreRequest, RaftRestoreResponse](Row{Name: "raft-restore", Who: usersHere,
 		Audit: "restore",
-		Does:  "have the node lead a new epoch that begins with that copy"})
+		Does:  "have the node lead a new epoch that begins with the copy that was brought"})
 )
 
 // What members ask of each other: of the node that is called, but for two that only a leader answers.

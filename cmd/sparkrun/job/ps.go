@@ -8,7 +8,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"time"
@@ -16,7 +15,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -95,86 +93,6 @@ all of this is.
 	return cmd
 }
 
-// jobLine is a job as ps --json prints it. Scripts read it: fields may come,
-// none may go.
-type jobLine struct {
-	JobID      launcher.JobID      `json:"job_id"`
-	Name       string              `json:"name"`
-	Workload   string              `json:"workload"`
-	User       string              `json:"user"`
-	State      rendezvous.State    `json:"state"`
-	ExitCode   *int                `json:"exit_code"`
-	Cause      *string             `json:"cause"`
-	Hosts      []string            `json:"hosts"`
-	Away       []string            `json:"away"`
-	Ranks      int                 `json:"ranks"`
-	Stage      *string             `json:"stage"`
-	Try        int                 `json:"try"`
-	Tries      int                 `json:"tries"`
-	Generation launcher.Generation `json:"generation"`
-	Waits      *string             `json:"waits"`
-	Line       int                 `json:"line"`
-
-	OnPartition launcher.PartitionPolicy `json:"on_partition"`
-	Image       *string                  `json:"image"`
-
-	Planned time.Time  `json:"planned"`
-	Started *time.Time `json:"started"`
-	Ended   *time.Time `json:"ended"`
-
-	NoLeader  bool                 `json:"no_leader"`
-	AsOf      *time.Time           `json:"as_of"`
-	AwaySince map[string]time.Time `json:"away_since"`
-	Suspended []string             `json:"suspended"`
-	Service   *serviceLine         `json:"service"`
-	AgainAt   *time.Time           `json:"again_at"`
-
-	FabricOnly []string `json:"fabric_only"`
-}
-
-// as adds how old the answer is that a job is told of in.
-func (l jobLine) as(res wire.JobsResponse) jobLine {
-	l.NoLeader = res.Problem != ""
-	if l.NoLeader && !res.Heard.IsZero() {
-		l.AsOf = &res.Heard
-	}
-	return l
-}
-
-func newJobLine(j rendezvous.JobStatus) jobLine {
-	l := jobLine{
-		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,
-		Hosts: []string{}, Away: append([]string{}, j.Away...), Ranks: j.Plan.World, Planned: j.Planned, Started: j.Started,
-		AwaySince: map[string]time.Time{}, Suspended: append([]string{}, j.Suspended...),
-	}
-	l.FabricOnly, l.AgainAt = append([]string{}, j.FabricOnly...), j.AgainAt
-	maps.Copy(l.AwaySince, j.AwaySince)
-	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
-	l.Line, l.Generation = j.Line, j.Plan.Generation
-	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
-	if image := imageOf(j.Spec); image != "" {
-		l.Image = &image
-	}
-	if j.Waits != "" {
-		l.Waits = &j.Waits
-	}
-	l.Service = newServiceLine(j, time.Now())
-	l.Hosts = append(l.Hosts, j.MainHosts()...)
-	if j.Plan.Stage != "" {
-		l.Ranks = j.Spec.WorldOf(len(l.Hosts))
-		if j.Outcome == nil {
-			l.Stage = &j.Plan.Stage
-		}
-	}
-	if o := j.Outcome; o != nil {
-		l.ExitCode, l.Ended = &o.ExitCode, &o.At
-		if o.Cause != "" {
-			l.Cause = &o.Cause
-		}
-	}
-	return l
-}
-
 func runPs(ctx context.Context, a *app.App, o psOptions) error {
 	b := a.Dial()
 	defer b.Close()
@@ -195,10 +113,10 @@ func runPs(ctx context.Context, a *app.App, o psOptions) error {
 }
 
 func psAll(a *app.App, res wire.JobsResponse, o psOptions) error {
-	lines := []jobLine{}
+	lines := []wire.JobLine{}
 	for _, j := range res.Jobs {
 		if o.all || j.Outcome == nil {
-			lines = append(lines, newJobLine(j).as(res))
+			lines = append(lines, res.Line(j))
 		}
 	}
 	if o.json {
@@ -216,9 +134,9 @@ func staleText(heard, now time.Time) string {
 	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has come elsewhere"
 }
 
-func jobRows(lines []jobLine, now time.Time) [][]string {
+func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 	rows := [][]string{{"JOB", "NAME", "WORKLOAD", "NODES", "STATE", "AGE", "EXIT"}}
-	serving := slices.ContainsFunc(lines, func(l jobLine) bool { return l.Service != nil && l.ExitCode == nil })
+	serving := slices.ContainsFunc(lines, func(l wire.JobLine) bool { return l.Service != nil && l.ExitCode == nil })
 	if serving {
 		rows[0] = append(rows[0], "URL", "TOKENS/S")
 	}
@@ -243,14 +161,14 @@ func jobRows(lines []jobLine, now time.Time) [][]string {
 		if l.Tries > 1 {
 			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
 		}
-		state += l.whereText(now)
+		state += whereText(l, now)
 		workload := l.Workload
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
 		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state, app.Age(now.Sub(l.Planned)), exit}
 		if serving {
-			row = append(row, l.Service.urlText(), l.Service.rateText())
+			row = append(row, urlText(l.Service), rateText(l.Service))
 		}
 		rows = append(rows, row)
 	}
@@ -275,7 +193,7 @@ func againText(at *time.Time, now time.Time) string {
 }
 
 // whereText says of which of a job's machines it does not hear, or not where others ask for them.
-func (l jobLine) whereText(now time.Time) (text string) {
+func whereText(l wire.JobLine, now time.Time) (text string) {
 	if len(l.Away) > 0 {
 		text = " (" + app.Hosts(l.Away) + " away" + awayText(l, now) + ")"
 	}
@@ -287,7 +205,7 @@ func (l jobLine) whereText(now time.Time) (text string) {
 
 // awayText is for how long the first of a job's hosts has been away, where that is
 // known.
-func awayText(l jobLine, now time.Time) string {
+func awayText(l wire.JobLine, now time.Time) string {
 	var longest time.Duration
 	for _, since := range l.AwaySince {
 		longest = max(longest, now.Sub(since))

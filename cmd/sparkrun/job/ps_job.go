@@ -23,7 +23,7 @@ func psJob(ctx context.Context, a *app.App, b app.Gangs, res wire.JobsResponse, 
 		return err
 	}
 	if o.json {
-		return a.Object(newJobLine(j).as(res))
+		return a.Object(res.Line(j))
 	}
 	for _, line := range append(describe(j, time.Now()), follow.LastOfLost(ctx, b, j)...) {
 		if _, err := fmt.Fprintln(a.Out, line); err != nil {
@@ -48,7 +48,7 @@ func pick(jobs []rendezvous.JobStatus, text string) (rendezvous.JobStatus, error
 
 // describe is a job on a screen.
 func describe(j rendezvous.JobStatus, now time.Time) []string {
-	l := newJobLine(j)
+	l := wire.JobsResponse{}.Line(j)
 	head := fmt.Sprintf("job %s", j.Spec.ID)
 	if j.Spec.Name != "" {
 		head += fmt.Sprintf(" (%s)", j.Spec.Name)

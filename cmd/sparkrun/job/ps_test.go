@@ -8,16 +8,17 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func TestPs(t *testing.T) {
-	var lines []jobLine
+	var lines []wire.JobLine
 	for _, j := range apptest.SomeJobs().Jobs {
-		lines = append(lines, newJobLine(j))
+		lines = append(lines, wire.JobsResponse{}.Line(j))
 	}
-	waits := jobLine{JobID: "cccc", Workload: "exec", State: "waiting", Line: 2, Planned: lines[1].Planned}
+	waits := wire.JobLine{JobID: "cccc", Workload: "exec", State: "waiting", Line: 2, Planned: lines[1].Planned}
 	lines[1].Suspended = []string{"spark1"}
-	orphan := jobLine{JobID: "dddd", Workload: "exec", State: rendezvous.StatePlanned, Hosts: []string{"spark1"}, Try: 2, Tries: 3, Planned: lines[1].Planned,
+	orphan := wire.JobLine{JobID: "dddd", Workload: "exec", State: rendezvous.StatePlanned, Hosts: []string{"spark1"}, Try: 2, Tries: 3, Planned: lines[1].Planned,
 		Away: []string{"spark1"}, AwaySince: map[string]time.Time{"spark1": lines[1].Planned.Add(50 * time.Second)}}
 	got := jobRows(append(lines, waits, orphan), lines[1].Planned.Add(90*time.Second))
 	want := [][]string{

@@ -1,7 +1,6 @@
 package job
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -12,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // NewServiceCmd makes `sparkrun service`.
@@ -29,58 +29,14 @@ model. Once it is ready it goes on until it is stopped.`,
 	return cmd
 }
 
-// serviceLine is what ps --json and service ls --json print of a service. Fields may come,
-// none may go.
-type serviceLine struct {
-	URL       *string              `json:"url"`
-	Model     string               `json:"model"`
-	State     string               `json:"state"`
-	Since     *time.Time           `json:"since"`
-	Text      string               `json:"text"`
-	Rate      *float64             `json:"tokens_per_s"`
-	Running   *int                 `json:"running"`
-	Autostart bool                 `json:"autostart"`
-	Restart   string               `json:"restart"`
-	Failures  int                  `json:"failures"`
-	OnWedge   launcher.WedgePolicy `json:"on_wedge"`
-	Metrics   *string              `json:"metrics"`
-}
-
-func newServiceLine(j rendezvous.JobStatus, now time.Time) *serviceLine {
-	v := j.Spec.Service
-	if v == nil {
-		return nil
-	}
-	l := &serviceLine{Model: v.Model, Autostart: v.Autostart, Restart: v.RestartText(), Failures: j.RecentFaults(now), OnWedge: cmp.Or(v.OnWedge, launcher.WedgeReport)}
-	l.State, l.Text = j.ServiceState()
-	if j.Outcome != nil {
-		return l
-	}
-	if addr := j.ServiceAddr(); addr != "" {
-		url := "http://" + addr
-		l.URL = &url
-		if v.Metrics != "" {
-			metrics := url + v.Metrics
-			l.Metrics = &metrics
-		}
-	}
-	if seen := j.Service; seen != nil {
-		l.Rate, l.Running = seen.Rate, seen.Running
-		if l.State == string(seen.State) {
-			l.Since = &seen.Since
-		}
-	}
-	return l
-}
-
-func (l *serviceLine) urlText() string {
+func urlText(l *wire.ServiceLine) string {
 	if l == nil || l.URL == nil {
 		return "-"
 	}
 	return *l.URL
 }
 
-func (l *serviceLine) rateText() string {
+func rateText(l *wire.ServiceLine) string {
 	if l == nil || l.Rate == nil {
 		return "-"
 	}
@@ -89,7 +45,7 @@ func (l *serviceLine) rateText() string {
 
 // describeService is what ps JOB says of one beside what it says of any job.
 func describeService(j rendezvous.JobStatus, now time.Time) []string {
-	l := newServiceLine(j, now)
+	l := wire.NewServiceLine(j, now)
 	switch {
 	case l == nil:
 		return nil
@@ -98,7 +54,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 	case j.Outcome != nil:
 		return nil
 	}
-	text := "  serves at " + l.urlText() + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)
+	text := "  serves at " + urlText(l) + ": " + stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now)
 	if l.Since != nil {
 		text += " for " + app.Age(now.Sub(*l.Since))
 	}
@@ -106,7 +62,7 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		text += ": " + l.Text
 	}
 	if l.Rate != nil && l.Running != nil {
-		text += fmt.Sprintf("; %s tokens/s, requests: %d", l.rateText(), *l.Running)
+		text += fmt.Sprintf("; %s tokens/s, requests: %d", rateText(l), *l.Running)
 	}
 	out := []string{text}
 	for _, step := range nextSteps(j, now) {

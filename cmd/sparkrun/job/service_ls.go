@@ -14,6 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 type serviceLsOptions struct{ json, prometheus bool }
@@ -63,7 +64,7 @@ type listedService struct {
 	Name  string   `json:"name"`
 	User  string   `json:"user"`
 	Hosts []string `json:"hosts"`
-	serviceLine
+	wire.ServiceLine
 	Away       []string             `json:"away"`
 	AwaySince  map[string]time.Time `json:"away_since"`
 	FabricOnly []string             `json:"fabric_only"`
@@ -97,24 +98,24 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 	case o.json:
 		listed := []listedService{}
 		for _, j := range services {
-			l := newJobLine(j)
-			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts, *newServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
+			l := res.Line(j)
+			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts, *wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
 		}
 		return a.Object(listed)
 	}
 	rows := [][]string{{"JOB", "NAME", "MODEL", "NODES", "URL", "STATE", "TOKENS/S", "FAILURES", "AUTOSTART"}}
 	for _, j := range services {
-		l := newServiceLine(j, now)
+		l := wire.NewServiceLine(j, now)
 		autostart := "no"
 		if l.Autostart {
 			autostart = "yes"
 		}
-		state := stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now) + newJobLine(j).whereText(now)
+		state := stateText(rendezvous.State(l.State)) + againText(j.AgainAt, now) + whereText(res.Line(j), now)
 		if j.Outcome != nil {
 			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
 		}
-		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"), cmp.Or(app.Hosts(j.MainHosts()), "-"), l.urlText(),
-			state, l.rateText(), j.RestartsText(now), autostart})
+		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"), cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
+			state, rateText(l), j.RestartsText(now), autostart})
 	}
 	if err := a.Table(rows); err != nil {
 		return err
