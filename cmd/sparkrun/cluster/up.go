@@ -68,7 +68,7 @@ keys, not by sudo. No private key is copied anywhere, and passwords are sent ove
 The program is this one; for hosts of another architecture --release names a folder with
 sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps its release; --upgrade replaces
 it, on one member after the other, and one that does not come back gets the old one again.
-The exit code is 1 if a host has failed. sparkrun help install and operations have the rest.`,
+The exit code is 1 if a host has failed. sparkrun help install has the rest.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release .build/release spark1 spark2  # from a PC
   sparkrun up --dry-run spark1 spark2
