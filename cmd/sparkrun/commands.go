@@ -19,9 +19,9 @@ func newLaunchCommands(a *app.App, run launch.Starter) *cobra.Command {
 	cmd := launch.NewCmd(a, opts)
 	cmd.AddCommand(
 		job.NewLaunchExecCmd(a, opts, run),
-		network.NewIBTestCmd(a, opts, run),
+		network.NewIBTestCmd(a, opts),
 		job.NewMPICmd(a, opts, run),
-		network.NewNCCLTestCmd(a, opts, run),
+		network.NewNCCLTestCmd(a, opts),
 		job.NewRayCmd(a, opts, run),
 		job.NewTorchrunCmd(a, opts, run),
 	)
@@ -31,15 +31,11 @@ func newLaunchCommands(a *app.App, run launch.Starter) *cobra.Command {
 	return cmd
 }
 
-// start runs a workload's command: some ask, or watch, where others just launch.
+// start launches a workload: some ask the machines before.
 func start(ctx context.Context, a *app.App, o launch.Options) error {
 	switch {
 	case o.Workload == "mpi":
 		return job.StartMPI(ctx, a, o)
-	case o.Workload == network.NCCLTestName:
-		return network.StartNCCLTest(ctx, a, o)
-	case o.Workload == launch.IBTestName:
-		return network.StartIBTest(ctx, a, o)
 	case engine.Serves(o.Workload):
 		return model.Serve(ctx, a, o)
 	}

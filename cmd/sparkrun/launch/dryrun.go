@@ -186,7 +186,7 @@ func mpirunOf(res wire.ExplainResponse) (mpi.Options, bool) {
 // startsMPI says which MPI a program is for, and who starts its ranks; empty: no MPI program.
 func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) string {
 	st := spec.MainStage()
-	if st == nil || st.MPI == nil || spec.Workload == IBTestName || len(res.Nodes) == 0 {
+	if st == nil || st.MPI == nil || spec.Workload == ibTestName || len(res.Nodes) == 0 {
 		return ""
 	}
 	if head := res.Nodes[0].Host; under.Task > 0 {

@@ -8,7 +8,6 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
@@ -27,33 +26,12 @@ type Options struct {
 	keys   follow.DetachKeys
 	Output follow.OutputMode
 
-	Test    testOptions // nccl-test's
-	IB      ibOptions
 	Service ServiceOptions
 
 	// Model is looked for on the machines; fit says what the launch takes of them, all of it with show, or
 	// why it cannot be. Of a launch that serves no model both are absent.
 	Model string
 	Fit   func(res wire.ExplainResponse, show bool) error
-}
-
-// testOptions are those of nccl-test that are about its result.
-type testOptions struct {
-	Via     string  // viaTests, viaTorch; empty and "auto" mean the same
-	Folder  string  // of nccl-tests on the machines; empty: it is looked for
-	Gate    float64 // of what is expected; 0: none
-	SVG     string
-	Read    string // a result to judge, in place of a test
-	Verbose bool
-}
-
-// ibOptions are those of ib-test.
-type ibOptions struct {
-	ibtest.Options
-	Gate         float64 // of what is expected; 0: none
-	Expect       float64 // Gb/s of a cable; 0: what is known
-	ExpectMicros float64
-	Verbose      bool
 }
 
 // ServeOptions are of the workloads that serve a model.
@@ -81,4 +59,4 @@ func (o RecipeOptions) Settings() (out []recipe.Setting, err error) {
 	return out, nil
 }
 
-const IBTestName = "ib-test"
+const ibTestName = "ib-test"

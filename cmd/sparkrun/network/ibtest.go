@@ -27,8 +27,8 @@ type ibReport struct {
 	Last    *ibtest.Record     `json:"last,omitempty"`
 }
 
-// StartIBTest plans the test, launches it as `launch --json` would, reads along, and judges.
-func StartIBTest(ctx context.Context, a *app.App, o launch.Options) error {
+// startIBTest plans the test, launches it as `launch --json` would, reads along, and judges.
+func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	if err := checkIB(o); err != nil {
 		return err
 	}
@@ -36,16 +36,16 @@ func StartIBTest(ctx context.Context, a *app.App, o launch.Options) error {
 	if err != nil {
 		return err
 	}
-	a.Say(ibForecast(plan, o.IB.Options))
+	a.Say(ibForecast(plan, o.test))
 	if o.DryRun {
-		return launch.Run(ctx, a, o)
+		return launch.Run(ctx, a, o.Options)
 	}
 	if err := hasPerftest(ctx, a, o); err != nil {
 		return err
 	}
-	w := ibWatcher{sub: &lineWriter{}, err: a.Err, verbose: o.IB.Verbose, live: a.ErrTTY && !o.JSON, plan: plan}
+	w := ibWatcher{sub: &lineWriter{}, err: a.Err, verbose: o.verbose, live: a.ErrTTY && !o.JSON, plan: plan}
 	w.sub.line = w.take
-	span, lerr := launchRead(ctx, a, o, w.sub)
+	span, lerr := launchRead(ctx, a, o.Options, w.sub)
 	for _, l := range w.open {
 		w.line(l)
 	}
@@ -65,7 +65,7 @@ func StartIBTest(ctx context.Context, a *app.App, o launch.Options) error {
 	rep := ibReport{Plan: plan, Traffic: trafficSince(ctx, a, before, span, hosts)}
 	rep.Report = ibtest.Judge(plan, w.told, ibtest.Setting{
 		Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
-		ExpectGbps: o.IB.Expect, ExpectMicros: o.IB.ExpectMicros,
+		ExpectGbps: o.expect, ExpectMicros: o.expectMicros,
 	})
 	if err := tellIB(a, rep, view.status.Cluster, o); lerr == nil {
 		return err
@@ -74,7 +74,7 @@ func StartIBTest(ctx context.Context, a *app.App, o launch.Options) error {
 }
 
 // planIB learns what there is to test, and works out what to measure when.
-func planIB(ctx context.Context, a *app.App, o *launch.Options) (*fabricView, []wire.NodeCounters, ibtest.Plan, error) {
+func planIB(ctx context.Context, a *app.App, o *ibOptions) (*fabricView, []wire.NodeCounters, ibtest.Plan, error) {
 	b := a.Dial()
 	defer b.Close()
 	st, err := b.Status(ctx, wire.StatusRequest{})
@@ -89,7 +89,7 @@ func planIB(ctx context.Context, a *app.App, o *launch.Options) (*fabricView, []
 	if err != nil {
 		return nil, nil, ibtest.Plan{}, err
 	}
-	plan, err := ibtest.NewPlan(view.scene.Topology, nodes, o.IB.Options)
+	plan, err := ibtest.NewPlan(view.scene.Topology, nodes, o.test)
 	if errors.Is(err, ibtest.ErrNoLink) {
 		err = fmt.Errorf("%w: sparkrun fabric shows what is cabled, sparkrun doctor what is wrong with it", err)
 	}
@@ -113,7 +113,7 @@ func planIB(ctx context.Context, a *app.App, o *launch.Options) (*fabricView, []
 }
 
 // ibNodes picks the machines, by id, in the order of ranks.
-func ibNodes(view *fabricView, o launch.Options) ([]string, error) {
+func ibNodes(view *fabricView, o ibOptions) ([]string, error) {
 	job := o.Request.Job
 	ids := map[string]string{} // of those that are ready, by host
 	var all []string
@@ -164,9 +164,9 @@ func ibForecast(p ibtest.Plan, o ibtest.Options) string {
 }
 
 // hasPerftest asks all machines, so that all that lack it are named at once.
-func hasPerftest(ctx context.Context, a *app.App, o launch.Options) error {
+func hasPerftest(ctx context.Context, a *app.App, o ibOptions) error {
 	return app.Interruptible(ctx, func(ctx context.Context) error {
-		res, err := launch.Ask(ctx, a, o)
+		res, err := launch.Ask(ctx, a, o.Options)
 		if err != nil {
 			return err
 		}
@@ -184,8 +184,8 @@ func hasPerftest(ctx context.Context, a *app.App, o launch.Options) error {
 }
 
 // tellIB prints, remembers, and makes the exit code.
-func tellIB(a *app.App, rep ibReport, cluster string, o launch.Options) error {
-	now := ibtest.NewRecord(rep.Plan, o.IB.Verb, rep.Report)
+func tellIB(a *app.App, rep ibReport, cluster string, o ibOptions) error {
+	now := ibtest.NewRecord(rep.Plan, o.test.Verb, rep.Report)
 	now.At, now.Cluster = time.Now().UTC(), cluster
 	old, err := keepHistory(a, "ib-test.jsonl", now)
 	if err != nil {
@@ -197,7 +197,7 @@ func tellIB(a *app.App, rep ibReport, cluster string, o launch.Options) error {
 	} else {
 		_, err = io.WriteString(a.Out, ibText(rep, now, a.Columns()))
 	}
-	v, gate, part := rep.Verdict, o.IB.Gate, rep.Reached()
+	v, gate, part := rep.Verdict, o.gate, rep.Reached()
 	switch {
 	case err != nil:
 		return err

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"math"
 
 	"github.com/spf13/cobra"
@@ -10,9 +11,20 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/ibtest"
 )
 
+// ibOptions are ib-test's: its launch, what it measures, and what is about its result.
+type ibOptions struct {
+	launch.Options
+	test         ibtest.Options
+	gate         float64 // of what is expected; 0: none
+	expect       float64 // Gb/s of a cable; 0: what is known
+	expectMicros float64
+	verbose      bool
+}
+
 // NewIBTestCmd makes `sparkrun launch ib-test`.
-func NewIBTestCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Command {
-	t := &opts.IB
+func NewIBTestCmd(a *app.App, opts *launch.Options) *cobra.Command {
+	o := &ibOptions{}
+	t := &o.test
 	cmd := &cobra.Command{
 		Use:   "ib-test [flags] [bw|lat]",
 		Short: "Measure each link with perftest, and judge it",
@@ -52,12 +64,15 @@ where it is low, and by itself always.`,
 		},
 		ValidArgs: []string{ibtest.Bandwidth, ibtest.Latency},
 	}
-	launch := launch.WorkloadRun(a, opts, run)
+	launch := launch.WorkloadRun(a, opts, func(ctx context.Context, a *app.App, l launch.Options) error {
+		o.Options = l
+		return startIBTest(ctx, a, *o)
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			t.Kinds = args
 		}
-		t.Options = t.WithDefaults()
+		*t = t.WithDefaults()
 		if err := t.Validate(); err != nil {
 			return app.Usagef("%v", err)
 		}
@@ -66,7 +81,7 @@ where it is low, and by itself always.`,
 			value float64
 			most  float64
 			want  string
-		}{{"expect", t.Expect, 1e6, "Gb/s, such as 97"}, {"expect-us", t.ExpectMicros, 1e6, "microseconds, such as 2.5"}} {
+		}{{"expect", o.expect, 1e6, "Gb/s, such as 97"}, {"expect-us", o.expectMicros, 1e6, "microseconds, such as 2.5"}} {
 			if cmd.Flag(f.name).Changed && !(f.value > 0 && f.value <= f.most) || math.IsNaN(f.value) {
 				return app.Usagef("--%s %g: want %s", f.name, f.value, f.want)
 			}
@@ -79,16 +94,16 @@ where it is low, and by itself always.`,
 	fs.Var(app.Amount{N: &t.Bytes}, "size", "the messages of a bandwidth test (default: 64K)")
 	fs.Var(app.Positive{N: &t.QPs}, "qps", "share bandwidth out to `N` queue pairs a device (default: 1)")
 	fs.Var(app.Positive{N: &t.Iters}, "iters", "measure latency by `N` exchanges (default: 1000)")
-	fs.Float64Var(&t.Expect, "expect", 0, "what a cable should give one way, in `GBPS` (10^9 bits a second)")
-	fs.Float64Var(&t.ExpectMicros, "expect-us", 0, "how long a message should take, in `US`")
-	fs.Var(app.Part{V: &t.Gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
-	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what perftest writes, on standard error")
+	fs.Float64Var(&o.expect, "expect", 0, "what a cable should give one way, in `GBPS` (10^9 bits a second)")
+	fs.Float64Var(&o.expectMicros, "expect-us", 0, "how long a message should take, in `US`")
+	fs.Var(app.Part{V: &o.gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
+	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show what perftest writes, on standard error")
 	app.CompleteWords(cmd, "verb")
 	return cmd
 }
 
 // checkIB refuses what does not go with a test of links.
-func checkIB(o launch.Options) error {
+func checkIB(o ibOptions) error {
 	for _, c := range []struct {
 		given bool
 		flag  string

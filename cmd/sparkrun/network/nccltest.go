@@ -56,12 +56,12 @@ func (r testReport) ofLinks() bool {
 	return over && !alone && r.early == nil && (len(r.Result.Rows) > 0 || r.Log.Links())
 }
 
-// StartNCCLTest runs a test, which watches its own launch, or judges another's.
-func StartNCCLTest(ctx context.Context, a *app.App, o launch.Options) error {
+// startNCCLTest runs a test, which watches its own launch, or judges another's.
+func startNCCLTest(ctx context.Context, a *app.App, o testOptions) error {
 	if err := checkTest(o); err != nil {
 		return err
 	}
-	if o.Test.Read != "" {
+	if o.read != "" {
 		return readTest(ctx, a, o)
 	}
 	var before beforehand
@@ -72,17 +72,17 @@ func StartNCCLTest(ctx context.Context, a *app.App, o launch.Options) error {
 		return err
 	}
 	if o.DryRun {
-		return launch.Run(ctx, a, o)
+		return launch.Run(ctx, a, o.Options)
 	}
 	return ncclTest(ctx, a, o, before)
 }
 
 // ncclTest launches the test as `launch --json` would, reads along, and judges.
-func ncclTest(ctx context.Context, a *app.App, o launch.Options, before beforehand) error {
-	w := watcher{sub: &lineWriter{}, err: a.Err, verbose: o.Test.Verbose, live: a.ErrTTY && !o.JSON}
+func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand) error {
+	w := watcher{sub: &lineWriter{}, err: a.Err, verbose: o.verbose, live: a.ErrTTY && !o.JSON}
 	w.sub.line = w.take
 	view := before.view
-	span, lerr := launchRead(ctx, a, o, w.sub)
+	span, lerr := launchRead(ctx, a, o.Options, w.sub)
 	w.end()
 	table, log := w.table.Table(), w.log
 	if w.early != nil {
@@ -129,7 +129,7 @@ type beforehand struct {
 
 // beforeTest learns what there is to test, and takes all of it unless told otherwise; and
 // what there is to test with.
-func beforeTest(ctx context.Context, a *app.App, o *launch.Options) (beforehand, error) {
+func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, error) {
 	b, err := launch.Open(a, o.Standalone)
 	if err != nil {
 		return beforehand{}, err
@@ -188,14 +188,14 @@ func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, s
 }
 
 // readTest judges a result that another has made.
-func readTest(ctx context.Context, a *app.App, o launch.Options) error {
-	text, err := readAll(a, o.Test.Read)
+func readTest(ctx context.Context, a *app.App, o testOptions) error {
+	text, err := readAll(a, o.read)
 	if err != nil {
-		return fmt.Errorf("--read %s: %w", o.Test.Read, err)
+		return fmt.Errorf("--read %s: %w", o.read, err)
 	}
 	table, err := nccltest.Parse(string(text))
 	if err != nil {
-		return fmt.Errorf("--read %s: %w", o.Test.Read, err)
+		return fmt.Errorf("--read %s: %w", o.read, err)
 	}
 	table.Op = cmp.Or(table.Op, o.Request.NCCLTest.Op) // old versions do not name it
 	rep := testReport{Result: table}
@@ -239,7 +239,7 @@ func readAll(a *app.App, name string) ([]byte, error) {
 const readAsOfNow = "judged by the cluster's links as they are now, and not as they were when it was measured\n"
 
 // tell judges, prints, remembers, and makes the exit code.
-func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o launch.Options) error {
+func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	t := rep.Result
 	s := nccltest.Setting{Traffic: rep.Traffic}
 	cluster := "standalone"
@@ -267,23 +267,23 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o l
 		now.Cause = v.Cause.Code
 	}
 	var err error
-	if o.Test.Read == "" && rep.ofLinks() { // of another's run nobody knows when it was
+	if o.read == "" && rep.ofLinks() { // of another's run nobody knows when it was
 		if rep.Last, err = remember(a, now); err != nil {
 			a.Say(fmt.Sprintf("the history is not kept: %v", err))
 		}
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
-	if o.Test.SVG != "" {
-		if err := writeFile(a, o.Test.SVG, d.SVG()); err != nil {
+	if o.svg != "" {
+		if err := writeFile(a, o.svg, d.SVG()); err != nil {
 			return app.Exits(app.ExitFailure, err)
 		}
 	}
 	switch {
 	case o.JSON:
 		err = a.Object(rep)
-	case o.Test.SVG != "-":
+	case o.svg != "-":
 		text := testText(rep, d, now, a.Columns())
-		if o.Test.Read != "" && view != nil {
+		if o.read != "" && view != nil {
 			text = readAsOfNow + text
 		}
 		_, err = io.WriteString(a.Out, text)
@@ -294,10 +294,10 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o l
 	switch {
 	case v.Grade == nccltest.Failed:
 		return app.Exits(app.ExitFailure, nil)
-	case o.Test.Gate > 0 && v.Part == nil:
-		return app.Exits(app.ExitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.Test.Gate)))
-	case o.Test.Gate > 0 && *v.Part < o.Test.Gate:
-		return app.Exits(app.ExitFailure, missed(o.Test.Gate, *v.Part))
+	case o.gate > 0 && v.Part == nil:
+		return app.Exits(app.ExitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.gate)))
+	case o.gate > 0 && *v.Part < o.gate:
+		return app.Exits(app.ExitFailure, missed(o.gate, *v.Part))
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package network
 
 import (
+	"context"
 	"fmt"
 	"math"
 
@@ -12,9 +13,20 @@ import (
 	"github.com/sparkrun/sparkrun/workloads"
 )
 
+// testOptions are nccl-test's: its launch, and what is about its result.
+type testOptions struct {
+	launch.Options
+	via     string  // viaTests, viaTorch; empty and "auto" mean the same
+	folder  string  // of nccl-tests on the machines; empty: it is looked for
+	gate    float64 // of what is expected; 0: none
+	svg     string
+	read    string // a result to judge, in place of a test
+	verbose bool
+}
+
 // NewNCCLTestCmd makes `sparkrun launch nccl-test`.
-func NewNCCLTestCmd(a *app.App, opts *launch.Options, run launch.Starter) *cobra.Command {
-	t, test := &opts.Test, &opts.Request.NCCLTest
+func NewNCCLTestCmd(a *app.App, opts *launch.Options) *cobra.Command {
+	t, test := &testOptions{}, &opts.Request.NCCLTest
 	cmd := &cobra.Command{
 		Use:   "nccl-test [flags] [all_gather|all_reduce|reduce_scatter|alltoall|sendrecv|broadcast]",
 		Short: "Measure the links with NCCL, and judge them",
@@ -40,7 +52,10 @@ is expected. sparkrun help nccl tells what is measured, and how it is judged.`,
 		},
 		ValidArgs: workloads.NCCLOps(),
 	}
-	launch := launch.WorkloadRun(a, opts, run)
+	launch := launch.WorkloadRun(a, opts, func(ctx context.Context, a *app.App, o launch.Options) error {
+		t.Options = o
+		return startNCCLTest(ctx, a, *t)
+	})
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(args) == 1 {
 			test.Op = args[0]
@@ -52,25 +67,23 @@ is expected. sparkrun help nccl tells what is measured, and how it is judged.`,
 	fs.Var(app.Amount{N: &test.Max}, "max", "the largest message (default: 4G, or what is safe)")
 	fs.Var(app.Positive{N: &test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
 	fs.Var(app.Positive{N: &test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
-	fs.Var(app.Choice{V: &t.Via, Words: []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
-	fs.StringVar(&t.Folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: $NCCL_TESTS_HOME/build, else PATH)")
+	fs.Var(app.Choice{V: &t.via, Words: []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
+	fs.StringVar(&t.folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: $NCCL_TESTS_HOME/build, else PATH)")
 	m := &opts.Request.MPI
 	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that nccl-tests is built for (default: what it is linked to)")
 	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
 	fs.StringVar(&opts.Request.Torchrun.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
-	fs.Var(app.Part{V: &t.Gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
-	fs.StringVar(&t.SVG, "svg", "", "write the curve to this `FILE` (- for standard output)")
-	fs.StringVar(&t.Read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
-	fs.BoolVarP(&t.Verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
+	fs.Var(app.Part{V: &t.gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
+	fs.StringVar(&t.svg, "svg", "", "write the curve to this `FILE` (- for standard output)")
+	fs.StringVar(&t.read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
+	fs.BoolVarP(&t.verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
 	app.CompleteWords(cmd, "via", "mpi")
 	return cmd
 }
 
-const NCCLTestName = "nccl-test"
-
 // checkTest refuses what does not go with a test.
-func checkTest(o launch.Options) error {
-	t := o.Test
+func checkTest(o testOptions) error {
+	t := o
 	for _, c := range []struct {
 		given bool
 		flag  string
@@ -83,13 +96,13 @@ func checkTest(o launch.Options) error {
 		}
 	}
 	switch {
-	case t.Via == viaTorch && t.Folder != "":
+	case t.via == viaTorch && t.folder != "":
 		return app.Usagef("--via torch and --nccl-tests: give one of them")
-	case t.Via == viaTorch && (o.Request.MPI.Family != "" || o.Request.MPI.Mpirun != ""):
+	case t.via == viaTorch && (o.Request.MPI.Family != "" || o.Request.MPI.Mpirun != ""):
 		return app.Usagef("--via torch: --mpi and --mpirun are for nccl-tests")
-	case t.Via == viaTests && o.Request.Torchrun.Python != "":
+	case t.via == viaTests && o.Request.Torchrun.Python != "":
 		return app.Usagef("--via nccl-tests and --python: give one of them")
-	case t.SVG == "-" && o.JSON:
+	case t.svg == "-" && o.JSON:
 		return app.Usagef("--svg - and --json: both would go to standard output")
 	}
 	return nil

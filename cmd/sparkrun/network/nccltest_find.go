@@ -26,7 +26,7 @@ type candidate struct{ program, libraries string }
 
 // testCandidates are those places, the most telling first: what the user has named, what
 // `nccl-test build` has made, what is in the ranks' PATH.
-func testCandidates(a *app.App, o launch.Options) []candidate {
+func testCandidates(a *app.App, o testOptions) []candidate {
 	op := o.Request.NCCLTest.WithDefaults().Op
 	names := []string{op + "_perf", op + "_perf_mpi"} // NAME_SUFFIX of nccl-tests' Makefile, as its README has it
 	var all []candidate
@@ -35,7 +35,7 @@ func testCandidates(a *app.App, o launch.Options) []candidate {
 			all = append(all, candidate{path.Join(dir, name), libraries})
 		}
 	}
-	if dir := o.Test.Folder; dir != "" {
+	if dir := o.folder; dir != "" {
 		in(path.Join(dir, "build"), "")
 		in(dir, "")
 		for i, c := range all {
@@ -64,9 +64,9 @@ func testCandidates(a *app.App, o launch.Options) []candidate {
 // findTests decides what measures: nccl-tests where every machine has it at the same
 // place, built for the same MPI; else torch, unless it is nccl-tests that was asked for.
 // hosts are the machines that would run it; nil: nobody was asked.
-func findTests(ctx context.Context, a *app.App, o *launch.Options) (hosts []string, err error) {
-	asked := o.Test.Via == viaTests
-	if o.Test.Via == viaTorch || !asked && o.Request.Torchrun.Python != "" {
+func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string, err error) {
+	asked := o.via == viaTests
+	if o.via == viaTorch || !asked && o.Request.Torchrun.Python != "" {
 		return nil, nil // whoever names an interpreter wants torch
 	}
 	var tried []string
@@ -77,7 +77,7 @@ func findTests(ctx context.Context, a *app.App, o *launch.Options) (hosts []stri
 		q.Request.MPI.Forced = q.Request.MPI.Family != ""
 		ask := q
 		ask.Request.Job.Wait, ask.Request.Job.Share = false, true
-		res, err := launch.Ask(ctx, a, ask)
+		res, err := launch.Ask(ctx, a, ask.Options)
 		switch {
 		case ctx.Err() != nil:
 			return nil, ctx.Err()
@@ -164,7 +164,7 @@ const unknownRoom = 4 << 30
 // boundTest lowers nccl-tests' largest message to what is safe where GPU and system
 // share the memory: its buffers may take half of what is free. It knows the GPU's memory
 // alone, and has frozen machines. The sweep does this by itself.
-func boundTest(a *app.App, o *launch.Options, counted []wire.NodeCounters, hosts []string) error {
+func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []string) error {
 	test := &o.Request.NCCLTest
 	if test.Program == "" {
 		return nil
