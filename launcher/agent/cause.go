@@ -8,13 +8,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/logs"
+	"github.com/sparkrun/sparkrun/launcher/diagnose"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -27,9 +26,7 @@ const (
 	// explainLooks bounds the readings of one user's files that hang, over all jobs; they count among maxLooks.
 	explainLooks = 100
 
-	recordMost  = 256 << 10 // bytes of an error file
-	kernelMost  = 8 << 20   // bytes of the kernel's log
-	kernelEntry = 8 << 10   // its longest record: LOG_LINE_MAX, with its dictionary
+	recordMost = 256 << 10 // bytes of an error file
 )
 
 // explained adds to a rank's failure what this node can tell of it. It is called
@@ -58,7 +55,7 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 	told := make(chan launcher.Exit, 1)
 	go func() { // ends with its reads; nobody waits longer than explainWait
 		defer done()
-		told <- t.gather(ctx, ev).judge(*ev.Exit)
+		told <- t.diagnose(ctx, ev)
 	}()
 	wait := time.NewTimer(explainWait)
 	defer wait.Stop()
@@ -72,58 +69,18 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 	return ev
 }
 
-func (t *try) gather(ctx context.Context, ev shim.Event) evidence {
-	found := evidence{logs: t.a.serverLogs, pid: ev.PID, kernel: kernelLog(), boxed: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
-	if ev.Boxed != 0 { // whom the kernel has killed, if it has
-		found.pid = ev.Boxed
-	}
-	var since unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // what the kernel log counts by
-		found.died = time.Duration(since.Nano()) - time.Since(ev.Time)
-	}
-	dir := t.a.logDir(t.key)
-	for _, stream := range []launcher.Stream{launcher.Stderr, launcher.Stdout} {
-		path := filepath.Join(dir, fmt.Sprintf("rank-%d.%s", ev.Rank, stream))
-		if later := logs.Parts(dir)[path]; len(later) > 0 { // long output: its end is in the last part
-			path = shim.PartName(path, later[len(later)-1])
-		}
-		switch lines := logs.LastLines(path); {
-		case len(found.lines) == 0:
-			found.lines = lines
-		default:
-			found.aside = lines
-		}
-	}
+// diagnose finds out why a rank has ended.
+func (t *try) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
 	record, err := t.errorFile(ctx, ev.Rank)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.a.cfg.Logger.Warn("read error file", "job", t.key.Job, "rank", ev.Rank, "error", err)
 	}
-	found.record = record
-	return found
-}
-
-// kernelLog reads the kernel's ring buffer as far as it goes now: one record a
-// read, without waiting for more (Documentation/ABI/testing/dev-kmsg). Nothing
-// where it may not be read.
-func kernelLog() string {
-	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return ""
+	of := diagnose.Case{PID: ev.PID, Ended: ev.Time, LogDir: t.a.logDir(t.key), Rank: ev.Rank, Record: record,
+		Contained: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
+	if ev.Boxed != 0 { // whom the kernel has killed, if it has
+		of.PID = ev.Boxed
 	}
-	defer unix.Close(fd)
-	var all strings.Builder
-	record := make([]byte, kernelEntry)
-	for all.Len() < kernelMost {
-		n, err := unix.Read(fd, record)
-		switch {
-		case err == unix.EINTR || err == unix.EPIPE: // EPIPE: overwritten meanwhile; the next read goes on
-			continue
-		case err != nil || n <= 0:
-			return all.String()
-		}
-		all.Write(record[:n])
-	}
-	return all.String()
+	return t.a.servers.Explain(of, *ev.Exit)
 }
 
 // Error files lie outside RunDir and LogDir, which are closed to the ranks'

@@ -16,7 +16,7 @@ func listener(port int) string {
 	if !found {
 		return ""
 	}
-	name := cut(plain.Strip(strings.Join(strings.Fields(proc.Here.Name(pid)), " ")), 16)
+	name := plain.Cut(plain.Strip(strings.Join(strings.Fields(proc.Here.Name(pid)), " ")), 16)
 	return fmt.Sprintf("%s (PID %d)%s", name, pid, jobOf(pid))
 }
 

@@ -278,7 +278,7 @@ func lastLine(text string) string {
 	if len(lines) == 0 {
 		return ""
 	}
-	return cut(plain.Strip(lines[len(lines)-1]), launcher.MaxLineBytes)
+	return plain.Cut(plain.Strip(lines[len(lines)-1]), launcher.MaxLineBytes)
 }
 
 // files are what a step's ranks here write, each stream in its parts.

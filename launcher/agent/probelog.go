@@ -99,7 +99,7 @@ func (p *prober) written() (n int64, last string) {
 	lines := logs.LastLines(newest)
 	lines = lines[max(0, len(lines)-probeLast):]
 	for i, line := range lines {
-		lines[i] = cut(plain.Strip(line), launcher.MaxLineBytes)
+		lines[i] = plain.Cut(plain.Strip(line), launcher.MaxLineBytes)
 	}
 	return n, strings.Join(lines, "\n")
 }

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"strings"
 	"testing"
 	"testing/iotest"
@@ -260,5 +261,15 @@ func TestTokenRate(t *testing.T) {
 	l.measure(now.Add(2 * lookEvery))
 	if *l.seen.Rate != 0 || *l.seen.Running != 0 {
 		t.Errorf("rate %v of %v requests", *l.seen.Rate, *l.seen.Running)
+	}
+}
+
+// Its metrics, with two requests at work.
+func TestRealMetrics(t *testing.T) {
+	text, err := os.ReadFile("testdata/vllm-metrics.txt")
+	must(t, err)
+	got := readMetrics(strings.NewReader(string(text)), engine.Servers())
+	if want := (&metrics{running: 2, generated: 490, progress: [launcher.MaxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
+		t.Errorf("%+v, want %+v", got, want)
 	}
 }

@@ -1,7 +1,7 @@
 // Package plain decides what of text from elsewhere (other machines, other users' programs) a terminal is shown: nothing
 // that would move its cursor, change its colours or reverse its direction.
 //
-// It must not shorten, quote or judge what a text says.
+// It must not quote or judge what a text says.
 package plain
 
 import (
@@ -49,3 +49,12 @@ func mark(r rune) rune {
 }
 
 func printable(r rune) bool { return r != utf8.RuneError && unicode.IsPrint(r) }
+
+// Cut keeps the beginning of a text that is longer than n bytes, and says that there is more.
+func Cut(s string, n int) string {
+	s = strings.TrimRight(s, "\n ")
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
+}

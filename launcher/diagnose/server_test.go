@@ -1,4 +1,4 @@
-package agent
+package diagnose
 
 import (
 	"os"
@@ -50,7 +50,7 @@ const (
 )
 
 // knownLogs are read as the agent of a node reads them.
-func knownLogs() *serverLogs { return newServerLogs(engine.Servers()) }
+func knownLogs() *Servers { return NewServers(engine.Servers()) }
 
 func TestJudgeAServer(t *testing.T) {
 	const (
@@ -119,15 +119,5 @@ func TestJudgeARealServer(t *testing.T) {
 		if got := ev.judge(tt.exit); got.String() != tt.want {
 			t.Errorf("%s: %q, want %q", file, got, tt.want)
 		}
-	}
-}
-
-// Its metrics, with two requests at work.
-func TestRealMetrics(t *testing.T) {
-	text, err := os.ReadFile("testdata/vllm-metrics.txt")
-	must(t, err)
-	got := readMetrics(strings.NewReader(string(text)), engine.Servers())
-	if want := (&metrics{running: 2, generated: 490, progress: [launcher.MaxProgress]float64{490, 12, 397, 0.0002441704309608106}}); got == nil || *got != *want {
-		t.Errorf("%+v, want %+v", got, want)
 	}
 }

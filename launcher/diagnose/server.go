@@ -1,4 +1,4 @@
-package agent
+package diagnose
 
 import (
 	"regexp"
@@ -10,13 +10,14 @@ import (
 // A server is several processes, of which the one that is waited for says at its end only that
 // another has failed. What that one said stands in the log before, each line behind a prefix.
 
-// serverLogs reads the logs of all servers that are known.
-type serverLogs struct {
+// Servers reads the logs of all servers that are known. Those of others say what any program's output says.
+type Servers struct {
 	prefix, elsewhere, died, vague, struck, dead func() *regexp.Regexp
 	causes                                       []func() *regexp.Regexp
 }
 
-func newServerLogs(servers []launcher.Server) *serverLogs {
+// NewServers takes what is known of each server that nodes may run.
+func NewServers(servers []launcher.Server) *Servers {
 	any := func(of func(launcher.ServerLog) string) func() *regexp.Regexp {
 		var all []string
 		for _, s := range servers {
@@ -29,7 +30,7 @@ func newServerLogs(servers []launcher.Server) *serverLogs {
 		}
 		return compiled(strings.Join(all, "|"))
 	}
-	logs := &serverLogs{
+	logs := &Servers{
 		prefix:    any(func(l launcher.ServerLog) string { return l.Prefix }),
 		elsewhere: any(func(l launcher.ServerLog) string { return l.Elsewhere }),
 		died:      any(func(l launcher.ServerLog) string { return l.Died }),
@@ -46,7 +47,7 @@ func newServerLogs(servers []launcher.Server) *serverLogs {
 }
 
 // unprefixed are the lines without a prefix, as the program meant them; some: there was one.
-func (s *serverLogs) unprefixed(lines []string) (out []string, some bool) {
+func (s *Servers) unprefixed(lines []string) (out []string, some bool) {
 	out = make([]string, len(lines))
 	for i, l := range lines {
 		n := 0
@@ -59,7 +60,7 @@ func (s *serverLogs) unprefixed(lines []string) (out []string, some bool) {
 }
 
 // struckDown finds what was struck in a log, where nothing more is known than what others noticed of it.
-func (s *serverLogs) struckDown(lines []string, found string) string {
+func (s *Servers) struckDown(lines []string, found string) string {
 	if found != "" && !peerLost().MatchString(found) && !s.elsewhere().MatchString(found) {
 		return ""
 	}
@@ -69,7 +70,7 @@ func (s *serverLogs) struckDown(lines []string, found string) string {
 // toldBy finds the cause in the end of what a rank wrote to standard error, and in that of the
 // other stream, where servers log. Of another program's only what is certain counts there.
 // lost: it says no more than that a peer has gone.
-func (s *serverLogs) toldBy(lines, aside []string) (words string, lost bool) {
+func (s *Servers) toldBy(lines, aside []string) (words string, lost bool) {
 	lines, _ = s.unprefixed(lines)
 	aside, server := s.unprefixed(aside)
 	if words, lost = s.recognise(lines); words != "" && !s.elsewhere().MatchString(words) {
@@ -87,7 +88,7 @@ func (s *serverLogs) toldBy(lines, aside []string) (words string, lost bool) {
 
 // lastSign finds, from the end, the exception that says why, or that a process has died; else
 // one that says no more than that.
-func (s *serverLogs) lastSign(lines []string) (vague string) {
+func (s *Servers) lastSign(lines []string) (vague string) {
 	for i := len(lines) - 1; i >= 0; i-- {
 		m := exception().FindString(lines[i])
 		if m == "" {

@@ -1,4 +1,4 @@
-package agent
+package diagnose
 
 import (
 	"cmp"
@@ -27,7 +27,7 @@ type evidence struct {
 	lines  []string      // the end of its output: of what it wrote to stderr, where that is something
 	aside  []string      // then the end of the other stream
 	boxed  bool          // it ran in a container
-	logs   *serverLogs
+	logs   *Servers
 }
 
 // judge adds the words to an exit. The kernel knows better than the program why
@@ -36,7 +36,7 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	if e.ByUs { // what is its own doing there is not known, but what had struck it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
 			lines, _ = ev.logs.unprefixed(lines)
-			e.Words = cmp.Or(e.Words, cut(plain.Strip(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
+			e.Words = cmp.Or(e.Words, plain.Cut(plain.Strip(ev.logs.struckDown(spoken(lines), "")), launcher.MaxWordsBytes))
 		}
 		return e
 	}
@@ -65,13 +65,13 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	e.LostPeer = lost && kernel == "" && outside == ""
 	for _, words := range []string{kernel, outside, message, text} {
 		if e.Words == "" {
-			e.Words = cut(plain.Strip(words), launcher.MaxWordsBytes)
+			e.Words = plain.Cut(plain.Strip(words), launcher.MaxWordsBytes)
 		}
 	}
 	e.Trace = tailOf(plain.Strip(trace), launcher.MaxTraceBytes)
 	var last []string
 	for _, l := range ev.lines[max(0, len(ev.lines)-launcher.MaxLastLines):] {
-		last = append(last, cut(plain.Strip(l), launcher.MaxLineBytes))
+		last = append(last, plain.Cut(plain.Strip(l), launcher.MaxLineBytes))
 	}
 	e.Last = strings.Join(last, "\n")
 	return e
@@ -146,7 +146,7 @@ var known = []struct {
 }
 
 // causeAside finds the cause in a log, of which only what is certain counts.
-func (s *serverLogs) causeAside(lines []string) string {
+func (s *Servers) causeAside(lines []string) string {
 	all := strings.Join(lines, "\n")
 	for _, k := range known {
 		if found := k.text().FindString(all); found != "" {
@@ -177,7 +177,7 @@ var childFailed = compiled(`\bChildFailedError:`)
 
 // recognise finds the words for a failure in the end of a rank's output; lost
 // tells that they say no more than that a peer has gone.
-func (s *serverLogs) recognise(lines []string) (words string, lost bool) {
+func (s *Servers) recognise(lines []string) (words string, lost bool) {
 	lines = spoken(lines)
 	all := strings.Join(lines, "\n")
 	lost = peerLost().MatchString(all)
@@ -290,15 +290,6 @@ func xid(kernel string, pid int, died time.Duration) string {
 		}
 	}
 	return found
-}
-
-// cut keeps the beginning, and says that there is more.
-func cut(s string, n int) string {
-	s = strings.TrimRight(s, "\n ")
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-len("…")], "") + "…"
 }
 
 // tailOf keeps the end, from the beginning of a line on.
