@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -16,21 +15,22 @@ import (
 
 // newServer answers all calls: those of members and newcomers as well.
 func (n *node) newServer() *wire.Server {
-	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.control.Calls(), n.checkup.Calls(), n.rollout.Calls(), n.ranks.Calls())
+	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.control.Calls(), n.survey.Calls(), n.checkup.Calls(),
+		n.rollout.Calls(), n.ranks.Calls())
 	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.auditUser}, calls...)
 }
 
 // Calls are what this node answers whether it leads or not; leadership.Calls are the others.
 func (n *node) Calls() []wire.Call {
 	return []wire.Call{
-		wire.ShowStatus.Around(n.status), wire.Follow.Around(n.follow), wire.Jobs.Around(n.jobs),
+		wire.ShowStatus.Around(n.status), wire.Follow.Around(n.follow),
 		wire.Token.Around(n.tokenFrom),
 		wire.Leave.Serve(n.leave), wire.Refresh.Serve(n.refresh),
 		wire.ShowRaft.Serve(n.raftStatus),
 
 		wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
 		wire.KeepTrusted.Serve(n.keepTrusted), wire.AskTrusted.Serve(n.askTrusted), wire.BeRemoved.Serve(n.beRemoved),
-		wire.Seen.Serve(n.seen), wire.ServeFence(n.fence), wire.ReadCounters.Serve(n.survey.Counters),
+		wire.Seen.Serve(n.seen),
 
 		wire.RenewExpired.Serve(n.renewExpired),
 	}
@@ -110,40 +110,9 @@ func noLonger(err error) error {
 	return err
 }
 
-// jobs answers without a leader from this node's copy, and says so.
-func (n *node) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
-	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
-	res, err := ask(ctx, r)
-	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
-		return res, err
-	}
-	res = wire.JobsResponse{Problem: n.better(err).Error(), Heard: n.failover.Raft().LastContact()}
-	for _, j := range n.record.Jobs() {
-		st := rendezvous.StatusOf(j)
-		n.localState(&st)
-		res.Jobs = append(res.Jobs, st)
-	}
-	return res, nil
-}
-
-// jobsFor is what jobs answers to c.
+// jobsFor lists all jobs for c.
 func (n *node) jobsFor(ctx context.Context, c wire.Caller, r wire.Empty) (wire.JobsResponse, error) {
 	return wire.Jobs.Call(ctx, n.server().As(c), r)
-}
-
-// localState tells of a job what this node's own ledger knows.
-func (n *node) localState(st *rendezvous.JobStatus) {
-	if st.Outcome != nil || st.Verdict != nil || st.Stop != nil {
-		return
-	}
-	for _, e := range n.agent.Ledger() {
-		if e.Key == st.Key() && e.Phase == launcher.PhaseStarted {
-			st.State = rendezvous.StateRuns
-			if e.Suspended {
-				st.Suspended = []string{n.m.Host}
-			}
-		}
-	}
 }
 
 // better says why there is no leader, where that is known by now, in place of

@@ -208,7 +208,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	secrets := jobs.SecretsOf(cfg.Paths.trust())
 	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit}
-	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Record: n.record, Client: n.dial.Client, Logger: n.log})
+	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Dial: n.dial, Logger: n.log})
 	if err != nil {
 		return nil, err
 	}
@@ -221,7 +221,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Stage: files.Bring, StagedBy: files.UserOf, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
 		OpenSecret: secrets.Open, Allow: allowed.Run, Containers: containers,
-		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: n.askHead, Logger: cfg.Logger,
+		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -259,11 +259,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.checkup = checkup.New(checkup.Config{
 		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
-		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.statusFor, Client: n.dial.Client, Listeners: n.listeners,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.statusFor, Dial: n.dial, Listeners: n.listeners,
 		Logger: n.log,
 	})
 	n.ranks = jobs.New(jobs.Config{
-		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed, Client: n.dial.Client, List: n.jobsFor,
+		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
+		Dial: n.dial, Failover: n.failover, Why: n.better, List: n.jobsFor,
 		ByUser: n.auditUser, ByMember: n.auditMember, Logger: n.log,
 	})
 	n.agent.Sweep()

@@ -18,6 +18,7 @@ import (
 	envhost "github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/envgen/reach"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -34,10 +35,9 @@ type Config struct {
 	Machine    *envhost.Reader // what this machine is beside its NICs
 	Survey     *survey.Survey
 	Recent     *Recent // the end of this agent's log
-	// Status lists the members; Client reaches another; Listeners are the ports of
-	// all members' agents.
+	Dial       *dial.Dialer
+	// Status lists the members; Listeners are the ports of all members' agents.
 	Status    func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
-	Client    func(launcher.NodeID) *wire.Client
 	Listeners func() []reach.Listener
 	Logger    *slog.Logger
 }

@@ -40,5 +40,5 @@ func (u *Checkup) countersOf(ctx context.Context, c wire.Caller, id launcher.Nod
 	}
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	return wire.ReadCounters.Call(ctx, u.cfg.Client(id), wire.Empty{})
+	return wire.ReadCounters.Call(ctx, u.cfg.Dial.Client(id), wire.Empty{})
 }

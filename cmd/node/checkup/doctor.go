@@ -182,7 +182,7 @@ func (u *Checkup) ask(ctx context.Context, id launcher.NodeID, r wire.ExamineReq
 	if id == u.cfg.Self {
 		return u.Examine(ctx, wire.Caller{}, r)
 	}
-	return wire.Examine.Call(ctx, u.cfg.Client(id), r)
+	return wire.Examine.Call(ctx, u.cfg.Dial.Client(id), r)
 }
 
 // views are the members of which any hardware is known, without witnesses: they
@@ -338,7 +338,7 @@ func (u *Checkup) mendAll(ctx context.Context, c wire.Caller, patients []*patien
 		if id == u.cfg.Self {
 			res, err = u.Mend(ctx, c, wire.MendRequest{Mends: wanted})
 		} else {
-			res, err = wire.MendNode.Call(ctx, u.cfg.Client(id).OnBehalfOf(c), wire.MendRequest{Mends: wanted})
+			res, err = wire.MendNode.Call(ctx, u.cfg.Dial.Client(id).OnBehalfOf(c), wire.MendRequest{Mends: wanted})
 		}
 		done[i] = res.Mended
 		if err != nil {

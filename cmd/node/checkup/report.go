@@ -82,7 +82,7 @@ func (u *Checkup) pullEvidence(ctx context.Context, m wire.NodeStatus, out chan<
 	if m.ID == u.cfg.Self {
 		err = u.NodeReport(pull, wire.Caller{Node: u.cfg.Self}, wire.Empty{}, take)
 	} else {
-		err = wire.NodeReport.Call(pull, u.cfg.Client(m.ID), wire.Empty{}, take)
+		err = wire.NodeReport.Call(pull, u.cfg.Dial.Client(m.ID), wire.Empty{}, take)
 	}
 	if err == nil || ctx.Err() != nil {
 		return ctx.Err()

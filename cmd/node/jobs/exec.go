@@ -34,7 +34,7 @@ func (k *Ranks) Exec(ctx context.Context, c wire.Caller, r wire.ExecRequest, sen
 	if p.Node == k.cfg.Self {
 		return execHere(ctx, k.cfg.Agent, req, send)
 	}
-	if err = wire.NodeExec.Call(ctx, k.cfg.Client(p.Node), req, send); err != nil {
+	if err = wire.NodeExec.Call(ctx, k.cfg.Dial.Client(p.Node), req, send); err != nil {
 		return fmt.Errorf("%s: %w", p.Host, err)
 	}
 	return nil
@@ -92,7 +92,7 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 	if p.Node == k.cfg.Self {
 		return k.NodeExecReach(ctx, c, req)
 	}
-	return wire.Empty{}, wire.NodeExecReach.Call(ctx, k.cfg.Client(p.Node), req)
+	return wire.Empty{}, wire.NodeExecReach.Call(ctx, k.cfg.Dial.Client(p.Node), req)
 }
 
 // NodeExecReach takes it for a command here.

@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/stage"
-	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -20,9 +20,7 @@ import (
 type FilesConfig struct {
 	Self   launcher.NodeID
 	Dir    string // for the files of all jobs
-	Record *rendezvous.Record
-	// Client reaches another member, which has taken a job's files.
-	Client func(launcher.NodeID) *wire.Client
+	Dial   *dial.Dialer
 	Logger *slog.Logger
 }
 
@@ -47,13 +45,6 @@ func (f *Files) Close() { f.store.Close() }
 
 // UserOf tells whose job has brought files here; empty: nobody's.
 func (f *Files) UserOf(job launcher.JobID) string { return f.store.UserOf(job) }
-
-func (f *Files) hostOf(id launcher.NodeID) string {
-	if m, ok := f.cfg.Record.Node(id); ok {
-		return m.Host
-	}
-	return string(id)
-}
 
 // Stage takes the manifest of a user's files. Like their contents it is kept
 // where it was typed, and needs no leader.
@@ -128,7 +119,7 @@ func (f *Files) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint
 	spec := as.Spec
 	if spec.Staged.From != f.cfg.Self {
 		if err := f.fetch(ctx, spec); err != nil {
-			return fmt.Errorf("stage files from %s: %w", f.hostOf(spec.Staged.From), err)
+			return fmt.Errorf("stage files from %s: %w", f.cfg.Dial.HostOf(spec.Staged.From), err)
 		}
 	}
 	m, err := f.store.Manifest(spec.ID, spec.User)
@@ -149,7 +140,7 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 	if err == nil && have.Sum() == spec.Staged.Sum && f.store.IsLaid(spec.ID) {
 		return nil // the node that took them need not be there any more
 	}
-	from := f.cfg.Client(spec.Staged.From)
+	from := f.cfg.Dial.Client(spec.Staged.From)
 	m, err := wire.NodeStaged.Call(ctx, from, wire.NodeStageRequest{Job: spec.ID, User: spec.User})
 	if err != nil {
 		return err
@@ -168,7 +159,7 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 		}
 	}
 	if len(missing) > 0 {
-		f.cfg.Logger.Info("files staged", "job", spec.ID, "from", f.hostOf(spec.Staged.From),
+		f.cfg.Logger.Info("files staged", "job", spec.ID, "from", f.cfg.Dial.HostOf(spec.Staged.From),
 			"contents", len(missing), "bytes", m.Bytes())
 	}
 	return nil

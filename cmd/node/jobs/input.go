@@ -53,7 +53,7 @@ func (k *Ranks) InputAt(
 		if p.Node == k.cfg.Self {
 			at, err = inputAtHere(ctx, k.cfg.Agent, wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
 		} else {
-			at, err = wire.NodeInputAt.Call(ctx, k.cfg.Client(p.Node), wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
+			at, err = wire.NodeInputAt.Call(ctx, k.cfg.Dial.Client(p.Node), wire.NodeInputAtRequest{Key: job.Key(), Rank: rank})
 		}
 		return err
 	})
@@ -133,7 +133,7 @@ func (k *Ranks) reachOn(ctx context.Context, p rendezvous.Place, r wire.NodeReac
 	if p.Node == k.cfg.Self {
 		return reachHere(ctx, k.cfg.Agent, r)
 	}
-	return wire.NodeReach.Call(ctx, k.cfg.Client(p.Node), r)
+	return wire.NodeReach.Call(ctx, k.cfg.Dial.Client(p.Node), r)
 }
 
 // NodeReach takes input or a signal for a rank here.

@@ -11,6 +11,7 @@ package jobs
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -19,6 +20,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -32,8 +35,10 @@ type Config struct {
 	Files   *Files
 	Secrets Secrets
 	Policy  Policy
-	// Client reaches another member.
-	Client func(launcher.NodeID) *wire.Client
+	Dial    *dial.Dialer
+	// Failover knows of the leader; Why says better why none answered.
+	Failover *failover.Failover
+	Why      func(error) error
 	// List gives all jobs, as the leader knows them; where none answers, as the
 	// record here does, with the problem.
 	List func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error)
@@ -58,11 +63,12 @@ func New(cfg Config) *Ranks {
 // Calls are what it answers.
 func (k *Ranks) Calls() []wire.Call {
 	return []wire.Call{
-		wire.Launch.Around(k.launchFrom),
+		wire.Launch.Around(k.launchFrom), wire.Jobs.Around(k.jobs),
 		wire.Logs.Serve(k.Logs), wire.Input.Serve(k.Input), wire.InputAt.Serve(k.InputAt), wire.Signal.Serve(k.Signal),
 		wire.Exec.Serve(k.Exec), wire.ExecReach.Serve(k.ExecReach),
 		wire.Stage.Serve(k.Files.Stage), wire.StageContent.Serve(k.Files.Content), wire.Seal.Serve(k.Secrets.Seal),
 
+		wire.ServeFence(k.fence),
 		wire.NodeLogs.Serve(k.NodeLogs), wire.Prepared.Serve(k.Prepared), wire.NodeReach.Serve(k.NodeReach),
 		wire.NodeInputAt.Serve(k.NodeInputAt), wire.NodeExec.Serve(k.NodeExec), wire.NodeExecReach.Serve(k.NodeExecReach),
 		wire.NodeStaged.Serve(k.Files.NodeStaged), wire.NodeStageRead.Serve(k.Files.NodeRead),
@@ -83,6 +89,37 @@ func (k *Ranks) launchFrom(ctx context.Context, c wire.Caller, r wire.LaunchRequ
 		return err
 	}
 	return ask(ctx, r, tell)
+}
+
+// jobs asks the leader; without one it answers from this node's copy, and says so.
+func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
+	ask wire.Ask[wire.Empty, wire.JobsResponse]) (wire.JobsResponse, error) {
+	res, err := ask(ctx, r)
+	if !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrNoLeader) {
+		return res, err
+	}
+	res = wire.JobsResponse{Problem: k.cfg.Why(err).Error(), Heard: k.cfg.Failover.Raft().LastContact()}
+	for _, j := range k.cfg.Record.Jobs() {
+		st := rendezvous.StatusOf(j)
+		k.localState(&st)
+		res.Jobs = append(res.Jobs, st)
+	}
+	return res, nil
+}
+
+// localState tells of a job what this node's own ledger knows.
+func (k *Ranks) localState(st *rendezvous.JobStatus) {
+	if st.Outcome != nil || st.Verdict != nil || st.Stop != nil {
+		return
+	}
+	for _, e := range k.cfg.Agent.Ledger() {
+		if e.Key == st.Key() && e.Phase == launcher.PhaseStarted {
+			st.State = rendezvous.StateRuns
+			if e.Suspended {
+				st.Suspended = []string{k.cfg.Host}
+			}
+		}
+	}
 }
 
 // Prepared answers a dry run: what this node would start, and why not.

@@ -153,7 +153,7 @@ func (l *Leader) prepared(ctx context.Context, c wire.Caller, a wire.NodePlanReq
 	if k := l.cfg.Ranks; a.Node == k.cfg.Self {
 		p, err = k.Prepared(ctx, c, a)
 	} else {
-		p, err = wire.Prepared.Call(ctx, k.cfg.Client(a.Node), a)
+		p, err = wire.Prepared.Call(ctx, k.cfg.Dial.Client(a.Node), a)
 	}
 	if err != nil {
 		p = wire.NodePlan{Error: err.Error()}

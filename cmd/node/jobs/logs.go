@@ -289,7 +289,7 @@ func (k *Ranks) pullOnce(ctx context.Context, id launcher.NodeID, req wire.NodeL
 	case "":
 		return fmt.Errorf("%w: it has left the cluster", wire.ErrUnreachable)
 	}
-	return wire.NodeLogs.Call(ctx, k.cfg.Client(id), req, fn)
+	return wire.NodeLogs.Call(ctx, k.cfg.Dial.Client(id), req, fn)
 }
 
 // NodeLogs gives this node's part.

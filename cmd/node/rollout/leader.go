@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/netplan"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -23,8 +24,7 @@ import (
 type LeaderConfig struct {
 	Node  *Node        // this node's own part
 	Brain *lead.Leader // whose roster it is
-	// Client reaches another member.
-	Client func(launcher.NodeID) *wire.Client
+	Dial  *dial.Dialer
 	// Allocate has the record remember an allocation, before any node has it in
 	// force: an address once given must not go to another. It fails where this node
 	// no longer leads; with nil that is all that it finds out.
@@ -255,7 +255,7 @@ func (l *Leader) calls(id launcher.NodeID) *wire.Client {
 	if own := l.cfg.Node; id == own.cfg.Self {
 		return wire.NewServer(wire.ServerConfig{}, own.Calls()...).As(wire.Caller{Node: own.cfg.Self, Host: own.cfg.Host})
 	}
-	return l.cfg.Client(id)
+	return l.cfg.Dial.Client(id)
 }
 
 // each runs fn for 0..k-1 side by side and waits for all.

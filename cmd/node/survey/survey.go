@@ -83,6 +83,9 @@ func Open(cfg Config) (*Survey, error) {
 	return s, nil
 }
 
+// Calls are what it answers members.
+func (s *Survey) Calls() []wire.Call { return []wire.Call{wire.ReadCounters.Serve(s.Counters)} }
+
 // Run surveys until ctx ends.
 func (s *Survey) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
