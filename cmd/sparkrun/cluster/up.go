@@ -59,15 +59,15 @@ func NewUpCmd(a *app.App) *cobra.Command {
 		Long: `Logs in to each host by ssh, looks whether it is fit, copies sparkrun there, installs
 and starts the agent, and waits until it is ready. Hosts go side by side; one that fails
 is named with its reason and stops no other. Run it again after mending: what is done
-is left as it is. Without a host it listens for some that announce an SSH server, and asks.
+is left as it is. Without a host it listens for some that announce SSH, and asks.
 
 Where this machine is in a cluster, the hosts join that one; else the one that a named
 host is in; where none is, the first host founds one. Run it as yourself, with your ssh
-keys, not by sudo. No private key is copied anywhere, and passwords are sent over ssh only.
+keys, not by sudo. No private key is copied anywhere; passwords are sent over ssh only.
 
-The program is this one; for hosts of another architecture --release names a folder with
-sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps its release; --upgrade replaces
-it, on one member after the other, and one that does not come back gets the old one again.
+The program is this one; for hosts of another architecture --release names a folder
+with sparkrun-linux-arm64 or sparkrun-linux-amd64. A member keeps its release; --upgrade
+replaces it, one member after the other, and who does not come back gets the old one.
 The exit code is 1 if a host has failed. sparkrun help install has the rest.`,
 		Example: `  sparkrun up zeta@spark1 zeta@spark2
   sparkrun up --release .build/release spark1 spark2  # from a PC
