@@ -72,6 +72,16 @@ func (s *Server) Lead(calls ...Call) (end func()) {
 // As makes calls of c's here, in this process.
 func (s *Server) As(c Caller) *Client { return &Client{local: s, on: &c} }
 
+// Answers tells whether there is an answer to a row here and now, this node's own or as the leader.
+func (s *Server) Answers(row *Row) bool {
+	if led := s.led.Load(); led != nil && row.To == leader {
+		_, ok := (*led)[row]
+		return ok
+	}
+	_, ok := s.here[row]
+	return ok
+}
+
 // knows tells whether a row is answered here or passed on.
 func (s *Server) knows(row *Row) bool {
 	_, here := s.here[row]
