@@ -174,10 +174,10 @@ such as mlx-community/Llama-3.2-1B-Instruct-4bit. Once each part is loaded, laun
 the URL, where exo's dashboard and its OpenAI API (/v1/chat/completions) are. Without a
 MODEL it answers once the machines have found each other, and places what you ask for.
 
-This is for exo 1.0.71, the program of the machines, which is built there from its source;
-PyPI's exo is another program, and nobody publishes an image. By default the layers are
-dealt out to the machines (--pp); --tp N, where N is the number of machines, cuts each.
-sparkrun help serving tells who reaches it, where weights lie, and what exo can do.`,
+This is for exo 1.0.71, built from its source on the machines; PyPI's exo is another
+program, and nobody publishes an image. By default the layers are dealt out to the
+machines (--pp); --tp N, where N is the number of machines, cuts each. sparkrun help
+serving tells who reaches it, where weights lie, and what exo can do.`,
 		Example: `  sparkrun launch exo mlx-community/Llama-3.2-1B-Instruct-4bit --exo ~/exo/.venv/bin/exo
   sparkrun launch exo mlx-community/Qwen3-30B-A3B-4bit --nodes 2 --env EXO_MODELS_READ_ONLY_DIRS=/models -- --offline
 
