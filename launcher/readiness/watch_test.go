@@ -1,4 +1,4 @@
-package agent
+package readiness
 
 import (
 	"bufio"
@@ -38,7 +38,7 @@ func answers(t *testing.T, text string) string {
 
 // Who answers may be anybody: what is told of it goes to terminals and into the cluster's events.
 func TestAnswersAreToldInOurWords(t *testing.T) {
-	w := &watcher{as: launcher.Assignment{Spec: launcher.Spec{Service: &launcher.Service{Health: "/health"}}}}
+	w := &Watcher{Assignment: launcher.Assignment{Spec: launcher.Spec{Service: &launcher.Service{Health: "/health"}}}}
 	for name, tt := range map[string]struct{ answer, want string }{
 		"a terminal's codes": {"HTTP/1.1 500 \x1b[2J\x1b]0;owned\x07\r\n\r\n", "500 Internal Server Error"},
 		"a megabyte":         {"HTTP/1.1 503 " + strings.Repeat("x", 1<<20) + "\r\n\r\n", "503 Service Unavailable"},
@@ -77,5 +77,12 @@ func TestWhereAServerListens(t *testing.T) {
 		if d := cmp.Diff(want, hereAt(as, launcher.Seat{Management: "10.0.0.1", Addr: "192.168.1.1"})); d != "" {
 			t.Errorf("%q:\n%s", listen, d)
 		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

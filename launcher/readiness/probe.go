@@ -1,4 +1,4 @@
-package agent
+package readiness
 
 import (
 	"cmp"
@@ -11,7 +11,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
@@ -32,84 +31,45 @@ const (
 	probeLast  = 3               // last lines that are told
 )
 
-// asking is one step whose probes are being asked, beside the loop.
-type asking struct {
-	stop  context.CancelFunc
-	again chan struct{} // has room for one: tell what is known once more
-	done  chan struct{} // closed when nobody asks any more
+// Prober asks one step's probes on this node. Each asking is anew: what passed an hour ago for another leader says
+// nothing of now.
+type Prober struct {
+	Assignment launcher.Assignment
+	Ask        launcher.AskReady
+	LogDir     string // has the ranks' output
+	// Seat gives the place of a local rank, with the ports that are known.
+	Seat func(local int) launcher.Seat
+	// Exec runs a command beside a local rank, and passes on what it prints.
+	Exec func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit, error)
+	// Tell is called with what has changed.
+	Tell func(launcher.Event)
+	// Again is filled when what is known is to be told once more.
+	Again <-chan struct{}
+
+	scans map[string]*scanned // by file
 }
 
-// obeyProbe asks a step's probes until they pass. Each asking is anew: what passed an
-// hour ago for another leader says nothing of now.
-func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
-	// Of a node that is only prepared the probes may be about others' ranks, which run.
-	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
-		return
-	}
-	if old := t.asked[ask.Step]; old != nil {
-		select {
-		case <-old.done:
-		default:
-			select {
-			case old.again <- struct{}{}:
-			default:
-			}
-			return
-		}
-	}
-	ctx, stop := context.WithCancel(ctx)
-	now := &asking{stop: stop, again: make(chan struct{}, 1), done: make(chan struct{})}
-	t.asked[ask.Step] = now
-	p := &prober{t: t, as: t.a.atStage(*t.assignment), ask: ask, again: now.again, logs: map[string]*scanned{}}
-	beside.Go(func() {
-		defer close(now.done)
-		defer stop()
-		p.run(ctx)
-	})
-}
-
-func (t *try) askNoMore() {
-	for _, a := range t.asked {
-		a.stop()
-	}
-	if t.unwatch != nil {
-		t.unwatch()
-	}
-}
-
-// prober asks one step's probes on this node.
-type prober struct {
-	t     *try
-	as    launcher.Assignment
-	ask   launcher.AskReady
-	again <-chan struct{}
-	logs  map[string]*scanned // by file
-}
-
-func (p *prober) run(ctx context.Context) {
-	own, err := readOwn(p.t.dir)
-	if err != nil {
-		p.t.a.cfg.Logger.Error("read ports", "job", p.as.Job, "error", err)
-	}
-	at := ports{port: readPort(p.t.dir), own: own, head: p.ask.HeadPorts}.found()
-	st := p.as.Spec.Steps()[p.ask.Step]
+// Run asks until all probes have passed, or ctx ends.
+func (p *Prober) Run(ctx context.Context) {
+	p.scans = map[string]*scanned{}
+	st := p.Assignment.Spec.Steps()[p.Ask.Step]
 	began, told := time.Now(), time.Time{}
 	var last launcher.Event
 	repeat := true
 	for ctx.Err() == nil {
 		text := ""
-		for _, probe := range st.ProbesOn(p.as.NodeRank) {
-			if text = p.look(ctx, st, probe, at); text != "" {
+		for _, probe := range st.ProbesOn(p.Assignment.NodeRank) {
+			if text = p.look(ctx, st, probe); text != "" {
 				break
 			}
 		}
-		ev := launcher.Event{Kind: launcher.Probed, Step: p.ask.Step, Text: text, Time: time.Now()}
+		ev := launcher.Event{Kind: launcher.Probed, Step: p.Ask.Step, Text: text, Time: time.Now()}
 		ev.Moved, ev.Last = p.written()
 		if ctx.Err() != nil {
 			return
 		}
 		if repeat || text == "" || text != last.Text || ev.Moved != last.Moved && time.Since(told) >= movedEvery {
-			p.t.change(&ev, nil)
+			p.Tell(ev)
 			last, told, repeat = ev, time.Now(), false
 		}
 		if text == "" {
@@ -121,7 +81,7 @@ func (p *prober) run(ctx context.Context) {
 		}
 		select {
 		case <-time.After(wait):
-		case <-p.again:
+		case <-p.Again:
 			repeat = true
 		case <-ctx.Done():
 		}
@@ -129,13 +89,12 @@ func (p *prober) run(ctx context.Context) {
 }
 
 // look asks one probe; empty: it has passed.
-func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Probe, at ports) (waits string) {
+func (p *Prober) look(ctx context.Context, st launcher.Stage, probe launcher.Probe) (waits string) {
 	local := 0
-	if st.On(p.as.NodeRank) {
-		local = p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
+	if st.On(p.Assignment.NodeRank) {
+		local = p.Assignment.Spec.FirstOf(p.Ask.Step, p.Assignment.NodeRank)
 	}
-	_, _, seat := p.as.Local(local)
-	at.fill(&seat)
+	seat := p.Seat(local)
 	var err error
 	switch probe.Kind {
 	case launcher.ProbeTCP, launcher.ProbeHTTP:
@@ -155,13 +114,13 @@ func (p *prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 
 // dial looks for a listener on management, where the nodes meet, and at loopback, where
 // what trusts nobody listens. All are this machine: the packet filter lets us through.
-func (p *prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
+func (p *Prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
 	port, err := seat.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
 	var answered error // says more than the silence of another address
-	for _, host := range hereAt(p.as, seat) {
+	for _, host := range hereAt(p.Assignment, seat) {
 		try, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
 			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)
@@ -215,11 +174,11 @@ func status(res *http.Response) string {
 	return strings.TrimSpace(fmt.Sprintf("%d %s", res.StatusCode, http.StatusText(res.StatusCode)))
 }
 
-// guestOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
-const guestOutput = 64 << 10
+// execOutput bounds what is looked at of what a probe prints, and so what a pattern may cost.
+const execOutput = 64 << 10
 
 // exec runs a probe's command beside the rank.
-func (p *prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.Seat, local int) (waits string) {
+func (p *Prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.Seat, local int) (waits string) {
 	ctx, cancel := context.WithTimeout(ctx, execWait)
 	defer cancel()
 	argv, err := seat.Argv(launcher.Stage{Argv: probe.Argv})
@@ -227,16 +186,14 @@ func (p *prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.S
 		return fmt.Sprintf("%s: %v", probe.What, err)
 	}
 	var out, all strings.Builder
-	exit, err := p.t.a.Exec(ctx, p.as.Key, shim.Exec{Guest: fmt.Sprintf("probe-%d-%d", p.ask.Step, local), Rank: p.as.FirstRank + local, Argv: argv},
-		func() error { return nil },
-		func(of launcher.Stream, b []byte) error {
-			b = b[:min(len(b), guestOutput-all.Len())]
-			all.Write(b)
-			if of == launcher.Stdout {
-				out.Write(b)
-			}
-			return nil
-		})
+	exit, err := p.Exec(ctx, local, argv, func(of launcher.Stream, b []byte) error {
+		b = b[:min(len(b), execOutput-all.Len())]
+		all.Write(b)
+		if of == launcher.Stdout {
+			out.Write(b)
+		}
+		return nil
+	})
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return fmt.Sprintf("%s: `%s` gave no answer within %s", probe.What, argv[0], execWait)
@@ -282,13 +239,13 @@ func lastLine(text string) string {
 }
 
 // files are what a step's ranks here write, each stream in its parts.
-func (p *prober) files() (all []string) {
-	step := p.as.Spec.Steps()[p.ask.Step]
-	if !step.On(p.as.NodeRank) {
+func (p *Prober) files() (all []string) {
+	step := p.Assignment.Spec.Steps()[p.Ask.Step]
+	if !step.On(p.Assignment.NodeRank) {
 		return nil
 	}
-	first := p.as.FirstRank + p.as.Spec.FirstOf(p.ask.Step, p.as.NodeRank)
-	dir := p.t.a.logDir(p.as.Key)
+	first := p.Assignment.FirstRank + p.Assignment.Spec.FirstOf(p.Ask.Step, p.Assignment.NodeRank)
+	dir := p.LogDir
 	parts := logs.Parts(dir)
 	for rank := first; rank < first+step.RanksPerNode; rank++ {
 		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {

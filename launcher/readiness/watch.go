@@ -1,4 +1,4 @@
-package agent
+package readiness
 
 import (
 	"bytes"
@@ -7,13 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"net"
 	"net/http"
 	"net/netip"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"sync"
 	"time"
 
@@ -36,11 +33,14 @@ const (
 	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
 )
 
-// watcher looks at one service.
-type watcher struct {
-	t    *try
-	as   launcher.Assignment
-	port string
+// Watcher looks at one service.
+type Watcher struct {
+	Assignment launcher.Assignment
+	Port       string // where it is to answer
+	Servers    []launcher.Server
+	// Tell is called with what is seen; turned: more than its metrics has changed.
+	Tell func(seen launcher.ServiceSeen, turned bool)
+
 	addr string // where it was found to answer
 	sights
 	toldAt time.Time
@@ -50,62 +50,33 @@ type watcher struct {
 	model  string
 }
 
-// watch begins the looks, once, where the try is of a service and this is rank 0's node.
-func (t *try) watch(ctx context.Context, beside *sync.WaitGroup) {
-	as := t.assignment
-	if as == nil || as.Spec.Service == nil || as.NodeRank != 0 || t.unwatch != nil || t.ending || t.entry.Phase != launcher.PhaseStarted {
-		return
-	}
-	ctx, t.unwatch = context.WithCancel(ctx)
-	w := &watcher{t: t, as: *as, model: as.Spec.Service.Model}
-	w.generates = as.Spec.Service.Probe == launcher.ProbeGenerate
-	if t.seen != nil { // by this agent's previous life
-		w.seen = *t.seen
+// Run looks until ctx ends. before is what was seen earlier; nil: nothing.
+func (w *Watcher) Run(ctx context.Context, before *launcher.ServiceSeen) {
+	defer w.asking.Wait()
+	w.model, w.generates = w.Assignment.Spec.Service.Model, w.Assignment.Spec.Service.Probe == launcher.ProbeGenerate
+	if before != nil {
+		w.seen = *before
 		if w.seen.State == launcher.ServiceWedged {
 			w.frozen = wedgeAfter
 		}
 	}
-	beside.Go(func() { w.run(ctx) })
-}
-
-// readSeen gives what a previous life of the agent has seen of a service; nil: nothing.
-func readSeen(dir string) (*launcher.ServiceSeen, error) {
-	var seen launcher.ServiceSeen
-	err := readJSON(servicePath(dir), &seen)
-	if err != nil {
-		if errors.Is(err, fs.ErrNotExist) {
-			err = nil
-		}
-		return nil, err
-	}
-	return &seen, nil
-}
-
-func servicePath(dir string) string { return filepath.Join(dir, "service.json") }
-
-func (w *watcher) run(ctx context.Context) {
-	defer w.asking.Wait()
-	own, err := readOwn(w.t.dir)
-	if err == nil {
-		w.port, err = servicePort(w.as, ports{port: readPort(w.t.dir), own: own, head: own})
-	}
-	if err != nil {
-		w.t.a.cfg.Logger.Error("find the service's port", "job", w.as.Job, "error", err)
-		return
-	}
 	for ctx.Err() == nil {
 		w.look(ctx)
-		wait := lookEvery
+		wait := time.NewTimer(lookEvery)
 		if w.seen.Ready == nil {
-			wait = lookSoon
+			wait.Reset(lookSoon)
 		}
-		pause(ctx, wait)
+		select {
+		case <-wait.C:
+		case <-ctx.Done():
+			wait.Stop()
+		}
 	}
 }
 
 // look asks the service once, and tells what has changed.
-func (w *watcher) look(ctx context.Context) {
-	v := w.as.Spec.Service
+func (w *Watcher) look(ctx context.Context) {
+	v := w.Assignment.Spec.Service
 	found := sight{health: w.health(ctx)}
 	if found.health == nil && v.Metrics != "" {
 		found.metrics = w.metrics(ctx)
@@ -124,46 +95,12 @@ func (w *watcher) look(ctx context.Context) {
 	turned := before.State != w.seen.State || before.Addr != w.seen.Addr || before.Text != w.seen.Text && w.seen.State != launcher.ServiceWedged
 	switch {
 	case turned:
-		if err := writeJSON(servicePath(w.t.dir), w.seen); err != nil {
-			w.t.a.cfg.Logger.Error("keep what was seen of the service", "job", w.as.Job, "error", err)
-		}
 	case now.Sub(w.toldAt) < beatEvery, !w.moved() && (w.seen.State != launcher.ServiceWedged || now.Sub(w.toldAt) < wedgeBeat):
 		return
 	}
 	w.measure(now)
 	w.toldAt = now
-	w.t.served(w.seen)
-}
-
-// served tells what was seen of the service, and keeps it for leaders to come.
-func (t *try) served(seen launcher.ServiceSeen) {
-	t.a.mu.Lock()
-	defer t.a.mu.Unlock()
-	t.entryMu.Lock()
-	t.seen = &seen
-	t.entryMu.Unlock()
-	t.a.emit(launcher.Event{Key: t.key, Kind: launcher.Served, Service: &seen})
-}
-
-// servicePort is where the service answers on this node.
-func servicePort(as launcher.Assignment, at ports) (string, error) {
-	_, _, seat := as.Local(0)
-	at.fill(&seat)
-	return seat.Resolve(as.Spec.Service.Port)
-}
-
-// servicePublished is the service's port as the packet filter takes it; none where this is not
-// rank 0's node, or the port is not known.
-func servicePublished(as launcher.Assignment, at ports) []launcher.Ports {
-	if as.Spec.Service == nil || as.NodeRank != 0 {
-		return nil
-	}
-	text, err := servicePort(as, at)
-	port, nerr := strconv.ParseUint(text, 10, 16)
-	if err != nil || nerr != nil {
-		return nil
-	}
-	return []launcher.Ports{{First: uint16(port), Last: uint16(port)}}
+	w.Tell(w.seen, turned)
 }
 
 // hereAt are the addresses of this node at which a rank may listen: the one that the user has
@@ -191,7 +128,7 @@ func hereAt(as launcher.Assignment, seat launcher.Seat) []string {
 }
 
 // health looks for the service where it answered last, else at each address of this node.
-func (w *watcher) health(ctx context.Context) error {
+func (w *Watcher) health(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, healthWait)
 	defer cancel()
 	if w.addr != "" {
@@ -199,21 +136,21 @@ func (w *watcher) health(ctx context.Context) error {
 			return err
 		}
 	}
-	_, _, seat := w.as.Local(0)
-	for _, host := range hereAt(w.as, seat) {
-		addr := net.JoinHostPort(host, w.port)
+	_, _, seat := w.Assignment.Local(0)
+	for _, host := range hereAt(w.Assignment, seat) {
+		addr := net.JoinHostPort(host, w.Port)
 		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
 			w.addr = addr // whoever listens there is the one to ask
 			return err
 		}
 	}
-	return fmt.Errorf("%w on port %s", errNoListener, w.port)
+	return fmt.Errorf("%w on port %s", errNoListener, w.Port)
 }
 
 var errNoListener = errors.New("nothing listens")
 
-func (w *watcher) healthAt(ctx context.Context, addr string) error {
-	v := w.as.Spec.Service
+func (w *Watcher) healthAt(ctx context.Context, addr string) error {
+	v := w.Assignment.Spec.Service
 	if v.Health == "" {
 		c, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 		if err != nil {
@@ -258,13 +195,13 @@ func because(ctx context.Context, what string, wait time.Duration, err error) er
 }
 
 // metrics reads the server's; nil: there are none to be had.
-func (w *watcher) metrics(ctx context.Context) *metrics {
+func (w *Watcher) metrics(ctx context.Context) *metrics {
 	if w.addr == "" {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, metricsWait)
 	defer cancel()
-	res, err := ask(ctx, http.MethodGet, "http://"+w.addr+w.as.Spec.Service.Metrics, nil)
+	res, err := ask(ctx, http.MethodGet, "http://"+w.addr+w.Assignment.Spec.Service.Metrics, nil)
 	if err != nil {
 		return nil
 	}
@@ -272,13 +209,13 @@ func (w *watcher) metrics(ctx context.Context) *metrics {
 	if res.StatusCode != http.StatusOK {
 		return nil
 	}
-	return readMetrics(io.LimitReader(res.Body, metricsMost), w.t.a.cfg.Servers)
+	return readMetrics(io.LimitReader(res.Body, metricsMost), w.Servers)
 }
 
 // generate asks for one token now and then, beside the looks: the server may be at work. A
 // server that has requests shows by its metrics whether it generates.
-func (w *watcher) generate(ctx context.Context, m *metrics) {
-	if w.as.Spec.Service.Probe != launcher.ProbeGenerate || w.seen.Ready == nil {
+func (w *Watcher) generate(ctx context.Context, m *metrics) {
+	if w.Assignment.Spec.Service.Probe != launcher.ProbeGenerate || w.seen.Ready == nil {
 		return
 	}
 	if w.made != nil {
@@ -301,7 +238,7 @@ func (w *watcher) generate(ctx context.Context, m *metrics) {
 }
 
 // complete has the server generate one token.
-func (w *watcher) complete(ctx context.Context, addr string) error {
+func (w *Watcher) complete(ctx context.Context, addr string) error {
 	ctx, cancel := context.WithTimeout(ctx, generateWait)
 	defer cancel()
 	if w.model == "" {

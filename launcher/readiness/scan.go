@@ -1,4 +1,4 @@
-package agent
+package readiness
 
 import (
 	"bytes"
@@ -30,17 +30,17 @@ const (
 )
 
 // scan looks for a line in the output of each of a step's ranks here.
-func (p *prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Probe, local int) error {
+func (p *Prober) scan(ctx context.Context, st launcher.Stage, probe launcher.Probe, local int) error {
 	want := regexp.MustCompile(probe.Match) // the spec's check has compiled it
 	for i := range st.RanksPerNode {
-		rank := p.as.FirstRank + local + i
+		rank := p.Assignment.FirstRank + local + i
 		found := false
 		for _, stream := range []launcher.Stream{launcher.Stdout, launcher.Stderr} {
-			path := filepath.Join(p.t.a.logDir(p.as.Key), fmt.Sprintf("rank-%d.%s", rank, stream))
-			s := p.logs[path+"\x00"+probe.Match]
+			path := filepath.Join(p.LogDir, fmt.Sprintf("rank-%d.%s", rank, stream))
+			s := p.scans[path+"\x00"+probe.Match]
 			if s == nil {
 				s = &scanned{stream: logs.NewScanner(path)}
-				p.logs[path+"\x00"+probe.Match] = s
+				p.scans[path+"\x00"+probe.Match] = s
 			}
 			s.look(ctx, want)
 			found = found || s.found
@@ -85,7 +85,7 @@ func (s *scanned) take(ctx context.Context, b []byte, want *regexp.Regexp) {
 }
 
 // written is how much a step's ranks here have written, in bytes, and the end of what came last.
-func (p *prober) written() (n int64, last string) {
+func (p *Prober) written() (n int64, last string) {
 	newest, at := "", time.Time{}
 	for _, path := range p.files() {
 		fi, err := os.Lstat(path)
