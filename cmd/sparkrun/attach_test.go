@@ -49,7 +49,7 @@ func TestAttach(t *testing.T) {
 		return nil
 	}
 	var read wire.LogsRequest
-	g := &apptest.FakeGangs{
+	g := &apptest.FakeRunner{
 		OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			<-taken
 			return apptest.TellAll(tell, apptest.Planned(3), apptest.Ended(apptest.Failed7))
@@ -60,7 +60,7 @@ func TestAttach(t *testing.T) {
 		},
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Gangs: g, Ranks: ranks, Attacher: asked{at: 13}, Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
+	b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{at: 13}, Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
 	a := &app.App{
 		In: strings.NewReader("and now"), Out: &o, Err: &e, Dial: func() *app.Backend { return b },
 		Signals: listen,
@@ -112,7 +112,7 @@ func TestAttachSeats(t *testing.T) {
 				return nil
 			}
 			var only []int
-			g := &apptest.FakeGangs{
+			g := &apptest.FakeRunner{
 				OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 					if tc.input != "" {
 						<-taken
@@ -125,7 +125,7 @@ func TestAttachSeats(t *testing.T) {
 				},
 			}
 			var e apptest.SyncBuffer
-			b := &app.Backend{Gangs: g, Ranks: ranks, Attacher: asked{err: tc.refused}, Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
+			b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{err: tc.refused}, Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
 			a := &app.App{In: strings.NewReader("x"), Out: &bytes.Buffer{}, Err: &e, Dial: func() *app.Backend { return b }, Signals: listen}
 			if code := execute(t.Context(), a, strings.Fields(tc.line)); code != tc.code || !strings.Contains(e.String(), tc.says) {
 				t.Errorf("code %d, stderr %q", code, e.String())
@@ -140,7 +140,7 @@ func TestAttachSeats(t *testing.T) {
 func TestAttachToTheEnded(t *testing.T) {
 	jobs := runningJob("", nil)
 	jobs.Jobs[0].Outcome = &apptest.Completed
-	code, _, err := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: jobs}}, "attach", "train")
+	code, _, err := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: jobs}}, "attach", "train")
 	if code != 125 || !strings.Contains(err, "`sparkrun logs job2345678` has its output") {
 		t.Errorf("code %d, %q", code, err)
 	}

@@ -200,9 +200,9 @@ func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code
 }
 
 func TestLaunchSendsWhatWasAsked(t *testing.T) {
-	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
 	var spec launcher.Spec
-	b := &app.Backend{Gangs: spying{g, &spec}, Cluster: &apptest.FakeCluster{}}
+	b := &app.Backend{Runner: spying{g, &spec}, Cluster: &apptest.FakeCluster{}}
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--workdir", "run", "-e", "A=1", "--", "echo", "hi")
 	if code != 0 || o != "[0] hi\n" || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
@@ -214,13 +214,13 @@ func TestLaunchSendsWhatWasAsked(t *testing.T) {
 }
 
 type spying struct {
-	*apptest.FakeGangs
+	*apptest.FakeRunner
 	spec *launcher.Spec
 }
 
 func (s spying) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
 	*s.spec = r.Spec
-	return s.FakeGangs.Launch(ctx, r, tell)
+	return s.FakeRunner.Launch(ctx, r, tell)
 }
 
 func TestExitCodes(t *testing.T) {
@@ -229,28 +229,28 @@ func TestExitCodes(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(member, "node.json"), []byte("{}"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	story := func(o rendezvous.Outcome) *apptest.FakeGangs {
-		return &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, apptest.Ended(o)), OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped))}
+	tells := func(o rendezvous.Outcome) *apptest.FakeRunner {
+		return &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, apptest.Ended(o)), OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped))}
 	}
 	first, second := apptest.Out(0, 0, "a\nb"), apptest.Out(0, 3, "c\n")
 	first.Time = time.Date(2026, 3, 1, 13, 0, 2, 350_900_000, time.FixedZone("CET", 3600))
 	second.Time = first.Time.Add(time.Minute)
 	tests := map[string]struct {
 		line string
-		g    *apptest.FakeGangs
+		g    *apptest.FakeRunner
 		c    *apptest.FakeCluster
 		code int
 		out  string // contained
 		err  string // contained
 	}{
-		"a rank's code":        {line: "launch exec -- x", g: story(apptest.Failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
-		"nothing to say":       {line: "launch exec -- x", g: story(apptest.Completed)},
+		"a rank's code":        {line: "launch exec -- x", g: tells(apptest.Failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
+		"nothing to say":       {line: "launch exec -- x", g: tells(apptest.Completed)},
 		"serve without agent":  {line: "launch exec --serve 80 -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch without agent": {line: "launch exec -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
 		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
-		"detached":             {line: "launch -d exec -- x", g: story(apptest.Failed7)},
+		"detached":             {line: "launch -d exec -- x", g: tells(apptest.Failed7)},
 		"status without agent": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
 		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
@@ -260,9 +260,9 @@ func TestExitCodes(t *testing.T) {
 		"a token for members":  {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1, err: "--role client"},
 		"no member answers":    {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoMember}, code: 1, err: "hint: is this machine on a network"},
 		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
-		"stopped":              {line: "stop job", g: story(apptest.Stopped), out: "has ended\n"},
-		"stop several":         {line: "stop job trial", g: story(apptest.Stopped), out: "job trial has ended\n"},
-		"stop some": {line: "stop job gone", g: &apptest.FakeGangs{OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped)), OnStop: func(_ int, r wire.StopRequest) error {
+		"stopped":              {line: "stop job", g: tells(apptest.Stopped), out: "has ended\n"},
+		"stop several":         {line: "stop job trial", g: tells(apptest.Stopped), out: "job trial has ended\n"},
+		"stop some": {line: "stop job gone", g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped)), OnStop: func(_ int, r wire.StopRequest) error {
 			if r.Job == "gone" {
 				return rendezvous.ErrNoJob
 			}
@@ -270,32 +270,32 @@ func TestExitCodes(t *testing.T) {
 		}}, code: 1, out: "job job has ended\n", err: "sparkrun: no such job\n"},
 		"stop nothing":        {line: "stop", code: 2, err: "the job is missing"},
 		"exec without a sign": {line: "exec -it job sh -c x", code: 125, err: "unknown shorthand flag: 'c' in -c: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
-		"logs at the end":     {line: "logs -n 1 job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
-		"stop in vain": {line: "stop job", g: &apptest.FakeGangs{OnWatch: apptest.Tells(apptest.Planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, apptest.Ended(apptest.Stopped))},
+		"logs at the end":     {line: "logs -n 1 job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
+		"stop in vain": {line: "stop job", g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, apptest.Ended(apptest.Stopped))},
 			code: 1, err: "has ended, but on spark2 rank 1: process 7 (cat) cannot be killed; its machine gets no jobs until it is gone\n"},
-		"launch in vain": {line: "launch exec -- x", g: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, apptest.Ended(apptest.Failed7))},
+		"launch in vain": {line: "launch exec -- x", g: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, apptest.Ended(apptest.Failed7))},
 			code: 7, err: "sparkrun: on spark2 rank 1 cannot be killed\n"},
-		"stop what has ended": {line: "stop job", g: &apptest.FakeGangs{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
-		"stop what is not":    {line: "stop job", g: &apptest.FakeGangs{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
+		"stop what has ended": {line: "stop job", g: &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
+		"stop what is not":    {line: "stop job", g: &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
 		"stop how":            {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
-		"logs of what is not": {line: "logs job", g: &apptest.FakeGangs{OnLogs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+		"logs of what is not": {line: "logs job", g: &apptest.FakeRunner{OnLogs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 			return rendezvous.ErrNoJob
 		}}, code: 1, err: "no such job"},
-		"logs":                   {line: "logs job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(3, 0, "x"))}, out: "[3] x\n"},
+		"logs":                   {line: "logs job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(3, 0, "x"))}, out: "[3] x\n"},
 		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want ranks below"},
 		"logs since when":        {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
-		"logs that match":        {line: "logs job --grep b", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
+		"logs that match":        {line: "logs job --grep b", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
 		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
 		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
-		"logs with times":        {line: "logs -t job", g: &apptest.FakeGangs{OnLogs: apptest.Timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
+		"logs with times":        {line: "logs -t job", g: &apptest.FakeRunner{OnLogs: apptest.Timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
 		"logs of objects, timed": {line: "logs job --timestamps --json", code: 2, err: "have the time already"},
 		"logs of bytes, timed":   {line: "logs job --timestamps --output raw", code: 2, err: "--timestamps and --output raw: that passes bytes on"},
-		"logs raw":               {line: "logs job --output raw", g: &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "a\x00\n\r"), apptest.Out(0, 4, "b"))}, out: "a\x00\n\rb"},
+		"logs raw":               {line: "logs job --output raw", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "a\x00\n\r"), apptest.Out(0, 4, "b"))}, out: "a\x00\n\rb"},
 		"logs in two ways":       {line: "logs job --output raw --json", code: 2, err: "give one of them"},
 		"logs in no known way":   {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
 		"logs files of nowhere":  {line: "logs job --output files=", code: 2, err: "want prefix, raw, json or files=DIR"},
-		"logs without a machine": {line: "logs job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
-		"logs of a machine back": {line: "logs -f job", g: &apptest.FakeGangs{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
+		"logs without a machine": {line: "logs job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
+		"logs of a machine back": {line: "logs -f job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
 		"detached into files":    {line: "launch -d exec --output files=x -- true", code: 125, err: "nobody stays"},
 		"leave asks":             {line: "leave", code: 2, err: "give --yes"},
 		"leave":                  {line: "leave --yes", out: "in no cluster any more"},
@@ -307,12 +307,12 @@ func TestExitCodes(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			if tc.g == nil {
-				tc.g = &apptest.FakeGangs{}
+				tc.g = &apptest.FakeRunner{}
 			}
 			if tc.c == nil {
 				tc.c = &apptest.FakeCluster{}
 			}
-			code, o, e := cli(t, &app.Backend{Gangs: tc.g, Cluster: tc.c}, strings.Fields(tc.line)...)
+			code, o, e := cli(t, &app.Backend{Runner: tc.g, Cluster: tc.c}, strings.Fields(tc.line)...)
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
@@ -328,7 +328,7 @@ func TestExitCodes(t *testing.T) {
 func TestNoAgentNoMember(t *testing.T) {
 	t.Setenv("SPARKRUN_STATE", t.TempDir())
 	for line, alone := range map[string]bool{"status": false, "launch exec -- x": true} {
-		_, _, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
+		_, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
 		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") || !strings.Contains(e, "sparkrun login HOST") ||
 			strings.Contains(e, "--standalone") != alone || strings.Contains(e, "systemctl") {
 			t.Errorf("%s: %s", line, e)
@@ -503,7 +503,7 @@ func TestStopCommandOutlivesALeader(t *testing.T) {
 	heard()
 	synctest.Test(t, func(t *testing.T) {
 		g := apptest.LosesLeader()
-		if code, out, e := cli(t, &app.Backend{Gangs: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
+		if code, out, e := cli(t, &app.Backend{Runner: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
 		}
 		if diff := cmp.Diff([]string{"3s", "3s"}, g.Stops); diff != "" {

@@ -35,7 +35,7 @@ func TestBoxFlagsWithoutImage(t *testing.T) {
 	for _, flags := range containerFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
-		if code, _, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {
+		if code, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}}, line...); code != 2 && code != 125 || !strings.Contains(e, name+": it is of containers: name their image with --image") {
 			t.Errorf("%s: code %d, %s", flags, code, e)
 		}
 	}

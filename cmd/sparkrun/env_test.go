@@ -164,8 +164,8 @@ func TestLaunchTellsFindings(t *testing.T) {
 	f := envgen.Finding{Code: "no-link", Severity: envgen.SeverityWarning, Host: "spark2", Port: "01:00.0", Text: "port 0 has no link", Remedy: "sparkrun fabric --map"}
 	p := apptest.Planned(1)
 	p.Findings = []envgen.Finding{f}
-	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(p, apptest.Started("a"), apptest.Ended(apptest.Completed))}
-	code, _, e := cli(t, &app.Backend{Gangs: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--", "true")
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(p, apptest.Started("a"), apptest.Ended(apptest.Completed))}
+	code, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--", "true")
 	if want := "sparkrun: warning: spark2 01:00.0: port 0 has no link [no-link] (remedy: sparkrun fabric --map)\n"; code != 0 || e != want {
 		t.Errorf("code %d, stderr %q, want %q", code, e, want)
 	}

@@ -46,7 +46,7 @@ func (f *fakePlace) ExecReach(_ context.Context, r wire.ExecReachRequest) error 
 func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, line ...string) (code int, out, err string) {
 	t.Helper()
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Execer: f, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Execer: f, Cluster: &apptest.FakeCluster{}, Close: func() {}}
 	a := &app.App{
 		In: in, Out: &o, Err: &e, Environ: []string{"TERM=vt220"}, Dial: func() *app.Backend { return b },
 		Signals: func() (<-chan os.Signal, func()) { return signals, func() {} },

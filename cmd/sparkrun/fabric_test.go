@@ -25,7 +25,7 @@ import (
 
 func fabricCLI(t *testing.T, st wire.Status, f *apptest.FakeFabrics, line string) (code int, out, err string) {
 	t.Helper()
-	return cli(t, &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f}, strings.Fields(line)...)
+	return cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f}, strings.Fields(line)...)
 }
 
 func TestFabricForms(t *testing.T) {
@@ -124,7 +124,7 @@ func TestFabricAlone(t *testing.T) {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, err)
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent), Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent), Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
 	a := &app.App{Out: &o, Err: &e, Dial: func() *app.Backend { return b }, Columns: func() int { return 100 },
 		Survey: func(context.Context) (envgen.Inventory, error) {
 			return apptest.Spark("spark1", "11", "").Inventory, nil
@@ -151,7 +151,7 @@ func TestReport(t *testing.T) {
 		{Node: "id-spark2", Host: "spark2", Missing: "spark2 does not answer"},
 	}}
 	file := filepath.Join(t.TempDir(), "r.tar.gz")
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: c, Fabrics: f}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: c, Fabrics: f}
 	code, out, err := cli(t, b, "report", "-o", file)
 	if code != 0 || out != file+"\n" || !strings.Contains(err, "spark2 is not whole in it: spark2 does not answer") {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, err)

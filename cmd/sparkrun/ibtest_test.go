@@ -60,10 +60,10 @@ func ibLines(t *testing.T, gbps, us float64) string {
 // ibRun runs one command line whose ranks write what is given; lack are hosts without perftest.
 func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []string, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
 	b := &app.Backend{
-		Gangs: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
+		Runner: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
 		Explain: func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 			for _, host := range r.Spec.On {
 				n := wire.NodePlan{Host: host}

@@ -70,9 +70,9 @@ func ncclTestRun(t *testing.T, home, written string, o rendezvous.Outcome, line 
 // MPI that it is for.
 func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home, written string, o rendezvous.Outcome, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &apptest.FakeGangs{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
-	b := &app.Backend{Gangs: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b := &app.Backend{Runner: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	b.Explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 		if r.Spec.Wait || !r.Spec.Share {
 			t.Error("a question takes GPUs")

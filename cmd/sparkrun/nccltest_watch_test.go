@@ -45,8 +45,8 @@ func TestNCCLTestKnowsItsMachines(t *testing.T) {
 		st := pairStatus(t)
 		after := plannedOn("spark1")
 		after.Plan.Stage = "after"
-		g := &apptest.FakeGangs{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), after, apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
-		b := &app.Backend{Gangs: g, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), after, apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
+		b := &app.Backend{Runner: g, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 		_, shown, errs := cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "XDG_STATE_HOME=" + t.TempDir()}, "launch", "nccl-test", "--via", "torch")
 		if !strings.HasPrefix(lastLine(shown), want) {
 			t.Errorf("%s%s", shown, errs)

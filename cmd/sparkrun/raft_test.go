@@ -199,14 +199,14 @@ func TestRaftStatus(t *testing.T) {
 // What runs beside the record is ended, and nobody waits for an end that is not
 // told.
 func TestStopAStray(t *testing.T) {
-	b := &app.Backend{Gangs: strayGangs{}, Cluster: &apptest.FakeCluster{}}
+	b := &app.Backend{Runner: strayRunner{}, Cluster: &apptest.FakeCluster{}}
 	if code, out, errs := cli(t, b, "stop", "zzzz"); code != 0 || !strings.Contains(out, "job zzzz is being ended on spark2") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 }
 
-type strayGangs struct{ *apptest.FakeGangs }
+type strayRunner struct{ *apptest.FakeRunner }
 
-func (strayGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+func (strayRunner) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
 	return wire.StopResponse{Job: "zzzz", Strays: []string{"spark2"}}, nil
 }

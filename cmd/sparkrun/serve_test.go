@@ -20,7 +20,7 @@ import (
 func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
 	t.Helper()
 	home = t.TempDir()
-	b := &app.Backend{Gangs: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}, Cluster: &apptest.FakeCluster{}, Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	b := &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}, Cluster: &apptest.FakeCluster{}, Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 		if r.Model == "" {
 			for i := range nodes {
 				nodes[i].Model = nil // nobody asked

@@ -49,9 +49,9 @@ func TestServiceFlags(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			var got *launcher.Service
-			g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))}
 			line := append(append([]string{"launch", "exec"}, strings.Fields(tt.flags)...), "--", "serve-it")
-			_, _, e := cli(t, &app.Backend{Gangs: g, Cluster: &apptest.FakeCluster{}}, line...)
+			_, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, line...)
 			if len(g.Specs) > 0 {
 				spec := g.Specs[0]
 				got = spec.Service
@@ -72,26 +72,26 @@ func TestServiceFlags(t *testing.T) {
 // A launch of a service ends when it answers: before, when only its ranks run, it does not, unless it is detached.
 func TestLaunchLeavesService(t *testing.T) {
 	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
-	code, o, e := cli(t, &app.Backend{Gangs: &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
+	code, o, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
 	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" || !strings.Contains(e, "goes on by itself") {
 		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
 	}
-	loads := &apptest.FakeGangs{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"))} // for minutes
-	code, o, e = cli(t, &app.Backend{Gangs: loads, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
+	loads := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"))} // for minutes
+	code, o, e = cli(t, &app.Backend{Runner: loads, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
 	if code != 0 || len(o) < 5 || len(loads.Stops) > 0 || !strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
 		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.Stops))
 	}
-	refused := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}
-	if code, o, e = cli(t, &app.Backend{Gangs: refused, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
+	refused := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}
+	if code, o, e = cli(t, &app.Backend{Runner: refused, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
 		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
 	}
 	both := rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
-	half := &apptest.FakeGangs{OnLaunch: apptest.Tells(both, apptest.Started("a"), apptest.Ended(apptest.Failed7))}
-	if code, _, e = cli(t, &app.Backend{Gangs: half, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
+	half := &apptest.FakeRunner{OnLaunch: apptest.Tells(both, apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+	if code, _, e = cli(t, &app.Backend{Runner: half, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
 		t.Errorf("started on one machine of two: code %d, %s", code, e)
 	}
-	failed := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Failed7))}
-	if code, _, e := cli(t, &app.Backend{Gangs: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
+	failed := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Failed7))}
+	if code, _, e := cli(t, &app.Backend{Runner: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
 		t.Errorf("what never answered: code %d, %s", code, e)
 	}
 }
@@ -177,7 +177,7 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 }
 
 func TestPsService(t *testing.T) {
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
 	_, got, _ := cli(t, b, "ps")
 	for line := range strings.Lines(got) {
 		if n := len(strings.Fields(strings.ReplaceAll(line, " (spark2 away)", ""))); n != 9 {
@@ -231,6 +231,6 @@ func TestHintWithoutAgent(t *testing.T) {
 // psOne tells all about one job.
 func psOne(t *testing.T, j rendezvous.JobStatus) (code int, out, err string) {
 	t.Helper()
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
 	return cli(t, b, "ps", string(j.Spec.ID))
 }

@@ -43,7 +43,7 @@ func TestWhoReads(t *testing.T) {
 		if want.reads == "" {
 			end()
 		}
-		g := &apptest.FakeGangs{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		g := &apptest.FakeRunner{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("a"), apptest.Runs); err != nil {
 				return err
 			}
@@ -51,7 +51,7 @@ func TestWhoReads(t *testing.T) {
 			return apptest.TellAll(tell, apptest.Ended(apptest.Completed))
 		}}
 		var spec launcher.Spec
-		b := &app.Backend{Gangs: spying{g, &spec}, Ranks: ranks, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+		b := &app.Backend{Runner: spying{g, &spec}, Ranks: ranks, Cluster: &apptest.FakeCluster{}, Close: func() {}}
 		if strings.Contains(line, "standalone") {
 			b.Cluster = nil
 		}

@@ -54,7 +54,7 @@ func TestLaunchTTY(t *testing.T) {
 					end()
 				}
 			}
-			g := &apptest.FakeGangs{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+			g := &apptest.FakeRunner{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
 				if err := apptest.TellAll(tell, apptest.Planned(3), apptest.Started("a"), apptest.Runs); err != nil {
 					return err
 				}
@@ -72,7 +72,7 @@ func TestLaunchTTY(t *testing.T) {
 				return fn(apptest.Out(0, 0, "a\r\n"))
 			}
 			var o, e apptest.SyncBuffer
-			b := &app.Backend{Gangs: spying{g, &spec}, Ranks: rank, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+			b := &app.Backend{Runner: spying{g, &spec}, Ranks: rank, Cluster: &apptest.FakeCluster{}, Close: func() {}}
 			a := &app.App{
 				In: screen, Out: &o, Err: &e, ErrTTY: true, Environ: []string{"TERM=vt220"}, Getwd: func() (string, error) { return "/", nil },
 				Dial: func() *app.Backend { return b }, Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
@@ -103,7 +103,7 @@ func TestLaunchTTY(t *testing.T) {
 }
 
 func TestTTYRefused(t *testing.T) {
-	b := &app.Backend{Gangs: &apptest.FakeGangs{}, Cluster: &apptest.FakeCluster{}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{}}
 	for line, want := range map[string]string{
 		"launch -t exec -- sh":                "the input device is not a TTY",
 		"launch -d --stdin 0 exec -- sh":      "nobody stays to read it; --tty",

@@ -117,6 +117,7 @@ func (a *App) Colour(tty bool) bool {
 	return tty && no == "" && term != "dumb"
 }
 
+// Getenv is a variable of the caller's.
 func (a *App) Getenv(name string) (string, bool) {
 	for _, kv := range a.Environ {
 		if k, v, _ := strings.Cut(kv, "="); k == name {

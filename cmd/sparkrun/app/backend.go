@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// Gangs start, follow and end jobs: a cluster through its agent, or this
+// Runner start, follow and end jobs: a cluster through its agent, or this
 // machine alone.
-type Gangs interface {
+type Runner interface {
 	Launch(context.Context, wire.LaunchRequest, func(rendezvous.Progress) error) error
 	Watch(context.Context, wire.JobRequest, func(rendezvous.Progress) error) error
 	Logs(context.Context, wire.LogsRequest, func(wire.LogChunk) error) error
@@ -66,7 +66,7 @@ type Addresser interface {
 
 // Backend is the other end of a command.
 type Backend struct {
-	Gangs
+	Runner
 	Ranks
 	Rafter    // nil in standalone mode
 	Attacher  // nil in standalone mode
@@ -93,7 +93,7 @@ func DialAgent() *Backend {
 func backendOf(to *wire.Client, as Cluster) *Backend {
 	c := calls{to}
 	return &Backend{
-		Gangs: c, Ranks: c, Rafter: c, Attacher: c, Execer: c, Cluster: as, Fabrics: c, Addresser: c, Stager: c, clienter: c, Sealer: c,
+		Runner: c, Ranks: c, Rafter: c, Attacher: c, Execer: c, Cluster: as, Fabrics: c, Addresser: c, Stager: c, clienter: c, Sealer: c,
 		Explain: c.Explain, Close: c.Close,
 	}
 }
@@ -130,7 +130,7 @@ func OpenStandalone() (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Backend{Gangs: s, Ranks: s, Sealer: s, Explain: s.Explain, Close: func() { s.Close() }}, nil
+	return &Backend{Runner: s, Ranks: s, Sealer: s, Explain: s.Explain, Close: func() { s.Close() }}, nil
 }
 
 // calls are the rows of wire as the interfaces above name them.

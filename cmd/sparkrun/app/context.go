@@ -25,6 +25,7 @@ import (
 // LocalContext means no context: this machine's agent.
 const LocalContext = "local"
 
+// ContextEnv names the context where --context does not.
 const ContextEnv = "SPARKRUN_CONTEXT"
 
 // Contexts is the folder of them all.
@@ -52,6 +53,7 @@ func (a *App) UserFolder(variable, fallback string) (string, error) {
 	return filepath.Join(home, fallback, "sparkrun"), nil
 }
 
+// Folder has a context's key and addresses.
 func (c Contexts) Folder(name string) string { return filepath.Join(c.Dir, "contexts", name) }
 
 // MayWrite refuses root's files in another user's home, as `sudo -E` would leave them: that user
@@ -73,8 +75,10 @@ func (c Contexts) MayWrite(uid int) error {
 	return nil
 }
 
+// ContextName is what may be the name of one.
 var ContextName = regexp.MustCompile(`^[A-Za-z0-9][A-Za-z0-9._-]{0,63}$`)
 
+// CheckContextName refuses a name that no context may have.
 func CheckContextName(name string) error {
 	if !ContextName.MatchString(name) || name == LocalContext {
 		return Usagef("context %q: want a name of letters, digits and . _ -, other than %s", name, LocalContext)
@@ -110,6 +114,7 @@ func (c Contexts) Has(name string) error {
 	return fmt.Errorf("context %q: %w: %s", name, ErrNoContext, known)
 }
 
+// ErrNoContext is of a name that no context has.
 var ErrNoContext = errors.New("no such context")
 
 // Current is the one that use has named; empty: none.
@@ -209,6 +214,7 @@ func (a *App) DialChosen() *Backend {
 // atHome marks commands that are about this machine, whatever the context.
 const atHome = "sparkrun.at-home"
 
+// AboutThisMachine marks commands that have no business with a context.
 func AboutThisMachine(cmds ...*cobra.Command) {
 	for _, c := range cmds {
 		if c.Annotations == nil {

@@ -38,4 +38,5 @@ type UsageError struct{ text string }
 
 func (e *UsageError) Error() string { return e.text }
 
+// Usagef is the error of a command line that makes no sense.
 func Usagef(format string, args ...any) error { return &UsageError{fmt.Sprintf(format, args...)} }

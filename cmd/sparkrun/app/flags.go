@@ -37,6 +37,7 @@ func (s Span) Set(text string) error {
 	return err
 }
 
+// ParseSpan reads a duration as Span does.
 func ParseSpan(text string) (time.Duration, error) {
 	d, err := time.ParseDuration(text)
 	if n, nerr := strconv.Atoi(text); nerr == nil {

@@ -34,8 +34,10 @@ const (
 	lastPause  = 300 * time.Millisecond
 )
 
+// Pause is the wait between tries of one call, which grows.
 type Pause struct{ next time.Duration }
 
+// Reset begins with the shortest again.
 func (p *Pause) Reset() { p.next = 0 }
 
 // Wait sleeps longer each time, and returns early with ctx's error.
@@ -72,6 +74,7 @@ func (o *Outage) Failed(sentence string) {
 	}
 }
 
+// Over takes a success.
 func (o *Outage) Over() {
 	if o.said {
 		o.Say("following again")

@@ -46,6 +46,7 @@ func Stoppable(ctx context.Context) (context.Context, context.CancelFunc) {
 	return signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
 }
 
+// ExitOf is the exit code of what a signal ended.
 func ExitOf(sig os.Signal) int {
 	if s, ok := sig.(syscall.Signal); ok {
 		return launcher.Exit{Signal: int(s)}.Status()

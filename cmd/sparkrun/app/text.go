@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 )
 
+// Count is a number and its noun: 1 rank, 2 ranks.
 func Count(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -29,6 +30,7 @@ func Quote(s string) string {
 	return "'" + strings.ReplaceAll(s, "'", `'\''`) + "'"
 }
 
+// QuoteAll writes a command line as a shell would have to be given it.
 func QuoteAll(argv []string) string {
 	out := make([]string, len(argv))
 	for i, a := range argv {
@@ -67,6 +69,7 @@ func Age(d time.Duration) string {
 	return fmt.Sprintf("%dd", int(d.Hours()/24))
 }
 
+// RankSpan names n ranks from the first on.
 func RankSpan(first, n int) string {
 	if n == 1 {
 		return fmt.Sprintf("rank %d", first)

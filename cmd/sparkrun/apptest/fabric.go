@@ -89,10 +89,12 @@ func Pair(cabled bool) wire.Status {
 	return st
 }
 
+// StatusIs is a cluster of which only the status is asked.
 func StatusIs(st wire.Status, err error) *FakeCluster {
 	return &FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, err }}
 }
 
+// SweepHead begins what sparkrun's own sweep writes.
 const SweepHead = `# sparkrun sweep 1 torch=2.11.0 nccl=2.28.9 backend=nccl
 # Collective test starting: all_gather
 # Using devices
@@ -101,6 +103,7 @@ const SweepHead = `# sparkrun sweep 1 torch=2.11.0 nccl=2.28.9 backend=nccl
 #       size         count      type   redop    root        time    algbw    busbw  #wrong
 `
 
+// SweepGood is a whole sweep of a pair, at the rate that is expected.
 const SweepGood = SweepHead + `   536870912      67108864     float    none      -1    11650.00   46.083   23.041       0
   4294967296     536870912     float    none      -1    93500.00   45.935   22.968       0
 # Out of bounds values : 0 OK

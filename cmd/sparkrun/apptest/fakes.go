@@ -25,9 +25,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// FakeGangs is a cluster of one job. Each field answers one call; n counts the
+// FakeRunner is a cluster of one job. Each field answers one call; n counts the
 // calls of its kind from 1.
-type FakeGangs struct {
+type FakeRunner struct {
 	OnLaunch func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
 	OnWatch  func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
 	OnLogs   func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error
@@ -41,7 +41,7 @@ type FakeGangs struct {
 	Stops    []string
 }
 
-func (f *FakeGangs) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+func (f *FakeRunner) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
 	f.mu.Lock()
 	f.Launched, f.Specs = append(f.Launched, r.Spec.ID), append(f.Specs, r.Spec)
 	n := len(f.Launched)
@@ -49,7 +49,7 @@ func (f *FakeGangs) Launch(ctx context.Context, r wire.LaunchRequest, tell func(
 	return f.OnLaunch(ctx, n, tell)
 }
 
-func (f *FakeGangs) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+func (f *FakeRunner) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
 	f.mu.Lock()
 	f.watched++
 	n := f.watched
@@ -57,7 +57,7 @@ func (f *FakeGangs) Watch(ctx context.Context, r wire.JobRequest, tell func(rend
 	return f.OnWatch(ctx, n, tell)
 }
 
-func (f *FakeGangs) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+func (f *FakeRunner) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 	f.mu.Lock()
 	f.Read++
 	n := f.Read
@@ -68,7 +68,7 @@ func (f *FakeGangs) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.L
 	return f.OnLogs(ctx, n, r, fn)
 }
 
-func (f *FakeGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+func (f *FakeRunner) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
 	f.mu.Lock()
 	grace := "its own"
 	if r.Grace != nil {
@@ -83,6 +83,7 @@ func (f *FakeGangs) Stop(_ context.Context, r wire.StopRequest) (wire.StopRespon
 	return wire.StopResponse{Job: launcher.JobID(r.Job)}, f.OnStop(n, r)
 }
 
+// SyncBuffer is a buffer that is read while it is written.
 type SyncBuffer struct {
 	mu sync.Mutex
 	bytes.Buffer
@@ -100,16 +101,20 @@ func (b *SyncBuffer) String() string {
 	return b.Buffer.String()
 }
 
-// The steps of a story.
+// The events of a job.
 func Planned(world int) rendezvous.Progress {
 	return rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: world}}
 }
+
+// Started, and those beside it, are one event each.
 func Started(host string) rendezvous.Progress {
 	return rendezvous.Progress{Step: rendezvous.StepStarted, Host: host}
 }
 
+// Runs is the event of all ranks running.
 var Runs = rendezvous.Progress{Step: rendezvous.StepRunning}
 
+// Ended is the last event.
 func Ended(o rendezvous.Outcome) rendezvous.Progress {
 	return rendezvous.Progress{Step: rendezvous.StepEnded, Outcome: &o}
 }
@@ -121,6 +126,7 @@ var (
 	Rejected  = rendezvous.Outcome{End: rendezvous.Rejected, ExitCode: 125, Cause: `spark2: program "x": not found`}
 )
 
+// TellAll tells events in a row.
 func TellAll(tell func(rendezvous.Progress) error, ps ...rendezvous.Progress) error {
 	for _, p := range ps {
 		if err := tell(p); err != nil {
@@ -130,14 +136,14 @@ func TellAll(tell func(rendezvous.Progress) error, ps ...rendezvous.Progress) er
 	return nil
 }
 
-// Tells is a Launch or Watch that tells a whole story at once.
+// Tells is a Launch or Watch that tells all events at once.
 func Tells(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
 	return func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 		return TellAll(tell, ps...)
 	}
 }
 
-// GoesOn tells a story that has no end yet.
+// GoesOn tells events that have no end yet.
 func GoesOn(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvous.Progress) error) error {
 	return func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
 		if err := TellAll(tell, ps...); err != nil {
@@ -148,6 +154,7 @@ func GoesOn(ps ...rendezvous.Progress) func(context.Context, int, func(rendezvou
 	}
 }
 
+// Prints is a Logs that gives these chunks.
 func Prints(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
 	return func(_ context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 		for _, c := range chunks {
@@ -172,8 +179,8 @@ func Timed(chunks ...wire.LogChunk) func(context.Context, int, wire.LogsRequest,
 }
 
 // LosesLeader is a cluster whose first leader goes once it has been asked to stop.
-func LosesLeader() *FakeGangs {
-	g := &FakeGangs{}
+func LosesLeader() *FakeRunner {
+	g := &FakeRunner{}
 	first, second := make(chan struct{}), make(chan struct{})
 	g.OnStop = func(n int, _ wire.StopRequest) error {
 		switch n {
@@ -266,6 +273,7 @@ func PTY(t *testing.T) (keyboard, screen *os.File) {
 	return keyboard, screen
 }
 
+// Golden compares with a file of testdata, or writes it with -update.
 func Golden(t *testing.T, name, got string) {
 	t.Helper()
 	file := filepath.Join("testdata", name)
@@ -283,22 +291,27 @@ func Golden(t *testing.T, name, got string) {
 	}
 }
 
+// Update has goldens written anew.
 var Update = flag.Bool("update", false, "write the goldens anew")
 
+// Out is a chunk of a rank's standard output.
 func Out(rank int, offset int64, text string) wire.LogChunk {
 	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text), Host: fmt.Sprintf("spark%d", rank+1)}
 }
 
+// Errs is a chunk of a rank's standard error.
 func Errs(rank int, offset int64, text string) wire.LogChunk {
 	c := Out(rank, offset, text)
 	c.Stream = wire.Stderr
 	return c
 }
 
+// WriterFunc writes by a function.
 type WriterFunc func([]byte) (int, error)
 
 func (w WriterFunc) Write(b []byte) (int, error) { return w(b) }
 
+// SomeJobs are one that has failed, and one that runs.
 func SomeJobs() wire.JobsResponse {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	nodes := func(hosts ...string) (ps []rendezvous.Place) {
@@ -345,6 +358,7 @@ func FailedJob(at time.Time) rendezvous.JobStatus {
 	}
 }
 
+// Failing is a writer that cannot be written to.
 type Failing struct{ Err error }
 
 func (f Failing) Write([]byte) (int, error) { return 0, f.Err }
@@ -409,6 +423,7 @@ func (f *FakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.
 	return wire.Acknowledged{OnlyOn: f.OnlyOn}, f.Err
 }
 
+// IsRaw tells whether a terminal gives each key as it is.
 func IsRaw(t *testing.T, f *os.File) bool {
 	t.Helper()
 	st, err := unix.IoctlGetTermios(int(f.Fd()), unix.TCGETS)

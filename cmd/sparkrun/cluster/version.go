@@ -16,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// VersionOptions are of `sparkrun version`; --version takes them as they are.
 type VersionOptions struct{ json, cluster bool }
 
 // NewVersionCmd makes `sparkrun version`.
@@ -56,6 +57,7 @@ type nodeVersion struct {
 	Protocol *int    `json:"protocol"`
 }
 
+// PrintVersion prints this program's version, or the cluster's.
 func PrintVersion(ctx context.Context, a *app.App, o VersionOptions) error {
 	v := versionOf{Version: a.Version, Protocol: rendezvous.Protocol, Go: runtime.Version(), Arch: runtime.GOARCH}
 	if !o.cluster {

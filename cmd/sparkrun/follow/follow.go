@@ -35,7 +35,7 @@ const (
 
 // Follower carries one launch from its request to its exit code.
 type Follower struct {
-	Gangs    app.Gangs
+	Runner   app.Runner
 	Ranks    app.Ranks
 	In       io.Reader // what ranks are to read; nil: none does
 	Terminal *Terminal // in's, where a rank has one; nil: none has
@@ -70,7 +70,7 @@ type Follower struct {
 	World                      int
 
 	// First is the generation whose output is read first; later takes those that
-	// follow it. heard and stage are the story's own.
+	// follow it. heard and stage are of events alone.
 	First atomic.Uint64
 	later chan launcher.Generation // has room for one: the latest
 	lost  chan struct{}            // has room for one: a leader was, and with it what it was asked
@@ -79,7 +79,7 @@ type Follower struct {
 	head  string // rank 0's address where the ranks meet
 
 	machines int             // of the last plan
-	begun    map[string]bool // those of them that have started a rank; the story's own
+	begun    map[string]bool // those of them that have started a rank; of events alone
 }
 
 // Flagged is a fact that becomes true once.
@@ -88,9 +88,15 @@ type Flagged struct {
 	c    chan struct{}
 }
 
-func (f *Flagged) Set()     { f.once.Do(func() { close(f.c) }) }
+// Set makes it true.
+func (f *Flagged) Set() { f.once.Do(func() { close(f.c) }) }
+
+// Is tells whether it is.
 func (f *Flagged) Is() bool { return closed(f.c) }
-func NewFlagged() Flagged   { return Flagged{c: make(chan struct{})} }
+
+// NewFlagged is a fact that is not true yet.
+func NewFlagged() Flagged { return Flagged{c: make(chan struct{})} }
+
 func closed[T any](c <-chan T) bool {
 	select {
 	case <-c:
@@ -121,7 +127,7 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
 
 	told := make(chan error, 1)
-	wg.Go(func() { told <- f.story(ctx) })
+	wg.Go(func() { told <- f.events(ctx) })
 
 	read := make(chan error, 1)
 	reading := false
@@ -130,9 +136,9 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 	startReading := func(gen launcher.Generation) {
 		readCtx, stop := context.WithCancel(ctx)
 		reading, stopReading, stopped, next = true, stop, false, 0
-		// Of outages the story tells: one line is enough.
+		// Outages are told by events: one line is enough.
 		trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
-		r := OutputReader{Gangs: f.Gangs, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen, Follow: true, launched: true, Outage: trouble}
+		r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen, Follow: true, launched: true, Outage: trouble}
 		if gen == launcher.Generation(f.First.Load()) {
 			r.From = f.From
 		}
@@ -224,7 +230,7 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 				}
 				return launcher.ExitOwnFailure, err
 			}
-			// A short job's whole story comes at once: what was told before the end comes first.
+			// All events of a short job come at once: what was told before the end comes first.
 			if started != nil && f.started.Is() {
 				begin()
 			}
@@ -327,7 +333,7 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 func (f *Follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
-	r := OutputReader{Gangs: f.Gangs, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true, From: f.From, Outage: app.Outage{Say: f.Say}}
+	r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true, From: f.From, Outage: app.Outage{Say: f.Say}}
 	if err := r.Run(ctx); err != nil && !errors.Is(err, ErrOutput) {
 		f.Say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.Spec.ID))
 	}
@@ -400,7 +406,7 @@ func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
 	in.wg.Go(func() {
 		var again app.Pause
 		for {
-			_, err := f.Gangs.Stop(ctx, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
+			_, err := f.Runner.Stop(ctx, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
 			switch {
 			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
 				return

@@ -55,7 +55,7 @@ func TestFollow(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeGangs{OnLaunch: tc.launch, OnLogs: apptest.Prints(apptest.Out(0, 0, "hi"))}
+				g := &apptest.FakeRunner{OnLaunch: tc.launch, OnLogs: apptest.Prints(apptest.Out(0, 0, "hi"))}
 				s := newSession(g)
 				code, err := s.Run(t.Context())
 				s.want(t, code, tc.code, err, tc.out, tc.said...)
@@ -70,11 +70,11 @@ func TestFollow(t *testing.T) {
 	}
 }
 
-// The leader dies under the job: the story is told again by the next, the
+// The leader dies under the job: the event log is told again by the next, the
 // output goes on at the byte where it broke off.
 func TestFollowThroughLeaderChange(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &apptest.FakeGangs{}
+		g := &apptest.FakeRunner{}
 		begun, over := time.Now(), make(chan struct{})
 		g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("spark2"), apptest.Runs); err != nil {
@@ -178,7 +178,7 @@ func TestBeforeAcceptance(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeGangs{OnLaunch: tc.launch}
+				g := &apptest.FakeRunner{OnLaunch: tc.launch}
 				s := newSession(g)
 				code, err := s.Run(t.Context())
 				took := time.Since(s.begun)
@@ -207,7 +207,7 @@ func TestBeforeAcceptance(t *testing.T) {
 
 func TestAskedAgainUntilAccepted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &apptest.FakeGangs{OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
+		g := &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
 		g.OnLaunch = func(_ context.Context, n int, tell func(rendezvous.Progress) error) error {
 			if n < 4 {
 				return wire.ErrRetry
@@ -236,7 +236,7 @@ func TestBrokenPipe(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeGangs{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs), OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
+				g := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs), OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
 				s := newSession(g)
 				s.Standalone = tc.standalone
 				s.Follower.Out = NewPrinter(apptest.Failing{Err: syscall.EPIPE}, io.Discard)
@@ -256,7 +256,7 @@ func TestBrokenPipe(t *testing.T) {
 func TestLateOutput(t *testing.T) {
 	t.Run("comes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
 			g.OnLogs = func(_ context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				for i := range 5 {
 					time.Sleep(8 * time.Second)
@@ -273,7 +273,7 @@ func TestLateOutput(t *testing.T) {
 	})
 	t.Run("never comes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
 			g.OnLogs = func(ctx context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				if err := fn(apptest.Out(0, 0, "x")); err != nil {
 					return err
@@ -292,7 +292,7 @@ func TestLateOutput(t *testing.T) {
 	})
 	t.Run("is read slowly", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed))}
 			g.OnLogs = func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				time.Sleep(time.Second) // all is told by then: the bubble's clock stands while one waits for the printer
 				return apptest.Prints(apptest.Out(0, 0, "x\n"), apptest.Out(0, 2, "y\n"))(ctx, n, r, fn)
@@ -320,7 +320,7 @@ func TestOutputOfANodeThatWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: "b"}
 		up := rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: "b"}
-		g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, down, up, apptest.Ended(apptest.Completed))}
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, down, up, apptest.Ended(apptest.Completed))}
 		g.OnLogs = func(_ context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 			if n == 1 {
 				return errors.Join(fn(apptest.Out(0, 0, "a\n")), fn(wire.LogChunk{Host: "b", Note: "b does not answer"}))
@@ -339,7 +339,7 @@ func TestOutputOfANodeThatWasAway(t *testing.T) {
 // The record reaches this machine a moment after the leader.
 func TestOutputOfAJobNotKnownHereYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &apptest.FakeGangs{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Completed))}
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Completed))}
 		g.OnLogs = func(_ context.Context, n int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 			if n < 3 {
 				return rendezvous.ErrNoJob
@@ -365,7 +365,7 @@ func TestDetach(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeGangs{OnLaunch: tc.launch}
+				g := &apptest.FakeRunner{OnLaunch: tc.launch}
 				s := newSession(g)
 				s.Detach = true
 				code, err := s.Run(t.Context())
@@ -378,13 +378,13 @@ func TestDetach(t *testing.T) {
 	}
 }
 
-// Each step is printed once, however many leaders tell the story.
+// Each step is printed once, however many leaders tell the event log.
 func TestEventsAreToldOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: "b"}
 		up := rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: "b"}
 		exit := rendezvous.Progress{Step: rendezvous.StepExited, Host: "b", Rank: 1, Exit: &launcher.Exit{}}
-		g := &apptest.FakeGangs{}
+		g := &apptest.FakeRunner{}
 		g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			if err := apptest.TellAll(tell, apptest.Planned(2), apptest.Started("a"), apptest.Started("b"), apptest.Runs, down, up, down); err != nil {
 				return err
@@ -431,7 +431,7 @@ func TestNotesNeverBlock(t *testing.T) {
 // What one machine alone has recorded is said, of the job's plan and of its end.
 func TestOneCopyIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSession(&apptest.FakeGangs{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		s := newSession(&apptest.FakeRunner{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			end := apptest.Ended(apptest.Completed)
 			end.OnlyOn = "spark1"
 			for _, p := range []rendezvous.Progress{apptest.Planned(1), {Step: rendezvous.StepAlone, OnlyOn: "spark1"}, apptest.Started("spark1"), apptest.Runs, end} {

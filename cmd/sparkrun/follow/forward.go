@@ -153,6 +153,7 @@ func StopSelf(t *Terminal) {
 	t.stopped(stop)
 }
 
+// Forward passes a signal on to all ranks of a job.
 func Forward(ctx context.Context, to app.Ranks, job string, sig syscall.Signal, say func(string)) {
 	err := send(ctx, func() error { return to.Signal(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrNoReader) {

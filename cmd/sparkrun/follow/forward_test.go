@@ -37,7 +37,7 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				to := &apptest.FakeRanks{Fails: tc.fails}
-				s := newSession(&apptest.FakeGangs{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				s := newSession(&apptest.FakeRunner{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
 					if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("spark1"), apptest.Runs); err != nil {
 						return err
 					}

@@ -88,7 +88,7 @@ func TestInterrupts(t *testing.T) {
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeGangs{}
+				g := &apptest.FakeRunner{}
 				enough := make(chan struct{})
 				g.OnStop = func(n int, r wire.StopRequest) error {
 					if n == tc.endsAfter {
@@ -133,7 +133,7 @@ func TestInterrupts(t *testing.T) {
 func TestInterruptBeforeAcceptance(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		recorded, enough := make(chan struct{}), make(chan struct{})
-		g := &apptest.FakeGangs{}
+		g := &apptest.FakeRunner{}
 		g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			time.Sleep(3 * time.Second)
 			close(recorded)
@@ -162,7 +162,7 @@ func TestInterruptAsItGetsReady(t *testing.T) {
 	for _, detach := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			heard := make(chan struct{})
-			g := &apptest.FakeGangs{}
+			g := &apptest.FakeRunner{}
 			g.OnLaunch = func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
 				if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("spark1")); err != nil {
 					return err
@@ -197,7 +197,7 @@ func TestInterruptAsItGetsReady(t *testing.T) {
 
 func TestInterruptWithoutLeader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &apptest.FakeGangs{
+		g := &apptest.FakeRunner{
 			OnLaunch: func(context.Context, int, func(rendezvous.Progress) error) error { return wire.ErrNoLeader },
 			OnStop:   func(int, wire.StopRequest) error { return wire.ErrNoLeader },
 		}

@@ -32,7 +32,7 @@ func lostWith(j rendezvous.JobStatus) (rendezvous.Place, bool) {
 
 // LastOfLost shows the last lines of the ranks that were lost with their machine:
 // they are on its disk, as far as they had got there.
-func LastOfLost(ctx context.Context, b app.Gangs, j rendezvous.JobStatus) []string {
+func LastOfLost(ctx context.Context, b app.Runner, j rendezvous.JobStatus) []string {
 	p, lost := lostWith(j)
 	if !lost {
 		return nil
@@ -44,7 +44,7 @@ func LastOfLost(ctx context.Context, b app.Gangs, j rendezvous.JobStatus) []stri
 	out.World(j.Plan.World)
 	lines := min(launcher.MaxLastLines, max(1, whyLines/p.Ranks))
 	r := OutputReader{
-		Gangs: b, Out: out, Job: string(j.Spec.ID), Hosts: []string{p.Host}, Generation: j.Plan.Generation,
+		Runner: b, Out: out, Job: string(j.Spec.ID), Hosts: []string{p.Host}, Generation: j.Plan.Generation,
 		From: launcher.From{Lines: &lines}, Outage: app.Outage{Say: func(string) {}},
 	}
 	err := r.Run(ctx)

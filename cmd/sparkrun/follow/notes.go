@@ -17,6 +17,7 @@ type notes struct {
 	close func()
 }
 
+// OpenNotes starts the writer of sparkrun's own lines.
 func OpenNotes(w io.Writer) *notes {
 	n := &notes{lines: make(chan string, 64), done: make(chan struct{})}
 	n.close = sync.OnceFunc(func() { close(n.lines) })

@@ -44,12 +44,13 @@ type Printer struct {
 	away     map[string]bool      // hosts whose output is missing
 	buf      []byte               // for one write
 	failed   error                // sticky
-	ended    *rendezvous.Progress // with json: the end of the story, told last
+	ended    *rendezvous.Progress // with json: the end of the event log, told last
 
 	taken atomic.Int64 // chunks taken in full: tells a stalled stream from a slow reader
 	busy  atomic.Bool  // a write has not returned
 }
 
+// TailKey names one stream of one rank.
 type TailKey struct {
 	Rank   int
 	Stream wire.Stream
@@ -74,6 +75,7 @@ var ErrOutput = errors.New("write output")
 // errGap asks for the output again from the cursors on.
 var errGap = errors.New("output arrived with bytes missing")
 
+// NewPrinter prints whole lines with their rank before them.
 func NewPrinter(out, err io.Writer) *Printer {
 	return &Printer{
 		out: out, err: err, Note: func(string) {},
@@ -200,7 +202,7 @@ func (p *Printer) remark(c wire.LogChunk) error {
 	return p.write(wire.Stdout)
 }
 
-// event prints a step of the job's story, with json alone.
+// event prints a step of the job's event log, with json alone.
 func (p *Printer) event(e rendezvous.Progress) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -226,7 +228,7 @@ func (p *Printer) tell(e rendezvous.Progress) error {
 	return p.write(wire.Stdout)
 }
 
-// Flush prints the last lines that have no end, and the end of the story.
+// Flush prints the last lines that have no end, and the end of the event log.
 func (p *Printer) Flush() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()

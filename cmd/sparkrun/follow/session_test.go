@@ -23,10 +23,10 @@ type session struct {
 	begun    time.Time
 }
 
-func newSession(g app.Gangs) *session {
+func newSession(g app.Runner) *session {
 	s := &session{out: &apptest.SyncBuffer{}, err: &apptest.SyncBuffer{}, signal: make(chan os.Signal, 3), begun: time.Now()}
 	s.Follower = &Follower{
-		Gangs: g, Out: NewPrinter(s.out, s.err), Signals: s.signal, Leader: "spark1",
+		Runner: g, Out: NewPrinter(s.out, s.err), Signals: s.signal, Leader: "spark1",
 		Spec: launcher.Spec{ID: "job2345678", Grace: 10 * time.Second},
 		Say: func(line string) {
 			s.mu.Lock()

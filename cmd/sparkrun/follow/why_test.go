@@ -56,7 +56,7 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 		return errors.Join(fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stdout, Data: []byte("step 41\nstep 42\n")}),
 			fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stderr, Data: []byte("no end")}))
 	}
-	g := &apptest.FakeGangs{OnLogs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+	g := &apptest.FakeRunner{OnLogs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 		asked = r
 		return answer(fn)
 	}}

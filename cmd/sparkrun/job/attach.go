@@ -80,28 +80,28 @@ func runAttach(ctx context.Context, a *app.App, o attachOptions) error {
 	case err != nil:
 		return err
 	}
-	return sit(ctx, a, b, j, s, o)
+	return followAttached(ctx, a, b, j, s, o)
 }
 
 // find looks up the job, and what of it is attached to.
-func (o attachOptions) find(ctx context.Context, b *app.Backend) (rendezvous.JobStatus, seat, error) {
+func (o attachOptions) find(ctx context.Context, b *app.Backend) (rendezvous.JobStatus, attachment, error) {
 	jobs, err := b.Jobs(ctx)
 	if err != nil {
-		return rendezvous.JobStatus{}, seat{}, err
+		return rendezvous.JobStatus{}, attachment{}, err
 	}
 	j, err := pick(jobs.Jobs, o.job)
 	if err != nil {
-		return j, seat{}, err
+		return j, attachment{}, err
 	}
-	s, err := o.seat(j)
+	s, err := o.attachment(j)
 	if err == nil && s.input {
 		s.at, err = inputAt(ctx, b, j, s.rank)
 	}
 	return j, s, err
 }
 
-// seat is what somebody attaches to.
-type seat struct {
+// attachment is what of a job somebody attaches to.
+type attachment struct {
 	only  []int // whose output; none: everybody's
 	rank  int   // whose input, or terminal
 	input bool
@@ -109,19 +109,19 @@ type seat struct {
 	at    int64 // where that input goes on
 }
 
-func (o attachOptions) seat(j rendezvous.JobStatus) (seat, error) {
+func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
 	id := j.Spec.ID
 	if j.Outcome != nil {
-		return seat{}, fmt.Errorf("attach to job %s: %w: `sparkrun logs %[1]s` has its output", id, rendezvous.ErrJobEnded)
+		return attachment{}, fmt.Errorf("attach to job %s: %w: `sparkrun logs %[1]s` has its output", id, rendezvous.ErrJobEnded)
 	}
 	st := j.Spec.MainStage()
-	var s seat
+	var s attachment
 	n, err := strconv.Atoi(string(st.Stdin))
 	switch {
 	case o.rank != nil:
 		s.rank, s.only = *o.rank, []int{*o.rank}
 		if world := j.Plan.World; s.rank < 0 || world > 0 && s.rank >= world {
-			return seat{}, fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", id, s.rank, launcher.ErrInvalid, world-1)
+			return attachment{}, fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", id, s.rank, launcher.ErrInvalid, world-1)
 		}
 		s.input = st.Stdin.Has(s.rank)
 	case err == nil:
@@ -147,8 +147,8 @@ func inputAt(ctx context.Context, b app.Attacher, j rendezvous.JobStatus, rank i
 	return at.Offset, err
 }
 
-// sit follows the job from a seat.
-func sit(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus, s seat, o attachOptions) error {
+// followAttached follows the job as attached.
+func followAttached(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus, s attachment, o attachOptions) error {
 	mode := follow.OutputMode{}
 	if s.tty {
 		mode.Kind = "raw"
@@ -161,7 +161,7 @@ func sit(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus
 	signals, stop := a.Signals() // the job's business from here on
 	defer stop()
 	f := follow.Follower{
-		Gangs: b, Ranks: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
+		Runner: b, Ranks: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
 		Attached: true, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail}, Heard: j.Plan.Generation,
 	}
 	f.First.Store(uint64(j.Plan.Generation))

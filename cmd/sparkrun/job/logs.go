@@ -157,7 +157,7 @@ func runLogs(ctx context.Context, a *app.App, o logsOptions) error {
 	defer b.Close()
 	out.Note, out.Grep, out.Times = a.Say, o.match, o.timestamps
 	r := follow.OutputReader{
-		Gangs: b, Out: out, Job: o.job, Ranks: o.ranks, Hosts: o.hosts, From: o.from, Follow: o.follow,
+		Runner: b, Out: out, Job: o.job, Ranks: o.ranks, Hosts: o.hosts, From: o.from, Follow: o.follow,
 		Generation: launcher.Generation(o.generation), Outage: app.Outage{Say: a.Say},
 	}
 	err = r.Run(ctx)

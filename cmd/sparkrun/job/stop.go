@@ -152,7 +152,7 @@ func waitsText(r wire.StopRequest) string {
 }
 
 // askToStop asks until a leader has heard it; to ask twice does no harm.
-func askToStop(ctx context.Context, g app.Gangs, r wire.StopRequest) (wire.StopResponse, error) {
+func askToStop(ctx context.Context, g app.Runner, r wire.StopRequest) (wire.StopResponse, error) {
 	var again app.Pause
 	var trouble app.Outage
 	for first := true; ; first = false {
@@ -179,7 +179,7 @@ func askToStop(ctx context.Context, g app.Gangs, r wire.StopRequest) (wire.StopR
 // where it could not record it, so the next one is asked again. stuck is told what
 // could not be killed; only is the one host that has the end recorded, empty
 // where others have.
-func watchEnd(ctx context.Context, g app.Gangs, r wire.StopRequest, trouble app.Outage, stuck func(string)) (out rendezvous.Outcome, only string, err error) {
+func watchEnd(ctx context.Context, g app.Runner, r wire.StopRequest, trouble app.Outage, stuck func(string)) (out rendezvous.Outcome, only string, err error) {
 	var again app.Pause
 	var outcome *rendezvous.Outcome
 	for {

@@ -32,7 +32,7 @@ func TestStopSaysWhatItWaitsFor(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var o, e apptest.SyncBuffer
 				a := &app.App{Out: &o, Err: &e, ErrTTY: tc.tty}
-				b := &app.Backend{Gangs: &apptest.FakeGangs{OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				b := &app.Backend{Runner: &apptest.FakeRunner{OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 					time.Sleep(tc.takes)
 					return apptest.TellAll(tell, apptest.Planned(2), apptest.Ended(apptest.Stopped))
 				}}}

@@ -20,6 +20,7 @@ type ContainerOptions struct {
 	Shm                    int64
 }
 
+// BindContainer binds the flags of containers.
 func BindContainer(fs *pflag.FlagSet, o *ContainerOptions) {
 	fs.StringVar(&o.Image, "image", "", "run each rank in a container of this image (`REF`), which every machine has or can pull")
 	fs.Var(app.Choice{V: &o.Pull, Words: []string{"missing", "always", "never"}}, "pull", "when to ask a registry for --image (default: missing)")

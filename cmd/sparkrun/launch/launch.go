@@ -78,6 +78,7 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 	return cmd
 }
 
+// BindLaunch binds the flags of all workloads to the request that they make.
 func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	r, job := &o.Request, &o.Request.Job
 	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes", "how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
@@ -325,7 +326,7 @@ func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options,
 	defer stop()
 	spec := c.spec
 	f := follow.Follower{
-		Gangs: b, Ranks: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
+		Runner: b, Ranks: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
 		Only: rayCommandOnly(spec),
 	}
 	if spec.MainStage().Stdin.Any() && !o.Detach {

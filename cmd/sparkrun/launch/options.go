@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
+// Options are a launch: the request, and what becomes of it here.
 type Options struct {
 	Workload string
 	Request  workloads.Request // its Workdir as typed, possibly empty or relative
@@ -48,6 +49,7 @@ type RecipeOptions struct {
 	Trust bool
 }
 
+// Settings are the recipe's values that -o gives others.
 func (o RecipeOptions) Settings() (out []recipe.Setting, err error) {
 	for _, text := range o.Set {
 		name, value, ok := strings.Cut(text, "=")

@@ -237,7 +237,7 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 	signals, stop := a.Signals()
 	defer stop()
 	var help bytes.Buffer
-	f := follow.Follower{Gangs: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals, Standalone: o.Standalone, Say: func(string) {}}
+	f := follow.Follower{Runner: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals, Standalone: o.Standalone, Say: func(string) {}}
 	f.Out.Note = f.Say
 	code, err := f.Run(ctx)
 	switch {

@@ -15,13 +15,13 @@ import (
 
 var (
 	errInterrupted = errors.New("interrupted before the cluster answered")
-	ErrCutShort    = fmt.Errorf("%w: the story broke off", wire.ErrRetry)
+	ErrCutShort    = fmt.Errorf("%w: the event log broke off", wire.ErrRetry)
 )
 
-// story follows the job from one leader to the next until it has ended. Before
+// events follows the job from one leader to the next until it has ended. Before
 // the job is recorded it asks by Launch, which starts it once however often it
 // is asked; afterwards by Watch, which never starts anything.
-func (f *Follower) story(ctx context.Context) error {
+func (f *Follower) events(ctx context.Context) error {
 	seen := sieve{}
 	trouble := app.Outage{Say: f.Say}
 	var again app.Pause
@@ -29,9 +29,9 @@ func (f *Follower) story(ctx context.Context) error {
 	for {
 		ask := func(fn func(rendezvous.Progress) error) error {
 			if f.accepted.Is() {
-				return f.Gangs.Watch(ctx, wire.JobRequest{Job: string(f.Spec.ID)}, fn)
+				return f.Runner.Watch(ctx, wire.JobRequest{Job: string(f.Spec.ID)}, fn)
 			}
-			return f.Gangs.Launch(ctx, wire.LaunchRequest{Spec: f.Spec}, fn)
+			return f.Runner.Launch(ctx, wire.LaunchRequest{Spec: f.Spec}, fn)
 		}
 		err := ask(func(p rendezvous.Progress) error {
 			trouble.Over()
@@ -112,7 +112,7 @@ func (f *Follower) why(err error) string {
 	return what
 }
 
-// hear takes one step of the story.
+// hear takes one event.
 func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 	f.accepted.Set()
 	if p.Plan != nil {
@@ -204,7 +204,7 @@ func (f *Follower) begins(gen launcher.Generation) {
 	f.started.Set()
 }
 
-// sieve keeps back what was told before: a new leader tells a job's story from
+// sieve keeps back what was told before: a new leader tells a job's event log from
 // its beginning.
 type sieve map[string]rendezvous.Step
 
