@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"fmt"
 	"path"
 	"strconv"
@@ -71,7 +72,7 @@ func decideLlamacpp(e Engine, r workloads.Request) (served, error) {
 	if path.IsAbs(model) {
 		from = "-m"
 	}
-	return e.settle(r, []string{program(r, "llama-server"), from, model})
+	return e.settle(r, []string{cmp.Or(r.Serve.Program, "llama-server"), from, model}) // no virtual environment has it
 }
 
 // llamacppStages serve a model with llama.cpp: llama-server on the head, which alone reads the model, and deals

@@ -13,10 +13,12 @@ import (
 func TestLlamacpp(t *testing.T) {
 	boxed := serving(2, workloads.Serve{Model: "/models/m.gguf"})
 	boxed.Container, boxed.Workdir = &launcher.Container{Image: "llama"}, ""
+	older := serving(2, workloads.Serve{Model: "/models/m.gguf", Worker: "rpc-server", PP: 2, Args: strings.Fields("-a tiny")})
+	older.Environ = append(older.Environ, "VIRTUAL_ENV=/venv") // which is Python's
 	for name, r := range map[string]workloads.Request{
 		"llamacpp":         serving(1, workloads.Serve{Model: "/models/m.gguf", Args: strings.Fields("--ctx-size 4096 --metrics")}),
 		"llamacpp-several": serving(3, workloads.Serve{Model: "org/model:Q8_0", Program: "/opt/llama/bin/llama-server", Port: 8081, Host: "0.0.0.0"}),
-		"llamacpp-older":   serving(2, workloads.Serve{Model: "/models/m.gguf", Worker: "rpc-server", PP: 2, Args: strings.Fields("-a tiny")}),
+		"llamacpp-older":   older,
 		"llamacpp-boxed":   boxed,
 	} {
 		t.Run(name, func(t *testing.T) { golden(t, name, "llamacpp", r) })
