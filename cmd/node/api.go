@@ -30,7 +30,6 @@ func (n *node) Calls() []wire.Call {
 
 		wire.KeepCA.Serve(n.keepCA), wire.DropCA.Serve(n.dropCA),
 		wire.KeepTrusted.Serve(n.keepTrusted), wire.AskTrusted.Serve(n.askTrusted), wire.BeRemoved.Serve(n.beRemoved),
-		wire.Seen.Serve(n.seen),
 
 		wire.RenewExpired.Serve(n.renewExpired),
 	}

@@ -84,6 +84,10 @@ var mayImportSibling = map[string]string{
 	"cmd/sparkrun/network -> cmd/sparkrun/follow": "a test's events are read as they are written",
 	"cmd/sparkrun/network -> cmd/sparkrun/launch": "a test of the links is a workload",
 
+	"rendezvous/clone -> rendezvous/dial":         "it is looked for where this node and members were last",
+	"rendezvous/clone -> rendezvous/gossip":       "who claims to be this node is heard by gossip",
+	"rendezvous/clone -> rendezvous/trust":        "a clone has this node's key, and proves it",
+	"rendezvous/clone -> rendezvous/wire":         "members are asked where they see this node",
 	"rendezvous/control -> rendezvous/failover":   "a leader of a later epoch has this side give way",
 	"rendezvous/control -> rendezvous/wire":       "a control stream is a call",
 	"rendezvous/failover -> rendezvous/consensus": "who leads and votes is raft's word",

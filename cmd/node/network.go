@@ -160,7 +160,7 @@ func (n *node) gossiped(ev gossip.Event) {
 	if l := n.leading.Load(); l != nil && ev.Kind != gossip.Dead && ev.Kind != gossip.Left {
 		l.links.Kick(launcher.NodeID(ev.Peer.ID))
 	}
-	n.noteConflict(ev)
+	n.clones.Note(ev)
 	if g := n.gossip.Load(); g != nil {
 		n.present.Store(g.Peers())
 	}

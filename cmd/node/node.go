@@ -25,6 +25,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/clone"
 	"github.com/sparkrun/sparkrun/rendezvous/control"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
@@ -52,11 +53,11 @@ type node struct {
 	control  *control.Control
 	agent    *agent.Agent
 	dial     *dial.Dialer
+	clones   *clone.Finder
 	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
 	server    func() *wire.Server // of all calls, made once
-	conflicts chan gossip.Event   // others who claim to be this node; has room for one
 	left      chan struct{}       // closed when this node has left the cluster
 	leaveOnce sync.Once
 	leaving   rendezvous.Latest[bool] // this node is to leave, or its agent to end: as a leader it passes that on
@@ -148,7 +149,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	cfg.Logger = kept.Remember(cfg.Logger)
 	n := &node{
 		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		conflicts: make(chan gossip.Event, 1), left: make(chan struct{}),
+		left:      make(chan struct{}),
 		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
 		visitors: newBooks("calls", clientCalls),
 	}
@@ -195,7 +196,10 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err = n.refuseCopy(ctx); err != nil {
+	n.clones = clone.New(clone.Config{
+		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: n.gate, Dial: n.dial, Inventory: n.inventory, Logger: n.log,
+	})
+	if err = n.clones.Refuse(ctx); err != nil {
 		return nil, err
 	}
 	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, n.log), &rollout.Lock{}
@@ -310,7 +314,7 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.survey.Run(ctx) })
 	g.Go(func() error { return n.network(ctx) })
 	g.Go(func() error { return n.listensOnFabric(ctx) })
-	g.Go(func() error { return n.watchForTwin(ctx) })
+	g.Go(func() error { return n.clones.Run(ctx) })
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.reopens(ctx) })
 	g.Go(func() error { return n.readdress(ctx) })

@@ -15,7 +15,7 @@ var stillBorrowed = map[string]string{
 	"listeners":     "gossip",
 	"statusFor":     "the cluster's status",
 	"jobsFor":       "the leader's answers",
-	"askHead":       "fences of MPI jobs",
+	"better":        "the cluster's status",
 	"auditUser":     "the audit log's lines about users",
 	"auditMember":   "the audit log's lines about members",
 	"auditPrepared": "the audit log's lines about members",

@@ -163,7 +163,7 @@ func (f *Failover) Calls() []wire.Call {
 	return []wire.Call{
 		wire.Takeover.Serve(f.takeover), wire.Objection.Serve(f.objection), wire.Succeed.Serve(f.succeed),
 		wire.RaftBring.Serve(f.raftBring), wire.RaftRestore.Serve(f.raftRestore),
-		wire.ReadRaft.Serve(f.NodeRaft), wire.BeginAnew.Serve(f.beginAnew),
+		wire.ReadRaft.Serve(f.NodeRaft), wire.Seen.Serve(f.seen), wire.BeginAnew.Serve(f.beginAnew),
 	}
 }
 

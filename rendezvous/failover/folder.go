@@ -147,8 +147,8 @@ func (f *Failover) wayOut(err error) error {
 		aside = fmt.Sprintf("sudo sh -c 'mkdir -m 700 %[1]s.damaged && mv %[1]s/* %[1]s.damaged'", dir)
 	}
 	return fmt.Errorf("%w: `%s` and start the agent: if the other voters are up, the cluster takes this machine in "+
-		"anew; if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft restore "+
-		"FILE` from a snapshot", err, aside)
+		"anew; if they are not, `sudo sparkrun takeover` on a machine with a copy of the record, or `sudo sparkrun raft "+
+		"restore FILE` from a snapshot", err, aside)
 }
 
 // Remove takes back what Enrol and the lives since have left in the folders STATE and RUN.

@@ -189,9 +189,9 @@ func (f *Failover) wasPutBack(host string, mine, life uint64) error {
 	return err
 }
 
-// NoteLife notes the life that a member tells, durably before it is answered, and
+// noteLife notes the life that a member tells, durably before it is answered, and
 // gives the highest one that it has ever told.
-func (f *Failover) NoteLife(id launcher.NodeID, life uint64) (uint64, error) {
+func (f *Failover) noteLife(id launcher.NodeID, life uint64) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if life <= f.state.Lives[id] {
@@ -215,6 +215,25 @@ func (f *Failover) NoteLife(id launcher.NodeID, life uint64) (uint64, error) {
 	}
 	f.state = s
 	return life, nil
+}
+
+// seen tells a member where this node sees it, by gossip: the address of who
+// was there first. And it hears of which life the member is.
+func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
+	life, err := f.noteLife(c.Node, r.Life)
+	if err != nil {
+		return wire.SeenResponse{}, err
+	}
+	res := wire.SeenResponse{Life: life, Blank: f.blank.Load()}
+	if id := f.Leader(); id != "" {
+		res.Leader = f.cfg.Dial.HostOf(id)
+	}
+	for _, p := range f.cfg.Present.Load() {
+		if p.ID == string(c.Node) && p.Alive {
+			res.Addr = p.RPC()
+		}
+	}
+	return res, nil
 }
 
 // beginAnew is the leader's word that this node's lost vote counts nowhere.

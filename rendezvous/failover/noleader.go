@@ -33,8 +33,9 @@ func (f *Failover) NoLeader() error {
 		return fmt.Errorf("the agent of %s has just been started: %w", f.cfg.Self.Host, wire.ErrRetry)
 	case f.blank.Load():
 		return fmt.Errorf("%w: this machine has lost its copy of the record (%s is gone, or was put back to a backup) and "+
-			"votes again once a leader has taken it in anew; if no machine leads, `sudo sparkrun takeover --confirm-dead %s` on one that has a copy, or `sudo sparkrun raft "+
-			"restore FILE` from a snapshot", wire.ErrNoLeader, f.path(raftFolder), f.cfg.Self.Host)
+			"votes again once a leader has taken it in anew; if no machine leads, `sudo sparkrun takeover --confirm-dead %s` "+
+			"on one that has a copy, or `sudo sparkrun raft restore FILE` from a snapshot",
+			wire.ErrNoLeader, f.path(raftFolder), f.cfg.Self.Host)
 	case len(voters) == 0:
 		return fmt.Errorf("%w: this node has not met its cluster yet: check that another node's agent runs and that the "+
 			"management network joins them", wire.ErrNoLeader)
