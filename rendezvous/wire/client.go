@@ -143,12 +143,13 @@ func (d duplex) Open(ctx context.Context, c *Client) *ControlLink {
 		if err == nil {
 			res, err = c.http.Do(r)
 		}
-		if err == nil && res.StatusCode != http.StatusOK {
+		switch {
+		case err != nil:
+			l.err = lost(ctx, err)
+		case res.StatusCode != http.StatusOK:
 			l.err = c.failed(ctx, refusal(res))
 			err = res.Body.Close()
-		} else if err != nil {
-			l.err = lost(ctx, err)
-		} else {
+		default:
 			l.from, l.body = frames{from: res.Body}, res.Body
 			return
 		}

@@ -107,8 +107,8 @@ func (f failure) status() int {
 // codeHeader marks a refusal as one of ours: there are others on the way.
 const codeHeader = "Sparkrun-Code"
 
-// refuse answers with an error in place of the first message.
-func refuse(w http.ResponseWriter, err error) { refuseAs(w, failureOf(err).status(), err) }
+// Refuse answers a call with an error, before its first message.
+func Refuse(w http.ResponseWriter, err error) { refuseAs(w, failureOf(err).status(), err) }
 
 func refuseAs(w http.ResponseWriter, status int, err error) {
 	f := failureOf(err)
@@ -118,9 +118,6 @@ func refuseAs(w http.ResponseWriter, status int, err error) {
 	b, _ := json.Marshal(f)
 	_, _ = w.Write(append(b, '\n'))
 }
-
-// Refuse answers a call with an error before it has come to its row.
-func Refuse(w http.ResponseWriter, err error) { refuse(w, err) }
 
 // remoteError is an error that came over the wire, its sentinel restored, or
 // one of the transport, as ErrUnreachable and with its own cause.

@@ -216,7 +216,7 @@ func (r *reply) mime() string {
 func (r *reply) end(err error) {
 	switch {
 	case err != nil && !r.begun:
-		refuse(r.w, err)
+		Refuse(r.w, err)
 	case r.streams && r.face: // a stream that was cut shows in HTTP
 		r.begin("")
 		if err != nil {

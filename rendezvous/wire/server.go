@@ -112,7 +112,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil { // before a byte of it is read
 		ended(ctx, false, err)
-		refuse(w, err)
+		Refuse(w, err)
 		return
 	}
 	out := &reply{w: w, streams: row.Streams, face: r.Header.Get("Content-Type") != mimeCBOR}
