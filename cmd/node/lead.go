@@ -76,7 +76,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Allocate: n.allocate, Logger: n.log})
+	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover, Logger: n.log})
 	l := &leadership{Leader: brain, n: n, links: links, fence: fence}
 	ranks := jobs.Lead(jobs.LeaderConfig{
 		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, FabricOnly: l.fabricOnly, Logger: n.log,

@@ -256,7 +256,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.rollout, err = rollout.Open(rollout.Config{
 		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
-		Inventory: n.inventory.Load, Leader: n.failover.Leader,
+		Inventory: n.inventory, Leader: n.failover.Leader,
 	})
 	if err != nil {
 		return nil, err

@@ -15,20 +15,19 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/netplan"
 	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // LeaderConfig of the leader's part.
 type LeaderConfig struct {
-	Node  *Node        // this node's own part
-	Brain *lead.Leader // whose roster it is
-	Dial  *dial.Dialer
-	// Allocate has the record remember an allocation, before any node has it in
-	// force: an address once given must not go to another. It fails where this node
-	// no longer leads; with nil that is all that it finds out.
-	Allocate func(context.Context, json.RawMessage) error
+	Node     *Node        // this node's own part
+	Brain    *lead.Leader // whose roster it is
+	Dial     *dial.Dialer
+	Failover *failover.Failover
 	Logger   *slog.Logger
 }
 
@@ -86,7 +85,7 @@ func (l *Leader) Apply(ctx context.Context, c wire.Caller, r wire.NetplanApplyRe
 	if err := refusals(d.plan); err != nil {
 		return err
 	}
-	if err := l.cfg.Allocate(ctx, d.allocation); err != nil {
+	if err := l.allocate(ctx, d.allocation); err != nil {
 		return err
 	}
 	id := newChange()
@@ -248,6 +247,18 @@ func (d *draft) compare(ctx context.Context, force bool) error {
 		d.plan.Nodes[i].Verdict = &v
 	})
 	return errors.Join(errs...)
+}
+
+// allocate has the record remember it, before any node has it in force: an address
+// once given must not go to another. nil is recorded already.
+func (l *Leader) allocate(ctx context.Context, allocation json.RawMessage) error {
+	if allocation == nil {
+		return l.cfg.Failover.Raft().Verify(ctx) // still the leader, whom the nodes obey
+	}
+	entry := rendezvous.Entry{Kind: rendezvous.KindNetplan, Netplan: &rendezvous.Allocated{Allocation: allocation}}
+	return l.cfg.Failover.Recorder(0).Apply(ctx, entry, func() bool {
+		return bytes.Equal(l.cfg.Node.cfg.Record.Netplan(), allocation)
+	})
 }
 
 // calls reaches a member, this one without a network.

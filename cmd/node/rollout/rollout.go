@@ -42,10 +42,9 @@ type Config struct {
 	Management string
 	Ledger     Ledger
 	Record     *rendezvous.Record
-	// Inventory is the hardware as it is now; Leader whose orders are taken, empty
-	// where none is known.
-	Inventory func() envgen.Inventory
-	Leader    func() launcher.NodeID
+	Inventory  *rendezvous.Latest[envgen.Inventory]
+	// Leader whose orders are taken; empty where none is known.
+	Leader func() launcher.NodeID
 }
 
 // Ledger lists the jobs that have ranks on this node.
@@ -232,7 +231,7 @@ func (n *Node) Read(context.Context, wire.Caller, wire.Empty) (wire.NetplanFacts
 	if err != nil {
 		return wire.NetplanFacts{}, err
 	}
-	inv := n.cfg.Inventory()
+	inv := n.cfg.Inventory.Load()
 	twins := cableTwins(inv)
 	var facts wire.NetplanFacts
 	byFile := netplan.HeldBy(sources, twins)
@@ -252,7 +251,7 @@ func (n *Node) Read(context.Context, wire.Caller, wire.Empty) (wire.NetplanFacts
 
 // order is a leader's order with what only this node knows.
 func (n *Node) order(o wire.NetplanOrder) (netplan.Order, error) {
-	inv := n.cfg.Inventory()
+	inv := n.cfg.Inventory.Load()
 	out := netplan.Order{
 		Change: o.Change, Text: o.Text, NICs: cableTwins(inv), Management: n.management(inv), Force: o.Force, Grace: o.Grace,
 	}

@@ -135,10 +135,12 @@ func (m *sparkDisk) boot(t *testing.T, view envgen.NodeView) {
 	if err := Recover(t.Context(), cfg); err != nil {
 		t.Fatal(err)
 	}
+	inventory := &rendezvous.Latest[envgen.Inventory]{}
+	inventory.Store(view.Inventory)
 	var err error
 	m.node, err = Open(Config{
 		Self: launcher.NodeID(view.ID), Host: m.host, Netplan: cfg, Lock: &Lock{}, Ledger: m, Record: rendezvous.NewRecord(), Management: "enP7s7",
-		Inventory: func() envgen.Inventory { return view.Inventory },
+		Inventory: inventory,
 		Leader:    func() launcher.NodeID { return "id-1" },
 	})
 	if err != nil {
