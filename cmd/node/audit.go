@@ -102,11 +102,3 @@ func (n *node) typedOn(c wire.Caller) string {
 	}
 	return n.m.Host
 }
-
-// client's user is near none, whichever it has dialled.
-func (n *node) nearOf(c wire.Caller) string {
-	if c.Client != nil {
-		return ""
-	}
-	return n.typedOn(c)
-}

@@ -158,14 +158,6 @@ func (n *node) voteless() map[launcher.NodeID]bool {
 	return out
 }
 
-func (n *node) roles() map[launcher.NodeID]string {
-	out := map[launcher.NodeID]string{}
-	for _, s := range n.failover.Raft().Members().Servers {
-		out[launcher.NodeID(s.ID)] = s.Role.String()
-	}
-	return out
-}
-
 // fabricOnly names the hosts that are reached over the fabric alone.
 func (l *leadership) fabricOnly() []string {
 	roster, _ := l.Roster()
