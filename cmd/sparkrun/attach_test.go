@@ -29,7 +29,8 @@ func (f asked) InputAt(context.Context, wire.InputAtRequest) (wire.InputAtRespon
 func runningJob(stdin launcher.Stdin, tty *launcher.Window) wire.JobsResponse {
 	return wire.JobsResponse{Jobs: []rendezvous.JobStatus{{
 		Job: rendezvous.Job{
-			Spec: launcher.Spec{ID: "job2345678", Name: "train", User: "ada", Stages: []launcher.Stage{{Main: true, Stdin: stdin, TTY: tty}}},
+			Spec: launcher.Spec{ID: "job2345678", Name: "train", User: "ada",
+				Stages: []launcher.Stage{{Main: true, Stdin: stdin, TTY: tty}}},
 			Plan: rendezvous.Plan{World: 3, Generation: 2},
 		},
 		Started: new(time.Now()),
@@ -60,7 +61,8 @@ func TestAttach(t *testing.T) {
 		},
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{at: 13}, Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
+	b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{at: 13},
+		Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
 	a := &app.App{
 		In: strings.NewReader("and now"), Out: &o, Err: &e, Dial: func() *app.Backend { return b },
 		Signals: listen,
@@ -71,7 +73,8 @@ func TestAttach(t *testing.T) {
 	if got := ranks.Got.String(); got != "typed before and now" {
 		t.Errorf("input %q", got)
 	}
-	if len(g.Launched) > 0 || read.Generation != 2 || read.From.Lines == nil || *read.From.Lines != 3 || len(read.Ranks) > 0 {
+	if len(g.Launched) > 0 || read.Generation != 2 || read.From.Lines == nil || *read.From.Lines != 3 ||
+		len(read.Ranks) > 0 {
 		t.Errorf("launched %v, read %+v", g.Launched, read)
 	}
 }
@@ -89,18 +92,20 @@ func TestAttachSeats(t *testing.T) {
 		says    string
 		refused error
 	}{
-		"no input":                {stdin: "none", line: "attach train"},
-		"its rank":                {stdin: "1", line: "attach train --rank 1", input: "x", only: []int{1}},
-		"another rank":            {stdin: "1", line: "attach train --rank 2", only: []int{2}},
-		"one of all":              {stdin: "all", line: "attach train --rank 2", input: "x", only: []int{2}},
-		"none of all":             {stdin: "all", line: "attach train"},
-		"looks on":                {stdin: "1", line: "attach train --no-stdin", refused: wire.ErrDenied},
-		"looks on at a terminal":  {stdin: "0", tty: window, line: "attach train --no-stdin", only: []int{0}},
-		"somebody else's":         {stdin: "1", line: "attach train", refused: wire.ErrDenied, code: 125, says: "not allowed: --no-stdin only looks on"},
-		"a terminal without ours": {stdin: "0", tty: window, line: "attach train", code: 125, says: "the input device is not a TTY; --no-stdin only looks on"},
-		"no such rank":            {stdin: "1", line: "attach train --rank 3", code: 125, says: "its ranks are 0 to 2"},
-		"no such job":             {stdin: "1", line: "attach tran", code: 125, says: "no such job"},
-		"negative":                {stdin: "1", line: "attach train --tail -1", code: 125, says: "want 0 or more"},
+		"no input":               {stdin: "none", line: "attach train"},
+		"its rank":               {stdin: "1", line: "attach train --rank 1", input: "x", only: []int{1}},
+		"another rank":           {stdin: "1", line: "attach train --rank 2", only: []int{2}},
+		"one of all":             {stdin: "all", line: "attach train --rank 2", input: "x", only: []int{2}},
+		"none of all":            {stdin: "all", line: "attach train"},
+		"looks on":               {stdin: "1", line: "attach train --no-stdin", refused: wire.ErrDenied},
+		"looks on at a terminal": {stdin: "0", tty: window, line: "attach train --no-stdin", only: []int{0}},
+		"somebody else's": {stdin: "1", line: "attach train", refused: wire.ErrDenied, code: 125,
+			says: "not allowed: --no-stdin only looks on"},
+		"a terminal without ours": {stdin: "0", tty: window, line: "attach train", code: 125,
+			says: "the input device is not a TTY; --no-stdin only looks on"},
+		"no such rank": {stdin: "1", line: "attach train --rank 3", code: 125, says: "its ranks are 0 to 2"},
+		"no such job":  {stdin: "1", line: "attach tran", code: 125, says: "no such job"},
+		"negative":     {stdin: "1", line: "attach train --tail -1", code: 125, says: "want 0 or more"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			ranks := &apptest.FakeRanks{}
@@ -125,9 +130,12 @@ func TestAttachSeats(t *testing.T) {
 				},
 			}
 			var e apptest.SyncBuffer
-			b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{err: tc.refused}, Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
-			a := &app.App{In: strings.NewReader("x"), Out: &bytes.Buffer{}, Err: &e, Dial: func() *app.Backend { return b }, Signals: listen}
-			if code := execute(t.Context(), a, strings.Fields(tc.line)); code != tc.code || !strings.Contains(e.String(), tc.says) {
+			b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{err: tc.refused},
+				Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
+			a := &app.App{In: strings.NewReader("x"), Out: &bytes.Buffer{}, Err: &e,
+				Dial: func() *app.Backend { return b }, Signals: listen}
+			if code := execute(t.Context(), a, strings.Fields(tc.line)); code != tc.code ||
+				!strings.Contains(e.String(), tc.says) {
 				t.Errorf("code %d, stderr %q", code, e.String())
 			}
 			if ranks.Got.String() != tc.input || !slices.Equal(only, tc.only) {
@@ -140,7 +148,8 @@ func TestAttachSeats(t *testing.T) {
 func TestAttachToTheEnded(t *testing.T) {
 	jobs := runningJob("", nil)
 	jobs.Jobs[0].Outcome = &apptest.Completed
-	code, _, err := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: jobs}}, "attach", "train")
+	code, _, err := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: jobs}},
+		"attach", "train")
 	if code != 125 || !strings.Contains(err, "`sparkrun logs job2345678` has its output") {
 		t.Errorf("code %d, %q", code, err)
 	}

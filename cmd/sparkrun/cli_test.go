@@ -68,7 +68,8 @@ func parse(t *testing.T, args ...string) (launch.Options, error) {
 	t.Helper()
 	var got launch.Options
 	root := &cobra.Command{Use: "sparkrun", SilenceErrors: true, SilenceUsage: true}
-	root.AddCommand(newLaunchCommands(&app.App{}, func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil }))
+	root.AddCommand(newLaunchCommands(&app.App{},
+		func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil }))
 	root.SetArgs(append([]string{"launch"}, args...))
 	root.SetOut(&bytes.Buffer{})
 	root.SetErr(&bytes.Buffer{})
@@ -84,14 +85,19 @@ func TestLaunchFlags(t *testing.T) {
 			Job: launcher.Spec{Nodes: 3}, RanksPerNode: 2, Args: []string{"true", "--nodes", "9"}}},
 		"exec --on a,b --on c --exclude d --name n -d -- x": {Workload: "exec", Detach: true, Request: workloads.Request{
 			Job: launcher.Spec{On: []string{"a", "b", "c"}, Exclude: []string{"d"}, Name: "n"}, Args: []string{"x"}}},
-		"exec -e A=1,2 --env B --workdir w --json --dry-run -- x": {Workload: "exec", JSON: true, DryRun: true, Request: workloads.Request{
-			Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
+		"exec -e A=1,2 --env B --workdir w --json --dry-run -- x": {Workload: "exec", JSON: true, DryRun: true,
+			Request: workloads.Request{
+				Env: []string{"A=1,2", "B"}, Workdir: "w", Args: []string{"x"}}},
 		"exec --grace 5 --start-timeout 2m --node-timeout 1h -- x": {Workload: "exec", Request: workloads.Request{
-			Job: launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour}, Args: []string{"x"}}},
-		"torchrun --nnodes 2:3 --max_restarts 4 --spare 1 --before ./prep --after ./merge t.py": {Workload: "torchrun", Request: workloads.Request{
-			Job: launcher.Spec{MinNodes: 2, Nodes: 3, MaxRestarts: 4, Spare: 1}, Before: "./prep", After: "./merge", Args: []string{"t.py"}}},
+			Job:  launcher.Spec{Grace: 5 * time.Second, StartTimeout: 2 * time.Minute, NodeTimeout: time.Hour},
+			Args: []string{"x"}}},
+		"torchrun --nnodes 2:3 --max_restarts 4 --spare 1 --before ./prep --after ./merge t.py": {Workload: "torchrun",
+			Request: workloads.Request{
+				Job: launcher.Spec{MinNodes: 2, Nodes: 3, MaxRestarts: 4, Spare: 1}, Before: "./prep", After: "./merge",
+				Args: []string{"t.py"}}},
 		"exec --node-timeout 0 --timeout 1h --on-failure continue -- x": {Workload: "exec", Request: workloads.Request{
-			Job: launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure}, Args: []string{"x"}}},
+			Job:  launcher.Spec{NodeTimeout: launcher.Never, Timeout: time.Hour, OnFailure: launcher.ContinueOnFailure},
+			Args: []string{"x"}}},
 		"exec --grace 0 -- x": {Workload: "exec", Request: workloads.Request{
 			Job: launcher.Spec{Grace: time.Millisecond}, Args: []string{"x"}}},
 		"torchrun --nnodes 2 --nproc_per_node 4 train.py --lr 1": {Workload: "torchrun", Request: workloads.Request{
@@ -105,21 +111,32 @@ func TestLaunchFlags(t *testing.T) {
 		"torchrun --agent torchrun --rdzv_backend c10d -- a.py": {Workload: "torchrun", Request: workloads.Request{
 			Torchrun: workloads.Torchrun{Agent: true, Rendezvous: "c10d"}, Args: []string{"a.py"}}},
 		"exec --image vllm-node --image-map vllm-node=r:5000/vllm:1 --pull always --mount a:/a:ro --mount /b --docker-arg=--read-only --shm-size 1G -- x": {Workload: "exec",
-			Container: launch.ContainerOptions{Image: "vllm-node", ImageMap: []string{"vllm-node=r:5000/vllm:1"}, Pull: "always", Mounts: []string{"a:/a:ro", "/b"}, Args: []string{"--read-only"}, Shm: 1 << 30},
-			Request:   workloads.Request{Args: []string{"x"}}},
+			Container: launch.ContainerOptions{Image: "vllm-node", ImageMap: []string{"vllm-node=r:5000/vllm:1"},
+				Pull: "always", Mounts: []string{"a:/a:ro", "/b"}, Args: []string{"--read-only"}, Shm: 1 << 30},
+			Request: workloads.Request{Args: []string{"x"}}},
 		"vllm org/m --nodes 2 --tp 2 --backend ray --ray-arg=--num-gpus=1 -- --max-model-len 4096 --host ::": {Workload: "vllm",
-			Container: launch.ContainerOptions{Image: "nvcr.io/nvidia/vllm:26.05-py3"}, Serve: launch.ServeOptions{Image: true}, Request: workloads.Request{
+			Container: launch.ContainerOptions{Image: "nvcr.io/nvidia/vllm:26.05-py3"},
+			Serve:     launch.ServeOptions{Image: true}, Request: workloads.Request{
 				Job: launcher.Spec{Nodes: 2, Service: hourly}, Ray: workloads.Ray{Args: []string{"--num-gpus=1"}},
-				Serve: workloads.Serve{Model: "org/m", TP: 2, Backend: "ray", Args: []string{"--max-model-len", "4096", "--host", "::"}}}},
-		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {Workload: "sglang", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
-			Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
-		"trtllm /models/m --image i": {Workload: "trtllm", Container: launch.ContainerOptions{Image: "i"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
-		"trtllm org/m --nodes 2 --runtime host --mpirun /opt/mpirun": {Workload: "trtllm", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
-			Job: launcher.Spec{Nodes: 2, Service: hourly}, MPI: workloads.MPI{Mpirun: "/opt/mpirun"}, Serve: workloads.Serve{Model: "org/m"}}},
-		"exo --nodes 2 org/m --exo /e -- --offline": {Workload: "exo", Serve: launch.ServeOptions{Image: true}, Request: workloads.Request{
-			Job: launcher.Spec{Nodes: 2, Service: hourly}, Serve: workloads.Serve{Model: "org/m", Program: "/e", Args: []string{"--offline"}}}},
-		"exo --image mine":       {Workload: "exo", Container: launch.ContainerOptions{Image: "mine"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
-		"exo --runtime host":     {Workload: "exo", Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+				Serve: workloads.Serve{Model: "org/m", TP: 2, Backend: "ray",
+					Args: []string{"--max-model-len", "4096", "--host", "::"}}}},
+		"sglang --runtime host --port 30001 --host 0.0.0.0 org/m": {Workload: "sglang",
+			Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
+				Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "org/m", Host: "0.0.0.0", Port: 30001}}},
+		"trtllm /models/m --image i": {Workload: "trtllm", Container: launch.ContainerOptions{Image: "i"},
+			Request: workloads.Request{Job: launcher.Spec{Service: hourly}, Serve: workloads.Serve{Model: "/models/m"}}},
+		"trtllm org/m --nodes 2 --runtime host --mpirun /opt/mpirun": {Workload: "trtllm",
+			Serve: launch.ServeOptions{Runtime: "host"}, Request: workloads.Request{
+				Job: launcher.Spec{Nodes: 2, Service: hourly}, MPI: workloads.MPI{Mpirun: "/opt/mpirun"},
+				Serve: workloads.Serve{Model: "org/m"}}},
+		"exo --nodes 2 org/m --exo /e -- --offline": {Workload: "exo", Serve: launch.ServeOptions{Image: true},
+			Request: workloads.Request{
+				Job:   launcher.Spec{Nodes: 2, Service: hourly},
+				Serve: workloads.Serve{Model: "org/m", Program: "/e", Args: []string{"--offline"}}}},
+		"exo --image mine": {Workload: "exo", Container: launch.ContainerOptions{Image: "mine"},
+			Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
+		"exo --runtime host": {Workload: "exo", Serve: launch.ServeOptions{Runtime: "host"},
+			Request: workloads.Request{Job: launcher.Spec{Service: hourly}}},
 		"--standalone exec -- x": {Workload: "exec", Standalone: true, Request: workloads.Request{Args: []string{"x"}}},
 	}
 	for line, want := range tests {
@@ -128,7 +145,9 @@ func TestLaunchFlags(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if diff := cmp.Diff(want, got, cmp.AllowUnexported(launch.Options{}, launch.ContainerOptions{}, launch.ServeOptions{}, launch.RecipeOptions{}, follow.OutputMode{}, launch.ServiceOptions{}), cmpopts.EquateEmpty()); diff != "" {
+			if diff := cmp.Diff(want, got,
+				cmp.AllowUnexported(launch.Options{}, launch.ContainerOptions{}, launch.ServeOptions{},
+					launch.RecipeOptions{}, follow.OutputMode{}, launch.ServiceOptions{}), cmpopts.EquateEmpty()); diff != "" {
 				t.Errorf("-want +got:\n%s", diff)
 			}
 		})
@@ -192,15 +211,17 @@ func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code
 	a := &app.App{
 		In: strings.NewReader(""), Out: &o, Err: &e, Environ: environ, Version: "1.2.3",
 		Getwd: func() (string, error) { return "/home/ada", nil }, Columns: func() int { return 100 },
-		Dial: func() *app.Backend { return b }, DialHere: func() *app.Backend { return b }, Standalone: func() (*app.Backend, error) { return b, nil },
-		Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+		Dial: func() *app.Backend { return b }, DialHere: func() *app.Backend { return b },
+		Standalone: func() (*app.Backend, error) { return b, nil },
+		Signals:    func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = execute(t.Context(), a, line)
 	return code, o.String(), e.String()
 }
 
 func TestLaunchSendsWhatWasAsked(t *testing.T) {
-	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+		apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
 	var spec launcher.Spec
 	b := &app.Backend{Runner: spying{g, &spec}, Cluster: &apptest.FakeCluster{}}
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--workdir", "run", "-e", "A=1", "--", "echo", "hi")
@@ -208,7 +229,8 @@ func TestLaunchSendsWhatWasAsked(t *testing.T) {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	st := spec.MainStage()
-	if spec.Epoch != 3 || spec.Nodes != 2 || st.Workdir != "/home/ada/run" || st.Argv[0].String() != "echo" || spec.Grace != launcher.DefaultGrace {
+	if spec.Epoch != 3 || spec.Nodes != 2 || st.Workdir != "/home/ada/run" || st.Argv[0].String() != "echo" ||
+		spec.Grace != launcher.DefaultGrace {
 		t.Errorf("sent %+v", spec)
 	}
 }
@@ -230,7 +252,8 @@ func TestExitCodes(t *testing.T) {
 		t.Fatal(err)
 	}
 	tells := func(o rendezvous.Outcome) *apptest.FakeRunner {
-		return &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, apptest.Ended(o)), OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped))}
+		return &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs,
+			apptest.Ended(o)), OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped))}
 	}
 	first, second := apptest.Out(0, 0, "a\nb"), apptest.Out(0, 3, "c\n")
 	first.Time = time.Date(2026, 3, 1, 13, 0, 2, 350_900_000, time.FixedZone("CET", 3600))
@@ -243,59 +266,92 @@ func TestExitCodes(t *testing.T) {
 		out  string // contained
 		err  string // contained
 	}{
-		"a rank's code":        {line: "launch exec -- x", g: tells(apptest.Failed7), code: 7, err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
-		"nothing to say":       {line: "launch exec -- x", g: tells(apptest.Completed)},
-		"serve without agent":  {line: "launch exec --serve 80 -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
-		"launch without agent": {line: "launch exec -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"a rank's code": {line: "launch exec -- x", g: tells(apptest.Failed7), code: 7,
+			err: "sparkrun: rank 1 on spark2: exit 7; the gang was ended\n"},
+		"nothing to say": {line: "launch exec -- x", g: tells(apptest.Completed)},
+		"serve without agent": {line: "launch exec --serve 80 -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent},
+			code: 125, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"launch without agent": {line: "launch exec -- x", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 125,
+			err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), launch on this machine alone with --standalone, or use another machine's cluster from here: `sparkrun login HOST`\n"},
 		"launch misspelt":      {line: "launch exex -- x", code: 125, err: `unknown workload "exex": did you mean exec?`},
 		"launch with a secret": {line: "launch exec --env HF_TOKEN=x -- x", code: 125, err: "--env HF_TOKEN: invalid"},
-		"launch usage":         {line: "launch exec --nodes x -- x", code: 125, err: "hint: `sparkrun launch exec --help` shows how"},
-		"detached":             {line: "launch -d exec -- x", g: tells(apptest.Failed7)},
-		"status without agent": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 1, err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
-		"usage":                {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
-		"too many words":       {line: "ps train now", code: 2, err: `unexpected argument "now"`},
-		"a word is missing":    {line: "logs", code: 2, err: "the job is missing"},
-		"unknown command":      {line: "staus", code: 2, err: "did you mean status?"},
-		"who lists machines":   {line: "node list", code: 2, err: "sparkrun status lists the machines"},
-		"a token for members":  {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1, err: "--role client"},
-		"no member answers":    {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoMember}, code: 1, err: "hint: is this machine on a network"},
-		"unknown below token":  {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
-		"stopped":              {line: "stop job", g: tells(apptest.Stopped), out: "has ended\n"},
-		"stop several":         {line: "stop job trial", g: tells(apptest.Stopped), out: "job trial has ended\n"},
-		"stop some": {line: "stop job gone", g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped)), OnStop: func(_ int, r wire.StopRequest) error {
-			if r.Job == "gone" {
-				return rendezvous.ErrNoJob
-			}
-			return nil
-		}}, code: 1, out: "job job has ended\n", err: "sparkrun: no such job\n"},
-		"stop nothing":        {line: "stop", code: 2, err: "the job is missing"},
-		"exec without a sign": {line: "exec -it job sh -c x", code: 125, err: "unknown shorthand flag: 'c' in -c: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
-		"logs at the end":     {line: "logs -n 1 job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
-		"stop in vain": {line: "stop job", g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2), rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, apptest.Ended(apptest.Stopped))},
+		"launch usage": {line: "launch exec --nodes x -- x", code: 125,
+			err: "hint: `sparkrun launch exec --help` shows how"},
+		"detached": {line: "launch -d exec -- x", g: tells(apptest.Failed7)},
+		"status without agent": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoAgent}, code: 1,
+			err: "hint: start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), or use another machine's cluster from here: `sparkrun login HOST`\n"},
+		"usage":              {line: "status --wait-nodes x", code: 2, err: "`sparkrun status --help` shows how"},
+		"too many words":     {line: "ps train now", code: 2, err: `unexpected argument "now"`},
+		"a word is missing":  {line: "logs", code: 2, err: "the job is missing"},
+		"unknown command":    {line: "staus", code: 2, err: "did you mean status?"},
+		"who lists machines": {line: "node list", code: 2, err: "sparkrun status lists the machines"},
+		"a token for members": {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1,
+			err: "--role client"},
+		"no member answers": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoMember}, code: 1,
+			err: "hint: is this machine on a network"},
+		"unknown below token": {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
+		"stopped":             {line: "stop job", g: tells(apptest.Stopped), out: "has ended\n"},
+		"stop several":        {line: "stop job trial", g: tells(apptest.Stopped), out: "job trial has ended\n"},
+		"stop some": {line: "stop job gone",
+			g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2), apptest.Ended(apptest.Stopped)),
+				OnStop: func(_ int, r wire.StopRequest) error {
+					if r.Job == "gone" {
+						return rendezvous.ErrNoJob
+					}
+					return nil
+				}}, code: 1, out: "job job has ended\n", err: "sparkrun: no such job\n"},
+		"stop nothing": {line: "stop", code: 2, err: "the job is missing"},
+		"exec without a sign": {line: "exec -it job sh -c x", code: 125,
+			err: "unknown shorthand flag: 'c' in -c: what belongs to the command comes behind --: sparkrun exec JOB -- COMMAND"},
+		"logs at the end": {line: "logs -n 1 job",
+			g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "x"))}, out: "[0] x\n"},
+		"stop in vain": {line: "stop job",
+			g: &apptest.FakeRunner{OnWatch: apptest.Tells(apptest.Planned(2),
+				rendezvous.Progress{Step: rendezvous.StepStuck,
+					Text: "on spark2 rank 1: process 7 (cat) cannot be killed"}, apptest.Ended(apptest.Stopped))},
 			code: 1, err: "has ended, but on spark2 rank 1: process 7 (cat) cannot be killed; its machine gets no jobs until it is gone\n"},
-		"launch in vain": {line: "launch exec -- x", g: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"}, apptest.Ended(apptest.Failed7))},
+		"launch in vain": {line: "launch exec -- x",
+			g: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs,
+				rendezvous.Progress{Step: rendezvous.StepStuck, Text: "on spark2 rank 1 cannot be killed"},
+				apptest.Ended(apptest.Failed7))},
 			code: 7, err: "sparkrun: on spark2 rank 1 cannot be killed\n"},
-		"stop what has ended": {line: "stop job", g: &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }}, out: "had ended already"},
-		"stop what is not":    {line: "stop job", g: &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1, err: "no such job"},
-		"stop how":            {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
-		"logs of what is not": {line: "logs job", g: &apptest.FakeRunner{OnLogs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
-			return rendezvous.ErrNoJob
-		}}, code: 1, err: "no such job"},
-		"logs":                   {line: "logs job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(3, 0, "x"))}, out: "[3] x\n"},
-		"logs of no such rank":   {line: "logs job --rank -1", code: 2, err: "want ranks below"},
-		"logs since when":        {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
-		"logs that match":        {line: "logs job --grep b", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
-		"logs match badly":       {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
-		"logs match bytes":       {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
-		"logs with times":        {line: "logs -t job", g: &apptest.FakeRunner{OnLogs: apptest.Timed(first, second)}, out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
+		"stop what has ended": {line: "stop job",
+			g:   &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrJobEnded }},
+			out: "had ended already"},
+		"stop what is not": {line: "stop job",
+			g: &apptest.FakeRunner{OnStop: func(int, wire.StopRequest) error { return rendezvous.ErrNoJob }}, code: 1,
+			err: "no such job"},
+		"stop how": {line: "stop job --kill --grace 3", code: 2, err: "give one of them"},
+		"logs of what is not": {line: "logs job",
+			g: &apptest.FakeRunner{OnLogs: func(context.Context, int, wire.LogsRequest, func(wire.LogChunk) error) error {
+				return rendezvous.ErrNoJob
+			}}, code: 1, err: "no such job"},
+		"logs": {line: "logs job",
+			g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(3, 0, "x"))}, out: "[3] x\n"},
+		"logs of no such rank": {line: "logs job --rank -1", code: 2, err: "want ranks below"},
+		"logs since when":      {line: "logs job --since noon", code: 2, err: "--since noon: want a span such as 5m"},
+		"logs that match": {line: "logs job --grep b",
+			g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "ab\nc\nba"))}, out: "[0] ab\n[0] ba\n"},
+		"logs match badly": {line: "logs job --grep a(", code: 2, err: "--grep: missing closing )"},
+		"logs match bytes": {line: "logs job --grep a --output raw", code: 2, err: "passes bytes on"},
+		"logs with times": {line: "logs -t job", g: &apptest.FakeRunner{OnLogs: apptest.Timed(first, second)},
+			out: "[0] 2026-03-01T12:00:02.350Z a\n[0] 2026-03-01T12:00:02.350Z bc\n"},
 		"logs of objects, timed": {line: "logs job --timestamps --json", code: 2, err: "have the time already"},
-		"logs of bytes, timed":   {line: "logs job --timestamps --output raw", code: 2, err: "--timestamps and --output raw: that passes bytes on"},
-		"logs raw":               {line: "logs job --output raw", g: &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "a\x00\n\r"), apptest.Out(0, 4, "b"))}, out: "a\x00\n\rb"},
-		"logs in two ways":       {line: "logs job --output raw --json", code: 2, err: "give one of them"},
-		"logs in no known way":   {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
-		"logs files of nowhere":  {line: "logs job --output files=", code: 2, err: "want prefix, raw, json or files=DIR"},
-		"logs without a machine": {line: "logs job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, code: 1, out: "[0] a\n", err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
-		"logs of a machine back": {line: "logs -f job", g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer", Away: true}, apptest.Out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
+		"logs of bytes, timed": {line: "logs job --timestamps --output raw", code: 2,
+			err: "--timestamps and --output raw: that passes bytes on"},
+		"logs raw": {line: "logs job --output raw",
+			g:   &apptest.FakeRunner{OnLogs: apptest.Prints(apptest.Out(0, 0, "a\x00\n\r"), apptest.Out(0, 4, "b"))},
+			out: "a\x00\n\rb"},
+		"logs in two ways":      {line: "logs job --output raw --json", code: 2, err: "give one of them"},
+		"logs in no known way":  {line: "logs job --output xml", code: 2, err: "want prefix, raw, json or files=DIR"},
+		"logs files of nowhere": {line: "logs job --output files=", code: 2, err: "want prefix, raw, json or files=DIR"},
+		"logs without a machine": {line: "logs job",
+			g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer",
+				Away: true}, apptest.Out(0, 0, "a\n"))}, code: 1, out: "[0] a\n",
+			err: "spark2 does not answer\nsparkrun: the output on spark2 is missing"},
+		"logs of a machine back": {line: "logs -f job",
+			g: &apptest.FakeRunner{OnLogs: apptest.Prints(wire.LogChunk{Host: "spark1", Note: "spark1 does not answer",
+				Away: true}, apptest.Out(0, 0, "a\n"))}, out: "[0] a\n", err: "spark1 does not answer\n"},
 		"detached into files":    {line: "launch -d exec --output files=x -- true", code: 125, err: "nobody stays"},
 		"leave asks":             {line: "leave", code: 2, err: "give --yes"},
 		"leave":                  {line: "leave --yes", out: "in no cluster any more"},
@@ -328,8 +384,10 @@ func TestExitCodes(t *testing.T) {
 func TestNoAgentNoMember(t *testing.T) {
 	t.Setenv("SPARKRUN_STATE", t.TempDir())
 	for line, alone := range map[string]bool{"status": false, "launch exec -- x": true} {
-		_, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
-		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") || !strings.Contains(e, "sparkrun login HOST") ||
+		_, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{},
+			Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
+		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") ||
+			!strings.Contains(e, "sparkrun login HOST") ||
 			strings.Contains(e, "--standalone") != alone || strings.Contains(e, "systemctl") {
 			t.Errorf("%s: %s", line, e)
 		}
@@ -382,7 +440,8 @@ spark2   -          away 5m   -                           -
 pi       10.0.0.9   ready     voter, witness (no ranks)   -
 spark3   -          drained   -                           -
 `
-	if diff := cmp.Diff(want, o); diff != "" || code != 0 || e != "sparkrun: spark3 is drained: job k3x: rank 1 cannot be killed\nsparkrun: no leader: start spark2's agent\n" {
+	if diff := cmp.Diff(want, o); diff != "" || code != 0 ||
+		e != "sparkrun: spark3 is drained: job k3x: rank 1 cannot be killed\nsparkrun: no leader: start spark2's agent\n" {
 		t.Errorf("code %d, stderr %q, -want +got:\n%s", code, e, diff)
 	}
 }
@@ -421,11 +480,13 @@ func TestDryRun(t *testing.T) {
 			Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 2}, {Host: "spark2", FirstRank: 2, Ranks: 1}},
 		},
 		Nodes: []wire.NodePlan{
-			{Host: "spark1", Ranks: []launcher.RankPlan{{Rank: 0, Argv: argv, Env: env("0")}, {Rank: 1, Argv: argv, Env: env("1")}}},
+			{Host: "spark1", Ranks: []launcher.RankPlan{{Rank: 0, Argv: argv, Env: env("0")},
+				{Rank: 1, Argv: argv, Env: env("1")}}},
 			{Host: "spark2", Error: `program "sh": not found`},
 		},
 	}
-	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := &app.Backend{Cluster: &apptest.FakeCluster{},
+		Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--dry-run", "--", "sh", "-c", "echo it's $RANK")
 	if code != 125 || e != "sparkrun: spark2 would refuse: program \"sh\": not found\n" {
 		t.Errorf("code %d, stderr %q", code, e)
@@ -434,9 +495,11 @@ func TestDryRun(t *testing.T) {
 }
 
 func TestTokenCreate(t *testing.T) {
-	c := &apptest.FakeCluster{Gives: wire.TokenResponse{Token: "spark-xyz", Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
+	c := &apptest.FakeCluster{Gives: wire.TokenResponse{Token: "spark-xyz",
+		Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
 	code, o, e := cli(t, &app.Backend{Cluster: c}, "token", "create", "--uses", "3", "--ttl", "60")
-	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") || !strings.Contains(e, "3 times") {
+	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") ||
+		!strings.Contains(e, "3 times") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	if diff := cmp.Diff([]any{wire.TokenRequest{Uses: 3, TTL: time.Minute, Role: "node"}}, c.Requests); diff != "" {
@@ -503,7 +566,8 @@ func TestStopCommandOutlivesALeader(t *testing.T) {
 	heard()
 	synctest.Test(t, func(t *testing.T) {
 		g := apptest.LosesLeader()
-		if code, out, e := cli(t, &app.Backend{Runner: g}, "stop", "job", "--grace", "3s"); code != 0 || !strings.HasSuffix(out, "has ended\n") {
+		if code, out, e := cli(t, &app.Backend{Runner: g}, "stop", "job", "--grace", "3s"); code != 0 ||
+			!strings.HasSuffix(out, "has ended\n") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
 		}
 		if diff := cmp.Diff([]string{"3s", "3s"}, g.Stops); diff != "" {
@@ -514,12 +578,15 @@ func TestStopCommandOutlivesALeader(t *testing.T) {
 
 func TestUlimitFlag(t *testing.T) {
 	var got launch.Options
-	cmd := newLaunchCommands(&app.App{}, func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil })
-	cmd.SetArgs([]string{"exec", "--ulimit", "core=0", "--ulimit", "nofile=5:9", "--bind-to", "numa", "--stdin", "all", "--", "true"})
+	cmd := newLaunchCommands(&app.App{},
+		func(_ context.Context, _ *app.App, o launch.Options) error { got = o; return nil })
+	cmd.SetArgs([]string{"exec", "--ulimit", "core=0", "--ulimit", "nofile=5:9", "--bind-to", "numa", "--stdin", "all",
+		"--", "true"})
 	if err := cmd.Execute(); err != nil {
 		t.Fatal(err)
 	}
-	if r := got.Request; len(r.Ulimits) != 2 || r.Ulimits[1].String() != "nofile=5:9" || r.BindTo != "numa" || r.Stdin != "all" {
+	if r := got.Request; len(r.Ulimits) != 2 || r.Ulimits[1].String() != "nofile=5:9" || r.BindTo != "numa" ||
+		r.Stdin != "all" {
 		t.Errorf("read %+v", r)
 	}
 }

@@ -36,10 +36,12 @@ func TestCompletion(t *testing.T) {
 		return j
 	}
 	f := &apptest.FakeCluster{
-		Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil), job("cccc", "old", &apptest.Completed), job("dddd", "old", &apptest.Completed)}},
+		Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{job("aaaa", "", nil), job("bbbb", "train", nil),
+			job("cccc", "old", &apptest.Completed), job("dddd", "old", &apptest.Completed)}},
 		OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 			return wire.Status{Nodes: []wire.NodeStatus{
-				{Host: "spark1", State: "ready"}, {Host: "spark2", State: "away"}, {Host: "spark3", State: "drained"}, {Host: "spark4", State: "away"}}}, nil
+				{Host: "spark1", State: "ready"}, {Host: "spark2", State: "away"}, {Host: "spark3", State: "drained"},
+				{Host: "spark4", State: "away"}}}, nil
 		},
 	}
 	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old", "dddd"}, []string{"aaaa", "bbbb", "train"}
@@ -80,7 +82,8 @@ func TestCompletion(t *testing.T) {
 	} {
 		t.Run(line, func(t *testing.T) {
 			got := offered(t, b, line)
-			got = slices.DeleteFunc(got, func(w string) bool { return !strings.Contains(line+w, "--conf") && strings.HasPrefix(w, "--") })
+			got = slices.DeleteFunc(got,
+				func(w string) bool { return !strings.Contains(line+w, "--conf") && strings.HasPrefix(w, "--") })
 			if diff := cmp.Diff(want, append([]string{}, got...)); diff != "" {
 				t.Error(diff)
 			}
@@ -97,8 +100,11 @@ func TestCompletion(t *testing.T) {
 func TestEverythingCompletes(t *testing.T) {
 	a := &app.App{}
 	for _, cmd := range man.Documented(newRootCmd(a)) {
-		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") || strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--") && cmd.Name() != "login" ||
-			strings.Contains(cmd.Use, "[CLIENT]") || strings.Contains(cmd.Use, "[CONTEXT]") || strings.Contains(cmd.Use, " NAME") || strings.Contains(cmd.Use, " RECIPE") || strings.Contains(cmd.Use, " REGISTRY"); takes != (cmd.ValidArgsFunction != nil) {
+		if takes := strings.Contains(cmd.Use, " JOB") || strings.Contains(cmd.Use, "[JOB]") ||
+			strings.Contains(cmd.Use, " HOST") && !strings.Contains(cmd.Use, "--") && cmd.Name() != "login" ||
+			strings.Contains(cmd.Use, "[CLIENT]") || strings.Contains(cmd.Use, "[CONTEXT]") ||
+			strings.Contains(cmd.Use, " NAME") || strings.Contains(cmd.Use, " RECIPE") ||
+			strings.Contains(cmd.Use, " REGISTRY"); takes != (cmd.ValidArgsFunction != nil) {
 			t.Errorf("%s: %q completes: %v", cmd.CommandPath(), cmd.Use, cmd.ValidArgsFunction != nil)
 		}
 		for _, name := range []string{"node", "on", "exclude", "confirm-dead", "context"} {

@@ -16,7 +16,8 @@ import (
 func onLaptop(t *testing.T, home string, environ []string, line ...string) (code int, out, errs string) {
 	t.Helper()
 	var o, e bytes.Buffer
-	a := &app.App{In: strings.NewReader(""), Out: &o, Err: &e, Environ: append([]string{"HOME=" + home}, environ...), Columns: func() int { return 100 }}
+	a := &app.App{In: strings.NewReader(""), Out: &o, Err: &e, Environ: append([]string{"HOME=" + home}, environ...),
+		Columns: func() int { return 100 }}
 	a.Dial = a.DialChosen
 	a.DialHere = app.DialAgent
 	code = execute(t.Context(), a, line)
@@ -26,7 +27,8 @@ func onLaptop(t *testing.T, home string, environ []string, line ...string) (code
 func makeContext(t *testing.T, home, name string) {
 	t.Helper()
 	dir := filepath.Join(home, ".config", "sparkrun", "contexts", name)
-	if err := trust.SaveRoll(dir, []byte(`{"cluster":"c-`+name+`","user":"ada","members":[{"id":"x","host":"spark1","addr":"127.0.0.1:1"}]}`)); err != nil {
+	if err := trust.SaveRoll(dir,
+		[]byte(`{"cluster":"c-`+name+`","user":"ada","members":[{"id":"x","host":"spark1","addr":"127.0.0.1:1"}]}`)); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -74,7 +76,8 @@ func TestWhichContext(t *testing.T) {
 	for _, s := range steps {
 		code, out, errs := onLaptop(t, home, s.environ, strings.Fields(s.line)...)
 		if code != s.code || out != s.out || !strings.Contains(errs, s.err) {
-			t.Errorf("%v sparkrun %s: exit %d, stdout %q, stderr %q; want %d, %q and %q", s.environ, s.line, code, out, errs, s.code, s.out, s.err)
+			t.Errorf("%v sparkrun %s: exit %d, stdout %q, stderr %q; want %d, %q and %q", s.environ, s.line, code, out,
+				errs, s.code, s.out, s.err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(home, ".config", "sparkrun", "contexts", "lab")); !os.IsNotExist(err) {
@@ -98,7 +101,8 @@ func TestBrokenContext(t *testing.T) {
 		if err := spoil(); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != app.ExitFailure || !strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
+		if code, _, errs := onLaptop(t, home, nil, "--context", "lab", "ps"); code != app.ExitFailure ||
+			!strings.Contains(errs, filepath.Dir(roll)) || !strings.Contains(errs, "sparkrun logout lab") {
 			t.Errorf("%s: ps: exit %d, %s", name, code, errs)
 		}
 		if code, _, errs := onLaptop(t, home, nil, "context", "list"); code != 0 {
@@ -109,14 +113,16 @@ func TestBrokenContext(t *testing.T) {
 	if code, _, errs := onLaptop(t, home, nil, "context", "use", "lab"); code != 0 {
 		t.Error(errs)
 	}
-	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") || !strings.Contains(errs, "was not told") || !strings.Contains(errs, "chooses another cluster: two") {
+	if code, out, errs := onLaptop(t, home, nil, "logout", "lab"); code != 0 || !strings.Contains(out, "is gone") ||
+		!strings.Contains(errs, "was not told") || !strings.Contains(errs, "chooses another cluster: two") {
 		t.Errorf("logout: exit %d, %s%s", code, out, errs)
 	}
 	for _, bad := range []string{"../../etc\n", "\x1b[2J\n", strings.Repeat("x", 1<<16)} {
 		if err := os.WriteFile(filepath.Join(home, ".config", "sparkrun", "current"), []byte(bad), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, _, errs := onLaptop(t, home, nil, "ps"); code != app.ExitFailure || !strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
+		if code, _, errs := onLaptop(t, home, nil, "ps"); code != app.ExitFailure ||
+			!strings.Contains(errs, "no such context") || strings.Contains(errs, "\x1b") {
 			t.Errorf("current %.20q: exit %d, %.200s", bad, code, errs)
 		}
 	}

@@ -16,9 +16,12 @@ import (
 )
 
 var (
-	mtuLow = envgen.Finding{Code: "mtu-low", Severity: envgen.SeverityWarning, Node: "2", Host: "spark2", Port: "01:00.0", Device: "enp1s0f0np0",
-		Text: "enp1s0f0np0 has MTU 1500", Evidence: "enp1s0f0np0 mtu 1500", Remedy: "sudo ip link set dev enp1s0f0np0 mtu 9000"}
-	islands = envgen.Finding{Code: "islands", Severity: envgen.SeverityError, Text: "the fabric joins some nodes only\x1b[2J",
+	mtuLow = envgen.Finding{Code: "mtu-low", Severity: envgen.SeverityWarning, Node: "2", Host: "spark2",
+		Port: "01:00.0", Device: "enp1s0f0np0",
+		Text: "enp1s0f0np0 has MTU 1500", Evidence: "enp1s0f0np0 mtu 1500",
+		Remedy: "sudo ip link set dev enp1s0f0np0 mtu 9000"}
+	islands = envgen.Finding{Code: "islands", Severity: envgen.SeverityError,
+		Text:     "the fabric joins some nodes only\x1b[2J",
 		Evidence: "spark1 | spark2", Remedy: "sparkrun fabric --map"}
 )
 
@@ -47,7 +50,8 @@ func TestDoctorTells(t *testing.T) {
 
 `},
 		"mended": {"doctor --fix", wire.DoctorResponse{Nodes: two, Mended: []wire.Mended{
-			{Host: "spark1", Command: "ip link set dev x up"}, {Host: "spark2", Command: "ip link set dev y mtu 9000", Error: "it may carry management"},
+			{Host: "spark1", Command: "ip link set dev x up"},
+			{Host: "spark2", Command: "ip link set dev y mtu 9000", Error: "it may carry management"},
 		}}, 0, `spark1: ip link set dev x up (done)
 spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 
@@ -75,7 +79,8 @@ func TestDoctorAsks(t *testing.T) {
 		t.Errorf("asked %+v", c.Requests)
 	}
 	var got wire.DoctorResponse
-	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || got.Self != "spark1" || len(got.Findings) != 1 {
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || got.Self != "spark1" ||
+		len(got.Findings) != 1 {
 		t.Errorf("exit code %d, %v: %s", code, err, out)
 	}
 }
@@ -84,7 +89,8 @@ func TestDoctorAsks(t *testing.T) {
 // reason is not taken for it.
 func TestDoctorFails(t *testing.T) {
 	for err, line := range map[error]string{node.ErrNoAgent: "doctor --fix", errors.New("broken"): "doctor"} {
-		if code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: err}}, strings.Fields(line)...); code != 1 || out != "" || e == "" {
+		if code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: err}},
+			strings.Fields(line)...); code != 1 || out != "" || e == "" {
 			t.Errorf("%s with %v: exit code %d, stdout %q, stderr %q", line, err, code, out, e)
 		}
 	}

@@ -18,13 +18,16 @@ func TestDryRunOfStages(t *testing.T) {
 		return launcher.RankPlan{Rank: n, Argv: words, Env: []launcher.Setting{{Name: "OF", Value: words[0], Source: "ray"}}}
 	}
 	res := wire.ExplainResponse{
-		Plan: rendezvous.Plan{World: 3, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 2}, {Host: "spark2", FirstRank: 2, Ranks: 1}}},
+		Plan: rendezvous.Plan{World: 3,
+			Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 2}, {Host: "spark2", FirstRank: 2, Ranks: 1}}},
 		Nodes: []wire.NodePlan{
-			{Host: "spark1", Ranks: []launcher.RankPlan{rank(0, "ray", "--head", "--port=<port:ray-head.gcs>"), rank(1, "train.py")}},
+			{Host: "spark1", Ranks: []launcher.RankPlan{rank(0, "ray", "--head", "--port=<port:ray-head.gcs>"),
+				rank(1, "train.py")}},
 			{Host: "spark2", Ranks: []launcher.RankPlan{rank(2, "ray", "--address")}},
 		},
 	}
-	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := &app.Backend{Cluster: &apptest.FakeCluster{},
+		Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
 	code, out, errs := cli(t, b, "launch", "ray", "--nodes", "2", "--workdir", "/w", "--dry-run", "--", "train.py")
 	if code != 0 || errs != "" {
 		t.Fatalf("code %d, stderr %q", code, errs)

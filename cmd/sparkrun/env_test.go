@@ -25,18 +25,21 @@ func sparks(plugs ...[]plug) wire.Status {
 	for i, ports := range plugs {
 		n := wire.NodeStatus{ID: launcher.NodeID(fmt.Sprintf("id%d", i+1)), Host: fmt.Sprintf("spark%d", i+1), State: "ready",
 			Addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})}
-		n.Inventory = envgen.Inventory{Host: n.Host, NICs: []envgen.NIC{{Name: "enP7s7", Up: true, Carrier: new(true), Physical: true,
-			Addresses: []netip.Prefix{netip.PrefixFrom(n.Addr, 24)}}}}
+		n.Inventory = envgen.Inventory{Host: n.Host,
+			NICs: []envgen.NIC{{Name: "enP7s7", Up: true, Carrier: new(true), Physical: true,
+				Addresses: []netip.Prefix{netip.PrefixFrom(n.Addr, 24)}}}}
 		for _, p := range ports {
-			for twin, names := range [][2]string{{"rocep1s0f%d", "enp1s0f%[1]dnp%[1]d"}, {"roceP2p1s0f%d", "enP2p1s0f%[1]dnp%[1]d"}} {
+			for twin, names := range [][2]string{{"rocep1s0f%d", "enp1s0f%[1]dnp%[1]d"},
+				{"roceP2p1s0f%d", "enP2p1s0f%[1]dnp%[1]d"}} {
 				hca, nic := fmt.Sprintf(names[0], p.port), fmt.Sprintf(names[1], p.port)
 				addr := netip.AddrFrom4([4]byte{192, 168, byte(p.subnet + twin), byte(i + 1)})
 				at := &envgen.PCIAddress{Domain: uint32(2 * twin), Bus: 1, Function: uint8(p.port)}
 				n.Inventory.Devices = append(n.Inventory.Devices, envgen.HCA{Name: hca, PCI: at, State: envgen.StateActive,
 					LinkLayer: envgen.LayerEthernet, Netdev: nic,
 					GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()), Netdev: nic}}})
-				n.Inventory.NICs = append(n.Inventory.NICs, envgen.NIC{Name: nic, PCI: at, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true,
-					Carrier: new(true), Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
+				n.Inventory.NICs = append(n.Inventory.NICs,
+					envgen.NIC{Name: nic, PCI: at, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true,
+						Carrier: new(true), Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
 			}
 		}
 		st.Nodes = append(st.Nodes, n)
@@ -78,15 +81,16 @@ func TestEnvFormats(t *testing.T) {
 // RoCE at all.
 func TestEnvOfARing(t *testing.T) {
 	for nccl, want := range map[string][]string{
-		"":                          {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1", "NCCL_IB_MERGE_NICS=1", "NCCL_SOCKET_IFNAME==enP7s7"},
-		"2.30.7":                    {"NCCL_IB_SUBNET_AWARE_ROUTING=1", "NCCL_IB_MERGE_NICS=1"},
-		"2.28.9":                    {"NCCL_IB_DISABLE=1"},
-		"22809 --nccl-subnet-aware": {"NCCL_IB_SUBNET_AWARE_ROUTING=1", "NCCL_IB_MERGE_NICS=0"},
-		"2.28.9 --on spark1,spark2": {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f0,roceP2p1s0f0"},
-		"2.28.9 --on spark1,spark3": {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1"},
-		"2.20.5 --nodes 2":          {"NCCL_IB_GID_INDEX=3", "NCCL_NET=IB"},
-		"2.28.9 --nodes 1":          {"GLOO_SOCKET_IFNAME=enP7s7"},
-		"2.31.0 --exclude spark2":   {"NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1"},
+		"": {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f0,roceP2p1s0f0,rocep1s0f1,roceP2p1s0f1",
+			"NCCL_IB_MERGE_NICS=1", "NCCL_SOCKET_IFNAME==enP7s7"},
+		"2.30.7":                                  {"NCCL_IB_SUBNET_AWARE_ROUTING=1", "NCCL_IB_MERGE_NICS=1"},
+		"2.28.9":                                  {"NCCL_IB_DISABLE=1"},
+		"22809 --nccl-subnet-aware":               {"NCCL_IB_SUBNET_AWARE_ROUTING=1", "NCCL_IB_MERGE_NICS=0"},
+		"2.28.9 --on spark1,spark2":               {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f0,roceP2p1s0f0"},
+		"2.28.9 --on spark1,spark3":               {"NCCL_NET=IB", "NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1"},
+		"2.20.5 --nodes 2":                        {"NCCL_IB_GID_INDEX=3", "NCCL_NET=IB"},
+		"2.28.9 --nodes 1":                        {"GLOO_SOCKET_IFNAME=enP7s7"},
+		"2.31.0 --exclude spark2":                 {"NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1"},
 		"2.31.0 --node spark3 --on spark3,spark2": {"NCCL_IB_HCA==rocep1s0f1,roceP2p1s0f1"},
 	} {
 		args := []string{"--format", "docker"}
@@ -161,11 +165,13 @@ func TestEnvTellsFindings(t *testing.T) {
 }
 
 func TestLaunchTellsFindings(t *testing.T) {
-	f := envgen.Finding{Code: "no-link", Severity: envgen.SeverityWarning, Host: "spark2", Port: "01:00.0", Text: "port 0 has no link", Remedy: "sparkrun fabric --map"}
+	f := envgen.Finding{Code: "no-link", Severity: envgen.SeverityWarning, Host: "spark2", Port: "01:00.0",
+		Text: "port 0 has no link", Remedy: "sparkrun fabric --map"}
 	p := apptest.Planned(1)
 	p.Findings = []envgen.Finding{f}
 	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(p, apptest.Started("a"), apptest.Ended(apptest.Completed))}
-	code, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--", "true")
+	code, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--",
+		"true")
 	if want := "sparkrun: warning: spark2 01:00.0: port 0 has no link [no-link] (remedy: sparkrun fabric --map)\n"; code != 0 || e != want {
 		t.Errorf("code %d, stderr %q, want %q", code, e, want)
 	}

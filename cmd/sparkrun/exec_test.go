@@ -43,7 +43,8 @@ func (f *fakePlace) ExecReach(_ context.Context, r wire.ExecReachRequest) error 
 }
 
 // visiting runs `sparkrun exec` with these signals.
-func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, line ...string) (code int, out, err string) {
+func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, line ...string) (code int, out,
+	err string) {
 	t.Helper()
 	var o, e apptest.SyncBuffer
 	b := &app.Backend{Runner: &apptest.FakeRunner{}, Execer: f, Cluster: &apptest.FakeCluster{}, Close: func() {}}
@@ -56,7 +57,8 @@ func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, 
 }
 
 // says is a command that writes and ends.
-func says(exit launcher.Exit, chunks ...wire.ExecChunk) func(context.Context, wire.ExecRequest, func(wire.ExecChunk) error) error {
+func says(exit launcher.Exit, chunks ...wire.ExecChunk) func(context.Context, wire.ExecRequest,
+	func(wire.ExecChunk) error) error {
 	return func(_ context.Context, _ wire.ExecRequest, fn func(wire.ExecChunk) error) error {
 		all := slices.Concat([]wire.ExecChunk{{Began: "job2345678"}}, chunks, []wire.ExecChunk{{Exit: &exit}})
 		if exit.Error != "" {
@@ -120,14 +122,16 @@ func TestExecStreams(t *testing.T) {
 			if r.Stdin {
 				<-fed
 			}
-			return says(launcher.Exit{}, wire.ExecChunk{Stream: wire.Stdout, Data: []byte("a\x00")}, wire.ExecChunk{Stream: wire.Stderr, Data: []byte("b")})(ctx, r, func(c wire.ExecChunk) error {
+			return says(launcher.Exit{}, wire.ExecChunk{Stream: wire.Stdout, Data: []byte("a\x00")},
+				wire.ExecChunk{Stream: wire.Stderr, Data: []byte("b")})(ctx, r, func(c wire.ExecChunk) error {
 				if c.Began != "" {
 					return nil
 				}
 				return fn(c)
 			})
 		}
-		code, o, e := visiting(t, f, strings.NewReader("typed"), nil, append(flags, "train", "--rank", "2", "--", "sh", "-c", "x --rank 1")...)
+		code, o, e := visiting(t, f, strings.NewReader("typed"), nil,
+			append(flags, "train", "--rank", "2", "--", "sh", "-c", "x --rank 1")...)
 		if code != 0 || o != "a\x00" || e != "b" {
 			t.Errorf("%v: code %d, stdout %q, stderr %q", flags, code, o, e)
 		}
@@ -135,7 +139,8 @@ func TestExecStreams(t *testing.T) {
 		if flags != nil {
 			want = "typed"
 		}
-		if f.typed.String() != want || asked.Job != "train" || asked.Rank != 2 || asked.Guest == "" || !slices.Equal(asked.Argv, []string{"sh", "-c", "x --rank 1"}) {
+		if f.typed.String() != want || asked.Job != "train" || asked.Rank != 2 || asked.Guest == "" ||
+			!slices.Equal(asked.Argv, []string{"sh", "-c", "x --rank 1"}) {
 			t.Errorf("%v: typed %q, asked %+v", flags, f.typed.String(), asked)
 		}
 	}
@@ -215,7 +220,8 @@ func TestExecTTY(t *testing.T) {
 	if apptest.IsRaw(t, screen) {
 		t.Error("the terminal was left raw")
 	}
-	if code != 5 || f.typed.String() != "a\x03\x10\x11b" || asked.TTY == nil || *asked.TTY != (launcher.Window{Rows: 40, Cols: 120}) || !slices.Equal(asked.Env, []string{"TERM=vt220"}) {
+	if code != 5 || f.typed.String() != "a\x03\x10\x11b" || asked.TTY == nil ||
+		*asked.TTY != (launcher.Window{Rows: 40, Cols: 120}) || !slices.Equal(asked.Env, []string{"TERM=vt220"}) {
 		t.Errorf("code %d, stderr %q, typed %q, asked %+v", code, e, f.typed.String(), asked)
 	}
 }
@@ -235,7 +241,8 @@ func TestExecRefused(t *testing.T) {
 			t.Errorf("%s: was asked for", line)
 			return nil
 		}}
-		if code, _, err := visiting(t, f, strings.NewReader(""), nil, strings.Split(line, " ")...); code != 125 || !strings.Contains(err, want) {
+		if code, _, err := visiting(t, f, strings.NewReader(""), nil, strings.Split(line, " ")...); code != 125 ||
+			!strings.Contains(err, want) {
 			t.Errorf("%s: %d, %q", line, code, err)
 		}
 	}

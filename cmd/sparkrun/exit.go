@@ -93,7 +93,8 @@ func hint(cmd *cobra.Command, err error) string {
 		return "`sparkrun token create` lets other machines in; `sparkrun leave` takes this one out"
 	case errors.Is(err, node.ErrEnrolled):
 		return "`sparkrun leave` takes it out of its cluster first"
-	case errors.Is(err, rendezvous.ErrTokenUsed), errors.Is(err, rendezvous.ErrTokenExpired), errors.Is(err, rendezvous.ErrTokenUnknown):
+	case errors.Is(err, rendezvous.ErrTokenUsed), errors.Is(err, rendezvous.ErrTokenExpired),
+		errors.Is(err, rendezvous.ErrTokenUnknown):
 		if cmd.Name() == "login" {
 			return "`sparkrun token create --role client` on a machine of the cluster makes a new token"
 		}

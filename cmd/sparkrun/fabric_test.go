@@ -25,7 +25,8 @@ import (
 
 func fabricCLI(t *testing.T, st wire.Status, f *apptest.FakeFabrics, line string) (code int, out, err string) {
 	t.Helper()
-	return cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f}, strings.Fields(line)...)
+	return cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f},
+		strings.Fields(line)...)
 }
 
 func TestFabricForms(t *testing.T) {
@@ -62,8 +63,12 @@ func TestFabricWitness(t *testing.T) {
 	st := apptest.Pair(true)
 	_, without, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric")
 	_, drawn, _ := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric --map")
-	st.Nodes = append(st.Nodes, wire.NodeStatus{ID: "id-pi", Host: "pi", Addr: netip.MustParseAddr("10.0.0.9"), State: "ready", Role: "voter", Witness: true,
-		Inventory: envgen.Inventory{Host: "pi", NICs: []envgen.NIC{{Name: "eth0", Up: true, Physical: true, Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.9/24")}}}}})
+	st.Nodes = append(st.Nodes,
+		wire.NodeStatus{ID: "id-pi", Host: "pi", Addr: netip.MustParseAddr("10.0.0.9"), State: "ready", Role: "voter",
+			Witness: true,
+			Inventory: envgen.Inventory{Host: "pi",
+				NICs: []envgen.NIC{{Name: "eth0", Up: true, Physical: true,
+					Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0.9/24")}}}}})
 	_, with, said := fabricCLI(t, st, &apptest.FakeFabrics{}, "fabric")
 	const line = "\npi, 10.0.0.9\na witness: it votes, gets no ranks, and has no part in the fabric\n"
 	if !strings.Contains(with, line) || said != "" {
@@ -79,7 +84,8 @@ func TestFabricWitness(t *testing.T) {
 
 func TestFabricJSON(t *testing.T) {
 	f := &apptest.FakeFabrics{Counts: wire.CountersResponse{Nodes: []wire.NodeCounters{{ID: "id-spark1", Host: "spark1",
-		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute, Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}
+		Counters: []envgen.Counters{{HCA: "rocep1s0f0", Span: time.Minute,
+			Counts: map[string]uint64{"packet_seq_err": 5}}}}}}}
 	code, out, _ := fabricCLI(t, apptest.Pair(true), f, "fabric --json")
 	var got struct {
 		Self, Leader string
@@ -120,16 +126,19 @@ func TestFabricAlone(t *testing.T) {
 	alone := apptest.Pair(true)
 	alone.Leader, alone.Problem, alone.Nodes[1].Inventory = "", "no leader: spark2 does not answer", envgen.Inventory{}
 	code, out, err := fabricCLI(t, alone, &apptest.FakeFabrics{}, "fabric")
-	if code != 0 || !strings.Contains(out, "spark1, 10.0.0.11") || !strings.Contains(err, "no leader: spark2 does not answer") {
+	if code != 0 || !strings.Contains(out, "spark1, 10.0.0.11") ||
+		!strings.Contains(err, "no leader: spark2 does not answer") {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, err)
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent), Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent),
+		Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
 	a := &app.App{Out: &o, Err: &e, Dial: func() *app.Backend { return b }, Columns: func() int { return 100 },
 		Survey: func(context.Context) (envgen.Inventory, error) {
 			return apptest.Spark("spark1", "11", "").Inventory, nil
 		}}
-	if code := execute(t.Context(), a, []string{"fabric"}); code != 0 || !strings.Contains(o.String(), "rocep1s0f0") || !strings.Contains(e.String(), "no sparkrun agent runs on this machine") {
+	if code := execute(t.Context(), a, []string{"fabric"}); code != 0 || !strings.Contains(o.String(), "rocep1s0f0") ||
+		!strings.Contains(e.String(), "no sparkrun agent runs on this machine") {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, o.String(), e.String())
 	}
 }
@@ -142,7 +151,8 @@ func TestReport(t *testing.T) {
 	job := rendezvous.Job{}
 	job.Spec.ID, job.Spec.Stages = "job2345678", []launcher.Stage{{
 		Argv: launcher.Lits("serve", "--api-key", "hunter2", "--url=https://ada:hunter2@host/"),
-		Env:  []launcher.Var{{Name: "HF_TOKEN", Value: launcher.Lit("hunter2")}, {Name: "PLAIN", Value: launcher.Lit("kept-as-it-is")}},
+		Env: []launcher.Var{{Name: "HF_TOKEN", Value: launcher.Lit("hunter2")},
+			{Name: "PLAIN", Value: launcher.Lit("kept-as-it-is")}},
 	}}
 	c.Has.Jobs = []rendezvous.JobStatus{{Job: job}}
 	f := &apptest.FakeFabrics{Evidence: []wire.Evidence{
@@ -175,7 +185,8 @@ func TestReport(t *testing.T) {
 			}
 		}
 	}
-	if !bytes.Contains(r.Cluster["jobs.json"], []byte("kept-as-it-is")) || !bytes.Contains(r.Files["spark1"]["sys/class/infiniband/x/node_guid"], []byte("4cbb")) {
+	if !bytes.Contains(r.Cluster["jobs.json"], []byte("kept-as-it-is")) ||
+		!bytes.Contains(r.Files["spark1"]["sys/class/infiniband/x/node_guid"], []byte("4cbb")) {
 		t.Error("too much was taken out")
 	}
 	code, live, _ := fabricCLI(t, st, f, "fabric")
@@ -187,7 +198,8 @@ func TestReport(t *testing.T) {
 		t.Errorf("-live +from the report:\n%s", diff)
 	}
 	// What spark1 gave is no whole capture, and spark2 gave nothing.
-	if !strings.Contains(notes, "spark1: what was captured cannot be read again") || !strings.Contains(notes, "spark2 is not whole in the report") {
+	if !strings.Contains(notes, "spark1: what was captured cannot be read again") ||
+		!strings.Contains(notes, "spark2 is not whole in the report") {
 		t.Errorf("notes: %s", notes)
 	}
 }
@@ -204,7 +216,8 @@ func TestFromIsHarmless(t *testing.T) {
 		t.Fatal(err)
 	}
 	var packed bytes.Buffer
-	r := bundle.Bundle{Manifest: bundle.Manifest{Host: evil, Nodes: []bundle.Node{{Host: "spark1", Missing: "\x1b[5m"}}}, Cluster: map[string][]byte{"status.json": text}}
+	r := bundle.Bundle{Manifest: bundle.Manifest{Host: evil,
+		Nodes: []bundle.Node{{Host: "spark1", Missing: "\x1b[5m"}}}, Cluster: map[string][]byte{"status.json": text}}
 	if err := bundle.Write(&packed, r); err != nil {
 		t.Fatal(err)
 	}

@@ -153,7 +153,8 @@ func parses(line string) (found int, problems []error) {
 		return 0, []error{err}
 	}
 	for _, args := range commands {
-		for len(args) > 0 && (args[0] == "$" || args[0] == "$ " || args[0] == "sudo" || args[0] == "time" || assignment.MatchString(args[0])) {
+		for len(args) > 0 && (args[0] == "$" || args[0] == "$ " || args[0] == "sudo" || args[0] == "time" ||
+			assignment.MatchString(args[0])) {
 			args = args[1:]
 		}
 		if len(args) == 0 || args[0] != "sparkrun" {
@@ -204,7 +205,8 @@ func TestCommandLinesParse(t *testing.T) {
 	visit = func(cmd *cobra.Command) {
 		before := found
 		check(cmd.CommandPath(), cmd.Example, true)
-		if !cmd.Hidden && cmd.Name() != "completion" && !strings.HasPrefix(cmd.CommandPath(), "sparkrun completion") && found == before {
+		if !cmd.Hidden && cmd.Name() != "completion" && !strings.HasPrefix(cmd.CommandPath(), "sparkrun completion") &&
+			found == before {
 			t.Errorf("%s: its Example has no command line of sparkrun's", cmd.CommandPath())
 		}
 		for _, c := range cmd.Commands() {
@@ -219,7 +221,8 @@ func TestCommandLinesParse(t *testing.T) {
 
 func TestCommandLinesThatDoNotParse(t *testing.T) {
 	for _, line := range []string{
-		"sparkrun lunch", "sudo sparkrun launch exec --noodles 2 -- x", "$ sparkrun recipe chck x", "FOO=1 sparkrun ps a b", "true && sparkrun launch exec --nodes two -- x",
+		"sparkrun lunch", "sudo sparkrun launch exec --noodles 2 -- x", "$ sparkrun recipe chck x",
+		"FOO=1 sparkrun ps a b", "true && sparkrun launch exec --nodes two -- x",
 	} {
 		if n, problems := parses(line); n != 1 || len(problems) != 1 {
 			t.Errorf("%s: %d commands, %v", line, n, problems)
@@ -234,7 +237,8 @@ func TestCodeSpansNameCommands(t *testing.T) {
 		for _, m := range span.FindAllStringSubmatch(topic.Text, -1) {
 			args := strings.Fields(m[1])[1:]
 			cmd, rest, err := newRootCmd(&app.App{}).Find(args)
-			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && strings.ToLower(rest[0]) == rest[0] && !strings.HasPrefix(rest[0], "-") {
+			if err == nil && cmd.HasSubCommands() && len(rest) > 0 && strings.ToLower(rest[0]) == rest[0] &&
+				!strings.HasPrefix(rest[0], "-") {
 				err = fmt.Errorf("no command %q below %s", rest[0], cmd.CommandPath())
 			}
 			if err != nil {

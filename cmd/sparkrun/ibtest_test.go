@@ -58,12 +58,15 @@ func ibLines(t *testing.T, gbps, us float64) string {
 }
 
 // ibRun runs one command line whose ranks write what is given; lack are hosts without perftest.
-func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []string, line ...string) (code int, shown, complaint string, spec launcher.Spec) {
+func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []string, line ...string) (code int, shown,
+	complaint string, spec launcher.Spec) {
 	t.Helper()
-	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
+	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)),
+		OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
 	b := &app.Backend{
-		Runner: spying{g, &spec}, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
+		Runner: spying{g, &spec}, Fabrics: &counting{},
+		Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
 		Explain: func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 			for _, host := range r.Spec.On {
 				n := wire.NodePlan{Host: host}
@@ -83,8 +86,10 @@ func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []stri
 
 func TestIBTestJudges(t *testing.T) {
 	home := t.TempDir()
-	code, shown, errs, spec := ibRun(t, home, ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test", "--gate", "0.9")
-	if want := "sparkrun: 2 machines, 1 pair joined by 1 cable of 2 lanes in all; 4 steps, about 15s\n"; code != 0 || errs != want {
+	code, shown, errs, spec := ibRun(t, home, ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test",
+		"--gate", "0.9")
+	if want := "sparkrun: 2 machines, 1 pair joined by 1 cable of 2 lanes in all; 4 steps, about 15s\n"; code != 0 ||
+		errs != want {
 		t.Errorf("code %d, stderr %q, want %q", code, errs, want)
 	}
 	want := `ib_write_bw: Gb/s, all lanes of a cable at once
@@ -105,7 +110,8 @@ verdict: good: all 3 are; the least, spark1 -> spark2 over port 0 - port 0 took 
 	}
 	// The job: these machines in this order, its own ports, nothing staged, nobody's input.
 	st := spec.MainStage()
-	if strings.Join(spec.On, ",") != "spark1,spark2" || !spec.Force || st.Stdin.Any() || len(st.Ports) != 1 || st.Ports[0].Count != 2 ||
+	if strings.Join(spec.On, ",") != "spark1,spark2" || !spec.Force || st.Stdin.Any() || len(st.Ports) != 1 ||
+		st.Ports[0].Count != 2 ||
 		st.MPI.Program != "ib_write_bw" || st.Argv[0].String() != "<sparkrun>" || st.Argv[2].String() != "<port:perftest>" {
 		t.Errorf("%+v", spec)
 	}
@@ -113,14 +119,18 @@ verdict: good: all 3 are; the least, spark1 -> spark2 over port 0 - port 0 took 
 		t.Error(err)
 	}
 	// Again, and slower: the history shows.
-	code, shown, errs, _ = ibRun(t, home, ibLines(t, 49, 1.6), apptest.Completed, nil, "launch", "ib-test", "--gate", "0.9")
+	code, shown, errs, _ = ibRun(t, home, ibLines(t, 49, 1.6), apptest.Completed, nil, "launch", "ib-test", "--gate",
+		"0.9")
 	if code != 1 || !strings.Contains(errs, "--gate 0.9: 0.50 of what is expected was reached") {
 		t.Errorf("code %d, stderr %q", code, errs)
 	}
-	if !strings.Contains(shown, "last time: 196.0 Gb/s at least, 1.60 us at most, good, ") || !strings.HasPrefix(lastLine(shown), "verdict: low: spark1 -> spark2 over port 0 - port 0 reached 98.0 Gb/s, 50 % of the 196") {
+	if !strings.Contains(shown, "last time: 196.0 Gb/s at least, 1.60 us at most, good, ") ||
+		!strings.HasPrefix(lastLine(shown),
+			"verdict: low: spark1 -> spark2 over port 0 - port 0 reached 98.0 Gb/s, 50 % of the 196") {
 		t.Errorf("%s", shown)
 	}
-	if text, err := os.ReadFile(filepath.Join(home, "sparkrun", "ib-test.jsonl")); err != nil || strings.Count(string(text), "\n") != 2 {
+	if text, err := os.ReadFile(filepath.Join(home, "sparkrun", "ib-test.jsonl")); err != nil ||
+		strings.Count(string(text), "\n") != 2 {
 		t.Errorf("%v %s", err, text)
 	}
 }
@@ -138,11 +148,14 @@ func TestIBTestFails(t *testing.T) {
 		code    int
 		last    string
 	}{
-		"a lane":           {all + string(broken) + "\n", apptest.Completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: nothing gets through"},
-		"a run is missing": {strings.Join(lines[1:], ""), apptest.Completed, 1, "verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: perftest gave no result"},
-		"cut short by 7":   {lines[0], apptest.Failed7, 7, "perftest gave no result; 3 of 3 are failed"},
-		"nothing, and 7":   {"", apptest.Failed7, 7, ""},
-		"a step too many":  {`{"ib_test":1,"step":99,"run":0}` + "\n" + `{"ib_test":1,"step":0,"run":-1}` + "\n" + all, apptest.Completed, 0, "verdict: good"},
+		"a lane": {all + string(broken) + "\n", apptest.Completed, 1,
+			"verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: nothing gets through"},
+		"a run is missing": {strings.Join(lines[1:], ""), apptest.Completed, 1,
+			"verdict: failed: spark1 -> spark2 over port 0 - port 0: rocep1s0f0 -> rocep1s0f0: perftest gave no result"},
+		"cut short by 7": {lines[0], apptest.Failed7, 7, "perftest gave no result; 3 of 3 are failed"},
+		"nothing, and 7": {"", apptest.Failed7, 7, ""},
+		"a step too many": {`{"ib_test":1,"step":99,"run":0}` + "\n" + `{"ib_test":1,"step":0,"run":-1}` + "\n" + all,
+			apptest.Completed, 0, "verdict: good"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -155,7 +168,8 @@ func TestIBTestFails(t *testing.T) {
 }
 
 func TestIBTestJSON(t *testing.T) {
-	code, shown, errs, _ := ibRun(t, t.TempDir(), ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test", "bw", "--json", "--expect", "400")
+	code, shown, errs, _ := ibRun(t, t.TempDir(), ibLines(t, 98, 1.6), apptest.Completed, nil, "launch", "ib-test",
+		"bw", "--json", "--expect", "400")
 	var rep struct {
 		Verdict struct {
 			Grade string
@@ -164,7 +178,8 @@ func TestIBTestJSON(t *testing.T) {
 		Cells []struct{ Gbps float64 }
 		Plan  struct{ Nodes []any }
 	}
-	if err := json.Unmarshal([]byte(shown), &rep); err != nil || code != 0 || rep.Verdict.Grade != "low" || rep.Verdict.Part != 0.49 || len(rep.Cells) != 2 || rep.Cells[0].Gbps != 196 || len(rep.Plan.Nodes) != 2 {
+	if err := json.Unmarshal([]byte(shown), &rep); err != nil || code != 0 || rep.Verdict.Grade != "low" ||
+		rep.Verdict.Part != 0.49 || len(rep.Cells) != 2 || rep.Cells[0].Gbps != 196 || len(rep.Plan.Nodes) != 2 {
 		t.Errorf("code %d, %v: %s %s", code, err, shown, errs)
 	}
 }
@@ -190,13 +205,15 @@ func TestIBTestRefused(t *testing.T) {
 		"ib-test --exclude spark2":    "one machine is chosen",
 		"ib-test --dry-run --nodes 1": "one machine is chosen",
 	} {
-		code, _, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, nil, append([]string{"launch"}, strings.Fields(line)...)...)
+		code, _, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, nil,
+			append([]string{"launch"}, strings.Fields(line)...)...)
 		if code != 125 || !strings.Contains(errs, want) || spec.ID != "" {
 			t.Errorf("%s: code %d, %s", line, code, errs)
 		}
 	}
 	code, _, errs, spec := ibRun(t, t.TempDir(), "", apptest.Completed, []string{"spark1", "spark2"}, "launch", "ib-test")
-	if code != 125 || spec.ID != "" || !strings.Contains(errs, "ib_write_bw is not on spark1, spark2: sudo apt install perftest there") {
+	if code != 125 || spec.ID != "" ||
+		!strings.Contains(errs, "ib_write_bw is not on spark1, spark2: sudo apt install perftest there") {
 		t.Errorf("code %d, %s", code, errs)
 	}
 }

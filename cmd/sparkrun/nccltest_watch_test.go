@@ -30,8 +30,10 @@ const smallOnly = apptest.SweepHead + `        8192           2048     float    
 
 // Messages of which nothing is expected pass no gate, however fast they were.
 func TestNCCLTestGateOfSmallMessages(t *testing.T) {
-	code, out, errs, _ := ncclTestRun(t, t.TempDir(), smallOnly, apptest.Completed, "launch", "nccl-test", "--min", "8K", "--max", "8K", "--gate", "0.9")
-	if code != 1 || !strings.Contains(errs, "nothing is known of what to expect, so it does not pass") || !strings.HasPrefix(lastLine(out), "verdict: unjudged: ") {
+	code, out, errs, _ := ncclTestRun(t, t.TempDir(), smallOnly, apptest.Completed, "launch", "nccl-test", "--min",
+		"8K", "--max", "8K", "--gate", "0.9")
+	if code != 1 || !strings.Contains(errs, "nothing is known of what to expect, so it does not pass") ||
+		!strings.HasPrefix(lastLine(out), "verdict: unjudged: ") {
 		t.Errorf("code %d, %s: %s", code, errs, out)
 	}
 }
@@ -39,15 +41,20 @@ func TestNCCLTestGateOfSmallMessages(t *testing.T) {
 // A machine may have another name in the cluster than it has itself, which is what nccl-tests prints.
 func TestNCCLTestKnowsItsMachines(t *testing.T) {
 	for written, want := range map[string]string{
-		strings.NewReplacer("on spark1", "on promax-4c75", "on spark2", "on promax-9fe1").Replace(apptest.SweepGood):                            "verdict: good: ",
-		strings.NewReplacer("#  Rank  1 on spark2 device 0 NVIDIA GB10\n", "", "23.041", "0.000", "22.968", "0.000").Replace(apptest.SweepGood): "verdict: failed: each rank ran a test by itself",
+		strings.NewReplacer("on spark1", "on promax-4c75", "on spark2",
+			"on promax-9fe1").Replace(apptest.SweepGood): "verdict: good: ",
+		strings.NewReplacer("#  Rank  1 on spark2 device 0 NVIDIA GB10\n", "", "23.041", "0.000", "22.968",
+			"0.000").Replace(apptest.SweepGood): "verdict: failed: each rank ran a test by itself",
 	} {
 		st := pairStatus(t)
 		after := plannedOn("spark1")
 		after.Plan.Stage = "after"
-		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), after, apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
-		b := &app.Backend{Runner: g, Fabrics: &counting{}, Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
-		_, shown, errs := cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "XDG_STATE_HOME=" + t.TempDir()}, "launch", "nccl-test", "--via", "torch")
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), after,
+			apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
+		b := &app.Backend{Runner: g, Fabrics: &counting{},
+			Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+		_, shown, errs := cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "XDG_STATE_HOME=" + t.TempDir()},
+			"launch", "nccl-test", "--via", "torch")
 		if !strings.HasPrefix(lastLine(shown), want) {
 			t.Errorf("%s%s", shown, errs)
 		}

@@ -26,7 +26,8 @@ func (f *fakeAddresser) Netplan(_ context.Context, r wire.NetplanRequest) (wire.
 	return f.plan, nil
 }
 
-func (f *fakeAddresser) NetplanApply(_ context.Context, r wire.NetplanApplyRequest, fn func(wire.NetplanProgress) error) error {
+func (f *fakeAddresser) NetplanApply(_ context.Context, r wire.NetplanApplyRequest,
+	fn func(wire.NetplanProgress) error) error {
 	f.requests = append(f.requests, r)
 	for _, s := range f.steps {
 		if err := fn(s); err != nil {
@@ -38,7 +39,8 @@ func (f *fakeAddresser) NetplanApply(_ context.Context, r wire.NetplanApplyReque
 
 func pairPlan(verdicts ...*wire.NetplanVerdict) wire.NetplanPlan {
 	text := "network: {version: 2}\n"
-	p := wire.NetplanPlan{Why: "spark1 and spark2 are joined by one cable, seen by the probe", Digest: "d1", Notes: []string{"spark3 is away"}}
+	p := wire.NetplanPlan{Why: "spark1 and spark2 are joined by one cable, seen by the probe", Digest: "d1",
+		Notes: []string{"spark3 is away"}}
 	for i, v := range verdicts {
 		host := []string{"spark1", "spark2"}[i]
 		p.Nodes = append(p.Nodes, wire.NetplanNode{Node: "id-1", Host: host, Text: &text, Verdict: v})
@@ -62,13 +64,16 @@ network: {version: 2}
 		t.Errorf("exit %d\n%s", code, diff)
 	}
 	// Of one machine it is the file itself: a script may redirect it.
-	if code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark2"); code != 0 || out != "network: {version: 2}\n" {
+	if code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark2"); code != 0 ||
+		out != "network: {version: 2}\n" {
 		t.Errorf("exit %d, %q", code, out)
 	}
-	if code, _, e := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark9"); code != 1 || e != "sparkrun: show netplan of spark9: it gets no file: these do: spark1, spark2\n" {
+	if code, _, e := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark9"); code != 1 ||
+		e != "sparkrun: show netplan of spark9: it gets no file: these do: spark1, spark2\n" {
 		t.Errorf("exit %d, %q", code, e)
 	}
-	if diff := cmp.Diff([]any{wire.NetplanRequest{}, wire.NetplanRequest{}, wire.NetplanRequest{}}, f.requests); diff != "" {
+	if diff := cmp.Diff([]any{wire.NetplanRequest{}, wire.NetplanRequest{}, wire.NetplanRequest{}},
+		f.requests); diff != "" {
 		t.Errorf("show asks for more than it shows:\n%s", diff)
 	}
 }
@@ -102,7 +107,8 @@ func TestNetplanChange(t *testing.T) {
 			requests: []any{wire.NetplanRequest{Compare: true}},
 		},
 		"apply": {
-			line: []string{"apply", "--yes", "--grace", "1m"}, fake: &fakeAddresser{plan: pairPlan(changed, same), steps: committed},
+			line:     []string{"apply", "--yes", "--grace", "1m"},
+			fake:     &fakeAddresser{plan: pairPlan(changed, same), steps: committed},
 			says:     []string{"\nspark1: applied; waiting for its neighbours\nspark1: stays\ndone on spark1, spark2 after "},
 			requests: []any{wire.NetplanRequest{Compare: true}, wire.NetplanApplyRequest{Digest: "d1", Grace: time.Minute}},
 		},
@@ -122,14 +128,17 @@ func TestNetplanChange(t *testing.T) {
 		"it fails": {
 			line: []string{"apply", "-y", "--force"}, code: 1,
 			fake: &fakeAddresser{plan: pairPlan(changed), err: errors.New("apply netplan: spark1: no echo"),
-				steps: []wire.NetplanProgress{{Host: "spark1", NetplanStep: wire.NetplanStep{State: "rolled back", Error: "no echo"}}}},
-			says:     []string{"spark1: is back at what it had: no echo", "sparkrun: apply netplan: spark1: no echo"},
-			requests: []any{wire.NetplanRequest{Compare: true, Force: true}, wire.NetplanApplyRequest{Digest: "d1", Force: true}},
+				steps: []wire.NetplanProgress{{Host: "spark1",
+					NetplanStep: wire.NetplanStep{State: "rolled back", Error: "no echo"}}}},
+			says: []string{"spark1: is back at what it had: no echo", "sparkrun: apply netplan: spark1: no echo"},
+			requests: []any{wire.NetplanRequest{Compare: true, Force: true},
+				wire.NetplanApplyRequest{Digest: "d1", Force: true}},
 		},
 		"rollback": {
 			line: []string{"rollback", "--yes"}, fake: &fakeAddresser{plan: pairPlan(changed)},
-			says:     []string{"done on spark1 after"},
-			requests: []any{wire.NetplanRequest{Compare: true, Rollback: true}, wire.NetplanApplyRequest{Digest: "d1", Rollback: true}},
+			says: []string{"done on spark1 after"},
+			requests: []any{wire.NetplanRequest{Compare: true, Rollback: true},
+				wire.NetplanApplyRequest{Digest: "d1", Rollback: true}},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

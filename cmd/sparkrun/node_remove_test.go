@@ -43,12 +43,14 @@ func TestNodeRemove(t *testing.T) {
 	} {
 		c = &apptest.FakeCluster{OnStatus: members}
 		code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", host)
-		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.Requests); code != want.code || !strings.Contains(e, want.says) || diff != "" {
+		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.Requests); code != want.code ||
+			!strings.Contains(e, want.says) || diff != "" {
 			t.Errorf("%s: code %d, stderr %q, requests %s", host, code, e, diff)
 		}
 	}
 	c = &apptest.FakeCluster{}
-	if code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 || len(c.Requests) != 0 || !strings.Contains(e, "--uninstall") {
+	if code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 ||
+		len(c.Requests) != 0 || !strings.Contains(e, "--uninstall") {
 		t.Errorf("a user and no ssh: code %d, stderr %q, %d requests", code, e, len(c.Requests))
 	}
 }
@@ -60,7 +62,8 @@ func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
 	}}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall", "--ssh-config", config)
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall",
+		"--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
 		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)
 	}
@@ -93,15 +96,18 @@ func asksRemoval(c *apptest.FakeCluster) bool {
 func TestNodeRemoveByAddress(t *testing.T) {
 	t.Setenv("HOME", t.TempDir())
 	members := func(wire.StatusRequest) (wire.Status, error) {
-		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1.invalid", Addr: netip.MustParseAddr("127.0.0.1")}}}, nil
+		return wire.Status{Leader: "spark1",
+			Nodes: []wire.NodeStatus{{Host: "spark1.invalid", Addr: netip.MustParseAddr("127.0.0.1")}}}, nil
 	}
 	c := &apptest.FakeCluster{OnStatus: members, Removed: wire.RemoveNodeResponse{Told: true}}
-	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 || o != "spark1.invalid is out of the cluster\n" {
+	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 ||
+		o != "spark1.invalid is out of the cluster\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	port, config := nobodyListens(t, "Host *\n")
 	c = &apptest.FakeCluster{OnStatus: members}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall", "--ssh-config", config)
+	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall",
+		"--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
 		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)
 	}

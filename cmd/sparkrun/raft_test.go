@@ -34,7 +34,8 @@ func (f *fakeRaft) RaftStatus(context.Context) (wire.RaftStatus, error) { return
 
 func (f *fakeRaft) RaftSnapshot(_ context.Context, fn func(wire.RaftPiece) error) error {
 	half := len(f.snapshot) / 2
-	return errors.Join(fn(wire.RaftPiece{Data: f.snapshot[:half]}), fn(wire.RaftPiece{Offset: int64(half), Data: f.snapshot[half:]}))
+	return errors.Join(fn(wire.RaftPiece{Data: f.snapshot[:half]}),
+		fn(wire.RaftPiece{Offset: int64(half), Data: f.snapshot[half:]}))
 }
 
 func (f *fakeRaft) RaftBring(_ context.Context, p wire.RaftPiece) error {
@@ -89,14 +90,16 @@ func TestRaftSnapshot(t *testing.T) {
 	if fi, err := os.Stat(name); err != nil || fi.Mode().Perm() != 0o600 {
 		t.Errorf("its mode: %v, %v", fi.Mode(), err)
 	}
-	if code, _, errs = cli(t, b, "raft", "snapshot", name); code != app.ExitFailure || !strings.Contains(errs, "--force overwrites it") {
+	if code, _, errs = cli(t, b, "raft", "snapshot", name); code != app.ExitFailure ||
+		!strings.Contains(errs, "--force overwrites it") {
 		t.Errorf("over another: exit %d, %s", code, errs)
 	}
 	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != 0 {
 		t.Errorf("by force: exit %d, %s", code, errs)
 	}
 	f.snapshot = f.snapshot[:len(f.snapshot)-9]
-	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != app.ExitFailure || !strings.Contains(errs, "cut short") {
+	if code, _, errs = cli(t, b, "raft", "snapshot", "--force", name); code != app.ExitFailure ||
+		!strings.Contains(errs, "cut short") {
 		t.Errorf("cut on its way: exit %d, %s", code, errs)
 	}
 	if after, err := os.ReadFile(name); err != nil || !bytes.Equal(got, after) {
@@ -108,7 +111,8 @@ func TestRaftSnapshot(t *testing.T) {
 
 	_, out, _ = cli(t, b, "raft", "inspect", name)
 	apptest.Golden(t, "raft-inspect.txt", out)
-	if code, out, _ = cli(t, b, "raft", "inspect", "--json", name); code != 0 || !strings.Contains(out, `"jobs_not_ended": 1`) {
+	if code, out, _ = cli(t, b, "raft", "inspect", "--json", name); code != 0 ||
+		!strings.Contains(out, `"jobs_not_ended": 1`) {
 		t.Errorf("exit %d: %s", code, out)
 	}
 }
@@ -154,33 +158,39 @@ func TestRaftRestore(t *testing.T) {
 	}
 
 	f.requests = nil
-	if code, _, errs = cli(t, b, "raft", "restore", name); code != app.ExitUsage || !strings.Contains(errs, "--yes") || len(f.requests) != 1 || !f.requests[0].Check {
+	if code, _, errs = cli(t, b, "raft", "restore", name); code != app.ExitUsage || !strings.Contains(errs, "--yes") ||
+		len(f.requests) != 1 || !f.requests[0].Check {
 		t.Errorf("nobody agreed: exit %d, %s, %+v", code, errs, f.requests)
 	}
 	f.restore = func(wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
 		return wire.RaftRestoreResponse{}, fmt.Errorf("%w: spark2 leads", wire.ErrDenied)
 	}
-	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure || !strings.Contains(errs, "spark2 leads") {
+	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure ||
+		!strings.Contains(errs, "spark2 leads") {
 		t.Errorf("refused: exit %d, %s", code, errs)
 	}
 	f.requests = nil
 	if err := os.WriteFile(name, content[:len(content)-3], 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure || !strings.Contains(errs, "cut short") || f.requests != nil {
+	if code, _, errs = cli(t, b, "raft", "restore", "--yes", name); code != app.ExitFailure ||
+		!strings.Contains(errs, "cut short") || f.requests != nil {
 		t.Errorf("a damaged file: exit %d, %s", code, errs)
 	}
 }
 
 func TestRaftStatus(t *testing.T) {
 	at := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
-	f := &fakeRaft{status: wire.RaftStatus{Cluster: "3f2a", Epoch: 2, Term: 7, Self: "spark2", Role: "voter", Leader: "spark1", Nodes: []wire.NodeRaft{
-		{Host: "spark1", Role: "leader", State: "leader", Epoch: 2, Term: 7, Commit: 300, Applied: 300, First: 130, Last: 300, LogBytes: 65536,
-			Snapshot: &wire.RaftSnapshot{Index: 257, Bytes: 12000, Time: at}},
-		{Host: "spark2", Role: "voter", State: "follower", Epoch: 2, Term: 7, Commit: 299, Applied: 299, First: 200, Last: 300, LogBytes: 32768, Contact: new(41 * time.Millisecond)},
-		{Host: "spark3", Role: "voter", Error: "it does not answer", Silent: 5 * time.Minute},
-		{Host: "spark4", State: "follower", Blank: true, LogBytes: 16384},
-	}}}
+	f := &fakeRaft{status: wire.RaftStatus{Cluster: "3f2a", Epoch: 2, Term: 7, Self: "spark2", Role: "voter",
+		Leader: "spark1", Nodes: []wire.NodeRaft{
+			{Host: "spark1", Role: "leader", State: "leader", Epoch: 2, Term: 7, Commit: 300, Applied: 300, First: 130,
+				Last: 300, LogBytes: 65536,
+				Snapshot: &wire.RaftSnapshot{Index: 257, Bytes: 12000, Time: at}},
+			{Host: "spark2", Role: "voter", State: "follower", Epoch: 2, Term: 7, Commit: 299, Applied: 299, First: 200,
+				Last: 300, LogBytes: 32768, Contact: new(41 * time.Millisecond)},
+			{Host: "spark3", Role: "voter", Error: "it does not answer", Silent: 5 * time.Minute},
+			{Host: "spark4", State: "follower", Blank: true, LogBytes: 16384},
+		}}}
 	b := &app.Backend{Rafter: f}
 	code, out, errs := cli(t, b, "raft", "status")
 	if code != 0 || errs != "sparkrun: spark3: it does not answer, for 5m\nsparkrun: spark4 has lost its copy of the record, and votes again once a leader has taken it in anew\n" {
@@ -188,7 +198,8 @@ func TestRaftStatus(t *testing.T) {
 	}
 	apptest.Golden(t, "raft-status.txt", out)
 	f.status.Leader, f.status.Problem = "", "no leader: spark1 and spark3 do not answer"
-	if code, out, errs = cli(t, b, "raft", "status"); code != 0 || !strings.Contains(out, "term 7, no leader") || !strings.Contains(errs, "spark1 and spark3 do not answer") {
+	if code, out, errs = cli(t, b, "raft", "status"); code != 0 || !strings.Contains(out, "term 7, no leader") ||
+		!strings.Contains(errs, "spark1 and spark3 do not answer") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 	if _, out, _ = cli(t, b, "raft", "status", "--json"); !strings.Contains(out, `"applied": 299`) {
@@ -200,7 +211,8 @@ func TestRaftStatus(t *testing.T) {
 // told.
 func TestStopAStray(t *testing.T) {
 	b := &app.Backend{Runner: strayRunner{}, Cluster: &apptest.FakeCluster{}}
-	if code, out, errs := cli(t, b, "stop", "zzzz"); code != 0 || !strings.Contains(out, "job zzzz is being ended on spark2") {
+	if code, out, errs := cli(t, b, "stop", "zzzz"); code != 0 ||
+		!strings.Contains(out, "job zzzz is being ended on spark2") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
 }

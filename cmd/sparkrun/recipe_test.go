@@ -112,7 +112,8 @@ func TestRecipeList(t *testing.T) {
 	if code != 0 || !strings.Contains(e, "recipe @shelf/broken") {
 		t.Errorf("exit %d, stderr %q", code, e)
 	}
-	want := [][]string{{"RECIPE"}, {"@shelf/deep/modded", "org/modded", "vllm", "1"}, {"@shelf/plain", "org/plain", "vllm", "2", "The", "plain", "one"}}
+	want := [][]string{{"RECIPE"}, {"@shelf/deep/modded", "org/modded", "vllm", "1"},
+		{"@shelf/plain", "org/plain", "vllm", "2", "The", "plain", "one"}}
 	for i, line := range strings.Split(strings.TrimSpace(o), "\n") {
 		if got := strings.Fields(line); !slices.Equal(got[:min(len(got), len(want[i]))], want[i]) {
 			t.Errorf("line %d: %q, want %q", i, got, want[i])
@@ -123,12 +124,14 @@ func TestRecipeList(t *testing.T) {
 	if err := json.Unmarshal([]byte(o), &rows); err != nil {
 		t.Fatal(err)
 	}
-	plain := listedRecipe{Name: "@shelf/plain", File: filepath.Join(dir, "recipes/plain.yaml"), Registry: "shelf", Version: "2", Model: "org/plain",
+	plain := listedRecipe{Name: "@shelf/plain", File: filepath.Join(dir, "recipes/plain.yaml"), Registry: "shelf",
+		Version: "2", Model: "org/plain",
 		Workload: "vllm", Nodes: 2, Image: "registry/vllm:1", Description: "The plain one"}
 	if diff := cmp.Diff([]listedRecipe{plain}, rows); diff != "" {
 		t.Error(diff)
 	}
-	if code, _, e := recipes(t, home, "recipe", "search", "nothing of the kind"); code != 1 || !strings.Contains(e, "no such recipe") {
+	if code, _, e := recipes(t, home, "recipe", "search", "nothing of the kind"); code != 1 ||
+		!strings.Contains(e, "no such recipe") {
 		t.Errorf("exit %d, %s", code, e)
 	}
 }
@@ -137,7 +140,8 @@ func TestRecipeList(t *testing.T) {
 func TestRecipeShow(t *testing.T) {
 	home, _ := shelf(t)
 	code, o, e := recipes(t, home, "recipe", "show", "modded")
-	for _, want := range []string{"org/modded", "at most 1", "mod mods/fix, in ", "run.sh, t.jinja", "  | # mends the template", `  | cp t.jinja "$WORKSPACE_DIR"?[2J`} {
+	for _, want := range []string{"org/modded", "at most 1", "mod mods/fix, in ", "run.sh, t.jinja",
+		"  | # mends the template", `  | cp t.jinja "$WORKSPACE_DIR"?[2J`} {
 		if code != 0 || !strings.Contains(o, want) {
 			t.Errorf("exit %d; %q is missing in:\n%s%s", code, want, o, e)
 		}
@@ -162,15 +166,20 @@ func TestRecipeCheck(t *testing.T) {
 		t.Fatalf("got %+v", p)
 	}
 	head, worker := p.Machines[0].Steps[0], p.Machines[1].Steps[0]
-	argv := []string{"vllm", "serve", "org/plain", "--max-model-len", "99", "--tensor-parallel-size", "2", "--nnodes", "2", "--node-rank"}
-	if head.Image != "registry/vllm:1" || !slices.Equal(head.Argv[:len(argv)], argv) || head.Argv[len(argv)] != "0" || worker.Argv[len(argv)] != "1" {
+	argv := []string{"vllm", "serve", "org/plain", "--max-model-len", "99", "--tensor-parallel-size", "2", "--nnodes",
+		"2", "--node-rank"}
+	if head.Image != "registry/vllm:1" || !slices.Equal(head.Argv[:len(argv)], argv) || head.Argv[len(argv)] != "0" ||
+		worker.Argv[len(argv)] != "1" {
 		t.Errorf("got %q and %q", head.Argv, worker.Argv)
 	}
-	if !slices.Contains(head.Env, checkedVar{"FLAG", "1", "recipe"}) || head.ModelCache != filepath.Join(home, ".cache/huggingface") || !slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
+	if !slices.Contains(head.Env, checkedVar{"FLAG", "1", "recipe"}) ||
+		head.ModelCache != filepath.Join(home, ".cache/huggingface") ||
+		!slices.Contains(head.Mounts, filepath.Join(home, ".cache/vllm")) {
 		t.Errorf("got %+v", head)
 	}
 	p = check("modded")
-	if !strings.Contains(p.Consent, "--trust-recipe") || len(p.Missing) > 0 || !strings.Contains(p.Setup, "$SPARKRUN_STAGE/mods/fix") {
+	if !strings.Contains(p.Consent, "--trust-recipe") || len(p.Missing) > 0 ||
+		!strings.Contains(p.Setup, "$SPARKRUN_STAGE/mods/fix") {
 		t.Errorf("got %+v", p)
 	}
 	if p = check("modded", "--trust-recipe"); p.Consent != "" {
@@ -193,7 +202,8 @@ func TestRecipeNames(t *testing.T) {
 		t.Fatalf("exit %d, %q, %s", code, o, e)
 	}
 	for name, want := range map[string]string{
-		"own": "", "@other/plain": "", "@shelf/deep/modded": "", "deep/modded": "", filepath.Join(dir, "recipes/plain.yaml"): "", filepath.Join(dir, "recipes/plain"): "",
+		"own": "", "@other/plain": "", "@shelf/deep/modded": "", "deep/modded": "",
+		filepath.Join(dir, "recipes/plain.yaml"): "", filepath.Join(dir, "recipes/plain"): "",
 		"plain":                    "there are several: @shelf/plain, @other/plain",
 		"nothing":                  "no such recipe",
 		"@nobody/plain":            "no registry is called nobody",
@@ -229,8 +239,10 @@ func TestRecipeNames(t *testing.T) {
 // A recipe is another's text: nothing of it gets to a terminal as its codes, in errors least of all.
 func TestRecipeMovesNoCursor(t *testing.T) {
 	for name, text := range map[string]string{
-		"a model": `model: "M/x\e[2J"`, "a value": "model: M/x\ncommand: \"vllm serve M/x -tp \\e[2J\"", "a version": `{model: M/x, recipe_version: "\e[2J"}`,
-		"a field": `{model: M/x, "\e[2J": 1}`, "an image": `{model: M/x, container: "i\e[2J"}`, "a variable": `{model: M/x, env: {A: "\e[2J"}}`, "a mod": `{model: M/x, mods: ["\e[2J"]}`,
+		"a model": `model: "M/x\e[2J"`, "a value": "model: M/x\ncommand: \"vllm serve M/x -tp \\e[2J\"",
+		"a version": `{model: M/x, recipe_version: "\e[2J"}`,
+		"a field":   `{model: M/x, "\e[2J": 1}`, "an image": `{model: M/x, container: "i\e[2J"}`,
+		"a variable": `{model: M/x, env: {A: "\e[2J"}}`, "a mod": `{model: M/x, mods: ["\e[2J"]}`,
 	} {
 		dir := put(t, map[string]string{"x.yaml": text + "\n"})
 		for _, c := range []string{"check", "show"} {
@@ -245,7 +257,8 @@ func TestRecipeMovesNoCursor(t *testing.T) {
 // A registry that has lost its recipes, or whose recipes are a link, keeps nobody from another's.
 func TestRegistryThatLacksRecipes(t *testing.T) {
 	home, dir := shelf(t)
-	link, gone := put(t, map[string]string{"mods/x": ""}), put(t, map[string]string{".sparkrun/registry.yaml": "registries: [{name: gone, recipes: nowhere}]\n"})
+	link, gone := put(t, map[string]string{"mods/x": ""}),
+		put(t, map[string]string{".sparkrun/registry.yaml": "registries: [{name: gone, recipes: nowhere}]\n"})
 	if err := os.Symlink(filepath.Join(dir, "recipes"), filepath.Join(link, "recipes")); err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +267,8 @@ func TestRegistryThatLacksRecipes(t *testing.T) {
 			t.Errorf("exit %d, %s", code, e)
 		}
 	}
-	if code, o, e := recipes(t, home, "recipe", "show", "plain"); code != 0 || !strings.Contains(o, "@shelf/plain") || !strings.Contains(e, "registry gone: ") {
+	if code, o, e := recipes(t, home, "recipe", "show", "plain"); code != 0 || !strings.Contains(o, "@shelf/plain") ||
+		!strings.Contains(e, "registry gone: ") {
 		t.Errorf("exit %d, %s, %s", code, o, e)
 	}
 }
@@ -263,7 +277,8 @@ func TestRegistryThatLacksRecipes(t *testing.T) {
 func TestRegistryManifest(t *testing.T) {
 	home := t.TempDir()
 	repo := func(manifest string) string {
-		return put(t, map[string]string{".sparkrun/registry.yaml": manifest, "a/r/one.yaml": plainRecipe, "b/two.yaml": moddedRecipe, "b-mods/fix/run.sh": "true\n", "off/x.yaml": plainRecipe})
+		return put(t, map[string]string{".sparkrun/registry.yaml": manifest, "a/r/one.yaml": plainRecipe,
+			"b/two.yaml": moddedRecipe, "b-mods/fix/run.sh": "true\n", "off/x.yaml": plainRecipe})
 	}
 	good := repo(`
 registries:
@@ -278,7 +293,8 @@ registries:
 	if !strings.Contains(o, "@first/r/one") || strings.Contains(o, "@second") || strings.Contains(o, "third") {
 		t.Errorf("got\n%s", o)
 	}
-	if code, o, e := recipes(t, home, "recipe", "show", "@second/two"); code != 0 || !strings.Contains(o, filepath.Join(good, "b-mods/fix")) {
+	if code, o, e := recipes(t, home, "recipe", "show", "@second/two"); code != 0 ||
+		!strings.Contains(o, filepath.Join(good, "b-mods/fix")) {
 		t.Errorf("exit %d, %s%s", code, o, e)
 	}
 	if _, o, _ = recipes(t, home, "recipe", "list", "--all"); !strings.Contains(o, "@second/two") {
@@ -305,11 +321,13 @@ registries:
 // launched is the spec that a launch asks the cluster about.
 func launched(t *testing.T, home string, line ...string) (spec launcher.Spec, errs string) {
 	t.Helper()
-	b := &app.Backend{Cluster: &apptest.FakeCluster{}, Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-		spec = r.Spec
-		return wire.ExplainResponse{}, nil
-	}}
-	code, _, e := cliIn(t, b, []string{"HOME=" + home, "PATH=/bin"}, slices.Insert(line, min(len(line), 2), "--dry-run")...)
+	b := &app.Backend{Cluster: &apptest.FakeCluster{},
+		Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+			spec = r.Spec
+			return wire.ExplainResponse{}, nil
+		}}
+	code, _, e := cliIn(t, b, []string{"HOME=" + home, "PATH=/bin"},
+		slices.Insert(line, min(len(line), 2), "--dry-run")...)
 	if code != 0 {
 		t.Errorf("%q: exit %d, %s", line, code, e)
 	}
@@ -320,7 +338,8 @@ func launched(t *testing.T, home string, line ...string) (spec launcher.Spec, er
 func TestRunIsALaunch(t *testing.T) {
 	home, _ := shelf(t)
 	a, _ := launched(t, home, "run", "plain", "--port", "9000", "-o", "len=5", "--name", "n", "--", "--enforce-eager")
-	b, _ := launched(t, home, "launch", "vllm", "--recipe", "plain", "--port", "9000", "-o", "len=5", "--name", "n", "--", "--enforce-eager")
+	b, _ := launched(t, home, "launch", "vllm", "--recipe", "plain", "--port", "9000", "-o", "len=5", "--name", "n",
+		"--", "--enforce-eager")
 	a.ID, a.Submitted = b.ID, b.Submitted
 	if diff := cmp.Diff(a, b); diff != "" {
 		t.Error(diff)
@@ -328,7 +347,8 @@ func TestRunIsALaunch(t *testing.T) {
 	st := a.MainStage()
 	text := fmt.Sprint(st.Command())
 	if a.Workload != "vllm" || a.Nodes != 2 || st.Container.Image != "registry/vllm:1" ||
-		!strings.Contains(text, "--max-model-len 5") || !strings.Contains(text, "--port 9000") || !strings.HasSuffix(text, "--enforce-eager]") {
+		!strings.Contains(text, "--max-model-len 5") || !strings.Contains(text, "--port 9000") ||
+		!strings.HasSuffix(text, "--enforce-eager]") {
 		t.Errorf("%s on %d: %s", a.Workload, a.Nodes, text)
 	}
 }
@@ -338,7 +358,8 @@ func TestRunArgsWin(t *testing.T) {
 	home, _ := shelf(t)
 	spec, e := launched(t, home, "run", "plain", "--", "--port", "9000", "-tp", "4")
 	text := fmt.Sprint(spec.MainStage().Command())
-	if spec.Nodes != 4 || !strings.HasSuffix(text, "--port 9000 -tp 4]") || strings.Contains(text, "8000") || strings.Contains(text, "--tensor-parallel-size") {
+	if spec.Nodes != 4 || !strings.HasSuffix(text, "--port 9000 -tp 4]") || strings.Contains(text, "8000") ||
+		strings.Contains(text, "--tensor-parallel-size") {
 		t.Errorf("on %d: %s\n%s", spec.Nodes, text, e)
 	}
 }
@@ -363,7 +384,8 @@ func TestRunRefuses(t *testing.T) {
 		"launch sglang --recipe plain":                  "serves with vllm: sparkrun launch vllm --recipe",
 		"launch vllm --recipe plain --nodes 3 --tp 2":   "3",
 	} {
-		code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"}, strings.Fields(line)...)
+		code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"},
+			strings.Fields(line)...)
 		if code != launcher.ExitOwnFailure || !strings.Contains(e, want) {
 			t.Errorf("%s: exit %d, %s", line, code, e)
 		}
@@ -375,14 +397,16 @@ func TestRunBringsMods(t *testing.T) {
 	home, _ := shelf(t)
 	spec, e := launched(t, home, "run", "modded", "--trust-recipe")
 	argv := spec.MainStage().Command()
-	if spec.Staged == nil || !spec.Staged.Workdir || argv[0].String() != "bash" || !strings.Contains(argv[2].String(), `cd "$SPARKRUN_STAGE/mods/fix"`) || argv[4].String() != "vllm" {
+	if spec.Staged == nil || !spec.Staged.Workdir || argv[0].String() != "bash" ||
+		!strings.Contains(argv[2].String(), `cd "$SPARKRUN_STAGE/mods/fix"`) || argv[4].String() != "vllm" {
 		t.Errorf("staged %+v, argv %v", spec.Staged, argv)
 	}
 	if !strings.Contains(e, "mods/fix changes the image, by ") {
 		t.Errorf("it was not told: %s", e)
 	}
 	// The machines' own program is in no image that could be changed.
-	code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home}, "run", "modded", "--trust-recipe", "--runtime", "host")
+	code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home}, "run", "modded",
+		"--trust-recipe", "--runtime", "host")
 	if code != launcher.ExitOwnFailure || !strings.Contains(e, "leave out --runtime host") {
 		t.Errorf("exit %d, %s", code, e)
 	}
@@ -422,7 +446,8 @@ func TestRealRecipePlans(t *testing.T) {
 			for _, m := range p.Machines {
 				for _, s := range m.Steps {
 					line := fmt.Sprintf("%s: %s", s.Stage, strings.Join(added(s.Argv, p.Serve.Command), " "))
-					if n := len(slices.DeleteFunc(s.Env, func(v checkedVar) bool { return v.Source != "recipe" })); n != len(p.Serve.Env) {
+					if n := len(slices.DeleteFunc(s.Env,
+						func(v checkedVar) bool { return v.Source != "recipe" })); n != len(p.Serve.Env) {
 						t.Errorf("%s: %s has %d of the recipe's %d variables", file, s.Stage, n, len(p.Serve.Env))
 					}
 					if s.Image != p.Image {

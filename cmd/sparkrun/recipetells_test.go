@@ -11,8 +11,10 @@ import (
 // A recipe completes wherever one is named.
 func TestRecipeCompletes(t *testing.T) {
 	home, _ := shelf(t)
-	for _, line := range [][]string{{"run", ""}, {"launch", "vllm", "--recipe", ""}, {"launch", "sglang", "--recipe", "pl"}} {
-		if code, o, _ := recipes(t, home, append([]string{"__complete"}, line...)...); code != 0 || !strings.Contains(o, "plain\n") {
+	for _, line := range [][]string{{"run", ""}, {"launch", "vllm", "--recipe", ""},
+		{"launch", "sglang", "--recipe", "pl"}} {
+		if code, o, _ := recipes(t, home, append([]string{"__complete"}, line...)...); code != 0 ||
+			!strings.Contains(o, "plain\n") {
 			t.Errorf("%q: exit %d, %s", line, code, o)
 		}
 	}
@@ -28,7 +30,8 @@ func TestRegistryThatIsGone(t *testing.T) {
 	if err := os.RemoveAll(gone); err != nil {
 		t.Fatal(err)
 	}
-	if code, _, e := recipes(t, home, "recipe", "add", other, "--name", "own"); code == 0 || !strings.Contains(e, "one of this name already") || !strings.Contains(e, "`sparkrun recipe remove own` first") {
+	if code, _, e := recipes(t, home, "recipe", "add", other, "--name", "own"); code == 0 ||
+		!strings.Contains(e, "one of this name already") || !strings.Contains(e, "`sparkrun recipe remove own` first") {
 		t.Errorf("exit %d, %s", code, e)
 	}
 	_, _, e := recipes(t, home, "recipe", "check", "modded", "--trust-recipe")
@@ -57,12 +60,15 @@ command: vllm serve org/x --max-model-len {len}
 `})
 	file := filepath.Join(dir, "x.yaml")
 	code, o, e := recipes(t, home, "recipe", "check", file)
-	for _, want := range []string{"needs --trust-recipe", "missing: mod mods/nowhere", "note: defaults.temperature: left out: the command has no {temperature}", "container: vllm-node-mxfp4 names no registry: the project that wrote the recipe builds it, on each machine; --image names another"} {
+	for _, want := range []string{"needs --trust-recipe", "missing: mod mods/nowhere",
+		"note: defaults.temperature: left out: the command has no {temperature}",
+		"container: vllm-node-mxfp4 names no registry: the project that wrote the recipe builds it, on each machine; --image names another"} {
 		if !strings.Contains(o, want) {
 			t.Errorf("not told %q in\n%s", want, o)
 		}
 	}
-	if code != 1 || !strings.Contains(e, "a launch would be refused: recipe "+file+" lacks 1 mod") || strings.Contains(o, "defaults.len") {
+	if code != 1 || !strings.Contains(e, "a launch would be refused: recipe "+file+" lacks 1 mod") ||
+		strings.Contains(o, "defaults.len") {
 		t.Errorf("exit %d, %s\n%s", code, e, o)
 	}
 	var p struct{ Serve map[string]any }

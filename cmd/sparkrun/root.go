@@ -87,7 +87,8 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		cluster.NewVersionCmd(a),
 	)
 	for _, path := range [][]string{
-		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"}, {"raft", "inspect"},
+		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"},
+		{"raft", "inspect"},
 		{"login"},
 	} {
 		if cmd, _, err := root.Find(path); err == nil {

@@ -25,10 +25,11 @@ func TestServiceFlags(t *testing.T) {
 		want  *launcher.Service
 		err   string
 	}{
-		"none":           {"", nil, ""},
-		"a port":         {"--serve 8000", &hourly, ""},
-		"all":            {"--serve 8000 --health /health --metrics /metrics --model m --restart 1/day --autostart --probe generate --on-wedge restart", &launcher.Service{Port: port, Health: "/health", Metrics: "/metrics", Model: "m", Restarts: 1, Per: 24 * time.Hour, Autostart: true, Probe: launcher.ProbeGenerate, OnWedge: launcher.WedgeRestart}, ""},
-		"a span":         {"--serve 8000 --restart 5/10m", &launcher.Service{Port: port, Restarts: 5, Per: 10 * time.Minute}, ""},
+		"none":   {"", nil, ""},
+		"a port": {"--serve 8000", &hourly, ""},
+		"all":    {"--serve 8000 --health /health --metrics /metrics --model m --restart 1/day --autostart --probe generate --on-wedge restart", &launcher.Service{Port: port, Health: "/health", Metrics: "/metrics", Model: "m", Restarts: 1, Per: 24 * time.Hour, Autostart: true, Probe: launcher.ProbeGenerate, OnWedge: launcher.WedgeRestart}, ""},
+		"a span": {"--serve 8000 --restart 5/10m",
+			&launcher.Service{Port: port, Restarts: 5, Per: 10 * time.Minute}, ""},
 		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: port}, ""},
 		"no service":     {"--autostart", nil, "--autostart: it is of a service: say where it answers, with --serve PORT"},
 		"a high port":    {"--serve 80000", nil, "want a port from 1 to 65535"},
@@ -55,7 +56,8 @@ func TestServiceFlags(t *testing.T) {
 			if len(g.Specs) > 0 {
 				spec := g.Specs[0]
 				got = spec.Service
-				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 || spec.MainStage().Ports[0].At != 8000 || spec.MainStage().Stdin.Any()) {
+				if got != nil && (spec.NodeTimeout != launcher.Never || len(spec.MainStage().Ready) != 1 ||
+					spec.MainStage().Ports[0].At != 8000 || spec.MainStage().Stdin.Any()) {
 					t.Errorf("spec %+v", spec)
 				}
 			}
@@ -71,27 +73,39 @@ func TestServiceFlags(t *testing.T) {
 
 // A launch of a service ends when it answers: before, when only its ranks run, it does not, unless it is detached.
 func TestLaunchLeavesService(t *testing.T) {
-	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
-	code, o, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch exec --serve 8000 -- x")...)
-	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" || !strings.Contains(e, "goes on by itself") {
+	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000",
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
+	code, o, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
+		apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}},
+		strings.Fields("launch exec --serve 8000 -- x")...)
+	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" ||
+		!strings.Contains(e, "goes on by itself") {
 		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
 	}
 	loads := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"))} // for minutes
-	code, o, e = cli(t, &app.Backend{Runner: loads, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...)
-	if code != 0 || len(o) < 5 || len(loads.Stops) > 0 || !strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
+	code, o, e = cli(t, &app.Backend{Runner: loads, Cluster: &apptest.FakeCluster{}},
+		strings.Fields("launch -d exec --serve 8000 -- x")...)
+	if code != 0 || len(o) < 5 || len(loads.Stops) > 0 ||
+		!strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
 		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.Stops))
 	}
 	refused := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}
-	if code, o, e = cli(t, &app.Backend{Runner: refused, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" || !strings.Contains(e, "no rank was started") {
+	if code, o, e = cli(t, &app.Backend{Runner: refused, Cluster: &apptest.FakeCluster{}},
+		strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" ||
+		!strings.Contains(e, "no rank was started") {
 		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
 	}
-	both := rendezvous.Progress{Step: rendezvous.StepPlanned, Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
+	both := rendezvous.Progress{Step: rendezvous.StepPlanned,
+		Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
 	half := &apptest.FakeRunner{OnLaunch: apptest.Tells(both, apptest.Started("a"), apptest.Ended(apptest.Failed7))}
-	if code, _, e = cli(t, &app.Backend{Runner: half, Cluster: &apptest.FakeCluster{}}, strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
+	if code, _, e = cli(t, &app.Backend{Runner: half, Cluster: &apptest.FakeCluster{}},
+		strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
 		t.Errorf("started on one machine of two: code %d, %s", code, e)
 	}
-	failed := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Failed7))}
-	if code, _, e := cli(t, &app.Backend{Runner: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve", "8000", "--", "x"); code != 7 {
+	failed := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs,
+		apptest.Ended(apptest.Failed7))}
+	if code, _, e := cli(t, &app.Backend{Runner: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve",
+		"8000", "--", "x"); code != 7 {
 		t.Errorf("what never answered: code %d, %s", code, e)
 	}
 }
@@ -111,7 +125,8 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0
 	apptest.Golden(t, "service-prometheus.json", got)
 	_, got, _ = cli(t, b, "service", "ls", "--json")
 	apptest.Golden(t, "service-ls.json", got)
-	if _, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "service", "ls", "--prometheus"); none != "[]\n" {
+	if _, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "service", "ls",
+		"--prometheus"); none != "[]\n" {
 		t.Errorf("no services: %q", none)
 	}
 }
@@ -131,7 +146,8 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 	ended := func(j *rendezvous.JobStatus, name string, end rendezvous.End, ago time.Duration) {
 		started := now.Add(-ago - time.Hour)
 		j.Spec.Name, j.State, j.Service = name, rendezvous.State(end), nil
-		j.Outcome = &rendezvous.Outcome{End: end, At: now.Add(-ago), Started: &started, ExitCode: 137, Cause: "rank 0 on spark1: killed by SIGKILL (9) (1 restart in 1h used up)"}
+		j.Outcome = &rendezvous.Outcome{End: end, At: now.Add(-ago), Started: &started, ExitCode: 137,
+			Cause: "rank 0 on spark1: killed by SIGKILL (9) (1 restart in 1h used up)"}
 	}
 	away.Away, away.AwaySince = []string{"spark2"}, map[string]time.Time{"spark2": now.Add(-89 * time.Second)}
 	cut.Spec.Name, cut.FabricOnly = "cut", []string{"spark1"}
@@ -147,8 +163,10 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
 		states = append(states, strings.Join(strings.Fields(rest), " "))
 	}
-	want := []string{"", "- failed 3m ago - 0 of 3/hour yes", "http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 0 of 3/hour yes",
-		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 0 of 3/hour yes", "http://10.0.0.1:8000 restarting in 9s - 0 of 3/hour no"}
+	want := []string{"", "- failed 3m ago - 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark2 away 89s) 86.5 0 of 3/hour yes",
+		"http://10.0.0.1:8000 ready (spark1 by fabric only) 86.5 0 of 3/hour yes",
+		"http://10.0.0.1:8000 restarting in 9s - 0 of 3/hour no"}
 	if d := cmp.Diff(want, states); d != "" {
 		t.Error(d, got)
 	}
@@ -171,7 +189,8 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 		}
 	}
 	failed.Faults = []time.Time{now.Add(-5 * time.Minute), now.Add(-5 * time.Minute), now.Add(-4 * time.Minute)}
-	if _, text, _ := psOne(t, failed); !strings.Contains(text, "launch it as before") || !strings.Contains(text, "1 restart in 1h used up") {
+	if _, text, _ := psOne(t, failed); !strings.Contains(text, "launch it as before") ||
+		!strings.Contains(text, "1 restart in 1h used up") {
 		t.Errorf("of one that has failed:\n%s", text)
 	}
 }
@@ -185,7 +204,8 @@ func TestPsService(t *testing.T) {
 		}
 	}
 	_, got, _ = cli(t, b, "ps", "of-bbbb")
-	for _, want := range []string{"  serves at http://127.0.0.1:8000: wedged for ", ": 3 requests are running, and no token has come for 50s; 0.0 tokens/s, requests: 3\n",
+	for _, want := range []string{"  serves at http://127.0.0.1:8000: wedged for ",
+		": 3 requests are running, and no token has come for 50s; 0.0 tokens/s, requests: 3\n",
 		"  has failed 0 of 3/hour; does not come back after a power cut (sparkrun service enable)\n"} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is not in:\n%s", want, got)
@@ -196,18 +216,21 @@ func TestPsService(t *testing.T) {
 func TestServiceEnable(t *testing.T) {
 	c := &apptest.FakeCluster{OnlyOn: "spark1"}
 	code, o, e := cli(t, &app.Backend{Cluster: c}, "service", "enable", "a", "b")
-	if code != 0 || o != "ak3x comes back after a power cut\nbk3x comes back after a power cut\n" || !strings.Contains(e, "spark1") {
+	if code != 0 || o != "ak3x comes back after a power cut\nbk3x comes back after a power cut\n" ||
+		!strings.Contains(e, "spark1") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	code, o, _ = cli(t, &app.Backend{Cluster: c}, "service", "disable", "a")
 	if code != 0 || !strings.HasPrefix(o, "ak3x does not come back") {
 		t.Errorf("code %d, stdout %q", code, o)
 	}
-	want := []any{wire.ServiceRequest{Job: "a", Autostart: true}, wire.ServiceRequest{Job: "b", Autostart: true}, wire.ServiceRequest{Job: "a"}}
+	want := []any{wire.ServiceRequest{Job: "a", Autostart: true}, wire.ServiceRequest{Job: "b", Autostart: true},
+		wire.ServiceRequest{Job: "a"}}
 	if d := cmp.Diff(want, c.Requests); d != "" {
 		t.Error(d)
 	}
-	if code, _, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: rendezvous.ErrNoService}}, "service", "enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
+	if code, _, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: rendezvous.ErrNoService}}, "service",
+		"enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
 	if code, _, _ := cli(t, &app.Backend{Cluster: c}, "service", "enable"); code != 2 {
@@ -217,12 +240,14 @@ func TestServiceEnable(t *testing.T) {
 
 // A service takes an agent: nobody is sent to --standalone with one.
 func TestHintWithoutAgent(t *testing.T) {
-	for line, want := range map[string]bool{"launch exec": true, "launch torchrun": true, "launch vllm": false, "launch trtllm": false, "run": false, "ps": false} {
+	for line, want := range map[string]bool{"launch exec": true, "launch torchrun": true, "launch vllm": false,
+		"launch trtllm": false, "run": false, "ps": false} {
 		cmd, _, err := newRootCmd(&app.App{}).Find(strings.Fields(line))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := hint(cmd, node.ErrNoAgent); strings.Contains(got, "--standalone") != want || !strings.Contains(got, "sparkrun login HOST") {
+		if got := hint(cmd, node.ErrNoAgent); strings.Contains(got, "--standalone") != want ||
+			!strings.Contains(got, "sparkrun login HOST") {
 			t.Errorf("%s: %s", line, got)
 		}
 	}
@@ -231,6 +256,7 @@ func TestHintWithoutAgent(t *testing.T) {
 // psOne tells all about one job.
 func psOne(t *testing.T, j rendezvous.JobStatus) (code int, out, err string) {
 	t.Helper()
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
+	b := &app.Backend{Runner: &apptest.FakeRunner{},
+		Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
 	return cli(t, b, "ps", string(j.Spec.ID))
 }

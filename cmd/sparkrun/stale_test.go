@@ -22,10 +22,12 @@ func TestReadsWithoutALeaderSayTheirAge(t *testing.T) {
 		{Host: "spark1", State: "away", Since: heard}, {Host: "spark2", State: "unknown"}, {Host: "spark3", State: "unknown"},
 	}}
 	b := func() *app.Backend {
-		return &app.Backend{Cluster: &apptest.FakeCluster{Has: jobs, OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+		return &app.Backend{Cluster: &apptest.FakeCluster{Has: jobs,
+			OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
 	}
 	for line, want := range map[string][]string{
-		"status":  {"no leader for 3m\n", "spark1   -         away 3m   ", "spark2   -         answers ", "spark3   -         unknown "},
+		"status": {"no leader for 3m\n", "spark1   -         away 3m   ", "spark2   -         answers ",
+			"spark3   -         unknown "},
 		"ps":      {"torchrun   spark1,spark2   unknown "},
 		"ps bbbb": {"torchrun of ada, unknown\n"},
 	} {
@@ -35,13 +37,16 @@ func TestReadsWithoutALeaderSayTheirAge(t *testing.T) {
 				t.Errorf("%s: no %q in\n%s", line, w, out)
 			}
 		}
-		if code != 0 || !strings.Contains(errs, problem+"\n") || line != "status" && !strings.Contains(errs, "what is shown is 3m old") {
+		if code != 0 || !strings.Contains(errs, problem+"\n") || line != "status" &&
+			!strings.Contains(errs, "what is shown is 3m old") {
 			t.Errorf("%s: code %d, stderr %q", line, code, errs)
 		}
 	}
 	for _, line := range []string{"ps --json", "ps --json bbbb"} {
 		_, out, _ := cli(t, b(), strings.Fields(line)...)
-		if !strings.Contains(out, `"no_leader": true`) || !strings.Contains(out, `"as_of": "`+heard.Format("2006-01-02T15:04")) || !strings.Contains(out, `"state": "planned"`) {
+		if !strings.Contains(out, `"no_leader": true`) ||
+			!strings.Contains(out, `"as_of": "`+heard.Format("2006-01-02T15:04")) ||
+			!strings.Contains(out, `"state": "planned"`) {
 			t.Errorf("%s:\n%s", line, out)
 		}
 	}

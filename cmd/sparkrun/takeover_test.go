@@ -30,14 +30,16 @@ func TestTakeover(t *testing.T) {
 	if code != 0 || out != "spark2 leads, in epoch 3; spark1 gives way when it comes back\n" || errs != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, out, errs)
 	}
-	want := []any{wire.TakeoverRequest{Dead: []string{"spark1"}, Check: true}, wire.TakeoverRequest{Dead: []string{"spark1"}},
+	want := []any{wire.TakeoverRequest{Dead: []string{"spark1"}, Check: true},
+		wire.TakeoverRequest{Dead: []string{"spark1"}},
 		wire.StatusRequest{}, wire.StatusRequest{}, wire.StatusRequest{}}
 	if d := cmp.Diff(want, f.Requests); d != "" {
 		t.Error(d)
 	}
 
 	code, out, errs = cli(t, b, "takeover", "--confirm-dead", "spark3,spark1", "--confirm-dead", "spark3", "--yes")
-	if code != 0 || out != "spark2 leads, in epoch 3; spark1, spark3 give way when they come back\n" || !strings.Contains(errs, "do not switch spark1, spark3 on together") {
+	if code != 0 || out != "spark2 leads, in epoch 3; spark1, spark3 give way when they come back\n" ||
+		!strings.Contains(errs, "do not switch spark1, spark3 on together") {
 		t.Errorf("two are dead: exit %d, stdout %q, stderr %q", code, out, errs)
 	}
 
@@ -51,10 +53,12 @@ func TestTakeover(t *testing.T) {
 	}
 
 	f.Requests, f.Err = nil, fmt.Errorf("%w: spark1 leads", wire.ErrDenied)
-	if code, _, errs = cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes"); code != app.ExitFailure || !strings.Contains(errs, "spark1 leads") {
+	if code, _, errs = cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes"); code != app.ExitFailure ||
+		!strings.Contains(errs, "spark1 leads") {
 		t.Errorf("refused: exit %d, %s", code, errs)
 	}
-	if code, _, errs = cli(t, b, "takeover"); code != app.ExitUsage || !strings.Contains(errs, "--confirm-dead is missing") {
+	if code, _, errs = cli(t, b, "takeover"); code != app.ExitUsage ||
+		!strings.Contains(errs, "--confirm-dead is missing") {
 		t.Errorf("nobody named: exit %d, %s", code, errs)
 	}
 }

@@ -74,8 +74,9 @@ func TestLaunchTTY(t *testing.T) {
 			var o, e apptest.SyncBuffer
 			b := &app.Backend{Runner: spying{g, &spec}, Ranks: rank, Cluster: &apptest.FakeCluster{}, Close: func() {}}
 			a := &app.App{
-				In: screen, Out: &o, Err: &e, ErrTTY: true, Environ: []string{"TERM=vt220"}, Getwd: func() (string, error) { return "/", nil },
-				Dial: func() *app.Backend { return b }, Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+				In: screen, Out: &o, Err: &e, ErrTTY: true, Environ: []string{"TERM=vt220"},
+				Getwd: func() (string, error) { return "/", nil },
+				Dial:  func() *app.Backend { return b }, Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 			}
 			code := execute(t.Context(), a, []string{"launch", "-t", "exec", "--nodes", "3", "--", "sh"})
 			if apptest.IsRaw(t, screen) {
@@ -85,7 +86,8 @@ func TestLaunchTTY(t *testing.T) {
 			if tc.says == "" {
 				typed, wantCode = "a\x03\x10b", 7
 			}
-			if code != wantCode || rank.typed.String() != typed || !strings.Contains(e.String(), tc.says) || o.String() != "a\r\n" {
+			if code != wantCode || rank.typed.String() != typed || !strings.Contains(e.String(), tc.says) ||
+				o.String() != "a\r\n" {
 				t.Errorf("code %d, typed %q, stdout %q, stderr %q", code, rank.typed.String(), o.String(), e.String())
 			}
 			if want := []launcher.Window{{Rows: 40, Cols: 120}, {Rows: 50, Cols: 100}}; !slices.Equal(rank.windows[:2], want) {

@@ -24,15 +24,17 @@ func TestVersionCluster(t *testing.T) {
 			out:   "HOST     VERSION   PROTOCOL   STATE\nspark1   1.2.3     1          ready\nspark2   1.2.3     1          ready\n",
 		},
 		"half way": {
-			nodes: []wire.NodeStatus{node("spark1", "ready", "1.2.3", 2), node("spark2", "ready", "1.1.0", 1), node("spark3", "ready", "1.2.3", 2), node("spark4", "away", "", 0)},
+			nodes: []wire.NodeStatus{node("spark1", "ready", "1.2.3", 2), node("spark2", "ready", "1.1.0", 1),
+				node("spark3", "ready", "1.2.3", 2), node("spark4", "away", "", 0)},
 			out: "HOST     VERSION   PROTOCOL   STATE\nspark1   1.2.3     2          ready\nspark2   1.1.0     1          ready\n" +
 				"spark3   1.2.3     2          ready\nspark4   -         -          away\n",
 			errs: "sparkrun: the agents' versions differ: 1.2.3 on spark1, spark3; 1.1.0 on spark2\n" +
 				"sparkrun: the cluster keeps to protocol 1 until all agents speak 2\n",
 		},
 		"a command of another version, no leader": {
-			nodes: []wire.NodeStatus{node("spark1", "unknown", "1.2.2", 1), node("spark2", "unknown", "", 0)}, problem: "no leader: spark2 is off",
-			out: "HOST     VERSION   PROTOCOL   STATE\nspark1   1.2.2     1          unknown\nspark2   -         -          unknown\n",
+			nodes:   []wire.NodeStatus{node("spark1", "unknown", "1.2.2", 1), node("spark2", "unknown", "", 0)},
+			problem: "no leader: spark2 is off",
+			out:     "HOST     VERSION   PROTOCOL   STATE\nspark1   1.2.2     1          unknown\nspark2   -         -          unknown\n",
 			errs: "sparkrun: this command is sparkrun 1.2.3, which no agent runs\n" +
 				"sparkrun: no leader: spark2 is off: the others' versions are not known here\n",
 		},

@@ -42,7 +42,7 @@ func TestUnusedMethodsAreDropped(t *testing.T) {
 	}
 	// One that nothing here calls.
 	if has("reflect.(*Value).MethodByName") {
-		t.Error("the program has methods that nothing calls: see usageOf in cmd/sparkrun/app.go")
+		t.Error("the program has methods that nothing calls: see Install in cmd/sparkrun/help/usage.go")
 	}
 	var loaded uint64
 	for _, p := range f.Progs {

@@ -93,7 +93,8 @@ func DialAgent() *Backend {
 func backendOf(to *wire.Client, as Cluster) *Backend {
 	c := calls{to}
 	return &Backend{
-		Runner: c, Ranks: c, Rafter: c, Attacher: c, Execer: c, Cluster: as, Fabrics: c, Addresser: c, Stager: c, clienter: c, Sealer: c,
+		Runner: c, Ranks: c, Rafter: c, Attacher: c, Execer: c, Cluster: as, Fabrics: c, Addresser: c, Stager: c,
+		clienter: c, Sealer: c,
 		Explain: c.Explain, Close: c.Close,
 	}
 }
@@ -214,7 +215,8 @@ func (c calls) Report(ctx context.Context, fn func(wire.Evidence) error) error {
 func (c calls) Netplan(ctx context.Context, r wire.NetplanRequest) (wire.NetplanPlan, error) {
 	return wire.Netplan.Call(ctx, c.Client, r)
 }
-func (c calls) NetplanApply(ctx context.Context, r wire.NetplanApplyRequest, fn func(wire.NetplanProgress) error) error {
+func (c calls) NetplanApply(ctx context.Context, r wire.NetplanApplyRequest,
+	fn func(wire.NetplanProgress) error) error {
 	return wire.NetplanApply.Call(ctx, c.Client, r, fn)
 }
 func (c calls) Stage(ctx context.Context, r wire.StageRequest) (wire.StageResponse, error) {

@@ -232,7 +232,8 @@ func (a *App) CheckContext(cmd *cobra.Command, _ []string) error {
 			continue
 		}
 		if a.Context != "" && a.Context != LocalContext {
-			return Usagef("--context %s: %s is about this machine, or done on a machine of the cluster", a.Context, cmd.CommandPath())
+			return Usagef("--context %s: %s is about this machine, or done on a machine of the cluster", a.Context,
+				cmd.CommandPath())
 		}
 		return nil
 	}

@@ -161,7 +161,8 @@ func (l RankList) Set(text string) error {
 // NCCLFlags bind what decides between NCCL's variables of old and new.
 func NCCLFlags(fs *pflag.FlagSet, version *string, subnetAware *bool) {
 	fs.Var(ncclVersion{version}, "nccl", "the NCCL that the ranks load, such as 2.28.9 (default: a current one)")
-	fs.BoolVar(subnetAware, "nccl-subnet-aware", false, "it routes by subnet although it is older than 2.30.7: the dgxspark-3node-ring fork")
+	fs.BoolVar(subnetAware, "nccl-subnet-aware", false,
+		"it routes by subnet although it is older than 2.30.7: the dgxspark-3node-ring fork")
 }
 
 // ncclVersion is a flag's release of NCCL.
@@ -187,7 +188,8 @@ func (v ncclVersion) Set(text string) error {
 
 // FabricPortFlag binds what overrides the rules about which ports are for jobs.
 func FabricPortFlag(fs *pflag.FlagSet, ports *[]string) {
-	fs.StringSliceVar(ports, "fabric-port", nil, "a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
+	fs.StringSliceVar(ports, "fabric-port", nil,
+		"a port for jobs: number, PCI slot, device or interface; repeat for more, no others are used")
 }
 
 // NodeCount is a flag's number of machines: N, or MIN:MAX as torchrun takes it.
@@ -327,7 +329,8 @@ func parseBytes(text string) (int64, error) {
 
 // ManagementFlag binds what overrides the rule about which NIC the cluster talks over.
 func ManagementFlag(fs *pflag.FlagSet, management *string) {
-	fs.StringVar(management, "management", "", "interface or address to talk over (default: the wired NIC that is no ConnectX)")
+	fs.StringVar(management, "management", "",
+		"interface or address to talk over (default: the wired NIC that is no ConnectX)")
 }
 
 // NodeFlags bind what a machine is told once, when it joins a cluster.

@@ -40,7 +40,8 @@ func (f *FakeFabrics) Report(_ context.Context, fn func(wire.Evidence) error) er
 func Spark(host, addr, peer string) wire.NodeStatus {
 	carrier := peer != ""
 	inv := envgen.Inventory{Host: host, Cabling: &envgen.Cabling{}, NICs: []envgen.NIC{
-		{Name: "enP7s7", MAC: "02:00:00:00:00:" + addr, Up: true, Carrier: new(true), MTU: 1500, Physical: true, OperState: "up",
+		{Name: "enP7s7", MAC: "02:00:00:00:00:" + addr, Up: true, Carrier: new(true), MTU: 1500, Physical: true,
+			OperState: "up",
 			Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.0." + addr + "/24")}},
 	}}
 	for i, nic := range []string{"enp1s0f0np0", "enP2p1s0f0np0"} {
@@ -53,12 +54,14 @@ func Spark(host, addr, peer string) wire.NodeStatus {
 		}
 		at := netip.MustParseAddr(subnet + addr)
 		inv.NICs = append(inv.NICs, envgen.NIC{
-			Name: nic, PCI: &pci, PCIVendor: envgen.VendorMellanox, MAC: "02:00:00:00:0" + string(rune('1'+i)) + ":" + addr, MTU: 9000,
+			Name: nic, PCI: &pci, PCIVendor: envgen.VendorMellanox,
+			MAC: "02:00:00:00:0" + string(rune('1'+i)) + ":" + addr, MTU: 9000,
 			Up: true, Carrier: &carrier, SpeedMbps: speed, OperState: oper, Physical: true,
 			Addresses: []netip.Prefix{netip.PrefixFrom(at, 24)},
 		})
 		inv.Devices = append(inv.Devices, envgen.HCA{
-			Name: []string{"rocep1s0f0", "roceP2p1s0f0"}[i], PCI: &pci, State: state, LinkLayer: envgen.LayerEthernet, Netdev: nic,
+			Name: []string{"rocep1s0f0", "roceP2p1s0f0"}[i], PCI: &pci, State: state, LinkLayer: envgen.LayerEthernet,
+			Netdev:   nic,
 			Firmware: "28.45.4028", PCIeGTps: new(32.0), PCIeLanes: new(4), RateMbps: new(200000), Type: "MT4129",
 			GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(at.As16()), Netdev: nic}},
 		})
@@ -68,7 +71,8 @@ func Spark(host, addr, peer string) wire.NodeStatus {
 				Peer: envgen.Neighbour{Node: "id-" + peer, Host: peer, NIC: nic, Slot: pci.Slot()}})
 		}
 	}
-	return wire.NodeStatus{ID: launcher.NodeID("id-" + host), Host: host, Addr: netip.MustParseAddr("10.0.0." + addr), State: "ready", Inventory: inv}
+	return wire.NodeStatus{ID: launcher.NodeID("id-" + host), Host: host, Addr: netip.MustParseAddr("10.0.0." + addr),
+		State: "ready", Inventory: inv}
 }
 
 // Pair is two Sparks with one cable, or with none.
@@ -77,7 +81,8 @@ func Pair(cabled bool) wire.Status {
 	if cabled {
 		peers = []string{"spark2", "spark1"}
 	}
-	st := wire.Status{Cluster: "c", Self: "spark1", Leader: "spark1", Nodes: []wire.NodeStatus{Spark("spark1", "11", peers[0]), Spark("spark2", "12", peers[1])}}
+	st := wire.Status{Cluster: "c", Self: "spark1", Leader: "spark1",
+		Nodes: []wire.NodeStatus{Spark("spark1", "11", peers[0]), Spark("spark2", "12", peers[1])}}
 	// Who is heard is believed only under the MAC that he has.
 	for i := range st.Nodes {
 		for j := range st.Nodes[i].Inventory.Cabling.Sightings {

@@ -296,7 +296,8 @@ var Update = flag.Bool("update", false, "write the goldens anew")
 
 // Out is a chunk of a rank's standard output.
 func Out(rank int, offset int64, text string) wire.LogChunk {
-	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text), Host: fmt.Sprintf("spark%d", rank+1)}
+	return wire.LogChunk{Rank: rank, Stream: wire.Stdout, Offset: offset, Data: []byte(text),
+		Host: fmt.Sprintf("spark%d", rank+1)}
 }
 
 // Errs is a chunk of a rank's standard error.
@@ -322,8 +323,9 @@ func SomeJobs() wire.JobsResponse {
 	}
 	old := rendezvous.Job{
 		Spec: launcher.Spec{ID: "aaaa", Workload: "exec", User: "ada"}, Planned: at,
-		Plan:    rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
-		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7, Cause: "rank 1 on spark2: exit 7"},
+		Plan: rendezvous.Plan{World: 6, Nodes: nodes("spark1", "spark2", "spark3", "spark4", "spark5", "spark6")},
+		Outcome: &rendezvous.Outcome{End: rendezvous.Failed, At: at.Add(time.Minute), ExitCode: 7,
+			Cause: "rank 1 on spark2: exit 7"},
 	}
 	now := rendezvous.Job{
 		Spec: launcher.Spec{ID: "bbbb", Name: "train", Workload: "torchrun", User: "ada"}, Planned: at.Add(time.Hour),
@@ -337,12 +339,14 @@ func SomeJobs() wire.JobsResponse {
 // FailedJob is a job whose rank 1 raised, which rank 0 noticed.
 func FailedJob(at time.Time) rendezvous.JobStatus {
 	root := launcher.RankExit{Rank: 1, Host: "spark2", Time: at, Exit: launcher.Exit{Code: 1,
-		Words: "RuntimeError: out of luck", Trace: "Traceback (most recent call last):\n  boom()\nRuntimeError: out of luck", Last: "bye"}}
+		Words: "RuntimeError: out of luck",
+		Trace: "Traceback (most recent call last):\n  boom()\nRuntimeError: out of luck", Last: "bye"}}
 	started := at.Add(-3 * time.Minute)
 	return rendezvous.JobStatus{
 		Job: rendezvous.Job{
 			Spec: launcher.Spec{ID: "zvuddexrd9", Name: "train", Workload: "torchrun", User: "ada",
-				Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
+				Stages: []launcher.Stage{{Main: true,
+					Argv: launcher.Lits("python3", "train.py", "--note", "two\nlines, \x1b[31mred")}}},
 			Planned: started,
 			Plan: rendezvous.Plan{Generation: 1, World: 2, Nodes: []rendezvous.Place{
 				{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
@@ -350,7 +354,8 @@ func FailedJob(at time.Time) rendezvous.JobStatus {
 				Cause: "rank 1 on spark2: exit 1: RuntimeError: out of luck",
 				Exits: []launcher.RankExit{
 					{Rank: 1, Host: "spark2", Time: at, Exit: root.Exit.Bare()},
-					{Rank: 0, Host: "spark1", Time: at.Add(40 * time.Millisecond), Exit: launcher.Exit{Code: 1, LostPeer: true, Words: "Connection closed by peer"}},
+					{Rank: 0, Host: "spark1", Time: at.Add(40 * time.Millisecond),
+						Exit: launcher.Exit{Code: 1, LostPeer: true, Words: "Connection closed by peer"}},
 					{Rank: 2, Host: "spark1", Time: at.Add(time.Second), Exit: launcher.Exit{Signal: 15, ByUs: true}},
 				}},
 		},
@@ -439,14 +444,20 @@ func SomeServices() wire.JobsResponse {
 	job := func(id launcher.JobID, v launcher.Service) rendezvous.Job {
 		v.Port, v.Metrics, v.Restarts, v.Per = launcher.Of(launcher.PortNamed("serve.api")), "/metrics", 3, time.Hour
 		return rendezvous.Job{
-			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v, Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
-			Plan: rendezvous.Plan{Generation: 1, World: 1, Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
+			Spec: launcher.Spec{ID: id, Name: "of-" + string(id), Workload: "exec", User: "ada", Service: &v,
+				Stages: []launcher.Stage{{Main: true, Ports: []launcher.NamedPort{{Name: "serve.api", At: 8000}}}}}, Planned: at,
+			Plan: rendezvous.Plan{Generation: 1, World: 1,
+				Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1, Addrs: []netip.Addr{netip.MustParseAddr("10.0.0.1")}}}},
 		}
 	}
-	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}), State: rendezvous.StateRuns,
-		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5), Running: new(2)}}
+	well := rendezvous.JobStatus{Job: job("aaaa", launcher.Service{Model: "m", Autostart: true}),
+		State: rendezvous.StateRuns,
+		Service: &launcher.ServiceSeen{State: launcher.ServiceReady, Since: at, Addr: "10.0.0.1:8000", Rate: new(86.5),
+			Running: new(2)}}
 	stuck := rendezvous.JobStatus{Job: job("bbbb", launcher.Service{}), State: rendezvous.StateRuns,
-		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000", Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
-	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits, Waits: "spark1 does not answer"}
+		Service: &launcher.ServiceSeen{State: launcher.ServiceWedged, Since: at, Addr: "127.0.0.1:8000",
+			Rate: new(0.0), Running: new(3), Text: "3 requests are running, and no token has come for 50s"}}
+	waits := rendezvous.JobStatus{Job: job("cccc", launcher.Service{}), State: rendezvous.StateWaits,
+		Waits: "spark1 does not answer"}
 	return wire.JobsResponse{Jobs: append(SomeJobs().Jobs, well, stuck, waits)}
 }

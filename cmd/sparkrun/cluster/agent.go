@@ -69,11 +69,15 @@ runs that program in place of netplan apply: for tests on hosts without networkd
 			return app.Running(a, opts, runAgent)(cmd, args)
 		},
 	}
-	cmd.Flags().Var(app.Amount{N: &floor}, "memory-floor", "with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
-	cmd.Flags().Var(app.Positive{N: &opts.keep.Jobs}, "keep-logs", "keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
+	cmd.Flags().Var(app.Amount{N: &floor}, "memory-floor",
+		"with less memory available end the largest job here, and take none; 0: never (default: 2%, at least 1GiB)")
+	cmd.Flags().Var(app.Positive{N: &opts.keep.Jobs}, "keep-logs",
+		"keep the output, and the --stage files, of so many jobs on this machine (default: 200)")
 	cmd.Flags().Var(app.Span{D: &opts.keep.For}, "keep-logs-for", "keep a job's output for so long (default: for ever)")
-	cmd.Flags().Var(app.Amount{N: &opts.keep.Bytes}, "keep-logs-size", "keep so much output of all jobs together; 0: any (default: any)")
-	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false, "let every host connect to the ranks of jobs here; launches say so")
+	cmd.Flags().Var(app.Amount{N: &opts.keep.Bytes}, "keep-logs-size",
+		"keep so much output of all jobs together; 0: any (default: any)")
+	cmd.Flags().BoolVar(&opts.unfiltered, "no-packet-filter", false,
+		"let every host connect to the ranks of jobs here; launches say so")
 	cmd.Flags().BoolVar(&opts.silent, "no-mdns", false, "do not announce this machine on the management network")
 	cmd.Flags().BoolVarP(&opts.verbose, "verbose", "v", false, "log every step")
 	app.ManagementFlag(cmd.Flags(), &opts.management)

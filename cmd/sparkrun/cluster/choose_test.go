@@ -20,9 +20,11 @@ func TestFoundAtATerminal(t *testing.T) {
 
 	keyboard, screen := apptest.PTY(t)
 	a, _, errs := apptest.Finding(t, screen, clusters, nil)
-	apptest.Types(t, errs, keyboard, [2]string{which, "4"}, [2]string{which, "1 2"}, [2]string{which, "x"}, [2]string{which, "2"})
+	apptest.Types(t, errs, keyboard, [2]string{which, "4"}, [2]string{which, "1 2"}, [2]string{which, "x"},
+		[2]string{which, "2"})
 	got, err := chooseCluster(t.Context(), a, node.Config{}, nil)
-	if diff := cmp.Diff(apptest.Lookals, got, cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || err != nil {
+	if diff := cmp.Diff(apptest.Lookals, got,
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 	if strings.Contains(errs.String(), "sudo sparkrun join") || !strings.Contains(errs.String(), "spark1 (10.0.0.66)") {

@@ -47,8 +47,10 @@ and none of these, is this machine's own agent.`,
 		Args:    app.Takes(0, ""),
 		RunE:    app.Running(a, opts, showContext),
 	}
-	named := func(use, alias, short, long, example string, run func(context.Context, *app.App, contextOptions) error) *cobra.Command {
-		c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: app.Takes(1, "the context"), ValidArgsFunction: a.CompleteContext}
+	named := func(use, alias, short, long, example string,
+		run func(context.Context, *app.App, contextOptions) error) *cobra.Command {
+		c := &cobra.Command{Use: use, Short: short, Long: long, Example: example, Args: app.Takes(1, "the context"),
+			ValidArgsFunction: a.CompleteContext}
 		if alias != "" {
 			c.Aliases = []string{alias}
 		}
@@ -60,10 +62,12 @@ and none of these, is this machine's own agent.`,
 	}
 	cmd.AddCommand(list, current,
 		named("use NAME", "", "Make a context the current one",
-			"Has commands use this context from now on; local is this machine's own agent.", "  sparkrun context use lab", useContext),
+			"Has commands use this context from now on; local is this machine's own agent.",
+			"  sparkrun context use lab", useContext),
 		named("remove NAME", "rm", "Remove a context's key from this machine",
 			`Removes the key and certificate of a context from this machine and tells nobody:
-sparkrun logout has the cluster take the machine off its list as well.`, "  sparkrun context remove lab", removeContext))
+sparkrun logout has the cluster take the machine off its list as well.`, "  sparkrun context remove lab",
+			removeContext))
 	return cmd
 }
 

@@ -64,7 +64,8 @@ Exit code 1 if an error stands, else 0.`,
 	f := cmd.Flags()
 	f.StringVar(&opts.request.Node, "node", "", "tell only what is wrong on this machine")
 	app.CompleteFlag(cmd, "node", a.CompleteHost)
-	f.BoolVar(&opts.request.Fix, "fix", false, "set NICs up, set their MTU, drop the page cache, where that helps; as root")
+	f.BoolVar(&opts.request.Fix, "fix", false,
+		"set NICs up, set their MTU, drop the page cache, where that helps; as root")
 	f.BoolVar(&opts.json, "json", false, "print JSON: what was read of each machine, too")
 	f.BoolVarP(&opts.quiet, "quiet", "q", false, "print errors only")
 	f.BoolVar(&opts.codes, "codes", false, "list all codes and what they mean")
@@ -171,7 +172,8 @@ func tellDoctor(a *app.App, res wire.DoctorResponse, quiet bool) {
 // tellFinding prints one finding; its command stands alone on its line, to be
 // copied.
 func tellFinding(a *app.App, f envgen.Finding) {
-	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
+	where := strings.Join(slices.DeleteFunc([]string{f.Host, f.Port, f.Device},
+		func(s string) bool { return s == "" }), " ")
 	fmt.Fprintf(a.Out, "  %s  %s\n    %s\n", f.Code, plain.Line(cmp.Or(where, "cluster")), plain.Line(f.Text))
 	fmt.Fprintf(a.Out, "    seen: %s\n", plain.Line(f.Evidence))
 	on := "on any machine"

@@ -33,7 +33,8 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 	}
 	clusters := found.Clusters[:min(len(found.Clusters), maxShown)]
 	if len(clusters) == 0 {
-		return discover.Cluster{}, app.Usagef("the address of a member is missing, and no cluster announces itself on %s", found.NIC)
+		return discover.Cluster{},
+			app.Usagef("the address of a member is missing, and no cluster announces itself on %s", found.NIC)
 	}
 	asks, w := a.InTTY(), a.Out
 	if asks {
@@ -43,7 +44,8 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 	for i, c := range clusters {
 		fmt.Fprintf(w, "\n%3d  cluster  %s\n     CA       %s\n     hosts    %s\n", i+1, c.ID, c.CA, hostsOf(c))
 		if !asks {
-			fmt.Fprintf(w, "     join     %s\n", app.QuoteAll(append([]string{"sudo", "sparkrun", "join", joinAddr(c.Members[0].Addr)}, given...)))
+			fmt.Fprintf(w, "     join     %s\n",
+				app.QuoteAll(append([]string{"sudo", "sparkrun", "join", joinAddr(c.Members[0].Addr)}, given...)))
 		}
 		if slices.ContainsFunc(clusters, func(o discover.Cluster) bool { return o.ID == c.ID && o.CA != c.CA }) {
 			fmt.Fprintln(w, "     beware   another one here has this id and another CA: one of the two is false")
@@ -53,7 +55,8 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 		fmt.Fprintf(w, "\n%d more are not shown. If yours is among them, give the address of one of its members.\n", more)
 	}
 	if !asks {
-		return discover.Cluster{}, app.Usagef("the address of a member is missing, and there is no terminal to ask on: give that of a cluster above")
+		return discover.Cluster{},
+			app.Usagef("the address of a member is missing, and there is no terminal to ask on: give that of a cluster above")
 	}
 	for {
 		chosen, err := askNumbers(ctx, a, "\nNumber of the cluster to join (nothing: none): ", len(clusters))

@@ -54,7 +54,8 @@ func runLogout(ctx context.Context, a *app.App, o logoutOptions) error {
 	case o.name == app.LocalContext:
 		return app.Usagef("%s is this machine's own agent, and no login", app.LocalContext)
 	case dir == "":
-		return fmt.Errorf("log out: %w: this machine's agent is used; `sparkrun context list` shows what there is", app.ErrNoContext)
+		return fmt.Errorf("log out: %w: this machine's agent is used; `sparkrun context list` shows what there is",
+			app.ErrNoContext)
 	}
 	all, err := a.Contexts()
 	if err != nil {

@@ -86,12 +86,13 @@ func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
 	if !o.uninstall {
 		return strike(ctx, a, o.request)
 	}
-	return runDown(ctx, a, downOptions{ssh: o.ssh, targets: []string{o.target}, out: func(ctx context.Context, host string) error {
-		if host != o.request.Host {
-			return fmt.Errorf("the machine that ssh logs in to calls itself %s: mend the name, or remove %s without --uninstall", host, o.request.Host)
-		}
-		return strike(ctx, a, o.request)
-	}})
+	return runDown(ctx, a, downOptions{ssh: o.ssh, targets: []string{o.target},
+		out: func(ctx context.Context, host string) error {
+			if host != o.request.Host {
+				return fmt.Errorf("the machine that ssh logs in to calls itself %s: mend the name, or remove %s without --uninstall", host, o.request.Host)
+			}
+			return strike(ctx, a, o.request)
+		}})
 }
 
 // knows refuses a host that is no member before anybody is asked about it, or logged

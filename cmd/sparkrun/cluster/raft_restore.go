@@ -81,10 +81,12 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 		return err
 	}
 	all, open := s.Jobs()
-	a.Say(fmt.Sprintf("%s: taken %s on %s, %d machines (%s), %d jobs, of which %d had not ended", o.file, s.Taken.UTC().Format(time.RFC3339), s.Host,
+	a.Say(fmt.Sprintf("%s: taken %s on %s, %d machines (%s), %d jobs, of which %d had not ended", o.file,
+		s.Taken.UTC().Format(time.RFC3339), s.Host,
 		len(s.Hosts()), strings.Join(s.Hosts(), " "), all, open))
 	if !o.yes {
-		if err := a.Confirm(ctx, fmt.Sprintf("Begin epoch %d with it, led by %s? What was recorded since is lost.", res.Epoch, res.Host), "to restore"); err != nil {
+		if err := a.Confirm(ctx, fmt.Sprintf("Begin epoch %d with it, led by %s? What was recorded since is lost.",
+			res.Epoch, res.Host), "to restore"); err != nil {
 			return err
 		}
 	}
@@ -103,13 +105,15 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 		case err != nil && !app.Passing(err):
 			return err
 		case time.Now().After(end):
-			return errors.Join(fmt.Errorf("the restore has begun, and %s does not lead after %s: see its agent's log", res.Host, restoreWithin), err)
+			return errors.Join(fmt.Errorf("the restore has begun, and %s does not lead after %s: see its agent's log",
+				res.Host, restoreWithin), err)
 		}
 		if err := again.Wait(ctx); err != nil {
 			return err
 		}
 	}
-	fmt.Fprintf(a.Out, "%s leads, in epoch %d, with the record of %s\n", res.Host, res.Epoch, s.Taken.UTC().Format(time.RFC3339))
+	fmt.Fprintf(a.Out, "%s leads, in epoch %d, with the record of %s\n", res.Host, res.Epoch,
+		s.Taken.UTC().Format(time.RFC3339))
 	if res.Kept != "" {
 		fmt.Fprintf(a.Out, "the record that was here is kept in %s\n", res.Kept)
 	}

@@ -77,6 +77,7 @@ func runRaftSnapshot(ctx context.Context, a *app.App, o raftSnapshotOptions) err
 	if err := write(o.file, content.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write snapshot %s: %w", o.file, err)
 	}
-	_, err = fmt.Fprintf(a.Out, "%s: entry %d of epoch %d, %s, sha256 %s\n", o.file, s.Index, s.Epoch.N, kib(s.Size), s.Sum)
+	_, err = fmt.Fprintf(a.Out, "%s: entry %d of epoch %d, %s, sha256 %s\n", o.file, s.Index, s.Epoch.N, kib(s.Size),
+		s.Sum)
 	return err
 }

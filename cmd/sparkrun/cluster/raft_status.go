@@ -57,7 +57,8 @@ func runRaftStatus(ctx context.Context, a *app.App, o raftStatusOptions) error {
 	if st.Leader == "" {
 		leader = "no leader"
 	}
-	fmt.Fprintf(a.Out, "cluster %s, epoch %d, term %d, %s\nthis machine is %s: %s\n", st.Cluster, st.Epoch, st.Term, leader, st.Self, cmp.Or(st.Role, "no copy of the record"))
+	fmt.Fprintf(a.Out, "cluster %s, epoch %d, term %d, %s\nthis machine is %s: %s\n", st.Cluster, st.Epoch, st.Term,
+		leader, st.Self, cmp.Or(st.Role, "no copy of the record"))
 	rows := [][]string{{"HOST", "ROLE", "STATE", "CONTACT", "APPLIED", "COMMIT", "LAST", "LOG", "SNAPSHOT"}}
 	for _, n := range st.Nodes {
 		rows = append(rows, raftRow(n))

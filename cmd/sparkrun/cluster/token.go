@@ -65,10 +65,13 @@ root may on a member. No token is made from a client.`,
 	opts.request.Uses = 1
 	create.Flags().Var(app.Positive{N: &opts.request.Uses}, "uses", "how many machines it lets in")
 	create.Flags().Var(app.Span{D: &opts.request.TTL}, "ttl", "how long it can be used")
-	create.Flags().BoolVar(&opts.json, "json", false, `print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
-	create.Flags().StringVar(&opts.request.Role, "role", "node", "what it lets in: node; witness, which votes and gets no ranks; or client")
+	create.Flags().BoolVar(&opts.json, "json", false,
+		`print JSON: "token", "expires", and "join", the addresses that sparkrun join can use`)
+	create.Flags().StringVar(&opts.request.Role, "role", "node",
+		"what it lets in: node; witness, which votes and gets no ranks; or client")
 	create.Flags().StringVar(&opts.request.User, "user", "", "whose client it is to be; for root only (default: yours)")
-	app.CompleteFlag(create, "role", cobra.FixedCompletions([]string{"node", "witness", "client"}, cobra.ShellCompDirectiveNoFileComp))
+	app.CompleteFlag(create, "role",
+		cobra.FixedCompletions([]string{"node", "witness", "client"}, cobra.ShellCompDirectiveNoFileComp))
 	cmd.AddCommand(create)
 	return cmd
 }

@@ -45,8 +45,10 @@ type upOptions struct {
 }
 
 func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
-	fs.StringArrayVar(&o.accept, "accept-host-key", nil, "a host key that needs no question, by its fingerprint (SHA256:...); repeat it for more")
-	fs.StringVar(&o.passwordFile, "password-file", "", "read the password for logins and sudo from this file, - for standard input")
+	fs.StringArrayVar(&o.accept, "accept-host-key", nil,
+		"a host key that needs no question, by its fingerprint (SHA256:...); repeat it for more")
+	fs.StringVar(&o.passwordFile, "password-file", "",
+		"read the password for logins and sudo from this file, - for standard input")
 	fs.StringVar(&o.config, "ssh-config", "", "read this in place of ~/.ssh/config and /etc/ssh/ssh_config; none: no file")
 }
 

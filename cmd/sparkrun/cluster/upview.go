@@ -119,7 +119,8 @@ func (v *upView) end(results []bootstrap.Result, dryRun bool, done string) error
 		return err
 	}
 	if failed > 0 {
-		return app.Exits(app.ExitFailure, fmt.Errorf("%d of %d hosts failed; the same command again goes on where it stopped", failed, len(results)))
+		return app.Exits(app.ExitFailure,
+			fmt.Errorf("%d of %d hosts failed; the same command again goes on where it stopped", failed, len(results)))
 	}
 	return nil
 }

@@ -20,7 +20,8 @@ func TestUpTable(t *testing.T) {
 		{Target: "d", Host: "spark4", Cluster: "c2", Part: bootstrap.Another, Error: "it is in another cluster"},
 		{Target: "e", Error: "connect to e: refused"},
 	}
-	bare := []bootstrap.Result{{Target: "a", Host: "spark1", Part: bootstrap.Founds}, {Target: "b", Host: "spark2", Part: bootstrap.Joins}}
+	bare := []bootstrap.Result{{Target: "a", Host: "spark1", Part: bootstrap.Founds},
+		{Target: "b", Host: "spark2", Part: bootstrap.Joins}}
 	for name, c := range map[string]struct {
 		results []bootstrap.Result
 		dryRun  bool

@@ -82,7 +82,8 @@ func (f *Follower) patience(err error, asked bool, trouble *app.Outage) error {
 	case f.interrupted.Load() && !asked:
 		return fmt.Errorf("%w: nothing was started", errInterrupted)
 	case f.interrupted.Load():
-		return fmt.Errorf("%w: `sparkrun ps` will show job %[2]s if it was started, `sparkrun stop %[2]s` ends it", errInterrupted, f.Spec.ID)
+		return fmt.Errorf("%w: `sparkrun ps` will show job %[2]s if it was started, `sparkrun stop %[2]s` ends it",
+			errInterrupted, f.Spec.ID)
 	case over && asked:
 		return fmt.Errorf("launch job %s: %w; whether it was started is not known: `sparkrun ps` will tell", f.Spec.ID, err)
 	case over:
@@ -147,7 +148,8 @@ func (f *Follower) hear(p rendezvous.Progress, seen sieve) error {
 		}
 		// A pulled cable must not make a job ten times slower in silence. A ring
 		// meets on management too, and has its RDMA devices.
-		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 && len(p.Plan.Nodes[0].Entry.Paths) == 0 {
+		if p.Plan != nil && p.Plan.Network == string(envgen.NetworkManagement) && len(p.Plan.Nodes) > 1 &&
+			len(p.Plan.Nodes[0].Entry.Paths) == 0 {
 			f.Say(p.Plan.Why)
 		}
 	}

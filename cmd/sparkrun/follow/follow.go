@@ -109,7 +109,8 @@ func closed[T any](c <-chan T) bool {
 // Run returns the exit code, or an error of sparkrun's own.
 func (f *Follower) Run(ctx context.Context) (int, error) {
 	f.begun = map[string]bool{}
-	f.accepted, f.started, f.running, f.reading, f.left = NewFlagged(), NewFlagged(), NewFlagged(), NewFlagged(), NewFlagged()
+	f.accepted, f.started, f.running, f.reading, f.left = NewFlagged(), NewFlagged(), NewFlagged(), NewFlagged(),
+		NewFlagged()
 	f.serves = NewFlagged()
 	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
 	if f.Attached {
@@ -138,7 +139,8 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 		reading, stopReading, stopped, next = true, stop, false, 0
 		// Outages are told by events: one line is enough.
 		trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
-		r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen, Follow: true, launched: true, Outage: trouble}
+		r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
+			Follow: true, launched: true, Outage: trouble}
 		if gen == launcher.Generation(f.First.Load()) {
 			r.From = f.From
 		}
@@ -333,7 +335,8 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 func (f *Follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
-	r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true, From: f.From, Outage: app.Outage{Say: f.Say}}
+	r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true,
+		From: f.From, Outage: app.Outage{Say: f.Say}}
 	if err := r.Run(ctx); err != nil && !errors.Is(err, ErrOutput) {
 		f.Say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.Spec.ID))
 	}
@@ -350,7 +353,8 @@ func Sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
 		return fmt.Sprintf("job %s was ended: %s", spec.ID, cause)
 	case o.End == rendezvous.Rejected && !strings.Contains(cause, "no rank was started"):
 		return cause + "; no rank was started"
-	case o.End == rendezvous.Failed && world > 1 && spec.OnFailure == launcher.ContinueOnFailure && o.ExitCode != launcher.ExitTimedOut:
+	case o.End == rendezvous.Failed && world > 1 && spec.OnFailure == launcher.ContinueOnFailure &&
+		o.ExitCode != launcher.ExitTimedOut:
 		return cause + "; the other ranks were left to end by themselves"
 	case o.End == rendezvous.Failed && world > 1:
 		return cause + "; the gang was ended"

@@ -29,14 +29,17 @@ func TestFollow(t *testing.T) {
 		said   []string
 	}{
 		"success says nothing": {
-			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Runs, apptest.Ended(apptest.Completed)), out: "[0] hi\n",
+			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Runs,
+				apptest.Ended(apptest.Completed)), out: "[0] hi\n",
 		},
 		"a failing rank is named": {
-			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Runs, apptest.Ended(apptest.Failed7)), code: 7, out: "[0] hi\n",
+			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Runs,
+				apptest.Ended(apptest.Failed7)), code: 7, out: "[0] hi\n",
 			said: []string{"rank 1 on spark2: exit 7; the gang was ended"},
 		},
 		"a gang of one has no others": {
-			launch: apptest.Tells(apptest.Planned(1), apptest.Started("spark2"), apptest.Ended(apptest.Failed7)), code: 7, out: "[0] hi\n",
+			launch: apptest.Tells(apptest.Planned(1), apptest.Started("spark2"), apptest.Ended(apptest.Failed7)),
+			code:   7, out: "[0] hi\n",
 			said: []string{"rank 1 on spark2: exit 7"},
 		},
 		"nothing was started": {
@@ -44,11 +47,13 @@ func TestFollow(t *testing.T) {
 			said: []string{`spark2: program "x": not found; no rank was started`},
 		},
 		"somebody else stopped it": {
-			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Ended(apptest.Stopped)), code: 143, out: "[0] hi\n",
+			launch: apptest.Tells(apptest.Planned(2), apptest.Started("spark1"), apptest.Ended(apptest.Stopped)),
+			code:   143, out: "[0] hi\n",
 			said: []string{"job job2345678 was ended: stopped by ada"},
 		},
 		"a failure without a code is no success": {
-			launch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(rendezvous.Outcome{End: rendezvous.Failed})), code: 125, out: "[0] hi\n",
+			launch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+				apptest.Ended(rendezvous.Outcome{End: rendezvous.Failed})), code: 125, out: "[0] hi\n",
 			said: []string{"no cause was recorded"},
 		},
 	}
@@ -149,12 +154,14 @@ func TestBeforeAcceptance(t *testing.T) {
 			launch: always(rendezvous.ErrCannotPlace), is: rendezvous.ErrCannotPlace,
 		},
 		"no leader for long": {
-			launch: always(noLeader), is: wire.ErrNoLeader, after: [2]time.Duration{LeaderlessWait, LeaderlessWait + 2*time.Second},
-			says: "the only voter", silentOn: "whether it was started",
+			launch: always(noLeader), is: wire.ErrNoLeader,
+			after: [2]time.Duration{LeaderlessWait, LeaderlessWait + 2*time.Second},
+			says:  "the only voter", silentOn: "whether it was started",
 		},
 		"a leader that took it, perhaps": {
-			launch: always(wire.ErrRetry), is: wire.ErrRetry, after: [2]time.Duration{app.Patience, app.Patience + 2*time.Second},
-			says: "whether it was started is not known: `sparkrun ps` will tell",
+			launch: always(wire.ErrRetry), is: wire.ErrRetry,
+			after: [2]time.Duration{app.Patience, app.Patience + 2*time.Second},
+			says:  "whether it was started is not known: `sparkrun ps` will tell",
 		},
 		"taken, perhaps, and then no leader": {
 			launch: func(_ context.Context, n int, _ func(rendezvous.Progress) error) error {
@@ -163,7 +170,8 @@ func TestBeforeAcceptance(t *testing.T) {
 				}
 				return noLeader
 			},
-			is: wire.ErrNoLeader, after: [2]time.Duration{LeaderlessWait, LeaderlessWait + 2*time.Second}, says: "whether it was started is not known",
+			is: wire.ErrNoLeader, after: [2]time.Duration{LeaderlessWait, LeaderlessWait + 2*time.Second},
+			says: "whether it was started is not known",
 		},
 		"the agent went away under the request": {
 			launch: func(_ context.Context, n int, _ func(rendezvous.Progress) error) error {
@@ -172,7 +180,8 @@ func TestBeforeAcceptance(t *testing.T) {
 				}
 				return node.ErrNoAgent
 			},
-			is: node.ErrNoAgent, after: [2]time.Duration{app.Patience, app.Patience + 2*time.Second}, says: "whether it was started is not known",
+			is: node.ErrNoAgent, after: [2]time.Duration{app.Patience, app.Patience + 2*time.Second},
+			says: "whether it was started is not known",
 		},
 	}
 	for name, tc := range tests {
@@ -217,7 +226,8 @@ func TestAskedAgainUntilAccepted(t *testing.T) {
 		s := newSession(g)
 		code, err := s.Run(t.Context())
 		s.want(t, code, 0, err, "[0] hi\n") // 350 ms: not worth a word
-		if diff := cmp.Diff([]launcher.JobID{"job2345678", "job2345678", "job2345678", "job2345678"}, g.Launched); diff != "" {
+		if diff := cmp.Diff([]launcher.JobID{"job2345678", "job2345678", "job2345678", "job2345678"},
+			g.Launched); diff != "" {
 			t.Error(diff)
 		}
 	})
@@ -229,14 +239,16 @@ func TestBrokenPipe(t *testing.T) {
 		json, standalone bool
 		said             string
 	}{
-		"output":     {said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
-		"events":     {json: true, said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
+		"output": {said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
+		"events": {json: true,
+			said: "job job2345678 goes on; `sparkrun logs -f job2345678` follows it, `sparkrun stop job2345678` ends it"},
 		"standalone": {standalone: true, said: "the job ends with it"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				g := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs), OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
+				g := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"),
+					apptest.Runs), OnLogs: apptest.Prints(apptest.Out(0, 0, "y\n"))}
 				s := newSession(g)
 				s.Standalone = tc.standalone
 				s.Follower.Out = NewPrinter(apptest.Failing{Err: syscall.EPIPE}, io.Discard)
@@ -256,7 +268,8 @@ func TestBrokenPipe(t *testing.T) {
 func TestLateOutput(t *testing.T) {
 	t.Run("comes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+				apptest.Ended(apptest.Failed7))}
 			g.OnLogs = func(_ context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				for i := range 5 {
 					time.Sleep(8 * time.Second)
@@ -273,7 +286,8 @@ func TestLateOutput(t *testing.T) {
 	})
 	t.Run("never comes", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Failed7))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+				apptest.Ended(apptest.Failed7))}
 			g.OnLogs = func(ctx context.Context, _ int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				if err := fn(apptest.Out(0, 0, "x")); err != nil {
 					return err
@@ -292,7 +306,8 @@ func TestLateOutput(t *testing.T) {
 	})
 	t.Run("is read slowly", func(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
-			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Ended(apptest.Completed))}
+			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
+				apptest.Ended(apptest.Completed))}
 			g.OnLogs = func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				time.Sleep(time.Second) // all is told by then: the bubble's clock stands while one waits for the printer
 				return apptest.Prints(apptest.Out(0, 0, "x\n"), apptest.Out(0, 2, "y\n"))(ctx, n, r, fn)
@@ -320,7 +335,8 @@ func TestOutputOfANodeThatWasAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		down := rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: "b"}
 		up := rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: "b"}
-		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, down, up, apptest.Ended(apptest.Completed))}
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Runs, down,
+			up, apptest.Ended(apptest.Completed))}
 		g.OnLogs = func(_ context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 			if n == 1 {
 				return errors.Join(fn(apptest.Out(0, 0, "a\n")), fn(wire.LogChunk{Host: "b", Note: "b does not answer"}))
@@ -339,7 +355,8 @@ func TestOutputOfANodeThatWasAway(t *testing.T) {
 // The record reaches this machine a moment after the leader.
 func TestOutputOfAJobNotKnownHereYet(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs, apptest.Ended(apptest.Completed))}
+		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs,
+			apptest.Ended(apptest.Completed))}
 		g.OnLogs = func(_ context.Context, n int, _ wire.LogsRequest, fn func(wire.LogChunk) error) error {
 			if n < 3 {
 				return rendezvous.ErrNoJob
@@ -358,9 +375,10 @@ func TestDetach(t *testing.T) {
 		code   int
 		said   []string
 	}{
-		"runs":     {launch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs)},
-		"over":     {launch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))},
-		"rejected": {launch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected)), code: 125, said: []string{`spark2: program "x": not found; no rank was started`}},
+		"runs": {launch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"), apptest.Runs)},
+		"over": {launch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))},
+		"rejected": {launch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected)), code: 125,
+			said: []string{`spark2: program "x": not found; no rank was started`}},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -386,7 +404,8 @@ func TestEventsAreToldOnce(t *testing.T) {
 		exit := rendezvous.Progress{Step: rendezvous.StepExited, Host: "b", Rank: 1, Exit: &launcher.Exit{}}
 		g := &apptest.FakeRunner{}
 		g.OnLaunch = func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
-			if err := apptest.TellAll(tell, apptest.Planned(2), apptest.Started("a"), apptest.Started("b"), apptest.Runs, down, up, down); err != nil {
+			if err := apptest.TellAll(tell, apptest.Planned(2), apptest.Started("a"), apptest.Started("b"),
+				apptest.Runs, down, up, down); err != nil {
 				return err
 			}
 			return wire.ErrRetry
@@ -431,10 +450,12 @@ func TestNotesNeverBlock(t *testing.T) {
 // What one machine alone has recorded is said, of the job's plan and of its end.
 func TestOneCopyIsSaid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := newSession(&apptest.FakeRunner{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		s := newSession(&apptest.FakeRunner{OnLaunch: func(_ context.Context, _ int,
+			tell func(rendezvous.Progress) error) error {
 			end := apptest.Ended(apptest.Completed)
 			end.OnlyOn = "spark1"
-			for _, p := range []rendezvous.Progress{apptest.Planned(1), {Step: rendezvous.StepAlone, OnlyOn: "spark1"}, apptest.Started("spark1"), apptest.Runs, end} {
+			for _, p := range []rendezvous.Progress{apptest.Planned(1), {Step: rendezvous.StepAlone, OnlyOn: "spark1"},
+				apptest.Started("spark1"), apptest.Runs, end} {
 				if err := tell(p); err != nil {
 					return err
 				}

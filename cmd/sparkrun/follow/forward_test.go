@@ -26,7 +26,8 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 		"never":     {nil, nil, nil},
 		"suspended": {[]syscall.Signal{syscall.SIGTSTP}, nil, []int{stop, cont}},
 		"woken":     {[]syscall.Signal{syscall.SIGTSTP, syscall.SIGCONT}, nil, []int{stop, cont}},
-		"again":     {[]syscall.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGTSTP}, nil, []int{stop, cont, stop, cont}},
+		"again": {[]syscall.Signal{syscall.SIGTSTP, syscall.SIGCONT, syscall.SIGTSTP}, nil,
+			[]int{stop, cont, stop, cont}},
 		"an agent restarts meanwhile": {[]syscall.Signal{syscall.SIGTSTP}, func(call int) error {
 			if call == 2 {
 				return wire.ErrUnreachable
@@ -37,7 +38,8 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				to := &apptest.FakeRanks{Fails: tc.fails}
-				s := newSession(&apptest.FakeRunner{OnLaunch: func(ctx context.Context, _ int, tell func(rendezvous.Progress) error) error {
+				s := newSession(&apptest.FakeRunner{OnLaunch: func(ctx context.Context, _ int,
+					tell func(rendezvous.Progress) error) error {
 					if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("spark1"), apptest.Runs); err != nil {
 						return err
 					}

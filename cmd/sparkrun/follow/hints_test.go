@@ -16,22 +16,27 @@ func TestRayHints(t *testing.T) {
 		ray  workloads.Ray
 		want string
 	}{
-		"by its name":         {workloads.Ray{}, "submit with: sparkrun exec cl -- ray job submit -- COMMAND"},
-		"by its path":         {workloads.Ray{Program: "/opt/ray/bin/ray"}, "submit with: sparkrun exec cl -- /opt/ray/bin/ray job submit -- COMMAND"},
+		"by its name": {workloads.Ray{}, "submit with: sparkrun exec cl -- ray job submit -- COMMAND"},
+		"by its path": {workloads.Ray{Program: "/opt/ray/bin/ray"},
+			"submit with: sparkrun exec cl -- /opt/ray/bin/ray job submit -- COMMAND"},
 		"without a dashboard": {workloads.Ray{HeadArgs: []string{"--include-dashboard=false"}}, "without the dashboard"},
 		"the flag in two":     {workloads.Ray{HeadArgs: []string{"--include-dashboard", "False"}}, "without the dashboard"},
-		"with it after all":   {workloads.Ray{HeadArgs: []string{"--include-dashboard=false", "--include-dashboard=true"}}, "submit with"},
+		"with it after all": {workloads.Ray{HeadArgs: []string{"--include-dashboard=false",
+			"--include-dashboard=true"}}, "submit with"},
 	} {
 		w, err := workloads.Find(workloads.All(), "ray")
 		if err != nil {
 			t.Fatal(err)
 		}
-		spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: "abcd2345", Name: "cl", Nodes: 2}, Workdir: "/", Ray: c.ray})
+		spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: "abcd2345", Name: "cl", Nodes: 2}, Workdir: "/",
+			Ray: c.ray})
 		if err != nil {
 			t.Fatal(err)
 		}
-		got := rayHints(spec, "10.0.0.1", rendezvous.Progress{Ports: map[string]launcher.Ports{workloads.RayGCS: {First: 6379}}})
-		if !slices.Contains(got, "RAY_ADDRESS=10.0.0.1:6379") || !strings.Contains(strings.Join(got, "\n"), c.want) || strings.Contains(c.want, "without") == strings.Contains(strings.Join(got, "\n"), "submit with") {
+		got := rayHints(spec, "10.0.0.1",
+			rendezvous.Progress{Ports: map[string]launcher.Ports{workloads.RayGCS: {First: 6379}}})
+		if !slices.Contains(got, "RAY_ADDRESS=10.0.0.1:6379") || !strings.Contains(strings.Join(got, "\n"), c.want) ||
+			strings.Contains(c.want, "without") == strings.Contains(strings.Join(got, "\n"), "submit with") {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 	}

@@ -168,7 +168,8 @@ func TestInterruptAsItGetsReady(t *testing.T) {
 					return err
 				}
 				time.Sleep(2 * time.Second)
-				ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers", Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
+				ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers",
+					Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
 				if err := apptest.TellAll(tell, apptest.Runs, ready); err != nil {
 					return err
 				}

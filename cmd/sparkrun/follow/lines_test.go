@@ -24,7 +24,8 @@ func TestOpenLines(t *testing.T) {
 	}
 	for name, steps := range map[string][]step{
 		"a question and its answer": {
-			{chunk: apptest.Out(0, 0, "name? ")}, {after: 900 * time.Millisecond}, {after: 200 * time.Millisecond, want: "[0] name? "},
+			{chunk: apptest.Out(0, 0, "name? ")}, {after: 900 * time.Millisecond},
+			{after: 200 * time.Millisecond, want: "[0] name? "},
 			{chunk: apptest.Out(0, 6, "ada\nx\n"), want: "ada\n[0] x\n"},
 		},
 		"a row of dots": {
@@ -44,10 +45,12 @@ func TestOpenLines(t *testing.T) {
 			{chunk: apptest.Out(0, 4, "\n\n"), want: "[0] \n"},
 		},
 		"the other stream comes between": {
-			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"}, {chunk: apptest.Errs(0, 0, "e\n"), want: "\n"},
+			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"},
+			{chunk: apptest.Errs(0, 0, "e\n"), want: "\n"},
 		},
 		"a remark comes between": {
-			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"}, {chunk: wire.LogChunk{Host: "h", Note: "n"}, want: "\n"},
+			{chunk: apptest.Out(0, 0, "half")}, {after: 2 * time.Second, want: "[0] half"},
+			{chunk: wire.LogChunk{Host: "h", Note: "n"}, want: "\n"},
 		},
 		"two at once": {
 			{chunk: apptest.Out(0, 0, "a")}, {after: 500 * time.Millisecond, chunk: apptest.Out(1, 0, "b")},
@@ -111,7 +114,8 @@ func TestOpenLinesAsObjects(t *testing.T) {
 func TestPrinterBeginsLater(t *testing.T) {
 	var o bytes.Buffer
 	p := NewPrinter(&o, io.Discard)
-	for _, c := range []wire.LogChunk{{Rank: 2, Stream: wire.Stdout, Offset: 100}, {Rank: 2, Stream: wire.Stderr}, apptest.Out(2, 100, "late\n")} {
+	for _, c := range []wire.LogChunk{{Rank: 2, Stream: wire.Stdout, Offset: 100}, {Rank: 2, Stream: wire.Stderr},
+		apptest.Out(2, 100, "late\n")} {
 		if err := p.take(c); err != nil {
 			t.Fatal(err)
 		}

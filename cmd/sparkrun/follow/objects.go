@@ -42,7 +42,8 @@ type (
 )
 
 func newOutputLine(k TailKey, t *tail, offset int64, text []byte, partial bool) OutputLine {
-	l := OutputLine{Type: "output", Job: t.job, Rank: k.Rank, Host: t.host, Stream: k.Stream, Offset: offset, Partial: partial}
+	l := OutputLine{Type: "output", Job: t.job, Rank: k.Rank, Host: t.host, Stream: k.Stream, Offset: offset,
+		Partial: partial}
 	if !t.when.IsZero() {
 		l.Time = new(t.when.UTC())
 	}

@@ -78,7 +78,8 @@ func openOutputFiles(dir string) (*outputFiles, error) {
 	}
 	for _, e := range entries {
 		if ext := filepath.Ext(e.Name()); strings.HasPrefix(e.Name(), "rank-") && (ext == ".out" || ext == ".err") {
-			return nil, fmt.Errorf("--output files: %s: %w, and is not written over: name another folder", filepath.Join(dir, e.Name()), fs.ErrExist)
+			return nil, fmt.Errorf("--output files: %s: %w, and is not written over: name another folder",
+				filepath.Join(dir, e.Name()), fs.ErrExist)
 		}
 	}
 	return &outputFiles{dir: dir, open: map[TailKey]*os.File{}}, nil

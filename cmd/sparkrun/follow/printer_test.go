@@ -35,8 +35,9 @@ func TestPrinter(t *testing.T) {
 			out:    "[0] to out again\n", err: "[0] to err\n",
 		},
 		"told twice": {
-			chunks: []wire.LogChunk{apptest.Out(0, 0, "one\ntw"), apptest.Out(0, 0, "one\ntw"), apptest.Out(0, 2, "e\ntwo\n"), apptest.Out(0, 0, "one")},
-			out:    "[0] one\n[0] two\n",
+			chunks: []wire.LogChunk{apptest.Out(0, 0, "one\ntw"), apptest.Out(0, 0, "one\ntw"),
+				apptest.Out(0, 2, "e\ntwo\n"), apptest.Out(0, 0, "one")},
+			out: "[0] one\n[0] two\n",
 		},
 		"empty lines and none": {
 			chunks: []wire.LogChunk{apptest.Out(0, 0, "\n\nx\n")},

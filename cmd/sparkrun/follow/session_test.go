@@ -24,7 +24,8 @@ type session struct {
 }
 
 func newSession(g app.Runner) *session {
-	s := &session{out: &apptest.SyncBuffer{}, err: &apptest.SyncBuffer{}, signal: make(chan os.Signal, 3), begun: time.Now()}
+	s := &session{out: &apptest.SyncBuffer{}, err: &apptest.SyncBuffer{}, signal: make(chan os.Signal, 3),
+		begun: time.Now()}
 	s.Follower = &Follower{
 		Runner: g, Out: NewPrinter(s.out, s.err), Signals: s.signal, Leader: "spark1",
 		Spec: launcher.Spec{ID: "job2345678", Grace: 10 * time.Second},

@@ -59,7 +59,8 @@ func TestDetachKeys(t *testing.T) {
 		if err := keys.Set(tc.keys); err != nil || keys.String() != tc.keys {
 			t.Fatalf("%q: %q, %v", tc.keys, keys.String(), err)
 		}
-		for name, in := range map[string]io.Reader{"at once": strings.NewReader(tc.typed), "one by one": iotest.OneByteReader(strings.NewReader(tc.typed))} {
+		for name, in := range map[string]io.Reader{"at once": strings.NewReader(tc.typed),
+			"one by one": iotest.OneByteReader(strings.NewReader(tc.typed))} {
 			got, err := io.ReadAll(&keyReader{in: in, keys: keys.OrDefault()})
 			if string(got) != tc.want || errors.Is(err, errDetached) != tc.left {
 				t.Errorf("%s of %q, %s: %q, %v", tc.typed, tc.keys, name, got, err)

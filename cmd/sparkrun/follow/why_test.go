@@ -19,7 +19,8 @@ import (
 func TestSentenceOfThoseThatContinue(t *testing.T) {
 	spec := launcher.Spec{ID: "zvuddexrd9", OnFailure: launcher.ContinueOnFailure}
 	failed := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: 7, Cause: "rank 1 on spark2: exit 7"}
-	late := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: launcher.ExitTimedOut, Cause: "the time limit of 5s has passed (--timeout)"}
+	late := rendezvous.Outcome{End: rendezvous.Failed, ExitCode: launcher.ExitTimedOut,
+		Cause: "the time limit of 5s has passed (--timeout)"}
 	for want, got := range map[string]string{
 		"rank 1 on spark2: exit 7; the other ranks were left to end by themselves": Sentence(failed, spec, 2),
 		"rank 1 on spark2: exit 7":                                        Sentence(failed, spec, 1),
@@ -35,7 +36,8 @@ func TestSentenceOfThoseThatContinue(t *testing.T) {
 func TestWhy(t *testing.T) {
 	j := apptest.FailedJob(time.Now())
 	j.Outcome.Root.Exit.Trace = ""
-	if got := strings.Join(Why(*j.Outcome, j.Spec), "\n"); !strings.HasPrefix(got, "the last lines of rank 1:\n  bye\nthen ") {
+	if got := strings.Join(Why(*j.Outcome, j.Spec), "\n"); !strings.HasPrefix(got,
+		"the last lines of rank 1:\n  bye\nthen ") {
 		t.Errorf("without a trace: %s", got)
 	}
 	j.Outcome.Root.Exit.Trace = strings.Repeat("frame\n", 100) + "the end"
@@ -53,10 +55,12 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 	j.Outcome.Root, j.Outcome.Cause = nil, "spark2 restarted"
 	var asked wire.LogsRequest
 	answer := func(fn func(wire.LogChunk) error) error {
-		return errors.Join(fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stdout, Data: []byte("step 41\nstep 42\n")}),
+		return errors.Join(fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stdout,
+			Data: []byte("step 41\nstep 42\n")}),
 			fn(wire.LogChunk{Job: j.Spec.ID, Rank: 1, Host: "spark2", Stream: wire.Stderr, Data: []byte("no end")}))
 	}
-	g := &apptest.FakeRunner{OnLogs: func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+	g := &apptest.FakeRunner{OnLogs: func(_ context.Context, _ int, r wire.LogsRequest,
+		fn func(wire.LogChunk) error) error {
 		asked = r
 		return answer(fn)
 	}}
@@ -64,17 +68,20 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 	if d := cmp.Diff(want, LastOfLost(t.Context(), g, j)); d != "" {
 		t.Error(d)
 	}
-	if asked.Job != "zvuddexrd9" || asked.Generation != 1 || len(asked.Hosts) != 1 || asked.Hosts[0] != "spark2" || *asked.From.Lines != launcher.MaxLastLines {
+	if asked.Job != "zvuddexrd9" || asked.Generation != 1 || len(asked.Hosts) != 1 || asked.Hosts[0] != "spark2" ||
+		*asked.From.Lines != launcher.MaxLastLines {
 		t.Errorf("asked %+v", asked)
 	}
 	answer = func(fn func(wire.LogChunk) error) error {
 		return fn(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true})
 	}
-	if got := LastOfLost(t.Context(), g, j); len(got) != 1 || !strings.HasSuffix(got[0], "on spark2, which does not answer") {
+	if got := LastOfLost(t.Context(), g, j); len(got) != 1 ||
+		!strings.HasSuffix(got[0], "on spark2, which does not answer") {
 		t.Errorf("of a machine that is away: %q", got)
 	}
 	for _, o := range []rendezvous.Outcome{
-		{End: rendezvous.Completed}, {End: rendezvous.Stopped, Cause: "spark2 was asked"}, {End: rendezvous.Failed, Cause: "spark20 restarted"},
+		{End: rendezvous.Completed}, {End: rendezvous.Stopped, Cause: "spark2 was asked"},
+		{End: rendezvous.Failed, Cause: "spark20 restarted"},
 		{End: rendezvous.Failed, Cause: "spark2 restarted", Root: &launcher.RankExit{}},
 	} {
 		j.Outcome = &o
@@ -87,7 +94,8 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 // What a machine refuses without knowing of flags is told with the flag.
 func TestRefusalsNameFlags(t *testing.T) {
 	for _, c := range [][3]string{
-		{"vllm", "spark1: port serve.api: bind to port 8000: address already in use", "--port N is another port for the server"},
+		{"vllm", "spark1: port serve.api: bind to port 8000: address already in use",
+			"--port N is another port for the server"},
 		{"vllm", `spark1: program "vllm": not found in PATH (/bin)`, "--vllm PATH names the program"},
 		{"trtllm", `spark1: program "trtllm-serve": not found in PATH (/bin)`, "--trtllm-serve PATH"},
 		{"exo", `spark1: program "exo": not found in PATH (/bin)`, "--exo PATH names the program by its full path"},

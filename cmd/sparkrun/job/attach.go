@@ -61,7 +61,8 @@ root, may do more than look on, as logs -f does.`,
 	}
 	fs := cmd.Flags()
 	fs.IntVar(&rank, "rank", 0, "only this rank, its input included (default: all; the input of the one that has it)")
-	fs.BoolVar(&opts.noStdin, "no-stdin", false, "send no input; signals, Ctrl-C included, do what they do to launch all the same")
+	fs.BoolVar(&opts.noStdin, "no-stdin", false,
+		"send no input; signals, Ctrl-C included, do what they do to launch all the same")
 	fs.Var(&opts.keys, "detach-keys", "keys that leave, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
 	fs.IntVar(&opts.tail, "tail", 10, "lines of each rank's output to begin with")
 	return cmd
@@ -112,7 +113,8 @@ type attachment struct {
 func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
 	id := j.Spec.ID
 	if j.Outcome != nil {
-		return attachment{}, fmt.Errorf("attach to job %s: %w: `sparkrun logs %[1]s` has its output", id, rendezvous.ErrJobEnded)
+		return attachment{}, fmt.Errorf("attach to job %s: %w: `sparkrun logs %[1]s` has its output", id,
+			rendezvous.ErrJobEnded)
 	}
 	st := j.Spec.MainStage()
 	var s attachment
@@ -121,7 +123,8 @@ func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
 	case o.rank != nil:
 		s.rank, s.only = *o.rank, []int{*o.rank}
 		if world := j.Plan.World; s.rank < 0 || world > 0 && s.rank >= world {
-			return attachment{}, fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", id, s.rank, launcher.ErrInvalid, world-1)
+			return attachment{}, fmt.Errorf("job %s: rank %d: %w: its ranks are 0 to %d", id, s.rank,
+				launcher.ErrInvalid, world-1)
 		}
 		s.input = st.Stdin.Has(s.rank)
 	case err == nil:
@@ -148,7 +151,8 @@ func inputAt(ctx context.Context, b app.Attacher, j rendezvous.JobStatus, rank i
 }
 
 // followAttached follows the job as attached.
-func followAttached(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus, s attachment, o attachOptions) error {
+func followAttached(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus, s attachment,
+	o attachOptions) error {
 	mode := follow.OutputMode{}
 	if s.tty {
 		mode.Kind = "raw"

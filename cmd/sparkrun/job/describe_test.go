@@ -37,14 +37,16 @@ then rank 0 on spark1: exit 1: Connection closed by peer (0.04 s later)`
 func TestDescribeASuspendedJob(t *testing.T) {
 	j := apptest.FailedJob(time.Now())
 	j.Outcome, j.State, j.Suspended = nil, rendezvous.StateRuns, []string{"spark1", "spark2"}
-	if text := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(text, "\n  suspended on spark1,spark2, as by Ctrl-Z: `fg`") {
+	if text := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(text,
+		"\n  suspended on spark1,spark2, as by Ctrl-Z: `fg`") {
 		t.Error(text)
 	}
 }
 
 // A job's command line is cut where it would fill the screen.
 func TestCommandLineIsBounded(t *testing.T) {
-	got := commandLine(launcher.Spec{Stages: []launcher.Stage{{Main: true, Argv: launcher.Lits("sh", "-c", strings.Repeat("ä", 10_000))}}})
+	got := commandLine(launcher.Spec{Stages: []launcher.Stage{{Main: true,
+		Argv: launcher.Lits("sh", "-c", strings.Repeat("ä", 10_000))}}})
 	if len(got) > commandBytes+len("…") || !strings.HasPrefix(got, "sh -c 'ä") || !strings.HasSuffix(got, "ä…") {
 		t.Errorf("%d bytes: %.40q", len(got), got)
 	}
@@ -70,7 +72,8 @@ func TestPickAJob(t *testing.T) {
 		}
 		return j
 	}
-	jobs := []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false), job("bbbb1", "train", true), job("train2", "x", true)}
+	jobs := []rendezvous.JobStatus{job("aaaa1", "train", true), job("aaaa2", "train", false),
+		job("bbbb1", "train", true), job("train2", "x", true)}
 	for text, want := range map[string]launcher.JobID{"aaaa1": "aaaa1", "train": "aaaa2", "bb": "bbbb1", "x": "train2"} {
 		if j, err := pick(jobs, text); err != nil || j.Spec.ID != want {
 			t.Errorf("%s: %s, %v, want %s", text, j.Spec.ID, err, want)
@@ -98,7 +101,8 @@ func TestWhyNamesWhoHadEnded(t *testing.T) {
 		t.Errorf("of mpirun's daemons it says %q", got)
 	}
 	j.Outcome, j.Done = nil, []int{1}
-	if got := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(got, "\n  rank 1 ended with 0, while the others go on") {
+	if got := strings.Join(describe(j, time.Now()), "\n"); !strings.Contains(got,
+		"\n  rank 1 ended with 0, while the others go on") {
 		t.Error(got)
 	}
 }

@@ -207,7 +207,8 @@ func (v *visit) feed(ctx context.Context) {
 
 // Input and Signal make of the command what a rank is to feed and forward.
 func (v *visit) Input(ctx context.Context, r wire.InputRequest) error {
-	return v.ExecReach(ctx, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest, Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
+	return v.ExecReach(ctx, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest, Offset: r.Offset,
+		Data: r.Data, End: r.End, Window: r.Window})
 }
 
 func (v *visit) Signal(ctx context.Context, r wire.SignalRequest) error {

@@ -82,11 +82,13 @@ and before --grep; which stream's line was later is known as well as --since.`,
 	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
 	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")
 	fs.IntVarP(&opts.tail, "tail", "n", 0, "only so many lines at the end of each rank's output")
-	fs.StringVar(&opts.since, "since", "", "only what came since: so long ago (5m), or a time (15:04, 2006-01-02T15:04:05Z)")
+	fs.StringVar(&opts.since, "since", "",
+		"only what came since: so long ago (5m), or a time (15:04, 2006-01-02T15:04:05Z)")
 	fs.StringVar(&opts.grep, "grep", "", "only lines that this regular expression (RE2) matches")
 	fs.Var(&opts.output, "output", "how to show it (default: prefix)")
 	fs.BoolVar(&opts.json, "json", false, "the same as --output json")
-	fs.BoolVarP(&opts.timestamps, "timestamps", "t", false, "put before each line when its rank wrote it, by the machine's clock")
+	fs.BoolVarP(&opts.timestamps, "timestamps", "t", false,
+		"put before each line when its rank wrote it, by the machine's clock")
 	app.CompleteFlag(cmd, "node", a.CompleteHosts)
 	app.CompleteFlag(cmd, "output", app.OutputWords)
 	return cmd
@@ -140,7 +142,8 @@ func parseSince(text string, now time.Time) (time.Time, error) {
 			return t, nil
 		}
 	}
-	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04", "2006-01-02"} {
+	for _, layout := range []string{time.RFC3339, "2006-01-02T15:04:05", "2006-01-02 15:04:05", "2006-01-02 15:04",
+		"2006-01-02"} {
 		if t, err := time.ParseInLocation(layout, text, now.Location()); err == nil {
 			return t, nil
 		}

@@ -45,8 +45,10 @@ sparkrun help mpi tells how the families run, of containers, and of known limits
 	m := &opts.Request.MPI
 	fs := cmd.Flags()
 	fs.SetInterspersed(false) // the program's flags are its own
-	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that PROG is for (default: what it is linked to)")
-	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside PROG's own Open MPI, else in PATH)")
+	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}},
+		"mpi", "the family that PROG is for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "",
+		"Open MPI's mpirun on the machines (default: beside PROG's own Open MPI, else in PATH)")
 	app.CompleteWords(cmd, "mpi")
 	return cmd
 }

@@ -166,7 +166,8 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		if l.Image != nil {
 			workload += " (" + *l.Image + ")"
 		}
-		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state, app.Age(now.Sub(l.Planned)), exit}
+		row := []string{string(l.JobID), cmp.Or(l.Name, "-"), workload, cmp.Or(app.Hosts(l.Hosts), "-"), state,
+			app.Age(now.Sub(l.Planned)), exit}
 		if serving {
 			row = append(row, urlText(l.Service), rateText(l.Service))
 		}

@@ -30,9 +30,13 @@ tells of ports, tokens, and what comes back when a worker is lost.`,
 	fs.SetInterspersed(false) // the command's flags are its own
 	fs.StringVar(&opts.Request.Ray.Program, "ray", "", "the `PROGRAM` ray (default: $VIRTUAL_ENV/bin/ray, else ray)")
 	fs.Uint16Var(&opts.Request.Ray.Port, "port", 0, "the head's `PORT`, in RAY_ADDRESS (default: one that is free)")
-	fs.Uint16Var(&opts.Request.Ray.DashboardPort, "dashboard-port", 0, "the `PORT` of the dashboard, on the head machine's loopback (default: one that is free)")
-	fs.BoolVar(&opts.Request.Ray.Whole, "restart-all", false, "with --max-restarts: start all of it anew where a worker is lost, not that worker alone")
-	fs.StringArrayVar(&opts.Request.Ray.Args, "ray-arg", nil, "a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
-	fs.StringArrayVar(&opts.Request.Ray.HeadArgs, "ray-head-arg", nil, "a further `ARGUMENT` of the head's ray start, such as --include-dashboard=false; repeat for more")
+	fs.Uint16Var(&opts.Request.Ray.DashboardPort, "dashboard-port", 0,
+		"the `PORT` of the dashboard, on the head machine's loopback (default: one that is free)")
+	fs.BoolVar(&opts.Request.Ray.Whole, "restart-all", false,
+		"with --max-restarts: start all of it anew where a worker is lost, not that worker alone")
+	fs.StringArrayVar(&opts.Request.Ray.Args, "ray-arg", nil,
+		"a further `ARGUMENT` of each ray start, such as --num-cpus=4; repeat for more")
+	fs.StringArrayVar(&opts.Request.Ray.HeadArgs, "ray-head-arg", nil,
+		"a further `ARGUMENT` of the head's ray start, such as --include-dashboard=false; repeat for more")
 	return cmd
 }

@@ -99,7 +99,8 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		listed := []listedService{}
 		for _, j := range services {
 			l := res.Line(j)
-			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts, *wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
+			listed = append(listed, listedService{string(j.Spec.ID), j.Spec.Name, j.Spec.User, l.Hosts,
+				*wire.NewServiceLine(j, now), l.Away, l.AwaySince, l.FabricOnly, l.AgainAt, l.Cause, l.Ended})
 		}
 		return a.Object(listed)
 	}
@@ -114,7 +115,8 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 		if j.Outcome != nil {
 			state += " " + app.Age(now.Sub(j.Outcome.At)) + " ago"
 		}
-		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"), cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
+		rows = append(rows, []string{string(j.Spec.ID), cmp.Or(j.Spec.Name, "-"), cmp.Or(plain.Text(l.Model), "-"),
+			cmp.Or(app.Hosts(j.MainHosts()), "-"), urlText(l),
 			state, rateText(l), j.RestartsText(now), autostart})
 	}
 	if err := a.Table(rows); err != nil {
@@ -131,7 +133,8 @@ func listServices(ctx context.Context, a *app.App, o serviceLsOptions) error {
 // serviceNotes say what is to be known, and done, of a service that does not do well.
 func serviceNotes(j rendezvous.JobStatus, now time.Time) []string {
 	if o := j.Outcome; o != nil {
-		return []string{fmt.Sprintf("%s; `sparkrun ps %s` tells more; to start it again launch it as before", o.Cause, j.Spec.ID)}
+		return []string{fmt.Sprintf("%s; `sparkrun ps %s` tells more; to start it again launch it as before", o.Cause,
+			j.Spec.ID)}
 	}
 	notes := nextSteps(j, now)
 	if j.Waits != "" {
@@ -147,14 +150,16 @@ const failedFor = 7 * 24 * time.Hour
 // themselves, and that nobody has launched again.
 func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvous.JobStatus) {
 	same := func(a, b launcher.Spec) bool {
-		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User && (a.Name != "" || a.Workload == b.Workload && a.Service.Model == b.Service.Model)
+		return a.Service != nil && b.Service != nil && a.Name == b.Name && a.User == b.User &&
+			(a.Name != "" || a.Workload == b.Workload && a.Service.Model == b.Service.Model)
 	}
 	for _, j := range jobs {
 		if j.Spec.Service == nil {
 			continue
 		}
 		if o := j.Outcome; o != nil {
-			again := slices.ContainsFunc(jobs, func(k rendezvous.JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
+			again := slices.ContainsFunc(jobs,
+				func(k rendezvous.JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
 			if o.End != rendezvous.Failed || o.Started == nil && len(j.Tries) == 0 || again || now.Sub(o.At) > failedFor {
 				continue
 			}
@@ -169,7 +174,8 @@ func targets(services []rendezvous.JobStatus) []target {
 	out := []target{}
 	for _, j := range services {
 		v, addr := j.Spec.Service, j.ServiceAddr()
-		if j.Outcome != nil || v.Metrics == "" || addr == "" || strings.HasPrefix(addr, "127.") || strings.HasPrefix(addr, "[::1]") { // nobody else reaches it there
+		if j.Outcome != nil || v.Metrics == "" || addr == "" || strings.HasPrefix(addr, "127.") ||
+			strings.HasPrefix(addr, "[::1]") { // nobody else reaches it there
 			continue
 		}
 		labels := map[string]string{"__metrics_path__": v.Metrics, "sparkrun_job": string(j.Spec.ID)}

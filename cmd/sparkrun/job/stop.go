@@ -179,7 +179,8 @@ func askToStop(ctx context.Context, g app.Runner, r wire.StopRequest) (wire.Stop
 // where it could not record it, so the next one is asked again. stuck is told what
 // could not be killed; only is the one host that has the end recorded, empty
 // where others have.
-func watchEnd(ctx context.Context, g app.Runner, r wire.StopRequest, trouble app.Outage, stuck func(string)) (out rendezvous.Outcome, only string, err error) {
+func watchEnd(ctx context.Context, g app.Runner, r wire.StopRequest, trouble app.Outage,
+	stuck func(string)) (out rendezvous.Outcome, only string, err error) {
 	var again app.Pause
 	var outcome *rendezvous.Outcome
 	for {

@@ -38,7 +38,8 @@ anew. sparkrun help training has the rest.`,
 	fs.BoolVarP(&t.Module, "module", "m", false, "SCRIPT is a module, as in python -m")
 	fs.BoolVar(&t.NoPython, "no-python", false, "SCRIPT is a program and needs no Python")
 	fs.Var(torchAgent{&t.Agent}, "agent", "who starts the workers on each machine (default: sparkrun)")
-	fs.Var(app.Choice{V: &t.Rendezvous, Words: []string{workloads.RendezvousStatic, workloads.RendezvousC10d}}, "rdzv-backend", "how torchrun's agents meet (default: static)")
+	fs.Var(app.Choice{V: &t.Rendezvous, Words: []string{workloads.RendezvousStatic, workloads.RendezvousC10d}},
+		"rdzv-backend", "how torchrun's agents meet (default: static)")
 	app.CompleteWords(cmd, "agent", "rdzv-backend")
 	return cmd
 }

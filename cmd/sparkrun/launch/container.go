@@ -22,12 +22,17 @@ type ContainerOptions struct {
 
 // BindContainer binds the flags of containers.
 func BindContainer(fs *pflag.FlagSet, o *ContainerOptions) {
-	fs.StringVar(&o.Image, "image", "", "run each rank in a container of this image (`REF`), which every machine has or can pull")
-	fs.Var(app.Choice{V: &o.Pull, Words: []string{"missing", "always", "never"}}, "pull", "when to ask a registry for --image (default: missing)")
-	fs.StringArrayVar(&o.Mounts, "mount", nil, "show `SRC[:DST][:ro]`, a file or folder of each machine, to the containers; repeat for more")
-	fs.StringVar(&o.cache, "model-cache", "", "a folder of each machine for Hugging Face's models, made where it is missing, or none (default: your ~/.cache/huggingface, or HF_HOME, where that is there)")
+	fs.StringVar(&o.Image, "image", "",
+		"run each rank in a container of this image (`REF`), which every machine has or can pull")
+	fs.Var(app.Choice{V: &o.Pull, Words: []string{"missing", "always", "never"}}, "pull",
+		"when to ask a registry for --image (default: missing)")
+	fs.StringArrayVar(&o.Mounts, "mount", nil,
+		"show `SRC[:DST][:ro]`, a file or folder of each machine, to the containers; repeat for more")
+	fs.StringVar(&o.cache, "model-cache", "",
+		"a folder of each machine for Hugging Face's models, made where it is missing, or none (default: your ~/.cache/huggingface, or HF_HOME, where that is there)")
 	fs.Var(app.Amount{N: &o.Shm}, "shm-size", "a /dev/shm of each container's own, such as 16G (default: the machine's)")
-	fs.StringArrayVar(&o.Args, "docker-arg", nil, "one more option of docker run, such as --docker-arg=--add-host=db:10.0.0.9; repeat for more")
+	fs.StringArrayVar(&o.Args, "docker-arg", nil,
+		"one more option of docker run, such as --docker-arg=--add-host=db:10.0.0.9; repeat for more")
 	fs.StringArrayVar(&o.ImageMap, "image-map", nil, "use REF where --image says NAME: `NAME=REF`; repeat for more")
 }
 
@@ -45,7 +50,8 @@ func (o ContainerOptions) check() error {
 func (o ContainerOptions) NeedsImage() error {
 	if o.Image == "" {
 		for flag, given := range map[string]bool{
-			"--pull": o.Pull != "", "--mount": len(o.Mounts) > 0, "--shm-size": o.Shm != 0, "--docker-arg": len(o.Args) > 0, "--model-cache": o.cache != "",
+			"--pull": o.Pull != "", "--mount": len(o.Mounts) > 0, "--shm-size": o.Shm != 0,
+			"--docker-arg": len(o.Args) > 0, "--model-cache": o.cache != "",
 			"--image-map": len(o.ImageMap) > 0,
 		} {
 			if given {
@@ -62,7 +68,8 @@ func (o ContainerOptions) container(cwd string) (*launcher.Container, error) {
 	if o.Image == "" {
 		return nil, nil
 	}
-	c := &launcher.Container{Image: o.Image, Pull: launcher.Pull(o.Pull), ShmBytes: o.Shm, Args: o.Args, ModelCache: o.cache}
+	c := &launcher.Container{Image: o.Image, Pull: launcher.Pull(o.Pull), ShmBytes: o.Shm, Args: o.Args,
+		ModelCache: o.cache}
 	if c.ModelCache != "" && c.ModelCache != launcher.NoModelCache {
 		m, err := launcher.ParseMount(c.ModelCache, cwd)
 		if err != nil || m.Target != m.Source || m.ReadOnly {
@@ -92,7 +99,8 @@ func (o ContainerOptions) container(cwd string) (*launcher.Container, error) {
 // sayOutside tells of a script here that containers will not find, before they are launched.
 func sayOutside(a *app.App, o Options) {
 	cwd, err := a.Getwd()
-	if err != nil || o.Container.Image == "" || o.Request.Workdir != "" || len(o.Stage) > 0 || !slices.Contains([]string{"exec", "torchrun", "ray"}, o.Workload) {
+	if err != nil || o.Container.Image == "" || o.Request.Workdir != "" || len(o.Stage) > 0 ||
+		!slices.Contains([]string{"exec", "torchrun", "ray"}, o.Workload) {
 		return
 	}
 	if file := o.Container.outside(cwd, o.Request.Args); file != "" {

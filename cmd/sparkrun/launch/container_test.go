@@ -37,14 +37,17 @@ func TestScriptOutsideOfContainers(t *testing.T) {
 }
 
 func TestContainerOfFlags(t *testing.T) {
-	o := ContainerOptions{Image: "vllm-node", ImageMap: []string{"other=x", "vllm-node=r:5000/vllm:1"}, Mounts: []string{"a:/a:ro"}}
+	o := ContainerOptions{Image: "vllm-node", ImageMap: []string{"other=x", "vllm-node=r:5000/vllm:1"},
+		Mounts: []string{"a:/a:ro"}}
 	c, err := o.container("/work")
-	want := &launcher.Container{Image: "r:5000/vllm:1", Mounts: []launcher.Mount{{Source: "/work/a", Target: "/a", ReadOnly: true}}}
+	want := &launcher.Container{Image: "r:5000/vllm:1",
+		Mounts: []launcher.Mount{{Source: "/work/a", Target: "/a", ReadOnly: true}}}
 	if diff := cmp.Diff(want, c); diff != "" || err != nil {
 		t.Errorf("%v, -want +got:\n%s", err, diff)
 	}
 	o.ImageMap = []string{"other=x"}
-	if _, err := o.container("/work"); err == nil || !strings.Contains(err.Error(), "--image-map other=x: it matches no --image: that is vllm-node") {
+	if _, err := o.container("/work"); err == nil ||
+		!strings.Contains(err.Error(), "--image-map other=x: it matches no --image: that is vllm-node") {
 		t.Errorf("a map that matches nothing: %v", err)
 	}
 	if c, err := (ContainerOptions{}).container("/work"); c != nil || err != nil {

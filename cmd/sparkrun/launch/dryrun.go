@@ -122,7 +122,8 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 	if byMpirun {
 		ranks = app.Count(res.Plan.World*under.PerNode, "MPI rank")
 	}
-	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n", app.Count(len(res.Nodes), "machine"), ranks, res.Plan.Head, res.Plan.Why)
+	fmt.Fprintf(w, "%s, %s; they meet at %s (%s)\n", app.Count(len(res.Nodes), "machine"), ranks, res.Plan.Head,
+		res.Plan.Why)
 	if text := startsMPI(spec, res, under); text != "" {
 		fmt.Fprintln(w, text)
 	}
@@ -135,7 +136,8 @@ func writePlan(w io.Writer, spec launcher.Spec, res wire.ExplainResponse) error 
 			first, ranks = res.Plan.Nodes[i].FirstRank, res.Plan.Nodes[i].Ranks
 		}
 		if byMpirun {
-			fmt.Fprintf(w, "\n%s: MPI %s, by %s\n", n.Host, app.RankSpan(first*under.PerNode, ranks*under.PerNode), spec.Process(first))
+			fmt.Fprintf(w, "\n%s: MPI %s, by %s\n", n.Host, app.RankSpan(first*under.PerNode, ranks*under.PerNode),
+				spec.Process(first))
 		} else {
 			fmt.Fprintf(w, "\n%s: %s\n", n.Host, app.RankSpan(first, ranks))
 		}
@@ -190,7 +192,8 @@ func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) 
 		return ""
 	}
 	if head := res.Nodes[0].Host; under.Task > 0 {
-		return fmt.Sprintf("%s on %s starts %s on each machine, and that the server on %s", cmp.Or(under.Mpirun, "Open MPI's mpirun"), head, st.MPI.Program, head)
+		return fmt.Sprintf("%s on %s starts %s on each machine, and that the server on %s",
+			cmp.Or(under.Mpirun, "Open MPI's mpirun"), head, st.MPI.Program, head)
 	}
 	by := "by what it is linked to"
 	if st.MPI.Forced {
@@ -198,7 +201,8 @@ func startsMPI(spec launcher.Spec, res wire.ExplainResponse, under mpi.Options) 
 	}
 	switch st.MPI.Family {
 	case launcher.OpenMPI:
-		return fmt.Sprintf("%s is for Open MPI, %s: %s on %s starts it, %d on each machine", st.MPI.Program, by, cmp.Or(under.Mpirun, "its mpirun"), res.Nodes[0].Host, max(1, under.PerNode))
+		return fmt.Sprintf("%s is for Open MPI, %s: %s on %s starts it, %d on each machine", st.MPI.Program, by,
+			cmp.Or(under.Mpirun, "its mpirun"), res.Nodes[0].Host, max(1, under.PerNode))
 	case launcher.MPICH:
 		return fmt.Sprintf("%s is for MPICH's family, %s: sparkrun starts its ranks", st.MPI.Program, by)
 	}

@@ -11,13 +11,16 @@ import (
 
 // A dry run of an Open MPI job shows the MPI ranks, and who starts them.
 func TestDryRunOfOpenMPI(t *testing.T) {
-	spec := launcher.Spec{ID: "a", Workload: "mpi", Stages: []launcher.Stage{{Main: true, Name: "mpi", RanksPerNode: 1, MPI: &launcher.MPI{Family: launcher.OpenMPI, Program: "./ring"}}}}
+	spec := launcher.Spec{ID: "a", Workload: "mpi",
+		Stages: []launcher.Stage{{Main: true, Name: "mpi", RanksPerNode: 1,
+			MPI: &launcher.MPI{Family: launcher.OpenMPI, Program: "./ring"}}}}
 	var res wire.ExplainResponse
 	res.Plan.World = 2
 	for i, host := range []string{"spark1", "spark2"} {
 		res.Plan.Nodes = append(res.Plan.Nodes, rendezvous.Place{Host: host, FirstRank: i, Ranks: 1})
 		res.Nodes = append(res.Nodes, wire.NodePlan{Host: host, Ranks: []launcher.RankPlan{{
-			Rank: i, Argv: []string{"/usr/bin/sparkrun", "mpi-node", "-nproc", "3", "-bind-to", "none", "-stdin", "0", "--", "./ring"},
+			Rank: i, Argv: []string{"/usr/bin/sparkrun", "mpi-node", "-nproc", "3", "-bind-to", "none", "-stdin", "0",
+				"--", "./ring"},
 			Env: []launcher.Setting{{Name: "PMI_SIZE", Value: "2", Source: "mpi"}, {Name: "LANG", Value: "C", Source: "yours"}},
 		}}})
 	}
@@ -26,7 +29,8 @@ func TestDryRunOfOpenMPI(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"2 machines, 6 MPI ranks; ", "./ring is for Open MPI, by what it is linked to: its mpirun on spark1 starts it, 3 on each machine\n",
+		"2 machines, 6 MPI ranks; ",
+		"./ring is for Open MPI, by what it is linked to: its mpirun on spark1 starts it, 3 on each machine\n",
 		"\nspark1: MPI ranks 0 to 2, by mpirun\n", "\nspark2: MPI ranks 3 to 5, by Open MPI's daemon\n", "LANG=C",
 	} {
 		if !strings.Contains(out.String(), want) {

@@ -81,39 +81,59 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 // BindLaunch binds the flags of all workloads to the request that they make.
 func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	r, job := &o.Request, &o.Request.Job
-	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes", "how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
+	fs.Var(app.NodeCount{Least: &job.MinNodes, Most: &job.Nodes}, "nodes",
+		"how many machines; MIN:MAX takes as many as there are (default: those of --on, else 1)")
 	fs.StringSliceVar(&job.On, "on", nil, "only these machines, in this order: `HOST,HOST`")
 	fs.StringSliceVar(&job.Exclude, "exclude", nil, "never these machines: `HOST,HOST`")
 	fs.Var(app.Positive{N: &r.RanksPerNode}, "nproc-per-node", "`N` ranks on each machine (default: 1)")
-	fs.StringArrayVarP(&r.Env, "env", "e", nil, "set `NAME[=VALUE]` for the ranks; without a value, to this shell's; repeat for more")
-	fs.StringVar(&r.Workdir, "workdir", "", "work in `DIR` on every machine (default: this directory; with --stage the job's folder)")
-	fs.Var(stagings{&o.Stage}, "stage", "bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
+	fs.StringArrayVarP(&r.Env, "env", "e", nil,
+		"set `NAME[=VALUE]` for the ranks; without a value, to this shell's; repeat for more")
+	fs.StringVar(&r.Workdir, "workdir", "",
+		"work in `DIR` on every machine (default: this directory; with --stage the job's folder)")
+	fs.Var(stagings{&o.Stage}, "stage",
+		"bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
 	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
-	fs.StringArrayVar(&o.Secrets, "secret", nil, "give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
-	fs.Var(app.Published{All: &job.Publish}, "publish", "a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
+	fs.StringArrayVar(&o.Secrets, "secret", nil,
+		"give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
+	fs.Var(app.Published{All: &job.Publish}, "publish",
+		"a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
-	fs.BoolVarP(&o.Detach, "detach", "d", false, "return when the ranks run, and print the job's id; a service need not answer yet")
+	fs.BoolVarP(&o.Detach, "detach", "d", false,
+		"return when the ranks run, and print the job's id; a service need not answer yet")
 	fs.Var(app.Span{D: &job.Grace}, "grace", "time between TERM and KILL (default: 10s)")
 	fs.Var(app.Span{D: &job.StartTimeout}, "start-timeout", "time until the last rank must have started (default: 1m)")
-	fs.Var(app.Span{D: &job.NodeTimeout}, "node-timeout", "silence on every address after which a machine is given up; 0 = never (default: 1m)")
-	fs.Var(app.Span{D: &job.Timeout}, "timeout", "time the job may take, restarts included; it then ends with 124 (default: any)")
-	fs.Var(app.Choice{V: (*string)(&job.OnFailure), Words: []string{"stop", "continue"}}, "on-failure", "when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
-	fs.Var(app.Choice{V: (*string)(&job.OnPartition), Words: []string{"continue", "end"}}, "on-partition", "ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
-	fs.Var(app.Amount{N: &job.MaxOutput}, "max-output", "output kept of each stream of a rank: its begin and its end (default: 1GiB)")
-	fs.StringVar((*string)(&r.Stdin), "stdin", "", "who reads this command's standard input: `none|all|RANK` (default: 0; none with -d and --max-restarts)")
+	fs.Var(app.Span{D: &job.NodeTimeout}, "node-timeout",
+		"silence on every address after which a machine is given up; 0 = never (default: 1m)")
+	fs.Var(app.Span{D: &job.Timeout}, "timeout",
+		"time the job may take, restarts included; it then ends with 124 (default: any)")
+	fs.Var(app.Choice{V: (*string)(&job.OnFailure), Words: []string{"stop", "continue"}}, "on-failure",
+		"when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
+	fs.Var(app.Choice{V: (*string)(&job.OnPartition), Words: []string{"continue", "end"}}, "on-partition",
+		"ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
+	fs.Var(app.Amount{N: &job.MaxOutput}, "max-output",
+		"output kept of each stream of a rank: its begin and its end (default: 1GiB)")
+	fs.StringVar((*string)(&r.Stdin), "stdin", "",
+		"who reads this command's standard input: `none|all|RANK` (default: 0; none with -d and --max-restarts)")
 	fs.BoolVarP(&o.TTY, "tty", "t", false, "give rank 0, or that of --stdin, a terminal, and this one to it")
-	fs.Var(&o.keys, "detach-keys", "keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
-	fs.Var(app.Ulimits{All: &r.Ulimits}, "ulimit", "a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
-	fs.Var(app.Choice{V: (*string)(&r.BindTo), Words: []string{"core", "numa", "none"}}, "bind-to", "bind each rank to its share of the cores, or to a NUMA node (default: none)")
+	fs.Var(&o.keys, "detach-keys",
+		"keys that leave a --tty job running, such as ctrl-x,x; empty: none do (default: ctrl-p,ctrl-q)")
+	fs.Var(app.Ulimits{All: &r.Ulimits}, "ulimit",
+		"a resource limit of the ranks, such as memlock=unlimited or nofile=4096:65536; repeat for more")
+	fs.Var(app.Choice{V: (*string)(&r.BindTo), Words: []string{"core", "numa", "none"}}, "bind-to",
+		"bind each rank to its share of the cores, or to a NUMA node (default: none)")
 	fs.StringVar(&job.User, "user", "", "run the ranks as `USER`; for root only (default: you)")
 	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "try the job again after a failure, up to `N` times")
 	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
-	fs.StringVar(&r.Before, "before", "", "run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
-	fs.StringVar(&r.After, "after", "", "run the shell `COMMAND` once when all ranks have completed, on rank 0's machine; with --image in a container there")
-	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus", "GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
+	fs.StringVar(&r.Before, "before", "",
+		"run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
+	fs.StringVar(&r.After, "after", "",
+		"run the shell `COMMAND` once when all ranks have completed, on rank 0's machine; with --image in a container there")
+	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus",
+		"GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
-	fs.BoolVar(&job.Force, "force", false, "start although the fabric between the machines is broken, or a model has no room on one")
+	fs.BoolVar(&job.Force, "force", false,
+		"start although the fabric between the machines is broken, or a model has no room on one")
 	app.NCCLFlags(fs, &job.NCCL, &job.NCCLSubnetAware)
 	fs.BoolVar(&o.DryRun, "dry-run", false, "show what would run where, and start nothing")
 	fs.Var(&o.Output, "output", "how to show the ranks' output, as for logs (default: prefix)")
@@ -124,9 +144,12 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 // GroupLaunch orders what bindLaunch and bindBox have bound, for help.
 func GroupLaunch(fs *pflag.FlagSet) {
 	help.Group(fs, "Machines", "nodes", "on", "exclude", "nproc-per-node", "gpus", "wait", "share", "force", "standalone")
-	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after", "keep-cache")
-	help.Group(fs, "Input and output", "name", "detach", "dry-run", "stdin", "tty", "detach-keys", "output", "json", "max-output")
-	help.Group(fs, "Time and failure", "timeout", "start-timeout", "node-timeout", "grace", "on-failure", "on-partition", "max-restarts", "spare")
+	help.Group(fs, "Ranks", "env", "workdir", "stage", "secret", "user", "ulimit", "bind-to", "before", "after",
+		"keep-cache")
+	help.Group(fs, "Input and output", "name", "detach", "dry-run", "stdin", "tty", "detach-keys", "output", "json",
+		"max-output")
+	help.Group(fs, "Time and failure", "timeout", "start-timeout", "node-timeout", "grace", "on-failure",
+		"on-partition", "max-restarts", "spare")
 	help.Group(fs, "Network", "publish", "nccl", "nccl-subnet-aware")
 	help.Group(fs, "Containers", "image", "image-map", "pull", "mount", "model-cache", "shm-size", "docker-arg")
 	help.Common(fs, "nodes", "on", "nproc-per-node", "gpus", "env", "stage", "image", "name", "detach", "dry-run")
@@ -320,7 +343,8 @@ func (c *cargo) handOver(ctx context.Context, b *app.Backend, say func(string)) 
 }
 
 // send launches the job, follows it, and gives its exit code.
-func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options, out *follow.Printer, tty *follow.Terminal) error {
+func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options, out *follow.Printer,
+	tty *follow.Terminal) error {
 	// Signals are the job's business from here on: none may end us unheard.
 	signals, stop := a.Signals()
 	defer stop()

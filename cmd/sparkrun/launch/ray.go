@@ -12,7 +12,8 @@ import (
 
 // rayToken makes the secret of a Ray cluster, unless the user brings one.
 func rayToken(spec *launcher.Spec) ([]wire.Plain, error) {
-	if spec.Stages[0].Name != workloads.RayHead || slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
+	if spec.Stages[0].Name != workloads.RayHead ||
+		slices.ContainsFunc(spec.Secrets, func(s launcher.SealedSecret) bool { return s.Name == workloads.RayToken }) {
 		return nil, nil
 	}
 	token := make([]byte, 32)

@@ -24,7 +24,8 @@ func readSecrets(spec *launcher.Spec, wanted []string, getenv func(string) (stri
 			return nil, err
 		}
 		if size += len(value); size > launcher.MaxSecretBytes {
-			return nil, fmt.Errorf("--secret %s: %w: with it they take %d bytes, at most %d", name, launcher.ErrInvalid, size, launcher.MaxSecretBytes)
+			return nil, fmt.Errorf("--secret %s: %w: with it they take %d bytes, at most %d", name,
+				launcher.ErrInvalid, size, launcher.MaxSecretBytes)
 		}
 		spec.Secrets = append(spec.Secrets, launcher.SealedSecret{Name: name})
 		out = append(out, wire.Plain{Name: name, Value: value})
@@ -40,7 +41,8 @@ func readSecret(name, path string, fromFile bool, getenv func(string) (string, b
 	case fromFile:
 		fi, err := os.Stat(path) // before it is read: a device has no end
 		if err == nil && (!fi.Mode().IsRegular() || fi.Size() > launcher.MaxSecretBytes) {
-			return nil, fmt.Errorf("--secret %s=%s: %w: want a file of at most %d bytes", name, path, launcher.ErrInvalid, launcher.MaxSecretBytes)
+			return nil, fmt.Errorf("--secret %s=%s: %w: want a file of at most %d bytes", name, path,
+				launcher.ErrInvalid, launcher.MaxSecretBytes)
 		}
 		if err == nil {
 			value, err = os.ReadFile(path)
@@ -49,7 +51,8 @@ func readSecret(name, path string, fromFile bool, getenv func(string) (string, b
 			return nil, fmt.Errorf("--secret %s: %w", name, err)
 		}
 	case !set:
-		return nil, fmt.Errorf("--secret %s: %w: it is not set here; set it, or write --secret %[1]s=FILE", name, launcher.ErrInvalid)
+		return nil, fmt.Errorf("--secret %s: %w: it is not set here; set it, or write --secret %[1]s=FILE", name,
+			launcher.ErrInvalid)
 	default:
 		value = []byte(text)
 	}

@@ -24,7 +24,8 @@ func TestReadSecrets(t *testing.T) {
 		}
 		return path
 	}
-	key, big, empty, nul := file("key", "from a file\n"), file("big", strings.Repeat("x", launcher.MaxSecretBytes+1)), file("empty", ""), file("nul", "a\x00b")
+	key, big, empty, nul := file("key", "from a file\n"), file("big", strings.Repeat("x", launcher.MaxSecretBytes+1)),
+		file("empty", ""), file("nul", "a\x00b")
 	env := map[string]string{"HF_TOKEN": "hf_1", "NOTHING_KEY": ""}
 	getenv := func(name string) (string, bool) { v, ok := env[name]; return v, ok }
 	w, err := workloads.Find(workloads.All(), "exec")
@@ -36,7 +37,9 @@ func TestReadSecrets(t *testing.T) {
 		got    []wire.Plain
 		err    string
 	}{
-		"both":       {[]string{"HF_TOKEN", "WANDB_API_KEY=" + key}, []wire.Plain{{Name: "HF_TOKEN", Value: []byte("hf_1")}, {Name: "WANDB_API_KEY", Value: []byte("from a file\n")}}, ""},
+		"both": {[]string{"HF_TOKEN", "WANDB_API_KEY=" + key},
+			[]wire.Plain{{Name: "HF_TOKEN", Value: []byte("hf_1")},
+				{Name: "WANDB_API_KEY", Value: []byte("from a file\n")}}, ""},
 		"not set":    {[]string{"OTHER_TOKEN"}, nil, "OTHER_TOKEN: invalid: it is not set here"},
 		"set empty":  {[]string{"NOTHING_KEY"}, nil, "it is empty"},
 		"stdin":      {[]string{"HF_TOKEN=-"}, nil, "want a file"},
@@ -53,7 +56,8 @@ func TestReadSecrets(t *testing.T) {
 		"--env too":  {[]string{"INNOCENT=" + key}, nil, "--env sets it too"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: launcher.NewJobID()}, Workdir: "/", Args: []string{"true"}, Env: []string{"INNOCENT=1"}})
+			spec, err := w.Spec(workloads.Request{Job: launcher.Spec{ID: launcher.NewJobID()}, Workdir: "/",
+				Args: []string{"true"}, Env: []string{"INNOCENT=1"}})
 			if err != nil {
 				t.Fatal(err)
 			}

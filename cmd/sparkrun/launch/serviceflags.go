@@ -27,9 +27,12 @@ func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 	fs, v := cmd.Flags(), &o.policy
 	v.Restarts, v.Per = 3, time.Hour
 	fs.Var(restarts{v}, "restart", "start the service again when it fails, up to `N/TIME` as 3/hour or 5/10m; or no")
-	fs.BoolVar(&v.Autostart, "autostart", false, "bring the service back after all its machines were off (sparkrun service enable)")
-	fs.Var(app.Choice{V: (*string)(&v.Probe), Words: []string{"health", "generate"}}, "probe", "look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
-	fs.Var(app.Choice{V: (*string)(&v.OnWedge), Words: []string{"report", "restart"}}, "on-wedge", "when requests run and no token comes for a minute: report it, or restart the service (default: report)")
+	fs.BoolVar(&v.Autostart, "autostart", false,
+		"bring the service back after all its machines were off (sparkrun service enable)")
+	fs.Var(app.Choice{V: (*string)(&v.Probe), Words: []string{"health", "generate"}}, "probe",
+		"look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
+	fs.Var(app.Choice{V: (*string)(&v.OnWedge), Words: []string{"report", "restart"}}, "on-wedge",
+		"when requests run and no token comes for a minute: report it, or restart the service (default: report)")
 	app.CompleteWords(cmd, "probe", "on-wedge")
 	help.Group(fs, "Services", "restart", "autostart", "probe", "on-wedge")
 }
@@ -38,10 +41,13 @@ func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
 	AddServiceFlags(cmd, o)
 	fs, v := cmd.Flags(), &o.policy
-	fs.Var(app.Positive{N: &o.port}, "serve", "the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who reach the machine, and goes on until it is stopped")
-	fs.StringVar(&v.Health, "health", "", "`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
+	fs.Var(app.Positive{N: &o.port}, "serve",
+		"the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who reach the machine, and goes on until it is stopped")
+	fs.StringVar(&v.Health, "health", "",
+		"`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
 	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics (default: none)")
-	fs.StringVar(&v.Model, "model", "", "`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
+	fs.StringVar(&v.Model, "model", "",
+		"`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
 	help.Group(fs, "Services", "serve", "health", "metrics", "model")
 	help.Common(fs, "serve", "health")
 }

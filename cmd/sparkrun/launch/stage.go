@@ -77,7 +77,8 @@ func handOver(ctx context.Context, s app.Stager, spec *launcher.Spec, files stag
 	}
 	spec.Staged.From = res.Node
 	if spec.Staged.Bytes >= stageLong {
-		say(fmt.Sprintf("the machines fetch %s of files; the job starts within %s, or is refused", mib(spec.Staged.Bytes), spec.StartTimeout))
+		say(fmt.Sprintf("the machines fetch %s of files; the job starts within %s, or is refused",
+			mib(spec.Staged.Bytes), spec.StartTimeout))
 	}
 	return nil
 }

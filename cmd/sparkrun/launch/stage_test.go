@@ -45,7 +45,8 @@ func (f *fakeStager) StageContent(_ context.Context, c wire.StageChunk) error {
 func TestHandOver(t *testing.T) {
 	dir := t.TempDir()
 	big := strings.Repeat("x", stage.ChunkBytes+1)
-	if err := errors.Join(os.WriteFile(filepath.Join(dir, "big"), []byte(big), 0o644), os.WriteFile(filepath.Join(dir, "empty"), nil, 0o644)); err != nil {
+	if err := errors.Join(os.WriteFile(filepath.Join(dir, "big"), []byte(big), 0o644),
+		os.WriteFile(filepath.Join(dir, "empty"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
 	opts := Options{Stage: []stage.Source{{Src: dir, Dst: "."}}}
@@ -67,7 +68,8 @@ func TestHandOver(t *testing.T) {
 	}
 
 	s = &fakeStager{full: errors.New("no space left on device"), got: map[string]string{}}
-	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err == nil || !strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no space left") {
+	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err == nil ||
+		!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a full disk: %v", err)
 	}
 	if s.dropped != spec.ID {

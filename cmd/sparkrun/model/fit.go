@@ -52,7 +52,8 @@ func judge(o launch.Options, res wire.ExplainResponse) (j judgement, err error) 
 	e, _ := engine.Named(o.Workload)
 	j.has, j.fetch, unfetched = e.Weights(o.Request, copies)
 	j.memory, j.doubts, unfit = e.Fit(o.Request, rooms)
-	if unfetched != nil && (unfit == nil || !errors.Is(unfetched, engine.ErrNoRoom)) { // what is not there at all comes first
+	if unfetched != nil && (unfit == nil ||
+		!errors.Is(unfetched, engine.ErrNoRoom)) { // what is not there at all comes first
 		return j, unfetched
 	}
 	return j, unfit

@@ -69,7 +69,8 @@ func recipeCompletion(a *app.App) cobra.CompletionFunc {
 }
 
 // onRecipe is a command about one recipe.
-func onRecipe[O any](a *app.App, cmd *cobra.Command, opts *O, name *string, run func(context.Context, *app.App, O) error) *cobra.Command {
+func onRecipe[O any](a *app.App, cmd *cobra.Command, opts *O, name *string,
+	run func(context.Context, *app.App, O) error) *cobra.Command {
 	cmd.Args, cmd.ValidArgsFunction = app.Takes(1, "the recipe"), recipeCompletion(a)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		*name = args[0]

@@ -37,7 +37,8 @@ sparkrun fetches nothing by itself. What is added is kept in
 		opts.folder = args[0]
 		return app.Running(a, opts, addRegistry)(cmd, args)
 	}
-	cmd.Flags().StringVar(&opts.name, "name", "", "what the registry is called (default: what it says itself, else the folder's name)")
+	cmd.Flags().StringVar(&opts.name, "name", "",
+		"what the registry is called (default: what it says itself, else the folder's name)")
 	return cmd
 }
 

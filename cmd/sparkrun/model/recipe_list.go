@@ -114,13 +114,15 @@ func listRecipes(_ context.Context, a *app.App, o recipeListOptions) error {
 		if r.Nodes > 0 {
 			nodes = strconv.Itoa(r.Nodes)
 		}
-		rows = append(rows, []string{plain.Text(r.Name), plain.Text(cmp.Or(r.Model, "-")), cmp.Or(r.Workload, "-"), nodes, plain.Text(r.Description)})
+		rows = append(rows, []string{plain.Text(r.Name), plain.Text(cmp.Or(r.Model, "-")), cmp.Or(r.Workload, "-"),
+			nodes, plain.Text(r.Description)})
 	}
 	return errors.Join(err, a.Table(rows))
 }
 
 func (r foundRecipe) row(environ []string) recipeRow {
-	row := recipeRow{Name: r.name, File: r.file, Version: r.Version, Model: r.Model, Workload: r.Workload(), Image: r.Image, Description: r.Description}
+	row := recipeRow{Name: r.name, File: r.file, Version: r.Version, Model: r.Model, Workload: r.Workload(),
+		Image: r.Image, Description: r.Description}
 	if r.from != nil {
 		row.Registry = r.from.name
 	}

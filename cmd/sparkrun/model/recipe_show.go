@@ -63,7 +63,8 @@ func showRecipe(_ context.Context, a *app.App, o recipeShowOptions) error {
 		return err
 	}
 	s := shownRecipe{
-		recipeRow: r.row(a.Environ), Revision: r.Revision, MinNodes: r.MinNodes, MaxNodes: r.MaxNodes, Defaults: asMap(r.Defaults), Env: asMap(r.Env),
+		recipeRow: r.row(a.Environ), Revision: r.Revision, MinNodes: r.MinNodes, MaxNodes: r.MaxNodes,
+		Defaults: asMap(r.Defaults), Env: asMap(r.Env),
 		Command: r.Command, PreExec: r.Setup, Notes: r.Notes,
 	}
 	for _, mod := range r.Mods {
@@ -74,7 +75,8 @@ func showRecipe(_ context.Context, a *app.App, o recipeShowOptions) error {
 	}
 	rows := [][]string{{"recipe", r.name}, {"file", r.file}, {"version", r.Version}}
 	for _, row := range [][]string{
-		{"about", r.Description}, {"model", strings.TrimSpace(s.Model + " " + r.Revision)}, {"served by", s.Workload}, {"image", r.Image}, {"machines", machinesOf(r)},
+		{"about", r.Description}, {"model", strings.TrimSpace(s.Model + " " + r.Revision)}, {"served by", s.Workload},
+		{"image", r.Image}, {"machines", machinesOf(r)},
 	} {
 		if row[1] != "" {
 			rows = append(rows, row)
@@ -114,7 +116,8 @@ func (m shownMod) show(b *bytes.Buffer) {
 		fmt.Fprintf(b, "\nmod %s: %s\n", plain.Text(m.Name), plain.Text(m.Error))
 		return
 	}
-	fmt.Fprintf(b, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", plain.Text(m.Name), plain.Text(m.Folder), plain.Text(strings.Join(m.Files, ", ")))
+	fmt.Fprintf(b, "\nmod %s, in %s: %s\nrun.sh, in each container before the server starts:\n", plain.Text(m.Name),
+		plain.Text(m.Folder), plain.Text(strings.Join(m.Files, ", ")))
 	for line := range strings.Lines(m.Script) {
 		fmt.Fprintf(b, "  | %s\n", plain.Text(strings.TrimRight(line, "\r\n")))
 	}

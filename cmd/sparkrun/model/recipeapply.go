@@ -22,15 +22,17 @@ func bindRecipe(a *app.App, cmd *cobra.Command, o *launch.RecipeOptions) {
 	fs := cmd.Flags()
 	fs.StringVar(&o.Name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
 	bindFill(fs, o)
-	app.CompleteFlag(cmd, "recipe", func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
-		return recipeCompletion(a)(cmd, nil, typed) // what else stands in the line does not matter
-	})
+	app.CompleteFlag(cmd, "recipe",
+		func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
+			return recipeCompletion(a)(cmd, nil, typed) // what else stands in the line does not matter
+		})
 }
 
 // bindFill binds what fills a recipe in.
 func bindFill(fs *pflag.FlagSet, o *launch.RecipeOptions) {
 	fs.StringArrayVarP(&o.Set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
-	fs.BoolVar(&o.Trust, "trust-recipe", false, "let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
+	fs.BoolVar(&o.Trust, "trust-recipe", false,
+		"let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
 }
 
 // applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the
@@ -43,7 +45,8 @@ func applyRecipe(a *app.App, o *launch.Options) error {
 	case o.Recipe.Name == "":
 		return nil
 	case o.Request.Serve.Model != "":
-		return app.Usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another", o.Request.Serve.Model)
+		return app.Usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another",
+			o.Request.Serve.Model)
 	case o.Request.Serve.Program != "":
 		e, _ := engine.Named(o.Workload)
 		return app.Usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or launch the model without a recipe", e.Program.Name, o.Request.Serve.Program)
@@ -108,7 +111,8 @@ func fillRecipe(a *app.App, r foundRecipe, o launch.Options) (recipe.Launch, err
 	}
 	nodes := o.Request.Job.Nodes
 	if o.Request.Job.MinNodes != 0 {
-		return recipe.Launch{}, app.Usagef("--nodes %d:%d: a server is made for a number of machines: give one", o.Request.Job.MinNodes, nodes)
+		return recipe.Launch{}, app.Usagef("--nodes %d:%d: a server is made for a number of machines: give one",
+			o.Request.Job.MinNodes, nodes)
 	}
 	if nodes == 0 {
 		nodes = len(o.Request.Job.On)

@@ -69,7 +69,8 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 		}
 		return foundRecipe{}, app.Usagef("recipe %s: there are several: %s", name, strings.Join(names, ", "))
 	case scoped && !known:
-		return foundRecipe{}, fmt.Errorf("recipe %s: %w: no registry is called %s (`sparkrun recipe list` shows them)", name, errNoRecipe, scope)
+		return foundRecipe{}, fmt.Errorf("recipe %s: %w: no registry is called %s (`sparkrun recipe list` shows them)",
+			name, errNoRecipe, scope)
 	case len(all) == 0:
 		return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and no registry yet: `sparkrun recipe add FOLDER`", name, errNoRecipe)
 	}
@@ -186,5 +187,6 @@ func modFolder(a *app.App, r foundRecipe, mod string) (string, error) {
 	if len(places) == 0 {
 		return "", fmt.Errorf("mod %s: there is no registry of that name with mods", mod)
 	}
-	return "", fmt.Errorf("mod %s: there is no run.sh in %s: `sparkrun recipe add FOLDER` adds a checkout that has it", mod, strings.Join(places, ", nor in "))
+	return "", fmt.Errorf("mod %s: there is no run.sh in %s: `sparkrun recipe add FOLDER` adds a checkout that has it",
+		mod, strings.Join(places, ", nor in "))
 }

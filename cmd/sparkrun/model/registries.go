@@ -181,7 +181,8 @@ func (f registryFolder) open() ([]registry, error) {
 
 // plain is a folder without a manifest: recipes in recipes/ where there is such a folder, mods in mods/.
 func (f registryFolder) plain() registry {
-	one := registry{name: cmp.Or(f.Name, filepath.Base(f.Folder)), folder: f.Folder, recipes: f.Folder, mods: filepath.Join(f.Folder, "mods")}
+	one := registry{name: cmp.Or(f.Name, filepath.Base(f.Folder)), folder: f.Folder, recipes: f.Folder,
+		mods: filepath.Join(f.Folder, "mods")}
 	if sub := filepath.Join(f.Folder, "recipes"); isFolder(sub) {
 		one.recipes = sub
 	}
@@ -228,7 +229,8 @@ func (r registry) files() (out []string, err error) {
 			return fmt.Errorf("%s is a link, which is not followed: add the folder that it leads to", path)
 		case path == r.recipes:
 			return nil
-		case strings.HasPrefix(d.Name(), "."), d.IsDir() && strings.Count(strings.TrimPrefix(path, r.recipes), "/") > maxRecipeDepth:
+		case strings.HasPrefix(d.Name(), "."), d.IsDir() &&
+			strings.Count(strings.TrimPrefix(path, r.recipes), "/") > maxRecipeDepth:
 			if d.IsDir() {
 				return fs.SkipDir
 			}

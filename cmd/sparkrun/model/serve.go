@@ -35,11 +35,15 @@ const (
 
 func bindServe(cmd *cobra.Command, o *launch.Options) {
 	s, fs := &o.Request.Serve, cmd.Flags()
-	fs.Var(app.Positive{N: &s.TP}, "tp", "tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
-	fs.Var(app.Positive{N: &s.PP}, "pp", "pipeline parallelism: the layers are dealt out to `N` machines (default: likewise)")
-	fs.StringVar(&s.Host, "host", "", "the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
+	fs.Var(app.Positive{N: &s.TP}, "tp",
+		"tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
+	fs.Var(app.Positive{N: &s.PP}, "pp",
+		"pipeline parallelism: the layers are dealt out to `N` machines (default: likewise)")
+	fs.StringVar(&s.Host, "host", "",
+		"the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
 	fs.Var(app.Positive{N: &s.Port}, "port", "the port of its API (default: the server's own)")
-	fs.Var(app.Choice{V: &o.Serve.Runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime", "run it on the host, or in a container (default: docker)")
+	fs.Var(app.Choice{V: &o.Serve.Runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime",
+		"run it on the host, or in a container (default: docker)")
 	app.CompleteWords(cmd, "runtime")
 	launch.AddServiceFlags(cmd, &o.Service)
 	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime")
@@ -49,7 +53,8 @@ func bindServe(cmd *cobra.Command, o *launch.Options) {
 // bindBackend binds what engines have that spread in two ways.
 func bindBackend(cmd *cobra.Command, o *launch.Options) {
 	s, fs := &o.Request.Serve, cmd.Flags()
-	fs.Var(app.Choice{V: &s.Backend, Words: []string{"auto", workloads.BackendNative, workloads.BackendRay}}, "backend", "how "+engine.Usual().Title+" spreads over machines (default: auto)")
+	fs.Var(app.Choice{V: &s.Backend, Words: []string{"auto", workloads.BackendNative, workloads.BackendRay}},
+		"backend", "how "+engine.Usual().Title+" spreads over machines (default: auto)")
 	fs.IntVar(&s.DP, "dp", 0, "`N` copies of the model, each on machines of its own (default: 1)")
 	app.CompleteWords(cmd, "backend")
 	help.Group(fs, "Server", "backend", "dp")
@@ -196,7 +201,8 @@ func imageOf(a *app.App, workload string) (image, file string, err error) {
 			}
 		}
 		if err != nil {
-			return "", "", fmt.Errorf("read images: %s: %w; want lines such as %s: %s", file, err, engine.Usual().Name, engine.Usual().Image)
+			return "", "", fmt.Errorf("read images: %s: %w; want lines such as %s: %s", file, err, engine.Usual().Name,
+				engine.Usual().Image)
 		}
 		if image := all[workload]; image != "" {
 			return image, file, nil
@@ -211,7 +217,8 @@ func question(o launch.Options, e engine.Engine) launch.Options {
 	ask := o
 	ask.Workload, ask.Detach, ask.JSON, ask.Stage, ask.Secrets = "exec", false, false, nil, nil
 	job := &ask.Request.Job
-	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = "", 1, launcher.NoGPUs, false, 0, nil, nil
+	job.Name, job.Nodes, job.GPUs, job.Wait, job.Spare, job.Service, job.Publish = "", 1, launcher.NoGPUs, false, 0,
+		nil, nil
 	if job.On = slices.Clone(job.On); len(job.On) > 1 {
 		job.On = job.On[:1]
 	}
@@ -237,14 +244,16 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 	signals, stop := a.Signals()
 	defer stop()
 	var help bytes.Buffer
-	f := follow.Follower{Runner: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals, Standalone: o.Standalone, Say: func(string) {}}
+	f := follow.Follower{Runner: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals,
+		Standalone: o.Standalone, Say: func(string) {}}
 	f.Out.Note = f.Say
 	code, err := f.Run(ctx)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("ask %s how it spreads: %w", e.Title, err)
 	case code != 0:
-		return "", app.Exits(code, fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
+		return "", app.Exits(code,
+			fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
 	case e.Backends.Knows(help.String()):
 		return workloads.BackendNative, nil
 	}

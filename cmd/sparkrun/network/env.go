@@ -57,7 +57,8 @@ and --env add, see launch --dry-run.`,
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&opts.node, "node", "", "the machine whose variables these are (default: this one)")
-	fs.Var(app.Positive{N: &opts.job.Nodes}, "nodes", "how many machines (default: those of --on, else all that are ready)")
+	fs.Var(app.Positive{N: &opts.job.Nodes}, "nodes",
+		"how many machines (default: those of --on, else all that are ready)")
 	fs.StringSliceVar(&opts.job.On, "on", nil, "these machines, in this order: host,host")
 	fs.StringSliceVar(&opts.job.Exclude, "exclude", nil, "never these machines: host,host")
 	app.NCCLFlags(fs, &opts.job.NCCL, &opts.job.NCCLSubnetAware)
@@ -106,7 +107,8 @@ func runEnv(ctx context.Context, a *app.App, o envOptions) error {
 	case "docker":
 		return writeEnvFile(a.Out, p.Vars)
 	}
-	fmt.Fprintf(a.Out, "%s, node rank %d of %s; they meet at %s (%s)\n", p.Host, p.NodeRank, strings.Join(p.Hosts, ", "), p.Head, p.Why)
+	fmt.Fprintf(a.Out, "%s, node rank %d of %s; they meet at %s (%s)\n", p.Host, p.NodeRank,
+		strings.Join(p.Hosts, ", "), p.Head, p.Why)
 	rows := [][]string{{"VARIABLE", "VALUE", "SOURCE"}}
 	for _, v := range p.Vars {
 		rows = append(rows, []string{v.Name, v.Value, v.Source})

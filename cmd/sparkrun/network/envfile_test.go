@@ -31,7 +31,8 @@ func TestWriteShell(t *testing.T) {
 	if diff := cmp.Diff(strings.Join(values, "|")+"|", string(out)); diff != "" {
 		t.Error(diff)
 	}
-	if err := writeEnvFile(&bytes.Buffer{}, []envgen.Var{{Name: "A", Value: "x\ny"}}); err == nil || !strings.Contains(err.Error(), "line break") {
+	if err := writeEnvFile(&bytes.Buffer{}, []envgen.Var{{Name: "A", Value: "x\ny"}}); err == nil ||
+		!strings.Contains(err.Error(), "line break") {
 		t.Errorf("a line break in an env file: %v", err)
 	}
 }

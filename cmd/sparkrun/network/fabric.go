@@ -94,7 +94,8 @@ func (o fabricOptions) check() error {
 	for _, form := range []struct {
 		flag  string
 		given bool
-	}{{"--map", o.drawing}, {"--svg", o.svg != ""}, {"--ibdev2netdev", o.ibdev2netdev}, {"--gids", o.gids}, {"--json", o.json}} {
+	}{{"--map", o.drawing}, {"--svg", o.svg != ""}, {"--ibdev2netdev", o.ibdev2netdev}, {"--gids", o.gids},
+		{"--json", o.json}} {
 		if form.given {
 			forms = append(forms, form.flag)
 		}
@@ -240,6 +241,7 @@ func (v *fabricView) only(hosts []string) error {
 			return fmt.Errorf("no machine %s: there are %s", h, strings.Join(known, ", "))
 		}
 	}
-	v.status.Nodes = slices.DeleteFunc(slices.Clone(v.status.Nodes), func(n wire.NodeStatus) bool { return !slices.Contains(hosts, n.Host) })
+	v.status.Nodes = slices.DeleteFunc(slices.Clone(v.status.Nodes),
+		func(n wire.NodeStatus) bool { return !slices.Contains(hosts, n.Host) })
 	return nil
 }

@@ -133,7 +133,8 @@ func (v *fabricView) heading(n wire.NodeStatus) string {
 
 // portRows are a line for each device, a port's role with its first.
 func portRows(n envgen.TopologyNode, inv envgen.Inventory) [][]string {
-	rows := [][]string{{"PORT", "ROLE", "PCI", "HCA", "NIC", "STATE", "SPEED", "MTU", "ADDRESSES", "GID", "PCIE", "FIRMWARE", "WHY"}}
+	rows := [][]string{{"PORT", "ROLE", "PCI", "HCA", "NIC", "STATE", "SPEED", "MTU", "ADDRESSES", "GID", "PCIE",
+		"FIRMWARE", "WHY"}}
 	for _, p := range n.Ports {
 		name, role, why := strings.TrimPrefix(topology.PortName(n, p), "port "), string(p.Role), p.Why
 		for _, d := range p.Devices {

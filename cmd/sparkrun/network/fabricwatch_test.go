@@ -74,7 +74,8 @@ func TestFabricWatch(t *testing.T) {
 // On a terminal the whole is drawn anew.
 func TestFabricWatchDraws(t *testing.T) {
 	var o apptest.SyncBuffer
-	w := &fabricWatch{app: &app.App{Out: &o, OutTTY: true, Columns: func() int { return 80 }}, opts: fabricOptions{drawing: true}, now: time.Now}
+	w := &fabricWatch{app: &app.App{Out: &o, OutTTY: true, Columns: func() int { return 80 }},
+		opts: fabricOptions{drawing: true}, now: time.Now}
 	if err := errors.Join(w.take(apptest.Pair(true)), w.take(apptest.Pair(false))); err != nil {
 		t.Fatal(err)
 	}

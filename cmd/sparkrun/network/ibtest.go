@@ -143,7 +143,8 @@ func ibNodes(view *fabricView, o ibOptions) ([]string, error) {
 		chosen = chosen[:job.Nodes]
 	}
 	if len(chosen) < 2 {
-		return nil, fmt.Errorf("a link has two ends, and %s chosen: sparkrun status shows which are ready", [2]string{"no machine is", "one machine is"}[len(chosen)])
+		return nil, fmt.Errorf("a link has two ends, and %s chosen: sparkrun status shows which are ready",
+			[2]string{"no machine is", "one machine is"}[len(chosen)])
 	}
 	return chosen, nil
 }
@@ -156,7 +157,8 @@ func ibForecast(p ibtest.Plan, o ibtest.Options) string {
 		pairs[[2]int{c.A, c.B}] = true
 	}
 	text := fmt.Sprintf("%s, %s joined by %s of %s in all; %s, about %s",
-		app.Count(len(p.Nodes), "machine"), app.Count(len(pairs), "pair"), app.Count(len(p.Cables), "cable"), app.Count(lanes, "lane"), app.Count(len(p.Steps), "step"), p.Estimate().Round(time.Second))
+		app.Count(len(p.Nodes), "machine"), app.Count(len(pairs), "pair"), app.Count(len(p.Cables), "cable"),
+		app.Count(lanes, "lane"), app.Count(len(p.Steps), "step"), p.Estimate().Round(time.Second))
 	if all := len(p.Nodes) * (len(p.Nodes) - 1) / 2; all > len(pairs) {
 		text += fmt.Sprintf("; no cable joins the other %s", app.Count(all-len(pairs), "pair"))
 	}
@@ -177,7 +179,8 @@ func hasPerftest(ctx context.Context, a *app.App, o ibOptions) error {
 			}
 		}
 		if len(lack) > 0 {
-			return fmt.Errorf("%s is not on %s: sudo apt install %s there", o.Request.IBTest.Program, strings.Join(lack, ", "), ibtest.Package)
+			return fmt.Errorf("%s is not on %s: sudo apt install %s there", o.Request.IBTest.Program,
+				strings.Join(lack, ", "), ibtest.Package)
 		}
 		return nil // all else the launch says itself
 	})
@@ -204,7 +207,8 @@ func tellIB(a *app.App, rep ibReport, cluster string, o ibOptions) error {
 	case v.Grade == nccltest.Failed:
 		return app.Exits(app.ExitFailure, nil)
 	case gate > 0 && (part == nil || v.Grade == nccltest.Unjudged):
-		return app.Exits(app.ExitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
+		return app.Exits(app.ExitFailure,
+			fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
 	case gate > 0 && *part < gate:
 		return app.Exits(app.ExitFailure, missed(gate, *part))
 	}
@@ -284,14 +288,16 @@ func (w *ibWatcher) take(text []byte) {
 
 func (w *ibWatcher) line(l follow.OutputLine) {
 	line, ok := ibtest.ParseLine(*l.Line)
-	if !ok || l.Stream != wire.Stdout || line.Step >= len(w.plan.Steps) || line.Step < 0 || line.Run < 0 || line.Run >= len(w.plan.Steps[line.Step].Runs) {
+	if !ok || l.Stream != wire.Stdout || line.Step >= len(w.plan.Steps) || line.Step < 0 || line.Run < 0 ||
+		line.Run >= len(w.plan.Steps[line.Step].Runs) {
 		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
 		w.errs = w.errs[max(0, len(w.errs)-keptErrors):]
 		return
 	}
 	w.told.Add(line)
 	if w.verbose {
-		fmt.Fprintf(w.err, "[%d] $ %s\n%s%s%s", l.Rank, strings.Join(line.Argv, " "), plain.Text(line.Out), plain.Text(line.Err), plain.Text(line.File))
+		fmt.Fprintf(w.err, "[%d] $ %s\n%s%s%s", l.Rank, strings.Join(line.Argv, " "), plain.Text(line.Out),
+			plain.Text(line.Err), plain.Text(line.File))
 		if line.Error != "" {
 			fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, plain.Text(line.Error))
 		}

@@ -89,7 +89,8 @@ where it is low, and by itself always.`,
 		return launch(cmd, nil)
 	}
 	fs := cmd.Flags()
-	fs.Var(app.Choice{V: &t.Verb, Words: ibtest.Verbs()}, "verb", "the RDMA operation (default: write, of which figures are known)")
+	fs.Var(app.Choice{V: &t.Verb, Words: ibtest.Verbs()}, "verb",
+		"the RDMA operation (default: write, of which figures are known)")
 	fs.Var(app.Positive{N: &t.Seconds}, "seconds", "measure bandwidth for `N` seconds each way (default: 3)")
 	fs.Var(app.Amount{N: &t.Bytes}, "size", "the messages of a bandwidth test (default: 64K)")
 	fs.Var(app.Positive{N: &t.QPs}, "qps", "share bandwidth out to `N` queue pairs a device (default: 1)")
@@ -108,8 +109,10 @@ func checkIB(o ibOptions) error {
 		given bool
 		flag  string
 	}{
-		{o.Standalone, "--standalone"}, {o.Detach, "--detach"}, {o.TTY, "--tty"}, {o.Output.Kind != "" && o.Output.Kind != "json", "--output"}, {len(o.Stage) > 0, "--stage"},
-		{o.Request.Job.MaxRestarts > 0, "--max-restarts"}, {o.Request.Job.MinNodes > 0, "--nodes MIN:MAX"}, {o.Container.Image != "", "--image"},
+		{o.Standalone, "--standalone"}, {o.Detach, "--detach"}, {o.TTY, "--tty"},
+		{o.Output.Kind != "" && o.Output.Kind != "json", "--output"}, {len(o.Stage) > 0, "--stage"},
+		{o.Request.Job.MaxRestarts > 0, "--max-restarts"}, {o.Request.Job.MinNodes > 0, "--nodes MIN:MAX"},
+		{o.Container.Image != "", "--image"},
 		{o.Request.RanksPerNode > 1, "--nproc-per-node"},
 	} {
 		if c.given {

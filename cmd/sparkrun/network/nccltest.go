@@ -100,7 +100,8 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil && w.ended != rendezvous.Failed) {
 		return lerr // it never ran, or was stopped before it gave anything: launch has said why
 	}
-	rep := testReport{early: w.early, Program: o.Request.NCCLTest.Program, Result: table, Log: log, places: w.places, ended: w.ended}
+	rep := testReport{early: w.early, Program: o.Request.NCCLTest.Program, Result: table, Log: log, places: w.places,
+		ended: w.ended}
 	if view != nil {
 		rep.Traffic = trafficSince(ctx, a, before.counted, span, rep.hosts())
 	}
@@ -174,7 +175,8 @@ func countedNow(ctx context.Context, b *app.Backend) []wire.NodeCounters {
 	return res.Nodes
 }
 
-func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, span time.Duration, hosts []string) []nccltest.Traffic {
+func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, span time.Duration,
+	hosts []string) []nccltest.Traffic {
 	b := a.Dial()
 	defer b.Close()
 	var out []nccltest.Traffic
@@ -295,7 +297,8 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o t
 	case v.Grade == nccltest.Failed:
 		return app.Exits(app.ExitFailure, nil)
 	case o.gate > 0 && v.Part == nil:
-		return app.Exits(app.ExitFailure, fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.gate)))
+		return app.Exits(app.ExitFailure,
+			fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.gate)))
 	case o.gate > 0 && *v.Part < o.gate:
 		return app.Exits(app.ExitFailure, missed(o.gate, *v.Part))
 	}
@@ -332,7 +335,8 @@ func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns i
 	}
 	if rep.Last != nil {
 		change, _ := nccltest.Compare(now, *rep.Last)
-		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, app.Age(now.At.Sub(rep.Last.At)), 100*change)
+		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, app.Age(now.At.Sub(rep.Last.At)),
+			100*change)
 	}
 	for _, c := range v.Also {
 		fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(c.Text), plain.Text(c.Evidence), c.Remedy)

@@ -90,11 +90,14 @@ same. They replace those of an earlier build in one step.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.StringVar(&opts.nccl, "nccl", "", "a `FOLDER` here with NCCL's sources, to be built and used with it (default: the machines' own NCCL)")
+	fs.StringVar(&opts.nccl, "nccl", "",
+		"a `FOLDER` here with NCCL's sources, to be built and used with it (default: the machines' own NCCL)")
 	fs.StringVar(&opts.on, "on", "", "build on this machine: `HOST` (default: this one)")
 	fs.StringSliceVar(&opts.to, "to", nil, "bring it to these machines: `HOST,HOST` (default: all that are ready)")
-	fs.StringVar(&opts.arch, "arch", "", "the GPU architecture, such as `121` (default: that of the machine's GPU, else a GB10's)")
-	fs.StringVar(&opts.mpiHome, "mpi-home", "", "`FOLDER` of the MPI there, with bin/mpicc (default: that of mpicc in PATH)")
+	fs.StringVar(&opts.arch, "arch", "",
+		"the GPU architecture, such as `121` (default: that of the machine's GPU, else a GB10's)")
+	fs.StringVar(&opts.mpiHome, "mpi-home", "",
+		"`FOLDER` of the MPI there, with bin/mpicc (default: that of mpicc in PATH)")
 	app.CompleteFlag(cmd, "on", a.CompleteHosts)
 	app.CompleteFlag(cmd, "to", a.CompleteHosts)
 	return cmd
@@ -154,7 +157,8 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	}
 	job = launch.Options{Workload: "exec", Stage: []stage.Source{{Src: name, Dst: workloads.NCCLTestsTar}}}
 	job.Request.Args, job.Request.Stdin = workloads.NCCLInstallArgs(builtTests, sum), "none"
-	job.Request.Job = launcher.Spec{Name: "nccl-test-install", On: hosts, Nodes: len(hosts), OnFailure: launcher.ContinueOnFailure, Force: true}
+	job.Request.Job = launcher.Spec{Name: "nccl-test-install", On: hosts, Nodes: len(hosts),
+		OnFailure: launcher.ContinueOnFailure, Force: true}
 	inner.Out = io.Discard // where it lies is told below
 	if err := stepOf(launch.Run(ctx, &inner, job)); err != nil {
 		return err

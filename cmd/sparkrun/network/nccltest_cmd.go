@@ -66,16 +66,22 @@ is expected. sparkrun help nccl tells what is measured, and how it is judged.`,
 	fs.Var(app.Amount{N: &test.Min}, "min", "the smallest message (default: 8M)")
 	fs.Var(app.Amount{N: &test.Max}, "max", "the largest message (default: 4G, or what is safe)")
 	fs.Var(app.Positive{N: &test.Factor}, "factor", "each size is `N` times the one before (default: 2)")
-	fs.Var(app.Positive{N: &test.Iters}, "iters", "`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
+	fs.Var(app.Positive{N: &test.Iters}, "iters",
+		"`N` timed runs of each size; fewer where a size takes more than 2 s (default: 20)")
 	fs.Var(app.Choice{V: &t.via, Words: []string{"auto", viaTests, viaTorch}}, "via", "what measures (default: auto)")
-	fs.StringVar(&t.folder, "nccl-tests", "", "nccl-tests' `FOLDER` on the machines, or in the image (default: $NCCL_TESTS_HOME/build, else PATH)")
+	fs.StringVar(&t.folder, "nccl-tests", "",
+		"nccl-tests' `FOLDER` on the machines, or in the image (default: $NCCL_TESTS_HOME/build, else PATH)")
 	m := &opts.Request.MPI
-	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}}, "mpi", "the family that nccl-tests is built for (default: what it is linked to)")
-	fs.StringVar(&m.Mpirun, "mpirun", "", "Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
-	fs.StringVar(&opts.Request.Torchrun.Python, "python", "", "the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
+	fs.Var(app.Choice{V: (*string)(&m.Family), Words: []string{string(launcher.MPICH), string(launcher.OpenMPI)}},
+		"mpi", "the family that nccl-tests is built for (default: what it is linked to)")
+	fs.StringVar(&m.Mpirun, "mpirun", "",
+		"Open MPI's mpirun on the machines (default: beside nccl-tests' own Open MPI, else in PATH)")
+	fs.StringVar(&opts.Request.Torchrun.Python, "python", "",
+		"the interpreter (default: $VIRTUAL_ENV/bin/python3, else python3)")
 	fs.Var(app.Part{V: &t.gate}, "gate", "exit with 1 below this `PART` of what is expected, such as 0.9")
 	fs.StringVar(&t.svg, "svg", "", "write the curve to this `FILE` (- for standard output)")
-	fs.StringVar(&t.read, "read", "", "start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
+	fs.StringVar(&t.read, "read", "",
+		"start nothing: judge what nccl-tests printed, or wrote with -J, to `FILE` (- for standard input)")
 	fs.BoolVarP(&t.verbose, "verbose", "v", false, "show what the ranks write, NCCL's log included, on standard error")
 	app.CompleteWords(cmd, "via", "mpi")
 	return cmd
@@ -88,7 +94,8 @@ func checkTest(o testOptions) error {
 		given bool
 		flag  string
 	}{
-		{o.Detach, "--detach"}, {o.TTY, "--tty"}, {o.Output.Kind != "" && o.Output.Kind != "json", "--output"}, {len(o.Stage) > 0, "--stage"},
+		{o.Detach, "--detach"}, {o.TTY, "--tty"}, {o.Output.Kind != "" && o.Output.Kind != "json", "--output"},
+		{len(o.Stage) > 0, "--stage"},
 		{o.Request.Job.MaxRestarts > 0, "--max-restarts"},
 	} {
 		if c.given {

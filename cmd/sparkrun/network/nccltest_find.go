@@ -106,7 +106,8 @@ func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string,
 	case asked && difference != "":
 		return nil, fmt.Errorf("--via nccl-tests: %s: %s", difference, remedy)
 	case asked:
-		return nil, fmt.Errorf("--via nccl-tests: nowhere to be started:\n  %s\n%s", strings.Join(slices.Compact(tried), "\n  "), remedy)
+		return nil, fmt.Errorf("--via nccl-tests: nowhere to be started:\n  %s\n%s",
+			strings.Join(slices.Compact(tried), "\n  "), remedy)
 	case difference != "":
 		a.Say(difference + ": torch measures")
 	}
@@ -152,7 +153,8 @@ func (v votes) difference(program string) string {
 		for _, hosts := range v.families {
 			ready = hosts
 		}
-		return fmt.Sprintf("%s is on %s, and not on all: %s", program, strings.Join(ready, ", "), strings.Join(v.refused, "; "))
+		return fmt.Sprintf("%s is on %s, and not on all: %s", program, strings.Join(ready, ", "),
+			strings.Join(v.refused, "; "))
 	}
 	return ""
 }
@@ -189,10 +191,12 @@ func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []
 	}
 	why := cmp.Or(where, "a machine") + " does not say how much memory is free"
 	if where != "" {
-		why = fmt.Sprintf("%s has %s free, of which the test's three buffers may take half", where, nccltest.Size(int64(least))) //nolint:gosec // likewise
+		why = fmt.Sprintf("%s has %s free, of which the test's three buffers may take half", where,
+			nccltest.Size(int64(least))) //nolint:gosec // likewise
 	}
 	if t.Min > room {
-		return fmt.Errorf("messages of %s and more are not safe: %s: lower --min, or --via torch, which takes two", nccltest.Size(t.Min), why)
+		return fmt.Errorf("messages of %s and more are not safe: %s: lower --min, or --via torch, which takes two",
+			nccltest.Size(t.Min), why)
 	}
 	safe := t.Min
 	for safe <= room/int64(t.Factor) {

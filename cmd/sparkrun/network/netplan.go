@@ -106,7 +106,8 @@ spoil ours; --force overrides the last of these, nothing else.`,
 		RunE: app.Running(a, opts, netplanApply),
 	}
 	applyFlags(cmd, opts, "write although another netplan file spoils ours")
-	cmd.Flags().Var(app.Span{D: &opts.request.Grace}, "grace", "how long neighbours have to answer (default 30s; a switch with spanning tree needs that)")
+	cmd.Flags().Var(app.Span{D: &opts.request.Grace}, "grace",
+		"how long neighbours have to answer (default 30s; a switch with spanning tree needs that)")
 	return cmd
 }
 
@@ -140,7 +141,8 @@ func netplanShow(ctx context.Context, a *app.App, o netplanShowOptions) error {
 		return err
 	}
 	if o.node != "" {
-		i := slices.IndexFunc(plan.Nodes, func(n wire.NetplanNode) bool { return n.Host == o.node || n.Node == launcher.NodeID(o.node) })
+		i := slices.IndexFunc(plan.Nodes,
+			func(n wire.NetplanNode) bool { return n.Host == o.node || n.Node == launcher.NodeID(o.node) })
 		if i < 0 {
 			return fmt.Errorf("show netplan of %s: it gets no file: these do: %s", o.node, strings.Join(planHosts(plan), ", "))
 		}
@@ -276,7 +278,8 @@ func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, quest
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(a.Out, "done on %s after %s\n", strings.Join(planHosts(plan), ", "), time.Since(began).Round(100*time.Millisecond))
+	fmt.Fprintf(a.Out, "done on %s after %s\n", strings.Join(planHosts(plan), ", "),
+		time.Since(began).Round(100*time.Millisecond))
 	return nil
 }
 
@@ -285,7 +288,8 @@ func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, quest
 func progressLine(p wire.NetplanProgress) string {
 	words := map[netplan.State]string{
 		netplan.StateApplied: "applied; waiting for its neighbours", netplan.StateReached: "all neighbours answer",
-		netplan.StateCommitted: "stays", netplan.StateUnchanged: "is as it should be", netplan.StateRolledBack: "is back at what it had",
+		netplan.StateCommitted: "stays", netplan.StateUnchanged: "is as it should be",
+		netplan.StateRolledBack: "is back at what it had",
 	}[netplan.State(p.State)]
 	switch {
 	case p.Error != "":

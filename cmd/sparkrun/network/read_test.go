@@ -19,7 +19,8 @@ func TestNCCLTestReadsPartsOfLines(t *testing.T) {
 	var w watcher
 	give := func(partial bool, text string) {
 		t.Helper()
-		b, err := json.Marshal(follow.OutputLine{Type: "output", Host: "spark1", Stream: wire.Stdout, Line: &text, Partial: partial})
+		b, err := json.Marshal(follow.OutputLine{Type: "output", Host: "spark1", Stream: wire.Stdout, Line: &text,
+			Partial: partial})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +41,8 @@ func TestNCCLTestReadsPartsOfLines(t *testing.T) {
 
 // A part just below a gate is not told as the gate itself.
 func TestGateMissed(t *testing.T) {
-	for part, want := range map[float64]string{0.52: "0.52", 0.8999: "0.8999", 0.89: "0.89", 0.8951: "0.895", 0.8999999999: "0.900000"} {
+	for part, want := range map[float64]string{0.52: "0.52", 0.8999: "0.8999", 0.89: "0.89", 0.8951: "0.895",
+		0.8999999999: "0.900000"} {
 		if got := missed(0.9, part).Error(); got != "--gate 0.9: "+want+" of what is expected was reached" {
 			t.Errorf("%g: %s", part, got)
 		}
@@ -69,7 +71,8 @@ func TestReadBuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 		got, sum, err := readBuilt(name)
-		if whole != (err == nil) || whole && (got.NCCL != "2.30.7" || len(sum) != 16) || !whole && !strings.Contains(err.Error(), "has no end") {
+		if whole != (err == nil) || whole && (got.NCCL != "2.30.7" || len(sum) != 16) || !whole &&
+			!strings.Contains(err.Error(), "has no end") {
 			t.Errorf("%d bytes: %+v %q %v", size, got, sum, err)
 		}
 	}

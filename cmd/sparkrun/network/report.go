@@ -53,7 +53,8 @@ Look into it before you hand it on: tar tzf, tar xzf.`,
 		Args: app.Takes(0, ""),
 		RunE: app.Running(a, opts, runReport),
 	}
-	cmd.Flags().StringVarP(&opts.output, "output", "o", "", "the file to write, - for standard output (default: sparkrun-report-DATE.tar.gz here)")
+	cmd.Flags().StringVarP(&opts.output, "output", "o", "",
+		"the file to write, - for standard output (default: sparkrun-report-DATE.tar.gz here)")
 	return cmd
 }
 
