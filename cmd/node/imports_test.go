@@ -35,7 +35,7 @@ var leaves = map[string]string{
 var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/shim":        "the agent drives the shims it starts",
 	"launcher/agent -> launcher/container":   "the agent asks the engine for what the shim will have run there",
-	"launcher/agent -> launcher/hub":         "what a machine has of a model is read in one way, for the agent and for the command line",
+	"launcher/agent -> launcher/modelcache":  "what a machine has of a model is read in one way, for the agent and for the command line",
 	"launcher/agent -> launcher/logs":        "the agent answers for its ranks' output, and has old output removed",
 	"launcher/agent -> launcher/diagnose":    "the agent has an exit explained before it tells of it",
 	"launcher/diagnose -> launcher/logs":     "the end of a rank's output says most of why it ended",

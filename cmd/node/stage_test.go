@@ -8,13 +8,13 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // handOver does what the CLI does, and tells how many contents were sent.
-func (h *host) handOver(spec *launcher.Spec, f stage.Files) int {
+func (h *host) handOver(spec *launcher.Spec, f filesync.Files) int {
 	h.t.Helper()
 	c := h.client()
 	defer c.Close()
@@ -27,7 +27,7 @@ func (h *host) handOver(spec *launcher.Spec, f stage.Files) int {
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		err = stage.Chunks(in, func(offset int64, data []byte) error {
+		err = filesync.Chunks(in, func(offset int64, data []byte) error {
 			return wire.StageContent.Call(h.t.Context(), c, wire.StageChunk{Job: spec.ID, Sum: sum, Offset: offset, Data: data})
 		})
 		if err = errors.Join(err, in.Close()); err != nil {
@@ -46,11 +46,11 @@ func TestStagedFilesAreOnEachNode(t *testing.T) {
 	body := "#!/bin/sh\necho $RANK $(cat data/big | wc -c) $PWD $SPARKRUN_STAGE\ntest -e seen && exit 0; touch seen; exit 3\n"
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(dir, "run.sh"), []byte(body), 0o755), os.Mkdir(filepath.Join(dir, "data"), 0o755),
-		os.WriteFile(filepath.Join(dir, "data", "big"), make([]byte, 3*stage.ChunkBytes/2), 0o644),
+		os.WriteFile(filepath.Join(dir, "data", "big"), make([]byte, 3*filesync.ChunkBytes/2), 0o644),
 	); err != nil {
 		t.Fatal(err)
 	}
-	files, err := stage.Scan([]stage.Source{{Src: dir, Dst: "."}})
+	files, err := filesync.Scan([]filesync.Source{{Src: dir, Dst: "."}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestStagedFilesAreOnEachNode(t *testing.T) {
 		}
 	}
 	for _, h := range c.hosts {
-		if _, err := os.Stat(filepath.Join(stage.Tree(h.cfg.Paths.stage(), spec.ID), "seen")); err != nil {
+		if _, err := os.Stat(filepath.Join(filesync.Tree(h.cfg.Paths.stage(), spec.ID), "seen")); err != nil {
 			t.Error(err)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/hub"
+	"github.com/sparkrun/sparkrun/launcher/modelcache"
 )
 
 // maxTold bounds what is told to others of a config.json, in bytes.
@@ -52,7 +52,7 @@ func (u login) modelAt(at, model string) *launcher.ModelCopy {
 		c.Free = freeAbove(at)
 		dir := at
 		if !path.IsAbs(model) {
-			if dir = hub.Snapshot(at, model); dir == "" {
+			if dir = modelcache.Snapshot(at, model); dir == "" {
 				return nil
 			}
 		}
@@ -63,7 +63,7 @@ func (u login) modelAt(at, model string) *launcher.ModelCopy {
 		c.Dir, c.Found = dir, true
 		if fi.IsDir() {
 			free := c.Free
-			*c, _ = hub.Look(dir) // the server will say what is wrong with its config.json
+			*c, _ = modelcache.Look(dir) // the server will say what is wrong with its config.json
 			if c.Free = free; len(c.Config) > maxTold {
 				c.Config = nil
 			}
@@ -81,7 +81,7 @@ func (p *prepared) modelPlace(model string, c *launcher.Container, env []launche
 	named := !path.IsAbs(model)
 	switch {
 	case c == nil && named:
-		return hub.Cache(func(name string) string { return valueOf(env, name) })
+		return modelcache.Cache(func(name string) string { return valueOf(env, name) })
 	case c == nil:
 		return path.Clean(model)
 	case named && valueOf(env, "HF_HUB_CACHE") != "":

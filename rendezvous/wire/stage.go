@@ -2,15 +2,15 @@ package wire
 
 import (
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 )
 
 // StageRequest hands over what a job will bring along, before it is launched.
 // Asked again, the answer is what is still missing.
 type StageRequest struct {
-	Job      launcher.JobID `json:"job"`
-	User     string         `json:"user,omitempty"` // as whom the ranks will run; empty: the caller
-	Manifest stage.Manifest `json:"manifest"`
+	Job      launcher.JobID    `json:"job"`
+	User     string            `json:"user,omitempty"` // as whom the ranks will run; empty: the caller
+	Manifest filesync.Manifest `json:"manifest"`
 	// Drop takes back what came of an earlier request: the job will not be launched.
 	Drop bool `json:"drop,omitempty"`
 }

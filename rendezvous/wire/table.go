@@ -1,7 +1,7 @@
 package wire
 
 import (
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
@@ -117,7 +117,7 @@ var (
 		Does: "run a command beside a rank"})
 	NodeExecReach = order[NodeExecReachRequest](Row{Name: "exec-reach", Who: members,
 		Does: "input or a signal for such a command"})
-	NodeStaged = unary[NodeStageRequest, stage.Manifest](Row{Name: "staged", Who: members,
+	NodeStaged = unary[NodeStageRequest, filesync.Manifest](Row{Name: "staged", Who: members,
 		Does: "the list of files that a job brings along"})
 	NodeStageRead = stream[NodeStageRequest, StageChunk](Row{Name: "stage-read", Who: members,
 		Does: "one of those files, piece by piece"})

@@ -11,7 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -27,13 +27,13 @@ type FilesConfig struct {
 // Files are what jobs bring along.
 type Files struct {
 	cfg      FilesConfig
-	store    *stage.Store
+	store    *filesync.Store
 	bringing chan struct{} // has room for the one job whose files are being laid out
 }
 
 // OpenFiles opens the folder.
 func OpenFiles(cfg FilesConfig) (*Files, error) {
-	store, err := stage.OpenStore(cfg.Dir)
+	store, err := filesync.OpenStore(cfg.Dir)
 	if err != nil {
 		return nil, err
 	}
@@ -95,7 +95,7 @@ func (f *Files) Content(_ context.Context, c wire.Caller, r wire.StageChunk) (wi
 }
 
 // NodeStaged lists for another member what a job brings along.
-func (f *Files) NodeStaged(_ context.Context, _ wire.Caller, r wire.NodeStageRequest) (stage.Manifest, error) {
+func (f *Files) NodeStaged(_ context.Context, _ wire.Caller, r wire.NodeStageRequest) (filesync.Manifest, error) {
 	return f.store.Manifest(r.Job, r.User)
 }
 

@@ -23,7 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -309,7 +309,7 @@ func readers(a *app.App, o *Options) (tty *follow.Terminal, err error) {
 // cargo is a job's spec, and what comes along with it.
 type cargo struct {
 	spec    launcher.Spec
-	files   stage.Files
+	files   filesync.Files
 	secrets []wire.Plain
 }
 

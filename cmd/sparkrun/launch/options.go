@@ -5,7 +5,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
@@ -16,7 +16,7 @@ type Options struct {
 	Workload string
 	Request  workloads.Request // its Workdir as typed, possibly empty or relative
 
-	Stage     []stage.Source
+	Stage     []filesync.Source
 	Secrets   []string
 	Container ContainerOptions
 	Recipe    RecipeOptions

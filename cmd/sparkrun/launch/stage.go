@@ -8,12 +8,12 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // stagings is a flag that is given once a file or folder.
-type stagings struct{ all *[]stage.Source }
+type stagings struct{ all *[]filesync.Source }
 
 func (s stagings) Type() string { return "SRC[:DST]" }
 
@@ -29,7 +29,7 @@ func (s stagings) String() string {
 }
 
 func (s stagings) Set(text string) error {
-	src, err := stage.ParseSource(text)
+	src, err := filesync.ParseSource(text)
 	if err == nil {
 		*s.all = append(*s.all, src)
 	}
@@ -42,11 +42,11 @@ func (s stagings) Set(text string) error {
 const stageBps = 6 << 20
 
 // stageSpec reads what a job brings along, and names it in its spec.
-func stageSpec(spec *launcher.Spec, o Options) (stage.Files, error) {
+func stageSpec(spec *launcher.Spec, o Options) (filesync.Files, error) {
 	if len(o.Stage) == 0 {
-		return stage.Files{}, nil
+		return filesync.Files{}, nil
 	}
-	files, err := stage.Scan(o.Stage)
+	files, err := filesync.Scan(o.Stage)
 	if err != nil {
 		return files, err
 	}
@@ -60,7 +60,7 @@ func stageSpec(spec *launcher.Spec, o Options) (stage.Files, error) {
 
 // handOver brings a job's files to this machine's agent, of which the nodes
 // will have them. What it has already is not sent. say is told how far it got, now and then.
-func handOver(ctx context.Context, s app.Stager, spec *launcher.Spec, files stage.Files, say func(string)) error {
+func handOver(ctx context.Context, s app.Stager, spec *launcher.Spec, files filesync.Files, say func(string)) error {
 	if spec.Staged == nil {
 		return nil
 	}
@@ -103,13 +103,13 @@ type handing struct {
 	say  func(string)
 }
 
-func (h *handing) content(ctx context.Context, files stage.Files, sum string) error {
+func (h *handing) content(ctx context.Context, files filesync.Files, sum string) error {
 	f, err := files.Open(sum)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	return stage.Chunks(f, func(offset int64, data []byte) error {
+	return filesync.Chunks(f, func(offset int64, data []byte) error {
 		if now := time.Now(); now.Sub(h.said) >= stageSays {
 			h.said = now
 			h.say(fmt.Sprintf("%s of %s of files are handed to the agent", mib(h.sent), mib(h.spec.Staged.Bytes)))

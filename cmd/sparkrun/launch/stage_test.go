@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/stage"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -44,12 +44,12 @@ func (f *fakeStager) StageContent(_ context.Context, c wire.StageChunk) error {
 
 func TestHandOver(t *testing.T) {
 	dir := t.TempDir()
-	big := strings.Repeat("x", stage.ChunkBytes+1)
+	big := strings.Repeat("x", filesync.ChunkBytes+1)
 	if err := errors.Join(os.WriteFile(filepath.Join(dir, "big"), []byte(big), 0o644),
 		os.WriteFile(filepath.Join(dir, "empty"), nil, 0o644)); err != nil {
 		t.Fatal(err)
 	}
-	opts := Options{Stage: []stage.Source{{Src: dir, Dst: "."}}}
+	opts := Options{Stage: []filesync.Source{{Src: dir, Dst: "."}}}
 	spec := launcher.Spec{ID: launcher.NewJobID(), StartTimeout: launcher.DefaultStartTimeout}
 	files, err := stageSpec(&spec, opts)
 	if err != nil {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
-	"github.com/sparkrun/sparkrun/launcher/hub"
+	"github.com/sparkrun/sparkrun/launcher/modelcache"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
@@ -92,7 +92,7 @@ func askModel(ctx context.Context, a *app.App, e engine.Engine, o launch.Options
 
 // readModel looks into a folder with a model.
 func readModel(dir string) (workloads.Model, error) {
-	c, err := hub.Look(dir)
+	c, err := modelcache.Look(dir)
 	if err != nil {
 		return workloads.Model{}, err
 	}
@@ -103,9 +103,9 @@ func readModel(dir string) (workloads.Model, error) {
 
 // snapshot is the folder of a model in the caller's cache of Hugging Face; empty: it is not there.
 func snapshot(a *app.App, model string) string {
-	cache := hub.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
+	cache := modelcache.Cache(func(name string) string { v, _ := a.Getenv(name); return v })
 	if !filepath.IsAbs(cache) {
 		return ""
 	}
-	return hub.Snapshot(cache, model)
+	return modelcache.Snapshot(cache, model)
 }

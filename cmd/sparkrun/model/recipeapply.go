@@ -11,8 +11,8 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/plain"
-	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
@@ -78,7 +78,7 @@ func applyRecipe(a *app.App, o *launch.Options) error {
 }
 
 // modsOf are a recipe's mods, to be brought along.
-func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []stage.Source, err error) {
+func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []filesync.Source, err error) {
 	var missing []error
 	for _, mod := range l.Mods {
 		dir, err := modFolder(a, r, mod)
@@ -86,7 +86,7 @@ func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []stage.Source, err
 			missing = append(missing, err)
 			continue
 		}
-		out = append(out, stage.Source{Src: dir, Dst: path.Join(recipe.ModsDir, path.Base(mod))})
+		out = append(out, filesync.Source{Src: dir, Dst: path.Join(recipe.ModsDir, path.Base(mod))})
 	}
 	return out, errors.Join(missing...)
 }

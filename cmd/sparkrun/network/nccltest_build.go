@@ -22,8 +22,8 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/plain"
-	"github.com/sparkrun/sparkrun/launcher/stage"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
@@ -106,7 +106,7 @@ same. They replace those of an earlier build in one step.`,
 // buildTests builds on one machine and installs on all: two jobs, with the programs
 // coming here in between, so that it does not matter where they are built or typed.
 func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
-	var sources []stage.Source
+	var sources []filesync.Source
 	for _, s := range []struct{ what, dir, dst, proof string }{
 		{"nccl-tests", o.source, workloads.NCCLTestsSource, "src/common.cu"},
 		{"NCCL", o.nccl, workloads.NCCLSource, "makefiles/version.mk"},
@@ -155,7 +155,7 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	if v, perr := envgen.ParseNCCLVersion(built.NCCL); ring && perr == nil && v.Before(ringNCCL) {
 		a.Say(fmt.Sprintf("these machines are a ring without a switch, which NCCL %s cannot use: bring %s or later with --nccl", v, ringNCCL))
 	}
-	job = launch.Options{Workload: "exec", Stage: []stage.Source{{Src: name, Dst: workloads.NCCLTestsTar}}}
+	job = launch.Options{Workload: "exec", Stage: []filesync.Source{{Src: name, Dst: workloads.NCCLTestsTar}}}
 	job.Request.Args, job.Request.Stdin = workloads.NCCLInstallArgs(builtTests, sum), "none"
 	job.Request.Job = launcher.Spec{Name: "nccl-test-install", On: hosts, Nodes: len(hosts),
 		OnFailure: launcher.ContinueOnFailure, Force: true}
@@ -187,15 +187,15 @@ const maxBuild = 4 << 30
 var ringNCCL = envgen.NCCLVersion{Major: 2, Minor: 30, Patch: 7}
 
 // sourcesOf brings a folder's entries along, but for its history and its own builds.
-func sourcesOf(dir, dst string) ([]stage.Source, error) {
+func sourcesOf(dir, dst string) ([]filesync.Source, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return nil, err
 	}
-	var all []stage.Source
+	var all []filesync.Source
 	for _, e := range entries {
 		if e.Name() != ".git" && e.Name() != "build" {
-			all = append(all, stage.Source{Src: filepath.Join(dir, e.Name()), Dst: filepath.Join(dst, e.Name())})
+			all = append(all, filesync.Source{Src: filepath.Join(dir, e.Name()), Dst: filepath.Join(dst, e.Name())})
 		}
 	}
 	return all, nil

@@ -1,4 +1,4 @@
-package stage
+package filesync
 
 import (
 	"crypto/sha256"

@@ -1,10 +1,10 @@
-// Package hub decides what a machine has of a model: a folder with its files, or what Hugging
+// Package modelcache decides what a machine has of a model: a folder with its files, or what Hugging
 // Face's libraries keep of it in their cache. The agent looks so with the eyes of a user, and the
 // command line where it runs.
 //
 // It must not wait: what lies under a model's name may be a pipe, a device or a disk image. It
 // must not say what a model needs, which is for workloads.
-package hub
+package modelcache
 
 import (
 	"cmp"

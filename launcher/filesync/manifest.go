@@ -1,11 +1,11 @@
-// Package stage decides what a set of files is when it travels: a manifest that
+// Package filesync decides what a set of files is when it travels: a manifest that
 // names each file by its content (SHA-256), and how one is read from a user's
 // folders, kept on a node and laid out for a job there. Nothing that a manifest
 // says leads out of the folder it is laid out in.
 //
 // It must not know of networks: who sends a manifest and its contents, and to
 // whom, is decided elsewhere.
-package stage
+package filesync
 
 import (
 	"crypto/sha256"
