@@ -32,7 +32,7 @@ func (n *node) tokenFrom(ctx context.Context, c wire.Caller, r wire.TokenRequest
 		res, err = ask(ctx, r)
 	}
 	if err != nil || n.leading.Load() == nil { // else the leader's answer has written it down
-		n.auditUser("token create", c, "", err)
+		n.audit.user("token create", c, "", err)
 	}
 	return res, err
 }
@@ -41,7 +41,7 @@ func (l *leadership) token(ctx context.Context, c wire.Caller, r wire.TokenReque
 	n, id := l.n, ""
 	defer func() {
 		if err == nil || c.Forwarded() {
-			n.auditUser("token create", c, id, err)
+			n.audit.user("token create", c, id, err)
 		}
 	}()
 	if r, err = n.mayCreate(ctx, c, r); err != nil {
@@ -81,7 +81,7 @@ func roleOf(r wire.JoinRequest) string {
 func (l *leadership) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (wire.JoinResponse, error) {
 	n := l.n
 	res, err := n.admit(ctx, r)
-	n.auditNewcomer(audit.Line{What: "join", Who: r.Host, On: string(r.Node)}, c, err)
+	n.audit.newcomer(audit.Line{What: "join", Who: r.Host, On: string(r.Node)}, c, err)
 	n.log.Info("join", "host", r.Host, "node", r.Node, "addr", r.Addr, "from", c.Addr, "via", c.Host, "error", err)
 	return res, err
 }

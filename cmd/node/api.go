@@ -17,7 +17,7 @@ import (
 func (n *node) newServer() *wire.Server {
 	calls := slices.Concat(n.Calls(), n.failover.Calls(), n.control.Calls(), n.survey.Calls(), n.checkup.Calls(),
 		n.rollout.Calls(), n.ranks.Calls())
-	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.auditUser}, calls...)
+	return wire.NewServer(wire.ServerConfig{Host: n.m.Host, Leader: n.leader, Over: noLonger, Audit: n.audit.user}, calls...)
 }
 
 // Calls are what this node answers whether it leads or not; leadership.Calls are the others.

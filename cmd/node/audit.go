@@ -11,6 +11,12 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// trail writes the audit log of a node.
+type trail struct {
+	*audit.Log
+	host string // this node's
+}
+
 // outcomeOf tells a no of ours from what merely did not work.
 func outcomeOf(err error) audit.Outcome {
 	if err == nil {
@@ -33,24 +39,24 @@ func passing(err error) bool {
 	return errors.Is(err, wire.ErrRetry) || errors.Is(err, lead.ErrOver) || errors.Is(err, context.Canceled)
 }
 
-// auditUser writes down what a user did, or tried: on the machine where they
+// user writes down what a user did, or tried: on the machine where they
 // typed it, and on the one that decided.
-func (n *node) auditUser(what string, c wire.Caller, on string, err error) {
+func (t trail) user(what string, c wire.Caller, on string, err error) {
 	if c.User != nil && !passing(err) {
-		n.audit.Of(n.userLine(what, c, on, err))
+		t.Of(t.userLine(what, c, on, err))
 	}
 }
 
-// auditOften does so for what is done again and again.
-func (n *node) auditOften(what string, c wire.Caller, on string, err error) {
+// often does so for what is done again and again.
+func (t trail) often(what string, c wire.Caller, on string, err error) {
 	if c.User != nil && !passing(err) {
-		n.audit.Often(n.userLine(what, c, on, err))
+		t.Often(t.userLine(what, c, on, err))
 	}
 }
 
-func (n *node) userLine(what string, c wire.Caller, on string, err error) audit.Line {
+func (t trail) userLine(what string, c wire.Caller, on string, err error) audit.Line {
 	uid := c.User.UID
-	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: n.typedOn(c), On: on, Outcome: outcomeOf(err)}
+	l := audit.Line{What: what, Who: c.User.Name, UID: &uid, From: t.typedOn(c), On: on, Outcome: outcomeOf(err)}
 	if c.Client != nil {
 		l.UID, l.Client = nil, c.Client.ID
 		l.From = c.Client.Host + " at " + c.Client.Addr
@@ -61,8 +67,8 @@ func (n *node) userLine(what string, c wire.Caller, on string, err error) audit.
 	return l
 }
 
-// auditNewcomer writes down a join or a login; one that is refused is a stranger's.
-func (n *node) auditNewcomer(l audit.Line, c wire.Caller, err error) {
+// newcomer writes down a join or a login; one that is refused is a stranger's.
+func (t trail) newcomer(l audit.Line, c wire.Caller, err error) {
 	if passing(err) {
 		return
 	}
@@ -71,20 +77,20 @@ func (n *node) auditNewcomer(l audit.Line, c wire.Caller, err error) {
 		l.From = c.Host // which passed it on, and knows the address
 	}
 	if err == nil {
-		n.audit.Add(l)
+		t.Add(l)
 		return
 	}
 	l.Why = err.Error()
-	n.audit.Stranger(l)
+	t.Stranger(l)
 }
 
-// auditPrepared writes down that a leader had ranks prepared here.
-func (n *node) auditPrepared(leader wire.Caller, spec launcher.Spec, err error) {
-	n.auditMember("prepare ranks for "+spec.User, leader, string(spec.ID), err)
+// prepared writes down that a leader had ranks prepared here.
+func (t trail) prepared(leader wire.Caller, spec launcher.Spec, err error) {
+	t.member("prepare ranks for "+spec.User, leader, string(spec.ID), err)
 }
 
-// auditMember writes down what a member had this node do.
-func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
+// member writes down what a member had this node do.
+func (t trail) member(what string, c wire.Caller, on string, err error) {
 	if passing(err) {
 		return
 	}
@@ -92,13 +98,13 @@ func (n *node) auditMember(what string, c wire.Caller, on string, err error) {
 	if err != nil {
 		l.Why = err.Error()
 	}
-	n.audit.Of(l)
+	t.Of(l)
 }
 
 // typedOn is the member whose user calls, or that a client has dialled.
-func (n *node) typedOn(c wire.Caller) string {
+func (t trail) typedOn(c wire.Caller) string {
 	if c.Forwarded() {
 		return c.Host
 	}
-	return n.m.Host
+	return t.host
 }

@@ -94,13 +94,13 @@ func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request)
 			call = row.Path()
 		}
 		err = fmt.Errorf("%w: this call is not for clients", wire.ErrDenied)
-		n.auditOften("client call", c, call, err)
+		n.audit.often("client call", c, call, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
 	user := holder{name: c.User.Name, root: c.User.UID == 0}
 	if err := n.visitors.enter(user); err != nil {
-		n.auditOften("client call", c, "", err)
+		n.audit.often("client call", c, "", err)
 		wire.Refuse(w, err)
 		return
 	}
@@ -111,7 +111,7 @@ func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request)
 			err = nil // told elsewhere, or read for as long as its reader liked
 		}
 		if !reached || !own {
-			n.auditOften("client call", c, row.Name, err)
+			n.audit.often("client call", c, row.Name, err)
 		}
 	})
 	r = r.WithContext(ctx)
@@ -153,7 +153,7 @@ func (n *node) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenRequest
 func (l *leadership) login(ctx context.Context, c wire.Caller, r wire.LoginRequest) (wire.LoginResponse, error) {
 	n := l.n
 	res, err := n.admitClient(ctx, r)
-	n.auditNewcomer(audit.Line{What: "login", Who: res.User, On: r.Host, Client: r.Client}, c, err)
+	n.audit.newcomer(audit.Line{What: "login", Who: res.User, On: r.Host, Client: r.Client}, c, err)
 	n.log.Info("login", "host", r.Host, "client", r.Client, "user", res.User, "from", c.Addr, "via", c.Host, "error", err)
 	return res, err
 }

@@ -43,7 +43,7 @@ type node struct {
 
 	gate  *trust.Gate
 	door  *trust.Door
-	audit *audit.Log
+	audit trail
 	// visitors are the users whose clients call here.
 	visitors *books
 	survey   *survey.Survey
@@ -160,7 +160,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.end()
 		}
 	}()
-	if n.audit, err = audit.Open(audit.Config{Path: cfg.Paths.audit(), Logger: cfg.Logger}); err != nil {
+	n.audit.host = m.Host
+	if n.audit.Log, err = audit.Open(audit.Config{Path: cfg.Paths.audit(), Logger: cfg.Logger}); err != nil {
 		return nil, err
 	}
 	defer func() {
@@ -211,7 +212,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, fmt.Errorf("make the run folder: %w", err)
 	}
 	secrets := jobs.SecretsOf(cfg.Paths.trust())
-	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit}
+	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit.Log}
 	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Dial: n.dial, Logger: n.log})
 	if err != nil {
 		return nil, err
@@ -249,7 +250,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}()
 	n.control = control.New(control.Config{
 		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return survey.GPUs("/proc") },
-		Inventory: n.inventory, Leads: &n.leads, Prepared: n.auditPrepared, Logger: n.log,
+		Inventory: n.inventory, Leads: &n.leads, Prepared: n.audit.prepared, Logger: n.log,
 	})
 	if err = n.openDoor(); err != nil {
 		return nil, err
@@ -269,7 +270,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
 		Dial: n.dial, Failover: n.failover, Why: n.better, List: n.jobsFor,
-		ByUser: n.auditUser, ByMember: n.auditMember, Logger: n.log,
+		ByUser: n.audit.user, ByMember: n.audit.member, Logger: n.log,
 	})
 	n.agent.Sweep()
 	return n, nil

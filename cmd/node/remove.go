@@ -128,7 +128,7 @@ func (n *node) beRemoved(ctx context.Context, c wire.Caller, _ wire.Empty) (wire
 	if c.Node != n.failover.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
-	n.auditMember("removed", c, n.m.Host, nil)
+	n.audit.member("removed", c, n.m.Host, nil)
 	n.log.Warn("this machine is taken out of its cluster", "leader", c.Host)
 	n.goodBye()
 	return wire.Empty{}, nil
