@@ -219,13 +219,13 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	containers := jobs.Containers(cfg.Paths.Engine, m.Cluster)
 	if containers != nil {
-		containers.Allow, containers.Over = allowed.Contain, jobs.Over(n.jobsFor)
+		containers.Over = jobs.Over(n.jobsFor)
 	}
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
-		StageDir: cfg.Paths.stage(), Stage: files.Bring, StagedBy: files.UserOf, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
-		OpenSecret: secrets.Open, Allow: allowed.Run, Containers: containers,
+		StageDir: cfg.Paths.stage(), Files: files, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
+		Secrets: secrets, Policy: allowed, Containers: containers,
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
 	})
 	if err != nil {

@@ -92,7 +92,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	s.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
 		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
-		OpenSecret: secrets.Open,
+		Secrets:    secrets,
 		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whom the engine lets in is root by it anyway
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },
 	})

@@ -32,8 +32,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
 
-// Config of an Agent. All of it is required but StateDir, StageDir, Stage,
-// Allow, Containers, OpenSecret, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and DieWithUs.
+// Config of an Agent. All of it is required but StateDir, StageDir, Files,
+// Policy, Containers, Secrets, DropCache, Filter, AskHead, Servers, Keep, MemoryFloor and DieWithUs.
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
@@ -47,29 +47,26 @@ type Config struct {
 	// Empty: logind is left alone, and may remove the shared memory of a user who
 	// logs out while their ranks run.
 	StateDir string
-	// StageDir holds what jobs have brought along (see Stage), a folder for each,
+	// StageDir holds what jobs have brought along (see Files), a folder for each,
 	// which goes with the job's output. Absolute; empty: jobs can bring nothing.
 	StageDir string
-	// Stage lays out what a job brings along, as uid and gid's own, in the
-	// folder StageDir/JOB/tree, and fetches what is missing here. Done before, it
-	// does nothing. Asked in prepare.
-	Stage func(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
+	// Files are what jobs bring along; nil: they can bring nothing.
+	Files Files
 	// DropCache frees the page cache before a job that takes GPUs starts where
 	// nothing else runs; nil: it is left alone.
 	DropCache func() error
-	// Allow refuses a job that this node's administrator will not have; nil: there
-	// are no rules. Asked in prepare.
-	Allow func(context.Context, launcher.Spec) error
-	// OpenSecret opens one secret of a job; nil: jobs can have none.
-	OpenSecret func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
+	// Policy refuses what this node's administrator will not have; nil: there are no rules.
+	Policy Policy
+	// Secrets opens those of jobs; nil: they can have none.
+	Secrets interface {
+		Open(launcher.Spec, launcher.SealedSecret) ([]byte, error)
+	}
 	// Containers has ranks run in containers where a job wants that; nil: none can.
 	Containers *Containers
 	// Filter makes this node's packet filter what these tries want, and nothing
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
 	Filter func(map[launcher.Key]launcher.Filter) error
-	// StagedBy tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
-	StagedBy func(launcher.JobID) (user string)
 	// Servers are those whose metrics and logs are read; none: no service's requests and tokens are
 	// known, and a failed process of a server is not told from the others.
 	Servers []launcher.Server
@@ -89,6 +86,23 @@ type Config struct {
 	// standalone mode.
 	DieWithUs bool
 	Logger    *slog.Logger
+}
+
+// Files are what jobs have brought along.
+type Files interface {
+	// Bring lays out what a job brings along, as uid and gid's own, in the
+	// folder StageDir/JOB/tree, and fetches what is missing here. Done before, it
+	// does nothing. Asked in prepare.
+	Bring(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
+	// UserOf tells whose job has brought files here; empty: nobody's. It is asked of jobs without ranks here.
+	UserOf(launcher.JobID) (user string)
+}
+
+// Policy is the administrator's. It is asked in prepare.
+type Policy interface {
+	Run(context.Context, launcher.Spec) error
+	// Contain is asked before a registry is.
+	Contain(context.Context, BoxWish) error
 }
 
 // Agent holds what this node knows of its tries. All methods are safe for use

@@ -26,9 +26,6 @@ type Containers struct {
 	Socket  string // of this node's engine; absolute
 	Cluster string // its UUID: containers of another one are not ours
 	Program string // this program, as a file that an engine can mount
-	// Allow refuses what this node's administrator will not have; nil: there are no rules.
-	// Asked in prepare, before a registry is.
-	Allow func(context.Context, BoxWish) error
 	// Over tells of which tries the end is recorded, by one read that no other one may contradict
 	// later; a try whose job the record does not know is left out. It fails where nobody can say. nil:
 	// nothing is ever swept.
@@ -207,13 +204,13 @@ func (a *Agent) allowBox(ctx context.Context, who login, image string, mounts []
 	for _, m := range mounts {
 		wish.Mounts = append(wish.Mounts, m.Source)
 	}
-	if a.cfg.Containers == nil || a.cfg.Containers.Allow == nil {
+	if a.cfg.Policy == nil {
 		if wish.Elevates != nil && who.switches {
 			return fmt.Errorf("--docker-arg %s: it gives a container more than %s has: root alone may", strings.Join(wish.Elevates, ", "), who.name)
 		}
 		return nil
 	}
-	return a.cfg.Containers.Allow(ctx, wish)
+	return a.cfg.Policy.Contain(ctx, wish)
 }
 
 // mounts looks at the sources with the user's eyes; those that were asked for come first. What was

@@ -67,7 +67,7 @@ func TestBoxesAreRefused(t *testing.T) {
 		"is for s390x":                 {image: anImage},
 		"not on this node, and --pull": {change: func(_ *Config, c *launcher.Container) { c.Pull = launcher.PullNever }},
 		"not your image": {image: anImage, change: func(cfg *Config, _ *launcher.Container) {
-			cfg.Containers.Allow = func(_ context.Context, w BoxWish) error { return errors.New("not your image: " + w.Image) }
+			cfg.Policy = boxPolicy(func(_ context.Context, w BoxWish) error { return errors.New("not your image: " + w.Image) })
 		}},
 		"/nowhere:/x: not found here": {image: anImage, change: func(_ *Config, c *launcher.Container) {
 			c.Mounts = []launcher.Mount{{Source: "/nowhere", Target: "/x"}}
@@ -411,14 +411,15 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 			socket, end := fakeEngine(t, map[string]any{}, map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
 			defer end() // before the node looks for what is left
 			n := newNode(t, func(cfg *Config) {
-				cfg.Containers = &Containers{Socket: socket, Cluster: "c", Program: "/proc/self/exe", Allow: func(_ context.Context, w BoxWish) error {
+				cfg.Containers = &Containers{Socket: socket, Cluster: "c", Program: "/proc/self/exe"}
+				cfg.Policy = boxPolicy(func(_ context.Context, w BoxWish) error {
 					for _, m := range w.Mounts {
 						if m != models {
 							return errors.New("not your mount: " + m)
 						}
 					}
 					return nil
-				}}
+				})
 			})
 			as := n.as("true")
 			st := as.Spec.MainStage()
@@ -468,3 +469,10 @@ func TestNamesOfContainers(t *testing.T) {
 		t.Errorf("no %s among %v", want, names)
 	}
 }
+
+// boxPolicy has rules for containers alone.
+type boxPolicy func(context.Context, BoxWish) error
+
+func (boxPolicy) Run(context.Context, launcher.Spec) error { return nil }
+
+func (p boxPolicy) Contain(ctx context.Context, w BoxWish) error { return p(ctx, w) }

@@ -237,10 +237,10 @@ func (a *Agent) looks(user string, most int) (done func(), err error) {
 
 // allow asks the administrator's rules.
 func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
-	if a.cfg.Allow == nil {
+	if a.cfg.Policy == nil {
 		return nil
 	}
-	return a.cfg.Allow(ctx, as.Spec)
+	return a.cfg.Policy.Run(ctx, as.Spec)
 }
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home

@@ -40,8 +40,8 @@ const userName = "user"
 // userOf tells whose job has output or files here.
 func (a *Agent) userOf(job string) string {
 	b, err := os.ReadFile(filepath.Join(a.cfg.LogDir, job, userName))
-	if err != nil && a.cfg.StagedBy != nil {
-		return a.cfg.StagedBy(launcher.JobID(job))
+	if err != nil && a.cfg.Files != nil {
+		return a.cfg.Files.UserOf(launcher.JobID(job))
 	}
 	return string(b)
 }

@@ -25,7 +25,7 @@ func (a *Agent) mayHaveSecrets(spec launcher.Spec) error {
 	if len(spec.Secrets) == 0 {
 		return nil
 	}
-	if a.cfg.OpenSecret == nil {
+	if a.cfg.Secrets == nil {
 		return errors.New("this node takes no --secret: leave it out")
 	}
 	var st unix.Statfs_t
@@ -55,7 +55,7 @@ func (a *Agent) laySecrets(as launcher.Assignment, who login) error {
 		return fmt.Errorf("lay out secrets: %w", err)
 	}
 	for _, s := range as.Spec.Secrets {
-		plain, err := a.cfg.OpenSecret(as.Spec, s)
+		plain, err := a.cfg.Secrets.Open(as.Spec, s)
 		if err == nil {
 			err = giveFile(filepath.Join(dir, s.Name), plain, who)
 		}

@@ -20,12 +20,12 @@ func inMemory(t *testing.T) func(*Config) {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return func(c *Config) {
 		c.RunDir = dir
-		c.OpenSecret = func(_ launcher.Spec, s launcher.SealedSecret) ([]byte, error) {
+		c.Secrets = opener(func(_ launcher.Spec, s launcher.SealedSecret) ([]byte, error) {
 			if string(s.Box) == "broken" {
 				return nil, errors.New("it does not open here")
 			}
 			return s.Box, nil
-		}
+		})
 	}
 }
 
@@ -100,3 +100,7 @@ func onDisk(t *testing.T) string {
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	return dir
 }
+
+type opener func(launcher.Spec, launcher.SealedSecret) ([]byte, error)
+
+func (o opener) Open(spec launcher.Spec, s launcher.SealedSecret) ([]byte, error) { return o(spec, s) }

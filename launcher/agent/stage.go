@@ -22,7 +22,7 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	if as.Spec.Staged == nil {
 		return nil
 	}
-	if a.cfg.Stage == nil || a.cfg.StageDir == "" {
+	if a.cfg.Files == nil || a.cfg.StageDir == "" {
 		return errors.New("this node takes no --stage files: leave it out")
 	}
 	if !a.isThere(as) {
@@ -38,7 +38,7 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 	if err != nil {
 		return err
 	}
-	return a.cfg.Stage(ctx, as, who.uid, who.gid)
+	return a.cfg.Files.Bring(ctx, as, who.uid, who.gid)
 }
 
 // RoomToStage refuses files in a folder, of so many bytes together, that would take what is

@@ -56,7 +56,7 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 	dir := t.TempDir()
 	n := newNode(t, func(cfg *Config) {
 		cfg.StageDir = dir
-		cfg.Stage = func(_ context.Context, as launcher.Assignment, uid, _ uint32) error {
+		cfg.Files = bringer(func(_ context.Context, as launcher.Assignment, uid, _ uint32) error {
 			if uid != uint32(os.Getuid()) {
 				t.Errorf("laid out for %d", uid)
 			}
@@ -65,7 +65,7 @@ func TestRanksRunWhereTheirFilesAre(t *testing.T) {
 				return err
 			}
 			return os.WriteFile(filepath.Join(tree, "run.sh"), []byte("#!/bin/sh\necho $PWD $SPARKRUN_STAGE > $WITNESS\n"), 0o755)
-		}
+		})
 	})
 	as := n.as("", func(a *launcher.Assignment) {
 		a.Spec.Staged = &launcher.Staged{Sum: strings.Repeat("0", 64), Workdir: true}
@@ -110,7 +110,7 @@ func TestStagedFilesArePruned(t *testing.T) {
 func TestStageTakesNoMoreThanThereIs(t *testing.T) {
 	n := newNode(t, func(cfg *Config) {
 		cfg.StageDir = t.TempDir()
-		cfg.Stage = func(context.Context, launcher.Assignment, uint32, uint32) error { return nil }
+		cfg.Files = bringer(func(context.Context, launcher.Assignment, uint32, uint32) error { return nil })
 	})
 	if err := RoomToStage(n.cfg.StageDir, 1<<60); err == nil || !strings.Contains(err.Error(), n.cfg.StageDir) {
 		t.Errorf("an exbibyte: %v", err)
@@ -119,3 +119,12 @@ func TestStageTakesNoMoreThanThereIs(t *testing.T) {
 		t.Errorf("nothing: %v", err)
 	}
 }
+
+// bringer is Files of nobody's.
+type bringer func(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
+
+func (b bringer) Bring(ctx context.Context, as launcher.Assignment, uid, gid uint32) error {
+	return b(ctx, as, uid, gid)
+}
+
+func (bringer) UserOf(launcher.JobID) string { return "" }
