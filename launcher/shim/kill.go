@@ -2,6 +2,7 @@ package shim
 
 import (
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -146,4 +147,16 @@ func (g *gang) protect(on bool) {
 	if g.oomAdj != value || on {
 		_ = os.WriteFile(oomFile, []byte(value), 0) // without privilege it stays as it is
 	}
+}
+
+// descendants are all living ones of this process, without the subtrees of
+// those in except.
+func descendants(except map[int]bool) []proc.Stat {
+	procs, _ := proc.Here.All()
+	return below(procs, []int{os.Getpid()}, except)
+}
+
+// below gives the living descendants of the roots (proc.Below).
+func below(procs []proc.Stat, roots []int, except map[int]bool) []proc.Stat {
+	return slices.DeleteFunc(proc.Below(procs, roots, except), proc.Stat.Dead)
 }
