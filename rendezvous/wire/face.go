@@ -89,7 +89,7 @@ func plainly(v any, t reflect.Type, at string) (any, error) {
 	case map[string]any:
 		fields := FieldsOf(t)
 		for name, x := range v {
-			of := t
+			var of reflect.Type
 			switch f, ok := fields[name]; {
 			case ok:
 				of = f.Type

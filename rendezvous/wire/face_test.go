@@ -265,8 +265,10 @@ func TestCutStream(t *testing.T) {
 	}
 	from := frames{from: strings.NewReader(all)}
 	var c LogChunk
-	if from.next(&c) != nil || from.next(&c) != nil || !errors.Is(from.next(&c), io.EOF) {
-		t.Error("a whole stream is not read")
+	for i, want := range []error{nil, nil, io.EOF} {
+		if err := from.next(&c); !errors.Is(err, want) {
+			t.Errorf("frame %d of a whole stream: %v, want %v", i, err, want)
+		}
 	}
 	huge := frames{from: strings.NewReader("m\xff\xff\xff\xff")}
 	if err := huge.next(&c); err == nil || !strings.Contains(err.Error(), "are the most") {

@@ -198,7 +198,7 @@ func (u Unary[Req, Res]) Serve(fn func(context.Context, Caller, Req) (Res, error
 
 // Serve has fn answer: on the leader alone where the row goes there.
 func (o Order[Req]) Serve(fn func(context.Context, Caller, Req) (Empty, error)) Call {
-	return Unary[Req, Empty]{o.Row}.Serve(fn)
+	return Unary[Req, Empty](o).Serve(fn)
 }
 
 // Serve has fn answer: on the leader alone where the row goes there.

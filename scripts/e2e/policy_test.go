@@ -44,7 +44,7 @@ func TestPolicy(t *testing.T) {
 	policy(`launch:\n  users: [root]\nports: [80]\n`)
 	refused("a rule that nobody enforces", launch("spark1", both...), "line 3", `no rule is called "ports"`)
 	l.do("kill", "spark2", "--agent")
-	if r := l.on("spark2", "sparkrun", "agent"); r.code == 0 || !strings.Contains(r.err, "/etc/sparkrun/policy.yaml: line 3") || !strings.Contains(r.err, "want launch, containers, images, mounts, elevate or gate") {
+	if r := l.on("spark2", "sparkrun", "agent"); r.code == 0 || !strings.Contains(r.err, "/etc/sparkrun/policy.yaml: line 3") || !strings.Contains(r.err, "want launch, containers, images, mounts or elevate") {
 		t.Errorf("an agent with a bad policy: %s", r)
 	}
 	policy(`launch:\n  users: [root]\n`)
