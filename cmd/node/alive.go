@@ -27,12 +27,13 @@ type Supervised struct {
 func (n *node) supervised(ctx, asked context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	ready, told := make(chan struct{}), make(chan struct{})
+	over := ctx.Done()
 	go func() {
 		defer close(told)
 		for _, is := range []<-chan struct{}{n.listening, n.reachable} {
 			select {
 			case <-is:
-			case <-ctx.Done():
+			case <-over:
 				return
 			}
 		}

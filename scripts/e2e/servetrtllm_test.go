@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -60,7 +61,12 @@ func TestServeTRTLLM(t *testing.T) {
 	t.Parallel()
 	dir, l := standinTRTLLM(t), up(t, 2)
 	l.sshless("spark1", "spark2")
+	// Each has a folder of its own for Open MPI: of two daemons that begin at once, 4.1 ends the one that
+	// finds /tmp/ompi.HOST.UID made by the other (orte/util/session_dir.c), and all tests have a spark2.
+	temp, begun := scratch(t), 0
 	args := func(more ...string) []string {
+		begun++
+		more = append([]string{"--env", fmt.Sprintf("OMPI_MCA_orte_tmpdir_base=%s/%d", temp, begun)}, more...)
 		return append([]string{"trtllm", "--trtllm-serve", filepath.Join(dir, "trtllm-serve"), "--env", "PYTHONPATH=" + dir, "--env", "PYTHONDONTWRITEBYTECODE=1", "--on", "spark1,spark2"}, more...)
 	}
 	r := l.on("spark1", append([]string{"sparkrun", "launch", "--dry-run"}, args("--runtime", "host", "org/model")...)...).must(t)
