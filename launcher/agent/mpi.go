@@ -105,7 +105,7 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 		return "", err
 	}
 	defer e.Close()
-	var names []string
+	names := []string{pmixLibrary}
 	for _, l := range mpi.Libraries() {
 		names = append(names, l.Library)
 	}
@@ -116,17 +116,31 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 	if err != nil {
 		return "", err
 	}
+	return isFor(m, path, inImage(has))
+}
+
+// pmixLibrary is what an MPICH that wants a PMIx server is linked to.
+const pmixLibrary = "libpmix.so.2"
+
+// inImage tells which MPI a program of an image is for, by the libraries that the image's loader knows. Whether its
+// MPICH is one for PMIx alone cannot be seen there: where it may be, nobody guesses, for ranks that are started in
+// the wrong way are 0 of 1 each, and say nothing of it.
+func inImage(has map[string]bool) mpi.Linked {
 	linked := mpi.Linked{Why: "in an image whose loader knows no MPI"}
 	for _, l := range mpi.Libraries() {
 		switch {
 		case !has[l.Library] || linked.Family == l.Family:
 		case linked.Family != "":
-			return isFor(m, path, mpi.Linked{Why: "in an image with more than one MPI"})
+			return mpi.Linked{Why: "in an image with more than one MPI"}
 		default:
 			linked = l
 		}
 	}
-	return isFor(m, path, linked)
+	if linked.Family == launcher.MPICH && has[pmixLibrary] {
+		return mpi.Linked{Why: "in an image whose MPICH may be built for PMIx alone, as Ubuntu 24.04's is, " +
+			"which only Open MPI's mpirun starts"}
+	}
+	return linked
 }
 
 func valueOf(env []launcher.Setting, name string) string {

@@ -36,6 +36,27 @@ func TestIsForMPI(t *testing.T) {
 	}
 }
 
+func TestMPIInImage(t *testing.T) {
+	for known, want := range map[string]mpi.Linked{
+		"":                            {Why: "in an image whose loader knows no MPI"},
+		"libpmix.so.2":                {Why: "in an image whose loader knows no MPI"},
+		"libmpich.so.12":              {Family: launcher.MPICH, Library: "libmpich.so.12"},
+		"libmpich.so.12 libmpi.so.12": {Family: launcher.MPICH, Library: "libmpi.so.12"},
+		"libmpi.so.40 libpmix.so.2":   {Family: launcher.OpenMPI, Library: "libmpi.so.40"},
+		"libmpich.so.12 libmpi.so.40": {Why: "in an image with more than one MPI"},
+		"libmpich.so.12 libpmix.so.2": {Why: "in an image whose MPICH may be built for PMIx alone, as Ubuntu 24.04's is, " +
+			"which only Open MPI's mpirun starts"},
+	} {
+		has := map[string]bool{}
+		for _, lib := range strings.Fields(known) {
+			has[lib] = true
+		}
+		if got := inImage(has); got != want {
+			t.Errorf("%q: %+v, want %+v", known, got, want)
+		}
+	}
+}
+
 // A server that rank 0 starts beside itself under mpirun is refused before the start where it is not
 // there, like any program, and nobody else needs it.
 func TestServerBesideMpirunIsThere(t *testing.T) {

@@ -1,6 +1,7 @@
 package mpi
 
 import (
+	"bufio"
 	"bytes"
 	"debug/elf"
 	"encoding/binary"
@@ -23,7 +24,7 @@ const maxLibraries = 512
 
 // Linked says what a program is linked to.
 type Linked struct {
-	Family  launcher.MPIFamily // empty: to no MPI library that is known
+	Family  launcher.MPIFamily // by who starts its ranks (wantsPMIx); empty: to no MPI library that is known
 	Library string             // by which that is known, as the program names it
 	Folder  string             // where that library lies, among those that were looked in; empty: elsewhere
 	// Why, where the family is not known: "a script", "linked to no MPI library".
@@ -117,6 +118,9 @@ func (w *walk) visit(path string, rpath []string) error {
 	for _, lib := range libs {
 		if family := byName(lib); family != "" {
 			w.found = Linked{Family: family, Library: lib, Folder: holder(search, lib)}
+			if family == launcher.MPICH && !w.alone && w.wantsPMIx(lib, search) {
+				w.found.Family, w.found.Library = launcher.OpenMPI, lib+" (built for PMIx alone)"
+			}
 			return nil
 		}
 	}
@@ -242,6 +246,56 @@ func nameTable(f *os.File, progs []elf.Prog64, values map[elf.DynTag][]uint64) (
 		}
 	}
 	return nil, errForged
+}
+
+// wantsPMIx tells whether an MPICH, by this library of its or by one that this needs, asks a PMIx server
+// for its ranks, and nothing else. Under any other process manager each of its ranks is 0 of 1, and says
+// nothing of it. Ubuntu 24.04's is so (4.2.0-5build3, configured --with-pmix: launchpad.net/bugs/2072338,
+// github.com/pmodels/mpich/issues/7064); Debian's 4.0.2 and 4.2.1 are not, nor are the wheels of PyPI. Its
+// own mpiexec (Hydra) does not serve it either. Open MPI's mpirun does: each of its daemons is a PMIx server.
+func (w *walk) wantsPMIx(lib string, search []string) bool {
+	dir := holder(search, lib)
+	path := filepath.Join(dir, lib)
+	if dir == "" || w.seen[path] {
+		return false
+	}
+	w.seen[path] = true
+	libs, _, _, _, err := dynamic(path)
+	if err != nil {
+		return false
+	}
+	for _, needed := range libs {
+		switch {
+		case strings.HasPrefix(needed, "libpmix.so"):
+			return !mentions(path, "PMI_FD")
+		case byName(needed) == launcher.MPICH: // libmpifort, libmpichcxx
+			return w.wantsPMIx(needed, search)
+		}
+	}
+	return false
+}
+
+// maxLibrary bounds what is read of a library; Ubuntu's libmpich has 41 MB.
+const maxLibrary = 256 << 20
+
+// mentions tells whether a file has a name in it, as it is where the name is asked for by getenv(3).
+func mentions(path, name string) bool {
+	f, err := openFile(path)
+	if err != nil {
+		return false
+	}
+	defer f.Close()
+	in := bufio.NewReaderSize(io.LimitReader(f, maxLibrary), 64<<10)
+	for {
+		block, err := in.Peek(in.Size())
+		if bytes.Contains(block, []byte(name)) {
+			return true
+		}
+		if err != nil {
+			return false
+		}
+		_, _ = in.Discard(len(block) - len(name)) // it has just been peeked at
+	}
 }
 
 func holder(dirs []string, lib string) string {

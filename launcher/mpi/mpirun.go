@@ -42,10 +42,11 @@ func findMpirun(o Options) (mpirun, error) {
 	if o.Mpirun != "" {
 		return askVersion(o.Mpirun)
 	}
-	names := []string{"mpirun.openmpi", "mpirun"}
+	names, what := []string{"mpirun.openmpi", "mpirun"}, "find Open MPI's mpirun"
 	if program, err := exec.LookPath(o.Argv[0]); err == nil {
 		if linked, err := FamilyOf(program, os.Getenv("LD_LIBRARY_PATH")); err == nil && linked.Family == launcher.OpenMPI && linked.Folder != "" {
 			names = append([]string{filepath.Join(filepath.Dir(linked.Folder), "bin", "mpirun")}, names...)
+			what += fmt.Sprintf(", which starts programs that are linked to %s", linked.Library)
 		}
 	}
 	var tried []error
@@ -61,9 +62,9 @@ func findMpirun(o Options) (mpirun, error) {
 		tried = append(tried, err)
 	}
 	if len(tried) > 0 {
-		return mpirun{}, fmt.Errorf("find Open MPI's mpirun in PATH: %w: name it with --mpirun", errors.Join(tried...))
+		return mpirun{}, fmt.Errorf("%s, in PATH: %w: install openmpi-bin, or name it with --mpirun", what, errors.Join(tried...))
 	}
-	return mpirun{}, errors.New("find Open MPI's mpirun: not in PATH on this node: install openmpi-bin, or name it with --mpirun")
+	return mpirun{}, fmt.Errorf("%s: not in PATH on this node: install openmpi-bin, or name it with --mpirun", what)
 }
 
 // 4.x says "mpirun.openmpi (OpenRTE) 4.1.4" or "mpirun (Open MPI) 4.1.4", 5.x "mpirun (Open MPI) 5.0.3".

@@ -2,6 +2,8 @@ package mpi
 
 import (
 	"bytes"
+	"debug/elf"
+	"encoding/binary"
 	"os"
 	"path/filepath"
 	"strings"
@@ -103,6 +105,93 @@ func TestFamilyByName(t *testing.T) {
 			t.Errorf("%s: %q, want %q", lib, got, want)
 		}
 	}
+}
+
+// An MPICH that knows no process manager but a PMIx server, as Ubuntu 24.04's, is started by Open MPI's
+// mpirun: PMI-1 would have each of its ranks be 0 of 1.
+func TestFamilyOfMPICHForPMIx(t *testing.T) {
+	dir := t.TempDir()
+	type needs map[string][]string // by library
+	for name, tc := range map[string]struct {
+		libraries needs
+		text      string // in each
+		want      launcher.MPIFamily
+	}{
+		"PMI-1": {needs{"libmpich.so.12": {"libucp.so.0"}}, "PMI_FD", launcher.MPICH},
+		"PMIx alone": {
+			needs{"libmpich.so.12": {"libucp.so.0", "libpmix.so.2"}}, "PMIX_RANK", launcher.OpenMPI,
+		},
+		"by Fortran's": {
+			needs{"libmpifort.so.12": {"libmpi.so.12"}, "libmpi.so.12": {"libpmix.so.2"}}, "", launcher.OpenMPI,
+		},
+		"both":             {needs{"libmpich.so.12": {"libpmix.so.2"}}, "PMI_FD", launcher.MPICH},
+		"it needs itself":  {needs{"libmpich.so.12": {"libmpich.so.12"}}, "", launcher.MPICH},
+		"a library is out": {needs{"libmpifort.so.12": {"libmpi.so.12"}}, "", launcher.MPICH},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(dir, strings.ReplaceAll(name, " ", "-"))
+			must(t, os.Mkdir(dir, 0o755))
+			first := ""
+			for lib, needs := range tc.libraries {
+				writeELF(t, filepath.Join(dir, lib), needs, tc.text)
+				if first == "" || strings.HasPrefix(lib, "libmpifort") {
+					first = lib
+				}
+			}
+			program := filepath.Join(dir, "ring")
+			writeELF(t, program, []string{"libc.so.6", first}, "")
+			linked, err := FamilyOf(program, dir)
+			if err != nil || linked.Family != tc.want || linked.Folder != dir || !strings.HasPrefix(linked.Library, first) {
+				t.Errorf("%+v, %v; want %s", linked, err, tc.want)
+			}
+			if tc.want != launcher.OpenMPI {
+				return
+			}
+			t.Setenv("PATH", dir)
+			t.Setenv("LD_LIBRARY_PATH", dir)
+			want := "which starts programs that are linked to " + first +
+				" (built for PMIx alone): not in PATH on this node: install openmpi-bin"
+			if _, err := findMpirun(Options{Argv: []string{program}}); err == nil || !strings.Contains(err.Error(), want) {
+				t.Errorf("no mpirun: %v; want %q", err, want)
+			}
+		})
+	}
+}
+
+// A name is found wherever it lies, across the blocks that are read, too.
+func TestMentions(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "lib")
+	for at := 64<<10 - 7; at <= 64<<10+1; at++ {
+		must(t, os.WriteFile(path, []byte(strings.Repeat(".", at)+"PMI_FD"), 0o644))
+		if !mentions(path, "PMI_FD") || mentions(path, "PMI_FDX") {
+			t.Errorf("PMI_FD at %d is not found, or PMI_FDX is", at)
+		}
+	}
+}
+
+// writeELF writes a program, or a library, of nothing but the libraries that it needs and a text.
+func writeELF(t *testing.T, path string, needs []string, text string) {
+	t.Helper()
+	names, dyn := []byte{0}, []elf.Dyn64{}
+	for _, lib := range needs {
+		dyn = append(dyn, elf.Dyn64{Tag: int64(elf.DT_NEEDED), Val: uint64(len(names))})
+		names = append(append(names, lib...), 0)
+	}
+	h := elf.Header64{Type: uint16(elf.ET_DYN), Machine: uint16(elf.EM_X86_64), Version: 1, Phnum: 2}
+	h.Ident = [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), 1}
+	progs := make([]elf.Prog64, 2)
+	h.Phoff, h.Phentsize = uint64(binary.Size(h)), uint16(binary.Size(progs[0]))
+	at := h.Phoff + uint64(binary.Size(progs))
+	table := at + uint64(len(dyn)+3)*uint64(binary.Size(elf.Dyn64{}))
+	dyn = append(dyn, elf.Dyn64{Tag: int64(elf.DT_STRTAB), Val: table},
+		elf.Dyn64{Tag: int64(elf.DT_STRSZ), Val: uint64(len(names))}, elf.Dyn64{})
+	progs[0] = elf.Prog64{Type: uint32(elf.PT_LOAD), Filesz: table + uint64(len(names))}
+	progs[1] = elf.Prog64{Type: uint32(elf.PT_DYNAMIC), Off: at, Filesz: table - at}
+	var b bytes.Buffer
+	for _, part := range []any{h, progs, dyn, names, []byte(text)} {
+		must(t, binary.Write(&b, binary.LittleEndian, part))
+	}
+	must(t, os.WriteFile(path, b.Bytes(), 0o755))
 }
 
 func TestFamilyOfOthers(t *testing.T) {
