@@ -66,7 +66,7 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 		eventually(t, 30*time.Second, "output", func() bool { return size(copied+".1") > 1000 })
 		reader := l.start("spark1", "sparkrun", "logs", "-f", tt.name, "--rank", "1", "--output", "files="+copied+".logs")
 		eventually(t, 30*time.Second, "output at the reader", func() bool { return size(copied+".logs/rank-1.out") > 1000 })
-		before := l.ranksOn("spark2")
+		before := l.ranksOn("spark2", "streamed.py")
 
 		l.do("kill", "spark2", "--agent")
 		if tt.upgrade {
@@ -74,7 +74,7 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 		}
 		written := size(copied + ".1")
 		eventually(t, 30*time.Second, "the rank writes without an agent", func() bool { return size(copied+".1") > written || tt.late })
-		during := l.ranksOn("spark2")
+		during := l.ranksOn("spark2", "streamed.py")
 		if tt.late {
 			touch(t, copied+".go")
 			eventually(t, time.Minute, "the rank's end", func() bool { return !strings.Contains(l.processes("spark2"), "streamed.py") })
@@ -86,7 +86,7 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 				return l.on("spark1", "sparkrun", "status", "--wait-nodes", "2").code == 0 && l.jobs("spark1")[tt.name].State == "running"
 			})
 			t.Logf("%s: attached again %s after its start began", tt.name, time.Since(began).Round(10*time.Millisecond))
-			if after := l.ranksOn("spark2"); len(before) != 2 || !slices.Equal(before, during) || !slices.Equal(before, after) {
+			if after := l.ranksOn("spark2", "streamed.py"); len(before) != 2 || !slices.Equal(before, during) || !slices.Equal(before, after) {
 				t.Errorf("%s: shim and rank were %v, %v without an agent, and %v with the new one", tt.name, before, during, after)
 			}
 			touch(t, copied+".go")
@@ -131,12 +131,121 @@ func TestAgentReplacedUnderReaders(t *testing.T) {
 	}
 }
 
-// ranksOn are the PIDs of shims and ranks on a host.
-func (l *lab) ranksOn(host string) []string {
+// counts is a rank that counts until it is told to end, and says how far it came.
+const counts = `
+import os, sys, time
+n = 0
+while not os.path.exists(sys.argv[1]):
+    n += 1
+    print(n, flush=True)
+    time.sleep(0.05)
+print("last", n)
+sys.exit(7)
+`
+
+// The cluster goes from this protocol to the next, machine by machine, under a job, while one voter is
+// dead. The job's processes stay the same; the dead one hinders nobody, but entries of the new kind as long as the
+// record knows it as an old one; and once it has been seen with the new release, it may be dead again.
+func TestUpgradeWithADeadVoter(t *testing.T) {
+	t.Parallel()
+	var now struct{ Protocol int }
+	out, err := exec.Command(binary, "version", "--json").Output()
+	check(t, err)
+	check(t, json.Unmarshal(out, &now))
+	// The next release: tokens are of a kind that came with it.
+	next := build(t, seeded{edits: []edit{
+		{"rendezvous/protocol.go", fmt.Sprintf("const Protocol = %d\n", now.Protocol), fmt.Sprintf("const Protocol = %d\n", now.Protocol+1)},
+		{"rendezvous/protocol.go", "var since = map[Kind]int{", "var since = map[Kind]int{KindToken: Protocol"},
+	}}.lay(t))
+	dir := scratch(t)
+	script, enough := filepath.Join(dir, "counts.py"), filepath.Join(dir, "enough")
+	check(t, os.WriteFile(script, []byte(counts), 0o644))
+	l := up(t, 3)
+	l.on("spark1", "sparkrun", "launch", "-d", "--name", "long", "exec", "--on", "spark1,spark2", "--on-failure", "continue", "--",
+		python, script, enough).must(t)
+	eventually(t, time.Minute, "both ranks count", func() bool {
+		return strings.Count(l.on("spark1", "sparkrun", "logs", "long").out, " 5\n") == 2
+	})
+	processes := func() (all []string) {
+		for _, host := range []string{"spark1", "spark2"} {
+			all = append(append(all, host), l.ranksOn(host, "counts.py")...)
+		}
+		return all
+	}
+	before := processes()
+	if len(before) != 6 {
+		t.Fatalf("want a shim and a rank on each of two machines: %v", before)
+	}
+	goesOn := func(when string) {
+		t.Helper()
+		if now := processes(); !slices.Equal(before, now) {
+			t.Errorf("%s: the job's processes were %v, and are %v", when, before, now)
+		}
+		eventually(t, time.Minute, when+": a launch", func() bool {
+			return l.on("spark1", "sparkrun", "launch", "exec", "--nodes", "2", "--", "true").code == 0
+		})
+	}
+	protocols := func() map[string]int {
+		var st struct {
+			Nodes []struct {
+				Host     string
+				Protocol int
+			}
+		}
+		_ = json.Unmarshal([]byte(l.on("spark1", "sparkrun", "status", "--json").out), &st) // then there is none
+		by := map[string]int{}
+		for _, n := range st.Nodes {
+			by[n.Host] = n.Protocol
+		}
+		return by
+	}
+	newKind := func() result { return l.on("spark1", "sparkrun", "token", "create") }
+
+	l.do("kill", "spark3")
+	replace(t, next, "/var/tmp/sparkrun-lab/"+l.name+"/bin/sparkrun")
+	for _, host := range []string{"spark1", "spark2"} {
+		l.do("kill", host, "--agent")
+		l.do("start", host, "--agent")
+		eventually(t, time.Minute, host+" is upgraded", func() bool { return protocols()[host] == now.Protocol+1 })
+		goesOn(host + " is upgraded")
+	}
+	old := fmt.Sprintf("spark3 runs a release of protocol %d, and this entry is of %d", now.Protocol, now.Protocol+1)
+	if r := newKind(); r.code == 0 || !strings.Contains(r.err, old) || !strings.Contains(r.err, "sparkrun node remove spark3") {
+		t.Errorf("an entry of a kind that spark3 may not know; want %q: %s", old, r)
+	}
+	l.do("start", "spark3")
+	eventually(t, time.Minute, "an entry of the new kind, once spark3 is back with the new release", func() bool { return newKind().code == 0 })
+	l.do("kill", "spark3")
+	eventually(t, time.Minute, "the others go on without spark3", func() bool { return l.on("spark1", "sparkrun", "token", "create").code == 0 })
+	// Nor does a leader that has never heard of it need it.
+	leader := ""
+	eventually(t, time.Minute, "a leader", func() bool { leader = l.leader("spark1"); return leader != "" })
+	l.do("kill", leader, "--agent")
+	l.do("start", leader, "--agent")
+	eventually(t, time.Minute, "an entry of the new kind, while spark3 is dead", func() bool { return newKind().code == 0 })
+	goesOn("spark3 is dead again")
+
+	touch(t, enough)
+	eventually(t, time.Minute, "the job ends with its own exit code", func() bool {
+		j := l.jobs("spark1")["long"]
+		return j.ExitCode != nil && *j.ExitCode == 7
+	})
+	for _, rank := range []string{"0", "1"} {
+		lines := strings.Fields(l.on("spark1", "sparkrun", "logs", "long", "--rank", rank, "--output", "raw").must(t).out)
+		for i, line := range lines {
+			if last := i >= len(lines)-2; !last && line != fmt.Sprint(i+1) || last && i == len(lines)-1 && line != fmt.Sprint(len(lines)-2) {
+				t.Fatalf("rank %s: line %d of %d is %q", rank, i+1, len(lines), line)
+			}
+		}
+	}
+}
+
+// ranksOn are the PIDs of shims, and of ranks that run a script, on a host.
+func (l *lab) ranksOn(host, script string) []string {
 	l.t.Helper()
 	var pids []string
 	for line := range strings.Lines(l.processes(host)) {
-		if strings.Contains(line, "sparkrun shim") || strings.Contains(line, "streamed.py") && !strings.Contains(line, "sparkrun launch") {
+		if strings.Contains(line, "sparkrun shim") || strings.Contains(line, script) && !strings.Contains(line, "sparkrun launch") {
 			pids = append(pids, strings.Fields(line)[0])
 		}
 	}
