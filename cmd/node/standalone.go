@@ -24,16 +24,8 @@ import (
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
-// StandaloneConfig of a launch without a cluster.
-type StandaloneConfig struct {
-	Sysfs  string // empty means /sys
-	Logger *slog.Logger
-}
-
-// Standalone launches on this machine only, with no agent and no root: the
-// leader's brain and the node's agent in one process, over a record in memory.
-// Its ranks end when this process does. Its calls are those of wire.Client.
-type Standalone struct {
+// standalone is the leader's brain and the node's agent in one process, over a record in memory.
+type standalone struct {
 	host   string
 	run    string
 	record *rendezvous.Record
@@ -41,21 +33,28 @@ type Standalone struct {
 	leader *lead.Leader
 	inv    envgen.Inventory
 	node   rendezvous.Node
-	stop   context.CancelFunc
+	end    context.CancelFunc
 	told   chan struct{} // closed when the events' loop has returned
 	ranks  *jobs.Ranks
 }
 
-// OpenStandalone reads this machine and is ready to launch.
-func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
-	if cfg.Logger == nil {
-		cfg.Logger = slog.New(slog.DiscardHandler)
+// OpenStandalone launches on this machine only, with no agent and no root. It answers the calls about jobs, and
+// no others; end ends what still runs, as does the end of this process.
+func OpenStandalone() (_ *wire.Client, end func(), err error) {
+	s, err := openStandalone(slog.New(slog.DiscardHandler))
+	if err != nil {
+		return nil, nil, err
 	}
+	return wire.Alone(self, s.Calls()...), s.close, nil
+}
+
+// openStandalone reads this machine and is ready to launch.
+func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	host, err := os.Hostname()
 	if err != nil {
 		return nil, fmt.Errorf("read host name: %w", err)
 	}
-	reader, err := fabric.New(fabric.Config{Sysfs: cfg.Sysfs, Log: cfg.Logger})
+	reader, err := fabric.New(fabric.Config{Log: log})
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +64,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 			stop()
 		}
 	}()
-	s := &Standalone{host: host, record: rendezvous.NewRecord(), stop: stop, told: make(chan struct{})}
+	s := &standalone{host: host, record: rendezvous.NewRecord(), end: stop, told: make(chan struct{})}
 	secrets, err := jobs.SecretsAlone()
 	if err != nil {
 		return nil, err
@@ -91,7 +90,7 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	}
 	s.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
-		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: cfg.Logger,
+		Node:    s.node.ID, Boot: boot, RunDir: s.run, LogDir: logs, DieWithUs: true, Logger: log,
 		Secrets:    secrets,
 		Containers: jobs.Containers(DefaultPaths().Engine, "standalone"), // whom the engine lets in is root by it anyway
 		Fabric:     func(a launcher.Assignment) ([]launcher.Setting, error) { return survey.Settings(s.inv, a) },
@@ -99,7 +98,8 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	if err != nil {
 		return nil, err
 	}
-	s.ranks = jobs.New(jobs.Config{Self: s.node.ID, Host: host, Record: s.record, Agent: s.agent, Secrets: secrets, List: s.jobs, Logger: cfg.Logger})
+	s.ranks = jobs.New(jobs.Config{Self: s.node.ID, Host: host, Record: s.record, Agent: s.agent,
+		Secrets: secrets, List: s.jobs, Logger: log})
 	found := rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
 	if err := s.write(found); err != nil {
 		return nil, err
@@ -108,10 +108,11 @@ func OpenStandalone(cfg StandaloneConfig) (_ *Standalone, err error) {
 	if err := s.agent.Raise(fence); err != nil {
 		return nil, err
 	}
-	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s}, Fabric: survey.Rules{}, Logger: cfg.Logger,
+	s.leader = lead.Open(ctx, lead.Config{Fence: fence, Record: s.record, Recorder: memory{s},
+		Fabric: survey.Rules{}, Logger: log,
 		Send: func(_ launcher.NodeID, o launcher.Order) {
 			if err := s.agent.Order(o); err != nil {
-				cfg.Logger.Error("order", "error", err)
+				log.Error("order", "error", err)
 			}
 		}})
 	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: survey.GPUs("/proc")})
@@ -143,9 +144,9 @@ func standaloneLogs() (string, error) {
 	return filepath.Join(home, ".local", "state", "sparkrun", "logs"), nil
 }
 
-// Close ends what still runs.
-func (s *Standalone) Close() {
-	s.stop()
+// close ends what still runs.
+func (s *standalone) close() {
+	s.end()
 	s.leader.Close()
 	<-s.told
 	s.agent.Close()
@@ -153,7 +154,7 @@ func (s *Standalone) Close() {
 }
 
 // memory is the recorder of a record that nobody else has.
-type memory struct{ s *Standalone }
+type memory struct{ s *standalone }
 
 func (m memory) Plan(_ context.Context, job rendezvous.Job) error {
 	return m.s.write(job.Entry())
@@ -171,7 +172,7 @@ func (m memory) End(_ context.Context, end rendezvous.JobEnd) error {
 	return m.s.write(rendezvous.Entry{Kind: rendezvous.KindEnd, End: &end})
 }
 
-func (s *Standalone) write(e rendezvous.Entry) error {
+func (s *standalone) write(e rendezvous.Entry) error {
 	e.At = time.Now()
 	data, err := e.Encode()
 	if err != nil {
@@ -182,8 +183,19 @@ func (s *Standalone) write(e rendezvous.Entry) error {
 	return refused
 }
 
-// Launch runs a job on this machine and tells its story.
-func (s *Standalone) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+// Calls are what it answers: it always leads.
+func (s *standalone) Calls() []wire.Call {
+	return []wire.Call{
+		wire.Launch.Serve(s.launch), wire.Watch.Serve(s.watch), wire.Explain.Serve(s.explain), wire.Stop.Serve(s.stop),
+		wire.Jobs.Serve(s.jobs),
+		wire.Logs.Serve(s.ranks.Logs), wire.Input.Serve(s.ranks.Input), wire.Signal.Serve(s.ranks.Signal),
+		wire.Seal.Serve(s.ranks.Secrets.Seal),
+	}
+}
+
+// launch runs a job on this machine and tells how it goes.
+func (s *standalone) launch(ctx context.Context, _ wire.Caller, r wire.LaunchRequest,
+	tell func(rendezvous.Progress) error) error {
 	if err := s.onlyHere(r.Spec); err != nil {
 		return err
 	}
@@ -193,7 +205,7 @@ func (s *Standalone) Launch(ctx context.Context, r wire.LaunchRequest, tell func
 	return s.leader.Watch(ctx, r.Spec.ID, tell)
 }
 
-func (s *Standalone) onlyHere(spec launcher.Spec) error {
+func (s *standalone) onlyHere(spec launcher.Spec) error {
 	if spec.Nodes > 1 || len(spec.On) > 1 || len(spec.On) == 1 && spec.On[0] != s.host {
 		return fmt.Errorf("%w: --standalone runs on this machine (%s) only: leave out --nodes and --on, or launch in a cluster", launcher.ErrInvalid, s.host)
 	}
@@ -204,25 +216,19 @@ func (s *Standalone) onlyHere(spec launcher.Spec) error {
 var self = wire.Caller{User: &wire.User{}}
 
 // jobs are all of this process.
-func (s *Standalone) jobs(context.Context, wire.Caller, wire.Empty) (res wire.JobsResponse, err error) {
+func (s *standalone) jobs(context.Context, wire.Caller, wire.Empty) (res wire.JobsResponse, err error) {
 	for _, j := range s.record.Jobs() {
 		res.Jobs = append(res.Jobs, rendezvous.StatusOf(j))
 	}
 	return res, nil
 }
 
-// Seal keeps a job's secrets as a cluster would.
-func (s *Standalone) Seal(ctx context.Context, r wire.SealRequest) (wire.SealResponse, error) {
-	return s.ranks.Secrets.Seal(ctx, self, r)
-}
-
-// Watch tells a job's story.
-func (s *Standalone) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+func (s *standalone) watch(ctx context.Context, _ wire.Caller, r wire.JobRequest,
+	tell func(rendezvous.Progress) error) error {
 	return s.leader.Watch(ctx, launcher.JobID(r.Job), tell)
 }
 
-// Stop ends a job.
-func (s *Standalone) Stop(ctx context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+func (s *standalone) stop(ctx context.Context, _ wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
 	job, err := s.record.Find(r.Job)
 	if err != nil {
 		return wire.StopResponse{}, err
@@ -234,25 +240,8 @@ func (s *Standalone) Stop(ctx context.Context, r wire.StopRequest) (wire.StopRes
 	return wire.StopResponse{Job: job.Spec.ID}, s.leader.Stop(ctx, job.Spec.ID, grace, "stopped")
 }
 
-// Logs reads the output of a job's ranks.
-func (s *Standalone) Logs(ctx context.Context, r wire.LogsRequest, send func(wire.LogChunk) error) error {
-	return s.ranks.Logs(ctx, self, r, send)
-}
-
-// Input writes to the ranks of a job.
-func (s *Standalone) Input(ctx context.Context, r wire.InputRequest) error {
-	_, err := s.ranks.Input(ctx, self, r)
-	return err
-}
-
-// Signal passes a signal to the ranks of a job.
-func (s *Standalone) Signal(ctx context.Context, r wire.SignalRequest) error {
-	_, err := s.ranks.Signal(ctx, self, r)
-	return err
-}
-
-// Explain shows what Launch would do.
-func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+// explain shows what launch would do.
+func (s *standalone) explain(ctx context.Context, c wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
 	spec := r.Spec.WithDefaults()
 	if err := errors.Join(spec.Validate(), s.onlyHere(spec)); err != nil {
 		return wire.ExplainResponse{}, err
@@ -261,6 +250,6 @@ func (s *Standalone) Explain(ctx context.Context, r wire.LaunchRequest) (wire.Ex
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	p, err := s.ranks.Prepared(ctx, self, wire.NodePlanRequest{Assignment: plan.Assignment(spec, 0), Model: r.Model})
+	p, err := s.ranks.Prepared(ctx, c, wire.NodePlanRequest{Assignment: plan.Assignment(spec, 0), Model: r.Model})
 	return wire.ExplainResponse{Plan: plan, Nodes: []wire.NodePlan{p}}, err
 }

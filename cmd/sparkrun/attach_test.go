@@ -21,8 +21,11 @@ type asked struct {
 	err error
 }
 
-func (f asked) InputAt(context.Context, wire.InputAtRequest) (wire.InputAtResponse, error) {
-	return wire.InputAtResponse{Offset: f.at}, f.err
+func (f asked) Calls() []wire.Call {
+	return []wire.Call{wire.InputAt.Serve(
+		func(context.Context, wire.Caller, wire.InputAtRequest) (wire.InputAtResponse, error) {
+			return wire.InputAtResponse{Offset: f.at}, f.err
+		})}
 }
 
 // runningJob is one of three ranks in its second try.
@@ -51,6 +54,7 @@ func TestAttach(t *testing.T) {
 	}
 	var read wire.LogsRequest
 	g := &apptest.FakeRunner{
+		Ranks: ranks,
 		OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 			<-taken
 			return apptest.TellAll(tell, apptest.Planned(3), apptest.Ended(apptest.Failed7))
@@ -61,10 +65,9 @@ func TestAttach(t *testing.T) {
 		},
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{at: 13},
-		Cluster: &apptest.FakeCluster{Has: runningJob("1", nil)}, Close: func() {}}
+	b := apptest.Agent(g, asked{at: 13}, &apptest.FakeCluster{Has: runningJob("1", nil)})
 	a := &app.App{
-		In: strings.NewReader("and now"), Out: &o, Err: &e, Dial: func() *app.Backend { return b },
+		In: strings.NewReader("and now"), Out: &o, Err: &e, Dial: func() *wire.Client { return b },
 		Signals: listen,
 	}
 	if code := execute(t.Context(), a, []string{"attach", "train", "--tail", "3"}); code != 7 || o.String() != "[1] hi\n" {
@@ -118,6 +121,7 @@ func TestAttachSeats(t *testing.T) {
 			}
 			var only []int
 			g := &apptest.FakeRunner{
+				Ranks: ranks,
 				OnWatch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
 					if tc.input != "" {
 						<-taken
@@ -130,10 +134,9 @@ func TestAttachSeats(t *testing.T) {
 				},
 			}
 			var e apptest.SyncBuffer
-			b := &app.Backend{Runner: g, Ranks: ranks, Attacher: asked{err: tc.refused},
-				Cluster: &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)}, Close: func() {}}
+			b := apptest.Agent(g, asked{err: tc.refused}, &apptest.FakeCluster{Has: runningJob(tc.stdin, tc.tty)})
 			a := &app.App{In: strings.NewReader("x"), Out: &bytes.Buffer{}, Err: &e,
-				Dial: func() *app.Backend { return b }, Signals: listen}
+				Dial: func() *wire.Client { return b }, Signals: listen}
 			if code := execute(t.Context(), a, strings.Fields(tc.line)); code != tc.code ||
 				!strings.Contains(e.String(), tc.says) {
 				t.Errorf("code %d, stderr %q", code, e.String())
@@ -148,7 +151,7 @@ func TestAttachSeats(t *testing.T) {
 func TestAttachToTheEnded(t *testing.T) {
 	jobs := runningJob("", nil)
 	jobs.Jobs[0].Outcome = &apptest.Completed
-	code, _, err := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: jobs}},
+	code, _, err := cli(t, apptest.Agent(&apptest.FakeRunner{}, &apptest.FakeCluster{Has: jobs}),
 		"attach", "train")
 	if code != 125 || !strings.Contains(err, "`sparkrun logs job2345678` has its output") {
 		t.Errorf("code %d, %q", code, err)

@@ -190,29 +190,20 @@ func TestLaunchFlagsRefused(t *testing.T) {
 }
 
 // cli runs one command line against fakes.
-func cli(t *testing.T, b *app.Backend, line ...string) (code int, out, err string) {
+func cli(t *testing.T, b *wire.Client, line ...string) (code int, out, err string) {
 	t.Helper()
 	return cliIn(t, b, []string{"PATH=/bin"}, line...)
 }
 
 // cliIn does so in an environment.
-func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code int, out, err string) {
+func cliIn(t *testing.T, b *wire.Client, environ []string, line ...string) (code int, out, err string) {
 	t.Helper()
 	var o, e apptest.SyncBuffer
-	b.Close = func() {}
-	if b.Explain == nil {
-		b.Explain = func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
-			return wire.ExplainResponse{}, errors.New("nobody explains it")
-		}
-	}
-	if b.Ranks == nil {
-		b.Ranks = &apptest.FakeRanks{}
-	}
 	a := &app.App{
 		In: strings.NewReader(""), Out: &o, Err: &e, Environ: environ, Version: "1.2.3",
 		Getwd: func() (string, error) { return "/home/ada", nil }, Columns: func() int { return 100 },
-		Dial: func() *app.Backend { return b }, DialHere: func() *app.Backend { return b },
-		Standalone: func() (*app.Backend, error) { return b, nil },
+		Dial: func() *wire.Client { return b }, DialHere: func() *wire.Client { return b },
+		Standalone: func() (*wire.Client, func(), error) { return b, func() {}, nil },
 		Signals:    func() (<-chan os.Signal, func()) { return nil, func() {} },
 	}
 	code = execute(t.Context(), a, line)
@@ -222,27 +213,17 @@ func cliIn(t *testing.T, b *app.Backend, environ []string, line ...string) (code
 func TestLaunchSendsWhatWasAsked(t *testing.T) {
 	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"),
 		apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, "hi\n"))}
-	var spec launcher.Spec
-	b := &app.Backend{Runner: spying{g, &spec}, Cluster: &apptest.FakeCluster{}}
+	b := apptest.Agent(g, &apptest.FakeCluster{})
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--workdir", "run", "-e", "A=1", "--", "echo", "hi")
 	if code != 0 || o != "[0] hi\n" || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
+	spec := g.Spec()
 	st := spec.MainStage()
 	if spec.Epoch != 3 || spec.Nodes != 2 || st.Workdir != "/home/ada/run" || st.Argv[0].String() != "echo" ||
 		spec.Grace != launcher.DefaultGrace {
 		t.Errorf("sent %+v", spec)
 	}
-}
-
-type spying struct {
-	*apptest.FakeRunner
-	spec *launcher.Spec
-}
-
-func (s spying) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
-	*s.spec = r.Spec
-	return s.FakeRunner.Launch(ctx, r, tell)
 }
 
 func TestExitCodes(t *testing.T) {
@@ -368,7 +349,7 @@ func TestExitCodes(t *testing.T) {
 			if tc.c == nil {
 				tc.c = &apptest.FakeCluster{}
 			}
-			code, o, e := cli(t, &app.Backend{Runner: tc.g, Cluster: tc.c}, strings.Fields(tc.line)...)
+			code, o, e := cli(t, apptest.Agent(tc.g, tc.c), strings.Fields(tc.line)...)
 			if code != tc.code {
 				t.Errorf("exit code %d, want %d", code, tc.code)
 			}
@@ -384,8 +365,8 @@ func TestExitCodes(t *testing.T) {
 func TestNoAgentNoMember(t *testing.T) {
 	t.Setenv("SPARKRUN_STATE", t.TempDir())
 	for line, alone := range map[string]bool{"status": false, "launch exec -- x": true} {
-		_, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{},
-			Cluster: &apptest.FakeCluster{Err: node.ErrNoAgent}}, strings.Fields(line)...)
+		agent := apptest.Agent(&apptest.FakeRunner{}, &apptest.FakeCluster{Err: node.ErrNoAgent})
+		_, _, e := cli(t, agent, strings.Fields(line)...)
 		if !strings.Contains(e, "this machine is in no cluster: `sudo sparkrun init`") ||
 			!strings.Contains(e, "sparkrun login HOST") ||
 			strings.Contains(e, "--standalone") != alone || strings.Contains(e, "systemctl") {
@@ -403,7 +384,7 @@ func TestStatusWaits(t *testing.T) {
 		}
 		return wire.Status{Cluster: "c", Leader: "spark1"}, nil
 	}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "status", "--wait-nodes", "2", "--timeout", "20")
+	code, o, e := cli(t, apptest.Agent(c), "status", "--wait-nodes", "2", "--timeout", "20")
 	if code != 0 || e != "" || !strings.HasPrefix(o, "cluster c, leader spark1\n") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
@@ -432,7 +413,7 @@ func TestStatusTable(t *testing.T) {
 			{Host: "spark3", State: "drained", Why: "job k3x: rank 1 cannot be killed", Since: time.Now()},
 		}}, nil
 	}}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "status")
+	code, o, e := cli(t, apptest.Agent(c), "status")
 	want := `cluster 3f2a, no leader
 HOST     ADDRESS    STATE     ROLE                        FABRIC
 spark1   10.0.0.1   ready     leader                      1 of 2 ports up, 200 Gb/s
@@ -447,11 +428,11 @@ spark3   -          drained   -                           -
 }
 
 func TestPsLeavesOutTheEnded(t *testing.T) {
-	_, running, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeJobs()}}, "ps")
+	_, running, _ := cli(t, apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeJobs()}), "ps")
 	if strings.Contains(running, "aaaa") || !strings.Contains(running, "bbbb") {
 		t.Errorf("ps without --all:\n%s", running)
 	}
-	code, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "ps", "--json")
+	code, none, _ := cli(t, apptest.Agent(&apptest.FakeCluster{}), "ps", "--json")
 	if code != 0 || none != "[]\n" {
 		t.Errorf("no jobs: %q", none)
 	}
@@ -459,7 +440,7 @@ func TestPsLeavesOutTheEnded(t *testing.T) {
 
 // Scripts read this: a field that goes breaks them.
 func TestPsJSON(t *testing.T) {
-	_, got, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeJobs()}}, "ps", "--all", "--json")
+	_, got, _ := cli(t, apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeJobs()}), "ps", "--all", "--json")
 	apptest.Golden(t, "ps.json", got)
 }
 
@@ -485,8 +466,7 @@ func TestDryRun(t *testing.T) {
 			{Host: "spark2", Error: `program "sh": not found`},
 		},
 	}
-	b := &app.Backend{Cluster: &apptest.FakeCluster{},
-		Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := apptest.Agent(&apptest.FakeCluster{}, apptest.Explains(res))
 	code, o, e := cli(t, b, "launch", "exec", "--nodes", "2", "--dry-run", "--", "sh", "-c", "echo it's $RANK")
 	if code != 125 || e != "sparkrun: spark2 would refuse: program \"sh\": not found\n" {
 		t.Errorf("code %d, stderr %q", code, e)
@@ -497,7 +477,7 @@ func TestDryRun(t *testing.T) {
 func TestTokenCreate(t *testing.T) {
 	c := &apptest.FakeCluster{Gives: wire.TokenResponse{Token: "spark-xyz",
 		Join: []netip.AddrPort{netip.MustParseAddrPort("10.0.0.1:7940")}}}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "token", "create", "--uses", "3", "--ttl", "60")
+	code, o, e := cli(t, apptest.Agent(c), "token", "create", "--uses", "3", "--ttl", "60")
 	if code != 0 || o != "spark-xyz\n" || !strings.Contains(e, "sparkrun join 10.0.0.1 ") ||
 		!strings.Contains(e, "3 times") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
@@ -535,7 +515,7 @@ func TestNoTokenArgument(t *testing.T) {
 	if f := join.Flags().Lookup("token"); f != nil {
 		t.Error("join has --token")
 	}
-	code, _, e := cli(t, &app.Backend{}, "join", "10.0.0.1", "spark-secret")
+	code, _, e := cli(t, apptest.Agent(), "join", "10.0.0.1", "spark-secret")
 	if code != 2 || !strings.Contains(e, "unexpected argument") {
 		t.Errorf("code %d, %s", code, e)
 	}
@@ -566,7 +546,7 @@ func TestStopCommandOutlivesALeader(t *testing.T) {
 	heard()
 	synctest.Test(t, func(t *testing.T) {
 		g := apptest.LosesLeader()
-		if code, out, e := cli(t, &app.Backend{Runner: g}, "stop", "job", "--grace", "3s"); code != 0 ||
+		if code, out, e := cli(t, apptest.Agent(g), "stop", "job", "--grace", "3s"); code != 0 ||
 			!strings.HasSuffix(out, "has ended\n") {
 			t.Errorf("exit code %d, stdout %q, stderr %q", code, out, e)
 		}

@@ -19,7 +19,7 @@ import (
 
 // offered is what the shell offers after a command line, as its completion
 // script asks for it.
-func offered(t *testing.T, b *app.Backend, line string) []string {
+func offered(t *testing.T, b *wire.Client, line string) []string {
 	t.Helper()
 	code, out, _ := cli(t, b, append([]string{cobra.ShellCompNoDescRequestCmd}, strings.Split(line, " ")...)...)
 	if code != 0 {
@@ -46,7 +46,7 @@ func TestCompletion(t *testing.T) {
 	}
 	all, running := []string{"aaaa", "bbbb", "train", "cccc", "old", "dddd"}, []string{"aaaa", "bbbb", "train"}
 	hosts, silent := []string{"spark1", "spark2", "spark3", "spark4"}, []string{"spark2", "spark4"}
-	b := &app.Backend{Cluster: f}
+	b := apptest.Agent(f)
 	for line, want := range map[string][]string{
 		"logs ":                                 all,
 		"ps ":                                   all,

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -26,8 +24,7 @@ func TestDryRunOfUnlikeImages(t *testing.T) {
 				Nodes: []rendezvous.Place{{Host: "spark1", Ranks: 1}, {Host: "spark2", FirstRank: 1, Ranks: 1}}},
 			Nodes: []wire.NodePlan{on("spark1", "sha256:aaaa"), on("spark2", second)},
 		}
-		b := &app.Backend{Cluster: &apptest.FakeCluster{},
-			Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+		b := apptest.Agent(&apptest.FakeCluster{}, apptest.Explains(res))
 		code, _, errs := cli(t, b, "launch", "exec", "--nodes", "2", "--image", "vllm", "--dry-run", "--", "true")
 		if (code != 0) != (want != "") || !strings.Contains(errs, want) {
 			t.Errorf("with %s: code %d, %q; want %q", second, code, errs, want)
@@ -40,7 +37,7 @@ func TestBoxFlagsWithoutImage(t *testing.T) {
 	for _, flags := range containerFlags {
 		line := append(append([]string{"launch", "exec"}, strings.Fields(flags)...), "--", "true")
 		name, _, _ := strings.Cut(strings.Fields(flags)[0], "=")
-		if code, _, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{}}, line...); code != 2 && code != 125 ||
+		if code, _, e := cli(t, apptest.Agent(&apptest.FakeRunner{}), line...); code != 2 && code != 125 ||
 			!strings.Contains(e, name+": it is of containers: name their image with --image") {
 			t.Errorf("%s: code %d, %s", flags, code, e)
 		}

@@ -9,7 +9,6 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -60,7 +59,7 @@ spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
-			code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Finds: tc.res}}, strings.Fields(tc.line)...)
+			code, out, e := cli(t, apptest.Agent(&apptest.FakeCluster{Finds: tc.res}), strings.Fields(tc.line)...)
 			if code != tc.code || e != "" {
 				t.Errorf("exit code %d, want %d; stderr %q", code, tc.code, e)
 			}
@@ -73,7 +72,7 @@ spark2: ip link set dev y mtu 9000 (not done: it may carry management)
 
 func TestDoctorAsks(t *testing.T) {
 	c := &apptest.FakeCluster{Finds: wire.DoctorResponse{Self: "spark1", Findings: []envgen.Finding{islands}}}
-	code, out, _ := cli(t, &app.Backend{Cluster: c}, "doctor", "--node", "spark2", "--fix", "--json")
+	code, out, _ := cli(t, apptest.Agent(c), "doctor", "--node", "spark2", "--fix", "--json")
 	r, ok := c.Requests[0].(wire.DoctorRequest)
 	if !ok || r.Node != "spark2" || !r.Fix || r.Ask.Path != "/bin" {
 		t.Errorf("asked %+v", c.Requests)
@@ -89,7 +88,7 @@ func TestDoctorAsks(t *testing.T) {
 // reason is not taken for it.
 func TestDoctorFails(t *testing.T) {
 	for err, line := range map[error]string{node.ErrNoAgent: "doctor --fix", errors.New("broken"): "doctor"} {
-		if code, out, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: err}},
+		if code, out, e := cli(t, apptest.Agent(&apptest.FakeCluster{Err: err}),
 			strings.Fields(line)...); code != 1 || out != "" || e == "" {
 			t.Errorf("%s with %v: exit code %d, stdout %q, stderr %q", line, err, code, out, e)
 		}

@@ -1,11 +1,9 @@
 package main
 
 import (
-	"context"
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -26,8 +24,7 @@ func TestDryRunOfStages(t *testing.T) {
 			{Host: "spark2", Ranks: []launcher.RankPlan{rank(2, "ray", "--address")}},
 		},
 	}
-	b := &app.Backend{Cluster: &apptest.FakeCluster{},
-		Explain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) { return res, nil }}
+	b := apptest.Agent(&apptest.FakeCluster{}, apptest.Explains(res))
 	code, out, errs := cli(t, b, "launch", "ray", "--nodes", "2", "--workdir", "/w", "--dry-run", "--", "train.py")
 	if code != 0 || errs != "" {
 		t.Fatalf("code %d, stderr %q", code, errs)

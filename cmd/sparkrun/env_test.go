@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -57,7 +56,7 @@ func ring() wire.Status {
 func envOf(t *testing.T, st wire.Status, args ...string) (code int, out, err string) {
 	t.Helper()
 	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}
-	return cli(t, &app.Backend{Cluster: c}, append([]string{"env"}, args...)...)
+	return cli(t, apptest.Agent(c), append([]string{"env"}, args...)...)
 }
 
 func TestEnvFormats(t *testing.T) {
@@ -170,7 +169,7 @@ func TestLaunchTellsFindings(t *testing.T) {
 	p := apptest.Planned(1)
 	p.Findings = []envgen.Finding{f}
 	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(p, apptest.Started("a"), apptest.Ended(apptest.Completed))}
-	code, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--force", "--",
+	code, _, e := cli(t, apptest.Agent(g, &apptest.FakeCluster{}), "launch", "exec", "--force", "--",
 		"true")
 	if want := "sparkrun: warning: spark2 01:00.0: port 0 has no link [no-link] (remedy: sparkrun fabric --map)\n"; code != 0 || e != want {
 		t.Errorf("code %d, stderr %q, want %q", code, e, want)

@@ -28,18 +28,22 @@ type fakePlace struct {
 	reached func(r wire.ExecReachRequest, typed string)
 }
 
-func (f *fakePlace) Exec(ctx context.Context, r wire.ExecRequest, fn func(wire.ExecChunk) error) error {
+func (f *fakePlace) Calls() []wire.Call {
+	return []wire.Call{wire.Exec.Serve(f.run), wire.ExecReach.Serve(f.reach)}
+}
+
+func (f *fakePlace) run(ctx context.Context, _ wire.Caller, r wire.ExecRequest, fn func(wire.ExecChunk) error) error {
 	return f.exec(ctx, r, fn)
 }
 
-func (f *fakePlace) ExecReach(_ context.Context, r wire.ExecReachRequest) error {
+func (f *fakePlace) reach(_ context.Context, _ wire.Caller, r wire.ExecReachRequest) (wire.Empty, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.typed.Write(r.Data)
 	if f.reached != nil {
 		f.reached(r, f.typed.String())
 	}
-	return nil
+	return wire.Empty{}, nil
 }
 
 // visiting runs `sparkrun exec` with these signals.
@@ -47,9 +51,9 @@ func visiting(t *testing.T, f *fakePlace, in io.Reader, signals chan os.Signal, 
 	err string) {
 	t.Helper()
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Execer: f, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+	b := apptest.Agent(&apptest.FakeRunner{}, f, &apptest.FakeCluster{})
 	a := &app.App{
-		In: in, Out: &o, Err: &e, Environ: []string{"TERM=vt220"}, Dial: func() *app.Backend { return b },
+		In: in, Out: &o, Err: &e, Environ: []string{"TERM=vt220"}, Dial: func() *wire.Client { return b },
 		Signals: func() (<-chan os.Signal, func()) { return signals, func() {} },
 	}
 	code = execute(t.Context(), a, append([]string{"exec"}, line...))

@@ -25,7 +25,7 @@ import (
 
 func fabricCLI(t *testing.T, st wire.Status, f *apptest.FakeFabrics, line string) (code int, out, err string) {
 	t.Helper()
-	return cli(t, &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(st, nil), Fabrics: f},
+	return cli(t, apptest.Agent(&apptest.FakeRunner{}, apptest.StatusIs(st, nil), f),
 		strings.Fields(line)...)
 }
 
@@ -131,9 +131,8 @@ func TestFabricAlone(t *testing.T) {
 		t.Errorf("exit code %d, stdout %s, stderr %s", code, out, err)
 	}
 	var o, e apptest.SyncBuffer
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: apptest.StatusIs(wire.Status{}, node.ErrNoAgent),
-		Fabrics: &apptest.FakeFabrics{}, Close: func() {}}
-	a := &app.App{Out: &o, Err: &e, Dial: func() *app.Backend { return b }, Columns: func() int { return 100 },
+	b := apptest.Agent(&apptest.FakeRunner{}, apptest.StatusIs(wire.Status{}, node.ErrNoAgent), &apptest.FakeFabrics{})
+	a := &app.App{Out: &o, Err: &e, Dial: func() *wire.Client { return b }, Columns: func() int { return 100 },
 		Survey: func(context.Context) (envgen.Inventory, error) {
 			return apptest.Spark("spark1", "11", "").Inventory, nil
 		}}
@@ -161,7 +160,7 @@ func TestReport(t *testing.T) {
 		{Node: "id-spark2", Host: "spark2", Missing: "spark2 does not answer"},
 	}}
 	file := filepath.Join(t.TempDir(), "r.tar.gz")
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: c, Fabrics: f}
+	b := apptest.Agent(&apptest.FakeRunner{}, c, f)
 	code, out, err := cli(t, b, "report", "-o", file)
 	if code != 0 || out != file+"\n" || !strings.Contains(err, "spark2 is not whole in it: spark2 does not answer") {
 		t.Fatalf("exit code %d, stdout %q, stderr %q", code, out, err)
@@ -190,7 +189,7 @@ func TestReport(t *testing.T) {
 		t.Error("too much was taken out")
 	}
 	code, live, _ := fabricCLI(t, st, f, "fabric")
-	fromCode, from, notes := cli(t, &app.Backend{}, "fabric", "--from", file)
+	fromCode, from, notes := cli(t, apptest.Agent(), "fabric", "--from", file)
 	if code != 0 || fromCode != 0 {
 		t.Fatalf("exit codes %d and %d: %s", code, fromCode, notes)
 	}

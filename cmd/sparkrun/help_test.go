@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help/man"
 )
@@ -74,7 +75,7 @@ func TestHelpCommand(t *testing.T) {
 		{args: []string{"help", "launch", "nonsense"}, code: 2, errs: `no topic or command "launch nonsense"`},
 		{args: []string{"ps", "--help=some"}, code: 2, errs: "--help=all"},
 	} {
-		code, out, errs := cli(t, &app.Backend{}, c.args...)
+		code, out, errs := cli(t, apptest.Agent(), c.args...)
 		if code != c.code || !strings.Contains(out, c.out) || !strings.Contains(errs, c.errs) {
 			t.Errorf("%q: code %d, %.200q, %q", c.args, code, out, errs)
 		}

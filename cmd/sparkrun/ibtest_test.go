@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
@@ -64,24 +63,21 @@ func ibRun(t *testing.T, home, written string, o rendezvous.Outcome, lack []stri
 	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(2), apptest.Started("a"), apptest.Ended(o)),
 		OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
-	b := &app.Backend{
-		Runner: spying{g, &spec}, Fabrics: &counting{},
-		Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }},
-		Explain: func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
-			for _, host := range r.Spec.On {
-				n := wire.NodePlan{Host: host}
-				for _, l := range lack {
-					if l == host {
-						n.Error = `program "ib_write_bw": not found in PATH (/bin): install it on this node, or name it by its full path`
-					}
+	g.OnExplain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
+		for _, host := range r.Spec.On {
+			n := wire.NodePlan{Host: host}
+			for _, l := range lack {
+				if l == host {
+					n.Error = `program "ib_write_bw": not found in PATH (/bin): install it on this node, or name it by its full path`
 				}
-				res.Nodes = append(res.Nodes, n)
 			}
-			return res, nil
-		},
+			res.Nodes = append(res.Nodes, n)
+		}
+		return res, nil
 	}
+	b := apptest.Agent(g, &counting{}, apptest.StatusIs(st, nil))
 	code, shown, complaint = cliIn(t, b, []string{"PATH=/bin", "XDG_STATE_HOME=" + home}, line...)
-	return code, shown, complaint, spec
+	return code, shown, complaint, g.Spec()
 }
 
 func TestIBTestJudges(t *testing.T) {

@@ -62,7 +62,7 @@ func run() int {
 		OutTTY: term.IsTerminal(int(os.Stdout.Fd())), ErrTTY: term.IsTerminal(int(os.Stderr.Fd())),
 		Environ: os.Environ(), Getwd: os.Getwd, Version: buildVersion(),
 		Columns: terminalWidth, Survey: node.Survey, Evidence: node.Evidence, Find: node.Find, BrowseSSH: node.FindSSH,
-		DialHere: app.DialAgent, Standalone: app.OpenStandalone, Signals: listen,
+		DialHere: app.DialAgent, Standalone: node.OpenStandalone, Signals: listen,
 	}
 	a.Dial = a.DialChosen
 	return execute(context.Background(), a, os.Args[1:])

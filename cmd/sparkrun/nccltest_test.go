@@ -9,7 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -48,12 +47,11 @@ func pairStatus(t *testing.T) wire.Status {
 }
 
 // counting tells totals that have risen at each call.
-type counting struct {
-	app.Fabrics
-	calls uint64
-}
+type counting struct{ calls uint64 }
 
-func (c *counting) Counters(context.Context) (wire.CountersResponse, error) {
+func (c *counting) Calls() []wire.Call { return []wire.Call{wire.Counters.Serve(c.counters)} }
+
+func (c *counting) counters(context.Context, wire.Caller, wire.Empty) (wire.CountersResponse, error) {
 	c.calls++
 	var res wire.CountersResponse
 	for _, host := range []string{"spark1", "spark2"} {
@@ -82,9 +80,8 @@ func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home
 	g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"),
 		apptest.Ended(o)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
 	st := pairStatus(t)
-	b := &app.Backend{Runner: spying{g, &spec}, Fabrics: &counting{},
-		Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
-	b.Explain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
+	b := apptest.Agent(g, &counting{}, apptest.StatusIs(st, nil))
+	g.OnExplain = func(_ context.Context, r wire.LaunchRequest) (res wire.ExplainResponse, err error) {
 		if r.Spec.Wait || !r.Spec.Share {
 			t.Error("a question takes GPUs")
 		}
@@ -101,7 +98,7 @@ func ncclTestOn(t *testing.T, has map[string]map[string]launcher.MPIFamily, home
 	}
 	code, shown, complaint = cliIn(t, b,
 		[]string{"PATH=/bin", "HOME=/home/ada", "NCCL_TESTS_HOME=/opt/nt", "XDG_STATE_HOME=" + home}, line...)
-	return code, shown, complaint, spec
+	return code, shown, complaint, g.Spec()
 }
 
 func lastLine(text string) string {
@@ -367,10 +364,10 @@ func TestStatusTellsTheLastTest(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			home, st := t.TempDir(), pairStatus(t)
 			ncclTestOn(t, nil, home, tc.written, tc.outcome, "launch", "nccl-test")
-			b := &app.Backend{Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status,
+			b := apptest.Agent(&apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status,
 				error) {
 				return st, nil
-			}}}
+			}})
 			_, shown, errs := cliIn(t, b, []string{"HOME=" + home, "XDG_STATE_HOME=" + home}, "status")
 			last := lastLine(shown)
 			if told := strings.HasPrefix(last, "your last nccl-test, "); told != (tc.want != "") ||
@@ -387,7 +384,7 @@ func TestGateFlag(t *testing.T) {
 		"nccl-test --gate 2": "above 0 and up to 1, such as 0.9",
 		"ib-test --gate 0":   "above 0 and up to 1, such as 0.9",
 	} {
-		if code, _, errs := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}},
+		if code, _, errs := cli(t, apptest.Agent(&apptest.FakeCluster{}),
 			append([]string{"launch"}, strings.Fields(line)...)...); code != 125 || !strings.Contains(errs, want) {
 			t.Errorf("%s: code %d: %s", line, code, errs)
 		}

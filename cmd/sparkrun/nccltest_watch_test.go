@@ -4,11 +4,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // plannedOn is a plan of one rank on each host.
@@ -51,8 +49,7 @@ func TestNCCLTestKnowsItsMachines(t *testing.T) {
 		after.Plan.Stage = "after"
 		g := &apptest.FakeRunner{OnLaunch: apptest.Tells(plannedOn("spark1", "spark2"), apptest.Started("a"), after,
 			apptest.Ended(apptest.Completed)), OnLogs: apptest.Prints(apptest.Out(0, 0, written))}
-		b := &app.Backend{Runner: g, Fabrics: &counting{},
-			Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+		b := apptest.Agent(g, &counting{}, apptest.StatusIs(st, nil))
 		_, shown, errs := cliIn(t, b, []string{"PATH=/bin", "HOME=/home/ada", "XDG_STATE_HOME=" + t.TempDir()},
 			"launch", "nccl-test", "--via", "torch")
 		if !strings.HasPrefix(lastLine(shown), want) {

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -21,12 +21,16 @@ type fakeAddresser struct {
 	requests []any
 }
 
-func (f *fakeAddresser) Netplan(_ context.Context, r wire.NetplanRequest) (wire.NetplanPlan, error) {
+func (f *fakeAddresser) Calls() []wire.Call {
+	return []wire.Call{wire.Netplan.Serve(f.netplan), wire.NetplanApply.Serve(f.apply)}
+}
+
+func (f *fakeAddresser) netplan(_ context.Context, _ wire.Caller, r wire.NetplanRequest) (wire.NetplanPlan, error) {
 	f.requests = append(f.requests, r)
 	return f.plan, nil
 }
 
-func (f *fakeAddresser) NetplanApply(_ context.Context, r wire.NetplanApplyRequest,
+func (f *fakeAddresser) apply(_ context.Context, _ wire.Caller, r wire.NetplanApplyRequest,
 	fn func(wire.NetplanProgress) error) error {
 	f.requests = append(f.requests, r)
 	for _, s := range f.steps {
@@ -50,7 +54,7 @@ func pairPlan(verdicts ...*wire.NetplanVerdict) wire.NetplanPlan {
 
 func TestNetplanShow(t *testing.T) {
 	f := &fakeAddresser{plan: pairPlan(nil, nil)}
-	code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show")
+	code, out, _ := cli(t, apptest.Agent(f), "netplan", "show")
 	want := `spark1 and spark2 are joined by one cable, seen by the probe
 note: spark3 is away
 
@@ -64,11 +68,11 @@ network: {version: 2}
 		t.Errorf("exit %d\n%s", code, diff)
 	}
 	// Of one machine it is the file itself: a script may redirect it.
-	if code, out, _ := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark2"); code != 0 ||
+	if code, out, _ := cli(t, apptest.Agent(f), "netplan", "show", "--node", "spark2"); code != 0 ||
 		out != "network: {version: 2}\n" {
 		t.Errorf("exit %d, %q", code, out)
 	}
-	if code, _, e := cli(t, &app.Backend{Addresser: f}, "netplan", "show", "--node", "spark9"); code != 1 ||
+	if code, _, e := cli(t, apptest.Agent(f), "netplan", "show", "--node", "spark9"); code != 1 ||
 		e != "sparkrun: show netplan of spark9: it gets no file: these do: spark1, spark2\n" {
 		t.Errorf("exit %d, %q", code, e)
 	}
@@ -142,7 +146,7 @@ func TestNetplanChange(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, out, e := cli(t, &app.Backend{Addresser: tc.fake}, append([]string{"netplan"}, tc.line...)...)
+			code, out, e := cli(t, apptest.Agent(tc.fake), append([]string{"netplan"}, tc.line...)...)
 			if code != tc.code {
 				t.Errorf("exit %d, want %d: %s", code, tc.code, e)
 			}

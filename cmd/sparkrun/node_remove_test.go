@@ -12,14 +12,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func TestNodeRemove(t *testing.T) {
 	c := &apptest.FakeCluster{Passing: 3} // who leads passes that on first
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "spark3", "--force", "--yes")
+	code, o, e := cli(t, apptest.Agent(c), "node", "remove", "spark3", "--force", "--yes")
 	if code != 0 || o != "spark3 is out of the cluster\n" || !strings.Contains(e, "leave --force") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
@@ -28,7 +27,7 @@ func TestNodeRemove(t *testing.T) {
 		t.Error(diff)
 	}
 	c = &apptest.FakeCluster{Removed: wire.RemoveNodeResponse{Told: true}}
-	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "spark3", "--yes"); code != 0 || e != "" {
+	if code, o, e := cli(t, apptest.Agent(c), "node", "remove", "spark3", "--yes"); code != 0 || e != "" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	members := func(wire.StatusRequest) (wire.Status, error) {
@@ -42,14 +41,14 @@ func TestNodeRemove(t *testing.T) {
 		"spark9": {1, "remove spark9: no such node: the cluster has spark1, spark3\n"},
 	} {
 		c = &apptest.FakeCluster{OnStatus: members}
-		code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", host)
+		code, _, e := cli(t, apptest.Agent(c), "node", "remove", host)
 		if diff := cmp.Diff([]any{wire.StatusRequest{}}, c.Requests); code != want.code ||
 			!strings.Contains(e, want.says) || diff != "" {
 			t.Errorf("%s: code %d, stderr %q, requests %s", host, code, e, diff)
 		}
 	}
 	c = &apptest.FakeCluster{}
-	if code, _, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes"); code != 2 ||
+	if code, _, e := cli(t, apptest.Agent(c), "node", "remove", "zeta@spark3", "--yes"); code != 2 ||
 		len(c.Requests) != 0 || !strings.Contains(e, "--uninstall") {
 		t.Errorf("a user and no ssh: code %d, stderr %q, %d requests", code, e, len(c.Requests))
 	}
@@ -62,7 +61,7 @@ func TestNodeRemoveUninstallWithoutSSH(t *testing.T) {
 	c := &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 		return wire.Status{Leader: "spark1", Nodes: []wire.NodeStatus{{Host: "spark1"}, {Host: "spark3"}}}, nil
 	}}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark3", "--yes", "--uninstall",
+	code, o, e := cli(t, apptest.Agent(c), "node", "remove", "zeta@spark3", "--yes", "--uninstall",
 		"--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
 		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)
@@ -100,13 +99,13 @@ func TestNodeRemoveByAddress(t *testing.T) {
 			Nodes: []wire.NodeStatus{{Host: "spark1.invalid", Addr: netip.MustParseAddr("127.0.0.1")}}}, nil
 	}
 	c := &apptest.FakeCluster{OnStatus: members, Removed: wire.RemoveNodeResponse{Told: true}}
-	if code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "127.0.0.1", "--yes"); code != 0 ||
+	if code, o, e := cli(t, apptest.Agent(c), "node", "remove", "127.0.0.1", "--yes"); code != 0 ||
 		o != "spark1.invalid is out of the cluster\n" {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
 	port, config := nobodyListens(t, "Host *\n")
 	c = &apptest.FakeCluster{OnStatus: members}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall",
+	code, o, e := cli(t, apptest.Agent(c), "node", "remove", "zeta@spark1.invalid", "--yes", "--uninstall",
 		"--ssh-config", config)
 	if code != 1 || asksRemoval(c) || !strings.Contains(o+e, "connect to 127.0.0.1:"+port) {
 		t.Errorf("code %d, stdout %q, stderr %q, requests %v", code, o, e, c.Requests)

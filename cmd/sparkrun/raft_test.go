@@ -30,20 +30,28 @@ type fakeRaft struct {
 	requests []wire.RaftRestoreRequest
 }
 
-func (f *fakeRaft) RaftStatus(context.Context) (wire.RaftStatus, error) { return f.status, nil }
+func (f *fakeRaft) Calls() []wire.Call {
+	return []wire.Call{
+		wire.ShowRaft.Serve(func(context.Context, wire.Caller, wire.Empty) (wire.RaftStatus, error) {
+			return f.status, nil
+		}),
+		wire.SaveRaft.Serve(f.save), wire.RaftBring.Serve(f.bring), wire.RaftRestore.Serve(f.restored),
+	}
+}
 
-func (f *fakeRaft) RaftSnapshot(_ context.Context, fn func(wire.RaftPiece) error) error {
+func (f *fakeRaft) save(_ context.Context, _ wire.Caller, _ wire.Empty, fn func(wire.RaftPiece) error) error {
 	half := len(f.snapshot) / 2
 	return errors.Join(fn(wire.RaftPiece{Data: f.snapshot[:half]}),
 		fn(wire.RaftPiece{Offset: int64(half), Data: f.snapshot[half:]}))
 }
 
-func (f *fakeRaft) RaftBring(_ context.Context, p wire.RaftPiece) error {
+func (f *fakeRaft) bring(_ context.Context, _ wire.Caller, p wire.RaftPiece) (wire.Empty, error) {
 	f.brought = append(f.brought[:p.Offset], p.Data...)
-	return nil
+	return wire.Empty{}, nil
 }
 
-func (f *fakeRaft) RaftRestore(_ context.Context, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
+func (f *fakeRaft) restored(_ context.Context, _ wire.Caller, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse,
+	error) {
 	f.requests = append(f.requests, r)
 	return f.restore(r)
 }
@@ -77,7 +85,7 @@ func snapshotOf(t *testing.T) []byte {
 
 func TestRaftSnapshot(t *testing.T) {
 	f := &fakeRaft{snapshot: snapshotOf(t)}
-	b := &app.Backend{Rafter: f, Cluster: &apptest.FakeCluster{}}
+	b := apptest.Agent(f, &apptest.FakeCluster{})
 	name := filepath.Join(t.TempDir(), "a.snap")
 	code, out, errs := cli(t, b, "raft", "snapshot", name)
 	if code != 0 || !strings.Contains(out, "entry 2 of epoch 1") || errs != "" {
@@ -143,7 +151,7 @@ func TestRaftRestore(t *testing.T) {
 		}
 		return wire.Status{Epoch: 2, Leader: "spark1"}, nil
 	}}
-	b := &app.Backend{Rafter: f, Cluster: c}
+	b := apptest.Agent(f, c)
 	code, out, errs := cli(t, b, "raft", "restore", "--yes", name)
 	want := "spark1 leads, in epoch 2, with the record of 2026-01-02T03:04:05Z\nthe record that was here is kept in /var/lib/sparkrun/raft.old\n"
 	if code != 0 || out != want || !strings.Contains(errs, "1 machines (spark1), 1 jobs, of which 1 had not ended") {
@@ -191,7 +199,7 @@ func TestRaftStatus(t *testing.T) {
 			{Host: "spark3", Role: "voter", Error: "it does not answer", Silent: 5 * time.Minute},
 			{Host: "spark4", State: "follower", Blank: true, LogBytes: 16384},
 		}}}
-	b := &app.Backend{Rafter: f}
+	b := apptest.Agent(f)
 	code, out, errs := cli(t, b, "raft", "status")
 	if code != 0 || errs != "sparkrun: spark3: it does not answer, for 5m\nsparkrun: spark4 has lost its copy of the record, and votes again once a leader has taken it in anew\n" {
 		t.Errorf("exit %d, %s", code, errs)
@@ -210,15 +218,13 @@ func TestRaftStatus(t *testing.T) {
 // What runs beside the record is ended, and nobody waits for an end that is not
 // told.
 func TestStopAStray(t *testing.T) {
-	b := &app.Backend{Runner: strayRunner{}, Cluster: &apptest.FakeCluster{}}
+	strays := apptest.Calls{wire.Stop.Serve(
+		func(context.Context, wire.Caller, wire.StopRequest) (wire.StopResponse, error) {
+			return wire.StopResponse{Job: "zzzz", Strays: []string{"spark2"}}, nil
+		})}
+	b := apptest.Agent(strays, &apptest.FakeCluster{})
 	if code, out, errs := cli(t, b, "stop", "zzzz"); code != 0 ||
 		!strings.Contains(out, "job zzzz is being ended on spark2") {
 		t.Errorf("exit %d, %s%s", code, out, errs)
 	}
-}
-
-type strayRunner struct{ *apptest.FakeRunner }
-
-func (strayRunner) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
-	return wire.StopResponse{Job: "zzzz", Strays: []string{"spark2"}}, nil
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -77,7 +76,7 @@ func shelf(t *testing.T) (home, dir string) {
 
 func recipes(t *testing.T, home string, line ...string) (code int, out, err string) {
 	t.Helper()
-	return cliIn(t, &app.Backend{}, []string{"HOME=" + home, "PATH=/bin"}, line...)
+	return cliIn(t, apptest.Agent(), []string{"HOME=" + home, "PATH=/bin"}, line...)
 }
 
 // listedRecipe, checkedRecipe and what is in it are what --json prints. Scripts read it: fields may come, none may go.
@@ -321,11 +320,11 @@ registries:
 // launched is the spec that a launch asks the cluster about.
 func launched(t *testing.T, home string, line ...string) (spec launcher.Spec, errs string) {
 	t.Helper()
-	b := &app.Backend{Cluster: &apptest.FakeCluster{},
-		Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-			spec = r.Spec
-			return wire.ExplainResponse{}, nil
-		}}
+	b := apptest.Agent(&apptest.FakeCluster{}, &apptest.FakeRunner{OnExplain: func(_ context.Context,
+		r wire.LaunchRequest) (wire.ExplainResponse, error) {
+		spec = r.Spec
+		return wire.ExplainResponse{}, nil
+	}})
 	code, _, e := cliIn(t, b, []string{"HOME=" + home, "PATH=/bin"},
 		slices.Insert(line, min(len(line), 2), "--dry-run")...)
 	if code != 0 {
@@ -384,7 +383,7 @@ func TestRunRefuses(t *testing.T) {
 		"launch sglang --recipe plain":                  "serves with vllm: sparkrun launch vllm --recipe",
 		"launch vllm --recipe plain --nodes 3 --tp 2":   "3",
 	} {
-		code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home, "PATH=/bin"},
+		code, _, e := cliIn(t, apptest.Agent(&apptest.FakeCluster{}), []string{"HOME=" + home, "PATH=/bin"},
 			strings.Fields(line)...)
 		if code != launcher.ExitOwnFailure || !strings.Contains(e, want) {
 			t.Errorf("%s: exit %d, %s", line, code, e)
@@ -405,7 +404,7 @@ func TestRunBringsMods(t *testing.T) {
 		t.Errorf("it was not told: %s", e)
 	}
 	// The machines' own program is in no image that could be changed.
-	code, _, e := cliIn(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, []string{"HOME=" + home}, "run", "modded",
+	code, _, e := cliIn(t, apptest.Agent(&apptest.FakeCluster{}), []string{"HOME=" + home}, "run", "modded",
 		"--trust-recipe", "--runtime", "host")
 	if code != launcher.ExitOwnFailure || !strings.Contains(e, "leave out --runtime host") {
 		t.Errorf("exit %d, %s", code, e)

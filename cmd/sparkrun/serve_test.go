@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -20,17 +19,17 @@ import (
 func atHomeOf(t *testing.T, nodes ...wire.NodePlan) (home string, run func(args ...string) (int, string, string)) {
 	t.Helper()
 	home = t.TempDir()
-	b := &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
-		apptest.Ended(apptest.Rejected))}, Cluster: &apptest.FakeCluster{},
-		Explain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
-			if r.Model == "" {
-				for i := range nodes {
-					nodes[i].Model = nil // nobody asked
-				}
+	b := apptest.Agent(&apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
+		apptest.Ended(apptest.Rejected)), OnExplain: func(_ context.Context,
+		r wire.LaunchRequest) (wire.ExplainResponse, error) {
+		if r.Model == "" {
+			for i := range nodes {
+				nodes[i].Model = nil // nobody asked
 			}
-			return wire.ExplainResponse{Plan: rendezvous.Plan{World: len(nodes), Head: netip.MustParseAddr("192.168.0.1")},
-				Nodes: nodes}, nil
-		}}
+		}
+		return wire.ExplainResponse{Plan: rendezvous.Plan{World: len(nodes), Head: netip.MustParseAddr("192.168.0.1")},
+			Nodes: nodes}, nil
+	}}, &apptest.FakeCluster{})
 	return home, func(args ...string) (int, string, string) {
 		return cliIn(t, b, []string{"PATH=/bin", "HOME=" + home}, args...)
 	}

@@ -52,7 +52,7 @@ func TestServiceFlags(t *testing.T) {
 			var got *launcher.Service
 			g := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Completed))}
 			line := append(append([]string{"launch", "exec"}, strings.Fields(tt.flags)...), "--", "serve-it")
-			_, _, e := cli(t, &app.Backend{Runner: g, Cluster: &apptest.FakeCluster{}}, line...)
+			_, _, e := cli(t, apptest.Agent(g, &apptest.FakeCluster{}), line...)
 			if len(g.Specs) > 0 {
 				spec := g.Specs[0]
 				got = spec.Service
@@ -75,22 +75,22 @@ func TestServiceFlags(t *testing.T) {
 func TestLaunchLeavesService(t *testing.T) {
 	ready := rendezvous.Progress{Step: rendezvous.StepServes, Text: "the service answers at http://10.0.0.1:8000",
 		Service: &launcher.ServiceSeen{State: launcher.ServiceReady}}
-	code, o, e := cli(t, &app.Backend{Runner: &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
-		apptest.Started("a"), apptest.Runs, ready)}, Cluster: &apptest.FakeCluster{}},
+	code, o, e := cli(t, apptest.Agent(&apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1),
+		apptest.Started("a"), apptest.Runs, ready)}, &apptest.FakeCluster{}),
 		strings.Fields("launch exec --serve 8000 -- x")...)
 	if code != 0 || !strings.Contains(e, "answers at http://10.0.0.1:8000\n") || o != "" ||
 		!strings.Contains(e, "goes on by itself") {
 		t.Errorf("attached: code %d, stdout %q, stderr %q", code, o, e)
 	}
 	loads := &apptest.FakeRunner{OnLaunch: apptest.GoesOn(apptest.Planned(1), apptest.Started("a"))} // for minutes
-	code, o, e = cli(t, &app.Backend{Runner: loads, Cluster: &apptest.FakeCluster{}},
+	code, o, e = cli(t, apptest.Agent(loads, &apptest.FakeCluster{}),
 		strings.Fields("launch -d exec --serve 8000 -- x")...)
 	if code != 0 || len(o) < 5 || len(loads.Stops) > 0 ||
 		!strings.Contains(e, "`sparkrun ps "+strings.TrimSpace(o)+"` shows how far") {
 		t.Errorf("detached: code %d, stdout %q, stderr %q, %d stops", code, o, e, len(loads.Stops))
 	}
 	refused := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected))}
-	if code, o, e = cli(t, &app.Backend{Runner: refused, Cluster: &apptest.FakeCluster{}},
+	if code, o, e = cli(t, apptest.Agent(refused, &apptest.FakeCluster{}),
 		strings.Fields("launch -d exec --serve 8000 -- x")...); code != 125 || o != "" ||
 		!strings.Contains(e, "no rank was started") {
 		t.Errorf("refused: code %d, stdout %q, stderr %q", code, o, e)
@@ -98,20 +98,20 @@ func TestLaunchLeavesService(t *testing.T) {
 	both := rendezvous.Progress{Step: rendezvous.StepPlanned,
 		Plan: &rendezvous.Plan{World: 2, Nodes: []rendezvous.Place{{Host: "a"}, {Host: "b"}}}}
 	half := &apptest.FakeRunner{OnLaunch: apptest.Tells(both, apptest.Started("a"), apptest.Ended(apptest.Failed7))}
-	if code, _, e = cli(t, &app.Backend{Runner: half, Cluster: &apptest.FakeCluster{}},
+	if code, _, e = cli(t, apptest.Agent(half, &apptest.FakeCluster{}),
 		strings.Fields("launch -d exec --serve 8000 -- x")...); code != 7 {
 		t.Errorf("started on one machine of two: code %d, %s", code, e)
 	}
 	failed := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Started("a"), apptest.Runs,
 		apptest.Ended(apptest.Failed7))}
-	if code, _, e := cli(t, &app.Backend{Runner: failed, Cluster: &apptest.FakeCluster{}}, "launch", "exec", "--serve",
+	if code, _, e := cli(t, apptest.Agent(failed, &apptest.FakeCluster{}), "launch", "exec", "--serve",
 		"8000", "--", "x"); code != 7 {
 		t.Errorf("what never answered: code %d, %s", code, e)
 	}
 }
 
 func TestServiceLs(t *testing.T) {
-	b := &app.Backend{Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
+	b := apptest.Agent(&apptest.FakeCluster{Has: apptest.SomeServices()})
 	_, got, _ := cli(t, b, "service", "ls")
 	want := `JOB    NAME      MODEL   NODES    URL                     STATE     TOKENS/S   FAILURES      AUTOSTART
 aaaa   of-aaaa   m       spark1   http://10.0.0.1:8000    ready     86.5       0 of 3/hour   yes
@@ -125,7 +125,7 @@ cccc   of-cccc   -       spark1   http://10.0.0.1:8000    waiting   -          0
 	apptest.Golden(t, "service-prometheus.json", got)
 	_, got, _ = cli(t, b, "service", "ls", "--json")
 	apptest.Golden(t, "service-ls.json", got)
-	if _, none, _ := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{}}, "service", "ls",
+	if _, none, _ := cli(t, apptest.Agent(&apptest.FakeCluster{}), "service", "ls",
 		"--prometheus"); none != "[]\n" {
 		t.Errorf("no services: %q", none)
 	}
@@ -157,7 +157,8 @@ func TestServiceLsTellsTrouble(t *testing.T) {
 	ended(&stopped, "stopped", rendezvous.Stopped, 3*time.Minute)
 	at := now.Add(9 * time.Second)
 	again.State, again.Waits, again.AgainAt = rendezvous.StateAgain, "", &at
-	_, got, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{old, stopped, failed, away, cut, again}}}}, "service", "ls")
+	jobs := wire.JobsResponse{Jobs: []rendezvous.JobStatus{old, stopped, failed, away, cut, again}}
+	_, got, e := cli(t, apptest.Agent(&apptest.FakeCluster{Has: jobs}), "service", "ls")
 	var states []string
 	for line := range strings.Lines(got) {
 		_, rest, _ := strings.Cut(strings.ReplaceAll(line, "spark1,spark2", "spark12"), "spark12")
@@ -196,7 +197,7 @@ sparkrun: cut: spark1 is reached over the fabric only: on the management network
 }
 
 func TestPsService(t *testing.T) {
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{Has: apptest.SomeServices()}}
+	b := apptest.Agent(&apptest.FakeRunner{}, &apptest.FakeCluster{Has: apptest.SomeServices()})
 	_, got, _ := cli(t, b, "ps")
 	for line := range strings.Lines(got) {
 		if n := len(strings.Fields(strings.ReplaceAll(line, " (spark2 away)", ""))); n != 9 {
@@ -215,12 +216,12 @@ func TestPsService(t *testing.T) {
 
 func TestServiceEnable(t *testing.T) {
 	c := &apptest.FakeCluster{OnlyOn: "spark1"}
-	code, o, e := cli(t, &app.Backend{Cluster: c}, "service", "enable", "a", "b")
+	code, o, e := cli(t, apptest.Agent(c), "service", "enable", "a", "b")
 	if code != 0 || o != "ak3x comes back after a power cut\nbk3x comes back after a power cut\n" ||
 		!strings.Contains(e, "spark1") {
 		t.Errorf("code %d, stdout %q, stderr %q", code, o, e)
 	}
-	code, o, _ = cli(t, &app.Backend{Cluster: c}, "service", "disable", "a")
+	code, o, _ = cli(t, apptest.Agent(c), "service", "disable", "a")
 	if code != 0 || !strings.HasPrefix(o, "ak3x does not come back") {
 		t.Errorf("code %d, stdout %q", code, o)
 	}
@@ -229,11 +230,11 @@ func TestServiceEnable(t *testing.T) {
 	if d := cmp.Diff(want, c.Requests); d != "" {
 		t.Error(d)
 	}
-	if code, _, e := cli(t, &app.Backend{Cluster: &apptest.FakeCluster{Err: rendezvous.ErrNoService}}, "service",
+	if code, _, e := cli(t, apptest.Agent(&apptest.FakeCluster{Err: rendezvous.ErrNoService}), "service",
 		"enable", "a"); code != 1 || !strings.Contains(e, "it is no service") {
 		t.Errorf("code %d, stderr %q", code, e)
 	}
-	if code, _, _ := cli(t, &app.Backend{Cluster: c}, "service", "enable"); code != 2 {
+	if code, _, _ := cli(t, apptest.Agent(c), "service", "enable"); code != 2 {
 		t.Errorf("no job: code %d", code)
 	}
 }
@@ -256,7 +257,6 @@ func TestHintWithoutAgent(t *testing.T) {
 // psOne tells all about one job.
 func psOne(t *testing.T, j rendezvous.JobStatus) (code int, out, err string) {
 	t.Helper()
-	b := &app.Backend{Runner: &apptest.FakeRunner{},
-		Cluster: &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}}}
+	b := apptest.Agent(&apptest.FakeRunner{}, &apptest.FakeCluster{Has: wire.JobsResponse{Jobs: []rendezvous.JobStatus{j}}})
 	return cli(t, b, "ps", string(j.Spec.ID))
 }

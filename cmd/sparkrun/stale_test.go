@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -21,9 +20,9 @@ func TestReadsWithoutALeaderSayTheirAge(t *testing.T) {
 	st := wire.Status{Cluster: "3f2a", Self: "spark2", Problem: problem, Heard: heard, Nodes: []wire.NodeStatus{
 		{Host: "spark1", State: "away", Since: heard}, {Host: "spark2", State: "unknown"}, {Host: "spark3", State: "unknown"},
 	}}
-	b := func() *app.Backend {
-		return &app.Backend{Cluster: &apptest.FakeCluster{Has: jobs,
-			OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }}}
+	b := func() *wire.Client {
+		return apptest.Agent(&apptest.FakeCluster{Has: jobs,
+			OnStatus: func(wire.StatusRequest) (wire.Status, error) { return st, nil }})
 	}
 	for line, want := range map[string][]string{
 		"status": {"no leader for 3m\n", "spark1   -         away 3m   ", "spark2   -         answers ",

@@ -10,6 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // Rank 0 reads what launch does, unless nobody stays to read it, or it may be
@@ -43,27 +44,30 @@ func TestWhoReads(t *testing.T) {
 		if want.reads == "" {
 			end()
 		}
-		g := &apptest.FakeRunner{OnLaunch: func(_ context.Context, _ int, tell func(rendezvous.Progress) error) error {
+		g := &apptest.FakeRunner{Ranks: ranks, OnLaunch: func(_ context.Context, _ int,
+			tell func(rendezvous.Progress) error) error {
 			if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("a"), apptest.Runs); err != nil {
 				return err
 			}
 			<-read
 			return apptest.TellAll(tell, apptest.Ended(apptest.Completed))
 		}}
-		var spec launcher.Spec
-		b := &app.Backend{Runner: spying{g, &spec}, Ranks: ranks, Cluster: &apptest.FakeCluster{}, Close: func() {}}
-		if strings.Contains(line, "standalone") {
-			b.Cluster = nil
+		parts := []apptest.Answers{g}
+		if !strings.Contains(line, "standalone") {
+			parts = append(parts, &apptest.FakeCluster{})
 		}
+		b := apptest.Agent(parts...)
 		var o, e apptest.SyncBuffer
 		a := &app.App{
 			In: strings.NewReader("typed"), Out: &o, Err: &e, Getwd: func() (string, error) { return "/", nil }, Signals: listen,
-			Dial: func() *app.Backend { return b }, Standalone: func() (*app.Backend, error) { return b, nil },
+			Dial:       func() *wire.Client { return b },
+			Standalone: func() (*wire.Client, func(), error) { return b, func() {}, nil },
 		}
 		if code := execute(t.Context(), a, strings.Fields(line)); code != 0 {
 			t.Errorf("%s: code %d, %s", line, code, e.String())
 			continue
 		}
+		spec := g.Spec()
 		st := spec.MainStage()
 		if got := ranks.Got.String(); st.Stdin != want.stdin || got != want.reads || (st.TTY != nil) != want.tty {
 			t.Errorf("%s: stdin %q, terminal %v, read %q, want %+v", line, st.Stdin, st.TTY, got, want)

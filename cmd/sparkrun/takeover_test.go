@@ -25,7 +25,7 @@ func TestTakeover(t *testing.T) {
 		}
 		return wire.Status{Epoch: 3, Leader: "spark2"}, nil
 	}}
-	b := &app.Backend{Cluster: f, Close: func() {}}
+	b := apptest.Agent(f)
 	code, out, errs := cli(t, b, "takeover", "--confirm-dead", "spark1", "--yes")
 	if code != 0 || out != "spark2 leads, in epoch 3; spark1 gives way when it comes back\n" || errs != "" {
 		t.Errorf("exit %d, stdout %q, stderr %q", code, out, errs)

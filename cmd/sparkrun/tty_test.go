@@ -65,18 +65,19 @@ func TestLaunchTTY(t *testing.T) {
 					return ctx.Err()
 				}
 			}}
-			var spec launcher.Spec
+			g.Ranks = rank
 			var read wire.LogsRequest
 			g.OnLogs = func(_ context.Context, _ int, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 				read = r
 				return fn(apptest.Out(0, 0, "a\r\n"))
 			}
 			var o, e apptest.SyncBuffer
-			b := &app.Backend{Runner: spying{g, &spec}, Ranks: rank, Cluster: &apptest.FakeCluster{}, Close: func() {}}
+			b := apptest.Agent(g, &apptest.FakeCluster{})
 			a := &app.App{
 				In: screen, Out: &o, Err: &e, ErrTTY: true, Environ: []string{"TERM=vt220"},
-				Getwd: func() (string, error) { return "/", nil },
-				Dial:  func() *app.Backend { return b }, Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
+				Getwd:   func() (string, error) { return "/", nil },
+				Dial:    func() *wire.Client { return b },
+				Signals: func() (<-chan os.Signal, func()) { return nil, func() {} },
 			}
 			code := execute(t.Context(), a, []string{"launch", "-t", "exec", "--nodes", "3", "--", "sh"})
 			if apptest.IsRaw(t, screen) {
@@ -93,6 +94,7 @@ func TestLaunchTTY(t *testing.T) {
 			if want := []launcher.Window{{Rows: 40, Cols: 120}, {Rows: 50, Cols: 100}}; !slices.Equal(rank.windows[:2], want) {
 				t.Errorf("windows %v", rank.windows)
 			}
+			spec := g.Spec()
 			if st := spec.MainStage(); st.Stdin != "0" || *st.TTY != (launcher.Window{Rows: 40, Cols: 120}) ||
 				!slices.ContainsFunc(st.Env, func(v launcher.Var) bool { return v.Name == "TERM" && v.Value.String() == "vt220" }) {
 				t.Errorf("sent %+v", st)
@@ -105,7 +107,7 @@ func TestLaunchTTY(t *testing.T) {
 }
 
 func TestTTYRefused(t *testing.T) {
-	b := &app.Backend{Runner: &apptest.FakeRunner{}, Cluster: &apptest.FakeCluster{}}
+	b := apptest.Agent(&apptest.FakeRunner{}, &apptest.FakeCluster{})
 	for line, want := range map[string]string{
 		"launch -t exec -- sh":                "the input device is not a TTY",
 		"launch -d --stdin 0 exec -- sh":      "nobody stays to read it; --tty",
@@ -127,7 +129,11 @@ type typist struct {
 	heard   func(r wire.InputRequest, typed string)
 }
 
-func (f *typist) Input(_ context.Context, r wire.InputRequest) error {
+func (f *typist) Calls() []wire.Call {
+	return apptest.RankCalls(f.input, func(context.Context, wire.SignalRequest) error { return nil })
+}
+
+func (f *typist) input(_ context.Context, r wire.InputRequest) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if r.Window != nil {
@@ -137,5 +143,3 @@ func (f *typist) Input(_ context.Context, r wire.InputRequest) error {
 	f.heard(r, f.typed.String())
 	return nil
 }
-
-func (f *typist) Signal(context.Context, wire.SignalRequest) error { return nil }

@@ -5,7 +5,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -40,9 +39,9 @@ func TestVersionCluster(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := &app.Backend{Cluster: &apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
+			b := apptest.Agent(&apptest.FakeCluster{OnStatus: func(wire.StatusRequest) (wire.Status, error) {
 				return wire.Status{Nodes: tt.nodes, Problem: tt.problem}, nil
-			}}}
+			}})
 			code, out, errs := cli(t, b, "version", "--cluster")
 			if code != 0 || out != tt.out || errs != tt.errs {
 				t.Errorf("exit %d\n%s%s\nwant\n%s%s", code, out, errs, tt.out, tt.errs)

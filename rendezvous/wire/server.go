@@ -72,6 +72,21 @@ func (s *Server) Lead(calls ...Call) (end func()) {
 // As makes calls of c's here, in this process.
 func (s *Server) As(c Caller) *Client { return &Client{local: s, on: &c} }
 
+// Alone answers all these calls, those that go to the leader as well, for one caller in this process.
+func Alone(c Caller, calls ...Call) *Client {
+	var led, here []Call
+	for _, call := range calls {
+		if call.row.To == leader && call.answer != nil {
+			led = append(led, call)
+		} else {
+			here = append(here, call)
+		}
+	}
+	s := NewServer(ServerConfig{}, here...)
+	s.Lead(led...)
+	return s.As(c)
+}
+
 // Answers tells whether there is an answer to a row here and now, this node's own or as the leader.
 func (s *Server) Answers(row *Row) bool {
 	if led := s.led.Load(); led != nil && row.To == leader {

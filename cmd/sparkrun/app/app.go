@@ -43,10 +43,10 @@ type App struct {
 	Find      func(context.Context, node.Config) (node.Finding, error)
 	BrowseSSH func(context.Context) ([]discover.Instance, error)
 
-	Context    string          // --context
-	Dial       func() *Backend // the cluster of the context, else this machine's
-	DialHere   func() *Backend // this machine's agent, whatever the context
-	Standalone func() (*Backend, error)
+	Context    string                                         // --context
+	Dial       func() *wire.Client                            // the cluster of the context, else this machine's
+	DialHere   func() *wire.Client                            // this machine's agent, whatever the context
+	Standalone func() (c *wire.Client, end func(), err error) // this machine alone, by an agent in this process
 	Signals    func() (c <-chan os.Signal, stop func())
 }
 

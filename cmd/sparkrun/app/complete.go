@@ -22,7 +22,7 @@ func (a *App) CompleteJobs(cmd *cobra.Command, args []string, _ string) ([]strin
 	defer cancel()
 	b := a.Dial()
 	defer b.Close()
-	res, err := b.Jobs(ctx)
+	res, err := wire.Jobs.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}
@@ -91,7 +91,7 @@ func (a *App) completeNodes(cmd *cobra.Command) []wire.NodeStatus {
 	defer cancel()
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil {
 		return nil
 	}
@@ -140,7 +140,7 @@ func (a *App) CompleteClients(cmd *cobra.Command, args []string, _ string) ([]st
 	defer cancel()
 	b := a.Dial()
 	defer b.Close()
-	res, err := b.Clients(ctx)
+	res, err := wire.Clients.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return nil, cobra.ShellCompDirectiveNoFileComp
 	}

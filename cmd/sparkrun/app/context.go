@@ -16,6 +16,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // A context is a cluster that a user has logged in to from a machine that is none
@@ -193,9 +194,13 @@ func (a *App) Away() (*node.RemoteState, error) {
 	return &st, err
 }
 
+// DialAgent prepares calls to this machine's agent. Whether one is there shows
+// at the first call.
+func DialAgent() *wire.Client { return node.Dial(node.DefaultPaths().Socket) }
+
 // DialChosen prepares calls to the context's cluster, or to this machine's agent.
 // The dialler is all that differs.
-func (a *App) DialChosen() *Backend {
+func (a *App) DialChosen() *wire.Client {
 	name, dir, err := a.Chosen()
 	if err == nil && dir == "" {
 		return DialAgent()
@@ -203,12 +208,11 @@ func (a *App) DialChosen() *Backend {
 	if err == nil {
 		var r *node.Remote
 		if r, err = node.OpenRemote(dir); err == nil {
-			return backendOf(r.Client, calls{r.Client})
+			return r.Client
 		}
 		err = fmt.Errorf("context %s: %w (mend it, or `sparkrun logout %s` and log in again)", name, err, name)
 	}
-	c := node.Unusable(err)
-	return backendOf(c, calls{c})
+	return node.Unusable(err)
 }
 
 // atHome marks commands that are about this machine, whatever the context.

@@ -21,7 +21,7 @@ func Interruptible(ctx context.Context, fn func(context.Context) error) error {
 }
 
 // StatusUnless asks for the cluster's state; a signal ends the asking.
-func StatusUnless(ctx context.Context, c Cluster, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
+func StatusUnless(ctx context.Context, c *wire.Client, signals <-chan os.Signal) (wire.Status, os.Signal, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
@@ -30,7 +30,7 @@ func StatusUnless(ctx context.Context, c Cluster, signals <-chan os.Signal) (wir
 	}
 	told := make(chan answer, 1)
 	go func() { // ends with ctx at the latest
-		st, err := c.Status(ctx, wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(ctx, c, wire.StatusRequest{})
 		told <- answer{st, err}
 	}()
 	select {

@@ -17,16 +17,20 @@ type FakeFabrics struct {
 	tries    int
 }
 
-func (f *FakeFabrics) Follow(ctx context.Context, fn func(wire.Status) error) error {
+func (f *FakeFabrics) Calls() []wire.Call {
+	return []wire.Call{wire.Follow.Serve(f.follow), wire.Counters.Serve(f.counters), wire.Report.Serve(f.report)}
+}
+
+func (f *FakeFabrics) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, fn func(wire.Status) error) error {
 	f.tries++
 	return f.OnFollow(ctx, f.tries, fn)
 }
 
-func (f *FakeFabrics) Counters(context.Context) (wire.CountersResponse, error) {
+func (f *FakeFabrics) counters(context.Context, wire.Caller, wire.Empty) (wire.CountersResponse, error) {
 	return f.Counts, nil
 }
 
-func (f *FakeFabrics) Report(_ context.Context, fn func(wire.Evidence) error) error {
+func (f *FakeFabrics) report(_ context.Context, _ wire.Caller, _ wire.Empty, fn func(wire.Evidence) error) error {
 	for _, e := range f.Evidence {
 		if err := fn(e); err != nil {
 			return err

@@ -25,13 +25,32 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// Answers are a part of what an agent answers.
+type Answers interface{ Calls() []wire.Call }
+
+// Agent answers as these do, and nothing else.
+func Agent(parts ...Answers) *wire.Client {
+	var calls []wire.Call
+	for _, p := range parts {
+		calls = append(calls, p.Calls()...)
+	}
+	return wire.Alone(wire.Caller{User: &wire.User{Name: "ada", UID: 1000}}, calls...)
+}
+
+// Calls answer as they are.
+type Calls []wire.Call
+
+func (c Calls) Calls() []wire.Call { return c }
+
 // FakeRunner is a cluster of one job. Each field answers one call; n counts the
 // calls of its kind from 1.
 type FakeRunner struct {
-	OnLaunch func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
-	OnWatch  func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
-	OnLogs   func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error
-	OnStop   func(n int, r wire.StopRequest) error
+	OnLaunch  func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
+	OnWatch   func(ctx context.Context, n int, tell func(rendezvous.Progress) error) error
+	OnLogs    func(ctx context.Context, n int, r wire.LogsRequest, fn func(wire.LogChunk) error) error
+	OnStop    func(n int, r wire.StopRequest) error
+	OnExplain func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error)
+	Ranks     Answers // nil: they take all input
 
 	mu       sync.Mutex
 	Launched []launcher.JobID
@@ -41,7 +60,33 @@ type FakeRunner struct {
 	Stops    []string
 }
 
-func (f *FakeRunner) Launch(ctx context.Context, r wire.LaunchRequest, tell func(rendezvous.Progress) error) error {
+// Explains is a cluster that explains every launch so.
+func Explains(res wire.ExplainResponse) *FakeRunner {
+	return &FakeRunner{OnExplain: func(context.Context, wire.LaunchRequest) (wire.ExplainResponse, error) {
+		return res, nil
+	}}
+}
+
+func (f *FakeRunner) Calls() []wire.Call {
+	if f.Ranks == nil {
+		f.Ranks = &FakeRanks{}
+	}
+	return append(f.Ranks.Calls(), wire.Launch.Serve(f.launch), wire.Watch.Serve(f.watch), wire.Logs.Serve(f.logs),
+		wire.Stop.Serve(f.stop), wire.Explain.Serve(f.explain))
+}
+
+// Spec is what was launched last.
+func (f *FakeRunner) Spec() (last launcher.Spec) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if n := len(f.Specs); n > 0 {
+		last = f.Specs[n-1]
+	}
+	return last
+}
+
+func (f *FakeRunner) launch(ctx context.Context, _ wire.Caller, r wire.LaunchRequest,
+	tell func(rendezvous.Progress) error) error {
 	f.mu.Lock()
 	f.Launched, f.Specs = append(f.Launched, r.Spec.ID), append(f.Specs, r.Spec)
 	n := len(f.Launched)
@@ -49,7 +94,8 @@ func (f *FakeRunner) Launch(ctx context.Context, r wire.LaunchRequest, tell func
 	return f.OnLaunch(ctx, n, tell)
 }
 
-func (f *FakeRunner) Watch(ctx context.Context, r wire.JobRequest, tell func(rendezvous.Progress) error) error {
+func (f *FakeRunner) watch(ctx context.Context, _ wire.Caller, _ wire.JobRequest,
+	tell func(rendezvous.Progress) error) error {
 	f.mu.Lock()
 	f.watched++
 	n := f.watched
@@ -57,7 +103,7 @@ func (f *FakeRunner) Watch(ctx context.Context, r wire.JobRequest, tell func(ren
 	return f.OnWatch(ctx, n, tell)
 }
 
-func (f *FakeRunner) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
+func (f *FakeRunner) logs(ctx context.Context, _ wire.Caller, r wire.LogsRequest, fn func(wire.LogChunk) error) error {
 	f.mu.Lock()
 	f.Read++
 	n := f.Read
@@ -68,7 +114,7 @@ func (f *FakeRunner) Logs(ctx context.Context, r wire.LogsRequest, fn func(wire.
 	return f.OnLogs(ctx, n, r, fn)
 }
 
-func (f *FakeRunner) Stop(_ context.Context, r wire.StopRequest) (wire.StopResponse, error) {
+func (f *FakeRunner) stop(_ context.Context, _ wire.Caller, r wire.StopRequest) (wire.StopResponse, error) {
 	f.mu.Lock()
 	grace := "its own"
 	if r.Grace != nil {
@@ -81,6 +127,13 @@ func (f *FakeRunner) Stop(_ context.Context, r wire.StopRequest) (wire.StopRespo
 		return wire.StopResponse{Job: launcher.JobID(r.Job)}, nil
 	}
 	return wire.StopResponse{Job: launcher.JobID(r.Job)}, f.OnStop(n, r)
+}
+
+func (f *FakeRunner) explain(ctx context.Context, _ wire.Caller, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+	if f.OnExplain == nil {
+		return wire.ExplainResponse{}, errors.New("nobody explains it")
+	}
+	return f.OnExplain(ctx, r)
 }
 
 // SyncBuffer is a buffer that is read while it is written.
@@ -219,6 +272,21 @@ type FakeRanks struct {
 	calls   int
 	Fails   func(call int) error
 	Signals []int
+}
+
+func (f *FakeRanks) Calls() []wire.Call { return RankCalls(f.Input, f.Signal) }
+
+// RankCalls are the calls about ranks.
+func RankCalls(input func(context.Context, wire.InputRequest) error,
+	signal func(context.Context, wire.SignalRequest) error) []wire.Call {
+	return []wire.Call{
+		wire.Input.Serve(func(ctx context.Context, _ wire.Caller, r wire.InputRequest) (wire.Empty, error) {
+			return wire.Empty{}, input(ctx, r)
+		}),
+		wire.Signal.Serve(func(ctx context.Context, _ wire.Caller, r wire.SignalRequest) (wire.Empty, error) {
+			return wire.Empty{}, signal(ctx, r)
+		}),
+	}
 }
 
 func (f *FakeRanks) Input(_ context.Context, r wire.InputRequest) error {
@@ -383,7 +451,15 @@ type FakeCluster struct {
 	Requests []any
 }
 
-func (f *FakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Status, error) {
+func (f *FakeCluster) Calls() []wire.Call {
+	return []wire.Call{
+		wire.ShowStatus.Serve(f.status), wire.Jobs.Serve(f.jobs), wire.Service.Serve(f.service),
+		wire.Token.Serve(f.token), wire.Doctor.Serve(f.doctor), wire.Leave.Serve(f.leave),
+		wire.RemoveNode.Serve(f.removeNode), wire.MarkDead.Serve(f.markDead), wire.Takeover.Serve(f.takeover),
+	}
+}
+
+func (f *FakeCluster) status(_ context.Context, _ wire.Caller, r wire.StatusRequest) (wire.Status, error) {
 	f.Requests = append(f.Requests, r)
 	if f.OnStatus == nil {
 		return wire.Status{Epoch: 3, Leader: "spark1"}, f.Err
@@ -391,26 +467,32 @@ func (f *FakeCluster) Status(_ context.Context, r wire.StatusRequest) (wire.Stat
 	return f.OnStatus(r)
 }
 
-func (f *FakeCluster) Service(_ context.Context, r wire.ServiceRequest) (wire.ServiceResponse, error) {
+func (f *FakeCluster) service(_ context.Context, _ wire.Caller, r wire.ServiceRequest) (wire.ServiceResponse, error) {
 	f.Requests = append(f.Requests, r)
 	return wire.ServiceResponse{Job: launcher.JobID(r.Job + "k3x"), OnlyOn: f.OnlyOn}, f.Err
 }
 
-func (f *FakeCluster) Jobs(context.Context) (wire.JobsResponse, error) { return f.Has, f.Err }
+func (f *FakeCluster) jobs(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error) {
+	return f.Has, f.Err
+}
 
-func (f *FakeCluster) Token(_ context.Context, r wire.TokenRequest) (wire.TokenResponse, error) {
+func (f *FakeCluster) token(_ context.Context, _ wire.Caller, r wire.TokenRequest) (wire.TokenResponse, error) {
 	f.Requests = append(f.Requests, r)
 	return f.Gives, f.Err
 }
 
-func (f *FakeCluster) Doctor(_ context.Context, r wire.DoctorRequest) (wire.DoctorResponse, error) {
+func (f *FakeCluster) doctor(_ context.Context, _ wire.Caller, r wire.DoctorRequest) (wire.DoctorResponse, error) {
 	f.Requests = append(f.Requests, r)
 	return f.Finds, f.Err
 }
 
-func (f *FakeCluster) Leave(context.Context, wire.LeaveRequest) error { f.leaves++; return f.Err }
+func (f *FakeCluster) leave(context.Context, wire.Caller, wire.LeaveRequest) (wire.Empty, error) {
+	f.leaves++
+	return wire.Empty{}, f.Err
+}
 
-func (f *FakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
+func (f *FakeCluster) removeNode(_ context.Context, _ wire.Caller,
+	r wire.RemoveNodeRequest) (wire.RemoveNodeResponse, error) {
 	f.Requests = append(f.Requests, r)
 	if len(f.Requests) < f.Passing {
 		return wire.RemoveNodeResponse{}, fmt.Errorf("spark1 has passed the leadership on: %w", wire.ErrRetry)
@@ -418,12 +500,13 @@ func (f *FakeCluster) RemoveNode(_ context.Context, r wire.RemoveNodeRequest) (w
 	return f.Removed, f.Err
 }
 
-func (f *FakeCluster) Takeover(_ context.Context, r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
+func (f *FakeCluster) takeover(_ context.Context, _ wire.Caller,
+	r wire.TakeoverRequest) (wire.TakeoverResponse, error) {
 	f.Requests = append(f.Requests, r)
 	return wire.TakeoverResponse{Host: "spark2", Epoch: 3}, f.Err
 }
 
-func (f *FakeCluster) MarkDead(_ context.Context, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
+func (f *FakeCluster) markDead(_ context.Context, _ wire.Caller, r wire.MarkDeadRequest) (wire.Acknowledged, error) {
 	f.dead = append(f.dead, r.Host)
 	return wire.Acknowledged{OnlyOn: f.OnlyOn}, f.Err
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 func at(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
@@ -39,7 +40,7 @@ func Finding(t *testing.T, in io.Reader, clusters []discover.Cluster, hosts []di
 	out, err = &SyncBuffer{}, &SyncBuffer{}
 	return &app.App{In: in, Out: out, Err: err, Environ: []string{"PATH=/bin", "HOME=" + t.TempDir()},
 		Columns: func() int { return 100 },
-		Dial:    func() *app.Backend { t.Error("something was connected to"); return nil },
+		Dial:    func() *wire.Client { t.Error("something was connected to"); return nil },
 		Find: func(context.Context, node.Config) (node.Finding, error) {
 			return node.Finding{NIC: "enP7s7", Clusters: clusters}, nil
 		},

@@ -70,7 +70,9 @@ do that too when an account is closed, as a client does not ask for the group sp
 func listClients(ctx context.Context, a *app.App, o clientOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := app.Patiently(ctx, func() (wire.ClientsResponse, error) { return b.Clients(ctx) })
+	res, err := app.Patiently(ctx, func() (wire.ClientsResponse, error) {
+		return wire.Clients.Call(ctx, b, wire.Empty{})
+	})
 	if err != nil {
 		return err
 	}
@@ -87,10 +89,12 @@ func listClients(ctx context.Context, a *app.App, o clientOptions) error {
 func removeClients(ctx context.Context, a *app.App, o clientOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := app.Patiently(ctx, func() (wire.RemoveClientsResponse, error) { return b.RemoveClients(ctx, o.request) })
+	res, err := app.Patiently(ctx, func() (wire.RemoveClientsResponse, error) {
+		return wire.RemoveClients.Call(ctx, b, o.request)
+	})
 	if err != nil && !errors.Is(err, node.ErrLoggedOut) {
 		// A client that takes itself out loses the connection that the answer would come by.
-		if _, now := b.Clients(ctx); errors.Is(now, node.ErrLoggedOut) {
+		if _, now := wire.Clients.Call(ctx, b, wire.Empty{}); errors.Is(now, node.ErrLoggedOut) {
 			a.Say("this machine's own login was meant: it is out; `sparkrun logout` removes its key here")
 			return nil
 		}

@@ -80,7 +80,7 @@ func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 	o.request.Ask = asking(a)
 	b := a.Dial()
 	defer b.Close()
-	res, err := b.Doctor(ctx, o.request)
+	res, err := wire.Doctor.Call(ctx, b, o.request)
 	if errors.Is(err, node.ErrNoAgent) && !o.request.Fix {
 		a.Say("no agent runs here: looking at this machine alone")
 		res, err = node.DoctorAlone(ctx, node.Config{Paths: node.DefaultPaths()}, o.request, err)

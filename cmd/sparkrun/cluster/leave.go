@@ -3,9 +3,11 @@ package cluster
 import (
 	"context"
 	"fmt"
+	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -44,9 +46,23 @@ func runLeave(ctx context.Context, a *app.App, o leaveOptions) error {
 	}
 	b := a.DialHere()
 	defer b.Close()
-	if err := b.Leave(ctx, wire.LeaveRequest{Force: o.force}); err != nil {
+	if err := wire.Leave.Call(ctx, b, wire.LeaveRequest{Force: o.force}); err != nil {
+		return err
+	}
+	b.Close() // an open connection would keep the agent waiting
+	if err := awaitAgentsEnd(ctx); err != nil {
 		return err
 	}
 	fmt.Fprintln(a.Out, "this machine is in no cluster any more")
+	return nil
+}
+
+// awaitAgentsEnd returns when the agent has ended and this machine's state is gone.
+func awaitAgentsEnd(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
+	defer cancel()
+	if err := node.AwaitExit(ctx, node.DefaultPaths()); err != nil {
+		return fmt.Errorf("the cluster has let this machine go, but its agent has not ended: %w: see its log", err)
+	}
 	return nil
 }

@@ -43,7 +43,7 @@ the machine is reached again. It takes root.`,
 func runMarkDead(ctx context.Context, a *app.App, o markDeadOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := b.MarkDead(ctx, wire.MarkDeadRequest{Host: o.host})
+	res, err := wire.MarkDead.Call(ctx, b, wire.MarkDeadRequest{Host: o.host})
 	if err != nil {
 		return err
 	}

@@ -101,7 +101,7 @@ func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
 func knows(ctx context.Context, a *app.App, o *nodeRemoveOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil || st.Leader == "" {
 		return ctx.Err()
 	}
@@ -142,7 +142,7 @@ func strike(ctx context.Context, a *app.App, r wire.RemoveNodeRequest) error {
 	var again app.Pause
 	tried := false
 	for deadline := time.Now().Add(removePatience); ; tried = true {
-		res, err := b.RemoveNode(ctx, r)
+		res, err := wire.RemoveNode.Call(ctx, b, r)
 		switch {
 		case err == nil:
 			return sayRemoved(a, r.Host, res)

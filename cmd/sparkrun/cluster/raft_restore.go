@@ -97,7 +97,7 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 	end := time.Now().Add(restoreWithin)
 	var again app.Pause
 	for {
-		st, err := b.Status(ctx, wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 		if err == nil && st.Leader == res.Host && st.Epoch == res.Epoch {
 			break
 		}
@@ -121,7 +121,7 @@ func runRaftRestore(ctx context.Context, a *app.App, o raftRestoreOptions) error
 }
 
 // bring hands the file to the agent, which may not see the same files.
-func bring(ctx context.Context, b *app.Backend, name string) error {
+func bring(ctx context.Context, b *wire.Client, name string) error {
 	f, err := os.Open(name)
 	if err != nil {
 		return fmt.Errorf("read snapshot: %w", err)
@@ -131,7 +131,7 @@ func bring(ctx context.Context, b *app.Backend, name string) error {
 	for at := int64(0); ; {
 		n, err := io.ReadFull(f, piece)
 		if n > 0 {
-			if err := b.RaftBring(ctx, wire.RaftPiece{Offset: at, Data: piece[:n]}); err != nil {
+			if err := wire.RaftBring.Call(ctx, b, wire.RaftPiece{Offset: at, Data: piece[:n]}); err != nil {
 				return err
 			}
 			at += int64(n)
@@ -147,10 +147,10 @@ func bring(ctx context.Context, b *app.Backend, name string) error {
 
 // askToRestore waits out an election, or an agent that has just been started:
 // whether somebody leads is not known before.
-func askToRestore(ctx context.Context, b *app.Backend, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
+func askToRestore(ctx context.Context, b *wire.Client, r wire.RaftRestoreRequest) (wire.RaftRestoreResponse, error) {
 	var again app.Pause
 	for end := time.Now().Add(restoreWithin); ; {
-		res, err := b.RaftRestore(ctx, r)
+		res, err := wire.RaftRestore.Call(ctx, b, r)
 		if !errors.Is(err, wire.ErrRetry) || time.Now().After(end) || again.Wait(ctx) != nil {
 			return res, err
 		}

@@ -57,7 +57,7 @@ func runRaftSnapshot(ctx context.Context, a *app.App, o raftSnapshotOptions) err
 	b := a.Dial()
 	defer b.Close()
 	var content bytes.Buffer
-	if err := b.RaftSnapshot(ctx, func(p wire.RaftPiece) error {
+	if err := wire.SaveRaft.Call(ctx, b, wire.Empty{}, func(p wire.RaftPiece) error {
 		if p.Offset != int64(content.Len()) {
 			return fmt.Errorf("write snapshot %s: a piece at %d after %d bytes", o.file, p.Offset, content.Len())
 		}

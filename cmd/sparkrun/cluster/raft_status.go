@@ -46,7 +46,7 @@ do not answer, and says so.
 func runRaftStatus(ctx context.Context, a *app.App, o raftStatusOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.RaftStatus(ctx)
+	st, err := wire.ShowRaft.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return err
 	}

@@ -139,11 +139,11 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 
 // waitStatus asks again while agents and leaders change under a request that
 // waits: that is what it waits for.
-func waitStatus(ctx context.Context, c app.Cluster, r wire.StatusRequest) (wire.Status, error) {
+func waitStatus(ctx context.Context, c *wire.Client, r wire.StatusRequest) (wire.Status, error) {
 	end := time.Now().Add(r.Timeout)
 	var again app.Pause
 	for {
-		st, err := c.Status(ctx, r)
+		st, err := wire.ShowStatus.Call(ctx, c, r)
 		if err == nil || r.WaitNodes == 0 || !app.Passing(err) || ctx.Err() != nil || !time.Now().Before(end) {
 			return st, err
 		}

@@ -73,7 +73,7 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 	b := a.DialHere()
 	defer b.Close()
 	r := wire.TakeoverRequest{Dead: o.dead, Check: true}
-	if _, err := b.Takeover(ctx, r); err != nil {
+	if _, err := wire.Takeover.Call(ctx, b, r); err != nil {
 		return err
 	}
 	names := strings.Join(o.dead, ", ")
@@ -84,14 +84,14 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 		}
 	}
 	r.Check = false
-	res, err := b.Takeover(ctx, r)
+	res, err := wire.Takeover.Call(ctx, b, r)
 	if err != nil {
 		return err
 	}
 	end := time.Now().Add(takeoverWithin)
 	var again app.Pause
 	for {
-		st, err := b.Status(ctx, wire.StatusRequest{})
+		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 		if err == nil && st.Leader == res.Host && st.Epoch == res.Epoch {
 			break
 		}

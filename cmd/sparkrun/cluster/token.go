@@ -76,10 +76,16 @@ root may on a member. No token is made from a client.`,
 	return cmd
 }
 
+// askForToken waits for a leader that is about to be there: an agent that has just
+// been started is asked for a token next.
+func askForToken(ctx context.Context, b *wire.Client, r wire.TokenRequest) (wire.TokenResponse, error) {
+	return app.Patiently(ctx, func() (wire.TokenResponse, error) { return wire.Token.Call(ctx, b, r) })
+}
+
 func createToken(ctx context.Context, a *app.App, o tokenOptions) error {
 	b := a.DialHere()
 	defer b.Close()
-	res, err := b.Token(ctx, o.request)
+	res, err := askForToken(ctx, b, o.request)
 	if name, _, no := a.Chosen(); errors.Is(err, node.ErrNoAgent) && no == nil && name != "" {
 		return fmt.Errorf("create token: this machine is no member of the cluster of context %s: type it on one that is", name)
 	}

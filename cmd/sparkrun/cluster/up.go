@@ -241,7 +241,7 @@ func readSecret(a *app.App, file string) (string, error) {
 func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Cluster, error) {
 	b := a.DialHere()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if errors.Is(err, node.ErrNoAgent) {
 		if member, statErr := node.Enrolled(node.DefaultPaths()); !member && statErr == nil {
 			return nil, nil
@@ -256,7 +256,7 @@ func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Clust
 		defer one.Unlock()
 		b := a.DialHere()
 		defer b.Close()
-		t, err := b.Token(ctx, wire.TokenRequest{Uses: 1, TTL: 15 * time.Minute})
+		t, err := askForToken(ctx, b, wire.TokenRequest{Uses: 1, TTL: 15 * time.Minute})
 		if errors.Is(err, wire.ErrDenied) {
 			show.asking(func() { t, err = tokenBySudo(ctx, a) })
 		}

@@ -69,7 +69,7 @@ func PrintVersion(ctx context.Context, a *app.App, o VersionOptions) error {
 	}
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil {
 		return err
 	}

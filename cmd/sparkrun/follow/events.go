@@ -29,9 +29,9 @@ func (f *Follower) events(ctx context.Context) error {
 	for {
 		ask := func(fn func(rendezvous.Progress) error) error {
 			if f.accepted.Is() {
-				return f.Runner.Watch(ctx, wire.JobRequest{Job: string(f.Spec.ID)}, fn)
+				return wire.Watch.Call(ctx, f.Agent, wire.JobRequest{Job: string(f.Spec.ID)}, fn)
 			}
-			return f.Runner.Launch(ctx, wire.LaunchRequest{Spec: f.Spec}, fn)
+			return wire.Launch.Call(ctx, f.Agent, wire.LaunchRequest{Spec: f.Spec}, fn)
 		}
 		err := ask(func(p rendezvous.Progress) error {
 			trouble.Over()

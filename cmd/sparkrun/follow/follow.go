@@ -35,8 +35,7 @@ const (
 
 // Follower carries one launch from its request to its exit code.
 type Follower struct {
-	Runner   app.Runner
-	Ranks    app.Ranks
+	Agent    *wire.Client
 	In       io.Reader // what ranks are to read; nil: none does
 	Terminal *Terminal // in's, where a rank has one; nil: none has
 	Keys     []byte    // that detach from it
@@ -139,7 +138,7 @@ func (f *Follower) Run(ctx context.Context) (int, error) {
 		reading, stopReading, stopped, next = true, stop, false, 0
 		// Outages are told by events: one line is enough.
 		trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
-		r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
+		r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
 			Follow: true, launched: true, Outage: trouble}
 		if gen == launcher.Generation(f.First.Load()) {
 			r.From = f.From
@@ -335,7 +334,7 @@ func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
 func (f *Follower) readAgain(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
 	defer cancel()
-	r := OutputReader{Runner: f.Runner, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true,
+	r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true,
 		From: f.From, Outage: app.Outage{Say: f.Say}}
 	if err := r.Run(ctx); err != nil && !errors.Is(err, ErrOutput) {
 		f.Say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.Spec.ID))
@@ -410,7 +409,7 @@ func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
 	in.wg.Go(func() {
 		var again app.Pause
 		for {
-			_, err := f.Runner.Stop(ctx, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
+			_, err := wire.Stop.Call(ctx, f.Agent, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
 			switch {
 			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
 				return

@@ -14,6 +14,20 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
+// Input and Signal reach a job's ranks, or a command beside one.
+type (
+	Input  func(context.Context, wire.InputRequest) error
+	Signal func(context.Context, wire.SignalRequest) error
+)
+
+func (f *Follower) input(ctx context.Context, r wire.InputRequest) error {
+	return wire.Input.Call(ctx, f.Agent, r)
+}
+
+func (f *Follower) signal(ctx context.Context, r wire.SignalRequest) error {
+	return wire.Signal.Call(ctx, f.Agent, r)
+}
+
 // inputChunk is read of our input and sent at once.
 const inputChunk = 32 << 10
 
@@ -28,13 +42,13 @@ func (f *Follower) feed(ctx context.Context) {
 				f.Say(err.Error())
 				return
 			}
-			go f.Terminal.Resizes(ctx, f.Ranks, r, f.Say) // ends with ctx
+			go f.Terminal.Resizes(ctx, f.input, r, f.Say) // ends with ctx
 			in = &keyboard{ctx, in}
 		}
 		if f.Keys != nil {
 			in = &keyReader{in: in, keys: f.Keys}
 		}
-		if Feed(ctx, f.Ranks, r, in, f.Say) {
+		if Feed(ctx, f.input, r, in, f.Say) {
 			f.left.Set()
 		}
 	case <-ctx.Done():
@@ -44,7 +58,7 @@ func (f *Follower) feed(ctx context.Context) {
 // Feed sends our standard input to the job, from r's offset on, until either ends. It is read no
 // faster than the ranks do, and what is lost with an agent is sent again. It
 // tells whether the keys that detach were typed: the ranks' input goes on then.
-func Feed(ctx context.Context, to app.Ranks, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
+func Feed(ctx context.Context, to Input, r wire.InputRequest, in io.Reader, say func(string)) (detached bool) {
 	buf := make([]byte, inputChunk)
 	for at := r.Offset; ; {
 		n, rerr := in.Read(buf)
@@ -56,7 +70,7 @@ func Feed(ctx context.Context, to app.Ranks, r wire.InputRequest, in io.Reader, 
 		}
 		r.Offset, r.Data, r.End = at, buf[:n], rerr != nil
 		at += int64(n)
-		switch err := send(ctx, func() error { return to.Input(ctx, r) }); {
+		switch err := send(ctx, func() error { return to(ctx, r) }); {
 		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader), errors.Is(err, rendezvous.ErrJobEnded):
 			return false // as a pipe whose reader has gone
 		case err != nil:
@@ -112,7 +126,7 @@ func (f *Follower) passOn(ctx context.Context, sig syscall.Signal) {
 	if sig == syscall.SIGTSTP {
 		f.suspended = true
 	}
-	Forward(ctx, f.Ranks, string(f.Spec.ID), sig, f.Say)
+	Forward(ctx, f.signal, string(f.Spec.ID), sig, f.Say)
 	if sig == syscall.SIGCONT && ctx.Err() == nil {
 		f.suspended = false
 	}
@@ -153,9 +167,9 @@ func StopSelf(t *Terminal) {
 	t.stopped(stop)
 }
 
-// Forward passes a signal on to all ranks of a job.
-func Forward(ctx context.Context, to app.Ranks, job string, sig syscall.Signal, say func(string)) {
-	err := send(ctx, func() error { return to.Signal(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
+// Forward passes a signal on to all ranks of a job, or to a command beside one.
+func Forward(ctx context.Context, to Signal, job string, sig syscall.Signal, say func(string)) {
+	err := send(ctx, func() error { return to(ctx, wire.SignalRequest{Job: job, Signal: int(sig)}) })
 	if err != nil && ctx.Err() == nil && !errors.Is(err, wire.ErrNoReader) {
 		say(fmt.Sprintf("pass on signal %s: %v", sig, err))
 	}

@@ -38,7 +38,7 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				to := &apptest.FakeRanks{Fails: tc.fails}
-				s := newSession(&apptest.FakeRunner{OnLaunch: func(ctx context.Context, _ int,
+				s := newSession(&apptest.FakeRunner{Ranks: to, OnLaunch: func(ctx context.Context, _ int,
 					tell func(rendezvous.Progress) error) error {
 					if err := apptest.TellAll(tell, apptest.Planned(1), apptest.Started("spark1"), apptest.Runs); err != nil {
 						return err
@@ -46,7 +46,6 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 					<-ctx.Done()
 					return ctx.Err()
 				}})
-				s.Ranks = to
 				for _, sig := range tc.before {
 					s.passOn(t.Context(), sig)
 				}
@@ -64,7 +63,7 @@ func TestHangUpResumesWhatWasSuspended(t *testing.T) {
 func TestHangUpLeavesAllTheSame(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		to := &apptest.FakeRanks{}
-		f := &Follower{Ranks: to, Say: func(string) {}}
+		f := &Follower{Agent: apptest.Agent(to), Say: func(string) {}}
 		f.passOn(t.Context(), syscall.SIGTSTP)
 		to.Fails = func(int) error { return wire.ErrUnreachable }
 		began := time.Now()
@@ -85,7 +84,7 @@ func TestFeedSendsEachByteOnce(t *testing.T) {
 		}
 		return nil
 	}}
-	Feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, strings.NewReader(text), func(s string) { t.Error(s) })
+	Feed(t.Context(), f.Input, wire.InputRequest{Job: "abcd"}, strings.NewReader(text), func(s string) { t.Error(s) })
 	if f.Got.String() != text || !f.Ended {
 		t.Errorf("%d of %d bytes, ended %v", f.Got.Len(), len(text), f.Ended)
 	}
@@ -94,10 +93,10 @@ func TestFeedSendsEachByteOnce(t *testing.T) {
 // A rank that reads no more is like a closed pipe: nothing to complain about.
 func TestFeedStopsWithItsReaders(t *testing.T) {
 	f := &apptest.FakeRanks{Fails: func(int) error { return wire.ErrNoReader }}
-	Feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { t.Error(s) })
+	Feed(t.Context(), f.Input, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { t.Error(s) })
 	var said string
 	f = &apptest.FakeRanks{Fails: func(int) error { return wire.ErrDenied }}
-	Feed(t.Context(), f, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { said = s })
+	Feed(t.Context(), f.Input, wire.InputRequest{Job: "abcd"}, endless{}, func(s string) { said = s })
 	if !strings.Contains(said, "no more input: "+wire.ErrDenied.Error()) {
 		t.Errorf("said %q", said)
 	}
@@ -109,7 +108,7 @@ func (endless) Read(b []byte) (int, error) { return len(b), nil }
 
 func TestForwardedSignal(t *testing.T) {
 	f := &apptest.FakeRanks{}
-	Forward(t.Context(), f, "abcd", syscall.SIGUSR1, func(s string) { t.Error(s) })
+	Forward(t.Context(), f.Signal, "abcd", syscall.SIGUSR1, func(s string) { t.Error(s) })
 	if len(f.Signals) != 1 || f.Signals[0] != int(syscall.SIGUSR1) {
 		t.Errorf("signals %v", f.Signals)
 	}

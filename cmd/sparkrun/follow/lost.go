@@ -10,6 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // lostPatience is how long the machine that was lost may take to tell what its
@@ -32,7 +33,7 @@ func lostWith(j rendezvous.JobStatus) (rendezvous.Place, bool) {
 
 // LastOfLost shows the last lines of the ranks that were lost with their machine:
 // they are on its disk, as far as they had got there.
-func LastOfLost(ctx context.Context, b app.Runner, j rendezvous.JobStatus) []string {
+func LastOfLost(ctx context.Context, b *wire.Client, j rendezvous.JobStatus) []string {
 	p, lost := lostWith(j)
 	if !lost {
 		return nil
@@ -44,7 +45,7 @@ func LastOfLost(ctx context.Context, b app.Runner, j rendezvous.JobStatus) []str
 	out.World(j.Plan.World)
 	lines := min(launcher.MaxLastLines, max(1, whyLines/p.Ranks))
 	r := OutputReader{
-		Runner: b, Out: out, Job: string(j.Spec.ID), Hosts: []string{p.Host}, Generation: j.Plan.Generation,
+		Agent: b, Out: out, Job: string(j.Spec.ID), Hosts: []string{p.Host}, Generation: j.Plan.Generation,
 		From: launcher.From{Lines: &lines}, Outage: app.Outage{Say: func(string) {}},
 	}
 	err := r.Run(ctx)

@@ -16,7 +16,7 @@ import (
 // OutputReader brings a job's output to a printer. The printer's cursors make
 // every try go on where the last one ended.
 type OutputReader struct {
-	Runner app.Runner
+	Agent  *wire.Client
 	Out    *Printer
 	Job    string
 	Ranks  []int
@@ -36,7 +36,7 @@ func (r *OutputReader) Run(ctx context.Context) error {
 	var again app.Pause
 	for first := true; ; first = false {
 		begun := time.Now()
-		err := r.Runner.Logs(ctx, wire.LogsRequest{
+		err := wire.Logs.Call(ctx, r.Agent, wire.LogsRequest{
 			Job: r.Job, Follow: r.Follow, Ranks: r.Ranks, Cursors: r.Out.cursors(), Generation: r.Generation,
 			Hosts: r.Hosts, From: r.From, Times: r.Out.json || r.Out.Times,
 		}, func(c wire.LogChunk) error {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 )
@@ -23,11 +22,11 @@ type session struct {
 	begun    time.Time
 }
 
-func newSession(g app.Runner) *session {
+func newSession(parts ...apptest.Answers) *session {
 	s := &session{out: &apptest.SyncBuffer{}, err: &apptest.SyncBuffer{}, signal: make(chan os.Signal, 3),
 		begun: time.Now()}
 	s.Follower = &Follower{
-		Runner: g, Out: NewPrinter(s.out, s.err), Signals: s.signal, Leader: "spark1",
+		Agent: apptest.Agent(parts...), Out: NewPrinter(s.out, s.err), Signals: s.signal, Leader: "spark1",
 		Spec: launcher.Spec{ID: "job2345678", Grace: 10 * time.Second},
 		Say: func(line string) {
 			s.mu.Lock()

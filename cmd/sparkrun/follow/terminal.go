@@ -15,7 +15,6 @@ import (
 	"golang.org/x/sys/unix"
 	"golang.org/x/term"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -126,14 +125,14 @@ func (t *Terminal) stopped(stop func()) {
 }
 
 // Resizes keeps a rank's terminal as large as ours until ctx ends.
-func (t *Terminal) Resizes(ctx context.Context, to app.Ranks, r wire.InputRequest, say func(string)) {
+func (t *Terminal) Resizes(ctx context.Context, to Input, r wire.InputRequest, say func(string)) {
 	changed := make(chan os.Signal, 1)
 	signal.Notify(changed, syscall.SIGWINCH)
 	defer signal.Stop(changed)
 	for {
 		w := t.Window()
 		r.Window = &w
-		err := send(ctx, func() error { return to.Input(ctx, r) })
+		err := send(ctx, func() error { return to(ctx, r) })
 		switch {
 		case ctx.Err() != nil, errors.Is(err, wire.ErrNoReader):
 			return

@@ -65,7 +65,7 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 		return answer(fn)
 	}}
 	want := []string{"the last lines of rank 1, as spark2 has them:", "  [1] step 41", "  [1] step 42", "  [1] no end"}
-	if d := cmp.Diff(want, LastOfLost(t.Context(), g, j)); d != "" {
+	if d := cmp.Diff(want, LastOfLost(t.Context(), apptest.Agent(g), j)); d != "" {
 		t.Error(d)
 	}
 	if asked.Job != "zvuddexrd9" || asked.Generation != 1 || len(asked.Hosts) != 1 || asked.Hosts[0] != "spark2" ||
@@ -75,7 +75,7 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 	answer = func(fn func(wire.LogChunk) error) error {
 		return fn(wire.LogChunk{Host: "spark2", Note: "spark2 does not answer", Away: true})
 	}
-	if got := LastOfLost(t.Context(), g, j); len(got) != 1 ||
+	if got := LastOfLost(t.Context(), apptest.Agent(g), j); len(got) != 1 ||
 		!strings.HasSuffix(got[0], "on spark2, which does not answer") {
 		t.Errorf("of a machine that is away: %q", got)
 	}
@@ -85,7 +85,7 @@ func TestLastLinesOfALostMachine(t *testing.T) {
 		{End: rendezvous.Failed, Cause: "spark2 restarted", Root: &launcher.RankExit{}},
 	} {
 		j.Outcome = &o
-		if got := LastOfLost(t.Context(), g, j); got != nil {
+		if got := LastOfLost(t.Context(), apptest.Agent(g), j); got != nil {
 			t.Errorf("%+v: %q", o, got)
 		}
 	}

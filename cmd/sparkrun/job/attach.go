@@ -85,8 +85,8 @@ func runAttach(ctx context.Context, a *app.App, o attachOptions) error {
 }
 
 // find looks up the job, and what of it is attached to.
-func (o attachOptions) find(ctx context.Context, b *app.Backend) (rendezvous.JobStatus, attachment, error) {
-	jobs, err := b.Jobs(ctx)
+func (o attachOptions) find(ctx context.Context, b *wire.Client) (rendezvous.JobStatus, attachment, error) {
+	jobs, err := wire.Jobs.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return rendezvous.JobStatus{}, attachment{}, err
 	}
@@ -139,8 +139,8 @@ func (o attachOptions) attachment(j rendezvous.JobStatus) (attachment, error) {
 
 // inputAt asks where a rank's input goes on, and by that whether it may be
 // written to. One that does not read yet, or no more, has had none.
-func inputAt(ctx context.Context, b app.Attacher, j rendezvous.JobStatus, rank int) (int64, error) {
-	at, err := b.InputAt(ctx, wire.InputAtRequest{Job: string(j.Spec.ID), Rank: rank})
+func inputAt(ctx context.Context, b *wire.Client, j rendezvous.JobStatus, rank int) (int64, error) {
+	at, err := wire.InputAt.Call(ctx, b, wire.InputAtRequest{Job: string(j.Spec.ID), Rank: rank})
 	switch {
 	case errors.Is(err, wire.ErrNoReader):
 		return 0, nil
@@ -151,7 +151,7 @@ func inputAt(ctx context.Context, b app.Attacher, j rendezvous.JobStatus, rank i
 }
 
 // followAttached follows the job as attached.
-func followAttached(ctx context.Context, a *app.App, b *app.Backend, j rendezvous.JobStatus, s attachment,
+func followAttached(ctx context.Context, a *app.App, b *wire.Client, j rendezvous.JobStatus, s attachment,
 	o attachOptions) error {
 	mode := follow.OutputMode{}
 	if s.tty {
@@ -165,7 +165,7 @@ func followAttached(ctx context.Context, a *app.App, b *app.Backend, j rendezvou
 	signals, stop := a.Signals() // the job's business from here on
 	defer stop()
 	f := follow.Follower{
-		Runner: b, Ranks: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
+		Agent: b, Spec: j.Spec, Out: out, Signals: signals, Only: s.only, World: j.Plan.World,
 		Attached: true, Runs: j.Started != nil, From: launcher.From{Lines: &o.tail}, Heard: j.Plan.Generation,
 	}
 	f.First.Store(uint64(j.Plan.Generation))

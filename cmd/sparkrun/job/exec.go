@@ -87,7 +87,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	v := visit{Execer: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(), say: a.Say}
+	v := visit{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(), say: a.Say}
 	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Guest: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
 	if o.tty {
 		var err error
@@ -108,7 +108,7 @@ func runExec(ctx context.Context, a *app.App, o execOptions) error {
 
 // visit is one command in a rank's place.
 type visit struct {
-	app.Execer
+	agent    *wire.Client
 	r        wire.ExecRequest
 	in       io.Reader
 	out, err io.Writer
@@ -124,7 +124,9 @@ func (v *visit) run(ctx context.Context, signals <-chan os.Signal) (int, error) 
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // which ends the command, wherever it is
 	told := make(chan error, 1)
-	go func() { told <- v.Exec(ctx, v.r, func(c wire.ExecChunk) error { return v.hear(ctx, c) }) }() // ends with ctx
+	go func() {
+		told <- wire.Exec.Call(ctx, v.agent, v.r, func(c wire.ExecChunk) error { return v.hear(ctx, c) })
+	}() // ends with ctx
 	ends := 0
 	for {
 		select {
@@ -200,24 +202,24 @@ func (v *visit) feed(ctx context.Context) {
 			v.say(err.Error())
 			return
 		}
-		go v.terminal.Resizes(ctx, v, r, v.say) // ends with ctx
+		go v.terminal.Resizes(ctx, v.input, r, v.say) // ends with ctx
 	}
-	follow.Feed(ctx, v, r, v.in, v.say)
+	follow.Feed(ctx, v.input, r, v.in, v.say)
 }
 
-// Input and Signal make of the command what a rank is to feed and forward.
-func (v *visit) Input(ctx context.Context, r wire.InputRequest) error {
-	return v.ExecReach(ctx, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest, Offset: r.Offset,
-		Data: r.Data, End: r.End, Window: r.Window})
+func (v *visit) input(ctx context.Context, r wire.InputRequest) error {
+	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
+		Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 }
 
-func (v *visit) Signal(ctx context.Context, r wire.SignalRequest) error {
-	return v.ExecReach(ctx, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest, Signal: r.Signal})
+func (v *visit) signal(ctx context.Context, r wire.SignalRequest) error {
+	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
+		Signal: r.Signal})
 }
 
 // pass hands a signal on, and stops us too where the shell expects that.
 func (v *visit) pass(ctx context.Context, sig syscall.Signal) {
-	follow.Forward(ctx, v, v.r.Job, sig, v.say)
+	follow.Forward(ctx, v.signal, v.r.Job, sig, v.say)
 	if sig == syscall.SIGTSTP {
 		follow.StopSelf(v.terminal)
 	}

@@ -160,7 +160,7 @@ func runLogs(ctx context.Context, a *app.App, o logsOptions) error {
 	defer b.Close()
 	out.Note, out.Grep, out.Times = a.Say, o.match, o.timestamps
 	r := follow.OutputReader{
-		Runner: b, Out: out, Job: o.job, Ranks: o.ranks, Hosts: o.hosts, From: o.from, Follow: o.follow,
+		Agent: b, Out: out, Job: o.job, Ranks: o.ranks, Hosts: o.hosts, From: o.from, Follow: o.follow,
 		Generation: launcher.Generation(o.generation), Outage: app.Outage{Say: a.Say},
 	}
 	err = r.Run(ctx)

@@ -96,7 +96,7 @@ all of this is.
 func runPs(ctx context.Context, a *app.App, o psOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	res, err := b.Jobs(ctx)
+	res, err := wire.Jobs.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // psJob tells all about one job.
-func psJob(ctx context.Context, a *app.App, b app.Runner, res wire.JobsResponse, o psOptions) error {
+func psJob(ctx context.Context, a *app.App, b *wire.Client, res wire.JobsResponse, o psOptions) error {
 	j, err := pick(res.Jobs, o.job)
 	if err != nil {
 		return err

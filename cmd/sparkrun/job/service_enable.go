@@ -48,7 +48,7 @@ func setService(ctx context.Context, a *app.App, o serviceSetOptions) error {
 	defer b.Close()
 	var failed error
 	for _, job := range o.jobs {
-		res, err := b.Service(ctx, wire.ServiceRequest{Job: job, Autostart: o.autostart})
+		res, err := wire.Service.Call(ctx, b, wire.ServiceRequest{Job: job, Autostart: o.autostart})
 		switch {
 		case err != nil:
 			failed = errors.Join(failed, err)

@@ -91,7 +91,7 @@ func runStop(ctx context.Context, a *app.App, o stopOptions) error {
 }
 
 // stopOne asks for a job's end, and gives what waits for it.
-func stopOne(ctx context.Context, a *app.App, b *app.Backend, r wire.StopRequest) (wait func() error) {
+func stopOne(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest) (wait func() error) {
 	job, err := askToStop(ctx, b, r)
 	return func() error {
 		switch {
@@ -110,7 +110,7 @@ func stopOne(ctx context.Context, a *app.App, b *app.Backend, r wire.StopRequest
 }
 
 // awaitEnd waits until nothing is left of a job that was asked to end, and says so.
-func awaitEnd(ctx context.Context, a *app.App, b *app.Backend, r wire.StopRequest) error {
+func awaitEnd(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest) error {
 	stuck := ""
 	if a.ErrTTY {
 		waits := time.AfterFunc(sayWaiting, func() { a.Say(waitsText(r)) })
@@ -152,11 +152,11 @@ func waitsText(r wire.StopRequest) string {
 }
 
 // askToStop asks until a leader has heard it; to ask twice does no harm.
-func askToStop(ctx context.Context, g app.Runner, r wire.StopRequest) (wire.StopResponse, error) {
+func askToStop(ctx context.Context, g *wire.Client, r wire.StopRequest) (wire.StopResponse, error) {
 	var again app.Pause
 	var trouble app.Outage
 	for first := true; ; first = false {
-		res, err := g.Stop(ctx, r)
+		res, err := wire.Stop.Call(ctx, g, r)
 		if err == nil || !app.Passing(err) || ctx.Err() != nil || first && errors.Is(err, node.ErrNoAgent) {
 			return res, err
 		}
@@ -179,12 +179,12 @@ func askToStop(ctx context.Context, g app.Runner, r wire.StopRequest) (wire.Stop
 // where it could not record it, so the next one is asked again. stuck is told what
 // could not be killed; only is the one host that has the end recorded, empty
 // where others have.
-func watchEnd(ctx context.Context, g app.Runner, r wire.StopRequest, trouble app.Outage,
+func watchEnd(ctx context.Context, g *wire.Client, r wire.StopRequest, trouble app.Outage,
 	stuck func(string)) (out rendezvous.Outcome, only string, err error) {
 	var again app.Pause
 	var outcome *rendezvous.Outcome
 	for {
-		err := g.Watch(ctx, wire.JobRequest{Job: r.Job}, func(p rendezvous.Progress) error {
+		err := wire.Watch.Call(ctx, g, wire.JobRequest{Job: r.Job}, func(p rendezvous.Progress) error {
 			trouble.Over()
 			again.Reset()
 			switch p.Step {
@@ -209,7 +209,8 @@ func watchEnd(ctx context.Context, g app.Runner, r wire.StopRequest, trouble app
 		if err := again.Wait(ctx); err != nil {
 			return rendezvous.Outcome{}, "", err
 		}
-		if _, err := g.Stop(ctx, r); err != nil && !app.Passing(err) && !errors.Is(err, rendezvous.ErrJobEnded) {
+		_, err = wire.Stop.Call(ctx, g, r)
+		if err != nil && !app.Passing(err) && !errors.Is(err, rendezvous.ErrJobEnded) {
 			return rendezvous.Outcome{}, "", err
 		}
 	}

@@ -34,11 +34,11 @@ func TestStopSaysWhatItWaitsFor(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				var o, e apptest.SyncBuffer
 				a := &app.App{Out: &o, Err: &e, ErrTTY: tc.tty}
-				b := &app.Backend{Runner: &apptest.FakeRunner{OnWatch: func(_ context.Context, _ int,
+				b := apptest.Agent(&apptest.FakeRunner{OnWatch: func(_ context.Context, _ int,
 					tell func(rendezvous.Progress) error) error {
 					time.Sleep(tc.takes)
 					return apptest.TellAll(tell, apptest.Planned(2), apptest.Ended(apptest.Stopped))
-				}}}
+				}})
 				err := awaitEnd(t.Context(), a, b, wire.StopRequest{Job: "k3x", Grace: tc.grace})
 				if err != nil || o.String() != "job k3x has ended\n" || !strings.Contains(e.String(), tc.want) ||
 					tc.want == "" && e.String() != "" {

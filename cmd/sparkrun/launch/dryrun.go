@@ -28,28 +28,28 @@ func Ask(ctx context.Context, a *app.App, o Options) (wire.ExplainResponse, erro
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	b, err := Open(a, o.Standalone)
+	b, end, err := Open(a, o.Standalone)
 	if err != nil {
 		return wire.ExplainResponse{}, err
 	}
-	defer b.Close()
+	defer end()
 	return explain(ctx, b, spec, o.Model)
 }
 
 // explain asks what a launch would do, and for a model on its machines; an empty one is none.
-func explain(ctx context.Context, b *app.Backend, spec launcher.Spec, model string) (wire.ExplainResponse, error) {
+func explain(ctx context.Context, b *wire.Client, spec launcher.Spec, model string) (wire.ExplainResponse, error) {
 	r := wire.LaunchRequest{Spec: spec, Model: model}
-	res, err := b.Explain(ctx, r)
+	res, err := wire.Explain.Call(ctx, b, r)
 	end, again := time.Now().Add(dryPatience), app.Pause{}
 	for errors.Is(err, wire.ErrRetry) && time.Now().Before(end) && again.Wait(ctx) == nil {
-		res, err = b.Explain(ctx, r)
+		res, err = wire.Explain.Call(ctx, b, r)
 	}
 	return res, err
 }
 
 // dryRun shows what a launch would do. A machine that would refuse makes it
 // fail, as it would the launch.
-func dryRun(ctx context.Context, a *app.App, b *app.Backend, spec launcher.Spec, o Options) error {
+func dryRun(ctx context.Context, a *app.App, b *wire.Client, spec launcher.Spec, o Options) error {
 	res, err := explain(ctx, b, spec, o.Model)
 	if err != nil {
 		return err
@@ -88,7 +88,7 @@ func dryRun(ctx context.Context, a *app.App, b *app.Backend, spec launcher.Spec,
 
 // fits asks the machines that a job would get for what it takes of them, and refuses one that has no
 // room there. One that stands in line may find other machines, and other memory.
-func (o Options) fits(ctx context.Context, b *app.Backend, spec launcher.Spec) error {
+func (o Options) fits(ctx context.Context, b *wire.Client, spec launcher.Spec) error {
 	if o.Fit == nil || spec.Wait {
 		return nil
 	}

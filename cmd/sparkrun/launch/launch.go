@@ -269,11 +269,11 @@ func Run(ctx context.Context, a *app.App, o Options) error {
 	if err != nil {
 		return err
 	}
-	b, err := Open(a, o.Standalone)
+	b, end, err := Open(a, o.Standalone)
 	if err != nil {
 		return err
 	}
-	defer b.Close()
+	defer end()
 	if o.DryRun {
 		return app.Interruptible(ctx, func(ctx context.Context) error { return dryRun(ctx, a, b, c.spec, o) })
 	}
@@ -331,7 +331,7 @@ func load(a *app.App, o Options) (c cargo, err error) {
 }
 
 // handOver gives the agent what comes along.
-func (c *cargo) handOver(ctx context.Context, b *app.Backend, say func(string)) error {
+func (c *cargo) handOver(ctx context.Context, b *wire.Client, say func(string)) error {
 	if err := handOver(ctx, b, &c.spec, c.files, say); err != nil {
 		return err
 	}
@@ -343,20 +343,20 @@ func (c *cargo) handOver(ctx context.Context, b *app.Backend, say func(string)) 
 }
 
 // send launches the job, follows it, and gives its exit code.
-func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options, out *follow.Printer,
+func (c *cargo) send(ctx context.Context, a *app.App, b *wire.Client, o Options, out *follow.Printer,
 	tty *follow.Terminal) error {
 	// Signals are the job's business from here on: none may end us unheard.
 	signals, stop := a.Signals()
 	defer stop()
 	spec := c.spec
 	f := follow.Follower{
-		Runner: b, Ranks: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
+		Agent: b, Spec: spec, Out: out, Signals: signals, Standalone: o.Standalone, Detach: o.Detach,
 		Only: rayCommandOnly(spec),
 	}
 	if spec.MainStage().Stdin.Any() && !o.Detach {
 		f.In = follow.InForeground(a.In)
 	}
-	if b.Cluster != nil {
+	if !o.Standalone {
 		st, sig, err := app.StatusUnless(ctx, b, signals)
 		switch {
 		case err != nil:
@@ -402,9 +402,10 @@ func (c *cargo) send(ctx context.Context, a *app.App, b *app.Backend, o Options,
 }
 
 // Open gives the cluster to ask, or this machine alone.
-func Open(a *app.App, standalone bool) (*app.Backend, error) {
+func Open(a *app.App, standalone bool) (b *wire.Client, end func(), err error) {
 	if standalone {
 		return a.Standalone()
 	}
-	return a.Dial(), nil
+	b = a.Dial()
+	return b, b.Close, nil
 }

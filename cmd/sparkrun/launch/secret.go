@@ -7,7 +7,6 @@ import (
 	"os"
 	"strings"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -66,11 +65,11 @@ func readSecret(name, path string, fromFile bool, getenv func(string) (string, b
 }
 
 // sealSecrets has this machine's agent seal them into the spec.
-func sealSecrets(ctx context.Context, s app.Sealer, spec *launcher.Spec, secrets []wire.Plain) error {
+func sealSecrets(ctx context.Context, s *wire.Client, spec *launcher.Spec, secrets []wire.Plain) error {
 	if len(secrets) == 0 {
 		return nil
 	}
-	res, err := s.Seal(ctx, wire.SealRequest{Job: spec.ID, User: spec.User, Secrets: secrets})
+	res, err := wire.Seal.Call(ctx, s, wire.SealRequest{Job: spec.ID, User: spec.User, Secrets: secrets})
 	if err != nil {
 		return fmt.Errorf("seal secrets: %w", err)
 	}

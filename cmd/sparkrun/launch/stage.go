@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -60,11 +59,11 @@ func stageSpec(spec *launcher.Spec, o Options) (filesync.Files, error) {
 
 // handOver brings a job's files to this machine's agent, of which the nodes
 // will have them. What it has already is not sent. say is told how far it got, now and then.
-func handOver(ctx context.Context, s app.Stager, spec *launcher.Spec, files filesync.Files, say func(string)) error {
+func handOver(ctx context.Context, s *wire.Client, spec *launcher.Spec, files filesync.Files, say func(string)) error {
 	if spec.Staged == nil {
 		return nil
 	}
-	res, err := s.Stage(ctx, wire.StageRequest{Job: spec.ID, User: spec.User, Manifest: files.Manifest})
+	res, err := wire.Stage.Call(ctx, s, wire.StageRequest{Job: spec.ID, User: spec.User, Manifest: files.Manifest})
 	if err != nil {
 		return fmt.Errorf("stage files: %w", err)
 	}
@@ -88,15 +87,15 @@ const stageLong = 256 << 20
 
 // takeBack has what was handed over of a job that will not be launched removed; what it cannot remove the agent does
 // by itself, later.
-func takeBack(ctx context.Context, s app.Stager, spec *launcher.Spec) {
+func takeBack(ctx context.Context, s *wire.Client, spec *launcher.Spec) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	_, _ = s.Stage(ctx, wire.StageRequest{Job: spec.ID, User: spec.User, Drop: true})
+	_, _ = wire.Stage.Call(ctx, s, wire.StageRequest{Job: spec.ID, User: spec.User, Drop: true})
 }
 
 // handing is a job's files on their way to the agent.
 type handing struct {
-	s    app.Stager
+	s    *wire.Client
 	spec *launcher.Spec
 	sent int64 // bytes
 	said time.Time
@@ -115,7 +114,8 @@ func (h *handing) content(ctx context.Context, files filesync.Files, sum string)
 			h.say(fmt.Sprintf("%s of %s of files are handed to the agent", mib(h.sent), mib(h.spec.Staged.Bytes)))
 		}
 		h.sent += int64(len(data))
-		return h.s.StageContent(ctx, wire.StageChunk{Job: h.spec.ID, User: h.spec.User, Sum: sum, Offset: offset, Data: data})
+		return wire.StageContent.Call(ctx, h.s, wire.StageChunk{Job: h.spec.ID, User: h.spec.User, Sum: sum,
+			Offset: offset, Data: data})
 	})
 }
 

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -21,7 +22,11 @@ type fakeStager struct {
 	got     map[string]string // sum -> content
 }
 
-func (f *fakeStager) Stage(_ context.Context, r wire.StageRequest) (wire.StageResponse, error) {
+func (f *fakeStager) Calls() []wire.Call {
+	return []wire.Call{wire.Stage.Serve(f.stage), wire.StageContent.Serve(f.content)}
+}
+
+func (f *fakeStager) stage(_ context.Context, _ wire.Caller, r wire.StageRequest) (wire.StageResponse, error) {
 	res := wire.StageResponse{Node: "node1"}
 	if r.Drop {
 		f.dropped = r.Job
@@ -34,12 +39,12 @@ func (f *fakeStager) Stage(_ context.Context, r wire.StageRequest) (wire.StageRe
 	return res, nil
 }
 
-func (f *fakeStager) StageContent(_ context.Context, c wire.StageChunk) error {
+func (f *fakeStager) content(_ context.Context, _ wire.Caller, c wire.StageChunk) (wire.Empty, error) {
 	if int64(len(f.got[c.Sum])) != c.Offset {
-		return errors.New("out of order")
+		return wire.Empty{}, errors.New("out of order")
 	}
 	f.got[c.Sum] += string(c.Data)
-	return f.full
+	return wire.Empty{}, f.full
 }
 
 func TestHandOver(t *testing.T) {
@@ -56,7 +61,7 @@ func TestHandOver(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := &fakeStager{got: map[string]string{}}
-	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err != nil {
+	if err := handOver(t.Context(), apptest.Agent(s), &spec, files, func(string) {}); err != nil {
 		t.Fatal(err)
 	}
 	want := launcher.Staged{Sum: files.Manifest.Sum(), Bytes: int64(len(big)), From: "node1", Workdir: true}
@@ -68,7 +73,7 @@ func TestHandOver(t *testing.T) {
 	}
 
 	s = &fakeStager{full: errors.New("no space left on device"), got: map[string]string{}}
-	if err := handOver(t.Context(), s, &spec, files, func(string) {}); err == nil ||
+	if err := handOver(t.Context(), apptest.Agent(s), &spec, files, func(string) {}); err == nil ||
 		!strings.Contains(err.Error(), dir) || !strings.Contains(err.Error(), "no space left") {
 		t.Errorf("a full disk: %v", err)
 	}

@@ -236,15 +236,15 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 	}
 	spec.Name = app.QuestionName + e.Name + "-" + string(spec.ID)
 	a.Say("asking " + e.Title + " how it spreads over machines: " + app.QuoteAll(ask.Request.Args) + " (--backend says so)")
-	b, err := launch.Open(a, o.Standalone)
+	b, end, err := launch.Open(a, o.Standalone)
 	if err != nil {
 		return "", err
 	}
-	defer b.Close()
+	defer end()
 	signals, stop := a.Signals()
 	defer stop()
 	var help bytes.Buffer
-	f := follow.Follower{Runner: b, Ranks: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals,
+	f := follow.Follower{Agent: b, Spec: spec, Out: follow.NewPrinter(&help, io.Discard), Signals: signals,
 		Standalone: o.Standalone, Say: func(string) {}}
 	f.Out.Note = f.Say
 	code, err := f.Run(ctx)

@@ -88,7 +88,7 @@ type placeEnv struct {
 func runEnv(ctx context.Context, a *app.App, o envOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil {
 		return err
 	}

@@ -161,7 +161,7 @@ func readView(ctx context.Context, a *app.App, o fabricOptions) (*fabricView, er
 	}
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if errors.Is(err, node.ErrNoAgent) {
 		return ownView(ctx, a)
 	}
@@ -169,7 +169,7 @@ func readView(ctx context.Context, a *app.App, o fabricOptions) (*fabricView, er
 		return nil, err
 	}
 	// What was counted is worth having and not worth failing for.
-	counters, err := b.Counters(ctx)
+	counters, err := wire.Counters.Call(ctx, b, wire.Empty{})
 	v, verr := newFabricView(st, counters.Nodes)
 	if verr != nil {
 		return nil, verr

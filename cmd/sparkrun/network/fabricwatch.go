@@ -26,7 +26,7 @@ func watchFabric(ctx context.Context, a *app.App, o fabricOptions) error {
 	interruption := app.Outage{Say: a.Say}
 	var again app.Pause
 	for first := true; ; {
-		err := b.Follow(ctx, func(st wire.Status) error {
+		err := wire.Follow.Call(ctx, b, wire.Empty{}, func(st wire.Status) error {
 			first = false
 			again.Reset()
 			interruption.Over()

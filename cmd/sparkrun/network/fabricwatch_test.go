@@ -43,8 +43,8 @@ func TestFabricWatch(t *testing.T) {
 			<-ctx.Done()
 			return ctx.Err()
 		}}
-		b := &app.Backend{Fabrics: f, Close: func() {}}
-		a := &app.App{Out: &o, Err: &e, Dial: func() *app.Backend { return b }, Columns: func() int { return 100 }}
+		b := apptest.Agent(f)
+		a := &app.App{Out: &o, Err: &e, Dial: func() *wire.Client { return b }, Columns: func() int { return 100 }}
 		if err := watchFabric(ctx, a, fabricOptions{watch: true}); err != nil {
 			t.Fatal(err)
 		}

@@ -77,7 +77,7 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 func planIB(ctx context.Context, a *app.App, o *ibOptions) (*fabricView, []wire.NodeCounters, ibtest.Plan, error) {
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if err != nil {
 		return nil, nil, ibtest.Plan{}, err
 	}

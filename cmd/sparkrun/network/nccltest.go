@@ -131,14 +131,11 @@ type beforehand struct {
 // beforeTest learns what there is to test, and takes all of it unless told otherwise; and
 // what there is to test with.
 func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, error) {
-	b, err := launch.Open(a, o.Standalone)
-	if err != nil {
-		return beforehand{}, err
-	}
-	defer b.Close()
 	var known beforehand
 	if !o.Standalone {
-		st, err := b.Status(ctx, wire.StatusRequest{})
+		b := a.Dial()
+		defer b.Close()
+		st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 		if err != nil {
 			return known, err
 		}
@@ -164,11 +161,8 @@ func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, er
 }
 
 // countedNow reads the devices' totals; what cannot be read is worth no failure.
-func countedNow(ctx context.Context, b *app.Backend) []wire.NodeCounters {
-	if b.Fabrics == nil {
-		return nil
-	}
-	res, err := b.Counters(ctx)
+func countedNow(ctx context.Context, b *wire.Client) []wire.NodeCounters {
+	res, err := wire.Counters.Call(ctx, b, wire.Empty{})
 	if err != nil {
 		return nil
 	}
@@ -206,7 +200,7 @@ func readTest(ctx context.Context, a *app.App, o testOptions) error {
 	}
 	b := a.Dial()
 	defer b.Close()
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	var view *fabricView
 	if err == nil {
 		view, err = newFabricView(st, nil)

@@ -207,7 +207,7 @@ func buildHosts(ctx context.Context, a *app.App, o buildOptions) (hosts []string
 	defer b.Close()
 	var st wire.Status
 	if err := app.Interruptible(ctx, func(ctx context.Context) (err error) {
-		st, err = b.Status(ctx, wire.StatusRequest{})
+		st, err = wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 		return err
 	}); err != nil {
 		return nil, false, err

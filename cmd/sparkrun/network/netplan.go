@@ -136,7 +136,7 @@ func applyFlags(cmd *cobra.Command, opts *netplanApplyOptions, force string) {
 func netplanShow(ctx context.Context, a *app.App, o netplanShowOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	plan, err := b.Netplan(ctx, wire.NetplanRequest{})
+	plan, err := wire.Netplan.Call(ctx, b, wire.NetplanRequest{})
 	if err != nil {
 		return err
 	}
@@ -187,7 +187,7 @@ func notes(a *app.App, plan wire.NetplanPlan) {
 func netplanDiff(ctx context.Context, a *app.App, o netplanDiffOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	plan, err := b.Netplan(ctx, wire.NetplanRequest{Compare: true})
+	plan, err := wire.Netplan.Call(ctx, b, wire.NetplanRequest{Compare: true})
 	if err != nil {
 		return err
 	}
@@ -244,7 +244,8 @@ func netplanRollback(ctx context.Context, a *app.App, o netplanApplyOptions) err
 func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, question, to string) error {
 	b := a.Dial()
 	defer b.Close()
-	plan, err := b.Netplan(ctx, wire.NetplanRequest{Compare: true, Rollback: o.request.Rollback, Force: o.request.Force})
+	plan, err := wire.Netplan.Call(ctx, b, wire.NetplanRequest{Compare: true, Rollback: o.request.Rollback,
+		Force: o.request.Force})
 	if err != nil {
 		return err
 	}
@@ -269,7 +270,7 @@ func netplanChange(ctx context.Context, a *app.App, o netplanApplyOptions, quest
 	o.request.Digest = plan.Digest
 	began := time.Now()
 	fmt.Fprintln(a.Out)
-	err = b.NetplanApply(ctx, o.request, func(p wire.NetplanProgress) error {
+	err = wire.NetplanApply.Call(ctx, b, o.request, func(p wire.NetplanProgress) error {
 		if line := progressLine(p); line != "" {
 			fmt.Fprintln(a.Out, line)
 		}

@@ -100,7 +100,7 @@ func runReport(ctx context.Context, a *app.App, o reportOptions) error {
 }
 
 // collect asks the cluster, or reads this machine where no agent is.
-func collect(ctx context.Context, a *app.App, b *app.Backend, now time.Time) (bundle.Bundle, error) {
+func collect(ctx context.Context, a *app.App, b *wire.Client, now time.Time) (bundle.Bundle, error) {
 	r := bundle.Bundle{
 		Manifest: bundle.Manifest{Made: now, Sparkrun: a.Version, Redacted: bundle.Rules},
 		Cluster:  map[string][]byte{}, Files: map[string]map[string][]byte{},
@@ -121,7 +121,7 @@ func collect(ctx context.Context, a *app.App, b *app.Backend, now time.Time) (bu
 		r.Files[e.Host][e.Path] = e.Data
 		return nil
 	}
-	st, err := b.Status(ctx, wire.StatusRequest{})
+	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	switch {
 	case errors.Is(err, node.ErrNoAgent):
 		v, err := ownView(ctx, a)
@@ -135,7 +135,7 @@ func collect(ctx context.Context, a *app.App, b *app.Backend, now time.Time) (bu
 	case err != nil:
 		return r, err
 	default:
-		if err := b.Report(ctx, take); err != nil {
+		if err := wire.Report.Call(ctx, b, wire.Empty{}, take); err != nil {
 			return r, err
 		}
 	}
@@ -157,7 +157,7 @@ func collect(ctx context.Context, a *app.App, b *app.Backend, now time.Time) (bu
 
 // addCluster adds what is known of the cluster as a whole. What cannot be had is
 // left out with a word in its place.
-func addCluster(ctx context.Context, a *app.App, b *app.Backend, st wire.Status, r *bundle.Bundle) error {
+func addCluster(ctx context.Context, a *app.App, b *wire.Client, st wire.Status, r *bundle.Bundle) error {
 	add := func(name string, v any, missing error) error {
 		if errors.Is(missing, node.ErrNoAgent) {
 			return nil
@@ -169,9 +169,9 @@ func addCluster(ctx context.Context, a *app.App, b *app.Backend, st wire.Status,
 		r.Cluster[name] = text
 		return err
 	}
-	found, derr := b.Doctor(ctx, wire.DoctorRequest{})
-	counters, cerr := b.Counters(ctx)
-	jobs, jerr := b.Jobs(ctx)
+	found, derr := wire.Doctor.Call(ctx, b, wire.DoctorRequest{})
+	counters, cerr := wire.Counters.Call(ctx, b, wire.Empty{})
+	jobs, jerr := wire.Jobs.Call(ctx, b, wire.Empty{})
 	v, err := newFabricView(st, counters.Nodes)
 	if err != nil {
 		return err
