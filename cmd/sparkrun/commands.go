@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
@@ -29,15 +27,4 @@ func newLaunchCommands(a *app.App, run launch.Starter) *cobra.Command {
 		cmd.AddCommand(model.NewEngineCmd(a, e, opts, run))
 	}
 	return cmd
-}
-
-// start launches a workload: some ask the machines before.
-func start(ctx context.Context, a *app.App, o launch.Options) error {
-	switch {
-	case o.Workload == "mpi":
-		return job.StartMPI(ctx, a, o)
-	case engine.Serves(o.Workload):
-		return model.Serve(ctx, a, o)
-	}
-	return launch.Run(ctx, a, o)
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/cluster"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/job"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/model"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/network"
 )
@@ -71,8 +72,8 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 		network.NewReportCmd(a),
 		cluster.NewDoctorCmd(a),
 		network.NewNetplanCmd(a),
-		newLaunchCommands(a, start),
-		model.NewRunCmd(a, model.Serve),
+		newLaunchCommands(a, launch.Run),
+		model.NewRunCmd(a, launch.Run),
 		model.NewRecipeCmd(a),
 		network.NewNCCLTestGroupCmd(a),
 		job.NewAttachCmd(a),

@@ -178,6 +178,30 @@ func TestServeFitsWithoutGPU(t *testing.T) {
 	}
 }
 
+// What the machines say of a model, and of the room there, they are asked for once; a dry run shows what they say of
+// the launch as it has become.
+func TestServeAsksTheMachinesOnce(t *testing.T) {
+	const g = 1 << 30
+	config := `{"num_attention_heads":32,"num_key_value_heads":8,"head_dim":128,"num_hidden_layers":64}`
+	for line, want := range map[string]int{"": 1, "--wait": 1, "--dry-run": 2} {
+		asked := 0
+		r := &apptest.FakeRunner{OnLaunch: apptest.Tells(apptest.Planned(1), apptest.Ended(apptest.Rejected)),
+			OnExplain: func(_ context.Context, r wire.LaunchRequest) (wire.ExplainResponse, error) {
+				asked++
+				n := wire.NodePlan{Host: "spark1", Memory: &wire.NodeMemory{Total: 120 * g, Available: 118 * g, GPU: true}}
+				if r.Model != "" {
+					n.Model = &launcher.ModelCopy{Dir: "/m", Found: true, Config: []byte(config), Bytes: g, Whole: g}
+				}
+				return wire.ExplainResponse{Nodes: []wire.NodePlan{n}}, nil
+			}}
+		_, _, said := cliIn(t, apptest.Agent(r, &apptest.FakeCluster{}), []string{"PATH=/bin", "HOME=" + t.TempDir()},
+			append([]string{"launch", "vllm", "/m"}, strings.Fields(line)...)...)
+		if asked != want || strings.Contains(said, "unchecked") || len(r.Launched) > 0 == (line == "--dry-run") {
+			t.Errorf("%q: asked %d times, launched %v: %s", line, asked, r.Launched, said)
+		}
+	}
+}
+
 // A folder that is not there is told of all machines at once, before vLLM is asked anything.
 func TestServeLooksBeforeItAsks(t *testing.T) {
 	none := &launcher.ModelCopy{Dir: "/models/x"}

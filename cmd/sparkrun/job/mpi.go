@@ -40,7 +40,10 @@ sparkrun help mpi tells how the families run, of containers, and of known limits
   # what would run, and with which variables
   sparkrun launch mpi --nodes 2 --dry-run -- ./ring`,
 		Args: cobra.ArbitraryArgs,
-		RunE: launch.WorkloadRun(a, opts, run),
+		RunE: launch.WorkloadRun(a, opts, func(ctx context.Context, a *app.App, o launch.Options) error {
+			o.Gather = gatherMPI
+			return run(ctx, a, o)
+		}),
 	}
 	m := &opts.Request.MPI
 	fs := cmd.Flags()
@@ -53,18 +56,10 @@ sparkrun help mpi tells how the families run, of containers, and of known limits
 	return cmd
 }
 
-// StartMPI launches an MPI program.
-func StartMPI(ctx context.Context, a *app.App, o launch.Options) error {
-	if err := app.Interruptible(ctx, func(ctx context.Context) error { return settleMPI(ctx, a, &o) }); err != nil {
-		return err
-	}
-	return launch.Run(ctx, a, o)
-}
-
-// settleMPI finds out which MPI a launch's program is for: by this machine's own
+// gatherMPI finds out which MPI a launch's program is for: by this machine's own
 // copy, where there is one, for every node looks at its own before it starts anything;
 // else the nodes are asked.
-func settleMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
+func gatherMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 	m := &o.Request.MPI
 	if m.Forced || len(o.Request.Args) == 0 {
 		return nil

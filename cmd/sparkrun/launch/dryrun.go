@@ -21,19 +21,42 @@ import (
 // dryPatience is how long an explanation waits for an election, as a launch does.
 const dryPatience = 10 * time.Second
 
-// Ask tells what the machines that a launch would get say of it, before there is one. It takes nothing.
-func Ask(ctx context.Context, a *app.App, o Options) (wire.ExplainResponse, error) {
+// Answer is what machines said of a launch, and of which.
+type Answer struct {
+	wire.ExplainResponse
+	spec  launcher.Spec
+	model string
+}
+
+// of tells whether it would be the answer about another spec, too, as to machines, their memory and the model there.
+func (t *Answer) of(spec launcher.Spec, model string) bool {
+	s := t.spec
+	return t.model == model && s.User == spec.User && s.Nodes == spec.Nodes && s.MinNodes == spec.MinNodes &&
+		s.Spare == spec.Spare && slices.Equal(s.On, spec.On) && slices.Equal(s.Exclude, spec.Exclude) &&
+		s.GPUs == spec.GPUs && s.Wait == spec.Wait && s.Share == spec.Share
+}
+
+// Ask tells what the machines that a launch would get say of it, before there is one, unless they have told
+// already. It takes nothing.
+func Ask(ctx context.Context, a *app.App, o Options) (*Answer, error) {
 	o.Request.Job.Force = true
 	spec, err := Spec(a, o)
 	if err != nil {
-		return wire.ExplainResponse{}, err
+		return nil, err
+	}
+	if o.Told != nil && o.Told.of(spec, o.Model) {
+		return o.Told, nil
 	}
 	b, end, err := Open(a, o.Standalone)
 	if err != nil {
-		return wire.ExplainResponse{}, err
+		return nil, err
 	}
 	defer end()
-	return explain(ctx, b, spec, o.Model)
+	res, err := explain(ctx, b, spec, o.Model)
+	if err != nil {
+		return nil, err
+	}
+	return &Answer{res, spec, o.Model}, nil
 }
 
 // explain asks what a launch would do, and for a model on its machines; an empty one is none.
@@ -86,11 +109,14 @@ func dryRun(ctx context.Context, a *app.App, b *wire.Client, spec launcher.Spec,
 	return nil
 }
 
-// fits asks the machines that a job would get for what it takes of them, and refuses one that has no
-// room there. One that stands in line may find other machines, and other memory.
+// fits refuses a job that has no room on the machines that it would get: they are asked, unless they have told
+// already. One that stands in line may find other machines, and other memory.
 func (o Options) fits(ctx context.Context, b *wire.Client, spec launcher.Spec) error {
 	if o.Fit == nil || spec.Wait {
 		return nil
+	}
+	if o.Told != nil && o.Told.of(spec, o.Model) {
+		return o.Fit(o.Told.ExplainResponse, false)
 	}
 	res, err := explain(ctx, b, spec, o.Model)
 	if err != nil {

@@ -158,37 +158,42 @@ func GroupLaunch(fs *pflag.FlagSet) {
 // WorkloadRun completes the options of a workload's command and runs them.
 func WorkloadRun(a *app.App, opts *Options, run Starter) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		opts.Workload, opts.Request.Args = cmd.Name(), args
-		if g := cmd.Flag("grace"); g.Changed && opts.Request.Job.Grace == 0 {
-			// A Spec's zero means "the default": the shortest grace there is
-			// kills just as soon.
-			opts.Request.Job.Grace = time.Millisecond
-		}
-		if f := cmd.Flag("node-timeout"); f.Changed && opts.Request.Job.NodeTimeout == 0 {
-			opts.Request.Job.NodeTimeout = launcher.Never
-		}
-		if on := cmd.Flag("on"); on.Changed && len(opts.Request.Job.On) == 0 {
-			return app.Usagef("--on \"\": it names no machine: leave it out for any")
-		}
-		for _, name := range []string{"start-timeout", "timeout"} {
-			if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
-				return app.Usagef("--%s 0: want more than 0", name)
-			}
-		}
-		var err error
-		if opts.Request.Job.Service, err = opts.Service.service(cmd.Flags()); err != nil {
+		if err := opts.Complete(cmd, args); err != nil {
 			return err
 		}
-		opts.Service = ServiceOptions{} // it has had its say
-		var boxless error
-		if !opts.Serve.Image { // else settleServe asks, once it has found one
-			boxless = opts.Container.NeedsImage()
-		}
-		if err := errors.Join(opts.check(), boxless, opts.Container.check(), opts.Output.Settle(&opts.JSON)); err != nil {
+		if err := opts.Container.NeedsImage(); err != nil {
 			return err
 		}
 		return run(cmd.Context(), a, *opts)
 	}
+}
+
+// Complete takes from a workload's command line what its flags have not bound, and checks the whole.
+func (o *Options) Complete(cmd *cobra.Command, args []string) error {
+	job := &o.Request.Job
+	o.Workload, o.Request.Args = cmd.Name(), args
+	if g := cmd.Flag("grace"); g.Changed && job.Grace == 0 {
+		// A Spec's zero means "the default": the shortest grace there is
+		// kills just as soon.
+		job.Grace = time.Millisecond
+	}
+	if f := cmd.Flag("node-timeout"); f.Changed && job.NodeTimeout == 0 {
+		job.NodeTimeout = launcher.Never
+	}
+	if on := cmd.Flag("on"); on.Changed && len(job.On) == 0 {
+		return app.Usagef("--on \"\": it names no machine: leave it out for any")
+	}
+	for _, name := range []string{"start-timeout", "timeout"} {
+		if f := cmd.Flag(name); f.Changed && f.Value.String() == "" {
+			return app.Usagef("--%s 0: want more than 0", name)
+		}
+	}
+	var err error
+	if job.Service, err = o.Service.service(cmd.Flags()); err != nil {
+		return err
+	}
+	o.Service = ServiceOptions{} // it is in the request now
+	return errors.Join(o.check(), o.Container.check(), o.Output.Settle(&o.JSON))
 }
 
 func (o Options) check() error {
@@ -259,8 +264,14 @@ func Spec(a *app.App, o Options) (launcher.Spec, error) {
 	return w.Spec(r)
 }
 
-// Run launches a job and follows it: the one place where a request becomes a job.
+// Run launches a job and follows it: the one place where a request becomes a job. The request is completed by what is
+// gathered, becomes a spec, and is explained or sent.
 func Run(ctx context.Context, a *app.App, o Options) error {
+	if o.Gather != nil {
+		if err := app.Interruptible(ctx, func(ctx context.Context) error { return o.Gather(ctx, a, &o) }); err != nil {
+			return err
+		}
+	}
 	tty, err := readers(a, &o)
 	if err != nil {
 		return err

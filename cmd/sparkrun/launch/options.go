@@ -1,14 +1,13 @@
 package launch
 
 import (
-	"strings"
+	"context"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
-	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
 // Options are a launch: the request, and what becomes of it here.
@@ -19,8 +18,6 @@ type Options struct {
 	Stage     []filesync.Source
 	Secrets   []string
 	Container ContainerOptions
-	Recipe    RecipeOptions
-	Serve     ServeOptions
 
 	Detach, DryRun, JSON, Standalone, TTY bool
 
@@ -29,36 +26,16 @@ type Options struct {
 
 	Service ServiceOptions
 
-	// Model is looked for on the machines; fit says what the launch takes of them, all of it with show, or
+	// Gather finds out what the launch has to know before there is a spec, asks the machines for it once, and completes
+	// the options; nil: there is nothing to find out.
+	Gather func(ctx context.Context, a *app.App, o *Options) error
+	// Told is what the machines said of the launch when they were asked for that.
+	Told *Answer
+
+	// Model is looked for on the machines; Fit says what the launch takes of them, all of it with show, or
 	// why it cannot be. Of a launch that serves no model both are absent.
 	Model string
 	Fit   func(res wire.ExplainResponse, show bool) error
-}
-
-// ServeOptions are of the workloads that serve a model.
-type ServeOptions struct {
-	Runtime string // "host", "docker" or empty: docker
-	// Image says that nobody has named one.
-	Image bool
-}
-
-// RecipeOptions are of launches by a recipe.
-type RecipeOptions struct {
-	Name  string // or file; empty: none
-	Set   []string
-	Trust bool
-}
-
-// Settings are the recipe's values that -o gives others.
-func (o RecipeOptions) Settings() (out []recipe.Setting, err error) {
-	for _, text := range o.Set {
-		name, value, ok := strings.Cut(text, "=")
-		if !ok || name == "" {
-			return nil, app.Usagef("-o %q: want NAME=VALUE, such as -o max_model_len=32768", text)
-		}
-		out = append(out, recipe.Setting{Name: strings.ReplaceAll(name, "-", "_"), Value: value})
-	}
-	return out, nil
 }
 
 const ibTestName = "ib-test"

@@ -11,10 +11,11 @@ import (
 
 // NewEngineCmd makes `sparkrun launch NAME` of an engine.
 func NewEngineCmd(a *app.App, e engine.Engine, opts *launch.Options, run launch.Starter) *cobra.Command {
+	o := &serveOptions{}
 	cmd := &cobra.Command{
 		Use: e.Name + " [flags] " + e.Help.Args, Short: e.Help.Short, Long: e.Help.Long, Example: e.Help.Example,
 		Args: cobra.ArbitraryArgs,
-		RunE: serveRun(a, opts, run),
+		RunE: o.run(a, opts, run),
 	}
 	chapters := "serving"
 	if len(e.Recipes.Commands) > 0 {
@@ -24,12 +25,12 @@ func NewEngineCmd(a *app.App, e engine.Engine, opts *launch.Options, run launch.
 		chapters += " containers"
 	}
 	cmd.Annotations = map[string]string{help.OwnChapters: chapters}
-	bindServe(cmd, opts)
+	bindServe(cmd, o, opts)
 	if e.Backends != nil {
 		bindBackend(cmd, opts)
 	}
 	if len(e.Recipes.Commands) > 0 {
-		bindRecipe(a, cmd, &opts.Recipe)
+		bindRecipe(a, cmd, &o.recipe)
 	}
 	fs := cmd.Flags()
 	fs.StringVar(&opts.Request.Serve.Program, e.Program.Name, "", e.Program.Usage)

@@ -19,11 +19,11 @@ func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
 		return nil
 	}
 	o.Model = modelOf(o)
-	res, err := launch.Ask(ctx, a, o)
+	told, err := launch.Ask(ctx, a, o)
 	if err != nil {
 		return ctx.Err()
 	}
-	_, err = judge(o, res)
+	_, err = judge(o, told.ExplainResponse)
 	return unlessForced(o, err)
 }
 

@@ -11,13 +11,14 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/launcher/modelcache"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 )
 
 // settleModel finds out what a launch has to know of its model: where this machine has it, here, else
 // of the machines that would serve it. A path is made whole: it is the same on every machine.
-func settleModel(ctx context.Context, a *app.App, o *launch.Options) error {
+func (o *serveOptions) settleModel(ctx context.Context, a *app.App) error {
 	e, _ := engine.Named(o.Workload)
 	if e.Model == engine.OwnStore { // which it looks at itself
 		return nil
@@ -51,8 +52,17 @@ func settleModel(ctx context.Context, a *app.App, o *launch.Options) error {
 			return fmt.Errorf("look at model %s: %w", s.Model, err)
 		}
 	}
-	if s.Config, err = askModel(ctx, a, e, *o); err != nil {
-		return fmt.Errorf("look at model %s: %w", s.Model, err)
+	if model := e.ModelToFind(o.Request); model != "" {
+		o.Told, err = askMachines(ctx, a, o.Options, model)
+		switch {
+		case ctx.Err() != nil:
+			return ctx.Err()
+		case err != nil: // what is wrong with the launch is for the launch to say
+		default:
+			if s.Config, err = modelThere(o.Told.ExplainResponse); err != nil {
+				return fmt.Errorf("look at model %s: %w", s.Model, err)
+			}
+		}
 	}
 	if s.Config == nil {
 		a.Say("no config.json of " + s.Model + " was found: heads, size and memory are unchecked")
@@ -60,20 +70,20 @@ func settleModel(ctx context.Context, a *app.App, o *launch.Options) error {
 	return nil
 }
 
-// askModel asks the machines that a launch would get for the model; nil: none of them tells. What is
-// wrong with the launch is for the launch to say.
-func askModel(ctx context.Context, a *app.App, e engine.Engine, o launch.Options) (*workloads.Model, error) {
+// askMachines asks the machines that a launch would get for its model.
+func askMachines(ctx context.Context, a *app.App, o launch.Options, model string) (*launch.Answer, error) {
+	o.Model = model
 	if o.Request.Serve.Backend == "auto" {
 		o.Request.Serve.Backend = ""
 	}
-	if o.Model = e.ModelToFind(o.Request); o.Model == "" {
-		return nil, nil
+	if o.Request.Job.Wait { // machines that others have now may be its own
+		o.Request.Job.Wait, o.Request.Job.Share = false, true
 	}
-	o.Request.Job.Wait, o.Request.Job.Share = false, true
-	res, err := launch.Ask(ctx, a, o)
-	if err != nil {
-		return nil, ctx.Err()
-	}
+	return launch.Ask(ctx, a, o)
+}
+
+// modelThere is the model as the machine with the most of it has it; nil: none has it.
+func modelThere(res wire.ExplainResponse) (*workloads.Model, error) {
 	var best *workloads.Model // who has only the beginning of it does not know its size
 	for _, n := range res.Nodes {
 		if n.Model == nil || len(n.Model.Config) == 0 {

@@ -20,7 +20,7 @@ import (
 )
 
 type recipeCheckOptions struct {
-	launch.Options
+	serveOptions
 	asJSON bool
 }
 
@@ -43,8 +43,8 @@ only needs your consent (--trust-recipe) is said, and is no failure.`,
 	fs.Var(app.Positive{N: &opts.Request.Job.Nodes}, "nodes", "for `N` machines (default: as many as it wants)")
 	fs.StringVar(&opts.Container.Image, "image", "", "in this image (`REF`) in the place of the recipe's")
 	fs.BoolVar(&opts.asJSON, "json", false, "print JSON")
-	bindFill(fs, &opts.Recipe)
-	return onRecipe(a, cmd, opts, &opts.Recipe.Name, checkRecipe)
+	bindFill(fs, &opts.recipe)
+	return onRecipe(a, cmd, opts, &opts.recipe.name, checkRecipe)
 }
 
 // recipePlan is what a recipe comes to.
@@ -83,22 +83,22 @@ type planVar struct {
 }
 
 func checkRecipe(ctx context.Context, a *app.App, o recipeCheckOptions) error {
-	r, err := findRecipe(a, o.Recipe.Name)
+	r, err := findRecipe(a, o.recipe.name)
 	if err != nil {
 		return err
 	}
 	p := recipePlan{Recipe: r.name, File: r.file}
-	_, err = fillRecipe(a, r, o.Options)
+	_, err = fillRecipe(a, r, o.serveOptions)
 	if errors.Is(err, recipe.ErrUntrusted) {
-		p.Consent, o.Recipe.Trust = err.Error(), true
+		p.Consent, o.recipe.trust = err.Error(), true
 	}
-	if p.Launch, err = fillRecipe(a, r, o.Options); err != nil {
+	if p.Launch, err = fillRecipe(a, r, o.serveOptions); err != nil {
 		return err
 	}
 	if _, err := modsOf(a, r, p.Launch); err != nil {
 		p.Missing = strings.Split(err.Error(), "\n")
 	}
-	spec, err := recipeSpec(ctx, a, o.Options, p.Launch)
+	spec, err := recipeSpec(ctx, a, o.serveOptions, p.Launch)
 	if err != nil {
 		return err
 	}
@@ -117,17 +117,17 @@ func checkRecipe(ctx context.Context, a *app.App, o recipeCheckOptions) error {
 }
 
 // recipeSpec is the job that a launch would make of a filled-in recipe, without asking anybody.
-func recipeSpec(ctx context.Context, a *app.App, o launch.Options, l recipe.Launch) (launcher.Spec, error) {
-	o.DryRun, o.Serve.Image = true, o.Container.Image == ""
+func recipeSpec(ctx context.Context, a *app.App, o serveOptions, l recipe.Launch) (launcher.Spec, error) {
+	o.DryRun, o.ownImage = true, o.Container.Image == ""
 	take(&o, l)
-	if o.Serve.Image {
+	if o.ownImage {
 		e, _ := engine.Named(o.Workload)
 		o.Container.Image = e.Image
 	}
-	if err := settleServe(ctx, a, &o); err != nil {
+	if err := o.settle(ctx, a); err != nil {
 		return launcher.Spec{}, err
 	}
-	return launch.Spec(a, o)
+	return launch.Spec(a, o.Options)
 }
 
 // machinesOfSpec is what each machine runs of a job, before it is known which machines those are.

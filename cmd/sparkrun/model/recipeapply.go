@@ -5,22 +5,41 @@ import (
 	"errors"
 	"path"
 	"path/filepath"
+	"strings"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/workloads/engine"
 	"github.com/sparkrun/sparkrun/workloads/recipe"
 )
 
+// recipeOptions are of launches by a recipe.
+type recipeOptions struct {
+	name  string // or file; empty: none
+	set   []string
+	trust bool
+}
+
+// settings are the recipe's values that -o gives others.
+func (o recipeOptions) settings() (out []recipe.Setting, err error) {
+	for _, text := range o.set {
+		name, value, ok := strings.Cut(text, "=")
+		if !ok || name == "" {
+			return nil, app.Usagef("-o %q: want NAME=VALUE, such as -o max_model_len=32768", text)
+		}
+		out = append(out, recipe.Setting{Name: strings.ReplaceAll(name, "-", "_"), Value: value})
+	}
+	return out, nil
+}
+
 // bindRecipe binds them for a workload that serves.
-func bindRecipe(a *app.App, cmd *cobra.Command, o *launch.RecipeOptions) {
+func bindRecipe(a *app.App, cmd *cobra.Command, o *recipeOptions) {
 	fs := cmd.Flags()
-	fs.StringVar(&o.Name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
+	fs.StringVar(&o.name, "recipe", "", "serve the model of this recipe: a file, or a `NAME` of sparkrun recipe list")
 	bindFill(fs, o)
 	app.CompleteFlag(cmd, "recipe",
 		func(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
@@ -29,20 +48,20 @@ func bindRecipe(a *app.App, cmd *cobra.Command, o *launch.RecipeOptions) {
 }
 
 // bindFill binds what fills a recipe in.
-func bindFill(fs *pflag.FlagSet, o *launch.RecipeOptions) {
-	fs.StringArrayVarP(&o.Set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
-	fs.BoolVar(&o.Trust, "trust-recipe", false,
+func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
+	fs.StringArrayVarP(&o.set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
+	fs.BoolVar(&o.trust, "trust-recipe", false,
 		"let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
 }
 
 // applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the
 // command line counts more than the recipe, and the recipe more than defaults. What of the recipe
 // is not followed is said.
-func applyRecipe(a *app.App, o *launch.Options) error {
+func applyRecipe(a *app.App, o *serveOptions) error {
 	switch {
-	case o.Recipe.Name == "" && (len(o.Recipe.Set) > 0 || o.Recipe.Trust):
+	case o.recipe.name == "" && (len(o.recipe.set) > 0 || o.recipe.trust):
 		return app.Usagef("-o and --trust-recipe are about a recipe: name one with --recipe")
-	case o.Recipe.Name == "":
+	case o.recipe.name == "":
 		return nil
 	case o.Request.Serve.Model != "":
 		return app.Usagef("%s and --recipe: the recipe names its model; -o model=%[1]s gives it another",
@@ -51,7 +70,7 @@ func applyRecipe(a *app.App, o *launch.Options) error {
 		e, _ := engine.Named(o.Workload)
 		return app.Usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or launch the model without a recipe", e.Program.Name, o.Request.Serve.Program)
 	}
-	r, err := findRecipe(a, o.Recipe.Name)
+	r, err := findRecipe(a, o.recipe.name)
 	if err != nil {
 		return err
 	}
@@ -92,11 +111,11 @@ func modsOf(a *app.App, r foundRecipe, l recipe.Launch) (out []filesync.Source, 
 }
 
 // take puts a filled-in recipe into the options.
-func take(o *launch.Options, l recipe.Launch) {
+func take(o *serveOptions, l recipe.Launch) {
 	l.Into(&o.Request)
 	o.Workload = l.Workload
 	if l.Image != "" {
-		o.Container.Image, o.Serve.Image = l.Image, false
+		o.Container.Image, o.ownImage = l.Image, false
 	}
 	o.Container.Shm = cmp.Or(o.Container.Shm, l.ShmBytes)
 	o.Container.Args = append(l.Args, o.Container.Args...)
@@ -104,8 +123,8 @@ func take(o *launch.Options, l recipe.Launch) {
 }
 
 // fillRecipe fills a recipe in with what a launch asks for.
-func fillRecipe(a *app.App, r foundRecipe, o launch.Options) (recipe.Launch, error) {
-	set, err := o.Recipe.Settings()
+func fillRecipe(a *app.App, r foundRecipe, o serveOptions) (recipe.Launch, error) {
+	set, err := o.recipe.settings()
 	if err != nil {
 		return recipe.Launch{}, err
 	}
@@ -121,11 +140,11 @@ func fillRecipe(a *app.App, r foundRecipe, o launch.Options) (recipe.Launch, err
 		nodes = 1
 	}
 	image := o.Container.Image
-	if o.Serve.Image { // which nobody has named
+	if o.ownImage { // which nobody has named
 		image = ""
 	}
 	return r.Launch(recipe.Options{
-		Name: r.name, Set: set, Nodes: nodes, Serve: o.Request.Serve, Image: image, OnHost: o.Serve.Runtime == runtimeHost,
-		Env: o.Request.Env, Secrets: o.Secrets, Environ: a.Environ, Trusted: o.Recipe.Trust,
+		Name: r.name, Set: set, Nodes: nodes, Serve: o.Request.Serve, Image: image, OnHost: o.runtime == runtimeHost,
+		Env: o.Request.Env, Secrets: o.Secrets, Environ: a.Environ, Trusted: o.recipe.trust,
 	})
 }

@@ -11,7 +11,7 @@ import (
 
 // NewRunCmd makes `sparkrun run`.
 func NewRunCmd(a *app.App, run launch.Starter) *cobra.Command {
-	opts := &launch.Options{}
+	opts, o := &launch.Options{}, &serveOptions{}
 	cmd := &cobra.Command{
 		Use:   "run RECIPE [flags] [-- ARG...]",
 		Short: "Serve a model by a recipe",
@@ -32,25 +32,26 @@ recipes says how the two differ.`,
   sparkrun run @eugr/qwen3.5-122b-int4-autoround --trust-recipe --dry-run`,
 		Args:              cobra.ArbitraryArgs,
 		ValidArgsFunction: recipeCompletion(a),
-		RunE: serveRun(a, opts, func(ctx context.Context, a *app.App, o launch.Options) error {
-			o.Recipe.Name = o.Request.Serve.Model
-			switch args := o.Request.Serve.Args; {
-			case o.Recipe.Name == "" && len(args) > 0:
-				return app.Usagef("the recipe is missing: sparkrun run RECIPE; a program is run by `sparkrun launch exec -- %s`", app.QuoteAll(args))
-			case o.Recipe.Name == "":
+		RunE: o.run(a, opts, func(ctx context.Context, a *app.App, l launch.Options) error {
+			o.recipe.name = l.Request.Serve.Model
+			switch args := l.Request.Serve.Args; {
+			case o.recipe.name == "" && len(args) > 0:
+				return app.Usagef("the recipe is missing: sparkrun run RECIPE; a program is run by "+
+					"`sparkrun launch exec -- %s`", app.QuoteAll(args))
+			case o.recipe.name == "":
 				return app.Usagef("the recipe is missing: sparkrun run RECIPE")
 			}
-			o.Request.Serve.Model, o.Workload = "", "" // the recipe says
-			return run(ctx, a, o)
+			l.Request.Serve.Model, l.Workload = "", "" // the recipe says
+			return run(ctx, a, l)
 		}),
 	}
 	fs := cmd.Flags()
 	launch.BindLaunch(fs, opts)
 	launch.BindContainer(fs, &opts.Container)
 	launch.GroupLaunch(fs)
-	bindServe(cmd, opts)
+	bindServe(cmd, o, opts)
 	bindBackend(cmd, opts)
-	bindFill(fs, &opts.Recipe)
+	bindFill(fs, &o.recipe)
 	app.CompleteLaunch(a, cmd)
 	return cmd
 }

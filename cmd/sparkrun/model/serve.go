@@ -33,8 +33,17 @@ const (
 	runtimeDocker = "docker"
 )
 
-func bindServe(cmd *cobra.Command, o *launch.Options) {
-	s, fs := &o.Request.Serve, cmd.Flags()
+// serveOptions are a launch that serves a model.
+type serveOptions struct {
+	launch.Options
+	recipe  recipeOptions
+	runtime string // "host", "docker" or empty: docker
+	// ownImage says that nobody has named one.
+	ownImage bool
+}
+
+func bindServe(cmd *cobra.Command, o *serveOptions, l *launch.Options) {
+	s, fs := &l.Request.Serve, cmd.Flags()
 	fs.Var(app.Positive{N: &s.TP}, "tp",
 		"tensor parallelism: `N` machines work on each layer together (default: from the machines and the model)")
 	fs.Var(app.Positive{N: &s.PP}, "pp",
@@ -42,10 +51,10 @@ func bindServe(cmd *cobra.Command, o *launch.Options) {
 	fs.StringVar(&s.Host, "host", "",
 		"the `ADDRESS` that the server listens on (default: the first machine's on the management network)")
 	fs.Var(app.Positive{N: &s.Port}, "port", "the port of its API (default: the server's own)")
-	fs.Var(app.Choice{V: &o.Serve.Runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime",
+	fs.Var(app.Choice{V: &o.runtime, Words: []string{runtimeHost, runtimeDocker}}, "runtime",
 		"run it on the host, or in a container (default: docker)")
 	app.CompleteWords(cmd, "runtime")
-	launch.AddServiceFlags(cmd, &o.Service)
+	launch.AddServiceFlags(cmd, &l.Service)
 	help.Group(fs, "Server", "tp", "pp", "host", "port", "runtime")
 	help.Common(fs, "tp", "pp", "port", "host", "runtime")
 }
@@ -60,11 +69,11 @@ func bindBackend(cmd *cobra.Command, o *launch.Options) {
 	help.Group(fs, "Server", "backend", "dp")
 }
 
-// serveRun completes the options of a workload that serves and runs it: a model, and what
+// run completes the options of a workload that serves and runs it: a model, and what
 // stands after --.
-func serveRun(a *app.App, opts *launch.Options, run launch.Starter) func(*cobra.Command, []string) error {
+func (o *serveOptions) run(a *app.App, l *launch.Options, run launch.Starter) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
-		s := &opts.Request.Serve
+		s := &l.Request.Serve
 		if at := cmd.ArgsLenAtDash(); at >= 0 {
 			args, s.Args = args[:at], args[at:]
 		}
@@ -75,38 +84,51 @@ func serveRun(a *app.App, opts *launch.Options, run launch.Starter) func(*cobra.
 			s.Model = args[0]
 		}
 		switch {
-		case opts.Serve.Runtime == runtimeHost && opts.Container.Image != "":
+		case o.runtime == runtimeHost && l.Container.Image != "":
 			return app.Usagef("--runtime host and --image: give one of them")
-		case opts.Serve.Runtime != runtimeHost && opts.Container.Image == "":
+		case o.runtime != runtimeHost && l.Container.Image == "":
 			e, is := engine.Named(cmd.Name())
 			if !is { // run, whose recipe says
 				e = engine.Usual()
 			}
-			opts.Container.Image, opts.Serve.Image = e.Image, true
+			l.Container.Image, o.ownImage = e.Image, true
 		}
-		return launch.WorkloadRun(a, opts, run)(cmd, nil)
+		if err := l.Complete(cmd, nil); err != nil {
+			return err
+		}
+		if !o.ownImage { // else settle asks, once it has found one
+			if err := l.Container.NeedsImage(); err != nil {
+				return err
+			}
+		}
+		l.Gather = o.gather
+		return run(cmd.Context(), a, *l)
 	}
 }
 
-// Serve launches what serves a model, by a recipe or without one.
-func Serve(ctx context.Context, a *app.App, o launch.Options) error {
-	if err := applyRecipe(a, &o); err != nil {
+// gather puts a recipe into the launch, and finds out what has to be known of its model and its server.
+func (o *serveOptions) gather(ctx context.Context, a *app.App, l *launch.Options) error {
+	s := *o
+	s.Options = *l
+	if err := applyRecipe(a, &s); err != nil {
 		return err
 	}
-	if err := app.Interruptible(ctx, func(ctx context.Context) error { return settleServe(ctx, a, &o) }); err != nil {
+	if err := s.settle(ctx, a); err != nil {
 		return err
 	}
-	o.Model = modelOf(o)
-	o.Fit = func(res wire.ExplainResponse, show bool) error { return fit(a, o, res, show) }
-	return launch.Run(ctx, a, o)
+	s.Model = modelOf(s.Options)
+	settled := s.Options
+	s.Fit = func(res wire.ExplainResponse, show bool) error { return fit(a, settled, res, show) }
+	*l = s.Options
+	return nil
 }
 
-// settleServe finds out what a launch that serves needs to know before there is a job: the
+// settle finds out what a launch that serves needs to know before there is a job: the
 // image, what the model is like, and by which backend it spreads.
-func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
+func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 	e, _ := engine.Named(o.Workload)
 	s := &o.Request.Serve
-	if o.Serve.Image {
+	if o.ownImage {
 		from := "sparkrun's own for " + o.Workload
 		image, file, err := imageOf(a, o.Workload)
 		if err != nil {
@@ -119,7 +141,7 @@ func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
 		switch {
 		case o.Container.Image != "":
 			a.Say("image " + o.Container.Image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
-		case o.Serve.Runtime == runtimeDocker:
+		case o.runtime == runtimeDocker:
 			return app.Usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.Workload, imagesFile)
 		}
 		if err := o.Container.NeedsImage(); err != nil {
@@ -130,7 +152,7 @@ func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
 	if o.Container.Image != "" { // launch makes the whole of it later
 		o.Request.Container = &launcher.Container{Image: o.Container.Image}
 	}
-	if err := settleModel(ctx, a, o); err != nil {
+	if err := o.settleModel(ctx, a); err != nil {
 		return err
 	}
 	away, err := a.Away()
@@ -146,7 +168,7 @@ func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
 		return err
 	}
 	if e.Backends != nil && nodes > 1 && s.Backend == "" && !e.NamesBackend(o.Request) {
-		if err := settleBackend(ctx, a, e, o); err != nil {
+		if err := o.settleBackend(ctx, a, e); err != nil {
 			return err
 		}
 	}
@@ -157,18 +179,19 @@ func settleServe(ctx context.Context, a *app.App, o *launch.Options) error {
 }
 
 // settleBackend finds out whether a server has a way of its own over machines.
-func settleBackend(ctx context.Context, a *app.App, e engine.Engine, o *launch.Options) (err error) {
+func (o *serveOptions) settleBackend(ctx context.Context, a *app.App, e engine.Engine) (err error) {
 	switch s := &o.Request.Serve; {
-	case o.Serve.Image && o.Container.Image == e.Image: // which is known to
+	case o.ownImage && o.Container.Image == e.Image: // which is known to
 		s.Backend = workloads.BackendNative
 	case o.DryRun:
 		s.Backend = workloads.BackendNative
 		a.Say("shown is --backend native; a launch asks " + e.Title + " first whether it knows that")
 	default:
-		if err := fitFirst(ctx, a, *o); err != nil {
+		if err := fitFirst(ctx, a, o.Options); err != nil {
 			return err
 		}
-		s.Backend, err = askBackend(ctx, a, e, *o)
+		s.Backend, err = askBackend(ctx, a, e, o.Options)
+		o.Told = nil // a job has run there since, whose image may have been fetched
 	}
 	return err
 }

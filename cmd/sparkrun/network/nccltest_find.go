@@ -86,7 +86,7 @@ func findTests(ctx context.Context, a *app.App, o *testOptions) (hosts []string,
 		case err != nil:
 			return nil, nil //nolint:nilerr // the launch, by torch, will say what is wrong
 		}
-		v := votesOf(res)
+		v := votesOf(res.ExplainResponse)
 		switch {
 		case len(v.refused) == 0 && len(v.families) == 1:
 			o.Request = q.Request
