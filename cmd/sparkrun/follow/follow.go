@@ -12,7 +12,6 @@ import (
 	"io"
 	"os"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -107,322 +106,254 @@ func closed[T any](c <-chan T) bool {
 
 // Run returns the exit code, or an error of sparkrun's own.
 func (f *Follower) Run(ctx context.Context) (int, error) {
-	f.begun = map[string]bool{}
-	f.accepted, f.started, f.running, f.reading, f.left = NewFlagged(), NewFlagged(), NewFlagged(), NewFlagged(),
-		NewFlagged()
-	f.serves = NewFlagged()
-	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
-	if f.Attached {
-		f.accepted.Set()
-		if f.Heard > 0 {
-			f.started.Set()
-		}
-		if f.Runs {
-			f.running.Set()
-			f.reading.Set()
-		}
-	}
+	f.prepare()
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
 	defer func() { cancel(); joined(&wg, goroutinesJoined) }()
-
-	told := make(chan error, 1)
-	wg.Go(func() { told <- f.events(ctx) })
-
-	read := make(chan error, 1)
-	reading := false
-	stopReading, stopped := context.CancelFunc(func() {}), false
-	var next launcher.Generation // to be read when the reading has stopped
-	startReading := func(gen launcher.Generation) {
-		readCtx, stop := context.WithCancel(ctx)
-		reading, stopReading, stopped, next = true, stop, false, 0
-		// Outages are told by events: one line is enough.
-		trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
-		r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
-			Follow: true, launched: true, Outage: trouble}
-		if gen == launcher.Generation(f.First.Load()) {
-			r.From = f.From
-		}
-		wg.Go(func() { read <- r.Run(readCtx) })
-	}
-	defer func() { stopReading() }()
-
-	started, running, serves := f.started.c, f.running.c, f.serves.c
-	if f.Attached || f.Detach {
-		serves = nil
-	}
-	if f.Detach {
-		started = nil // nobody reads
+	r := run{f: f, wg: &wg, in: interrupts{f: f, wg: &wg}, told: make(chan error, 1),
+		output: outputs{f: f, wg: &wg, read: make(chan error, 1), stop: func() {}}}
+	defer r.close()
+	if f.Detach { // nobody reads
+		r.running = f.running.c
 	} else {
-		running = nil
+		r.started = f.started.c
 	}
-	var tick <-chan time.Time
-	var lastTaken int64
-	var lastMoved time.Time
-	in := interrupts{f: f, wg: &wg}
-	ended := false // f.outcome may be read
-
-	begin := func() {
-		started = nil
-		startReading(launcher.Generation(f.First.Load()))
-		if f.In != nil {
-			go f.feed(ctx) // not joined: a read of a terminal ends with the process
-		}
+	if !f.Attached && !f.Detach {
+		r.serves = f.serves.c
 	}
-	goOn := func(gen launcher.Generation) {
-		if f.Detach {
-			return
-		}
-		next, stopped = gen, true
-		stopReading() // what its nodes had has come, or they are away
-		if !reading {
-			f.Out.restart()
-			startReading(gen)
-		}
-	}
+	wg.Go(func() { r.told <- f.events(ctx) })
 	for {
-		select {
-		case <-running:
-			if running = nil; in.count == 0 {
-				return 0, nil
-			}
-		case <-started:
-			begin()
-		case <-serves:
-			if serves = nil; in.count > 0 { // it came up while it was asked to end, which has to be heard
-				continue
-			}
-			f.Say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.Spec.ID))
-			return 0, nil
-		case <-f.left.c:
-			f.Say(fmt.Sprintf("detached: job %[1]s goes on; `sparkrun attach %[1]s` comes back to it, `sparkrun stop %[1]s` ends it", f.Spec.ID))
-			return 0, nil
-		case gen := <-f.later:
-			goOn(gen)
-		case <-f.lost:
-			in.askAgain(ctx)
-		case err := <-read:
-			reading = false
-			if gen := next; gen != 0 && !errors.Is(err, ErrOutput) {
-				f.Out.restart()
-				startReading(gen)
-				continue
-			}
-			switch {
-			case errors.Is(err, ErrOutput):
-				return f.OutputBroken(err, ended), nil
-			case err != nil && !stopped:
-				f.Say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.Spec.ID))
-			}
-			if ended {
-				return f.finish(ctx, in.signal), nil
-			}
-		case err := <-told:
-			switch {
-			case f.Detach && f.running.Is() && in.count == 0: // it ran: how it went on is not waited for
-				return 0, nil
-			case errors.Is(err, ErrOutput):
-				return f.OutputBroken(err, ended), nil
-			case errors.Is(err, errInterrupted):
-				return app.ExitOf(in.signal), err
-			case err != nil:
-				if errors.Is(err, node.ErrLoggedOut) && f.accepted.Is() {
-					f.Say(f.goesOn())
-				}
-				return launcher.ExitOwnFailure, err
-			}
-			// All events of a short job come at once: what was told before the end comes first.
-			if started != nil && f.started.Is() {
-				begin()
-			}
-			select {
-			case gen := <-f.later:
-				goOn(gen)
-			default:
-			}
-			ended, f.Rejected = true, f.Outcome.End == rendezvous.Rejected
-			if !reading || f.Outcome.End == rendezvous.Rejected {
-				return f.finish(ctx, in.signal), nil
-			}
-			// The output is a step behind. It is waited for as long as it moves.
-			quiet := time.NewTicker(time.Second)
-			defer quiet.Stop()
-			tick, lastTaken, lastMoved = quiet.C, f.Out.taken.Load(), time.Now()
-		case now := <-tick:
-			if n := f.Out.taken.Load(); n != lastTaken || f.Out.busy.Load() {
-				lastTaken, lastMoved = n, now
-			}
-			if now.Sub(lastMoved) >= quietAfterEnd {
-				tick, stopped = nil, true
-				f.Say(fmt.Sprintf("some output is out of reach; `sparkrun logs %s` tries again", f.Spec.ID))
-				stopReading()
-			}
-		case sig := <-f.Signals:
-			switch {
-			case slices.Contains(app.Forwarded, sig):
-				wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
-			case ended: // only our own reader is slow
-				return cmp.Or(f.Outcome.ExitCode, app.ExitOf(sig)), nil
-			case sig == syscall.SIGHUP && !f.Standalone && in.count > 0:
-				f.Say(fmt.Sprintf("hung up: job %s was asked to end; `sparkrun ps` shows whether it has", f.Spec.ID))
-				return app.ExitOf(sig), nil
-			case sig == syscall.SIGHUP && !f.Standalone:
-				f.resume(ctx)
-				f.Say("hung up: " + f.goesOn())
-				return app.ExitOf(sig), nil
-			case !in.take(ctx, sig):
-				f.Say(fmt.Sprintf("not waiting any longer; `sparkrun ps` shows whether job %s has ended", f.Spec.ID))
-				return app.ExitOf(in.signal), nil
-			}
+		if e := r.next(ctx); e != nil {
+			return e.code, e.err
 		}
 	}
 }
 
-// goesOn says what becomes of a job that we turn away from.
-func (f *Follower) goesOn() string {
-	switch {
-	case f.Standalone:
-		return "the job ends with it"
-	case !f.accepted.Is():
-		return fmt.Sprintf("`sparkrun ps` tells whether job %s was started", f.Spec.ID)
+// prepare makes the facts that become true on the way; of a job that was launched before some are.
+func (f *Follower) prepare() {
+	f.begun = map[string]bool{}
+	for _, fact := range []*Flagged{&f.accepted, &f.started, &f.running, &f.reading, &f.left, &f.serves} {
+		*fact = NewFlagged()
 	}
-	return fmt.Sprintf("job %[1]s goes on; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.Spec.ID)
-}
-
-// OutputBroken: the reader of our output has gone, which says nothing about the
-// job. Exit like a program that SIGPIPE killed, as `yes | head` does.
-func (f *Follower) OutputBroken(err error, ended bool) int {
-	if !ended {
-		f.Say(fmt.Sprintf("%v: %s", err, f.goesOn()))
+	f.later, f.lost = make(chan launcher.Generation, 1), make(chan struct{}, 1)
+	if !f.Attached {
+		return
 	}
-	if errors.Is(err, syscall.EPIPE) {
-		return app.ExitOf(syscall.SIGPIPE)
+	f.accepted.Set()
+	if f.Heard > 0 {
+		f.started.Set()
 	}
-	return launcher.ExitOwnFailure
-}
-
-// finish prints what is left and draws the exit code from the outcome.
-func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
-	o := *f.Outcome
-	if f.troubled.Load() && f.started.Is() && !f.Detach {
-		f.readAgain(ctx)
-	}
-	broken := f.Out.Flush()
-	switch {
-	case o.End == rendezvous.Completed && broken != nil:
-		return f.OutputBroken(broken, true)
-	case o.End == rendezvous.Completed:
-		return 0
-	case o.End == rendezvous.Stopped && sig != nil:
-		f.Say("stopped: every rank has ended")
-		return app.ExitOf(sig)
-	}
-	f.Say(Sentence(o, f.Spec, f.World))
-	if r := o.Root; r != nil && !f.Detach { // its output has just been read
-		bare := *r
-		bare.Exit.Last = ""
-		o.Root = &bare
-	}
-	for _, line := range Why(o, f.Spec) {
-		f.Say(line)
-	}
-	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
-}
-
-// readAgain fetches what a node that was away for a while may have been left
-// out with. What was printed is not printed again.
-func (f *Follower) readAgain(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
-	defer cancel()
-	r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true,
-		From: f.From, Outage: app.Outage{Say: f.Say}}
-	if err := r.Run(ctx); err != nil && !errors.Is(err, ErrOutput) {
-		f.Say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.Spec.ID))
+	if f.Runs {
+		f.running.Set()
+		f.reading.Set()
 	}
 }
 
-// Sentence is the last line: which rank, which host, why.
-func Sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
-	cause := o.Cause
-	if cause == "" {
-		cause = "no cause was recorded"
-	}
-	switch {
-	case o.End == rendezvous.Stopped:
-		return fmt.Sprintf("job %s was ended: %s", spec.ID, cause)
-	case o.End == rendezvous.Rejected && !strings.Contains(cause, "no rank was started"):
-		return cause + "; no rank was started"
-	case o.End == rendezvous.Failed && world > 1 && spec.OnFailure == launcher.ContinueOnFailure &&
-		o.ExitCode != launcher.ExitTimedOut:
-		return cause + "; the other ranks were left to end by themselves"
-	case o.End == rendezvous.Failed && world > 1:
-		return cause + "; the gang was ended"
-	}
-	return cause
-}
-
-// interrupts turns the user's signals into requests: end, kill, leave.
-type interrupts struct {
+// run is a Run under way: what it still waits for. A channel that is nil is not waited for, or not any more.
+type run struct {
 	f      *Follower
 	wg     *sync.WaitGroup
-	signal os.Signal // the first one
-	count  int
-	grace  *time.Duration     // that was asked for last
-	cancel context.CancelFunc // of the request before
+	in     interrupts
+	output outputs
+
+	started, running, serves <-chan struct{}
+	told                     chan error // the events have come to their end
+	ended                    bool       // f.Outcome may be read
+	late                     *time.Ticker
+	tick                     <-chan time.Time // of late: output that comes after the end
+	taken                    int64            // of it, so far
+	moved                    time.Time
 }
 
-// take gives false when the user has asked a third time.
-func (in *interrupts) take(ctx context.Context, sig os.Signal) bool {
-	if in.signal == nil {
-		in.signal = sig
-	}
-	in.f.interrupted.Store(true)
-	in.count++
-	switch in.count {
-	case 1:
-		in.f.Say(fmt.Sprintf("stopping; the ranks have %s (again to kill)", in.f.Spec.WithDefaults().Grace))
-		in.stop(ctx, nil)
-	case 2:
-		in.f.Say("killing (again to leave without waiting)")
-		in.stop(ctx, new(time.Duration))
-	default:
-		return false
-	}
-	return true
+// exit is the end of a Run.
+type exit struct {
+	code int
+	err  error
 }
 
-// askAgain asks the next leader for what the last one may have taken along.
-func (in *interrupts) askAgain(ctx context.Context) {
-	if in.count > 0 {
-		in.stop(ctx, in.grace)
+func (r *run) close() {
+	r.output.stop()
+	if r.late != nil {
+		r.late.Stop()
 	}
 }
 
-// stop asks until it has been heard; nil means the job's own grace.
-func (in *interrupts) stop(ctx context.Context, grace *time.Duration) {
-	in.grace = grace
-	if in.cancel != nil {
-		in.cancel()
-	}
-	ctx, in.cancel = context.WithCancel(ctx)
-	f := in.f
-	in.wg.Go(func() {
-		var again app.Pause
-		for {
-			_, err := wire.Stop.Call(ctx, f.Agent, wire.StopRequest{Job: string(f.Spec.ID), Grace: grace})
-			switch {
-			case err == nil, ctx.Err() != nil, errors.Is(err, rendezvous.ErrJobEnded):
-				return
-			case errors.Is(err, rendezvous.ErrNoJob) && !f.accepted.Is(): // not yet
-			case !app.Passing(err):
-				f.Say(fmt.Sprintf("stop job %s: %v", f.Spec.ID, err))
-				return
-			}
-			if again.Wait(ctx) != nil {
-				return
-			}
+// next takes whatever comes next; nil: the job is followed on.
+func (r *run) next(ctx context.Context) *exit {
+	f := r.f
+	select {
+	case <-r.running:
+		if r.running = nil; r.in.count == 0 {
+			return &exit{}
 		}
-	})
+	case <-r.started:
+		r.begin(ctx)
+	case <-r.serves:
+		if r.serves = nil; r.in.count > 0 { // it came up while it was asked to end, which has to be heard
+			return nil
+		}
+		f.Say(fmt.Sprintf("job %[1]s goes on by itself: `sparkrun logs -f %[1]s` follows it, "+
+			"`sparkrun stop %[1]s` ends it", f.Spec.ID))
+		return &exit{}
+	case <-f.left.c:
+		f.Say(fmt.Sprintf("detached: job %[1]s goes on; `sparkrun attach %[1]s` comes back to it, "+
+			"`sparkrun stop %[1]s` ends it", f.Spec.ID))
+		return &exit{}
+	case gen := <-f.later:
+		r.goOn(ctx, gen)
+	case <-f.lost:
+		r.in.askAgain(ctx)
+	case err := <-r.output.read:
+		return r.readingEnded(ctx, err)
+	case err := <-r.told:
+		return r.eventsEnded(ctx, err)
+	case now := <-r.tick:
+		r.lateOutput(now)
+	case sig := <-f.Signals:
+		return r.signalled(ctx, sig)
+	}
+	return nil
+}
+
+// begin reads the output of the first generation, and hands over the input.
+func (r *run) begin(ctx context.Context) {
+	r.started = nil
+	r.output.begin(ctx, launcher.Generation(r.f.First.Load()))
+	if r.f.In != nil {
+		go r.f.feed(ctx) // not joined: a read of a terminal ends with the process
+	}
+}
+
+// goOn reads the output of a later generation, unless nobody does.
+func (r *run) goOn(ctx context.Context, gen launcher.Generation) {
+	if !r.f.Detach {
+		r.output.goOn(ctx, gen)
+	}
+}
+
+// readingEnded takes the end of the reading, or its failure.
+func (r *run) readingEnded(ctx context.Context, err error) *exit {
+	f, o := r.f, &r.output
+	o.reading = false
+	switch broken := errors.Is(err, ErrOutput); {
+	case o.next != 0 && !broken:
+		f.Out.restart()
+		o.begin(ctx, o.next)
+		return nil
+	case broken:
+		return &exit{code: f.OutputBroken(err, r.ended)}
+	case err != nil && !o.stopped:
+		f.Say(fmt.Sprintf("the output cannot be read: %v; `sparkrun logs %s` tries again", err, f.Spec.ID))
+	}
+	if r.ended {
+		return &exit{code: f.finish(ctx, r.in.signal)}
+	}
+	return nil
+}
+
+// eventsEnded takes the end of the events: that of the job, or a failure.
+func (r *run) eventsEnded(ctx context.Context, err error) *exit {
+	f := r.f
+	switch {
+	case f.Detach && f.running.Is() && r.in.count == 0: // it ran: how it went on is not waited for
+		return &exit{}
+	case errors.Is(err, ErrOutput):
+		return &exit{code: f.OutputBroken(err, r.ended)}
+	case errors.Is(err, errInterrupted):
+		return &exit{app.ExitOf(r.in.signal), err}
+	case err != nil:
+		if errors.Is(err, node.ErrLoggedOut) && f.accepted.Is() {
+			f.Say(f.goesOn())
+		}
+		return &exit{launcher.ExitOwnFailure, err}
+	}
+	// All events of a short job come at once: what was told before the end comes first.
+	if r.started != nil && f.started.Is() {
+		r.begin(ctx)
+	}
+	select {
+	case gen := <-f.later:
+		r.goOn(ctx, gen)
+	default:
+	}
+	r.ended, f.Rejected = true, f.Outcome.End == rendezvous.Rejected
+	if !r.output.reading || f.Rejected {
+		return &exit{code: f.finish(ctx, r.in.signal)}
+	}
+	// The output is a step behind. It is waited for as long as it moves.
+	r.late = time.NewTicker(time.Second)
+	r.tick, r.taken, r.moved = r.late.C, f.Out.taken.Load(), time.Now()
+	return nil
+}
+
+// lateOutput gives up on output that has not moved for a while.
+func (r *run) lateOutput(now time.Time) {
+	f := r.f
+	if n := f.Out.taken.Load(); n != r.taken || f.Out.busy.Load() {
+		r.taken, r.moved = n, now
+	}
+	if now.Sub(r.moved) >= quietAfterEnd {
+		r.tick, r.output.stopped = nil, true
+		f.Say(fmt.Sprintf("some output is out of reach; `sparkrun logs %s` tries again", f.Spec.ID))
+		r.output.stop()
+	}
+}
+
+// signalled takes a signal of the user's.
+func (r *run) signalled(ctx context.Context, sig os.Signal) *exit {
+	f := r.f
+	switch {
+	case slices.Contains(app.Forwarded, sig):
+		r.wg.Go(func() { f.forward(ctx, sig.(syscall.Signal)) })
+	case r.ended: // only our own reader is slow
+		return &exit{code: cmp.Or(f.Outcome.ExitCode, app.ExitOf(sig))}
+	case sig == syscall.SIGHUP && !f.Standalone && r.in.count > 0:
+		f.Say(fmt.Sprintf("hung up: job %s was asked to end; `sparkrun ps` shows whether it has", f.Spec.ID))
+		return &exit{code: app.ExitOf(sig)}
+	case sig == syscall.SIGHUP && !f.Standalone:
+		f.resume(ctx)
+		f.Say("hung up: " + f.goesOn())
+		return &exit{code: app.ExitOf(sig)}
+	case !r.in.take(ctx, sig):
+		f.Say(fmt.Sprintf("not waiting any longer; `sparkrun ps` shows whether job %s has ended", f.Spec.ID))
+		return &exit{code: app.ExitOf(r.in.signal)}
+	}
+	return nil
+}
+
+// outputs reads one generation's output after another.
+type outputs struct {
+	f       *Follower
+	wg      *sync.WaitGroup
+	read    chan error // one reading has ended
+	reading bool
+	stop    context.CancelFunc
+	stopped bool
+	next    launcher.Generation // to be read when the reading has stopped
+}
+
+func (o *outputs) begin(ctx context.Context, gen launcher.Generation) {
+	f := o.f
+	ctx, o.stop = context.WithCancel(ctx)
+	o.reading, o.stopped, o.next = true, false, 0
+	// Outages are told by events: one line is enough.
+	trouble := app.Outage{Say: func(string) { f.troubled.Store(true) }}
+	r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, Generation: gen,
+		Follow: true, launched: true, Outage: trouble}
+	if gen == launcher.Generation(f.First.Load()) {
+		r.From = f.From
+	}
+	o.wg.Go(func() { o.read <- r.Run(ctx) })
+}
+
+// goOn reads a later generation once the reading of the one before has stopped.
+func (o *outputs) goOn(ctx context.Context, gen launcher.Generation) {
+	o.next, o.stopped = gen, true
+	o.stop() // what its nodes had has come, or they are away
+	if !o.reading {
+		o.f.Out.restart()
+		o.begin(ctx, gen)
+	}
 }
 
 // joined waits for goroutines, but not for one that a stuck terminal holds: the

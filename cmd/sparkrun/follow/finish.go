@@ -1,0 +1,98 @@
+package follow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// goesOn says what becomes of a job that we turn away from.
+func (f *Follower) goesOn() string {
+	switch {
+	case f.Standalone:
+		return "the job ends with it"
+	case !f.accepted.Is():
+		return fmt.Sprintf("`sparkrun ps` tells whether job %s was started", f.Spec.ID)
+	}
+	return fmt.Sprintf("job %[1]s goes on; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.Spec.ID)
+}
+
+// OutputBroken: the reader of our output has gone, which says nothing about the
+// job. Exit like a program that SIGPIPE killed, as `yes | head` does.
+func (f *Follower) OutputBroken(err error, ended bool) int {
+	if !ended {
+		f.Say(fmt.Sprintf("%v: %s", err, f.goesOn()))
+	}
+	if errors.Is(err, syscall.EPIPE) {
+		return app.ExitOf(syscall.SIGPIPE)
+	}
+	return launcher.ExitOwnFailure
+}
+
+// finish prints what is left and draws the exit code from the outcome.
+func (f *Follower) finish(ctx context.Context, sig os.Signal) int {
+	o := *f.Outcome
+	if f.troubled.Load() && f.started.Is() && !f.Detach {
+		f.readAgain(ctx)
+	}
+	broken := f.Out.Flush()
+	switch {
+	case o.End == rendezvous.Completed && broken != nil:
+		return f.OutputBroken(broken, true)
+	case o.End == rendezvous.Completed:
+		return 0
+	case o.End == rendezvous.Stopped && sig != nil:
+		f.Say("stopped: every rank has ended")
+		return app.ExitOf(sig)
+	}
+	f.Say(Sentence(o, f.Spec, f.World))
+	if r := o.Root; r != nil && !f.Detach { // its output has just been read
+		bare := *r
+		bare.Exit.Last = ""
+		o.Root = &bare
+	}
+	for _, line := range Why(o, f.Spec) {
+		f.Say(line)
+	}
+	return cmp.Or(o.ExitCode, launcher.ExitOwnFailure)
+}
+
+// readAgain fetches what a node that was away for a while may have been left
+// out with. What was printed is not printed again.
+func (f *Follower) readAgain(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, quietAfterEnd/2)
+	defer cancel()
+	r := OutputReader{Agent: f.Agent, Out: f.Out, Job: string(f.Spec.ID), Ranks: f.Only, launched: true,
+		From: f.From, Outage: app.Outage{Say: f.Say}}
+	if err := r.Run(ctx); err != nil && !errors.Is(err, ErrOutput) {
+		f.Say(fmt.Sprintf("some output may be missing: `sparkrun logs %s` tries again", f.Spec.ID))
+	}
+}
+
+// Sentence is the last line: which rank, which host, why.
+func Sentence(o rendezvous.Outcome, spec launcher.Spec, world int) string {
+	cause := o.Cause
+	if cause == "" {
+		cause = "no cause was recorded"
+	}
+	switch {
+	case o.End == rendezvous.Stopped:
+		return fmt.Sprintf("job %s was ended: %s", spec.ID, cause)
+	case o.End == rendezvous.Rejected && !strings.Contains(cause, "no rank was started"):
+		return cause + "; no rank was started"
+	case o.End == rendezvous.Failed && world > 1 && spec.OnFailure == launcher.ContinueOnFailure &&
+		o.ExitCode != launcher.ExitTimedOut:
+		return cause + "; the other ranks were left to end by themselves"
+	case o.End == rendezvous.Failed && world > 1:
+		return cause + "; the gang was ended"
+	}
+	return cause
+}
