@@ -37,82 +37,82 @@ func (w *waiting) nextLook(now time.Time) time.Time {
 }
 
 // follows tells whether another generation comes after a verdict.
-func (g *gang) follows(out rendezvous.Outcome) (rendezvous.Next, bool) {
-	if g.noMore {
+func (r *run) follows(out rendezvous.Outcome) (rendezvous.Next, bool) {
+	if r.noMore {
 		return rendezvous.Next{}, false
 	}
-	return g.job.Next(out)
+	return r.job.Next(out)
 }
 
 // mustProve tells whether each rank has to be proven gone before the gang is
 // done: two generations of a job must never run at once. A node's silence is no
 // proof, however long it lasts.
-func (g *gang) mustProve() bool {
-	if g.verdict == nil {
+func (r *run) mustProve() bool {
+	if r.verdict == nil {
 		return false
 	}
-	return g.comesAgain()
+	return r.comesAgain()
 }
 
 // comesAgain tells whether another generation follows one that is being ended, or is about to be.
-func (g *gang) comesAgain() bool {
+func (r *run) comesAgain() bool {
 	var out rendezvous.Outcome
-	switch root := g.culprit(); {
-	case g.verdict != nil:
-		out = g.outcome()
+	switch root := r.culprit(); {
+	case r.verdict != nil:
+		out = r.outcome()
 	case root != nil:
-		out = g.failedBy(*root)
-		out.At, out.Started = time.Now(), g.started
-		g.losses(&out)
+		out = r.failedBy(*root)
+		out.At, out.Started = time.Now(), r.started
+		r.losses(&out)
 	default:
 		return false
 	}
-	_, again := g.follows(out)
+	_, again := r.follows(out)
 	return again
 }
 
 // unproven names the nodes that keep the next generation waiting.
-func (g *gang) unproven() []string {
-	if !g.mustProve() {
+func (r *run) unproven() []string {
+	if !r.mustProve() {
 		return nil
 	}
 	var hosts []string
-	for _, s := range g.seats {
-		if !s.up && !g.over(s) {
-			hosts = append(hosts, s.Host)
+	for _, p := range r.placements {
+		if !p.up && !r.over(p) {
+			hosts = append(hosts, p.Host)
 		}
 	}
 	return hosts
 }
 
 // waits tells once what the job waits for.
-func (g *gang) waits(text string) {
-	g.viewMu.Lock()
-	said := g.text == text
-	g.text = text
-	g.viewMu.Unlock()
+func (r *run) waits(text string) {
+	r.viewMu.Lock()
+	said := r.text == text
+	r.text = text
+	r.viewMu.Unlock()
 	if !said && text != "" {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepWaiting, Text: text})
+		r.tell(rendezvous.Progress{Step: rendezvous.StepWaiting, Text: text})
 	}
 }
 
 // pause ends a generation that another one follows.
-func (g *gang) pause(next rendezvous.Next, out rendezvous.Outcome) {
+func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	now := time.Now()
-	g.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
-	if g.job.Spec.Service != nil {
-		g.wait.until = time.Time{} // it comes back when there are nodes for it again
+	r.wait = &waiting{next: next, from: now.Add(next.Pause), until: now.Add(next.Pause + placeFor), done: out}
+	if r.job.Spec.Service != nil {
+		r.wait.until = time.Time{} // it comes back when there are nodes for it again
 	}
-	if text := g.againText(next, out); text != "" {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
+	if text := r.againText(next, out); text != "" {
+		r.tell(rendezvous.Progress{Step: rendezvous.StepAgain, Text: text})
 	}
-	g.verdict, g.inherited = nil, false
-	g.grace = g.job.Spec.Grace
-	g.publish()
+	r.verdict, r.inherited = nil, false
+	r.grace = r.job.Spec.Grace
+	r.publish()
 }
 
 // lastWord is the last line of the rank that failed first, where its cause is not known.
-func lastWord(out rendezvous.Outcome) string {
+func lastLine(out rendezvous.Outcome) string {
 	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
 		return ""
 	}
@@ -122,67 +122,67 @@ func lastWord(out rendezvous.Outcome) string {
 
 // goOn begins the next generation as soon as it can; true means that the job is
 // over instead.
-func (g *gang) goOn(ctx context.Context) (over bool) {
-	w, now := g.wait, time.Now()
+func (r *run) nextGeneration(ctx context.Context) (over bool) {
+	w, now := r.wait, time.Now()
 	switch {
-	case g.verdict != nil: // stopped meanwhile
-		if failed := w.done.Cause; failed != "" && g.verdict.End == rendezvous.Stopped && !strings.HasSuffix(g.verdict.Cause, failed) {
-			g.verdict.Cause = fmt.Sprintf("%s while it waited for its next try; the last one had failed: %s", g.verdict.Cause, failed)
+	case r.verdict != nil: // stopped meanwhile
+		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped && !strings.HasSuffix(r.verdict.Cause, failed) {
+			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next try; the last one had failed: %s", r.verdict.Cause, failed)
 		}
-		return g.record(ctx)
-	case g.timedOut(now):
-		g.end(g.outOfTime())
-		return g.record(ctx)
-	case now.Before(w.from), g.copying:
+		return r.record(ctx)
+	case r.timedOut(now):
+		r.end(r.outOfTime())
+		return r.record(ctx)
+	case now.Before(w.from), r.copying:
 		return false
 	}
-	if hold := g.l.cfg.Hold; hold != nil {
+	if hold := r.l.cfg.Hold; hold != nil {
 		if why := hold(); why != "" { // a refusal would cost a try, or the first one the job
 			w.from = now.Add(time.Second)
-			g.waits(why)
-			g.publish()
+			r.waits(why)
+			r.publish()
 			return false
 		}
 	}
-	if why := g.unsure(); why != "" {
+	if why := r.unsure(); why != "" {
 		w.from = now.Add(time.Second)
-		g.waits(why)
-		g.publish()
+		r.waits(why)
+		r.publish()
 		return false
 	}
-	job, err := g.l.placeNext(g, w.next, w.done)
+	job, err := r.l.placeNext(r, w.next, w.done)
 	switch {
 	case err != nil && !w.until.IsZero() && !now.Before(w.until):
-		g.verdict = &w.done
-		g.noMore = true
-		g.verdict.Cause = fmt.Sprintf("%s; it could not be placed again within %s: %v", w.done.Cause, placeFor, err)
-		return g.record(ctx)
+		r.verdict = &w.done
+		r.noMore = true
+		r.verdict.Cause = fmt.Sprintf("%s; it could not be placed again within %s: %v", w.done.Cause, placeFor, err)
+		return r.record(ctx)
 	case err != nil:
-		if g.job.Spec.Service != nil && !g.queued {
+		if r.job.Spec.Service != nil && !r.queued {
 			w.from = now.Add(placeAgain) // its fabric may come up, and of that nobody tells
 		}
-		g.waits(err.Error())
-		g.publish()
+		r.waits(err.Error())
+		r.publish()
 		return false
 	}
-	if err := g.l.cfg.Recorder.Plan(ctx, job); err != nil {
-		g.l.unplace(g)
-		g.l.cfg.Logger.Warn("record next generation", "job", job.Spec.ID, "error", err)
-		g.waits(err.Error())
+	if err := r.l.cfg.Recorder.Plan(ctx, job); err != nil {
+		r.l.unplace(r)
+		r.l.cfg.Logger.Warn("record next generation", "job", job.Spec.ID, "error", err)
+		r.waits(err.Error())
 		w.from = time.Now().Add(time.Second)
 		return false
 	}
-	g.begin(job)
+	r.begin(job)
 	return false
 }
 
 // unsure says why another leader may have begun the next generation already;
 // empty where none can have.
-func (g *gang) unsure() string {
-	if !g.found || g.l.cfg.Unheard == nil {
+func (r *run) unsure() string {
+	if !r.found || r.l.cfg.Unheard == nil {
 		return ""
 	}
-	hosts := g.l.cfg.Unheard()
+	hosts := r.l.cfg.Unheard()
 	if len(hosts) == 0 {
 		return ""
 	}
@@ -193,48 +193,48 @@ func (g *gang) unsure() string {
 // begin takes up a generation that has been recorded. Only now may the nodes
 // forget the one before: a leader who finds it in the record, and on no node,
 // would start it anew.
-func (g *gang) begin(job rendezvous.Job) {
+func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
-	g.l.mu.Lock()
-	g.forgetAll()
-	g.job, g.pending, g.queued = job, nil, false
-	g.seats = seatsOf(job.Plan, now)
-	for _, s := range g.seats {
-		if m := g.l.members[s.Node]; m != nil {
-			s.up, s.known, s.ahead = m.ready && m.boot == s.Boot, true, m.ahead
+	r.l.mu.Lock()
+	r.forgetAll()
+	r.job, r.pending, r.queued = job, nil, false
+	r.placements = placementsOf(job.Plan, now)
+	for _, p := range r.placements {
+		if m := r.l.members[p.Node]; m != nil {
+			p.up, p.known, p.ahead = m.ready && m.boot == p.Boot, true, m.ahead
 		}
 	}
-	g.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
-	g.state, g.started, g.text, g.serving = rendezvous.StateStarts, nil, "", serving{}
-	g.viewMu.Unlock()
-	g.l.poke()
-	g.l.mu.Unlock()
-	g.wait, g.fresh = nil, true
-	g.port, g.ordered, g.refusedAt, g.failedAt = 0, false, time.Time{}, time.Time{}
-	g.deadline, g.stepping = now.Add(job.Spec.StartTimeout), newStepping(job, now)
-	g.tellPlanned()
-	g.findCopies()
+	r.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
+	r.state, r.started, r.text, r.serving = rendezvous.StateStarts, nil, "", serving{}
+	r.viewMu.Unlock()
+	r.l.poke()
+	r.l.mu.Unlock()
+	r.wait, r.fresh = nil, true
+	r.port, r.ordered, r.refusedAt, r.failedAt = 0, false, time.Time{}, time.Time{}
+	r.deadline, r.stepping = now.Add(job.Spec.StartTimeout), newStepping(job, now)
+	r.tellPlanned()
+	r.findCopies()
 }
 
 // forgetAll lets the nodes forget the generation. To all: one that came back just
 // now is told here or not at all, and what is sent to one that is away is lost.
 // Whoever comes back later is swept, as the try is nobody's then. l.mu is held.
-func (g *gang) forgetAll() {
-	key := g.job.Key()
-	for _, s := range g.seats {
-		g.send(s, launcher.Order{Forget: &key})
+func (r *run) forgetAll() {
+	key := r.job.Key()
+	for _, p := range r.placements {
+		r.send(p, launcher.Order{Forget: &key})
 	}
 }
 
 // died notes that a person answers for it: nothing runs on that node any more.
-func (g *gang) died(id launcher.NodeID) {
-	s := g.seatOf(id)
-	if s == nil || s.up || s.phase == launcher.PhaseEnded {
+func (r *run) died(id launcher.NodeID) {
+	p := r.placementOf(id)
+	if p == nil || p.up || p.phase == launcher.PhaseEnded {
 		return
 	}
-	s.lose("%s was marked dead", s.Host)
-	s.rebooted, s.known = true, true
-	g.rise(s, launcher.PhaseEnded)
+	p.lose("%s was marked dead", p.Host)
+	p.rebooted, p.known = true, true
+	r.raisePhase(p, launcher.PhaseEnded)
 }
 
 // ErrAnswers refuses to take a node for dead.
@@ -253,8 +253,8 @@ func (l *Leader) MarkDead(id launcher.NodeID) error {
 	if m := l.members[id]; m != nil && m.ready {
 		return fmt.Errorf("mark node dead: %w", ErrAnswers)
 	}
-	for _, g := range l.gangs {
-		g.post(func() { g.died(id) })
+	for _, r := range l.runs {
+		r.post(func() { r.died(id) })
 	}
 	return nil
 }
@@ -272,10 +272,10 @@ func (l *Leader) Boots(id launcher.NodeID) []string {
 }
 
 // placeNext plans a job's next generation, and holds its nodes for it.
-func (l *Leader) placeNext(g *gang, next rendezvous.Next, done rendezvous.Outcome) (rendezvous.Job, error) {
+func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome) (rendezvous.Job, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	job := g.job
+	job := r.job
 	if job.Plan.Generation > 0 {
 		job = job.After(done)
 	} else {
@@ -284,23 +284,23 @@ func (l *Leader) placeNext(g *gang, next rendezvous.Next, done rendezvous.Outcom
 	var plan rendezvous.Plan
 	var err error
 	if next.Stage == launcher.StageAfter {
-		plan, err = l.placeAfter(g.job.Plan)
+		plan, err = l.placeAfter(r.job.Plan)
 	} else {
-		plan, _, err = l.placeJob(job.Spec, g)
+		plan, _, err = l.placeJob(job.Spec, r)
 	}
-	if busy := new(busyError); g.queued && errors.As(err, &busy) {
-		place, _ := l.inLine(g)
+	if busy := new(busyError); r.queued && errors.As(err, &busy) {
+		place, _ := l.inQueue(r)
 		err = fmt.Errorf("number %d in line; %s", place, busy.why)
 	}
 	if err != nil {
 		return job, err
 	}
-	plan.Generation, plan.Restarts, plan.Stage = g.job.Plan.Generation+1, next.Restarts, next.Stage
-	if g.job.Plan.Generation == 0 && job.Spec.Stage(launcher.StageBefore) != nil {
+	plan.Generation, plan.Restarts, plan.Stage = r.job.Plan.Generation+1, next.Restarts, next.Stage
+	if r.job.Plan.Generation == 0 && job.Spec.Stage(launcher.StageBefore) != nil {
 		plan = plan.Single(launcher.StageBefore, plan.Generation)
 	}
 	job.Plan, job.Verdict = plan, nil
-	g.pending = &plan
+	r.pending = &plan
 	return job, nil
 }
 
@@ -317,23 +317,23 @@ func (l *Leader) placeAfter(last rendezvous.Plan) (rendezvous.Plan, error) {
 	return plan, nil
 }
 
-func (l *Leader) unplace(g *gang) {
+func (l *Leader) unplace(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g.pending = nil
+	r.pending = nil
 }
 
 // poke has every gang look again: nodes may have become free. l.mu is held.
 func (l *Leader) poke() {
-	for _, g := range l.gangs {
-		g.post(func() {})
+	for _, r := range l.runs {
+		r.post(func() {})
 	}
 }
 
-func seatsOf(plan rendezvous.Plan, now time.Time) []*seat {
-	seats := make([]*seat, len(plan.Nodes))
+func placementsOf(plan rendezvous.Plan, now time.Time) []*placement {
+	seats := make([]*placement, len(plan.Nodes))
 	for i, p := range plan.Nodes {
-		seats[i] = &seat{Place: p, rank: i, since: now, heard: now, askAt: now.Add(askSoon), ranks: map[int]*launcher.RankStatus{}}
+		seats[i] = &placement{Place: p, rank: i, since: now, heard: now, askAt: now.Add(askSoon), ranks: map[int]*launcher.RankStatus{}}
 	}
 	return seats
 }

@@ -37,9 +37,9 @@ func mustJob(t *testing.T, w *world, id launcher.JobID) rendezvous.Job {
 }
 
 // tellOf lists the texts of one kind of step.
-func tellOf(story []rendezvous.Progress, step rendezvous.Step) []string {
+func tellOf(events []rendezvous.Progress, step rendezvous.Step) []string {
 	var out []string
-	for _, p := range story {
+	for _, p := range events {
 		if p.Step == step {
 			out = append(out, p.Text)
 		}
@@ -55,7 +55,7 @@ func TestRestarts(t *testing.T) {
 		s := spec("jjjj", 2, 1)
 		s.MaxRestarts = 3
 		began := time.Now()
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,11 +63,11 @@ func TestRestarts(t *testing.T) {
 		if o := j.Outcome; o.End != rendezvous.Completed || o.ExitCode != 0 || j.Plan.Generation != 3 || j.Plan.Restarts != 2 {
 			t.Errorf("outcome %+v of generation %d", o, j.Plan.Generation)
 		}
-		if len(j.Tries) != 2 || j.Tries[0].ExitCode != 7 || j.Tries[1].ExitCode != 8 || !j.Planned.Equal(story[0].Time) {
+		if len(j.Tries) != 2 || j.Tries[0].ExitCode != 7 || j.Tries[1].ExitCode != 8 || !j.Planned.Equal(events[0].Time) {
 			t.Errorf("tries %+v, planned %s", j.Tries, j.Planned)
 		}
 		want := []string{"rank 0 on spark1: exit 7; try 2 of 4 in 1s", "rank 0 on spark1: exit 8; try 3 of 4 in 2s"}
-		if d := cmp.Diff(want, tellOf(story, rendezvous.StepAgain)); d != "" {
+		if d := cmp.Diff(want, tellOf(events, rendezvous.StepAgain)); d != "" {
 			t.Error(d)
 		}
 		if took := time.Since(began); took < 18*time.Second || took > 20*time.Second {
@@ -92,7 +92,7 @@ func TestRestartIsHeldBack(t *testing.T) {
 		w.ready()
 		s := spec("jjjj", 2, 1)
 		s.MaxRestarts = 1
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -100,7 +100,7 @@ func TestRestartIsHeldBack(t *testing.T) {
 		if o := j.Outcome; o.End != rendezvous.Completed || j.Plan.Generation != 2 || time.Since(began) < 40*time.Second {
 			t.Errorf("outcome %+v of generation %d after %s", o, j.Plan.Generation, time.Since(began))
 		}
-		if d := cmp.Diff([]string{"the addresses change"}, tellOf(story, rendezvous.StepWaiting)); d != "" {
+		if d := cmp.Diff([]string{"the addresses change"}, tellOf(events, rendezvous.StepWaiting)); d != "" {
 			t.Error(d)
 		}
 		w.settle()
@@ -312,13 +312,13 @@ func TestBeforeAndAfter(t *testing.T) {
 		w.ready()
 		s := withStages(spec("jjjj", 2, 2))
 		s.MaxRestarts = 1
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
 		var got []string
-		for _, p := range story {
+		for _, p := range events {
 			if p.Step == rendezvous.StepPlanned {
 				got = append(got, strings.TrimSpace(p.Plan.Stage+" "+p.Text)+" on "+p.Plan.Nodes[0].Host)
 			}

@@ -12,7 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// scenarios are stories whose outcome no change of leader may alter.
+// scenarios are courses of events whose outcome no change of leader may alter.
 var scenarios = map[string]struct {
 	setUp func(*world)
 	stop  bool // somebody asks for the end, again and again, from 1 s on
@@ -66,7 +66,7 @@ var scenarios = map[string]struct {
 	},
 }
 
-// play tells one story under leaders that die after so many points each; the
+// play runs one scenario under leaders that die after so many points each; the
 // last one stays. It returns the points that each reign had.
 func play(t *testing.T, name string, lag time.Duration, deaths ...int) (points []int) {
 	synctest.Test(t, func(t *testing.T) {
@@ -119,13 +119,13 @@ func play(t *testing.T, name string, lag time.Duration, deaths ...int) (points [
 }
 
 // TestLeaderChangeAtEveryPoint kills the leadership after its k-th order, event
-// or step of a commit, for every k of the story, and lets another go on.
+// or step of a commit, for every k of the scenario, and lets another go on.
 func TestLeaderChangeAtEveryPoint(t *testing.T) {
 	for name := range scenarios {
 		t.Run(name, func(t *testing.T) {
 			all := play(t, name, 5*time.Millisecond)[0]
 			if all < 8 {
-				t.Fatalf("the story has only %d points", all)
+				t.Fatalf("the scenario has only %d points", all)
 			}
 			for k := 1; k <= all; k++ {
 				for _, lag := range []time.Duration{5 * time.Millisecond, 300 * time.Millisecond} {

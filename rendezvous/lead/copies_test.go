@@ -24,12 +24,12 @@ func TestOneCopyIsTold(t *testing.T) {
 		}
 		w.ready()
 		began = time.Now()
-		story, err := w.client(t.Context(), spec("jjjj", 2, 1))
+		events, err := w.client(t.Context(), spec("jjjj", 2, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var alone, running, started time.Duration
-		for i, p := range story {
+		for i, p := range events {
 			switch p.Step {
 			case rendezvous.StepAlone:
 				alone = time.Duration(i)
@@ -41,12 +41,12 @@ func TestOneCopyIsTold(t *testing.T) {
 			}
 		}
 		if alone == 0 || running < alone {
-			t.Errorf("want alone before running: %s", steps(story))
+			t.Errorf("want alone before running: %s", steps(events))
 		}
 		if started >= 300*time.Millisecond {
 			t.Errorf("the start waited for the copy: %s", started)
 		}
-		if last := story[len(story)-1]; last.Step != rendezvous.StepEnded || last.OnlyOn != "spark1" {
+		if last := events[len(events)-1]; last.Step != rendezvous.StepEnded || last.OnlyOn != "spark1" {
 			t.Errorf("the end is told as %+v", last)
 		}
 		if len(asked) != 2 {

@@ -50,29 +50,29 @@ func (m *member) drained() string {
 }
 
 // isStuck notes what a node could not kill, and tells it.
-func (g *gang) isStuck(s *seat, text string) {
-	if text == "" || s.stuck == text {
+func (r *run) isStuck(p *placement, text string) {
+	if text == "" || p.stuck == text {
 		return
 	}
-	s.stuck = text
-	g.tell(rendezvous.Progress{Step: rendezvous.StepStuck, Host: s.Host, Text: s.trouble()})
+	p.stuck = text
+	r.tell(rendezvous.Progress{Step: rendezvous.StepStuck, Host: p.Host, Text: p.trouble()})
 }
 
-func (s *seat) trouble() string { return fmt.Sprintf("on %s %s", s.Host, s.stuck) }
+func (p *placement) trouble() string { return fmt.Sprintf("on %s %s", p.Host, p.stuck) }
 
 // anyStuck finds a node with a rank that will not exit, though nobody had the
 // gang ended: its own node did, or its shim died.
-func (g *gang) anyStuck() *seat {
-	return g.find(func(s *seat) bool {
-		return s.stuck != "" && len(g.exitsOf(s)) < s.Ranks && s.phase != launcher.PhaseEnded
+func (r *run) anyStuck() *placement {
+	return r.find(func(p *placement) bool {
+		return p.stuck != "" && len(r.exitsOf(p)) < p.Ranks && p.phase != launcher.PhaseEnded
 	})
 }
 
 // stays lists what was left behind, for the job's outcome.
-func (g *gang) stays() (texts []string) {
-	for _, s := range g.seats {
-		if s.stuck != "" && s.phase != launcher.PhaseEnded {
-			texts = append(texts, s.trouble())
+func (r *run) leftovers() (texts []string) {
+	for _, p := range r.placements {
+		if p.stuck != "" && p.phase != launcher.PhaseEnded {
+			texts = append(texts, p.trouble())
 		}
 	}
 	return texts

@@ -28,8 +28,8 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		var story []rendezvous.Progress
-		if err := first.leader.Watch(t.Context(), "jjjj", func(p rendezvous.Progress) error { story = append(story, p); return nil }); err != nil {
+		var events []rendezvous.Progress
+		if err := first.leader.Watch(t.Context(), "jjjj", func(p rendezvous.Progress) error { events = append(events, p); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took > 15*time.Second {
@@ -39,7 +39,7 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 		if out.End != rendezvous.Stopped || !strings.Contains(out.Cause, "stopped by root") || !strings.Contains(out.Cause, "spark2 "+hung) {
 			t.Errorf("outcome %+v", out)
 		}
-		if told := tellOf(story, rendezvous.StepStuck); len(told) != 1 || !strings.Contains(told[0], hung) {
+		if told := tellOf(events, rendezvous.StepStuck); len(told) != 1 || !strings.Contains(told[0], hung) {
 			t.Errorf("followers were told %q", told)
 		}
 
@@ -117,11 +117,11 @@ func TestNoTryBesideWhatCannotBeKilled(t *testing.T) {
 			}
 			w.nodes[1].letDie()
 		}()
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if told := tellOf(story, rendezvous.StepWaiting); len(told) != 1 || !strings.Contains(told[0], hung) {
+		if told := tellOf(events, rendezvous.StepWaiting); len(told) != 1 || !strings.Contains(told[0], hung) {
 			t.Errorf("followers were told %q", told)
 		}
 		if out := mustOutcome(t, w, "jjjj"); out.End != rendezvous.Completed {

@@ -130,8 +130,8 @@ func (n *fakeNode) crash() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for k, tr := range n.ledger {
-		for _, r := range tr.Ranks {
-			n.w.rankEnds(n.as(k, r.Rank, r.Again))
+		for _, st := range tr.Ranks {
+			n.w.rankEnds(n.as(k, st.Rank, st.Again))
 		}
 	}
 	n.boots++
@@ -315,7 +315,7 @@ func (n *fakeNode) startStep(tr *fakeTry, s launcher.Start) {
 	for i := range tr.a.Ranks {
 		rank := tr.a.FirstRank + i
 		step, _, _ := tr.a.Local(i)
-		if step != s.Step || slices.ContainsFunc(tr.Ranks, func(r launcher.RankStatus) bool { return r.Rank == rank }) {
+		if step != s.Step || slices.ContainsFunc(tr.Ranks, func(st launcher.RankStatus) bool { return st.Rank == rank }) {
 			continue
 		}
 		n.w.exec(n.as(tr.Key, rank, 0), tr.a.NodeCount)
@@ -332,12 +332,12 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 	e.ByUs, e.Cause = tr.ending && tr.cause == "", tr.cause
 	left := 0
 	for i := range tr.Ranks {
-		r := &tr.Ranks[i]
-		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, Again: r.Again, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
-			n.w.rankEnds(n.as(tr.Key, rank, r.Again))
-			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Again: r.Again, Exit: &e})
+		st := &tr.Ranks[i]
+		if st.Rank == rank && st.Advance(launcher.RankStatus{Rank: rank, Again: st.Again, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
+			n.w.rankEnds(n.as(tr.Key, rank, st.Again))
+			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Again: st.Again, Exit: &e})
 		}
-		if r.State != launcher.RankEnded {
+		if st.State != launcher.RankEnded {
 			left++
 		}
 	}
@@ -349,12 +349,12 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 // again starts a rank anew that has exited.
 func (n *fakeNode) again(tr *fakeTry, o launcher.Again) {
 	for i := range tr.Ranks {
-		r := &tr.Ranks[i]
-		if r.Rank != o.Rank || tr.Phase != launcher.PhaseStarted || tr.ending || r.State != launcher.RankEnded || o.Again != r.Again+1 {
+		st := &tr.Ranks[i]
+		if st.Rank != o.Rank || tr.Phase != launcher.PhaseStarted || tr.ending || st.State != launcher.RankEnded || o.Again != st.Again+1 {
 			continue
 		}
 		n.w.exec(n.as(tr.Key, o.Rank, o.Again), tr.a.NodeCount)
-		r.Advance(launcher.RankStatus{Rank: o.Rank, Again: o.Again, State: launcher.RankRunning, PID: 1000 + o.Rank, Time: time.Now()})
+		st.Advance(launcher.RankStatus{Rank: o.Rank, Again: o.Again, State: launcher.RankRunning, PID: 1000 + o.Rank, Time: time.Now()})
 		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Returned, Rank: o.Rank, Again: o.Again})
 		if after, exit := n.life(tr.Key, o.Rank); exit != nil {
 			n.later(after, func() { n.exited(tr, o.Rank, *exit) })
@@ -415,9 +415,9 @@ func (n *fakeNode) end(tr *fakeTry, grace time.Duration) {
 }
 
 func (n *fakeNode) killed(tr *fakeTry, signal int) {
-	for _, r := range tr.Ranks {
-		if r.State == launcher.RankRunning {
-			n.exited(tr, r.Rank, launcher.Exit{Signal: signal, Words: n.late})
+	for _, st := range tr.Ranks {
+		if st.State == launcher.RankRunning {
+			n.exited(tr, st.Rank, launcher.Exit{Signal: signal, Words: n.late})
 		}
 	}
 	if tr.Phase != launcher.PhaseEnded { // nobody was there

@@ -381,30 +381,30 @@ func (r *reign) pump(n *fakeNode, lk *link) {
 
 // client behaves as the CLI does: it asks again with the same id until a
 // leadership tells it the end. It returns what the last one told.
-func (w *world) client(ctx context.Context, spec launcher.Spec) (story []rendezvous.Progress, err error) {
+func (w *world) client(ctx context.Context, spec launcher.Spec) (events []rendezvous.Progress, err error) {
 	for {
 		w.mu.Lock()
 		r, next := w.reign, w.crowned
 		w.mu.Unlock()
 		if r != nil {
-			story = nil
+			events = nil
 			if err = r.leader.Launch(ctx, spec); err == nil {
 				w.mu.Lock()
 				w.acked[spec.ID] = true
 				w.mu.Unlock()
 				err = r.leader.Watch(ctx, spec.ID, func(p rendezvous.Progress) error {
-					story = append(story, p)
+					events = append(events, p)
 					return nil
 				})
 			}
 			if err == nil || !errors.Is(err, ErrOver) && r.ctx.Err() == nil || ctx.Err() != nil {
-				return story, err
+				return events, err
 			}
 		}
 		select {
 		case <-next:
 		case <-ctx.Done():
-			return story, ctx.Err()
+			return events, ctx.Err()
 		}
 	}
 }

@@ -67,7 +67,7 @@ func (r *reign) asks() {
 		}
 		r.w.mu.Unlock()
 		select {
-		case <-time.After(max(10*time.Millisecond, time.Since(began)/1000)): // some stories last for days
+		case <-time.After(max(10*time.Millisecond, time.Since(began)/1000)): // some scenarios last for days
 		case <-r.ctx.Done():
 			return
 		}

@@ -21,16 +21,16 @@ func TestUnlikeImages(t *testing.T) {
 		"not all told": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, nil}, ""},
 		"two":          {[]*launcher.ImageSeen{{ID: a}, {ID: b}, {ID: a}}, "under the name vllm: h0, h2 have aaaaaaaaaaaa; h1 has bbbbbbbbbbbb: "},
 	} {
-		g := &gang{job: rendezvous.Job{Spec: launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Image: "vllm"}}}}}}
+		r := &run{job: rendezvous.Job{Spec: launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Image: "vllm"}}}}}}
 		for i, im := range c.images {
-			s := &seat{phase: launcher.PhasePrepared, image: im}
-			s.Host = "h" + string(rune('0'+i))
-			g.seats = append(g.seats, s)
+			p := &placement{phase: launcher.PhasePrepared, image: im}
+			p.Host = "h" + string(rune('0'+i))
+			r.placements = append(r.placements, p)
 		}
-		if got := g.unlikeImages(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
+		if got := r.unlikeImages(); (got == "") != (c.want == "") || !strings.Contains(got, c.want) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
-		if g.seats[0].phase = launcher.PhaseNone; g.unlikeImages() != "" {
+		if r.placements[0].phase = launcher.PhaseNone; r.unlikeImages() != "" {
 			t.Errorf("%s: judged before all are prepared", name)
 		}
 	}
@@ -38,18 +38,18 @@ func TestUnlikeImages(t *testing.T) {
 
 // Machines whose rules say the same are named together, though each rule names its own.
 func TestRefusalsAreGrouped(t *testing.T) {
-	g := &gang{}
+	r := &run{}
 	for host, text := range map[string]string{"spark1": "eve may not launch on spark1: rule launch", "spark2": "eve may not launch on spark2: rule launch", "spark10": "no room on spark10"} {
-		s := &seat{refused: text}
-		s.Host = host
-		g.seats = append(g.seats, s)
+		p := &placement{refused: text}
+		p.Host = host
+		r.placements = append(r.placements, p)
 	}
-	slices.SortFunc(g.seats, func(a, b *seat) int { return strings.Compare(a.Host, b.Host) })
-	if got, want := g.refusals(), "spark1, spark2: eve may not launch there: rule launch; spark10: no room on spark10"; strings.Join(sorted(got), "; ") != strings.Join(sorted(want), "; ") {
+	slices.SortFunc(r.placements, func(a, b *placement) int { return strings.Compare(a.Host, b.Host) })
+	if got, want := r.refusals(), "spark1, spark2: eve may not launch there: rule launch; spark10: no room on spark10"; strings.Join(sorted(got), "; ") != strings.Join(sorted(want), "; ") {
 		t.Errorf("%q, want %q", got, want)
 	}
-	g.seats = g.seats[:1]
-	if got, want := g.refusals(), "spark1: eve may not launch on spark1: rule launch"; got != want {
+	r.placements = r.placements[:1]
+	if got, want := r.refusals(), "spark1: eve may not launch on spark1: rule launch"; got != want {
 		t.Errorf("of one: %q, want %q", got, want)
 	}
 }

@@ -108,12 +108,12 @@ type Leader struct {
 
 	mu      sync.Mutex
 	members map[launcher.NodeID]*member
-	gangs   map[launcher.JobID]*gang
+	runs    map[launcher.JobID]*run
 	derived derived // the last topology
 	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
 	over    bool           // no gang may start any more
-	gangsWG sync.WaitGroup // one per gang's loop
+	running sync.WaitGroup // one per gang's loop
 }
 
 // Open begins a leadership and adopts every job that the record says runs.
@@ -122,7 +122,7 @@ func Open(ctx context.Context, cfg Config) *Leader {
 	l := &Leader{
 		cfg: cfg, ctx: ctx, began: time.Now(),
 		members: map[launcher.NodeID]*member{},
-		gangs:   map[launcher.JobID]*gang{},
+		runs:    map[launcher.JobID]*run{},
 		swept:   map[sweeping]bool{},
 		changed: make(chan struct{}),
 	}
@@ -142,16 +142,16 @@ func (l *Leader) Close() {
 	l.mu.Lock()
 	l.over = true
 	l.mu.Unlock()
-	l.gangsWG.Wait()
+	l.running.Wait()
 }
 
 // run starts a gang's loop. l.mu is held.
-func (l *Leader) run(g *gang) {
-	l.gangs[g.job.Spec.ID] = g
-	l.gangsWG.Add(1)
+func (l *Leader) drive(r *run) {
+	l.runs[r.job.Spec.ID] = r
+	l.running.Add(1)
 	go func() {
-		defer l.gangsWG.Done()
-		g.run(l.ctx)
+		defer l.running.Done()
+		r.loop(l.ctx)
 	}()
 }
 
@@ -163,16 +163,16 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	if err := spec.Validate(); err != nil {
 		return err
 	}
-	g, err := l.admitSettled(ctx, spec)
-	if err != nil || g == nil {
+	r, err := l.admitSettled(ctx, spec)
+	if err != nil || r == nil {
 		return err
 	}
 	select {
-	case <-g.planned:
-		if g.planErr != nil && l.ctx.Err() != nil {
-			return fmt.Errorf("%w: %w", ErrOver, g.planErr)
+	case <-r.planned:
+		if r.planErr != nil && l.ctx.Err() != nil {
+			return fmt.Errorf("%w: %w", ErrOver, r.planErr)
 		}
-		return g.planErr
+		return r.planErr
 	case <-ctx.Done():
 		return ctx.Err()
 	case <-l.ctx.Done():
@@ -186,14 +186,14 @@ const settle = 3 * time.Second
 
 // admitSettled admits a job; at the beginning of a leadership it waits for
 // members that are not there yet, rather than refuse for want of them.
-func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*gang, error) {
+func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, error) {
 	settled := time.NewTimer(time.Until(l.began.Add(settle)))
 	defer settled.Stop()
 	for {
 		_, changed := l.Roster()
-		g, err := l.admit(spec)
+		r, err := l.admit(spec)
 		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) || time.Since(l.began) >= settle || l.complete() {
-			return g, err
+			return r, err
 		}
 		select {
 		case <-changed:
@@ -214,14 +214,14 @@ func (l *Leader) complete() bool {
 
 // admit finds the gang of a job, or places a new one; no gang and no error
 // means that the job has ended already.
-func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
+func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.over || l.ctx.Err() != nil {
 		return nil, ErrOver
 	}
-	if g := l.gangs[spec.ID]; g != nil {
-		return g, nil
+	if r := l.runs[spec.ID]; r != nil {
+		return r, nil
 	}
 	if job, known := l.cfg.Record.Job(spec.ID); known {
 		if job.Outcome == nil {
@@ -238,18 +238,18 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID, ErrOver)
 	}
 	var unfinished []launcher.Spec
-	for _, g := range l.gangs {
-		unfinished = append(unfinished, g.job.Spec)
+	for _, r := range l.runs {
+		unfinished = append(unfinished, r.job.Spec)
 	}
 	if err := rendezvous.MayLaunch(spec, unfinished); err != nil {
 		return nil, err
 	}
 	plan, findings, err := l.placeJob(spec, nil)
 	if busy := new(busyError); errors.As(err, &busy) && spec.Wait {
-		g := newGang(l, rendezvous.Job{Spec: spec, Planned: time.Now()})
-		g.fresh = true
-		l.run(g)
-		return g, nil
+		r := newRun(l, rendezvous.Job{Spec: spec, Planned: time.Now()})
+		r.fresh = true
+		l.drive(r)
+		return r, nil
 	}
 	if err != nil {
 		return nil, err
@@ -257,10 +257,10 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 	if spec.Stage(launcher.StageBefore) != nil {
 		plan = plan.Single(launcher.StageBefore, plan.Generation)
 	}
-	g := plant(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
-	g.findings = findings
-	l.run(g)
-	return g, nil
+	r := freshRun(l, rendezvous.Job{Spec: spec, Plan: plan, Planned: time.Now()})
+	r.findings = findings
+	l.drive(r)
+	return r, nil
 }
 
 // Stop ends a job: TERM, grace, KILL. Asked again, it may shorten the grace.
@@ -268,13 +268,13 @@ func (l *Leader) admit(spec launcher.Spec) (*gang, error) {
 func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duration, reason string) error {
 	for {
 		l.mu.Lock()
-		g := l.gangs[id]
+		r := l.runs[id]
 		over := l.over || l.ctx.Err() != nil
 		l.mu.Unlock()
 		if over {
 			return fmt.Errorf("stop job %s: %w", id, ErrOver)
 		}
-		if g == nil {
+		if r == nil {
 			switch job, known := l.cfg.Record.Job(id); {
 			case !known:
 				return fmt.Errorf("stop job %s: %w", id, rendezvous.ErrNoJob)
@@ -284,11 +284,11 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 			return fmt.Errorf("stop job %s: %w", id, ErrOver) // as in admit
 		}
 		answer := make(chan error, 1)
-		g.post(func() { answer <- g.stop(grace, reason) })
+		r.post(func() { answer <- r.stop(grace, reason) })
 		select {
 		case err := <-answer:
 			return err
-		case <-g.gone: // before it read this, or after: look again
+		case <-r.gone: // before it read this, or after: look again
 		case <-ctx.Done():
 			return fmt.Errorf("stop job %s: %w", id, ctx.Err())
 		case <-l.ctx.Done():
@@ -301,10 +301,10 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 // knows it, and goes on until it has ended, ctx has, or fn fails.
 func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvous.Progress) error) error {
 	l.mu.Lock()
-	g := l.gangs[id]
+	r := l.runs[id]
 	l.mu.Unlock()
-	if g != nil {
-		return g.story.follow(ctx, l.ctx, fn)
+	if r != nil {
+		return r.events.follow(ctx, l.ctx, fn)
 	}
 	job, known := l.cfg.Record.Job(id)
 	switch {
@@ -325,15 +325,15 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 	out := make([]rendezvous.JobStatus, len(jobs))
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	line := l.line()
+	line := l.queue()
 	for i, j := range jobs {
 		out[i] = rendezvous.StatusOf(j)
-		g := l.gangs[j.Spec.ID]
+		r := l.runs[j.Spec.ID]
 		switch {
-		case g == nil, j.Outcome != nil:
-		case g.job.Plan.Generation == j.Plan.Generation:
-			g.status(&out[i])
-			out[i].Line = slices.Index(line, g) + 1
+		case r == nil, j.Outcome != nil:
+		case r.job.Plan.Generation == j.Plan.Generation:
+			r.status(&out[i])
+			out[i].Line = slices.Index(line, r) + 1
 		case out[i].State == rendezvous.StatePlanned:
 			// A generation that has just been recorded is not what its gang still says of the one before.
 			out[i].State = rendezvous.StateStarts
@@ -344,17 +344,17 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 
 // letGo forgets a gang whose outcome is recorded, and lets the nodes forget it.
 // Both under one lock: a node that comes back is told here, or finds its try swept.
-func (l *Leader) letGo(g *gang) {
+func (l *Leader) letGo(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	g.forgetAll()
-	l.drop(g)
+	r.forgetAll()
+	l.drop(r)
 }
 
 // drop forgets a gang. l.mu is held.
-func (l *Leader) drop(g *gang) {
-	if l.gangs[g.job.Spec.ID] == g {
-		delete(l.gangs, g.job.Spec.ID)
+func (l *Leader) drop(r *run) {
+	if l.runs[r.job.Spec.ID] == r {
+		delete(l.runs, r.job.Spec.ID)
 	}
 	l.poke()
 }

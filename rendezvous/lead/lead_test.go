@@ -40,9 +40,9 @@ func TestLaunchTwiceStartsOnce(t *testing.T) {
 		}
 		// Again, after its end: the same answer, and nothing is started.
 		began := w.index
-		story, err := w.client(t.Context(), spec("jjjj", 2, 1))
-		if err != nil || steps(story) != "planned ended" || story[1].Outcome.End != rendezvous.Completed {
-			t.Errorf("story of an ended job: %s, %v", steps(story), err)
+		events, err := w.client(t.Context(), spec("jjjj", 2, 1))
+		if err != nil || steps(events) != "planned ended" || events[1].Outcome.End != rendezvous.Completed {
+			t.Errorf("events of an ended job: %s, %v", steps(events), err)
 		}
 		if w.index != began {
 			t.Error("launching an ended job wrote to the record")
@@ -192,7 +192,7 @@ func TestOutcomeIsRecordedInTheEnd(t *testing.T) {
 					return nil
 				})
 				began := time.Now()
-				story, err := w.client(t.Context(), spec("jjjj", 2, 1))
+				events, err := w.client(t.Context(), spec("jjjj", 2, 1))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -200,7 +200,7 @@ func TestOutcomeIsRecordedInTheEnd(t *testing.T) {
 					t.Errorf("it took %s", took)
 				}
 				out := mustOutcome(t, w, "jjjj")
-				if d := cmp.Diff(&out, story[len(story)-1].Outcome); d != "" {
+				if d := cmp.Diff(&out, events[len(events)-1].Outcome); d != "" {
 					t.Errorf("told another outcome than the record's: %s", d)
 				}
 				w.settle()
@@ -268,21 +268,21 @@ func TestWatch(t *testing.T) {
 		if err := r.leader.Launch(t.Context(), spec("jjjj", 2, 2)); err != nil {
 			t.Fatal(err)
 		}
-		stories := make([]string, 4)
+		logs := make([]string, 4)
 		var wg sync.WaitGroup
 		follow := func(i int, late, slow time.Duration) {
 			wg.Go(func() {
 				time.Sleep(late)
-				var story []rendezvous.Progress
+				var events []rendezvous.Progress
 				err := r.leader.Watch(context.Background(), "jjjj", func(p rendezvous.Progress) error {
 					time.Sleep(slow)
-					story = append(story, p)
+					events = append(events, p)
 					return nil
 				})
 				if err != nil {
 					w.fault("watch %d: %v", i, err)
 				}
-				stories[i] = steps(story)
+				logs[i] = steps(events)
 			})
 		}
 		began := time.Now()
@@ -312,9 +312,9 @@ func TestWatch(t *testing.T) {
 			}
 		})
 		wg.Wait()
-		for i, s := range stories {
-			if s != stories[0] || !strings.HasPrefix(s, "planned ") || !strings.HasSuffix(s, " ended") {
-				t.Errorf("follower %d was told %s, the first %s", i, s, stories[0])
+		for i, s := range logs {
+			if s != logs[0] || !strings.HasPrefix(s, "planned ") || !strings.HasSuffix(s, " ended") {
+				t.Errorf("follower %d was told %s, the first %s", i, s, logs[0])
 			}
 		}
 		if out := mustOutcome(t, w, "jjjj"); out.At.Sub(began) > 11*time.Second {

@@ -27,9 +27,9 @@ func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 	if m := l.members[id]; m != nil {
 		m.echo = echo{time.Now(), boot, stamp}
 	}
-	for _, g := range l.gangs {
-		if g.job.Spec.Lease() > 0 {
-			g.post(func() {}) // it may wait for this
+	for _, r := range l.runs {
+		if r.job.Spec.Lease() > 0 {
+			r.post(func() {}) // it may wait for this
 		}
 	}
 }
@@ -39,8 +39,8 @@ func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 func (l *Leader) Leased() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, g := range l.gangs {
-		if g.job.Spec.Lease() > 0 {
+	for _, r := range l.runs {
+		if r.job.Spec.Lease() > 0 {
 			return true
 		}
 	}
@@ -61,16 +61,16 @@ func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
 // firstLeases are what each node's first lease counts from, by its place; nil for a
 // job without one. all is false while a node has yet to get its echo: one old enough
 // that the start could come too late is none.
-func (g *gang) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
-	lease := g.job.Spec.Lease()
+func (r *run) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
+	lease := r.job.Spec.Lease()
 	if lease == 0 {
 		return nil, true
 	}
-	g.l.mu.Lock()
-	defer g.l.mu.Unlock()
-	stamps, all = make([]launcher.Uptime, len(g.seats)), true
-	for i, s := range g.seats {
-		if m := g.l.members[s.Node]; m != nil && m.echo.boot == s.Boot && now.Sub(m.echo.at) < lease/2 {
+	r.l.mu.Lock()
+	defer r.l.mu.Unlock()
+	stamps, all = make([]launcher.Uptime, len(r.placements)), true
+	for i, p := range r.placements {
+		if m := r.l.members[p.Node]; m != nil && m.echo.boot == p.Boot && now.Sub(m.echo.at) < lease/2 {
 			stamps[i] = m.echo.stamp
 		} else {
 			all = false
@@ -81,35 +81,35 @@ func (g *gang) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
 
 // leaseOver is when nothing runs any more on a node that stays silent; zero where
 // no lease says so, or nothing has to be said.
-func (g *gang) leaseOver(s *seat) time.Time {
-	if g.job.Spec.Lease() == 0 || s.up || s.phase == launcher.PhaseEnded {
+func (r *run) leaseOver(p *placement) time.Time {
+	if r.job.Spec.Lease() == 0 || p.up || p.phase == launcher.PhaseEnded {
 		return time.Time{}
 	}
-	return g.l.lastEcho(s.Node).Add(g.job.Spec.LeaseOver())
+	return r.l.lastEcho(p.Node).Add(r.job.Spec.LeaseOver())
 }
 
 // expire counts as gone what ran on silent nodes whose leases are over. now was read
 // before the last echo is looked up: one that is given in between comes too late
 // for its shim.
-func (g *gang) expire(now time.Time) {
-	for _, s := range g.seats {
-		if over := g.leaseOver(s); over.IsZero() || now.Before(over) {
+func (r *run) expire(now time.Time) {
+	for _, p := range r.placements {
+		if over := r.leaseOver(p); over.IsZero() || now.Before(over) {
 			continue
 		}
-		s.lose("%s has not been heard for %s", s.Host, g.job.Spec.LeaseOver().Round(time.Second))
-		g.l.cfg.Logger.Info("lease over", "job", g.job.Spec.ID, "node", s.Node)
-		g.rise(s, launcher.PhaseEnded)
+		p.lose("%s has not been heard for %s", p.Host, r.job.Spec.LeaseOver().Round(time.Second))
+		r.l.cfg.Logger.Info("lease over", "job", r.job.Spec.ID, "node", p.Node)
+		r.raisePhase(p, launcher.PhaseEnded)
 	}
 }
 
-func (g *gang) whyUnproven(hosts []string) string {
+func (r *run) whyUnproven(hosts []string) string {
 	on, each := strings.Join(hosts, ", "), hosts[0]
 	if len(hosts) > 1 {
 		each = "HOST"
 	}
-	if g.job.Spec.Lease() > 0 {
+	if r.job.Spec.Lease() > 0 {
 		return fmt.Sprintf("the next try waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
-			on, g.job.Spec.LeaseOver().Round(time.Second))
+			on, r.job.Spec.LeaseOver().Round(time.Second))
 	}
 	return fmt.Sprintf("it waits for %s, then starts again: whether ranks still run there is not known; if that machine is off for good "+
 		"say so with `sudo sparkrun mark-dead %s`, and it starts elsewhere", on, each)

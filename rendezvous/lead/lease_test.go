@@ -61,7 +61,7 @@ func TestLeaseMakesRoom(t *testing.T) {
 				change(w, lost)
 				w.ready()
 				cut := cutAfter(w, lost, 30*time.Second)
-				story, err := w.client(t.Context(), leased())
+				events, err := w.client(t.Context(), leased())
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -70,7 +70,7 @@ func TestLeaseMakesRoom(t *testing.T) {
 					t.Errorf("generation %d on %+v: %+v", j.Plan.Generation, j.Plan.Nodes, j.Outcome)
 				}
 				var again time.Time
-				for _, p := range story {
+				for _, p := range events {
 					if p.Step == rendezvous.StepPrepared && p.Generation == 2 && again.IsZero() {
 						again = p.Time
 					}
@@ -78,7 +78,7 @@ func TestLeaseMakesRoom(t *testing.T) {
 				if took := again.Sub(*cut); took < 22*time.Second || took > 40*time.Second {
 					t.Errorf("prepared again %s after the cut", took)
 				}
-				if waits := strings.Join(tellOf(story, rendezvous.StepWaiting), "; "); !strings.Contains(waits, "leases of what may run on spark3") {
+				if waits := strings.Join(tellOf(events, rendezvous.StepWaiting), "; "); !strings.Contains(waits, "leases of what may run on spark3") {
 					t.Errorf("waits: %q", waits)
 				}
 				lost.heal()

@@ -13,307 +13,307 @@ import (
 // The messages of a gang's mailbox. They only note facts; step draws the
 // consequences.
 
-func (g *gang) seatOf(id launcher.NodeID) *seat {
-	return g.find(func(s *seat) bool { return s.Node == id })
+func (r *run) placementOf(id launcher.NodeID) *placement {
+	return r.find(func(p *placement) bool { return p.Node == id })
 }
 
 // nodeUp takes a node's ledger; the zero entry for this generation means that
 // the node knows nothing of it.
-func (g *gang) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]launcher.LedgerEntry) {
-	s, e := g.seatOf(id), ledger[g.job.Key()]
-	if s == nil {
+func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]launcher.LedgerEntry) {
+	p, e := r.placementOf(id), ledger[r.job.Key()]
+	if p == nil {
 		return
 	}
-	if !s.up {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: s.Host})
+	if !p.up {
+		r.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: p.Host})
 	}
-	back := boot != s.Boot && g.takesBack(s, e) // before it counts among the known
-	s.up, s.since, s.known = true, time.Now(), true
-	g.moved = s.since
-	s.preparing, s.starting, s.asked, s.ending = false, 0, 0, nil
-	for rank, next := range s.next { // what was sent may have been lost
+	back := boot != p.Boot && r.takesBack(p, e) // before it counts among the known
+	p.up, p.since, p.known = true, time.Now(), true
+	r.moved = p.since
+	p.preparing, p.starting, p.asked, p.ending = false, 0, 0, nil
+	for rank, next := range p.next { // what was sent may have been lost
 		next.sent = false
-		s.next[rank] = next
+		p.next[rank] = next
 	}
 	switch {
 	case back:
-		g.rejoin(s, boot)
-		g.adoptEntry(s, e)
-	case s.phase == launcher.PhaseEnded:
-	case boot != s.Boot:
+		r.rejoin(p, boot)
+		r.adoptEntry(p, e)
+	case p.phase == launcher.PhaseEnded:
+	case boot != p.Boot:
 		// A new boot proves that nothing of the old one runs.
-		if len(g.exitsOf(s)) < s.Ranks {
-			s.lose("%s restarted", s.Host)
+		if len(r.exitsOf(p)) < p.Ranks {
+			p.lose("%s restarted", p.Host)
 		}
-		s.rebooted = true
-		g.rise(s, launcher.PhaseEnded)
-	case e.Phase == launcher.PhaseNone && s.phase != launcher.PhaseNone:
-		s.lose("%s has lost its record of the job", s.Host)
+		p.rebooted = true
+		r.raisePhase(p, launcher.PhaseEnded)
+	case e.Phase == launcher.PhaseNone && p.phase != launcher.PhaseNone:
+		p.lose("%s has lost its record of the job", p.Host)
 	default:
-		if g.replacesSeat(s) { // it had been given up for its silence
-			s.lost = ""
+		if r.replacesAll(p) { // it had been given up for its silence
+			p.lost = ""
 		}
-		g.adoptEntry(s, e)
+		r.adoptEntry(p, e)
 	}
 }
 
 // lose marks a node as one that cannot do its part any more: for good, even if
 // it comes back. The first reason stands.
-func (s *seat) lose(format string, args ...any) {
-	if s.lost == "" {
-		s.lost = fmt.Sprintf(format, args...)
+func (p *placement) lose(format string, args ...any) {
+	if p.lost == "" {
+		p.lost = fmt.Sprintf(format, args...)
 	}
 }
 
-func (g *gang) adoptEntry(s *seat, e launcher.LedgerEntry) {
-	s.refused = cmp.Or(s.refused, e.Refused) // some refusals are in no ledger
-	s.image = cmp.Or(e.Image, s.image)
-	g.isStuck(s, e.Stuck)
-	s.suspended = e.Suspended
-	g.servedIs(s, e.Service)
-	g.rise(s, e.Phase)
-	if e.Port != 0 && (s.rank == 0 || e.Phase >= launcher.PhaseStarted) {
-		g.port = e.Port
+func (r *run) adoptEntry(p *placement, e launcher.LedgerEntry) {
+	p.refused = cmp.Or(p.refused, e.Refused) // some refusals are in no ledger
+	p.image = cmp.Or(e.Image, p.image)
+	r.isStuck(p, e.Stuck)
+	p.suspended = e.Suspended
+	r.servedIs(p, e.Service)
+	r.raisePhase(p, e.Phase)
+	if e.Port != 0 && (p.rank == 0 || e.Phase >= launcher.PhaseStarted) {
+		r.port = e.Port
 	}
-	if s.rank == 0 && e.Ports != nil {
-		g.ports = e.Ports
+	if p.rank == 0 && e.Ports != nil {
+		r.ports = e.Ports
 	}
 	running := 0
-	for _, r := range e.Ranks {
-		if r.State >= launcher.RankRunning {
+	for _, st := range e.Ranks {
+		if st.State >= launcher.RankRunning {
 			running++
 		}
-		g.rankIs(s, r)
+		r.rankIs(p, st)
 	}
-	if running == s.Ranks {
-		g.hasRun(s)
-	}
-}
-
-func (g *gang) clockIs(id launcher.NodeID, ahead time.Duration) {
-	if s := g.seatOf(id); s != nil {
-		s.ahead = ahead
+	if running == p.Ranks {
+		r.hasRun(p)
 	}
 }
 
-func (g *gang) nodeDown(id launcher.NodeID) {
-	s := g.seatOf(id)
-	if s == nil || !s.up {
+func (r *run) clockIs(id launcher.NodeID, ahead time.Duration) {
+	if p := r.placementOf(id); p != nil {
+		p.ahead = ahead
+	}
+}
+
+func (r *run) nodeDown(id launcher.NodeID) {
+	p := r.placementOf(id)
+	if p == nil || !p.up {
 		return
 	}
-	s.up, s.since, s.heard, s.askAt = false, time.Now(), time.Now(), time.Now()
-	if s.phase != launcher.PhaseEnded {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: s.Host})
+	p.up, p.since, p.heard, p.askAt = false, time.Now(), time.Now(), time.Now()
+	if p.phase != launcher.PhaseEnded {
+		r.tell(rendezvous.Progress{Step: rendezvous.StepNodeDown, Host: p.Host})
 	}
 }
 
 // event takes one fact from a node's stream.
-func (g *gang) event(ev launcher.Event) {
-	s := g.seatOf(ev.Node)
-	if s == nil || ev.Key != g.job.Key() { // it was sent to the generation before
+func (r *run) event(ev launcher.Event) {
+	p := r.placementOf(ev.Node)
+	if p == nil || ev.Key != r.job.Key() { // it was sent to the generation before
 		return
 	}
 	switch ev.Kind {
 	case launcher.Preparing:
 		// As long as it gets on, it is not late.
-		if until := time.Now().Add(g.job.Spec.StartTimeout); s.phase == launcher.PhaseNone && until.After(g.deadline) {
-			g.deadline = until
+		if until := time.Now().Add(r.job.Spec.StartTimeout); p.phase == launcher.PhaseNone && until.After(r.deadline) {
+			r.deadline = until
 		}
-		g.tell(rendezvous.Progress{Step: rendezvous.StepPreparing, Host: s.Host, Text: ev.Text})
+		r.tell(rendezvous.Progress{Step: rendezvous.StepPreparing, Host: p.Host, Text: ev.Text})
 	case launcher.Prepared:
-		s.image = ev.Image
-		if s.rank == 0 && ev.Port != 0 {
-			g.port = ev.Port
+		p.image = ev.Image
+		if p.rank == 0 && ev.Port != 0 {
+			r.port = ev.Port
 		}
-		if s.rank == 0 {
-			g.ports = ev.Ports
+		if p.rank == 0 {
+			r.ports = ev.Ports
 		}
-		if g.rise(s, launcher.PhasePrepared) {
-			g.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: s.Host, Text: ev.Text})
+		if r.raisePhase(p, launcher.PhasePrepared) {
+			r.tell(rendezvous.Progress{Step: rendezvous.StepPrepared, Host: p.Host, Text: ev.Text})
 		}
 	case launcher.Refused:
-		s.refused = ev.Text
-		g.tell(rendezvous.Progress{Step: rendezvous.StepRefused, Host: s.Host, Text: ev.Text})
+		p.refused = ev.Text
+		r.tell(rendezvous.Progress{Step: rendezvous.StepRefused, Host: p.Host, Text: ev.Text})
 	case launcher.Started:
-		if g.rise(s, launcher.PhaseStarted) {
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStarted, Host: s.Host})
+		if r.raisePhase(p, launcher.PhaseStarted) {
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStarted, Host: p.Host})
 		}
-		g.stepRuns(s, ev)
+		r.stepRuns(p, ev)
 	case launcher.Served:
-		g.servedIs(s, ev.Service)
+		r.servedIs(p, ev.Service)
 	case launcher.Probed:
-		g.probedIs(s, ev)
+		r.probedIs(p, ev)
 	case launcher.Exited:
-		g.rankIs(s, launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+		r.rankIs(p, launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
 	case launcher.Returned:
-		g.returned(s, ev)
+		r.returned(p, ev)
 	case launcher.Stuck:
-		g.isStuck(s, ev.Text)
+		r.isStuck(p, ev.Text)
 	case launcher.Suspended:
-		s.suspended = ev.Text != ""
+		p.suspended = ev.Text != ""
 	case launcher.Ended:
-		g.rise(s, launcher.PhaseEnded)
+		r.raisePhase(p, launcher.PhaseEnded)
 	}
 }
 
 // rise moves a node's phase, forward only.
-func (g *gang) rise(s *seat, to launcher.Phase) bool {
-	if to <= s.phase {
+func (r *run) raisePhase(p *placement, to launcher.Phase) bool {
+	if to <= p.phase {
 		return false
 	}
-	s.phase = to
+	p.phase = to
 	if to == launcher.PhaseStarted {
-		g.ordered = true
+		r.ordered = true
 	}
 	return true
 }
 
 // hasRun notes that a node has started all its ranks, and tells once all have.
-func (g *gang) hasRun(s *seat) {
-	if s.ran {
+func (r *run) hasRun(p *placement) {
+	if p.ran {
 		return
 	}
-	s.ran = true
-	if g.find(func(s *seat) bool { return !s.ran }) != nil || g.stepped() {
+	p.ran = true
+	if r.find(func(p *placement) bool { return !p.ran }) != nil || r.stepped() {
 		return
 	}
-	g.tellRunning()
+	r.tellRunning()
 }
 
 // stepRuns notes that a node has started all its ranks of a step.
-func (g *gang) stepRuns(s *seat, ev launcher.Event) {
-	if !g.stepped() {
-		g.hasRun(s)
+func (r *run) stepRuns(p *placement, ev launcher.Event) {
+	if !r.stepped() {
+		r.hasRun(p)
 		return
 	}
-	if ev.Step < 0 || ev.Step >= len(g.steps) {
+	if ev.Step < 0 || ev.Step >= len(r.steps) {
 		return
 	}
-	g.moved = time.Now()
-	for _, r := range g.ranksOf(s, ev.Step) {
-		g.rankIs(s, launcher.RankStatus{Rank: r, State: launcher.RankRunning, Time: ev.Time})
+	r.moved = time.Now()
+	for _, rank := range r.ranksOf(p, ev.Step) {
+		r.rankIs(p, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, Time: ev.Time})
 	}
-	if s.allBegun() {
-		g.hasRun(s)
+	if p.allBegun() {
+		r.hasRun(p)
 	}
 }
 
 // tellRunning tells that all ranks run; of several steps, that the last one is ready, too.
-func (g *gang) tellRunning() {
+func (r *run) tellRunning() {
 	now := time.Now()
-	g.viewMu.Lock()
-	if g.found && g.wasReady() {
-		now = *g.seen.Ready // an earlier leader saw it
+	r.viewMu.Lock()
+	if r.found && r.wasReady() {
+		now = *r.seen.Ready // an earlier leader saw it
 	}
-	g.started = &now
-	g.viewMu.Unlock()
-	if g.copying {
-		g.ranAt = &now
+	r.started = &now
+	r.viewMu.Unlock()
+	if r.copying {
+		r.ranAt = &now
 		return
 	}
-	g.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now, Ports: g.ports})
+	r.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: now, Ports: r.ports})
 }
 
 // allBegun tells whether each of a node's ranks has been exec'd, or could not be.
-func (s *seat) allBegun() bool {
+func (p *placement) allBegun() bool {
 	begun := 0
-	for _, r := range s.ranks {
-		if r.State > launcher.RankPending {
+	for _, st := range p.ranks {
+		if st.State > launcher.RankPending {
 			begun++
 		}
 	}
-	return s.ran || begun == s.Ranks
+	return p.ran || begun == p.Ranks
 }
 
-func (g *gang) rankIs(s *seat, r launcher.RankStatus) {
+func (r *run) rankIs(p *placement, st launcher.RankStatus) {
 	// What a node says of a rank that is not its own, or of an end without an
 	// exit, is nothing to act on.
-	if r.Rank < s.FirstRank || r.Rank >= s.FirstRank+s.Ranks || r.State == launcher.RankEnded && r.Exit == nil {
+	if st.Rank < p.FirstRank || st.Rank >= p.FirstRank+p.Ranks || st.State == launcher.RankEnded && st.Exit == nil {
 		return
 	}
-	if r.State > launcher.RankPending {
-		g.ordered = true
+	if st.State > launcher.RankPending {
+		r.ordered = true
 	}
-	cur := s.ranks[r.Rank]
+	cur := p.ranks[st.Rank]
 	if cur == nil {
-		cur = &launcher.RankStatus{Rank: r.Rank}
-		s.ranks[r.Rank] = cur
+		cur = &launcher.RankStatus{Rank: st.Rank}
+		p.ranks[st.Rank] = cur
 	}
-	if cur.Advance(r) && r.State == launcher.RankEnded {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepExited, Time: r.Time, Host: s.Host, Rank: r.Rank, Exit: r.Exit})
+	if cur.Advance(st) && st.State == launcher.RankEnded {
+		r.tell(rendezvous.Progress{Step: rendezvous.StepExited, Time: st.Time, Host: p.Host, Rank: st.Rank, Exit: st.Exit})
 	}
 }
 
 // stop takes a request to end the job, once it is recorded. It writes as Plan and End
 // do, from the loop, so that no generation begins between the two.
-func (g *gang) stop(grace time.Duration, reason string) error {
-	if g.asked == nil || grace < g.asked.Grace {
+func (r *run) stop(grace time.Duration, reason string) error {
+	if r.asked == nil || grace < r.asked.Grace {
 		asked := rendezvous.Stop{At: time.Now(), Grace: grace, Reason: reason}
-		if err := g.l.cfg.Recorder.Stop(g.l.ctx, rendezvous.JobStop{Job: g.job.Spec.ID, Stop: asked}); err != nil {
-			return fmt.Errorf("stop job %s: %w", g.job.Spec.ID, err)
+		if err := r.l.cfg.Recorder.Stop(r.l.ctx, rendezvous.JobStop{Job: r.job.Spec.ID, Stop: asked}); err != nil {
+			return fmt.Errorf("stop job %s: %w", r.job.Spec.ID, err)
 		}
-		g.obeyStop(asked)
+		r.applyStop(asked)
 	}
 	return nil
 }
 
 // obeyStop ends the job for a request that is in the record.
-func (g *gang) obeyStop(asked rendezvous.Stop) {
-	g.asked, g.noMore = &asked, true
-	if g.verdict == nil {
-		g.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: asked.Reason})
-		g.grace = asked.Grace
+func (r *run) applyStop(asked rendezvous.Stop) {
+	r.asked, r.noMore = &asked, true
+	if r.verdict == nil {
+		r.end(rendezvous.Outcome{End: rendezvous.Stopped, Cause: asked.Reason})
+		r.grace = asked.Grace
 	}
-	g.grace = min(g.grace, asked.Grace)
+	r.grace = min(r.grace, asked.Grace)
 }
 
 // publish brings what status shows up to date.
-func (g *gang) publish() {
-	g.viewMu.Lock()
-	defer g.viewMu.Unlock()
-	g.away, g.awaySince, g.suspended, g.done = nil, nil, nil, nil
-	if g.wait == nil {
-		for _, e := range g.doneBefore(nil) {
-			g.done = append(g.done, e.Rank)
+func (r *run) publish() {
+	r.viewMu.Lock()
+	defer r.viewMu.Unlock()
+	r.away, r.awaySince, r.suspended, r.done = nil, nil, nil, nil
+	if r.wait == nil {
+		for _, e := range r.doneBefore(nil) {
+			r.done = append(r.done, e.Rank)
 		}
 	}
-	for _, s := range g.seats {
-		if s.suspended && s.phase == launcher.PhaseStarted {
-			g.suspended = append(g.suspended, s.Host)
+	for _, p := range r.placements {
+		if p.suspended && p.phase == launcher.PhaseStarted {
+			r.suspended = append(r.suspended, p.Host)
 		}
-		if s.up {
+		if p.up {
 			continue
 		}
-		if g.awaySince == nil {
-			g.awaySince = map[string]time.Time{} // a new one: readers hold the last
+		if r.awaySince == nil {
+			r.awaySince = map[string]time.Time{} // a new one: readers hold the last
 		}
-		g.away = append(g.away, s.Host)
-		g.awaySince[s.Host] = s.since
+		r.away = append(r.away, p.Host)
+		r.awaySince[p.Host] = p.since
 	}
-	g.againAt = nil
+	r.againAt = nil
 	switch {
-	case g.wait != nil && !g.queued && g.text == "" && time.Now().Before(g.wait.from):
-		at := g.wait.from // readers hold it
-		g.state, g.againAt = rendezvous.StateAgain, &at
-	case g.wait != nil || len(g.unproven()) > 0:
-		g.state = rendezvous.StateWaits
-	case g.verdict != nil || !g.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
-		g.state = rendezvous.StateEnds
-		if g.comesAgain() {
-			g.state = rendezvous.StateAgain
+	case r.wait != nil && !r.queued && r.text == "" && time.Now().Before(r.wait.from):
+		at := r.wait.from // readers hold it
+		r.state, r.againAt = rendezvous.StateAgain, &at
+	case r.wait != nil || len(r.unproven()) > 0:
+		r.state = rendezvous.StateWaits
+	case r.verdict != nil || !r.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
+		r.state = rendezvous.StateEnds
+		if r.comesAgain() {
+			r.state = rendezvous.StateAgain
 		}
-	case g.started != nil, !g.fresh && g.allKnown() && g.find(func(s *seat) bool { return s.ran }) != nil:
+	case r.started != nil, !r.fresh && r.allKnown() && r.find(func(p *placement) bool { return p.ran }) != nil:
 		// The second: an earlier leader may have said so, and a node has been lost since.
-		g.state = rendezvous.StateRuns
-	case g.state == rendezvous.StatePlanned && g.allKnown():
-		g.state = rendezvous.StateStarts
+		r.state = rendezvous.StateRuns
+	case r.state == rendezvous.StatePlanned && r.allKnown():
+		r.state = rendezvous.StateStarts
 	}
 }
 
-func (g *gang) status(out *rendezvous.JobStatus) {
-	g.viewMu.Lock()
-	defer g.viewMu.Unlock()
-	out.State, out.Started, out.Away, out.Waits = g.state, g.started, slices.Clone(g.away), g.text
-	out.Service, out.AgainAt = g.seen, g.againAt
-	out.AwaySince, out.Suspended, out.Done = g.awaySince, g.suspended, slices.Clone(g.done)
+func (r *run) status(out *rendezvous.JobStatus) {
+	r.viewMu.Lock()
+	defer r.viewMu.Unlock()
+	out.State, out.Started, out.Away, out.Waits = r.state, r.started, slices.Clone(r.away), r.text
+	out.Service, out.AgainAt = r.seen, r.againAt
+	out.AwaySince, out.Suspended, out.Done = r.awaySince, r.suspended, slices.Clone(r.done)
 }

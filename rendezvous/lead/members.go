@@ -33,9 +33,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 		l.sweep(id, e)
 	}
 	ahead := now.ahead // Clock changes it
-	for _, g := range l.gangs {
-		g.post(func() { g.clockIs(id, ahead) })
-		g.post(func() { g.nodeUp(id, up.Boot, entries) })
+	for _, r := range l.runs {
+		r.post(func() { r.clockIs(id, ahead) })
+		r.post(func() { r.nodeUp(id, up.Boot, entries) })
 	}
 }
 
@@ -69,8 +69,8 @@ type sweeping struct {
 
 // current tells whether a try is one that this leadership drives. l.mu is held.
 func (l *Leader) current(k launcher.Key) bool {
-	g := l.gangs[k.Job]
-	return g != nil && g.job.Key() == k
+	r := l.runs[k.Job]
+	return r != nil && r.job.Key() == k
 }
 
 // NodeDown tells that a node's control stream has ended or gone silent.
@@ -81,8 +81,8 @@ func (l *Leader) NodeDown(id launcher.NodeID) {
 		m.ready, m.since = false, time.Now()
 		l.memberChanged()
 	}
-	for _, g := range l.gangs {
-		g.post(func() { g.nodeDown(id) })
+	for _, r := range l.runs {
+		r.post(func() { r.nodeDown(id) })
 	}
 }
 
@@ -93,8 +93,8 @@ func (l *Leader) Clock(id launcher.NodeID, ahead time.Duration) {
 	if m := l.members[id]; m != nil {
 		m.ahead = ahead
 	}
-	for _, g := range l.gangs {
-		g.post(func() { g.clockIs(id, ahead) })
+	for _, r := range l.runs {
+		r.post(func() { r.clockIs(id, ahead) })
 	}
 }
 
@@ -115,8 +115,8 @@ func (l *Leader) Event(ev launcher.Event) {
 	l.drain(ev)
 	l.strayEnds(ev)
 	if l.current(ev.Key) {
-		g := l.gangs[ev.Job]
-		g.post(func() { g.event(ev) })
+		r := l.runs[ev.Job]
+		r.post(func() { r.event(ev) })
 	} else if s := (sweeping{ev.Node, ev.Key}); ev.Kind == launcher.Ended && l.swept[s] {
 		delete(l.swept, s)
 		l.cfg.Send(ev.Node, launcher.Order{Fence: l.cfg.Fence, Forget: &ev.Key})
@@ -129,10 +129,10 @@ func (l *Leader) Event(ev launcher.Event) {
 func (l *Leader) Retire(id launcher.NodeID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for _, g := range l.gangs {
-		for _, p := range g.job.Plan.Nodes {
+	for _, r := range l.runs {
+		for _, p := range r.job.Plan.Nodes {
 			if p.Node == id {
-				return fmt.Errorf("job %[1]s has ranks on %[2]s: stop it first (`sparkrun stop %[1]s`)", g.job.Spec.ID, p.Host)
+				return fmt.Errorf("job %[1]s has ranks on %[2]s: stop it first (`sparkrun stop %[1]s`)", r.job.Spec.ID, p.Host)
 			}
 		}
 	}

@@ -37,17 +37,17 @@ func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
 
 // holders gives the job that has each node's GPUs, but for the job of own. l.mu
 // is held.
-func (l *Leader) holders(own *gang) map[launcher.NodeID]*gang {
-	held := map[launcher.NodeID]*gang{}
-	for _, g := range l.gangs {
-		plans := []rendezvous.Plan{g.job.Plan}
-		if g.pending != nil {
-			plans = append(plans, *g.pending)
+func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
+	held := map[launcher.NodeID]*run{}
+	for _, r := range l.runs {
+		plans := []rendezvous.Plan{r.job.Plan}
+		if r.pending != nil {
+			plans = append(plans, *r.pending)
 		}
 		for _, p := range plans {
 			for _, id := range p.Has() {
-				if g != own && l.takes(g.job.Spec, id) {
-					held[id] = g
+				if r != own && l.takes(r.job.Spec, id) {
+					held[id] = r
 				}
 			}
 		}
@@ -57,7 +57,7 @@ func (l *Leader) holders(own *gang) map[launcher.NodeID]*gang {
 
 // free is the roster without the nodes whose GPUs the job needs and others have;
 // taken names those that it might have had, and whose GPUs are free. l.mu is held.
-func (l *Leader) free(spec launcher.Spec, own *gang, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
+func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
 	held := l.holders(own)
 	free = slices.Clone(roster)
 	var texts, idle []string
@@ -100,34 +100,34 @@ func describe(j rendezvous.Job) string {
 
 // line is who waits for its first nodes, the first to come first. Jobs keep their
 // places through a change of leader, for the record has them. l.mu is held.
-func (l *Leader) line() []*gang {
-	var line []*gang
-	for _, g := range l.gangs {
-		if g.queued {
-			line = append(line, g)
+func (l *Leader) queue() []*run {
+	var line []*run
+	for _, r := range l.runs {
+		if r.queued {
+			line = append(line, r)
 		}
 	}
 	slices.SortStableFunc(line, cameBefore)
 	return line
 }
 
-func cameBefore(a, b *gang) int {
+func cameBefore(a, b *run) int {
 	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
 }
 
 // inLine is the place of a gang in the line, from 1, and who is the first there;
 // nil if nobody is. Every gang in the line asks at every turn: no sorting. l.mu
 // is held.
-func (l *Leader) inLine(g *gang) (place int, first *gang) {
+func (l *Leader) inQueue(r *run) (place int, first *run) {
 	place = 1
-	for _, other := range l.gangs {
+	for _, other := range l.runs {
 		if !other.queued {
 			continue
 		}
 		if first == nil || cameBefore(other, first) < 0 {
 			first = other
 		}
-		if g != nil && other != g && cameBefore(other, g) < 0 {
+		if r != nil && other != r && cameBefore(other, r) < 0 {
 			place++
 		}
 	}
@@ -137,12 +137,12 @@ func (l *Leader) inLine(g *gang) (place int, first *gang) {
 // before is who has to be placed before a job that takes GPUs: whoever stands in
 // line before it, however few nodes it needs itself, or wide jobs would wait for
 // ever. A job that has its nodes stands in no line. l.mu is held.
-func (l *Leader) before(spec launcher.Spec, g *gang, roster rendezvous.Roster) *gang {
+func (l *Leader) before(spec launcher.Spec, r *run, roster rendezvous.Roster) *run {
 	takes := func(m rendezvous.Member) bool { return l.takes(spec, m.ID) }
-	if g != nil && !g.queued || !slices.ContainsFunc(roster, takes) {
+	if r != nil && !r.queued || !slices.ContainsFunc(roster, takes) {
 		return nil
 	}
-	if _, first := l.inLine(g); first != g {
+	if _, first := l.inQueue(r); first != r {
 		return first
 	}
 	return nil

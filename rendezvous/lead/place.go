@@ -64,20 +64,20 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 // placeJob plans a job's first generation, or with the job's gang a later one:
 // as many nodes as there are, down to those that it can do with, and its spare
 // ones. l.mu is held.
-func (l *Leader) placeJob(spec launcher.Spec, g *gang) (rendezvous.Plan, []envgen.Finding, error) {
+func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen.Finding, error) {
 	var former rendezvous.Former
-	if g != nil && g.job.Plan.Generation > 0 {
-		former = g.job.Former()
+	if r != nil && r.job.Plan.Generation > 0 {
+		former = r.job.Former()
 	}
 	least := spec.Nodes
 	if spec.MinNodes > 0 {
 		least = spec.MinNodes
 	}
 	roster := l.available(spec)
-	if first := l.before(spec, g, roster); first != nil {
+	if first := l.before(spec, r, roster); first != nil {
 		return rendezvous.Plan{}, nil, &busyError{describe(first.job) + " stands in line before it"}
 	}
-	free, taken := l.free(spec, g, roster)
+	free, taken := l.free(spec, r, roster)
 	plan, findings, err := l.fit(spec, free, former, least)
 	if err != nil && taken != "" {
 		if _, _, idle := l.fit(spec, roster, former, least); idle == nil {

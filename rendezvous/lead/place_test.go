@@ -72,13 +72,13 @@ func TestPreflightRefuses(t *testing.T) {
 		}
 		forced := spec("ffff", 2, 1)
 		forced.Force = true
-		story, err := w.client(t.Context(), forced)
-		if err != nil || story[0].Step != rendezvous.StepPlanned || story[len(story)-1].Outcome.End != rendezvous.Completed {
-			t.Fatalf("forced: %s, %v", steps(story), err)
+		events, err := w.client(t.Context(), forced)
+		if err != nil || events[0].Step != rendezvous.StepPlanned || events[len(events)-1].Outcome.End != rendezvous.Completed {
+			t.Fatalf("forced: %s, %v", steps(events), err)
 		}
 		warning := pulled
 		warning.Severity = envgen.SeverityWarning
-		if got := story[0].Findings; len(got) != 1 || got[0] != warning {
+		if got := events[0].Findings; len(got) != 1 || got[0] != warning {
 			t.Errorf("forced: told %+v, want the finding as a warning", got)
 		}
 		w.settle()
@@ -98,9 +98,9 @@ func TestPreflightWarns(t *testing.T) {
 		if err != nil || len(findings) != 1 {
 			t.Errorf("a dry run is told %v, %v", findings, err)
 		}
-		story, err := w.client(t.Context(), spec("jjjj", 2, 1))
-		if err != nil || len(story[0].Findings) != 1 {
-			t.Errorf("told %+v, %v", story, err)
+		events, err := w.client(t.Context(), spec("jjjj", 2, 1))
+		if err != nil || len(events[0].Findings) != 1 {
+			t.Errorf("told %+v, %v", events, err)
 		}
 		w.settle()
 	})

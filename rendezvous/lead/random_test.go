@@ -14,7 +14,7 @@ import (
 )
 
 var (
-	seedFlag = flag.Uint64("seed", 0, "run this seed of the random stories only")
+	seedFlag = flag.Uint64("seed", 0, "run this seed of the random scenarios only")
 	spanFlag = flag.Duration("span", 2*time.Second, "how long to try seeds")
 )
 
@@ -24,19 +24,19 @@ var (
 // gets its outcome, and nothing is left running or remembered.
 func TestRandomStories(t *testing.T) {
 	if *seedFlag != 0 {
-		randomStory(t, *seedFlag)
+		randomEvents(t, *seedFlag)
 		return
 	}
 	began, seed := time.Now(), uint64(1)
 	for ; time.Since(began) < *spanFlag; seed++ {
-		if !t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { randomStory(t, seed) }) {
+		if !t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) { randomEvents(t, seed) }) {
 			t.Fatalf("again with: go test ./rendezvous/lead -run RandomStories -seed %d", seed)
 		}
 	}
 	t.Logf("%d seeds", seed-1)
 }
 
-func randomStory(t *testing.T, seed uint64) {
+func randomEvents(t *testing.T, seed uint64) {
 	synctest.Test(t, func(t *testing.T) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		upTo := func(d time.Duration) time.Duration { return time.Duration(rng.Int64N(int64(d))) }

@@ -22,8 +22,8 @@ func replacing(id launcher.JobID) launcher.Spec {
 }
 
 // of keeps what is said of lost and returned ranks.
-func of(story []rendezvous.Progress) (out []string) {
-	for _, text := range seen(story) {
+func of(events []rendezvous.Progress) (out []string) {
+	for _, text := range seen(events) {
 		if strings.Contains(text, "again") || strings.Contains(text, "without it") || strings.Contains(text, "goes on") {
 			out = append(out, text)
 		}
@@ -51,7 +51,7 @@ func TestWorkerComesAgain(t *testing.T) {
 						w.crown(0)
 					})
 				}
-				story, err := w.client(t.Context(), replacing("aaaa"))
+				events, err := w.client(t.Context(), replacing("aaaa"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -68,7 +68,7 @@ func TestWorkerComesAgain(t *testing.T) {
 					"stage workers, rank 3 on spark3 runs again (2 of 2)",
 					"stage workers, rank 3 on spark3: exit 4; the job goes on without it",
 				}
-				if d := cmp.Diff(want, of(story)); !heirs && d != "" {
+				if d := cmp.Diff(want, of(events)); !heirs && d != "" {
 					t.Error(d)
 				}
 				w.settle()
@@ -109,7 +109,7 @@ func TestMachineComesAgain(t *testing.T) {
 						w.crown(0)
 					}
 				})
-				story, err := w.client(t.Context(), replacing("bbbb"))
+				events, err := w.client(t.Context(), replacing("bbbb"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -123,7 +123,7 @@ func TestMachineComesAgain(t *testing.T) {
 					"stage workers, spark3 does not answer; the job goes on, and it starts again there once the machine was started anew",
 					"stage workers, spark3 has been started anew, and takes part again (1 of 2)",
 				}
-				if d := cmp.Diff(want, of(story)); !heirs && d != "" {
+				if d := cmp.Diff(want, of(events)); !heirs && d != "" {
 					t.Error(d)
 				}
 				w.settle()
@@ -146,7 +146,7 @@ func TestHeadIsNotReplaced(t *testing.T) {
 			return 0, nil
 		})
 		w.ready()
-		story, err := w.client(t.Context(), replacing("cccc"))
+		events, err := w.client(t.Context(), replacing("cccc"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -154,7 +154,7 @@ func TestHeadIsNotReplaced(t *testing.T) {
 		if j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || w.started("cccc") != 8 {
 			t.Errorf("generation %d, %d ranks, outcome %+v", j.Plan.Generation, w.started("cccc"), j.Outcome)
 		}
-		if !slices.ContainsFunc(story, func(p rendezvous.Progress) bool {
+		if !slices.ContainsFunc(events, func(p rendezvous.Progress) bool {
 			return p.Step == rendezvous.StepAgain && strings.Contains(p.Text, "stage head, rank 0 on spark1: exit 9")
 		}) {
 			t.Error("the next try was not told")
@@ -182,15 +182,15 @@ func TestReplacedThatRefusesAndStops(t *testing.T) {
 				t.Error(err)
 			}
 		})
-		story, err := w.client(t.Context(), replacing("dddd"))
+		events, err := w.client(t.Context(), replacing("dddd"))
 		if err != nil {
 			t.Fatal(err)
 		}
 		if j := mustJob(t, w, "dddd"); j.Outcome.End != rendezvous.Stopped {
 			t.Errorf("outcome %+v", j.Outcome)
 		}
-		if !slices.Contains(seen(story), "stage workers, spark3: no GPU; the job goes on without it") {
-			t.Errorf("told %q", seen(story))
+		if !slices.Contains(seen(events), "stage workers, spark3: no GPU; the job goes on without it") {
+			t.Errorf("told %q", seen(events))
 		}
 		w.settle()
 	})

@@ -21,14 +21,14 @@ const tellWithin = time.Minute
 
 // traceless names the nodes that have told all they know and have nothing of
 // the job's generation; empty until all have been heard.
-func (g *gang) traceless() string {
-	if g.job.Restored == nil || !g.allKnown() {
+func (r *run) traceless() string {
+	if r.job.Restored == nil || !r.allKnown() {
 		return ""
 	}
 	var hosts []string
-	for _, s := range g.seats {
-		if s.phase < launcher.PhaseStarted {
-			hosts = append(hosts, s.Host)
+	for _, p := range r.placements {
+		if p.phase < launcher.PhaseStarted {
+			hosts = append(hosts, p.Host)
 		}
 	}
 	return strings.Join(hosts, ", ")

@@ -26,32 +26,32 @@ const (
 )
 
 // servedIs takes what rank 0's node has seen of the service.
-func (g *gang) servedIs(s *seat, now *launcher.ServiceSeen) {
-	if now == nil || s.rank != 0 || g.job.Spec.Service == nil || g.job.Plan.Stage != "" {
+func (r *run) servedIs(p *placement, now *launcher.ServiceSeen) {
+	if now == nil || p.rank != 0 || r.job.Spec.Service == nil || r.job.Plan.Stage != "" {
 		return
 	}
-	g.viewMu.Lock()
-	old := g.seen
-	g.seen = now
-	if g.started != nil && now.Ready != nil && g.found {
-		g.started = now.Ready // an earlier leader saw it
+	r.viewMu.Lock()
+	old := r.seen
+	r.seen = now
+	if r.started != nil && now.Ready != nil && r.found {
+		r.started = now.Ready // an earlier leader saw it
 	}
 	turned := now.State != launcher.ServiceStarting && (old == nil || old.State != now.State)
 	if turned {
-		g.told++
+		r.told++
 	}
-	quiet := g.told > maxServes
-	g.viewMu.Unlock()
+	quiet := r.told > maxServes
+	r.viewMu.Unlock()
 	if !turned {
 		return
 	}
 	text := servesText(old, now)
-	if from := g.job.MovedFrom(); from != "" && (old == nil || old.State == launcher.ServiceStarting) {
+	if from := r.job.MovedFrom(); from != "" && (old == nil || old.State == launcher.ServiceStarting) {
 		text += fmt.Sprintf("; it was on %s before: its URL is another one now", from)
 	}
-	g.l.cfg.Logger.Info("service", "job", g.job.Spec.ID, "state", now.State, "text", text)
+	r.l.cfg.Logger.Info("service", "job", r.job.Spec.ID, "state", now.State, "text", text)
 	if !quiet {
-		g.tell(rendezvous.Progress{Step: rendezvous.StepServes, Host: s.Host, Text: text, Service: now})
+		r.tell(rendezvous.Progress{Step: rendezvous.StepServes, Host: p.Host, Text: text, Service: now})
 	}
 }
 
@@ -66,30 +66,30 @@ func servesText(old, now *launcher.ServiceSeen) string {
 }
 
 // wasReady tells whether the service has answered in this generation.
-func (g *gang) wasReady() bool { return g.seen != nil && g.seen.Ready != nil }
+func (r *run) wasReady() bool { return r.seen != nil && r.seen.Ready != nil }
 
 // wedged says of a service that is to be tried again when it is stuck that it is; empty:
 // it is not, or has no try left: only a stop ends a service.
-func (g *gang) wedged(now time.Time) string {
-	v := g.job.Spec.Service
-	if v == nil || v.OnWedge != launcher.WedgeRestart || g.seen == nil || g.seen.State != launcher.ServiceWedged ||
-		!g.seats[0].up || g.job.RecentFaults(now) >= v.Restarts {
+func (r *run) wedged(now time.Time) string {
+	v := r.job.Spec.Service
+	if v == nil || v.OnWedge != launcher.WedgeRestart || r.seen == nil || r.seen.State != launcher.ServiceWedged ||
+		!r.placements[0].up || r.job.RecentFaults(now) >= v.Restarts {
 		return ""
 	}
-	return "the service was wedged: " + g.seen.Text
+	return "the service was wedged: " + r.seen.Text
 }
 
 // deserted finds the rank of a service that was the first to end with 0: it should serve.
 // vLLM ends so, too, when one of its processes has died; a rank that left because it had
 // lost another is the cause where nothing else is known.
-func (g *gang) deserted() (first *launcher.RankExit) {
-	if !g.serves() {
+func (r *run) deserted() (first *launcher.RankExit) {
+	if !r.serves() {
 		return nil
 	}
-	for _, s := range g.seats {
-		for _, e := range g.exitsOf(s) {
+	for _, p := range r.placements {
+		for _, e := range r.exitsOf(p) {
 			switch {
-			case e.Exit.Failed() || e.Exit.ByUs || g.job.Spec.Daemon(e.Rank):
+			case e.Exit.Failed() || e.Exit.ByUs || r.job.Spec.Daemon(e.Rank):
 			case first == nil, first.Exit.LostPeer && !e.Exit.LostPeer, first.Exit.LostPeer == e.Exit.LostPeer && e.Time.Before(first.Time):
 				first = &e
 			}
@@ -99,8 +99,8 @@ func (g *gang) deserted() (first *launcher.RankExit) {
 }
 
 // culprit is the rank that the end of a gang is laid to: of a service one that left, too.
-func (g *gang) culprit() *launcher.RankExit {
-	failed, left := g.rootCause(), g.deserted()
+func (r *run) culprit() *launcher.RankExit {
+	failed, left := r.rootCause(), r.deserted()
 	switch {
 	case failed == nil || left == nil:
 		return cmp.Or(failed, left)
@@ -117,12 +117,12 @@ func (g *gang) culprit() *launcher.RankExit {
 
 // toldLate finds a rank of a service whose own log names a cause, though it was still there
 // when it was ended: what lost one of its processes may be long on its way out.
-func (g *gang) toldLate() (first *launcher.RankExit) {
-	if !g.serves() {
+func (r *run) toldLate() (first *launcher.RankExit) {
+	if !r.serves() {
 		return nil
 	}
-	for _, s := range g.seats {
-		for _, e := range g.exitsOf(s) {
+	for _, p := range r.placements {
+		for _, e := range r.exitsOf(p) {
 			if e.Exit.ByUs && e.Exit.Words != "" && !e.Exit.LostPeer && (first == nil || e.Rank < first.Rank) {
 				first = &e
 			}
@@ -131,29 +131,29 @@ func (g *gang) toldLate() (first *launcher.RankExit) {
 	return first
 }
 
-func (g *gang) blameLate(r launcher.RankExit) string {
-	return g.stageOf(r.Rank) + fmt.Sprintf("%s on %s: %s", g.job.Spec.Process(r.Rank), r.Host, r.Exit.Words)
+func (r *run) blameLate(e launcher.RankExit) string {
+	return r.stageOf(e.Rank) + fmt.Sprintf("%s on %s: %s", r.job.Spec.Process(e.Rank), e.Host, e.Exit.Words)
 }
 
 // serves tells whether this generation is a service's server.
-func (g *gang) serves() bool { return g.job.Spec.Service != nil && g.job.Plan.Stage == "" }
+func (r *run) serves() bool { return r.job.Spec.Service != nil && r.job.Plan.Stage == "" }
 
 // losses completes the outcome of a service: which of its machines were lost.
-func (g *gang) losses(out *rendezvous.Outcome) {
-	if !g.serves() || out.End != rendezvous.Failed {
+func (r *run) losses(out *rendezvous.Outcome) {
+	if !r.serves() || out.End != rendezvous.Failed {
 		return
 	}
-	gone := func(s *seat) bool { return s.lost != "" || s.rebooted }
-	out.Lost = g.find(gone) != nil
+	gone := func(p *placement) bool { return p.lost != "" || p.rebooted }
+	out.Lost = r.find(gone) != nil
 	// A rank that ended first is a failure like any. Silence may bring a service back, and is no
 	// proof that would end one.
-	proven := func(s *seat) bool {
-		away := s.lost != "" || !s.up && s.phase != launcher.PhaseEnded // it may be said to be lost in a moment
-		return s.rebooted || g.job.Spec.Service.Autostart && away
+	proven := func(p *placement) bool {
+		away := p.lost != "" || !p.up && p.phase != launcher.PhaseEnded // it may be said to be lost in a moment
+		return p.rebooted || r.job.Spec.Service.Autostart && away
 	}
-	out.AllLost = out.Root == nil && g.find(func(s *seat) bool { return !proven(s) }) == nil
-	if g.wasReady() && out.Started == nil {
-		out.Started = g.seen.Ready
+	out.AllLost = out.Root == nil && r.find(func(p *placement) bool { return !proven(p) }) == nil
+	if r.wasReady() && out.Started == nil {
+		out.Started = r.seen.Ready
 	}
 }
 
@@ -163,15 +163,15 @@ func retried(spec launcher.Spec) bool {
 }
 
 // againText says what of the next generation, and when.
-func (g *gang) againText(next rendezvous.Next, out rendezvous.Outcome) string {
-	v, cause := g.job.Spec.Service, out.Cause+lastWord(out)
+func (r *run) againText(next rendezvous.Next, out rendezvous.Outcome) string {
+	v, cause := r.job.Spec.Service, out.Cause+lastLine(out)
 	switch {
-	case v == nil && next.Restarts > g.job.Plan.Restarts:
-		return fmt.Sprintf("%s; try %d of %d in %s", cause, next.Restarts+1, g.job.Spec.MaxRestarts+1, next.Pause)
-	case v == nil || g.job.Plan.Stage != "":
+	case v == nil && next.Restarts > r.job.Plan.Restarts:
+		return fmt.Sprintf("%s; try %d of %d in %s", cause, next.Restarts+1, r.job.Spec.MaxRestarts+1, next.Pause)
+	case v == nil || r.job.Plan.Stage != "":
 		return ""
-	case next.Restarts > g.job.Plan.Restarts:
-		return fmt.Sprintf("%s; restart %d of %s in %s", cause, g.job.RecentFaults(time.Now())+1, v.RestartText(), next.Pause)
+	case next.Restarts > r.job.Plan.Restarts:
+		return fmt.Sprintf("%s; restart %d of %s in %s", cause, r.job.RecentFaults(time.Now())+1, v.RestartText(), next.Pause)
 	}
 	return fmt.Sprintf("%s; it comes back in %s", cause, next.Pause)
 }
@@ -179,20 +179,20 @@ func (g *gang) againText(next rendezvous.Next, out rendezvous.Outcome) string {
 // Autostart records whether a service comes back after all its machines were off.
 func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool, record func(context.Context, rendezvous.JobService) error) error {
 	l.mu.Lock()
-	g, over := l.gangs[id], l.over || l.ctx.Err() != nil
+	r, over := l.runs[id], l.over || l.ctx.Err() != nil
 	l.mu.Unlock()
 	if over {
 		return fmt.Errorf("job %s: %w", id, ErrOver)
 	}
-	if g == nil {
+	if r == nil {
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	}
 	answer := make(chan error, 1)
-	g.post(func() { // in the loop, so that no generation is begun with the former wish
+	r.post(func() { // in the loop, so that no generation is begun with the former wish
 		err := record(l.ctx, rendezvous.JobService{Job: id, Autostart: on})
 		if err == nil {
 			l.mu.Lock()
-			g.job.Spec = rendezvous.WithAutostart(g.job.Spec, on)
+			r.job.Spec = rendezvous.WithAutostart(r.job.Spec, on)
 			l.mu.Unlock()
 		}
 		answer <- err
@@ -200,7 +200,7 @@ func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool, reco
 	select {
 	case err := <-answer:
 		return err
-	case <-g.gone:
+	case <-r.gone:
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	case <-ctx.Done():
 		return ctx.Err()

@@ -18,61 +18,61 @@ const (
 )
 
 // giveUpSilent marks nodes lost that have been silent for the node time-out.
-func (g *gang) giveUpSilent(now time.Time) {
-	for _, s := range g.seats {
-		switch until := g.giveUpAt(s); {
-		case until.IsZero() || s.asking:
+func (r *run) giveUpSilent(now time.Time) {
+	for _, p := range r.placements {
+		switch until := r.giveUpAt(p); {
+		case until.IsZero() || p.asking:
 		case !now.Before(until):
-			s.lose("%s has not answered for %s", s.Host, g.patience())
-		case g.verdict == nil && !now.Before(s.askAt):
-			g.ask(s, now)
+			p.lose("%s has not answered for %s", p.Host, r.patience())
+		case r.verdict == nil && !now.Before(p.askAt):
+			r.ask(p, now)
 		}
 	}
 }
 
 // patience is how long a silent node is waited for. The outcome of a gang that
 // is being ended is not kept waiting for ever.
-func (g *gang) patience() time.Duration {
-	if g.verdict != nil {
-		return min(g.job.Spec.NodeTimeout, launcher.DefaultNodeTimeout)
+func (r *run) patience() time.Duration {
+	if r.verdict != nil {
+		return min(r.job.Spec.NodeTimeout, launcher.DefaultNodeTimeout)
 	}
-	return g.job.Spec.NodeTimeout
+	return r.job.Spec.NodeTimeout
 }
 
 // giveUpAt is when a node will be given up if it stays silent; zero for one that
 // is there, or need not be.
-func (g *gang) giveUpAt(s *seat) time.Time {
+func (r *run) giveUpAt(p *placement) time.Time {
 	switch {
-	case s.up || s.lost != "" || s.phase == launcher.PhaseEnded || g.patience() == launcher.Never:
+	case p.up || p.lost != "" || p.phase == launcher.PhaseEnded || r.patience() == launcher.Never:
 		return time.Time{}
-	case g.verdict != nil:
-		return s.since.Add(g.patience())
-	case g.mayBeLed(s.Host):
+	case r.verdict != nil:
+		return p.since.Add(r.patience())
+	case r.mayBeLed(p.Host):
 		return time.Time{}
 	}
-	return s.heard.Add(g.patience())
+	return p.heard.Add(r.patience())
 }
 
 // mayBeLed tells whether a host that is silent may answer another leader by now,
 // who goes on with this job. Its silence here ends nothing then: at a reunion
 // that end would be taken for news.
-func (g *gang) mayBeLed(host string) bool {
-	return g.found && g.l.cfg.Unheard != nil && slices.Contains(g.l.cfg.Unheard(), host)
+func (r *run) mayBeLed(host string) bool {
+	return r.found && r.l.cfg.Unheard != nil && slices.Contains(r.l.cfg.Unheard(), host)
 }
 
 // ask looks for a sign of life, beside the loop.
-func (g *gang) ask(s *seat, now time.Time) {
-	s.askAt = now.Add(max(askSoon, min(askEvery, g.patience()/4)))
-	if g.l.cfg.Answers == nil {
+func (r *run) ask(p *placement, now time.Time) {
+	p.askAt = now.Add(max(askSoon, min(askEvery, r.patience()/4)))
+	if r.l.cfg.Answers == nil {
 		return
 	}
-	s.asking = true
-	g.l.gangsWG.Go(func() { // the loop that asks keeps it above zero
-		answers := g.l.cfg.Answers(g.l.ctx, s.Place)
-		g.post(func() {
-			s.asking = false
+	p.asking = true
+	r.l.running.Go(func() { // the loop that asks keeps it above zero
+		answers := r.l.cfg.Answers(r.l.ctx, p.Place)
+		r.post(func() {
+			p.asking = false
 			if answers {
-				s.heard = time.Now()
+				p.heard = time.Now()
 			}
 		})
 	})

@@ -22,7 +22,7 @@ type stepping struct {
 	all      bool                      // the last one is ready, and that was told
 	since    time.Time                 // when the present step was begun
 	moved    time.Time                 // when something last moved in it
-	saidX    time.Time                 // when it was last said what is waited for,
+	saidAt   time.Time                 // when it was last said what is waited for,
 	saidWhat string                    // and what
 	unsaid   bool                      // that has changed since
 	lost     map[string]bool           // what has been told of the loss of a rank or node that is spared
@@ -53,23 +53,23 @@ const (
 )
 
 // stepped tells whether there is more to see to than one start.
-func (g *gang) stepped() bool { return g.job.Plan.Stage == "" && g.job.Spec.Stepped() }
+func (r *run) stepped() bool { return r.job.Plan.Stage == "" && r.job.Spec.Stepped() }
 
 // present is the step that has been begun and is not ready; len(steps) once all are.
-func (g *gang) present() int {
-	if k := slices.Index(g.ready, false); k >= 0 {
+func (r *run) present() int {
+	if k := slices.Index(r.ready, false); k >= 0 {
 		return k
 	}
-	return len(g.steps)
+	return len(r.steps)
 }
 
 // begun tells whether each rank of a step on a node has been exec'd, or could not be.
-func (g *gang) begun(s *seat, k int) bool {
-	if !g.steps[k].On(s.rank) {
+func (r *run) begun(p *placement, k int) bool {
+	if !r.steps[k].On(p.rank) {
 		return true
 	}
-	for _, r := range g.ranksOf(s, k) {
-		if st := s.ranks[r]; st == nil || st.State == launcher.RankPending {
+	for _, r := range r.ranksOf(p, k) {
+		if st := p.ranks[r]; st == nil || st.State == launcher.RankPending {
 			return false
 		}
 	}
@@ -77,25 +77,25 @@ func (g *gang) begun(s *seat, k int) bool {
 }
 
 // ranksOf are a step's ranks on a node.
-func (g *gang) ranksOf(s *seat, k int) (ranks []int) {
-	if !g.steps[k].On(s.rank) {
+func (r *run) ranksOf(p *placement, k int) (ranks []int) {
+	if !r.steps[k].On(p.rank) {
 		return nil
 	}
-	first := s.FirstRank + g.job.Spec.Only(g.job.Plan.Stage).FirstOf(k, s.rank)
-	for r := first; r < first+g.steps[k].RanksPerNode; r++ {
-		ranks = append(ranks, r)
+	first := p.FirstRank + r.job.Spec.Only(r.job.Plan.Stage).FirstOf(k, p.rank)
+	for rank := first; rank < first+r.steps[k].RanksPerNode; rank++ {
+		ranks = append(ranks, rank)
 	}
 	return ranks
 }
 
 // stageOf names the stage of a rank, with the words that lead to it; empty where a job has but one.
-func (g *gang) stageOf(rank int) string {
-	if !g.stepped() {
+func (r *run) stageOf(rank int) string {
+	if !r.stepped() {
 		return ""
 	}
-	for _, s := range g.seats {
-		if k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank); rank >= s.FirstRank && rank < s.FirstRank+s.Ranks && k >= 0 {
-			return "stage " + g.steps[k].Name + ", "
+	for _, p := range r.placements {
+		if k, _ := r.job.Spec.StepOf(p.rank, rank-p.FirstRank); rank >= p.FirstRank && rank < p.FirstRank+p.Ranks && k >= 0 {
+			return "stage " + r.steps[k].Name + ", "
 		}
 	}
 	return ""
@@ -103,59 +103,59 @@ func (g *gang) stageOf(rank int) string {
 
 // climb sees to it that steps become ready one after the other, and tells of it. It gives
 // the first one that is not.
-func (g *gang) climb(now time.Time) int {
-	for k := g.present(); k < len(g.steps); k++ {
-		if !g.isReady(k) {
+func (r *run) firstUnready(now time.Time) int {
+	for k := r.present(); k < len(r.steps); k++ {
+		if !r.isReady(k) {
 			return k
 		}
-		g.ready[k] = true
-		g.since, g.moved, g.saidX = now, now, time.Time{}
-		if until := now.Add(g.job.Spec.StartTimeout); until.After(g.deadline) {
-			g.deadline = until
+		r.ready[k] = true
+		r.since, r.moved, r.saidAt = now, now, time.Time{}
+		if until := now.Add(r.job.Spec.StartTimeout); until.After(r.deadline) {
+			r.deadline = until
 		}
-		if g.stepped() {
-			g.waits("")
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: "stage " + g.steps[k].Name + " is ready"})
+		if r.stepped() {
+			r.waits("")
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Text: "stage " + r.steps[k].Name + " is ready"})
 		}
 	}
-	return len(g.steps)
+	return len(r.steps)
 }
 
 // isReady tells whether the step after this one may be started. That it was says so, too:
 // an earlier leader has seen to it.
-func (g *gang) isReady(k int) bool {
-	if g.job.Spec.Service != nil && g.job.Plan.Stage == "" {
-		if g.wasReady() {
+func (r *run) isReady(k int) bool {
+	if r.job.Spec.Service != nil && r.job.Plan.Stage == "" {
+		if r.wasReady() {
 			return true
 		}
-	} else if g.allBegun() {
+	} else if r.allBegun() {
 		return true
 	}
-	for _, s := range g.seats {
-		for later := k + 1; later < len(g.steps); later++ {
-			for _, r := range g.ranksOf(s, later) {
-				if st := s.ranks[r]; st != nil && st.State > launcher.RankPending {
+	for _, p := range r.placements {
+		for later := k + 1; later < len(r.steps); later++ {
+			for _, r := range r.ranksOf(p, later) {
+				if st := p.ranks[r]; st != nil && st.State > launcher.RankPending {
 					return true
 				}
 			}
 		}
 	}
 	ready := true
-	for _, s := range g.seats {
-		ready = ready && g.begun(s, k)
+	for _, p := range r.placements {
+		ready = ready && r.begun(p, k)
 	}
 	if !ready {
 		return false
 	}
-	for _, s := range g.seats {
-		if !g.steps[k].AskedOn(s.rank) {
+	for _, p := range r.placements {
+		if !r.steps[k].AskedOn(p.rank) {
 			continue
 		}
-		if s.up && s.asked&(1<<k) == 0 {
-			s.asked |= 1 << k
-			g.send(s, launcher.Order{Probe: &launcher.AskReady{Key: g.job.Key(), Step: k, HeadPorts: g.ports}})
+		if p.up && p.asked&(1<<k) == 0 {
+			p.asked |= 1 << k
+			r.send(p, launcher.Order{Probe: &launcher.AskReady{Key: r.job.Key(), Step: k, HeadPorts: r.ports}})
 		}
-		ready = ready && s.probes[k].passed
+		ready = ready && p.probes[k].passed
 	}
 	return ready
 }
@@ -163,13 +163,13 @@ func (g *gang) isReady(k int) bool {
 // allBegun tells of a gang that was taken up from an earlier leader that nothing is left to be
 // started in it. Whether the last step was ready is in no ledger; its probes might never pass
 // again, for a rank that was spared since.
-func (g *gang) allBegun() bool {
-	if g.fresh || !g.allKnown() {
+func (r *run) allBegun() bool {
+	if r.fresh || !r.allKnown() {
 		return false
 	}
-	for _, s := range g.seats {
-		for k := range g.steps {
-			if s.lost == "" && s.rejoined == 0 && !g.begun(s, k) {
+	for _, p := range r.placements {
+		for k := range r.steps {
+			if p.lost == "" && p.rejoined == 0 && !r.begun(p, k) {
 				return false
 			}
 		}
@@ -178,113 +178,113 @@ func (g *gang) allBegun() bool {
 }
 
 // probedIs takes what a node says of a step's probes.
-func (g *gang) probedIs(s *seat, ev launcher.Event) {
-	if ev.Step < 0 || ev.Step >= len(g.steps) {
+func (r *run) probedIs(p *placement, ev launcher.Event) {
+	if ev.Step < 0 || ev.Step >= len(r.steps) {
 		return
 	}
 	now := probed{text: ev.Text, last: ev.Last, moved: ev.Moved, passed: ev.Text == ""}
-	if old := s.probes[ev.Step]; old != now {
-		g.moved = time.Now()
+	if old := p.probes[ev.Step]; old != now {
+		r.moved = time.Now()
 	}
-	if s.probes == nil {
-		s.probes = map[int]probed{}
+	if p.probes == nil {
+		p.probes = map[int]probed{}
 	}
-	s.probes[ev.Step] = now
+	p.probes[ev.Step] = now
 }
 
 // waitsItsTurn tells whether all that a node has yet to start is of later steps.
-func (g *gang) waitsItsTurn(s *seat) bool {
-	for k := range min(g.present()+1, len(g.steps)) {
-		if !g.begun(s, k) {
+func (r *run) waitsItsTurn(p *placement) bool {
+	for k := range min(r.present()+1, len(r.steps)) {
+		if !r.begun(p, k) {
 			return false
 		}
 	}
-	return g.stepped()
+	return r.stepped()
 }
 
 // sayWaits tells what the present step waits for, as its probes' words change and now and then.
-func (g *gang) sayWaits(now time.Time) {
-	k := g.present()
-	if !g.stepped() || !g.ordered || k == len(g.steps) {
+func (r *run) sayWaits(now time.Time) {
+	k := r.present()
+	if !r.stepped() || !r.ordered || k == len(r.steps) {
 		return
 	}
-	what := g.waitedFor(k)
-	if now.Before(g.sayAt(now, what)) {
-		g.unsaid = g.saidWhat != what
+	what := r.waitedFor(k)
+	if now.Before(r.sayAt(now, what)) {
+		r.unsaid = r.saidWhat != what
 		return
 	}
-	g.unsaid = false
-	g.saidWhat, g.saidX = what, now
-	text := fmt.Sprintf("stage %s: %s", g.steps[k].Name, what)
-	if age := now.Sub(g.since).Round(time.Second); age > 0 {
+	r.unsaid = false
+	r.saidWhat, r.saidAt = what, now
+	text := fmt.Sprintf("stage %s: %s", r.steps[k].Name, what)
+	if age := now.Sub(r.since).Round(time.Second); age > 0 {
 		text += ", " + age.String()
 	}
-	g.waits(text)
+	r.waits(text)
 }
 
 // sayAt is when it may be said what is waited for.
-func (g *gang) sayAt(now time.Time, what string) time.Time {
+func (r *run) sayAt(now time.Time, what string) time.Time {
 	switch {
-	case g.saidX.IsZero():
+	case r.saidAt.IsZero():
 		return now
-	case what == g.saidWhat:
-		return g.saidX.Add(sayEvery)
+	case what == r.saidWhat:
+		return r.saidAt.Add(sayEvery)
 	}
-	return g.saidX.Add(max(sayLeast, min(now.Sub(g.since)/20, sayEvery)))
+	return r.saidAt.Add(max(sayLeast, min(now.Sub(r.since)/20, sayEvery)))
 }
 
 // waitedFor says what keeps a step from being ready, and where.
-func (g *gang) waitedFor(k int) string {
+func (r *run) waitedFor(k int) string {
 	var late, words []string
-	for _, s := range g.seats {
-		switch p, told := s.probes[k]; {
-		case !g.begun(s, k) && !s.up:
-			late = append(late, s.Host+" does not answer")
-		case !g.begun(s, k):
-			late = append(late, s.Host+" starts")
-		case told && !p.passed:
-			words = append(words, p.text+" ("+s.Host+")")
-		case !told && g.steps[k].AskedOn(s.rank):
+	for _, p := range r.placements {
+		switch probe, told := p.probes[k]; {
+		case !r.begun(p, k) && !p.up:
+			late = append(late, p.Host+" does not answer")
+		case !r.begun(p, k):
+			late = append(late, p.Host+" starts")
+		case told && !probe.passed:
+			words = append(words, probe.text+" ("+p.Host+")")
+		case !told && r.steps[k].AskedOn(p.rank):
 			text := "no word yet"
-			if ready := g.steps[k].Ready; len(ready) > 0 { // whoever is asked may be another machine than those that start
+			if ready := r.steps[k].Ready; len(ready) > 0 { // whoever is asked may be another machine than those that start
 				text = ready[0].What + ": " + text
 			}
-			words = append(words, text+" ("+s.Host+")")
+			words = append(words, text+" ("+p.Host+")")
 		}
 	}
 	return strings.Join(append(late, words...), "; ")
 }
 
 // stalledAt is when the present step has had enough patience; zero while none is waited for.
-func (g *gang) stalledAt() time.Time {
-	k := g.present()
-	if !g.stepped() || !g.ordered || !g.allKnown() || k == len(g.steps) || g.job.Restored != nil {
+func (r *run) stalledAt() time.Time {
+	k := r.present()
+	if !r.stepped() || !r.ordered || !r.allKnown() || k == len(r.steps) || r.job.Restored != nil {
 		return time.Time{}
 	}
-	for _, s := range g.seats { // who cannot be heard cannot say that anything moves
-		if !s.up && (!g.begun(s, k) || g.steps[k].AskedOn(s.rank)) {
+	for _, p := range r.placements { // who cannot be heard cannot say that anything moves
+		if !p.up && (!r.begun(p, k) || r.steps[k].AskedOn(p.rank)) {
 			return time.Time{}
 		}
 	}
-	patience := g.steps[k].Patience
+	patience := r.steps[k].Patience
 	if patience == 0 {
 		patience = launcher.DefaultPatience
 	}
-	return g.moved.Add(patience)
+	return r.moved.Add(patience)
 }
 
-func (g *gang) stalled(now time.Time) bool {
-	at := g.stalledAt()
+func (r *run) stalled(now time.Time) bool {
+	at := r.stalledAt()
 	return !at.IsZero() && !now.Before(at)
 }
 
 // whyStalled names the stage, the nodes, and the last that is known of them.
-func (g *gang) whyStalled() string {
-	k := g.present()
-	text := fmt.Sprintf("stage %s is not ready, and for %s nothing has moved in it: %s", g.steps[k].Name, g.stalledAt().Sub(g.moved), g.waitedFor(k))
-	for _, s := range g.seats {
-		if p := s.probes[k]; p.last != "" {
-			text += fmt.Sprintf("\n  the last lines of it on %s:\n    %s", s.Host, strings.ReplaceAll(p.last, "\n", "\n    "))
+func (r *run) whyStalled() string {
+	k := r.present()
+	text := fmt.Sprintf("stage %s is not ready, and for %s nothing has moved in it: %s", r.steps[k].Name, r.stalledAt().Sub(r.moved), r.waitedFor(k))
+	for _, p := range r.placements {
+		if probe := p.probes[k]; probe.last != "" {
+			text += fmt.Sprintf("\n  the last lines of it on %s:\n    %s", p.Host, strings.ReplaceAll(probe.last, "\n", "\n    "))
 		}
 	}
 	return text
@@ -293,18 +293,18 @@ func (g *gang) whyStalled() string {
 // spared tells whether the job does without a rank's stage losing one: it was ready, and
 // there is no other try that would bring the rank back, or it is replaced. Of what an earlier leader has begun
 // nothing is judged before all is known.
-func (g *gang) spared(s *seat, rank int) bool {
-	if !g.stepped() || retried(g.job.Spec) && !g.replaces(s, rank) {
+func (r *run) spared(p *placement, rank int) bool {
+	if !r.stepped() || retried(r.job.Spec) && !r.replaces(p, rank) {
 		return false
 	}
-	k, _ := g.job.Spec.StepOf(s.rank, rank-s.FirstRank)
-	return k >= 0 && g.steps[k].Spares && (g.ready[k] || !g.fresh && !g.allKnown() || g.allBegun())
+	k, _ := r.job.Spec.StepOf(p.rank, rank-p.FirstRank)
+	return k >= 0 && r.steps[k].Spares && (r.ready[k] || !r.fresh && !r.allKnown() || r.allBegun())
 }
 
 // sparedSeat tells that of a node.
-func (g *gang) sparedSeat(s *seat) bool {
-	for r := s.FirstRank; r < s.FirstRank+s.Ranks; r++ {
-		if !g.spared(s, r) {
+func (r *run) sparedAll(p *placement) bool {
+	for rank := p.FirstRank; rank < p.FirstRank+p.Ranks; rank++ {
+		if !r.spared(p, rank) {
 			return false
 		}
 	}
@@ -312,45 +312,45 @@ func (g *gang) sparedSeat(s *seat) bool {
 }
 
 // tellSpared tells once of each loss that ends nothing.
-func (g *gang) tellSpared() {
-	if !g.stepped() || g.verdict != nil || !g.allKnown() {
+func (r *run) tellSpared() {
+	if !r.stepped() || r.verdict != nil || !r.allKnown() {
 		return
 	}
-	for _, s := range g.seats {
-		switch away := "away " + s.Host; {
-		case s.up:
-			delete(g.lost, away)
-		case !g.lost[away] && s.phase != launcher.PhaseEnded && g.sparedSeat(s):
-			g.lost[away] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: fmt.Sprintf("%s%s does not answer", g.stageOf(s.FirstRank), s.Host) + g.withoutIt(s, -1)})
+	for _, p := range r.placements {
+		switch away := "away " + p.Host; {
+		case p.up:
+			delete(r.lost, away)
+		case !r.lost[away] && p.phase != launcher.PhaseEnded && r.sparedAll(p):
+			r.lost[away] = true
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: fmt.Sprintf("%s%s does not answer", r.stageOf(p.FirstRank), p.Host) + r.withoutIt(p, -1)})
 		}
-		for _, e := range g.exitsOf(s) {
-			key := fmt.Sprint("rank ", e.Rank, " ", s.rejoined, " ", s.ranks[e.Rank].Again)
-			if !g.lost[key] && g.spared(s, e.Rank) && !e.Exit.ByUs {
-				g.lost[key] = true
-				g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.blame(e) + g.withoutIt(s, e.Rank)})
+		for _, e := range r.exitsOf(p) {
+			key := fmt.Sprint("rank ", e.Rank, " ", p.rejoined, " ", p.ranks[e.Rank].Again)
+			if !r.lost[key] && r.spared(p, e.Rank) && !e.Exit.ByUs {
+				r.lost[key] = true
+				r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: r.blame(e) + r.withoutIt(p, e.Rank)})
 			}
 		}
-		if s.lost != "" && !g.lost[s.lost] && g.sparedSeat(s) {
-			g.lost[s.lost] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.lost + g.withoutIt(s, -1)})
+		if p.lost != "" && !r.lost[p.lost] && r.sparedAll(p) {
+			r.lost[p.lost] = true
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: r.stageOf(p.FirstRank) + p.lost + r.withoutIt(p, -1)})
 		}
-		if why := fmt.Sprint("refused ", s.rejoined, " ", s.Host); s.refused != "" && s.rejoined > 0 && !g.lost[why] {
-			g.lost[why] = true
-			g.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: s.Host, Text: g.stageOf(s.FirstRank) + s.refusal() + "; the job goes on without it"})
+		if why := fmt.Sprint("refused ", p.rejoined, " ", p.Host); p.refused != "" && p.rejoined > 0 && !r.lost[why] {
+			r.lost[why] = true
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: r.stageOf(p.FirstRank) + p.refusal() + "; the job goes on without it"})
 		}
 	}
 }
 
 // mainDone tells whether the main stage has completed while others of its generation are there to serve it.
-func (g *gang) mainDone() bool {
-	if !g.stepped() || len(g.steps) < 2 || g.job.Spec.Service != nil {
+func (r *run) mainDone() bool {
+	if !r.stepped() || len(r.steps) < 2 || r.job.Spec.Service != nil {
 		return false
 	}
-	k := slices.IndexFunc(g.steps, func(st launcher.Stage) bool { return st.Main })
-	for _, s := range g.seats {
-		for _, r := range g.ranksOf(s, k) {
-			if st := s.ranks[r]; st == nil || st.State != launcher.RankEnded || st.Exit == nil || st.Exit.Failed() || st.Exit.ByUs {
+	k := slices.IndexFunc(r.steps, func(st launcher.Stage) bool { return st.Main })
+	for _, p := range r.placements {
+		for _, r := range r.ranksOf(p, k) {
+			if st := p.ranks[r]; st == nil || st.State != launcher.RankEnded || st.Exit == nil || st.Exit.Failed() || st.Exit.ByUs {
 				return false
 			}
 		}
@@ -359,14 +359,14 @@ func (g *gang) mainDone() bool {
 }
 
 // leftEarly finds a rank that has ended with 0 while the main stage needs it.
-func (g *gang) leftEarly() *launcher.RankExit {
-	if !g.stepped() {
+func (r *run) leftEarly() *launcher.RankExit {
+	if !r.stepped() {
 		return nil
 	}
-	for _, s := range g.seats {
-		for _, e := range g.exitsOf(s) {
-			k, _ := g.job.Spec.StepOf(s.rank, e.Rank-s.FirstRank)
-			if k >= 0 && !g.steps[k].Main && !e.Exit.Failed() && !e.Exit.ByUs && !g.spared(s, e.Rank) {
+	for _, p := range r.placements {
+		for _, e := range r.exitsOf(p) {
+			k, _ := r.job.Spec.StepOf(p.rank, e.Rank-p.FirstRank)
+			if k >= 0 && !r.steps[k].Main && !e.Exit.Failed() && !e.Exit.ByUs && !r.spared(p, e.Rank) {
 				return &e
 			}
 		}
@@ -379,17 +379,17 @@ func (g *gang) leftEarly() *launcher.RankExit {
 const reverseWait = 2 * time.Second
 
 // depth is the first step that a node has ranks of.
-func (g *gang) depth(s *seat) int {
-	return slices.IndexFunc(g.steps, func(st launcher.Stage) bool { return st.On(s.rank) })
+func (r *run) firstStep(p *placement) int {
+	return slices.IndexFunc(r.steps, func(st launcher.Stage) bool { return st.On(p.rank) })
 }
 
 // endsLater tells whether a node's end waits: what came up last goes first, where the
 // job has completed and nobody is in a hurry.
-func (g *gang) endsLater(s *seat, now time.Time) bool {
-	if !g.stepped() || g.verdict.End != rendezvous.Completed || !now.Before(g.ended.Add(g.grace+reverseWait)) {
+func (r *run) endsLater(p *placement, now time.Time) bool {
+	if !r.stepped() || r.verdict.End != rendezvous.Completed || !now.Before(r.ended.Add(r.grace+reverseWait)) {
 		return false
 	}
-	return g.find(func(o *seat) bool {
-		return g.depth(o) > g.depth(s) && o.up && o.phase != launcher.PhaseEnded && o.stuck == ""
+	return r.find(func(o *placement) bool {
+		return r.firstStep(o) > r.firstStep(p) && o.up && o.phase != launcher.PhaseEnded && o.stuck == ""
 	}) != nil
 }

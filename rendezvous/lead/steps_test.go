@@ -43,9 +43,9 @@ func lives(ends map[int]launcher.Exit, after time.Duration) func(launcher.Key, i
 	}
 }
 
-// seen is a job's story in a few words.
-func seen(story []rendezvous.Progress) (out []string) {
-	for _, p := range story {
+// seen is a job's events in a few words.
+func seen(events []rendezvous.Progress) (out []string) {
+	for _, p := range events {
 		switch p.Step {
 		case rendezvous.StepStage:
 			out = append(out, p.Text)
@@ -73,7 +73,7 @@ func TestStepsComeUpInTurn(t *testing.T) {
 			return fmt.Sprintf("%d of 100 files", asked)
 		}
 		w.ready()
-		story, err := w.client(t.Context(), inSteps("aaaa"))
+		events, err := w.client(t.Context(), inSteps("aaaa"))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -81,7 +81,7 @@ func TestStepsComeUpInTurn(t *testing.T) {
 		if j.Outcome.End != rendezvous.Completed || j.Outcome.ExitCode != 0 {
 			t.Errorf("outcome %+v", j.Outcome)
 		}
-		got := seen(story)
+		got := seen(events)
 		if len(got) == 8 { // the two workers end at once
 			slices.Sort(got[5:7])
 		}
@@ -90,7 +90,7 @@ func TestStepsComeUpInTurn(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Error(d)
 		}
-		waits := slices.IndexFunc(story, func(p rendezvous.Progress) bool {
+		waits := slices.IndexFunc(events, func(p rendezvous.Progress) bool {
 			return p.Step == rendezvous.StepWaiting && strings.Contains(p.Text, " of 100 files (spark1), ")
 		})
 		if waits < 0 {
@@ -184,15 +184,15 @@ func TestStepsSpareAWorker(t *testing.T) {
 						w.nodes[2].heal()
 					})
 				}
-				story, err := w.client(t.Context(), inSteps("cccc"))
+				events, err := w.client(t.Context(), inSteps("cccc"))
 				if err != nil {
 					t.Fatal(err)
 				}
 				if j := mustJob(t, w, "cccc"); j.Outcome.End != rendezvous.Completed || j.Outcome.ExitCode != 0 {
 					t.Errorf("outcome %+v", j.Outcome)
 				}
-				if !slices.Contains(seen(story), tt.want) {
-					t.Errorf("told %q, want %q", seen(story), tt.want)
+				if !slices.Contains(seen(events), tt.want) {
+					t.Errorf("told %q, want %q", seen(events), tt.want)
 				}
 				time.Sleep(11 * time.Minute)
 				w.settle()
@@ -290,7 +290,7 @@ func TestSparedStaysSpared(t *testing.T) {
 	}
 }
 
-// However long a stage waits and however much it tells, its job's story stays short, for whoever
+// However long a stage waits and however much it tells, its job's event log stays short, for whoever
 // hears it later; who follows it sees that something moves.
 func TestStoryOfALongWait(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -315,11 +315,11 @@ func TestStoryOfALongWait(t *testing.T) {
 				return nil
 			})
 		})
-		story, err := w.client(t.Context(), inSteps("ffff"))
+		events, err := w.client(t.Context(), inSteps("ffff"))
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, p := range story {
+		for _, p := range events {
 			if p.Step == rendezvous.StepWaiting {
 				told++
 			}

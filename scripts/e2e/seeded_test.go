@@ -41,12 +41,12 @@ var bugs = []seeded{
 	},
 	{
 		name: "silence proves that a rank is gone", property: "P3",
-		edits: []edit{{"rendezvous/lead/gang.go", `s.lost != "" && !g.mustProve()`, `s.lost != ""`}},
+		edits: []edit{{"rendezvous/lead/run.go", `p.lost != "" && !r.mustProve()`, `p.lost != ""`}},
 		acts:  []act{{"launch", 1, false, launchesElastic}, {"cut", 1, true, cutsOff}},
 	},
 	{
 		name: "a new leader takes every job for new", property: "P4",
-		edits: []edit{{"rendezvous/lead/gang.go", "state: rendezvous.StatePlanned", "state: rendezvous.StateStarts"}},
+		edits: []edit{{"rendezvous/lead/run.go", "state: rendezvous.StatePlanned", "state: rendezvous.StateStarts"}},
 		acts:  []act{{"launch", 1, false, launchesForLong}, {"kill the leader's agent", 1, true, killsLeader}},
 	},
 	{
@@ -63,14 +63,14 @@ var bugs = []seeded{
 	},
 	{
 		name: "who is prepared starts", property: "P9", always: true,
-		edits: []edit{{"rendezvous/lead/gang.go", "if prepared < len(g.seats) && !g.ordered {\n\t\treturn\n\t}\n", "_ = prepared\n"}},
+		edits: []edit{{"rendezvous/lead/run.go", "if prepared < len(r.placements) && !r.ordered {\n\t\treturn\n\t}\n", "_ = prepared\n"}},
 		acts:  []act{{"launch what a host refuses", 1, false, refused}},
 	},
 	{
 		name: "there is no start time-out, and a node loses its orders to start", property: "P9",
 		edits: []edit{
 			{"launcher/shim/gang.go", "if g.due(g.startBy) {", "if false {"},
-			{"rendezvous/lead/judge.go", `case now.After(g.deadline) && g.notStarted() != "":`, "case false:"},
+			{"rendezvous/lead/evaluate.go", `case now.After(r.deadline) && r.notStarted() != "":`, "case false:"},
 			{"launcher/agent/start.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
 		},
 		acts: []act{{"launch", 1, false, launchesForLong}},

@@ -46,10 +46,10 @@ func mustOutcome(t *testing.T, w *world, id launcher.JobID) rendezvous.Outcome {
 	return *j.Outcome
 }
 
-// steps renders a story in short, without what runs in parallel by chance.
-func steps(story []rendezvous.Progress) string {
+// steps renders events in short, without what runs in parallel by chance.
+func steps(events []rendezvous.Progress) string {
 	var out []string
-	for _, p := range story {
+	for _, p := range events {
 		out = append(out, string(p.Step))
 	}
 	return strings.Join(out, " ")
@@ -61,15 +61,15 @@ func TestHappyPath(t *testing.T) {
 		w.each(exitAfter(time.Minute, 0))
 		r := w.ready()
 		began := time.Now()
-		story, err := w.client(t.Context(), spec("jjjj", 3, 2))
+		events, err := w.client(t.Context(), spec("jjjj", 3, 2))
 		if err != nil {
 			t.Fatal(err)
 		}
 		want := "planned prepared prepared prepared started started started running exited exited exited exited exited exited ended"
-		if got := steps(story); got != want {
-			t.Errorf("story %s, want %s", got, want)
+		if got := steps(events); got != want {
+			t.Errorf("events %s, want %s", got, want)
 		}
-		last := story[len(story)-1]
+		last := events[len(events)-1]
 		if d := cmp.Diff(&rendezvous.Outcome{End: rendezvous.Completed, At: last.Outcome.At, Started: last.Outcome.Started}, last.Outcome); d != "" {
 			t.Error(d)
 		}
@@ -145,7 +145,7 @@ func TestOneRefuses(t *testing.T) {
 		w := newWorld(t, 3)
 		w.nodes[2].refuses = `exec "pyhton3": not found`
 		w.ready()
-		story, err := w.client(t.Context(), spec("jjjj", 3, 1))
+		events, err := w.client(t.Context(), spec("jjjj", 3, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -156,8 +156,8 @@ func TestOneRefuses(t *testing.T) {
 		if w.started("jjjj") != 0 {
 			t.Error("a rank was started")
 		}
-		if got := steps(story); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ended") || strings.Contains(got, "running") {
-			t.Errorf("story %s", got)
+		if got := steps(events); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ended") || strings.Contains(got, "running") {
+			t.Errorf("events %s", got)
 		}
 		w.settle()
 	})
@@ -202,7 +202,7 @@ func TestRootCauseMayBeToldLater(t *testing.T) {
 			time.Sleep(4 * time.Second)
 			w.nodes[0].heal()
 		}()
-		story, err := w.client(t.Context(), spec("jjjj", 2, 1))
+		events, err := w.client(t.Context(), spec("jjjj", 2, 1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -210,8 +210,8 @@ func TestRootCauseMayBeToldLater(t *testing.T) {
 		if out.ExitCode != 7 || out.Root == nil || out.Root.Host != "spark1" || out.Cause != "rank 0 on spark1: exit 7" {
 			t.Errorf("outcome %+v", out)
 		}
-		if got := steps(story); !strings.Contains(got, "node-down exited ending") || !strings.Contains(got, "node-up") {
-			t.Errorf("story %s", got)
+		if got := steps(events); !strings.Contains(got, "node-down exited ending") || !strings.Contains(got, "node-up") {
+			t.Errorf("events %s", got)
 		}
 		w.settle()
 	})
@@ -282,7 +282,7 @@ func TestStopBeforeStart(t *testing.T) {
 		if err := r.leader.Stop(t.Context(), "jjjj", time.Second, "changed my mind"); err != nil {
 			t.Fatal(err)
 		}
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -290,8 +290,8 @@ func TestStopBeforeStart(t *testing.T) {
 		if out.End != rendezvous.Stopped || w.started("jjjj") != 0 {
 			t.Errorf("outcome %+v, %d ranks started", out, w.started("jjjj"))
 		}
-		if strings.Contains(steps(story), "running") {
-			t.Errorf("a job that never ran is told to run: %s", steps(story))
+		if strings.Contains(steps(events), "running") {
+			t.Errorf("a job that never ran is told to run: %s", steps(events))
 		}
 		w.settle()
 	})
@@ -348,7 +348,7 @@ func TestNodeLostWhileRunning(t *testing.T) {
 			}
 		}()
 		began := time.Now()
-		story, err := w.client(t.Context(), s)
+		events, err := w.client(t.Context(), s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -359,8 +359,8 @@ func TestNodeLostWhileRunning(t *testing.T) {
 		if took := time.Since(began); took < 20*time.Second || took > 25*time.Second {
 			t.Errorf("it took %s", took)
 		}
-		if got := steps(story); !strings.Contains(got, "running node-down ending") {
-			t.Errorf("story %s", got)
+		if got := steps(events); !strings.Contains(got, "running node-down ending") {
+			t.Errorf("events %s", got)
 		}
 		// It was given up, but it runs: it must end once it is back.
 		w.nodes[1].heal()

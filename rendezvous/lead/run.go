@@ -1,0 +1,498 @@
+package lead
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+)
+
+// gang drives one job, a generation at a time. It is a state machine fed by a mailbox: after
+// each message, step compares what every planned node has come to with what is
+// wanted, and sends what is missing. A new leader runs the same step on what
+// the ledgers say, so adopting a job is no case of its own.
+type run struct {
+	l      *Leader
+	job    rendezvous.Job // changed by the loop, under l.mu
+	events *eventLog
+	// pending is a plan that is being recorded: its nodes are taken. Guarded by
+	// l.mu, as queued is, which tells that the job waits for its first nodes.
+	pending *rendezvous.Plan
+	queued  bool
+	// findings are what the preflight warned of; known to the leader that planned.
+	findings []envgen.Finding
+
+	fresh   bool          // to be recorded first
+	planned chan struct{} // closed once the plan is recorded, or cannot be
+	planErr error         // written before planned is closed
+	gone    chan struct{} // closed when the loop is over: what is in the mailbox then is read by nobody
+
+	mail chan struct{} // has room for one: "the mailbox is not empty"
+	mbMu sync.Mutex
+	box  []func()
+
+	// Below: the loop's own.
+	placements []*placement
+	port       int
+	deadline   time.Time // for the last rank to be started
+	refusedAt  time.Time // of the first refusal; zero while there is none
+	failedAt   time.Time // when the first failure was seen; zero while there is none
+	ordered    bool      // Start has been sent, or a ledger says that it was
+	// verdict is what the gang is being ended for. Where it is about a rank (Root),
+	// an earlier exit may explain it better.
+	verdict   *rendezvous.Outcome
+	proposed  *rendezvous.Outcome // a verdict that is yet to be recorded
+	proposeAt time.Time           // again
+	// inherited: an earlier leader ended the gang. Its reason is looked for
+	// again when all nodes have told what they know.
+	inherited bool
+	wait      *waiting // between two generations
+	noMore    bool     // no other generation follows: somebody has asked for the end
+	asked     *rendezvous.Stop
+	grace     time.Duration // of the End that is wanted
+	found     bool          // an earlier leader recorded it
+	overtaken bool          // the record has got something newer of it from elsewhere
+	copying   bool          // whether others have the plan is being found out
+	ranAt     *time.Time    // when all ranks ran, to be told after that
+	stepping
+
+	viewMu  sync.Mutex // guards what status reads
+	state   rendezvous.State
+	started *time.Time
+	away    []string
+	// These two are replaced whole, never changed.
+	awaySince map[string]time.Time
+	suspended []string
+	done      []int  // ranks that have exited with 0
+	text      string // what it waits for
+	againAt   *time.Time
+	serving
+}
+
+// seat is one planned node. What was sent is remembered per stream only: a new
+// stream begins with a ledger, and what that lacks is sent again.
+type placement struct {
+	rendezvous.Place
+	rank     int // node rank
+	up       bool
+	since    time.Time // of the last change of up
+	heard    time.Time // the last sign of life of a node that is not up
+	askAt    time.Time // when to look for the next one
+	asking   bool
+	known    bool          // its phase is known: fresh, or told by a ledger
+	ahead    time.Duration // of its clock before ours
+	rebooted bool          // nothing of the boot it was planned in is left: it was booted anew, or a person says so
+	lost     string        // why it cannot do its part any more: empty, or a sentence
+	stuck    string        // what was killed there and stays
+	// suspended: its ranks were stopped by a signal of their user's.
+	suspended bool
+
+	phase   launcher.Phase
+	refused string
+	image   *launcher.ImageSeen // what it has of the ranks' image; nil: not told
+	ran     bool                // all its ranks have been started
+	ranks   map[int]*launcher.RankStatus
+	probes  map[int]probed  // by step
+	next    map[int]restart // by rank, of those that are replaced
+	// rejoined counts the boots after the one that was planned, in which it took part again.
+	rejoined int
+
+	preparing       bool
+	starting, asked uint8          // steps, as bits, that it was told to start and to probe
+	ending          *time.Duration // the grace of the End that was sent
+}
+
+// newGang makes the gang of a recorded job: what its nodes have come to is not
+// known before their ledgers arrive, and until then nobody is told that it is
+// starting, which may long be over.
+func newRun(l *Leader, job rendezvous.Job) *run {
+	r := &run{
+		l: l, job: job, events: newEventLog(), planned: make(chan struct{}), gone: make(chan struct{}), mail: make(chan struct{}, 1),
+		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
+		placements: placementsOf(job.Plan, time.Now()), stepping: newStepping(job, time.Now()),
+	}
+	if job.Restored != nil {
+		r.deadline = time.Now().Add(max(job.Spec.StartTimeout, tellWithin))
+	}
+	if job.Plan.Generation == 0 {
+		r.queued, r.wait, r.state = true, &waiting{}, rendezvous.StateWaits
+	}
+	return r
+}
+
+// plant makes the gang of a job that no record and no node has heard of.
+func freshRun(l *Leader, job rendezvous.Job) *run {
+	r := newRun(l, job)
+	r.fresh, r.state = true, rendezvous.StateStarts
+	for _, p := range r.placements {
+		p.up, p.known = true, true // MakePlan takes only nodes that are ready
+		p.ahead = l.members[p.Node].ahead
+	}
+	return r
+}
+
+// plan records a fresh job. Nothing is sent to any node before. The recorder is
+// given the leadership's context, not the caller's: a caller that goes away must
+// not leave a recorded job that nobody drives.
+func (r *run) plan(ctx context.Context) error {
+	if r.fresh {
+		if err := r.l.cfg.Recorder.Plan(ctx, r.job); err != nil {
+			return fmt.Errorf("record job %s: %w", r.job.Spec.ID, err)
+		}
+	}
+	if !r.queued {
+		r.tellPlanned()
+	}
+	if r.fresh {
+		r.findCopies()
+	}
+	return nil
+}
+
+// findCopies tells, where it is so, that the plan is on one machine only. It is
+// found out beside the start, which does not wait; who leaves when the ranks run
+// hears it before.
+func (r *run) findCopies() {
+	only := r.l.cfg.OnlyHere
+	if only == nil {
+		return
+	}
+	r.copying = true
+	r.l.running.Go(func() { // the loop that asks keeps it above zero
+		host := only(r.l.ctx)
+		r.post(func() {
+			r.copying = false
+			if host != "" {
+				r.tell(rendezvous.Progress{Step: rendezvous.StepAlone, OnlyOn: host})
+			}
+			if ran := r.ranAt; ran != nil {
+				r.ranAt = nil
+				r.tell(rendezvous.Progress{Step: rendezvous.StepRunning, Time: *ran, Ports: r.ports})
+			}
+		})
+	})
+}
+
+func (r *run) tellPlanned() {
+	plan := r.job.Plan
+	r.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: r.job.Planned, Plan: &plan, Findings: r.findings, Text: r.job.TryText()})
+	r.findings = nil
+}
+
+func (r *run) tell(p rendezvous.Progress) {
+	p.Job, p.Generation = r.job.Spec.ID, r.job.Plan.Generation
+	if p.Time.IsZero() {
+		p.Time = time.Now()
+	}
+	r.events.add(p)
+}
+
+// post puts a message into the mailbox and never blocks.
+func (r *run) post(msg func()) {
+	r.mbMu.Lock()
+	r.box = append(r.box, msg)
+	r.mbMu.Unlock()
+	select {
+	case r.mail <- struct{}{}:
+	default:
+	}
+}
+
+func (r *run) takeMail() []func() {
+	r.mbMu.Lock()
+	defer r.mbMu.Unlock()
+	msgs := r.box
+	r.box = nil
+	return msgs
+}
+
+// run is the gang's loop. It ends with the leadership, leaving the nodes as
+// they are, or when the outcome is recorded.
+func (r *run) loop(ctx context.Context) {
+	defer close(r.gone)
+	r.planErr = r.plan(ctx)
+	close(r.planned)
+	if r.planErr != nil {
+		r.l.mu.Lock()
+		r.l.drop(r)
+		r.l.mu.Unlock()
+		r.events.fail(r.planErr)
+		return
+	}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		for _, msg := range r.takeMail() {
+			msg()
+		}
+		if r.overtaken {
+			r.l.replace(r)
+			return
+		}
+		switch over, again := r.turn(ctx); {
+		case over:
+			return
+		case again:
+			timer.Reset(time.Second) // could not be recorded: again, while we lead
+		default:
+			if next := r.nextDeadline(); !next.IsZero() {
+				timer.Reset(time.Until(next))
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.mail:
+		case <-timer.C:
+		}
+	}
+}
+
+// turn is one round of the loop: over, when the outcome is recorded; again, when
+// it could not be.
+func (r *run) turn(ctx context.Context) (over, again bool) {
+	if r.wait == nil && r.step(time.Now()) {
+		out := r.outcome()
+		next, more := r.follows(out)
+		if !more {
+			over = r.record(ctx)
+			return over, !over
+		}
+		r.pause(next, out)
+	}
+	if r.wait == nil {
+		return false, false
+	}
+	over = r.nextGeneration(ctx)
+	if r.wait == nil { // a generation has begun
+		return false, r.step(time.Now())
+	}
+	return over, !over && r.verdict != nil
+}
+
+// step sends what is missing; true means that no node has anything left.
+func (r *run) step(now time.Time) (done bool) {
+	r.giveUpSilent(now)
+	r.expire(now)
+	switch {
+	case r.verdict != nil:
+	case r.proposed == nil:
+		r.evaluate(now)
+	case !now.Before(r.proposeAt):
+		r.propose()
+	}
+	if r.proposed != nil {
+		return false // nothing is told or begun meanwhile
+	}
+	if r.verdict == nil {
+		r.advance()
+		r.restartRanks(now)
+		r.tellSpared()
+	} else {
+		r.teardown()
+		if hosts := r.unproven(); len(hosts) > 0 {
+			r.waits(r.whyUnproven(hosts))
+			r.noMore = r.noMore || r.timedOut(now)
+		} else if stay := r.leftovers(); len(stay) > 0 && r.mustProve() {
+			r.waits("the next try waits for the end of what cannot be killed: " + strings.Join(stay, "; "))
+			r.noMore = r.noMore || r.timedOut(now)
+		}
+	}
+	r.publish()
+	return r.verdict != nil && r.find(func(p *placement) bool { return !r.over(p) }) == nil
+}
+
+// over tells whether nothing more is waited for from a node: it said so, or it is
+// lost, or what is left there cannot be killed, or it is away and was never told
+// to start. A node that comes back is
+// told to end what it has after all: here while the gang winds down, later by
+// the leader's sweep.
+func (r *run) over(p *placement) bool {
+	if p.up {
+		return p.phase == launcher.PhaseEnded || p.stuck != "" && !r.mustProve()
+	}
+	return p.phase == launcher.PhaseEnded || p.lost != "" && !r.mustProve() || !r.ordered && r.allKnown()
+}
+
+func (r *run) allKnown() bool { return r.find(func(p *placement) bool { return !p.known }) == nil }
+
+// advance moves the gang towards running: prepare on all, then start on all.
+func (r *run) advance() {
+	if r.job.Restored != nil {
+		return // it may have been prepared, started and ended since
+	}
+	if r.stepped() && !r.placements[0].known {
+		return // the head's ports, which others are told, are in its ledger
+	}
+	prepared := 0
+	for _, p := range r.placements {
+		if p.phase >= launcher.PhasePrepared && p.lost == "" {
+			prepared++
+		} else if p.up && p.known && !p.preparing && (!r.ordered || p.rejoined > 0 && p.phase == launcher.PhaseNone) {
+			p.preparing = true
+			a := r.job.Plan.Assignment(r.job.Spec, p.rank)
+			a.Boot = p.Boot
+			r.send(p, launcher.Order{Prepare: &a})
+		}
+	}
+	// None starts before all are prepared: a node that was rebooted has ended, and
+	// may never have been. A start that an earlier leader had begun proves that all were.
+	if prepared < len(r.placements) && !r.ordered {
+		return
+	}
+	now := time.Now()
+	leases, all := r.firstLeases(now)
+	if !all && !r.ordered {
+		return
+	}
+	for k := range min(r.firstUnready(now)+1, len(r.steps)) {
+		for i, p := range r.placements {
+			if r.mayStart(p, k) && (leases == nil || leases[i] != 0) {
+				r.ordered = true
+				p.starting |= 1 << k
+				start := launcher.Start{Key: r.job.Key(), Port: r.port, Step: k, HeadPorts: r.ports}
+				if leases != nil {
+					start.Lease = leases[i]
+				}
+				r.send(p, launcher.Order{Start: &start})
+			}
+		}
+	}
+	r.sayWaits(now)
+	if r.present() == len(r.steps) && !r.all {
+		r.all = true
+		if r.stepped() {
+			r.tellRunning()
+		}
+	}
+}
+
+// mayStart tells whether a node is to be told to start a step, and was not.
+func (r *run) mayStart(p *placement, k int) bool {
+	if !p.up || p.starting&(1<<k) != 0 {
+		return false
+	}
+	if !r.stepped() {
+		return p.phase == launcher.PhasePrepared
+	}
+	return (p.phase == launcher.PhasePrepared || p.phase == launcher.PhaseStarted) && !r.begun(p, k)
+}
+
+// wind tells every node that may have something of the gang to end it. A node
+// that never heard of it answers at once, and will refuse what comes late.
+func (r *run) teardown() {
+	now := time.Now()
+	for _, p := range r.placements {
+		if !p.up || !p.known || p.phase == launcher.PhaseEnded || p.ending != nil && *p.ending <= r.grace || r.endsLater(p, now) {
+			continue
+		}
+		grace := r.grace
+		p.ending = &grace
+		r.send(p, launcher.Order{End: &launcher.End{Key: r.job.Key(), Grace: grace, Reason: r.verdict.Cause}})
+	}
+}
+
+func (r *run) send(p *placement, o launcher.Order) {
+	o.Fence = r.l.cfg.Fence
+	r.l.cfg.Send(p.Node, o)
+}
+
+// nextDeadline is the next moment at which time alone changes something.
+func (r *run) nextDeadline() time.Time {
+	var next time.Time
+	earliest := func(t time.Time) {
+		if next.IsZero() || t.Before(next) {
+			next = t
+		}
+	}
+	if r.wait != nil {
+		earliest(r.wait.nextLook(time.Now()))
+		if limit := r.timeLimit(); !limit.IsZero() {
+			earliest(limit)
+		}
+		return next
+	}
+	switch {
+	case r.proposed != nil:
+		return r.proposeAt
+	case r.verdict == nil && !r.failedAt.IsZero(): // other times may pass before: the failure is judged first
+		return r.collectUntil()
+	}
+	if at := r.stalledAt(); r.verdict == nil && !at.IsZero() {
+		earliest(at)
+		if !r.saidAt.IsZero() {
+			what := r.saidWhat
+			if r.unsaid {
+				what = ""
+			}
+			earliest(r.sayAt(time.Now(), what))
+		}
+	}
+	if at := r.nextRestartAt(); r.verdict == nil && !at.IsZero() {
+		earliest(at)
+	}
+	if r.verdict != nil && r.stepped() && time.Since(r.ended) < r.grace+reverseWait {
+		earliest(r.ended.Add(r.grace + reverseWait))
+	}
+	if r.verdict == nil && r.notStarted() != "" {
+		earliest(r.deadline.Add(time.Millisecond))
+	}
+	if r.verdict == nil && r.anyRefused() != nil {
+		earliest(r.refusedAt.Add(answersWait))
+	}
+	if limit := r.timeLimit(); !limit.IsZero() && (r.verdict == nil || len(r.unproven()) > 0 && !r.noMore) {
+		earliest(limit)
+	}
+	for _, p := range r.placements {
+		if over := r.leaseOver(p); !over.IsZero() {
+			earliest(over)
+		}
+		until := r.giveUpAt(p)
+		if until.IsZero() || p.asking || r.over(p) {
+			continue
+		}
+		earliest(until)
+		if r.verdict == nil {
+			earliest(p.askAt)
+		}
+	}
+	return next
+}
+
+// record writes the outcome, lets the nodes forget, and tells the followers.
+func (r *run) record(ctx context.Context) bool {
+	out := r.outcome()
+	if out.End == rendezvous.Rejected && r.job.Plan.Generation > 1 {
+		out.End = rendezvous.Failed // ranks of earlier generations have run
+	}
+	if text := r.job.TryText(); text != "" && out.End == rendezvous.Failed {
+		out.Cause += " (" + text + ")"
+	}
+	if text := r.job.WhyNoMore(out); text != "" && !r.noMore {
+		out.Cause += " (" + text + ")"
+	}
+	err := r.l.cfg.Recorder.End(ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: out})
+	if errors.Is(err, rendezvous.ErrJobEnded) {
+		// An attempt whose outcome was unknown has been recorded after all.
+		if job, ok := r.l.cfg.Record.Job(r.job.Spec.ID); ok && job.Outcome != nil {
+			out, err = *job.Outcome, nil
+		}
+	}
+	if err != nil {
+		r.l.cfg.Logger.Warn("record outcome", "job", r.job.Spec.ID, "error", err)
+		return false
+	}
+	only := "" // found out before the drop: who asks from then on is told by the record, which does not know
+	if r.l.cfg.OnlyHere != nil {
+		only = r.l.cfg.OnlyHere(ctx)
+	}
+	r.l.letGo(r)
+	r.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: out.At, Outcome: &out, OnlyOn: only})
+	return true
+}
