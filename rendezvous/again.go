@@ -9,7 +9,7 @@ import (
 )
 
 // Try is a generation that has ended, in short.
-type Try struct {
+type Attempt struct {
 	Generation launcher.Generation `json:"generation"`
 	Stage      string              `json:"stage,omitempty"`
 	Hosts      []string            `json:"hosts"`
@@ -50,35 +50,35 @@ func (j Job) Next(out Outcome) (Next, bool) {
 		return n, true
 	case failed && n.Restarts < j.Spec.MaxRestarts:
 		n.Restarts++
-		n.Pause = pauseAfter(j.After(out).Tries)
+		n.Pause = pauseAfter(j.After(out).Attempts)
 		return n, true
 	}
 	return Next{}, false
 }
 
-// After is the job with the present generation among its tries.
+// After is the job with the present generation among its attempts.
 func (j Job) After(out Outcome) Job {
-	t := Try{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At, ExitCode: out.ExitCode, Cause: out.Cause}
+	a := Attempt{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At, ExitCode: out.ExitCode, Cause: out.Cause}
 	for _, p := range j.Plan.Nodes {
-		t.Hosts = append(t.Hosts, p.Host)
+		a.Hosts = append(a.Hosts, p.Host)
 	}
-	j.Tries = append(slices.Clone(j.Tries), t)
-	for len(j.Tries) > MaxTries {
+	j.Attempts = append(slices.Clone(j.Attempts), a)
+	for len(j.Attempts) > MaxAttempts {
 		oldest := 0
-		if last := j.lastReady(); j.Spec.Service != nil && last == 0 { // whether it has ever answered is asked of its tries
+		if last := j.lastReady(); j.Spec.Service != nil && last == 0 { // whether it has ever answered is asked of its attempts
 			oldest = 1
 		}
-		j.Tries = slices.Delete(j.Tries, oldest, oldest+1)
+		j.Attempts = slices.Delete(j.Attempts, oldest, oldest+1)
 	}
 	j.Faults = j.faultsWith(out)
 	return j
 }
 
-// lastReady is the latest try of the main stage that had all ranks, or of a service that
+// lastReady is the latest attempt of the main stage that had all ranks, or of a service that
 // answered; -1: none had.
 func (j Job) lastReady() int {
-	for i, t := range slices.Backward(j.Tries) {
-		if t.Stage == "" && t.Started != nil {
+	for i, a := range slices.Backward(j.Attempts) {
+		if a.Stage == "" && a.Started != nil {
 			return i
 		}
 	}
@@ -97,16 +97,16 @@ func (j Job) MainHosts() []string {
 			hosts = append(hosts, h.Host)
 		}
 	case launcher.StageAfter:
-		for _, t := range slices.Backward(j.Tries) {
-			if t.Stage == "" {
-				return t.Hosts
+		for _, a := range slices.Backward(j.Attempts) {
+			if a.Stage == "" {
+				return a.Hosts
 			}
 		}
 	}
 	return hosts
 }
 
-// The pause doubles from one quick failure to the next; a try that ran well for
+// The pause doubles from one quick failure to the next; an attempt that ran well for
 // a while is no such failure.
 const (
 	firstPause = time.Second
@@ -114,28 +114,28 @@ const (
 	goodRun    = 10 * time.Minute
 )
 
-func pauseAfter(tries []Try) time.Duration {
+func pauseAfter(attempts []Attempt) time.Duration {
 	pause := firstPause
-	for i, t := range slices.Backward(tries) {
-		if t.Stage != "" || t.Started != nil && t.Ended.Sub(*t.Started) >= goodRun {
+	for i, a := range slices.Backward(attempts) {
+		if a.Stage != "" || a.Started != nil && a.Ended.Sub(*a.Started) >= goodRun {
 			break
 		}
-		if i < len(tries)-1 {
+		if i < len(attempts)-1 {
 			pause = min(2*pause, lastPause)
 		}
 	}
 	return pause
 }
 
-// TryText says which try of the main stage this is, where there may be several.
-func (j Job) TryText() string {
+// AttemptText says which attempt of the main stage this is, where there may be several.
+func (j Job) AttemptText() string {
 	switch {
 	case j.Plan.Stage != "":
 		return "--" + j.Plan.Stage
 	case j.Spec.MaxRestarts == 0:
 		return ""
 	}
-	return fmt.Sprintf("try %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
+	return fmt.Sprintf("attempt %d of %d", j.Plan.Restarts+1, j.Spec.MaxRestarts+1)
 }
 
 // queue takes a job that waits for its first nodes: its plan is of generation 0.
@@ -143,7 +143,7 @@ func (s *state) queue(j Job) error {
 	if _, known := s.Jobs[j.Spec.ID]; known {
 		return ErrJobExists
 	}
-	j.Plan, j.Outcome, j.Stop, j.Tries, j.Touched = Plan{}, nil, nil, nil, s.Epoch
+	j.Plan, j.Outcome, j.Stop, j.Attempts, j.Touched = Plan{}, nil, nil, nil, s.Epoch
 	s.Jobs[j.Spec.ID] = j
 	s.prune()
 	return nil

@@ -175,8 +175,8 @@ func TestReuniteWithARestored(t *testing.T) {
 	l.must(t, endOf("bbbb", 1))
 	mine.must(t, Entry{Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-1"}}, failedOf("bbbb", 1, "how it ended is not known"))
 	reunite(t, mine, l)
-	if j, _ := mine.Job("bbbb"); j.Outcome == nil || j.Outcome.End != Completed || j.Restored != nil || len(j.Tries) != 0 {
-		t.Errorf("%+v, restored %v, tries %+v", j.Outcome, j.Restored, j.Tries)
+	if j, _ := mine.Job("bbbb"); j.Outcome == nil || j.Outcome.End != Completed || j.Restored != nil || len(j.Attempts) != 0 {
+		t.Errorf("%+v, restored %v, attempts %+v", j.Outcome, j.Restored, j.Attempts)
 	}
 	if j, _ := mine.Job("wwww"); j.Outcome != nil {
 		t.Errorf("it waits there: %+v", j.Outcome)

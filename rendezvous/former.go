@@ -95,12 +95,12 @@ func (f Former) seat(chosen []Member) (seated []Member) {
 // MovedFrom names the machine where rank 0 was in the generation before, if it is on another
 // one now: where a service answers has changed with it. Empty: it has stayed.
 func (j Job) MovedFrom() string {
-	for _, t := range slices.Backward(j.Tries) {
-		if t.Stage == "" && len(t.Hosts) > 0 && len(j.Plan.Nodes) > 0 {
-			if t.Hosts[0] == j.Plan.Nodes[0].Host {
+	for _, a := range slices.Backward(j.Attempts) {
+		if a.Stage == "" && len(a.Hosts) > 0 && len(j.Plan.Nodes) > 0 {
+			if a.Hosts[0] == j.Plan.Nodes[0].Host {
 				return ""
 			}
-			return t.Hosts[0]
+			return a.Hosts[0]
 		}
 	}
 	return ""

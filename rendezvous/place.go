@@ -44,7 +44,7 @@ type Plan struct {
 
 	// Stage is what this generation runs: "" is the main stage.
 	Stage string `json:"stage,omitempty"`
-	// Restarts counts the tries of the main stage before this generation.
+	// Restarts counts the attempts of the main stage before this generation.
 	Restarts int `json:"restarts,omitempty"`
 	// Held are nodes that the job keeps for its next generation.
 	Held []Holding `json:"held,omitempty"`

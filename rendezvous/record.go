@@ -54,8 +54,8 @@ type Job struct {
 	// Verdict is what the present generation is ended for, where no node can tell:
 	// a leader was out of patience with one. Later leaders go by it.
 	Verdict *Outcome `json:"verdict,omitempty"`
-	// Tries are the generations before the plan's, the latest MaxTries of them.
-	Tries []Try `json:"tries,omitempty"`
+	// Tries are the generations before the plan's, the latest MaxAttempts of them.
+	Attempts []Attempt `json:"tries,omitempty"`
 	// Touched is the epoch in which it was last planned, stopped or ended: the record sets it.
 	Touched launcher.Epoch `json:"touched,omitzero"`
 	// Restored is set on a job that had not ended when the copy was taken from
@@ -66,7 +66,7 @@ type Job struct {
 	Faults []time.Time `json:"faults,omitempty"`
 }
 
-// Key is the job's current try.
+// Key is the job's current attempt.
 func (j Job) Key() launcher.Key { return launcher.Key{Job: j.Spec.ID, Generation: j.Plan.Generation} }
 
 // End is how a job's story closed.
@@ -104,7 +104,7 @@ const (
 	MaxUnfinished      = 500
 	MaxUnfinishedBytes = 16 << 20
 	MaxExits           = 16 // exits kept in an outcome
-	MaxTries           = 20 // tries kept of a job
+	MaxAttempts        = 20 // attempts kept of a job
 )
 
 // Kind names a kind of entry and its version. A new kind is written only when
@@ -171,7 +171,7 @@ type Join struct {
 	Node    Node   `json:"node"`
 }
 
-// JobEnd closes one try of a job.
+// JobEnd closes one attempt of a job.
 type JobEnd struct {
 	launcher.Key
 	Outcome Outcome `json:"outcome"`

@@ -50,7 +50,7 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 			continue
 		}
 		j := *parts[i].Job
-		j.Tries = nil
+		j.Attempts = nil
 		if j.Outcome != nil {
 			out := *j.Outcome
 			out.Exits, out.Root = nil, nil
@@ -119,9 +119,9 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	case !known, ours.Restored != nil && theirs.Restored == nil: // who was there knows better than an older copy
 		s.Jobs[theirs.Spec.ID] = theirs
 	case ours.Touched.Compare(from) > 0: // planned or ended here since the take-over
-		if t := theirs.aside(from); !slices.ContainsFunc(slices.Concat(ours.Tries, []Try{ours.present()}), t.same) {
-			ours.Tries = append(slices.Clone(ours.Tries), t)
-			ours.Tries = ours.Tries[max(0, len(ours.Tries)-MaxTries):]
+		if a := theirs.aside(from); !slices.ContainsFunc(slices.Concat(ours.Attempts, []Attempt{ours.present()}), a.same) {
+			ours.Attempts = append(slices.Clone(ours.Attempts), a)
+			ours.Attempts = ours.Attempts[max(0, len(ours.Attempts)-MaxAttempts):]
 			s.Jobs[theirs.Spec.ID] = ours
 		}
 	case theirs.Plan.Generation > ours.Plan.Generation,
@@ -131,32 +131,32 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 }
 
 // present is the present generation in short.
-func (j Job) present() Try {
+func (j Job) present() Attempt {
 	var out Outcome
 	if j.Outcome != nil {
 		out = *j.Outcome
 	}
-	tries := j.After(out).Tries
-	return tries[len(tries)-1]
+	attempts := j.After(out).Attempts
+	return attempts[len(attempts)-1]
 }
 
 // aside is the present generation as the other side of a reunion keeps it.
-func (j Job) aside(from launcher.Epoch) Try {
-	t := j.present()
-	t.Epoch = from
+func (j Job) aside(from launcher.Epoch) Attempt {
+	a := j.present()
+	a.Epoch = from
 	if j.Outcome == nil {
-		t.Cause = "another leader had it running at the reunion"
+		a.Cause = "another leader had it running at the reunion"
 	} else {
-		t.Cause = "under another leader: " + cmp.Or(t.Cause, string(j.Outcome.End))
+		a.Cause = "under another leader: " + cmp.Or(a.Cause, string(j.Outcome.End))
 	}
-	return t
+	return a
 }
 
-// same tells whether u is this try: kept before, or begun before the take-over
+// same tells whether u is this attempt: kept before, or begun before the take-over
 // and gone no further on the other side.
-func (t Try) same(u Try) bool {
-	if t.Generation != u.Generation || !slices.Equal(t.Hosts, u.Hosts) {
+func (a Attempt) same(u Attempt) bool {
+	if a.Generation != u.Generation || !slices.Equal(a.Hosts, u.Hosts) {
 		return false
 	}
-	return u.Epoch == t.Epoch || t.Ended.IsZero()
+	return u.Epoch == a.Epoch || a.Ended.IsZero()
 }

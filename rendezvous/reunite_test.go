@@ -93,7 +93,7 @@ func TestReunite(t *testing.T) {
 				t.Errorf("generation %d, end %q, want %d, %q", j.Plan.Generation, end, tt.gen, tt.end)
 			}
 			var aside []string
-			for _, try := range j.Tries {
+			for _, try := range j.Attempts {
 				if try.Epoch.N != 0 {
 					aside = append(aside, try.Hosts[0]+" "+try.Cause)
 				}

@@ -49,7 +49,7 @@ func WithAutostart(spec launcher.Spec, on bool) launcher.Spec {
 	return spec
 }
 
-// mayRestart bounds the number of tries after the first: those of a service are told by its
+// mayRestart bounds the number of attempts after the first: those of a service are told by its
 // failures (nextOfService), and have no bound in all.
 func mayRestart(spec launcher.Spec) int {
 	if spec.Service != nil {
@@ -67,7 +67,7 @@ func mayRestart(spec launcher.Spec) int {
 // as often as Restarts within Per, and only if it was ready once, or a machine of it was lost:
 // what never came up would not the second time.
 func (j Job) nextOfService(out Outcome) (Next, bool) {
-	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Tries)}
+	v, n := j.Spec.Service, Next{Restarts: j.Plan.Restarts, Pause: pauseAfter(j.After(out).Attempts)}
 	switch {
 	case out.End == Rejected && j.Plan.Generation > 1:
 		return n, true
@@ -112,7 +112,7 @@ func span(d time.Duration) string {
 
 // wasReady tells whether an earlier generation of a service had come up.
 func (j Job) wasReady() bool {
-	return slices.ContainsFunc(j.Tries, func(t Try) bool { return t.Stage == "" && t.Started != nil })
+	return slices.ContainsFunc(j.Attempts, func(a Attempt) bool { return a.Stage == "" && a.Started != nil })
 }
 
 // RecentFaults counts a service's failures within its Per before now.

@@ -54,7 +54,7 @@ func TestVerdict(t *testing.T) {
 }
 
 // What either side of a reunion was told to end does not run again, as long as both
-// are at the same try.
+// are at the same attempt.
 func TestReuniteKeepsAVerdict(t *testing.T) {
 	job := plannedJob("jjjj", 1, t0)
 	job.Spec.MaxRestarts = 5

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// attempt is how a try of one route ended.
+// attempt is how an attempt of one route ended.
 type attempt struct {
 	route route
 	conn  net.Conn // of the handshake

@@ -106,7 +106,7 @@ func (r Recorder) Apply(ctx context.Context, e rendezvous.Entry, done func() boo
 		case err == nil:
 			refused, _ := res.(error)
 			if refused != nil && done() {
-				return nil // an earlier try of ours had been committed
+				return nil // an earlier attempt of ours had been committed
 			}
 			return refused
 		case errors.Is(err, consensus.ErrNotLeader), errors.Is(err, consensus.ErrStopped), ctx.Err() != nil:

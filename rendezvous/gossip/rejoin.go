@@ -14,7 +14,7 @@ const (
 	// wrong; it doubles up to RejoinInterval. A moved node is accepted
 	// ReclaimAfter its old address was found dead.
 	settleFirst = time.Second
-	// joinsAtOnce bounds the tries that wait for nodes without power.
+	// joinsAtOnce bounds the attempts that wait for nodes without power.
 	joinsAtOnce = 8
 	// joinsAPass bounds a pass: one node met tells of all others, and 200
 	// nodes that start together must not make 40000 exchanges.

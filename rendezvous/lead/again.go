@@ -13,7 +13,7 @@ import (
 )
 
 // A job goes through generations: a stage before the main one, the main one's
-// tries, a stage after it. Between two of them its gang has nothing on any node
+// attempts, a stage after it. Between two of them its gang has nothing on any node
 // and waits here, in the same loop.
 
 // waiting is what a gang between two generations waits for.
@@ -127,7 +127,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	switch {
 	case r.verdict != nil: // stopped meanwhile
 		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped && !strings.HasSuffix(r.verdict.Cause, failed) {
-			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next try; the last one had failed: %s", r.verdict.Cause, failed)
+			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next attempt; the last one had failed: %s", r.verdict.Cause, failed)
 		}
 		return r.record(ctx)
 	case r.timedOut(now):
@@ -137,7 +137,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 		return false
 	}
 	if hold := r.l.cfg.Hold; hold != nil {
-		if why := hold(); why != "" { // a refusal would cost a try, or the first one the job
+		if why := hold(); why != "" { // a refusal would cost an attempt, or the first one the job
 			w.from = now.Add(time.Second)
 			r.waits(why)
 			r.publish()
@@ -186,7 +186,7 @@ func (r *run) unsure() string {
 	if len(hosts) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("the next try waits: %[1]s has not been heard since this machine started, and may have taken the job over; start it, or if it is "+
+	return fmt.Sprintf("the next attempt waits: %[1]s has not been heard since this machine started, and may have taken the job over; start it, or if it is "+
 		"off for good say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " "))
 }
 
@@ -218,7 +218,7 @@ func (r *run) begin(job rendezvous.Job) {
 
 // forgetAll lets the nodes forget the generation. To all: one that came back just
 // now is told here or not at all, and what is sent to one that is away is lost.
-// Whoever comes back later is swept, as the try is nobody's then. l.mu is held.
+// Whoever comes back later is swept, as the attempt is nobody's then. l.mu is held.
 func (r *run) forgetAll() {
 	key := r.job.Key()
 	for _, p := range r.placements {

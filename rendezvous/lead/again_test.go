@@ -21,7 +21,7 @@ func perTry(d time.Duration, codes ...int) func(launcher.Key, int) (time.Duratio
 	}
 }
 
-// theFirstHangs is a life in which only the tries after the first one complete.
+// theFirstHangs is a life in which only the attempts after the first one complete.
 func theFirstHangs(k launcher.Key, _ int) (time.Duration, *launcher.Exit) {
 	if k.Generation == 1 {
 		return 0, nil
@@ -63,21 +63,21 @@ func TestRestarts(t *testing.T) {
 		if o := j.Outcome; o.End != rendezvous.Completed || o.ExitCode != 0 || j.Plan.Generation != 3 || j.Plan.Restarts != 2 {
 			t.Errorf("outcome %+v of generation %d", o, j.Plan.Generation)
 		}
-		if len(j.Tries) != 2 || j.Tries[0].ExitCode != 7 || j.Tries[1].ExitCode != 8 || !j.Planned.Equal(events[0].Time) {
-			t.Errorf("tries %+v, planned %s", j.Tries, j.Planned)
+		if len(j.Attempts) != 2 || j.Attempts[0].ExitCode != 7 || j.Attempts[1].ExitCode != 8 || !j.Planned.Equal(events[0].Time) {
+			t.Errorf("attempts %+v, planned %s", j.Attempts, j.Planned)
 		}
-		want := []string{"rank 0 on spark1: exit 7; try 2 of 4 in 1s", "rank 0 on spark1: exit 8; try 3 of 4 in 2s"}
+		want := []string{"rank 0 on spark1: exit 7; attempt 2 of 4 in 1s", "rank 0 on spark1: exit 8; attempt 3 of 4 in 2s"}
 		if d := cmp.Diff(want, tellOf(events, rendezvous.StepAgain)); d != "" {
 			t.Error(d)
 		}
 		if took := time.Since(began); took < 18*time.Second || took > 20*time.Second {
-			t.Errorf("three tries of 5 s and pauses of 1 s and 2 s took %s", took)
+			t.Errorf("three attempts of 5 s and pauses of 1 s and 2 s took %s", took)
 		}
 		w.settle()
 	})
 }
 
-// While the nodes' addresses change each of them would refuse: no try is lost to that.
+// While the nodes' addresses change each of them would refuse: no attempt is lost to that.
 func TestRestartIsHeldBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -150,7 +150,7 @@ func TestRestartsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 || o.Cause != "rank 0 on spark1: exit 7 (try 3 of 3)" || j.Plan.Generation != 3 {
+		if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 || o.Cause != "rank 0 on spark1: exit 7 (attempt 3 of 3)" || j.Plan.Generation != 3 {
 			t.Errorf("generation %d: %+v", j.Plan.Generation, o)
 		}
 		w.settle()
@@ -170,7 +170,7 @@ func TestWhatIsNotRestarted(t *testing.T) {
 		"out of time": {func(*world) {}, false, rendezvous.Failed, "the time limit of 10s has passed (--timeout)"},
 		"stopped":     {func(*world) {}, true, rendezvous.Stopped, "enough"},
 		"stopped while it waits": {func(w *world) { w.each(exitAfter(2900*time.Millisecond, 1)) }, true, rendezvous.Stopped,
-			"enough while it waited for its next try; the last one had failed: rank 0 on spark1: exit 1"},
+			"enough while it waited for its next attempt; the last one had failed: rank 0 on spark1: exit 1"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -203,7 +203,7 @@ func stopAfter(w *world, r *reign, d time.Duration) {
 	})
 }
 
-// A node that is cut off may run its ranks on: the next try waits until it is
+// A node that is cut off may run its ranks on: the next attempt waits until it is
 // back, whatever else is free, and says so.
 func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -262,8 +262,8 @@ func TestMarkDead(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || len(j.Plan.Nodes) != 2 || j.Tries[0].Cause != "spark3 was marked dead" {
-			t.Errorf("on %d nodes after %+v: %+v", len(j.Plan.Nodes), j.Tries, j.Outcome)
+		if j.Outcome.End != rendezvous.Completed || len(j.Plan.Nodes) != 2 || j.Attempts[0].Cause != "spark3 was marked dead" {
+			t.Errorf("on %d nodes after %+v: %+v", len(j.Plan.Nodes), j.Attempts, j.Outcome)
 		}
 		w.nodes[2].heal()
 		w.settle()
@@ -304,7 +304,7 @@ func TestSpareNode(t *testing.T) {
 }
 
 // before and after run once each, as one rank where rank 0 is, whatever the main
-// stage's tries come to.
+// stage's attempts come to.
 func TestBeforeAndAfter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -323,7 +323,7 @@ func TestBeforeAndAfter(t *testing.T) {
 				got = append(got, strings.TrimSpace(p.Plan.Stage+" "+p.Text)+" on "+p.Plan.Nodes[0].Host)
 			}
 		}
-		want := []string{"before --before on spark1", "try 1 of 2 on spark1", "try 2 of 2 on spark1", "after --after on spark1"}
+		want := []string{"before --before on spark1", "attempt 1 of 2 on spark1", "attempt 2 of 2 on spark1", "after --after on spark1"}
 		if d := cmp.Diff(want, got); d != "" || j.Outcome.End != rendezvous.Completed {
 			t.Errorf("%s: %+v", d, j.Outcome)
 		}
@@ -367,7 +367,7 @@ func withStages(s launcher.Spec) launcher.Spec {
 	return s
 }
 
-// However often leaders die meanwhile, the tries are as many as were asked for,
+// However often leaders die meanwhile, the attempts are as many as were asked for,
 // and none runs beside another.
 func TestRestartsUnderDyingLeaders(t *testing.T) {
 	for k := 1; k <= 60; k++ {
@@ -387,7 +387,7 @@ func TestRestartsUnderDyingLeaders(t *testing.T) {
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
-			if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 3 || len(j.Tries) != 2 {
+			if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 3 || len(j.Attempts) != 2 {
 				t.Errorf("leader dies after %d: generation %d, %+v", k, j.Plan.Generation, j.Outcome)
 			}
 			w.settle()

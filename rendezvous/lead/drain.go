@@ -14,7 +14,7 @@ import (
 // GPU, a port. Its job is not kept waiting for it, and gets its outcome; its
 // node is drained until it is gone: it keeps what runs there and gets nothing
 // new. The node knows, by its ledger, so that the next leader does too. So is a
-// node with a try that the record does not know (restored.go).
+// node with an attempt that the record does not know (restored.go).
 
 // drain takes what an event tells of a node's processes that stay, whatever job
 // they are of: its end may have been recorded. l.mu is held.
@@ -44,7 +44,7 @@ func (m *member) drained() string {
 		texts = append(texts, fmt.Sprintf("job %s: %s", k.Job, m.stuck[k]))
 	}
 	for _, k := range slices.SortedStableFunc(maps.Keys(m.strays), func(a, b launcher.Key) int { return strings.Compare(a.String(), b.String()) }) {
-		texts = append(texts, fmt.Sprintf("job %[1]s runs there, and the record, which was restored, does not know its try %[2]d: `sudo sparkrun stop %[1]s` ends it", k.Job, k.Generation))
+		texts = append(texts, fmt.Sprintf("job %[1]s runs there, and the record, which was restored, does not know its attempt %[2]d: `sudo sparkrun stop %[1]s` ends it", k.Job, k.Generation))
 	}
 	return strings.Join(texts, "; ")
 }

@@ -100,7 +100,7 @@ func TestWhatItsOwnNodeCouldNotKill(t *testing.T) {
 	})
 }
 
-// Two tries never run at once, nor does one beside what is left of the other.
+// Two attempts never run at once, nor does one beside what is left of the other.
 func TestNoTryBesideWhatCannotBeKilled(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -113,7 +113,7 @@ func TestNoTryBesideWhatCannotBeKilled(t *testing.T) {
 		go func() {
 			time.Sleep(10 * time.Minute)
 			if n := w.started("jjjj"); n != 2 {
-				t.Errorf("%d ranks were started while one of the first try was left", n)
+				t.Errorf("%d ranks were started while one of the first attempt was left", n)
 			}
 			w.nodes[1].letDie()
 		}()

@@ -34,7 +34,7 @@ func TestWhoMayHaveBeenTakenOverBeginsNothingAnew(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Second)
-		r.kill() // before its first try has ended
+		r.kill() // before its first attempt has ended
 		r = w.ready()
 		if _, err := w.client(t.Context(), fresh); err != nil {
 			t.Fatal(err)

@@ -157,7 +157,7 @@ func (r *run) timedOut(now time.Time) bool {
 // decide ends the gang for what this leader alone may know: a silence, a time that
 // is over. It is recorded before it is told or acted upon. Else the next leader,
 // whom the node answers again, would say that what was said to end runs; and of ranks
-// that were told to end, that somebody had asked for it, so that no other try followed.
+// that were told to end, that somebody had asked for it, so that no other attempt followed.
 func (r *run) decide(out rendezvous.Outcome) {
 	out.At = time.Now()
 	r.proposed = &out

@@ -11,7 +11,7 @@ import (
 // uptime is the node's clock for stamps; n.mu is held.
 func (n *fakeNode) uptime() launcher.Uptime { return launcher.Uptime(time.Since(n.booted)) }
 
-// lease lets a try go on from a stamp; false: that is over. n.mu is held.
+// lease lets an attempt go on from a stamp; false: that is over. n.mu is held.
 func (n *fakeNode) lease(tr *fakeTry, stamp launcher.Uptime) bool {
 	until := stamp + launcher.Uptime(tr.a.Spec.Lease())
 	if stamp == 0 || stamp > n.uptime() || until <= n.uptime() || tr.ending || tr.Phase == launcher.PhaseEnded {

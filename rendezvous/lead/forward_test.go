@@ -122,8 +122,8 @@ func silenceIsNotTakenBack(t *testing.T, nodes, points int) {
 	if _, err := w.client(ctx, s); err != nil {
 		t.Error(err)
 	}
-	if j, _ := w.record.Job("jjjj"); j.Outcome == nil || j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Tries[0].Cause != "spark2 has not answered for 5s" {
-		t.Errorf("generation %d, outcome %+v, tries %+v", j.Plan.Generation, j.Outcome, j.Tries)
+	if j, _ := w.record.Job("jjjj"); j.Outcome == nil || j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Attempts[0].Cause != "spark2 has not answered for 5s" {
+		t.Errorf("generation %d, outcome %+v, attempts %+v", j.Plan.Generation, j.Outcome, j.Attempts)
 	}
 	w.settle()
 }
@@ -148,8 +148,8 @@ func TestVerdictThatIsNotRecorded(t *testing.T) {
 		if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || r.sent("end") > 0 {
 			t.Errorf("the job is said to be %s; orders %v", js.State, r.orders)
 		}
-		if tries := tried.Load(); tries < 10 || tries > 60 {
-			t.Errorf("%d tries to record it in a minute", tries)
+		if n := tried.Load(); n < 10 || n > 60 {
+			t.Errorf("%d attempts to record it in a minute", n)
 		}
 		r.onCommit(nil)
 		w.nodes[1].heal()

@@ -343,7 +343,7 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 }
 
 // letGo forgets a gang whose outcome is recorded, and lets the nodes forget it.
-// Both under one lock: a node that comes back is told here, or finds its try swept.
+// Both under one lock: a node that comes back is told here, or finds its attempt swept.
 func (l *Leader) letGo(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -108,7 +108,7 @@ func (r *run) whyUnproven(hosts []string) string {
 		each = "HOST"
 	}
 	if r.job.Spec.Lease() > 0 {
-		return fmt.Sprintf("the next try waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
+		return fmt.Sprintf("the next attempt waits until the leases of what may run on %s are over: at most %s after that machine was heard last, or the leader changed",
 			on, r.job.Spec.LeaseOver().Round(time.Second))
 	}
 	return fmt.Sprintf("it waits for %s, then starts again: whether ranks still run there is not known; if that machine is off for good "+

@@ -128,11 +128,11 @@ func TestLeaseRanOutIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || len(j.Tries) != 1 || !strings.Contains(j.Tries[0].Cause, "its lease ran out") {
-			t.Errorf("after %+v: %+v", j.Tries, j.Outcome)
+		if j.Outcome.End != rendezvous.Completed || len(j.Attempts) != 1 || !strings.Contains(j.Attempts[0].Cause, "its lease ran out") {
+			t.Errorf("after %+v: %+v", j.Attempts, j.Outcome)
 		}
 		if took := j.Outcome.At.Sub(*cut); took > leased().LeaseOver() {
-			t.Errorf("the second try was over %s after the cut", took)
+			t.Errorf("the second attempt was over %s after the cut", took)
 		}
 		w.settle()
 	})
@@ -163,7 +163,7 @@ func TestNewLeaderWaitsForLeases(t *testing.T) {
 			t.Errorf("generation %d: %+v", j.Plan.Generation, j.Outcome)
 		}
 		if took := j.Outcome.At.Sub(began); took < leased().LeaseOver() {
-			t.Errorf("the second try was over %s after the change of leaders", took)
+			t.Errorf("the second attempt was over %s after the change of leaders", took)
 		}
 		lost.heal()
 		w.settle()

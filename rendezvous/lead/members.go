@@ -39,9 +39,9 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	}
 }
 
-// sweep lets a node forget a try that nobody drives: its end is recorded, and
+// sweep lets a node forget an attempt that nobody drives: its end is recorded, and
 // the node was away when it was to be told, or it is of a side that gave way. What
-// runs of it is ended first. A try that runs and that the record
+// runs of it is ended first. An attempt that runs and that the record
 // does not know was lost in a forced recovery, or ended so long ago that it was
 // pruned: only a person can tell, so it is left alone. l.mu is held.
 func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
@@ -61,13 +61,13 @@ func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
 }
 
-// sweeping is a try that is being ended on a node, to be forgotten then.
+// sweeping is an attempt that is being ended on a node, to be forgotten then.
 type sweeping struct {
 	node launcher.NodeID
 	key  launcher.Key
 }
 
-// current tells whether a try is one that this leadership drives. l.mu is held.
+// current tells whether an attempt is one that this leadership drives. l.mu is held.
 func (l *Leader) current(k launcher.Key) bool {
 	r := l.runs[k.Job]
 	return r != nil && r.job.Key() == k

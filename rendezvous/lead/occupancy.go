@@ -11,7 +11,7 @@ import (
 )
 
 // A job that takes GPUs has its nodes' GPUs for itself, from its first plan to
-// its recorded end: between two tries too, and those it keeps in reserve. Jobs
+// its recorded end: between two attempts too, and those it keeps in reserve. Jobs
 // that take none, and those that share, neither hold nor wait.
 
 // busyError refuses a job for want of free GPUs.

@@ -135,7 +135,7 @@ func TestWaitingForGPUs(t *testing.T) {
 	})
 }
 
-// Between two tries a job keeps its nodes.
+// Between two attempts a job keeps its nodes.
 func TestGPUsAreHeldBetweenTries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
@@ -148,7 +148,7 @@ func TestGPUsAreHeldBetweenTries(t *testing.T) {
 		}
 		time.Sleep(1500 * time.Millisecond) // in the pause
 		if err := r.leader.Launch(t.Context(), gpuJob("bbbb", 1)); err == nil || !strings.Contains(err.Error(), "job aaaa") {
-			t.Errorf("launched between two tries: %v", err)
+			t.Errorf("launched between two attempts: %v", err)
 		}
 		if _, err := w.client(t.Context(), s); err != nil {
 			t.Fatal(err)

@@ -113,7 +113,7 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendez
 	return rendezvous.Plan{}, nil, last
 }
 
-// spares picks nodes that are ready and that the plan does not use. A first try
+// spares picks nodes that are ready and that the plan does not use. A first attempt
 // has to have them all; later ones take what is left.
 func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, again bool) ([]rendezvous.Holding, error) {
 	var held []rendezvous.Holding

@@ -10,7 +10,7 @@ import (
 
 // A stage may be replaced: a rank of it that is lost comes again where it was, and on a machine
 // that was booted anew all of them do, while the rest of the job runs on. How often is bounded by
-// MaxRestarts, as tries are. Nothing of it is in the record: what a rank has been through is in its
+// MaxRestarts, as attempts are. Nothing of it is in the record: what a rank has been through is in its
 // node's ledger, and another boot is proof that nothing of the last one runs.
 
 // nextLife is a rank's next life, which has yet to begin.

@@ -132,7 +132,7 @@ func TestMachineComesAgain(t *testing.T) {
 	}
 }
 
-// A head that dies takes the whole of it along, and the next try begins.
+// A head that dies takes the whole of it along, and the next attempt begins.
 func TestHeadIsNotReplaced(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 3)
@@ -157,7 +157,7 @@ func TestHeadIsNotReplaced(t *testing.T) {
 		if !slices.ContainsFunc(events, func(p rendezvous.Progress) bool {
 			return p.Step == rendezvous.StepAgain && strings.Contains(p.Text, "stage head, rank 0 on spark1: exit 9")
 		}) {
-			t.Error("the next try was not told")
+			t.Error("the next attempt was not told")
 		}
 		w.settle()
 	})

@@ -48,7 +48,7 @@ func (r *reign) drainedAt(host string) string {
 }
 
 // What ran when the snapshot was taken and still does goes on, and its end is
-// recorded, though it would have had tries left.
+// recorded, though it would have had attempts left.
 func TestRestoredGoesOn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -173,7 +173,7 @@ func TestRestoredLeavesStraysAlone(t *testing.T) {
 	})
 }
 
-// Of a job whose later try runs, the snapshot knows the first: that one has no
+// Of a job whose later attempt runs, the snapshot knows the first: that one has no
 // trace, and the later one is not ended for it.
 func TestRestoredKnowsAnEarlierTry(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -200,13 +200,13 @@ func TestRestoredKnowsAnEarlierTry(t *testing.T) {
 			t.Errorf("%+v", out)
 		}
 		time.Sleep(time.Minute)
-		if why := r.drainedAt("spark1"); !strings.Contains(why, "does not know its try 2") {
+		if why := r.drainedAt("spark1"); !strings.Contains(why, "does not know its attempt 2") {
 			t.Errorf("drained for %q", why)
 		}
 		r.kill()
 		r = w.ready() // the next leader finds the same
 		time.Sleep(time.Second)
-		if why := r.drainedAt("spark1"); !strings.Contains(why, "does not know its try 2") {
+		if why := r.drainedAt("spark1"); !strings.Contains(why, "does not know its attempt 2") {
 			t.Errorf("under the next leader drained for %q", why)
 		}
 		if r.leader.StopStrays("aaaa", 0, "stopped by root") == nil {

@@ -181,7 +181,7 @@ func (r *run) findCopies() {
 
 func (r *run) tellPlanned() {
 	plan := r.job.Plan
-	r.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: r.job.Planned, Plan: &plan, Findings: r.findings, Text: r.job.TryText()})
+	r.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: r.job.Planned, Plan: &plan, Findings: r.findings, Text: r.job.AttemptText()})
 	r.findings = nil
 }
 
@@ -300,7 +300,7 @@ func (r *run) step(now time.Time) (done bool) {
 			r.waits(r.whyUnproven(hosts))
 			r.noMore = r.noMore || r.timedOut(now)
 		} else if stay := r.leftovers(); len(stay) > 0 && r.mustProve() {
-			r.waits("the next try waits for the end of what cannot be killed: " + strings.Join(stay, "; "))
+			r.waits("the next attempt waits for the end of what cannot be killed: " + strings.Join(stay, "; "))
 			r.noMore = r.noMore || r.timedOut(now)
 		}
 	}
@@ -471,7 +471,7 @@ func (r *run) record(ctx context.Context) bool {
 	if out.End == rendezvous.Rejected && r.job.Plan.Generation > 1 {
 		out.End = rendezvous.Failed // ranks of earlier generations have run
 	}
-	if text := r.job.TryText(); text != "" && out.End == rendezvous.Failed {
+	if text := r.job.AttemptText(); text != "" && out.End == rendezvous.Failed {
 		out.Cause += " (" + text + ")"
 	}
 	if text := r.job.WhyNoMore(out); text != "" && !r.noMore {

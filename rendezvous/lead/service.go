@@ -69,7 +69,7 @@ func servesText(old, now *launcher.ServiceSeen) string {
 func (r *run) wasReady() bool { return r.seen != nil && r.seen.Ready != nil }
 
 // wedged says of a service that is to be tried again when it is stuck that it is; empty:
-// it is not, or has no try left: only a stop ends a service.
+// it is not, or has no attempt left: only a stop ends a service.
 func (r *run) wedged(now time.Time) string {
 	v := r.job.Spec.Service
 	if v == nil || v.OnWedge != launcher.WedgeRestart || r.seen == nil || r.seen.State != launcher.ServiceWedged ||
@@ -157,7 +157,7 @@ func (r *run) losses(out *rendezvous.Outcome) {
 	}
 }
 
-// retried tells whether another try follows where this one fails.
+// retried tells whether another attempt follows where this one fails.
 func retried(spec launcher.Spec) bool {
 	return spec.MaxRestarts > 0 || spec.Service != nil && spec.Service.Restarts > 0
 }
@@ -167,7 +167,7 @@ func (r *run) againText(next rendezvous.Next, out rendezvous.Outcome) string {
 	v, cause := r.job.Spec.Service, out.Cause+lastLine(out)
 	switch {
 	case v == nil && next.Restarts > r.job.Plan.Restarts:
-		return fmt.Sprintf("%s; try %d of %d in %s", cause, next.Restarts+1, r.job.Spec.MaxRestarts+1, next.Pause)
+		return fmt.Sprintf("%s; attempt %d of %d in %s", cause, next.Restarts+1, r.job.Spec.MaxRestarts+1, next.Pause)
 	case v == nil || r.job.Plan.Stage != "":
 		return ""
 	case next.Restarts > r.job.Plan.Restarts:

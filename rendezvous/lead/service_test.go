@@ -107,8 +107,8 @@ func TestServiceRestartsForEver(t *testing.T) {
 			t.Errorf("generation %d after eight hours", got)
 		}
 		j, _ := w.record.Job("aaaa")
-		if len(j.Faults) > 3 || !strings.HasSuffix(j.Tries[0].Cause, ": exit 0; the server ended by itself") {
-			t.Errorf("faults %v, cause %q", j.Faults, j.Tries[0].Cause)
+		if len(j.Faults) > 3 || !strings.HasSuffix(j.Attempts[0].Cause, ": exit 0; the server ended by itself") {
+			t.Errorf("faults %v, cause %q", j.Faults, j.Attempts[0].Cause)
 		}
 		stopped(t, w, "aaaa")
 	})
@@ -175,7 +175,7 @@ func TestServiceLostPeer(t *testing.T) {
 	}
 }
 
-// Between two tries a service is said to start again, and when; where a machine is waited for, which.
+// Between two attempts a service is said to start again, and when; where a machine is waited for, which.
 func TestServiceComesBack(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)
@@ -429,7 +429,7 @@ func TestServiceStays(t *testing.T) {
 	})
 }
 
-// A wedge is told, and with --on-wedge restart there is another try while there is one left.
+// A wedge is told, and with --on-wedge restart there is another attempt while there is one left.
 func TestServiceWedge(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)

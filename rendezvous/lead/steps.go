@@ -291,7 +291,7 @@ func (r *run) whyStalled() string {
 }
 
 // spared tells whether the job does without a rank's stage losing one: it was ready, and
-// there is no other try that would bring the rank back, or it is replaced. Of what an earlier leader has begun
+// there is no other attempt that would bring the rank back, or it is replaced. Of what an earlier leader has begun
 // nothing is judged before all is known.
 func (r *run) spared(p *placement, rank int) bool {
 	if !r.stepped() || retried(r.job.Spec) && !r.replaces(p, rank) {

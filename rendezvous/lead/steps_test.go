@@ -114,7 +114,7 @@ func TestStepsThatFail(t *testing.T) {
 		"the head, while others wait": {ends: map[int]launcher.Exit{0: {Code: 3}}, waits: "1 of 3 nodes", want: "stage head, rank 0 on spark1: exit 3", code: 3, ranks: 3},
 		"the head, by 0":              {ends: map[int]launcher.Exit{0: {}}, want: "stage head, rank 0 on spark1: exit 0, while the job needs it", code: 125, ranks: 4},
 		"a worker before it is ready": {ends: map[int]launcher.Exit{3: {Code: 4}}, waits: "2 of 3 nodes", want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 3},
-		"a worker of a job with tries left": {ends: map[int]launcher.Exit{3: {Code: 4}}, change: func(s *launcher.Spec) { s.MaxRestarts = 1 },
+		"a worker of a job with attempts left": {ends: map[int]launcher.Exit{3: {Code: 4}}, change: func(s *launcher.Spec) { s.MaxRestarts = 1 },
 			want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 8},
 		"the command":        {ends: map[int]launcher.Exit{1: {Code: 9}}, want: "stage command, rank 1 on spark1: exit 9", code: 9, ranks: 4},
 		"the head's machine": {after: func(w *world) { w.nodes[0].crash(); w.nodes[0].heal() }, want: "spark1 restarted", code: 125, ranks: 4},

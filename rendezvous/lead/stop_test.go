@@ -21,7 +21,7 @@ func TestStopOutlivesItsLeader(t *testing.T) {
 	}{
 		"while it runs":               {at: 3 * time.Second, life: exitAfter(time.Hour, 0), ranks: 2},
 		"shortly before a rank fails": {at: 3 * time.Second, life: exitAfter(5*time.Second, 7), ranks: 2},
-		"between two tries":           {at: 3 * time.Second, life: exitAfter(1500*time.Millisecond, 7), ranks: 2},
+		"between two attempts":        {at: 3 * time.Second, life: exitAfter(1500*time.Millisecond, 7), ranks: 2},
 		"before the start":            {at: 0, life: exitAfter(time.Hour, 0), ranks: 0},
 	}
 	for name, tt := range tests {

@@ -168,12 +168,12 @@ func TestHalfOpenHandshakes(t *testing.T) {
 	for i := range 20 {
 		c, err := p.visit("127.0.0.1", member)
 		if err != nil {
-			t.Fatalf("member, try %d: %v", i, err)
+			t.Fatalf("member, attempt %d: %v", i, err)
 		}
 		c.Close()
 		c, err = p.visit("127.0.0.2", JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC))
 		if err != nil {
-			t.Fatalf("newcomer, try %d: %v", i, err)
+			t.Fatalf("newcomer, attempt %d: %v", i, err)
 		}
 		c.Close()
 	}

@@ -23,8 +23,8 @@ type JobLine struct {
 	Away       []string            `json:"away"`
 	Ranks      int                 `json:"ranks"`
 	Stage      *string             `json:"stage"`
-	Try        int                 `json:"try"`
-	Tries      int                 `json:"tries"`
+	Attempt    int                 `json:"try"`
+	Attempts   int                 `json:"tries"`
 	Generation launcher.Generation `json:"generation"`
 	Waits      *string             `json:"waits"`
 	Line       int                 `json:"line"`
@@ -64,7 +64,7 @@ func (r JobsResponse) Line(j rendezvous.JobStatus) JobLine {
 	}
 	l.FabricOnly, l.AgainAt = append([]string{}, j.FabricOnly...), j.AgainAt
 	maps.Copy(l.AwaySince, j.AwaySince)
-	l.Try, l.Tries = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
+	l.Attempt, l.Attempts = j.Plan.Restarts+1, j.Spec.MaxRestarts+1
 	l.Line, l.Generation = j.Line, j.Plan.Generation
 	l.OnPartition = cmp.Or(j.Spec.OnPartition, launcher.ContinueOnPartition)
 	if st := j.Spec.MainStage(); st != nil && st.Container != nil && st.Container.Image != "" {

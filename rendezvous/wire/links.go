@@ -59,7 +59,7 @@ type LinksConfig struct {
 	// Reopen is how long a node whose stream broke, other than by silence, still
 	// counts as up while it is opened anew; 0 means 1 s.
 	Reopen time.Duration
-	// MaxWait is the longest pause between two tries to reach a node, from
+	// MaxWait is the longest pause between two attempts to reach a node, from
 	// 100 ms up; 0 means 2 s.
 	MaxWait time.Duration
 	Logger  *slog.Logger
@@ -114,7 +114,7 @@ type linkLoop struct {
 	anew  func()        // ends the open stream, for another; nil while there is none
 	life  uint64        // counts streams: which one is open
 	stamp stamp         // the latest of the open stream that waits for its echo
-	apart error         // why the last try was refused, where that is the builds' protocols
+	apart error         // why the last attempt was refused, where that is the builds' protocols
 }
 
 // Run keeps the streams until ctx ends.

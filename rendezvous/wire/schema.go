@@ -79,7 +79,7 @@ type StopRequest struct {
 // StopResponse names the job that is being ended.
 type StopResponse struct {
 	Job launcher.JobID `json:"job"`
-	// Strays are the hosts where it, or a later try of it, runs beside the record:
+	// Strays are the hosts where it, or a later attempt of it, runs beside the record:
 	// its end is not recorded, and nobody tells of it.
 	Strays []string `json:"strays,omitempty"`
 }

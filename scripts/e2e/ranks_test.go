@@ -92,7 +92,7 @@ func TestTrainingResumesOnFewerHosts(t *testing.T) {
 		return l.on("spark1", "sparkrun", "mark-dead", lost).code == 0
 	})
 	r := run.wait().must(t)
-	if !strings.Contains(r.out, "on 2 ranks") || !strings.Contains(r.out, "step 60 ") || !strings.Contains(r.err, "try 2 of 3") {
+	if !strings.Contains(r.out, "on 2 ranks") || !strings.Contains(r.out, "step 60 ") || !strings.Contains(r.err, "attempt 2 of 3") {
 		t.Errorf("the job did not go on from its checkpoint on two hosts: %s", r)
 	}
 }

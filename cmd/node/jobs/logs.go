@@ -177,12 +177,12 @@ func placed(job rendezvous.Job, wanted []int) (sources []source, err error) {
 }
 
 func (k *Ranks) pastSources(job rendezvous.Job, gen launcher.Generation, wanted []int) (sources []source, err error) {
-	i := slices.IndexFunc(job.Tries, func(t rendezvous.Try) bool { return t.Generation == gen })
+	i := slices.IndexFunc(job.Attempts, func(a rendezvous.Attempt) bool { return a.Generation == gen })
 	if i < 0 {
 		return nil, noGeneration(job.Spec.ID, gen)
 	}
 	members := k.cfg.Record.Nodes()
-	for _, host := range job.Tries[i].Hosts {
+	for _, host := range job.Attempts[i].Hosts {
 		s := source{host: host, ranks: wanted}
 		for _, m := range members {
 			if m.Host == host {

@@ -158,8 +158,8 @@ func jobRows(lines []wire.JobLine, now time.Time) [][]string {
 		if l.Stage != nil {
 			state += " (--" + *l.Stage + ")"
 		}
-		if l.Tries > 1 {
-			state += fmt.Sprintf(" (try %d of %d)", l.Try, l.Tries)
+		if l.Attempts > 1 {
+			state += fmt.Sprintf(" (attempt %d of %d)", l.Attempt, l.Attempts)
 		}
 		state += whereText(l, now)
 		workload := l.Workload

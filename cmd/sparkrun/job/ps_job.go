@@ -81,16 +81,16 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 	}
 	out = append(out, times(j, now))
 	out = append(out, describeService(j, now)...)
-	for _, t := range j.Tries {
-		if t.Cause != "" {
-			when := "ended " + ago(t.Ended, now)
-			if t.Ended.IsZero() { // the other side of a reunion ran it
+	for _, a := range j.Attempts {
+		if a.Cause != "" {
+			when := "ended " + ago(a.Ended, now)
+			if a.Ended.IsZero() { // the other side of a reunion ran it
 				when = "was given up"
 			}
-			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s", t.Generation, app.Hosts(t.Hosts), when, t.Cause))
+			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s", a.Generation, app.Hosts(a.Hosts), when, a.Cause))
 		}
 	}
-	if text := j.TryText(); text != "" && j.Outcome == nil {
+	if text := j.AttemptText(); text != "" && j.Outcome == nil {
 		out = append(out, "  "+text)
 	}
 	if lease := j.Spec.Lease(); lease > 0 && j.Outcome == nil {

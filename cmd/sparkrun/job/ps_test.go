@@ -19,7 +19,7 @@ func TestPs(t *testing.T) {
 	waits := wire.JobLine{JobID: "cccc", Workload: "exec", State: "waiting", Line: 2, Planned: lines[1].Planned}
 	lines[1].Suspended = []string{"spark1"}
 	orphan := wire.JobLine{JobID: "dddd", Workload: "exec", State: rendezvous.StatePlanned, Hosts: []string{"spark1"},
-		Try: 2, Tries: 3, Planned: lines[1].Planned,
+		Attempt: 2, Attempts: 3, Planned: lines[1].Planned,
 		Away: []string{"spark1"}, AwaySince: map[string]time.Time{"spark1": lines[1].Planned.Add(50 * time.Second)}}
 	got := jobRows(append(lines, waits, orphan), lines[1].Planned.Add(90*time.Second))
 	want := [][]string{
@@ -28,7 +28,7 @@ func TestPs(t *testing.T) {
 		{"bbbb", "train", "torchrun", "spark1,spark2", "running (suspended) (spark2 away)", "90s", "-"},
 		{"cccc", "-", "exec", "-", "waiting (number 2 in line)", "90s",
 			"-"}, // no column is left empty: scripts cut at blanks
-		{"dddd", "-", "exec", "spark1", "unknown (try 2 of 3) (spark1 away 40s)", "90s", "-"},
+		{"dddd", "-", "exec", "spark1", "unknown (attempt 2 of 3) (spark1 away 40s)", "90s", "-"},
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)

@@ -160,7 +160,7 @@ func servicesOf(jobs []rendezvous.JobStatus, now time.Time) (services []rendezvo
 		if o := j.Outcome; o != nil {
 			again := slices.ContainsFunc(jobs,
 				func(k rendezvous.JobStatus) bool { return same(j.Spec, k.Spec) && k.Planned.After(j.Planned) })
-			if o.End != rendezvous.Failed || o.Started == nil && len(j.Tries) == 0 || again || now.Sub(o.At) > failedFor {
+			if o.End != rendezvous.Failed || o.Started == nil && len(j.Attempts) == 0 || again || now.Sub(o.At) > failedFor {
 				continue
 			}
 		}
