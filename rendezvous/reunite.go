@@ -126,7 +126,7 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 		}
 	case theirs.Plan.Generation > ours.Plan.Generation,
 		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil && (theirs.Outcome != nil || ours.Verdict == nil && theirs.Verdict != nil):
-		s.Jobs[theirs.Spec.ID] = theirs // the same road, further on
+		s.Jobs[theirs.Spec.ID] = theirs // the same history, further on
 	}
 }
 

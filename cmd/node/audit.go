@@ -81,7 +81,7 @@ func (t trail) newcomer(l audit.Line, c wire.Caller, err error) {
 		return
 	}
 	l.Why = err.Error()
-	t.Stranger(l)
+	t.Unauthenticated(l)
 }
 
 // prepared writes down that a leader had ranks prepared here.

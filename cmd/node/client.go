@@ -83,7 +83,7 @@ const rootName = "root"
 func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
 	c, err := n.clientCaller(p.NodeID, r.RemoteAddr)
 	if err != nil {
-		n.audit.Stranger(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
+		n.audit.Unauthenticated(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
@@ -214,7 +214,7 @@ func (n *node) welcome(ctx context.Context, client rendezvous.Client, csr []byte
 }
 
 // membersNow lists the members where they are now, as far as is known.
-func (n *node) membersNow() []wire.RollMember {
+func (n *node) membersNow() []wire.Member {
 	members := slices.Clone(n.rollNow().Members)
 	for i, m := range members {
 		if now, err := n.whereIs(m.ID); err == nil && now.IsValid() {

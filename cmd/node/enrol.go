@@ -81,7 +81,7 @@ func Init(ctx context.Context, cfg Config) (Founded, error) {
 	if err := failover.Enrol(cfg.Paths.State, launcher.Epoch{N: 1}, true); err != nil {
 		return Founded{}, err
 	}
-	if err := enrol(cfg.Paths, m, id, wire.Trusted{Ring: wireRing(trust.Ring{trust.NewGossipKey(0)})}); err != nil {
+	if err := enrol(cfg.Paths, m, id, wire.Trusted{Keyring: wireRing(trust.Keyring{trust.NewGossipKey(0)})}); err != nil {
 		return Founded{}, err
 	}
 	return Founded{Cluster: m.Cluster, Host: m.Host, Addr: netip.AddrPortFrom(mgmt.Addr, uint16(m.RPCPort)), Warnings: warnings(inv, mgmt)}, nil
@@ -94,14 +94,14 @@ func warnings(inv envgen.Inventory, mgmt envgen.ManagementChoice) []string {
 
 // enrol writes a membership; the identity comes last and completes it.
 func enrol(p Paths, m membership, id *trust.Identity, t wire.Trusted) error {
-	if err := trust.SaveGossipKeys(p.trust(), ringOf(t.Ring)); err != nil {
+	if err := trust.SaveGossipKeys(p.trust(), ringOf(t.Keyring)); err != nil {
 		return err
 	}
 	if err := trust.SaveRetired(p.trust(), trust.Retired(ringOf(t.Retired))); err != nil {
 		return err
 	}
-	if len(t.Roll.Members) > 0 {
-		if err := saveRoll(p, t.Roll); err != nil {
+	if len(t.Members.Members) > 0 {
+		if err := saveRoll(p, t.Members); err != nil {
 			return err
 		}
 	}

@@ -155,11 +155,11 @@ func sameRing(t *testing.T, number uint64, hosts ...*host) {
 			t.Fatal(err)
 		}
 		for _, h := range hosts {
-			ring, err := trust.LoadGossipKeys(h.cfg.Paths.trust())
+			keyring, err := trust.LoadGossipKeys(h.cfg.Paths.trust())
 			if err != nil {
 				t.Fatal(err)
 			}
-			if len(ring) != 1 || ring[0].Number != number || !ring.Equal(first) {
+			if len(keyring) != 1 || keyring[0].Number != number || !keyring.Equal(first) {
 				return false
 			}
 		}

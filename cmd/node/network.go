@@ -120,12 +120,12 @@ func listen(ctx context.Context, addr netip.AddrPort) (net.Listener, error) {
 }
 
 func (n *node) openGossip(addr netip.Addr, port int) (*gossip.Gossip, error) {
-	ring, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
+	keyring, err := trust.LoadGossipKeys(n.cfg.Paths.trust())
 	if err != nil {
 		return nil, err
 	}
 	return gossip.Open(gossip.Config{
-		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: ring.Keys(), Label: n.m.Cluster,
+		Meta: n.gossipMeta(), Bind: addr, Port: uint16(port), Keyring: keyring.Keys(), Label: n.m.Cluster,
 		Peers: n.knownPeers, OnChange: n.gossiped, Logger: n.log,
 	})
 }

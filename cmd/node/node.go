@@ -42,7 +42,7 @@ type node struct {
 	boot string
 
 	gate  *trust.Gate
-	door  *trust.Door
+	door  *trust.Listener
 	audit trail
 	// visitors are the users whose clients call here.
 	visitors *books
@@ -70,7 +70,7 @@ type node struct {
 	reached   sync.Once
 	// roll is the list of members as told last; rollAsk has room for one who is not on it. ringing is
 	// over the files of both, roll and gossip keys.
-	roll    rendezvous.Latest[*wire.Roll]
+	roll    rendezvous.Latest[*wire.MemberList]
 	rollAsk chan struct{}
 	shunned atomic.Bool // all that answered this node when it asked refused it
 	ringing sync.Mutex

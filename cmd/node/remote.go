@@ -46,12 +46,12 @@ const (
 
 // RemoteState is what a client keeps of a cluster, beside its key and certificate.
 type RemoteState struct {
-	Cluster   string            `json:"cluster"`
-	User      string            `json:"user"`           // whose client this is
-	Home      string            `json:"home,omitempty"` // that user's, on the members
-	Members   []wire.RollMember `json:"members"`
-	Last      launcher.NodeID   `json:"last,omitempty"` // who answered last
-	Refreshed time.Time         `json:"refreshed,omitzero"`
+	Cluster   string          `json:"cluster"`
+	User      string          `json:"user"`           // whose client this is
+	Home      string          `json:"home,omitempty"` // that user's, on the members
+	Members   []wire.Member   `json:"members"`
+	Last      launcher.NodeID `json:"last,omitempty"` // who answered last
+	Refreshed time.Time       `json:"refreshed,omitzero"`
 }
 
 // Remote is a cluster as a client reaches it. Its calls are those of the local
@@ -155,12 +155,12 @@ func saveRemote(dir string, st RemoteState) error {
 	if err != nil {
 		return fmt.Errorf("save what is known of the cluster: %w", err)
 	}
-	return trust.SaveRoll(dir, append(text, '\n'))
+	return trust.SaveMembers(dir, append(text, '\n'))
 }
 
 // ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.
 func ReadRemote(dir string) (st RemoteState, err error) {
-	text, err := trust.LoadRoll(dir)
+	text, err := trust.LoadMembers(dir)
 	if err != nil {
 		return st, err
 	}
@@ -308,9 +308,9 @@ func (r *Remote) renewed(old *trust.Identity, cert []byte) error {
 }
 
 // order gives the members as they are to be dialled: who answered last comes first.
-func (r *Remote) order() []wire.RollMember {
+func (r *Remote) order() []wire.Member {
 	st := r.State()
-	last := slices.IndexFunc(st.Members, func(m wire.RollMember) bool { return m.ID == st.Last })
+	last := slices.IndexFunc(st.Members, func(m wire.Member) bool { return m.ID == st.Last })
 	if last <= 0 {
 		return st.Members
 	}
@@ -327,7 +327,7 @@ func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	type answer struct {
-		of   wire.RollMember
+		of   wire.Member
 		conn net.Conn
 		err  error
 	}
@@ -391,11 +391,11 @@ func noWay(errs []error) error {
 // and take this client in. In TLS 1.3 a client's handshake is done before the
 // server has judged it: the first byte that the server says over HTTP/2, unasked,
 // tells that it has.
-func (r *Remote) dialMember(ctx context.Context, m wire.RollMember) (net.Conn, error) {
+func (r *Remote) dialMember(ctx context.Context, m wire.Member) (net.Conn, error) {
 	return r.dialProto(ctx, m, dial.Calls)
 }
 
-func (r *Remote) dialProto(ctx context.Context, m wire.RollMember, proto string) (net.Conn, error) {
+func (r *Remote) dialProto(ctx context.Context, m wire.Member, proto string) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialMember)
 	defer cancel()
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.Addr.String())

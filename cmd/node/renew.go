@@ -219,7 +219,7 @@ func (n *node) renewExpired(_ context.Context, c wire.Caller, r wire.RenewExpire
 			return
 		}
 		l.Why = err.Error()
-		n.audit.Stranger(l)
+		n.audit.Unauthenticated(l)
 	}()
 	peer, key, err := trust.RenewalPeer(n.gate.Identity().CA, r.Cert, r.CSR)
 	if err != nil {

@@ -27,9 +27,9 @@ import (
 
 // openGate makes the gate, with the roll that this node was told last.
 func (n *node) openGate(id *trust.Identity) error {
-	text, err := trust.LoadRoll(n.cfg.Paths.trust())
+	text, err := trust.LoadMembers(n.cfg.Paths.trust())
 	if err == nil {
-		var r wire.Roll
+		var r wire.MemberList
 		if err = json.Unmarshal(text, &r); err == nil {
 			n.roll.Store(&r)
 		}
@@ -43,7 +43,7 @@ func (n *node) openGate(id *trust.Identity) error {
 
 // openDoor makes the door for calls, and for raft in this node's epoch.
 func (n *node) openDoor() (err error) {
-	n.door, err = trust.NewDoor(trust.DoorConfig{
+	n.door, err = trust.NewListener(trust.ListenerConfig{
 		Gate: n.gate, Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: n.failover.Proto()}}, Refused: n.refused,
 	})
 	return err
@@ -52,15 +52,15 @@ func (n *node) openDoor() (err error) {
 // refused writes down a connection that the door has turned away.
 func (n *node) refused(from netip.AddrPort, err error) {
 	n.log.Debug("refuse a connection", "from", from, "error", err)
-	n.audit.Stranger(audit.Line{What: "handshake", From: from.String(), Outcome: audit.Refused, Why: err.Error()})
+	n.audit.Unauthenticated(audit.Line{What: "handshake", From: from.String(), Outcome: audit.Refused, Why: err.Error()})
 }
 
-func saveRoll(p Paths, r wire.Roll) error {
+func saveRoll(p Paths, r wire.MemberList) error {
 	text, err := json.Marshal(r)
 	if err != nil {
 		return fmt.Errorf("save roll: %w", err)
 	}
-	return trust.SaveRoll(p.trust(), append(text, '\n'))
+	return trust.SaveMembers(p.trust(), append(text, '\n'))
 }
 
 // later tells whether a place of the record comes after another.
@@ -71,7 +71,7 @@ func later(e launcher.Epoch, index uint64, than launcher.Epoch, thanIndex uint64
 
 // told is the roll that this node was told, where it is newer than its own copy
 // of the record; nil where that one counts.
-func (n *node) toldRoll() *wire.Roll {
+func (n *node) toldRoll() *wire.MemberList {
 	_, _, index := n.record.Cluster()
 	if t := n.roll.Load(); t != nil && (index == 0 || later(t.Epoch, t.Index, n.record.Epoch(), index)) {
 		return t
@@ -80,21 +80,21 @@ func (n *node) toldRoll() *wire.Roll {
 }
 
 // onRoll finds a member on the newest list that this node has.
-func (n *node) onRoll(id launcher.NodeID) (wire.RollMember, bool) {
+func (n *node) onRoll(id launcher.NodeID) (wire.Member, bool) {
 	if t := n.toldRoll(); t != nil {
 		for _, m := range t.Members {
 			if m.ID == id {
 				return m, true
 			}
 		}
-		return wire.RollMember{}, false
+		return wire.Member{}, false
 	}
 	m, ok := n.record.Node(id)
 	return rollMember(m), ok
 }
 
-func rollMember(m rendezvous.Node) wire.RollMember {
-	return wire.RollMember{ID: m.ID, Host: m.Host, Key: m.Key, Addr: m.Addr}
+func rollMember(m rendezvous.Node) wire.Member {
+	return wire.Member{ID: m.ID, Host: m.Host, Key: m.Key, Addr: m.Addr}
 }
 
 // hasRoll tells whether this node knows who is a member: one that has just been
@@ -105,11 +105,11 @@ func (n *node) hasRoll() bool {
 }
 
 // rollNow is the newest list that this node has.
-func (n *node) rollNow() wire.Roll {
+func (n *node) rollNow() wire.MemberList {
 	if t := n.toldRoll(); t != nil {
 		return *t
 	}
-	var r wire.Roll
+	var r wire.MemberList
 	_, _, r.Index = n.record.Cluster()
 	r.Epoch = n.record.Epoch()
 	for _, m := range n.record.Nodes() {
@@ -198,33 +198,33 @@ func (n *node) enforce(ctx context.Context) error {
 func (n *node) trusted() (wire.Trusted, error) {
 	n.ringing.Lock() // a key goes from one of them to the other
 	defer n.ringing.Unlock()
-	ring, err := n.ring()
+	keyring, err := n.ring()
 	if err != nil {
 		return wire.Trusted{}, err
 	}
 	retired, err := n.retired()
-	return wire.Trusted{Roll: n.rollNow(), Ring: wireRing(ring), Retired: wireRing(trust.Ring(retired))}, err
+	return wire.Trusted{Members: n.rollNow(), Keyring: wireRing(keyring), Retired: wireRing(trust.Keyring(retired))}, err
 }
 
-func (n *node) ring() (trust.Ring, error) { return trust.LoadGossipKeys(n.cfg.Paths.trust()) }
+func (n *node) ring() (trust.Keyring, error) { return trust.LoadGossipKeys(n.cfg.Paths.trust()) }
 
-func wireRing(ring trust.Ring) (out []wire.GossipKey) {
-	for _, k := range ring {
+func wireRing(keyring trust.Keyring) (out []wire.GossipKey) {
+	for _, k := range keyring {
 		out = append(out, wire.GossipKey{Number: k.Number, Key: k.Reveal()})
 	}
 	return out
 }
 
-func ringOf(keys []wire.GossipKey) (ring trust.Ring) {
+func ringOf(keys []wire.GossipKey) (keyring trust.Keyring) {
 	for _, k := range keys {
-		ring = append(ring, trust.GossipKey{Number: k.Number, Secret: trust.NewSecret(k.Key)})
+		keyring = append(keyring, trust.GossipKey{Number: k.Number, Secret: trust.NewSecret(k.Key)})
 	}
-	return ring
+	return keyring
 }
 
 // takeRoll takes a list that is of a later place than the one told before, or of
 // the same.
-func (n *node) takeRoll(r wire.Roll) error {
+func (n *node) takeRoll(r wire.MemberList) error {
 	n.ringing.Lock()
 	defer n.ringing.Unlock()
 	old := n.roll.Load()
@@ -245,40 +245,40 @@ func (n *node) takeRoll(r wire.Roll) error {
 // takeRing takes the leader's gossip keys, unless this node knows a newer one than
 // any of them; it gives those that are in use then. Another member's, which may be
 // behind a step, are taken for a newer key alone.
-func (n *node) takeRing(ring trust.Ring, leaders bool) (trust.Ring, error) {
+func (n *node) takeRing(keyring trust.Keyring, leaders bool) (trust.Keyring, error) {
 	n.ringing.Lock()
 	defer n.ringing.Unlock()
 	own, err := n.ring()
 	if err != nil {
 		return nil, err
 	}
-	if err := ring.Check(); err != nil {
+	if err := keyring.Check(); err != nil {
 		return own, fmt.Errorf("take gossip keys: %w: %w", launcher.ErrInvalid, err)
 	}
-	if _, newer := ring.Merge(own); newer || own.Equal(ring) {
+	if _, newer := keyring.Merge(own); newer || own.Equal(keyring) {
 		return own, nil
 	}
-	if _, newer := own.Merge(ring); !newer && !leaders {
+	if _, newer := own.Merge(keyring); !newer && !leaders {
 		return own, nil
 	}
-	if err := n.retire(own.Without(ring)); err != nil { // first: a crash in between loses no key
+	if err := n.retire(own.Without(keyring)); err != nil { // first: a crash in between loses no key
 		return own, err
 	}
-	if err := trust.SaveGossipKeys(n.cfg.Paths.trust(), ring); err != nil {
+	if err := trust.SaveGossipKeys(n.cfg.Paths.trust(), keyring); err != nil {
 		return own, err
 	}
 	if g := n.gossip.Load(); g != nil { // else it begins with what was saved
-		if err := g.SetKeyring(ring.Keys()); err != nil {
+		if err := g.SetKeyring(keyring.Keys()); err != nil {
 			return own, err
 		}
 		g.Rejoin()
 	}
-	n.log.Info("gossip keys changed", "keys", len(ring), "number", ring.Newest().Number)
-	return ring, nil
+	n.log.Info("gossip keys changed", "keys", len(keyring), "number", keyring.Newest().Number)
+	return keyring, nil
 }
 
 // retire keeps keys for the secrets of jobs that go on. ringing is held.
-func (n *node) retire(keys trust.Ring) error {
+func (n *node) retire(keys trust.Keyring) error {
 	old, err := n.retired()
 	if err != nil {
 		return err
@@ -304,7 +304,7 @@ func (n *node) takeRetired(t wire.Trusted, leaders bool) error {
 		}
 	}
 	told = told.Without(own)
-	if !leaders || !t.Settled || !own.Equal(ringOf(t.Ring)) {
+	if !leaders || !t.Settled || !own.Equal(ringOf(t.Keyring)) {
 		return n.retire(told)
 	}
 	old, err := n.retired()
@@ -319,7 +319,7 @@ func (n *node) takeRetired(t wire.Trusted, leaders bool) error {
 func (n *node) settleKeys() (bool, error) {
 	n.ringing.Lock()
 	defer n.ringing.Unlock()
-	ring, err := n.ring()
+	keyring, err := n.ring()
 	if err != nil {
 		return false, err
 	}
@@ -327,7 +327,7 @@ func (n *node) settleKeys() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	needed, all, err := old.Keep(ring, jobs.Sealed(n.record.Secretive()))
+	needed, all, err := old.Keep(keyring, jobs.Sealed(n.record.Secretive()))
 	if err != nil || !all || needed.Equal(old) {
 		return all, err
 	}
@@ -339,18 +339,18 @@ func (n *node) keepTrusted(_ context.Context, c wire.Caller, t wire.Trusted) (wi
 	if c.Node != n.failover.Leader() {
 		return wire.Trusted{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
-	if err := n.takeRoll(t.Roll); err != nil {
+	if err := n.takeRoll(t.Members); err != nil {
 		return wire.Trusted{}, err
 	}
-	ring, err := n.takeRing(ringOf(t.Ring), true)
+	keyring, err := n.takeRing(ringOf(t.Keyring), true)
 	if err != nil {
-		return wire.Trusted{Ring: wireRing(ring)}, err
+		return wire.Trusted{Keyring: wireRing(keyring)}, err
 	}
 	if err := n.takeRetired(t, true); err != nil {
 		return wire.Trusted{}, err
 	}
 	now, err := n.trusted()
-	now.Roll = wire.Roll{} // nobody asked
+	now.Members = wire.MemberList{} // nobody asked
 	return now, err
 }
 
@@ -420,10 +420,10 @@ func (n *node) askForRoll(ctx context.Context) {
 			refused.Add(1)
 		}
 		if err == nil {
-			err = n.takeRoll(t.Roll)
+			err = n.takeRoll(t.Members)
 		}
 		if err == nil {
-			_, err = n.takeRing(ringOf(t.Ring), false)
+			_, err = n.takeRing(ringOf(t.Keyring), false)
 		}
 		if err == nil {
 			err = n.takeRetired(t, false)

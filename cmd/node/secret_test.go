@@ -29,9 +29,9 @@ func inMemory(t *testing.T) func(*Config) {
 // sealKeys are the keys that this machine has, the ones of before included.
 func (h *host) sealKeys() trust.Sealer {
 	h.t.Helper()
-	ring, err := trust.LoadGossipKeys(h.cfg.Paths.trust())
+	keyring, err := trust.LoadGossipKeys(h.cfg.Paths.trust())
 	retired, err2 := trust.LoadRetired(h.cfg.Paths.trust())
-	s, err3 := trust.NewSealer(ring, retired)
+	s, err3 := trust.NewSealer(keyring, retired)
 	if err := errors.Join(err, err2, err3); err != nil {
 		h.t.Fatal(err)
 	}

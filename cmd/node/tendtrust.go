@@ -54,11 +54,11 @@ func (n *node) tendTrust(ctx context.Context, brain *lead.Leader) error {
 
 // stepRing takes the next step of a rotation, here first.
 func (n *node) stepRing() (bool, error) {
-	ring, err := n.ring()
+	keyring, err := n.ring()
 	if err != nil {
 		return false, err
 	}
-	next, changed := ring.Step(uint64(n.record.Removals()))
+	next, changed := keyring.Step(uint64(n.record.Removals()))
 	if !changed {
 		return false, nil
 	}
@@ -79,7 +79,7 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	}
 	now.Settled = settled
 	// A list that has not changed is not told again for its place.
-	text, err := json.Marshal([]any{now.Roll.Members, now.Roll.Clients, now.Ring, now.Retired, now.Settled})
+	text, err := json.Marshal([]any{now.Members.Members, now.Members.Clients, now.Keyring, now.Retired, now.Settled})
 	if err != nil {
 		return false, fmt.Errorf("tell members whom to trust: %w", err)
 	}
@@ -87,12 +87,12 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	roster = slices.DeleteFunc(slices.Clone(roster), func(m rendezvous.Member) bool {
 		return !m.Ready || m.ID == n.m.Node || told[m.ID] == m.Since.String()+same
 	})
-	if err := n.takeRoll(now.Roll); err != nil { // this node's own next life begins with it
+	if err := n.takeRoll(now.Members); err != nil { // this node's own next life begins with it
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
 	defer cancel()
-	want := ringOf(now.Ring)
+	want := ringOf(now.Keyring)
 	missing := false
 	answers, errs := make([]wire.Trusted, len(roster)), make([]error, len(roster))
 	each(len(roster), func(i int) {
@@ -113,12 +113,12 @@ func (n *node) tellTrust(ctx context.Context, roster rendezvous.Roster, told, sa
 	own := want
 	before := trust.Retired(ringOf(now.Retired))
 	for i, res := range answers {
-		ring := ringOf(res.Ring)
-		switch merged, newer := own.Merge(ring); {
+		keyring := ringOf(res.Keyring)
+		switch merged, newer := own.Merge(keyring); {
 		case errs[i] != nil:
 		case newer: // an earlier leader had begun a rotation that this one has not heard of
 			own = merged
-		case ring.Equal(want):
+		case keyring.Equal(want):
 			told[roster[i].ID] = roster[i].Since.String() + same
 		default:
 			missing = true

@@ -27,7 +27,7 @@ func onLaptop(t *testing.T, home string, environ []string, line ...string) (code
 func makeContext(t *testing.T, home, name string) {
 	t.Helper()
 	dir := filepath.Join(home, ".config", "sparkrun", "contexts", name)
-	if err := trust.SaveRoll(dir,
+	if err := trust.SaveMembers(dir,
 		[]byte(`{"cluster":"c-`+name+`","user":"ada","members":[{"id":"x","host":"spark1","addr":"127.0.0.1:1"}]}`)); err != nil {
 		t.Fatal(err)
 	}

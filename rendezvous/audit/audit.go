@@ -1,7 +1,7 @@
 // Package audit keeps one node's list of who did what: a line of JSON for each
 // thing that matters to trust, in a file that only grows until it is put aside.
 //
-// It decides how a line looks, how fast strangers may fill the list, and when the
+// It decides how a line looks, how fast the unauthenticated may fill the list, and when the
 // file is put aside. It must not decide what is worth a line, must not be given a
 // secret, and must never hold up what it tells of: a line that cannot be written
 // is counted, and the log says so.
@@ -42,7 +42,7 @@ type Line struct {
 	On      string    `json:"on,omitempty"`     // the job, host or token it is about
 	Outcome Outcome   `json:"outcome"`
 	Why     string    `json:"why,omitempty"`
-	// Dropped counts lines that were left out since the last one of this source, or of a stranger.
+	// Dropped counts lines that were left out since the last one of this source, or of anybody unauthenticated.
 	Dropped int `json:"dropped,omitempty"`
 	// Again counts what was the same, and got no line of its own, since the last one of its kind; see Often.
 	Again int `json:"again,omitempty"`
@@ -55,10 +55,10 @@ type Config struct {
 	MaxBytes int64
 	// Keep is how many files put aside are kept; default 4.
 	Keep int
-	// Strangers is how many of their lines are taken at once, default 20; Again is the time after which one more is, default 1 s.
+	// Unauthenticated is how many lines of the unauthenticated are taken at once, default 20; Again is the time after which one more is, default 1 s.
 	// At worst 86,400 lines of 300 bytes a day come from outside.
-	Strangers int
-	Again     time.Duration
+	Unauthenticated int
+	Again           time.Duration
 	// SourceBytes is how much one member or user may write at once, default 1 MiB; SourceBps how much more a second, default
 	// 24 (2 MB a day). Beyond it their lines are counted, not written, so that a flood of theirs does not have the others'
 	// put aside: by all of MaxBytes and Keep it takes one of them two weeks.
@@ -79,7 +79,7 @@ type Log struct {
 	size    int64
 	failing bool
 
-	tokens  int // lines that strangers may still write
+	tokens  int // lines that the unauthenticated may still write
 	refill  time.Time
 	dropped int
 
@@ -109,8 +109,8 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Keep == 0 {
 		cfg.Keep = 4
 	}
-	if cfg.Strangers == 0 {
-		cfg.Strangers = 20
+	if cfg.Unauthenticated == 0 {
+		cfg.Unauthenticated = 20
 	}
 	if cfg.Again == 0 {
 		cfg.Again = time.Second
@@ -130,7 +130,7 @@ func Open(cfg Config) (*Log, error) {
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
-	l := &Log{cfg: cfg, tokens: cfg.Strangers, refill: cfg.Now(), often: map[kind]*often{}, sources: map[string]*bucket{}}
+	l := &Log{cfg: cfg, tokens: cfg.Unauthenticated, refill: cfg.Now(), often: map[kind]*often{}, sources: map[string]*bucket{}}
 	if err := l.open(); err != nil {
 		return nil, fmt.Errorf("open audit log %s: %w", cfg.Path, err)
 	}
@@ -218,16 +218,16 @@ func (l *Log) Often(line Line) {
 	l.write(line)
 }
 
-// Stranger writes a line of somebody who has proven nothing, unless too many have come: they are counted instead, and the
+// Unauthenticated writes a line of somebody who has proven nothing, unless too many have come: they are counted instead, and the
 // next line that is written tells how many.
-func (l *Log) Stranger(line Line) {
+func (l *Log) Unauthenticated(line Line) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	now := l.cfg.Now()
 	if passed := now.Sub(l.refill); passed < 0 {
 		l.refill = now // the clock was set back
 	} else if more := int(passed / l.cfg.Again); more > 0 {
-		l.tokens = min(l.tokens+min(more, l.cfg.Strangers), l.cfg.Strangers)
+		l.tokens = min(l.tokens+min(more, l.cfg.Unauthenticated), l.cfg.Unauthenticated)
 		l.refill = now
 	}
 	if l.tokens == 0 {
@@ -239,7 +239,7 @@ func (l *Log) Stranger(line Line) {
 	l.write(line)
 }
 
-const maxWhy = 500 // bytes of a reason; a stranger may have chosen part of it
+const maxWhy = 500 // bytes of a reason; the unauthenticated may have chosen part of it
 
 // write gives how many bytes the line takes.
 func (l *Log) write(line Line) int64 {

@@ -68,21 +68,21 @@ func TestLinesAreAppended(t *testing.T) {
 	}
 }
 
-// A flood of strangers writes few lines, which tell of the rest; a member's line is never left out.
-func TestStrangersCannotFillTheDisk(t *testing.T) {
+// A flood of unauthenticated calls writes few lines, which tell of the rest; a member's line is never left out.
+func TestUnauthenticatedCannotFillTheDisk(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "audit.log")
 	clock := &handClock{time.Date(2026, 11, 1, 12, 0, 0, 0, time.UTC)}
-	l := open(t, Config{Path: path, Now: clock.now, Strangers: 5})
+	l := open(t, Config{Path: path, Now: clock.now, Unauthenticated: 5})
 	for range 1000 {
-		l.Stranger(Line{What: "handshake", Outcome: Refused})
+		l.Unauthenticated(Line{What: "handshake", Outcome: Refused})
 	}
 	l.Add(Line{What: "launch", Outcome: OK})
 	clock.at = clock.at.Add(time.Second)
-	l.Stranger(Line{What: "handshake", Outcome: Refused})
-	l.Stranger(Line{What: "handshake", Outcome: Refused})
+	l.Unauthenticated(Line{What: "handshake", Outcome: Refused})
+	l.Unauthenticated(Line{What: "handshake", Outcome: Refused})
 	clock.at = clock.at.Add(time.Hour)
 	for range 1000 {
-		l.Stranger(Line{What: "handshake", Outcome: Refused})
+		l.Unauthenticated(Line{What: "handshake", Outcome: Refused})
 	}
 	var got []string
 	for _, x := range read(t, path) {

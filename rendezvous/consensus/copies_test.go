@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// A leader knows whether a second disk has what it has recorded: by the one road
+// A leader knows whether a second disk has what it has recorded: by the one route
 // that raft takes to a standby as by the other.
 func TestCopied(t *testing.T) {
 	t.Parallel()

@@ -97,7 +97,7 @@ func (c Config) forFuzz() Config {
 // Whatever a peer sends, the transport refuses it or hands on a request: it does
 // not crash and does not ask for memory that was never sent. All frames go to one
 // transport, each on a connection of its own that is read on the spot: pipes
-// between goroutines would make the fuzzer see new roads where there are none. One
+// between goroutines would make the fuzzer see new paths where there are none. One
 // thread does it all: each frame goes through three goroutines, and to wake a
 // thread for each is what a busy machine takes long for.
 func FuzzFrames(f *testing.F) {

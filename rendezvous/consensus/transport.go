@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/raft"
 )
 
-// ordinaryHeartbeats is a transport whose heartbeats take the road of every
+// ordinaryHeartbeats is a transport whose heartbeats take the route of every
 // other request. raft would answer them beside its main loop, which can then
 // believe in a leader of a term it has just left (raft #695). The price: a
 // follower whose disk is slow is heard of late.

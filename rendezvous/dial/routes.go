@@ -158,7 +158,7 @@ func (r *routes) member(id string) *member {
 	return m
 }
 
-// Close takes the connection out of the books.
+// Close takes the connection off the list.
 func (c *conn) Close() error {
 	c.r.mu.Lock()
 	if m := c.r.members[c.id]; m != nil {

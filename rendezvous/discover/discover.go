@@ -3,7 +3,7 @@
 // with an SSH server.
 //
 // It decides what is said and how often, which packets count, and how much of
-// what strangers send is kept. What it hears is a list of addresses to try and
+// what anybody sends is kept. What it hears is a list of addresses to try and
 // words to show. It must not take any of it for true, must not connect to what it
 // finds, must not say anything secret, and must not use an interface that it was
 // not given.
@@ -98,7 +98,7 @@ type Member struct {
 	CA      string         // the pin of its CA, as a token bears it
 	Host    string         // the member's name
 	Node    string         // its id
-	Addr    netip.AddrPort // management address and door
+	Addr    netip.AddrPort // management address and port
 }
 
 // The forms of what is announced; rendezvous/trust gives them.
@@ -188,7 +188,7 @@ func (i Instance) member() (Member, bool) {
 	return m, text[keyVersion] == version && m.check() == nil
 }
 
-// printable is a name from a stranger as it may be shown: 64 characters, anything but letters, digits and . _ @ - as ?.
+// printable is a name from an unauthenticated sender, as it may be shown: 64 characters, anything but letters, digits and . _ @ - as ?.
 func printable(name string) string {
 	name = name[:min(len(name), 64)]
 	return strings.Map(func(r rune) rune {

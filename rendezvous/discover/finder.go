@@ -17,7 +17,7 @@ type Instance struct {
 	text []string       // its TXT strings, as they came
 }
 
-// Bounds of what one Browse keeps of what strangers send.
+// Bounds of what one Browse keeps of what anybody may send.
 const (
 	maxKept    = 1024 // records, of all senders
 	maxSaid    = 256  // of one sender

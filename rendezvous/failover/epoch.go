@@ -45,13 +45,13 @@ func (f *Failover) settleEpoch(cfg consensus.Config) error {
 		}
 		// Whether that epoch's raft has ever counted on this node, a state that was
 		// put back to a backup would not know: its leader does.
-		f.state.RaftLife, f.state.Blank = 0, true
+		f.state.RaftIncarnation, f.state.Blank = 0, true
 	case pendingRestore:
 		f.log.Warn("restore the record from a snapshot", "epoch", f.state.Epoch, "kept", f.path(oldFolder))
 		if err := f.layRestored(cfg); err != nil {
 			return err
 		}
-		f.state.RaftLife, f.state.Blank = 0, false
+		f.state.RaftIncarnation, f.state.Blank = 0, false
 	default:
 		return nil
 	}

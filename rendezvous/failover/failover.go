@@ -56,13 +56,13 @@ type Config struct {
 	Logger    *slog.Logger
 }
 
-// Failover is one life of a node's part in who leads: to enter another epoch it is
+// Failover is one incarnation of a node's part in who leads: to enter another epoch it is
 // opened anew.
 type Failover struct {
 	cfg  Config
 	log  *slog.Logger
 	raft *consensus.Raft
-	// epoch is the one of this life.
+	// epoch is the one of this incarnation.
 	epoch    launcher.Epoch
 	liveness *liveness
 	conns    chan net.Conn // raft's, of others
@@ -70,7 +70,7 @@ type Failover struct {
 
 	mu    sync.Mutex
 	state state
-	told  map[launcher.NodeID]uint64 // the life of this state that each was told
+	told  map[launcher.NodeID]uint64 // the incarnation of this state that each was told
 	blank atomic.Bool                // as state.Blank
 
 	restoring sync.Mutex   // over the file that is being brought
@@ -79,7 +79,7 @@ type Failover struct {
 
 	// A leader of a later epoch comes by later; yielded is closed when this side
 	// records nothing any more, which recording keeps in order, and reopen when
-	// another life is to begin.
+	// another incarnation is to begin.
 	later      chan wire.Hello
 	yielded    chan struct{}
 	recording  sync.RWMutex
@@ -122,7 +122,7 @@ func (f *Failover) openRaft() (err error) {
 	if err := f.settleEpoch(cfg); err != nil {
 		return err
 	}
-	if err := f.beginLife(cfg.Dir); err != nil {
+	if err := f.beginIncarnation(cfg.Dir); err != nil {
 		return err
 	}
 	f.raft, err = consensus.Open(cfg)
@@ -183,7 +183,7 @@ func (f *Failover) Run(ctx context.Context, lead func(ctx context.Context, term 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return f.vote(ctx, lead) })
 	g.Go(func() error { return f.yields(ctx) })
-	g.Go(func() error { return f.acquaints(ctx) })
+	g.Go(func() error { return f.exchangeAll(ctx) })
 	g.Go(func() error { return f.settles(ctx) })
 	g.Go(func() error {
 		select {
@@ -196,7 +196,7 @@ func (f *Failover) Run(ctx context.Context, lead func(ctx context.Context, term 
 	return g.Wait()
 }
 
-// reopenSoon begins another life in a moment: after the answer to who asks for it is out.
+// reopenSoon begins another incarnation in a moment: after the answer to who asks for it is out.
 func (f *Failover) reopenSoon() {
 	f.reopenOnce.Do(func() { time.AfterFunc(100*time.Millisecond, func() { close(f.reopen) }) })
 }

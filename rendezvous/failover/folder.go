@@ -151,7 +151,7 @@ func (f *Failover) wayOut(err error) error {
 		"restore FILE` from a snapshot", err, aside)
 }
 
-// Remove takes back what Enrol and the lives since have left in the folders STATE and RUN.
+// Remove takes back what Enrol and the incarnations since have left in the folders STATE and RUN.
 func Remove(state, run string) error {
 	err := discard(filepath.Join(state, raftFolder))
 	for _, name := range []string{oldFolder, newFolder, broughtFile, restoreFile, stateFile} {

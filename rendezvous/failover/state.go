@@ -30,13 +30,13 @@ type state struct {
 	// has called so with a take-over.
 	Pending pending           `json:"pending,omitempty"`
 	Dead    []launcher.NodeID `json:"dead,omitempty"`
-	// Life counts the openings of this state, and hours; RaftLife is the one that
+	// Incarnation counts the openings of this state, and hours; RaftIncarnation is the one that
 	// the raft folder has at least, 0 where it may be a new one; Blank: that
-	// folder was lost. Lives are the highest that members have told. See lives.go.
-	Life     uint64                     `json:"life,omitempty"`
-	RaftLife uint64                     `json:"raft_life,omitempty"`
-	Blank    bool                       `json:"blank,omitempty"`
-	Lives    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
+	// folder was lost. Incarnations are the highest that members have told. See incarnation.go.
+	Incarnation     uint64                     `json:"life,omitempty"`
+	RaftIncarnation uint64                     `json:"raft_life,omitempty"`
+	Blank           bool                       `json:"blank,omitempty"`
+	Incarnations    map[launcher.NodeID]uint64 `json:"lives,omitempty"`
 }
 
 // pending is a change of epochs that is under way: written before it begins, and

@@ -110,8 +110,8 @@ func (f *Failover) addressesNow(id launcher.NodeID) []netip.Addr {
 	if m, ok := f.cfg.Record.Node(id); ok {
 		addrs = append(addrs, m.Addr.Addr())
 	}
-	for _, door := range f.cfg.Dial.Fabric(id) {
-		addrs = append(addrs, door.Addr())
+	for _, route := range f.cfg.Dial.Fabric(id) {
+		addrs = append(addrs, route.Addr())
 	}
 	for _, j := range f.cfg.Record.Jobs() { // where it met others, its fabric's too
 		for _, p := range j.Plan.Nodes {

@@ -60,7 +60,7 @@ func (w *slogWriter) Write(b []byte) (int, error) {
 }
 
 // mute compares the beginning of a line: ports and times come later, and so does
-// what a stranger has chosen, in quotes.
+// what an unauthenticated sender has chosen, in quotes.
 func (w *slogWriter) mute(words string) (muted int, quiet bool) {
 	key := words
 	if i := strings.IndexAny(key, ":\""); i > 0 {

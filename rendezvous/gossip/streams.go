@@ -12,7 +12,7 @@ import (
 	"github.com/hashicorp/memberlist"
 )
 
-// What strangers can have this node hold. memberlist reads up to 20 MiB of each
+// What unauthenticated peers can have this node hold. memberlist reads up to 20 MiB of each
 // connection before it finds that it cannot decrypt them, and takes any number.
 const (
 	maxStreams        = 64        // incoming connections at once

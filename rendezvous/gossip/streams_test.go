@@ -26,7 +26,7 @@ func dialFrom(t *testing.T, from netip.Addr, to netip.AddrPort) net.Conn {
 }
 
 // Somebody without a key holds few connections, and none of a member's.
-func TestStrangersHoldLittle(t *testing.T) {
+func TestUnauthenticatedHoldLittle(t *testing.T) {
 	n := newNetwork(t)
 	at := netip.AddrPortFrom(addr(1), n.port)
 	b, err := newBounded(at.Addr(), at.Port(), log.New(io.Discard, "", 0))
@@ -88,8 +88,8 @@ func TestStrangersHoldLittle(t *testing.T) {
 	}
 }
 
-// A stranger does not choose how many lines the log gets.
-func TestStrangersWords(t *testing.T) {
+// An unauthenticated sender does not choose how many lines the log gets.
+func TestUnauthenticatedWords(t *testing.T) {
 	var buf bytes.Buffer
 	w := &slogWriter{log: slog.New(slog.NewTextHandler(&buf, nil)), said: map[string]saidAt{}}
 	for i := range 100 {

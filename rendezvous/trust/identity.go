@@ -50,7 +50,7 @@ func (id *Identity) Renewed(cert []byte) (*Identity, error) {
 	return NewIdentity(id.key, cert, id.CA.Raw)
 }
 
-// RenewAt is when to ask for the next certificate: after two thirds of this one's life.
+// RenewAt is when to ask for the next certificate: after two thirds of its time.
 func (id *Identity) RenewAt() time.Time {
 	return id.Cert.NotBefore.Add(id.Cert.NotAfter.Sub(id.Cert.NotBefore) * 2 / 3)
 }

@@ -10,17 +10,17 @@ import (
 
 // Retired are keys that were gossip keys, the latest first. They open what was sealed with them, for jobs that are to be
 // tried again, and are good for nothing else: nothing is sealed with them, and gossip does not take them.
-type Retired Ring
+type Retired Keyring
 
 // Add takes up more of them.
-func (r Retired) Add(more Ring) Retired {
-	out := append(Ring(slices.Clone(r)), more.Without(Ring(r))...)
+func (r Retired) Add(more Keyring) Retired {
+	out := append(Keyring(slices.Clone(r)), more.Without(Keyring(r))...)
 	slices.SortStableFunc(out, func(a, b GossipKey) int { return b.compare(a) })
 	return Retired(out)
 }
 
 // Equal tells whether the keys are the same.
-func (r Retired) Equal(o Retired) bool { return Ring(r).Equal(Ring(o)) }
+func (r Retired) Equal(o Retired) bool { return Keyring(r).Equal(Keyring(o)) }
 
 // Sealed is a box, and the words that it opens for.
 type Sealed struct {
@@ -29,21 +29,21 @@ type Sealed struct {
 }
 
 // Keep leaves out those that none of the boxes needs, but for the latest: somebody may have sealed with it a moment ago.
-// It is false where a box opens by none of these, and by none of the ring's: a key is missing here, and nobody can be
+// It is false where a box opens by none of these, and by none of the keyring's: a key is missing here, and nobody can be
 // told which are to go.
-func (r Retired) Keep(ring Ring, boxes []Sealed) (Retired, bool, error) {
+func (r Retired) Keep(keyring Keyring, boxes []Sealed) (Retired, bool, error) {
 	used := make([]bool, len(r))
 	all := true
 	for i := range r {
 		used[i] = i == 0
 	}
-	current, err := NewSealer(ring, nil)
+	current, err := NewSealer(keyring, nil)
 	if err != nil {
 		return nil, false, err
 	}
 	old := make([]Sealer, len(r))
 	for i, k := range r {
-		if old[i], err = NewSealer(Ring{k}, nil); err != nil {
+		if old[i], err = NewSealer(Keyring{k}, nil); err != nil {
 			return nil, false, err
 		}
 	}
@@ -69,12 +69,12 @@ func (r Retired) Keep(ring Ring, boxes []Sealed) (Retired, bool, error) {
 
 // SaveRetired writes them.
 func SaveRetired(dir string, r Retired) error {
-	err := Ring(r).Check()
+	err := Keyring(r).Check()
 	if len(r) == 0 {
 		err = nil
 	}
 	if err == nil {
-		err = saveKeys(dir, retiredFile, Ring(r))
+		err = saveKeys(dir, retiredFile, Keyring(r))
 	}
 	if err != nil {
 		return fmt.Errorf("save retired keys: %w", err)
@@ -84,15 +84,15 @@ func SaveRetired(dir string, r Retired) error {
 
 // LoadRetired returns none where there is no file: no key has been rotated yet.
 func LoadRetired(dir string) (Retired, error) {
-	ring, err := loadKeys(dir, retiredFile)
+	keyring, err := loadKeys(dir, retiredFile)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
-	if err == nil && len(ring) > 0 {
-		err = ring.Check()
+	if err == nil && len(keyring) > 0 {
+		err = keyring.Check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load retired keys %s: %w", filepath.Join(dir, retiredFile), err)
 	}
-	return Retired(ring), nil
+	return Retired(keyring), nil
 }

@@ -12,7 +12,7 @@ func TestRetiredKeys(t *testing.T) {
 	k0, k1, k2, k3 := NewGossipKey(0), NewGossipKey(1), NewGossipKey(2), NewGossipKey(3)
 	seal := func(k GossipKey, job string) Sealed {
 		t.Helper()
-		s, err := NewSealer(Ring{k}, nil)
+		s, err := NewSealer(Keyring{k}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -25,25 +25,25 @@ func TestRetiredKeys(t *testing.T) {
 	}
 	old, middle, latest := seal(k0, "job0"), seal(k1, "job1"), seal(k3, "job3")
 	foreign := seal(NewGossipKey(1), "job9")
-	opens := func(ring Ring, retired Retired, b Sealed) bool {
+	opens := func(keyring Keyring, retired Retired, b Sealed) bool {
 		t.Helper()
-		s, err := NewSealer(ring, retired)
+		s, err := NewSealer(keyring, retired)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return s.opens(b)
 	}
-	retired := Retired{}.Add(Ring{k0}).Add(Ring{k2, k1}).Add(Ring{k1})
-	if got := numbers(Ring(retired)); got != "2 1 0" {
+	retired := Retired{}.Add(Keyring{k0}).Add(Keyring{k2, k1}).Add(Keyring{k1})
+	if got := numbers(Keyring(retired)); got != "2 1 0" {
 		t.Fatalf("retired are %s, want the latest first and each once", got)
 	}
 	for name, got := range map[string]bool{
-		"a job of before":                         opens(Ring{k3}, retired, old),
-		"a job of now":                            opens(Ring{k3}, retired, latest),
-		"a job of now, by a removed node's keys":  !opens(Ring{k2}, Retired{k1, k0}, latest),
-		"a job of before, without its key":        !opens(Ring{k3}, Retired{k2, k1}, old),
-		"sealed by a node that has retired ones":  opens(Ring{k3}, nil, sealedBy(t, Ring{k3}, retired)),
-		"not by a retired one, though it has one": !opens(Ring{k2}, Retired{k1, k0}, sealedBy(t, Ring{k3}, retired)),
+		"a job of before":                         opens(Keyring{k3}, retired, old),
+		"a job of now":                            opens(Keyring{k3}, retired, latest),
+		"a job of now, by a removed node's keys":  !opens(Keyring{k2}, Retired{k1, k0}, latest),
+		"a job of before, without its key":        !opens(Keyring{k3}, Retired{k2, k1}, old),
+		"sealed by a node that has retired ones":  opens(Keyring{k3}, nil, sealedBy(t, Keyring{k3}, retired)),
+		"not by a retired one, though it has one": !opens(Keyring{k2}, Retired{k1, k0}, sealedBy(t, Keyring{k3}, retired)),
 	} {
 		if !got {
 			t.Errorf("%s: it is otherwise", name)
@@ -61,28 +61,28 @@ func TestRetiredKeys(t *testing.T) {
 		{"no job has secrets", nil, "2", true},
 		{"one that nobody here can open", []Sealed{old, foreign}, "2 0", false},
 	} {
-		kept, all, err := retired.Keep(Ring{k3}, c.boxes)
-		if err != nil || all != c.all || numbers(Ring(kept)) != c.want {
-			t.Errorf("%s: kept %s, all %v, %v; want %s, %v", c.name, numbers(Ring(kept)), all, err, c.want, c.all)
+		kept, all, err := retired.Keep(Keyring{k3}, c.boxes)
+		if err != nil || all != c.all || numbers(Keyring(kept)) != c.want {
+			t.Errorf("%s: kept %s, all %v, %v; want %s, %v", c.name, numbers(Keyring(kept)), all, err, c.want, c.all)
 		}
 	}
 
 	dir := filepath.Join(t.TempDir(), "trust")
 	if got, err := LoadRetired(dir); got != nil || err != nil {
-		t.Errorf("without a file: %s, %v", numbers(Ring(got)), err)
+		t.Errorf("without a file: %s, %v", numbers(Keyring(got)), err)
 	}
 	for _, want := range []Retired{retired, nil} {
 		err := SaveRetired(dir, want)
 		got, err2 := LoadRetired(dir)
 		if err := errors.Join(err, err2); err != nil || !got.Equal(want) {
-			t.Errorf("came back as %s, %v; want %s", numbers(Ring(got)), err, numbers(Ring(want)))
+			t.Errorf("came back as %s, %v; want %s", numbers(Keyring(got)), err, numbers(Keyring(want)))
 		}
 	}
 }
 
-func sealedBy(t *testing.T, ring Ring, retired Retired) Sealed {
+func sealedBy(t *testing.T, keyring Keyring, retired Retired) Sealed {
 	t.Helper()
-	s, err := NewSealer(ring, retired)
+	s, err := NewSealer(keyring, retired)
 	if err != nil {
 		t.Fatal(err)
 	}

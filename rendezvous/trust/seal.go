@@ -26,12 +26,12 @@ var ErrSealed = errors.New("it does not open here")
 type Sealer struct{ keys []cipher.AEAD } // the one that seals first
 
 // NewSealer takes a keyring as LoadGossipKeys gives it, and the keys that came before, which only open.
-func NewSealer(keyring Ring, retired Retired) (Sealer, error) {
+func NewSealer(keyring Keyring, retired Retired) (Sealer, error) {
 	if len(keyring) == 0 {
 		return Sealer{}, errors.New("make sealer: no key")
 	}
 	var s Sealer
-	for _, k := range slices.Concat(keyring, Ring(retired)) {
+	for _, k := range slices.Concat(keyring, Keyring(retired)) {
 		key, err := hkdf.Key(sha256.New, k.Secret.Reveal(), nil, sealInfo, 32)
 		if err != nil {
 			return Sealer{}, fmt.Errorf("make sealer: %w", err)

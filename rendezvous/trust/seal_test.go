@@ -24,7 +24,7 @@ func TestSeal(t *testing.T) {
 	if again, _ := sealer(older).Seal(plain, "job1", "alice", "HF_TOKEN"); bytes.Equal(again, box) {
 		t.Error("sealed twice, it looks the same: who reads the record learns which jobs have one secret")
 	}
-	// While keys are changed both are in the ring.
+	// While keys are changed both are in the keyring.
 	if got, err := sealer(newer, older).Open(box, "job1", "alice", "HF_TOKEN"); err != nil || !got.Equal(plain) {
 		t.Errorf("opened: %v", err)
 	}

@@ -17,7 +17,7 @@ const (
 	caFile       = "ca.pem"       // CA key and certificate; on voters and standbys only
 	gossipFile   = "gossip.json"  // list of numbers and base64 keys, the one that encrypts first
 	retiredFile  = "retired.json" // the same of keys that are no gossip keys any more; see Retired
-	rollFile     = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
+	membersFile  = "roll.json"    // who is a member, as a leader told it last; a client's: what it knows of its cluster
 	clientFile   = "client.pem"   // a client's key, certificate, CA certificate
 )
 
@@ -108,18 +108,18 @@ func ForgetCA(dir string) error {
 }
 
 // SaveRoll writes the list of members, or what a client knows of its cluster, whatever its form.
-func SaveRoll(dir string, text []byte) error {
-	if err := writeFile(dir, rollFile, text); err != nil {
-		return fmt.Errorf("save roll: %w", err)
+func SaveMembers(dir string, text []byte) error {
+	if err := writeFile(dir, membersFile, text); err != nil {
+		return fmt.Errorf("save member list: %w", err)
 	}
 	return nil
 }
 
 // LoadRoll wraps fs.ErrNotExist where there is none.
-func LoadRoll(dir string) ([]byte, error) {
-	text, err := readFile(filepath.Join(dir, rollFile))
+func LoadMembers(dir string) ([]byte, error) {
+	text, err := readFile(filepath.Join(dir, membersFile))
 	if err != nil {
-		return nil, fmt.Errorf("load roll: %w", err)
+		return nil, fmt.Errorf("load member list: %w", err)
 	}
 	return text, nil
 }

@@ -19,7 +19,7 @@ func enrolment(t testing.TB, dir string) []func() error {
 	id := newMember(t, ca, node1, "spark1", RoleNode)
 	return []func() error{
 		func() error { return SaveCA(dir, ca) },
-		func() error { return SaveGossipKeys(dir, Ring{NewGossipKey(1)}) },
+		func() error { return SaveGossipKeys(dir, Keyring{NewGossipKey(1)}) },
 		func() error { return SaveRetired(dir, Retired{NewGossipKey(0)}) },
 		func() error { return SaveIdentity(dir, id) },
 	}
@@ -38,8 +38,8 @@ func TestStoreRoundTrip(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "sparkrun", "trust")
 	ca := newCA(t, clusterA)
 	id := newMember(t, ca, node1, "spark1", RoleNode)
-	ring := Ring{NewGossipKey(1), NewGossipKey(0)}
-	if err := errors.Join(SaveCA(dir, ca), SaveGossipKeys(dir, ring), SaveIdentity(dir, id)); err != nil {
+	keyring := Keyring{NewGossipKey(1), NewGossipKey(0)}
+	if err := errors.Join(SaveCA(dir, ca), SaveGossipKeys(dir, keyring), SaveIdentity(dir, id)); err != nil {
 		t.Fatal(err)
 	}
 	gotID, err := LoadIdentity(dir)
@@ -60,7 +60,7 @@ func TestStoreRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(ring, gotRing); diff != "" || ring[0].Equal(ring[1].Secret) {
+	if diff := cmp.Diff(keyring, gotRing); diff != "" || keyring[0].Equal(keyring[1].Secret) {
 		t.Errorf("keyring came back in another order or content")
 	}
 	if ok, err := Enrolled(dir); !ok || err != nil {
@@ -154,7 +154,7 @@ func TestClientsFilesAreWrittenSideBySide(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "lab")
 	id := newMember(t, newCA(t, clusterA), node1, "book", RoleClient)
 	save := func() error {
-		return errors.Join(SaveClient(dir, id), SaveRoll(dir, []byte(strings.Repeat("x", 64<<10))))
+		return errors.Join(SaveClient(dir, id), SaveMembers(dir, []byte(strings.Repeat("x", 64<<10))))
 	}
 	if err := save(); err != nil {
 		t.Fatal(err)
@@ -169,8 +169,8 @@ func TestClientsFilesAreWrittenSideBySide(t *testing.T) {
 				if _, err := LoadClient(dir); err != nil {
 					t.Error(err)
 				}
-				if text, err := LoadRoll(dir); err != nil || len(text) != 64<<10 {
-					t.Errorf("roll of %d bytes, %v", len(text), err)
+				if text, err := LoadMembers(dir); err != nil || len(text) != 64<<10 {
+					t.Errorf("member list of %d bytes, %v", len(text), err)
 				}
 			}
 		})

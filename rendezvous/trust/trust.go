@@ -7,7 +7,7 @@
 //     during the handshake ([JoinClient]), so the secret only ever reaches a node of the cluster that made it.
 //   - The newcomer's key never leaves it; [CA.Issue] signs its public half and takes nothing else from its request.
 //   - Revoking a node is removing it from the list: no CRL, no waiting for the certificate to run out.
-//   - Who has shown nothing yet passes a [Door], which bounds what strangers can hold open.
+//   - Who has shown nothing yet passes a [Listener], which bounds what the unauthenticated can hold open.
 //
 // It must not: open a listener or dial; gossip or vote; keep the list of members or of tokens (both are passed in); decide
 // what an admitted peer may do beyond its role.

@@ -21,12 +21,12 @@ func (r LoginRequest) GoString() string { return r.String() }
 
 // LoginResponse makes it one.
 type LoginResponse struct {
-	Cluster string       `json:"cluster"`
-	User    string       `json:"user"` // whose client it is
-	Cert    []byte       `json:"cert"` // DER
-	CACert  []byte       `json:"ca_cert"`
-	Members []RollMember `json:"members"`
-	OnlyOn  string       `json:"recorded_only_on,omitempty"` // see Acknowledged
+	Cluster string   `json:"cluster"`
+	User    string   `json:"user"` // whose client it is
+	Cert    []byte   `json:"cert"` // DER
+	CACert  []byte   `json:"ca_cert"`
+	Members []Member `json:"members"`
+	OnlyOn  string   `json:"recorded_only_on,omitempty"` // see Acknowledged
 }
 
 // RefreshRequest is a client's, now and then.
@@ -36,10 +36,10 @@ type RefreshRequest struct {
 
 // RefreshResponse is what a client needs to find its way.
 type RefreshResponse struct {
-	User    string       `json:"user"`
-	Home    string       `json:"home,omitempty"` // the user's, on the member that answers
-	Members []RollMember `json:"members"`
-	Cert    []byte       `json:"cert,omitempty"` // DER; empty: this member cannot sign, ask another
+	User    string   `json:"user"`
+	Home    string   `json:"home,omitempty"` // the user's, on the member that answers
+	Members []Member `json:"members"`
+	Cert    []byte   `json:"cert,omitempty"` // DER; empty: this member cannot sign, ask another
 }
 
 // ClientsResponse lists the clients.

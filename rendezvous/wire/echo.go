@@ -14,9 +14,9 @@ import (
 
 // stamp is one that waits for its echo, and of what it came.
 type stamp struct {
-	at   launcher.Uptime // 0: none waits
-	boot string          // of the node
-	life uint64          // of the stream
+	at     launcher.Uptime // 0: none waits
+	boot   string          // of the node
+	stream uint64          // of the stream
 }
 
 // stampIs takes a stamp; the one before it needs no echo any more.
@@ -25,7 +25,7 @@ func (n *linkLoop) stampIs(boot string, at launcher.Uptime) {
 		return
 	}
 	n.mu.Lock()
-	n.stamp = stamp{at, boot, n.life}
+	n.stamp = stamp{at, boot, n.stream}
 	n.mu.Unlock()
 	select {
 	case n.l.stamped <- struct{}{}:
@@ -77,7 +77,7 @@ func (l *Links) takeStamps() map[*linkLoop]stamp {
 func (n *linkLoop) answer(s stamp) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.life == s.life {
+	if n.stream == s.stream {
 		n.enqueue(Down{Echo: s.at})
 	}
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Errors of the road itself. Across the wire an error keeps its text and its
+// Errors of the transport itself. Across the wire an error keeps its text and its
 // code, and the client gets the sentinel back for errors.Is.
 var (
 	// ErrRetry: the leader changed or went away under the request. Whether it
@@ -156,7 +156,7 @@ func (f failure) restored() error {
 
 // refusal reads why there is no reply.
 func refusal(res *http.Response) error {
-	b, err := io.ReadAll(io.LimitReader(res.Body, maxStranger))
+	b, err := io.ReadAll(io.LimitReader(res.Body, maxUnauthenticated))
 	var f failure
 	switch {
 	case err != nil:

@@ -19,8 +19,8 @@ import (
 // of a node with a thousand ranks is about 200 kB.
 const maxMessage = 4 << 20
 
-// maxStranger bounds what somebody may send who has shown no certificate.
-const maxStranger = 64 << 10
+// maxUnauthenticated bounds what somebody may send who has shown no certificate.
+const maxUnauthenticated = 64 << 10
 
 // mimeCBOR marks requests of this program. All others are the JSON face's.
 const mimeCBOR = "application/cbor"

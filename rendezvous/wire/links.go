@@ -106,15 +106,15 @@ type linkLoop struct {
 	kick chan struct{}
 	up   bool // as told last; of the loop alone
 
-	mu    sync.Mutex
-	queue []Down        // for the open stream; nil while there is none
-	open  bool          // a stream takes orders
-	more  chan struct{} // has room for one
-	clock clock         // of the open stream
-	anew  func()        // ends the open stream, for another; nil while there is none
-	life  uint64        // counts streams: which one is open
-	stamp stamp         // the latest of the open stream that waits for its echo
-	apart error         // why the last attempt was refused, where that is the builds' protocols
+	mu     sync.Mutex
+	queue  []Down        // for the open stream; nil while there is none
+	open   bool          // a stream takes orders
+	more   chan struct{} // has room for one
+	clock  clock         // of the open stream
+	anew   func()        // ends the open stream, for another; nil while there is none
+	stream uint64        // counts streams: which one is open
+	stamp  stamp         // the latest of the open stream that waits for its echo
+	apart  error         // why the last attempt was refused, where that is the builds' protocols
 }
 
 // Run keeps the streams until ctx ends.
@@ -198,7 +198,7 @@ func (l *Links) Kick(id launcher.NodeID) {
 	}
 }
 
-// errAnew ends a stream that is to be opened over another road.
+// errAnew ends a stream that is to be opened over another route.
 var errAnew = errors.New("it is opened anew")
 
 // Reopen opens a node's stream anew: a better route to it carries again.
@@ -257,7 +257,7 @@ func (n *linkLoop) setOpen(open bool, anew func()) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.open, n.queue, n.clock, n.anew, n.stamp = open, nil, clock{}, anew, stamp{}
-	n.life++
+	n.stream++
 }
 
 // run dials, serves the stream until it breaks, and dials again.
@@ -304,7 +304,7 @@ const openTimeout = 5 * time.Second
 // errSilent ends a stream on which nothing came for too long.
 var errSilent = fmt.Errorf("%w", ErrUnreachable)
 
-// once is the life of one stream; was tells for how long the node was up, 0 if
+// once runs one stream; was tells for how long the node was up, 0 if
 // it did not come up.
 func (n *linkLoop) once(ctx context.Context) (was time.Duration, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)

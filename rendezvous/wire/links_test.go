@@ -285,8 +285,8 @@ func TestStreamThatEndsIsDialledAgain(t *testing.T) {
 	})
 }
 
-// A stream that breaks under a node that answers over another road, or that is
-// to take another road, is opened anew: the node is never down.
+// A stream that breaks under a node that answers over another route, or that is
+// to take another route, is opened anew: the node is never down.
 func TestStreamIsOpenedAnew(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n, d := newNear(), newDiary(t)
@@ -314,12 +314,12 @@ func TestStreamIsOpenedAnew(t *testing.T) {
 			l.Reopen("stranger")
 			synctest.Wait()
 		}
-		l.Send("id2", orderFor("over the other road"))
+		l.Send("id2", orderFor("over the other route"))
 		synctest.Wait()
 		if got, want := d.words("id2"), "up event up event up up up"; got != want {
 			t.Errorf("told %s, want %s", got, want)
 		}
-		if dd := diff([]string{"after the break", "over the other road"}, n.orders); dd != "" {
+		if dd := diff([]string{"after the break", "over the other route"}, n.orders); dd != "" {
 			t.Error(dd)
 		}
 		stop()

@@ -80,8 +80,8 @@ type RaftRestoreResponse struct {
 	Kept  string `json:"kept,omitempty"`
 }
 
-// SeenRequest tells a member of which life of its state the caller is: see
+// SeenRequest tells a member of which incarnation of its state the caller is: see
 // SeenResponse. 0 asks only.
 type SeenRequest struct {
-	Life uint64 `json:"life,omitempty"`
+	Incarnation uint64 `json:"life,omitempty"`
 }

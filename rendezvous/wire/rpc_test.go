@@ -222,8 +222,8 @@ func TestWhoCalls(t *testing.T) {
 		"a member for a client's user":     {conn: spark2, on: &book, want: Caller{Node: "id2", Host: "spark2", User: book.User, Client: book.Client}},
 		"a local user who claims a client": {conn: alice, on: &book, want: alice},
 		"a member for itself":              {conn: spark2, err: true},
-		"a stranger":                       {conn: Caller{}, err: true},
-		"a stranger who claims a name":     {conn: Caller{}, on: &mallory, err: true},
+		"unauthenticated":                  {conn: Caller{}, err: true},
+		"unauthenticated, with a name":     {conn: Caller{}, on: &mallory, err: true},
 		"a member for a user without name": {conn: spark2, on: &Caller{User: &User{UID: 5}}, err: true},
 		"a name with odd characters": {conn: spark2, on: &Caller{User: &User{Name: "DOM\\jürgen: k", UID: 1<<32 - 1}},
 			want: Caller{Node: "id2", Host: "spark2", User: &User{Name: "DOM\\jürgen: k", UID: 1<<32 - 1}}},
@@ -293,7 +293,7 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 	secret := []byte("hunter2")
 	r := JoinRequest{Secret: secret, Host: "spark2"}
 	key := GossipKey{Key: secret}
-	known := Trusted{Ring: []GossipKey{key}}
+	known := Trusted{Keyring: []GossipKey{key}}
 	for _, v := range []any{r, &r, key, &key, known, &known, JoinResponse{Trusted: known}, CAKey{PEM: secret}} {
 		for _, text := range []string{fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v)} {
 			if strings.Contains(text, "hunter2") || strings.Contains(text, "104 117 110") || strings.Contains(text, "0x68, 0x75") {

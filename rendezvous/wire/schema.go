@@ -282,11 +282,11 @@ func (k CAKey) GoString() string { return k.String() }
 // a raft.
 type SeenResponse struct {
 	Addr netip.AddrPort `json:"addr"`
-	// Life is the highest that the caller has ever told, this time included: above
+	// Incarnation is the highest that the caller has ever told, this time included: above
 	// its own, its state has been put back to an earlier time.
-	Life   uint64 `json:"life,omitempty"`
-	Blank  bool   `json:"blank,omitempty"`  // this node has lost its copy of the record
-	Leader string `json:"leader,omitempty"` // host name of who leads, as this node knows it
+	Incarnation uint64 `json:"life,omitempty"`
+	Blank       bool   `json:"blank,omitempty"`  // this node has lost its copy of the record
+	Leader      string `json:"leader,omitempty"` // host name of who leads, as this node knows it
 }
 
 // RenewRequest asks for a new certificate over the node's own key.

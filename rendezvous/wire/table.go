@@ -67,7 +67,7 @@ var (
 	RemoveClients = unary[RemoveClientsRequest, RemoveClientsResponse](Row{Name: "remove-clients", Who: users, To: leader,
 		Audit: "client remove",
 		Does:  "take clients out"})
-	Refresh = unary[RefreshRequest, RefreshResponse](Row{Name: "refresh", Who: clients, Limit: maxStranger,
+	Refresh = unary[RefreshRequest, RefreshResponse](Row{Name: "refresh", Who: clients, Limit: maxUnauthenticated,
 		Does: "where the members are, and a client's next certificate"})
 	ShowRaft = unary[Empty, RaftStatus](Row{Name: "raft-status", Who: users,
 		Does: "where every copy of the record stands; it needs no leader"})
@@ -143,11 +143,11 @@ var (
 
 // What those call who have shown no certificate.
 var (
-	Join = unary[JoinRequest, JoinResponse](Row{Name: "join", Who: newcomers, To: leader, Limit: maxStranger,
+	Join = unary[JoinRequest, JoinResponse](Row{Name: "join", Who: newcomers, To: leader, Limit: maxUnauthenticated,
 		Does: "make the caller a member"})
-	Login = unary[LoginRequest, LoginResponse](Row{Name: "login", Who: newcomers, To: leader, Limit: maxStranger,
+	Login = unary[LoginRequest, LoginResponse](Row{Name: "login", Who: newcomers, To: leader, Limit: maxUnauthenticated,
 		Does: "make the caller a client"})
 	RenewExpired = unary[RenewExpiredRequest, RenewResponse](Row{
-		Name: "renew-expired", Who: newcomers, Limit: maxStranger,
+		Name: "renew-expired", Who: newcomers, Limit: maxUnauthenticated,
 		Does: "a new certificate in place of one that has ended"})
 )

@@ -8,16 +8,16 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Roll lists the members and the clients, at a place of the record.
-type Roll struct {
+// MemberList lists the members and the clients, at a place of the record.
+type MemberList struct {
 	Epoch   launcher.Epoch      `json:"epoch"`
 	Index   uint64              `json:"index"`
-	Members []RollMember        `json:"members"`
+	Members []Member            `json:"members"`
 	Clients []rendezvous.Client `json:"clients,omitempty"`
 }
 
-// RollMember is one of them.
-type RollMember struct {
+// Member is one of them.
+type Member struct {
 	ID   launcher.NodeID `json:"id"`
 	Host string          `json:"host"`
 	Key  string          `json:"key,omitempty"` // SHA-256 of its public key; empty: any of this CA's
@@ -38,8 +38,8 @@ func (k GossipKey) GoString() string { return k.String() }
 
 // Trusted is whom a member shall let in, and the keys to gossip with, the one that encrypts first.
 type Trusted struct {
-	Roll Roll        `json:"roll"`
-	Ring []GossipKey `json:"ring"`
+	Members MemberList  `json:"roll"`
+	Keyring []GossipKey `json:"ring"`
 	// Retired are the keys of before, for the secrets of jobs that go on. Settled: the leader can open all of them with
 	// these, so that a member may forget others.
 	Retired []GossipKey `json:"retired,omitempty"`
@@ -48,13 +48,13 @@ type Trusted struct {
 
 // String keeps the keys out of logs.
 func (t Trusted) String() string {
-	return fmt.Sprintf("%d members, %d clients, %d keys and %d of before, of epoch %d, entry %d", len(t.Roll.Members), len(t.Roll.Clients), len(t.Ring), len(t.Retired), t.Roll.Epoch.N, t.Roll.Index)
+	return fmt.Sprintf("%d members, %d clients, %d keys and %d of before, of epoch %d, entry %d", len(t.Members.Members), len(t.Members.Clients), len(t.Keyring), len(t.Retired), t.Members.Epoch.N, t.Members.Index)
 }
 
 // GoString does so for %#v.
 func (t Trusted) GoString() string { return t.String() }
 
-// RenewExpiredRequest is a renewal by a node whose certificate has ended: it comes as a stranger.
+// RenewExpiredRequest is a renewal by a node whose certificate has ended: it comes unauthenticated.
 type RenewExpiredRequest struct {
 	Cert []byte `json:"cert"` // the one that has ended, DER
 	CSR  []byte `json:"csr"`  // DER, by the same key

@@ -32,7 +32,7 @@ func SecretsOf(folder string) Secrets {
 
 // SecretsAlone has a key that nobody else has.
 func SecretsAlone() (Secrets, error) {
-	s, err := trust.NewSealer(trust.Ring{trust.NewGossipKey(0)}, nil)
+	s, err := trust.NewSealer(trust.Keyring{trust.NewGossipKey(0)}, nil)
 	return Secrets{func() (trust.Sealer, error) { return s, nil }}, err
 }
 

@@ -71,8 +71,8 @@ func Open(cfg Config) (*Survey, error) {
 	probe, err := fabric.NewProbe(fabric.ProbeConfig{
 		Cluster: cfg.Cluster, Node: string(cfg.Self), Host: cfg.Host, Boot: cfg.Boot, Log: cfg.Logger,
 		Keys: func() ([][]byte, error) {
-			ring, err := trust.LoadGossipKeys(cfg.Trust)
-			return ring.Keys(), err
+			keyring, err := trust.LoadGossipKeys(cfg.Trust)
+			return keyring.Keys(), err
 		},
 	})
 	if err != nil {

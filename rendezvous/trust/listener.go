@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// DoorConfig is what a Door needs. Zero numbers take the default named.
-type DoorConfig struct {
+// ListenerConfig is what a Listener needs. Zero numbers take the default named.
+type ListenerConfig struct {
 	Gate   *Gate
 	Protos []Proto // as for Gate.Server
 	// Refused hears of each connection that was turned away, and why; nil: nobody does. It must not block. A
@@ -26,47 +26,48 @@ type DoorConfig struct {
 	Handshake time.Duration
 	// HalfOpen is how many handshakes may be under way, HalfOpenPerAddr of one address; default 256 and 32.
 	HalfOpen, HalfOpenPerAddr int
-	// Strangers is how many connections may be open that showed no certificate, StrangersPerAddr of one address; default
-	// 64 and 16. StrangerFor is how long one of them may last; default 1 min: a join waits 30 s for its leader.
-	Strangers, StrangersPerAddr int
-	StrangerFor                 time.Duration
+	// Unauthenticated is how many connections may be open that showed no certificate, UnauthenticatedPerAddr of one
+	// address; default
+	// 64 and 16. UnauthenticatedFor is how long one of them may last; default 1 min: a join waits 30 s for its leader.
+	Unauthenticated, UnauthenticatedPerAddr int
+	UnauthenticatedFor                      time.Duration
 	// PeerConns is how many connections one member may have open; default 256. One that has more is refused the next.
 	PeerConns int
 }
 
-// Why a Door closed a connection itself.
+// Why a Listener closed a connection itself.
 var (
 	ErrSlow     = errors.New("the handshake took too long")
 	ErrTooMany  = errors.New("too many connections")
 	errShowsNot = errors.New("showed no certificate for too long")
 )
 
-// Door is where a node's connections come in, at all of its addresses together. It makes the handshakes, bounds what
-// strangers can hold open, and closes what members hold open who are members no more.
+// Listener is where a node's connections come in, at all of its addresses together. It makes the handshakes, bounds what
+// the unauthenticated can hold open, and closes what members hold open who are members no more.
 //
 // Where there are too many, the address that holds most of them loses its oldest: a true handshake takes milliseconds,
 // so what is held open is always the oldest, and an address that holds few loses nothing to one that holds many.
-type Door struct {
-	cfg DoorConfig
+type Listener struct {
+	cfg ListenerConfig
 	tls *tls.Config
 
-	mu        sync.Mutex
-	halfOpen  pool
-	strangers pool
-	peers     map[string]map[*doorConn]struct{} // by node id
+	mu              sync.Mutex
+	halfOpen        pool
+	unauthenticated pool
+	peers           map[string]map[*conn]struct{} // by node id
 }
 
 // NewDoor errs if Gate is missing.
-func NewDoor(cfg DoorConfig) (*Door, error) {
+func NewListener(cfg ListenerConfig) (*Listener, error) {
 	if cfg.Gate == nil {
-		return nil, errors.New("make door: Gate is required")
+		return nil, errors.New("make listener: Gate is required")
 	}
-	for n, otherwise := range map[*int]int{&cfg.HalfOpen: 256, &cfg.HalfOpenPerAddr: 32, &cfg.Strangers: 64, &cfg.StrangersPerAddr: 16, &cfg.PeerConns: 256} {
+	for n, otherwise := range map[*int]int{&cfg.HalfOpen: 256, &cfg.HalfOpenPerAddr: 32, &cfg.Unauthenticated: 64, &cfg.UnauthenticatedPerAddr: 16, &cfg.PeerConns: 256} {
 		if *n == 0 {
 			*n = otherwise
 		}
 	}
-	for d, otherwise := range map[*time.Duration]time.Duration{&cfg.Handshake: 5 * time.Second, &cfg.StrangerFor: time.Minute} {
+	for d, otherwise := range map[*time.Duration]time.Duration{&cfg.Handshake: 5 * time.Second, &cfg.UnauthenticatedFor: time.Minute} {
 		if *d == 0 {
 			*d = otherwise
 		}
@@ -74,41 +75,41 @@ func NewDoor(cfg DoorConfig) (*Door, error) {
 	if cfg.Refused == nil {
 		cfg.Refused = func(netip.AddrPort, error) {}
 	}
-	return &Door{
-		cfg: cfg, tls: cfg.Gate.Server(cfg.Protos...), peers: map[string]map[*doorConn]struct{}{},
-		halfOpen:  pool{max: cfg.HalfOpen, perAddr: cfg.HalfOpenPerAddr, conns: map[netip.Addr][]*doorConn{}},
-		strangers: pool{max: cfg.Strangers, perAddr: cfg.StrangersPerAddr, conns: map[netip.Addr][]*doorConn{}},
+	return &Listener{
+		cfg: cfg, tls: cfg.Gate.Server(cfg.Protos...), peers: map[string]map[*conn]struct{}{},
+		halfOpen:        pool{max: cfg.HalfOpen, perAddr: cfg.HalfOpenPerAddr, conns: map[netip.Addr][]*conn{}},
+		unauthenticated: pool{max: cfg.Unauthenticated, perAddr: cfg.UnauthenticatedPerAddr, conns: map[netip.Addr][]*conn{}},
 	}, nil
 }
 
 // TLS is the configuration that handshakes are made with, for a server that wants to know its protocols: a copy, as
 // http.Server writes to its own.
-func (d *Door) TLS() *tls.Config { return d.tls.Clone() }
+func (l *Listener) TLS() *tls.Config { return l.tls.Clone() }
 
 // doorConn is a connection as it came in; TLS is spoken over it.
-type doorConn struct {
+type conn struct {
 	net.Conn
-	d     *Door
+	l     *Listener
 	from  netip.AddrPort
 	since uint64 // counts connections: the lower, the older
 
 	// Under d.mu.
 	in   *pool // it is counted there; nil: nowhere, or as a peer's
 	peer string
-	why  error // the door closed it
+	why  error // the listener closed it
 	end  *time.Timer
 }
 
-// Close takes it out of the books.
-func (c *doorConn) Close() error {
-	c.d.mu.Lock()
+// Close frees its place in the quota.
+func (c *conn) Close() error {
+	c.l.mu.Lock()
 	c.uncount()
-	c.d.mu.Unlock()
+	c.l.mu.Unlock()
 	return c.Conn.Close()
 }
 
 // uncount is called with d.mu held.
-func (c *doorConn) uncount() {
+func (c *conn) uncount() {
 	if c.end != nil {
 		c.end.Stop()
 		c.end = nil
@@ -118,17 +119,17 @@ func (c *doorConn) uncount() {
 		c.in = nil
 	}
 	if c.peer != "" {
-		delete(c.d.peers[c.peer], c)
-		if len(c.d.peers[c.peer]) == 0 {
-			delete(c.d.peers, c.peer)
+		delete(c.l.peers[c.peer], c)
+		if len(c.l.peers[c.peer]) == 0 {
+			delete(c.l.peers, c.peer)
 		}
 		c.peer = ""
 	}
 }
 
-// throwOut closes a connection for a reason; d.mu is held. What waits in it is thrown away: nobody shall wait for a
+// drop closes a connection for a reason; d.mu is held. What waits in it is thrown away: nobody shall wait for a
 // peer that does not read.
-func (c *doorConn) throwOut(why error) {
+func (c *conn) drop(why error) {
 	c.why = why
 	c.uncount()
 	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
@@ -140,12 +141,12 @@ func (c *doorConn) throwOut(why error) {
 // pool are connections of one state.
 type pool struct {
 	max, perAddr, n int
-	conns           map[netip.Addr][]*doorConn // oldest first
+	conns           map[netip.Addr][]*conn // oldest first
 	last            uint64
 }
 
 // add counts a connection, and gives the one that has to go for it; nil as a rule.
-func (p *pool) add(c *doorConn) (out *doorConn) {
+func (p *pool) add(c *conn) (out *conn) {
 	a := c.from.Addr()
 	p.last++
 	c.in, c.since = p, p.last
@@ -157,7 +158,7 @@ func (p *pool) add(c *doorConn) (out *doorConn) {
 	if p.n <= p.max {
 		return nil
 	}
-	var most []*doorConn
+	var most []*conn
 	for _, held := range p.conns {
 		if len(held) > len(most) || len(held) == len(most) && held[0].since < most[0].since {
 			most = held
@@ -166,7 +167,7 @@ func (p *pool) add(c *doorConn) (out *doorConn) {
 	return most[0]
 }
 
-func (p *pool) remove(c *doorConn) {
+func (p *pool) remove(c *conn) {
 	a := c.from.Addr()
 	for i, x := range p.conns[a] {
 		if x == c {
@@ -180,84 +181,84 @@ func (p *pool) remove(c *doorConn) {
 	}
 }
 
-// enter counts a connection that has come.
-func (d *Door) enter(raw net.Conn) *doorConn {
-	c := &doorConn{Conn: raw, d: d}
+// admit counts a connection that has come.
+func (l *Listener) admit(raw net.Conn) *conn {
+	c := &conn{Conn: raw, l: l}
 	if a, ok := raw.RemoteAddr().(*net.TCPAddr); ok {
 		c.from = netip.AddrPortFrom(a.AddrPort().Addr().Unmap().WithZone(""), uint16(a.Port))
 	}
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	c.end = time.AfterFunc(d.cfg.Handshake, func() { d.expel(c, ErrSlow) })
-	if out := d.halfOpen.add(c); out != nil {
-		out.throwOut(fmt.Errorf("%w whose handshake does not go on", ErrTooMany))
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	c.end = time.AfterFunc(l.cfg.Handshake, func() { l.expel(c, ErrSlow) })
+	if out := l.halfOpen.add(c); out != nil {
+		out.drop(fmt.Errorf("%w whose handshake does not go on", ErrTooMany))
 	}
 	return c
 }
 
-// expel is throwOut for timers.
-func (d *Door) expel(c *doorConn, why error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
+// expel is drop for timers.
+func (l *Listener) expel(c *conn, why error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if c.end != nil { // else it has been closed or counted anew meanwhile
-		c.throwOut(why)
+		c.drop(why)
 	}
 }
 
 // settle counts a connection whose handshake is done as what it has proven to be.
-func (d *Door) settle(c *doorConn, cs tls.ConnectionState) error {
-	peer, err := d.cfg.Gate.Peer(cs)
-	d.mu.Lock()
-	defer d.mu.Unlock()
+func (l *Listener) settle(c *conn, cs tls.ConnectionState) error {
+	peer, err := l.cfg.Gate.Peer(cs)
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if c.why != nil {
 		return c.why
 	}
 	c.uncount()
 	switch {
 	case errors.Is(err, ErrNoCertificate):
-		c.end = time.AfterFunc(d.cfg.StrangerFor, func() { d.expel(c, errShowsNot) })
-		if out := d.strangers.add(c); out != nil {
-			out.throwOut(fmt.Errorf("%w without a certificate", ErrTooMany))
+		c.end = time.AfterFunc(l.cfg.UnauthenticatedFor, func() { l.expel(c, errShowsNot) })
+		if out := l.unauthenticated.add(c); out != nil {
+			out.drop(fmt.Errorf("%w without a certificate", ErrTooMany))
 		}
 		return nil
 	case err != nil:
 		return err
-	case len(d.peers[peer.NodeID]) >= d.cfg.PeerConns:
-		return fmt.Errorf("%s %s (%s): %w: it has %d open", peer.Role, peer.NodeID, peer.Host, ErrTooMany, d.cfg.PeerConns)
+	case len(l.peers[peer.NodeID]) >= l.cfg.PeerConns:
+		return fmt.Errorf("%s %s (%s): %w: it has %d open", peer.Role, peer.NodeID, peer.Host, ErrTooMany, l.cfg.PeerConns)
 	}
-	if d.peers[peer.NodeID] == nil {
-		d.peers[peer.NodeID] = map[*doorConn]struct{}{}
+	if l.peers[peer.NodeID] == nil {
+		l.peers[peer.NodeID] = map[*conn]struct{}{}
 	}
-	d.peers[peer.NodeID][c] = struct{}{}
+	l.peers[peer.NodeID][c] = struct{}{}
 	c.peer = peer.NodeID
 	return nil
 }
 
 // Sweep closes the connections of those whom gone names, by node id.
-func (d *Door) Sweep(gone func(nodeID string) bool) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	for id, conns := range d.peers {
+func (l *Listener) Sweep(gone func(nodeID string) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for id, conns := range l.peers {
 		if gone(id) {
 			for c := range conns {
-				c.throwOut(ErrNotMember)
+				c.drop(ErrNotMember)
 			}
 		}
 	}
 }
 
-// Listen makes the handshakes of what l accepts. What the returned listener accepts is a *tls.Conn whose handshake is
-// done; closing it closes l, gives up the handshakes and waits for them.
-func (d *Door) Listen(l net.Listener) net.Listener {
-	dl := &doorListener{Listener: l, d: d, done: make(chan net.Conn), ended: make(chan struct{})}
+// Listen makes the handshakes of what raw accepts. What the returned listener accepts is a *tls.Conn whose handshake is
+// done; closing it closes raw, gives up the handshakes and waits for them.
+func (l *Listener) Listen(raw net.Listener) net.Listener {
+	dl := &tlsListener{Listener: raw, owner: l, done: make(chan net.Conn), ended: make(chan struct{})}
 	dl.ctx, dl.cancel = context.WithCancel(context.Background())
 	dl.tasks.Go(dl.accept)
 	return dl
 }
 
-type doorListener struct {
+type tlsListener struct {
 	net.Listener
-	d      *Door
+	owner  *Listener
 	ctx    context.Context // until Close
 	cancel context.CancelFunc
 	done   chan net.Conn
@@ -266,7 +267,7 @@ type doorListener struct {
 	tasks  sync.WaitGroup
 }
 
-func (l *doorListener) Accept() (net.Conn, error) {
+func (l *tlsListener) Accept() (net.Conn, error) {
 	select {
 	case c := <-l.done:
 		return c, nil
@@ -277,7 +278,7 @@ func (l *doorListener) Accept() (net.Conn, error) {
 	}
 }
 
-func (l *doorListener) Close() error {
+func (l *tlsListener) Close() error {
 	l.cancel()
 	err := l.Listener.Close()
 	l.tasks.Wait()
@@ -287,7 +288,7 @@ func (l *doorListener) Close() error {
 // passing are errors of an accept after which the next one may do: out of descriptors, as a rule.
 var passing = []error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM, syscall.ECONNABORTED}
 
-func (l *doorListener) accept() {
+func (l *tlsListener) accept() {
 	defer close(l.ended)
 	pause := 5 * time.Millisecond
 	for {
@@ -305,17 +306,17 @@ func (l *doorListener) accept() {
 			return
 		}
 		pause = 5 * time.Millisecond
-		c := l.d.enter(raw)
+		c := l.owner.admit(raw)
 		l.tasks.Go(func() { l.greet(c) })
 	}
 }
 
 // greet makes one handshake and passes the connection on.
-func (l *doorListener) greet(c *doorConn) {
-	t := tls.Server(c, l.d.tls)
+func (l *tlsListener) greet(c *conn) {
+	t := tls.Server(c, l.owner.tls)
 	err := t.HandshakeContext(l.ctx)
 	if err == nil {
-		err = l.d.settle(c, t.ConnectionState())
+		err = l.owner.settle(c, t.ConnectionState())
 	}
 	if err == nil {
 		select {
@@ -325,14 +326,14 @@ func (l *doorListener) greet(c *doorConn) {
 			err = net.ErrClosed
 		}
 	}
-	l.d.mu.Lock()
+	l.owner.mu.Lock()
 	if c.why != nil {
 		err = c.why // better than what closing it caused
 	}
-	l.d.mu.Unlock()
+	l.owner.mu.Unlock()
 	_ = c.Close()
 	if l.ctx.Err() == nil && !gaveUp(err) {
-		l.d.cfg.Refused(c.from, err)
+		l.owner.cfg.Refused(c.from, err)
 	}
 }
 

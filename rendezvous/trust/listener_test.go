@@ -19,18 +19,18 @@ import (
 // attackers is how many connections the flood opens: all 5000 take a second or two of both cores.
 var attackers = flag.Int("halfopen", 1000, "half-open handshakes of the flood; the bar is 5000")
 
-// porch is a door on loopback, behind which each connection that is let in is greeted with "hi".
-type porch struct {
-	*Door
+// lobby is a listener on loopback, behind which each connection that is let in is greeted with "hi".
+type lobby struct {
+	*Listener
 	addr    string
 	mu      sync.Mutex
 	refused []string
 	in      atomic.Int32 // connections let in so far
 }
 
-func newPorch(t *testing.T, cfg DoorConfig) *porch {
+func newLobby(t *testing.T, cfg ListenerConfig) *lobby {
 	t.Helper()
-	p := &porch{}
+	p := &lobby{}
 	cfg.Protos = []Proto{{Name: protoRPC, Open: true}, {Name: protoRaft}}
 	cfg.Refused = func(from netip.AddrPort, err error) {
 		p.mu.Lock()
@@ -38,7 +38,7 @@ func newPorch(t *testing.T, cfg DoorConfig) *porch {
 		p.refused = append(p.refused, fmt.Sprintf("%s: %v", from.Addr(), err))
 	}
 	var err error
-	if p.Door, err = NewDoor(cfg); err != nil {
+	if p.Listener, err = NewListener(cfg); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := net.Listen("tcp", "127.0.0.1:0")
@@ -71,18 +71,18 @@ func newPorch(t *testing.T, cfg DoorConfig) *porch {
 }
 
 // throwAllOut ends what the test has left open.
-func (p *porch) throwAllOut() {
+func (p *lobby) throwAllOut() {
 	p.Sweep(func(string) bool { return true })
-	p.Door.mu.Lock()
-	defer p.Door.mu.Unlock()
-	for _, held := range p.strangers.conns {
-		for _, c := range append([]*doorConn(nil), held...) {
-			c.throwOut(net.ErrClosed)
+	p.Listener.mu.Lock()
+	defer p.Listener.mu.Unlock()
+	for _, held := range p.unauthenticated.conns {
+		for _, c := range append([]*conn(nil), held...) {
+			c.drop(net.ErrClosed)
 		}
 	}
 }
 
-func (p *porch) said(what string) bool {
+func (p *lobby) said(what string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, r := range p.refused {
@@ -94,13 +94,13 @@ func (p *porch) said(what string) bool {
 }
 
 // knock connects from one of loopback's addresses.
-func (p *porch) knock(from string) (net.Conn, error) {
+func (p *lobby) knock(from string) (net.Conn, error) {
 	d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(from)}, Timeout: time.Minute}
 	return d.Dial("tcp", p.addr)
 }
 
 // visit makes a whole connection from an address and reads the greeting; it stays open.
-func (p *porch) visit(from string, c *tls.Config) (*tls.Conn, error) {
+func (p *lobby) visit(from string, c *tls.Config) (*tls.Conn, error) {
 	raw, err := p.knock(from)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (p *porch) visit(from string, c *tls.Config) (*tls.Conn, error) {
 	return conn, nil
 }
 
-func (p *porch) eventually(t *testing.T, what string, ok func() bool) {
+func (p *lobby) eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
@@ -135,11 +135,11 @@ func closed(c net.Conn) bool {
 }
 
 // Thousands of connections that never finish their handshake, of one address and of many: members and newcomers get in
-// all the while, and what the door holds stays small.
+// all the while, and what the listener holds stays small.
 func TestHalfOpenHandshakes(t *testing.T) {
 	ca := newCA(t, clusterA)
 	one, two := newMember(t, ca, node1, "spark1", RoleNode), newMember(t, ca, node2, "spark2", RoleNode)
-	p := newPorch(t, DoorConfig{Gate: newGate(t, one, everyone), Handshake: time.Hour, HalfOpen: 64, HalfOpenPerAddr: 16})
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, one, everyone), Handshake: time.Hour, HalfOpen: 64, HalfOpenPerAddr: 16})
 	member := newGate(t, two, everyone).Client(node1, protoRaft)
 	var flood sync.WaitGroup
 	var held []net.Conn
@@ -183,17 +183,17 @@ func TestHalfOpenHandshakes(t *testing.T) {
 	} else {
 		c.Close()
 	}
-	p.Door.mu.Lock()
+	p.Listener.mu.Lock()
 	if p.halfOpen.n > 64 {
 		t.Errorf("%d half-open connections are held, want 64 at most", p.halfOpen.n)
 	}
-	p.Door.mu.Unlock()
+	p.Listener.mu.Unlock()
 	p.eventually(t, "the flood is told of", func() bool { return p.said("127.0.0.1") || p.said(ErrTooMany.Error()) })
 }
 
 func TestSlowHandshakeEnds(t *testing.T) {
 	ca := newCA(t, clusterA)
-	p := newPorch(t, DoorConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone), Handshake: 50 * time.Millisecond})
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone), Handshake: 50 * time.Millisecond})
 	c, err := p.knock("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +210,7 @@ func TestSlowHandshakeEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	c2.Close()
-	p.eventually(t, "it is gone", func() bool { p.Door.mu.Lock(); defer p.Door.mu.Unlock(); return p.halfOpen.n == 0 })
+	p.eventually(t, "it is gone", func() bool { p.Listener.mu.Lock(); defer p.Listener.mu.Unlock(); return p.halfOpen.n == 0 })
 	if len(p.refused) != before {
 		t.Errorf("refused: %v", p.refused)
 	}
@@ -220,10 +220,10 @@ func TestSlowHandshakeEnds(t *testing.T) {
 func TestStrangersHoldLittle(t *testing.T) {
 	ca := newCA(t, clusterA)
 	gate := newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone)
-	p := newPorch(t, DoorConfig{Gate: gate, Strangers: 4, StrangersPerAddr: 2, StrangerFor: time.Hour})
-	stranger := JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC)
+	p := newLobby(t, ListenerConfig{Gate: gate, Unauthenticated: 4, UnauthenticatedPerAddr: 2, UnauthenticatedFor: time.Hour})
+	unknown := JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC)
 	visit := func(from string) *tls.Conn {
-		c, err := p.visit(from, stranger)
+		c, err := p.visit(from, unknown)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -241,19 +241,19 @@ func TestStrangersHoldLittle(t *testing.T) {
 	if !closed(second) {
 		t.Error("the fifth of all did not cost the oldest of who holds most")
 	}
-	brief := newPorch(t, DoorConfig{Gate: gate, StrangerFor: 50 * time.Millisecond})
-	c, err := brief.visit("127.0.0.2", stranger)
+	brief := newLobby(t, ListenerConfig{Gate: gate, UnauthenticatedFor: 50 * time.Millisecond})
+	c, err := brief.visit("127.0.0.2", unknown)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if !closed(c) {
-		t.Error("a stranger stays for ever")
+		t.Error("an unauthenticated connection stays for ever")
 	}
 }
 
 func TestSweepClosesWhoIsGone(t *testing.T) {
 	ca := newCA(t, clusterA)
-	p := newPorch(t, DoorConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone), PeerConns: 2})
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone), PeerConns: 2})
 	two := newGate(t, newMember(t, ca, node2, "spark2", RoleNode), everyone)
 	person := newGate(t, newMember(t, ca, laptop, "ann@laptop", RoleClient), everyone)
 	var open []*tls.Conn
@@ -285,7 +285,7 @@ func TestRefusalsAreTold(t *testing.T) {
 	one, two := newMember(t, ca, node1, "spark1", RoleNode), newMember(t, ca, node2, "spark2", RoleNode)
 	twin := newMember(t, newCA(t, clusterA), node2, "spark2", RoleNode)
 	person := newMember(t, ca, laptop, "ann@laptop", RoleClient)
-	p := newPorch(t, DoorConfig{Gate: newGate(t, one, func(p Peer, key Pin) error {
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, one, func(p Peer, key Pin) error {
 		if p.NodeID == node2 && key != KeyOf(two.Cert) {
 			return errors.New("its key is another's")
 		}

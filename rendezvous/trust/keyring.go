@@ -25,41 +25,41 @@ func (k GossipKey) compare(o GossipKey) int {
 	return cmp.Or(cmp.Compare(k.Number, o.Number), bytes.Compare(k.Reveal(), o.Reveal()))
 }
 
-// Ring is a node's gossip keys: the first encrypts, all decrypt. There is more than one only while keys are rotated.
-type Ring []GossipKey
+// Keyring is a node's gossip keys: the first encrypts, all decrypt. There is more than one only while keys are rotated.
+type Keyring []GossipKey
 
-// Newest is the latest made of a ring that has a key.
-func (r Ring) Newest() GossipKey { return slices.MaxFunc(r, GossipKey.compare) }
+// Newest is the latest made of a keyring that has a key.
+func (r Keyring) Newest() GossipKey { return slices.MaxFunc(r, GossipKey.compare) }
 
 // Equal tells whether the keys and their order are the same.
-func (r Ring) Equal(o Ring) bool {
+func (r Keyring) Equal(o Keyring) bool {
 	return slices.EqualFunc(r, o, func(a, b GossipKey) bool { return a.Number == b.Number && a.Secret.Equal(b.Secret) })
 }
 
-func (r Ring) has(k GossipKey) bool {
+func (r Keyring) has(k GossipKey) bool {
 	return slices.ContainsFunc(r, func(o GossipKey) bool { return o.Secret.Equal(k.Secret) })
 }
 
-// Step is the ring's next one on the way to a single key that nobody knows who is among the removals; false where it is
+// Step is the keyring's next one on the way to a single key that nobody knows who is among the removals; false where it is
 // there. Each step may be taken only when every member that is there has acknowledged the one before: what one member
 // encrypts with, all others must have.
-func (r Ring) Step(removals uint64) (Ring, bool) {
+func (r Keyring) Step(removals uint64) (Keyring, bool) {
 	newest := r.Newest()
 	switch {
 	case newest.Number < removals:
 		return append(slices.Clone(r), NewGossipKey(removals)), true // add: it decrypts
 	case !r[0].Secret.Equal(newest.Secret):
 		rest := slices.DeleteFunc(slices.Clone(r), func(k GossipKey) bool { return k.Secret.Equal(newest.Secret) })
-		return append(Ring{newest}, rest...), true // use
+		return append(Keyring{newest}, rest...), true // use
 	case len(r) > 1:
-		return Ring{newest}, true // remove
+		return Keyring{newest}, true // remove
 	}
 	return r, false
 }
 
-// Merge takes over what another ring has that is newer: a rotation that an earlier leader had begun. A key that had been
+// Merge takes over what another keyring has that is newer: a rotation that an earlier leader had begun. A key that had been
 // in use encrypts no more once a newer one is known.
-func (r Ring) Merge(o Ring) (Ring, bool) {
+func (r Keyring) Merge(o Keyring) (Keyring, bool) {
 	if len(o) == 0 || r.has(o.Newest()) || o.Newest().compare(r.Newest()) < 0 {
 		return r, false
 	}
@@ -74,7 +74,7 @@ func (r Ring) Merge(o Ring) (Ring, bool) {
 }
 
 // Keys are the bytes, for memberlist.
-func (r Ring) Keys() [][]byte {
+func (r Keyring) Keys() [][]byte {
 	out := make([][]byte, len(r))
 	for i, k := range r {
 		out[i] = k.Reveal()
@@ -82,8 +82,8 @@ func (r Ring) Keys() [][]byte {
 	return out
 }
 
-// Check errs for a ring that cannot be used.
-func (r Ring) Check() error {
+// Check errs for a keyring that cannot be used.
+func (r Keyring) Check() error {
 	if len(r) == 0 {
 		return errors.New("the list is empty")
 	}
@@ -95,8 +95,8 @@ func (r Ring) Check() error {
 	return nil
 }
 
-// Without is what a ring has beside another.
-func (r Ring) Without(o Ring) Ring {
+// Without is what a keyring has beside another.
+func (r Keyring) Without(o Keyring) Keyring {
 	return slices.DeleteFunc(slices.Clone(r), o.has)
 }
 
@@ -106,20 +106,20 @@ type keyOnDisk struct {
 	Key    []byte `json:"key"`
 }
 
-// SaveGossipKeys writes the ring.
-func SaveGossipKeys(dir string, ring Ring) error {
-	if err := ring.Check(); err != nil {
+// SaveGossipKeys writes the keyring.
+func SaveGossipKeys(dir string, keyring Keyring) error {
+	if err := keyring.Check(); err != nil {
 		return fmt.Errorf("save gossip keys: %w", err)
 	}
-	if err := saveKeys(dir, gossipFile, ring); err != nil {
+	if err := saveKeys(dir, gossipFile, keyring); err != nil {
 		return fmt.Errorf("save gossip keys: %w", err)
 	}
 	return nil
 }
 
-func saveKeys(dir, file string, ring Ring) error {
-	keys := make([]keyOnDisk, len(ring))
-	for i, k := range ring {
+func saveKeys(dir, file string, keyring Keyring) error {
+	keys := make([]keyOnDisk, len(keyring))
+	for i, k := range keyring {
 		keys[i] = keyOnDisk{k.Number, k.Reveal()}
 	}
 	text, err := json.Marshal(keys)
@@ -129,19 +129,19 @@ func saveKeys(dir, file string, ring Ring) error {
 	return writeFile(dir, file, append(text, '\n'))
 }
 
-// LoadGossipKeys returns a ring of at least one key.
-func LoadGossipKeys(dir string) (Ring, error) {
-	ring, err := loadKeys(dir, gossipFile)
+// LoadGossipKeys returns a keyring of at least one key.
+func LoadGossipKeys(dir string) (Keyring, error) {
+	keyring, err := loadKeys(dir, gossipFile)
 	if err == nil {
-		err = ring.Check()
+		err = keyring.Check()
 	}
 	if err != nil {
 		return nil, fmt.Errorf("load gossip keys %s: %w", filepath.Join(dir, gossipFile), err)
 	}
-	return ring, nil
+	return keyring, nil
 }
 
-func loadKeys(dir, file string) (Ring, error) {
+func loadKeys(dir, file string) (Keyring, error) {
 	text, err := readFile(filepath.Join(dir, file))
 	if err != nil {
 		return nil, err
@@ -157,9 +157,9 @@ func loadKeys(dir, file string) (Ring, error) {
 			keys = append(keys, keyOnDisk{Key: k})
 		}
 	}
-	ring := make(Ring, len(keys))
+	keyring := make(Keyring, len(keys))
 	for i, k := range keys {
-		ring[i] = GossipKey{k.Number, NewSecret(k.Key)}
+		keyring[i] = GossipKey{k.Number, NewSecret(k.Key)}
 	}
-	return ring, nil
+	return keyring, nil
 }

@@ -19,35 +19,35 @@ import (
 
 // A voter must never forget what it has voted for, nor what it has said that it
 // has stored: others have counted on it. A raft folder that is gone, or that is
-// older than it was, has forgotten. So each state has a life, a number that only
+// older than it was, has forgotten. So each state has a incarnation, a number that only
 // rises; it stands in failover.json and in the raft folder, and members are told of
 // it before anything else of raft passes between them. See rendezvous/DESIGN.md,
 // "Who has lost its copy".
 
 const (
-	lifeFile = "life" // in the raft folder
-	// lifeEvery is how often the life rises while the agent runs: a backup of the
+	incarnationFile = "life" // in the raft folder
+	// raiseEvery is how often the incarnation rises while the agent runs: a backup of the
 	// whole state that is older is found out.
-	lifeEvery = time.Hour
-	// acquaintWithin bounds telling one member.
-	acquaintWithin = 3 * time.Second
+	raiseEvery = time.Hour
+	// exchangeWithin bounds telling one member.
+	exchangeWithin = 3 * time.Second
 )
 
 // errBlank keeps raft from a node that has lost its copy.
 var errBlank = errors.New("this node has lost its copy of the record and has no part in raft until a leader takes " +
 	"it in anew")
 
-// beginLife looks whether the raft folder is the one that this node had, and
-// raises the life. A folder that is not is put aside, and the node is blank.
-func (f *Failover) beginLife(dir string) error {
-	in, err := readLife(dir)
+// beginIncarnation looks whether the raft folder is the one that this node had, and
+// raises the incarnation. A folder that is not is put aside, and the node is blank.
+func (f *Failover) beginIncarnation(dir string) error {
+	in, err := readIncarnation(dir)
 	if err != nil {
 		return err
 	}
-	if in < f.state.RaftLife {
+	if in < f.state.RaftIncarnation {
 		f.log.Error("the raft folder is gone, or older than it was: this node does not vote before a leader has taken it "+
 			"in anew",
-			"folder", dir, "life", in, "was", f.state.RaftLife, "kept", f.path(oldFolder))
+			"folder", dir, "incarnation", in, "was", f.state.RaftIncarnation, "kept", f.path(oldFolder))
 		if err := f.change(func(s *state) { s.Blank = true }); err != nil {
 			return err
 		}
@@ -56,32 +56,32 @@ func (f *Failover) beginLife(dir string) error {
 		}
 	}
 	f.blank.Store(f.state.Blank)
-	f.state.Life = max(f.state.Life, in) // a power cut may have taken the last failover.json along
-	return f.age(dir)
+	f.state.Incarnation = max(f.state.Incarnation, in) // a power cut may have taken the last failover.json along
+	return f.raiseIncarnation(dir)
 }
 
-// age raises the life: first in the folder, so that it is never behind node.json
+// raiseIncarnation raises the incarnation: first in the folder, so that it is never behind node.json
 // by itself. The folder's disk may hang: nobody else shall wait for it.
-func (f *Failover) age(dir string) error {
+func (f *Failover) raiseIncarnation(dir string) error {
 	f.mu.Lock()
-	life := f.state.Life + 1
+	incarnation := f.state.Incarnation + 1
 	f.mu.Unlock()
-	if err := writeWhole(filepath.Join(dir, lifeFile), []byte(strconv.FormatUint(life, 10)+"\n")); err != nil {
+	if err := writeWhole(filepath.Join(dir, incarnationFile), []byte(strconv.FormatUint(incarnation, 10)+"\n")); err != nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.state.RaftLife > life {
+	if f.state.RaftIncarnation > incarnation {
 		return nil // found out meanwhile to have been put back
 	}
-	f.state.Life, f.state.RaftLife = life, life
+	f.state.Incarnation, f.state.RaftIncarnation = incarnation, incarnation
 	return f.state.save(f.path(stateFile))
 }
 
-// readLife gives the life of a raft folder; 0 where there is none, or where a
-// version made it that had no lives.
-func readLife(dir string) (uint64, error) {
-	path := filepath.Join(dir, lifeFile)
+// readIncarnation gives the incarnation of a raft folder; 0 where there is none, or where a
+// version made it that had no incarnations.
+func readIncarnation(dir string) (uint64, error) {
+	path := filepath.Join(dir, incarnationFile)
 	b, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return 0, nil
@@ -89,8 +89,8 @@ func readLife(dir string) (uint64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("read %s: %w", path, err)
 	}
-	if life, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
-		return life, nil
+	if incarnation, err := strconv.ParseUint(strings.TrimSpace(string(b)), 10, 64); err == nil {
+		return incarnation, nil
 	}
 	return 0, nil // it is not known: the node is blank
 }
@@ -109,38 +109,38 @@ func (f *Failover) putAway(dir string) error {
 	return nil
 }
 
-// acquaint tells a member of this node's life, once in each life of either, and
+// exchange tells a member of this node's incarnation, once in each incarnation of either, and
 // learns whether it knows of a higher one. No raft passes between the two before.
-func (f *Failover) acquaint(ctx context.Context, id launcher.NodeID) error {
+func (f *Failover) exchange(ctx context.Context, id launcher.NodeID) error {
 	if f.blank.Load() {
 		return errBlank
 	}
 	f.mu.Lock()
-	life := f.state.Life
-	done := f.told[id] == life
+	incarnation := f.state.Incarnation
+	done := f.told[id] == incarnation
 	f.mu.Unlock()
 	if done {
 		return nil
 	}
-	ctx, cancel := context.WithTimeout(ctx, acquaintWithin)
+	ctx, cancel := context.WithTimeout(ctx, exchangeWithin)
 	defer cancel()
-	res, err := wire.Seen.Call(ctx, f.cfg.Dial.Client(id), wire.SeenRequest{Life: life})
+	res, err := wire.Seen.Call(ctx, f.cfg.Dial.Client(id), wire.SeenRequest{Incarnation: incarnation})
 	if err != nil {
-		return fmt.Errorf("tell node %s of this one's life: %w", id, err)
+		return fmt.Errorf("tell node %s of this one's incarnation: %w", id, err)
 	}
-	if res.Life > life {
-		return f.wasPutBack(f.cfg.Dial.HostOf(id), life, res.Life)
+	if res.Incarnation > incarnation {
+		return f.wasPutBack(f.cfg.Dial.HostOf(id), incarnation, res.Incarnation)
 	}
 	f.mu.Lock()
-	f.told[id] = life
+	f.told[id] = incarnation
 	f.mu.Unlock()
 	return nil
 }
 
-// acquaints keeps at it, so that an election need not wait for it, and raises
-// the life from time to time.
-func (f *Failover) acquaints(ctx context.Context) error {
-	older := time.NewTicker(lifeEvery)
+// exchangeAll keeps at it, so that an election need not wait for it, and raises
+// the incarnation from time to time.
+func (f *Failover) exchangeAll(ctx context.Context) error {
+	older := time.NewTicker(raiseEvery)
 	defer older.Stop()
 	retry := time.NewTicker(5 * time.Second)
 	defer retry.Stop()
@@ -152,7 +152,7 @@ func (f *Failover) acquaints(ctx context.Context) error {
 			if id == f.cfg.Self.ID || !alive[id] || f.blank.Load() || !f.HasPart(f.cfg.Self.ID) {
 				continue
 			}
-			if err := f.acquaint(ctx, id); err != nil {
+			if err := f.exchange(ctx, id); err != nil {
 				f.log.Debug("acquaint", "node", id, "error", err)
 			}
 		}
@@ -163,8 +163,8 @@ func (f *Failover) acquaints(ctx context.Context) error {
 			if f.blank.Load() {
 				continue
 			}
-			if err := f.age(f.path(raftFolder)); err != nil {
-				f.log.Warn("raise the life of this node's state", "error", err) // next time, then
+			if err := f.raiseIncarnation(f.path(raftFolder)); err != nil {
+				f.log.Warn("raise the incarnation of this node's state", "error", err) // next time, then
 			}
 		case <-ctx.Done():
 			return ctx.Err()
@@ -172,14 +172,14 @@ func (f *Failover) acquaints(ctx context.Context) error {
 	}
 }
 
-// wasPutBack is for a state that a member has seen in a later life: it was
+// wasPutBack is for a state that a member has seen in a later incarnation: it was
 // restored from a backup. It goes on without its copy of the record.
-func (f *Failover) wasPutBack(host string, mine, life uint64) error {
-	err := fmt.Errorf("this node's state is older than %s knows it (life %d, not %d): it was put back to a backup", host,
-		life, mine)
+func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
+	err := fmt.Errorf("this node's state is older than %s knows it (incarnation %d, not %d): it was put back to a backup", host,
+		incarnation, mine)
 	f.log.Error("begin without the copy of the record", "error", err)
 	saveErr := f.change(func(s *state) {
-		s.Life, s.RaftLife = max(s.Life, life), life+1 // above that of the folder: beginLife puts it aside
+		s.Incarnation, s.RaftIncarnation = max(s.Incarnation, incarnation), incarnation+1 // above that of the folder: beginIncarnation puts it aside
 	})
 	if saveErr != nil {
 		return errors.Join(err, saveErr)
@@ -189,42 +189,42 @@ func (f *Failover) wasPutBack(host string, mine, life uint64) error {
 	return err
 }
 
-// noteLife notes the life that a member tells, durably before it is answered, and
+// noteIncarnation notes the incarnation that a member tells, durably before it is answered, and
 // gives the highest one that it has ever told.
-func (f *Failover) noteLife(id launcher.NodeID, life uint64) (uint64, error) {
+func (f *Failover) noteIncarnation(id launcher.NodeID, incarnation uint64) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if life <= f.state.Lives[id] {
-		return f.state.Lives[id], nil
+	if incarnation <= f.state.Incarnations[id] {
+		return f.state.Incarnations[id], nil
 	}
-	lives := maps.Clone(f.state.Lives)
-	if lives == nil {
-		lives = map[launcher.NodeID]uint64{}
+	incarnations := maps.Clone(f.state.Incarnations)
+	if incarnations == nil {
+		incarnations = map[launcher.NodeID]uint64{}
 	}
 	if _, known := f.cfg.Record.Node(id); known {
-		maps.DeleteFunc(lives, func(old launcher.NodeID, _ uint64) bool {
+		maps.DeleteFunc(incarnations, func(old launcher.NodeID, _ uint64) bool {
 			_, member := f.cfg.Record.Node(old)
 			return !member
 		})
 	}
-	lives[id] = life
+	incarnations[id] = incarnation
 	s := f.state
-	s.Lives = lives
+	s.Incarnations = incarnations
 	if err := s.save(f.path(stateFile)); err != nil {
 		return 0, err
 	}
 	f.state = s
-	return life, nil
+	return incarnation, nil
 }
 
 // seen tells a member where this node sees it, by gossip: the address of who
-// was there first. And it hears of which life the member is.
+// was there first. And it hears of which incarnation the member is.
 func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
-	life, err := f.noteLife(c.Node, r.Life)
+	incarnation, err := f.noteIncarnation(c.Node, r.Incarnation)
 	if err != nil {
 		return wire.SeenResponse{}, err
 	}
-	res := wire.SeenResponse{Life: life, Blank: f.blank.Load()}
+	res := wire.SeenResponse{Incarnation: incarnation, Blank: f.blank.Load()}
 	if id := f.Leader(); id != "" {
 		res.Leader = f.cfg.Dial.HostOf(id)
 	}
@@ -258,7 +258,7 @@ func (f *Failover) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wi
 // Serve hands a raft connection that a member has opened to raft, and returns when
 // raft has closed it or ctx ends.
 func (f *Failover) Serve(ctx context.Context, id launcher.NodeID, c net.Conn) {
-	if err := f.acquaint(ctx, id); err != nil {
+	if err := f.exchange(ctx, id); err != nil {
 		f.log.Debug("refuse a raft connection", "node", id, "error", err)
 		return
 	}
@@ -288,7 +288,7 @@ func (c *raftConn) Close() error {
 
 // dialRaft opens a raft connection to a member.
 func (f *Failover) dialRaft(ctx context.Context, id string) (net.Conn, error) {
-	if err := f.acquaint(ctx, launcher.NodeID(id)); err != nil {
+	if err := f.exchange(ctx, launcher.NodeID(id)); err != nil {
 		return nil, err
 	}
 	return f.cfg.Dial.Dial(ctx, id, f.Proto())
