@@ -19,7 +19,7 @@ import (
 var (
 	seedsFlag = flag.Int("seeds", 8, "how many seeds each simulation runs")
 	seedFlag  = flag.Uint64("seed", 0, "run this seed only")
-	bugFlag   = flag.String("bug", "", "seed this bug, by its name in DESIGN.md")
+	bugFlag   = flag.String("bug", "", "seed this bug, one of the names below")
 )
 
 // bug is a fault of the product, seeded to see it found.

@@ -217,7 +217,7 @@ func TestSlowHandshakeEnds(t *testing.T) {
 }
 
 // Who showed no certificate may hold few connections, and not for long.
-func TestStrangersHoldLittle(t *testing.T) {
+func TestUnauthenticatedAreLimited(t *testing.T) {
 	ca := newCA(t, clusterA)
 	gate := newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone)
 	p := newLobby(t, ListenerConfig{Gate: gate, Unauthenticated: 4, UnauthenticatedPerAddr: 2, UnauthenticatedFor: time.Hour})

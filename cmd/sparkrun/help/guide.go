@@ -18,7 +18,7 @@ var files embed.FS
 // Topic is a chapter of the guide: what `sparkrun help NAME` shows, and the page sparkrun-NAME(7).
 type Topic struct {
 	Name, Title string
-	Text        string // Markdown, which a terminal shows as it is
+	Text        string // Markdown whose tables are aligned, which a terminal shows as it is
 }
 
 // Topics are all chapters, by name.
@@ -34,7 +34,7 @@ func Topics() []Topic {
 			panic(err)
 		}
 		title, _, _ := strings.Cut(strings.TrimPrefix(string(text), "# "), "\n")
-		out = append(out, Topic{strings.TrimSuffix(e.Name(), ".md"), title, string(text)})
+		out = append(out, Topic{strings.TrimSuffix(e.Name(), ".md"), title, align(string(text))})
 	}
 	return out
 }
