@@ -1,13 +1,6 @@
 package node
 
-import (
-	"context"
-
-	"golang.org/x/sync/errgroup"
-
-	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/rendezvous"
-)
+import "context"
 
 // Supervised is a node as a service manager sees it.
 type Supervised struct {
@@ -30,7 +23,7 @@ func (n *node) supervised(ctx, asked context.Context) error {
 	over := ctx.Done()
 	go func() {
 		defer close(told)
-		for _, is := range []<-chan struct{}{n.listening, n.reachable} {
+		for _, is := range []<-chan struct{}{n.listening, n.network.Reachable()} {
 			select {
 			case <-is:
 			case <-over:
@@ -40,39 +33,10 @@ func (n *node) supervised(ctx, asked context.Context) error {
 		close(ready)
 	}()
 	defer func() { stop(); <-told }()
-	var line rendezvous.Latest[string]
-	state := func() (string, <-chan struct{}) {
-		_, changed := line.Watch()
-		return n.state(), changed
-	}
-	g, ctx := errgroup.WithContext(ctx)
-	g.Go(func() error {
-		return n.cfg.Supervise(ctx, Supervised{Ready: ready, Stopping: asked.Done(), Alive: func(ctx context.Context) error { return alive(ctx, n.turns()...) }, State: state})
+	return n.cfg.Supervise(ctx, Supervised{
+		Ready: ready, Stopping: asked.Done(), State: n.status.Line,
+		Alive: func(ctx context.Context) error { return alive(ctx, n.turns()...) },
 	})
-	g.Go(func() error { return n.tellState(ctx, &line) })
-	return g.Wait()
-}
-
-// tellState keeps the line that says what this node does. Nothing tells of a disk
-// that hangs: whoever asks whether the node lives asks for the line as well.
-func (n *node) tellState(ctx context.Context, line *rendezvous.Latest[string]) error {
-	for {
-		_, inventoryChanged := n.inventory.Watch()
-		_, leaderChanged := n.leads.Watch()
-		_, leadingChanged := n.leading.Watch()
-		raftChanged := n.failover.Raft().LeaderChanged()
-		if now := n.state(); now != line.Load() {
-			line.Store(now)
-		}
-		select {
-		case <-inventoryChanged:
-		case <-leaderChanged:
-		case <-leadingChanged:
-		case <-raftChanged:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
 }
 
 // turns are what this node lives by, each a func that returns when it has taken a
@@ -101,24 +65,4 @@ func alive(ctx context.Context, turns ...func(context.Context)) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-}
-
-func (n *node) state() (line string) {
-	_, err := envgen.Management(n.inventory.Load(), n.cfg.Management)
-	leader := n.failover.Leader()
-	switch {
-	case err != nil:
-		line = "waits for a management address: " + err.Error()
-	case n.failover.NoVote() != "":
-		line = "takes no part in the vote: " + n.failover.NoVote()
-	case n.failover.Blank():
-		line = "has lost its copy of the record: waits for a leader to give it another"
-	case leader == n.m.Node:
-		line = "leads the cluster"
-	case leader != "":
-		line = "follows " + n.dial.HostOf(leader)
-	default:
-		line = "sees no leader: `sparkrun status` says why"
-	}
-	return line
 }

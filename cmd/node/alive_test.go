@@ -52,7 +52,7 @@ func TestAliveWithoutItsDisk(t *testing.T) {
 	if err := alive(t.Context(), n.turns()...); err != nil {
 		t.Errorf("its disk hangs: alive says %v", err)
 	}
-	if line := n.state(); !strings.Contains(line, "takes no part in the vote: ") || !strings.Contains(line, "the disk has not answered for ") {
+	if line, _ := n.status.Line(); !strings.Contains(line, "takes no part in the vote: ") || !strings.Contains(line, "the disk has not answered for ") {
 		t.Errorf("its state is %q", line)
 	}
 	if err := alive(t.Context(), n.turns()...); err != nil {

@@ -3,14 +3,12 @@ package node
 import (
 	"context"
 	"errors"
-	"net/netip"
 	"os"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	envhost "github.com/sparkrun/sparkrun/envgen/host"
-	"github.com/sparkrun/sparkrun/envgen/reach"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -20,25 +18,6 @@ func hostReader(cfg Config) *envhost.Reader {
 		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
 		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
 	})
-}
-
-// listeners are the ports of all members' agents, as gossip knows them.
-func (n *node) listeners() []reach.Listener {
-	g := n.gossip.Load()
-	if g == nil {
-		return nil
-	}
-	rpc := uint16(n.m.RPCPort)
-	out := []reach.Listener{
-		{Node: string(n.m.Node), Addr: netip.AddrPortFrom(g.Addr().Addr(), rpc), What: "calls"},
-		{Node: string(n.m.Node), Addr: g.Addr(), What: "gossip"},
-	}
-	for _, p := range n.present.Load() {
-		if p.Alive {
-			out = append(out, reach.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"}, reach.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
-		}
-	}
-	return out
 }
 
 // DoctorAlone examines this machine without an agent.
@@ -52,8 +31,8 @@ func DoctorAlone(ctx context.Context, cfg Config, r wire.DoctorRequest, noAgent 
 		return wire.DoctorResponse{}, err
 	}
 	// Who may not read these is no worse off than on a machine that has joined nothing.
-	m, _ := loadMembership(cfg.Paths)
-	enrolled, err := Enrolled(cfg.Paths)
+	m, _ := cfg.Paths.Folder().Enrolment()
+	enrolled, err := cfg.Paths.Folder().Enrolled()
 	return checkup.Alone{
 		Host: cfg.Host, Addr: mgmt.Addr, Inventory: inv, Machine: hostReader(cfg), Witness: m.Witness, Enrolled: enrolled || err != nil, NoAgent: noAgent,
 	}.Doctor(ctx, r)

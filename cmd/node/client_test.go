@@ -106,7 +106,7 @@ func TestClientIsItsUser(t *testing.T) {
 	<-asRoot
 
 	// On the member that was dialled: each call, each refusal, with name and address.
-	dialled := c.hosts[slices.IndexFunc(c.hosts, func(h *host) bool { return h.now().m.Node == book.State().Last })]
+	dialled := c.hosts[slices.IndexFunc(c.hosts, func(h *host) bool { return h.now().self.ID == book.State().Last })]
 	for what, want := range map[string]audit.Outcome{"launch": audit.Refused, "stop": audit.Refused, "exec": audit.Refused, "signal": audit.Refused, "node remove": audit.Refused, "client call": audit.OK} {
 		lines := dialled.audits(what)
 		i := slices.IndexFunc(lines, func(l audit.Line) bool { return l.Client == book.gate.Identity().NodeID && l.Outcome == want })
@@ -299,7 +299,7 @@ func TestClientFindsAnotherMember(t *testing.T) {
 	c.hosts[0].waitVoters(3)
 	book := c.hosts[0].laptop(c.hosts[0].invite("nobody"))
 	for _, h := range c.hosts {
-		if h.now().m.Node == book.State().Last {
+		if h.now().self.ID == book.State().Last {
 			h.crash()
 			break
 		}

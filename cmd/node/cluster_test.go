@@ -168,7 +168,7 @@ func (h *host) start() {
 		h.cfg.Now = time.Now
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	held, err := lock(h.cfg.Paths)
+	held, err := h.cfg.Paths.Folder().Lock()
 	if err != nil {
 		h.t.Fatal(err)
 	}

@@ -41,7 +41,7 @@ func TestOffForSixtyDays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := id.Cert.NotAfter.Sub(later()); left < 29*24*time.Hour || id.Peer != h.now().gate.Identity().Peer {
+		if left := id.Cert.NotAfter.Sub(later()); left < 29*24*time.Hour || id.Peer != h.now().list.Gate.Identity().Peer {
 			t.Errorf("%s has a certificate for %s, %+v", h.cfg.Host, left, id.Peer)
 		}
 	}
@@ -60,11 +60,12 @@ func TestOffForSixtyDays(t *testing.T) {
 		t.Error("no line tells of the renewal")
 	}
 
+	newcomer := c.hosts[0].now().server().As(wire.Caller{Addr: "192.0.2.1:1"})
 	csr, err := old.CSR()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.hosts[0].now().renewExpired(t.Context(), wire.Caller{Addr: "192.0.2.1:1"}, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "not a member") {
+	if _, err := wire.RenewExpired.Call(t.Context(), newcomer, wire.RenewExpiredRequest{Cert: old.Cert.Raw, CSR: csr}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "not a member") {
 		t.Errorf("a machine that was taken out: %v", err)
 	}
 	other := c.hosts[1].thief().Identity()
@@ -72,10 +73,10 @@ func TestOffForSixtyDays(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := c.hosts[0].now().renewExpired(t.Context(), wire.Caller{Addr: "192.0.2.1:1"}, wire.RenewExpiredRequest{Cert: other.Cert.Raw, CSR: csr}); !errors.Is(err, wire.ErrDenied) {
+	if _, err := wire.RenewExpired.Call(t.Context(), newcomer, wire.RenewExpiredRequest{Cert: other.Cert.Raw, CSR: csr}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("somebody else's certificate: %v", err)
 	}
-	if _, err := c.hosts[0].now().renewExpired(t.Context(), wire.Caller{Addr: "192.0.2.1:1"}, wire.RenewExpiredRequest{Cert: other.Cert.Raw, CSR: otherCSR}); err != nil {
+	if _, err := wire.RenewExpired.Call(t.Context(), newcomer, wire.RenewExpiredRequest{Cert: other.Cert.Raw, CSR: otherCSR}); err != nil {
 		t.Errorf("a member's own: %v", err)
 	}
 	var refused []string

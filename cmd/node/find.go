@@ -22,7 +22,7 @@ func Find(ctx context.Context, cfg Config) (Finding, error) {
 	if err != nil {
 		return Finding{}, err
 	}
-	if err := checkFree(cfg.Paths); err != nil {
+	if err := cfg.Paths.Folder().MustBeFree(); err != nil {
 		return Finding{}, err
 	}
 	_, _, mgmt, err := hardware(ctx, cfg)

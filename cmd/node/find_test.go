@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -24,7 +25,7 @@ func found(ca string, by ...*host) discover.Cluster {
 	return c
 }
 
-func (h *host) ca() string { return trust.PinOf(h.now().gate.Identity().CA).String() }
+func (h *host) ca() string { return trust.PinOf(h.now().list.Gate.Identity().CA).String() }
 
 // Finding is not trusting: a stranger may announce anything, another's CA too, and gets nothing for it.
 func TestJoinFound(t *testing.T) {
@@ -88,7 +89,7 @@ func TestJoinFound(t *testing.T) {
 		t.Errorf("no token: %v", err)
 	}
 	// Nobody listens for clusters on a machine that is in one.
-	if _, err := Find(t.Context(), leader.cfg); !errors.Is(err, ErrEnrolled) {
+	if _, err := Find(t.Context(), leader.cfg); !errors.Is(err, membership.ErrEnrolled) {
 		t.Errorf("a member looks for clusters: %v", err)
 	}
 	if _, err := Find(t.Context(), late.cfg); !errors.Is(err, discover.ErrNoMulticast) {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -33,7 +34,7 @@ func TestFloodOfHandshakes(t *testing.T) {
 			workers.Go(func() {
 				d := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(fmt.Sprintf("127.0.50.%d", 100+w))}, Timeout: time.Minute}
 				for i := range *halfOpen / 10 {
-					conn, err := d.Dial("tcp", net.JoinHostPort(c.hosts[i%3].addr, strconv.Itoa(DefaultRPCPort)))
+					conn, err := d.Dial("tcp", net.JoinHostPort(c.hosts[i%3].addr, strconv.Itoa(membership.DefaultRPCPort)))
 					if err != nil {
 						continue
 					}

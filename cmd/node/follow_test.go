@@ -201,3 +201,13 @@ func TestReportOfAllNodes(t *testing.T) {
 		t.Errorf("counters without spark2: %+v, %v", counters, err)
 	}
 }
+
+// ready counts the nodes that are.
+func ready(st wire.Status) (n int) {
+	for _, m := range st.Nodes {
+		if m.State == "ready" {
+			n++
+		}
+	}
+	return n
+}

@@ -10,15 +10,19 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -39,11 +43,11 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		return err
 	}
 	fence := launcher.Fence{Epoch: n.record.Epoch(), Term: term}
-	n.audit.Add(audit.Line{What: "lead", Who: n.m.Host, On: fence.String(), Outcome: audit.OK})
+	n.audit.Add(audit.Line{What: "lead", Who: n.self.Host, On: fence.String(), Outcome: audit.OK})
 
 	var brain *lead.Leader
 	links, err := wire.NewLinks(wire.LinksConfig{
-		Hello: wire.Hello{Fence: fence, Leader: n.m.Node, Host: n.m.Host, Protocol: n.cfg.speaks()},
+		Hello: wire.Hello{Fence: fence, Leader: n.self.ID, Host: n.self.Host, Protocol: n.self.Protocol},
 		Dial:  n.dialControl,
 		OnUp: func(id launcher.NodeID, up wire.UpHello) {
 			n.failover.Heard(id)
@@ -78,17 +82,28 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 
 	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover, Logger: n.log})
 	l := &leadership{Leader: brain, n: n, links: links, fence: fence}
+	st := status.Lead(ctx, status.LeaderConfig{Status: n.status, Brain: brain, Links: links, Fence: fence})
 	ranks := jobs.Lead(jobs.LeaderConfig{
-		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, FabricOnly: l.fabricOnly, Logger: n.log,
+		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, Logger: n.log,
+		FabricOnly: func() (hosts []string) {
+			now, _ := st.Now()
+			for _, f := range checkup.FabricOnly(now) {
+				hosts = append(hosts, f.Host)
+			}
+			return hosts
+		},
 	})
-	defer n.server().Lead(slices.Concat(l.Calls(), addresses.Calls(), ranks.Calls())...)()
+	members := n.members.Lead(brain)
+	defer members.Close()
+	defer n.toLeader.Lead(slices.Concat(l.Calls(), st.Calls(), members.Calls(), addresses.Calls(), ranks.Calls())...)()
 	n.leading.Store(l)
 	defer n.leading.Store(nil)
 
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return links.Run(ctx) })
-	g.Go(func() error { return n.tendMembers(ctx, brain, links) })
-	g.Go(func() error { return n.tendTrust(ctx, brain) })
+	g.Go(func() error { return n.kick(ctx, links) })
+	g.Go(func() error { return n.tendMembers(ctx, brain, links, members) })
+	g.Go(func() error { return members.Run(ctx) })
 	return g.Wait()
 }
 
@@ -100,6 +115,25 @@ func (n *node) reopens(ctx context.Context) error {
 			if l := n.leading.Load(); l != nil {
 				l.links.Reopen(id)
 			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// kick has members dialled whom gossip hears now, rather than after the back-off.
+func (n *node) kick(ctx context.Context, links *wire.Links) error {
+	var before []gossip.Peer
+	for {
+		now, changed := n.present.Watch()
+		for _, p := range now {
+			if p.Alive && !slices.Contains(before, p) {
+				links.Kick(launcher.NodeID(p.ID))
+			}
+		}
+		before = now
+		select {
+		case <-changed:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -124,25 +158,25 @@ func (n *node) found(ctx context.Context) error {
 	if cluster, _, _ := n.record.Cluster(); cluster != "" {
 		return nil
 	}
-	addr, err := n.managementAddr(ctx)
+	addr, err := n.network.Address(ctx)
 	if err != nil {
 		return err
 	}
 	return n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
-		Cluster: n.m.Cluster, Epoch: n.failover.Epoch().N,
-		First: rendezvous.Node{ID: n.m.Node, Host: n.m.Host, Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort)),
-			Key: trust.KeyOf(n.gate.Identity().Cert).String(), Protocol: n.cfg.speaks()},
+		Cluster: n.self.Cluster, Epoch: n.failover.Epoch().N,
+		First: rendezvous.Node{ID: n.self.ID, Host: n.self.Host, Addr: netip.AddrPortFrom(addr, n.self.RPCPort),
+			Key: trust.KeyOf(n.list.Gate.Identity().Cert).String(), Protocol: n.self.Protocol},
 	}}, func() bool { c, _, _ := n.record.Cluster(); return c != "" })
 }
 
 // dialControl opens a control stream; the leader's own node needs no network.
 func (n *node) dialControl(ctx context.Context, id launcher.NodeID) (wire.Link, error) {
-	if id != n.m.Node {
+	if id != n.self.ID {
 		return wire.Control.Open(ctx, n.dial.Client(id)), nil
 	}
 	link, stream := wire.Pipe(ctx)
 	go func() { // ends with the pipe
-		err := n.control.Serve(ctx, wire.Caller{Node: id, Host: n.m.Host}, stream)
+		err := n.control.Serve(ctx, wire.Caller{Node: id, Host: n.self.Host}, stream)
 		if err != nil && ctx.Err() == nil {
 			n.log.Warn("own control stream", "error", err)
 		}
@@ -156,16 +190,15 @@ const passOnEvery = 50 * time.Millisecond
 
 // tendMembers keeps a control stream to every member, and raft's roles as they
 // should be: one change a pass, on raft's own evidence.
-func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links) error {
+func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.Links, trusted *membership.Leader) error {
 	retry := time.NewTicker(5 * time.Second) // for silences, which nothing tells of
 	defer retry.Stop()
-	droppedCA := map[launcher.NodeID]time.Time{}
 	for {
 		recordChanged := n.record.Changed()
 		raftChanged := n.failover.Raft().LeaderChanged()
 		_, inventoryChanged := n.inventory.Watch() // this node's own address
 		_, presentChanged := n.present.Watch()     // and the others'
-		leaving, leavingChanged := n.leaving.Watch()
+		leaving, leavingChanged := n.members.Leaving.Watch()
 		var passOn <-chan time.Time
 		if leaving { // nothing tells of the end of a silence
 			passOn = time.After(passOnEvery)
@@ -176,19 +209,19 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 		var members []consensus.Member
 		for _, m := range roster {
 			ids = append(ids, m.ID)
-			if m.ID == n.m.Node && leaving {
+			if m.ID == n.self.ID && leaving {
 				continue
 			}
 			members = append(members, consensus.Member{ID: string(m.ID), Joined: m.Joined, Healthy: m.Ready, Blank: m.Blank})
 		}
 		links.Want(ids)
-		n.noteChanges(ctx, roster)
+		trusted.NoteChanges(ctx, roster)
 		n.noteHeard(ctx, roster)
 		n.takeInAnew(ctx, links, roster)
-		if again := n.changeRole(ctx, consensus.Desired(members, n.failover.Raft().Members())); again {
+		if again := n.changeRole(ctx, trusted, consensus.Desired(members, n.failover.Raft().Members())); again {
 			continue
 		}
-		n.takeBackCA(ctx, roster, droppedCA)
+		trusted.TakeBackCA(ctx, roster)
 		select {
 		case <-recordChanged:
 		case <-raftChanged:
@@ -205,14 +238,14 @@ func (n *node) tendMembers(ctx context.Context, brain *lead.Leader, links *wire.
 }
 
 // changeRole makes one change of raft's membership; true means look again.
-func (n *node) changeRole(ctx context.Context, c consensus.Change) bool {
+func (n *node) changeRole(ctx context.Context, trusted *membership.Leader, c consensus.Change) bool {
 	if c.Zero() {
 		return false
 	}
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
-	if c.To > c.From && c.ID != string(n.m.Node) {
-		if err := n.handOverCA(ctx, launcher.NodeID(c.ID)); err != nil {
+	if c.To > c.From && c.ID != string(n.self.ID) {
+		if err := trusted.HandOverCA(ctx, launcher.NodeID(c.ID)); err != nil {
 			n.log.Warn("hand over the CA key", "node", n.dial.HostOf(launcher.NodeID(c.ID)), "error", err)
 			return false
 		}
@@ -222,53 +255,6 @@ func (n *node) changeRole(ctx context.Context, c consensus.Change) bool {
 		return errors.Is(err, consensus.ErrStaleChange)
 	}
 	return true
-}
-
-// handOverCA gives the CA's key to a node that becomes a voter or standby: it
-// may have to sign certificates when this one is gone.
-func (n *node) handOverCA(ctx context.Context, id launcher.NodeID) error {
-	ca, err := trust.LoadCA(n.cfg.Paths.trust())
-	if err != nil {
-		return err
-	}
-	pem, err := ca.MarshalPEM()
-	if err != nil {
-		return err
-	}
-	return wire.KeepCA.Call(ctx, n.dial.Client(id), wire.CAKey{PEM: pem})
-}
-
-// noteChanges records where members have moved to, so that they are found even when
-// nobody gossips, and which protocol they speak, so that it is known while they are off.
-func (n *node) noteChanges(ctx context.Context, roster rendezvous.Roster) {
-	for _, m := range roster {
-		known, _ := n.record.Node(m.ID)
-		now := m.Node
-		if at, err := n.whereIs(m.ID); err == nil && at.Addr().IsValid() {
-			now.Addr = at
-		}
-		if now.Addr == known.Addr && now.Protocol == known.Protocol {
-			continue
-		}
-		err := n.failover.Recorder(0).Apply(ctx, rendezvous.Entry{Kind: rendezvous.KindNode, Node: &now}, func() bool {
-			x, _ := n.record.Node(m.ID)
-			return x.Addr == now.Addr && x.Protocol == now.Protocol
-		})
-		if err != nil {
-			n.log.Warn("record a member's address and protocol", "node", m.Host, "error", err)
-		}
-	}
-}
-
-// whereIs gives a member's present address: our own by the hardware, another's
-// by gossip.
-func (n *node) whereIs(id launcher.NodeID) (netip.AddrPort, error) {
-	if id != n.m.Node {
-		return n.dial.Locate(id)
-	}
-	inv := n.inventory.Load()
-	mgmt, err := envgen.Management(inv, n.cfg.Management)
-	return netip.AddrPortFrom(mgmt.Addr, uint16(n.m.RPCPort)), err
 }
 
 // reunite takes a part of the record of a side that gives way.
@@ -323,7 +309,7 @@ func (n *node) heir() launcher.NodeID {
 	roster, _ := l.Roster()
 	ready := map[string]bool{}
 	for _, m := range roster {
-		ready[string(m.ID)] = m.Ready && !m.Blank && m.ID != n.m.Node
+		ready[string(m.ID)] = m.Ready && !m.Blank && m.ID != n.self.ID
 	}
 	sole := n.failover.SoleVoter()
 	for _, s := range n.failover.Raft().Members().Servers {
@@ -341,6 +327,6 @@ func (n *node) heir() launcher.NodeID {
 func (n *node) stepAside() {
 	n.failover.Stopping(n.life, func() bool { return n.leading.Load() != nil })
 	if heir := n.heir(); heir != "" {
-		n.failover.HandOver(n.life, heir, &n.leaving)
+		n.failover.HandOver(n.life, heir, &n.members.Leaving)
 	}
 }

@@ -129,7 +129,7 @@ func (c *cluster) holds(t *testing.T) holdings {
 		}
 		h.files = append(h.files, found...)
 		_ = filepath.WalkDir("/sys/fs/cgroup", func(path string, e fs.DirEntry, err error) error { // groups come and go
-			if err == nil && e.IsDir() && strings.Contains(e.Name(), string(host.n.m.Node)+"-") {
+			if err == nil && e.IsDir() && strings.Contains(e.Name(), string(host.n.self.ID)+"-") {
 				h.cgroups = append(h.cgroups, path)
 			}
 			return nil

@@ -85,7 +85,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 	one.wipe()
 	one.start()
 	two.eventually("it says so", func() bool {
-		res, err := wire.Seen.Call(t.Context(), two.now().dial.Client(one.now().m.Node), wire.SeenRequest{})
+		res, err := wire.Seen.Call(t.Context(), two.now().dial.Client(one.now().self.ID), wire.SeenRequest{})
 		return err == nil && res.Blank
 	})
 	two.eventually("the take-over is made", func() bool {
@@ -121,7 +121,7 @@ func TestStatePutBack(t *testing.T) {
 	for range 2 { // lives that the backup knows nothing of
 		old.start()
 		old.eventually("it has told them", func() bool {
-			id, life := old.now().m.Node, old.kept().Life
+			id, life := old.now().self.ID, old.kept().Life
 			return c.hosts[0].kept().Lives[id] == life && c.hosts[1].kept().Lives[id] == life
 		})
 		one.runs(command(1, 1, "true"))
@@ -214,12 +214,12 @@ func TestDeathOnRecord(t *testing.T) {
 	c := newCluster(t, 3)
 	one, three := c.hosts[0], c.hosts[2]
 	one.waitVoters(3)
-	id := three.now().m.Node
+	id := three.now().self.ID
 	runs := command(3, 1, "sleep 600")
 	runs.NodeTimeout = launcher.Never
 	go wire.Launch.Call(t.Context(), one.client(), wire.LaunchRequest{Spec: runs}, func(rendezvous.Progress) error { return nil })
 	one.eventually("the job runs", func() bool { return one.stateOf(runs.ID) == rendezvous.StateRuns })
-	boot := three.now().boot
+	boot := three.now().self.Boot
 	three.crash()
 	lead := one.leads(c)
 	lead.eventually("its stream is down", func() bool {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"net"
 	"net/http"
@@ -25,7 +26,7 @@ const localConns = 1024
 
 // listenLocal opens the CLI's socket: for root and the group sparkrun.
 func listenLocal(path string) (net.Listener, error) {
-	if err := os.Remove(path); ignoreMissing(err) != nil {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, fmt.Errorf("open %s: %w", path, err)
 	}
 	l, err := net.Listen("unix", path)

@@ -18,6 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -45,7 +46,7 @@ func (h *host) gate(id *trust.Identity) *trust.Gate {
 // is read for a moment. An open connection is returned.
 func (h *host) knock(c *tls.Config) (*tls.Conn, error) {
 	h.t.Helper()
-	raw, err := net.Dial("tcp", net.JoinHostPort(h.addr, strconv.Itoa(DefaultRPCPort)))
+	raw, err := net.Dial("tcp", net.JoinHostPort(h.addr, strconv.Itoa(membership.DefaultRPCPort)))
 	if err != nil {
 		return nil, err
 	}
@@ -110,9 +111,9 @@ func TestHandshakesOfOthers(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
-	id2 := two.now().m.Node
+	id2 := two.now().self.ID
 	// The same cluster id, node id and name under another CA.
-	twinCA, err := trust.NewCA(one.now().m.Cluster, time.Now())
+	twinCA, err := trust.NewCA(one.now().self.Cluster, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,7 +196,7 @@ func TestRemovedNode(t *testing.T) {
 	var hosts []*host // that stay and are there
 	for _, h := range c.hosts {
 		switch {
-		case leader.now().failover.HasPart(h.now().m.Node):
+		case leader.now().failover.HasPart(h.now().self.ID):
 		case outside == nil:
 			outside = h
 		default:
@@ -209,8 +210,8 @@ func TestRemovedNode(t *testing.T) {
 		}
 	}
 	outside.eventually("it is told who is a member", func() bool {
-		r := outside.now().roll.Load()
-		return r != nil && len(r.Members) == 7
+		t, err := wire.AskTrusted.Call(outside.t.Context(), outside.now().server().As(wire.Caller{Node: "another"}), wire.Empty{})
+		return err == nil && len(t.Members.Members) == 7
 	})
 	if outside.now().failover.HasRecord() {
 		t.Fatal("the node outside raft has a copy of the record: this test shows less than it should")
@@ -284,8 +285,11 @@ func TestRemovedNode(t *testing.T) {
 	absent.start()
 	leader.wait(6)
 	sameRing(t, 1, append(hosts, absent)...)
-	absent.eventually("it knows who was removed", func() bool { return absent.now().isGone(thief.Identity().NodeID) })
-	absent.eventually("it gossips", func() bool { return len(absent.now().gossipAlive()) == 6 })
+	absent.eventually("it knows who was removed", func() bool {
+		_, _, listed := absent.now().list.Listed(launcher.NodeID(thief.Identity().NodeID))
+		return !listed
+	})
+	absent.eventually("it gossips", func() bool { return len(absent.now().network.Listeners()) == 12 })
 
 	// The removed machine is nobody, and says so; it can be freed without the others.
 	gone.start()

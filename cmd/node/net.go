@@ -14,7 +14,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -49,7 +48,7 @@ const frameSize = 64 << 10
 func (n *node) clusterServer() *http.Server {
 	srv := &http.Server{
 		Protocols:         http2Only(),
-		TLSConfig:         n.door.TLS(), // for its protocols: the door makes the handshakes
+		TLSConfig:         n.members.Listener.TLS(), // for its protocols: the door makes the handshakes
 		ReadHeaderTimeout: 5 * time.Second,
 		MaxHeaderBytes:    64 << 10,
 		ErrorLog:          slog.NewLogLogger(n.log.Handler(), slog.LevelInfo),
@@ -60,7 +59,7 @@ func (n *node) clusterServer() *http.Server {
 	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		c := wire.Caller{Addr: r.RemoteAddr}
 		if r.TLS != nil {
-			switch p, err := n.gate.Peer(*r.TLS); {
+			switch p, err := n.list.Gate.Peer(*r.TLS); {
 			case err == nil && p.Role == trust.RoleNode:
 				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
 			case err == nil && p.Role == trust.RoleClient:
@@ -82,7 +81,7 @@ func (n *node) clusterServer() *http.Server {
 	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
 		n.failover.Proto(): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
 			// The server closes the connection when this function returns.
-			if p, err := n.gate.Peer(c.ConnectionState()); err == nil {
+			if p, err := n.list.Gate.Peer(c.ConnectionState()); err == nil {
 				n.failover.Serve(n.life, launcher.NodeID(p.NodeID), c)
 			}
 		},
@@ -90,12 +89,13 @@ func (n *node) clusterServer() *http.Server {
 	return srv
 }
 
-// listensOnFabric answers members on the fabric's addresses.
-func (n *node) listensOnFabric(ctx context.Context) error {
-	return dial.Listeners{
-		Inventory: n.inventory, Management: n.cfg.Management, Port: uint16(n.m.RPCPort), Logger: n.log,
-		Serve: func(ctx context.Context, l net.Listener) error {
-			return serve(ctx, n.clusterServer(), n.door.Listen(l), (*http.Server).Serve)
-		},
-	}.Run(ctx)
+// serveAt answers at one listener.
+func (n *node) serveAt(ctx context.Context, l net.Listener) error {
+	return serve(ctx, n.clusterServer(), n.members.Listener.Listen(l), (*http.Server).Serve)
+}
+
+func http2Only() *http.Protocols {
+	p := new(http.Protocols)
+	p.SetHTTP2(true)
+	return p
 }

@@ -10,14 +10,15 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
+	"github.com/sparkrun/sparkrun/cmd/node/network"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -30,6 +31,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
 	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -38,12 +40,13 @@ import (
 // node is a running agent.
 type node struct {
 	cfg  Config
+	self rendezvous.Self
 	log  *slog.Logger
-	boot string
 
-	gate  *trust.Gate
-	door  *trust.Listener
-	audit trail
+	list    *membership.List
+	keys    *membership.Keyring
+	members *membership.Membership
+	audit   audit.Trail
 	// visitors are the users whose clients call here.
 	visitors *books
 	survey   *survey.Survey
@@ -54,38 +57,24 @@ type node struct {
 	agent    *agent.Agent
 	dial     *dial.Dialer
 	clones   *clone.Finder
+	network  *network.Network
+	status   *status.Status
+	toLeader *wire.ToLeader
 	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
-	server    func() *wire.Server // of all calls, made once
-	left      chan struct{}       // closed when this node has left the cluster
-	leaveOnce sync.Once
-	leaving   rendezvous.Latest[bool] // this node is to leave, or its agent to end: as a leader it passes that on
-	life      context.Context         // of the run, which ends a little after it is asked to
-	end       context.CancelFunc
-	began     time.Time
+	server func() *wire.Server // of all calls, made once
+	life   context.Context     // of the run, which ends a little after it is asked to
+	end    context.CancelFunc
+	began  time.Time
 
 	listening chan struct{} // closed when it does on its socket
-	reachable chan struct{} // closed when it is at a management address, the first of this life
-	reached   sync.Once
-	// roll is the list of members as told last; rollAsk has room for one who is not on it. ringing is
-	// over the files of both, roll and gossip keys.
-	roll    rendezvous.Latest[*wire.MemberList]
-	rollAsk chan struct{}
-	shunned atomic.Bool // all that answered this node when it asked refused it
-	ringing sync.Mutex
-	parting sync.Map      // by id, who asks to leave; see parts
-	parted  chan struct{} // that time is over for one; has room for one
-
-	gossip atomic.Pointer[gossip.Gossip]
 
 	// What changes, and who waits for it; each has one writer.
 	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
 	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
 	leads     rendezvous.Latest[launcher.NodeID]   // whose control stream this node has; empty for none
 	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
-
-	m membership
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -95,7 +84,7 @@ func Run(ctx context.Context, cfg Config) error {
 	if err != nil {
 		return err
 	}
-	held, err := lock(cfg.Paths)
+	held, err := cfg.Paths.Folder().Lock()
 	if err != nil {
 		return err
 	}
@@ -125,16 +114,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	if !enrolled {
-		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others", ErrNotEnrolled)
-	}
-	id, err := trust.LoadIdentity(cfg.Paths.trust())
-	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w: run `sparkrun init` on the first one, `sparkrun join ADDR` on the others", membership.ErrNotEnrolled)
 	}
 	if _, err := policy.Read(cfg.Paths.Policy); err != nil {
 		return nil, err
 	}
-	m, err := loadMembership(cfg.Paths)
+	m, err := cfg.Paths.Folder().Enrolment()
 	if err != nil {
 		return nil, err
 	}
@@ -147,10 +132,20 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	kept := &checkup.Recent{}
 	cfg.Logger = kept.Remember(cfg.Logger)
+	reader, inv, _, err := hardware(ctx, cfg)
+	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
+		return nil, err // without an address yet, run waits for one
+	}
+	boot, err := reader.BootID()
+	if err != nil {
+		return nil, err
+	}
+	self := rendezvous.Self{
+		ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version, Protocol: cfg.speaks(),
+	}
 	n := &node{
-		cfg: cfg, m: m, log: cfg.Logger, record: rendezvous.NewRecord(),
-		left:      make(chan struct{}),
-		listening: make(chan struct{}), reachable: make(chan struct{}), began: time.Now(), rollAsk: make(chan struct{}, 1), parted: make(chan struct{}, 1),
+		cfg: cfg, self: self, log: cfg.Logger, record: rendezvous.NewRecord(),
+		listening: make(chan struct{}), began: time.Now(),
 		visitors: newBooks("calls", clientCalls),
 	}
 	n.server = sync.OnceValue(n.newServer)
@@ -160,7 +155,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.end()
 		}
 	}()
-	n.audit.host = m.Host
+	n.audit.Host = m.Host
 	if n.audit.Log, err = audit.Open(audit.Config{Path: cfg.Paths.audit(), Logger: cfg.Logger}); err != nil {
 		return nil, err
 	}
@@ -169,22 +164,15 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.audit.Close()
 		}
 	}()
-	if id, err = n.renewAlone(id); err != nil {
+	n.list, err = membership.OpenList(membership.ListConfig{
+		Self: m.Node, Trust: cfg.Paths.trust(), Record: n.record, Now: cfg.Now, Logger: n.log,
+	})
+	if err != nil {
 		return nil, err
 	}
-	if err = n.openGate(id); err != nil {
-		return nil, err
-	}
-	reader, inv, _, err := hardware(ctx, cfg)
-	if err != nil && !errors.Is(err, envgen.ErrNoManagement) {
-		return nil, err // without an address yet, run waits for one
-	}
-	if n.boot, err = reader.BootID(); err != nil {
-		return nil, err
-	}
-	self := rendezvous.Self{ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: n.boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version, Protocol: cfg.speaks()}
+	n.keys = membership.NewKeyring(membership.KeyringConfig{Trust: cfg.Paths.trust(), Record: n.record, Logger: n.log})
 	n.survey, err = survey.Open(survey.Config{
-		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: n.boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
+		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
 		Trust: cfg.Paths.trust(), Logger: n.log,
 	})
 	if err != nil {
@@ -192,13 +180,13 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n.inventory = &n.survey.Inventory
 	n.dial, err = dial.Open(dial.Config{
-		Path: cfg.Paths.where(), Gate: n.gate, Listed: n.listed, Inventory: n.inventory, Present: &n.present, Logger: n.log,
+		Path: cfg.Paths.Folder().Addresses(), Gate: n.list.Gate, Listed: n.list.Listed, Inventory: n.inventory, Present: &n.present, Logger: n.log,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.clones = clone.New(clone.Config{
-		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: n.gate, Dial: n.dial, Inventory: n.inventory, Logger: n.log,
+		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: n.list.Gate, Dial: n.dial, Inventory: n.inventory, Logger: n.log,
 	})
 	if err = n.clones.Refuse(ctx); err != nil {
 		return nil, err
@@ -217,15 +205,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	if err != nil {
 		return nil, err
 	}
-	containers := jobs.Containers(cfg.Paths.Engine, m.Cluster)
-	if containers != nil {
-		containers.Over = jobs.Over(n.jobsFor)
-	}
 	n.agent, err = agent.Open(agent.Config{
 		Servers: engine.Servers(),
-		Node:    m.Node, Boot: n.boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
+		Node:    m.Node, Boot: boot, RunDir: cfg.Paths.Run, LogDir: cfg.Paths.logs(), StateDir: cfg.Paths.State,
 		StageDir: cfg.Paths.stage(), Files: files, DropCache: jobs.DropCache, Filter: cfg.PacketFilter,
-		Secrets: secrets, Policy: allowed, Containers: containers,
+		Secrets: secrets, Policy: allowed, Containers: jobs.Containers(cfg.Paths.Engine, m.Cluster),
 		MemoryFloor: *cfg.MemoryFloor, Keep: cfg.KeepLogs, Fabric: n.survey.Env(locked.Refuse), AskHead: jobs.AskHead(n.dial), Logger: cfg.Logger,
 	})
 	if err != nil {
@@ -248,13 +232,27 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.failover.Close()
 		}
 	}()
-	n.control = control.New(control.Config{
-		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return survey.GPUs("/proc") },
-		Inventory: n.inventory, Leads: &n.leads, Prepared: n.audit.prepared, Logger: n.log,
+	n.network = network.New(network.Config{
+		Self: self, Management: cfg.Management, GossipPort: uint16(cfg.GossipPort), Announce: cfg.Announce, Trust: cfg.Paths.trust(),
+		Epoch: n.failover.Epoch(), Gate: n.list.Gate, Keys: n.keys, Record: n.record, Dial: n.dial, Clones: n.clones,
+		Inventory: n.inventory, Present: &n.present, Logger: n.log,
 	})
-	if err = n.openDoor(); err != nil {
+	n.members, err = membership.Open(membership.Config{
+		Self: self, Management: cfg.Management, List: n.list, Keyring: n.keys, Record: n.record, Dial: n.dial, Failover: n.failover,
+		Agent: n.agent, Present: &n.present, Inventory: n.inventory, Audit: n.audit, Logger: n.log,
+	})
+	if err != nil {
 		return nil, err
 	}
+	n.toLeader = wire.NewToLeader(wire.ToLeaderConfig{Host: m.Host, Leader: n.members.Leader, Over: failover.NoLonger})
+	n.status = status.New(status.Config{
+		Self: self, Management: cfg.Management, Record: n.record, Dial: n.dial, Failover: n.failover, Leader: n.toLeader,
+		NoLeader: n.members.NoLeader, Inventory: n.inventory, Present: &n.present, Leads: &n.leads, Logger: n.log,
+	})
+	n.control = control.New(control.Config{
+		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return survey.GPUs("/proc") },
+		Inventory: n.inventory, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: n.log,
+	})
 	n.rollout, err = rollout.Open(rollout.Config{
 		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
 		Inventory: n.inventory, Leader: n.failover.Leader,
@@ -263,16 +261,16 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		return nil, err
 	}
 	n.checkup = checkup.New(checkup.Config{
-		Self: m.Node, Host: m.Host, Boot: n.boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
-		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.statusFor, Dial: n.dial, Listeners: n.listeners,
+		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
+		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial, Listeners: n.network.Listeners,
 		Logger: n.log,
 	})
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
-		Dial: n.dial, Failover: n.failover, Why: n.better, List: n.jobsFor,
-		ByUser: n.audit.user, ByMember: n.audit.member, Logger: n.log,
+		Dial: n.dial, Failover: n.failover, Present: &n.present, Why: n.status.Why, Leader: n.toLeader,
+		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: n.log,
 	})
-	n.agent.Sweep()
+	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }
 
@@ -284,8 +282,8 @@ func (n *node) close() {
 	n.dial.Close()
 	n.audit.Close()
 	select {
-	case <-n.left:
-		if err := removeState(n.cfg.Paths); err != nil {
+	case <-n.members.Left():
+		if err := n.cfg.Paths.Folder().Remove(n.cfg.Paths.Run); err != nil {
 			n.log.Error("remove state", "error", err)
 		}
 	default:
@@ -313,33 +311,21 @@ func (n *node) run(asked context.Context) error {
 		g.Go(func() error { return n.supervised(ctx, asked) })
 	}
 	g.Go(func() error { return n.survey.Run(ctx) })
-	g.Go(func() error { return n.network(ctx) })
-	g.Go(func() error { return n.listensOnFabric(ctx) })
+	g.Go(func() error { return n.status.Run(ctx) })
+	g.Go(func() error { return n.network.Run(ctx, n.serveAt) })
 	g.Go(func() error { return n.clones.Run(ctx) })
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.reopens(ctx) })
-	g.Go(func() error { return n.readdress(ctx) })
+	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
-	g.Go(func() error { return n.keepCertificate(ctx) })
-	g.Go(func() error { return n.keepRoll(ctx) })
-	g.Go(func() error { return n.enforce(ctx) })
+	g.Go(func() error { return n.members.Run(ctx) })
 	g.Go(func() error { return n.rest(ctx) })
-	g.Go(func() error {
-		select {
-		case <-n.left:
-			return errLeft
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	})
 	err := g.Wait()
-	if errors.Is(err, errLeft) || errors.Is(err, context.Canceled) {
+	if errors.Is(err, membership.ErrLeft) || errors.Is(err, context.Canceled) {
 		return nil
 	}
 	return err
 }
-
-var errLeft = errors.New("this node has left the cluster")
 
 // serveLocal answers the CLI.
 func (n *node) serveLocal(ctx context.Context) error {

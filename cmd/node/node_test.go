@@ -5,9 +5,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/rendezvous/trust"
-
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
 )
 
 // Three nodes: every one of them can launch, the ranks get their places, and
@@ -44,11 +43,11 @@ func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	for _, h := range c.hosts {
-		before := h.n.gate.Identity()
-		if err := h.n.renewNow(t.Context()); err != nil {
+		before := h.n.list.Gate.Identity()
+		if err := h.n.members.Renew(t.Context()); err != nil {
 			t.Fatalf("%s: %v", h.cfg.Host, err)
 		}
-		used := h.n.gate.Identity()
+		used := h.n.list.Gate.Identity()
 		kept, err := trust.LoadIdentity(h.cfg.Paths.trust())
 		if err != nil {
 			t.Fatal(err)

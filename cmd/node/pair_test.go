@@ -105,7 +105,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
 	two.n.failover.Stopping(t.Context(), func() bool { return true })
-	if err := wire.Succeed.Call(t.Context(), one.n.dial.Client(two.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.Succeed.Call(t.Context(), one.n.dial.Client(two.n.self.ID), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("got %v, want a refusal", err)
 	}
 	one.halt()
@@ -114,7 +114,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	}
 	one.start()
 	one.wait(2)
-	if err := wire.Succeed.Call(t.Context(), two.n.dial.Client(one.n.m.Node), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.Succeed.Call(t.Context(), two.n.dial.Client(one.n.self.ID), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("who does not lead has nothing to hand over: got %v", err)
 	}
 }
@@ -135,7 +135,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 	// always answers.
 	n := two.now()
 	two.halt()
-	two.enters(launcher.Epoch{N: 2, By: n.m.Node}, "take-over", one.now().m.Node)
+	two.enters(launcher.Epoch{N: 2, By: n.self.ID}, "take-over", one.now().self.ID)
 	two.start()
 	two.wait(1)
 	if out := two.run(command(1, 1, "true")); out.End != rendezvous.Completed {
@@ -178,7 +178,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 	two.wait(2)
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
 	for _, h := range c.hosts {
-		if e := h.now().failover.Epoch(); e.N != 2 || e.By != two.now().m.Node {
+		if e := h.now().failover.Epoch(); e.N != 2 || e.By != two.now().self.ID {
 			t.Errorf("%s is in epoch %+v", h.cfg.Host, e)
 		}
 		h.eventually("all jobs are known", func() bool {
@@ -218,7 +218,7 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	}
 	one.crash()
 	n := two.now()
-	two.enters(launcher.Epoch{N: 2, By: n.m.Node}, "take-over", one.now().m.Node)
+	two.enters(launcher.Epoch{N: 2, By: n.self.ID}, "take-over", one.now().self.ID)
 	two.start()
 	two.wait(1)
 	one.start()
@@ -243,7 +243,7 @@ func TestObjections(t *testing.T) {
 	n := two.n
 	two.eventually("it has a copy of the record", n.failover.HasRecord)
 	objects := func(change func(*wire.ObjectionRequest)) string {
-		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.m.Node}, Epoch: n.failover.Epoch()}
+		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.self.ID}, Epoch: n.failover.Epoch()}
 		r.Term, r.Index = n.failover.Raft().Last()
 		change(&r)
 		res, err := wire.Objection.Call(t.Context(), n.server().As(wire.Caller{Host: "spark3", Node: "c"}), r)
@@ -272,7 +272,7 @@ func TestObjections(t *testing.T) {
 		}
 	}
 	two.crash()
-	two.enters(launcher.Epoch{N: 5, By: one.n.m.Node}, "")
+	two.enters(launcher.Epoch{N: 5, By: one.n.self.ID}, "")
 	two.start()
 	n = two.now()
 	if why := objects(func(r *wire.ObjectionRequest) { r.Epoch.N, r.Dead = 1, nil }); !strings.Contains(why, "is in epoch 5, which spark1 has led") {

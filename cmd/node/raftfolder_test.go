@@ -58,7 +58,7 @@ func TestRaftFolderIsAMountPoint(t *testing.T) {
 			t.Errorf("the old record: %v", err)
 		}
 		h.crash()
-		must(t, removeState(h.cfg.Paths))
+		must(t, h.cfg.Paths.Folder().Remove(h.cfg.Paths.Run))
 		if names, err := os.ReadDir(h.state("raft")); err != nil || len(names) > 0 {
 			t.Errorf("%v is left (%v)", names, err)
 		}

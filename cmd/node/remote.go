@@ -22,6 +22,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -98,7 +99,7 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 		return none, fmt.Errorf("log in: %w", err)
 	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
-	res, _, err := askAsNewcomer(ctx, now, addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
+	res, _, err := membership.AskAsNewcomer(ctx, now, addr, membership.JoinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
 	if err != nil {
 		_ = os.Remove(dir) // unless something is in it
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
@@ -264,7 +265,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 		for _, m := range r.State().Members {
 			addrs = append(addrs, m.Addr)
 		}
-		cert, err := renewAsStranger(ctx, r.now, id, csr, addrs)
+		cert, err := membership.RenewExpired(ctx, r.now, id, csr, addrs)
 		if err == nil {
 			err = r.renewed(id, cert)
 		}

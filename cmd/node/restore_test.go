@@ -80,8 +80,8 @@ func TestRestore(t *testing.T) {
 	for _, h := range c.hosts {
 		h.start()
 	}
-	one.eventually("nobody can lead", func() bool { return errors.Is(one.now().noLeader(), wire.ErrNoLeader) })
-	if st, err := one.now().raftStatus(t.Context(), asRoot, wire.Empty{}); err != nil || st.Leader != "" || !strings.Contains(st.Problem, "has lost its copy") || len(st.Nodes) == 0 || !st.Nodes[0].Blank {
+	one.eventually("nobody can lead", func() bool { return errors.Is(one.now().members.NoLeader(), wire.ErrNoLeader) })
+	if st, err := wire.ShowRaft.Call(t.Context(), one.now().server().As(asRoot), wire.Empty{}); err != nil || st.Leader != "" || !strings.Contains(st.Problem, "has lost its copy") || len(st.Nodes) == 0 || !st.Nodes[0].Blank {
 		t.Errorf("status without a record: %+v, %v", st, err)
 	}
 	bad := bytes.Clone(content)
@@ -156,7 +156,7 @@ func restoresAfter(t *testing.T, h *host, crash func(t *testing.T, p Paths)) {
 	n := h.now()
 	h.crash()
 	must(t, os.WriteFile(h.state("restore.snap"), content, 0o600))
-	h.enters(launcher.Epoch{N: s.Epoch.N + 1, By: n.m.Node}, "restore")
+	h.enters(launcher.Epoch{N: s.Epoch.N + 1, By: n.self.ID}, "restore")
 	crash(t, h.cfg.Paths)
 	h.start()
 	h.wait(1)

@@ -17,7 +17,7 @@ func TestLeaderWithoutPower(t *testing.T) {
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
 	two.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
-	id, n := one.now().m.Node, two.now()
+	id, n := one.now().self.ID, two.now()
 	two.eventually("its copy is whole, and it has long been started", func() bool {
 		return len(n.record.Nodes()) == 2 && len(n.failover.Raft().Members().Servers) == 2 && time.Since(n.began) > 6*time.Second
 	})
@@ -28,7 +28,7 @@ func TestLeaderWithoutPower(t *testing.T) {
 	}
 
 	stands()
-	if err := n.better(errors.New("it does something else")); err.Error() != "it does something else" {
+	if err := n.status.Why(errors.New("it does something else")); err.Error() != "it does something else" {
 		t.Errorf("a leader that may answer: %v", err)
 	}
 	client := two.client()

@@ -98,8 +98,10 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 	if err != nil {
 		return nil, err
 	}
+	alone := wire.NewToLeader(wire.ToLeaderConfig{Host: host})
+	alone.Lead(wire.Jobs.Serve(s.jobs))
 	s.ranks = jobs.New(jobs.Config{Self: s.node.ID, Host: host, Record: s.record, Agent: s.agent,
-		Secrets: secrets, List: s.jobs, Logger: log})
+		Secrets: secrets, Leader: alone, Logger: log})
 	found := rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "standalone", Epoch: 1, First: s.node}}
 	if err := s.write(found); err != nil {
 		return nil, err

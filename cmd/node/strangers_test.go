@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
 // Somebody who shows no certificate is told no while their request is still on its way, for every call that is not
@@ -28,7 +29,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 		t.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr, Timeout: 2 * time.Minute}
 	}
-	base := "https://" + net.JoinHostPort(h.addr, strconv.Itoa(DefaultRPCPort))
+	base := "https://" + net.JoinHostPort(h.addr, strconv.Itoa(membership.DefaultRPCPort))
 	// begin sends the headers of a call, and nothing of what it says, until end.
 	begin := func(ctx context.Context, hc *http.Client, path string) (status int, err error) {
 		body, end := io.Pipe()

@@ -14,6 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -141,6 +142,14 @@ func TestTokensThatAreNoGood(t *testing.T) {
 	}
 }
 
+// askToJoin sends a newcomer's request to a host.
+func (h *host) askToJoin(token trust.Token, r wire.JoinRequest) error {
+	h.t.Helper()
+	_, _, err := membership.AskAsNewcomer(h.t.Context(), time.Now, h.addr, membership.JoinTimeout, token,
+		func(c *wire.Client) (wire.JoinResponse, error) { return wire.Join.Call(h.t.Context(), c, r) })
+	return err
+}
+
 // A join that somebody recorded and sends again lets nobody in, however many uses its token has left.
 func TestReplayedJoin(t *testing.T) {
 	t.Parallel()
@@ -161,11 +170,11 @@ func TestReplayedJoin(t *testing.T) {
 		t.Fatal(err)
 	}
 	req := wire.JoinRequest{Secret: token.Secret.Reveal(), CSR: csr, Node: id, Host: "spark2", Protocol: rendezvous.Protocol, Addr: netip.MustParseAddrPort(h.addr + ":7940")}
-	if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); err != nil {
+	if err := leader.askToJoin(token, req); err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, _, err := askToJoin(t.Context(), time.Now, leader.addr, joinTimeout, token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
+		if err := leader.askToJoin(token, req); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "a join cannot be made twice") {
 			t.Errorf("replayed: %v", err)
 		}
 	}

@@ -24,7 +24,7 @@ func TestVotersThatWereOff(t *testing.T) {
 	}
 
 	three.crash()
-	was, id := three.kept(), three.now().m.Node
+	was, id := three.kept(), three.now().self.ID
 	three.enters(launcher.Epoch{N: 2, By: id}, "")
 	three.start() // as one that has taken over, and does not lead yet
 	one.eventually("they hear by gossip of a later epoch", func() bool { return unheard() == "spark3" })

@@ -15,6 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -98,7 +99,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 	if _, err := wire.Token.Call(t.Context(), n.server().As(ada), long); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("a token for 25 hours: %v", err)
 	}
-	for range tokensOfUser {
+	for range 100 {
 		if _, err := wire.Token.Call(t.Context(), n.server().As(ada), ask); err != nil {
 			t.Fatal(err)
 		}
@@ -110,7 +111,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 	for i, held := range n.record.Clients() {
 		t.Fatalf("client %d is there: %+v", i, held)
 	}
-	for i := range clientsOfUser {
+	for i := range 100 {
 		id := uuid.NewString()
 		invitation := rendezvous.Token{ID: fmt.Sprint("t", i), Hash: []byte(id), Role: rendezvous.RoleClient, Uses: 1, Expires: time.Now().Add(time.Minute), User: "nobody"}
 		for _, e := range []rendezvous.Entry{
@@ -148,7 +149,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 		if req.CSR, err = trust.NewCSR(key, id); err != nil {
 			t.Fatal(err)
 		}
-		res, _, err := askAsNewcomer(t.Context(), time.Now, h.addr, joinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(t.Context(), c, req) })
+		res, _, err := membership.AskAsNewcomer(t.Context(), time.Now, h.addr, membership.JoinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(t.Context(), c, req) })
 		return res, err
 	}
 	token := h.invite("nobody")
@@ -172,7 +173,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 		t.Errorf("one token let in %d machines: %+v", in, list)
 	}
 	theirs := n.record.Clients()[0]
-	for what, id := range map[string]string{"a member's": string(n.m.Node), "another client's": theirs.ID, "none": "x", "in capitals": strings.ToUpper(uuid.NewString())} {
+	for what, id := range map[string]string{"a member's": string(n.self.ID), "another client's": theirs.ID, "none": "x", "in capitals": strings.ToUpper(uuid.NewString())} {
 		if res, err := ask(h.invite("daemon"), id); err == nil {
 			t.Errorf("an id that is %s: %+v", what, res)
 		}
@@ -193,7 +194,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	join := wire.JoinRequest{Secret: joins.Secret.Reveal(), CSR: csr, Node: launcher.NodeID(theirs.ID), Host: "spark9", Protocol: rendezvous.Protocol, Addr: netip.MustParseAddrPort("127.9.9.9:7940")}
-	if _, _, err := askToJoin(t.Context(), time.Now, h.addr, joinTimeout, joins, join); !errors.Is(err, wire.ErrDenied) {
+	if err := h.askToJoin(joins, join); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("a node by a client's id: %v", err)
 	}
 
@@ -203,14 +204,14 @@ func TestClientsOfOthersNames(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	at := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(h.addr), uint16(n.m.RPCPort))}
-	if cert, err := renewAsStranger(t.Context(), time.Now, id, own, at); err != nil || len(cert) == 0 {
+	at := []netip.AddrPort{netip.AddrPortFrom(netip.MustParseAddr(h.addr), n.self.RPCPort)}
+	if cert, err := membership.RenewExpired(t.Context(), time.Now, id, own, at); err != nil || len(cert) == 0 {
 		t.Errorf("a client that is on the list: %v", err)
 	}
 	if _, err := wire.RemoveClients.Call(t.Context(), n.server().As(wire.Caller{User: &wire.User{Name: "root"}}), wire.RemoveClientsRequest{Client: id.NodeID}); err != nil {
 		t.Fatal(err)
 	}
-	if cert, err := renewAsStranger(t.Context(), time.Now, id, own, at); !errors.Is(err, wire.ErrDenied) || len(cert) > 0 {
+	if cert, err := membership.RenewExpired(t.Context(), time.Now, id, own, at); !errors.Is(err, wire.ErrDenied) || len(cert) > 0 {
 		t.Errorf("a client that was removed: %v", err)
 	}
 }

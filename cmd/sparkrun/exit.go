@@ -10,6 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -54,7 +55,7 @@ func complaint(cmd *cobra.Command, err error) string {
 
 // enrolled tells whether this machine is in a cluster, as far as that can be seen.
 func enrolled() bool {
-	in, err := node.Enrolled(node.DefaultPaths())
+	in, err := node.DefaultPaths().Folder().Enrolled()
 	return in || err != nil
 }
 
@@ -89,9 +90,9 @@ func hint(cmd *cobra.Command, err error) string {
 		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), " + otherwiseAlone(cmd) + otherwiseLogin
 	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
 		return "the token is of another cluster than the one at that address"
-	case errors.Is(err, node.ErrEnrolled) && cmd.Name() == "init":
+	case errors.Is(err, membership.ErrEnrolled) && cmd.Name() == "init":
 		return "`sparkrun token create` lets other machines in; `sparkrun leave` takes this one out"
-	case errors.Is(err, node.ErrEnrolled):
+	case errors.Is(err, membership.ErrEnrolled):
 		return "`sparkrun leave` takes it out of its cluster first"
 	case errors.Is(err, rendezvous.ErrTokenUsed), errors.Is(err, rendezvous.ErrTokenExpired),
 		errors.Is(err, rendezvous.ErrTokenUnknown):

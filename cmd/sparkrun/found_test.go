@@ -10,6 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/apptest"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
 // Without a terminal what was found is told, with what to type, and nothing is done.
@@ -56,7 +57,9 @@ func TestFoundWithoutATerminal(t *testing.T) {
 		})
 	}
 	a, _, errs := apptest.Finding(t, strings.NewReader(""), nil, nil)
-	a.Find = func(context.Context, node.Config) (node.Finding, error) { return node.Finding{}, node.ErrEnrolled }
+	a.Find = func(context.Context, node.Config) (node.Finding, error) {
+		return node.Finding{}, membership.ErrEnrolled
+	}
 	if code := execute(t.Context(), a, []string{"join"}); code != app.ExitFailure ||
 		!strings.Contains(errs.String(), "takes it out of its cluster first") {
 		t.Errorf("a member: exit %d, %s", code, errs)

@@ -26,10 +26,6 @@ type Containers struct {
 	Socket  string // of this node's engine; absolute
 	Cluster string // its UUID: containers of another one are not ours
 	Program string // this program, as a file that an engine can mount
-	// Over tells of which tries the end is recorded, by one read that no other one may contradict
-	// later; a try whose job the record does not know is left out. It fails where nobody can say. nil:
-	// nothing is ever swept.
-	Over func(context.Context, []launcher.Key) (map[launcher.Key]bool, error)
 }
 
 // BoxWish is what a user wants of a node's engine.

@@ -262,11 +262,12 @@ func TestSweep(t *testing.T) {
 	var asked [][]launcher.Key
 	n := newNode(t, func(cfg *Config) {
 		cfg.StateDir = t.TempDir()
-		cfg.Containers = &Containers{Socket: ln.Addr().String(), Cluster: "c", Program: "/proc/self/exe", Over: func(_ context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
-			asked = append(asked, keys)
-			return map[launcher.Key]bool{{Job: "over", Generation: 1}: true, {Job: "runs", Generation: 2}: false}, nil
-		}}
+		cfg.Containers = &Containers{Socket: ln.Addr().String(), Cluster: "c", Program: "/proc/self/exe"}
 	})
+	ended := func(_ context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
+		asked = append(asked, keys)
+		return map[launcher.Key]bool{{Job: "over", Generation: 1}: true, {Job: "runs", Generation: 2}: false}, nil
+	}
 	box := func(id, job, gen string, more ...string) map[string]any {
 		l := map[string]string{"com.sparkrun.job": job, "com.sparkrun.generation": gen}
 		if more != nil {
@@ -276,13 +277,13 @@ func TestSweep(t *testing.T) {
 	}
 	store.has = []map[string]any{box("a", "over", "1"), box("b", "over", "1"), box("c", "runs", "2"), box("d", "whose", "1"), box("e", "", "", "another life"), box("f", "", "", n.a.life), box("g", "../x", "1")}
 	told := map[string]bool{}
-	if left, err := n.a.sweep(t.Context(), told); left != 0 || err != nil || asked != nil {
+	if left, err := n.a.sweep(t.Context(), ended, told); left != 0 || err != nil || asked != nil {
 		t.Errorf("a node that never had any: %d left, %v, asked %v", left, err, asked)
 	}
 	must(t, n.a.noteBoxes())
 	for range 2 {
 		store.removed, asked = nil, nil
-		left, err := n.a.sweep(t.Context(), told)
+		left, err := n.a.sweep(t.Context(), ended, told)
 		if left != 1 || err != nil || len(asked) != 1 || len(asked[0]) != 3 {
 			t.Errorf("%d left, %v, asked about %v; want the one that runs left, and one question about three tries", left, err, asked)
 		}
@@ -294,11 +295,11 @@ func TestSweep(t *testing.T) {
 			t.Errorf("told as staying (-want +got):\n%s", d)
 		}
 	}
-	n.a.cfg.Containers.Over = func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
+	ended = func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
 		return nil, errors.New("nobody leads")
 	}
 	store.removed = nil
-	left, err := n.a.sweep(t.Context(), told)
+	left, err := n.a.sweep(t.Context(), ended, told)
 	if left != 3 || err == nil || !strings.Contains(err.Error(), "nobody leads") || len(store.removed) != 1 {
 		t.Errorf("without an answer: %d left, %v, removed %v; want all of jobs left", left, err, store.removed)
 	}

@@ -41,13 +41,17 @@ func (a *Agent) noteBoxes() error {
 	return os.WriteFile(a.sweptPath(), nil, 0o600)
 }
 
-// Sweep removes containers that were left here, from now on. It is called once, when
-// Containers.Over can be asked.
-func (a *Agent) Sweep() {
-	if a.cfg.Containers == nil || a.cfg.Containers.Over == nil || a.cfg.StateDir == "" {
+// Ended tells of which attempts the end is recorded, by one read that no other one may
+// contradict later; one whose job the record does not know is left out. It fails where
+// nobody can say.
+type Ended func(context.Context, []launcher.Key) (map[launcher.Key]bool, error)
+
+// Sweep removes containers that were left here, from now on. It is called once.
+func (a *Agent) Sweep(ended Ended) {
+	if a.cfg.Containers == nil || a.cfg.StateDir == "" {
 		return
 	}
-	a.loops.Go(func() { a.sweeps(a.ctx) })
+	a.loops.Go(func() { a.sweeps(a.ctx, ended) })
 	a.sweepSoon()
 }
 
@@ -62,7 +66,7 @@ func (a *Agent) sweepSoon() {
 
 // sweeps looks for what is left whenever it is told to. Of an engine's coming back, and of the end of a job
 // with which this node has nothing to do any more, nobody tells: then it looks again by itself.
-func (a *Agent) sweeps(ctx context.Context) {
+func (a *Agent) sweeps(ctx context.Context, ended Ended) {
 	var again <-chan time.Time
 	var wait time.Duration
 	engineAway := false
@@ -74,7 +78,7 @@ func (a *Agent) sweeps(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		}
-		left, err := a.sweep(ctx, told)
+		left, err := a.sweep(ctx, ended, told)
 		if again = nil; err == nil && left == 0 {
 			wait = 0
 			continue
@@ -101,7 +105,7 @@ func sweepAfter(last time.Duration, engineAway bool) time.Duration {
 // sweep removes this node's containers whose try has ended: not in the ledger here, where its shim
 // sees to them, and over by the record; and what was made to look into an image. left counts what is
 // to be looked at again. told has the containers of which somebody has been told that they stay.
-func (a *Agent) sweep(ctx context.Context, told map[string]bool) (left int, err error) {
+func (a *Agent) sweep(ctx context.Context, ended Ended, told map[string]bool) (left int, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sweepWait)
 	defer cancel()
 	if !a.hasHadBoxes() {
@@ -140,7 +144,7 @@ func (a *Agent) sweep(ctx context.Context, told map[string]bool) (left int, err 
 		}
 	}
 	if len(orphans) > 0 {
-		over, err := a.cfg.Containers.Over(ctx, slices.Collect(maps.Keys(orphans)))
+		over, err := ended(ctx, slices.Collect(maps.Keys(orphans)))
 		if err != nil {
 			return left + len(orphans), errors.Join(append(errs, err)...)
 		}

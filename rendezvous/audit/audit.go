@@ -1,9 +1,9 @@
 // Package audit keeps one node's list of who did what: a line of JSON for each
 // thing that matters to trust, in a file that only grows until it is put aside.
 //
-// It decides how a line looks, how fast the unauthenticated may fill the list, and when the
-// file is put aside. It must not decide what is worth a line, must not be given a
-// secret, and must never hold up what it tells of: a line that cannot be written
+// It decides how a line looks, which ends of a call are no outcome, how fast the
+// unauthenticated may fill the list, and when the file is put aside. It must not decide which calls are
+// worth a line, must not be given a secret, and must never hold up what it tells of: a line that cannot be written
 // is counted, and the log says so.
 package audit
 

@@ -1,12 +1,15 @@
 package failover
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -50,6 +53,33 @@ func (f *Failover) NoLeader() error {
 		return fmt.Errorf("%w: %s", wire.ErrNoLeader, noMajority(silent, voters, f.HasRecord()))
 	}
 	return fmt.Errorf("an election is under way: %w", wire.ErrRetry)
+}
+
+// NoLonger turns the end of a leadership under an answer into ErrRetry.
+func NoLonger(err error) error {
+	if errors.Is(err, lead.ErrUnknownRetry) {
+		return fmt.Errorf("%w: %w", wire.ErrUnknownRetry, err)
+	}
+	if errors.Is(err, lead.ErrOver) || errors.Is(err, consensus.ErrNotLeader) || errors.Is(err, consensus.ErrNoLeader) {
+		return fmt.Errorf("%w: %w", wire.ErrRetry, err)
+	}
+	return err
+}
+
+// AwaitOther returns when raft knows of another leader than this one, or with ctx: that may be before a dead one's
+// connection breaks.
+func (f *Failover) AwaitOther(ctx context.Context, than launcher.NodeID) {
+	for {
+		changed := f.raft.LeaderChanged()
+		if now, _ := f.raft.Leader(); now != "" && launcher.NodeID(now) != than {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // noMajority says who of the voters is silent, and what helps; one that has a copy

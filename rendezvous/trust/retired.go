@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"path/filepath"
 	"slices"
+
+	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // Retired are keys that were gossip keys, the latest first. They open what was sealed with them, for jobs that are to be
@@ -26,6 +28,21 @@ func (r Retired) Equal(o Retired) bool { return Keyring(r).Equal(Keyring(o)) }
 type Sealed struct {
 	Box   []byte
 	Words []string
+}
+
+// SecretWords are what a job's secret is sealed for: in another job's spec, or another user's, the same box does not open.
+func SecretWords(job launcher.JobID, user, name string) []string {
+	return []string{string(job), user, name}
+}
+
+// SealedIn are the secrets of jobs.
+func SealedIn(specs []launcher.Spec) (out []Sealed) {
+	for _, s := range specs {
+		for _, x := range s.Secrets {
+			out = append(out, Sealed{Box: x.Box, Words: SecretWords(s.ID, s.User, x.Name)})
+		}
+	}
+	return out
 }
 
 // Keep leaves out those that none of the boxes needs, but for the latest: somebody may have sealed with it a moment ago.

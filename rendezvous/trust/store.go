@@ -107,7 +107,7 @@ func ForgetCA(dir string) error {
 	return durable.SyncDir(dir)
 }
 
-// SaveRoll writes the list of members, or what a client knows of its cluster, whatever its form.
+// SaveMembers writes the list of members, or what a client knows of its cluster, whatever its form.
 func SaveMembers(dir string, text []byte) error {
 	if err := writeFile(dir, membersFile, text); err != nil {
 		return fmt.Errorf("save member list: %w", err)
@@ -115,7 +115,7 @@ func SaveMembers(dir string, text []byte) error {
 	return nil
 }
 
-// LoadRoll wraps fs.ErrNotExist where there is none.
+// LoadMembers wraps fs.ErrNotExist where there is none.
 func LoadMembers(dir string) ([]byte, error) {
 	text, err := readFile(filepath.Join(dir, membersFile))
 	if err != nil {

@@ -16,7 +16,12 @@ type Client struct {
 	http  *http.Client
 	base  string
 	on    *Caller // whose call is passed on; nil = our own
-	local *Server // answers in this process, for on
+	local inProcess
+}
+
+// inProcess answers in this process, for on.
+type inProcess interface {
+	answerHere(ctx context.Context, row *Row, c Caller, req any, send sender) error
 }
 
 // NewClient makes calls through hc, which knows how to reach and verify the

@@ -167,7 +167,8 @@ func TestForwardOnce(t *testing.T) {
 	}}
 	var audits []string
 	var noLeader error
-	s := NewServer(ServerConfig{Host: "spark1", Leader: func() (Leader, error) { return to, noLeader },
+	leads := NewToLeader(ToLeaderConfig{Host: "spark1", Leader: func() (Leader, error) { return to, noLeader }})
+	s := NewServer(ServerConfig{Leader: leads,
 		Audit: func(what string, c Caller, on string, err error) { audits = append(audits, what+" "+on) }})
 	ask := func(c Caller) error {
 		_, err := Stop.Call(t.Context(), s.As(c), StopRequest{Job: "train"})
@@ -200,7 +201,7 @@ func TestForwardOnce(t *testing.T) {
 		t.Errorf("no leader: %v", err)
 	}
 	// A leadership answers itself, until it ends.
-	end := s.Lead(Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, io.EOF }))
+	end := leads.Lead(Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, io.EOF }))
 	if err := ask(alice); !errors.Is(err, io.EOF) {
 		t.Errorf("this node leads: %v", err)
 	}
@@ -217,7 +218,8 @@ func (broken) RoundTrip(*http.Request) (*http.Response, error) { return nil, io.
 // What the caller's own node has around the leader's answer is asked there alone.
 func TestAround(t *testing.T) {
 	around := 0
-	s := NewServer(ServerConfig{Host: "spark1", Leader: func() (Leader, error) { return Leader{}, ErrNoLeader }},
+	leads := NewToLeader(ToLeaderConfig{Host: "spark1", Leader: func() (Leader, error) { return Leader{}, ErrNoLeader }})
+	s := NewServer(ServerConfig{Leader: leads},
 		Jobs.Around(func(ctx context.Context, _ Caller, r Empty, ask Ask[Empty, JobsResponse]) (JobsResponse, error) {
 			around++
 			res, err := ask(ctx, r)
@@ -233,7 +235,7 @@ func TestAround(t *testing.T) {
 	if _, err := Jobs.Call(t.Context(), s.As(passedOn), Empty{}); !errors.Is(err, ErrRetry) || around != 1 {
 		t.Errorf("passed on: %v, %d", err, around)
 	}
-	defer s.Lead(Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) { return JobsResponse{Problem: "mine"}, nil }))()
+	defer leads.Lead(Jobs.Serve(func(context.Context, Caller, Empty) (JobsResponse, error) { return JobsResponse{Problem: "mine"}, nil }))()
 	if res, err := Jobs.Call(t.Context(), s.As(passedOn), Empty{}); err != nil || res.Problem != "mine" || around != 1 {
 		t.Errorf("leading, passed on: %+v, %v, %d", res, err, around)
 	}

@@ -46,9 +46,9 @@ func serverOf(calls ...Call) *Server {
 			all = append(all, c)
 		}
 	}
-	s := NewServer(ServerConfig{Host: "spark1"}, all...)
-	s.Lead(led...)
-	return s
+	to := NewToLeader(ToLeaderConfig{Host: "spark1"})
+	to.Lead(led...)
+	return NewServer(ServerConfig{Leader: to}, all...)
 }
 
 func serveBy(t testing.TB, caller Caller, h http.Handler) *Client {

@@ -3,45 +3,34 @@ package wire
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
-	"sync/atomic"
 	"time"
 )
 
 // ServerConfig of what answers calls.
 type ServerConfig struct {
-	Host string // this node's name, for people
-	// Leader gives who leads, or the error that says why there is none. Nil: nothing is passed on.
-	Leader func() (Leader, error)
-	// Over says of an error of a leader's answer that it means the end of its leadership, by ErrRetry. Nil: none does.
-	Over func(error) error
+	// Leader has what goes to the leader. Nil: nothing is answered that does.
+	Leader *ToLeader
 	// Audit writes down a user's call, or that it was refused. Nil: nobody wants to know.
 	Audit func(what string, c Caller, on string, err error)
-}
-
-// Leader is another node that leads.
-type Leader struct {
-	Host   string
-	Client *Client
-	// Gone returns when another is known to lead, or with ctx: that may be before a dead one's connection breaks.
-	Gone func(ctx context.Context)
 }
 
 // Server answers the calls that it is given, and passes those on that go to the leader.
 type Server struct {
 	cfg  ServerConfig
 	here map[*Row]Call
-	led  atomic.Pointer[map[*Row]Call] // nil while this node does not lead
 }
 
-// NewServer answers by these calls. Those that go to the leader are given to Lead; here they have Around at most.
+// NewServer answers by these calls. Those that go to the leader are ToLeader's; here they have Around at most.
 func NewServer(cfg ServerConfig, calls ...Call) *Server {
 	for _, c := range calls {
 		if c.row.To == leader && c.answer != nil {
 			panic(c.row.Path() + " is the leader's")
 		}
+	}
+	if cfg.Leader == nil {
+		cfg.Leader = NewToLeader(ToLeaderConfig{})
 	}
 	return &Server{cfg: cfg, here: byRow(calls)}
 }
@@ -57,18 +46,6 @@ func byRow(calls []Call) map[*Row]Call {
 	return out
 }
 
-// Lead has this node answer what goes to the leader, until end.
-func (s *Server) Lead(calls ...Call) (end func()) {
-	m := byRow(calls)
-	for row := range m {
-		if row.To != leader {
-			panic(row.Path() + " is not the leader's")
-		}
-	}
-	s.led.Store(&m)
-	return func() { s.led.CompareAndSwap(&m, nil) }
-}
-
 // As makes calls of c's here, in this process.
 func (s *Server) As(c Caller) *Client { return &Client{local: s, on: &c} }
 
@@ -82,15 +59,15 @@ func Alone(c Caller, calls ...Call) *Client {
 			here = append(here, call)
 		}
 	}
-	s := NewServer(ServerConfig{}, here...)
-	s.Lead(led...)
-	return s.As(c)
+	to := NewToLeader(ToLeaderConfig{})
+	to.Lead(led...)
+	return NewServer(ServerConfig{Leader: to}, here...).As(c)
 }
 
 // Answers tells whether there is an answer to a row here and now, this node's own or as the leader.
 func (s *Server) Answers(row *Row) bool {
-	if led := s.led.Load(); led != nil && row.To == leader {
-		_, ok := (*led)[row]
+	if led := s.cfg.Leader.led.Load(); led != nil && row.To == leader {
+		_, ok := led[row]
 		return ok
 	}
 	_, ok := s.here[row]
@@ -211,54 +188,10 @@ func (s *Server) route(ctx context.Context, row *Row, c Caller, req any, send se
 		return call.answer(ctx, c, req, send)
 	case call.around != nil && c.Node == "":
 		return call.around(ctx, c, req, send, func(ctx context.Context, req any, send sender) error {
-			return s.ask(ctx, row, c, req, send)
+			return s.cfg.Leader.ask(ctx, row, c, req, send)
 		})
 	}
-	return s.ask(ctx, row, c, req, send)
-}
-
-// ask has the leader answer: this node, or another.
-func (s *Server) ask(ctx context.Context, row *Row, c Caller, req any, send sender) error {
-	if led := s.led.Load(); led != nil {
-		call, ok := (*led)[row]
-		if !ok {
-			return &remoteError{text: ErrOlder.Error(), sentinel: ErrOlder}
-		}
-		err := call.answer(ctx, c, req, send)
-		if err != nil && s.cfg.Over != nil {
-			err = s.cfg.Over(err)
-		}
-		return err
-	}
-	return s.Forward(ctx, c, func(ctx context.Context, to *Client) error { return to.do(ctx, row, req, send) })
-}
-
-// Forward has ask call another node that leads, on behalf of c. What was passed on already is refused. That the leader
-// is lost on the way becomes ErrRetry: the caller asks again with the same id, and finds the next one.
-func (s *Server) Forward(ctx context.Context, c Caller, ask func(ctx context.Context, leader *Client) error) error {
-	if c.Node != "" || s.cfg.Leader == nil {
-		return fmt.Errorf("%s does not lead: %w", s.cfg.Host, ErrRetry)
-	}
-	to, err := s.cfg.Leader()
-	if err != nil {
-		return err
-	}
-	way, cancel := context.WithCancel(ctx)
-	defer cancel()
-	go func() { // ends with way
-		to.Gone(way)
-		cancel()
-	}()
-	switch err := ask(way, to.Client.OnBehalfOf(c)); {
-	case err == nil:
-		return nil
-	case way.Err() != nil && ctx.Err() == nil:
-		return fmt.Errorf("%s no longer leads: %w", to.Host, ErrRetry)
-	case errors.Is(err, ErrUnreachable):
-		return fmt.Errorf("the leader %s %w: %w", to.Host, ErrUnreachable, ErrRetry)
-	default:
-		return err
-	}
+	return s.cfg.Leader.ask(ctx, row, c, req, send)
 }
 
 // ControlStream is the node's end of a control stream. Receive and Send may be

@@ -22,30 +22,26 @@ func Containers(socket, cluster string) *agent.Containers {
 	return &agent.Containers{Socket: socket, Cluster: cluster, Program: program}
 }
 
-// Over tells by a list of all jobs of which attempts the end is recorded, as a leader
-// knows that has just proven to be one. A job that the record does not know may have
-// been lost in a take-over, and run: it is left out.
-func Over(
-	list func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error),
-) func(context.Context, []launcher.Key) (map[launcher.Key]bool, error) {
-	return func(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
-		res, err := list(ctx, wire.Caller{User: &wire.User{Name: "root"}}, wire.Empty{})
-		if err == nil && res.Problem != "" {
-			err = errors.New(res.Problem)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("ask the record whether jobs have ended: %w", err)
-		}
-		out := map[launcher.Key]bool{}
-		for _, j := range res.Jobs {
-			for _, k := range keys {
-				if j.Spec.ID == k.Job {
-					out[k] = over(j.Job, k)
-				}
+// Over tells of which attempts the end is recorded, as a leader knows that has just
+// proven to be one. A job that the record does not know may have been lost in a
+// take-over, and run: it is left out.
+func (k *Ranks) Over(ctx context.Context, keys []launcher.Key) (map[launcher.Key]bool, error) {
+	res, err := wire.Jobs.Call(ctx, k.cfg.Leader.As(wire.Caller{User: &wire.User{Name: "root"}}), wire.Empty{})
+	if err == nil && res.Problem != "" {
+		err = errors.New(res.Problem)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("ask the record whether jobs have ended: %w", err)
+	}
+	out := map[launcher.Key]bool{}
+	for _, j := range res.Jobs {
+		for _, key := range keys {
+			if j.Spec.ID == key.Job {
+				out[key] = over(j.Job, key)
 			}
 		}
-		return out, nil
 	}
+	return out, nil
 }
 
 // over tells it of one job: a later generation begins when the one before is proven gone.

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
@@ -22,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -38,10 +40,11 @@ type Config struct {
 	Dial    *dial.Dialer
 	// Failover knows of the leader; Why says better why none answered.
 	Failover *failover.Failover
-	Why      func(error) error
-	// List gives all jobs, as the leader knows them; where none answers, as the
-	// record here does, with the problem.
-	List func(context.Context, wire.Caller, wire.Empty) (wire.JobsResponse, error)
+	// Present are the members as gossip knows them.
+	Present *rendezvous.Latest[[]gossip.Peer]
+	Why     func(error) error
+	// Leader is asked for all jobs.
+	Leader *wire.ToLeader
 	// ByUser and ByMember write down who ran a command beside a rank.
 	ByUser, ByMember func(what string, c wire.Caller, on string, err error)
 	Logger           *slog.Logger
@@ -75,6 +78,26 @@ func (k *Ranks) Calls() []wire.Call {
 	}
 }
 
+// Run keeps the agent told where members are: whoever gets another address while a job
+// runs is no stranger to its ranks.
+func (k *Ranks) Run(ctx context.Context) error {
+	for {
+		present, changed := k.cfg.Present.Watch()
+		addrs := map[launcher.NodeID][]netip.Addr{}
+		for _, p := range present {
+			if p.Alive {
+				addrs[launcher.NodeID(p.ID)] = append(p.Meta.FabricAddrs(), p.Addr)
+			}
+		}
+		k.cfg.Agent.Readdress(addrs)
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
 // Close ends what New was given to keep.
 func (k *Ranks) Close() { k.Files.Close() }
 
@@ -105,6 +128,13 @@ func (k *Ranks) jobs(ctx context.Context, _ wire.Caller, r wire.Empty,
 		res.Jobs = append(res.Jobs, st)
 	}
 	return res, nil
+}
+
+// all are the jobs, as jobs answers them to c.
+func (k *Ranks) all(ctx context.Context, c wire.Caller) (wire.JobsResponse, error) {
+	return k.jobs(ctx, c, wire.Empty{}, func(ctx context.Context, r wire.Empty) (wire.JobsResponse, error) {
+		return wire.Jobs.Call(ctx, k.cfg.Leader.As(c), r)
+	})
 }
 
 // localState tells of a job what this node's own ledger knows.
@@ -149,7 +179,7 @@ func (k *Ranks) findJob(ctx context.Context, c wire.Caller, text string) (job re
 	if job, ok := k.cfg.Record.Job(launcher.JobID(text)); ok {
 		return job, "", nil
 	}
-	all, err := k.cfg.List(ctx, c, wire.Empty{})
+	all, err := k.all(ctx, c)
 	if err != nil {
 		return rendezvous.Job{}, "", err
 	}

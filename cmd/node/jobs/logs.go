@@ -96,7 +96,7 @@ func (k *Ranks) awaitGeneration(
 // isToCome asks the leader whether a generation that is not in this node's copy
 // of the record is in its own. With no leader it may be, for who follows.
 func (k *Ranks) isToCome(ctx context.Context, c wire.Caller, id launcher.JobID, r wire.LogsRequest) error {
-	all, err := k.cfg.List(ctx, c, wire.Empty{})
+	all, err := k.all(ctx, c)
 	if err != nil {
 		return err
 	}

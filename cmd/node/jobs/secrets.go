@@ -52,7 +52,7 @@ func (x Secrets) Seal(_ context.Context, c wire.Caller, r wire.SealRequest) (wir
 	}
 	var res wire.SealResponse
 	for _, p := range r.Secrets {
-		box, err := s.Seal(trust.NewSecret(p.Value), boxWords(r.Job, user, p.Name)...)
+		box, err := s.Seal(trust.NewSecret(p.Value), trust.SecretWords(r.Job, user, p.Name)...)
 		if err != nil {
 			return res, err
 		}
@@ -67,25 +67,10 @@ func (x Secrets) Open(spec launcher.Spec, sealed launcher.SealedSecret) ([]byte,
 	if err != nil {
 		return nil, err
 	}
-	plain, err := s.Open(sealed.Box, boxWords(spec.ID, spec.User, sealed.Name)...)
+	plain, err := s.Open(sealed.Box, trust.SecretWords(spec.ID, spec.User, sealed.Name)...)
 	if err != nil {
 		return nil, fmt.Errorf("%w: launch the job again: "+
 			"it was sealed with a key that this machine does not have, as after `sparkrun leave`", err)
 	}
 	return plain.Reveal(), nil
-}
-
-// boxWords are what a secret is sealed for: in another job's spec, or another user's, the same box does not open.
-func boxWords(job launcher.JobID, user, name string) []string {
-	return []string{string(job), user, name}
-}
-
-// Sealed are the secrets of jobs that have not ended.
-func Sealed(specs []launcher.Spec) (out []trust.Sealed) {
-	for _, s := range specs {
-		for _, x := range s.Secrets {
-			out = append(out, trust.Sealed{Box: x.Box, Words: boxWords(s.ID, s.User, x.Name)})
-		}
-	}
-	return out
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
 // Span is a flag's duration: 90s, 2m, or a bare number of seconds as srun
@@ -338,6 +339,6 @@ func NodeFlags(fs *pflag.FlagSet, c *node.Config) {
 	fs.StringVar(&c.Host, "host", "", "this machine's name in the cluster (default: its host name)")
 	ManagementFlag(fs, &c.Management)
 	FabricPortFlag(fs, &c.FabricPorts)
-	fs.IntVar(&c.RPCPort, "rpc-port", node.DefaultRPCPort, "port of the agent's calls and raft, TCP")
-	fs.IntVar(&c.GossipPort, "gossip-port", node.DefaultGossipPort, "port of gossip, TCP and UDP")
+	fs.IntVar(&c.RPCPort, "rpc-port", membership.DefaultRPCPort, "port of the agent's calls and raft, TCP")
+	fs.IntVar(&c.GossipPort, "gossip-port", membership.DefaultGossipPort, "port of gossip, TCP and UDP")
 }

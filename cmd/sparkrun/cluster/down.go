@@ -5,9 +5,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
 
 type downOptions struct {
@@ -60,7 +60,7 @@ func runDown(ctx context.Context, a *app.App, o downOptions) error {
 		}
 	}
 	results, err := bootstrap.Down(ctx, bootstrap.Config{
-		Targets: o.targets, SSH: ssh, ClusterOf: node.ClusterOf, Out: out, DryRun: o.dryRun, Tell: show.take,
+		Targets: o.targets, SSH: ssh, ClusterOf: membership.ClusterOf, Out: out, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
 		return app.Usagef("%v", err)

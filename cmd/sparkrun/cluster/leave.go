@@ -61,7 +61,7 @@ func runLeave(ctx context.Context, a *app.App, o leaveOptions) error {
 func awaitAgentsEnd(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, 15*time.Second)
 	defer cancel()
-	if err := node.AwaitExit(ctx, node.DefaultPaths()); err != nil {
+	if err := node.DefaultPaths().Folder().AwaitExit(ctx); err != nil {
 		return fmt.Errorf("the cluster has let this machine go, but its agent has not ended: %w: see its log", err)
 	}
 	return nil

@@ -17,11 +17,11 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/nccltest"
 )
@@ -197,7 +197,7 @@ func fabricOf(n wire.NodeStatus) string {
 
 // joinAddr leaves the port out where join finds it by itself.
 func joinAddr(a netip.AddrPort) string {
-	if a.Port() == node.DefaultRPCPort {
+	if a.Port() == membership.DefaultRPCPort {
 		return a.Addr().String()
 	}
 	return a.String()

@@ -21,6 +21,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher/bootstrap"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/scripts"
 )
@@ -123,7 +124,7 @@ func runUp(ctx context.Context, a *app.App, o upOptions) error {
 	}
 	results, err := bootstrap.Up(ctx, bootstrap.Config{
 		Targets: o.targets, SSH: ssh, Binary: binaries(a, o.release), Unit: scripts.Unit,
-		Cluster: cluster, ClusterOf: node.ClusterOf, Ports: []int{node.DefaultRPCPort, node.DefaultGossipPort},
+		Cluster: cluster, ClusterOf: membership.ClusterOf, Ports: []int{membership.DefaultRPCPort, membership.DefaultGossipPort},
 		Upgrade: o.upgrade, Downgrade: o.older, Together: rendezvous.Together, DryRun: o.dryRun, Tell: show.take,
 	})
 	if err != nil {
@@ -243,7 +244,7 @@ func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Clust
 	defer b.Close()
 	st, err := wire.ShowStatus.Call(ctx, b, wire.StatusRequest{})
 	if errors.Is(err, node.ErrNoAgent) {
-		if member, statErr := node.Enrolled(node.DefaultPaths()); !member && statErr == nil {
+		if member, statErr := node.DefaultPaths().Folder().Enrolled(); !member && statErr == nil {
 			return nil, nil
 		}
 	}

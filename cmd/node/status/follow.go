@@ -1,9 +1,8 @@
-package node
+package status
 
 import (
 	"context"
 	"errors"
-	"fmt"
 	"reflect"
 	"time"
 
@@ -26,12 +25,12 @@ const (
 
 // follow tells the cluster's state and then each change of it, never the same
 // twice. It goes on under the next leader; without one it is this node's view.
-func (n *node) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send func(wire.Status) error,
+func (s *Status) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send func(wire.Status) error,
 	ask wire.AskAll[wire.Empty, wire.Status]) error {
 	var told *wire.Status
 	var broken error // of send: the caller has gone
 	tell := func(st wire.Status) error {
-		st.Self = n.m.Host
+		st.Self = s.cfg.Self.Host
 		if told != nil && reflect.DeepEqual(*told, st) {
 			return nil
 		}
@@ -41,8 +40,8 @@ func (n *node) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send fun
 	}
 	heard := time.Time{} // when a leader's view was the newest
 	for {
-		_, leadingChanged := n.leading.Watch()
-		_, leaderChanged := n.leads.Watch()
+		_, leadsChanged := s.cfg.Leader.Leads()
+		_, leaderChanged := s.cfg.Leads.Watch()
 		led := false
 		err := ask(ctx, r, func(st wire.Status) error {
 			led = true
@@ -56,46 +55,14 @@ func (n *node) follow(ctx context.Context, _ wire.Caller, r wire.Empty, send fun
 			return err
 		}
 		if time.Since(heard) >= leaderless {
-			if err := tell(n.statusAlone(n.better(err))); err != nil {
+			if err := tell(s.alone(s.Why(err))); err != nil {
 				return err
 			}
 		}
 		select {
-		case <-leadingChanged:
+		case <-leadsChanged:
 		case <-leaderChanged:
 		case <-time.After(silences):
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// follow does so while this leader leads.
-func (l *leadership) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, tell func(wire.Status) error) error {
-	n := l.n
-	for {
-		leads, leadingChanged := n.leading.Watch()
-		detoursChanged := n.dial.DetoursChanged()
-		recordChanged, raftChanged := n.record.Changed(), n.failover.Raft().LeaderChanged()
-		roster, rosterChanged := l.Roster()
-		if leads != l {
-			return fmt.Errorf("%s no longer leads: %w", n.m.Host, wire.ErrRetry)
-		}
-		if err := tell(l.statusOf(roster)); err != nil {
-			return err
-		}
-		pause := time.NewTimer(coalesce)
-		select {
-		case <-leadingChanged:
-		case <-detoursChanged:
-		case <-recordChanged:
-		case <-raftChanged:
-		case <-rosterChanged:
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		select {
-		case <-pause.C:
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -1,4 +1,4 @@
-package node
+package network
 
 import (
 	"context"
@@ -19,16 +19,16 @@ const announceAgain = 10 * time.Second
 
 // announces says by mDNS that this member is at addr, while that is its management
 // address, on that one NIC. Nothing depends on it: what fails is logged and tried again.
-func (n *node) announces(ctx context.Context, addr netip.Addr) error {
+func (n *Network) announces(ctx context.Context, addr netip.Addr) error {
 	if !n.cfg.Announce {
 		return nil
 	}
 	said := ""
 	for {
-		inv, changed := n.inventory.Watch()
+		inv, changed := n.cfg.Inventory.Watch()
 		on, err := n.announcedOn(inv, addr)
 		if err == nil {
-			n.log.Info("announce by mDNS", "nic", on.Name, "addr", addr)
+			n.cfg.Logger.Info("announce by mDNS", "nic", on.Name, "addr", addr)
 			if err = n.announceOn(ctx, on, addr); err == nil {
 				said = ""
 				continue // it is another link now
@@ -39,7 +39,7 @@ func (n *node) announces(ctx context.Context, addr netip.Addr) error {
 		}
 		if err.Error() != said {
 			said = err.Error()
-			n.log.Warn("announce by mDNS", "error", err)
+			n.cfg.Logger.Warn("announce by mDNS", "error", err)
 		}
 		select {
 		case <-changed:
@@ -52,7 +52,7 @@ func (n *node) announces(ctx context.Context, addr netip.Addr) error {
 
 // announcedOn is the NIC of this management address, while it has a carrier: whoever
 // was plugged in meanwhile shall hear it anew.
-func (n *node) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link, error) {
+func (n *Network) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link, error) {
 	mgmt, err := envgen.Management(inv, n.cfg.Management)
 	if err != nil {
 		return discover.Link{}, err
@@ -65,16 +65,18 @@ func (n *node) announcedOn(inv envgen.Inventory, addr netip.Addr) (discover.Link
 }
 
 // announceOn returns nil when the management link is another one.
-func (n *node) announceOn(ctx context.Context, on discover.Link, addr netip.Addr) error {
-	moved := errors.New("moved")
+func (n *Network) announceOn(ctx context.Context, on discover.Link, addr netip.Addr) error {
+	self, moved := n.cfg.Self, errors.New("moved")
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error {
-		return discover.Announce(ctx, on, discover.Member{Cluster: n.m.Cluster, CA: trust.PinOf(n.gate.Identity().CA).String(),
-			Host: n.m.Host, Node: string(n.m.Node), Addr: netip.AddrPortFrom(addr, uint16(n.m.RPCPort))})
+		return discover.Announce(ctx, on, discover.Member{
+			Cluster: self.Cluster, CA: trust.PinOf(n.cfg.Gate.Identity().CA).String(),
+			Host: self.Host, Node: string(self.ID), Addr: netip.AddrPortFrom(addr, self.RPCPort),
+		})
 	})
 	g.Go(func() error {
 		for {
-			inv, changed := n.inventory.Watch()
+			inv, changed := n.cfg.Inventory.Watch()
 			if now, err := n.announcedOn(inv, addr); err != nil || now != on {
 				return moved
 			}

@@ -1,0 +1,79 @@
+package status
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// askTimeout bounds what is asked of every node: one that is away shall not hold up
+// the word of the others.
+const askTimeout = 3 * time.Second
+
+// raft asks every node for its part in raft. Who the members are the
+// leader says, or where there is none this node.
+func (s *Status) raft(ctx context.Context, c wire.Caller, _ wire.Empty) (wire.RaftStatus, error) {
+	self := s.cfg.Self
+	st, err := s.Of(ctx, c, wire.StatusRequest{})
+	if err != nil {
+		return wire.RaftStatus{}, err
+	}
+	res := wire.RaftStatus{
+		Cluster: st.Cluster, Epoch: st.Epoch, EpochBy: st.EpochBy, Term: st.Term, Self: self.Host, Leader: st.Leader, Problem: st.Problem,
+	}
+	for _, m := range st.Nodes {
+		r := wire.NodeRaft{ID: m.ID, Host: m.Host, Role: m.Role}
+		if m.State == "away" {
+			r.Error = "it does not answer"
+			if !m.Since.IsZero() {
+				r.Silent = time.Since(m.Since)
+			}
+		}
+		res.Nodes = append(res.Nodes, r)
+	}
+	known := slices.ContainsFunc(res.Nodes, func(r wire.NodeRaft) bool { return r.ID == self.ID })
+	if !known { // without a copy it knows nobody
+		res.Nodes = append(res.Nodes, wire.NodeRaft{ID: self.ID, Host: self.Host})
+		for _, p := range s.cfg.Present.Load() {
+			if id := launcher.NodeID(p.ID); p.Alive && id != self.ID {
+				res.Nodes = append(res.Nodes, wire.NodeRaft{ID: id, Host: p.Host})
+			}
+		}
+	}
+	var all sync.WaitGroup
+	for i := range res.Nodes {
+		r := &res.Nodes[i]
+		if r.Error != "" {
+			continue // nobody shall wait for it
+		}
+		all.Go(func() {
+			got, err := s.raftOf(ctx, c, r.ID)
+			if err != nil {
+				r.Error = err.Error()
+				return
+			}
+			got.ID, got.Host, got.Role = r.ID, r.Host, r.Role
+			*r = got
+		})
+	}
+	all.Wait()
+	for _, r := range res.Nodes {
+		if r.ID == self.ID {
+			res.Role = r.Role
+		}
+	}
+	return res, nil
+}
+
+func (s *Status) raftOf(ctx context.Context, c wire.Caller, id launcher.NodeID) (wire.NodeRaft, error) {
+	if id == s.cfg.Self.ID {
+		return s.cfg.Failover.NodeRaft(ctx, c, wire.Empty{})
+	}
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	return wire.ReadRaft.Call(ctx, s.cfg.Dial.Client(id), wire.Empty{})
+}

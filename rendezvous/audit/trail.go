@@ -1,0 +1,115 @@
+package audit
+
+import (
+	"context"
+	"errors"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Trail makes the lines of one node's calls.
+type Trail struct {
+	*Log
+	Host string // this node's
+}
+
+// OutcomeOf tells a no of ours from what merely did not work.
+func OutcomeOf(err error) Outcome {
+	if err == nil {
+		return OK
+	}
+	for _, no := range []error{
+		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, rendezvous.ErrTooManyJobs, launcher.ErrInvalid, launcher.ErrStaleFence,
+	} {
+		if errors.Is(err, no) {
+			return Refused
+		}
+	}
+	return Failed
+}
+
+// passing tells that whoever asked will ask again, or somebody else: that is
+// no outcome, and gets no line.
+func passing(err error) bool {
+	return errors.Is(err, wire.ErrRetry) || errors.Is(err, lead.ErrOver) || errors.Is(err, context.Canceled)
+}
+
+// User writes down what a user did, or tried: on the machine where they
+// typed it, and on the one that decided.
+func (t Trail) User(what string, c wire.Caller, on string, err error) {
+	if c.User != nil && !passing(err) {
+		t.Of(t.userLine(what, c, on, err))
+	}
+}
+
+// UserOften does so for what is done again and again.
+func (t Trail) UserOften(what string, c wire.Caller, on string, err error) {
+	if c.User != nil && !passing(err) {
+		t.Often(t.userLine(what, c, on, err))
+	}
+}
+
+func (t Trail) userLine(what string, c wire.Caller, on string, err error) Line {
+	uid := c.User.UID
+	l := Line{What: what, Who: c.User.Name, UID: &uid, From: t.typedOn(c), On: on, Outcome: OutcomeOf(err)}
+	if c.Client != nil {
+		l.UID, l.Client = nil, c.Client.ID
+		l.From = c.Client.Host + " at " + c.Client.Addr
+	}
+	if err != nil {
+		l.Why = err.Error()
+	}
+	return l
+}
+
+// Newcomer writes down a join or a login; who is refused counts as unauthenticated.
+func (t Trail) Newcomer(l Line, c wire.Caller, err error) {
+	if passing(err) {
+		return
+	}
+	l.From = c.Addr
+	if c.Host != "" {
+		l.From = c.Host // which passed it on, and knows the address
+	}
+	t.WithoutCertificate(l, err)
+}
+
+// WithoutCertificate writes down how a call ended that showed none; who is refused gets only as many lines as the
+// unauthenticated may have.
+func (t Trail) WithoutCertificate(l Line, err error) {
+	if l.Outcome = OutcomeOf(err); err == nil {
+		t.Add(l)
+		return
+	}
+	l.Why = err.Error()
+	t.Unauthenticated(l)
+}
+
+// Prepared writes down that a leader had ranks prepared here.
+func (t Trail) Prepared(leader wire.Caller, spec launcher.Spec, err error) {
+	t.Member("prepare ranks for "+spec.User, leader, string(spec.ID), err)
+}
+
+// Member writes down what a member had this node do.
+func (t Trail) Member(what string, c wire.Caller, on string, err error) {
+	if passing(err) {
+		return
+	}
+	l := Line{What: what, Who: c.Host, From: string(c.Node), On: on, Outcome: OutcomeOf(err)}
+	if err != nil {
+		l.Why = err.Error()
+	}
+	t.Of(l)
+}
+
+// typedOn is the member whose user calls, or that a client has dialled.
+func (t Trail) typedOn(c wire.Caller) string {
+	if c.Forwarded() {
+		return c.Host
+	}
+	return t.Host
+}

@@ -1,0 +1,182 @@
+package membership
+
+import (
+	"fmt"
+	"log/slog"
+	"sync"
+	"sync/atomic"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// KeyringConfig of a Keyring. All of it is needed.
+type KeyringConfig struct {
+	Trust  string // folder of the keys
+	Record *rendezvous.Record
+	Logger *slog.Logger
+}
+
+// Keyring are this node's gossip keys: those in use, and those retired ones with which secrets of jobs that go on are
+// sealed.
+type Keyring struct {
+	cfg    KeyringConfig
+	gossip atomic.Pointer[gossip.Gossip] // nil while there is none
+	mu     sync.Mutex                    // over both files: a key goes from one to the other
+}
+
+// NewKeyring makes one.
+func NewKeyring(cfg KeyringConfig) *Keyring { return &Keyring{cfg: cfg} }
+
+// Use has a gossip that was opened a moment ago use the keys of now, and of later: a key
+// is acknowledged only after gossip has it.
+func (k *Keyring) Use(g *gossip.Gossip) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ring, err := k.load()
+	if err != nil {
+		return err
+	}
+	k.gossip.Store(g)
+	return g.SetKeyring(ring.Keys())
+}
+
+// Disuse is for a gossip that is to be closed.
+func (k *Keyring) Disuse() { k.gossip.Store(nil) }
+
+func (k *Keyring) load() (trust.Keyring, error)    { return trust.LoadGossipKeys(k.cfg.Trust) }
+func (k *Keyring) retired() (trust.Retired, error) { return trust.LoadRetired(k.cfg.Trust) }
+func (k *Keyring) now() (trust.Keyring, trust.Retired, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ring, err := k.load()
+	if err != nil {
+		return nil, nil, err
+	}
+	retired, err := k.retired()
+	return ring, retired, err
+}
+
+func wireKeys(ring trust.Keyring) (out []wire.GossipKey) {
+	for _, k := range ring {
+		out = append(out, wire.GossipKey{Number: k.Number, Key: k.Reveal()})
+	}
+	return out
+}
+
+func keysOf(keys []wire.GossipKey) (ring trust.Keyring) {
+	for _, k := range keys {
+		ring = append(ring, trust.GossipKey{Number: k.Number, Secret: trust.NewSecret(k.Key)})
+	}
+	return ring
+}
+
+// take takes the leader's gossip keys, unless this node knows a newer one than
+// any of them; it gives those that are in use then. Another member's, which may be
+// behind a step, are taken for a newer key alone.
+func (k *Keyring) take(ring trust.Keyring, leaders bool) (trust.Keyring, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	own, err := k.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := ring.Check(); err != nil {
+		return own, fmt.Errorf("take gossip keys: %w: %w", launcher.ErrInvalid, err)
+	}
+	if _, newer := ring.Merge(own); newer || own.Equal(ring) {
+		return own, nil
+	}
+	if _, newer := own.Merge(ring); !newer && !leaders {
+		return own, nil
+	}
+	if err := k.retire(own.Without(ring)); err != nil { // first: a crash in between loses no key
+		return own, err
+	}
+	if err := trust.SaveGossipKeys(k.cfg.Trust, ring); err != nil {
+		return own, err
+	}
+	if g := k.gossip.Load(); g != nil { // else it begins with what was saved
+		if err := g.SetKeyring(ring.Keys()); err != nil {
+			return own, err
+		}
+		g.Rejoin()
+	}
+	k.cfg.Logger.Info("gossip keys changed", "keys", len(ring), "number", ring.Newest().Number)
+	return ring, nil
+}
+
+// retire keeps keys for the secrets of jobs that go on. mu is held.
+func (k *Keyring) retire(keys trust.Keyring) error {
+	old, err := k.retired()
+	if err != nil {
+		return err
+	}
+	if more := old.Add(keys); !more.Equal(old) {
+		return trust.SaveRetired(k.cfg.Trust, more)
+	}
+	return nil
+}
+
+// takeRetired takes up retired keys. Those that are not among them go, where a leader that has the same keys in use
+// says so.
+func (k *Keyring) takeRetired(t wire.Trusted, leaders bool) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	own, err := k.load()
+	if err != nil {
+		return err
+	}
+	told := keysOf(t.Retired)
+	if len(told) > 0 {
+		if err := told.Check(); err != nil {
+			return fmt.Errorf("take retired keys: %w: %w", launcher.ErrInvalid, err)
+		}
+	}
+	told = told.Without(own)
+	if !leaders || !t.Settled || !own.Equal(keysOf(t.Keyring)) {
+		return k.retire(told)
+	}
+	old, err := k.retired()
+	if now := (trust.Retired{}).Add(told); err == nil && !now.Equal(old) {
+		err = trust.SaveRetired(k.cfg.Trust, now)
+	}
+	return err
+}
+
+// settle forgets the keys that no job needs any more; it tells whether all secrets of jobs that go on can be opened
+// with those that are left.
+func (k *Keyring) settle() (bool, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	ring, err := k.load()
+	if err != nil {
+		return false, err
+	}
+	old, err := k.retired()
+	if err != nil {
+		return false, err
+	}
+	needed, all, err := old.Keep(ring, trust.SealedIn(k.cfg.Record.Secretive()))
+	if err != nil || !all || needed.Equal(old) {
+		return all, err
+	}
+	return true, trust.SaveRetired(k.cfg.Trust, needed)
+}
+
+// step takes the next step of a rotation.
+func (k *Keyring) step() (bool, error) {
+	ring, _, err := k.now()
+	if err != nil {
+		return false, err
+	}
+	next, changed := ring.Step(uint64(k.cfg.Record.Removals()))
+	if !changed {
+		return false, nil
+	}
+	_, err = k.take(next, true)
+	return err == nil, err
+}

@@ -1,0 +1,163 @@
+package membership
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+const (
+	removeWithin = 25 * time.Second
+	// tellRemoved bounds telling the machine that is taken out; it need not answer.
+	tellRemoved = 3 * time.Second
+)
+
+// removeNode takes a member out for good, whether it answers or not: see
+// rendezvous/trust/DESIGN.md, "One removal".
+func (l *Leader) removeNode(
+	ctx context.Context, c wire.Caller, r wire.RemoveNodeRequest,
+) (res wire.RemoveNodeResponse, err error) {
+	if err := c.MustBeRoot("remove " + r.Host); err != nil {
+		return res, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, removeWithin)
+	defer cancel()
+	roster, _ := l.brain.Roster()
+	i := slices.IndexFunc(roster, func(o rendezvous.Member) bool { return o.Host == r.Host })
+	if i < 0 {
+		var known []string
+		for _, o := range roster {
+			known = append(known, o.Host)
+		}
+		return res, fmt.Errorf("remove %s: %w: the cluster has %s", r.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+	}
+	gone := roster[i]
+	if gone.ID == l.m.cfg.Self.ID {
+		if !r.Force { // or the leadership would move for a removal that the next one refuses
+			if err := l.brain.Retire(gone.ID); err != nil {
+				return res, fmt.Errorf("remove %s: %w", r.Host, err)
+			}
+			defer l.brain.Unretire(gone.ID)
+		}
+		return res, l.handOn(ctx, len(roster))
+	}
+	if err := l.endJobsOn(ctx, gone, r.Force, "its machine was removed by "+c.User.Name); err != nil {
+		return res, fmt.Errorf("remove %s: %w", r.Host, err)
+	}
+	if gone.Ready {
+		told, cancel := context.WithTimeout(ctx, tellRemoved)
+		err := wire.BeRemoved.Call(told, l.m.cfg.Dial.Client(gone.ID), wire.Empty{})
+		cancel()
+		if res.Told = err == nil; err != nil {
+			l.m.log.Warn("tell a machine that it is removed", "node", gone.Host, "error", err)
+		}
+	}
+	if err := l.strike(ctx, gone.ID); err != nil {
+		return res, fmt.Errorf("remove %s: %w", r.Host, err)
+	}
+	l.m.log.Warn("node removed", "host", r.Host, "node", gone.ID, "user", c.User.Name, "from", c.Host, "told", res.Told)
+	res.OnlyOn = l.m.cfg.Failover.OnlyHere(ctx)
+	return res, nil
+}
+
+// handOn is for a leader that is to be taken out itself: the next one does it.
+func (l *Leader) handOn(ctx context.Context, members int) error {
+	m, host := l.m, l.m.cfg.Self.Host
+	if members < 2 {
+		return fmt.Errorf("remove %s: %w: it is the cluster's last machine: `sparkrun leave` there ends the cluster",
+			host, wire.ErrDenied)
+	}
+	m.Leaving.Store(true)
+	defer m.Leaving.Store(false)
+	for {
+		leads, changed := m.leads.Watch()
+		if leads != l {
+			break
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("remove %s: it leads, and nobody takes its place: %w", host, ctx.Err())
+		}
+	}
+	return fmt.Errorf("%s has passed the leadership on: %w", host, wire.ErrRetry)
+}
+
+// endJobsOn makes sure that no job has ranks on a member; force ends those that
+// have.
+func (l *Leader) endJobsOn(ctx context.Context, gone rendezvous.Member, force bool, why string) error {
+	if force && !gone.Ready { // it need not be waited for: whoever removes it says so
+		at := rendezvous.Place{Node: gone.ID, Host: gone.Host}
+		addrs := failover.AddressesOf(rendezvous.Roster{gone}, at, l.m.cfg.Inventory.Load())
+		if sign := l.m.cfg.Failover.SignOfLife(ctx, gone.ID, addrs); sign == "" {
+			if err := l.brain.MarkDead(gone.ID); err != nil {
+				return failover.NoLonger(err)
+			}
+		}
+	}
+	asked := false
+	for {
+		err := l.brain.Retire(gone.ID)
+		if err == nil || !force {
+			return err
+		}
+		if !asked {
+			for _, j := range l.m.cfg.Record.Jobs() {
+				on := slices.ContainsFunc(j.Plan.Nodes, func(p rendezvous.Place) bool { return p.Node == gone.ID })
+				if j.Outcome == nil && on {
+					if err := l.brain.Stop(ctx, j.Spec.ID, 0, why); err != nil {
+						return failover.NoLonger(err)
+					}
+				}
+			}
+			asked = true
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%w; it was asked to end, and has not: %w", err, ctx.Err())
+		}
+	}
+}
+
+// strike removes a member other than this one, which leads.
+func (l *Leader) strike(ctx context.Context, id launcher.NodeID) error {
+	if _, in := l.m.cfg.Record.Node(id); in {
+		if err := l.brain.Retire(id); err != nil {
+			return err
+		}
+		err := l.m.record(ctx, rendezvous.Entry{Kind: rendezvous.KindRemove, Remove: &id}, func() bool {
+			_, in := l.m.cfg.Record.Node(id)
+			return !in
+		})
+		if err != nil {
+			l.brain.Unretire(id)
+			return failover.NoLonger(err)
+		}
+	}
+	return l.waitOutOfRaft(ctx, id)
+}
+
+// waitOutOfRaft waits until a member that was struck has no part in raft.
+func (l *Leader) waitOutOfRaft(ctx context.Context, id launcher.NodeID) error {
+	for {
+		if _, in := l.m.cfg.Failover.Roles()[id]; !in {
+			return nil
+		}
+		if l.m.leads.Load() != l {
+			return fmt.Errorf("the leadership moved: %w", wire.ErrRetry)
+		}
+		select {
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("take %s out of raft: %w", l.m.cfg.Dial.HostOf(id), ctx.Err())
+		}
+	}
+}
