@@ -58,14 +58,16 @@ func (j Job) Next(out Outcome) (Next, bool) {
 
 // After is the job with the present generation among its attempts.
 func (j Job) After(out Outcome) Job {
-	a := Attempt{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At, ExitCode: out.ExitCode, Cause: out.Cause}
+	a := Attempt{Generation: j.Plan.Generation, Stage: j.Plan.Stage, Started: out.Started, Ended: out.At,
+		ExitCode: out.ExitCode, Cause: out.Cause}
 	for _, p := range j.Plan.Nodes {
 		a.Hosts = append(a.Hosts, p.Host)
 	}
 	j.Attempts = append(slices.Clone(j.Attempts), a)
 	for len(j.Attempts) > MaxAttempts {
 		oldest := 0
-		if last := j.lastReady(); j.Spec.Service != nil && last == 0 { // whether it has ever answered is asked of its attempts
+		if last := j.lastReady(); j.Spec.Service != nil &&
+			last == 0 { // whether it has ever answered is asked of its attempts
 			oldest = 1
 		}
 		j.Attempts = slices.Delete(j.Attempts, oldest, oldest+1)

@@ -108,7 +108,8 @@ func ReadBackup(r io.Reader) (Backup, error) {
 		return bad("its first line: %v", err)
 	}
 	if b.Format != BackupFormat {
-		return bad("its form is %q and this version reads %q: it was written by sparkrun %s", b.Format, BackupFormat, b.Version)
+		return bad("its form is %q and this version reads %q: it was written by sparkrun %s", b.Format, BackupFormat,
+			b.Version)
 	}
 	// A field that this version does not know would be lost in silence.
 	dec := json.NewDecoder(bytes.NewReader(lines[1]))

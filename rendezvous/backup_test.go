@@ -20,7 +20,8 @@ func saved(t *testing.T) (*log, []byte) {
 	l := founded(t)
 	waits := plannedJob("wwww", 0, t0)
 	waits.Plan = Plan{}
-	l.must(t, Entry{Kind: KindToken, At: t0, Token: &Token{ID: "tok", Hash: []byte("hash-of-it"), Uses: 1, Expires: t0.Add(time.Hour)}},
+	l.must(t, Entry{Kind: KindToken, At: t0,
+		Token: &Token{ID: "tok", Hash: []byte("hash-of-it"), Uses: 1, Expires: t0.Add(time.Hour)}},
 		planOf(plannedJob("aaaa", 1, t0)), endOf("aaaa", 1), planOf(plannedJob("bbbb", 1, t0)), waits.Entry())
 	b, err := l.Backup(BackupHead{Taken: t0, Host: "spark1", Version: "test"})
 	if err != nil {
@@ -39,7 +40,8 @@ func TestBackup(t *testing.T) {
 		t.Fatal(err)
 	}
 	cluster, epoch, index := l.Cluster()
-	want := BackupHead{Format: BackupFormat, Cluster: cluster, Epoch: launcher.Epoch{N: epoch}, Index: index, Taken: t0, Host: "spark1", Version: "test"}
+	want := BackupHead{Format: BackupFormat, Cluster: cluster, Epoch: launcher.Epoch{N: epoch}, Index: index,
+		Taken: t0, Host: "spark1", Version: "test"}
 	if d := cmp.Diff(want, got.BackupHead); d != "" || got.Size != int64(len(b)) {
 		t.Errorf("size %d of %d, -want +got:\n%s", got.Size, len(b), d)
 	}
@@ -76,7 +78,8 @@ func TestBackup(t *testing.T) {
 	if _, more := open.Next(Outcome{End: Failed, ExitCode: 1}); more {
 		t.Error("it would be tried again")
 	}
-	if waits, _ := r.Job("wwww"); waits.Outcome == nil || waits.Outcome.End != Failed || !strings.Contains(waits.Outcome.Cause, "not known") {
+	if waits, _ := r.Job("wwww"); waits.Outcome == nil || waits.Outcome.End != Failed ||
+		!strings.Contains(waits.Outcome.Cause, "not known") {
 		t.Errorf("a job that waited for its machines: %+v", waits.Outcome)
 	}
 }
@@ -125,7 +128,8 @@ func TestBackupContent(t *testing.T) {
 			if bad == content {
 				t.Fatalf("%s is not in\n%s", tt.old, content)
 			}
-			if _, err := ReadBackup(bytes.NewReader(resealed(bad))); !errors.Is(err, ErrBackup) || !strings.Contains(err.Error(), tt.want) {
+			if _, err := ReadBackup(bytes.NewReader(resealed(bad))); !errors.Is(err, ErrBackup) ||
+				!strings.Contains(err.Error(), tt.want) {
 				t.Errorf("got %v, want %q", err, tt.want)
 			}
 		})
@@ -173,9 +177,11 @@ func TestReuniteWithARestored(t *testing.T) {
 		t.Fatal(err)
 	}
 	l.must(t, endOf("bbbb", 1))
-	mine.must(t, Entry{Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-1"}}, failedOf("bbbb", 1, "how it ended is not known"))
+	mine.must(t, Entry{Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-1"}},
+		failedOf("bbbb", 1, "how it ended is not known"))
 	reunite(t, mine, l)
-	if j, _ := mine.Job("bbbb"); j.Outcome == nil || j.Outcome.End != Completed || j.Restored != nil || len(j.Attempts) != 0 {
+	if j, _ := mine.Job("bbbb"); j.Outcome == nil || j.Outcome.End != Completed || j.Restored != nil ||
+		len(j.Attempts) != 0 {
 		t.Errorf("%+v, restored %v, attempts %+v", j.Outcome, j.Restored, j.Attempts)
 	}
 	if j, _ := mine.Job("wwww"); j.Outcome != nil {

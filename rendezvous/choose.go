@@ -63,7 +63,7 @@ func choose(spec launcher.Spec, roster Roster, topology envgen.Topology, former 
 		if len(spec.On) == 0 && spec.Nodes > 1 {
 			chosen = bestJoined(candidates, spec.Nodes, topology, min(stay, spec.Nodes))
 		}
-		return former.seat(chosen), nil
+		return former.arrange(chosen), nil
 	}
 	if len(spec.On) > 0 {
 		return candidates[:spec.Nodes], nil
@@ -168,7 +168,8 @@ func laneNodes(l envgen.Lane) []string {
 func lanesOf(t envgen.Topology, candidates []Member, members []int) (joined int) {
 	for _, l := range t.Lanes {
 		ids := laneNodes(l)
-		if !l.Spoilt && !slices.ContainsFunc(members, func(i int) bool { return !slices.Contains(ids, string(candidates[i].ID)) }) {
+		if !l.Spoilt && !slices.ContainsFunc(members,
+			func(i int) bool { return !slices.Contains(ids, string(candidates[i].ID)) }) {
 			joined++
 		}
 	}

@@ -34,7 +34,8 @@ const MaxClients = 1000
 // Errors about clients. An entry that meets one changes nothing.
 var (
 	ErrNoClient       = errors.New("no such client")
-	ErrTooManyClients = fmt.Errorf("there are %d clients already: `sparkrun client list`, `sparkrun client remove`", MaxClients)
+	ErrTooManyClients = fmt.Errorf("there are %d clients already: `sparkrun client list`, `sparkrun client remove`",
+		MaxClients)
 )
 
 // login makes a machine a client of the token's user: whatever else the entry
@@ -93,7 +94,8 @@ func (r *Record) Clients() []Client {
 	r.mu.RLock()
 	defer r.mu.RUnlock()
 	return slices.SortedStableFunc(maps.Values(r.s.Clients), func(a, b Client) int {
-		return cmp.Or(strings.Compare(a.User, b.User), compareNatural(a.Host, b.Host), a.At.Compare(b.At), strings.Compare(a.ID, b.ID))
+		return cmp.Or(strings.Compare(a.User, b.User), compareNatural(a.Host, b.Host), a.At.Compare(b.At),
+			strings.Compare(a.ID, b.ID))
 	})
 }
 

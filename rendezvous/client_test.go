@@ -10,7 +10,8 @@ import (
 )
 
 func inviteOf(id, user string) Entry {
-	return Entry{Kind: KindToken, At: t0, Token: &Token{ID: id, Hash: []byte("h" + id), Role: RoleClient, Uses: 1, Expires: t0.Add(time.Minute), User: user}}
+	return Entry{Kind: KindToken, At: t0,
+		Token: &Token{ID: id, Hash: []byte("h" + id), Role: RoleClient, Uses: 1, Expires: t0.Add(time.Minute), User: user}}
 }
 
 func loginOf(token string, at time.Time, c Client) Entry {
@@ -35,7 +36,8 @@ func TestLogin(t *testing.T) {
 		{"in time", loginOf("t1", t0, book), nil},
 		{"again", loginOf("t1", t0, Client{ID: "c2"}), ErrTokenUsed},
 		{"the same machine by another token", loginOf("t2", t0, book), ErrTokenUsed},
-		{"a join with a client's token", Entry{Kind: KindJoin, At: t0, Join: &Join{TokenID: "t1", Node: node(2)}}, ErrTokenUsed},
+		{"a join with a client's token", Entry{Kind: KindJoin, At: t0, Join: &Join{TokenID: "t1", Node: node(2)}},
+			ErrTokenUsed},
 		{"removal", Entry{Kind: KindLogout, Logout: "c1"}, nil},
 		{"another removal", Entry{Kind: KindLogout, Logout: "c1"}, ErrNoClient},
 		{"by a token that its user had left", loginOf("t2", t0, Client{ID: "c3"}), ErrTokenUnknown},
@@ -57,7 +59,8 @@ func TestLogin(t *testing.T) {
 // Snapshots have the clients and those that were taken out, and a reunion brings none of the latter back.
 func TestClientsThroughSnapshotAndReunion(t *testing.T) {
 	both := []Entry{inviteOf("t1", "ada"), inviteOf("t2", "bob"), inviteOf("t3", "eve"),
-		loginOf("t1", t0, Client{ID: "c1", Host: "book", Key: "k1"}), loginOf("t2", t0, Client{ID: "c2", Host: "pad", Key: "k2"})}
+		loginOf("t1", t0, Client{ID: "c1", Host: "book", Key: "k1"}),
+		loginOf("t2", t0, Client{ID: "c2", Host: "pad", Key: "k2"})}
 	mine, other := split(t, both, []Entry{{Kind: KindLogout, Logout: "c1"}},
 		[]Entry{loginOf("t3", t0, Client{ID: "c3", Host: "desk", Key: "k3"}), {Kind: KindLogout, Logout: "c2"}})
 	reunite(t, mine, other)
@@ -77,9 +80,11 @@ func TestClientsThroughSnapshotAndReunion(t *testing.T) {
 }
 
 func TestFindClient(t *testing.T) {
-	all := []Client{{ID: "aaaa1111", User: "ada", Host: "book"}, {ID: "aaaa2222", User: "bob", Host: "book"}, {ID: "bbbb3333", User: "bob", Host: "pad"}}
+	all := []Client{{ID: "aaaa1111", User: "ada", Host: "book"}, {ID: "aaaa2222", User: "bob", Host: "book"},
+		{ID: "bbbb3333", User: "bob", Host: "pad"}}
 	for text, want := range map[string]string{
-		"aaaa1111": "aaaa1111", "aaaa2": "aaaa2222", "pad": "bbbb3333", "bob@book": "aaaa2222", "book": "", "aaaa": "", "bbb": "", "": "", "eve@pad": "",
+		"aaaa1111": "aaaa1111", "aaaa2": "aaaa2222", "pad": "bbbb3333", "bob@book": "aaaa2222", "book": "", "aaaa": "",
+		"bbb": "", "": "", "eve@pad": "",
 	} {
 		got, err := FindClient(all, text)
 		if got.ID != want || (err == nil) != (want != "") || err != nil && !errors.Is(err, ErrNoClient) {

@@ -29,20 +29,23 @@ func node(n int) Node {
 func specFor(id launcher.JobID, perNode int) launcher.Spec {
 	return launcher.Spec{
 		ID: id, Workload: "exec", Nodes: 1,
-		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: perNode, Argv: launcher.Lits("true"), Workdir: "/"}},
+		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: perNode, Argv: launcher.Lits("true"),
+			Workdir: "/"}},
 	}.WithDefaults()
 }
 
 func plannedJob(id launcher.JobID, gen launcher.Generation, at time.Time) Job {
 	plan := Plan{
 		Generation: gen, World: 1, Head: netip.MustParseAddr("10.0.0.1"), Network: "management",
-		Nodes: []Place{{Node: "node-1", Host: "spark1", Boot: "b", Ranks: 1, Entry: envgen.Entry{ID: "node-1", Addr: netip.MustParseAddr("10.0.0.1")}}},
+		Nodes: []Place{{Node: "node-1", Host: "spark1", Boot: "b", Ranks: 1,
+			Entry: envgen.Entry{ID: "node-1", Addr: netip.MustParseAddr("10.0.0.1")}}},
 	}
 	return Job{Spec: specFor(id, 1), Plan: plan, Planned: at}
 }
 
 func endOf(id launcher.JobID, gen launcher.Generation) Entry {
-	return Entry{Kind: KindEnd, End: &JobEnd{Key: launcher.Key{Job: id, Generation: gen}, Outcome: Outcome{End: Completed, At: t0}}}
+	return Entry{Kind: KindEnd,
+		End: &JobEnd{Key: launcher.Key{Job: id, Generation: gen}, Outcome: Outcome{End: Completed, At: t0}}}
 }
 
 func planOf(j Job) Entry { return Entry{Kind: KindPlan, Job: &j} }

@@ -40,7 +40,8 @@ func (j Job) Former() Former {
 // Replan is MakePlan for a job that was somewhere. Those of its nodes that may be had stay, each
 // with its ranks; others come in the place of those that may not. Only where the fabric joined
 // the job and would join those no more is it placed anew, where that helps.
-func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan, error) {
+func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan,
+	error) {
 	plan, err := makePlan(spec, roster, topology, gen, former)
 	fabric := string(envgen.NetworkFabric)
 	if len(former.Nodes) == 0 || err == nil && (former.Network != fabric || plan.Network == fabric) {
@@ -73,8 +74,8 @@ func (f Former) first(candidates []Member) (sorted []Member, stay int) {
 	return sorted, stay
 }
 
-// seat gives each node the rank that it had, and those that are new the ranks of the others.
-func (f Former) seat(chosen []Member) (seated []Member) {
+// arrange gives each node the rank that it had, and those that are new the ranks of the others.
+func (f Former) arrange(chosen []Member) (arranged []Member) {
 	isNew := func(m Member) bool { return !slices.Contains(f.Nodes, m.ID) }
 	var news []Member
 	for _, m := range chosen {
@@ -84,12 +85,12 @@ func (f Former) seat(chosen []Member) (seated []Member) {
 	}
 	for _, id := range f.Nodes {
 		if i := slices.IndexFunc(chosen, func(m Member) bool { return m.ID == id }); i >= 0 {
-			seated = append(seated, chosen[i])
+			arranged = append(arranged, chosen[i])
 		} else if len(news) > 0 {
-			seated, news = append(seated, news[0]), news[1:]
+			arranged, news = append(arranged, news[0]), news[1:]
 		}
 	}
-	return append(seated, news...)
+	return append(arranged, news...)
 }
 
 // MovedFrom names the machine where rank 0 was in the generation before, if it is on another

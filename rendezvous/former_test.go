@@ -24,19 +24,25 @@ func TestReplan(t *testing.T) {
 		roster Roster
 		want   string
 	}{
-		"the same, in the same order":          {"3 2", "", nil, four, "spark3 spark2"},
-		"the user is on another one":           {"3 2", "", func(s *launcher.Spec) { s.Near = "spark1" }, four, "spark3 spark2"},
-		"one is lost":                          {"3 2", "", nil, without(2), "spark3 spark1"},
-		"the head is lost":                     {"3 2", "", nil, without(3), "spark1 spark2"},
-		"one is drained":                       {"4 3", "", nil, Roster{member(1), member(2), drained(member(3)), member(4)}, "spark4 spark1"},
-		"its spare one takes the place":        {"3 2", "4", nil, without(2), "spark3 spark4"},
-		"one node":                             {"4", "", nil, four, "spark4"},
-		"one node that is lost":                {"4", "", nil, without(4), "spark1"},
-		"all are lost":                         {"4", "", func(s *launcher.Spec) { s.Near = "spark3" }, without(4), "spark3"},
-		"more nodes than before":               {"4 3", "", func(s *launcher.Spec) { s.Nodes = 3 }, four, "spark4 spark3 spark1"},
-		"fewer nodes than before":              {"4 3 2", "", func(s *launcher.Spec) { s.Nodes = 2 }, without(3), "spark4 spark2"},
-		"--on, of which a spare one ran":       {"2 4", "", func(s *launcher.Spec) { s.On = []string{"spark2", "spark3", "spark4"} }, four, "spark2 spark4"},
-		"--on, of which one is excluded since": {"2 4", "", func(s *launcher.Spec) { s.On = []string{"spark2", "spark3"} }, four, "spark2 spark3"},
+		"the same, in the same order": {"3 2", "", nil, four, "spark3 spark2"},
+		"the user is on another one": {"3 2", "", func(s *launcher.Spec) { s.Near = "spark1" }, four,
+			"spark3 spark2"},
+		"one is lost":      {"3 2", "", nil, without(2), "spark3 spark1"},
+		"the head is lost": {"3 2", "", nil, without(3), "spark1 spark2"},
+		"one is drained": {"4 3", "", nil,
+			Roster{member(1), member(2), drained(member(3)), member(4)}, "spark4 spark1"},
+		"its spare one takes the place": {"3 2", "4", nil, without(2), "spark3 spark4"},
+		"one node":                      {"4", "", nil, four, "spark4"},
+		"one node that is lost":         {"4", "", nil, without(4), "spark1"},
+		"all are lost":                  {"4", "", func(s *launcher.Spec) { s.Near = "spark3" }, without(4), "spark3"},
+		"more nodes than before": {"4 3", "", func(s *launcher.Spec) { s.Nodes = 3 }, four,
+			"spark4 spark3 spark1"},
+		"fewer nodes than before": {"4 3 2", "", func(s *launcher.Spec) { s.Nodes = 2 }, without(3),
+			"spark4 spark2"},
+		"--on, of which a spare one ran": {"2 4", "",
+			func(s *launcher.Spec) { s.On = []string{"spark2", "spark3", "spark4"} }, four, "spark2 spark4"},
+		"--on, of which one is excluded since": {"2 4", "",
+			func(s *launcher.Spec) { s.On = []string{"spark2", "spark3"} }, four, "spark2 spark3"},
 	}
 	ids := func(text string) (out []launcher.NodeID) {
 		for _, n := range strings.Fields(text) {
@@ -84,7 +90,9 @@ func TestReplanOnTheFabric(t *testing.T) {
 	}
 	roster, _ = shaped(t, 4, "1.0=2.0=3.0=4.0")
 	roster[0].Inventory.Devices = nil // its NIC is broken
-	if plan, err := Replan(spec, roster, derive(roster), 2, Former{Nodes: []launcher.NodeID{"gone", member(4).ID}, Network: string(envgen.NetworkFabric)}); err != nil || hosts(plan) != "spark2 spark4" {
+	if plan, err := Replan(spec, roster, derive(roster), 2,
+		Former{Nodes: []launcher.NodeID{"gone", member(4).ID}, Network: string(envgen.NetworkFabric)}); err != nil ||
+		hosts(plan) != "spark2 spark4" {
 		t.Errorf("in the place of a lost head: %s, %v", hosts(plan), err)
 	}
 }

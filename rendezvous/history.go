@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// prune bounds what ended jobs cost each node's memory and snapshots. Beyond MaxHistory those of whoever has most go, the
-// first ended first, so that one user's many leave another's last ones; beyond MaxWhole they keep what is shown of them:
-// no environment, which is half of a small job and up to MaxEntryBytes of a large one.
+// prune bounds what ended jobs cost each node's memory and snapshots. Beyond MaxHistory those of whoever has most go,
+// the first ended first, so that one user's many leave another's last ones; beyond MaxWhole they keep what is shown
+// of them: no environment, which is half of a small job and up to MaxEntryBytes of a large one.
 func (s *state) prune() {
 	type end struct {
 		id   launcher.JobID
@@ -32,7 +32,8 @@ func (s *state) prune() {
 		return compareStrings(a.id, b.id)
 	})
 	room := max(MinEnded, MaxHistory-(len(s.Jobs)-len(ended)))
-	for _, e := range launcher.Beyond(ended, int64(room), func(e end) string { return e.user }, func(end) int64 { return 1 }) {
+	for _, e := range launcher.Beyond(ended, int64(room), func(e end) string { return e.user },
+		func(end) int64 { return 1 }) {
 		delete(s.Jobs, e.id)
 	}
 	var later Job
@@ -45,8 +46,8 @@ func (s *state) prune() {
 	}
 }
 
-// likeIn has a job use another's memory for what is the same in both: one program on the same nodes, again and again, is
-// kept once.
+// likeIn has a job use another's memory for what is the same in both: one program on the same nodes, again and again,
+// is kept once.
 func (j *Job) likeIn(other Job) {
 	if alike(j.Plan.Nodes, other.Plan.Nodes) {
 		j.Plan.Nodes = other.Plan.Nodes
@@ -56,13 +57,14 @@ func (j *Job) likeIn(other Job) {
 	}
 }
 
-// alike tells of two lists that are not one that they are equal. Each look at the history asks for each job of it: most are one.
+// alike tells of two lists that are not one that they are equal. Each look at the history asks for each job of it:
+// most are one.
 func alike[T any](a, b []T) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
 }
 
-// slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing is
-// changed in place.
+// slim is the job without what only its start needed. Readers may hold what the job shares with them, so that nothing
+// is changed in place.
 func (j Job) slim() Job {
 	if slices.ContainsFunc(j.Spec.Stages, func(s launcher.Stage) bool { return s.Env != nil }) {
 		j.Spec.Stages = slices.Clone(j.Spec.Stages)

@@ -69,7 +69,8 @@ func TestPruneIsFair(t *testing.T) {
 		put(of("eve", n), false)
 	}
 	put(of("ann", MaxHistory+20), true)
-	if ann, ben, eve := left("ann", true), left("ben", true), left("eve", false); ann != MinEnded-3 || ben != 3 || eve != MaxHistory {
+	if ann, ben, eve := left("ann", true), left("ben", true), left("eve", false); ann != MinEnded-3 || ben != 3 ||
+		eve != MaxHistory {
 		t.Errorf("%d of ann's, %d of ben's, %d of eve's jobs are kept", ann, ben, eve)
 	}
 }
@@ -144,7 +145,8 @@ func TestOldJobsShareWhatIsTheSame(t *testing.T) {
 		stages[&got.Spec.Stages[0]], nodes[&got.Plan.Nodes[0]] = true, true
 	}
 	if len(nodes) != 1 || len(stages) > 3 {
-		t.Errorf("%d slim jobs have %d lists of nodes, want 1, and %d of stages, want at most 3", jobs-MaxWhole, len(nodes), len(stages))
+		t.Errorf("%d slim jobs have %d lists of nodes, want 1, and %d of stages, want at most 3", jobs-MaxWhole,
+			len(nodes), len(stages))
 	}
 }
 

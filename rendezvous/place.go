@@ -105,7 +105,8 @@ func MakePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen l
 	return makePlan(spec, roster, topology, gen, Former{})
 }
 
-func makePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan, error) {
+func makePlan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation,
+	former Former) (Plan, error) {
 	chosen, err := choose(spec, roster, topology, former)
 	if err != nil {
 		return Plan{}, err

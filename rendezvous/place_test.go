@@ -31,8 +31,10 @@ func withFabric(m Member) Member {
 	n := m.Addr.Addr().As4()[3]
 	addr := netip.AddrFrom4([4]byte{192, 168, 100, n})
 	m.Inventory.Devices = []envgen.HCA{{
-		GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()), Netdev: "enp1s0f0np0"}},
-		Name: "rocep1s0f0", PCI: &envgen.PCIAddress{Bus: 1}, State: envgen.StateActive, LinkLayer: envgen.LayerEthernet, Netdev: "enp1s0f0np0",
+		GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()),
+			Netdev: "enp1s0f0np0"}},
+		Name: "rocep1s0f0", PCI: &envgen.PCIAddress{Bus: 1}, State: envgen.StateActive,
+		LinkLayer: envgen.LayerEthernet, Netdev: "enp1s0f0np0",
 	}}
 	m.Inventory.NICs = append(m.Inventory.NICs, envgen.NIC{
 		Name: "enp1s0f0np0", Up: true, Carrier: new(true), PCI: &envgen.PCIAddress{Bus: 1}, PCIVendor: envgen.VendorMellanox,
@@ -75,27 +77,43 @@ func TestMakePlan(t *testing.T) {
 		roster Roster
 		want   string // hosts, or a part of the error
 	}{
-		"in the order of names":        {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark1 spark2 spark3"},
-		"the first to join":            {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark1 spark3"},
-		"the first of them":            {func(s *launcher.Spec) { s.Nodes = 1 }, three, "spark3"},
-		"in the order of --on":         {func(s *launcher.Spec) { s.Nodes, s.On = 2, []string{"spark2", "spark3"} }, three, "spark2 spark3"},
-		"fewer than --on names":        {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark2", "spark3"} }, three, "spark2"},
-		"without the excluded":         {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three, "spark2 spark3"},
-		"past one that is away":        {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{away(member(3)), member(1), member(2)}, "spark1 spark2"},
-		"more than there are":          {func(s *launcher.Spec) { s.Nodes = 4 }, three, "4 nodes wanted, 3 ready: the cluster has spark3, spark1, spark2"},
-		"more than are ready":          {func(s *launcher.Spec) { s.Nodes = 3 }, Roster{member(1), away(member(2)), member(3)}, "3 nodes wanted, 2 ready: the cluster has spark1, spark3; away: spark2"},
-		"all excluded":                 {func(s *launcher.Spec) { s.Exclude = []string{"spark1"} }, Roster{member(1)}, "1 node wanted, 0 ready without the excluded ones"},
-		"nobody there":                 {func(*launcher.Spec) {}, nil, "no node is ready"},
-		"all away":                     {func(*launcher.Spec) {}, Roster{away(member(1))}, "no node is ready; away: spark1"},
-		"--on no member":               {func(s *launcher.Spec) { s.On = []string{"spark9"} }, three, `host "spark9" is not in this cluster: the cluster has spark3`},
-		"--exclude no member":          {func(s *launcher.Spec) { s.Exclude = []string{"spark9"} }, three, `host "spark9" is not in this cluster`},
-		"--on one that is away":        {func(s *launcher.Spec) { s.On = []string{"spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer (since 12:00:00)"},
-		"a node without an address":    {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), {Node: Node{ID: "x", Host: "sparkx"}, Ready: true}}, "no network in common"},
-		"nodes of zero is no plan":     {func(s *launcher.Spec) { s.Nodes = 0 }, three, "none chosen"},
-		"past one that is drained":     {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{drained(member(3)), member(1), member(2)}, "spark1 spark2"},
-		"more than take jobs":          {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), drained(member(2))}, "the cluster has spark1; drained: spark2 (rank 0: process 7 (cat) cannot be killed)"},
-		"--on one that is drained":     {func(s *launcher.Spec) { s.On = []string{"spark2"} }, Roster{member(1), drained(member(2))}, "host spark2 gets no jobs while it is drained: rank 0: process 7 (cat)"},
-		"one that is away is no match": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark1", "spark2"} }, Roster{member(1), away(member(2))}, "host spark2 does not answer"},
+		"in the order of names": {func(s *launcher.Spec) { s.Nodes = 3 }, three, "spark1 spark2 spark3"},
+		"the first to join":     {func(s *launcher.Spec) { s.Nodes = 2 }, three, "spark1 spark3"},
+		"the first of them":     {func(s *launcher.Spec) { s.Nodes = 1 }, three, "spark3"},
+		"in the order of --on": {func(s *launcher.Spec) { s.Nodes, s.On = 2, []string{"spark2", "spark3"} },
+			three, "spark2 spark3"},
+		"fewer than --on names": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark2", "spark3"} },
+			three, "spark2"},
+		"without the excluded": {func(s *launcher.Spec) { s.Nodes, s.Exclude = 2, []string{"spark1"} }, three,
+			"spark2 spark3"},
+		"past one that is away": {func(s *launcher.Spec) { s.Nodes = 2 },
+			Roster{away(member(3)), member(1), member(2)}, "spark1 spark2"},
+		"more than there are": {func(s *launcher.Spec) { s.Nodes = 4 }, three,
+			"4 nodes wanted, 3 ready: the cluster has spark3, spark1, spark2"},
+		"more than are ready": {func(s *launcher.Spec) { s.Nodes = 3 },
+			Roster{member(1), away(member(2)), member(3)},
+			"3 nodes wanted, 2 ready: the cluster has spark1, spark3; away: spark2"},
+		"all excluded": {func(s *launcher.Spec) { s.Exclude = []string{"spark1"} }, Roster{member(1)},
+			"1 node wanted, 0 ready without the excluded ones"},
+		"nobody there": {func(*launcher.Spec) {}, nil, "no node is ready"},
+		"all away":     {func(*launcher.Spec) {}, Roster{away(member(1))}, "no node is ready; away: spark1"},
+		"--on no member": {func(s *launcher.Spec) { s.On = []string{"spark9"} }, three,
+			`host "spark9" is not in this cluster: the cluster has spark3`},
+		"--exclude no member": {func(s *launcher.Spec) { s.Exclude = []string{"spark9"} }, three,
+			`host "spark9" is not in this cluster`},
+		"--on one that is away": {func(s *launcher.Spec) { s.On = []string{"spark2"} },
+			Roster{member(1), away(member(2))}, "host spark2 does not answer (since 12:00:00)"},
+		"a node without an address": {func(s *launcher.Spec) { s.Nodes = 2 },
+			Roster{member(1), {Node: Node{ID: "x", Host: "sparkx"}, Ready: true}}, "no network in common"},
+		"nodes of zero is no plan": {func(s *launcher.Spec) { s.Nodes = 0 }, three, "none chosen"},
+		"past one that is drained": {func(s *launcher.Spec) { s.Nodes = 2 },
+			Roster{drained(member(3)), member(1), member(2)}, "spark1 spark2"},
+		"more than take jobs": {func(s *launcher.Spec) { s.Nodes = 2 }, Roster{member(1), drained(member(2))},
+			"the cluster has spark1; drained: spark2 (rank 0: process 7 (cat) cannot be killed)"},
+		"--on one that is drained": {func(s *launcher.Spec) { s.On = []string{"spark2"} },
+			Roster{member(1), drained(member(2))}, "host spark2 gets no jobs while it is drained: rank 0: process 7 (cat)"},
+		"one that is away is no match": {func(s *launcher.Spec) { s.Nodes, s.On = 1, []string{"spark1", "spark2"} },
+			Roster{member(1), away(member(2))}, "host spark2 does not answer"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -118,14 +136,17 @@ func TestMakePlan(t *testing.T) {
 func TestPlanMeetsOnTheFabric(t *testing.T) {
 	spec := specFor("jjjj", 1)
 	spec.Nodes = 2
-	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))}, derive(Roster{withFabric(member(1)), withFabric(member(2))}), 1)
+	plan, err := MakePlan(spec, Roster{withFabric(member(1)), withFabric(member(2))},
+		derive(Roster{withFabric(member(1)), withFabric(member(2))}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if plan.Network != "fabric" || plan.Head != netip.MustParseAddr("192.168.100.1") || plan.Nodes[1].Entry.Addr != netip.MustParseAddr("192.168.100.2") {
+	if plan.Network != "fabric" || plan.Head != netip.MustParseAddr("192.168.100.1") ||
+		plan.Nodes[1].Entry.Addr != netip.MustParseAddr("192.168.100.2") {
 		t.Errorf("plan %+v", plan)
 	}
-	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)}, derive(Roster{withFabric(member(1)), member(2)}), 1)
+	plan, err = MakePlan(spec, Roster{withFabric(member(1)), member(2)},
+		derive(Roster{withFabric(member(1)), member(2)}), 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -154,7 +175,8 @@ func TestRanksAreContiguous(t *testing.T) {
 		next := 0
 		for i, p := range plan.Nodes {
 			a := plan.Assignment(spec, i)
-			if p.FirstRank != next || p.Ranks != per || a.FirstRank != next || a.NodeRank != i || a.World != n*per || a.NodeCount != n {
+			if p.FirstRank != next || p.Ranks != per || a.FirstRank != next || a.NodeRank != i || a.World != n*per ||
+				a.NodeCount != n {
 				t.Fatalf("node %d: place %+v, assignment %+v", i, p, a)
 			}
 			m := roster[slices.IndexFunc(roster, func(m Member) bool { return m.Host == p.Host })]
@@ -269,11 +291,13 @@ func shaped(t *testing.T, nodes int, links ...string) (Roster, envgen.Topology) 
 			addr := netip.AddrFrom4([4]byte{192, 168, byte(10*subnet + twin), byte(node)})
 			at := &envgen.PCIAddress{Domain: uint32(2 * twin), Bus: 1, Function: uint8(port)}
 			inv.Devices = append(inv.Devices, envgen.HCA{
-				Name: fmt.Sprintf("roceP%dp1s0f%d", twin, port), PCI: at, State: envgen.StateActive, LinkLayer: envgen.LayerEthernet, Netdev: nic,
+				Name: fmt.Sprintf("roceP%dp1s0f%d", twin, port), PCI: at, State: envgen.StateActive,
+				LinkLayer: envgen.LayerEthernet, Netdev: nic,
 				GIDs: []envgen.GID{{Index: 3, Type: envgen.GIDTypeRoCEv2, Addr: netip.AddrFrom16(addr.As16()), Netdev: nic}},
 			})
-			inv.NICs = append(inv.NICs, envgen.NIC{Name: nic, PCI: at, PCIVendor: envgen.VendorMellanox, Up: true, Carrier: new(true), MTU: 9000,
-				Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
+			inv.NICs = append(inv.NICs,
+				envgen.NIC{Name: nic, PCI: at, PCIVendor: envgen.VendorMellanox, Up: true, Carrier: new(true), MTU: 9000,
+					Physical: true, Addresses: []netip.Prefix{netip.PrefixFrom(addr, 24)}})
 			inv.Cabling.Probed = append(inv.Cabling.Probed, nic)
 		}
 		return node, fmt.Sprintf("01:00.%d", port)
@@ -289,7 +313,8 @@ func shaped(t *testing.T, nodes int, links ...string) (Roster, envgen.Topology) 
 			for _, e := range ends {
 				far := roster[e.node-1]
 				c := roster[n-1].Inventory.Cabling
-				c.Sightings = append(c.Sightings, envgen.Sighting{Slot: slot, Peer: envgen.Neighbour{Node: string(far.ID), Host: far.Host, Slot: e.slot}})
+				c.Sightings = append(c.Sightings,
+					envgen.Sighting{Slot: slot, Peer: envgen.Neighbour{Node: string(far.ID), Host: far.Host, Slot: e.slot}})
 			}
 			ends = append(ends, end{n, slot})
 		}
@@ -320,28 +345,42 @@ func TestPlanFollowsTheFabric(t *testing.T) {
 		paths   int // RDMA devices of each node
 		why     string
 	}{
-		"a pair":                           {2, pair, from("spark2", 2), "spark1 spark2", "fabric", 2, "a pair: all 2 nodes have an address in 192.168.10.0/24 over the cable"},
-		"one of a pair":                    {2, pair, from("spark2", 1), "spark2", "management", 0, "spark2 is alone"},
-		"two cables":                       {2, []string{"1.0=2.0", "1.1=2.1"}, from("spark1", 2), "spark1 spark2", "fabric", 4, "a pair"},
-		"a pair beside a third":            {3, []string{"1.0=3.0"}, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
-		"the third itself":                 {3, []string{"1.0=3.0"}, from("spark2", 2), "spark1 spark2", "management", 0, "the management network is used"},
-		"a switch":                         {4, switch4, from("spark4", 3), "spark1 spark2 spark4", "fabric", 2, "a switch: all 3 nodes"},
-		"a ring":                           {3, ring3, from("spark3", 3), "spark1 spark2 spark3", "management", 4, "a ring of 3"},
-		"a ring in another order":          {4, ring4, from("spark2", 4), "spark1 spark3 spark2 spark4", "management", 4, "a ring of 4"},
+		"a pair": {2, pair, from("spark2", 2), "spark1 spark2", "fabric", 2,
+			"a pair: all 2 nodes have an address in 192.168.10.0/24 over the cable"},
+		"one of a pair": {2, pair, from("spark2", 1), "spark2", "management", 0, "spark2 is alone"},
+		"two cables": {2, []string{"1.0=2.0", "1.1=2.1"}, from("spark1", 2), "spark1 spark2",
+			"fabric", 4, "a pair"},
+		"a pair beside a third": {3, []string{"1.0=3.0"}, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"the third itself": {3, []string{"1.0=3.0"}, from("spark2", 2), "spark1 spark2", "management",
+			0, "the management network is used"},
+		"a switch": {4, switch4, from("spark4", 3), "spark1 spark2 spark4", "fabric", 2,
+			"a switch: all 3 nodes"},
+		"a ring": {3, ring3, from("spark3", 3), "spark1 spark2 spark3", "management", 4,
+			"a ring of 3"},
+		"a ring in another order": {4, ring4, from("spark2", 4), "spark1 spark3 spark2 spark4", "management",
+			4, "a ring of 4"},
 		"two of a ring are neighbours":     {4, ring4, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
 		"two of a ring, from the far side": {4, ring4, from("spark2", 2), "spark3 spark2", "fabric", 2, "a pair"},
-		"not the excluded neighbour": {4, ring4, func(s *launcher.Spec) { s.Nodes, s.Near, s.Exclude = 2, "spark2", []string{"spark3"} },
+		"not the excluded neighbour": {4, ring4,
+			func(s *launcher.Spec) { s.Nodes, s.Near, s.Exclude = 2, "spark2", []string{"spark3"} },
 			"spark2 spark4", "fabric", 2, "a pair"},
-		"three of a ring":                {4, ring4, from("spark1", 3), "spark1 spark3 spark2", "management", 0, "the management network is used"},
-		"--on is the user's order":       {4, ring4, on("spark4", "spark1", "spark3", "spark2"), "spark4 spark1 spark3 spark2", "management", 4, "a ring of 4"},
-		"--on opposites":                 {4, ring4, on("spark1", "spark2"), "spark1 spark2", "management", 0, "no subnet between"},
-		"the island that is large":       {5, islands, from("", 3), "spark2 spark4 spark5", "fabric", 2, "a switch"},
-		"the user's island":              {5, islands, from("spark3", 2), "spark1 spark3", "fabric", 2, "a pair"},
-		"the user's island is too small": {5, islands, from("spark3", 3), "spark1 spark3 spark2", "management", 0, "the management network is used"},
-		"neighbours of a chain":          {3, chain, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
-		"a whole chain":                  {3, chain, from("", 3), "spark1 spark3 spark2", "management", 0, "no RoCE subnet joins all 3"},
-		"no fabric":                      {3, nil, from("spark3", 2), "spark1 spark3", "management", 0, "no node has an RDMA device"},
-		"pair and switch in one":         {4, []string{"1.0=2.0", "2.1=3.1=4.1"}, from("spark4", 3), "spark2 spark3 spark4", "fabric", 2, "mixed"},
+		"three of a ring": {4, ring4, from("spark1", 3), "spark1 spark3 spark2", "management", 0,
+			"the management network is used"},
+		"--on is the user's order": {4, ring4, on("spark4", "spark1", "spark3", "spark2"),
+			"spark4 spark1 spark3 spark2", "management", 4, "a ring of 4"},
+		"--on opposites": {4, ring4, on("spark1", "spark2"), "spark1 spark2", "management", 0,
+			"no subnet between"},
+		"the island that is large": {5, islands, from("", 3), "spark2 spark4 spark5", "fabric", 2, "a switch"},
+		"the user's island":        {5, islands, from("spark3", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"the user's island is too small": {5, islands, from("spark3", 3), "spark1 spark3 spark2", "management", 0,
+			"the management network is used"},
+		"neighbours of a chain": {3, chain, from("", 2), "spark1 spark3", "fabric", 2, "a pair"},
+		"a whole chain": {3, chain, from("", 3), "spark1 spark3 spark2", "management", 0,
+			"no RoCE subnet joins all 3"},
+		"no fabric": {3, nil, from("spark3", 2), "spark1 spark3", "management", 0,
+			"no node has an RDMA device"},
+		"pair and switch in one": {4, []string{"1.0=2.0", "2.1=3.1=4.1"}, from("spark4", 3),
+			"spark2 spark3 spark4", "fabric", 2, "mixed"},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -381,7 +420,8 @@ func TestPlanPrefersMoreLanes(t *testing.T) {
 
 // While a command before or after the ranks runs, the job's machines are those of its ranks all the same.
 func TestMainHosts(t *testing.T) {
-	main := Plan{Generation: 2, Nodes: []Place{{Node: "1", Host: "a"}, {Node: "2", Host: "b"}}, World: 4, Held: []Holding{{Node: "3", Host: "spare"}}}
+	main := Plan{Generation: 2, Nodes: []Place{{Node: "1", Host: "a"}, {Node: "2", Host: "b"}}, World: 4,
+		Held: []Holding{{Node: "3", Host: "spare"}}}
 	spec := launcher.Spec{Spare: 1}
 	for name, j := range map[string]Job{
 		"main":   {Spec: spec, Plan: main},
@@ -414,7 +454,8 @@ func TestWitnessGetsNoRanks(t *testing.T) {
 		t.Errorf("three nodes of two: %v", err)
 	}
 	spec.Nodes, spec.On = 1, []string{witness.Host}
-	if _, err := MakePlan(spec, roster, envgen.Topology{}, 1); !errors.Is(err, ErrCannotPlace) || !strings.Contains(err.Error(), "is a witness") {
+	if _, err := MakePlan(spec, roster, envgen.Topology{}, 1); !errors.Is(err, ErrCannotPlace) ||
+		!strings.Contains(err.Error(), "is a witness") {
 		t.Errorf("the witness by name: %v", err)
 	}
 	if len(roster.Views()) != 2 {

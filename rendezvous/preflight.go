@@ -44,6 +44,7 @@ func Forced(findings []envgen.Finding) []envgen.Finding {
 
 // Describe writes a finding as one line.
 func Describe(f envgen.Finding) string {
-	where := strings.Join(slices.DeleteFunc([]string{cmp.Or(f.Host, "cluster"), f.Port, f.Device}, func(s string) bool { return s == "" }), " ")
+	where := strings.Join(slices.DeleteFunc([]string{cmp.Or(f.Host, "cluster"), f.Port, f.Device},
+		func(s string) bool { return s == "" }), " ")
 	return fmt.Sprintf("%s: %s [%s] (remedy: %s)", where, f.Text, f.Code, f.Remedy)
 }

@@ -20,7 +20,7 @@ const (
 	StepExited    Step = "exited"    // a rank has ended
 	StepNodeDown  Step = "node-down" // a planned node does not answer
 	StepNodeUp    Step = "node-up"   // it answers again
-	StepEnding    Step = "ending"    // the gang is being ended
+	StepEnding    Step = "ending"    // the ranks are being ended
 	StepAgain     Step = "again"     // another generation will follow: the text says why, and when
 	StepWaiting   Step = "waiting"   // for what the text says
 	StepStuck     Step = "stuck"     // what the text says was killed and stays; its node is drained
@@ -30,7 +30,7 @@ const (
 	StepEnded     Step = "ended"     // the outcome is recorded
 )
 
-// Progress is one line of a job's story, told in order to whoever follows it.
+// Progress is one entry of a job's event log, told in order to whoever follows it.
 type Progress struct {
 	Step Step           `json:"step"`
 	Time time.Time      `json:"time"` // the leader's clock, except StepExited: the node's

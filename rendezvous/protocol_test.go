@@ -46,7 +46,8 @@ func TestKnows(t *testing.T) {
 	if err := l.Knows(6, []launcher.NodeID{"node-2", "node-3"}); err != nil {
 		t.Errorf("all know it: %v", err)
 	}
-	if err := l.Knows(7, []launcher.NodeID{"node-2", "node-3"}); err == nil || !strings.Contains(err.Error(), "sparkrun node remove spark2") {
+	if err := l.Knows(7, []launcher.NodeID{"node-2", "node-3"}); err == nil ||
+		!strings.Contains(err.Error(), "sparkrun node remove spark2") {
 		t.Errorf("an old node: %v", err)
 	}
 	old.Protocol = 7

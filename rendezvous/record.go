@@ -69,7 +69,7 @@ type Job struct {
 // Key is the job's current attempt.
 func (j Job) Key() launcher.Key { return launcher.Key{Job: j.Spec.ID, Generation: j.Plan.Generation} }
 
-// End is how a job's story closed.
+// End is how a job ended.
 type End string
 
 const (
@@ -204,7 +204,8 @@ type UnknownKindError struct {
 }
 
 func (e UnknownKindError) Error() string {
-	return fmt.Sprintf("apply entry %d: kind %q is not known to this version of sparkrun: upgrade this node", e.Index, e.Kind)
+	return fmt.Sprintf("apply entry %d: kind %q is not known to this version of sparkrun: upgrade this node", e.Index,
+		e.Kind)
 }
 
 // Encode checks an entry's size and renders it for the log.

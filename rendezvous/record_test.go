@@ -16,7 +16,8 @@ import (
 )
 
 func tokenEntry(id string, uses int, expires time.Time) Entry {
-	return Entry{Kind: KindToken, At: t0, Token: &Token{ID: id, Hash: []byte("hash of " + id), Role: "node", Uses: uses, Expires: expires}}
+	return Entry{Kind: KindToken, At: t0,
+		Token: &Token{ID: id, Hash: []byte("hash of " + id), Role: "node", Uses: uses, Expires: expires}}
 }
 
 func joinEntry(token string, n Node, at time.Time) Entry {
@@ -275,7 +276,8 @@ func TestEncodeRefusesTheTooLarge(t *testing.T) {
 }
 
 func TestRestoreRefusesWhatWouldPanicLater(t *testing.T) {
-	for _, data := range []string{``, `{`, `{"nodes":null,"tokens":{},"jobs":{}}`, `{"nodes":{},"tokens":{},"jobs":null}`, `[]`} {
+	for _, data := range []string{``, `{`, `{"nodes":null,"tokens":{},"jobs":{}}`,
+		`{"nodes":{},"tokens":{},"jobs":null}`, `[]`} {
 		r := NewRecord()
 		if err := r.Restore([]byte(data)); err == nil {
 			t.Errorf("%q was restored", data)
@@ -299,7 +301,8 @@ func drawEntry(t *rapid.T) Entry {
 	case 0:
 		return Entry{Kind: KindFound, At: at, Found: &Found{Cluster: "c", Epoch: 1, First: n}}
 	case 1:
-		return Entry{Kind: KindToken, At: at, Token: &Token{ID: tok, Hash: []byte(tok), Uses: rapid.IntRange(0, 3).Draw(t, "uses"), Expires: at.Add(time.Hour)}}
+		return Entry{Kind: KindToken, At: at,
+			Token: &Token{ID: tok, Hash: []byte(tok), Uses: rapid.IntRange(0, 3).Draw(t, "uses"), Expires: at.Add(time.Hour)}}
 	case 2, 3:
 		return joinEntry(tok, n, at)
 	case 4:
@@ -400,10 +403,12 @@ func FuzzRecordApply(f *testing.F) {
 	for _, e := range []Entry{
 		{Kind: KindFound, At: t0, Found: &Found{Cluster: "c", Epoch: 1, First: node(1)}},
 		tokenEntry("t", 1, t0), joinEntry("t", node(2), t0), planOf(plannedJob("jjjj", 1, t0)), endOf("jjjj", 1),
-		allocated(`{"numbers":{}}`), {Kind: KindNode, Node: new(node(1))}, {Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
+		allocated(`{"numbers":{}}`), {Kind: KindNode, Node: new(node(1))},
+		{Kind: KindRemove, Remove: new(launcher.NodeID("node-1"))},
 		queued.Entry(), {Kind: KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "node-2"}},
 		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Job: &older}.Entry(),
-		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Nodes: []Node{node(3)}, Tokens: []Token{{ID: "u", Uses: 1, Expires: t0}}}.Entry(),
+		Reunited{From: launcher.Epoch{N: 1}, Node: "node-1", Nodes: []Node{node(3)},
+			Tokens: []Token{{ID: "u", Uses: 1, Expires: t0}}}.Entry(),
 	} {
 		b, err := e.Encode()
 		if err != nil {
@@ -475,7 +480,8 @@ func TestFindPrefersWhatRuns(t *testing.T) {
 		l.must(t, Entry{Kind: KindPlan, Job: &Job{Spec: s, Plan: Plan{Generation: 1, World: 1}, Planned: t0}})
 	}
 	end := func(id launcher.JobID) {
-		l.must(t, Entry{Kind: KindEnd, End: &JobEnd{Key: launcher.Key{Job: id, Generation: 1}, Outcome: Outcome{End: Completed, At: t0}}})
+		l.must(t, Entry{Kind: KindEnd,
+			End: &JobEnd{Key: launcher.Key{Job: id, Generation: 1}, Outcome: Outcome{End: Completed, At: t0}}})
 	}
 	plan("aaaa")
 	plan("bbbb")

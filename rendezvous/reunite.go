@@ -37,7 +37,8 @@ func (r *Record) Parts(node launcher.NodeID) ([]Reunited, error) {
 	for ids := range slices.Chunk(slices.Sorted(maps.Keys(r.s.LoggedOut)), 1000) {
 		parts = append(parts, Reunited{From: from, Node: node, LoggedOut: ids})
 	}
-	for clients := range slices.Chunk(slices.SortedStableFunc(maps.Values(r.s.Clients), func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
+	for clients := range slices.Chunk(slices.SortedStableFunc(maps.Values(r.s.Clients),
+		func(a, b Client) int { return compareStrings(a.ID, b.ID) }), 100) {
 		parts = append(parts, Reunited{From: from, Node: node, Clients: clients})
 	}
 	for _, j := range sortedJobs(r.s.Jobs) {
@@ -125,7 +126,8 @@ func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 			s.Jobs[theirs.Spec.ID] = ours
 		}
 	case theirs.Plan.Generation > ours.Plan.Generation,
-		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil && (theirs.Outcome != nil || ours.Verdict == nil && theirs.Verdict != nil):
+		theirs.Plan.Generation == ours.Plan.Generation && ours.Outcome == nil &&
+			(theirs.Outcome != nil || ours.Verdict == nil && theirs.Verdict != nil):
 		s.Jobs[theirs.Spec.ID] = theirs // the same history, further on
 	}
 }

@@ -45,7 +45,9 @@ func reunite(t *testing.T, mine, other *log) {
 }
 
 func failedOf(id launcher.JobID, gen launcher.Generation, cause string) Entry {
-	return Entry{Kind: KindEnd, End: &JobEnd{Key: launcher.Key{Job: id, Generation: gen}, Outcome: Outcome{End: Failed, At: t0, ExitCode: 125, Cause: cause}}}
+	return Entry{Kind: KindEnd,
+		End: &JobEnd{Key: launcher.Key{Job: id, Generation: gen},
+			Outcome: Outcome{End: Failed, At: t0, ExitCode: 125, Cause: cause}}}
 }
 
 // again is a job's next generation, on another node than the first.
@@ -65,17 +67,27 @@ func TestReunite(t *testing.T) {
 		end                End // empty: it has not ended
 		aside              []string
 	}{
-		"only the other side knows it":           {theirs: []Entry{planOf(job)}, gen: 1},
-		"only this side does":                    {ours: []Entry{planOf(job)}, gen: 1},
-		"nobody has gone on":                     {both: []Entry{planOf(job)}, gen: 1},
-		"the other has ended it":                 {both: []Entry{planOf(job)}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Completed},
-		"the other has tried again":              {both: []Entry{planOf(job)}, theirs: []Entry{again(job, 2, "spark1")}, gen: 2},
-		"this one has tried again":               {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, gen: 2},
-		"this one has, the other has ended it":   {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 2, aside: []string{"spark1 under another leader: completed"}},
-		"both have tried again":                  {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{again(job, 2, "spark1")}, gen: 2, aside: []string{"spark1 another leader had it running at the reunion"}},
-		"both have ended it, each in its way":    {both: []Entry{planOf(job)}, ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Failed, aside: []string{"spark1 under another leader: completed"}},
-		"it had ended before":                    {both: []Entry{planOf(job), endOf("jjjj", 1)}, gen: 1, end: Completed},
-		"this one has ended it, the other tried": {both: []Entry{planOf(job)}, ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{again(job, 2, "spark1")}, gen: 1, end: Failed, aside: []string{"spark1 another leader had it running at the reunion"}},
+		"only the other side knows it": {theirs: []Entry{planOf(job)}, gen: 1},
+		"only this side does":          {ours: []Entry{planOf(job)}, gen: 1},
+		"nobody has gone on":           {both: []Entry{planOf(job)}, gen: 1},
+		"the other has ended it": {both: []Entry{planOf(job)}, theirs: []Entry{endOf("jjjj", 1)},
+			gen: 1, end: Completed},
+		"the other has tried again": {both: []Entry{planOf(job)},
+			theirs: []Entry{again(job, 2, "spark1")}, gen: 2},
+		"this one has tried again": {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")},
+			gen: 2},
+		"this one has, the other has ended it": {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")},
+			theirs: []Entry{endOf("jjjj", 1)}, gen: 2, aside: []string{"spark1 under another leader: completed"}},
+		"both have tried again": {both: []Entry{planOf(job)}, ours: []Entry{again(job, 2, "spark2")},
+			theirs: []Entry{again(job, 2, "spark1")}, gen: 2,
+			aside: []string{"spark1 another leader had it running at the reunion"}},
+		"both have ended it, each in its way": {both: []Entry{planOf(job)},
+			ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1, end: Failed,
+			aside: []string{"spark1 under another leader: completed"}},
+		"it had ended before": {both: []Entry{planOf(job), endOf("jjjj", 1)}, gen: 1, end: Completed},
+		"this one has ended it, the other tried": {both: []Entry{planOf(job)},
+			ours: []Entry{failedOf("jjjj", 1, "marked dead")}, theirs: []Entry{again(job, 2, "spark1")}, gen: 1,
+			end: Failed, aside: []string{"spark1 another leader had it running at the reunion"}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -23,7 +23,8 @@ func TestNoGenerationAfterAStop(t *testing.T) {
 	queued.Plan = Plan{}
 	l := founded(t)
 	l.must(t, planOf(job), queued.Entry())
-	l.must(t, stopOf("jjjj", 9*time.Second, "stopped by ann"), stopOf("jjjj", time.Second, "stopped by bob"), stopOf("jjjj", time.Minute, "stopped by cid"), stopOf("qqqq", 0, ""))
+	l.must(t, stopOf("jjjj", 9*time.Second, "stopped by ann"), stopOf("jjjj", time.Second, "stopped by bob"),
+		stopOf("jjjj", time.Minute, "stopped by cid"), stopOf("qqqq", 0, ""))
 	first := queued
 	first.Plan = plannedJob("qqqq", 1, t0).Plan
 	for _, e := range []Entry{again(job, 2, "spark2"), first.Entry()} {
@@ -93,13 +94,15 @@ func TestReuniteKeepsAStop(t *testing.T) {
 		ours, theirs []Entry
 		gen          launcher.Generation
 	}{
-		"here":                             {ours: []Entry{stop}, gen: 1},
-		"there":                            {theirs: []Entry{stop}, gen: 1},
-		"here, the other tried again":      {ours: []Entry{stop}, theirs: []Entry{again(job, 2, "spark1")}, gen: 1},
-		"there, this one tried again":      {ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{stop}, gen: 2},
-		"there, which tried again":         {theirs: []Entry{again(job, 2, "spark1"), stop}, gen: 2},
-		"there and ended, we tried again":  {ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{stop, endOf("jjjj", 1)}, gen: 2},
-		"on both, which asked differently": {ours: []Entry{stop}, theirs: []Entry{stopOf("jjjj", time.Minute, "stopped by bob")}, gen: 1},
+		"here":                        {ours: []Entry{stop}, gen: 1},
+		"there":                       {theirs: []Entry{stop}, gen: 1},
+		"here, the other tried again": {ours: []Entry{stop}, theirs: []Entry{again(job, 2, "spark1")}, gen: 1},
+		"there, this one tried again": {ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{stop}, gen: 2},
+		"there, which tried again":    {theirs: []Entry{again(job, 2, "spark1"), stop}, gen: 2},
+		"there and ended, we tried again": {ours: []Entry{again(job, 2, "spark2")},
+			theirs: []Entry{stop, endOf("jjjj", 1)}, gen: 2},
+		"on both, which asked differently": {ours: []Entry{stop},
+			theirs: []Entry{stopOf("jjjj", time.Minute, "stopped by bob")}, gen: 1},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

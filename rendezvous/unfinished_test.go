@@ -8,7 +8,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// One user's jobs that do not end are bounded, by number and by what each member keeps of them; nobody else is kept waiting by that.
+// One user's jobs that do not end are bounded, by number and by what each member keeps of them; nobody else is kept
+// waiting by that.
 func TestUnfinishedJobsOfOneUserAreBounded(t *testing.T) {
 	of := func(user string, bytes int) launcher.Spec {
 		s := specFor("jjjj", 1)
@@ -34,7 +35,8 @@ func TestUnfinishedJobsOfOneUserAreBounded(t *testing.T) {
 		"large ones":             {of("ann", 64<<10), many(256, of("ann", 64<<10)), "ann's 256 would take 17 MiB"},
 	} {
 		err := MayLaunch(tc.spec, tc.unfinished)
-		if tc.want == "" && err != nil || tc.want != "" && (!errors.Is(err, ErrTooManyJobs) || !strings.Contains(err.Error(), tc.want)) {
+		if tc.want == "" && err != nil || tc.want != "" &&
+			(!errors.Is(err, ErrTooManyJobs) || !strings.Contains(err.Error(), tc.want)) {
 			t.Errorf("%s: want %q, got %v", name, tc.want, err)
 		}
 	}

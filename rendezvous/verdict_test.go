@@ -10,7 +10,8 @@ import (
 )
 
 func verdictOf(id launcher.JobID, gen launcher.Generation, cause string) Entry {
-	return JobEnd{Key: launcher.Key{Job: id, Generation: gen}, Outcome: Outcome{End: Failed, At: t0, Cause: cause}}.Verdict()
+	return JobEnd{Key: launcher.Key{Job: id, Generation: gen},
+		Outcome: Outcome{End: Failed, At: t0, Cause: cause}}.Verdict()
 }
 
 // A verdict is about the present generation, once; the job goes on with the next,
@@ -64,9 +65,10 @@ func TestReuniteKeepsAVerdict(t *testing.T) {
 		gen          launcher.Generation
 		cause        string // empty: no verdict
 	}{
-		"here":                            {ours: []Entry{silent}, gen: 1, cause: "silent"},
-		"there":                           {theirs: []Entry{silent}, gen: 1, cause: "silent"},
-		"on both, for different reasons":  {ours: []Entry{silent}, theirs: []Entry{verdictOf("jjjj", 1, "late")}, gen: 1, cause: "silent"},
+		"here":  {ours: []Entry{silent}, gen: 1, cause: "silent"},
+		"there": {theirs: []Entry{silent}, gen: 1, cause: "silent"},
+		"on both, for different reasons": {ours: []Entry{silent}, theirs: []Entry{verdictOf("jjjj", 1, "late")},
+			gen: 1, cause: "silent"},
 		"here, the other tried again":     {ours: []Entry{silent}, theirs: []Entry{again(job, 2, "spark1")}, gen: 2},
 		"there, this one tried again":     {ours: []Entry{again(job, 2, "spark2")}, theirs: []Entry{silent}, gen: 2},
 		"here, the other saw it complete": {ours: []Entry{silent}, theirs: []Entry{endOf("jjjj", 1)}, gen: 1},

@@ -109,7 +109,8 @@ func TestCloseOnHungDisk(t *testing.T) {
 func TestOpenOnHungDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		hang := make(chan struct{})
-		_, err := alone(t, t.TempDir(), &list{}, func(d diskStore) diskStore { return &lateDisk{diskStore: d, hang: hang} }, true)
+		_, err := alone(t, t.TempDir(), &list{},
+			func(d diskStore) diskStore { return &lateDisk{diskStore: d, hang: hang} }, true)
 		if err == nil || !strings.Contains(err.Error(), "the disk has not answered") {
 			t.Errorf("open: %v", err) // raft keeps of the error only its text
 		}
@@ -137,8 +138,9 @@ func TestNothingIsWrittenAfterClose(t *testing.T) {
 			defer close(sent)
 			req := &raft.InstallSnapshotRequest{
 				RPCHeader:       raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("peer"), Addr: []byte("peer")},
-				SnapshotVersion: raft.SnapshotVersionMax, Term: 99, LastLogIndex: 50, LastLogTerm: 98, Size: 8, ConfigurationIndex: 1,
-				Configuration: raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: me, Address: me}}}),
+				SnapshotVersion: raft.SnapshotVersionMax, Term: 99, LastLogIndex: 50, LastLogTerm: 98, Size: 8,
+				ConfigurationIndex: 1,
+				Configuration:      raft.EncodeConfiguration(raft.Configuration{Servers: []raft.Server{{ID: me, Address: me}}}),
 			}
 			_ = peer.InstallSnapshot(me, me, req, &raft.InstallSnapshotResponse{}, body)
 		}()
@@ -155,7 +157,8 @@ func TestNothingIsWrittenAfterClose(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, path := range found {
-			if b, _ := os.ReadFile(filepath.Join(path, "state.bin")); !strings.HasSuffix(path, ".tmp") || strings.Contains(string(b), "rest") {
+			if b, _ := os.ReadFile(filepath.Join(path, "state.bin")); !strings.HasSuffix(path, ".tmp") ||
+				strings.Contains(string(b), "rest") {
 				t.Errorf("%s was written into a folder that had been given up", path)
 			}
 		}
@@ -181,7 +184,8 @@ func TestOpenReadsWhatItWaitedFor(t *testing.T) {
 			got <- opened{s, err}
 		}()
 		synctest.Wait() // it waits for the lock now
-		if err := errors.Join(first.StoreLog(entry(2, 1, "two")), first.SetUint64([]byte("LastVoteTerm"), 9), first.Close()); err != nil {
+		if err := errors.Join(first.StoreLog(entry(2, 1, "two")), first.SetUint64([]byte("LastVoteTerm"), 9),
+			first.Close()); err != nil {
 			t.Fatal(err)
 		}
 		second := <-got

@@ -156,7 +156,8 @@ func (l *tcpListener) close() {
 }
 
 func newCluster(t testing.TB, tcp bool, tune func(*Config)) *cluster {
-	c := &cluster{t: t, tcp: tcp, tune: tune, inmem: map[string]*raft.InmemTransport{}, addrs: map[string]string{}, lns: map[string]*tcpListener{}, cut: map[string]bool{}}
+	c := &cluster{t: t, tcp: tcp, tune: tune, inmem: map[string]*raft.InmemTransport{}, addrs: map[string]string{},
+		lns: map[string]*tcpListener{}, cut: map[string]bool{}}
 	t.Cleanup(func() {
 		for _, n := range c.nodes {
 			c.crash(n)

@@ -111,7 +111,8 @@ type countedPipeline struct {
 }
 
 func (c *copies) pipeline(id raft.ServerID, p raft.AppendPipeline) raft.AppendPipeline {
-	w := &countedPipeline{AppendPipeline: p, copies: c, id: id, out: make(chan raft.AppendFuture), closed: make(chan struct{})}
+	w := &countedPipeline{AppendPipeline: p, copies: c, id: id, out: make(chan raft.AppendFuture),
+		closed: make(chan struct{})}
 	go w.pass() // ends with Close, which raft calls
 	return w
 }

@@ -24,7 +24,8 @@ func TestCopied(t *testing.T) {
 			if copied(10 * time.Millisecond) {
 				t.Error("a node without others has a copy somewhere")
 			}
-			if err := lead.ApplyChange(t.Context(), Change{ID: standby.id, To: Standby, Prev: lead.Members().Index}); err != nil {
+			if err := lead.ApplyChange(t.Context(),
+				Change{ID: standby.id, To: Standby, Prev: lead.Members().Index}); err != nil {
 				t.Fatal(err)
 			}
 			if !copied(time.Minute) {

@@ -141,7 +141,8 @@ func TestLogAdapter(t *testing.T) {
 	}
 	l.Error("failed to heartbeat to", "peer", "n3", "error", errors.New("refused"))
 	out := buf.String()
-	if strings.Contains(out, "noise") || !strings.Contains(out, `level=INFO msg=raft what="entering follower state" id=x leader_id=n1 servers="1 of 3"`) {
+	if strings.Contains(out, "noise") ||
+		!strings.Contains(out, `level=INFO msg=raft what="entering follower state" id=x leader_id=n1 servers="1 of 3"`) {
 		t.Errorf("%s", out)
 	}
 	if n := strings.Count(out, "level=WARN"); n != 2 {

@@ -37,7 +37,8 @@ func FuzzSnapshot(f *testing.F) {
 			t.Errorf("a head of %d bytes in %d", n, len(b))
 		}
 		record := rendezvous.NewRecord()
-		m := &fsm{machine: simMachine{Record: record, s: &sim{states: map[uint64]string{}}}, fatal: func(error) {}, lastLog: func() uint64 { return 0 }}
+		m := &fsm{machine: simMachine{Record: record, s: &sim{states: map[uint64]string{}}}, fatal: func(error) {},
+			lastLog: func() uint64 { return 0 }}
 		if m.Restore(io.NopCloser(bytes.NewReader(b))) != nil {
 			if m.halted == nil {
 				t.Error("a state that could not be restored is gone on with")
@@ -55,7 +56,8 @@ func frames(f *testing.F) (out [][]byte) {
 	header := raft.RPCHeader{ProtocolVersion: raft.ProtocolVersionMax, ID: []byte("peer"), Addr: []byte("peer")}
 	for _, send := range []func(t raft.Transport){
 		func(t raft.Transport) {
-			req := &raft.AppendEntriesRequest{RPCHeader: header, Term: 3, PrevLogEntry: 4, Entries: []*raft.Log{entry(5, 3, "data")}}
+			req := &raft.AppendEntriesRequest{RPCHeader: header, Term: 3, PrevLogEntry: 4,
+				Entries: []*raft.Log{entry(5, 3, "data")}}
 			_ = t.AppendEntries(me, me, req, &raft.AppendEntriesResponse{})
 		},
 		func(t raft.Transport) {

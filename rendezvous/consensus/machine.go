@@ -35,7 +35,8 @@ type FatalError struct {
 }
 
 func (e *FatalError) Error() string {
-	return fmt.Sprintf("apply entry %d: %v: this node stops here; run a version of sparkrun that knows the entry", e.Index, e.Err)
+	return fmt.Sprintf("apply entry %d: %v: this node stops here; run a version of sparkrun that knows the entry",
+		e.Index, e.Err)
 }
 
 func (e *FatalError) Unwrap() error { return e.Err }

@@ -127,7 +127,8 @@ func Desired(members []Member, now Membership) Change {
 			p.standbys = append(p.standbys, s)
 		}
 	}
-	for _, step := range []func() Change{p.remove, p.reset, p.depart, p.shrink, p.grow, p.replace, p.fewerStandbys, p.moreStandbys} {
+	for _, step := range []func() Change{p.remove, p.reset, p.depart, p.shrink, p.grow, p.replace, p.fewerStandbys,
+		p.moreStandbys} {
 		if c := step(); !c.Zero() {
 			return c
 		}

@@ -123,7 +123,8 @@ func TestDesiredCases(t *testing.T) {
 			Change{ID: "n02", To: Standby}},
 		{"no second voter without a third", nodes(3), "n01", append(voters("n01"), Server{ID: "n02", Role: Standby}),
 			Change{ID: "n03", To: Standby}},
-		{"a third that is down does not make two voters", sick(nodes(3), "n03"), "n01", append(voters("n01"), Server{ID: "n02", Role: Standby}),
+		{"a third that is down does not make two voters", sick(nodes(3), "n03"), "n01",
+			append(voters("n01"), Server{ID: "n02", Role: Standby}),
 			Change{}},
 		{"gossip's word demotes nobody", sick(nodes(4), "n02"), "n01", four, Change{}},
 		{"a minute of silence is not enough", nodes(4), "n01", silent(four, "n02", 60*time.Second), Change{}},
@@ -132,7 +133,8 @@ func TestDesiredCases(t *testing.T) {
 		{"not without a standby", nodes(3), "n01", silent(three, "n02", time.Hour), Change{}},
 		{"not by a sick standby", sick(nodes(4), "n04"), "n01", silent(four, "n02", time.Hour), Change{}},
 		{"not by a silent standby", nodes(4), "n01", silent(silent(four, "n02", time.Hour), "n04", time.Second), Change{}},
-		{"the place is filled", sick(nodes(4), "n02"), "n01", []Server{{"n01", Voter, 0}, {"n02", Standby, time.Hour}, {"n03", Voter, 0}, {"n04", Standby, 0}},
+		{"the place is filled", sick(nodes(4), "n02"), "n01",
+			[]Server{{"n01", Voter, 0}, {"n02", Standby, time.Hour}, {"n03", Voter, 0}, {"n04", Standby, 0}},
 			Change{ID: "n04", From: Standby, To: Voter}},
 		{"who has left is removed", nodes(3), "n01", append(slices.Clone(three), Server{ID: "gone", Role: Standby}),
 			Change{ID: "gone", From: Standby}},
@@ -145,7 +147,8 @@ func TestDesiredCases(t *testing.T) {
 			Change{ID: "n02", From: Standby, To: Voter}},
 		{"a silent standby makes room", nodes(6), "n01", append(slices.Clone(four), Server{"n05", Standby, 2 * time.Minute}),
 			Change{ID: "n05", From: Standby}},
-		{"but only for another", nodes(5), "n01", append(slices.Clone(four), Server{"n05", Standby, 2 * time.Minute}), Change{}},
+		{"but only for another", nodes(5), "n01", append(slices.Clone(four), Server{"n05", Standby, 2 * time.Minute}),
+			Change{}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			got := Desired(tc.members, Membership{Leader: tc.leader, Index: 9, Servers: tc.servers})

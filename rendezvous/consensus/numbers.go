@@ -56,7 +56,8 @@ func (n *Raft) Numbers(ctx context.Context) Numbers {
 		}
 		return nil
 	}); err == nil {
-		out.First, out.LogBytes, out.SnapshotIndex, out.SnapshotBytes, out.SnapshotTime = d.first, d.log, d.index, d.size, d.at
+		out.First, out.LogBytes, out.SnapshotIndex, out.SnapshotBytes, out.SnapshotTime = d.first, d.log, d.index,
+			d.size, d.at
 	}
 	return out
 }

@@ -159,7 +159,8 @@ func (n *Raft) start() error {
 }
 
 // newRaft turns raft's panics on start into errors.
-func newRaft(rc *raft.Config, f raft.FSM, s *failStop, snaps raft.SnapshotStore, t raft.Transport) (r *raft.Raft, err error) {
+func newRaft(rc *raft.Config, f raft.FSM, s *failStop, snaps raft.SnapshotStore, t raft.Transport) (r *raft.Raft,
+	err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%v", p)
@@ -174,12 +175,14 @@ func (n *Raft) reconcile(newest *raft.SnapshotMeta) error {
 	last, _ := n.store.LastIndex()
 	if newest == nil {
 		if first > 1 {
-			return &CorruptError{n.cfg.Dir, fmt.Errorf("the log begins at entry %d and there is no snapshot of what was before", first)}
+			return &CorruptError{n.cfg.Dir,
+				fmt.Errorf("the log begins at entry %d and there is no snapshot of what was before", first)}
 		}
 		return nil
 	}
 	if _, err := n.store.GetUint64([]byte("CurrentTerm")); err != nil {
-		return &CorruptError{n.cfg.Dir, errors.New("there are snapshots and no term: the log has been lost, and the vote with it")}
+		return &CorruptError{n.cfg.Dir,
+			errors.New("there are snapshots and no term: the log has been lost, and the vote with it")}
 	}
 	drop := last > 0 && last < newest.Index
 	if last >= newest.Index && first <= newest.Index {
@@ -192,7 +195,8 @@ func (n *Raft) reconcile(newest *raft.SnapshotMeta) error {
 		drop = l.Term != newest.Term
 	}
 	if first > newest.Index+1 {
-		return &CorruptError{n.cfg.Dir, fmt.Errorf("the newest snapshot ends at %d and the log begins at %d", newest.Index, first)}
+		return &CorruptError{n.cfg.Dir,
+			fmt.Errorf("the newest snapshot ends at %d and the log begins at %d", newest.Index, first)}
 	}
 	if drop {
 		n.log.Warn("drop raft log that a snapshot has replaced", "first", first, "last", last, "snapshot", newest.Index)

@@ -89,7 +89,8 @@ func TestCrashKeepsLogTermAndVote(t *testing.T) {
 	c.same([]string{"0", "1", "2", "3", "4"})
 	c.apply(lead, "5")
 
-	if err := func() error { c.crash(lead); return c.open(lead, true) }(); err == nil || !strings.Contains(err.Error(), "bootstrap") {
+	if err := func() error { c.crash(lead); return c.open(lead, true) }(); err == nil ||
+		!strings.Contains(err.Error(), "bootstrap") {
 		t.Errorf("a second bootstrap: %v, want a refusal", err)
 	}
 }

@@ -29,7 +29,8 @@ func Recover(cfg Config) (err error) {
 	}
 	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.ID), Address: raft.ServerAddress(n.cfg.ID)}
 	_, idle := raft.NewInmemTransport(self.Address) // asked for a name, never for a connection
-	err = raft.RecoverCluster(n.cfg.raftConfig(nil), n.fsm, n.store, n.store, snaps, idle, raft.Configuration{Servers: []raft.Server{self}})
+	err = raft.RecoverCluster(n.cfg.raftConfig(nil), n.fsm, n.store, n.store, snaps, idle,
+		raft.Configuration{Servers: []raft.Server{self}})
 	if err = errors.Join(err, n.fsm.halted); err != nil {
 		return fmt.Errorf("recover raft in %s: %w", cfg.Dir, err)
 	}
@@ -66,7 +67,8 @@ func Seed(cfg Config, index uint64, state []byte) (err error) {
 	}
 	self := raft.Server{Suffrage: raft.Voter, ID: raft.ServerID(n.cfg.ID), Address: raft.ServerAddress(n.cfg.ID)}
 	_, idle := raft.NewInmemTransport(self.Address) // asked for a name, never for a connection
-	sink, err := snaps.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{Servers: []raft.Server{self}}, index, idle)
+	sink, err := snaps.Create(raft.SnapshotVersionMax, index, 1, raft.Configuration{Servers: []raft.Server{self}},
+		index, idle)
 	if err != nil {
 		return fmt.Errorf("begin raft in %s: %w", cfg.Dir, err)
 	}

@@ -55,7 +55,8 @@ func TestRecoverAStandby(t *testing.T) {
 			third := c.add()
 			c.converge(standby, standby.id, third.id)
 			c.apply(standby, "d")
-			eventually(t, time.Minute, "the newcomer has all", func() bool { return slices.Equal(third.machine.all(), append(want, "d")) })
+			eventually(t, time.Minute, "the newcomer has all",
+				func() bool { return slices.Equal(third.machine.all(), append(want, "d")) })
 		})
 	}
 }

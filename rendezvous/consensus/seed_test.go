@@ -47,21 +47,26 @@ func TestSeed(t *testing.T) {
 		t.Errorf("entries %v, applied %d", got, lead.AppliedIndex())
 	}
 	x := lead.Numbers(t.Context())
-	if x.State != Leader || x.Leader != lead.id || x.SnapshotIndex != 50 || x.SnapshotBytes == 0 || x.LogBytes == 0 || x.First != 51 ||
-		x.Last < 52 || x.Commit < 52 || x.Applied != lead.AppliedIndex() || x.Term < 2 || time.Since(x.SnapshotTime) > time.Hour {
+	if x.State != Leader || x.Leader != lead.id || x.SnapshotIndex != 50 || x.SnapshotBytes == 0 || x.LogBytes == 0 ||
+		x.First != 51 ||
+		x.Last < 52 || x.Commit < 52 || x.Applied != lead.AppliedIndex() || x.Term < 2 ||
+		time.Since(x.SnapshotTime) > time.Hour {
 		b, _ := json.Marshal(x)
 		t.Errorf("numbers %s", b)
 	}
 	other := c.add()
 	c.converge(lead, lead.id, other.id)
-	eventually(t, time.Minute, "the newcomer has all", func() bool { return slices.Equal(other.machine.all(), []string{"a", "b", "c"}) })
+	eventually(t, time.Minute, "the newcomer has all",
+		func() bool { return slices.Equal(other.machine.all(), []string{"a", "b", "c"}) })
 }
 
 // Who has lost its log loses its part first, whatever that is, and gets none
 // before it is no longer blank. A leader is left alone.
 func TestBlankServers(t *testing.T) {
-	members := []Member{{ID: "a", Joined: 1, Healthy: true}, {ID: "b", Joined: 2, Healthy: true}, {ID: "c", Joined: 3, Healthy: true}, {ID: "d", Joined: 4, Healthy: true}}
-	three := Membership{Leader: "a", Index: 9, Servers: []Server{{ID: "a", Role: Voter}, {ID: "b", Role: Voter}, {ID: "c", Role: Voter}, {ID: "d", Role: Standby}}}
+	members := []Member{{ID: "a", Joined: 1, Healthy: true}, {ID: "b", Joined: 2, Healthy: true},
+		{ID: "c", Joined: 3, Healthy: true}, {ID: "d", Joined: 4, Healthy: true}}
+	three := Membership{Leader: "a", Index: 9,
+		Servers: []Server{{ID: "a", Role: Voter}, {ID: "b", Role: Voter}, {ID: "c", Role: Voter}, {ID: "d", Role: Standby}}}
 	blank := func(id string) []Member {
 		ms := slices.Clone(members)
 		for i := range ms {

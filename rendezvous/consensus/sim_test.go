@@ -83,7 +83,8 @@ func recordRun(t *testing.T, seed uint64, b bug) []violation {
 			clients.Go(func() { s.client(i, until, jobs) })
 		}
 		s.operate(span, []func(){
-			s.split, s.oneWay, s.isolate, s.crash, s.crash, s.blackout, s.slowDisk, s.hungDisk, s.roughNet, s.transfer, s.wipeFollower,
+			s.split, s.oneWay, s.isolate, s.crash, s.crash, s.blackout, s.slowDisk, s.hungDisk, s.roughNet, s.transfer,
+			s.wipeFollower,
 		})
 		clients.Wait()
 		if s.heal() {

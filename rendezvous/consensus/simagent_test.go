@@ -178,7 +178,8 @@ func (a *simAgent) start(t *simTry, port int) {
 	for i := range t.a.Ranks {
 		rank := t.a.FirstRank + i
 		a.s.witness.exec(*t.a, rank)
-		t.Ranks = append(t.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
+		t.Ranks = append(t.Ranks,
+			launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
 		exit := launcher.Exit{Code: a.rng.IntN(3) / 2} // a third fails
 		a.after(time.Duration(200+a.rng.IntN(8000))*time.Millisecond, func() { a.exited(t, rank, exit) })
 	}
@@ -190,7 +191,8 @@ func (a *simAgent) exited(t *simTry, rank int, e launcher.Exit) {
 	left := false
 	for i := range t.Ranks {
 		r := &t.Ranks[i]
-		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e, Time: time.Now()}) {
+		if r.Rank == rank && r.Advance(launcher.RankStatus{Rank: rank, State: launcher.RankEnded, Exit: &e,
+			Time: time.Now()}) {
 			a.s.witness.ends(t.Key, rank)
 			a.tell(launcher.Event{Key: t.Key, Kind: launcher.Exited, Rank: rank, Exit: &e})
 		}
@@ -246,7 +248,8 @@ type simWitness struct {
 }
 
 func newSimWitness(s *sim) *simWitness {
-	return &simWitness{s: s, execs: map[string]int{}, runs: map[launcher.Key]map[int]string{}, ready: map[launcher.Key]map[launcher.NodeID]bool{}, begun: map[launcher.JobID]int{}}
+	return &simWitness{s: s, execs: map[string]int{}, runs: map[launcher.Key]map[int]string{},
+		ready: map[launcher.Key]map[launcher.NodeID]bool{}, begun: map[launcher.JobID]int{}}
 }
 
 func (w *simWitness) prepared(k launcher.Key, id launcher.NodeID) {

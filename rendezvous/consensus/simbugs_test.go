@@ -17,7 +17,8 @@ func TestSimFindsSeededBugs(t *testing.T) {
 	}{
 		{noFsync, recordRun, []string{"P1 linearizable", "P5 acknowledged submits survive", "P8 states agree"}, 40},
 		{staleRead, recordRun, []string{"P1 linearizable"}, 40},
-		{noFence, launchRun, []string{"P2 started once", "P3 generations never overlap", "P9 none before all are prepared", "P4 terminal stays terminal"}, 100},
+		{noFence, launchRun, []string{"P2 started once", "P3 generations never overlap",
+			"P9 none before all are prepared", "P4 terminal stays terminal"}, 100},
 		{sameGeneration, launchRun, []string{"P2 started once", "P9 none before all are prepared"}, 100},
 		{startTwice, launchRun, []string{"P2 started once", "P3 generations never overlap"}, 100},
 	} {
@@ -28,7 +29,8 @@ func TestSimFindsSeededBugs(t *testing.T) {
 				if len(found) == 0 {
 					continue
 				}
-				t.Logf("found by %q after %d seeds, %v: %s", found[0].check, seed, time.Since(begin).Round(time.Second/10), found[0].text)
+				t.Logf("found by %q after %d seeds, %v: %s", found[0].check, seed,
+					time.Since(begin).Round(time.Second/10), found[0].text)
 				if !slices.ContainsFunc(found, func(v violation) bool { return slices.Contains(tc.checks, v.check) }) {
 					t.Errorf("found by none of %q: %q", tc.checks, found)
 				}

@@ -247,7 +247,8 @@ func (n *simNode) shut(power bool) {
 
 // newSim starts a cluster of voters whose record knows all nodes.
 func newSim(t *testing.T, seed uint64, b bug, observe func(*sim) func(*simLife)) *sim {
-	s := &sim{t: t, seed: seed, bug: b, rng: rand.New(rand.NewPCG(seed, 1)), net: newSimNet(seed), states: map[uint64]string{}}
+	s := &sim{t: t, seed: seed, bug: b, rng: rand.New(rand.NewPCG(seed, 1)), net: newSimNet(seed),
+		states: map[uint64]string{}}
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if observe != nil {
 		s.observer = observe(s)
@@ -287,10 +288,12 @@ func newSim(t *testing.T, seed uint64, b bug, observe func(*sim) func(*simLife))
 	}
 	entries := []rendezvous.Entry{
 		{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "c", Epoch: 1, First: s.nodes[0].member()}},
-		{Kind: rendezvous.KindToken, At: time.Now(), Token: &rendezvous.Token{ID: "t", Uses: 9, Expires: time.Now().Add(24 * time.Hour)}},
+		{Kind: rendezvous.KindToken, At: time.Now(),
+			Token: &rendezvous.Token{ID: "t", Uses: 9, Expires: time.Now().Add(24 * time.Hour)}},
 	}
 	for _, n := range s.nodes[1:] {
-		entries = append(entries, rendezvous.Entry{Kind: rendezvous.KindJoin, At: time.Now(), Join: &rendezvous.Join{TokenID: "t", Node: n.member()}})
+		entries = append(entries,
+			rendezvous.Entry{Kind: rendezvous.KindJoin, At: time.Now(), Join: &rendezvous.Join{TokenID: "t", Node: n.member()}})
 	}
 	defer func() {
 		for _, l := range s.lives() { // a bug with fsync begins with a cluster that is on disk

@@ -215,7 +215,8 @@ func (s *sim) standstill() {
 	s.stills++
 	id := launcher.JobID(fmt.Sprintf("still%05d", s.stills))
 	spec := launcher.Spec{
-		ID: id, Name: string(id), Workload: "exec", Nodes: len(s.nodes), MinNodes: 1, MaxRestarts: 2, Grace: time.Second, StartTimeout: time.Minute,
+		ID: id, Name: string(id), Workload: "exec", Nodes: len(s.nodes), MinNodes: 1, MaxRestarts: 2,
+		Grace: time.Second, StartTimeout: time.Minute,
 		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: launcher.Lits("true"), Workdir: "/"}},
 	}
 	ctx, cancel := context.WithTimeout(s.ctx, 10*time.Second)

@@ -63,13 +63,15 @@ func (s *sim) lead(l *simLife, ctx context.Context, term uint64) error {
 	} else {
 		context.AfterFunc(leads, over)
 	}
-	b := &simBrain{l: l, fence: launcher.Fence{Epoch: launcher.Epoch{N: epoch}, Term: term}, ctx: ctx, links: map[launcher.NodeID]*simLink{}}
+	b := &simBrain{l: l, fence: launcher.Fence{Epoch: launcher.Epoch{N: epoch}, Term: term}, ctx: ctx,
+		links: map[launcher.NodeID]*simLink{}}
 	if s.tardy.Swap(false) {
 		b.lag = time.Second
 	} else if rng.IntN(3) == 0 { // and what it decides may be long on its way
 		b.lag = time.Duration(500+rng.IntN(5000)) * time.Millisecond
 	}
-	b.Leader = lead.Open(ctx, lead.Config{Fence: b.fence, Record: l.record, Recorder: b, Send: b.send, Logger: slog.New(slog.DiscardHandler)})
+	b.Leader = lead.Open(ctx,
+		lead.Config{Fence: b.fence, Record: l.record, Recorder: b, Send: b.send, Logger: slog.New(slog.DiscardHandler)})
 	defer b.Close()
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -250,7 +252,8 @@ func (b *simBrain) serve(a *simAgent) {
 	rng := rand.New(rand.NewPCG(s.seed, uint64(a.node.num)<<32|b.fence.Term))
 	for b.ctx.Err() == nil {
 		if b.reaches(a) {
-			k := &simLink{b: b, a: a, lag: time.Duration(1+rng.IntN(5)) * time.Millisecond, orders: make(chan launcher.Order, 256), events: make(chan launcher.Event, 256)}
+			k := &simLink{b: b, a: a, lag: time.Duration(1+rng.IntN(5)) * time.Millisecond,
+				orders: make(chan launcher.Order, 256), events: make(chan launcher.Event, 256)}
 			if b.lag > 0 {
 				k.lag = b.lag
 			} else if rng.IntN(3) == 0 {
@@ -331,10 +334,13 @@ func (s *sim) request(num int) {
 		}
 	}
 	spec := launcher.Spec{
-		ID: launcher.JobID(fmt.Sprintf("job%07d", num)), Name: fmt.Sprintf("asked%d", num), Workload: "exec", Nodes: 1 + rng.IntN(len(s.nodes)),
-		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: 1 + rng.IntN(2), Argv: launcher.Lits("true"), Workdir: "/"}},
-		Grace:  time.Second, MinNodes: 1, MaxRestarts: rng.IntN(3), StartTimeout: time.Duration(1000+rng.IntN(6000)) * time.Millisecond,
-		NodeTimeout: time.Duration(1000+rng.IntN(8000)) * time.Millisecond,
+		ID: launcher.JobID(fmt.Sprintf("job%07d", num)), Name: fmt.Sprintf("asked%d", num), Workload: "exec",
+		Nodes: 1 + rng.IntN(len(s.nodes)),
+		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: 1 + rng.IntN(2), Argv: launcher.Lits("true"),
+			Workdir: "/"}},
+		Grace: time.Second, MinNodes: 1, MaxRestarts: rng.IntN(3),
+		StartTimeout: time.Duration(1000+rng.IntN(6000)) * time.Millisecond,
+		NodeTimeout:  time.Duration(1000+rng.IntN(8000)) * time.Millisecond,
 	}
 	for try := 0; sleep(3000); try++ {
 		var b *simBrain
@@ -378,7 +384,9 @@ func launchRun(t *testing.T, seed uint64, bg bug) []violation {
 		for i := range 4 + s.rng.IntN(5) {
 			s.wg.Go(func() { s.request(i) })
 		}
-		s.operate(20*time.Second, []func(){s.transfer, s.transfer, s.transfer, s.isolate, s.oneWay, s.crash, s.crash, s.faint, s.faint, s.split, s.standstill, s.standstill, s.slowDisk, s.hungDisk, s.roughNet})
+		s.operate(20*time.Second,
+			[]func(){s.transfer, s.transfer, s.transfer, s.isolate, s.oneWay, s.crash, s.crash, s.faint, s.faint,
+				s.split, s.standstill, s.standstill, s.slowDisk, s.hungDisk, s.roughNet})
 		if !s.heal() {
 			s.violated("recovery", "the cluster does not come together again")
 		}
@@ -421,7 +429,8 @@ func (s *sim) neverBegun(l *simLife) {
 	defer s.witness.mu.Unlock()
 	for _, j := range l.record.Jobs() {
 		if n := s.witness.begun[j.Spec.ID]; n > 0 && j.Outcome != nil && j.Outcome.End == rendezvous.Rejected {
-			s.violated("P4 terminal stays terminal", "%d ranks of %s were started, which was recorded as never begun: %s", n, j.Spec.ID, j.Outcome.Cause)
+			s.violated("P4 terminal stays terminal",
+				"%d ranks of %s were started, which was recorded as never begun: %s", n, j.Spec.ID, j.Outcome.Cause)
 		}
 	}
 }

@@ -28,7 +28,8 @@ type simNet struct {
 }
 
 func newSimNet(seed uint64) *simNet {
-	return &simNet{seed: seed, ends: map[string]*simTransport{}, cut: map[[2]string]bool{}, sent: map[[2]string]uint64{}, delay: 2 * time.Millisecond}
+	return &simNet{seed: seed, ends: map[string]*simTransport{}, cut: map[[2]string]bool{},
+		sent: map[[2]string]uint64{}, delay: 2 * time.Millisecond}
 }
 
 // calm takes every fault of the network away.
@@ -176,7 +177,8 @@ func (t *simTransport) carry(to string, command any, body []byte, f fate, got ch
 
 // call is one request and its answer. Requests are copied: what two nodes share
 // is only what nobody writes.
-func (t *simTransport) call(to raft.ServerAddress, command func() any, body []byte, timeout time.Duration) (any, error) {
+func (t *simTransport) call(to raft.ServerAddress, command func() any, body []byte, timeout time.Duration) (any,
+	error) {
 	got := make(chan raft.RPCResponse, 2)
 	f := t.net.fate(t.id, string(to))
 	go t.carry(string(to), command(), body, f, got) // ends with the timeouts
@@ -197,7 +199,8 @@ func (t *simTransport) call(to raft.ServerAddress, command func() any, body []by
 	}
 }
 
-func ask[Req, Resp any](t *simTransport, to raft.ServerAddress, req *Req, resp *Resp, body []byte, timeout time.Duration) error {
+func ask[Req, Resp any](t *simTransport, to raft.ServerAddress, req *Req, resp *Resp, body []byte,
+	timeout time.Duration) error {
 	a, err := t.call(to, func() any { r := *req; return &r }, body, timeout)
 	if err == nil {
 		*resp = *a.(*Resp)
@@ -205,23 +208,28 @@ func ask[Req, Resp any](t *simTransport, to raft.ServerAddress, req *Req, resp *
 	return err
 }
 
-func (t *simTransport) AppendEntries(_ raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t *simTransport) AppendEntries(_ raft.ServerID, to raft.ServerAddress, req *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
 	return ask(t, to, copied(req), resp, nil, t.timeout)
 }
 
-func (t *simTransport) RequestVote(_ raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest, resp *raft.RequestVoteResponse) error {
+func (t *simTransport) RequestVote(_ raft.ServerID, to raft.ServerAddress, req *raft.RequestVoteRequest,
+	resp *raft.RequestVoteResponse) error {
 	return ask(t, to, req, resp, nil, t.timeout)
 }
 
-func (t *simTransport) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t *simTransport) RequestPreVote(_ raft.ServerID, to raft.ServerAddress, req *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
 	return ask(t, to, req, resp, nil, t.timeout)
 }
 
-func (t *simTransport) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, req *raft.TimeoutNowRequest, resp *raft.TimeoutNowResponse) error {
+func (t *simTransport) TimeoutNow(_ raft.ServerID, to raft.ServerAddress, req *raft.TimeoutNowRequest,
+	resp *raft.TimeoutNowResponse) error {
 	return ask(t, to, req, resp, nil, t.timeout)
 }
 
-func (t *simTransport) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t *simTransport) InstallSnapshot(_ raft.ServerID, to raft.ServerAddress, req *raft.InstallSnapshotRequest,
+	resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	body, err := io.ReadAll(data)
 	if err != nil {
 		return err
@@ -269,7 +277,8 @@ func (t *simTransport) AppendEntriesPipeline(_ raft.ServerID, to raft.ServerAddr
 	if _, ok := t.net.open(t.id, string(to)); !ok {
 		return nil, errSimLost
 	}
-	p := &simPipeline{t: t, to: string(to), broken: make(chan struct{}), queue: make(chan *simAppend, 64), done: make(chan raft.AppendFuture, 64)}
+	p := &simPipeline{t: t, to: string(to), broken: make(chan struct{}), queue: make(chan *simAppend, 64),
+		done: make(chan raft.AppendFuture, 64)}
 	go p.run() // ends with the pipeline or the transport
 	return p, nil
 }
@@ -281,8 +290,10 @@ func (p *simPipeline) Close() error {
 	return nil
 }
 
-func (p *simPipeline) AppendEntries(args *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
-	a := &simAppend{start: time.Now(), args: args, resp: resp, ready: make(chan struct{}), answer: make(chan raft.RPCResponse, 2)}
+func (p *simPipeline) AppendEntries(args *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) (raft.AppendFuture, error) {
+	a := &simAppend{start: time.Now(), args: args, resp: resp, ready: make(chan struct{}),
+		answer: make(chan raft.RPCResponse, 2)}
 	select {
 	case <-p.broken:
 		return nil, raft.ErrPipelineShutdown

@@ -132,7 +132,8 @@ func (s *sim) client(num int, until time.Time, jobs int) {
 	rng := rand.New(rand.NewPCG(s.seed, 100+uint64(num)))
 	for time.Now().Before(until) {
 		time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
-		a := simAsk{what: []string{"submit", "submit", "get", "get", "get", "cancel"}[rng.IntN(6)], job: launcher.JobID(fmt.Sprintf("job%07d", rng.IntN(jobs)))}
+		a := simAsk{what: []string{"submit", "submit", "get", "get", "get", "cancel"}[rng.IntN(6)],
+			job: launcher.JobID(fmt.Sprintf("job%07d", rng.IntN(jobs)))}
 		tries := 1 + rng.IntN(4)
 		for range tries {
 			l := s.nodes[rng.IntN(len(s.nodes))].now()
@@ -184,12 +185,15 @@ func (s *sim) ask(l *simLife, a simAsk, patience time.Duration) simTold {
 		e.Kind, e.Job = rendezvous.KindPlan, &rendezvous.Job{
 			Planned: time.Now(),
 			Spec: launcher.Spec{ID: a.job, Workload: "exec", Nodes: 1,
-				Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: launcher.Lits("true"), Workdir: "/"}}}.WithDefaults(),
+				Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: launcher.Lits("true"),
+					Workdir: "/"}}}.WithDefaults(),
 			Plan: rendezvous.Plan{Generation: 1, World: 1, Head: netip.MustParseAddr("10.0.0.1"), Network: "loopback",
 				Nodes: []rendezvous.Place{{Node: launcher.NodeID(s.nodes[0].id), Host: "spark1", Ranks: 1}}},
 		}
 	case "cancel":
-		e.Kind, e.End = rendezvous.KindEnd, &rendezvous.JobEnd{Key: launcher.Key{Job: a.job, Generation: 1}, Outcome: rendezvous.Outcome{End: rendezvous.Stopped, At: time.Now()}}
+		e.Kind, e.End = rendezvous.KindEnd,
+			&rendezvous.JobEnd{Key: launcher.Key{Job: a.job, Generation: 1},
+				Outcome: rendezvous.Outcome{End: rendezvous.Stopped, At: time.Now()}}
 	}
 	b, err := e.Encode()
 	if err != nil {

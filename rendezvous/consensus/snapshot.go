@@ -84,7 +84,8 @@ func openSnapshots(cfg Config, fs *failStop) (*snapshots, *raft.SnapshotMeta, er
 }
 
 // Create begins a snapshot; its first bytes repeat what it is of.
-func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64, t raft.Transport) (raft.SnapshotSink, error) {
+func (s *snapshots) Create(version raft.SnapshotVersion, index, term uint64, c raft.Configuration, ci uint64,
+	t raft.Transport) (raft.SnapshotSink, error) {
 	var sink *timedSink
 	err := s.do("begin snapshot", s.limit, func() error {
 		inner, err := s.FileSnapshotStore.Create(version, index, term, c, ci, t)

@@ -289,7 +289,8 @@ func createStore(path, nodeID string) error {
 				}
 			}
 			m := tx.Bucket(bucketMeta)
-			return errors.Join(m.Put(keyNode, sealed([]byte(nodeID))), m.Put(keyState, state{stableSum: sumStable(nil)}.encode()))
+			return errors.Join(m.Put(keyNode, sealed([]byte(nodeID))),
+				m.Put(keyState, state{stableSum: sumStable(nil)}.encode()))
 		}))
 	}
 	if err := errors.Join(err, db.Close()); err != nil {

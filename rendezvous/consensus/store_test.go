@@ -30,7 +30,8 @@ func mustStore(t *testing.T, dir string) *boltStore {
 }
 
 func entry(i, term uint64, data string) *raft.Log {
-	return &raft.Log{Index: i, Term: term, Type: raft.LogCommand, Data: []byte(data), AppendedAt: time.Unix(0, int64(i+1)*1e9)}
+	return &raft.Log{Index: i, Term: term, Type: raft.LogCommand, Data: []byte(data),
+		AppendedAt: time.Unix(0, int64(i+1)*1e9)}
 }
 
 // content is everything a node would believe after opening.
@@ -353,7 +354,8 @@ func TestReconcile(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			n := &Raft{cfg: cfg, log: cfg.Logger, store: &failStop{disk: s, limit: time.Minute, fatal: func(err error) { t.Error(err) }}}
+			n := &Raft{cfg: cfg, log: cfg.Logger,
+				store: &failStop{disk: s, limit: time.Minute, fatal: func(err error) { t.Error(err) }}}
 			var meta *raft.SnapshotMeta
 			if tc.snapIndex > 0 {
 				meta = &raft.SnapshotMeta{Index: tc.snapIndex, Term: tc.snapTerm}

@@ -23,11 +23,13 @@ type ordinaryHeartbeats struct {
 
 func (ordinaryHeartbeats) SetHeartbeatHandler(func(raft.RPC)) {}
 
-func (t ordinaryHeartbeats) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestPreVoteRequest, resp *raft.RequestPreVoteResponse) error {
+func (t ordinaryHeartbeats) RequestPreVote(id raft.ServerID, addr raft.ServerAddress, req *raft.RequestPreVoteRequest,
+	resp *raft.RequestPreVoteResponse) error {
 	return t.Transport.(raft.WithPreVote).RequestPreVote(id, addr, req, resp) // checked by withDefaults
 }
 
-func (t ordinaryHeartbeats) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest, resp *raft.AppendEntriesResponse) error {
+func (t ordinaryHeartbeats) AppendEntries(id raft.ServerID, addr raft.ServerAddress, req *raft.AppendEntriesRequest,
+	resp *raft.AppendEntriesResponse) error {
 	err := t.Transport.AppendEntries(id, addr, req, resp)
 	if err == nil {
 		t.copies.appended(id, req, resp)
@@ -35,7 +37,8 @@ func (t ordinaryHeartbeats) AppendEntries(id raft.ServerID, addr raft.ServerAddr
 	return err
 }
 
-func (t ordinaryHeartbeats) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline, error) {
+func (t ordinaryHeartbeats) AppendEntriesPipeline(id raft.ServerID, addr raft.ServerAddress) (raft.AppendPipeline,
+	error) {
 	p, err := t.Transport.AppendEntriesPipeline(id, addr)
 	if err != nil {
 		return nil, err // as it is: raft compares it
@@ -43,7 +46,8 @@ func (t ordinaryHeartbeats) AppendEntriesPipeline(id raft.ServerID, addr raft.Se
 	return t.copies.pipeline(id, p), nil
 }
 
-func (t ordinaryHeartbeats) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress, req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
+func (t ordinaryHeartbeats) InstallSnapshot(id raft.ServerID, addr raft.ServerAddress,
+	req *raft.InstallSnapshotRequest, resp *raft.InstallSnapshotResponse, data io.Reader) error {
 	err := t.Transport.InstallSnapshot(id, addr, req, resp, data)
 	if err == nil && resp.Success {
 		t.copies.note(id, req.Term, req.LastLogIndex)
@@ -159,8 +163,8 @@ func newTransport(cfg Config, c *copies) raft.Transport {
 	if cfg.Transport != nil {
 		return ordinaryHeartbeats{cfg.Transport, c}
 	}
-	// Kept are connections that heartbeats and votes take turns on: entries have their pipeline's own. Each has buffers of
-	// 256 kB at both ends, and raft never closes one that it keeps.
+	// Kept are connections that heartbeats and votes take turns on: entries have their pipeline's own. Each has
+	// buffers of 256 kB at both ends, and raft never closes one that it keeps.
 	return ordinaryHeartbeats{raft.NewNetworkTransportWithConfig(&raft.NetworkTransportConfig{
 		Stream: newStreams(cfg), MaxPool: 1, Timeout: cfg.RPCTimeout, Logger: newHCLogger(cfg.Logger),
 	}), c}

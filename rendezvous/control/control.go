@@ -5,7 +5,7 @@
 // highest it has seen, of this node's epoch, and one stream at a time. A stream of a
 // later epoch has this side give way.
 //
-// It must not judge an order, must not carry output, and must not take the end of a
+// It must not decide whether an order is obeyed, must not carry output, and must not take the end of a
 // stream for the end of anything else.
 package control
 

@@ -34,7 +34,8 @@ func sparkOnTwoNets() envgen.Inventory {
 			nic("enp1s0f0np0", "02:00:00:00:00:01", true, "fe80::1/64", "192.168.100.11/24", "169.254.1.1/16"),
 			lan,
 		},
-		Devices: []envgen.HCA{hca("rocep1s0f0", "0000:01:00.0", "enp1s0f0np0"), hca("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1")},
+		Devices: []envgen.HCA{hca("rocep1s0f0", "0000:01:00.0", "enp1s0f0np0"),
+			hca("rocep1s0f1", "0000:01:00.1", "enp1s0f1np1")},
 	}
 }
 
@@ -69,7 +70,8 @@ func TestListenersAreOnTheFabric(t *testing.T) {
 func TestRoutesFromHere(t *testing.T) {
 	inv := sparkOnTwoNets()
 	inv.Cabling = &envgen.Cabling{Sightings: []envgen.Sighting{
-		{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "b"}}, {NIC: "enp1s0f1np1", Peer: envgen.Neighbour{Node: "b"}, Clone: true},
+		{NIC: "enp1s0f0np0", Peer: envgen.Neighbour{Node: "b"}},
+		{NIC: "enp1s0f1np1", Peer: envgen.Neighbour{Node: "b"}, Clone: true},
 	}}
 	for _, tc := range []struct{ addr, id, want string }{
 		{"192.168.100.12", "b", "192.168.100.12"},

@@ -29,14 +29,14 @@ func (r *routes) race(ctx context.Context, id, proto string, order []route) (net
 	shaking := map[route]*conn{}
 	var failed []attempt
 	// afterwards hears the attempts that are under way to their ends.
-	afterwards := func(judge func([]attempt)) {
+	afterwards := func(inspect func([]attempt)) {
 		if !r.begin(func() {
 			defer cancel()
 			rest := failed
 			for range started - ended {
 				rest = append(rest, <-ends)
 			}
-			judge(rest)
+			inspect(rest)
 		}) {
 			cancel()
 		}

@@ -169,9 +169,11 @@ func Clusters(in []Instance) []Cluster {
 		}
 	}
 	for _, c := range out {
-		slices.SortStableFunc(c.Members, func(a, b Found) int { return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr)) })
+		slices.SortStableFunc(c.Members,
+			func(a, b Found) int { return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr)) })
 	}
-	slices.SortStableFunc(out, func(a, b Cluster) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.CA, b.CA)) })
+	slices.SortStableFunc(out,
+		func(a, b Cluster) int { return cmp.Or(strings.Compare(a.ID, b.ID), strings.Compare(a.CA, b.CA)) })
 	return out
 }
 
@@ -188,7 +190,8 @@ func (i Instance) member() (Member, bool) {
 	return m, text[keyVersion] == version && m.check() == nil
 }
 
-// printable is a name from an unauthenticated sender, as it may be shown: 64 characters, anything but letters, digits and . _ @ - as ?.
+// printable is a name from an unauthenticated sender, as it may be shown: 64 characters, anything but letters, digits
+// and . _ @ - as ?.
 func printable(name string) string {
 	name = name[:min(len(name), 64)]
 	return strings.Map(func(r rune) rune {

@@ -29,7 +29,8 @@ const (
 func addrPort(text string) netip.AddrPort { return netip.MustParseAddrPort(text) }
 
 func member(host, addr string) Member {
-	return Member{Cluster: clusterA, CA: pinA, Host: host, Node: "0f3a9c12-0000-4000-8000-0000000000" + host[len(host)-1:] + "1", Addr: addrPort(addr)}
+	return Member{Cluster: clusterA, CA: pinA, Host: host,
+		Node: "0f3a9c12-0000-4000-8000-0000000000" + host[len(host)-1:] + "1", Addr: addrPort(addr)}
 }
 
 func announced(t testing.TB, m Member) announcement {
@@ -55,7 +56,8 @@ func TestAnnouncementIsFound(t *testing.T) {
 	other := one
 	other.CA, other.Host, other.Addr = pinB, "Spark.1_x", addrPort("[fd00::1]:7940")
 	got := heard(t, newFinder("eth0", Members), map[string][]byte{
-		"10.0.0.1:5353": announced(t, one).packet, "10.0.0.2:5353": announced(t, two).packet, "[fd00::1]:5353": announced(t, other).packet})
+		"10.0.0.1:5353": announced(t, one).packet, "10.0.0.2:5353": announced(t, two).packet,
+		"[fd00::1]:5353": announced(t, other).packet})
 	want := []Cluster{
 		{clusterA, pinA, []Found{{"spark1", one.Addr}, {"spark2", two.Addr}}},
 		{clusterA, pinB, []Found{{"Spark.1_x", other.Addr}}},
@@ -113,7 +115,9 @@ func forged(t testing.TB, inst, target string, addr [4]byte, port uint16, text .
 	n := dnsmessage.MustNewName
 	m := dnsmessage.Message{Header: dnsmessage.Header{Response: true}}
 	add := func(name string, body dnsmessage.ResourceBody) {
-		m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: n(name), Class: dnsmessage.ClassINET, TTL: 60}, Body: body})
+		m.Answers = append(m.Answers,
+			dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: n(name), Class: dnsmessage.ClassINET, TTL: 60},
+				Body: body})
 	}
 	add(Members+local, &dnsmessage.PTRResource{PTR: n(inst + "." + Members + local)})
 	add(inst+"."+Members+local, &dnsmessage.SRVResource{Port: port, Target: n(target)})
@@ -150,7 +154,9 @@ func TestForgeries(t *testing.T) {
 		"our own loopback":       {forged(t, "x", "y.local.", [4]byte{127, 0, 0, 1}, 1, ok...), 0},
 		"no port":                {forged(t, "x", "y.local.", at, 0, ok...), 0},
 		"a name outside .local":  {forged(t, "x", "example.org.", at, 1, ok...), 0},
-		"too much text":          {forged(t, "x", "y.local.", at, 1, append(ok, strings.Repeat("a", 250), strings.Repeat("b", 250), strings.Repeat("c", 250), strings.Repeat("d", 250))...), 0},
+		"too much text": {forged(t, "x", "y.local.", at, 1,
+			append(ok, strings.Repeat("a", 250), strings.Repeat("b", 250), strings.Repeat("c", 250),
+				strings.Repeat("d", 250))...), 0},
 	} {
 		if got := heard(t, newFinder("eth0", Members), map[string][]byte{"10.0.0.9:5353": c.packet}); len(got) != c.found {
 			t.Errorf("%s: found %+v", what, got)
@@ -168,13 +174,15 @@ func TestSendersAreKeptApart(t *testing.T) {
 	a := announced(t, member("spark1", "10.0.0.1:7940"))
 	f := newFinder("eth0", Members)
 	f.take(a.packet, addrPort("10.0.0.1:5353"))
-	thief := forged(t, strings.TrimSuffix(a.inst, "."+Members+local), "thief.local.", [4]byte{10, 0, 0, 66}, 7940, "v=1", "cluster="+clusterA, "ca="+pinB, "host=spark1")
+	thief := forged(t, strings.TrimSuffix(a.inst, "."+Members+local), "thief.local.", [4]byte{10, 0, 0, 66}, 7940,
+		"v=1", "cluster="+clusterA, "ca="+pinB, "host=spark1")
 	f.take(thief, addrPort("10.0.0.66:5353"))
 	want := []Cluster{
 		{clusterA, pinA, []Found{{"spark1", addrPort("10.0.0.1:7940")}}},
 		{clusterA, pinB, []Found{{"spark1", addrPort("10.0.0.66:7940")}}},
 	}
-	if diff := cmp.Diff(want, Clusters(f.found()), cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
+	if diff := cmp.Diff(want, Clusters(f.found()),
+		cmp.Comparer(func(a, b netip.AddrPort) bool { return a == b })); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
 	}
 }
@@ -187,8 +195,9 @@ func TestOneSenderCannotFillAll(t *testing.T) {
 		m := dnsmessage.Message{Header: dnsmessage.Header{Response: true}}
 		for j := range 60 {
 			name := "x" + strings.Repeat("y", i%50) + string(rune('a'+j%26)) + strings.Repeat("z", i/50+j/26)
-			m.Answers = append(m.Answers, dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: n(SSH + local), Class: dnsmessage.ClassINET, TTL: 60},
-				Body: &dnsmessage.PTRResource{PTR: n(name + "." + SSH + local)}})
+			m.Answers = append(m.Answers,
+				dnsmessage.Resource{Header: dnsmessage.ResourceHeader{Name: n(SSH + local), Class: dnsmessage.ClassINET, TTL: 60},
+					Body: &dnsmessage.PTRResource{PTR: n(name + "." + SSH + local)}})
 		}
 		b, err := m.Pack()
 		if err != nil {
@@ -216,13 +225,17 @@ func sshAnswer(t testing.TB, inst, target string, addr [4]byte) []byte {
 	h := func(name string, class dnsmessage.Class) dnsmessage.ResourceHeader {
 		return dnsmessage.ResourceHeader{Name: n(name), Class: class, TTL: 120}
 	}
-	m.Answers = []dnsmessage.Resource{{Header: h(SSH+local, dnsmessage.ClassINET), Body: &dnsmessage.PTRResource{PTR: n(inst + "." + SSH + local)}}}
+	m.Answers = []dnsmessage.Resource{{Header: h(SSH+local, dnsmessage.ClassINET),
+		Body: &dnsmessage.PTRResource{PTR: n(inst + "." + SSH + local)}}}
 	m.Additionals = []dnsmessage.Resource{
 		{Header: h(inst+"."+SSH+local, dnsmessage.ClassINET|topBit), Body: &dnsmessage.TXTResource{TXT: []string{""}}},
-		{Header: h(inst+"."+SSH+local, dnsmessage.ClassINET|topBit), Body: &dnsmessage.UnknownResource{Type: 47, Data: []byte{0, 1, 2}}}, // NSEC
-		{Header: h(inst+"."+SSH+local, dnsmessage.ClassINET|topBit), Body: &dnsmessage.SRVResource{Port: 22, Target: n(target)}},
+		{Header: h(inst+"."+SSH+local, dnsmessage.ClassINET|topBit),
+			Body: &dnsmessage.UnknownResource{Type: 47, Data: []byte{0, 1, 2}}}, // NSEC
+		{Header: h(inst+"."+SSH+local, dnsmessage.ClassINET|topBit),
+			Body: &dnsmessage.SRVResource{Port: 22, Target: n(target)}},
 		{Header: h(target, dnsmessage.ClassINET|topBit), Body: &dnsmessage.AResource{A: addr}},
-		{Header: h(target, dnsmessage.ClassINET|topBit), Body: &dnsmessage.AAAAResource{AAAA: netip.MustParseAddr("fe80::1").As16()}},
+		{Header: h(target, dnsmessage.ClassINET|topBit),
+			Body: &dnsmessage.AAAAResource{AAAA: netip.MustParseAddr("fe80::1").As16()}},
 	}
 	b, err := m.Pack()
 	if err != nil {
@@ -256,8 +269,10 @@ func TestAnswersInParts(t *testing.T) {
 		packet []byte
 		want   []string
 	}{
-		{part(dnsmessage.Resource{Header: h("_SSH._tcp.LOCAL."), Body: &dnsmessage.PTRResource{PTR: n(inst)}}), []string{"TypeSRV " + lower(inst)}},
-		{part(dnsmessage.Resource{Header: h(inst), Body: &dnsmessage.SRVResource{Port: 2222, Target: n(target)}}), []string{"TypeA " + target, "TypeAAAA " + target}},
+		{part(dnsmessage.Resource{Header: h("_SSH._tcp.LOCAL."), Body: &dnsmessage.PTRResource{PTR: n(inst)}}),
+			[]string{"TypeSRV " + lower(inst)}},
+		{part(dnsmessage.Resource{Header: h(inst), Body: &dnsmessage.SRVResource{Port: 2222, Target: n(target)}}),
+			[]string{"TypeA " + target, "TypeAAAA " + target}},
 		{part(dnsmessage.Resource{Header: h(target), Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 8}}},
 			dnsmessage.Resource{Header: h(target), Body: &dnsmessage.AResource{A: [4]byte{10, 0, 0, 7}}}), nil},
 	} {
@@ -267,7 +282,8 @@ func TestAnswersInParts(t *testing.T) {
 		}
 	}
 	got := f.found()
-	if len(got) != 1 || got[0].Host != "zeta?s?.local" || got[0].Addr != addrPort("10.0.0.7:2222") || got[0].Link != "eth0" {
+	if len(got) != 1 || got[0].Host != "zeta?s?.local" || got[0].Addr != addrPort("10.0.0.7:2222") ||
+		got[0].Link != "eth0" {
 		t.Errorf("found %+v", got)
 	}
 }
@@ -291,7 +307,8 @@ func TestAsks(t *testing.T) {
 	}
 	knows := func(inst string, ttl uint32) func(*dnsmessage.Message) {
 		return func(m *dnsmessage.Message) {
-			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: n(Members + local), Class: dnsmessage.ClassINET, TTL: ttl}, Body: &dnsmessage.PTRResource{PTR: n(inst)}}}
+			m.Answers = []dnsmessage.Resource{{Header: dnsmessage.ResourceHeader{Name: n(Members + local),
+				Class: dnsmessage.ClassINET, TTL: ttl}, Body: &dnsmessage.PTRResource{PTR: n(inst)}}}
 		}
 	}
 	ptr := q("_Sparkrun._tcp.local.", dnsmessage.TypePTR, dnsmessage.ClassINET)
@@ -302,25 +319,28 @@ func TestAsks(t *testing.T) {
 		packet []byte
 		want   bool
 	}{
-		"browsing":                    {query(nil, ptr), true},
-		"by unicast, please":          {query(nil, q(Members+local, dnsmessage.TypePTR, dnsmessage.ClassINET|topBit)), true},
-		"any type":                    {query(nil, q(Members+local, dnsmessage.TypeALL, dnsmessage.ClassANY)), true},
-		"after others":                {query(nil, q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET), ptr), true},
-		"our server":                  {query(nil, q(a.inst, dnsmessage.TypeSRV, dnsmessage.ClassINET)), true},
-		"our address":                 {query(nil, q("spark-1-0f3a9c12.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), true},
-		"all kinds":                   {query(nil, q(kinds, dnsmessage.TypePTR, dnsmessage.ClassINET)), true},
-		"browsing, knows us":          {query(knows(a.inst, 100), ptr), false},
-		"browsing, half forgotten":    {query(knows(a.inst, 59), ptr), true},
-		"browsing, knows another":     {query(knows("other."+Members+local, 100), ptr), true},
-		"knows us, asks for address":  {query(knows(a.inst, 100), ptr, q("spark-1-0f3a9c12.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), true},
-		"another service":             {query(nil, q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET)), false},
-		"the host's own name":         {query(nil, q("spark.1.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), false},
-		"another class":               {query(nil, q(Members+local, dnsmessage.TypePTR, dnsmessage.ClassCHAOS)), false},
-		"an answer":                   {query(func(m *dnsmessage.Message) { m.Response = true }, ptr), false},
-		"another opcode":              {query(func(m *dnsmessage.Message) { m.OpCode = 5 }, ptr), false},
-		"nothing":                     {query(nil), false},
-		"not DNS":                     {[]byte("GET / HTTP/1.1\r\n\r\n"), false},
-		"more than will be looked at": {query(nil, append(many(q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET), maxQuestions), ptr)...), false},
+		"browsing":           {query(nil, ptr), true},
+		"by unicast, please": {query(nil, q(Members+local, dnsmessage.TypePTR, dnsmessage.ClassINET|topBit)), true},
+		"any type":           {query(nil, q(Members+local, dnsmessage.TypeALL, dnsmessage.ClassANY)), true},
+		"after others":       {query(nil, q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET), ptr), true},
+		"our server":         {query(nil, q(a.inst, dnsmessage.TypeSRV, dnsmessage.ClassINET)), true},
+		"our address": {query(nil,
+			q("spark-1-0f3a9c12.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), true},
+		"all kinds":                {query(nil, q(kinds, dnsmessage.TypePTR, dnsmessage.ClassINET)), true},
+		"browsing, knows us":       {query(knows(a.inst, 100), ptr), false},
+		"browsing, half forgotten": {query(knows(a.inst, 59), ptr), true},
+		"browsing, knows another":  {query(knows("other."+Members+local, 100), ptr), true},
+		"knows us, asks for address": {query(knows(a.inst, 100), ptr,
+			q("spark-1-0f3a9c12.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), true},
+		"another service":     {query(nil, q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET)), false},
+		"the host's own name": {query(nil, q("spark.1.local.", dnsmessage.TypeA, dnsmessage.ClassINET)), false},
+		"another class":       {query(nil, q(Members+local, dnsmessage.TypePTR, dnsmessage.ClassCHAOS)), false},
+		"an answer":           {query(func(m *dnsmessage.Message) { m.Response = true }, ptr), false},
+		"another opcode":      {query(func(m *dnsmessage.Message) { m.OpCode = 5 }, ptr), false},
+		"nothing":             {query(nil), false},
+		"not DNS":             {[]byte("GET / HTTP/1.1\r\n\r\n"), false},
+		"more than will be looked at": {query(nil,
+			append(many(q(SSH+local, dnsmessage.TypePTR, dnsmessage.ClassINET), maxQuestions), ptr)...), false},
 	} {
 		if got := a.asks(c.packet); got != c.want {
 			t.Errorf("%s: asks is %v", what, got)

@@ -64,7 +64,8 @@ func (f *finder) take(packet []byte, from netip.AddrPort) {
 	}
 	s := f.says[from.Addr()]
 	if s == nil {
-		s = &said{instances: map[string]bool{}, servers: map[string]server{}, texts: map[string][]string{}, addrs: map[string][]netip.Addr{}}
+		s = &said{instances: map[string]bool{}, servers: map[string]server{}, texts: map[string][]string{},
+			addrs: map[string][]netip.Addr{}}
 	}
 	before := f.kept
 	each(&p, func(h dnsmessage.ResourceHeader, body any) { f.note(s, h, body) })
@@ -94,7 +95,8 @@ func (f *finder) note(s *said, h dnsmessage.ResourceHeader, body any) {
 		for _, t := range r.TXT {
 			size += len(t)
 		}
-		if _, there := s.texts[name]; strings.HasSuffix(name, "."+f.service) && len(r.TXT) <= maxStrings && size <= maxText && (there || f.room(s)) {
+		if _, there := s.texts[name]; strings.HasSuffix(name, "."+f.service) && len(r.TXT) <= maxStrings &&
+			size <= maxText && (there || f.room(s)) {
 			s.texts[name] = r.TXT
 		}
 	case dnsmessage.AResource:
@@ -109,7 +111,8 @@ func (f *finder) note(s *said, h dnsmessage.ResourceHeader, body any) {
 }
 
 func (f *finder) noteAddr(s *said, name string, a netip.Addr) {
-	if !usable(a) || !strings.HasSuffix(name, local) || len(s.addrs[name]) >= maxAddrs || slices.Contains(s.addrs[name], a) || !f.room(s) {
+	if !usable(a) || !strings.HasSuffix(name, local) || len(s.addrs[name]) >= maxAddrs ||
+		slices.Contains(s.addrs[name], a) || !f.room(s) {
 		return
 	}
 	s.addrs[name] = append(s.addrs[name], a)
@@ -162,7 +165,8 @@ func (f *finder) found() []Instance {
 			if slices.Contains(addrs, from) {
 				addr = from // the one that is known to carry packets
 			}
-			out = append(out, Instance{Host: printable(strings.TrimSuffix(srv.target, ".")), Addr: netip.AddrPortFrom(addr, srv.port), Link: f.link, text: s.texts[inst]})
+			out = append(out, Instance{Host: printable(strings.TrimSuffix(srv.target, ".")),
+				Addr: netip.AddrPortFrom(addr, srv.port), Link: f.link, text: s.texts[inst]})
 		}
 	}
 	slices.SortStableFunc(out, compareInstances)
@@ -170,5 +174,6 @@ func (f *finder) found() []Instance {
 }
 
 func compareInstances(a, b Instance) int {
-	return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr), slices.Compare(a.text, b.text), strings.Compare(a.Link, b.Link))
+	return cmp.Or(strings.Compare(a.Host, b.Host), a.Addr.Compare(b.Addr), slices.Compare(a.text, b.text),
+		strings.Compare(a.Link, b.Link))
 }

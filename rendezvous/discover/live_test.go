@@ -109,7 +109,8 @@ func TestInsideNamespace(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		if err := Announce(ctx, m4, member("spark1", "10.9.1.1:7940")); !errors.Is(err, syscall.EADDRINUSE) || !strings.Contains(err.Error(), "5353 for mDNS on m0") {
+		if err := Announce(ctx, m4, member("spark1", "10.9.1.1:7940")); !errors.Is(err, syscall.EADDRINUSE) ||
+			!strings.Contains(err.Error(), "5353 for mDNS on m0") {
 			t.Errorf("announce: %v", err)
 		}
 		if _, err := Browse(ctx, Members, []Link{m4}); !errors.Is(err, syscall.EADDRINUSE) {
@@ -119,7 +120,8 @@ func TestInsideNamespace(t *testing.T) {
 
 	t.Run("links", func(t *testing.T) {
 		got, err := Links()
-		if diff := cmp.Diff([]Link{m4, x4}, got, cmp.Comparer(func(a, b Link) bool { return a == b })); diff != "" || err != nil {
+		if diff := cmp.Diff([]Link{m4, x4}, got, cmp.Comparer(func(a, b Link) bool { return a == b })); diff != "" ||
+			err != nil {
 			t.Errorf("%v, -want +got:\n%s", err, diff)
 		}
 		if _, err := LinkOf("lo", netip.MustParseAddr("127.0.0.1")); !errors.Is(err, ErrNoMulticast) {
@@ -188,7 +190,8 @@ func avahiSocket(t *testing.T) *net.UDPConn {
 	conf := net.ListenConfig{Control: func(_, _ string, c syscall.RawConn) error {
 		var err error
 		if ctl := c.Control(func(fd uintptr) {
-			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1), unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
+			err = errors.Join(unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEADDR, 1),
+				unix.SetsockoptInt(int(fd), unix.SOL_SOCKET, unix.SO_REUSEPORT, 1))
 		}); ctl != nil {
 			return ctl
 		}
@@ -206,7 +209,8 @@ func joinAs(t *testing.T, c *net.UDPConn, name string) {
 	raw, err := c.SyscallConn()
 	do(t, err)
 	do(t, raw.Control(func(fd uintptr) {
-		do(t, unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, &unix.IPMreqn{Multiaddr: group4.As4(), Ifindex: int32(ifi.Index)}))
+		do(t, unix.SetsockoptIPMreqn(int(fd), unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
+			&unix.IPMreqn{Multiaddr: group4.As4(), Ifindex: int32(ifi.Index)}))
 	}))
 }
 

@@ -155,7 +155,8 @@ func (a announcement) asks(packet []byte) bool {
 	return !known
 }
 
-// each gives fn the records of a packet's answers and additionals, of the types that are used here. What cannot be read is skipped.
+// each gives fn the records of a packet's answers and additionals, of the types that are used here. What cannot be
+// read is skipped.
 func each(p *dnsmessage.Parser, fn func(dnsmessage.ResourceHeader, any)) {
 	left := maxRecords
 	section := func(header func() (dnsmessage.ResourceHeader, error), skip func() error) bool {

@@ -66,7 +66,8 @@ func openSocket(on Link) (*socket, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &socket{conn: conn.(*net.UDPConn), group: netip.AddrPortFrom(group, port)}, nil //nolint:forcetypeassert // it is a datagram socket
+	return &socket{conn: conn.(*net.UDPConn), group: netip.AddrPortFrom(group, port)},
+		nil //nolint:forcetypeassert // it is a datagram socket
 }
 
 // join4 sends from the link's address with TTL 255 (RFC 6762, 11), to programs of this host too.
@@ -77,7 +78,10 @@ func join4(fd int, on Link) error {
 		do   func() error
 	}{
 		{"IP_MULTICAST_ALL", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_ALL, 0) }},
-		{"IP_ADD_MEMBERSHIP", func() error { return unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP, mreq) }},
+		{"IP_ADD_MEMBERSHIP", func() error {
+			return unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_ADD_MEMBERSHIP,
+				mreq)
+		}},
 		{"IP_MULTICAST_IF", func() error { return unix.SetsockoptIPMreqn(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_IF, mreq) }},
 		{"IP_MULTICAST_TTL", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_TTL, 255) }},
 		{"IP_MULTICAST_LOOP", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_MULTICAST_LOOP, 1) }},
@@ -99,10 +103,22 @@ func join6(fd int, on Link) error {
 	}{
 		{"IPV6_V6ONLY", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1) }},
 		{"IPV6_MULTICAST_ALL", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_ALL, 0) }},
-		{"IPV6_JOIN_GROUP", func() error { return unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP, mreq) }},
-		{"IPV6_MULTICAST_IF", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF, on.Index) }},
-		{"IPV6_MULTICAST_HOPS", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_HOPS, 255) }},
-		{"IPV6_MULTICAST_LOOP", func() error { return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_LOOP, 1) }},
+		{"IPV6_JOIN_GROUP", func() error {
+			return unix.SetsockoptIPv6Mreq(fd, unix.IPPROTO_IPV6, unix.IPV6_JOIN_GROUP,
+				mreq)
+		}},
+		{"IPV6_MULTICAST_IF", func() error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_MULTICAST_IF,
+				on.Index)
+		}},
+		{"IPV6_MULTICAST_HOPS", func() error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6,
+				unix.IPV6_MULTICAST_HOPS, 255)
+		}},
+		{"IPV6_MULTICAST_LOOP", func() error {
+			return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6,
+				unix.IPV6_MULTICAST_LOOP, 1)
+		}},
 		{"bind", func() error {
 			return unix.Bind(fd, &unix.SockaddrInet6{Port: port, Addr: group6.As16(), ZoneId: uint32(on.Index)})
 		}},

@@ -30,7 +30,8 @@ type fakeWire struct {
 }
 
 func newFakeWire() *fakeWire {
-	return &fakeWire{in: make(chan []byte), from: addrPort("10.0.0.9:5353"), began: time.Now(), closed: make(chan struct{})}
+	return &fakeWire{in: make(chan []byte), from: addrPort("10.0.0.9:5353"), began: time.Now(),
+		closed: make(chan struct{})}
 }
 
 func (w *fakeWire) receive(buf []byte) (int, netip.AddrPort, error) {
@@ -67,7 +68,8 @@ func (w *fakeWire) since(n int, step time.Duration) []time.Duration {
 
 func browsing(t *testing.T) []byte {
 	t.Helper()
-	b, err := (&dnsmessage.Message{Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(Members + local), Type: dnsmessage.TypePTR, Class: dnsmessage.ClassINET}}}).Pack()
+	b, err := (&dnsmessage.Message{Questions: []dnsmessage.Question{{Name: dnsmessage.MustNewName(Members + local),
+		Type: dnsmessage.TypePTR, Class: dnsmessage.ClassINET}}}).Pack()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,7 +7,7 @@
 // this side records no more. Each of these survives a crash at any step: what is
 // under way stands in one file.
 //
-// It must not start or end ranks, must not judge what is recorded, and must not
+// It must not start or end ranks, must not decide what is recorded, and must not
 // take anybody's silence for death: a person says who is dead.
 package failover
 

@@ -66,7 +66,8 @@ func (f *Failover) raiseIncarnation(dir string) error {
 	f.mu.Lock()
 	incarnation := f.state.Incarnation + 1
 	f.mu.Unlock()
-	if err := writeWhole(filepath.Join(dir, incarnationFile), []byte(strconv.FormatUint(incarnation, 10)+"\n")); err != nil {
+	if err := writeWhole(filepath.Join(dir, incarnationFile),
+		[]byte(strconv.FormatUint(incarnation, 10)+"\n")); err != nil {
 		return err
 	}
 	f.mu.Lock()
@@ -179,7 +180,8 @@ func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
 		incarnation, mine)
 	f.log.Error("begin without the copy of the record", "error", err)
 	saveErr := f.change(func(s *state) {
-		s.Incarnation, s.RaftIncarnation = max(s.Incarnation, incarnation), incarnation+1 // above that of the folder: beginIncarnation puts it aside
+		s.Incarnation, s.RaftIncarnation = max(s.Incarnation, incarnation),
+			incarnation+1 // above that of the folder: beginIncarnation puts it aside
 	})
 	if saveErr != nil {
 		return errors.Join(err, saveErr)

@@ -40,7 +40,8 @@ func TestLiveness(t *testing.T) {
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openLiveness(path); err == nil || !strings.Contains(err.Error(), path) || !strings.Contains(err.Error(), "remove the file") {
+	if _, err := openLiveness(path); err == nil || !strings.Contains(err.Error(), path) ||
+		!strings.Contains(err.Error(), "remove the file") {
 		t.Errorf("a broken file: %v", err)
 	}
 }

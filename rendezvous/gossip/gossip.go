@@ -150,7 +150,8 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	c.Bind = c.Bind.Unmap()
 	switch {
-	case c.Transport == nil && (!c.Bind.IsValid() || c.Bind.IsUnspecified() || c.Bind.IsMulticast() || c.Bind.Zone() != ""):
+	case c.Transport == nil &&
+		(!c.Bind.IsValid() || c.Bind.IsUnspecified() || c.Bind.IsMulticast() || c.Bind.Zone() != ""):
 		return c, fmt.Errorf("open gossip: address %s is not one address of the management network", c.Bind)
 	case c.Label == "" || len(c.Label) > memberlist.LabelMaxSize:
 		return c, fmt.Errorf("open gossip: label of %d bytes; the cluster's id is needed", len(c.Label))

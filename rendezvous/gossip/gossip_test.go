@@ -131,7 +131,8 @@ func all(t *testing.T, ears ...*ear) {
 		}
 		delete(missing, e.id)
 		for len(missing) > 0 {
-			ev := e.wait(t, 45*time.Second, fmt.Sprint("still missing: ", missing), func(ev Event) bool { return ev.Kind == Joined })
+			ev := e.wait(t, 45*time.Second, fmt.Sprint("still missing: ", missing),
+				func(ev Event) bool { return ev.Kind == Joined })
 			delete(missing, ev.Peer.ID)
 		}
 	}
@@ -152,7 +153,8 @@ func TestConverge(t *testing.T) {
 			}
 			p := peers[0]
 			p.Since = time.Time{}
-			want := Peer{ID: nodeID(2), Host: "spark2", Addr: addr(2), Port: n.port, RPCPort: 7940, Meta: n.config(2).Meta, Alive: true}
+			want := Peer{ID: nodeID(2), Host: "spark2", Addr: addr(2), Port: n.port, RPCPort: 7940,
+				Meta: n.config(2).Meta, Alive: true}
 			if d := cmp.Diff(want, p, cmp.Comparer(func(a, b netip.Addr) bool { return a == b })); d != "" {
 				t.Error(d)
 			}
@@ -356,7 +358,8 @@ func TestAddressChange(t *testing.T) {
 	if err := c.Update(m); err != nil {
 		t.Fatal(err)
 	}
-	a.wait(t, 45*time.Second, "an update from the new address", func(ev Event) bool { return ev.Peer.Meta.Epoch == 9 && ev.Peer.Addr == addr(30) })
+	a.wait(t, 45*time.Second, "an update from the new address",
+		func(ev Event) bool { return ev.Peer.Meta.Epoch == 9 && ev.Peer.Addr == addr(30) })
 }
 
 func TestConflicts(t *testing.T) {

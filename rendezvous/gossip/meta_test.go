@@ -14,7 +14,8 @@ func TestMetaRoundTrip(t *testing.T) {
 	for _, m := range []Meta{
 		{ID: nodeID(1), Host: "a"},
 		{ID: nodeID(2), Host: strings.Repeat("h", maxHost), RPCPort: 65535, Epoch: math.MaxUint64,
-			Version: strings.Repeat("v", maxVersion), InventoryHash: strings.Repeat("f", maxHash), Leaving: true, Fabric: fabric("fe80::1 fd00::2 fd00::3 fd00::4 fd00::5 fd00::6 fd00::7 fd00::8 fd00::9").Fabric},
+			Version: strings.Repeat("v", maxVersion), InventoryHash: strings.Repeat("f", maxHash), Leaving: true,
+			Fabric: fabric("fe80::1 fd00::2 fd00::3 fd00::4 fd00::5 fd00::6 fd00::7 fd00::8 fd00::9").Fabric},
 		fabric("192.168.1.2 fe80::1 192.168.2.2"),
 	} {
 		b, err := m.Encode()
@@ -46,7 +47,8 @@ func fabric(text string) Meta {
 
 func TestFabricAddresses(t *testing.T) {
 	got := fabric("fe80::1%eth0 192.168.1.2 ::ffff:192.168.2.2 192.168.3.2").FabricAddrs()
-	want := []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("192.168.2.2"), netip.MustParseAddr("192.168.3.2"), netip.MustParseAddr("fe80::1")}
+	want := []netip.Addr{netip.MustParseAddr("192.168.1.2"), netip.MustParseAddr("192.168.2.2"),
+		netip.MustParseAddr("192.168.3.2"), netip.MustParseAddr("fe80::1")}
 	if !slices.Equal(got, want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
@@ -95,7 +97,9 @@ func TestMetaRefused(t *testing.T) {
 // Whatever peers send: what is accepted is within the limits and says the same
 // when it is told on.
 func FuzzMeta(f *testing.F) {
-	for _, m := range []Meta{{ID: nodeID(1), Host: "a"}, {ID: nodeID(1), Host: "b", RPCPort: 1, Epoch: 300, Version: "v", InventoryHash: "h", Leaving: true}, fabric("10.0.0.1 fd00::1")} {
+	for _, m := range []Meta{{ID: nodeID(1), Host: "a"},
+		{ID: nodeID(1), Host: "b", RPCPort: 1, Epoch: 300, Version: "v", InventoryHash: "h", Leaving: true},
+		fabric("10.0.0.1 fd00::1")} {
 		b, err := m.Encode()
 		if err != nil {
 			f.Fatal(err)

@@ -34,7 +34,8 @@ type bounded struct {
 }
 
 func newBounded(addr netip.Addr, port uint16, l *log.Logger) (*bounded, error) {
-	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{addr.String()}, BindPort: int(port), Logger: l})
+	inner, err := memberlist.NewNetTransport(&memberlist.NetTransportConfig{BindAddrs: []string{addr.String()},
+		BindPort: int(port), Logger: l})
 	if err != nil {
 		return nil, err
 	}

@@ -48,7 +48,8 @@ func TestSlowListener(t *testing.T) {
 
 func TestTargets(t *testing.T) {
 	n := newNetwork(t)
-	n.known = append(n.known, netip.MustParseAddrPort("[fe80::1%eth0]:1"), netip.AddrPort{}, netip.MustParseAddrPort("127.0.9.2:0"))
+	n.known = append(n.known, netip.MustParseAddrPort("[fe80::1%eth0]:1"), netip.AddrPort{},
+		netip.MustParseAddrPort("127.0.9.2:0"))
 	g, err := Open(n.config(1))
 	if err != nil {
 		t.Fatal(err)

@@ -12,21 +12,21 @@ func (l *Leader) adopt(job rendezvous.Job) {
 	r := newRun(l, job)
 	r.found = true
 	l.applyDeaths(r)
-	if job.Verdict != nil { // what was said to end does not run again, whatever its nodes say
+	if job.Verdict != nil { // it was told to followers: whatever the nodes say, the run ends
 		r.post(func() { r.applyVerdict(*job.Verdict) })
 	}
-	if job.Stop != nil { // before anything else: no generation begins any more
+	if job.Stop != nil { // first of all, so that no generation begins any more
 		r.post(func() { r.applyStop(*job.Stop) })
 	}
 	l.drive(r)
 }
 
-// heed has a gang take the words that people have given about machines of its
-// plan, in the boots that they meant. l.mu is held.
+// applyDeaths gives a run the recorded words of people that machines of its plan are dead, in the boots that they
+// meant. l.mu is held.
 func (l *Leader) applyDeaths(r *run) {
 	for _, d := range l.cfg.Record.Deaths() {
 		if m := l.members[d.Node]; m != nil && m.ready {
-			continue // it has come back, and tells itself
+			continue // it has come back and tells its own ledger
 		}
 		r.post(func() {
 			if p := r.placementOf(d.Node); p != nil && slices.Contains(d.Boots, p.Boot) {
@@ -36,8 +36,7 @@ func (l *Leader) applyDeaths(r *run) {
 	}
 }
 
-// Adopt takes up what the record has got of a job from elsewhere: from the other
-// side of a reunion.
+// Adopt takes up what the record has received of a job from the other side of a reunion.
 func (l *Leader) Adopt(id launcher.JobID) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -60,7 +59,7 @@ func (l *Leader) Adopt(id launcher.JobID) {
 	}
 }
 
-// replace ends a gang whose job has gone further elsewhere.
+// replace ends a run whose job has gone further on the other side, and begins another one for it.
 func (l *Leader) replace(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -74,5 +73,5 @@ func (l *Leader) replace(r *run) {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepEnded, Time: job.Outcome.At, Outcome: job.Outcome})
 		return
 	}
-	r.events.fail(ErrOver) // whoever follows it asks again, and finds the other
+	r.events.fail(ErrOver) // its followers ask again, and find the new run
 }

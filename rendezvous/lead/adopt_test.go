@@ -42,7 +42,8 @@ func inherits(t *testing.T, change func(*launcher.Spec)) *heir {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	h.Leader = Open(ctx, Config{
-		Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w}, Send: h.send,
+		Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 2}, Record: h.w.record, Recorder: &reign{w: h.w},
+		Send:    h.send,
 		Answers: func(context.Context, rendezvous.Place) bool { return true }, // on the fabric, that is
 		Logger:  slog.New(slog.DiscardHandler),
 	})
@@ -188,11 +189,13 @@ func TestStartTimeoutOfAHungStart(t *testing.T) {
 			t.Errorf("spark1 was sent %q", got)
 		}
 		for i, id := range []launcher.NodeID{"id1", "id2"} {
-			h.Event(launcher.Event{Key: h.job.Key(), Node: id, Kind: launcher.Exited, Rank: i, Exit: &launcher.Exit{Signal: 15, ByUs: true}})
+			h.Event(launcher.Event{Key: h.job.Key(), Node: id, Kind: launcher.Exited, Rank: i,
+				Exit: &launcher.Exit{Signal: 15, ByUs: true}})
 			h.Event(launcher.Event{Key: h.job.Key(), Node: id, Kind: launcher.Ended})
 		}
 		time.Sleep(time.Second)
-		if out := mustOutcome(t, h.w, "jjjj"); out.Cause != "not started within 20s: spark2 was told to start and has not started all its ranks" {
+		if out := mustOutcome(t, h.w,
+			"jjjj"); out.Cause != "not started within 20s: spark2 was told to start and has not started all its ranks" {
 			t.Errorf("outcome %+v", out)
 		}
 	})

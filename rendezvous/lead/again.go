@@ -12,11 +12,10 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A job goes through generations: a stage before the main one, the main one's
-// attempts, a stage after it. Between two of them its gang has nothing on any node
-// and waits here, in the same loop.
+// A job goes through generations: a stage before the main one, the attempts of the main one, a stage after it.
+// Between two generations its run has nothing on any node and waits here, in the same loop.
 
-// waiting is what a gang between two generations waits for.
+// waiting is what a run between two generations waits for.
 type waiting struct {
 	next  rendezvous.Next
 	from  time.Time // the next one is not placed before
@@ -27,8 +26,7 @@ type waiting struct {
 // placeFor bounds how long a job waits for nodes between two generations.
 const placeFor = 10 * time.Minute
 
-// nextLook is when time alone may let the next generation begin. While nodes are
-// missing, whoever comes or goes has the gang look anyway. Zero is never.
+// nextLook is when the next time limit passes; zero: never. Nodes that come or go wake the run anyway.
 func (w *waiting) nextLook(now time.Time) time.Time {
 	if now.Before(w.from) {
 		return w.from
@@ -44,9 +42,8 @@ func (r *run) follows(out rendezvous.Outcome) (rendezvous.Next, bool) {
 	return r.job.Next(out)
 }
 
-// mustProve tells whether each rank has to be proven gone before the gang is
-// done: two generations of a job must never run at once. A node's silence is no
-// proof, however long it lasts.
+// mustProve tells whether each rank has to be proven gone before the run goes on: two generations of a job must never
+// run at once. A node's silence is no proof, however long it lasts.
 func (r *run) mustProve() bool {
 	if r.verdict == nil {
 		return false
@@ -54,7 +51,7 @@ func (r *run) mustProve() bool {
 	return r.comesAgain()
 }
 
-// comesAgain tells whether another generation follows one that is being ended, or is about to be.
+// comesAgain tells whether another generation follows the one that is being ended, or is about to be.
 func (r *run) comesAgain() bool {
 	var out rendezvous.Outcome
 	switch root := r.culprit(); {
@@ -85,7 +82,7 @@ func (r *run) unproven() []string {
 	return hosts
 }
 
-// waits tells once what the job waits for.
+// waits reports what the job waits for, once.
 func (r *run) waits(text string) {
 	r.viewMu.Lock()
 	said := r.text == text
@@ -111,7 +108,7 @@ func (r *run) pause(next rendezvous.Next, out rendezvous.Outcome) {
 	r.publish()
 }
 
-// lastWord is the last line of the rank that failed first, where its cause is not known.
+// lastLine is the last line of the rank that failed first, where the cause is not known.
 func lastLine(out rendezvous.Outcome) string {
 	if out.Root == nil || out.Root.Exit.Words != "" || out.Root.Exit.Last == "" {
 		return ""
@@ -120,14 +117,15 @@ func lastLine(out rendezvous.Outcome) string {
 	return fmt.Sprintf(" (its last line: %s)", lines[len(lines)-1])
 }
 
-// goOn begins the next generation as soon as it can; true means that the job is
-// over instead.
+// nextGeneration begins the next generation as soon as that is possible; true means that the job is over instead.
 func (r *run) nextGeneration(ctx context.Context) (over bool) {
 	w, now := r.wait, time.Now()
 	switch {
 	case r.verdict != nil: // stopped meanwhile
-		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped && !strings.HasSuffix(r.verdict.Cause, failed) {
-			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next attempt; the last one had failed: %s", r.verdict.Cause, failed)
+		if failed := w.done.Cause; failed != "" && r.verdict.End == rendezvous.Stopped &&
+			!strings.HasSuffix(r.verdict.Cause, failed) {
+			r.verdict.Cause = fmt.Sprintf("%s while it waited for its next attempt; the last one had failed: %s",
+				r.verdict.Cause, failed)
 		}
 		return r.record(ctx)
 	case r.timedOut(now):
@@ -159,7 +157,7 @@ func (r *run) nextGeneration(ctx context.Context) (over bool) {
 		return r.record(ctx)
 	case err != nil:
 		if r.job.Spec.Service != nil && !r.queued {
-			w.from = now.Add(placeAgain) // its fabric may come up, and of that nobody tells
+			w.from = now.Add(placeAgain) // its fabric may come up, which wakes nobody
 		}
 		r.waits(err.Error())
 		r.publish()
@@ -190,9 +188,8 @@ func (r *run) unsure() string {
 		"off for good say so with `sudo sparkrun mark-dead %[1]s`", strings.Join(hosts, " "))
 }
 
-// begin takes up a generation that has been recorded. Only now may the nodes
-// forget the one before: a leader who finds it in the record, and on no node,
-// would start it anew.
+// begin takes up a generation that has been recorded. Only now may the nodes forget the one before: a leader that
+// found it in the record and on no node would start it again.
 func (r *run) begin(job rendezvous.Job) {
 	now := time.Now()
 	r.l.mu.Lock()
@@ -204,7 +201,7 @@ func (r *run) begin(job rendezvous.Job) {
 			p.up, p.known, p.ahead = m.ready && m.boot == p.Boot, true, m.ahead
 		}
 	}
-	r.viewMu.Lock() // with the job: nobody is told of this generation what was said of the last
+	r.viewMu.Lock() // with the job: what was said of the last generation must not be told of this one
 	r.state, r.started, r.text, r.serving = rendezvous.StateStarts, nil, "", serving{}
 	r.viewMu.Unlock()
 	r.l.poke()
@@ -216,9 +213,8 @@ func (r *run) begin(job rendezvous.Job) {
 	r.findCopies()
 }
 
-// forgetAll lets the nodes forget the generation. To all: one that came back just
-// now is told here or not at all, and what is sent to one that is away is lost.
-// Whoever comes back later is swept, as the attempt is nobody's then. l.mu is held.
+// forgetAll lets the nodes forget the generation. All are told, also those that seem to be away: one may have come
+// back just now. A node that comes back later is swept. l.mu is held.
 func (r *run) forgetAll() {
 	key := r.job.Key()
 	for _, p := range r.placements {
@@ -226,7 +222,7 @@ func (r *run) forgetAll() {
 	}
 }
 
-// died notes that a person answers for it: nothing runs on that node any more.
+// died notes a person's word that nothing runs on that node any more.
 func (r *run) died(id launcher.NodeID) {
 	p := r.placementOf(id)
 	if p == nil || p.up || p.phase == launcher.PhaseEnded {
@@ -237,13 +233,12 @@ func (r *run) died(id launcher.NodeID) {
 	r.raisePhase(p, launcher.PhaseEnded)
 }
 
-// ErrAnswers refuses to take a node for dead.
+// ErrAnswers refuses to mark a node dead.
 var ErrAnswers = errors.New("the node answers")
 
-// MarkDead takes a person's word that a node which does not answer runs nothing
-// any more: it was switched off, or taken away. It is what lets a job be tried
-// again that had ranks there. Later leaders find it in the record, where the
-// caller puts it, with Boots.
+// MarkDead takes a person's word that a node which does not answer runs nothing any more, because it was switched off
+// or taken away. Jobs with ranks there may then make their next attempt. The caller records the word together with
+// Boots, so that later leaders find it.
 func (l *Leader) MarkDead(id launcher.NodeID) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -259,8 +254,8 @@ func (l *Leader) MarkDead(id launcher.NodeID) error {
 	return nil
 }
 
-// Boots names the boots of a node that a word about it is about: those in which
-// jobs that have not ended were planned there, and the last one that was heard.
+// Boots names the boots that a person's word about a node covers: those in which unfinished jobs were planned there,
+// and the last one that was heard.
 func (l *Leader) Boots(id launcher.NodeID) []string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -308,9 +303,11 @@ func (l *Leader) placeNext(r *run, next rendezvous.Next, done rendezvous.Outcome
 func (l *Leader) placeAfter(last rendezvous.Plan) (rendezvous.Plan, error) {
 	first := last.Nodes[0]
 	if m := l.members[first.Node]; m == nil || !m.ready || m.boot != first.Boot {
-		return rendezvous.Plan{}, fmt.Errorf("%w: %s, where rank 0 was, does not answer", rendezvous.ErrCannotPlace, first.Host)
+		return rendezvous.Plan{},
+			fmt.Errorf("%w: %s, where rank 0 was, does not answer", rendezvous.ErrCannotPlace, first.Host)
 	} else if why := m.drained(); why != "" {
-		return rendezvous.Plan{}, fmt.Errorf("%w: %s, where rank 0 was, is drained: %s", rendezvous.ErrCannotPlace, first.Host, why)
+		return rendezvous.Plan{},
+			fmt.Errorf("%w: %s, where rank 0 was, is drained: %s", rendezvous.ErrCannotPlace, first.Host, why)
 	}
 	plan := last.Single(launcher.StageAfter, 0)
 	plan.Held = nil
@@ -323,7 +320,7 @@ func (l *Leader) unplace(r *run) {
 	r.pending = nil
 }
 
-// poke has every gang look again: nodes may have become free. l.mu is held.
+// poke wakes every run: nodes may have become free. l.mu is held.
 func (l *Leader) poke() {
 	for _, r := range l.runs {
 		r.post(func() {})
@@ -331,9 +328,10 @@ func (l *Leader) poke() {
 }
 
 func placementsOf(plan rendezvous.Plan, now time.Time) []*placement {
-	seats := make([]*placement, len(plan.Nodes))
+	out := make([]*placement, len(plan.Nodes))
 	for i, p := range plan.Nodes {
-		seats[i] = &placement{Place: p, rank: i, since: now, heard: now, askAt: now.Add(askSoon), ranks: map[int]*launcher.RankStatus{}}
+		out[i] = &placement{Place: p, rank: i, since: now, heard: now, askAt: now.Add(askSoon),
+			ranks: map[int]*launcher.RankStatus{}}
 	}
-	return seats
+	return out
 }

@@ -60,10 +60,12 @@ func TestRestarts(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if o := j.Outcome; o.End != rendezvous.Completed || o.ExitCode != 0 || j.Plan.Generation != 3 || j.Plan.Restarts != 2 {
+		if o := j.Outcome; o.End != rendezvous.Completed || o.ExitCode != 0 || j.Plan.Generation != 3 ||
+			j.Plan.Restarts != 2 {
 			t.Errorf("outcome %+v of generation %d", o, j.Plan.Generation)
 		}
-		if len(j.Attempts) != 2 || j.Attempts[0].ExitCode != 7 || j.Attempts[1].ExitCode != 8 || !j.Planned.Equal(events[0].Time) {
+		if len(j.Attempts) != 2 || j.Attempts[0].ExitCode != 7 || j.Attempts[1].ExitCode != 8 ||
+			!j.Planned.Equal(events[0].Time) {
 			t.Errorf("attempts %+v, planned %s", j.Attempts, j.Planned)
 		}
 		want := []string{"rank 0 on spark1: exit 7; attempt 2 of 4 in 1s", "rank 0 on spark1: exit 8; attempt 3 of 4 in 2s"}
@@ -150,7 +152,8 @@ func TestRestartsAreBounded(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 || o.Cause != "rank 0 on spark1: exit 7 (attempt 3 of 3)" || j.Plan.Generation != 3 {
+		if o := j.Outcome; o.End != rendezvous.Failed || o.ExitCode != 7 ||
+			o.Cause != "rank 0 on spark1: exit 7 (attempt 3 of 3)" || j.Plan.Generation != 3 {
 			t.Errorf("generation %d: %+v", j.Plan.Generation, o)
 		}
 		w.settle()
@@ -166,7 +169,8 @@ func TestWhatIsNotRestarted(t *testing.T) {
 		end   rendezvous.End
 		cause string
 	}{
-		"refused":     {func(w *world) { w.nodes[1].refuses = "no such user" }, false, rendezvous.Rejected, "spark2: no such user"},
+		"refused": {func(w *world) { w.nodes[1].refuses = "no such user" }, false, rendezvous.Rejected,
+			"spark2: no such user"},
 		"out of time": {func(*world) {}, false, rendezvous.Failed, "the time limit of 10s has passed (--timeout)"},
 		"stopped":     {func(*world) {}, true, rendezvous.Stopped, "enough"},
 		"stopped while it waits": {func(w *world) { w.each(exitAfter(2900*time.Millisecond, 1)) }, true, rendezvous.Stopped,
@@ -185,7 +189,8 @@ func TestWhatIsNotRestarted(t *testing.T) {
 				if _, err := w.client(t.Context(), s); err != nil {
 					t.Fatal(err)
 				}
-				if j := mustJob(t, w, "jjjj"); j.Outcome.End != tt.end || !strings.HasPrefix(j.Outcome.Cause, tt.cause) || j.Plan.Generation != 1 {
+				if j := mustJob(t, w, "jjjj"); j.Outcome.End != tt.end ||
+					!strings.HasPrefix(j.Outcome.Cause, tt.cause) || j.Plan.Generation != 1 {
 					t.Errorf("generation %d: %+v, want %q", j.Plan.Generation, j.Outcome, tt.cause)
 				}
 				w.settle()
@@ -228,7 +233,8 @@ func TestNoRestartBesideRanksThatMayLive(t *testing.T) {
 		if _, err := w.client(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || len(j.Plan.Nodes) != 3 {
+		if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 ||
+			len(j.Plan.Nodes) != 3 {
 			t.Errorf("generation %d on %d nodes: %+v", j.Plan.Generation, len(j.Plan.Nodes), j.Outcome)
 		}
 		w.settle()
@@ -262,7 +268,8 @@ func TestMarkDead(t *testing.T) {
 			t.Errorf("it took %s", took)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || len(j.Plan.Nodes) != 2 || j.Attempts[0].Cause != "spark3 was marked dead" {
+		if j.Outcome.End != rendezvous.Completed || len(j.Plan.Nodes) != 2 ||
+			j.Attempts[0].Cause != "spark3 was marked dead" {
 			t.Errorf("on %d nodes after %+v: %+v", len(j.Plan.Nodes), j.Attempts, j.Outcome)
 		}
 		w.nodes[2].heal()
@@ -295,7 +302,8 @@ func TestSpareNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || j.Plan.Nodes[0].Host != "spark1" || j.Plan.Nodes[1].Host != "spark2" || len(j.Plan.Held) != 0 {
+		if j.Outcome.End != rendezvous.Completed || j.Plan.Nodes[0].Host != "spark1" ||
+			j.Plan.Nodes[1].Host != "spark2" || len(j.Plan.Held) != 0 {
 			t.Errorf("plan %+v: %+v", j.Plan, j.Outcome)
 		}
 		w.nodes[2].heal()
@@ -323,7 +331,8 @@ func TestBeforeAndAfter(t *testing.T) {
 				got = append(got, strings.TrimSpace(p.Plan.Stage+" "+p.Text)+" on "+p.Plan.Nodes[0].Host)
 			}
 		}
-		want := []string{"before --before on spark1", "attempt 1 of 2 on spark1", "attempt 2 of 2 on spark1", "after --after on spark1"}
+		want := []string{"before --before on spark1", "attempt 1 of 2 on spark1", "attempt 2 of 2 on spark1",
+			"after --after on spark1"}
 		if d := cmp.Diff(want, got); d != "" || j.Outcome.End != rendezvous.Completed {
 			t.Errorf("%s: %+v", d, j.Outcome)
 		}
@@ -352,7 +361,8 @@ func TestBeforeFails(t *testing.T) {
 		if _, err := w.client(t.Context(), s); err != nil {
 			t.Fatal(err)
 		}
-		if j := mustJob(t, w, "jjjj"); j.Outcome.ExitCode != 3 || j.Outcome.Cause != "rank 0 on spark1: exit 3 (--before)" || j.Plan.Generation != 1 {
+		if j := mustJob(t, w, "jjjj"); j.Outcome.ExitCode != 3 ||
+			j.Outcome.Cause != "rank 0 on spark1: exit 3 (--before)" || j.Plan.Generation != 1 {
 			t.Errorf("outcome %+v", j.Outcome)
 		}
 		w.settle()
@@ -387,7 +397,8 @@ func TestRestartsUnderDyingLeaders(t *testing.T) {
 				}
 				time.Sleep(50 * time.Millisecond)
 			}
-			if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 3 || len(j.Attempts) != 2 {
+			if j := mustJob(t, w, "jjjj"); j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 3 ||
+				len(j.Attempts) != 2 {
 				t.Errorf("leader dies after %d: generation %d, %+v", k, j.Plan.Generation, j.Outcome)
 			}
 			w.settle()

@@ -132,7 +132,8 @@ func TestLeaderChangeAtEveryPoint(t *testing.T) {
 					t.Run(fmt.Sprintf("%d of %d, lag %s", k, all, lag), func(t *testing.T) { play(t, name, lag, k) })
 				}
 				for _, second := range []int{1, 3, 6, 10} {
-					t.Run(fmt.Sprintf("%d of %d, then %d", k, all, second), func(t *testing.T) { play(t, name, 5*time.Millisecond, k, second) })
+					t.Run(fmt.Sprintf("%d of %d, then %d", k, all, second),
+						func(t *testing.T) { play(t, name, 5*time.Millisecond, k, second) })
 				}
 			}
 		})
@@ -140,7 +141,7 @@ func TestLeaderChangeAtEveryPoint(t *testing.T) {
 }
 
 // An earlier leader had told one node to end, and died before the other: the
-// gang must not go on without half of its ranks.
+// job must not go on without half of its ranks.
 func TestAGangThatWasBeingEnded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)

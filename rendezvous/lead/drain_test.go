@@ -29,14 +29,16 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 		}
 		began := time.Now()
 		var events []rendezvous.Progress
-		if err := first.leader.Watch(t.Context(), "jjjj", func(p rendezvous.Progress) error { events = append(events, p); return nil }); err != nil {
+		if err := first.leader.Watch(t.Context(), "jjjj",
+			func(p rendezvous.Progress) error { events = append(events, p); return nil }); err != nil {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took > 15*time.Second {
 			t.Errorf("the stop took %s", took)
 		}
 		out := mustOutcome(t, w, "jjjj")
-		if out.End != rendezvous.Stopped || !strings.Contains(out.Cause, "stopped by root") || !strings.Contains(out.Cause, "spark2 "+hung) {
+		if out.End != rendezvous.Stopped || !strings.Contains(out.Cause, "stopped by root") ||
+			!strings.Contains(out.Cause, "spark2 "+hung) {
 			t.Errorf("outcome %+v", out)
 		}
 		if told := tellOf(events, rendezvous.StepStuck); len(told) != 1 || !strings.Contains(told[0], hung) {
@@ -48,7 +50,8 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 			on2 := spec("k"+launcher.JobID(reign[4:7]), 1, 1)
 			on2.On = []string{"spark2"}
 			for _, s := range []launcher.Spec{on2, spec("l"+launcher.JobID(reign[4:7]), 2, 1)} {
-				if err := w.reign.leader.Launch(t.Context(), s); !errors.Is(err, rendezvous.ErrCannotPlace) || !strings.Contains(err.Error(), hung) {
+				if err := w.reign.leader.Launch(t.Context(), s); !errors.Is(err, rendezvous.ErrCannotPlace) ||
+					!strings.Contains(err.Error(), hung) {
 					t.Errorf("%s placed a job on a drained node, or did not say why: %v", reign, err)
 				}
 			}
@@ -73,7 +76,7 @@ func TestWhatCannotBeKilledDrainsItsNode(t *testing.T) {
 	})
 }
 
-// Nobody had the gang ended but the node itself: the job does not wait for ever.
+// The node itself ended its ranks, not the leader: the job does not wait for ever.
 func TestWhatItsOwnNodeCouldNotKill(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 2)

@@ -146,7 +146,8 @@ func TestAdopt(t *testing.T) {
 		theirs, _ := foreign.record.Job("aaaa")
 		foreign.settle()
 
-		if err := w.commit(rendezvous.Entry{Kind: rendezvous.KindEpoch, Epoch: &launcher.Epoch{N: 2, By: "id1"}}); err != nil {
+		if err := w.commit(rendezvous.Entry{Kind: rendezvous.KindEpoch,
+			Epoch: &launcher.Epoch{N: 2, By: "id1"}}); err != nil {
 			t.Fatal(err)
 		}
 		from := launcher.Epoch{N: 1}

@@ -11,18 +11,16 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// collectWait is how long the first failure waits for others before the gang is
-// ended: what the ranks do by themselves until then may explain it better, what
-// they do afterwards is our doing.
+// collectWait is how long the first failure waits for others before the run is ended. What ranks do by themselves
+// until then may explain it better; what they do afterwards may be our doing.
 const collectWait = 50 * time.Millisecond
 
-// causeWait is how long ranks that only report a lost peer wait for the one they
-// lost: it has closed its connections, and may still be on its way out, as an
-// interpreter is that has PyTorch to unload.
+// causeWait is how long a run waits for the exit of the peer that ranks report as lost: it has closed its connections
+// and may still be exiting, as an interpreter is that has PyTorch to unload.
 const causeWait = time.Second
 
-// judge decides whether the gang must end, and why: the first reason stands. What
-// the exits of ranks tell needs no record but the nodes' ledgers; all else does.
+// evaluate decides whether the run must end, and why: the first reason stands. A verdict that follows from exits of
+// ranks is in the nodes' ledgers; every other verdict has to be recorded.
 func (r *run) evaluate(now time.Time) {
 	goOn := r.job.Spec.OnFailure == launcher.ContinueOnFailure
 	if r.stepped() && r.culprit() == nil {
@@ -33,7 +31,7 @@ func (r *run) evaluate(now time.Time) {
 		if !r.collecting(now) {
 			r.endFor(*r.culprit())
 		}
-	case r.mainDone(): // what the others did since is of no account
+	case r.mainDone(): // what the others did since does not matter
 		r.end(rendezvous.Outcome{End: rendezvous.Completed})
 	case r.anyRefused() != nil && r.ordered: // refused the start itself
 		r.decide(failed(r.anyRefused().refusal()))
@@ -79,7 +77,8 @@ func (r *run) evaluate(now time.Time) {
 	}
 }
 
-// laidTo ends the gang for a rank's exit. That one with 0 was no way to end is not in its ledger.
+// endFor ends the run for a rank's exit. An exit with 0 that counts as a failure has to be recorded: the ledger does
+// not say that it does.
 func (r *run) endFor(e launcher.RankExit) {
 	if e.Exit.Failed() {
 		r.end(r.failedBy(e))
@@ -110,7 +109,7 @@ func (r *run) outOfTime() rendezvous.Outcome {
 	return out
 }
 
-// collecting tells whether the first failure is too fresh to be judged.
+// collecting tells whether the first failure is too recent to be evaluated.
 func (r *run) collecting(now time.Time) bool {
 	if r.failedAt.IsZero() {
 		r.failedAt = now
@@ -125,9 +124,8 @@ func (r *run) collectUntil() time.Time {
 	return r.failedAt.Add(collectWait)
 }
 
-// conclude is for a gang whose ranks have all ended by themselves, but for those
-// on nodes that were given up. Where they were to go on after a failure, it is
-// told now.
+// conclude ends a run whose ranks have all ended by themselves, but for those on nodes that were given up. Where the
+// others were to go on after a failure, the failure becomes the verdict now.
 func (r *run) conclude() {
 	switch root, lost := r.culprit(), r.anyLost(); {
 	case root != nil && lost != nil:
@@ -154,18 +152,16 @@ func (r *run) timedOut(now time.Time) bool {
 	return !limit.IsZero() && !now.Before(limit)
 }
 
-// decide ends the gang for what this leader alone may know: a silence, a time that
-// is over. It is recorded before it is told or acted upon. Else the next leader,
-// whom the node answers again, would say that what was said to end runs; and of ranks
-// that were told to end, that somebody had asked for it, so that no other attempt followed.
+// decide ends the run for a reason that only this leader may know: a silence, a time limit. The verdict is recorded
+// before it is told or acted upon. Else a next leader, whom the silent node answers, would call a job running that was
+// said to end, or would take ranks that were told to end for stopped by a person and make no other attempt.
 func (r *run) decide(out rendezvous.Outcome) {
 	out.At = time.Now()
 	r.proposed = &out
 	r.propose()
 }
 
-// propose records the verdict that was decided on. One of which it is not known
-// whether it was recorded stays the one.
+// propose records the verdict. If it is not known whether that worked, the same verdict is proposed again.
 func (r *run) propose() {
 	if err := r.l.cfg.Recorder.Verdict(r.l.ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: *r.proposed}); err != nil {
 		r.l.cfg.Logger.Warn("record verdict", "job", r.job.Spec.ID, "error", err)
@@ -175,18 +171,18 @@ func (r *run) propose() {
 	r.end(*r.proposed)
 }
 
-// end sets the verdict: from here on the gang only winds down.
+// end sets the verdict: from here on the run is torn down.
 func (r *run) end(out rendezvous.Outcome) {
 	r.verdict, r.proposed, r.ended = &out, nil, time.Now()
-	r.l.cfg.Logger.Info("gang ends", "job", r.job.Spec.ID, "end", out.End, "cause", out.Cause)
+	r.l.cfg.Logger.Info("job ends", "job", r.job.Spec.ID, "end", out.End, "cause", out.Cause)
 	if out.End != rendezvous.Completed {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepEnding, Text: out.Cause})
 	}
 }
 
-// obeyVerdict goes on with what an earlier leader has decided.
+// applyVerdict goes on with what an earlier leader has decided.
 func (r *run) applyVerdict(v rendezvous.Outcome) {
-	stopped := v.End == rendezvous.Stopped // so nothing follows, and nothing begins that waits in line
+	stopped := v.End == rendezvous.Stopped // so no other attempt follows, and none begins that waits in the queue
 	r.noMore = r.noMore || stopped
 	if r.verdict == nil && (r.wait == nil || stopped) {
 		r.end(v)
@@ -215,8 +211,8 @@ func (r *run) endedEarly() *placement {
 	})
 }
 
-// beingEnded tells whether an earlier leader had begun to end the gang. Its
-// reason is gone with it, unless a rank's exit or a refusal still tells.
+// beingEnded tells whether an earlier leader had begun to end the run. Its reason is lost with it, unless a rank's
+// exit or a refusal shows it.
 func (r *run) beingEnded() bool {
 	for _, p := range r.placements {
 		if slices.ContainsFunc(r.exitsOf(p), func(e launcher.RankExit) bool { return e.Exit.ByUs }) {
@@ -232,8 +228,8 @@ func (r *run) allDone() bool {
 	return r.find(func(p *placement) bool { return p.lost == "" && len(r.exitsOf(p)) < p.Ranks }) == nil
 }
 
-// downBeforeStart is meant for a gang whose nodes were all heard of: a new
-// leader has to wait for the ledgers, which may say that ranks run.
+// downBeforeStart finds a node that is away, once all ledgers are there: a new leader has to wait for them, as ranks
+// may run.
 func (r *run) downBeforeStart() *placement {
 	if !r.allKnown() {
 		return nil
@@ -241,15 +237,15 @@ func (r *run) downBeforeStart() *placement {
 	return r.find(func(p *placement) bool { return !p.up })
 }
 
-// notStarted names the nodes whose ranks have not all started, as far as they
-// have told: one whose stream broke before is no reason to let the others wait
-// for it, nor is one that was told and whose disk hangs. One that a new leader
-// has not heard yet may have run for days.
+// notStarted names the nodes whose ranks have not all started. A node whose stream broke before, or whose disk hangs,
+// counts too: the others do not wait for it without limit. A node that a new leader has not heard yet does not count:
+// its ranks may have run for days.
 func (r *run) notStarted() string {
 	var late []string
 	for _, p := range r.placements {
 		switch {
-		case !p.known || p.rejoined > 0 || p.phase == launcher.PhaseEnded || p.allBegun() || p.phase >= launcher.PhasePrepared && r.waitsItsTurn(p):
+		case !p.known || p.rejoined > 0 || p.phase == launcher.PhaseEnded || p.allBegun() ||
+			p.phase >= launcher.PhasePrepared && r.waitsItsTurn(p):
 		case !p.up:
 			late = append(late, p.Host+" does not answer")
 		case p.phase == launcher.PhasePrepared:
@@ -288,8 +284,8 @@ func (r *run) rootCause() *launcher.RankExit {
 
 func (p *placement) refusal() string { return p.Host + ": " + p.refused }
 
-// answersWait is how long a refusal waits for the other nodes': who misses a
-// program on one node wants to hear of all that lack it.
+// answersWait is how long a refusal waits for refusals of other nodes: a user whose program is missing on one node
+// wants to know all nodes that lack it.
 const answersWait = 500 * time.Millisecond
 
 // moreAnswers tells whether a node may still say that it refuses, too.
@@ -305,12 +301,12 @@ func (r *run) moreAnswers(now time.Time) bool {
 func (r *run) refusals() string {
 	var reasons []string
 	hosts := map[string][]string{}
-	words := map[string]string{} // as the first one said it
+	words := map[string]string{} // in the words of the first node
 	for _, p := range r.placements {
 		if p.refused == "" {
 			continue
 		}
-		// A machine's rules name it: else the same refusal is as many as there are machines.
+		// Rules name their machine; without the name, equal refusals are told once.
 		reason := strings.NewReplacer(" on "+p.Host+":", " there:", " on "+p.Host+" ", " there ").Replace(p.refused)
 		if hosts[reason] == nil {
 			reasons = append(reasons, reason)
@@ -347,7 +343,7 @@ func (r *run) outcome() rendezvous.Outcome {
 	out.At, out.Started = time.Now(), r.started
 	if r.inherited {
 		switch {
-		case r.mainDone(): // known late: its node was heard after the others, which were being ended
+		case r.mainDone(): // known late: that node's ledger came after those of the others
 			out.End, out.Cause = rendezvous.Completed, ""
 		case r.rootCause() != nil:
 			out.End = rendezvous.Failed
@@ -375,7 +371,8 @@ func (r *run) outcome() rendezvous.Outcome {
 		by := r.failedBy(*root)
 		out.Root, out.ExitCode, out.Cause = by.Root, by.ExitCode, by.Cause
 		if lost := r.anyLost(); lost != nil && root.Exit.LostPeer {
-			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure, lost.lost+"; what was noticed of it: "+r.blame(*root)
+			out.Root, out.ExitCode, out.Cause = nil, launcher.ExitOwnFailure,
+				lost.lost+"; what was noticed of it: "+r.blame(*root)
 		} else if told := r.toldLate(); told != nil && root.Exit.LostPeer {
 			out.Root, out.Cause = told, r.blameLate(*told)+"; what was noticed of it: "+r.blame(*root)
 		}
@@ -406,8 +403,8 @@ func (r *run) outcome() rendezvous.Outcome {
 	return out
 }
 
-// doneBefore lists the ranks that had exited with 0 by themselves, before the cause
-// where that is a rank: whom others then wait for in vain.
+// doneBefore lists the ranks that had exited with 0 by themselves; where the cause is a rank, those before it: others
+// may have waited for them in vain.
 func (r *run) doneBefore(root *launcher.RankExit) (done []launcher.RankExit) {
 	for _, p := range r.placements {
 		for _, e := range r.exitsOf(p) {

@@ -9,9 +9,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// story is what followers of a job are told. A slow follower slows nobody. Of what only the
-// latest word counts - what is waited for, how far a pull has come, whether a node is there -
-// whoever follows later, or slowly, hears that alone: a job may wait, and live, for months.
+// eventLog is what followers of a job are told. A slow follower slows nobody. Where only the latest entry counts - what
+// the job waits for, how far a pull has come, whether a node is there - the earlier ones are dropped: a job may wait,
+// or run, for months.
 type eventLog struct {
 	mu      sync.Mutex
 	entries []entry
@@ -20,14 +20,14 @@ type eventLog struct {
 	err     error         // why there will be no end to tell
 }
 
-// word is one step of the story, by its number.
+// entry is one step, with its number.
 type entry struct {
 	n     int
 	topic topic
 	p     rendezvous.Progress
 }
 
-// topic is what a later word takes the place of an earlier one about; zero: nothing does.
+// topic: a later entry replaces an earlier one of the same topic; entries of the zero topic stay.
 type topic struct {
 	step rendezvous.Step
 	host string
@@ -42,15 +42,14 @@ func topicOf(p rendezvous.Progress) topic {
 	case rendezvous.StepNodeDown, rendezvous.StepNodeUp:
 		return topic{step: rendezvous.StepNodeDown, host: p.Host}
 	case rendezvous.StepStage:
-		if p.Host != "" { // of one of its machines; that a stage is ready is said once
+		if p.Host != "" { // about one machine; that a stage is ready is said once
 			return topic{step: p.Step, host: p.Host}
 		}
 	}
 	return topic{}
 }
 
-// maxStory bounds the words that are kept: a service may be tried anew for years, and who
-// follows it late hears how it does now.
+// maxEntries bounds the log: a service may restart for years.
 const maxEntries = 4096
 
 func newEventLog() *eventLog { return &eventLog{more: make(chan struct{})} }
@@ -71,7 +70,7 @@ func (l *eventLog) add(p rendezvous.Progress) {
 	l.more = make(chan struct{})
 }
 
-// breakOff ends a story that never came to be: its job could not be recorded.
+// fail ends the log without StepEnded: the job could not be recorded, or another run goes on with it.
 func (l *eventLog) fail(err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -80,7 +79,7 @@ func (l *eventLog) fail(err error) {
 	l.more = make(chan struct{})
 }
 
-// since gives what was told after the word of a number.
+// after gives the entries behind number n.
 func (l *eventLog) after(n int) ([]entry, <-chan struct{}, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -70,7 +70,8 @@ func TestHappyPath(t *testing.T) {
 			t.Errorf("events %s, want %s", got, want)
 		}
 		last := events[len(events)-1]
-		if d := cmp.Diff(&rendezvous.Outcome{End: rendezvous.Completed, At: last.Outcome.At, Started: last.Outcome.Started}, last.Outcome); d != "" {
+		if d := cmp.Diff(&rendezvous.Outcome{End: rendezvous.Completed, At: last.Outcome.At,
+			Started: last.Outcome.Started}, last.Outcome); d != "" {
 			t.Error(d)
 		}
 		if last.Outcome.Started == nil || last.Outcome.Started.Sub(began) > time.Second {
@@ -127,7 +128,8 @@ func TestStartTimeout(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := mustOutcome(t, w, "jjjj")
-		if out.End != rendezvous.Failed || out.ExitCode != 125 || !strings.Contains(out.Cause, "not started within 30s: spark1 is prepared and waiting, spark2 is still preparing") {
+		if out.End != rendezvous.Failed || out.ExitCode != 125 ||
+			!strings.Contains(out.Cause, "not started within 30s: spark1 is prepared and waiting, spark2 is still preparing") {
 			t.Errorf("outcome %+v", out)
 		}
 		if took := time.Since(began); took > 31*time.Second {
@@ -156,7 +158,8 @@ func TestOneRefuses(t *testing.T) {
 		if w.started("jjjj") != 0 {
 			t.Error("a rank was started")
 		}
-		if got := steps(events); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ended") || strings.Contains(got, "running") {
+		if got := steps(events); !strings.Contains(got, " refused ") || !strings.HasSuffix(got, " ended") ||
+			strings.Contains(got, "running") {
 			t.Errorf("events %s", got)
 		}
 		w.settle()
@@ -176,10 +179,11 @@ func TestFailingRankEndsItsGang(t *testing.T) {
 			t.Fatal(err)
 		}
 		if took := time.Since(began); took > 9*time.Second {
-			t.Errorf("the gang took %s to end", took)
+			t.Errorf("the ranks took %s to end", took)
 		}
 		out := mustOutcome(t, w, "jjjj")
-		if out.End != rendezvous.Failed || out.ExitCode != 7 || out.Cause != "rank 1 on spark2: exit 7" || out.Root == nil || out.Root.Rank != 1 {
+		if out.End != rendezvous.Failed || out.ExitCode != 7 || out.Cause != "rank 1 on spark2: exit 7" ||
+			out.Root == nil || out.Root.Rank != 1 {
 			t.Errorf("outcome %+v", out)
 		}
 		if len(out.Exits) != 3 || out.Exits[0].Rank != 1 || !out.Exits[1].Exit.ByUs || out.Exits[2].Exit.Signal != 9 {
@@ -317,7 +321,8 @@ func TestNodeLostBeforeStart(t *testing.T) {
 					t.Fatal(err)
 				}
 				out := mustOutcome(t, w, "jjjj")
-				if out.End != rendezvous.Rejected || out.ExitCode != 125 || !strings.Contains(out.Cause, "spark2") || !strings.Contains(out.Cause, "no rank was started") {
+				if out.End != rendezvous.Rejected || out.ExitCode != 125 || !strings.Contains(out.Cause, "spark2") ||
+					!strings.Contains(out.Cause, "no rank was started") {
 					t.Errorf("outcome %+v", out)
 				}
 				if took := time.Since(began); took > 5*time.Second {
@@ -343,7 +348,9 @@ func TestNodeLostWhileRunning(t *testing.T) {
 			time.Sleep(time.Second)
 			w.nodes[1].cutOff()
 			time.Sleep(5 * time.Second)
-			if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || len(js.Away) != 1 || js.Away[0] != "spark2" || time.Since(js.AwaySince["spark2"]) > 5*time.Second || time.Since(js.AwaySince["spark2"]) < 2*time.Second {
+			if js := r.leader.Jobs()[0]; js.State != rendezvous.StateRuns || len(js.Away) != 1 ||
+				js.Away[0] != "spark2" || time.Since(js.AwaySince["spark2"]) > 5*time.Second ||
+				time.Since(js.AwaySince["spark2"]) < 2*time.Second {
 				w.fault("status while a node is away: %s, away %v since %v", js.State, js.Away, js.AwaySince)
 			}
 		}()
@@ -368,9 +375,10 @@ func TestNodeLostWhileRunning(t *testing.T) {
 	})
 }
 
-// A node given up on comes back while the others still wind down.
+// A node given up on comes back while the others are still being ended.
 func TestLostNodeBackWhileTheGangEnds(t *testing.T) {
-	for _, back := range []time.Duration{22100 * time.Millisecond, 24 * time.Second, 29 * time.Second, 31900 * time.Millisecond, 32 * time.Second, 32100 * time.Millisecond} {
+	for _, back := range []time.Duration{22100 * time.Millisecond, 24 * time.Second, 29 * time.Second,
+		31900 * time.Millisecond, 32 * time.Second, 32100 * time.Millisecond} {
 		synctest.Test(t, func(t *testing.T) {
 			w := newWorld(t, 2)
 			w.nodes[0].deaf = true

@@ -261,7 +261,8 @@ func (n *fakeNode) start(tr *fakeTry, port int) {
 	for i := range tr.a.Ranks {
 		rank := tr.a.FirstRank + i
 		n.w.exec(n.as(tr.Key, rank, 0), tr.a.NodeCount)
-		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
+		tr.Ranks = append(tr.Ranks,
+			launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
 		if after, exit := n.life(tr.Key, rank); exit != nil {
 			n.later(after, func() { n.exited(tr, rank, *exit) })
 		}
@@ -283,7 +284,8 @@ func (n *fakeNode) sees(tr *fakeTry, state launcher.ServiceState, text string) {
 		return
 	}
 	now := time.Now()
-	seen := launcher.ServiceSeen{State: state, Since: now, Addr: tr.a.Management.String() + ":8000", Ready: &now, Text: text}
+	seen := launcher.ServiceSeen{State: state, Since: now, Addr: tr.a.Management.String() + ":8000", Ready: &now,
+		Text: text}
 	if tr.Service != nil {
 		seen.Ready = tr.Service.Ready
 	}
@@ -319,7 +321,8 @@ func (n *fakeNode) startStep(tr *fakeTry, s launcher.Start) {
 			continue
 		}
 		n.w.exec(n.as(tr.Key, rank, 0), tr.a.NodeCount)
-		tr.Ranks = append(tr.Ranks, launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
+		tr.Ranks = append(tr.Ranks,
+			launcher.RankStatus{Rank: rank, State: launcher.RankRunning, PID: 1000 + rank, Time: time.Now()})
 		if after, exit := n.life(tr.Key, rank); exit != nil {
 			n.later(after, func() { n.exited(tr, rank, *exit) })
 		}
@@ -333,7 +336,8 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 	left := 0
 	for i := range tr.Ranks {
 		st := &tr.Ranks[i]
-		if st.Rank == rank && st.Advance(launcher.RankStatus{Rank: rank, Again: st.Again, State: launcher.RankEnded, Exit: &e, Time: time.Now().Add(n.ahead)}) {
+		if st.Rank == rank && st.Advance(launcher.RankStatus{Rank: rank, Again: st.Again, State: launcher.RankEnded,
+			Exit: &e, Time: time.Now().Add(n.ahead)}) {
 			n.w.rankEnds(n.as(tr.Key, rank, st.Again))
 			n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Exited, Rank: rank, Again: st.Again, Exit: &e})
 		}
@@ -350,11 +354,13 @@ func (n *fakeNode) exited(tr *fakeTry, rank int, e launcher.Exit) {
 func (n *fakeNode) again(tr *fakeTry, o launcher.Again) {
 	for i := range tr.Ranks {
 		st := &tr.Ranks[i]
-		if st.Rank != o.Rank || tr.Phase != launcher.PhaseStarted || tr.ending || st.State != launcher.RankEnded || o.Again != st.Again+1 {
+		if st.Rank != o.Rank || tr.Phase != launcher.PhaseStarted || tr.ending || st.State != launcher.RankEnded ||
+			o.Again != st.Again+1 {
 			continue
 		}
 		n.w.exec(n.as(tr.Key, o.Rank, o.Again), tr.a.NodeCount)
-		st.Advance(launcher.RankStatus{Rank: o.Rank, Again: o.Again, State: launcher.RankRunning, PID: 1000 + o.Rank, Time: time.Now()})
+		st.Advance(launcher.RankStatus{Rank: o.Rank, Again: o.Again, State: launcher.RankRunning, PID: 1000 + o.Rank,
+			Time: time.Now()})
 		n.emit(launcher.Event{Key: tr.Key, Kind: launcher.Returned, Rank: o.Rank, Again: o.Again})
 		if after, exit := n.life(tr.Key, o.Rank); exit != nil {
 			n.later(after, func() { n.exited(tr, o.Rank, *exit) })
@@ -438,13 +444,14 @@ func (n *fakeNode) letDie() {
 }
 
 // exec is the witness's note that a rank was started. None may be before all
-// nodes of the gang have been prepared.
+// nodes of the run have been prepared.
 func (w *world) exec(k witnessed, nodes int) {
 	w.mu.Lock()
 	early := len(w.prepared[k.Key]) < nodes
 	for other := range w.running {
 		if other.Job == k.Job && other.Generation != k.Generation {
-			w.faults = append(w.faults, fmt.Sprintf("rank %d of %s was started while rank %d of %s ran", k.rank, k.Key, other.rank, other.Key))
+			w.faults = append(w.faults,
+				fmt.Sprintf("rank %d of %s was started while rank %d of %s ran", k.rank, k.Key, other.rank, other.Key))
 		}
 	}
 	w.execs[k]++

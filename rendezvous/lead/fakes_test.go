@@ -56,7 +56,8 @@ func newWorld(t testing.TB, nodes int) *world {
 	w := &world{
 		t: t, record: rendezvous.NewRecord(), crowned: make(chan struct{}),
 		execs: map[witnessed]int{}, prepared: map[launcher.Key]map[launcher.NodeID]bool{},
-		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{}, told: map[launcher.JobID]told{},
+		epoch: 1, lag: 5 * time.Millisecond, running: map[witnessed]bool{}, acked: map[launcher.JobID]bool{},
+		told: map[launcher.JobID]told{},
 	}
 	node := func(i int) rendezvous.Node {
 		return rendezvous.Node{
@@ -64,15 +65,18 @@ func newWorld(t testing.TB, nodes int) *world {
 			Addr: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 7940),
 		}
 	}
-	w.commit(rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{Cluster: "c", Epoch: 1, First: node(1)}})
-	w.commit(rendezvous.Entry{Kind: rendezvous.KindToken, Token: &rendezvous.Token{ID: "t", Uses: 99, Expires: time.Now().Add(time.Hour)}})
+	w.commit(rendezvous.Entry{Kind: rendezvous.KindFound,
+		Found: &rendezvous.Found{Cluster: "c", Epoch: 1, First: node(1)}})
+	w.commit(rendezvous.Entry{Kind: rendezvous.KindToken,
+		Token: &rendezvous.Token{ID: "t", Uses: 99, Expires: time.Now().Add(time.Hour)}})
 	for i := 1; i <= nodes; i++ {
 		n := node(i)
 		if i > 1 {
 			w.commit(rendezvous.Entry{Kind: rendezvous.KindJoin, At: time.Now(), Join: &rendezvous.Join{TokenID: "t", Node: n}})
 		}
 		w.nodes = append(w.nodes, &fakeNode{
-			w: w, id: n.ID, host: n.Host, booted: time.Now().Add(-time.Hour), boot: fmt.Sprintf("boot%d.1", i), boots: 1, ledger: map[launcher.Key]*fakeTry{}, links: map[*link]bool{},
+			w: w, id: n.ID, host: n.Host, booted: time.Now().Add(-time.Hour), boot: fmt.Sprintf("boot%d.1", i),
+			boots: 1, ledger: map[launcher.Key]*fakeTry{}, links: map[*link]bool{},
 			life: func(launcher.Key, int) (time.Duration, *launcher.Exit) { return 0, nil },
 		})
 	}
@@ -125,9 +129,11 @@ func (w *world) crown(dieAt int) *reign {
 	ctx, stop := context.WithCancel(context.Background())
 	w.mu.Lock()
 	w.terms++
-	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: w.epoch}, Term: w.terms}, ctx: ctx, stop: stop, links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
+	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: w.epoch}, Term: w.terms}, ctx: ctx, stop: stop,
+		links: map[launcher.NodeID]*link{}, dieAt: dieAt, orders: map[string]int{}}
 	w.mu.Unlock()
-	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers, Fabric: w.fabric, Hold: w.hold, Unheard: w.unheard, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
+	r.leader = Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Answers: w.answers,
+		Fabric: w.fabric, Hold: w.hold, Unheard: w.unheard, OnlyHere: w.only, Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		w.wg.Go(func() { r.serve(n) })
 	}
@@ -483,6 +489,7 @@ func inventoryOf(host string) envgen.Inventory { return envgen.Inventory{Host: h
 func spec(id launcher.JobID, nodes, perNode int) launcher.Spec {
 	return launcher.Spec{
 		ID: id, Workload: "exec", Nodes: nodes,
-		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: perNode, Argv: launcher.Lits("true"), Workdir: "/"}},
+		Stages: []launcher.Stage{{Name: "main", Main: true, RanksPerNode: perNode, Argv: launcher.Lits("true"),
+			Workdir: "/"}},
 	}
 }

@@ -17,8 +17,10 @@ import (
 // How far a state is in the life of a generation; 0 is not known. A job that
 // waits for its next one may be found ending the present one.
 var howFar = map[rendezvous.State]int{
-	rendezvous.StatePlanned: 0, rendezvous.StateStarts: 1, rendezvous.StateRuns: 2, rendezvous.StateEnds: 3, rendezvous.StateWaits: 3, rendezvous.StateAgain: 3,
-	rendezvous.State(rendezvous.Completed): 4, rendezvous.State(rendezvous.Failed): 4, rendezvous.State(rendezvous.Stopped): 4, rendezvous.State(rendezvous.Rejected): 4,
+	rendezvous.StatePlanned: 0, rendezvous.StateStarts: 1, rendezvous.StateRuns: 2, rendezvous.StateEnds: 3,
+	rendezvous.StateWaits: 3, rendezvous.StateAgain: 3,
+	rendezvous.State(rendezvous.Completed): 4, rendezvous.State(rendezvous.Failed): 4,
+	rendezvous.State(rendezvous.Stopped): 4, rendezvous.State(rendezvous.Rejected): 4,
 }
 
 // told is the furthest that users were told of a job.
@@ -122,7 +124,8 @@ func silenceIsNotTakenBack(t *testing.T, nodes, points int) {
 	if _, err := w.client(ctx, s); err != nil {
 		t.Error(err)
 	}
-	if j, _ := w.record.Job("jjjj"); j.Outcome == nil || j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Attempts[0].Cause != "spark2 has not answered for 5s" {
+	if j, _ := w.record.Job("jjjj"); j.Outcome == nil || j.Outcome.End != rendezvous.Completed ||
+		j.Plan.Generation != 2 || j.Attempts[0].Cause != "spark2 has not answered for 5s" {
 		t.Errorf("generation %d, outcome %+v, attempts %+v", j.Plan.Generation, j.Outcome, j.Attempts)
 	}
 	w.settle()
@@ -173,9 +176,14 @@ func TestVerdictOutlivesItsLeader(t *testing.T) {
 		cause  string
 		code   int
 	}{
-		"lost before the start": {func(_ *launcher.Spec, w *world) { w.nodes[1].slow = 30 * time.Second }, true, rendezvous.Rejected, "spark1 was lost before the start: no rank was started", 125},
-		"slow to start":         {func(s *launcher.Spec, w *world) { s.StartTimeout, w.nodes[1].slow = 5*time.Second, 8*time.Second }, false, rendezvous.Failed, "not started within 5s: spark1 is prepared and waiting, spark2 is still preparing", 125},
-		"out of its time":       {func(s *launcher.Spec, _ *world) { s.Timeout = 5 * time.Second }, false, rendezvous.Failed, "the time limit of 5s has passed (--timeout)", 124},
+		"lost before the start": {func(_ *launcher.Spec, w *world) { w.nodes[1].slow = 30 * time.Second }, true,
+			rendezvous.Rejected, "spark1 was lost before the start: no rank was started", 125},
+		"slow to start": {func(s *launcher.Spec, w *world) {
+			s.StartTimeout, w.nodes[1].slow = 5*time.Second,
+				8*time.Second
+		}, false, rendezvous.Failed, "not started within 5s: spark1 is prepared and waiting, spark2 is still preparing", 125},
+		"out of its time": {func(s *launcher.Spec, _ *world) { s.Timeout = 5 * time.Second }, false,
+			rendezvous.Failed, "the time limit of 5s has passed (--timeout)", 124},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -2,8 +2,7 @@ package lead
 
 import "github.com/sparkrun/sparkrun/launcher"
 
-// unlikeImages says who has which image, once all nodes have told, where they do not have
-// the same one; else it is empty.
+// unlikeImages says which node has which image, if they differ; empty before all nodes are prepared.
 func (r *run) unlikeImages() string {
 	var hosts []string
 	var seen []*launcher.ImageSeen

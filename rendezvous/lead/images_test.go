@@ -19,9 +19,11 @@ func TestUnlikeImages(t *testing.T) {
 		"the same":     {[]*launcher.ImageSeen{{ID: a}, {ID: a}}, ""},
 		"one manifest": {[]*launcher.ImageSeen{{ID: a, Digest: d}, {ID: b, Digest: d}}, ""},
 		"not all told": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, nil}, ""},
-		"two":          {[]*launcher.ImageSeen{{ID: a}, {ID: b}, {ID: a}}, "under the name vllm: h0, h2 have aaaaaaaaaaaa; h1 has bbbbbbbbbbbb: "},
+		"two": {[]*launcher.ImageSeen{{ID: a}, {ID: b}, {ID: a}},
+			"under the name vllm: h0, h2 have aaaaaaaaaaaa; h1 has bbbbbbbbbbbb: "},
 	} {
-		r := &run{job: rendezvous.Job{Spec: launcher.Spec{Stages: []launcher.Stage{{Main: true, Container: &launcher.Container{Image: "vllm"}}}}}}
+		r := &run{job: rendezvous.Job{Spec: launcher.Spec{Stages: []launcher.Stage{{Main: true,
+			Container: &launcher.Container{Image: "vllm"}}}}}}
 		for i, im := range c.images {
 			p := &placement{phase: launcher.PhasePrepared, image: im}
 			p.Host = "h" + string(rune('0'+i))
@@ -31,7 +33,7 @@ func TestUnlikeImages(t *testing.T) {
 			t.Errorf("%s: %q, want %q", name, got, c.want)
 		}
 		if r.placements[0].phase = launcher.PhaseNone; r.unlikeImages() != "" {
-			t.Errorf("%s: judged before all are prepared", name)
+			t.Errorf("%s: told before all are prepared", name)
 		}
 	}
 }
@@ -39,13 +41,16 @@ func TestUnlikeImages(t *testing.T) {
 // Machines whose rules say the same are named together, though each rule names its own.
 func TestRefusalsAreGrouped(t *testing.T) {
 	r := &run{}
-	for host, text := range map[string]string{"spark1": "eve may not launch on spark1: rule launch", "spark2": "eve may not launch on spark2: rule launch", "spark10": "no room on spark10"} {
+	for host, text := range map[string]string{"spark1": "eve may not launch on spark1: rule launch",
+		"spark2": "eve may not launch on spark2: rule launch", "spark10": "no room on spark10"} {
 		p := &placement{refused: text}
 		p.Host = host
 		r.placements = append(r.placements, p)
 	}
 	slices.SortFunc(r.placements, func(a, b *placement) int { return strings.Compare(a.Host, b.Host) })
-	if got, want := r.refusals(), "spark1, spark2: eve may not launch there: rule launch; spark10: no room on spark10"; strings.Join(sorted(got), "; ") != strings.Join(sorted(want), "; ") {
+	if got, want := r.refusals(),
+		"spark1, spark2: eve may not launch there: rule launch; spark10: no room on spark10"; strings.Join(sorted(got),
+		"; ") != strings.Join(sorted(want), "; ") {
 		t.Errorf("%q, want %q", got, want)
 	}
 	r.placements = r.placements[:1]

@@ -1,10 +1,10 @@
-// Package lead is the leader's brain. It decides where a job goes, when its
-// ranks may start, when the gang must end, and what is recorded of it. A
-// leadership is one Leader: opened when it begins, gone when it ends, with
-// nothing left in memory and nothing undone on a node.
+// Package lead decides where a job goes, when its ranks may start, when they
+// must end, and what is recorded of it. A leadership is one Leader: opened when
+// it begins, gone when it ends, with nothing left in memory and nothing undone
+// on a node.
 //
-// It must not do the talking (orders leave through Config.Send, facts come in
-// by NodeUp, NodeDown and Event) and must not decide on gossip's word.
+// It must not talk to nodes itself (orders leave through Config.Send, facts come
+// in by NodeUp, NodeDown and Event) and must not decide by what gossip says.
 package lead
 
 import (
@@ -43,21 +43,21 @@ type Config struct {
 	// by gossip, on its fabric addresses. It takes a few seconds at most. Nil
 	// means that the stream alone tells.
 	Answers func(context.Context, rendezvous.Place) bool
-	// Fabric chooses and judges the nodes of a job; nil knows of no fabric, and
-	// every job meets on management.
+	// Fabric chooses the nodes of a job and checks their links; nil: there is no
+	// fabric, and every job meets on management.
 	Fabric Fabric
 	// Hold says why no generation can begin now, for every node would refuse it
 	// (their addresses change); empty where one can. It is asked each second. Nil
 	// holds nothing back.
 	Hold func() string
-	// Unheard names the hosts that may have taken the cluster over while this
-	// machine was off: those that it has not heard since, and that nobody calls
-	// dead. Until there are none, no generation begins of a job that an earlier
-	// leader recorded, and none of them is given up for its silence by such a job.
-	// It is asked each second. Nil: there are none.
+	// Unheard names the hosts that may have taken the cluster over while this machine
+	// was off: those that it has not heard since, and that no person has marked dead.
+	// While there are any, a job that an earlier leader recorded begins no generation,
+	// and does not give these hosts up for their silence. It is asked each second.
+	// Nil: there are none.
 	Unheard func() []string
-	// OnlyHere waits a moment, a second at most, for another machine to have what
-	// has been recorded, and names this host if none has. Nil: others always do.
+	// OnlyHere waits, a second at most, until another machine has what has been
+	// recorded, and names this host if none has. Nil: others always have.
 	OnlyHere func(context.Context) string
 	Logger   *slog.Logger
 }
@@ -95,7 +95,7 @@ type member struct {
 	stuck     map[launcher.Key]string // what was killed there and stays
 	leases    bool
 	echo      echo                  // the last that it was given
-	strays    map[launcher.Key]bool // what runs there and is not in the record
+	strays    map[launcher.Key]bool // attempts that run there and are not in the record
 	blank     bool                  // it has lost its copy of the record, and its vote
 }
 
@@ -112,8 +112,8 @@ type Leader struct {
 	derived derived // the last topology
 	swept   map[sweeping]bool
 	changed chan struct{}  // closed and replaced when a member's state changes
-	over    bool           // no gang may start any more
-	running sync.WaitGroup // one per gang's loop
+	over    bool           // no run may start any more
+	running sync.WaitGroup // one per loop of a run
 }
 
 // Open begins a leadership and adopts every job that the record says runs.
@@ -145,7 +145,7 @@ func (l *Leader) Close() {
 	l.running.Wait()
 }
 
-// run starts a gang's loop. l.mu is held.
+// drive starts the loop of a run. l.mu is held.
 func (l *Leader) drive(r *run) {
 	l.runs[r.job.Spec.ID] = r
 	l.running.Add(1)
@@ -180,8 +180,8 @@ func (l *Leader) Launch(ctx context.Context, spec launcher.Spec) error {
 	}
 }
 
-// settle is how long a new leader gives its members to open their control
-// streams before it says that one is away.
+// settle is how long members have to open their control streams to a new leader
+// before it says that one is away.
 const settle = 3 * time.Second
 
 // admitSettled admits a job; at the beginning of a leadership it waits for
@@ -192,7 +192,8 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, er
 	for {
 		_, changed := l.Roster()
 		r, err := l.admit(spec)
-		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) || time.Since(l.began) >= settle || l.complete() {
+		if !errors.Is(err, rendezvous.ErrCannotPlace) && !errors.Is(err, rendezvous.ErrFabricUnfit) ||
+			time.Since(l.began) >= settle || l.complete() {
 			return r, err
 		}
 		select {
@@ -206,13 +207,13 @@ func (l *Leader) admitSettled(ctx context.Context, spec launcher.Spec) (*run, er
 	}
 }
 
-// complete tells whether every member has been heard.
+// complete tells whether every member is there.
 func (l *Leader) complete() bool {
 	roster, _ := l.Roster()
 	return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return !m.Ready })
 }
 
-// admit finds the gang of a job, or places a new one; no gang and no error
+// admit finds the run of a job, or places a new one; no run and no error
 // means that the job has ended already.
 func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	l.mu.Lock()
@@ -225,7 +226,7 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	}
 	if job, known := l.cfg.Record.Job(spec.ID); known {
 		if job.Outcome == nil {
-			return nil, ErrOver // nobody here drives it: its plan was taken for lost
+			return nil, ErrOver // it has no run here: recording its plan seemed to fail
 		}
 		return nil, nil
 	}
@@ -235,7 +236,8 @@ func (l *Leader) admit(spec launcher.Spec) (*run, error) {
 	case c < 0:
 		return nil, fmt.Errorf("job %s: %w: see `sparkrun ps --all` before launching it anew", spec.ID, ErrUnknownRetry)
 	default: // the cluster has been taken over, and this leader has not heard of it yet
-		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID, ErrOver)
+		return nil, fmt.Errorf("job %s was submitted to a later epoch of the cluster than this leader's: %w", spec.ID,
+			ErrOver)
 	}
 	var unfinished []launcher.Spec
 	for _, r := range l.runs {
@@ -297,8 +299,8 @@ func (l *Leader) Stop(ctx context.Context, id launcher.JobID, grace time.Duratio
 	}
 }
 
-// Watch tells a job's story from its beginning, as far as this leadership
-// knows it, and goes on until it has ended, ctx has, or fn fails.
+// Watch tells fn the events of a job from the beginning, as far as this leadership
+// knows them, and goes on until the job or ctx has ended, or fn fails.
 func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvous.Progress) error) error {
 	l.mu.Lock()
 	r := l.runs[id]
@@ -311,9 +313,10 @@ func (l *Leader) Watch(ctx context.Context, id launcher.JobID, fn func(rendezvou
 	case !known && l.ctx.Err() == nil:
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrNoJob)
 	case !known || job.Outcome == nil:
-		return ErrOver // a job that runs has a gang, unless this leadership has ended
+		return ErrOver // an unfinished job has a run, unless this leadership has ended
 	}
-	if err := fn(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: job.Planned, Job: id, Plan: &job.Plan}); err != nil {
+	if err := fn(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: job.Planned, Job: id,
+		Plan: &job.Plan}); err != nil {
 		return err
 	}
 	return fn(rendezvous.Progress{Step: rendezvous.StepEnded, Time: job.Outcome.At, Job: id, Outcome: job.Outcome})
@@ -335,15 +338,15 @@ func (l *Leader) Jobs() []rendezvous.JobStatus {
 			r.status(&out[i])
 			out[i].Line = slices.Index(line, r) + 1
 		case out[i].State == rendezvous.StatePlanned:
-			// A generation that has just been recorded is not what its gang still says of the one before.
+			// This generation has just been recorded; its run still speaks of the one before.
 			out[i].State = rendezvous.StateStarts
 		}
 	}
 	return out
 }
 
-// letGo forgets a gang whose outcome is recorded, and lets the nodes forget it.
-// Both under one lock: a node that comes back is told here, or finds its attempt swept.
+// letGo forgets a run whose outcome is recorded, and lets the nodes forget it. Both
+// under one lock: a node that comes back is told here, or its attempt is swept.
 func (l *Leader) letGo(r *run) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -351,7 +354,7 @@ func (l *Leader) letGo(r *run) {
 	l.drop(r)
 }
 
-// drop forgets a gang. l.mu is held.
+// drop forgets a run. l.mu is held.
 func (l *Leader) drop(r *run) {
 	if l.runs[r.job.Spec.ID] == r {
 		delete(l.runs, r.job.Spec.ID)

@@ -325,15 +325,20 @@ func TestWatch(t *testing.T) {
 }
 
 // NodeUp sweeps what the record says is over, and leaves alone what it cannot
-// judge.
+// decide about.
 func TestSweep(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, 1)
 		for _, e := range []rendezvous.Entry{
 			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("ended", 1, 1), Plan: rendezvous.Plan{Generation: 1}}},
-			{Kind: rendezvous.KindEnd, End: &rendezvous.JobEnd{Key: launcher.Key{Job: "ended", Generation: 1}, Outcome: rendezvous.Outcome{End: rendezvous.Failed}}},
-			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(), Plan: rendezvous.Plan{Generation: 1}}},
-			{Kind: rendezvous.KindPlan, Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(), Plan: rendezvous.Plan{Generation: 2, Nodes: []rendezvous.Place{{Node: "id1", Boot: "b", Ranks: 1}}}}},
+			{Kind: rendezvous.KindEnd,
+				End: &rendezvous.JobEnd{Key: launcher.Key{Job: "ended", Generation: 1},
+					Outcome: rendezvous.Outcome{End: rendezvous.Failed}}},
+			{Kind: rendezvous.KindPlan,
+				Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(), Plan: rendezvous.Plan{Generation: 1}}},
+			{Kind: rendezvous.KindPlan,
+				Job: &rendezvous.Job{Spec: spec("again", 1, 1).WithDefaults(),
+					Plan: rendezvous.Plan{Generation: 2, Nodes: []rendezvous.Place{{Node: "id1", Boot: "b", Ranks: 1}}}}},
 		} {
 			if err := w.commit(e); err != nil {
 				t.Fatal(err)
@@ -342,7 +347,8 @@ func TestSweep(t *testing.T) {
 		var mu sync.Mutex
 		forgot, ended := map[launcher.Key]bool{}, map[launcher.Key]bool{}
 		ctx, cancel := context.WithCancel(t.Context())
-		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 7}, Record: w.record, Logger: slog.New(slog.DiscardHandler),
+		l := Open(ctx, Config{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 7}, Record: w.record,
+			Logger: slog.New(slog.DiscardHandler),
 			Send: func(id launcher.NodeID, o launcher.Order) {
 				mu.Lock()
 				defer mu.Unlock()
@@ -375,7 +381,8 @@ func TestSweep(t *testing.T) {
 		l.Event(launcher.Event{Node: "id1", Key: late, Kind: launcher.Ended})
 		cancel()
 		l.Close()
-		want := map[launcher.Key]bool{{Job: "ended", Generation: 1}: true, {Job: "again", Generation: 1}: true, {Job: "lost1", Generation: 1}: true, {Job: "lost2", Generation: 1}: true}
+		want := map[launcher.Key]bool{{Job: "ended", Generation: 1}: true, {Job: "again", Generation: 1}: true,
+			{Job: "lost1", Generation: 1}: true, {Job: "lost2", Generation: 1}: true}
 		if d := cmp.Diff(want, forgot); d != "" {
 			t.Error(d)
 		}
@@ -449,14 +456,16 @@ func TestStrangeWords(t *testing.T) {
 	})
 }
 
-// Close leaves no goroutine behind, in real time, whatever a gang was at.
+// Close leaves no goroutine behind, in real time, whatever a run was doing.
 func TestCloseLeavesNothing(t *testing.T) {
 	defer goleak.VerifyNone(t, goleak.IgnoreCurrent())
 	w := newWorld(t, 2)
 	w.nodes[1].slow = time.Hour
 	ctx, cancel := context.WithCancel(t.Context())
-	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, ctx: ctx, stop: cancel, orders: map[string]int{}}
-	l := Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send, Logger: slog.New(slog.DiscardHandler)})
+	r := &reign{w: w, fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, ctx: ctx, stop: cancel,
+		orders: map[string]int{}}
+	l := Open(ctx, Config{Fence: r.fence, Record: w.record, Recorder: r, Send: r.send,
+		Logger: slog.New(slog.DiscardHandler)})
 	for _, n := range w.nodes {
 		l.NodeUp(n.id, Up{Boot: n.boot, Inventory: inventoryOf(n.host)})
 	}
@@ -522,7 +531,8 @@ func TestNewLeaderWaitsForItsMembers(t *testing.T) {
 		// Once it is settled, what is missing is missed at once; so is what no
 		// member could give.
 		began = time.Now()
-		if _, err := l.admitSettled(ctx, spec("kkkk", 3, 1).WithDefaults()); !errors.Is(err, rendezvous.ErrCannotPlace) || time.Since(began) != 0 {
+		if _, err := l.admitSettled(ctx, spec("kkkk", 3, 1).WithDefaults()); !errors.Is(err,
+			rendezvous.ErrCannotPlace) || time.Since(began) != 0 {
 			t.Errorf("three of two: %v after %s", err, time.Since(began))
 		}
 		cancel()

@@ -8,8 +8,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A job with a lease needs no word of a node that is silent: its shims end the
-// ranks by themselves, so long after the last echo that the node was given.
+// A job with a lease need not wait until a silent node answers: its shims end the
+// ranks by themselves, a known time after the last echo that the node was given.
 // rendezvous/DESIGN.md has the argument.
 
 // echo is a stamp that went back to its node.
@@ -19,8 +19,8 @@ type echo struct {
 	stamp launcher.Uptime
 }
 
-// Echo notes that a node is about to be told: since it made the stamp, in this boot,
-// this leadership has been proven. It is called before the node can hear of it.
+// Echo notes that a node is about to be told that this leadership was proven after
+// the node made the stamp, in this boot. It is called before the node can be told.
 func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -34,8 +34,7 @@ func (l *Leader) Echo(id launcher.NodeID, boot string, stamp launcher.Uptime) {
 	}
 }
 
-// Leased tells whether a job has a lease that wants to be renewed: without one
-// nobody needs a proof.
+// Leased tells whether a job has a lease to renew: without one no proof is needed.
 func (l *Leader) Leased() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -47,8 +46,8 @@ func (l *Leader) Leased() bool {
 	return false
 }
 
-// lastEcho is the latest moment at which this leadership may have given a node an
-// echo, or an earlier leader: that was before this leadership began.
+// lastEcho is the latest moment at which a node may have been given an echo: by this
+// leadership, or before it began by an earlier one.
 func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -58,9 +57,9 @@ func (l *Leader) lastEcho(id launcher.NodeID) time.Time {
 	return l.began
 }
 
-// firstLeases are what each node's first lease counts from, by its place; nil for a
-// job without one. all is false while a node has yet to get its echo: one old enough
-// that the start could come too late is none.
+// firstLeases are the stamps from which each node's first lease counts, in the order
+// of placements; nil for a job without a lease. all is false while a node has no
+// recent echo: from an old one the start could come too late.
 func (r *run) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
 	lease := r.job.Spec.Lease()
 	if lease == 0 {
@@ -79,8 +78,8 @@ func (r *run) firstLeases(now time.Time) (stamps []launcher.Uptime, all bool) {
 	return stamps, all
 }
 
-// leaseOver is when nothing runs any more on a node that stays silent; zero where
-// no lease says so, or nothing has to be said.
+// leaseOver is when nothing runs any more on a node that stays silent; zero without
+// a lease, and for a node that is up or has ended.
 func (r *run) leaseOver(p *placement) time.Time {
 	if r.job.Spec.Lease() == 0 || p.up || p.phase == launcher.PhaseEnded {
 		return time.Time{}
@@ -88,9 +87,8 @@ func (r *run) leaseOver(p *placement) time.Time {
 	return r.l.lastEcho(p.Node).Add(r.job.Spec.LeaseOver())
 }
 
-// expire counts as gone what ran on silent nodes whose leases are over. now was read
-// before the last echo is looked up: one that is given in between comes too late
-// for its shim.
+// expire marks as ended what ran on silent nodes whose leases are over. now was read
+// before the last echo is looked up: one given in between comes too late for its shim.
 func (r *run) expire(now time.Time) {
 	for _, p := range r.placements {
 		if over := r.leaseOver(p); over.IsZero() || now.Before(over) {

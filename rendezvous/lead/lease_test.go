@@ -66,7 +66,8 @@ func TestLeaseMakesRoom(t *testing.T) {
 					t.Fatal(err)
 				}
 				j := mustJob(t, w, "jjjj")
-				if j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 || j.Plan.Nodes[0].Host != "spark1" || j.Plan.Nodes[1].Host != "spark2" {
+				if j.Outcome.End != rendezvous.Completed || j.Plan.Generation != 2 ||
+					j.Plan.Nodes[0].Host != "spark1" || j.Plan.Nodes[1].Host != "spark2" {
 					t.Errorf("generation %d on %+v: %+v", j.Plan.Generation, j.Plan.Nodes, j.Outcome)
 				}
 				var again time.Time
@@ -78,7 +79,8 @@ func TestLeaseMakesRoom(t *testing.T) {
 				if took := again.Sub(*cut); took < 22*time.Second || took > 40*time.Second {
 					t.Errorf("prepared again %s after the cut", took)
 				}
-				if waits := strings.Join(tellOf(events, rendezvous.StepWaiting), "; "); !strings.Contains(waits, "leases of what may run on spark3") {
+				if waits := strings.Join(tellOf(events, rendezvous.StepWaiting), "; "); !strings.Contains(waits,
+					"leases of what may run on spark3") {
 					t.Errorf("waits: %q", waits)
 				}
 				lost.heal()
@@ -128,7 +130,8 @@ func TestLeaseRanOutIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		j := mustJob(t, w, "jjjj")
-		if j.Outcome.End != rendezvous.Completed || len(j.Attempts) != 1 || !strings.Contains(j.Attempts[0].Cause, "its lease ran out") {
+		if j.Outcome.End != rendezvous.Completed || len(j.Attempts) != 1 ||
+			!strings.Contains(j.Attempts[0].Cause, "its lease ran out") {
 			t.Errorf("after %+v: %+v", j.Attempts, j.Outcome)
 		}
 		if took := j.Outcome.At.Sub(*cut); took > leased().LeaseOver() {
@@ -204,7 +207,8 @@ func TestOldNodeGetsNoLeasedJob(t *testing.T) {
 		w.nodes[2].old = true
 		w.ready()
 		_, err := w.client(t.Context(), leased())
-		if !errors.Is(err, rendezvous.ErrCannotPlace) || !strings.Contains(err.Error(), "spark3") || !strings.Contains(err.Error(), "upgraded") {
+		if !errors.Is(err, rendezvous.ErrCannotPlace) || !strings.Contains(err.Error(), "spark3") ||
+			!strings.Contains(err.Error(), "upgraded") {
 			t.Errorf("got %v", err)
 		}
 		plain := spec("pppp", 3, 1)
@@ -240,7 +244,8 @@ func TestLeasesUnderDyingLeaders(t *testing.T) {
 				}
 			}
 			j := mustJob(t, w, "jjjj")
-			if early := j.Outcome.End == rendezvous.Rejected && w.started("jjjj") == 0; j.Outcome.End != rendezvous.Completed && !early {
+			if early := j.Outcome.End == rendezvous.Rejected &&
+				w.started("jjjj") == 0; j.Outcome.End != rendezvous.Completed && !early {
 				t.Errorf("leader dies after %d: generation %d, %+v", k, j.Plan.Generation, j.Outcome)
 			}
 			lost.heal()

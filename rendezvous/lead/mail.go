@@ -10,8 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// The messages of a gang's mailbox. They only note facts; step draws the
-// consequences.
+// The messages of a run's mailbox. They only note facts; step acts on them.
 
 func (r *run) placementOf(id launcher.NodeID) *placement {
 	return r.find(func(p *placement) bool { return p.Node == id })
@@ -27,7 +26,7 @@ func (r *run) nodeUp(id launcher.NodeID, boot string, ledger map[launcher.Key]la
 	if !p.up {
 		r.tell(rendezvous.Progress{Step: rendezvous.StepNodeUp, Host: p.Host})
 	}
-	back := boot != p.Boot && r.takesBack(p, e) // before it counts among the known
+	back := boot != p.Boot && r.takesBack(p, e) // asked before known is set
 	p.up, p.since, p.known = true, time.Now(), true
 	r.moved = p.since
 	p.preparing, p.starting, p.asked, p.ending = false, 0, 0, nil
@@ -115,7 +114,7 @@ func (r *run) event(ev launcher.Event) {
 	}
 	switch ev.Kind {
 	case launcher.Preparing:
-		// As long as it gets on, it is not late.
+		// A node that makes progress is not late.
 		if until := time.Now().Add(r.job.Spec.StartTimeout); p.phase == launcher.PhaseNone && until.After(r.deadline) {
 			r.deadline = until
 		}
@@ -144,7 +143,8 @@ func (r *run) event(ev launcher.Event) {
 	case launcher.Probed:
 		r.probedIs(p, ev)
 	case launcher.Exited:
-		r.rankIs(p, launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, Exit: ev.Exit, Time: ev.Time})
+		r.rankIs(p, launcher.RankStatus{Rank: ev.Rank, Again: ev.Again, State: launcher.RankEnded, Exit: ev.Exit,
+			Time: ev.Time})
 	case launcher.Returned:
 		r.returned(p, ev)
 	case launcher.Stuck:
@@ -156,7 +156,7 @@ func (r *run) event(ev launcher.Event) {
 	}
 }
 
-// rise moves a node's phase, forward only.
+// raisePhase moves a node's phase, forward only.
 func (r *run) raisePhase(p *placement, to launcher.Phase) bool {
 	if to <= p.phase {
 		return false
@@ -198,7 +198,7 @@ func (r *run) stepRuns(p *placement, ev launcher.Event) {
 	}
 }
 
-// tellRunning tells that all ranks run; of several steps, that the last one is ready, too.
+// tellRunning reports that all ranks run; where there are several steps, that the last one is ready, too.
 func (r *run) tellRunning() {
 	now := time.Now()
 	r.viewMu.Lock()
@@ -226,8 +226,7 @@ func (p *placement) allBegun() bool {
 }
 
 func (r *run) rankIs(p *placement, st launcher.RankStatus) {
-	// What a node says of a rank that is not its own, or of an end without an
-	// exit, is nothing to act on.
+	// A rank that is not the node's own, or an end without an exit, is ignored.
 	if st.Rank < p.FirstRank || st.Rank >= p.FirstRank+p.Ranks || st.State == launcher.RankEnded && st.Exit == nil {
 		return
 	}
@@ -244,8 +243,8 @@ func (r *run) rankIs(p *placement, st launcher.RankStatus) {
 	}
 }
 
-// stop takes a request to end the job, once it is recorded. It writes as Plan and End
-// do, from the loop, so that no generation begins between the two.
+// stop records a request to end the job, then obeys it. Like Plan and End it is recorded from the loop, so that no
+// generation begins in between.
 func (r *run) stop(grace time.Duration, reason string) error {
 	if r.asked == nil || grace < r.asked.Grace {
 		asked := rendezvous.Stop{At: time.Now(), Grace: grace, Reason: reason}
@@ -257,7 +256,7 @@ func (r *run) stop(grace time.Duration, reason string) error {
 	return nil
 }
 
-// obeyStop ends the job for a request that is in the record.
+// applyStop ends the job for a request that is in the record.
 func (r *run) applyStop(asked rendezvous.Stop) {
 	r.asked, r.noMore = &asked, true
 	if r.verdict == nil {
@@ -297,7 +296,7 @@ func (r *run) publish() {
 		r.state, r.againAt = rendezvous.StateAgain, &at
 	case r.wait != nil || len(r.unproven()) > 0:
 		r.state = rendezvous.StateWaits
-	case r.verdict != nil || !r.failedAt.IsZero(): // or about to be, and an earlier leader may have said so
+	case r.verdict != nil || !r.failedAt.IsZero(): // the latter: about to end, and an earlier leader may have said so
 		r.state = rendezvous.StateEnds
 		if r.comesAgain() {
 			r.state = rendezvous.StateAgain

@@ -9,13 +9,14 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// NodeUp takes a node's first words on a fresh control stream.
+// NodeUp takes what a node says first on a new control stream.
 func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	was := l.members[id]
 	now := &member{
-		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, protocol: up.Protocol, inventory: up.Inventory, gpus: up.GPUs,
+		ready: true, since: time.Now(), boot: up.Boot, version: up.Version, protocol: up.Protocol,
+		inventory: up.Inventory, gpus: up.GPUs,
 		stuck: map[launcher.Key]string{}, strays: map[launcher.Key]bool{}, leases: up.Leases, blank: up.Blank,
 	}
 	if was != nil {
@@ -39,29 +40,31 @@ func (l *Leader) NodeUp(id launcher.NodeID, up Up) {
 	}
 }
 
-// sweep lets a node forget an attempt that nobody drives: its end is recorded, and
-// the node was away when it was to be told, or it is of a side that gave way. What
-// runs of it is ended first. An attempt that runs and that the record
-// does not know was lost in a forced recovery, or ended so long ago that it was
-// pruned: only a person can tell, so it is left alone. l.mu is held.
+// sweep lets a node forget an attempt that has no run here: its end was recorded while
+// the node was away, or it is of a side that gave way. What runs of it is ended first.
+// An attempt that runs and is not in the record was lost in a forced recovery, or ended
+// so long ago that it was pruned: only a person can tell, so it is left alone. l.mu is
+// held.
 func (l *Leader) sweep(id launcher.NodeID, e launcher.LedgerEntry) {
 	if l.current(e.Key) {
 		return
 	}
 	if l.stray(e) {
 		l.members[id].strays[e.Key] = true
-		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "generation", e.Generation, "node", id)
+		l.cfg.Logger.Warn("node runs a job that the record does not know", "job", e.Job, "generation", e.Generation,
+			"node", id)
 		return
 	}
 	if job, known := l.cfg.Record.Job(e.Job); known && e.Phase == launcher.PhaseStarted {
-		l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, End: &launcher.End{Key: e.Key, Grace: job.Spec.Grace, Reason: "the job has ended, or goes on elsewhere"}})
+		l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence,
+			End: &launcher.End{Key: e.Key, Grace: job.Spec.Grace, Reason: "the job has ended, or goes on elsewhere"}})
 		l.swept[sweeping{id, e.Key}] = true // Event lets the node forget it
 		return
 	}
 	l.cfg.Send(id, launcher.Order{Fence: l.cfg.Fence, Forget: &e.Key})
 }
 
-// sweeping is an attempt that is being ended on a node, to be forgotten then.
+// sweeping is an attempt that is being ended on a node, which is to forget it then.
 type sweeping struct {
 	node launcher.NodeID
 	key  launcher.Key
@@ -108,7 +111,7 @@ func (l *Leader) Inventory(id launcher.NodeID, inv envgen.Inventory) {
 	}
 }
 
-// Event takes what a node tells of a gang.
+// Event takes one event from a node.
 func (l *Leader) Event(ev launcher.Event) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -123,7 +126,7 @@ func (l *Leader) Event(ev launcher.Event) {
 	}
 }
 
-// Retire keeps new ranks away from a member that is to be struck from the
+// Retire keeps new ranks away from a member that is to be removed from the
 // record; it refuses while a job has ranks there, for nobody could end them
 // afterwards. Unretire takes it back.
 func (l *Leader) Retire(id launcher.NodeID) error {

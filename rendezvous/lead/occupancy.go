@@ -10,9 +10,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A job that takes GPUs has its nodes' GPUs for itself, from its first plan to
-// its recorded end: between two attempts too, and those it keeps in reserve. Jobs
-// that take none, and those that share, neither hold nor wait.
+// A job that takes GPUs has the GPUs of its nodes and spare nodes for itself, from
+// its first plan to its recorded end, between two attempts too. Jobs that take none,
+// and those that share, neither hold GPUs nor wait for them.
 
 // busyError refuses a job for want of free GPUs.
 type busyError struct{ why string }
@@ -35,8 +35,7 @@ func (l *Leader) takes(spec launcher.Spec, id launcher.NodeID) bool {
 	return true
 }
 
-// holders gives the job that has each node's GPUs, but for the job of own. l.mu
-// is held.
+// holders gives the run that holds each node's GPUs, leaving out own. l.mu is held.
 func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
 	held := map[launcher.NodeID]*run{}
 	for _, r := range l.runs {
@@ -55,8 +54,8 @@ func (l *Leader) holders(own *run) map[launcher.NodeID]*run {
 	return held
 }
 
-// free is the roster without the nodes whose GPUs the job needs and others have;
-// taken names those that it might have had, and whose GPUs are free. l.mu is held.
+// free is the roster without the nodes whose GPUs the job needs and other jobs hold;
+// taken says who holds them, and which are free. l.mu is held.
 func (l *Leader) free(spec launcher.Spec, own *run, roster rendezvous.Roster) (free rendezvous.Roster, taken string) {
 	held := l.holders(own)
 	free = slices.Clone(roster)
@@ -98,8 +97,8 @@ func describe(j rendezvous.Job) string {
 	return text
 }
 
-// line is who waits for its first nodes, the first to come first. Jobs keep their
-// places through a change of leader, for the record has them. l.mu is held.
+// queue are the runs that wait for their first nodes, the oldest first. Jobs keep
+// their places through a change of leader, for they are in the record. l.mu is held.
 func (l *Leader) queue() []*run {
 	var line []*run
 	for _, r := range l.runs {
@@ -115,9 +114,9 @@ func cameBefore(a, b *run) int {
 	return cmp.Or(a.job.Planned.Compare(b.job.Planned), cmp.Compare(a.job.Spec.ID, b.job.Spec.ID))
 }
 
-// inLine is the place of a gang in the line, from 1, and who is the first there;
-// nil if nobody is. Every gang in the line asks at every turn: no sorting. l.mu
-// is held.
+// inQueue is the place of a run in the queue, from 1, and the run that is first; nil
+// if there is none. Every run in the queue asks at every turn, so nothing is sorted.
+// l.mu is held.
 func (l *Leader) inQueue(r *run) (place int, first *run) {
 	place = 1
 	for _, other := range l.runs {
@@ -134,9 +133,9 @@ func (l *Leader) inQueue(r *run) (place int, first *run) {
 	return place, first
 }
 
-// before is who has to be placed before a job that takes GPUs: whoever stands in
-// line before it, however few nodes it needs itself, or wide jobs would wait for
-// ever. A job that has its nodes stands in no line. l.mu is held.
+// before is the run that has to be placed before a job that takes GPUs: the first of
+// the queue, even if this job needs fewer nodes, or wide jobs would wait for ever. A
+// job that has its nodes is in no queue. l.mu is held.
 func (l *Leader) before(spec launcher.Spec, r *run, roster rendezvous.Roster) *run {
 	takes := func(m rendezvous.Member) bool { return l.takes(spec, m.ID) }
 	if r != nil && !r.queued || !slices.ContainsFunc(roster, takes) {

@@ -93,7 +93,8 @@ func TestWaitingForGPUs(t *testing.T) {
 			}
 			time.Sleep(time.Second)
 		}
-		if err := r.leader.Launch(t.Context(), gpuJob("zzzz", 1)); err == nil || !strings.Contains(err.Error(), "job dddd stands in line before it") {
+		if err := r.leader.Launch(t.Context(), gpuJob("zzzz", 1)); err == nil ||
+			!strings.Contains(err.Error(), "job dddd stands in line before it") {
 			t.Errorf("who does not wait: %v", err)
 		}
 		status := func(r *reign) []string {
@@ -123,7 +124,8 @@ func TestWaitingForGPUs(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		for id, want := range map[launcher.JobID]rendezvous.End{"aaaa": rendezvous.Completed, "bbbb": rendezvous.Stopped, "cccc": rendezvous.Completed, "dddd": rendezvous.Completed} {
+		for id, want := range map[launcher.JobID]rendezvous.End{"aaaa": rendezvous.Completed,
+			"bbbb": rendezvous.Stopped, "cccc": rendezvous.Completed, "dddd": rendezvous.Completed} {
 			if out := mustOutcome(t, w, id); out.End != want {
 				t.Errorf("%s: %+v", id, out)
 			}
@@ -176,7 +178,8 @@ func TestTakenGPUsAreNamed(t *testing.T) {
 		on := gpuJob("cccc", 1)
 		on.On = []string{"spark2"}
 		err := r.leader.Launch(t.Context(), on)
-		if want := "GPUs are taken: spark2 by job aaaa (tiny); free: spark4 (not asked for); --wait"; err == nil || !strings.Contains(err.Error(), want) {
+		if want := "GPUs are taken: spark2 by job aaaa (tiny); free: spark4 (not asked for); --wait"; err == nil ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
 		wide := gpuJob("dddd", 2)
@@ -185,11 +188,13 @@ func TestTakenGPUsAreNamed(t *testing.T) {
 			t.Errorf("%v, want %q", err, want)
 		}
 		plan, findings, err := r.leader.Place(wide)
-		if err != nil || len(plan.Nodes) != 2 || len(findings) != 2 || findings[0].Host != "spark1" || findings[0].Severity != envgen.SeverityWarning ||
+		if err != nil || len(plan.Nodes) != 2 || len(findings) != 2 || findings[0].Host != "spark1" ||
+			findings[0].Severity != envgen.SeverityWarning ||
 			findings[0].Text != "its GPUs are taken now by job aaaa (tiny): a launch would be refused" {
 			t.Errorf("planned on %v with %v: %v", plan.Nodes, findings, err)
 		}
-		if plan, findings, err := r.leader.Place(gpuJob("eeee", 1)); err != nil || plan.Nodes[0].Host != "spark4" || len(findings) != 0 {
+		if plan, findings, err := r.leader.Place(gpuJob("eeee", 1)); err != nil || plan.Nodes[0].Host != "spark4" ||
+			len(findings) != 0 {
 			t.Errorf("what fits is planned on %v with %v: %v", plan.Nodes, findings, err)
 		}
 		for _, id := range []launcher.JobID{"aaaa", "bbbb"} {

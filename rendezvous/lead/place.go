@@ -10,7 +10,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// Fabric knows what joins the members: envgen/topology's rules.
+// Fabric knows how the members are joined: envgen/topology's rules.
 type Fabric interface {
 	// Derive works out how the nodes are joined.
 	Derive([]envgen.NodeView) (envgen.Topology, error)
@@ -22,13 +22,14 @@ type Fabric interface {
 // derived is a topology and the roster it is of.
 type derived struct {
 	topology envgen.Topology
-	changed  <-chan struct{} // the members' state it was made of: closed by the next
+	changed  <-chan struct{} // of the members' state that it was made of
 	nodes    []rendezvous.Node
 }
 
-// Place says where a job would go and what the fabric has against it: an error
-// among the findings would refuse it. Where GPUs are taken, which may be free when it is
-// launched, it says by whom, and plans as if they were free. It starts nothing.
+// Place says where a job would go, and what is wrong with the fabric there: an error
+// among the findings would refuse the job. GPUs that are taken may be free at the
+// launch: it says by whom they are taken, and plans as if they were free. It starts
+// nothing.
 func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -46,8 +47,9 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 		then, remedy = "a launch would stand in line", "sparkrun ps"
 	}
 	taken := func(p rendezvous.Place, text string) {
-		findings = append(findings, envgen.Finding{Code: rendezvous.CodeGPUsTaken, Severity: envgen.SeverityWarning, Node: string(p.Node), Host: p.Host,
-			Text: text + ": " + then, Remedy: remedy})
+		findings = append(findings,
+			envgen.Finding{Code: rendezvous.CodeGPUsTaken, Severity: envgen.SeverityWarning, Node: string(p.Node), Host: p.Host,
+				Text: text + ": " + then, Remedy: remedy})
 	}
 	held := l.holders(nil)
 	for _, p := range plan.Nodes {
@@ -61,9 +63,8 @@ func (l *Leader) Place(spec launcher.Spec) (rendezvous.Plan, []envgen.Finding, e
 	return plan, findings, nil
 }
 
-// placeJob plans a job's first generation, or with the job's gang a later one:
-// as many nodes as there are, down to those that it can do with, and its spare
-// ones. l.mu is held.
+// placeJob plans a job's first generation, or with the job's run a later one: with as
+// many nodes as there are, down to its minimum, and the spare ones. l.mu is held.
 func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen.Finding, error) {
 	var former rendezvous.Former
 	if r != nil && r.job.Plan.Generation > 0 {
@@ -88,14 +89,16 @@ func (l *Leader) placeJob(spec launcher.Spec, r *run) (rendezvous.Plan, []envgen
 }
 
 // fit plans a job on the nodes of a roster that are ready. l.mu is held.
-func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former, least int) (rendezvous.Plan, []envgen.Finding, error) {
+func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former,
+	least int) (rendezvous.Plan, []envgen.Finding, error) {
 	again := len(former.Nodes) > 0
 	if again || spec.Spare > 0 || least < spec.Nodes { // hosts that are away may be replaced
 		spec.On = slices.DeleteFunc(slices.Clone(spec.On), func(h string) bool {
-			return !slices.ContainsFunc(roster, func(m rendezvous.Member) bool { return m.Host == h && m.Ready && m.Drained == "" }) && len(spec.On) > least
+			return !slices.ContainsFunc(roster,
+				func(m rendezvous.Member) bool { return m.Host == h && m.Ready && m.Drained == "" }) && len(spec.On) > least
 		})
 	}
-	var last error // of the least that the job could do with
+	var last error // with the fewest nodes
 	for n := spec.Nodes; n >= least; n-- {
 		spec.Nodes = n
 		plan, findings, err := l.place(spec, roster, former)
@@ -115,7 +118,8 @@ func (l *Leader) fit(spec launcher.Spec, roster rendezvous.Roster, former rendez
 
 // spares picks nodes that are ready and that the plan does not use. A first attempt
 // has to have them all; later ones take what is left.
-func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, again bool) ([]rendezvous.Holding, error) {
+func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, again bool) ([]rendezvous.Holding,
+	error) {
 	var held []rendezvous.Holding
 	for _, m := range roster {
 		used := slices.ContainsFunc(plan.Nodes, func(p rendezvous.Place) bool { return p.Node == m.ID })
@@ -131,7 +135,8 @@ func spares(spec launcher.Spec, roster rendezvous.Roster, plan rendezvous.Plan, 
 				drained += fmt.Sprintf("; %s is drained: %s", m.Host, m.Drained)
 			}
 		}
-		return nil, fmt.Errorf("%w: %d nodes and %d spare ones wanted, %d of these are ready%s", rendezvous.ErrCannotPlace, len(plan.Nodes), spec.Spare, len(plan.Nodes)+len(held), drained)
+		return nil, fmt.Errorf("%w: %d nodes and %d spare ones wanted, %d of these are ready%s",
+			rendezvous.ErrCannotPlace, len(plan.Nodes), spec.Spare, len(plan.Nodes)+len(held), drained)
 	}
 	return held, nil
 }
@@ -151,21 +156,24 @@ func (l *Leader) available(spec launcher.Spec) rendezvous.Roster {
 	return roster
 }
 
-// place makes a plan and its preflight: where the job was, unless the fabric has something
-// against that alone. l.mu is held.
-func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan, []envgen.Finding, error) {
+// place makes a plan and its preflight: where the job was, unless the fabric refuses that
+// and not another choice. l.mu is held.
+func (l *Leader) place(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan,
+	[]envgen.Finding, error) {
 	plan, findings, err := l.placeAt(spec, roster, former)
 	if len(former.Nodes) == 0 || err == nil && rendezvous.Unfit(findings) == nil {
 		return plan, findings, err
 	}
-	if anew, warned, anewErr := l.placeAt(spec, roster, rendezvous.Former{}); anewErr == nil && rendezvous.Unfit(warned) == nil {
+	if anew, warned, anewErr := l.placeAt(spec, roster, rendezvous.Former{}); anewErr == nil &&
+		rendezvous.Unfit(warned) == nil {
 		return anew, warned, nil
 	}
 	return plan, findings, err
 }
 
-// placeAt is place without a second thought. l.mu is held.
-func (l *Leader) placeAt(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan, []envgen.Finding, error) {
+// placeAt is place for one choice of former nodes. l.mu is held.
+func (l *Leader) placeAt(spec launcher.Spec, roster rendezvous.Roster, former rendezvous.Former) (rendezvous.Plan,
+	[]envgen.Finding, error) {
 	topology, err := l.topology(l.roster())
 	if err != nil {
 		return rendezvous.Plan{}, nil, err

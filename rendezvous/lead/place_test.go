@@ -42,7 +42,8 @@ func (f *fakeFabric) times() int {
 	return f.derived
 }
 
-var pulled = envgen.Finding{Code: "no-link", Severity: envgen.SeverityError, Node: "id2", Host: "spark2", Port: "01:00.0", Device: "rocep1s0f0",
+var pulled = envgen.Finding{Code: "no-link", Severity: envgen.SeverityError, Node: "id2", Host: "spark2",
+	Port: "01:00.0", Device: "rocep1s0f0",
 	Text: "port 0 has no link", Evidence: "no carrier", Remedy: "sparkrun fabric --map"}
 
 // A job that the fabric would fail is refused before anything is recorded or
@@ -58,7 +59,8 @@ func TestPreflightRefuses(t *testing.T) {
 		if !errors.Is(err, rendezvous.ErrFabricUnfit) {
 			t.Fatalf("launch over a pulled cable: %v", err)
 		}
-		for _, want := range []string{"nothing is started", "spark2 01:00.0 rocep1s0f0", "port 0 has no link", "[no-link]", "sparkrun fabric --map"} {
+		for _, want := range []string{"nothing is started", "spark2 01:00.0 rocep1s0f0", "port 0 has no link",
+			"[no-link]", "sparkrun fabric --map"} {
 			if !strings.Contains(err.Error(), want) {
 				t.Errorf("the refusal lacks %q: %v", want, err)
 			}
@@ -73,7 +75,8 @@ func TestPreflightRefuses(t *testing.T) {
 		forced := spec("ffff", 2, 1)
 		forced.Force = true
 		events, err := w.client(t.Context(), forced)
-		if err != nil || events[0].Step != rendezvous.StepPlanned || events[len(events)-1].Outcome.End != rendezvous.Completed {
+		if err != nil || events[0].Step != rendezvous.StepPlanned ||
+			events[len(events)-1].Outcome.End != rendezvous.Completed {
 			t.Fatalf("forced: %s, %v", steps(events), err)
 		}
 		warning := pulled

@@ -13,7 +13,8 @@ import (
 )
 
 // failsOn makes rank of n exit with code after d; its other ranks go on.
-func failsOn(rank int, d time.Duration, code int, others time.Duration) func(launcher.Key, int) (time.Duration, *launcher.Exit) {
+func failsOn(rank int, d time.Duration, code int, others time.Duration) func(launcher.Key, int) (time.Duration,
+	*launcher.Exit) {
 	return func(_ launcher.Key, r int) (time.Duration, *launcher.Exit) {
 		if r == rank {
 			return d, &launcher.Exit{Code: code}
@@ -92,7 +93,8 @@ func TestTimeLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := mustOutcome(t, w, "jjjj")
-		if out.End != rendezvous.Failed || out.ExitCode != launcher.ExitTimedOut || !strings.Contains(out.Cause, "time limit of 1m0s") || out.Root != nil {
+		if out.End != rendezvous.Failed || out.ExitCode != launcher.ExitTimedOut ||
+			!strings.Contains(out.Cause, "time limit of 1m0s") || out.Root != nil {
 			t.Errorf("outcome %+v", out)
 		}
 		if took := time.Since(began); took < time.Minute || took > 62*time.Second {
@@ -119,14 +121,15 @@ func TestWhoHadEndedIsTold(t *testing.T) {
 			t.Fatal(err)
 		}
 		out := mustOutcome(t, w, "jjjj")
-		if out.ExitCode != 7 || len(out.Exits) != 2 || out.Exits[0].Rank != 1 || out.Exits[1].Rank != 0 || out.Exits[1].Exit.Failed() {
+		if out.ExitCode != 7 || len(out.Exits) != 2 || out.Exits[0].Rank != 1 || out.Exits[1].Rank != 0 ||
+			out.Exits[1].Exit.Failed() {
 			t.Errorf("outcome %+v", out)
 		}
 		w.settle()
 	})
 }
 
-// A failure is judged 50 ms late: what another rank did by itself meanwhile, and
+// A failure is evaluated 50 ms late: what another rank did by itself meanwhile, and
 // earlier, is the cause.
 func TestFailuresAreCollected(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -84,7 +84,8 @@ func randomEvents(t *testing.T, seed uint64) {
 		jobs := 1 + rng.IntN(3)
 		for j := range jobs {
 			s := spec(ids(j), 1+rng.IntN(len(w.nodes)), 1+rng.IntN(3))
-			s.Grace, s.NodeTimeout, s.StartTimeout = upTo(5*time.Second), time.Second+upTo(30*time.Second), time.Second+upTo(20*time.Second)
+			s.Grace, s.NodeTimeout, s.StartTimeout = upTo(5*time.Second), time.Second+upTo(30*time.Second),
+				time.Second+upTo(20*time.Second)
 			s.MaxRestarts, s.MinNodes = rng.IntN(4), 1+rng.IntN(s.Nodes)
 			callers := 1 + rng.IntN(2)
 			start := upTo(10 * time.Second)

@@ -7,20 +7,18 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A restored record is older than the nodes. Of a job that had not ended in it
-// nothing is begun any more: what its nodes have in this very generation goes on
-// to its end; where they have no trace of it, it has ended in some way that
-// nobody can tell; and what runs there of a later generation, or of a job that
-// the record does not know at all, is left alone, named, and ended when a
-// person says so.
+// A restored record is older than what the nodes know. A job that has not ended in
+// it begins nothing any more. What nodes run of exactly this generation goes on to
+// its end. Where no node has a trace of the job, it has ended, and nobody knows how.
+// What runs of a later generation, or of a job that is not in the record, is left
+// alone and named, and ended when a person says so.
 
-// tellWithin is how long a restored job without a trace waits for somebody who
-// knows better: a machine with a newer copy of the record gives it when it gives
-// way.
+// tellWithin is how long a restored job without a trace waits for a machine with a
+// newer copy of the record, which hands it over when it gives way.
 const tellWithin = time.Minute
 
-// traceless names the nodes that have told all they know and have nothing of
-// the job's generation; empty until all have been heard.
+// traceless names the nodes that have nothing of the job's generation; empty until
+// all ledgers are there.
 func (r *run) traceless() string {
 	if r.job.Restored == nil || !r.allKnown() {
 		return ""
@@ -34,9 +32,8 @@ func (r *run) traceless() string {
 	return strings.Join(hosts, ", ")
 }
 
-// stray tells whether what a node has of a job is nothing that the record can
-// judge: it does not know the job, or only knew it at an earlier time. l.mu is
-// held.
+// stray tells whether the record cannot decide about what a node runs: the job is not
+// in it, or only an earlier generation. l.mu is held.
 func (l *Leader) stray(e launcher.LedgerEntry) bool {
 	if e.Phase != launcher.PhaseStarted {
 		return false
@@ -45,8 +42,8 @@ func (l *Leader) stray(e launcher.LedgerEntry) bool {
 	return !known || job.Restored != nil && e.Generation > job.Plan.Generation
 }
 
-// StopStrays ends what runs of a job beside the record, on a person's word, and
-// names the hosts that were told to.
+// StopStrays ends a job's attempts that are not in the record, because a person asks
+// for it, and names the hosts that were told to.
 func (l *Leader) StopStrays(id launcher.JobID, grace time.Duration, reason string) (hosts []string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -124,7 +124,8 @@ func TestRestoredStartsNothingTwice(t *testing.T) {
 			t.Errorf("who knows better had no time to say so: %+v", job.Outcome)
 		}
 		out := awaitOutcome(t, w, "aaaa")
-		if out.End != rendezvous.Failed || out.ExitCode != launcher.ExitOwnFailure || !strings.Contains(out.Cause, "spark1, spark2 has no trace of it") {
+		if out.End != rendezvous.Failed || out.ExitCode != launcher.ExitOwnFailure ||
+			!strings.Contains(out.Cause, "spark1, spark2 has no trace of it") {
 			t.Errorf("%+v", out)
 		}
 		w.settle() // tells if a rank was started twice
@@ -149,7 +150,8 @@ func TestRestoredLeavesStraysAlone(t *testing.T) {
 		w.restore(b)
 		r = w.ready()
 		time.Sleep(2 * tellWithin)
-		if why := r.drainedAt("spark2"); !strings.Contains(why, "job aaaa runs there") || !strings.Contains(why, "sparkrun stop aaaa") {
+		if why := r.drainedAt("spark2"); !strings.Contains(why, "job aaaa runs there") ||
+			!strings.Contains(why, "sparkrun stop aaaa") {
 			t.Errorf("spark2 is drained for %q", why)
 		}
 		w.each(exitAfter(time.Second, 0))

@@ -13,19 +13,18 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// gang drives one job, a generation at a time. It is a state machine fed by a mailbox: after
-// each message, step compares what every planned node has come to with what is
-// wanted, and sends what is missing. A new leader runs the same step on what
-// the ledgers say, so adopting a job is no case of its own.
+// run drives one job, a generation at a time. It is a state machine with a mailbox: after each message, step
+// compares the state of every planned node with the state that is wanted, and sends the orders that are missing.
+// A new leader runs the same step on the nodes' ledgers, so adopting a job needs no code of its own.
 type run struct {
 	l      *Leader
 	job    rendezvous.Job // changed by the loop, under l.mu
 	events *eventLog
-	// pending is a plan that is being recorded: its nodes are taken. Guarded by
-	// l.mu, as queued is, which tells that the job waits for its first nodes.
+	// pending is a plan that is being recorded: its nodes are taken. queued: the job waits for its first nodes.
+	// Both are guarded by l.mu.
 	pending *rendezvous.Plan
 	queued  bool
-	// findings are what the preflight warned of; known to the leader that planned.
+	// findings are the preflight's warnings; only the leader that planned knows them.
 	findings []envgen.Finding
 
 	fresh   bool          // to be recorded first
@@ -44,13 +43,12 @@ type run struct {
 	refusedAt  time.Time // of the first refusal; zero while there is none
 	failedAt   time.Time // when the first failure was seen; zero while there is none
 	ordered    bool      // Start has been sent, or a ledger says that it was
-	// verdict is what the gang is being ended for. Where it is about a rank (Root),
-	// an earlier exit may explain it better.
+	// verdict is why the run is being ended. Where it names a rank (Root), an earlier exit may turn out to explain
+	// it better.
 	verdict   *rendezvous.Outcome
 	proposed  *rendezvous.Outcome // a verdict that is yet to be recorded
 	proposeAt time.Time           // again
-	// inherited: an earlier leader ended the gang. Its reason is looked for
-	// again when all nodes have told what they know.
+	// inherited: an earlier leader was ending the run. Its reason is worked out again once all ledgers are there.
 	inherited bool
 	wait      *waiting // between two generations
 	noMore    bool     // no other generation follows: somebody has asked for the end
@@ -75,8 +73,8 @@ type run struct {
 	serving
 }
 
-// seat is one planned node. What was sent is remembered per stream only: a new
-// stream begins with a ledger, and what that lacks is sent again.
+// placement is one planned node. What was sent is remembered for the present control stream only: a new stream
+// begins with a ledger, and what the ledger lacks is sent again.
 type placement struct {
 	rendezvous.Place
 	rank     int // node rank
@@ -108,12 +106,12 @@ type placement struct {
 	ending          *time.Duration // the grace of the End that was sent
 }
 
-// newGang makes the gang of a recorded job: what its nodes have come to is not
-// known before their ledgers arrive, and until then nobody is told that it is
-// starting, which may long be over.
+// newRun makes the run of a recorded job. The state of its nodes is not known before their ledgers arrive; until
+// then nobody is told that the job is starting, for it may have started long ago.
 func newRun(l *Leader, job rendezvous.Job) *run {
 	r := &run{
-		l: l, job: job, events: newEventLog(), planned: make(chan struct{}), gone: make(chan struct{}), mail: make(chan struct{}, 1),
+		l: l, job: job, events: newEventLog(), planned: make(chan struct{}), gone: make(chan struct{}),
+		mail:     make(chan struct{}, 1),
 		deadline: time.Now().Add(job.Spec.StartTimeout), grace: job.Spec.Grace, state: rendezvous.StatePlanned,
 		placements: placementsOf(job.Plan, time.Now()), stepping: newStepping(job, time.Now()),
 	}
@@ -126,7 +124,7 @@ func newRun(l *Leader, job rendezvous.Job) *run {
 	return r
 }
 
-// plant makes the gang of a job that no record and no node has heard of.
+// freshRun makes the run of a job that is in no record and on no node yet.
 func freshRun(l *Leader, job rendezvous.Job) *run {
 	r := newRun(l, job)
 	r.fresh, r.state = true, rendezvous.StateStarts
@@ -137,9 +135,8 @@ func freshRun(l *Leader, job rendezvous.Job) *run {
 	return r
 }
 
-// plan records a fresh job. Nothing is sent to any node before. The recorder is
-// given the leadership's context, not the caller's: a caller that goes away must
-// not leave a recorded job that nobody drives.
+// plan records a fresh job; before that nothing is sent to any node. The recorder gets the leadership's context, not
+// the caller's: a caller that goes away must not leave a recorded job that nobody drives.
 func (r *run) plan(ctx context.Context) error {
 	if r.fresh {
 		if err := r.l.cfg.Recorder.Plan(ctx, r.job); err != nil {
@@ -155,9 +152,8 @@ func (r *run) plan(ctx context.Context) error {
 	return nil
 }
 
-// findCopies tells, where it is so, that the plan is on one machine only. It is
-// found out beside the start, which does not wait; who leaves when the ranks run
-// hears it before.
+// findCopies finds out whether the plan is recorded on one machine only, and reports that. The start does not wait
+// for it, but the report that all ranks run does: a follower that leaves then has been told.
 func (r *run) findCopies() {
 	only := r.l.cfg.OnlyHere
 	if only == nil {
@@ -181,7 +177,8 @@ func (r *run) findCopies() {
 
 func (r *run) tellPlanned() {
 	plan := r.job.Plan
-	r.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: r.job.Planned, Plan: &plan, Findings: r.findings, Text: r.job.AttemptText()})
+	r.tell(rendezvous.Progress{Step: rendezvous.StepPlanned, Time: r.job.Planned, Plan: &plan, Findings: r.findings,
+		Text: r.job.AttemptText()})
 	r.findings = nil
 }
 
@@ -212,8 +209,7 @@ func (r *run) takeMail() []func() {
 	return msgs
 }
 
-// run is the gang's loop. It ends with the leadership, leaving the nodes as
-// they are, or when the outcome is recorded.
+// loop ends when the outcome is recorded, or with the leadership, which leaves the nodes as they are.
 func (r *run) loop(ctx context.Context) {
 	defer close(r.gone)
 	r.planErr = r.plan(ctx)
@@ -308,11 +304,9 @@ func (r *run) step(now time.Time) (done bool) {
 	return r.verdict != nil && r.find(func(p *placement) bool { return !r.over(p) }) == nil
 }
 
-// over tells whether nothing more is waited for from a node: it said so, or it is
-// lost, or what is left there cannot be killed, or it is away and was never told
-// to start. A node that comes back is
-// told to end what it has after all: here while the gang winds down, later by
-// the leader's sweep.
+// over tells whether nothing more is expected of a node: it has ended, or it is lost, or what is left there cannot be
+// killed, or it is away and was never told to start. A node that comes back is told to end what it has all the same:
+// here while the run is being ended, later by the leader's sweep.
 func (r *run) over(p *placement) bool {
 	if p.up {
 		return p.phase == launcher.PhaseEnded || p.stuck != "" && !r.mustProve()
@@ -322,7 +316,7 @@ func (r *run) over(p *placement) bool {
 
 func (r *run) allKnown() bool { return r.find(func(p *placement) bool { return !p.known }) == nil }
 
-// advance moves the gang towards running: prepare on all, then start on all.
+// advance moves the run forward: prepare on all nodes, then start on all.
 func (r *run) advance() {
 	if r.job.Restored != nil {
 		return // it may have been prepared, started and ended since
@@ -341,8 +335,8 @@ func (r *run) advance() {
 			r.send(p, launcher.Order{Prepare: &a})
 		}
 	}
-	// None starts before all are prepared: a node that was rebooted has ended, and
-	// may never have been. A start that an earlier leader had begun proves that all were.
+	// No rank starts before all nodes are prepared. A node that was rebooted counts as ended, and may never have been
+	// prepared. Where an earlier leader had begun to start, all were.
 	if prepared < len(r.placements) && !r.ordered {
 		return
 	}
@@ -373,7 +367,7 @@ func (r *run) advance() {
 	}
 }
 
-// mayStart tells whether a node is to be told to start a step, and was not.
+// mayStart tells whether a node still has to be told to start a step.
 func (r *run) mayStart(p *placement, k int) bool {
 	if !p.up || p.starting&(1<<k) != 0 {
 		return false
@@ -384,12 +378,13 @@ func (r *run) mayStart(p *placement, k int) bool {
 	return (p.phase == launcher.PhasePrepared || p.phase == launcher.PhaseStarted) && !r.begun(p, k)
 }
 
-// wind tells every node that may have something of the gang to end it. A node
-// that never heard of it answers at once, and will refuse what comes late.
+// teardown tells every node that may have ranks of the run to end them. A node that knows nothing of the run answers
+// at once, and refuses an order that comes late.
 func (r *run) teardown() {
 	now := time.Now()
 	for _, p := range r.placements {
-		if !p.up || !p.known || p.phase == launcher.PhaseEnded || p.ending != nil && *p.ending <= r.grace || r.endsLater(p, now) {
+		if !p.up || !p.known || p.phase == launcher.PhaseEnded || p.ending != nil && *p.ending <= r.grace ||
+			r.endsLater(p, now) {
 			continue
 		}
 		grace := r.grace
@@ -403,7 +398,7 @@ func (r *run) send(p *placement, o launcher.Order) {
 	r.l.cfg.Send(p.Node, o)
 }
 
-// nextDeadline is the next moment at which time alone changes something.
+// nextDeadline is when the next time limit passes.
 func (r *run) nextDeadline() time.Time {
 	var next time.Time
 	earliest := func(t time.Time) {
@@ -421,7 +416,7 @@ func (r *run) nextDeadline() time.Time {
 	switch {
 	case r.proposed != nil:
 		return r.proposeAt
-	case r.verdict == nil && !r.failedAt.IsZero(): // other times may pass before: the failure is judged first
+	case r.verdict == nil && !r.failedAt.IsZero(): // other limits may pass before: the failure is evaluated first
 		return r.collectUntil()
 	}
 	if at := r.stalledAt(); r.verdict == nil && !at.IsZero() {
@@ -479,7 +474,7 @@ func (r *run) record(ctx context.Context) bool {
 	}
 	err := r.l.cfg.Recorder.End(ctx, rendezvous.JobEnd{Key: r.job.Key(), Outcome: out})
 	if errors.Is(err, rendezvous.ErrJobEnded) {
-		// An attempt whose outcome was unknown has been recorded after all.
+		// An earlier write, whose result was unknown, has been committed after all.
 		if job, ok := r.l.cfg.Record.Job(r.job.Spec.ID); ok && job.Outcome != nil {
 			out, err = *job.Outcome, nil
 		}
@@ -488,7 +483,7 @@ func (r *run) record(ctx context.Context) bool {
 		r.l.cfg.Logger.Warn("record outcome", "job", r.job.Spec.ID, "error", err)
 		return false
 	}
-	only := "" // found out before the drop: who asks from then on is told by the record, which does not know
+	only := "" // asked before letGo: afterwards followers are answered from the record, which does not know it
 	if r.l.cfg.OnlyHere != nil {
 		only = r.l.cfg.OnlyHere(ctx)
 	}

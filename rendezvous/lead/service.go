@@ -10,19 +10,19 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// What a leader does of a service beside what it does of any job. The looks at it are those
-// of rank 0's node, which goes on with them under any leader and under none.
+// What a leader does for services alone. Rank 0's node looks at the service, under any leader and under none, and
+// reports what it sees.
 
 // serving is what a leader knows of a service; guarded by viewMu.
 type serving struct {
-	seen *launcher.ServiceSeen // replaced whole, never changed; nil: nothing was told of this generation
-	told int                   // how often its state was told
+	seen *launcher.ServiceSeen // replaced whole, never changed; nil: nothing was reported in this generation
+	told int                   // how many changes of its state were put into the event log
 }
 
 // Bounds for services.
 const (
 	placeAgain = 5 * time.Second // between two looks for nodes of its next generation
-	maxServes  = 200             // turns of its state that a story tells: a story only grows
+	maxServes  = 200             // changes of its state in the event log of one generation
 )
 
 // servedIs takes what rank 0's node has seen of the service.
@@ -62,14 +62,15 @@ func servesText(old, now *launcher.ServiceSeen) string {
 	case old == nil || old.State == launcher.ServiceStarting:
 		return "the service answers at http://" + now.Addr
 	}
-	return fmt.Sprintf("the service is well again; it was %s for %s", old.State, now.Since.Sub(old.Since).Round(time.Second))
+	return fmt.Sprintf("the service is well again; it was %s for %s", old.State,
+		now.Since.Sub(old.Since).Round(time.Second))
 }
 
 // wasReady tells whether the service has answered in this generation.
 func (r *run) wasReady() bool { return r.seen != nil && r.seen.Ready != nil }
 
-// wedged says of a service that is to be tried again when it is stuck that it is; empty:
-// it is not, or has no attempt left: only a stop ends a service.
+// wedged says that a service with --on-wedge restart is stuck; empty: it is not, or it has no attempt left, and then
+// only a stop ends it.
 func (r *run) wedged(now time.Time) string {
 	v := r.job.Spec.Service
 	if v == nil || v.OnWedge != launcher.WedgeRestart || r.seen == nil || r.seen.State != launcher.ServiceWedged ||
@@ -79,9 +80,8 @@ func (r *run) wedged(now time.Time) string {
 	return "the service was wedged: " + r.seen.Text
 }
 
-// deserted finds the rank of a service that was the first to end with 0: it should serve.
-// vLLM ends so, too, when one of its processes has died; a rank that left because it had
-// lost another is the cause where nothing else is known.
+// deserted finds the first rank of a service that ended with 0, which no server should. vLLM does that also when one
+// of its processes has died. A rank that left because it had lost a peer is the cause only where no other is known.
 func (r *run) deserted() (first *launcher.RankExit) {
 	if !r.serves() {
 		return nil
@@ -90,7 +90,8 @@ func (r *run) deserted() (first *launcher.RankExit) {
 		for _, e := range r.exitsOf(p) {
 			switch {
 			case e.Exit.Failed() || e.Exit.ByUs || r.job.Spec.Daemon(e.Rank):
-			case first == nil, first.Exit.LostPeer && !e.Exit.LostPeer, first.Exit.LostPeer == e.Exit.LostPeer && e.Time.Before(first.Time):
+			case first == nil, first.Exit.LostPeer && !e.Exit.LostPeer, first.Exit.LostPeer == e.Exit.LostPeer &&
+				e.Time.Before(first.Time):
 				first = &e
 			}
 		}
@@ -98,7 +99,7 @@ func (r *run) deserted() (first *launcher.RankExit) {
 	return first
 }
 
-// culprit is the rank that the end of a gang is laid to: of a service one that left, too.
+// culprit is the rank that caused the end; of a service it may be one that ended with 0.
 func (r *run) culprit() *launcher.RankExit {
 	failed, left := r.rootCause(), r.deserted()
 	switch {
@@ -115,8 +116,8 @@ func (r *run) culprit() *launcher.RankExit {
 	return failed
 }
 
-// toldLate finds a rank of a service whose own log names a cause, though it was still there
-// when it was ended: what lost one of its processes may be long on its way out.
+// toldLate finds a rank of a service whose output names a cause although the rank had to be ended: a server that has
+// lost a process may take long to exit.
 func (r *run) toldLate() (first *launcher.RankExit) {
 	if !r.serves() {
 		return nil
@@ -145,10 +146,10 @@ func (r *run) losses(out *rendezvous.Outcome) {
 	}
 	gone := func(p *placement) bool { return p.lost != "" || p.rebooted }
 	out.Lost = r.find(gone) != nil
-	// A rank that ended first is a failure like any. Silence may bring a service back, and is no
-	// proof that would end one.
+	// Where a rank ended first, this is a failure like any. Silence alone may restart a service with --autostart, but
+	// proves nothing for others.
 	proven := func(p *placement) bool {
-		away := p.lost != "" || !p.up && p.phase != launcher.PhaseEnded // it may be said to be lost in a moment
+		away := p.lost != "" || !p.up && p.phase != launcher.PhaseEnded // it may be marked lost in a moment
 		return p.rebooted || r.job.Spec.Service.Autostart && away
 	}
 	out.AllLost = out.Root == nil && r.find(func(p *placement) bool { return !proven(p) }) == nil
@@ -162,7 +163,7 @@ func retried(spec launcher.Spec) bool {
 	return spec.MaxRestarts > 0 || spec.Service != nil && spec.Service.Restarts > 0
 }
 
-// againText says what of the next generation, and when.
+// againText says which generation follows, and when.
 func (r *run) againText(next rendezvous.Next, out rendezvous.Outcome) string {
 	v, cause := r.job.Spec.Service, out.Cause+lastLine(out)
 	switch {
@@ -177,7 +178,8 @@ func (r *run) againText(next rendezvous.Next, out rendezvous.Outcome) string {
 }
 
 // Autostart records whether a service comes back after all its machines were off.
-func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool, record func(context.Context, rendezvous.JobService) error) error {
+func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool,
+	record func(context.Context, rendezvous.JobService) error) error {
 	l.mu.Lock()
 	r, over := l.runs[id], l.over || l.ctx.Err() != nil
 	l.mu.Unlock()
@@ -188,7 +190,7 @@ func (l *Leader) Autostart(ctx context.Context, id launcher.JobID, on bool, reco
 		return fmt.Errorf("job %s: %w", id, rendezvous.ErrJobEnded)
 	}
 	answer := make(chan error, 1)
-	r.post(func() { // in the loop, so that no generation is begun with the former wish
+	r.post(func() { // in the loop, so that no generation begins with the former value
 		err := record(l.ctx, rendezvous.JobService{Job: id, Autostart: on})
 		if err == nil {
 			l.mu.Lock()

@@ -18,7 +18,8 @@ import (
 func servingJob(id launcher.JobID, nodes int) launcher.Spec {
 	s := spec(id, nodes, 1)
 	s.Stages[0].Ports = []launcher.NamedPort{{Name: "api", At: 8000}}
-	s.Service = &launcher.Service{Port: launcher.Of(launcher.PortNamed("api")), Metrics: "/metrics", Restarts: 3, Per: time.Hour}
+	s.Service = &launcher.Service{Port: launcher.Of(launcher.PortNamed("api")), Metrics: "/metrics", Restarts: 3,
+		Per: time.Hour}
 	return s
 }
 
@@ -151,10 +152,13 @@ func TestServiceLostPeer(t *testing.T) {
 		byUs  string // the words that are found then
 		want  string
 	}{
-		"it says so half a second later": {launcher.Exit{Words: words}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself (--restart no)"},
-		"it fails":                       {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "", "stage main, rank 1 on spark2: killed by SIGKILL (9) (--restart no)"},
-		"it has to be ended":             {launcher.Exit{}, time.Hour, words, "stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed + " (--restart no)"},
-		"nothing is known of it":         {launcher.Exit{}, time.Hour, "", noticed + " (--restart no)"},
+		"it says so half a second later": {launcher.Exit{Words: words}, 500 * time.Millisecond, "",
+			"stage main, rank 1 on spark2: exit 0: " + words + "; the server ended by itself (--restart no)"},
+		"it fails": {launcher.Exit{Signal: 9}, 500 * time.Millisecond, "",
+			"stage main, rank 1 on spark2: killed by SIGKILL (9) (--restart no)"},
+		"it has to be ended": {launcher.Exit{}, time.Hour, words,
+			"stage main, rank 1 on spark2: " + words + "; what was noticed of it: " + noticed + " (--restart no)"},
+		"nothing is known of it": {launcher.Exit{}, time.Hour, "", noticed + " (--restart no)"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -194,7 +198,8 @@ func TestServiceComesBack(t *testing.T) {
 			t.Errorf("while its other rank ends: %s, %v", st.State, st.AgainAt)
 		}
 		time.Sleep(3*time.Second + 500*time.Millisecond)
-		if st := r.leader.Jobs()[0]; st.State != rendezvous.StateAgain || st.AgainAt == nil || time.Until(*st.AgainAt) > time.Second || time.Until(*st.AgainAt) <= 0 {
+		if st := r.leader.Jobs()[0]; st.State != rendezvous.StateAgain || st.AgainAt == nil ||
+			time.Until(*st.AgainAt) > time.Second || time.Until(*st.AgainAt) <= 0 {
 			t.Errorf("in the pause: %s, %v", st.State, st.AgainAt)
 		}
 		w.nodes[0].lingers = 0
@@ -211,7 +216,8 @@ func TestServiceComesBack(t *testing.T) {
 		time.Sleep(15 * time.Second)
 		for range 2 { // before the machine is given up, and after
 			st := r.leader.Jobs()[0]
-			if want := "it waits for spark2, then starts again"; st.State != rendezvous.StateWaits || !strings.HasPrefix(st.Waits, want) || !strings.Contains(st.Waits, "mark-dead spark2`") {
+			if want := "it waits for spark2, then starts again"; st.State != rendezvous.StateWaits ||
+				!strings.HasPrefix(st.Waits, want) || !strings.Contains(st.Waits, "mark-dead spark2`") {
 				t.Errorf("while a machine is off: %s, %q", st.State, st.Waits)
 			}
 			time.Sleep(time.Hour)
@@ -295,10 +301,13 @@ func TestServiceAfterPowerCut(t *testing.T) {
 		enable bool // by hand, later
 		back   bool
 	}{
-		"autostart":             {func(s *launcher.Spec) { s.Service.Autostart = true }, false, true},
-		"autostart, no restart": {func(s *launcher.Spec) { s.Service.Autostart, s.Service.Restarts, s.Service.Per = true, 0, 0 }, false, true},
-		"enabled later":         {func(*launcher.Spec) {}, true, true},
-		"not":                   {func(*launcher.Spec) {}, false, false},
+		"autostart": {func(s *launcher.Spec) { s.Service.Autostart = true }, false, true},
+		"autostart, no restart": {func(s *launcher.Spec) {
+			s.Service.Autostart, s.Service.Restarts,
+				s.Service.Per = true, 0, 0
+		}, false, true},
+		"enabled later": {func(*launcher.Spec) {}, true, true},
+		"not":           {func(*launcher.Spec) {}, false, false},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -309,7 +318,8 @@ func TestServiceAfterPowerCut(t *testing.T) {
 				r := launched(t, w, s)
 				time.Sleep(time.Minute)
 				if tt.enable {
-					err := r.leader.Autostart(t.Context(), "aaaa", true, func(_ context.Context, e rendezvous.JobService) error { return w.commit(e.Entry()) })
+					err := r.leader.Autostart(t.Context(), "aaaa", true,
+						func(_ context.Context, e rendezvous.JobService) error { return w.commit(e.Entry()) })
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -342,7 +352,8 @@ func TestServiceAfterPowerCut(t *testing.T) {
 				ranks := len(w.running)
 				w.mu.Unlock()
 				if j.Outcome != nil || j.Plan.Restarts != 0 || len(j.Faults) != 0 || j.Plan.Generation < 3 || ranks != 2 {
-					t.Errorf("outcome %+v, restarts %d, faults %v, generation %d, %d ranks", j.Outcome, j.Plan.Restarts, j.Faults, j.Plan.Generation, ranks)
+					t.Errorf("outcome %+v, restarts %d, faults %v, generation %d, %d ranks", j.Outcome,
+						j.Plan.Restarts, j.Faults, j.Plan.Generation, ranks)
 				}
 				stopped(t, w, "aaaa")
 			})

@@ -7,9 +7,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// A node is silent when nothing of it answers: not the control stream, and none
-// of the ways that Config.Answers knows. A management switch that fails takes
-// the streams along and no rank.
+// A node is silent when neither its control stream nor anything that Config.Answers
+// asks answers. A management switch that fails breaks the streams and no rank.
 
 // askEvery bounds how often a node without a stream is looked for elsewhere.
 const (
@@ -30,8 +29,8 @@ func (r *run) giveUpSilent(now time.Time) {
 	}
 }
 
-// patience is how long a silent node is waited for. The outcome of a gang that
-// is being ended is not kept waiting for ever.
+// patience is how long a silent node is waited for. While a run is being ended it has
+// an upper bound, so that the outcome comes.
 func (r *run) patience() time.Duration {
 	if r.verdict != nil {
 		return min(r.job.Spec.NodeTimeout, launcher.DefaultNodeTimeout)
@@ -39,8 +38,7 @@ func (r *run) patience() time.Duration {
 	return r.job.Spec.NodeTimeout
 }
 
-// giveUpAt is when a node will be given up if it stays silent; zero for one that
-// is there, or need not be.
+// giveUpAt is when a node will be given up if it stays silent; zero: never.
 func (r *run) giveUpAt(p *placement) time.Time {
 	switch {
 	case p.up || p.lost != "" || p.phase == launcher.PhaseEnded || r.patience() == launcher.Never:
@@ -53,9 +51,9 @@ func (r *run) giveUpAt(p *placement) time.Time {
 	return p.heard.Add(r.patience())
 }
 
-// mayBeLed tells whether a host that is silent may answer another leader by now,
-// who goes on with this job. Its silence here ends nothing then: at a reunion
-// that end would be taken for news.
+// mayBeLed tells whether a silent host may follow another leader by now, which goes on
+// with this job. Its silence must end nothing here: at a reunion that end would count
+// as the newer state.
 func (r *run) mayBeLed(host string) bool {
 	return r.found && r.l.cfg.Unheard != nil && slices.Contains(r.l.cfg.Unheard(), host)
 }

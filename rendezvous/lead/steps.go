@@ -10,23 +10,22 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// A generation may hold several stages, started one after the other: each once the one
-// before is ready. What has been started is in the nodes' ledgers, and probes may be
-// asked again, so that a new leader goes on with nothing of this in any record.
+// A generation may hold several stages (steps), started one after the other: each once the one before is ready. What
+// has been started is in the nodes' ledgers, and probes may be asked again, so a new leader needs no record of this.
 
 // stepping is how far a generation's steps have come.
 type stepping struct {
 	steps    []launcher.Stage
 	ports    map[string]launcher.Ports // the head's, by name
 	ready    []bool                    // by step
-	all      bool                      // the last one is ready, and that was told
+	all      bool                      // the last one is ready, and that was reported
 	since    time.Time                 // when the present step was begun
 	moved    time.Time                 // when something last moved in it
 	saidAt   time.Time                 // when it was last said what is waited for,
 	saidWhat string                    // and what
 	unsaid   bool                      // that has changed since
-	lost     map[string]bool           // what has been told of the loss of a rank or node that is spared
-	ended    time.Time                 // of the verdict
+	lost     map[string]bool           // losses of spared ranks and nodes that were reported
+	ended    time.Time                 // when the verdict was set
 }
 
 func newStepping(job rendezvous.Job, now time.Time) stepping {
@@ -45,17 +44,17 @@ type probed struct {
 	passed     bool
 }
 
-// How often it is said what a step waits for: again without a change, and with one. The longer
-// it has waited the seldomer: a load of an hour is told in some hundred lines.
+// How often it is reported what a step waits for: without a change, and at most with changes. The longer the wait, the
+// rarer: a load of an hour makes some hundred lines.
 const (
 	sayEvery = 30 * time.Second
 	sayLeast = time.Second
 )
 
-// stepped tells whether there is more to see to than one start.
+// stepped tells whether the generation has steps, rather than one start.
 func (r *run) stepped() bool { return r.job.Plan.Stage == "" && r.job.Spec.Stepped() }
 
-// present is the step that has been begun and is not ready; len(steps) once all are.
+// present is the first step that is not ready; len(steps) once all are.
 func (r *run) present() int {
 	if k := slices.Index(r.ready, false); k >= 0 {
 		return k
@@ -88,7 +87,7 @@ func (r *run) ranksOf(p *placement, k int) (ranks []int) {
 	return ranks
 }
 
-// stageOf names the stage of a rank, with the words that lead to it; empty where a job has but one.
+// stageOf names the stage of a rank, as the beginning of a sentence; empty where a job has only one.
 func (r *run) stageOf(rank int) string {
 	if !r.stepped() {
 		return ""
@@ -101,8 +100,7 @@ func (r *run) stageOf(rank int) string {
 	return ""
 }
 
-// climb sees to it that steps become ready one after the other, and tells of it. It gives
-// the first one that is not.
+// firstUnready marks the steps that have become ready, in order, reports them, and gives the first one that is not.
 func (r *run) firstUnready(now time.Time) int {
 	for k := r.present(); k < len(r.steps); k++ {
 		if !r.isReady(k) {
@@ -121,8 +119,8 @@ func (r *run) firstUnready(now time.Time) int {
 	return len(r.steps)
 }
 
-// isReady tells whether the step after this one may be started. That it was says so, too:
-// an earlier leader has seen to it.
+// isReady tells whether the step after this one may be started. Where it was started already, an earlier leader has
+// found this one ready.
 func (r *run) isReady(k int) bool {
 	if r.job.Spec.Service != nil && r.job.Plan.Stage == "" {
 		if r.wasReady() {
@@ -160,9 +158,8 @@ func (r *run) isReady(k int) bool {
 	return ready
 }
 
-// allBegun tells of a gang that was taken up from an earlier leader that nothing is left to be
-// started in it. Whether the last step was ready is in no ledger; its probes might never pass
-// again, for a rank that was spared since.
+// allBegun tells whether nothing is left to be started in a run that was adopted from an earlier leader. No ledger has
+// whether the last step was ready, and its probes might never pass again, because of a rank that was spared since.
 func (r *run) allBegun() bool {
 	if r.fresh || !r.allKnown() {
 		return false
@@ -177,7 +174,7 @@ func (r *run) allBegun() bool {
 	return true
 }
 
-// probedIs takes what a node says of a step's probes.
+// probedIs takes a node's results of a step's probes.
 func (r *run) probedIs(p *placement, ev launcher.Event) {
 	if ev.Step < 0 || ev.Step >= len(r.steps) {
 		return
@@ -202,7 +199,7 @@ func (r *run) waitsItsTurn(p *placement) bool {
 	return r.stepped()
 }
 
-// sayWaits tells what the present step waits for, as its probes' words change and now and then.
+// sayWaits reports what the present step waits for, when that changes and now and then.
 func (r *run) sayWaits(now time.Time) {
 	k := r.present()
 	if !r.stepped() || !r.ordered || k == len(r.steps) {
@@ -222,7 +219,7 @@ func (r *run) sayWaits(now time.Time) {
 	r.waits(text)
 }
 
-// sayAt is when it may be said what is waited for.
+// sayAt is when that may be reported again.
 func (r *run) sayAt(now time.Time, what string) time.Time {
 	switch {
 	case r.saidAt.IsZero():
@@ -246,7 +243,7 @@ func (r *run) waitedFor(k int) string {
 			words = append(words, probe.text+" ("+p.Host+")")
 		case !told && r.steps[k].AskedOn(p.rank):
 			text := "no word yet"
-			if ready := r.steps[k].Ready; len(ready) > 0 { // whoever is asked may be another machine than those that start
+			if ready := r.steps[k].Ready; len(ready) > 0 { // the machine that probes may be another than those that start
 				text = ready[0].What + ": " + text
 			}
 			words = append(words, text+" ("+p.Host+")")
@@ -255,13 +252,13 @@ func (r *run) waitedFor(k int) string {
 	return strings.Join(append(late, words...), "; ")
 }
 
-// stalledAt is when the present step has had enough patience; zero while none is waited for.
+// stalledAt is when the patience with the present step ends; zero while none is waited for.
 func (r *run) stalledAt() time.Time {
 	k := r.present()
 	if !r.stepped() || !r.ordered || !r.allKnown() || k == len(r.steps) || r.job.Restored != nil {
 		return time.Time{}
 	}
-	for _, p := range r.placements { // who cannot be heard cannot say that anything moves
+	for _, p := range r.placements { // a node that is away cannot report progress
 		if !p.up && (!r.begun(p, k) || r.steps[k].AskedOn(p.rank)) {
 			return time.Time{}
 		}
@@ -281,18 +278,20 @@ func (r *run) stalled(now time.Time) bool {
 // whyStalled names the stage, the nodes, and the last that is known of them.
 func (r *run) whyStalled() string {
 	k := r.present()
-	text := fmt.Sprintf("stage %s is not ready, and for %s nothing has moved in it: %s", r.steps[k].Name, r.stalledAt().Sub(r.moved), r.waitedFor(k))
+	text := fmt.Sprintf("stage %s is not ready, and for %s nothing has moved in it: %s", r.steps[k].Name,
+		r.stalledAt().Sub(r.moved), r.waitedFor(k))
 	for _, p := range r.placements {
 		if probe := p.probes[k]; probe.last != "" {
-			text += fmt.Sprintf("\n  the last lines of it on %s:\n    %s", p.Host, strings.ReplaceAll(probe.last, "\n", "\n    "))
+			text += fmt.Sprintf("\n  the last lines of it on %s:\n    %s", p.Host,
+				strings.ReplaceAll(probe.last, "\n", "\n    "))
 		}
 	}
 	return text
 }
 
-// spared tells whether the job does without a rank's stage losing one: it was ready, and
-// there is no other attempt that would bring the rank back, or it is replaced. Of what an earlier leader has begun
-// nothing is judged before all is known.
+// spared tells whether the job goes on without a rank: its stage allows that and was ready, and the rank is replaced or
+// there is no other attempt that would bring it back. In an adopted run a rank counts as spared until all ledgers are
+// there.
 func (r *run) spared(p *placement, rank int) bool {
 	if !r.stepped() || retried(r.job.Spec) && !r.replaces(p, rank) {
 		return false
@@ -301,7 +300,7 @@ func (r *run) spared(p *placement, rank int) bool {
 	return k >= 0 && r.steps[k].Spares && (r.ready[k] || !r.fresh && !r.allKnown() || r.allBegun())
 }
 
-// sparedSeat tells that of a node.
+// sparedAll tells that of all ranks of a node.
 func (r *run) sparedAll(p *placement) bool {
 	for rank := p.FirstRank; rank < p.FirstRank+p.Ranks; rank++ {
 		if !r.spared(p, rank) {
@@ -311,7 +310,7 @@ func (r *run) sparedAll(p *placement) bool {
 	return true
 }
 
-// tellSpared tells once of each loss that ends nothing.
+// tellSpared reports each loss that ends nothing, once.
 func (r *run) tellSpared() {
 	if !r.stepped() || r.verdict != nil || !r.allKnown() {
 		return
@@ -322,7 +321,8 @@ func (r *run) tellSpared() {
 			delete(r.lost, away)
 		case !r.lost[away] && p.phase != launcher.PhaseEnded && r.sparedAll(p):
 			r.lost[away] = true
-			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: fmt.Sprintf("%s%s does not answer", r.stageOf(p.FirstRank), p.Host) + r.withoutIt(p, -1)})
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host,
+				Text: fmt.Sprintf("%s%s does not answer", r.stageOf(p.FirstRank), p.Host) + r.withoutIt(p, -1)})
 		}
 		for _, e := range r.exitsOf(p) {
 			key := fmt.Sprint("rank ", e.Rank, " ", p.rejoined, " ", p.ranks[e.Rank].Again)
@@ -333,16 +333,18 @@ func (r *run) tellSpared() {
 		}
 		if p.lost != "" && !r.lost[p.lost] && r.sparedAll(p) {
 			r.lost[p.lost] = true
-			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: r.stageOf(p.FirstRank) + p.lost + r.withoutIt(p, -1)})
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host,
+				Text: r.stageOf(p.FirstRank) + p.lost + r.withoutIt(p, -1)})
 		}
 		if why := fmt.Sprint("refused ", p.rejoined, " ", p.Host); p.refused != "" && p.rejoined > 0 && !r.lost[why] {
 			r.lost[why] = true
-			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host, Text: r.stageOf(p.FirstRank) + p.refusal() + "; the job goes on without it"})
+			r.tell(rendezvous.Progress{Step: rendezvous.StepStage, Host: p.Host,
+				Text: r.stageOf(p.FirstRank) + p.refusal() + "; the job goes on without it"})
 		}
 	}
 }
 
-// mainDone tells whether the main stage has completed while others of its generation are there to serve it.
+// mainDone tells whether the main stage has completed; the other stages are there only for it.
 func (r *run) mainDone() bool {
 	if !r.stepped() || len(r.steps) < 2 || r.job.Spec.Service != nil {
 		return false
@@ -350,7 +352,8 @@ func (r *run) mainDone() bool {
 	k := slices.IndexFunc(r.steps, func(st launcher.Stage) bool { return st.Main })
 	for _, p := range r.placements {
 		for _, r := range r.ranksOf(p, k) {
-			if st := p.ranks[r]; st == nil || st.State != launcher.RankEnded || st.Exit == nil || st.Exit.Failed() || st.Exit.ByUs {
+			if st := p.ranks[r]; st == nil || st.State != launcher.RankEnded || st.Exit == nil || st.Exit.Failed() ||
+				st.Exit.ByUs {
 				return false
 			}
 		}
@@ -374,17 +377,15 @@ func (r *run) leftEarly() *launcher.RankExit {
 	return nil
 }
 
-// reverseWait bounds, beside the grace, how long the end of one node's stages is waited
-// for before those that were started earlier, elsewhere, are ended.
+// reverseWait bounds, added to the grace, how long nodes with earlier stages wait for the end of later ones.
 const reverseWait = 2 * time.Second
 
-// depth is the first step that a node has ranks of.
+// firstStep is the first step that a node has ranks of.
 func (r *run) firstStep(p *placement) int {
 	return slices.IndexFunc(r.steps, func(st launcher.Stage) bool { return st.On(p.rank) })
 }
 
-// endsLater tells whether a node's end waits: what came up last goes first, where the
-// job has completed and nobody is in a hurry.
+// endsLater tells whether a node's end waits: when a job has completed, what was started last ends first.
 func (r *run) endsLater(p *placement, now time.Time) bool {
 	if !r.stepped() || r.verdict.End != rendezvous.Completed || !now.Before(r.ended.Add(r.grace+reverseWait)) {
 		return false

@@ -25,7 +25,8 @@ func inSteps(id launcher.JobID) launcher.Spec {
 	}
 	head, workers, command := st("head", launcher.OnHead), st("workers", launcher.OnRest), st("command", launcher.OnHead)
 	head.Ports = []launcher.NamedPort{{Name: "gcs"}}
-	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the head", Port: launcher.Of(launcher.PortNamed("gcs"))}}
+	head.Ready = []launcher.Probe{{Kind: launcher.ProbeTCP, What: "the head",
+		Port: launcher.Of(launcher.PortNamed("gcs"))}}
 	workers.Ready = []launcher.Probe{{Kind: launcher.ProbeExec, Head: true, What: "nodes", Argv: launcher.Lits("true")}}
 	workers.Spares, workers.Patience = true, time.Minute
 	command.Main = true
@@ -110,14 +111,22 @@ func TestStepsThatFail(t *testing.T) {
 		code   int
 		ranks  int
 	}{
-		"nothing moves":               {waits: "1 of 3 nodes", want: "stage workers is not ready, and for 1m0s nothing has moved in it: 1 of 3 nodes (spark1)", code: 125, ranks: 3},
-		"the head, while others wait": {ends: map[int]launcher.Exit{0: {Code: 3}}, waits: "1 of 3 nodes", want: "stage head, rank 0 on spark1: exit 3", code: 3, ranks: 3},
-		"the head, by 0":              {ends: map[int]launcher.Exit{0: {}}, want: "stage head, rank 0 on spark1: exit 0, while the job needs it", code: 125, ranks: 4},
-		"a worker before it is ready": {ends: map[int]launcher.Exit{3: {Code: 4}}, waits: "2 of 3 nodes", want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 3},
-		"a worker of a job with attempts left": {ends: map[int]launcher.Exit{3: {Code: 4}}, change: func(s *launcher.Spec) { s.MaxRestarts = 1 },
-			want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 8},
-		"the command":        {ends: map[int]launcher.Exit{1: {Code: 9}}, want: "stage command, rank 1 on spark1: exit 9", code: 9, ranks: 4},
-		"the head's machine": {after: func(w *world) { w.nodes[0].crash(); w.nodes[0].heal() }, want: "spark1 restarted", code: 125, ranks: 4},
+		"nothing moves": {waits: "1 of 3 nodes",
+			want: "stage workers is not ready, and for 1m0s nothing has moved in it: 1 of 3 nodes (spark1)", code: 125,
+			ranks: 3},
+		"the head, while others wait": {ends: map[int]launcher.Exit{0: {Code: 3}}, waits: "1 of 3 nodes",
+			want: "stage head, rank 0 on spark1: exit 3", code: 3, ranks: 3},
+		"the head, by 0": {ends: map[int]launcher.Exit{0: {}},
+			want: "stage head, rank 0 on spark1: exit 0, while the job needs it", code: 125, ranks: 4},
+		"a worker before it is ready": {ends: map[int]launcher.Exit{3: {Code: 4}}, waits: "2 of 3 nodes",
+			want: "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 3},
+		"a worker of a job with attempts left": {ends: map[int]launcher.Exit{3: {Code: 4}},
+			change: func(s *launcher.Spec) { s.MaxRestarts = 1 },
+			want:   "stage workers, rank 3 on spark3: exit 4", code: 4, ranks: 8},
+		"the command": {ends: map[int]launcher.Exit{1: {Code: 9}},
+			want: "stage command, rank 1 on spark1: exit 9", code: 9, ranks: 4},
+		"the head's machine": {after: func(w *world) { w.nodes[0].crash(); w.nodes[0].heal() },
+			want: "spark1 restarted", code: 125, ranks: 4},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -142,7 +151,8 @@ func TestStepsThatFail(t *testing.T) {
 					t.Fatal(err)
 				}
 				j := mustJob(t, w, "bbbb")
-				if j.Outcome.End != rendezvous.Failed || !strings.Contains(j.Outcome.Cause, tt.want) || j.Outcome.ExitCode != tt.code {
+				if j.Outcome.End != rendezvous.Failed || !strings.Contains(j.Outcome.Cause, tt.want) ||
+					j.Outcome.ExitCode != tt.code {
 					t.Errorf("outcome %+v, want code %d and %q", j.Outcome, tt.code, tt.want)
 				}
 				if n := w.started("bbbb"); n != tt.ranks {
@@ -161,7 +171,8 @@ func TestStepsSpareAWorker(t *testing.T) {
 		cut  bool
 		want string
 	}{
-		"a rank":    {ends: map[int]launcher.Exit{3: {Signal: 9}}, want: "stage workers, rank 3 on spark3: killed by SIGKILL (9); the job goes on without it"},
+		"a rank": {ends: map[int]launcher.Exit{3: {Signal: 9}},
+			want: "stage workers, rank 3 on spark3: killed by SIGKILL (9); the job goes on without it"},
 		"a machine": {cut: true, want: "stage workers, spark3 does not answer; the job goes on without it"},
 	}
 	for name, tt := range tests {

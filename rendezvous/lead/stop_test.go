@@ -47,7 +47,8 @@ func TestStopOutlivesItsLeader(t *testing.T) {
 					t.Fatal(err)
 				}
 				j := mustJob(t, w, "jjjj")
-				if j.Plan.Generation != 1 || j.Outcome.End != rendezvous.Stopped || j.Outcome.Cause != "stopped by ann" || j.Outcome.ExitCode != 143 {
+				if j.Plan.Generation != 1 || j.Outcome.End != rendezvous.Stopped ||
+					j.Outcome.Cause != "stopped by ann" || j.Outcome.ExitCode != 143 {
 					t.Errorf("generation %d, outcome %+v", j.Plan.Generation, j.Outcome)
 				}
 				if n := w.started("jjjj"); n != tt.ranks {

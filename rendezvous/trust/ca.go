@@ -26,10 +26,11 @@ const (
 	maxCSR = 8 << 10
 )
 
-// NewCSR makes a certificate request (PKCS #10, DER): the public key, and the proof that the sender has the private one.
-// The name in it is for people who look at it; Issue does not read it.
+// NewCSR makes a certificate request (PKCS #10, DER): the public key, and the proof that the sender has the private
+// one. The name in it is for people who look at it; Issue does not read it.
 func NewCSR(key Key, nodeID string) ([]byte, error) {
-	csr, err := x509.CreateCertificateRequest(rand.Reader, &x509.CertificateRequest{Subject: pkix.Name{CommonName: nodeID}}, key.value())
+	csr, err := x509.CreateCertificateRequest(rand.Reader,
+		&x509.CertificateRequest{Subject: pkix.Name{CommonName: nodeID}}, key.value())
 	if err != nil {
 		return nil, fmt.Errorf("make certificate request of %s: %w", nodeID, err)
 	}
@@ -69,8 +70,8 @@ func NewCA(cluster string, now time.Time) (*CA, error) {
 	return &CA{Cert: cert, Cluster: cluster, key: key}, nil
 }
 
-// Issue signs a certificate for the key that csr (DER) proves possession of; every name, date and right in it comes from
-// the arguments. The caller has made sure that nodeID is not somebody else's: Issue cannot know.
+// Issue signs a certificate for the key that csr (DER) proves possession of; every name, date and right in it comes
+// from the arguments. The caller has made sure that nodeID is not somebody else's: Issue cannot know.
 func (ca *CA) Issue(csr []byte, nodeID, host string, role Role, now time.Time) (*x509.Certificate, error) {
 	peer := Peer{NodeID: nodeID, Host: host, Role: role, Cluster: ca.Cluster}
 	if err := peer.validate(); err != nil {
@@ -103,9 +104,10 @@ func (ca *CA) Issue(csr []byte, nodeID, host string, role Role, now time.Time) (
 	return cert, nil
 }
 
-// RenewalPeer says to whom a renewal belongs: old (DER) is a certificate of this cluster and csr (DER) is by the same key.
-// The old one may have expired, so that a cluster that was off for months comes back; whether the peer is still a member
-// with this key is for the caller to ask before it calls Issue. A replayed request is harmless: what it yields serves the same key only.
+// RenewalPeer says to whom a renewal belongs: old (DER) is a certificate of this cluster and csr (DER) is by the same
+// key. The old one may have expired, so that a cluster that was off for months comes back; whether the peer is still
+// a member with this key is for the caller to ask before it calls Issue. A replayed request is harmless: what it
+// yields serves the same key only.
 func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, Pin, error) {
 	cert, err := x509.ParseCertificate(old)
 	if err != nil {
@@ -120,7 +122,8 @@ func RenewalPeer(ca *x509.Certificate, old, csr []byte) (Peer, Pin, error) {
 		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: %w", peer.NodeID, err)
 	}
 	if !public.Equal(cert.PublicKey) {
-		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: the request is by another key: %w", peer.NodeID, ErrForeign)
+		return Peer{}, Pin{}, fmt.Errorf("renew certificate of %s: the request is by another key: %w", peer.NodeID,
+			ErrForeign)
 	}
 	return peer, KeyOf(cert), nil
 }
@@ -169,8 +172,8 @@ func ParseCA(text []byte) (*CA, error) {
 	return &CA{Cert: certs[0], Cluster: cluster, key: key}, nil
 }
 
-// marshalBundle writes a key and its certificate, the latter first of certs, as one PEM text: one file is one rename, so
-// a key and a certificate that do not match can never be found on disk.
+// marshalBundle writes a key and its certificate, the latter first of certs, as one PEM text: one file is one rename,
+// so a key and a certificate that do not match can never be found on disk.
 func marshalBundle(key Key, certs ...*x509.Certificate) ([]byte, error) {
 	der, err := x509.MarshalPKCS8PrivateKey(key.value())
 	if err != nil {
@@ -183,7 +186,8 @@ func marshalBundle(key Key, certs ...*x509.Certificate) ([]byte, error) {
 	return text, nil
 }
 
-// parseBundle reads one key and exactly n certificates, the first being the key's. Its errors quote nothing of the text.
+// parseBundle reads one key and exactly n certificates, the first being the key's. Its errors quote nothing of the
+// text.
 func parseBundle(text []byte, n int) (Key, []*x509.Certificate, error) {
 	block, rest := pem.Decode(text)
 	if block == nil || block.Type != "PRIVATE KEY" {
@@ -206,7 +210,8 @@ func parseBundle(text []byte, n int) (Key, []*x509.Certificate, error) {
 		certs = append(certs, cert)
 	}
 	if len(certs) != n || len(rest) != 0 {
-		return Key{}, nil, fmt.Errorf("it has %d certificates and %d bytes of anything else, want %d and none", len(certs), len(rest), n)
+		return Key{}, nil, fmt.Errorf("it has %d certificates and %d bytes of anything else, want %d and none",
+			len(certs), len(rest), n)
 	}
 	if !private.PublicKey.Equal(certs[0].PublicKey) {
 		return Key{}, nil, errors.New("its key and certificate do not belong together")

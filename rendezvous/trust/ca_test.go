@@ -57,8 +57,10 @@ func checkIssued(t testing.TB, ca *CA, cert *x509.Certificate, want Peer, now ti
 	if diff := cmp.Diff(usages, cert.ExtKeyUsage); diff != "" {
 		t.Errorf("usages (-want +got):\n%s", diff)
 	}
-	if cert.IsCA || cert.KeyUsage != x509.KeyUsageDigitalSignature || len(cert.DNSNames)+len(cert.EmailAddresses)+len(cert.IPAddresses) != 0 || len(cert.URIs) != 1 {
-		t.Errorf("certificate grants more than asked: CA %v, usage %b, names %q %q %v %v", cert.IsCA, cert.KeyUsage, cert.DNSNames, cert.EmailAddresses, cert.IPAddresses, cert.URIs)
+	if cert.IsCA || cert.KeyUsage != x509.KeyUsageDigitalSignature ||
+		len(cert.DNSNames)+len(cert.EmailAddresses)+len(cert.IPAddresses) != 0 || len(cert.URIs) != 1 {
+		t.Errorf("certificate grants more than asked: CA %v, usage %b, names %q %q %v %v", cert.IsCA, cert.KeyUsage,
+			cert.DNSNames, cert.EmailAddresses, cert.IPAddresses, cert.URIs)
 	}
 	if subject := cert.Subject.String(); subject != "CN="+want.Host {
 		t.Errorf("subject is %q, want only the host %q", subject, want.Host)
@@ -159,7 +161,8 @@ func TestIssueRefuses(t *testing.T) {
 
 func TestCACertificate(t *testing.T) {
 	ca := newCA(t, clusterA)
-	if !strings.Contains(ca.Cert.Subject.CommonName, clusterA) || !ca.Cert.MaxPathLenZero || ca.Cert.NotAfter.Sub(start) != CALifetime {
+	if !strings.Contains(ca.Cert.Subject.CommonName, clusterA) || !ca.Cert.MaxPathLenZero ||
+		ca.Cert.NotAfter.Sub(start) != CALifetime {
 		t.Errorf("CA is %q, path length %d, until %s", ca.Cert.Subject, ca.Cert.MaxPathLen, ca.Cert.NotAfter)
 	}
 	if _, err := NewCA("my cluster", start); err == nil {
@@ -201,7 +204,8 @@ func TestCAPEMRoundTrip(t *testing.T) {
 	}
 	for name, text := range map[string][]byte{
 		"empty": nil, "cut": text[:len(text)/2], "key and certificate of two CAs": mixed, "a node's": notCA,
-		"text after it": append(bytes.Clone(text), "x"...), "certificate twice": append(bytes.Clone(text), text[bytes.Index(text, []byte("-----BEGIN CERT")):]...),
+		"text after it":     append(bytes.Clone(text), "x"...),
+		"certificate twice": append(bytes.Clone(text), text[bytes.Index(text, []byte("-----BEGIN CERT")):]...),
 	} {
 		if _, err := ParseCA(text); err == nil {
 			t.Errorf("%s: no error", name)
@@ -238,12 +242,13 @@ func TestRenewalPeer(t *testing.T) {
 	}
 
 	for name, tc := range map[string]struct{ old, csr []byte }{
-		"request by another key":       {member.Cert.Raw, otherCSR},
-		"certificate of a twin":        {impostor.Cert.Raw, impostorCSR},
-		"CA certificate as one's own":  {ca.Cert.Raw, csr},
-		"no certificate":               {nil, csr},
-		"no request":                   {member.Cert.Raw, nil},
-		"certificate with a bit wrong": {append(bytes.Clone(member.Cert.Raw[:len(member.Cert.Raw)-1]), member.Cert.Raw[len(member.Cert.Raw)-1]^1), csr},
+		"request by another key":      {member.Cert.Raw, otherCSR},
+		"certificate of a twin":       {impostor.Cert.Raw, impostorCSR},
+		"CA certificate as one's own": {ca.Cert.Raw, csr},
+		"no certificate":              {nil, csr},
+		"no request":                  {member.Cert.Raw, nil},
+		"certificate with a bit wrong": {append(bytes.Clone(member.Cert.Raw[:len(member.Cert.Raw)-1]),
+			member.Cert.Raw[len(member.Cert.Raw)-1]^1), csr},
 	} {
 		if _, _, err := RenewalPeer(ca.Cert, tc.old, tc.csr); err == nil {
 			t.Errorf("%s: no error", name)

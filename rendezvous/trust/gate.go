@@ -13,8 +13,9 @@ import (
 type Config struct {
 	// Identity is this machine's own; it can be replaced later ([Gate.Renew]) under open listeners.
 	Identity *Identity
-	// Members returns nil for a peer that belongs to the cluster now with this key ([KeyOf]), else why not. It is asked in
-	// every handshake and by every Gate.Peer, from many goroutines; it must answer from memory. What it refuses is revoked.
+	// Members returns nil for a peer that belongs to the cluster now with this key ([KeyOf]), else why not. It is
+	// asked in every handshake and by every Gate.Peer, from many goroutines; it must answer from memory. What it
+	// refuses is revoked.
 	Members func(p Peer, key Pin) error
 	// Now is the clock certificates are checked by; nil means time.Now.
 	Now func() time.Time
@@ -84,7 +85,8 @@ func (g *Gate) Server(protos ...Proto) *tls.Config {
 			return fmt.Errorf("admit peer: %w", err)
 		}
 		if peer.Role != RoleNode && !isOpen {
-			return fmt.Errorf("admit %s %s (%s) to protocol %q: %w", peer.Role, peer.NodeID, peer.Host, cs.NegotiatedProtocol, ErrRole)
+			return fmt.Errorf("admit %s %s (%s) to protocol %q: %w", peer.Role, peer.NodeID, peer.Host,
+				cs.NegotiatedProtocol, ErrRole)
 		}
 		return nil
 	}
@@ -147,9 +149,10 @@ func JoinClient(pin Pin, now func() time.Time, protos ...string) *tls.Config {
 	return c
 }
 
-// Peer says who is at the other end of a connection whose handshake a Gate's configuration has checked, and asks Members
-// again, for connections outlive membership. They may outlive the certificate too: that is checked in handshakes only,
-// so that a renewal breaks no stream. ErrNoCertificate means a newcomer, whom only Join and renewal may serve.
+// Peer says who is at the other end of a connection whose handshake a Gate's configuration has checked, and asks
+// Members again, for connections outlive membership. They may outlive the certificate too: that is checked in
+// handshakes only, so that a renewal breaks no stream. ErrNoCertificate means a newcomer, whom only Join and renewal
+// may serve.
 func (g *Gate) Peer(cs tls.ConnectionState) (Peer, error) {
 	if len(cs.PeerCertificates) == 0 {
 		return Peer{}, ErrNoCertificate

@@ -42,7 +42,8 @@ func TestHandshake(t *testing.T) {
 	}
 	// A client that omits every check of its own, as an attacker's would.
 	careless := func(id *Identity, proto string) *tls.Config {
-		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto}, Certificates: []tls.Certificate{*id.certificate()}}
+		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto},
+			Certificates: []tls.Certificate{*id.certificate()}}
 	}
 	tls12 := func(c *tls.Config) *tls.Config {
 		c = c.Clone()
@@ -68,25 +69,38 @@ func TestHandshake(t *testing.T) {
 		{"person on raft", server(one), client(person, node1, protoRaft), ErrRole, errRefusedByPeer, ""},
 		{"person without ALPN", server(one), client(person, node1), ErrRole, errRefusedByPeer, ""},
 		{"newcomer with the right pin", server(one), JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC), nil, nil, "hello"},
-		{"newcomer on raft", server(one), JoinClient(PinOf(ca.Cert), clockAt(start), protoRaft), ErrNoCertificate, errRefusedByPeer, ""},
-		{"newcomer without ALPN", server(one), JoinClient(PinOf(ca.Cert), clockAt(start)), ErrNoCertificate, errRefusedByPeer, ""},
-		{"newcomer with another cluster's pin", server(one), JoinClient(PinOf(otherCA.Cert), clockAt(start), protoRPC), errRefusedByPeer, ErrForeign, ""},
-		{"newcomer with its clock a year behind", server(one), JoinClient(PinOf(ca.Cert), clockAt(start.AddDate(-1, 0, 0)), protoRPC), errRefusedByPeer, ErrExpired, ""},
+		{"newcomer on raft", server(one), JoinClient(PinOf(ca.Cert), clockAt(start), protoRaft), ErrNoCertificate,
+			errRefusedByPeer, ""},
+		{"newcomer without ALPN", server(one), JoinClient(PinOf(ca.Cert), clockAt(start)), ErrNoCertificate,
+			errRefusedByPeer, ""},
+		{"newcomer with another cluster's pin", server(one), JoinClient(PinOf(otherCA.Cert), clockAt(start), protoRPC),
+			errRefusedByPeer, ErrForeign, ""},
+		{"newcomer with its clock a year behind", server(one),
+			JoinClient(PinOf(ca.Cert), clockAt(start.AddDate(-1, 0, 0)), protoRPC), errRefusedByPeer, ErrExpired, ""},
 		{"another node answers", server(two), client(one, node1, protoRPC), errRefusedByPeer, ErrWrongNode, ""},
 		{"server of another cluster", server(foreign), client(one, node2, protoRPC), errRefusedByPeer, ErrForeign, ""},
-		{"server of another cluster with the same names", server(twin), client(one, node2, protoRPC), errRefusedByPeer, ErrForeign, ""},
+		{"server of another cluster with the same names", server(twin), client(one, node2, protoRPC), errRefusedByPeer,
+			ErrForeign, ""},
 		{"client of another cluster", server(one), careless(foreign, protoRPC), ErrForeign, errRefusedByPeer, ""},
-		{"client of another cluster with the same names", server(one), careless(twin, protoRPC), ErrForeign, errRefusedByPeer, ""},
-		{"person of another cluster with the same names", server(one), careless(twinPerson, protoRPC), ErrForeign, errRefusedByPeer, ""},
-		{"certificate without its key", server(one), &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoRaft}, Certificates: []tls.Certificate{stolen}}, errRefusedByPeer, errRefusedByPeer, ""},
+		{"client of another cluster with the same names", server(one), careless(twin, protoRPC), ErrForeign,
+			errRefusedByPeer, ""},
+		{"person of another cluster with the same names", server(one), careless(twinPerson, protoRPC), ErrForeign,
+			errRefusedByPeer, ""},
+		{"certificate without its key", server(one),
+			&tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoRaft},
+				Certificates: []tls.Certificate{stolen}}, errRefusedByPeer, errRefusedByPeer, ""},
 		{"a person's certificate on a server", server(person), client(one, "", protoRPC), errRefusedByPeer, ErrRole, ""},
-		{"newcomer meets a person's certificate on a server", server(person), JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC), errRefusedByPeer, ErrRole, ""},
-		{"expired client", at(expired, one).Server(Proto{Name: protoRPC, Open: true}), careless(two, protoRPC), ErrExpired, errRefusedByPeer, ""},
+		{"newcomer meets a person's certificate on a server", server(person),
+			JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC), errRefusedByPeer, ErrRole, ""},
+		{"expired client", at(expired, one).Server(Proto{Name: protoRPC, Open: true}), careless(two, protoRPC),
+			ErrExpired, errRefusedByPeer, ""},
 		{"expired server", server(one), at(expired, two).Client(node1, protoRPC), errRefusedByPeer, ErrExpired, ""},
-		{"own certificate expired", at(expired, renewed).Server(Proto{Name: protoRPC, Open: true}), at(expired, two).Client(node1, protoRPC), errRefusedByPeer, ErrExpired, ""},
+		{"own certificate expired", at(expired, renewed).Server(Proto{Name: protoRPC, Open: true}),
+			at(expired, two).Client(node1, protoRPC), errRefusedByPeer, ErrExpired, ""},
 		{"client speaks TLS 1.2", server(one), tls12(client(two, node1, protoRPC)), errRefusedByPeer, errRefusedByPeer, ""},
 		{"server speaks TLS 1.2", tls12(server(one)), client(two, node1, protoRPC), errRefusedByPeer, errRefusedByPeer, ""},
-		{"newcomer meets TLS 1.2", tls12(server(one)), JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC), errRefusedByPeer, errRefusedByPeer, ""},
+		{"newcomer meets TLS 1.2", tls12(server(one)), JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC),
+			errRefusedByPeer, errRefusedByPeer, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			out := connect(t, tc.server, tc.client)
@@ -108,11 +122,13 @@ func TestHandshake(t *testing.T) {
 func TestOwnExpiredCertificateIsNamed(t *testing.T) {
 	ca := newCA(t, clusterA)
 	later := start.Add(CertLifetime + time.Hour)
-	server, err := NewGate(Config{Identity: newMemberAt(t, ca, node1, "spark1", RoleNode, later), Members: everyone, Now: clockAt(later)})
+	server, err := NewGate(Config{Identity: newMemberAt(t, ca, node1, "spark1", RoleNode, later), Members: everyone,
+		Now: clockAt(later)})
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := NewGate(Config{Identity: newMember(t, ca, node2, "spark2", RoleNode), Members: everyone, Now: clockAt(later)})
+	client, err := NewGate(Config{Identity: newMember(t, ca, node2, "spark2", RoleNode), Members: everyone,
+		Now: clockAt(later)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +142,8 @@ func TestNewcomerSendsNothingToAWrongCluster(t *testing.T) {
 	ca, attacker := newCA(t, clusterA), newCA(t, clusterA)
 	evil := newMember(t, attacker, node1, "spark1", RoleNode)
 	config := func(chain ...[]byte) *tls.Config {
-		return &tls.Config{Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: evil.key.value()}}, NextProtos: []string{protoRPC}}
+		return &tls.Config{Certificates: []tls.Certificate{{Certificate: chain, PrivateKey: evil.key.value()}},
+			NextProtos: []string{protoRPC}}
 	}
 	// The attacker's CA with the true public key in it (they have the same length): the pin fits.
 	forgedCA := bytes.Replace(attacker.Cert.Raw, attacker.Cert.RawSubjectPublicKeyInfo, ca.Cert.RawSubjectPublicKeyInfo, 1)
@@ -149,7 +166,8 @@ func TestNewcomerSendsNothingToAWrongCluster(t *testing.T) {
 			out := connect(t, server, JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC))
 			wantErr(t, "client", out.client, ErrForeign)
 			if out.received != "" || out.server == nil {
-				t.Errorf("server's application read %q, handshake error %v; want nothing read and an error", out.received, out.server)
+				t.Errorf("server's application read %q, handshake error %v; want nothing read and an error",
+					out.received, out.server)
 			}
 		})
 	}

@@ -17,8 +17,8 @@ type Identity struct {
 	key  Key
 }
 
-// NewIdentity puts together the key and what a join or a renewal brought (DER both), checking that they belong together.
-// An expired certificate is accepted: it is needed to ask for the next one.
+// NewIdentity puts together the key and what a join or a renewal brought (DER both), checking that they belong
+// together. An expired certificate is accepted: it is needed to ask for the next one.
 func NewIdentity(key Key, cert, ca []byte) (*Identity, error) {
 	parsedCert, err := x509.ParseCertificate(cert)
 	if err != nil {
@@ -62,6 +62,7 @@ func (id *Identity) certificate() *tls.Certificate {
 
 // LogValue names the identity, instead of the certificates in full.
 func (id *Identity) LogValue() slog.Value {
-	return slog.GroupValue(slog.String("node", id.NodeID), slog.String("host", id.Host), slog.String("role", string(id.Role)),
+	return slog.GroupValue(slog.String("node", id.NodeID), slog.String("host", id.Host),
+		slog.String("role", string(id.Role)),
 		slog.String("cluster", id.Cluster), slog.Time("until", id.Cert.NotAfter))
 }

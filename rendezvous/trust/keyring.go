@@ -40,9 +40,9 @@ func (r Keyring) has(k GossipKey) bool {
 	return slices.ContainsFunc(r, func(o GossipKey) bool { return o.Secret.Equal(k.Secret) })
 }
 
-// Step is the keyring's next one on the way to a single key that nobody knows who is among the removals; false where it is
-// there. Each step may be taken only when every member that is there has acknowledged the one before: what one member
-// encrypts with, all others must have.
+// Step is the keyring's next one on the way to a single key that nobody knows who is among the removals; false where
+// it is there. Each step may be taken only when every member that is there has acknowledged the one before: what one
+// member encrypts with, all others must have.
 func (r Keyring) Step(removals uint64) (Keyring, bool) {
 	newest := r.Newest()
 	switch {
@@ -57,8 +57,8 @@ func (r Keyring) Step(removals uint64) (Keyring, bool) {
 	return r, false
 }
 
-// Merge takes over what another keyring has that is newer: a rotation that an earlier leader had begun. A key that had been
-// in use encrypts no more once a newer one is known.
+// Merge takes over what another keyring has that is newer: a rotation that an earlier leader had begun. A key that
+// had been in use encrypts no more once a newer one is known.
 func (r Keyring) Merge(o Keyring) (Keyring, bool) {
 	if len(o) == 0 || r.has(o.Newest()) || o.Newest().compare(r.Newest()) < 0 {
 		return r, false

@@ -62,12 +62,14 @@ func NewListener(cfg ListenerConfig) (*Listener, error) {
 	if cfg.Gate == nil {
 		return nil, errors.New("make listener: Gate is required")
 	}
-	for n, otherwise := range map[*int]int{&cfg.HalfOpen: 256, &cfg.HalfOpenPerAddr: 32, &cfg.Unauthenticated: 64, &cfg.UnauthenticatedPerAddr: 16, &cfg.PeerConns: 256} {
+	for n, otherwise := range map[*int]int{&cfg.HalfOpen: 256, &cfg.HalfOpenPerAddr: 32, &cfg.Unauthenticated: 64,
+		&cfg.UnauthenticatedPerAddr: 16, &cfg.PeerConns: 256} {
 		if *n == 0 {
 			*n = otherwise
 		}
 	}
-	for d, otherwise := range map[*time.Duration]time.Duration{&cfg.Handshake: 5 * time.Second, &cfg.UnauthenticatedFor: time.Minute} {
+	for d, otherwise := range map[*time.Duration]time.Duration{&cfg.Handshake: 5 * time.Second,
+		&cfg.UnauthenticatedFor: time.Minute} {
 		if *d == 0 {
 			*d = otherwise
 		}

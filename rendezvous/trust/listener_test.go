@@ -139,7 +139,8 @@ func closed(c net.Conn) bool {
 func TestHalfOpenHandshakes(t *testing.T) {
 	ca := newCA(t, clusterA)
 	one, two := newMember(t, ca, node1, "spark1", RoleNode), newMember(t, ca, node2, "spark2", RoleNode)
-	p := newLobby(t, ListenerConfig{Gate: newGate(t, one, everyone), Handshake: time.Hour, HalfOpen: 64, HalfOpenPerAddr: 16})
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, one, everyone), Handshake: time.Hour, HalfOpen: 64,
+		HalfOpenPerAddr: 16})
 	member := newGate(t, two, everyone).Client(node1, protoRaft)
 	var flood sync.WaitGroup
 	var held []net.Conn
@@ -193,7 +194,8 @@ func TestHalfOpenHandshakes(t *testing.T) {
 
 func TestSlowHandshakeEnds(t *testing.T) {
 	ca := newCA(t, clusterA)
-	p := newLobby(t, ListenerConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone), Handshake: 50 * time.Millisecond})
+	p := newLobby(t, ListenerConfig{Gate: newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone),
+		Handshake: 50 * time.Millisecond})
 	c, err := p.knock("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
@@ -210,7 +212,8 @@ func TestSlowHandshakeEnds(t *testing.T) {
 		t.Fatal(err)
 	}
 	c2.Close()
-	p.eventually(t, "it is gone", func() bool { p.Listener.mu.Lock(); defer p.Listener.mu.Unlock(); return p.halfOpen.n == 0 })
+	p.eventually(t, "it is gone",
+		func() bool { p.Listener.mu.Lock(); defer p.Listener.mu.Unlock(); return p.halfOpen.n == 0 })
 	if len(p.refused) != before {
 		t.Errorf("refused: %v", p.refused)
 	}
@@ -220,7 +223,8 @@ func TestSlowHandshakeEnds(t *testing.T) {
 func TestUnauthenticatedAreLimited(t *testing.T) {
 	ca := newCA(t, clusterA)
 	gate := newGate(t, newMember(t, ca, node1, "spark1", RoleNode), everyone)
-	p := newLobby(t, ListenerConfig{Gate: gate, Unauthenticated: 4, UnauthenticatedPerAddr: 2, UnauthenticatedFor: time.Hour})
+	p := newLobby(t, ListenerConfig{Gate: gate, Unauthenticated: 4, UnauthenticatedPerAddr: 2,
+		UnauthenticatedFor: time.Hour})
 	unknown := JoinClient(PinOf(ca.Cert), clockAt(start), protoRPC)
 	visit := func(from string) *tls.Conn {
 		c, err := p.visit(from, unknown)
@@ -257,7 +261,8 @@ func TestSweepClosesWhoIsGone(t *testing.T) {
 	two := newGate(t, newMember(t, ca, node2, "spark2", RoleNode), everyone)
 	person := newGate(t, newMember(t, ca, laptop, "ann@laptop", RoleClient), everyone)
 	var open []*tls.Conn
-	for _, c := range []*tls.Config{two.Client(node1, protoRaft), two.Client(node1, protoRPC), person.Client(node1, protoRPC)} {
+	for _, c := range []*tls.Config{two.Client(node1, protoRaft), two.Client(node1, protoRPC),
+		person.Client(node1, protoRPC)} {
 		conn, err := p.visit("127.0.0.1", c)
 		if err != nil {
 			t.Fatal(err)
@@ -292,7 +297,8 @@ func TestRefusalsAreTold(t *testing.T) {
 		return nil
 	})})
 	show := func(id *Identity, proto string) *tls.Config {
-		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto}, Certificates: []tls.Certificate{*id.certificate()}}
+		return &tls.Config{InsecureSkipVerify: true, NextProtos: []string{proto},
+			Certificates: []tls.Certificate{*id.certificate()}}
 	}
 	keyless := show(two, protoRPC)
 	keyless.Certificates[0].PrivateKey = one.key.value()
@@ -304,8 +310,10 @@ func TestRefusalsAreTold(t *testing.T) {
 		{"certificate of another cluster with the same names", show(twin, protoRPC), ErrForeign.Error()},
 		{"a client's certificate on raft", show(person, protoRaft), ErrRole.Error()},
 		{"a certificate without its key", keyless, "signature"},
-		{"a certificate of a stolen CA, for a member's name", show(newMember(t, ca, node2, "spark2", RoleNode), protoRPC), "its key is another's"},
-		{"nothing, on raft", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoRaft}}, ErrNoCertificate.Error()},
+		{"a certificate of a stolen CA, for a member's name",
+			show(newMember(t, ca, node2, "spark2", RoleNode), protoRPC), "its key is another's"},
+		{"nothing, on raft", &tls.Config{InsecureSkipVerify: true, NextProtos: []string{protoRaft}},
+			ErrNoCertificate.Error()},
 	} {
 		if c, err := p.visit("127.0.0.1", tc.config); err == nil {
 			c.Close()

@@ -20,9 +20,10 @@ const sealVersion = 1
 // ErrSealed: a box was not sealed with any key that this node has, or for something else.
 var ErrSealed = errors.New("it does not open here")
 
-// Sealer seals what the record may keep and members alone may read. Its keys come of the gossip keys, which every member has
-// and the record never: a node that joins later can open what was sealed before; one that is removed cannot open what is
-// sealed once these keys are changed. Members keep the keys of before for the jobs that need them.
+// Sealer seals what the record may keep and members alone may read. Its keys come of the gossip keys, which every
+// member has and the record never: a node that joins later can open what was sealed before; one that is removed
+// cannot open what is sealed once these keys are changed. Members keep the keys of before for the jobs that need
+// them.
 type Sealer struct{ keys []cipher.AEAD } // the one that seals first
 
 // NewSealer takes a keyring as LoadGossipKeys gives it, and the keys that came before, which only open.

@@ -12,8 +12,8 @@ import (
 const redacted = "[redacted]"
 
 // sealed holds a value that no formatter, logger or encoder shows. Methods alone would not do: fmt calls none on an
-// unexported field of a struct, and follows a pointer there when the verb does not fit. Of a func it prints the address.
-// A func also makes == a compile error, so that nobody compares secrets in telling time.
+// unexported field of a struct, and follows a pointer there when the verb does not fit. Of a func it prints the
+// address. A func also makes == a compile error, so that nobody compares secrets in telling time.
 type sealed[T any] struct{ open func() T }
 
 func seal[T any](v T) sealed[T] { return sealed[T]{func() T { return v }} }
@@ -35,8 +35,8 @@ func (sealed[T]) LogValue() slog.Value { return slog.StringValue(redacted) }
 // MarshalText answers JSON and its like, where the value is a field of something that is logged.
 func (sealed[T]) MarshalText() ([]byte, error) { return []byte(redacted), nil }
 
-// Secret is bytes that show only when asked with Reveal: half a token, a gossip key. Encoders write "[redacted]" for it:
-// what is sent or stored is Reveal's answer.
+// Secret is bytes that show only when asked with Reveal: half a token, a gossip key. Encoders write "[redacted]" for
+// it: what is sent or stored is Reveal's answer.
 type Secret struct{ sealed[[]byte] }
 
 // NewSecret keeps b, which the caller must not change afterwards.

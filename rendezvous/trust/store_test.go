@@ -46,7 +46,8 @@ func TestStoreRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if gotID.Peer != id.Peer || !gotID.Cert.Equal(id.Cert) || !gotID.CA.Equal(id.CA) || !gotID.key.value().Equal(id.key.value()) {
+	if gotID.Peer != id.Peer || !gotID.Cert.Equal(id.Cert) || !gotID.CA.Equal(id.CA) ||
+		!gotID.key.value().Equal(id.key.value()) {
 		t.Errorf("identity came back as %+v", gotID.Peer)
 	}
 	gotCA, err := LoadCA(dir)
@@ -84,7 +85,8 @@ func TestFileModes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600, retiredFile: 0o600}, got); diff != "" {
+	if diff := cmp.Diff(map[string]fs.FileMode{"trust": 0o700, identityFile: 0o600, caFile: 0o600, gossipFile: 0o600,
+		retiredFile: 0o600}, got); diff != "" {
 		t.Errorf("files (-want +got):\n%s", diff)
 	}
 

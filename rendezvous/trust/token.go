@@ -25,7 +25,8 @@ const (
 	maxToken    = 256 // bytes of text looked at; a token has 71
 )
 
-// Token is an invitation: whom to trust (Pin) and the proof of being invited (Secret). Printed or logged it shows its ID only.
+// Token is an invitation: whom to trust (Pin) and the proof of being invited (Secret). Printed or logged it shows its
+// ID only.
 type Token struct {
 	Pin    Pin
 	Secret Secret
@@ -42,7 +43,8 @@ type TokenRecord struct {
 }
 
 // NewToken makes a token for uses (at least 1) joins within lifetime (above 0) and the record that recognises it.
-func NewToken(ca *x509.Certificate, role Role, uses int, lifetime time.Duration, now time.Time) (Token, TokenRecord, error) {
+func NewToken(ca *x509.Certificate, role Role, uses int, lifetime time.Duration, now time.Time) (Token, TokenRecord,
+	error) {
 	switch {
 	case role != RoleNode && role != RoleClient && role != RoleWitness:
 		return Token{}, TokenRecord{}, fmt.Errorf("make token: role %q is not known: want node, witness or client", role)
@@ -55,7 +57,8 @@ func NewToken(ca *x509.Certificate, role Role, uses int, lifetime time.Duration,
 	return t, TokenRecord{ID: t.ID(), Hash: HashSecret(t.Secret), Role: role, Uses: uses, Expires: now.Add(lifetime)}, nil
 }
 
-// ParseToken reads a token; white space around it is allowed. Errors wrap ErrTokenMalformed and quote nothing of the text.
+// ParseToken reads a token; white space around it is allowed. Errors wrap ErrTokenMalformed and quote nothing of the
+// text.
 func ParseToken(text string) (Token, error) {
 	malformed := func(why string) (Token, error) {
 		return Token{}, fmt.Errorf("%w: %s: copy the whole line that `sparkrun token create` printed", ErrTokenMalformed, why)

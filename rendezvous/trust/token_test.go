@@ -33,7 +33,8 @@ func TestTokenRoundTrip(t *testing.T) {
 	if got.Pin != PinOf(ca.Cert) || !got.Secret.Equal(token.Secret) || len(token.Secret.Reveal()) != 16 {
 		t.Errorf("token changed in print")
 	}
-	want := TokenRecord{ID: token.ID(), Hash: HashSecret(token.Secret), Role: RoleNode, Uses: 1, Expires: start.Add(15 * time.Minute)}
+	want := TokenRecord{ID: token.ID(), Hash: HashSecret(token.Secret), Role: RoleNode, Uses: 1,
+		Expires: start.Add(15 * time.Minute)}
 	if diff := cmp.Diff(want, record); diff != "" {
 		t.Errorf("record (-want +got):\n%s", diff)
 	}
@@ -114,7 +115,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 		"pointer to such":         &hidden{token, &token.Secret, member.key},
 		"secret value unexported": struct{ s Secret }{token.Secret},
 		"secret, two levels down": struct{ a struct{ s Secret } }{struct{ s Secret }{token.Secret}},
-		"slice":                   []Token{token}, "map": map[string]Token{"a": token}, "any": []any{token, &token, token.Secret},
+		"slice":                   []Token{token}, "map": map[string]Token{"a": token},
+		"any":    []any{token, &token, token.Secret},
 		"record": record, "CA": ca, "CA value": *ca, "identity": member, "identity value": *member, "key": member.key,
 		"gate": newGate(t, member, everyone), "keyring": []Secret{token.Secret},
 		"parse error": parseErr, "joined": errors.Join(parseErr),
@@ -123,15 +125,19 @@ func TestSecretsAreNotShown(t *testing.T) {
 	for _, b := range [][]byte{token.Secret.Reveal(), privateBytes(t, member.key), privateBytes(t, ca.key)} {
 		decimal := strings.Trim(fmt.Sprintf("%d", b[:6]), "[]")
 		quoted := fmt.Sprintf("%#v", b[:6])
-		forbidden = append(forbidden, base64.RawURLEncoding.EncodeToString(b)[:20], base64.RawStdEncoding.EncodeToString(b)[:20],
-			hex.EncodeToString(b[:6]), decimal, strings.ReplaceAll(decimal, " ", ","), quoted[len("[]byte{"):len(quoted)-1], string(b[:6]))
+		forbidden = append(forbidden, base64.RawURLEncoding.EncodeToString(b)[:20],
+			base64.RawStdEncoding.EncodeToString(b)[:20],
+			hex.EncodeToString(b[:6]), decimal, strings.ReplaceAll(decimal, " ", ","),
+			quoted[len("[]byte{"):len(quoted)-1], string(b[:6]))
 	}
 	// The numbers of a key are printed as one decimal number.
-	forbidden = append(forbidden, member.key.value().D.String(), ca.key.value().D.String()) //nolint:staticcheck // read, not used
+	forbidden = append(forbidden, member.key.value().D.String(),
+		ca.key.value().D.String()) //nolint:staticcheck // read, not used
 
 	for name, v := range values {
 		var shown strings.Builder
-		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%b", "%c", "%U", "%08.3f", "%t", "% x", "%#x"} {
+		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%o", "%b", "%c", "%U",
+			"%08.3f", "%t", "% x", "%#x"} {
 			fmt.Fprintf(&shown, verb+"\n", v)
 		}
 		for _, h := range []slog.Handler{slog.NewTextHandler(&shown, nil), slog.NewJSONHandler(&shown, nil)} {
@@ -147,7 +153,8 @@ func TestSecretsAreNotShown(t *testing.T) {
 		}
 	}
 	// What is shown instead says what it is.
-	if got, want := fmt.Sprintf("%#v %d %v", token, token, token.Secret), fmt.Sprintf("token %[1]s [redacted] token %[1]s [redacted] [redacted]", record.ID); got != want {
+	if got, want := fmt.Sprintf("%#v %d %v", token, token, token.Secret),
+		fmt.Sprintf("token %[1]s [redacted] token %[1]s [redacted] [redacted]", record.ID); got != want {
 		t.Errorf("token and secret print as %q, want %q", got, want)
 	}
 }

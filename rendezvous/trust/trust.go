@@ -36,7 +36,8 @@ var (
 	ErrRole          = errors.New("role does not allow this")
 )
 
-// Role is what a certificate or a token is good for. It is part of the certificate, so one kind cannot pass for another.
+// Role is what a certificate or a token is good for. It is part of the certificate, so one kind cannot pass for
+// another.
 type Role string
 
 const (
@@ -99,8 +100,8 @@ func peerOf(cert *x509.Certificate) (Peer, error) {
 	return p, nil
 }
 
-// verifyLeaf is the one place where a certificate is believed: signed directly by ca (a chain through other certificates
-// is never built), valid at the time given, made for usage, and naming ca's own cluster.
+// verifyLeaf is the one place where a certificate is believed: signed directly by ca (a chain through other
+// certificates is never built), valid at the time given, made for usage, and naming ca's own cluster.
 func verifyLeaf(leaf, ca *x509.Certificate, usage x509.ExtKeyUsage, at time.Time) (Peer, error) {
 	cluster, err := clusterOf(ca)
 	if err != nil {
@@ -136,7 +137,8 @@ func clusterOf(cert *x509.Certificate) (string, error) {
 	if err := cert.CheckSignatureFrom(cert); err != nil {
 		return "", fmt.Errorf("%w: its CA certificate: %w", ErrForeign, err)
 	}
-	if len(cert.URIs) != 1 || !uuidForm().MatchString(cert.URIs[0].Host) || cert.URIs[0].String() != caURI(cert.URIs[0].Host).String() {
+	if len(cert.URIs) != 1 || !uuidForm().MatchString(cert.URIs[0].Host) ||
+		cert.URIs[0].String() != caURI(cert.URIs[0].Host).String() {
 		return "", fmt.Errorf("%w: %q is no sparkrun CA", ErrForeign, cert.Subject)
 	}
 	return cert.URIs[0].Host, nil
@@ -146,7 +148,8 @@ func caURI(cluster string) *url.URL {
 	return &url.URL{Scheme: "sparkrun", Host: cluster, Path: "/ca"}
 }
 
-// Pin is the SHA-256 of a CA's public key (its SubjectPublicKeyInfo, DER), as a token carries it and as a person compares it.
+// Pin is the SHA-256 of a CA's public key (its SubjectPublicKeyInfo, DER), as a token carries it and as a person
+// compares it.
 type Pin [sha256.Size]byte
 
 // PinOf is the pin of a CA certificate.

@@ -33,7 +33,8 @@ func TestCodecKeepsAbsence(t *testing.T) {
 
 // A node of another version sends fields that this one does not know.
 func TestCodecSkipsUnknownFields(t *testing.T) {
-	b, err := theCodec.Marshal(map[string]any{"fence": map[string]any{"epoch": 1, "term": 2, "dance": true}, "host": "spark1", "tomorrow": []any{1, "x"}})
+	b, err := theCodec.Marshal(map[string]any{"fence": map[string]any{"epoch": 1, "term": 2, "dance": true},
+		"host": "spark1", "tomorrow": []any{1, "x"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,7 +64,8 @@ func TestCodecRefuses(t *testing.T) {
 }
 
 func FuzzCodec(f *testing.F) {
-	for _, v := range []any{full[Down](), full[Up](), full[LaunchRequest](), full[JoinRequest](), full[FenceRequest](), full[FencePart](), Down{}, Up{}, Down{Order: new(orderFor("jjjj"))}} {
+	for _, v := range []any{full[Down](), full[Up](), full[LaunchRequest](), full[JoinRequest](), full[FenceRequest](),
+		full[FencePart](), Down{}, Up{}, Down{Order: new(orderFor("jjjj"))}} {
 		b, err := theCodec.Marshal(v)
 		if err != nil {
 			f.Fatal(err)
@@ -71,7 +73,8 @@ func FuzzCodec(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		for _, v := range []any{new(Down), new(Up), new(LaunchRequest), new(JoinRequest), new(UpHello), new(FenceRequest), new(FencePart)} {
+		for _, v := range []any{new(Down), new(Up), new(LaunchRequest), new(JoinRequest), new(UpHello),
+			new(FenceRequest), new(FencePart)} {
 			if theCodec.Unmarshal(b, v) != nil {
 				continue
 			}

@@ -51,12 +51,14 @@ func (n NodeSide) Serve(ctx context.Context, c Caller, s ControlStream) error {
 
 // read lets the leader in and takes its orders until the stream ends. The other
 // half, which writes, begins with the node's hello.
-func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *sync.WaitGroup, cancel context.CancelCauseFunc) error {
+func (n NodeSide) read(ctx context.Context, c Caller, s ControlStream, halves *sync.WaitGroup,
+	cancel context.CancelCauseFunc) error {
 	silence := n.Silence
 	if silence == 0 {
 		silence = 10 * time.Second
 	}
-	watchdog := time.AfterFunc(silence, func() { cancel(fmt.Errorf("leader at %s: %w for %s", c.Host, ErrUnreachable, silence)) })
+	watchdog := time.AfterFunc(silence,
+		func() { cancel(fmt.Errorf("leader at %s: %w for %s", c.Host, ErrUnreachable, silence)) })
 	defer watchdog.Stop()
 	first, err := s.Receive()
 	if err != nil {

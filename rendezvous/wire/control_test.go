@@ -22,7 +22,8 @@ func talk(ctx context.Context, side NodeSide) (Link, <-chan error) {
 	return link, ended
 }
 
-var firstWord = Down{Hello: &Hello{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, Leader: "id2", Host: "spark2"}}
+var firstWord = Down{Hello: &Hello{Fence: launcher.Fence{Epoch: launcher.Epoch{N: 1}, Term: 1}, Leader: "id2",
+	Host: "spark2"}}
 
 func TestServe(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -287,7 +288,8 @@ func TestRefusalOverHTTP(t *testing.T) {
 	if err := link.Send(firstWord); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := link.Receive(); !errors.Is(err, launcher.ErrStaleFence) || !strings.Contains(err.Error(), "1.2 has been here") {
+	if _, err := link.Receive(); !errors.Is(err, launcher.ErrStaleFence) ||
+		!strings.Contains(err.Error(), "1.2 has been here") {
 		t.Errorf("receive: %v", err)
 	}
 	for range 100 { // sooner or later a Send learns that the stream has ended

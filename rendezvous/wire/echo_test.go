@@ -53,7 +53,8 @@ func leasing(t *testing.T, n *near, p *prover, boot time.Time) *[]time.Time {
 		p.mu.Lock()
 		defer p.mu.Unlock()
 		made := boot.Add(time.Duration(at))
-		if !slices.ContainsFunc(p.began, func(b time.Time) bool { return !b.Before(made) && !b.Add(p.takes).After(time.Now()) }) {
+		if !slices.ContainsFunc(p.began,
+			func(b time.Time) bool { return !b.Before(made) && !b.Add(p.takes).After(time.Now()) }) {
 			t.Errorf("the stamp of %s came back at %s, with no proof in between: proofs began at %v", made, time.Now(), p.began)
 		}
 		if p.echoed["id2"] < at && p.echoed["id3"] < at {

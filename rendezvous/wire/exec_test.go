@@ -19,7 +19,8 @@ func TestExecEndsWithItsCaller(t *testing.T) {
 		return ctx.Err()
 	}))
 	enough := errors.New("enough")
-	if err := Exec.Call(t.Context(), c, ExecRequest{Job: "abcd"}, func(ExecChunk) error { return enough }); !errors.Is(err, enough) {
+	if err := Exec.Call(t.Context(), c, ExecRequest{Job: "abcd"},
+		func(ExecChunk) error { return enough }); !errors.Is(err, enough) {
 		t.Errorf("Exec: %v", err)
 	}
 	select {

@@ -29,7 +29,8 @@ func faceRefuses(row *Row, r *http.Request) (status int, err error) {
 	case !row.ForUsers():
 		return http.StatusUnsupportedMediaType, fmt.Errorf("%w: this call is for sparkrun alone", ErrDenied)
 	case r.Host != FaceHost:
-		return http.StatusMisdirectedRequest, fmt.Errorf("%w: name the host %s, as in http://%[2]s%s", ErrDenied, FaceHost, row.Path())
+		return http.StatusMisdirectedRequest,
+			fmt.Errorf("%w: name the host %s, as in http://%[2]s%s", ErrDenied, FaceHost, row.Path())
 	case r.Method == http.MethodPost, r.Method == http.MethodGet && (empty || row.Asks):
 		return 0, nil
 	}

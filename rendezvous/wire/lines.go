@@ -116,7 +116,8 @@ func NewServiceLine(j rendezvous.JobStatus, now time.Time) *ServiceLine {
 	if v == nil {
 		return nil
 	}
-	l := &ServiceLine{Model: v.Model, Autostart: v.Autostart, Restart: v.RestartText(), Failures: j.RecentFaults(now), OnWedge: cmp.Or(v.OnWedge, launcher.WedgeReport)}
+	l := &ServiceLine{Model: v.Model, Autostart: v.Autostart, Restart: v.RestartText(), Failures: j.RecentFaults(now),
+		OnWedge: cmp.Or(v.OnWedge, launcher.WedgeReport)}
 	l.State, l.Text = j.ServiceState()
 	if j.Outcome != nil {
 		return l

@@ -82,7 +82,8 @@ type Links struct {
 
 // NewLinks makes the streams of one leadership; Run opens them.
 func NewLinks(cfg LinksConfig) (*Links, error) {
-	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil || cfg.Logger == nil || cfg.Prove != nil && cfg.OnEcho == nil {
+	if cfg.Dial == nil || cfg.OnUp == nil || cfg.OnDown == nil || cfg.OnEvent == nil || cfg.OnInventory == nil ||
+		cfg.Logger == nil || cfg.Prove != nil && cfg.OnEcho == nil {
 		return nil, errors.New("make control links: Dial, Logger and all callbacks are needed")
 	}
 	orDefault := func(d *time.Duration, otherwise time.Duration) {
@@ -95,7 +96,8 @@ func NewLinks(cfg LinksConfig) (*Links, error) {
 	orDefault(&cfg.Reopen, time.Second)
 	orDefault(&cfg.MaxWait, 2*time.Second)
 	orDefault(&cfg.EchoPause, time.Second)
-	return &Links{cfg: cfg, stamped: make(chan struct{}, 1), nodes: map[launcher.NodeID]*linkLoop{}, last: map[launcher.NodeID]<-chan struct{}{}}, nil
+	return &Links{cfg: cfg, stamped: make(chan struct{}, 1), nodes: map[launcher.NodeID]*linkLoop{},
+		last: map[launcher.NodeID]<-chan struct{}{}}, nil
 }
 
 // linkLoop keeps one node's stream.

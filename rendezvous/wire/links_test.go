@@ -31,7 +31,8 @@ type diary struct {
 }
 
 func newDiary(t testing.TB) *diary {
-	return &diary{t: t, began: time.Now(), lines: map[launcher.NodeID][]string{}, when: map[launcher.NodeID][]time.Duration{},
+	return &diary{t: t, began: time.Now(), lines: map[launcher.NodeID][]string{},
+		when: map[launcher.NodeID][]time.Duration{},
 		busy: map[launcher.NodeID]bool{}, pause: map[string]time.Duration{}}
 }
 

@@ -116,11 +116,13 @@ func TestErrorsKeepTheirSentinels(t *testing.T) {
 
 func TestUnreachable(t *testing.T) {
 	noAgent := errors.New("no agent runs here")
-	c := NewClient(&http.Client{Transport: &http.Transport{DialContext: func(context.Context, string, string) (net.Conn, error) {
+	c := NewClient(&http.Client{Transport: &http.Transport{DialContext: func(context.Context, string,
+		string) (net.Conn, error) {
 		return nil, fmt.Errorf("%w: %w", noAgent, os.ErrNotExist)
 	}}}, "http://node")
 	_, err := Jobs.Call(t.Context(), c, Empty{})
-	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) || !errors.Is(err, os.ErrNotExist) || strings.Contains(err.Error(), "http://") {
+	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) || !errors.Is(err, os.ErrNotExist) ||
+		strings.Contains(err.Error(), "http://") {
 		t.Errorf("unary: %v", err)
 	}
 	if err := Watch.Call(t.Context(), c, JobRequest{}, nil); !errors.Is(err, ErrUnreachable) || !errors.Is(err, noAgent) {
@@ -178,7 +180,8 @@ func TestCallerGivesUp(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	if err := Watch.Call(ctx, c, JobRequest{}, func(rendezvous.Progress) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
+	if err := Watch.Call(ctx, c, JobRequest{},
+		func(rendezvous.Progress) error { cancel(); return nil }); !errors.Is(err, context.Canceled) {
 		t.Errorf("stream: %v", err)
 	}
 	within("stream")
@@ -192,21 +195,23 @@ func TestCallerGivesUp(t *testing.T) {
 
 func TestServerGoesAway(t *testing.T) {
 	stop := make(chan struct{})
-	c := serve(t, alice, Watch.Serve(func(ctx context.Context, _ Caller, _ JobRequest, send func(rendezvous.Progress) error) error {
+	c := serve(t, alice, Watch.Serve(func(ctx context.Context, _ Caller, _ JobRequest,
+		send func(rendezvous.Progress) error) error {
 		send(rendezvous.Progress{})
 		close(stop)
 		panic(http.ErrAbortHandler) // as if the process had died
 	}))
 	err := Watch.Call(t.Context(), c, JobRequest{}, func(rendezvous.Progress) error { <-stop; return nil })
 	if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.Canceled) {
-		t.Errorf("a story that broke off ended with %v", err)
+		t.Errorf("a stream that broke off ended with %v", err)
 	}
 }
 
 // Who calls is what the connection proves; what a header says of a user is
 // believed of members alone.
 func TestWhoCalls(t *testing.T) {
-	book := Caller{User: &User{Name: "ada", UID: NoUID}, Client: &Laptop{ID: "c1", Host: "böok & co", Addr: "[fe80::1%eth0]:5"}}
+	book := Caller{User: &User{Name: "ada", UID: NoUID},
+		Client: &Laptop{ID: "c1", Host: "böok & co", Addr: "[fe80::1%eth0]:5"}}
 	mallory := Caller{User: &User{Name: "root", UID: 0}}
 	tests := map[string]struct {
 		conn Caller
@@ -214,12 +219,14 @@ func TestWhoCalls(t *testing.T) {
 		want Caller
 		err  bool // users' calls are refused
 	}{
-		"a local user":                     {conn: alice, want: alice},
-		"a local user who claims a name":   {conn: alice, on: &mallory, want: alice},
-		"a member for a user":              {conn: spark2, on: &alice, want: Caller{Node: "id2", Host: "spark2", User: alice.User}},
-		"a client":                         {conn: book, want: book},
-		"a client who claims a name":       {conn: book, on: &mallory, want: book},
-		"a member for a client's user":     {conn: spark2, on: &book, want: Caller{Node: "id2", Host: "spark2", User: book.User, Client: book.Client}},
+		"a local user":                   {conn: alice, want: alice},
+		"a local user who claims a name": {conn: alice, on: &mallory, want: alice},
+		"a member for a user": {conn: spark2, on: &alice,
+			want: Caller{Node: "id2", Host: "spark2", User: alice.User}},
+		"a client":                   {conn: book, want: book},
+		"a client who claims a name": {conn: book, on: &mallory, want: book},
+		"a member for a client's user": {conn: spark2, on: &book,
+			want: Caller{Node: "id2", Host: "spark2", User: book.User, Client: book.Client}},
 		"a local user who claims a client": {conn: alice, on: &book, want: alice},
 		"a member for itself":              {conn: spark2, err: true},
 		"unauthenticated":                  {conn: Caller{}, err: true},
@@ -282,7 +289,8 @@ func TestParseUser(t *testing.T) {
 			t.Errorf("%q: %+v, %v", text, u, err)
 		}
 	}
-	for _, text := range []string{"", ":", "root", ":root", "0:", "-1:root", "+0:root", "4294967296:root", "0x0:root", "0:%zz", "0 :root", "1_0:root"} {
+	for _, text := range []string{"", ":", "root", ":root", "0:", "-1:root", "+0:root", "4294967296:root", "0x0:root",
+		"0:%zz", "0 :root", "1_0:root"} {
 		if u, err := parseUser(text); !errors.Is(err, ErrDenied) {
 			t.Errorf("%q: %+v, %v", text, u, err)
 		}
@@ -296,7 +304,8 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 	known := Trusted{Keyring: []GossipKey{key}}
 	for _, v := range []any{r, &r, key, &key, known, &known, JoinResponse{Trusted: known}, CAKey{PEM: secret}} {
 		for _, text := range []string{fmt.Sprint(v), fmt.Sprintf("%+v", v), fmt.Sprintf("%#v", v)} {
-			if strings.Contains(text, "hunter2") || strings.Contains(text, "104 117 110") || strings.Contains(text, "0x68, 0x75") {
+			if strings.Contains(text, "hunter2") || strings.Contains(text, "104 117 110") ||
+				strings.Contains(text, "0x68, 0x75") {
 				t.Errorf("a secret in %q", text)
 			}
 		}
@@ -304,7 +313,10 @@ func TestSecretsStayOutOfLogs(t *testing.T) {
 }
 
 func TestTooLargeARequest(t *testing.T) {
-	c := serve(t, alice, Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse, error) { return StopResponse{}, nil }))
+	c := serve(t, alice, Stop.Serve(func(context.Context, Caller, StopRequest) (StopResponse,
+		error) {
+		return StopResponse{}, nil
+	}))
 	if _, err := Stop.Call(t.Context(), c, StopRequest{Job: strings.Repeat("x", maxMessage)}); err == nil {
 		t.Error("a request over the limit was served")
 	}

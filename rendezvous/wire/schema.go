@@ -58,7 +58,7 @@ type NodeStatus struct {
 }
 
 // LaunchRequest submits a job, or follows one that was submitted: asking twice
-// with one id starts once. The answer is the job's story.
+// with one id starts once. The answer is the job's event log.
 type LaunchRequest struct {
 	Spec launcher.Spec `json:"spec"`
 	// Model is what a dry run asks the nodes for beside all else: see NodePlanRequest.
@@ -329,7 +329,7 @@ type Up struct {
 }
 
 // UpHello is a node's first word: which boot of it, what hardware, and what it
-// knows of gangs.
+// knows of ranks.
 type UpHello struct {
 	Boot      string                 `json:"boot"`
 	Version   string                 `json:"version"`
