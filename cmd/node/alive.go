@@ -23,7 +23,7 @@ func (n *node) supervised(ctx, asked context.Context) error {
 	over := ctx.Done()
 	go func() {
 		defer close(told)
-		for _, is := range []<-chan struct{}{n.listening, n.network.Reachable()} {
+		for _, is := range []<-chan struct{}{n.server.Listening(), n.network.Reachable()} {
 			select {
 			case <-is:
 			case <-over:

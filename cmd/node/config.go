@@ -15,6 +15,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
@@ -97,7 +98,8 @@ type Config struct {
 	Now    func() time.Time
 	Logger *slog.Logger // nil discards
 
-	protocol *int // nil means rendezvous.Protocol; a test's own has another
+	clients  server.Quota // of one user's clients; a test's own is smaller
+	protocol *int         // nil means rendezvous.Protocol; a test's own has another
 }
 
 // speaks is rendezvous.Protocol, but in tests of other builds.

@@ -60,7 +60,7 @@ func TestOffForSixtyDays(t *testing.T) {
 		t.Error("no line tells of the renewal")
 	}
 
-	newcomer := c.hosts[0].now().server().As(wire.Caller{Addr: "192.0.2.1:1"})
+	newcomer := c.hosts[0].now().server.As(wire.Caller{Addr: "192.0.2.1:1"})
 	csr, err := old.CSR()
 	if err != nil {
 		t.Fatal(err)

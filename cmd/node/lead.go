@@ -107,6 +107,11 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	return g.Wait()
 }
 
+// Calls are what only a leader answers.
+func (l *leadership) Calls() []wire.Call {
+	return []wire.Call{wire.MarkDead.Serve(l.markDead), wire.Reunite.Serve(l.reunite)}
+}
+
 // reopens opens the leader's control streams anew where a better route carries again.
 func (n *node) reopens(ctx context.Context) error {
 	for {

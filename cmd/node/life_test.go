@@ -89,7 +89,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 		return err == nil && res.Blank
 	})
 	two.eventually("the take-over is made", func() bool {
-		res, err := wire.Takeover.Call(t.Context(), two.now().server().As(asRoot), wire.TakeoverRequest{Dead: []string{"spark1"}})
+		res, err := wire.Takeover.Call(t.Context(), two.now().server.As(asRoot), wire.TakeoverRequest{Dead: []string{"spark1"}})
 		return err == nil && res.Epoch == 2
 	})
 	two.eventually("it leads", func() bool { return two.now().leading.Load() != nil && two.now().failover.Epoch().N == 2 })

@@ -210,7 +210,7 @@ func TestRemovedNode(t *testing.T) {
 		}
 	}
 	outside.eventually("it is told who is a member", func() bool {
-		t, err := wire.AskTrusted.Call(outside.t.Context(), outside.now().server().As(wire.Caller{Node: "another"}), wire.Empty{})
+		t, err := wire.AskTrusted.Call(outside.t.Context(), outside.now().server.As(wire.Caller{Node: "another"}), wire.Empty{})
 		return err == nil && len(t.Members.Members) == 7
 	})
 	if outside.now().failover.HasRecord() {

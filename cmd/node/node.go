@@ -5,11 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"os"
 	"path/filepath"
-	"sync"
+	"slices"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -18,6 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/node/jobs"
 	"github.com/sparkrun/sparkrun/cmd/node/network"
 	"github.com/sparkrun/sparkrun/cmd/node/rollout"
+	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/cmd/node/status"
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/envgen"
@@ -43,12 +42,10 @@ type node struct {
 	self rendezvous.Self
 	log  *slog.Logger
 
-	list    *membership.List
-	keys    *membership.Keyring
-	members *membership.Membership
-	audit   audit.Trail
-	// visitors are the users whose clients call here.
-	visitors *books
+	list     *membership.List
+	keys     *membership.Keyring
+	members  *membership.Membership
+	audit    audit.Trail
 	survey   *survey.Survey
 	checkup  *checkup.Checkup
 	record   *rendezvous.Record
@@ -63,12 +60,11 @@ type node struct {
 	ranks    *jobs.Ranks
 	rollout  *rollout.Node // this node's part in changes of addresses
 
-	server func() *wire.Server // of all calls, made once
-	life   context.Context     // of the run, which ends a little after it is asked to
-	end    context.CancelFunc
-	began  time.Time
+	server *server.Server
 
-	listening chan struct{} // closed when it does on its socket
+	life  context.Context // of the run, which ends a little after it is asked to
+	end   context.CancelFunc
+	began time.Time
 
 	// What changes, and who waits for it; each has one writer.
 	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
@@ -145,10 +141,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	n := &node{
 		cfg: cfg, self: self, log: cfg.Logger, record: rendezvous.NewRecord(),
-		listening: make(chan struct{}), began: time.Now(),
-		visitors: newBooks("calls", clientCalls),
+		began: time.Now(),
 	}
-	n.server = sync.OnceValue(n.newServer)
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -270,6 +264,11 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		Dial: n.dial, Failover: n.failover, Present: &n.present, Why: n.status.Why, Leader: n.toLeader,
 		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: n.log,
 	})
+	n.server = server.New(server.Config{
+		Socket: cfg.Paths.Socket, List: n.list, Members: n.members, Failover: n.failover, Leader: n.toLeader, Clients: cfg.clients,
+		Audit: n.audit, Logger: n.log,
+	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), n.survey.Calls(), n.checkup.Calls(),
+		n.rollout.Calls(), n.ranks.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
 }
@@ -306,13 +305,13 @@ func (n *node) run(asked context.Context) error {
 	}()
 	defer n.end()
 	g, ctx := errgroup.WithContext(n.life)
-	g.Go(func() error { return n.serveLocal(ctx) })
+	g.Go(func() error { return n.server.Run(ctx) })
 	if n.cfg.Supervise != nil {
 		g.Go(func() error { return n.supervised(ctx, asked) })
 	}
 	g.Go(func() error { return n.survey.Run(ctx) })
 	g.Go(func() error { return n.status.Run(ctx) })
-	g.Go(func() error { return n.network.Run(ctx, n.serveAt) })
+	g.Go(func() error { return n.network.Run(ctx, n.server.Serve) })
 	g.Go(func() error { return n.clones.Run(ctx) })
 	g.Go(func() error { return n.dial.Run(ctx) })
 	g.Go(func() error { return n.reopens(ctx) })
@@ -325,43 +324,4 @@ func (n *node) run(asked context.Context) error {
 		return nil
 	}
 	return err
-}
-
-// serveLocal answers the CLI.
-func (n *node) serveLocal(ctx context.Context) error {
-	if err := os.MkdirAll(filepath.Dir(n.cfg.Paths.Socket), 0o755); err != nil {
-		return fmt.Errorf("open agent socket: %w", err)
-	}
-	l, err := listenLocal(n.cfg.Paths.Socket)
-	if err != nil {
-		return err
-	}
-	if err := grantMembers(ctx, n.cfg.Paths.Socket); err != nil { // the group's own bits stand
-		n.log.Warn("open socket to members by uid", "error", err)
-	}
-	close(n.listening)
-	local := newLocals(l, n.log)
-	return serve(ctx, local.server(n.server().Users()), local, (*http.Server).Serve)
-}
-
-// serve runs a server until ctx ends and every handler has returned.
-func serve(ctx context.Context, srv *http.Server, l net.Listener, with func(*http.Server, net.Listener) error) error {
-	var closed sync.WaitGroup
-	defer closed.Wait()
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
-	srv.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the server
-	closed.Go(func() {
-		<-ctx.Done()
-		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		defer cancel()
-		if srv.Shutdown(grace) != nil {
-			srv.Close()
-		}
-	})
-	err := with(srv, l)
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	return fmt.Errorf("serve %s: %w", l.Addr(), err)
 }

@@ -246,7 +246,7 @@ func TestObjections(t *testing.T) {
 		r := wire.ObjectionRequest{Dead: []launcher.NodeID{one.n.self.ID}, Epoch: n.failover.Epoch()}
 		r.Term, r.Index = n.failover.Raft().Last()
 		change(&r)
-		res, err := wire.Objection.Call(t.Context(), n.server().As(wire.Caller{Host: "spark3", Node: "c"}), r)
+		res, err := wire.Objection.Call(t.Context(), n.server.As(wire.Caller{Host: "spark3", Node: "c"}), r)
 		must(t, err)
 		return res.Why
 	}

@@ -21,7 +21,7 @@ var asRoot = wire.Caller{User: &wire.User{Name: "root"}}
 func (h *host) snapshot() ([]byte, rendezvous.Backup) {
 	h.t.Helper()
 	var b bytes.Buffer
-	if err := wire.SaveRaft.Call(h.t.Context(), h.now().server().As(asRoot), wire.Empty{}, func(p wire.RaftPiece) error {
+	if err := wire.SaveRaft.Call(h.t.Context(), h.now().server.As(asRoot), wire.Empty{}, func(p wire.RaftPiece) error {
 		b.Write(p.Data)
 		return nil
 	}); err != nil {
@@ -39,11 +39,11 @@ func (h *host) restores(content []byte, sum string, force bool) (wire.RaftRestor
 	h.t.Helper()
 	n := h.now()
 	for at := 0; at < len(content); at += 1000 {
-		if err := wire.RaftBring.Call(h.t.Context(), n.server().As(asRoot), wire.RaftPiece{Offset: int64(at), Data: content[at:min(at+1000, len(content))]}); err != nil {
+		if err := wire.RaftBring.Call(h.t.Context(), n.server.As(asRoot), wire.RaftPiece{Offset: int64(at), Data: content[at:min(at+1000, len(content))]}); err != nil {
 			h.t.Fatal(err)
 		}
 	}
-	return wire.RaftRestore.Call(h.t.Context(), n.server().As(asRoot), wire.RaftRestoreRequest{Sum: sum, Force: force})
+	return wire.RaftRestore.Call(h.t.Context(), n.server.As(asRoot), wire.RaftRestoreRequest{Sum: sum, Force: force})
 }
 
 // wipe removes a stopped host's raft folder, as a dead disk would.
@@ -81,7 +81,7 @@ func TestRestore(t *testing.T) {
 		h.start()
 	}
 	one.eventually("nobody can lead", func() bool { return errors.Is(one.now().members.NoLeader(), wire.ErrNoLeader) })
-	if st, err := wire.ShowRaft.Call(t.Context(), one.now().server().As(asRoot), wire.Empty{}); err != nil || st.Leader != "" || !strings.Contains(st.Problem, "has lost its copy") || len(st.Nodes) == 0 || !st.Nodes[0].Blank {
+	if st, err := wire.ShowRaft.Call(t.Context(), one.now().server.As(asRoot), wire.Empty{}); err != nil || st.Leader != "" || !strings.Contains(st.Problem, "has lost its copy") || len(st.Nodes) == 0 || !st.Nodes[0].Blank {
 		t.Errorf("status without a record: %+v, %v", st, err)
 	}
 	bad := bytes.Clone(content)
@@ -205,21 +205,21 @@ func TestRestoreRefuses(t *testing.T) {
 	content, s := h.snapshot()
 	user := wire.Caller{User: &wire.User{Name: "ada", UID: 1000}}
 	n := h.now()
-	if err := wire.SaveRaft.Call(t.Context(), n.server().As(user), wire.Empty{}, nil); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.SaveRaft.Call(t.Context(), n.server.As(user), wire.Empty{}, nil); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("a snapshot for a user: %v", err)
 	}
-	if err := wire.RaftBring.Call(t.Context(), n.server().As(user), wire.RaftPiece{}); !errors.Is(err, wire.ErrDenied) {
+	if err := wire.RaftBring.Call(t.Context(), n.server.As(user), wire.RaftPiece{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("brought by a user: %v", err)
 	}
 	other := asRoot
 	other.Node = "node-9"
-	if _, err := wire.RaftRestore.Call(t.Context(), n.server().As(other), wire.RaftRestoreRequest{Sum: s.Sum}); !errors.Is(err, wire.ErrDenied) {
+	if _, err := wire.RaftRestore.Call(t.Context(), n.server.As(other), wire.RaftRestoreRequest{Sum: s.Sum}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("from another machine: %v", err)
 	}
 	if _, err := h.restores(content, "another", true); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("another sum: %v", err)
 	}
-	if err := wire.RaftBring.Call(t.Context(), n.server().As(asRoot), wire.RaftPiece{Offset: 7, Data: []byte("x")}); !errors.Is(err, launcher.ErrInvalid) {
+	if err := wire.RaftBring.Call(t.Context(), n.server.As(asRoot), wire.RaftPiece{Offset: 7, Data: []byte("x")}); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("a piece from nowhere: %v", err)
 	}
 	foreign := newCluster(t, 1).hosts[0]

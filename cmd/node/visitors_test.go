@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"github.com/sparkrun/sparkrun/cmd/node/server"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
@@ -25,11 +26,11 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	h := c.hosts[0]
-	v := h.now().visitors
+	h.halt()
+	h.cfg.clients = server.Quota{Open: 4, Bytes: 1 << 20}
+	h.start()
+	h.wait(1)
 	book, pad, other := h.laptop(h.invite("nobody")), h.laptop(h.invite("nobody")), h.laptop(h.invite("daemon"))
-	v.mu.Lock()
-	v.maxOpen, v.maxBytes = 4, 1<<20
-	v.mu.Unlock()
 
 	var follows sync.WaitGroup
 	began, stop := make(chan struct{}, 4), make(chan struct{})
@@ -69,9 +70,8 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 		t.Errorf("more than a user may have sent: %v", err)
 	}
 	h.eventually("nothing is held", func() bool {
-		v.mu.Lock()
-		defer v.mu.Unlock()
-		return len(v.bytes)+len(v.open) == 0
+		err := wire.StageContent.Call(t.Context(), book.Client, wire.StageChunk{Job: launcher.NewJobID(), Data: make([]byte, 1000<<10)})
+		return err == nil || !strings.Contains(err.Error(), "of requests under way")
 	})
 
 	for range 30 {
@@ -96,15 +96,15 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 	ask := wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client"}
 	long := ask
 	long.TTL = 25 * time.Hour
-	if _, err := wire.Token.Call(t.Context(), n.server().As(ada), long); !errors.Is(err, launcher.ErrInvalid) {
+	if _, err := wire.Token.Call(t.Context(), n.server.As(ada), long); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("a token for 25 hours: %v", err)
 	}
 	for range 100 {
-		if _, err := wire.Token.Call(t.Context(), n.server().As(ada), ask); err != nil {
+		if _, err := wire.Token.Call(t.Context(), n.server.As(ada), ask); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if _, err := wire.Token.Call(t.Context(), n.server().As(ada), ask); !errors.Is(err, wire.ErrDenied) {
+	if _, err := wire.Token.Call(t.Context(), n.server.As(ada), ask); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("one token more: %v", err)
 	}
 	token := h.invite("nobody") // root may
@@ -208,7 +208,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 	if cert, err := membership.RenewExpired(t.Context(), time.Now, id, own, at); err != nil || len(cert) == 0 {
 		t.Errorf("a client that is on the list: %v", err)
 	}
-	if _, err := wire.RemoveClients.Call(t.Context(), n.server().As(wire.Caller{User: &wire.User{Name: "root"}}), wire.RemoveClientsRequest{Client: id.NodeID}); err != nil {
+	if _, err := wire.RemoveClients.Call(t.Context(), n.server.As(wire.Caller{User: &wire.User{Name: "root"}}), wire.RemoveClientsRequest{Client: id.NodeID}); err != nil {
 		t.Fatal(err)
 	}
 	if cert, err := membership.RenewExpired(t.Context(), time.Now, id, own, at); !errors.Is(err, wire.ErrDenied) || len(cert) > 0 {

@@ -25,7 +25,8 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 	h := c.hosts[0]
 	h.wait(1)
 	stranger := func() *http.Client {
-		tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: http2Only()} //nolint:gosec // who has no CA does so
+		tr := &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}, Protocols: new(http.Protocols)} //nolint:gosec // who has no CA does so
+		tr.Protocols.SetHTTP2(true)
 		t.Cleanup(tr.CloseIdleConnections)
 		return &http.Client{Transport: tr, Timeout: 2 * time.Minute}
 	}
@@ -52,6 +53,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 		}
 	}
 
+	const atOnce = 4
 	// Four wait for what they say; the others hear no at once.
 	hc = stranger()
 	if status, err := begin(t.Context(), hc, "/"); status != http.StatusForbidden { // and there is one connection
@@ -62,7 +64,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 	enough := make(chan struct{})
 	ctx, leave := context.WithCancel(t.Context())
 	defer leave()
-	for range strangerCalls + 6 {
+	for range atOnce + 6 {
 		all.Go(func() {
 			if status, _ := begin(ctx, hc, "/newcomers/join"); status == http.StatusTooManyRequests && refused.Add(1) == 6 {
 				close(enough)
@@ -72,7 +74,7 @@ func TestStrangersMessagesAreNotRead(t *testing.T) {
 	select {
 	case <-enough:
 	case <-time.After(time.Minute):
-		t.Errorf("%d of %d calls were refused", refused.Load(), strangerCalls+6)
+		t.Errorf("%d of %d calls were refused", refused.Load(), atOnce+6)
 	}
 	if out := h.run(command(1, 1, "true")); out.End != rendezvous.Completed {
 		t.Errorf("a launch meanwhile: %+v", out)

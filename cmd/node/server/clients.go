@@ -1,4 +1,4 @@
-package node
+package server
 
 import (
 	"context"
@@ -16,8 +16,8 @@ import (
 const clientCalls = 1024
 
 // clientCaller is who calls over a client's connection: its user, as the list says.
-func (n *node) clientCaller(id, addr string) (wire.Caller, error) {
-	c, listed := n.list.Client(id)
+func (s *Server) clientCaller(id, addr string) (wire.Caller, error) {
+	c, listed := s.cfg.List.Client(id)
 	if !listed { // since Gate.Peer has asked
 		return wire.Caller{}, rendezvous.ErrNoClient
 	}
@@ -32,10 +32,10 @@ const rootName = "root"
 
 // serveClient serves a client's request where it is a users' call, and has each of
 // them written down.
-func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
-	c, err := n.clientCaller(p.NodeID, r.RemoteAddr)
+func (s *Server) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request) {
+	c, err := s.clientCaller(p.NodeID, r.RemoteAddr)
 	if err != nil {
-		n.audit.Unauthenticated(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
+		s.cfg.Audit.Unauthenticated(audit.Line{What: "client call", From: r.RemoteAddr, Client: p.NodeID, Outcome: audit.Refused, Why: err.Error()})
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
@@ -46,27 +46,27 @@ func (n *node) serveClient(p trust.Peer, w http.ResponseWriter, r *http.Request)
 			call = row.Path()
 		}
 		err = fmt.Errorf("%w: this call is not for clients", wire.ErrDenied)
-		n.audit.UserOften("client call", c, call, err)
+		s.cfg.Audit.UserOften("client call", c, call, err)
 		http.Error(w, err.Error(), http.StatusForbidden)
 		return
 	}
 	user := holder{name: c.User.Name, root: c.User.UID == 0}
-	if err := n.visitors.enter(user); err != nil {
-		n.audit.UserOften("client call", c, "", err)
+	if err := s.clients.enter(user); err != nil {
+		s.cfg.Audit.UserOften("client call", c, "", err)
 		wire.Refuse(w, err)
 		return
 	}
-	defer n.visitors.leave(user)
+	defer s.clients.leave(user)
 	own := row.Own || row.Audit != ""
 	ctx := wire.WithEnd(wire.WithCaller(r.Context(), c), func(reached bool, err error) {
 		if reached && (own || errors.Is(err, context.Canceled)) {
 			err = nil // told elsewhere, or read for as long as its reader liked
 		}
 		if !reached || !own {
-			n.audit.UserOften("client call", c, row.Name, err)
+			s.cfg.Audit.UserOften("client call", c, row.Name, err)
 		}
 	})
 	r = r.WithContext(ctx)
-	defer n.visitors.meter(user, r)()
-	n.server().ServeHTTP(w, r)
+	defer s.clients.meter(user, r)()
+	s.ServeHTTP(w, r)
 }

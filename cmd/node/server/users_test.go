@@ -1,4 +1,4 @@
-package node
+package server
 
 import (
 	"bytes"
@@ -39,7 +39,7 @@ func newLocalBench(t *testing.T, h http.HandlerFunc) *localBench {
 	b.ls.uid = func(net.Conn) (uint32, error) { return b.uid.Load(), nil }
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- serve(ctx, b.ls.server(h), b.ls, (*http.Server).Serve) }()
+	go func() { done <- serve(ctx, b.ls.server(h), b.ls) }()
 	t.Cleanup(func() {
 		cancel()
 		if err := <-done; !errors.Is(err, context.Canceled) {
@@ -150,7 +150,7 @@ func TestLocalBytesOfOneUser(t *testing.T) {
 			<-hold
 		}
 	})
-	b.ls.books.maxBytes = 1 << 20
+	b.ls.quotas.max.Bytes = 1 << 20
 	post := func(c *http.Client, path string, size int) int {
 		res, err := c.Post("http://agent"+path, "text/plain", bytes.NewReader(make([]byte, size)))
 		if err != nil {

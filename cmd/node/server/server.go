@@ -1,0 +1,159 @@
+// Package server answers calls: those of users on this machine's socket, those of
+// members, clients and newcomers on the cluster's port.
+//
+// It decides who calls (the kernel says whose a connection on the socket is, a
+// certificate whose another), which calls are for them, and how much each user may have
+// it hold at once.
+//
+// It must not decide what is answered: it is given the calls of all parts.
+package server
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/failover"
+	"github.com/sparkrun/sparkrun/rendezvous/membership"
+	"github.com/sparkrun/sparkrun/rendezvous/trust"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// Config of a node's Server. All of it is needed, but for Clients.
+type Config struct {
+	Socket  string // where users of this machine call
+	List    *membership.List
+	Members *membership.Membership
+	// Failover gets raft's connections.
+	Failover *failover.Failover
+	Leader   *wire.ToLeader
+	Clients  Quota // of one user's clients
+	Audit    audit.Trail
+	Logger   *slog.Logger
+}
+
+// Server answers the calls that it is given.
+type Server struct {
+	*wire.Server
+	cfg       Config
+	clients   *quotas
+	listening chan struct{}
+}
+
+// New makes one that answers by these calls.
+func New(cfg Config, calls ...wire.Call) *Server {
+	return &Server{
+		Server: wire.NewServer(wire.ServerConfig{Leader: cfg.Leader, Audit: cfg.Audit.User}, calls...),
+		cfg:    cfg, clients: newQuotas("calls", cfg.Clients.or(clientCalls)), listening: make(chan struct{}),
+	}
+}
+
+// Listening is closed once users can call.
+func (s *Server) Listening() <-chan struct{} { return s.listening }
+
+// Run answers users on the socket.
+func (s *Server) Run(ctx context.Context) error {
+	if err := os.MkdirAll(filepath.Dir(s.cfg.Socket), 0o755); err != nil {
+		return fmt.Errorf("open agent socket: %w", err)
+	}
+	l, err := listenLocal(s.cfg.Socket)
+	if err != nil {
+		return err
+	}
+	if err := grantMembers(ctx, s.cfg.Socket); err != nil { // the group's own bits stand
+		s.cfg.Logger.Warn("open socket to members by uid", "error", err)
+	}
+	close(s.listening)
+	local := newLocals(l, s.cfg.Logger)
+	return serve(ctx, local.server(s.Users()), local)
+}
+
+// Serve answers at a listener of the cluster's port until ctx ends, and closes it.
+func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	return serve(ctx, s.cluster(ctx), s.cfg.Members.Listener.Listen(l))
+}
+
+// serve runs a server until ctx ends and every handler has returned.
+func serve(ctx context.Context, srv *http.Server, l net.Listener) error {
+	var closed sync.WaitGroup
+	defer closed.Wait()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	srv.BaseContext = func(net.Listener) context.Context { return ctx } // streams end with the server
+	closed.Go(func() {
+		<-ctx.Done()
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+		defer cancel()
+		if srv.Shutdown(grace) != nil {
+			srv.Close()
+		}
+	})
+	err := srv.Serve(l)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return fmt.Errorf("serve %s: %w", l.Addr(), err)
+}
+
+// frameSize is the longest HTTP/2 frame that a server here takes, in bytes. By
+// the default, 1 MiB, a client keeps 512 KiB at hand for each of its streams, and a
+// leader has one to every node for as long as it leads.
+const frameSize = 64 << 10
+
+// cluster serves members, clients and newcomers. Raft's connections are handed to
+// failover.
+func (s *Server) cluster(ctx context.Context) *http.Server {
+	gate := s.cfg.List.Gate
+	srv := &http.Server{
+		Protocols:         new(http.Protocols),
+		TLSConfig:         s.cfg.Members.Listener.TLS(), // for its protocols: the listener makes the handshakes
+		ReadHeaderTimeout: 5 * time.Second,
+		MaxHeaderBytes:    64 << 10,
+		ErrorLog:          slog.NewLogLogger(s.cfg.Logger.Handler(), slog.LevelInfo),
+		IdleTimeout:       2 * time.Minute,
+		ConnContext:       countUnauthenticated,
+		HTTP2:             &http.HTTP2Config{SendPingTimeout: 5 * time.Second, PingTimeout: 5 * time.Second, MaxReadFrameSize: frameSize},
+	}
+	srv.Protocols.SetHTTP2(true)
+	srv.Handler = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		c := wire.Caller{Addr: r.RemoteAddr}
+		if r.TLS != nil {
+			switch p, err := gate.Peer(*r.TLS); {
+			case err == nil && p.Role == trust.RoleNode:
+				c.Node, c.Host = launcher.NodeID(p.NodeID), p.Host
+			case err == nil && p.Role == trust.RoleClient:
+				s.serveClient(p, w, r)
+				return
+			case !errors.Is(err, trust.ErrNoCertificate):
+				// Removed since the handshake, or no node: nothing is served.
+				http.Error(w, "not a member of this cluster", http.StatusForbidden)
+				return
+			}
+		}
+		r = r.WithContext(wire.WithCaller(r.Context(), c))
+		if c.Node == "" {
+			forUnauthenticated(s, w, r)
+			return
+		}
+		s.ServeHTTP(w, r)
+	})
+	srv.TLSNextProto = map[string]func(*http.Server, *tls.Conn, http.Handler){
+		s.cfg.Failover.Proto(): func(_ *http.Server, c *tls.Conn, _ http.Handler) {
+			// The server closes the connection when this function returns.
+			if p, err := gate.Peer(c.ConnectionState()); err == nil {
+				s.cfg.Failover.Serve(ctx, launcher.NodeID(p.NodeID), c)
+			}
+		},
+	}
+	return srv
+}
