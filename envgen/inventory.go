@@ -38,6 +38,9 @@ const (
 	GIDTypeIBorRoCEv1 = "IB/RoCE v1"
 )
 
+// JumboMTU in bytes gives RoCE its largest own MTU, 4096; 1500 gives 1024 and costs 10-15 % of the bandwidth.
+const JumboMTU = 9000
+
 // VendorMellanox is the PCI vendor id of every ConnectX, as sysfs writes it.
 const VendorMellanox = "0x15b3"
 

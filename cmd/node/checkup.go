@@ -7,14 +7,14 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // hostReader reads what this machine is beside its NICs.
-func hostReader(cfg Config) *envhost.Reader {
-	return envhost.New(envhost.Config{
+func hostReader(cfg Config) *doctor.Reader {
+	return doctor.New(doctor.Config{
 		Sysfs: cfg.Paths.Sysfs, Ports: []int{cfg.RPCPort, cfg.GossipPort},
 		Disks: map[string]string{"state": cfg.Paths.State, "output": cfg.Paths.logs(), "tmp": os.TempDir()},
 	})

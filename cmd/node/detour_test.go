@@ -9,6 +9,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -61,7 +62,7 @@ func TestFabricOnlyNamesTheCulprit(t *testing.T) {
 		"the switch":           {[]wire.NodeStatus{member("a", false, whole), member("b", true, whole), member("c", true, whole)}, "a: reaches b, c over the fabric only; look at the switch"},
 		"a pair's other cable": {[]wire.NodeStatus{member("a", false, whole), member("b", true, sparkOnTwoNets())}, "b: enP7s7 of b has no link"},
 	} {
-		findings := checkup.FabricOnly(wire.Status{Leader: "a", Nodes: tc.nodes})
+		findings := checkup.Seen(wire.Status{Leader: "a", Nodes: tc.nodes}).FabricOnly()
 		if tc.want == "" {
 			if len(findings) != 0 {
 				t.Errorf("%s: %+v", name, findings)
@@ -79,7 +80,7 @@ func TestFabricOnlyNamesTheCulprit(t *testing.T) {
 			}
 		}
 	}
-	if !slices.ContainsFunc(checkup.Explanations(), func(e envgen.Explanation) bool { return e.Code == "fabric-only" }) {
+	if !slices.ContainsFunc(doctor.Explanations(), func(e envgen.Explanation) bool { return e.Code == "fabric-only" }) {
 		t.Error("doctor --explain does not know fabric-only")
 	}
 }

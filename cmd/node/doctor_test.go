@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/envgen/reach"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -45,7 +44,7 @@ func TestDoctorAsksEveryMember(t *testing.T) {
 				t.Errorf("%s measures the clock of %s: %+v", h.cfg.Host, n.Host, n.Facts.Clock)
 			}
 		}
-		if got := codesAt(res.Findings, "spark2"); slices.Contains(got, "node-away") || slices.Contains(got, reach.CodePortUnreachable) {
+		if got := codesAt(res.Findings, "spark2"); slices.Contains(got, "node-away") || slices.Contains(got, "port-unreachable") {
 			t.Errorf("from %s: %v", h.cfg.Host, got)
 		}
 	}

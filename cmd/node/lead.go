@@ -87,7 +87,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, Logger: n.log,
 		FabricOnly: func() (hosts []string) {
 			now, _ := st.Now()
-			for _, f := range checkup.FabricOnly(now) {
+			for _, f := range checkup.Seen(now).FabricOnly() {
 				hosts = append(hosts, f.Host)
 			}
 			return hosts

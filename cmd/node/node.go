@@ -23,6 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/policy"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -244,7 +245,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 		NoLeader: n.members.NoLeader, Inventory: n.inventory, Present: &n.present, Leads: &n.leads, Logger: n.log,
 	})
 	n.control = control.New(control.Config{
-		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return survey.GPUs("/proc") },
+		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return proc.Here.GPUs() },
 		Inventory: n.inventory, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: n.log,
 	})
 	n.rollout, err = rollout.Open(rollout.Config{

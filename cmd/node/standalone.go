@@ -18,6 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/lead"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -117,7 +118,7 @@ func openStandalone(log *slog.Logger) (_ *standalone, err error) {
 				log.Error("order", "error", err)
 			}
 		}})
-	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: survey.GPUs("/proc")})
+	s.leader.NodeUp(s.node.ID, lead.Up{Boot: boot, Protocol: rendezvous.Protocol, Inventory: s.inv, GPUs: proc.Here.GPUs()})
 	next, cancel := s.agent.Events()
 	go func() {
 		defer close(s.told)

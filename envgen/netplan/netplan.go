@@ -17,12 +17,8 @@ import (
 	"sync"
 )
 
-const (
-	// Path is the one file this package writes, as NVIDIA's playbooks call it.
-	Path = "/etc/netplan/40-cx7.yaml"
-	// MTU in bytes gives RoCE its largest own MTU, 4096; 1500 gives 1024 and costs 10-15 % of the bandwidth.
-	MTU = 9000
-)
+// Path is the one file this package writes, as NVIDIA's playbooks call it.
+const Path = "/etc/netplan/40-cx7.yaml"
 
 // Kind is the shape of the cabling, in the words of whoever found it.
 type Kind string

@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/envgen"
 )
 
 // Plan is what an Input comes to.
@@ -164,7 +166,7 @@ func render(interfaces []Interface) string {
 			b.WriteString("      link-local: [ipv4]\n")
 			continue
 		}
-		fmt.Fprintf(&b, "      dhcp4: no\n      dhcp6: no\n      link-local: []\n      mtu: %d\n      addresses: [%s]\n", MTU, i.Address)
+		fmt.Fprintf(&b, "      dhcp4: no\n      dhcp6: no\n      link-local: []\n      mtu: %d\n      addresses: [%s]\n", envgen.JumboMTU, i.Address)
 	}
 	return b.String()
 }

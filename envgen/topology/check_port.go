@@ -14,8 +14,6 @@ const (
 	typeConnectX7 = "MT4129"
 	// portMbps is the rate of a GB10 machine's QSFP port.
 	portMbps = 200000
-	// jumboMTU in bytes gives RoCE its largest own MTU, 4096; 1500 gives 1024 and costs 10-15 %.
-	jumboMTU = 9000
 	// pcieGTps and pcieLanes are the link of one twin in a GB10 machine: Gen5 x4.
 	pcieGTps  = 32
 	pcieLanes = 4
@@ -198,10 +196,10 @@ func (c *checker) checkDevice(p *port, d device) {
 			fmt.Sprintf("%s of %s is behind %s %s: NCCL sees one device where the twins are two", d.Name, p.full(), nic.Kind, nic.Name),
 			fmt.Sprintf("%s serves %s", d.Name, nic.Name), showNetplans)
 	}
-	if d.nic.MTU < jumboMTU {
+	if d.nic.MTU < envgen.JumboMTU {
 		c.add(CodeMTULow, envgen.SeverityWarning, h, p, d.nic.Name,
 			fmt.Sprintf("%s of %s has MTU %d: RoCE packets are smaller than they could be, which costs 10-15 %%", d.nic.Name, p.full(), d.nic.MTU),
-			fmt.Sprintf("%s mtu %d", d.nic.Name, d.nic.MTU), fmt.Sprintf("sudo ip link set dev %s mtu %d", d.nic.Name, jumboMTU))
+			fmt.Sprintf("%s mtu %d", d.nic.Name, d.nic.MTU), fmt.Sprintf("sudo ip link set dev %s mtu %d", d.nic.Name, envgen.JumboMTU))
 	}
 	gb10 := c.twins(p) > 1
 	// Both twins tell the one cable's speed.

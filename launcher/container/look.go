@@ -10,6 +10,8 @@ import (
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // gpuFile is what a container with a GPU has, whichever way it was asked for.
@@ -84,22 +86,6 @@ func inside(root int, path string) (dev, ino uint64, err error) {
 	return st.Dev, st.Ino, nil
 }
 
-// childOf is the only child of a process; 0: it has none, or several, or the kernel does not say (CONFIG_PROC_CHILDREN).
-func childOf(pid int) (child int) {
-	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // a fork's parent is a thread (proc(5))
-	for _, of := range tasks {
-		text, _ := os.ReadFile(of)
-		for _, f := range strings.Fields(string(text)) {
-			n, err := strconv.Atoi(f)
-			if err != nil || child != 0 {
-				return 0
-			}
-			child = n
-		}
-	}
-	return child
-}
-
 // join brings a container's first processes, and with them all that they fork, into our own
 // group of cgroup v2 where that tree stands beside v1's: an engine then leaves them
 // where it was itself. Where v2 is all there is, they are in a group by Spec.CgroupParent.
@@ -109,20 +95,17 @@ func join(pids ...int) error {
 	if unix.Statfs(unified, &st) != nil || st.Type != unix.CGROUP2_SUPER_MAGIC || os.Geteuid() != 0 {
 		return nil
 	}
-	own, err := os.ReadFile("/proc/self/cgroup")
+	own, err := proc.Here.Cgroup("")
 	if err != nil {
 		return fmt.Errorf("find the ranks' cgroup: %w", err)
 	}
-	for line := range strings.Lines(string(own)) {
-		path, v2 := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "0::")
-		if !v2 || !strings.Contains(path, "/sparkrun") { // a rank without a group of its own
-			continue
-		}
-		for _, pid := range pids {
-			err := os.WriteFile(filepath.Join(unified, path, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
-			if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
-				return fmt.Errorf("put the container's process %d into the ranks' cgroup: %w", pid, err)
-			}
+	if !strings.Contains(own, "/sparkrun") {
+		return nil // a rank without a group of its own
+	}
+	for _, pid := range pids {
+		err := os.WriteFile(filepath.Join(unified, own, "cgroup.procs"), []byte(strconv.Itoa(pid)), 0)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) && !errors.Is(err, unix.ESRCH) {
+			return fmt.Errorf("put the container's process %d into the ranks' cgroup: %w", pid, err)
 		}
 	}
 	return nil

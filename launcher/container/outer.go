@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 // OuterArg in the place of a shim's folder makes this program the outer half. It
@@ -90,7 +91,7 @@ func runOuter() int {
 		o.tell(b)
 		return launcher.ExitOwnFailure
 	}
-	o.tell(Birth{Container: o.id, Init: init, Program: childOf(o.inner)})
+	o.tell(Birth{Container: o.id, Init: init, Program: proc.Here.OnlyChild(o.inner)})
 	return o.watch(late)
 }
 

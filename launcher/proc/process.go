@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -144,4 +146,43 @@ func Listening(table string, port int) (inodes []string) {
 		}
 	}
 	return inodes
+}
+
+// OnlyChild is the only child of a process; 0: it has none, or several, or the kernel does not say
+// (CONFIG_PROC_CHILDREN).
+func (fs FS) OnlyChild(pid int) (child int) {
+	tasks, _ := filepath.Glob(fs.path(pid, "task/*/children")) // a fork's parent is a thread (proc(5))
+	for _, of := range tasks {
+		text, _ := os.ReadFile(of)
+		for _, f := range strings.Fields(string(text)) {
+			n, err := strconv.Atoi(f)
+			if err != nil || child != 0 {
+				return 0
+			}
+			child = n
+		}
+	}
+	return child
+}
+
+// Cgroup gives the calling thread's group in the tree of one of v1's controllers, in v2's where it is empty; empty where
+// it is in none. cgroups(7) has the three fields.
+func (fs FS) Cgroup(controller string) (string, error) {
+	b, err := os.ReadFile(string(fs) + "/thread-self/cgroup")
+	if err != nil {
+		return "", err
+	}
+	for line := range strings.Lines(string(b)) {
+		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
+		if len(f) == 3 && (f[0] == "0") == (controller == "") && slices.Contains(strings.Split(f[1], ","), controller) {
+			return f[2], nil
+		}
+	}
+	return "", nil
+}
+
+// GPUs counts those that NVIDIA's driver has taken up: it keeps a folder for each, named by its PCI address.
+func (fs FS) GPUs() int {
+	found, _ := filepath.Glob(string(fs) + "/driver/nvidia/gpus/*") // the pattern is a good one
+	return len(found)
 }

@@ -1,4 +1,4 @@
-// Package proc reads what the kernel tells of processes and of memory in /proc (proc(5)). It decides how that text is
+// Package proc reads what the kernel tells of processes, of memory and of GPUs in /proc (proc(5)). It decides how that text is
 // understood; no number of it is older than the call.
 //
 // It must not end, signal or wait for anything, and does not know which process is whose.

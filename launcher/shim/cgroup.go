@@ -2,6 +2,7 @@ package shim
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -10,9 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strconv"
-	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
 const cgroupRoot = "/sys/fs/cgroup"
@@ -95,16 +97,14 @@ func cgroupMount(root string) (path string, v2 bool, err error) {
 	return "", false, fmt.Errorf("find cgroups under %s: %w", root, fs.ErrNotExist)
 }
 
-// ownCgroup gives this thread's group; cgroups(7) has the three fields.
+// ownCgroup gives this thread's group; / where the kernel tells of none.
 func ownCgroup(v2 bool) string {
-	b, _ := os.ReadFile("/proc/thread-self/cgroup")
-	for line := range strings.Lines(string(b)) {
-		f := strings.SplitN(strings.TrimSuffix(line, "\n"), ":", 3)
-		if len(f) == 3 && (v2 && f[0] == "0" || !v2 && slices.Contains(strings.Split(f[1], ","), "freezer")) {
-			return f[2]
-		}
+	controller := "freezer"
+	if v2 {
+		controller = ""
 	}
-	return "/"
+	own, _ := proc.Here.Cgroup(controller)
+	return cmp.Or(own, "/")
 }
 
 // fork calls f so that what it forks is born in the group: on v2 through

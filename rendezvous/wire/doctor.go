@@ -4,15 +4,14 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/envgen/host"
-	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
 // DoctorRequest asks for everything that is wrong in the cluster. The user is the caller's, whatever Ask says.
 type DoctorRequest struct {
-	Ask host.Ask `json:"ask"`
-	// Fix first does the few things that are safe to do, see Mend.
+	Ask doctor.Ask `json:"ask"`
+	// Fix first does the few things that are safe to do, see doctor.Mend.
 	Fix bool `json:"fix,omitempty"`
 	// Node is a host name: only what is wrong there is told and mended. Empty means all.
 	Node string `json:"node,omitempty"`
@@ -33,42 +32,29 @@ type DoctorNode struct {
 	Host  string          `json:"host"`
 	State string          `json:"state"`
 	Error string          `json:"error,omitempty"` // why nothing was learnt of it
-	Facts *host.Facts     `json:"facts,omitempty"`
+	Facts *doctor.Facts   `json:"facts,omitempty"`
 }
 
 // ExamineRequest asks a node what it is, or to try its part of the checks, or both.
 type ExamineRequest struct {
-	Facts  *host.Ask     `json:"facts,omitempty"`
-	Orders *reach.Orders `json:"orders,omitempty"`
+	Facts  *doctor.Ask    `json:"facts,omitempty"`
+	Orders *doctor.Orders `json:"orders,omitempty"`
 }
 
 // ExamineResponse answers what was asked. The two times are the node's own clock, for the asker to compare with his.
 type ExamineResponse struct {
-	Facts     *host.Facts      `json:"facts,omitempty"`
+	Facts     *doctor.Facts    `json:"facts,omitempty"`
 	Inventory envgen.Inventory `json:"inventory"`
 	// Counters are what the node's devices counted lately.
 	Counters []envgen.Counters `json:"counters,omitempty"`
-	Report   *reach.Report     `json:"report,omitempty"`
+	Report   *doctor.Report    `json:"report,omitempty"`
 	Received time.Time         `json:"received"`
 	Sent     time.Time         `json:"sent"`
 }
 
-// The kinds of Mend: there are no others.
-const (
-	MendUp    = "up"    // set a fabric NIC up
-	MendMTU   = "mtu"   // set a fabric NIC's MTU to 9000, until the next reboot
-	MendCache = "cache" // drop the page cache
-)
-
-// Mend is one thing a node may do to itself.
-type Mend struct {
-	Kind string `json:"kind"`
-	NIC  string `json:"nic,omitempty"`
-}
-
 // MendRequest asks a node to do them, in order. It comes on behalf of a user, who must be root.
 type MendRequest struct {
-	Mends []Mend `json:"mends"`
+	Mends []doctor.Mend `json:"mends"`
 }
 
 // MendResponse tells of each.
@@ -78,8 +64,8 @@ type MendResponse struct {
 
 // Mended is what was done, as the command that would have done it.
 type Mended struct {
-	Host    string `json:"host"`
-	Mend    Mend   `json:"mend"`
-	Command string `json:"command"`
-	Error   string `json:"error,omitempty"`
+	Host    string      `json:"host"`
+	Mend    doctor.Mend `json:"mend"`
+	Command string      `json:"command"`
+	Error   string      `json:"error,omitempty"`
 }

@@ -1,11 +1,11 @@
 // Package checkup asks all nodes how they are: what is wrong (doctor), what their
 // devices counted, and the evidence for a report.
 //
-// It decides what each member is asked and tries, which findings are told, and what
-// --fix may do to a machine.
+// It decides when each member is asked and tries its part, and what --fix may do to a
+// machine.
 //
-// It must not decide what a fact means (envgen's host, reach and topology do), keep
-// anything, or need a leader.
+// It must not decide what a fact means (envgen/doctor does), keep anything, or need a
+// leader.
 package checkup
 
 import (
@@ -15,8 +15,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node/survey"
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
-	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -32,13 +31,13 @@ type Config struct {
 	// Management is an interface or address, as the user asked; see
 	// envgen.Management. It is not touched.
 	Management string
-	Machine    *envhost.Reader // what this machine is beside its NICs
+	Machine    *doctor.Reader // what this machine is beside its NICs
 	Survey     *survey.Survey
 	Recent     *Recent // the end of this agent's log
 	Dial       *dial.Dialer
 	// Status lists the members; Listeners are the ports of all members' agents.
 	Status    func(context.Context, wire.Caller, wire.StatusRequest) (wire.Status, error)
-	Listeners func() []reach.Listener
+	Listeners func() []doctor.Listener
 	Logger    *slog.Logger
 }
 

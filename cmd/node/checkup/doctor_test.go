@@ -2,20 +2,16 @@ package checkup
 
 import (
 	"errors"
-	"net/netip"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
-	"github.com/sparkrun/sparkrun/envgen/reach"
-	"github.com/sparkrun/sparkrun/envgen/topology"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -28,7 +24,7 @@ func TestMendIsRoots(t *testing.T) {
 		t.Errorf("--fix for ada: %v", err)
 	}
 	for _, c := range []wire.Caller{ada, {Node: "member"}, {Node: "member", User: ada.User}} {
-		if _, err := u.Mend(t.Context(), c, wire.MendRequest{Mends: []wire.Mend{{Kind: wire.MendCache}}}); !errors.Is(err, wire.ErrDenied) {
+		if _, err := u.Mend(t.Context(), c, wire.MendRequest{Mends: []doctor.Mend{{Kind: doctor.MendCache}}}); !errors.Is(err, wire.ErrDenied) {
 			t.Errorf("mend for %+v: %v", c, err)
 		}
 	}
@@ -56,20 +52,20 @@ func TestMendDoesThreeThings(t *testing.T) {
 		cache: func() error { did = append(did, "cache"); return nil },
 	}
 	tests := []struct {
-		mend    wire.Mend
+		mend    doctor.Mend
 		mgmt    string
 		does    string
 		refuses string
 	}{
-		{wire.Mend{Kind: wire.MendUp, NIC: "enp1s0f0np0"}, "enP7s7", "up enp1s0f0np0", ""},
-		{wire.Mend{Kind: wire.MendMTU, NIC: "enp1s0f0np0"}, "enP7s7", "mtu enp1s0f0np0", ""},
-		{wire.Mend{Kind: wire.MendCache}, "", "cache", ""},
-		{wire.Mend{Kind: wire.MendMTU, NIC: "enP7s7"}, "enP7s7", "", "carry management"},
-		{wire.Mend{Kind: wire.MendUp, NIC: "enp1s0f0np0"}, "enp1s0f0np0", "", "carry management"}, // by --management
-		{wire.Mend{Kind: wire.MendUp, NIC: "enp1s0f0np0"}, "", "", "carry management"},            // which NIC does is not known
-		{wire.Mend{Kind: wire.MendUp, NIC: "enP7s7"}, "other", "", "no NIC of the fabric"},
-		{wire.Mend{Kind: wire.MendUp, NIC: "eth9"}, "enP7s7", "", "no NIC"},
-		{wire.Mend{Kind: "reboot", NIC: "enp1s0f0np0"}, "enP7s7", "", "unknown"},
+		{doctor.Mend{Kind: doctor.MendUp, NIC: "enp1s0f0np0"}, "enP7s7", "up enp1s0f0np0", ""},
+		{doctor.Mend{Kind: doctor.MendMTU, NIC: "enp1s0f0np0"}, "enP7s7", "mtu enp1s0f0np0", ""},
+		{doctor.Mend{Kind: doctor.MendCache}, "", "cache", ""},
+		{doctor.Mend{Kind: doctor.MendMTU, NIC: "enP7s7"}, "enP7s7", "", "carry management"},
+		{doctor.Mend{Kind: doctor.MendUp, NIC: "enp1s0f0np0"}, "enp1s0f0np0", "", "carry management"}, // by --management
+		{doctor.Mend{Kind: doctor.MendUp, NIC: "enp1s0f0np0"}, "", "", "carry management"},            // which NIC does is not known
+		{doctor.Mend{Kind: doctor.MendUp, NIC: "enP7s7"}, "other", "", "no NIC of the fabric"},
+		{doctor.Mend{Kind: doctor.MendUp, NIC: "eth9"}, "enP7s7", "", "no NIC"},
+		{doctor.Mend{Kind: "reboot", NIC: "enp1s0f0np0"}, "enP7s7", "", "unknown"},
 	}
 	for _, tc := range tests {
 		did = nil
@@ -77,93 +73,6 @@ func TestMendDoesThreeThings(t *testing.T) {
 		if got := strings.Join(did, ","); got != tc.does || (err != nil) != (tc.refuses != "") || err != nil && !strings.Contains(err.Error(), tc.refuses) {
 			t.Errorf("%+v with management on %q: did %q, %v", tc.mend, tc.mgmt, got, err)
 		}
-	}
-}
-
-func TestMendsFollowFindings(t *testing.T) {
-	t.Parallel()
-	inv := spark()
-	inv.NICs[1].Up, inv.NICs[1].Carrier = false, nil
-	slot := envgen.Ports(inv)[0].Slot
-	views := []envgen.NodeView{{ID: "a", Host: "spark1", Inventory: inv}}
-	f := func(code, port, device string) envgen.Finding {
-		return envgen.Finding{Code: code, Node: "a", Host: "spark1", Port: port, Device: device}
-	}
-	got := mendsFor([]envgen.Finding{
-		f(topology.CodeTwinDown, slot, "roceenp1s0f0np0"), f(topology.CodeNoLink, slot, "roceenp1s0f0np0"), // one NIC, twice
-		f(topology.CodeMTULow, slot, "enP2p1s0f0np0"), f(reach.CodePathMTU, slot, "enP2p1s0f0np0"),
-		f(envhost.CodePageCache, "", ""), f(topology.CodeLinkSpeed, slot, "enP2p1s0f0np0"), f(envhost.CodeMemoryLow, "", ""),
-		{Code: envhost.CodePageCache, Node: "stranger"},
-	}, views)
-	want := map[string][]wire.Mend{"a": {{Kind: wire.MendUp, NIC: "enp1s0f0np0"}, {Kind: wire.MendMTU, NIC: "enP2p1s0f0np0"}, {Kind: wire.MendCache}}}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-	// A switch that takes less than the NIC already offers is no business of the NIC's.
-	inv.NICs[2].MTU = 9000
-	if got := mendsFor([]envgen.Finding{f(reach.CodePathMTU, slot, "enP2p1s0f0np0")}, views); len(got) != 0 {
-		t.Errorf("mends a NIC that is right: %v", got)
-	}
-}
-
-// A witness has no fabric, and a doctor that knows it for one misses none. Nor
-// does it take a lost witness for a lost place to launch.
-func TestWitnessNeedsNoFabric(t *testing.T) {
-	t.Parallel()
-	nic := func(name, addr string) envgen.NIC {
-		return envgen.NIC{Name: name, Up: true, Carrier: new(true), Physical: true, MTU: 1500, Addresses: []netip.Prefix{netip.MustParsePrefix(addr)}}
-	}
-	sparks := envgen.Inventory{NICs: []envgen.NIC{nic("enP7s7", "10.0.0.1/24")}, Devices: []envgen.HCA{{Name: "rocep1s0f0", PCI: &envgen.PCIAddress{Bus: 1}, State: envgen.StateDown}}}
-	look := func(witness bool, facts *envhost.Facts) (out []envgen.Finding) {
-		v := &visit{status: wire.Status{Leader: "spark1"}, patients: []*patient{
-			{NodeStatus: wire.NodeStatus{ID: "a", Host: "spark1", State: "ready", Addr: netip.MustParseAddr("10.0.0.1"), Inventory: sparks}, answer: wire.ExamineResponse{Facts: &envhost.Facts{}}},
-			{NodeStatus: wire.NodeStatus{ID: "c", Host: "pi", State: "ready", Addr: netip.MustParseAddr("10.0.0.9"), Witness: witness,
-				Inventory: envgen.Inventory{NICs: []envgen.NIC{nic("eth0", "10.0.0.9/24")}}}, answer: wire.ExamineResponse{Facts: facts}},
-		}}
-		var err error
-		if v.topology, err = v.derive(); err != nil {
-			t.Fatal(err)
-		}
-		return about(v.findings(), "pi")
-	}
-	if got := look(true, &envhost.Facts{}); len(got) > 0 {
-		t.Errorf("of a witness: %+v", got)
-	}
-	if got := look(false, &envhost.Facts{}); !slices.ContainsFunc(got, func(f envgen.Finding) bool { return f.Code == topology.CodeNoRDMADevice }) {
-		t.Errorf("of another machine: %+v", got)
-	}
-	if got := look(true, nil); len(got) != 1 || got[0].Severity != envgen.SeverityWarning || strings.Contains(got[0].Text, "launched") {
-		t.Errorf("of a witness that is away: %+v", got)
-	}
-}
-
-func TestEachMistakeOnce(t *testing.T) {
-	t.Parallel()
-	got := once([]envgen.Finding{
-		{Code: topology.CodeMTUUnequal, Severity: envgen.SeverityWarning, Node: "a", Host: "spark1", Device: "x"},
-		{Code: "note", Severity: envgen.SeverityInfo},
-		{Code: topology.CodeMTUUnequal, Severity: envgen.SeverityWarning, Node: "b", Host: "spark2", Device: "x"},
-		{Code: reach.CodePathMTU, Severity: envgen.SeverityWarning, Node: "a", Host: "spark1", Device: "x"},
-		{Code: "bad", Severity: envgen.SeverityError, Node: "b", Host: "spark2"},
-	})
-	var codes []string
-	for _, f := range got {
-		codes = append(codes, f.Code+f.Node)
-	}
-	if diff := cmp.Diff([]string{"badb", "path-mtua", "mtu-unequalb", "note"}, codes); diff != "" {
-		t.Errorf("-want +got:\n%s", diff)
-	}
-}
-
-// Every code that a finding can have can be looked up, and means one thing.
-func TestExplanationsAreUnique(t *testing.T) {
-	t.Parallel()
-	seen := map[string]bool{}
-	for _, e := range Explanations() {
-		if seen[e.Code] || e.Text == "" {
-			t.Errorf("%+v", e)
-		}
-		seen[e.Code] = true
 	}
 }
 

@@ -14,9 +14,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	envhost "github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
-	"github.com/sparkrun/sparkrun/envgen/reach"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -31,7 +30,7 @@ func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequ
 		res.Facts = &facts
 	}
 	if r.Orders != nil {
-		report := reach.Try(ctx, *r.Orders)
+		report := doctor.Try(ctx, *r.Orders)
 		res.Report = &report
 	}
 	res.Inventory = u.cfg.Survey.Inventory.Load()
@@ -42,7 +41,7 @@ func (u *Checkup) Examine(ctx context.Context, _ wire.Caller, r wire.ExamineRequ
 
 // netplanMentions are the netplan files that name a fabric NIC besides another
 // one: besides sparkrun's own where that is there.
-func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []envhost.Mention {
+func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []doctor.Mention {
 	var sources []netplan.Source
 	for _, dir := range []string{"/lib/netplan", "/etc/netplan", "/run/netplan"} {
 		names, _ := disk.List(dir)
@@ -69,7 +68,7 @@ func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []envhost.Mention 
 	if own >= 0 {
 		ours = docs[own]
 	}
-	var out []envhost.Mention
+	var out []doctor.Mention
 	mentions := netplan.Mentions(docs, ours, nics)
 	for _, m := range mentions {
 		effect := strings.Join(m.Effects, "; ")
@@ -81,7 +80,7 @@ func netplanMentions(disk netplan.Disk, inv envgen.Inventory) []envhost.Mention 
 			}
 			effect, m.Blocks = "so does "+mentions[i].Path+", and netplan adds their address lists up", false
 		}
-		out = append(out, envhost.Mention{
+		out = append(out, doctor.Mention{
 			NIC: m.NIC, Path: m.Path, Line: m.Line, Effect: effect, Remedy: m.Remedy, Blocks: m.Blocks,
 		})
 	}
@@ -132,11 +131,11 @@ func (u *Checkup) Mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (
 	}
 	var res wire.MendResponse
 	for _, m := range r.Mends {
-		done := wire.Mended{Host: u.cfg.Host, Mend: m, Command: commandOf(m)}
+		done := wire.Mended{Host: u.cfg.Host, Mend: m, Command: m.Command()}
 		err := realHands.mend(inv, mgmt, m)
 		if err != nil {
 			done.Error = err.Error()
-		} else if m.Kind == wire.MendUp {
+		} else if m.Kind == doctor.MendUp {
 			u.awaitCarrier(ctx, m.NIC)
 		}
 		u.cfg.Logger.Info("mend", "command", done.Command, "user", c.User.Name, "from", c.Host, "error", err)
@@ -145,19 +144,9 @@ func (u *Checkup) Mend(ctx context.Context, c wire.Caller, r wire.MendRequest) (
 	return res, nil
 }
 
-func commandOf(m wire.Mend) string {
-	switch m.Kind {
-	case wire.MendUp:
-		return "ip link set dev " + m.NIC + " up"
-	case wire.MendMTU:
-		return fmt.Sprintf("ip link set dev %s mtu %d", m.NIC, netplan.MTU)
-	}
-	return "sync; echo 3 >/proc/sys/vm/drop_caches"
-}
-
 // mend does one thing, or says why it will not.
-func (h hands) mend(inv envgen.Inventory, mgmt string, m wire.Mend) error {
-	if m.Kind == wire.MendCache {
+func (h hands) mend(inv envgen.Inventory, mgmt string, m doctor.Mend) error {
+	if m.Kind == doctor.MendCache {
 		return h.cache()
 	}
 	nic, ok := inv.NIC(m.NIC)
@@ -168,10 +157,10 @@ func (h hands) mend(inv envgen.Inventory, mgmt string, m wire.Mend) error {
 		return fmt.Errorf("%s may carry management: the cluster does not change what it talks over", m.NIC)
 	case !inv.FabricNIC(nic):
 		return fmt.Errorf("%s is no NIC of the fabric", m.NIC)
-	case m.Kind == wire.MendUp:
+	case m.Kind == doctor.MendUp:
 		return h.up(m.NIC)
-	case m.Kind == wire.MendMTU:
-		return h.mtu(m.NIC, netplan.MTU)
+	case m.Kind == doctor.MendMTU:
+		return h.mtu(m.NIC, envgen.JumboMTU)
 	}
 	return errors.New("unknown mend " + m.Kind)
 }

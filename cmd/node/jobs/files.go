@@ -8,10 +8,10 @@ import (
 	"os"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node/survey"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -168,7 +168,7 @@ func (f *Files) fetch(ctx context.Context, spec launcher.Spec) error {
 // DropCache frees the page cache of a machine with a GPU: 1 = clean pages only,
 // nothing is written for it (Documentation/admin-guide/sysctl/vm.rst).
 func DropCache() error {
-	if survey.GPUs("/proc") == 0 {
+	if proc.Here.GPUs() == 0 {
 		return nil
 	}
 	return os.WriteFile("/proc/sys/vm/drop_caches", []byte("1\n"), 0o200)

@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/envgen/reach"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/clone"
@@ -242,19 +242,19 @@ func (n *Network) knownPeers() []netip.AddrPort {
 }
 
 // Listeners are the ports of all members' agents, as gossip knows them.
-func (n *Network) Listeners() []reach.Listener {
+func (n *Network) Listeners() []doctor.Listener {
 	g, self := n.gossip.Load(), n.cfg.Self
 	if g == nil {
 		return nil
 	}
-	out := []reach.Listener{
+	out := []doctor.Listener{
 		{Node: string(self.ID), Addr: netip.AddrPortFrom(g.Addr().Addr(), self.RPCPort), What: "calls"},
 		{Node: string(self.ID), Addr: g.Addr(), What: "gossip"},
 	}
 	for _, p := range n.cfg.Present.Load() {
 		if p.Alive {
-			out = append(out, reach.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"},
-				reach.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
+			out = append(out, doctor.Listener{Node: p.ID, Addr: p.RPC(), What: "calls"},
+				doctor.Listener{Node: p.ID, Addr: p.Gossip(), What: "gossip"})
 		}
 	}
 	return out

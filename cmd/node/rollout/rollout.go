@@ -22,6 +22,7 @@ import (
 	"sync/atomic"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/envgen/netplan"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
@@ -86,7 +87,8 @@ func Machine(state, stand string, log *slog.Logger) netplan.Config {
 	program := netplan.Command{}
 	cfg := netplan.Config{
 		Files: netplan.Disk{Root: "/"}, State: state,
-		Check: program.Check, Apply: program.Apply, Reachable: netplan.Echo, Log: log,
+		Check: program.Check, Apply: program.Apply, Log: log,
+		Reachable: func(ctx context.Context, p netplan.Peer) error { return doctor.Ping(ctx, p.NIC, p.Addr) },
 	}
 	if stand != "" {
 		log.Warn("netplan apply is replaced, as for tests", "by", stand)

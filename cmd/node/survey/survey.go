@@ -12,7 +12,6 @@ import (
 	"context"
 	"log/slog"
 	"maps"
-	"path/filepath"
 	"sync"
 	"time"
 
@@ -198,18 +197,11 @@ func Captured(ctx context.Context, r *fabric.Reader, complete func(*envgen.Inven
 	return taken.Files()
 }
 
-// GPUs counts those that NVIDIA's driver has taken up: it keeps a folder for each
-// below proc, named by its PCI address.
-func GPUs(proc string) int {
-	found, _ := filepath.Glob(filepath.Join(proc, "driver/nvidia/gpus/*")) // the pattern is a good one
-	return len(found)
-}
-
 // Memory is this machine's; nil where the kernel does not say.
 func Memory() *wire.NodeMemory {
 	m, err := proc.ReadMemory()
 	if err != nil {
 		return nil
 	}
-	return &wire.NodeMemory{Total: m.Total, Available: m.Available, GPU: GPUs("/proc") > 0}
+	return &wire.NodeMemory{Total: m.Total, Available: m.Available, GPU: proc.Here.GPUs() > 0}
 }

@@ -12,10 +12,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
-	"github.com/sparkrun/sparkrun/cmd/node/checkup"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/envgen/host"
+	"github.com/sparkrun/sparkrun/envgen/doctor"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -103,8 +102,8 @@ func runDoctor(ctx context.Context, a *app.App, o doctorOptions) error {
 
 // asking is the user as this machine knows him. The agent takes his name from
 // the socket.
-func asking(a *app.App) host.Ask {
-	var ask host.Ask
+func asking(a *app.App) doctor.Ask {
+	var ask doctor.Ask
 	if u, err := user.Current(); err == nil {
 		ask.User = u.Username
 	}
@@ -114,7 +113,7 @@ func asking(a *app.App) host.Ask {
 }
 
 func explainCodes(a *app.App, o doctorOptions) error {
-	all := checkup.Explanations()
+	all := doctor.Explanations()
 	if o.explain != "" {
 		i := slices.IndexFunc(all, func(e envgen.Explanation) bool { return e.Code == o.explain })
 		if i < 0 {

@@ -128,7 +128,7 @@ func runStatus(ctx context.Context, a *app.App, o statusOptions) error {
 	if st.Problem != "" {
 		a.Say(st.Problem)
 	}
-	for _, f := range checkup.FabricOnly(st) {
+	for _, f := range checkup.Seen(st).FabricOnly() {
 		a.Say(f.Text)
 	}
 	if last := lastTest(a, st.Cluster); last != "" {

@@ -1,4 +1,4 @@
-package reach
+package doctor
 
 import (
 	"context"
@@ -18,7 +18,8 @@ const atOnce = 64
 func Try(ctx context.Context, o Orders) Report {
 	ctx, cancel := context.WithTimeout(ctx, Patience)
 	defer cancel()
-	r := Report{Echoes: make([]EchoResult, len(o.Echoes)), Claims: make([]ClaimResult, len(o.Claims)), Dials: make([]DialResult, len(o.Dials))}
+	r := Report{Echoes: make([]EchoResult, len(o.Echoes)), Claims: make([]ClaimResult, len(o.Claims)),
+		Dials: make([]DialResult, len(o.Dials))}
 	var mu sync.Mutex
 	untried := map[string]bool{}
 	denied := func(err error) {

@@ -1,4 +1,4 @@
-package reach
+package doctor
 
 import (
 	"context"
@@ -15,8 +15,8 @@ import (
 
 const (
 	etherARP = 0x0806
-	// claimTries and claimAgain are RFC 5227's PROBE_NUM and a shorter interval than its own: an address that is in use
-	// is answered for at once.
+	// claimTries and claimAgain are RFC 5227's PROBE_NUM and a shorter interval than its own: an address that is in
+	// use is answered for at once.
 	claimTries = 3
 	claimAgain = 300 * time.Millisecond
 	// claimLast is how long to listen after the last.
@@ -113,9 +113,13 @@ func sendARP(f *os.File, link *net.Interface, addr netip.Addr) error {
 	if err != nil {
 		return err
 	}
-	to := unix.SockaddrLinklayer{Protocol: networkOrder(etherARP), Ifindex: link.Index, Halen: 6, Addr: [8]byte{255, 255, 255, 255, 255, 255}}
+	to := unix.SockaddrLinklayer{Protocol: networkOrder(etherARP), Ifindex: link.Index, Halen: 6,
+		Addr: [8]byte{255, 255, 255, 255, 255, 255}}
 	var sent error
-	if err := raw.Control(func(fd uintptr) { sent = unix.Sendto(int(fd), arpProbe(link.HardwareAddr, addr), 0, &to) }); err != nil {
+	if err := raw.Control(func(fd uintptr) {
+		sent = unix.Sendto(int(fd), arpProbe(link.HardwareAddr, addr), 0,
+			&to)
+	}); err != nil {
 		return err
 	}
 	return sent

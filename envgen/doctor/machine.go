@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"fmt"
@@ -8,34 +8,18 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// Node is one node of a cluster and what was read there.
-type Node struct {
-	ID    string
-	Host  string
-	Facts Facts
-	// Witness: it never has a rank, so nothing that ranks need is missed there.
-	Witness bool
-}
-
-// Cluster is what Judge looks at.
-type Cluster struct {
-	Nodes []Node
-	// Shape is the fabric's, for what only a ring needs; empty needs nothing.
-	Shape envgen.Shape
-}
-
 const (
 	gib = 1 << 30
 	mib = 1 << 20
 )
 
-// Judge runs every rule over the nodes and over all of them together. The same nodes in any order give the same findings
-// but for their order, which is that of the nodes.
-func Judge(c Cluster) []envgen.Finding {
-	j := &judge{shape: c.Shape}
-	for i := range c.Nodes {
-		j.node = &c.Nodes[i]
-		if !c.Nodes[i].Witness {
+// machines runs every rule over the nodes, all of whose facts are known, and over all of them together. The same nodes
+// in any order give the same findings but for their order, which is that of the nodes.
+func machines(nodes []Node, shape envgen.Shape) []envgen.Finding {
+	j := &judge{shape: shape}
+	for i := range nodes {
+		j.node = &nodes[i]
+		if !j.node.Witness {
 			j.limits()
 			j.docker()
 			j.conf()
@@ -46,12 +30,13 @@ func Judge(c Cluster) []envgen.Finding {
 		j.resources()
 		j.clock()
 	}
-	j.compare(c.Nodes)
+	j.compare(nodes)
 	return j.found
 }
 
+// judge collects what the rules find.
 type judge struct {
-	shape envgen.Shape
+	shape envgen.Shape // only a ring needs more than others; empty needs nothing
 	node  *Node
 	found []envgen.Finding
 }
@@ -62,7 +47,8 @@ func (j *judge) add(code string, s envgen.Severity, text, evidence, remedy strin
 }
 
 func (j *judge) about(n Node, code string, s envgen.Severity, text, evidence, remedy string) {
-	j.found = append(j.found, envgen.Finding{Code: code, Severity: s, Node: n.ID, Host: n.Host, Text: text, Evidence: evidence, Remedy: remedy})
+	j.found = append(j.found,
+		envgen.Finding{Code: code, Severity: s, Node: n.ID, Host: n.Host, Text: text, Evidence: evidence, Remedy: remedy})
 }
 
 // gpu reports whether the node has an NVIDIA driver: without one nothing of a GPU's is missed.
@@ -84,15 +70,18 @@ func (j *judge) limits() {
 		case l.Value < leastMemlock:
 			severity = envgen.SeverityError
 		}
-		evidence := fmt.Sprintf("the agent's limit is %s; LimitMEMLOCK of its unit is %s", size(l.Value), or(f.Limits.Unit, "not set"))
+		evidence := fmt.Sprintf("the agent's limit is %s; LimitMEMLOCK of its unit is %s", size(l.Value),
+			or(f.Limits.Unit, "not set"))
 		if len(f.Limits.PAM) > 0 {
 			evidence += "; " + f.Limits.PAM[0] + " does not hold for services"
 		}
-		j.add(CodeMemlock, severity, fmt.Sprintf("%s on %s may lock %s of memory: RDMA has to lock all it sends from", who, j.node.Host, size(l.Value)), evidence,
+		j.add(codeMemlock, severity,
+			fmt.Sprintf("%s on %s may lock %s of memory: RDMA has to lock all it sends from", who, j.node.Host,
+				size(l.Value)), evidence,
 			`sudo mkdir -p /etc/systemd/system/sparkrun.service.d && printf '[Service]\nLimitMEMLOCK=infinity\n' | sudo tee /etc/systemd/system/sparkrun.service.d/memlock.conf && sudo systemctl daemon-reload && sudo systemctl restart sparkrun`)
 	}
 	if l := f.Limits.Files; l != nil && !l.Unlimited && l.Value < leastFiles {
-		j.add(CodeOpenFiles, envgen.SeverityWarning, fmt.Sprintf("ranks on %s may open %d files", j.node.Host, l.Value),
+		j.add(codeOpenFiles, envgen.SeverityWarning, fmt.Sprintf("ranks on %s may open %d files", j.node.Host, l.Value),
 			fmt.Sprintf("the agent's limit is %d", l.Value),
 			`sudo mkdir -p /etc/systemd/system/sparkrun.service.d && printf '[Service]\nLimitNOFILE=1048576\n' | sudo tee /etc/systemd/system/sparkrun.service.d/files.conf && sudo systemctl daemon-reload && sudo systemctl restart sparkrun`)
 	}
@@ -102,24 +91,32 @@ func (j *judge) docker() {
 	d := j.node.Facts.Docker
 	switch {
 	case d.Installed == "":
-		j.add(CodeDockerMissing, envgen.SeverityInfo, j.node.Host+" has no Docker: jobs in containers cannot run there", "no docker in /usr/bin or /usr/local/bin", "sudo apt-get install docker.io")
+		j.add(codeDockerMissing, envgen.SeverityInfo,
+			j.node.Host+" has no Docker: jobs in containers cannot run there",
+			"no docker in /usr/bin or /usr/local/bin", "sudo apt-get install docker.io")
 	case d.Version == "":
-		j.add(CodeDockerDown, envgen.SeverityWarning, "Docker's engine on "+j.node.Host+" does not answer: jobs in containers cannot run there",
+		j.add(codeDockerDown, envgen.SeverityWarning,
+			"Docker's engine on "+j.node.Host+" does not answer: jobs in containers cannot run there",
 			or(d.Trouble, "docker info tells no version"), "sudo systemctl start docker")
 	case j.gpu() && !slices.Contains(d.Runtimes, "nvidia") && !slices.Contains(d.CDI, "nvidia.com/gpu"):
-		j.add(CodeDockerGPU, envgen.SeverityWarning, "containers on "+j.node.Host+" get no GPU: Docker has neither the nvidia runtime nor a CDI device",
-			fmt.Sprintf("Docker %s has runtimes %s; CDI kinds: %s", d.Version, or(strings.Join(d.Runtimes, ", "), "none"), or(strings.Join(d.CDI, ", "), "none")),
+		j.add(codeDockerGPU, envgen.SeverityWarning,
+			"containers on "+j.node.Host+" get no GPU: Docker has neither the nvidia runtime nor a CDI device",
+			fmt.Sprintf("Docker %s has runtimes %s; CDI kinds: %s", d.Version,
+				or(strings.Join(d.Runtimes, ", "), "none"), or(strings.Join(d.CDI, ", "), "none")),
 			"sudo nvidia-ctk runtime configure --runtime=docker && sudo systemctl restart docker")
 	}
 }
 
 // bogus are names that guides give and NCCL does not know.
-var bogus = map[string]string{"NCCL_TIMEOUT": "a time limit is PyTorch's", "NCCL_NCHANNELS": "NCCL has MIN_NCHANNELS and MAX_NCHANNELS"}
+var bogus = map[string]string{"NCCL_TIMEOUT": "a time limit is PyTorch's",
+	"NCCL_NCHANNELS": "NCCL has MIN_NCHANNELS and MAX_NCHANNELS"}
 
 // steering are settings that change which way a job's data takes.
 var steering = []string{
-	"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL", "NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO",
-	"NCCL_CROSS_NIC", "NCCL_IB_MERGE_NICS", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_ROCE_VERSION_NUM", "NCCL_IB_ADDR_FAMILY", "NCCL_NET_GDR_LEVEL", "NCCL_HOSTID",
+	"NCCL_IB_DISABLE", "NCCL_NET", "NCCL_NET_PLUGIN", "NCCL_IB_HCA", "NCCL_IB_GID_INDEX", "NCCL_IB_TC", "NCCL_IB_SL",
+	"NCCL_SOCKET_IFNAME", "NCCL_ALGO", "NCCL_PROTO",
+	"NCCL_CROSS_NIC", "NCCL_IB_MERGE_NICS", "NCCL_IB_SUBNET_AWARE_ROUTING", "NCCL_IB_ROCE_VERSION_NUM",
+	"NCCL_IB_ADDR_FAMILY", "NCCL_NET_GDR_LEVEL", "NCCL_HOSTID",
 }
 
 // conf judges the files NCCL reads. The environment that a job is given wins over them (NCCL sets only what is not
@@ -138,15 +135,20 @@ func (j *judge) conf() {
 			}
 		}
 		if len(nothing) > 0 {
-			j.add(CodeNCCLConfBogus, envgen.SeverityWarning, fmt.Sprintf("%s of %s sets %s, which NCCL does not have", c.Path, j.node.Host, strings.Join(nothing, ", ")),
+			j.add(codeNCCLConfBogus, envgen.SeverityWarning,
+				fmt.Sprintf("%s of %s sets %s, which NCCL does not have", c.Path, j.node.Host, strings.Join(nothing, ", ")),
 				"read in "+c.Path, "sudoedit "+c.Path)
 		}
 		switch {
 		case len(hurts) > 0:
-			j.add(CodeNCCLConf, envgen.SeverityWarning, fmt.Sprintf("%s of %s sets %s for every job there, beside what sparkrun works out", c.Path, j.node.Host, strings.Join(hurts, ", ")),
+			j.add(codeNCCLConf, envgen.SeverityWarning,
+				fmt.Sprintf("%s of %s sets %s for every job there, beside what sparkrun works out", c.Path,
+					j.node.Host, strings.Join(hurts, ", ")),
 				strings.Join(words, "; "), fmt.Sprintf("sudo mv %[1]s %[1]s.off", c.Path))
 		case len(words) > 0:
-			j.add(CodeNCCLConf, envgen.SeverityInfo, fmt.Sprintf("%s of %s is read by NCCL in every job there", c.Path, j.node.Host), strings.Join(words, "; "), "cat "+c.Path)
+			j.add(codeNCCLConf, envgen.SeverityInfo,
+				fmt.Sprintf("%s of %s is read by NCCL in every job there", c.Path, j.node.Host),
+				strings.Join(words, "; "), "cat "+c.Path)
 		}
 	}
 }
@@ -168,15 +170,15 @@ func (j *judge) versions() {
 		if p.Name != "nccl" {
 			continue
 		}
-		if newest == "" || CompareVersions(p.Version, newest) > 0 {
+		if newest == "" || compareVersions(p.Version, newest) > 0 {
 			newest = p.Version
 		}
-		if CompareVersions(p.Version, least) < 0 {
+		if compareVersions(p.Version, least) < 0 {
 			old = append(old, p)
 		}
 	}
-	if len(old) > 0 && CompareVersions(newest, least) < 0 { // who has a newer one as well may know which to use
-		j.add(CodeNCCLOld, envgen.SeverityWarning, fmt.Sprintf("NCCL on %s is older than %s: %s", j.node.Host, least, why),
+	if len(old) > 0 && compareVersions(newest, least) < 0 { // who has a newer one as well may know which to use
+		j.add(codeNCCLOld, envgen.SeverityWarning, fmt.Sprintf("NCCL on %s is older than %s: %s", j.node.Host, least, why),
 			fmt.Sprintf("%s in %s", old[0].Version, old[0].Where), "pip install --upgrade nvidia-nccl-cu13")
 	}
 }
@@ -194,10 +196,12 @@ func (j *judge) files() {
 		}
 		first := !slices.ContainsFunc(f.Programs[:i], func(o Program) bool { return o.Ours })
 		if first {
-			j.add(CodeOtherProgram, envgen.SeverityWarning, fmt.Sprintf("%s comes first where %s types sparkrun on %s", what, or(f.User, "a user"), j.node.Host),
+			j.add(codeOtherProgram, envgen.SeverityWarning,
+				fmt.Sprintf("%s comes first where %s types sparkrun on %s", what, or(f.User, "a user"), j.node.Host),
 				p.Path, "sudo ln -sf "+ours(f.Programs)+" /usr/local/bin/sparkrun && hash -r && type -a sparkrun")
 		} else {
-			j.add(CodeOtherProgram, envgen.SeverityInfo, fmt.Sprintf("%s is on %s as well, behind this one in PATH", what, j.node.Host), p.Path, "type -a sparkrun")
+			j.add(codeOtherProgram, envgen.SeverityInfo,
+				fmt.Sprintf("%s is on %s as well, behind this one in PATH", what, j.node.Host), p.Path, "type -a sparkrun")
 		}
 	}
 	for _, m := range f.Netplan {
@@ -205,16 +209,19 @@ func (j *judge) files() {
 		if m.Blocks {
 			severity = envgen.SeverityError
 		}
-		j.add(CodeNetplanTwice, severity, fmt.Sprintf("%s of %s is named by more than one netplan file: %s", m.NIC, j.node.Host, m.Effect),
+		j.add(codeNetplanTwice, severity,
+			fmt.Sprintf("%s of %s is named by more than one netplan file: %s", m.NIC, j.node.Host, m.Effect),
 			fmt.Sprintf("%s:%d", m.Path, m.Line), m.Remedy)
 		j.found[len(j.found)-1].Device = m.NIC
 	}
 	if w := f.Firewall; w != nil && len(w.Drops) > 0 && len(w.Accepts) == 0 {
-		j.add(CodeFirewall, envgen.SeverityInfo, "the packet filter of "+j.node.Host+" may keep other nodes away: no rule names the agent's ports",
+		j.add(codeFirewall, envgen.SeverityInfo,
+			"the packet filter of "+j.node.Host+" may keep other nodes away: no rule names the agent's ports",
 			strings.Join(w.Drops, "; "), "sudo ufw allow 7940:7941/tcp && sudo ufw allow 7941/udp")
 	}
 	if len(f.Trouble) > 0 {
-		j.add(CodeFactsMissing, envgen.SeverityInfo, "not everything could be read on "+j.node.Host, strings.Join(f.Trouble, "; "), "sudo sparkrun doctor --json")
+		j.add(codeFactsMissing, envgen.SeverityInfo, "not everything could be read on "+j.node.Host,
+			strings.Join(f.Trouble, "; "), "sudo sparkrun doctor --json")
 	}
 }
 
@@ -222,12 +229,14 @@ func (j *judge) files() {
 func (j *judge) leftovers() {
 	f := j.node.Facts
 	if f.RemoveIPC != nil && *f.RemoveIPC && f.User != "" && f.User != "root" && f.Lingers != nil && !*f.Lingers {
-		j.add(CodeRemoveIPC, envgen.SeverityWarning,
-			fmt.Sprintf("when %s logs out of %s, logind removes his shared memory, and that of his running jobs with it", f.User, j.node.Host),
+		j.add(codeRemoveIPC, envgen.SeverityWarning,
+			fmt.Sprintf("when %s logs out of %s, logind removes his shared memory, and that of his running jobs "+
+				"with it", f.User, j.node.Host),
 			"RemoveIPC is on and "+f.User+" does not linger", "sudo loginctl enable-linger "+f.User)
 	}
 	if len(f.PeerMem) > 0 {
-		j.add(CodePeerMem, envgen.SeverityInfo, "nvidia-peermem is to be loaded when "+j.node.Host+" boots: on GB10 that fails, and no job needs it",
+		j.add(codePeerMem, envgen.SeverityInfo,
+			"nvidia-peermem is to be loaded when "+j.node.Host+" boots: on GB10 that fails, and no job needs it",
 			strings.Join(f.PeerMem, ", "), "sudo sed -i '/nvidia.peermem/d' "+strings.SplitN(f.PeerMem[0], ":", 2)[0])
 	}
 }
@@ -255,9 +264,9 @@ func (j *judge) resources() {
 		text := fmt.Sprintf("the disk of %s (%s) on %s is nearly full", d.Path, d.What, j.node.Host)
 		switch {
 		case d.Free < diskError:
-			j.add(CodeDiskFull, envgen.SeverityError, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
+			j.add(codeDiskFull, envgen.SeverityError, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
 		case d.Free < diskWarning:
-			j.add(CodeDiskFull, envgen.SeverityWarning, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
+			j.add(codeDiskFull, envgen.SeverityWarning, text, evidence, "sudo du -xh --max-depth=2 "+d.Path+" | sort -h | tail")
 		}
 	}
 	m := f.Memory
@@ -267,19 +276,26 @@ func (j *judge) resources() {
 	evidence := fmt.Sprintf("%s of %s available, %s in the page cache", size(m.Available), size(m.Total), size(m.Cached))
 	switch {
 	case m.Cached > m.Total/4 && m.Free < m.Total/2:
-		j.add(CodePageCache, envgen.SeverityWarning, fmt.Sprintf("the page cache of %s holds %s, which the GPU cannot have", j.node.Host, size(m.Cached)), evidence, dropCache)
+		j.add(codePageCache, envgen.SeverityWarning,
+			fmt.Sprintf("the page cache of %s holds %s, which the GPU cannot have", j.node.Host, size(m.Cached)),
+			evidence, dropCache)
 	case m.Available < m.Total/8:
-		j.add(CodeMemoryLow, envgen.SeverityWarning, fmt.Sprintf("%s has %s of memory left: a model that does not fit can freeze it", j.node.Host, size(m.Available)), evidence, "ps -eo rss,user,args --sort=-rss | head")
+		j.add(codeMemoryLow, envgen.SeverityWarning,
+			fmt.Sprintf("%s has %s of memory left: a model that does not fit can freeze it", j.node.Host,
+				size(m.Available)), evidence, "ps -eo rss,user,args --sort=-rss | head")
 	}
 	if m.SwapUsed > m.Total/20 {
-		j.add(CodeSwapUsed, envgen.SeverityWarning, fmt.Sprintf("%s has swapped out %s", j.node.Host, size(m.SwapUsed)), fmt.Sprintf("%s of %s swap in use", size(m.SwapUsed), size(m.Swap)), "sudo swapoff -a")
+		j.add(codeSwapUsed, envgen.SeverityWarning,
+			fmt.Sprintf("%s has swapped out %s", j.node.Host, size(m.SwapUsed)),
+			fmt.Sprintf("%s of %s swap in use", size(m.SwapUsed), size(m.Swap)), "sudo swapoff -a")
 	}
 }
 
 func (j *judge) clock() {
 	c := j.node.Facts.Clock
 	if c.Synchronised != nil && !*c.Synchronised {
-		j.add(CodeClockUnsynched, envgen.SeverityWarning, "nothing keeps the clock of "+j.node.Host, "the kernel says that its clock is not synchronised", "sudo timedatectl set-ntp true")
+		j.add(codeClockUnsynched, envgen.SeverityWarning, "nothing keeps the clock of "+j.node.Host,
+			"the kernel says that its clock is not synchronised", "sudo timedatectl set-ntp true")
 	}
 }
 

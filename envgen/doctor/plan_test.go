@@ -1,11 +1,13 @@
-package reach
+package doctor
 
 import (
+	"context"
 	"net"
 	"net/netip"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -20,11 +22,16 @@ func onSwitch() envgen.Topology {
 	for i, h := range []string{"spark1", "spark2", "spark3"} {
 		last := string(rune('1' + i))
 		fabric := addr("10.0.1.1" + last)
-		t.Nodes = append(t.Nodes, envgen.TopologyNode{ID: "id" + last, Host: h, Mgmt: addr("172.16.0.1" + last), MgmtNIC: "enP7s7", Ports: []envgen.PortState{{
-			Slot: "01:00.0", Role: envgen.RoleFabric, Live: true,
-			Devices: []envgen.DeviceState{{HCA: "rocep1s0f0", NIC: "enp1s0f0np0", Up: true, Carrier: new(true), MTU: new(9000), Addresses: []netip.Prefix{netip.PrefixFrom(fabric, 24)}}},
-		}}})
-		t.Lanes[0].Ends = append(t.Lanes[0].Ends, envgen.LaneEnd{Node: "id" + last, Path: envgen.Path{HCA: "rocep1s0f0", NIC: "enp1s0f0np0", Slot: "01:00.0", Addr: fabric}})
+		t.Nodes = append(t.Nodes,
+			envgen.TopologyNode{ID: "id" + last, Host: h, Mgmt: addr("172.16.0.1" + last), MgmtNIC: "enP7s7",
+				Ports: []envgen.PortState{{
+					Slot: "01:00.0", Role: envgen.RoleFabric, Live: true,
+					Devices: []envgen.DeviceState{{HCA: "rocep1s0f0", NIC: "enp1s0f0np0", Up: true, Carrier: new(true),
+						MTU: new(9000), Addresses: []netip.Prefix{netip.PrefixFrom(fabric, 24)}}},
+				}}})
+		t.Lanes[0].Ends = append(t.Lanes[0].Ends,
+			envgen.LaneEnd{Node: "id" + last,
+				Path: envgen.Path{HCA: "rocep1s0f0", NIC: "enp1s0f0np0", Slot: "01:00.0", Addr: fabric}})
 	}
 	return t
 }
@@ -32,9 +39,11 @@ func onSwitch() envgen.Topology {
 func everybody(string) bool { return true }
 
 func TestPlan(t *testing.T) {
-	listeners := []Listener{{Node: "id1", Addr: netip.MustParseAddrPort("172.16.0.11:7940"), What: "calls"}, {Node: "gone", Addr: netip.MustParseAddrPort("172.16.0.99:7940")}}
+	listeners := []Listener{{Node: "id1", Addr: netip.MustParseAddrPort("172.16.0.11:7940"), What: "calls"},
+		{Node: "gone", Addr: netip.MustParseAddrPort("172.16.0.99:7940")}}
 	got := Plan(onSwitch(), listeners, everybody)
-	for id, peers := range map[string][]string{"id1": {"10.0.1.12", "10.0.1.13"}, "id2": {"10.0.1.11", "10.0.1.13"}, "id3": {"10.0.1.11", "10.0.1.12"}} {
+	for id, peers := range map[string][]string{"id1": {"10.0.1.12", "10.0.1.13"}, "id2": {"10.0.1.11", "10.0.1.13"},
+		"id3": {"10.0.1.11", "10.0.1.12"}} {
 		var to, claims []string
 		for _, e := range got[id].Echoes {
 			to = append(to, e.To.Addr.String())
@@ -90,7 +99,7 @@ func reports(fail func(from, to End) (small, large bool)) map[string]Report {
 	return out
 }
 
-func TestJudge(t *testing.T) {
+func TestPackets(t *testing.T) {
 	all := func(End, End) (bool, bool) { return true, true }
 	touches := func(host string, small bool) func(from, to End) (bool, bool) {
 		return func(from, to End) (bool, bool) {
@@ -103,9 +112,11 @@ func TestJudge(t *testing.T) {
 		codes []string // "code host"
 		says  string
 	}{
-		"all is well":            {func(End, End) (bool, bool) { return false, false }, nil, ""},
-		"the MTU towards spark2": {touches("spark2", false), []string{"path-mtu spark2"}, "ping -M do -s 8972 -c 3 -I enp1s0f0np0 10.0.1.1"},
-		"spark3 is cut off":      {touches("spark3", true), []string{"peer-unreachable spark3"}, "spark1, enp1s0f0np0 of spark2"},
+		"all is well": {func(End, End) (bool, bool) { return false, false }, nil, ""},
+		"the MTU towards spark2": {touches("spark2", false), []string{"path-mtu spark2"},
+			"ping -M do -s 8972 -c 3 -I enp1s0f0np0 10.0.1.1"},
+		"spark3 is cut off": {touches("spark3", true), []string{"peer-unreachable spark3"},
+			"spark1, enp1s0f0np0 of spark2"},
 		"one pair only": {func(from, to End) (bool, bool) {
 			return from.Host == "spark3" && to.Host == "spark2", false
 		}, []string{"peer-unreachable spark2"}, "spark3"},
@@ -115,7 +126,7 @@ func TestJudge(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			var codes []string
 			text := ""
-			for _, f := range Judge(reports(tc.fail), nil) {
+			for _, f := range packets(reports(tc.fail), nil) {
 				codes = append(codes, f.Code+" "+f.Host)
 				text += f.Text + f.Evidence + f.Remedy
 				if f.Device != "enp1s0f0np0" || f.Port != "01:00.0" || f.Severity != envgen.SeverityError {
@@ -134,16 +145,18 @@ func TestJudge(t *testing.T) {
 
 // Where the MTUs differ the smaller end is to be mended, however few failures
 // it shares, and it is no error: TCP and RoCE settle on the smaller.
-func TestJudgeUnequalMTU(t *testing.T) {
-	big, low := End{Node: "id1", Host: "spark1", NIC: "a", MTU: 9000, Addr: addr("10.0.1.11")}, End{Node: "id2", Host: "spark2", NIC: "b", MTU: 1500, Addr: addr("10.0.1.12")}
-	found := Judge(map[string]Report{"id1": {Echoes: []EchoResult{{Echo: Echo{From: big, To: low}, Small: true}}}}, nil)
-	if len(found) != 1 || found[0].Host != "spark2" || found[0].Severity != envgen.SeverityWarning || found[0].Remedy != "sudo ip link set dev b mtu 9000" ||
+func TestPacketsUnequalMTU(t *testing.T) {
+	big, low := End{Node: "id1", Host: "spark1", NIC: "a", MTU: 9000, Addr: addr("10.0.1.11")},
+		End{Node: "id2", Host: "spark2", NIC: "b", MTU: 1500, Addr: addr("10.0.1.12")}
+	found := packets(map[string]Report{"id1": {Echoes: []EchoResult{{Echo: Echo{From: big, To: low}, Small: true}}}}, nil)
+	if len(found) != 1 || found[0].Host != "spark2" || found[0].Severity != envgen.SeverityWarning ||
+		found[0].Remedy != "sudo ip link set dev b mtu 9000" ||
 		!strings.Contains(found[0].Text, "spark1") {
 		t.Errorf("got %+v", found)
 	}
 }
 
-func TestJudgeClaims(t *testing.T) {
+func TestPacketsClaims(t *testing.T) {
 	end := End{Node: "id1", Host: "spark1", NIC: "enp1s0f0np0", Addr: addr("10.0.1.11")}
 	views := []envgen.NodeView{{ID: "id2", Host: "spark2", Inventory: envgen.Inventory{NICs: []envgen.NIC{
 		{Name: "x", MAC: "02:00:00:00:00:02", Addresses: []netip.Prefix{netip.MustParsePrefix("10.0.1.12/24")}},
@@ -156,26 +169,31 @@ func TestJudgeClaims(t *testing.T) {
 		{"aa:bb:cc:dd:ee:ff", "aa:bb:cc:dd:ee:ff answered"},
 		{"02:00:00:00:00:02", ""}, // the member has the address on another NIC: told by the topology
 	} {
-		found := Judge(map[string]Report{"id1": {Claims: []ClaimResult{{Claim: Claim{end}, Holders: []string{tc.holder}}}}}, views)
-		if (len(found) > 0) != (tc.says != "") || tc.says != "" && (found[0].Code != CodeAddressTaken || !strings.Contains(found[0].Evidence, tc.says)) {
+		found := packets(map[string]Report{"id1": {Claims: []ClaimResult{{Claim: Claim{end},
+			Holders: []string{tc.holder}}}}}, views)
+		if (len(found) > 0) != (tc.says != "") || tc.says != "" &&
+			(found[0].Code != codeAddressTaken || !strings.Contains(found[0].Evidence, tc.says)) {
 			t.Errorf("%s: %+v", tc.holder, found)
 		}
 	}
 }
 
-func TestJudgePorts(t *testing.T) {
-	d := Dial{To: End{Node: "id2", Host: "spark2", NIC: "enP7s7"}, Addr: netip.MustParseAddrPort("172.16.0.12:7940"), What: "calls"}
-	found := Judge(map[string]Report{
-		"id1": {Dials: []DialResult{{Dial: d, Why: "no answer"}}}, "id2": {}, "id3": {Dials: []DialResult{{Dial: d, OK: true}}},
+func TestPacketsPorts(t *testing.T) {
+	d := Dial{To: End{Node: "id2", Host: "spark2", NIC: "enP7s7"}, Addr: netip.MustParseAddrPort("172.16.0.12:7940"),
+		What: "calls"}
+	found := packets(map[string]Report{
+		"id1": {Dials: []DialResult{{Dial: d, Why: "no answer"}}}, "id2": {},
+		"id3": {Dials: []DialResult{{Dial: d, OK: true}}},
 	}, nil)
-	if len(found) != 1 || found[0].Code != CodePortUnreachable || found[0].Host != "spark2" || !strings.Contains(found[0].Text, "by 1 of 2 nodes") ||
+	if len(found) != 1 || found[0].Code != codePortUnreachable || found[0].Host != "spark2" ||
+		!strings.Contains(found[0].Text, "by 1 of 2 nodes") ||
 		found[0].Remedy != "sudo ufw allow 7940/tcp" {
 		t.Errorf("got %+v", found)
 	}
 }
 
 // Without the right to send, nothing is said of peers.
-func TestJudgeUntried(t *testing.T) {
+func TestPacketsUntried(t *testing.T) {
 	r := reports(func(End, End) (bool, bool) { return true, true })
 	for id, one := range r {
 		for i := range one.Echoes {
@@ -184,8 +202,8 @@ func TestJudgeUntried(t *testing.T) {
 		one.Trouble = []string{"ping: operation not permitted"}
 		r[id] = one
 	}
-	for _, f := range Judge(r, nil) {
-		if f.Code != CodeUntried || f.Severity != envgen.SeverityInfo {
+	for _, f := range packets(r, nil) {
+		if f.Code != codeUntried || f.Severity != envgen.SeverityInfo {
 			t.Errorf("got %+v", f)
 		}
 	}
@@ -201,7 +219,8 @@ func TestDial(t *testing.T) {
 		t.Errorf("what listens is not reached: %+v", r)
 	}
 	l.Close()
-	if r := Try(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); r.Dials[0].OK || !strings.Contains(r.Dials[0].Why, "refused") {
+	if r := Try(t.Context(), Orders{Dials: []Dial{{Addr: at}}}); r.Dials[0].OK ||
+		!strings.Contains(r.Dials[0].Why, "refused") {
 		t.Errorf("what does not listen is reached: %+v", r)
 	}
 }
@@ -224,6 +243,26 @@ func TestEchoPacket(t *testing.T) {
 	reply[100]++
 	if _, _, err := parseEcho(reply); err == nil {
 		t.Error("takes a damaged reply")
+	}
+}
+
+// Needs root: the rest of what it does is seen in scripts/e2e.
+func TestPing(t *testing.T) {
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	if err := Ping(ctx, "lo", addr("127.0.0.1")); err != nil {
+		t.Errorf("this machine over lo: %v", err)
+	}
+	if err := Ping(ctx, "none", addr("127.0.0.1")); err == nil || !strings.Contains(err.Error(), "none") {
+		t.Errorf("over an interface that is not there: %v", err)
+	}
+	if err := Ping(ctx, "lo", netip.Addr{}); err == nil {
+		t.Error("no address was asked")
+	}
+	over, end := context.WithCancel(ctx)
+	end()
+	if err := Ping(over, "lo", addr("127.0.0.1")); err == nil {
+		t.Error("asked although nobody waits")
 	}
 }
 

@@ -1,4 +1,4 @@
-package checkup
+package doctor
 
 import (
 	"fmt"
@@ -7,21 +7,17 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// codeFabricOnly: management does not join two members, and the fabric does.
-const codeFabricOnly = "fabric-only"
-
-// FabricOnly says which members the leader reaches over the fabric alone, and
-// what to look at; once for the leader itself where it reaches nobody otherwise.
-func FabricOnly(st wire.Status) []envgen.Finding {
-	var over []wire.NodeStatus
-	var leader wire.NodeStatus
+// FabricOnly says which members the leader reaches over the fabric alone, and what to look at; once for the leader
+// itself where it reaches nobody otherwise.
+func (c *Cluster) FabricOnly() []envgen.Finding {
+	var over []Node
+	var leader Node
 	others := 0
-	for _, n := range st.Nodes {
+	for _, n := range c.Nodes {
 		switch {
-		case n.Host == st.Leader:
+		case n.Host == c.Leader:
 			leader = n
 		case n.FabricOnly:
 			over = append(over, n)
@@ -39,15 +35,15 @@ func FabricOnly(st wire.Status) []envgen.Finding {
 	}
 	var out []envgen.Finding
 	for _, n := range over {
-		what := fmt.Sprintf("%s, which leads, reaches %s over the fabric only", st.Leader, n.Host)
+		what := fmt.Sprintf("%s, which leads, reaches %s over the fabric only", c.Leader, n.Host)
 		out = append(out, fabricOnly(n, what, unplugged(n), over))
 	}
 	return out
 }
 
-func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) envgen.Finding {
+func fabricOnly(n Node, what, nic string, over []Node) envgen.Finding {
 	f := envgen.Finding{Code: codeFabricOnly, Severity: envgen.SeverityWarning,
-		Node: string(n.ID), Host: n.Host, Device: nic,
+		Node: n.ID, Host: n.Host, Device: nic,
 		Text: what + ": the management network between them carries nothing; jobs and commands go on"}
 	var seen []string
 	for _, o := range over {
@@ -64,9 +60,9 @@ func fabricOnly(n wire.NodeStatus, what, nic string, over []wire.NodeStatus) env
 	return f
 }
 
-// unplugged names the management interface of a node that says that it has no
-// link; empty where it has one, or nobody knows.
-func unplugged(n wire.NodeStatus) string {
+// unplugged names the management interface of a node that says that it has no link; empty where it has one, or nobody
+// knows.
+func unplugged(n Node) string {
 	i := slices.IndexFunc(n.Inventory.NICs, func(nic envgen.NIC) bool {
 		return nic.Carrier != nil && !*nic.Carrier &&
 			slices.ContainsFunc(nic.Addresses, func(p netip.Prefix) bool { return p.Addr() == n.Addr })

@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"encoding/json"
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// parseNft reads `nft -j list ruleset` (libnftables-json(5)): which input chains refuse what no rule accepts, and which
-// of our ports a rule accepts. Rules of iptables-nft that nft cannot express are opaque ("xt"), so that a missing
-// accept is no proof.
+// parseNft reads `nft -j list ruleset` (libnftables-json(5)): which input chains refuse what no rule accepts, and
+// which of our ports a rule accepts. Rules of iptables-nft that nft cannot express are opaque ("xt"), so that a
+// missing accept is no proof.
 func parseNft(data []byte, ports []int) (Firewall, error) {
 	var set struct {
 		Nftables []struct {
@@ -29,7 +29,8 @@ func parseNft(data []byte, ports []int) (Firewall, error) {
 		if c := o.Chain; c != nil && c.Hook == "input" && c.Policy == "drop" && c.Family != "arp" && c.Family != "netdev" {
 			f.Drops = append(f.Drops, fmt.Sprintf("nft chain %s %s %s has policy drop", c.Family, c.Table, c.Name))
 		}
-		if r := o.Rule; r != nil && slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool { return strings.HasPrefix(string(e), `{"accept"`) }) {
+		if r := o.Rule; r != nil &&
+			slices.ContainsFunc(r.Expr, func(e json.RawMessage) bool { return strings.HasPrefix(string(e), `{"accept"`) }) {
 			f.accept(nftPorts(r.Expr, ports))
 		}
 	}
@@ -48,7 +49,8 @@ func nftPorts(exprs []json.RawMessage, ports []int) []int {
 				Right json.RawMessage
 			}
 		}
-		if json.Unmarshal(e, &m) != nil || m.Match == nil || m.Match.Left.Payload == nil || m.Match.Left.Payload.Field != "dport" {
+		if json.Unmarshal(e, &m) != nil || m.Match == nil || m.Match.Left.Payload == nil ||
+			m.Match.Left.Payload.Field != "dport" {
 			continue
 		}
 		for _, p := range ports {

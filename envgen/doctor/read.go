@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"context"
@@ -176,8 +176,10 @@ func dgxRelease(values map[string]string) string {
 
 // unitFiles are where systemd looks for the agent's unit, in its order, and the drop-ins over it.
 var unitFiles = []string{
-	"/lib/systemd/system/sparkrun.service", "/usr/lib/systemd/system/sparkrun.service", "/etc/systemd/system/sparkrun.service",
-	"/lib/systemd/system/sparkrun.service.d/*.conf", "/usr/lib/systemd/system/sparkrun.service.d/*.conf", "/etc/systemd/system/sparkrun.service.d/*.conf",
+	"/lib/systemd/system/sparkrun.service", "/usr/lib/systemd/system/sparkrun.service",
+	"/etc/systemd/system/sparkrun.service",
+	"/lib/systemd/system/sparkrun.service.d/*.conf", "/usr/lib/systemd/system/sparkrun.service.d/*.conf",
+	"/etc/systemd/system/sparkrun.service.d/*.conf",
 }
 
 func (r *Reader) limits() Limits {
@@ -232,7 +234,8 @@ func (r *Reader) packages(home string) []Package {
 			out = append(out, p)
 		}
 	}
-	for _, pattern := range []string{"/usr/lib/*/libnccl.so.*", "/usr/lib64/libnccl.so.*", "/usr/local/lib/libnccl.so.*", "/usr/local/cuda*/lib64/libnccl.so.*",
+	for _, pattern := range []string{"/usr/lib/*/libnccl.so.*", "/usr/lib64/libnccl.so.*",
+		"/usr/local/lib/libnccl.so.*", "/usr/local/cuda*/lib64/libnccl.so.*",
 		"/usr/local/nccl*/lib/libnccl.so.*"} {
 		for _, path := range r.glob(pattern) {
 			if v, ok := parseLibrary(filepath.Base(path)); ok {
@@ -240,7 +243,8 @@ func (r *Reader) packages(home string) []Package {
 			}
 		}
 	}
-	folders := []string{"/usr/lib/python3*/dist-packages", "/usr/local/lib/python3*/dist-packages", "/usr/local/lib/python3*/site-packages",
+	folders := []string{"/usr/lib/python3*/dist-packages", "/usr/local/lib/python3*/dist-packages",
+		"/usr/local/lib/python3*/site-packages",
 		"/opt/*/lib/python3*/site-packages"}
 	if home != "" {
 		folders = append(folders, filepath.Join(home, ".local/lib/python3*/site-packages"),
@@ -272,7 +276,8 @@ func (r *Reader) disks(f *Facts) error {
 			all = errors.Join(all, fmt.Errorf("measure %s (%s): %w", r.cfg.Disks[what], what, err))
 			continue
 		}
-		f.Disks = append(f.Disks, Disk{What: what, Path: r.cfg.Disks[what], Free: st.Bavail * uint64(st.Bsize), Total: st.Blocks * uint64(st.Bsize)})
+		f.Disks = append(f.Disks,
+			Disk{What: what, Path: r.cfg.Disks[what], Free: st.Bavail * uint64(st.Bsize), Total: st.Blocks * uint64(st.Bsize)})
 	}
 	return all
 }
@@ -341,7 +346,8 @@ func (r *Reader) logind(f *Facts) {
 // peerMem finds who loads nvidia-peermem at boot. Module names are written with - or _.
 func (r *Reader) peerMem() []string {
 	var out []string
-	for _, path := range append([]string{"/etc/modules"}, append(r.glob("/etc/modules-load.d/*.conf"), r.glob("/usr/lib/modules-load.d/*.conf")...)...) {
+	for _, path := range append([]string{"/etc/modules"},
+		append(r.glob("/etc/modules-load.d/*.conf"), r.glob("/usr/lib/modules-load.d/*.conf")...)...) {
 		for _, l := range numbered(r.text(path)) {
 			if strings.ReplaceAll(l.text, "-", "_") == "nvidia_peermem" {
 				out = append(out, fmt.Sprintf("%s:%d", path, l.number))

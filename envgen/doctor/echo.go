@@ -1,4 +1,4 @@
-package reach
+package doctor
 
 import (
 	"context"
@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"syscall"
 	"time"
@@ -42,11 +43,12 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) }) // fails on a closed one only
 	go func() {                                                               // ends with the deadline, which cancel sets
 		defer close(answers)
-		listenEcho(c, id, len(large), func(seq uint16) {
+		listenEcho(c, id, len(large), func(seq uint16) (more bool) {
 			select {
 			case answers <- seq:
 			case <-ctx.Done():
 			}
+			return true
 		})
 	}()
 	for range echoTries {
@@ -82,6 +84,44 @@ func echo(ctx context.Context, e Echo) (EchoResult, error) {
 	return r, nil
 }
 
+// Ping sends addr one ping by a NIC, whatever the routes say, and waits for its answer until ctx ends.
+func Ping(ctx context.Context, nic string, addr netip.Addr) error {
+	if !addr.Is4() {
+		return fmt.Errorf("ping %s on %s: want an IPv4 address", addr, nic)
+	}
+	c, err := dialEcho(ctx, Echo{From: End{NIC: nic, Addr: addressFor(nic, addr)}, To: End{Addr: addr}})
+	if err != nil {
+		return fmt.Errorf("ping %s on %s: %w", addr, nic, err)
+	}
+	defer c.Close()
+	defer context.AfterFunc(ctx, func() { _ = c.SetReadDeadline(time.Unix(1, 0)) })()
+	id := uint16(rand.Uint32())
+	if _, err := c.Write(echoPacket(id, 1, smallEcho)); err != nil {
+		return fmt.Errorf("ping %s on %s: %w", addr, nic, err)
+	}
+	answered := false
+	listenEcho(c, id, icmpHeader+smallEcho, func(uint16) (more bool) { answered = true; return false })
+	if !answered {
+		return fmt.Errorf("ping %s on %s: no echo", addr, nic)
+	}
+	return nil
+}
+
+// addressFor is a NIC's own address in the subnet of another; not valid where it has none.
+func addressFor(nic string, other netip.Addr) netip.Addr {
+	link, err := net.InterfaceByName(nic)
+	if err != nil {
+		return netip.Addr{}
+	}
+	all, _ := link.Addrs() // without one the kernel chooses
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Contains(other) {
+			return p.Addr()
+		}
+	}
+	return netip.Addr{}
+}
+
 // unwrapped is the kernel's word without "write ip 10.0.0.1->10.0.0.2: sendto:".
 func unwrapped(err error) string {
 	var errno syscall.Errno
@@ -91,11 +131,10 @@ func unwrapped(err error) string {
 	return err.Error()
 }
 
-// dialEcho opens a raw socket that sends by one NIC and hears echo replies of one peer. It is not bound to the NIC: twins
-// are on one wire and answer ARP for each other, so a reply may well come in by the other one.
+// dialEcho opens a raw socket that sends by one NIC and hears echo replies of one peer. It is not bound to the NIC:
+// twins are on one wire and answer ARP for each other, so a reply may well come in by the other one.
 func dialEcho(ctx context.Context, e Echo) (*net.IPConn, error) {
 	d := net.Dialer{
-		LocalAddr: &net.IPAddr{IP: e.From.Addr.AsSlice()},
 		Control: func(_, _ string, raw syscall.RawConn) error {
 			var err error
 			if ctlErr := raw.Control(func(fd uintptr) { err = prepareEcho(int(fd), e.From.NIC) }); ctlErr != nil {
@@ -103,6 +142,9 @@ func dialEcho(ctx context.Context, e Echo) (*net.IPConn, error) {
 			}
 			return err
 		},
+	}
+	if e.From.Addr.IsValid() {
+		d.LocalAddr = &net.IPAddr{IP: e.From.Addr.AsSlice()}
 	}
 	c, err := d.DialContext(ctx, "ip4:icmp", e.To.Addr.String())
 	if err != nil {
@@ -118,7 +160,8 @@ func prepareEcho(fd int, nic string) error {
 	}
 	var index [4]byte // IP_UNICAST_IF wants it in network order (ip(7))
 	binary.BigEndian.PutUint32(index[:], uint32(link.Index))
-	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_UNICAST_IF, int(binary.NativeEndian.Uint32(index[:]))); err != nil {
+	if err := unix.SetsockoptInt(fd, unix.IPPROTO_IP, unix.IP_UNICAST_IF,
+		int(binary.NativeEndian.Uint32(index[:]))); err != nil {
 		return os.NewSyscallError("send by "+nic, err)
 	}
 	// PROBE is DO, the don't-fragment bit, without belief in what was learnt of the path before.
@@ -171,16 +214,17 @@ func parseEcho(b []byte) (id, seq uint16, err error) {
 	return binary.BigEndian.Uint16(b[4:]), binary.BigEndian.Uint16(b[6:]), nil
 }
 
-// listenEcho tells the numbers of replies to id until the connection's deadline.
-func listenEcho(c *net.IPConn, id uint16, largest int, tell func(seq uint16)) {
+// listenEcho tells the numbers of replies to id until the connection's deadline, or until no more are wanted. largest
+// is the longest packet that was sent.
+func listenEcho(c *net.IPConn, id uint16, largest int, tell func(seq uint16) (more bool)) {
 	b := make([]byte, largest+60) // 60: the largest IP header, which ReadFromIP takes off
 	for {
 		n, _, err := c.ReadFromIP(b)
 		if err != nil {
 			return
 		}
-		if got, seq, err := parseEcho(b[:n]); err == nil && got == id {
-			tell(seq)
+		if got, seq, err := parseEcho(b[:n]); err == nil && got == id && !tell(seq) {
+			return
 		}
 	}
 }

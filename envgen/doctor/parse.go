@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"bufio"
@@ -228,8 +228,8 @@ func parseLibrary(file string) (version string, ok bool) {
 	return version, ok && strings.Contains(version, ".")
 }
 
-// CompareVersions orders 2.9.1 before 2.28.3, number by number; what is no number (2.9.0+cu130) counts as text.
-func CompareVersions(a, b string) int {
+// compareVersions orders 2.9.1 before 2.28.3, number by number; what is no number (2.9.0+cu130) counts as text.
+func compareVersions(a, b string) int {
 	parts := func(s string) []string {
 		return strings.FieldsFunc(s, func(r rune) bool { return r == '.' || r == '+' || r == '-' })
 	}

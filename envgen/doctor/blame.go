@@ -1,4 +1,4 @@
-package reach
+package doctor
 
 import (
 	"cmp"
@@ -11,28 +11,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 )
 
-// The codes of all findings. They are an interface: scripts match them, so a code is never renamed or reused.
-const (
-	CodePeerUnreachable = "peer-unreachable"
-	CodePathMTU         = "path-mtu"
-	CodeAddressTaken    = "address-taken"
-	CodePortUnreachable = "port-unreachable"
-	CodeUntried         = "reach-untried"
-)
-
-// Explanations has all codes, each with what it means.
-func Explanations() []envgen.Explanation {
-	return []envgen.Explanation{
-		{Code: CodePeerUnreachable, Text: "a ping over a subnet that two nodes share got no answer, though cable and addresses are right"},
-		{Code: CodePathMTU, Text: "small packets pass and packets as large as the MTU do not: a port on the way has a smaller MTU, and jobs hang in their first large message"},
-		{Code: CodeAddressTaken, Text: "another machine answers for an address of this node"},
-		{Code: CodePortUnreachable, Text: "a node cannot open a connection to another node's agent"},
-		{Code: CodeUntried, Text: "a check that sends packets was not possible"},
-	}
-}
-
-// Judge says what the nodes' reports mean, worst first as far as one kind of check goes. views tell whose a MAC is.
-func Judge(reports map[string]Report, views []envgen.NodeView) []envgen.Finding {
+// packets says what the nodes' reports mean, worst first as far as one kind of check goes. views tell whose a MAC is.
+func packets(reports map[string]Report, views []envgen.NodeView) []envgen.Finding {
 	var found []envgen.Finding
 	var unreached, cut []EchoResult
 	hosts := map[string]string{}
@@ -54,7 +34,7 @@ func Judge(reports map[string]Report, views []envgen.NodeView) []envgen.Finding 
 			found = append(found, taken(c, views)...)
 		}
 		if len(r.Trouble) > 0 {
-			found = append(found, envgen.Finding{Code: CodeUntried, Severity: envgen.SeverityInfo, Node: id, Host: hosts[id],
+			found = append(found, envgen.Finding{Code: codeUntried, Severity: envgen.SeverityInfo, Node: id, Host: hosts[id],
 				Text:     hosts[id] + " could not try everything: what it did not send, nobody knows about",
 				Evidence: strings.Join(r.Trouble, "; "), Remedy: "sudo systemctl restart sparkrun"})
 		}
@@ -83,8 +63,8 @@ type endKey struct{ node, nic string }
 
 func (e End) key() endKey { return endKey{e.Node, e.NIC} }
 
-// blame finds the ends that explain all failures: the one with most of them first. Between two ends alone it is the one
-// with the smaller MTU, else the lower host; the text names both.
+// blame finds the ends that explain all failures: the one with most of them first. Between two ends alone it is the
+// one with the smaller MTU, else the lower host; the text names both.
 func blame(failed []EchoResult) []group {
 	var out []group
 	for len(failed) > 0 {
@@ -97,7 +77,8 @@ func blame(failed []EchoResult) []group {
 			}
 		}
 		worst := slices.MinFunc(slices.Collect(maps.Values(ends)), func(a, b End) int {
-			return cmp.Or(cmp.Compare(count[b.key()], count[a.key()]), cmp.Compare(a.MTU, b.MTU), cmp.Compare(a.Host, b.Host), cmp.Compare(a.NIC, b.NIC))
+			return cmp.Or(cmp.Compare(count[b.key()], count[a.key()]), cmp.Compare(a.MTU, b.MTU),
+				cmp.Compare(a.Host, b.Host), cmp.Compare(a.NIC, b.NIC))
 		})
 		g := group{at: worst}
 		failed = slices.DeleteFunc(failed, func(f EchoResult) bool {
@@ -155,8 +136,10 @@ func (g group) far() netip.Addr {
 
 func unreachable(g group) envgen.Finding {
 	return envgen.Finding{
-		Code: CodePeerUnreachable, Severity: envgen.SeverityError, Node: g.at.Node, Host: g.at.Host, Port: g.at.Port, Device: g.at.NIC,
-		Text:     fmt.Sprintf("no ping passes between %s of %s and %s, though they are cabled and in one subnet: a firewall, a wrong route, or an address that somebody else has", g.at.NIC, g.at.Host, g.others()),
+		Code: codePeerUnreachable, Severity: envgen.SeverityError, Node: g.at.Node, Host: g.at.Host, Port: g.at.Port,
+		Device: g.at.NIC,
+		Text: fmt.Sprintf("no ping passes between %s of %s and %s, though they are cabled and in one subnet: a "+
+			"firewall, a wrong route, or an address that somebody else has", g.at.NIC, g.at.Host, g.others()),
 		Evidence: g.evidence(func(EchoResult) int { return smallEcho }),
 		Remedy:   fmt.Sprintf("ping -c 3 -I %s %s", g.at.NIC, g.far()),
 	}
@@ -168,8 +151,10 @@ func pathMTU(g group) envgen.Finding {
 		most = max(most, r.From.MTU, r.To.MTU)
 	}
 	f := envgen.Finding{
-		Code: CodePathMTU, Severity: envgen.SeverityError, Node: g.at.Node, Host: g.at.Host, Port: g.at.Port, Device: g.at.NIC,
-		Text: fmt.Sprintf("packets of %d bytes are lost between %s of %s and %s, and small ones are not: a switch or cable on the way takes less, and jobs hang in their first large message",
+		Code: codePathMTU, Severity: envgen.SeverityError, Node: g.at.Node, Host: g.at.Host, Port: g.at.Port,
+		Device: g.at.NIC,
+		Text: fmt.Sprintf("packets of %d bytes are lost between %s of %s and %s, and small ones are not: a switch "+
+			"or cable on the way takes less, and jobs hang in their first large message",
 			most, g.at.NIC, g.at.Host, g.others()),
 		Evidence: g.evidence(func(r EchoResult) int { return r.From.MTU }),
 		Remedy:   fmt.Sprintf("ping -M do -s %d -c 3 -I %s %s", most-ipHeader-icmpHeader, g.at.NIC, g.far()),
@@ -177,7 +162,8 @@ func pathMTU(g group) envgen.Finding {
 	if g.at.MTU < most {
 		// TCP and RoCE settle on the smaller MTU by themselves; what costs is the size.
 		f.Severity = envgen.SeverityWarning
-		f.Text = fmt.Sprintf("packets of %d bytes are lost between %s of %s, whose MTU is %d, and %s", most, g.at.NIC, g.at.Host, g.at.MTU, g.others())
+		f.Text = fmt.Sprintf("packets of %d bytes are lost between %s of %s, whose MTU is %d, and %s", most, g.at.NIC,
+			g.at.Host, g.at.MTU, g.others())
 		f.Remedy = fmt.Sprintf("sudo ip link set dev %s mtu %d", g.at.NIC, most)
 	}
 	return f
@@ -200,7 +186,8 @@ func taken(c ClaimResult, views []envgen.NodeView) []envgen.Finding {
 		return nil
 	}
 	return []envgen.Finding{{
-		Code: CodeAddressTaken, Severity: envgen.SeverityError, Node: c.End.Node, Host: c.End.Host, Port: c.End.Port, Device: c.End.NIC,
+		Code: codeAddressTaken, Severity: envgen.SeverityError, Node: c.End.Node, Host: c.End.Host, Port: c.End.Port,
+		Device:   c.End.NIC,
 		Text:     fmt.Sprintf("another machine has %s's address %s as well: packets go to either", c.End.Host, c.End.Addr),
 		Evidence: fmt.Sprintf("asked by ARP on %s, %s answered", c.End.NIC, strings.Join(strangers, ", ")),
 		Remedy:   fmt.Sprintf("sudo arping -D -c 3 -I %s %s", c.End.NIC, c.End.Addr),
@@ -232,14 +219,18 @@ func ports(reports map[string]Report) []envgen.Finding {
 			}
 		}
 	}
-	keys := slices.SortedStableFunc(maps.Keys(failed), func(a, b listener) int { return cmp.Or(cmp.Compare(a.node, b.node), a.addr.Compare(b.addr)) })
+	keys := slices.SortedStableFunc(maps.Keys(failed),
+		func(a, b listener) int { return cmp.Or(cmp.Compare(a.node, b.node), a.addr.Compare(b.addr)) })
 	var found []envgen.Finding
 	for _, l := range keys {
 		d := failed[l][0]
-		text := fmt.Sprintf("%s cannot be reached for %s at %s by %d of %d nodes", d.To.Host, d.What, d.Addr, len(failed[l]), len(reports)-1)
+		text := fmt.Sprintf("%s cannot be reached for %s at %s by %d of %d nodes", d.To.Host, d.What, d.Addr,
+			len(failed[l]), len(reports)-1)
 		found = append(found, envgen.Finding{
-			Code: CodePortUnreachable, Severity: envgen.SeverityError, Node: d.To.Node, Host: d.To.Host, Device: d.To.NIC, Text: text,
-			Evidence: fmt.Sprintf("%s; asked from %s", d.Why, strings.Join(from[l], ", ")), Remedy: fmt.Sprintf("sudo ufw allow %d/tcp", d.Addr.Port()),
+			Code: codePortUnreachable, Severity: envgen.SeverityError, Node: d.To.Node, Host: d.To.Host,
+			Device: d.To.NIC, Text: text,
+			Evidence: fmt.Sprintf("%s; asked from %s", d.Why, strings.Join(from[l], ", ")),
+			Remedy:   fmt.Sprintf("sudo ufw allow %d/tcp", d.Addr.Port()),
 		})
 	}
 	return found

@@ -1,16 +1,9 @@
-// Package host decides what a node is beside its network hardware, as far as a job cares: limits, Docker, NCCL's
-// configuration files, versions, clock, disks, memory, firewall, mounts. Reader reads it into Facts; Judge says what is
-// wrong in the Facts of a cluster's nodes, and is pure.
-//
-// It must not change anything, must not look at NICs (envgen/fabric does), must not run a program that may hang without
-// a time limit, and must not let one fact that cannot be read keep the rest from being read. Of users' files it takes
-// NCCL's settings and nothing else.
-package host
+package doctor
 
 import "time"
 
-// Facts are what one node was at one moment. Absent facts are nil or empty, never 0. They travel between nodes and into
-// bug reports as they are.
+// Facts are what one node was at one moment. Absent facts are nil or empty, never 0. They travel between nodes and
+// into bug reports as they are.
 type Facts struct {
 	// OS is PRETTY_NAME of /etc/os-release, DGX the release in /etc/dgx-release (empty on other machines), Kernel the
 	// running kernel's release.

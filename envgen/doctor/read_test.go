@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"context"
@@ -104,10 +104,12 @@ func TestRead(t *testing.T) {
 // A machine of which nothing can be read is no failure: what is not known is
 // absent.
 func TestReadNothing(t *testing.T) {
-	r := New(Config{Root: t.TempDir(), Run: answers{}.run, Synchronised: func() (bool, error) { return false, errors.New("no") },
-		Disks: map[string]string{"state": "/var/lib/sparkrun"}})
+	r := New(Config{Root: t.TempDir(), Run: answers{}.run,
+		Synchronised: func() (bool, error) { return false, errors.New("no") },
+		Disks:        map[string]string{"state": "/var/lib/sparkrun"}})
 	got := r.Read(t.Context(), Ask{User: "ada"})
-	if got.Memory != nil || got.Firewall != nil || got.Clock.Synchronised != nil || got.RemoveIPC != nil || got.Limits.Memlock != nil {
+	if got.Memory != nil || got.Firewall != nil || got.Clock.Synchronised != nil || got.RemoveIPC != nil ||
+		got.Limits.Memlock != nil {
 		t.Errorf("facts from nowhere: %+v", got)
 	}
 	if len(got.Trouble) != 1 || !strings.Contains(got.Trouble[0], "meminfo") {
@@ -128,10 +130,11 @@ func TestReadDoesNotHang(t *testing.T) {
 	if err := mkfifo(conf); err != nil {
 		t.Fatal(err)
 	}
-	r := New(Config{Root: root, Patience: time.Millisecond, Run: func(ctx context.Context, _ string, _ ...string) ([]byte, error) {
-		<-ctx.Done()
-		return nil, ctx.Err()
-	}})
+	r := New(Config{Root: root, Patience: time.Millisecond,
+		Run: func(ctx context.Context, _ string, _ ...string) ([]byte, error) {
+			<-ctx.Done()
+			return nil, ctx.Err()
+		}})
 	got := r.Read(t.Context(), Ask{})
 	if !strings.Contains(got.Docker.Trouble, "no answer within 3ms") {
 		t.Errorf("docker: %+v", got.Docker)
@@ -145,12 +148,14 @@ func TestReadDoesNotHang(t *testing.T) {
 // takes NCCL's settings only.
 func TestConfFileGivesNothingAway(t *testing.T) {
 	r, root := spark(t)
-	if err := os.WriteFile(filepath.Join(root, "secret"), []byte("root:$6$hash=x\nTOKEN=abc\nNCCL_DEBUG=INFO\n"), 0o600); err != nil {
+	if err := os.WriteFile(filepath.Join(root, "secret"), []byte("root:$6$hash=x\nTOKEN=abc\nNCCL_DEBUG=INFO\n"),
+		0o600); err != nil {
 		t.Fatal(err)
 	}
 	got := r.Read(t.Context(), Ask{ConfFile: "/secret"})
 	text, _ := json.Marshal(got)
-	if strings.Contains(string(text), "hash") || strings.Contains(string(text), "TOKEN") || !strings.Contains(string(text), "/secret") {
+	if strings.Contains(string(text), "hash") || strings.Contains(string(text), "TOKEN") ||
+		!strings.Contains(string(text), "/secret") {
 		t.Errorf("facts %s", text)
 	}
 }

@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"fmt"
@@ -20,14 +20,18 @@ const (
 func (j *judge) compare(nodes []Node) {
 	j.skew(nodes)
 	j.volumes(nodes)
-	nodes = slices.DeleteFunc(slices.Clone(nodes), func(n Node) bool { return n.Witness }) // what runs there is no part of any job
-	j.unequal(nodes, CodeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version", func(f Facts) string { return f.Driver })
-	j.unequal(nodes, CodeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r", func(f Facts) string { return f.Kernel })
+	nodes = slices.DeleteFunc(slices.Clone(nodes),
+		func(n Node) bool { return n.Witness }) // what runs there is no part of any job
+	j.unequal(nodes, codeDriverUnequal, envgen.SeverityWarning, "the NVIDIA driver", "cat /proc/driver/nvidia/version",
+		func(f *Facts) string { return f.Driver })
+	j.unequal(nodes, codeKernelUnequal, envgen.SeverityInfo, "the kernel", "uname -r",
+		func(f *Facts) string { return f.Kernel })
 	for _, p := range []struct{ name, code, what string }{
-		{"nccl", CodeNCCLUnequal, "NCCL"}, {"vllm", CodeVLLMUnequal, "vLLM"}, {"torch", CodeTorchUnequal, "PyTorch"},
+		{"nccl", codeNCCLUnequal, "NCCL"}, {"vllm", codeVLLMUnequal, "vLLM"}, {"torch", codeTorchUnequal, "PyTorch"},
 	} {
 		for _, where := range places(nodes, p.name) {
-			j.unequal(nodes, p.code, envgen.SeverityWarning, p.what+" in "+where, "ls "+where, func(f Facts) string { return versionIn(f, p.name, where) })
+			j.unequal(nodes, p.code, envgen.SeverityWarning, p.what+" in "+where, "ls "+where,
+				func(f *Facts) string { return versionIn(f, p.name, where) })
 		}
 	}
 	for _, path := range confPaths(nodes) {
@@ -53,13 +57,26 @@ func (j *judge) skew(nodes []Node) {
 		if *c.Offset < 0 {
 			how = "behind"
 		}
-		j.about(n, CodeClockSkew, severity, fmt.Sprintf("the clock of %s is %s %s that of the node that asked", n.Host, c.Offset.Abs().Round(100*time.Millisecond), how),
-			fmt.Sprintf("offset %s, give or take %s", c.Offset.Round(time.Millisecond), c.Bound.Round(time.Millisecond)), "sudo timedatectl set-ntp true && timedatectl timesync-status")
+		j.about(n, codeClockSkew, severity,
+			fmt.Sprintf("the clock of %s is %s %s that of the node that asked", n.Host,
+				c.Offset.Abs().Round(100*time.Millisecond), how),
+			fmt.Sprintf("offset %s, give or take %s", c.Offset.Round(time.Millisecond),
+				c.Bound.Round(time.Millisecond)), "sudo timedatectl set-ntp true && timedatectl timesync-status")
 	}
 }
 
 // unequal names the nodes that differ from most. What a node does not have differs from nothing.
-func (j *judge) unequal(nodes []Node, code string, s envgen.Severity, what, remedy string, of func(Facts) string) {
+func (j *judge) unequal(nodes []Node, code string, s envgen.Severity, what, remedy string, of func(*Facts) string) {
+	usual, where, others := differing(nodes, of)
+	for _, n := range others {
+		j.about(n, code, s, fmt.Sprintf("%s on %s is not the same as on %s", what, n.Host, where),
+			fmt.Sprintf("%s here, %s on %s", of(n.Facts), usual, where), remedy)
+	}
+}
+
+// differing gives the value that most nodes have, where they are, and the nodes that have another. Those whose value
+// is empty are not counted.
+func differing(nodes []Node, of func(*Facts) string) (usual, where string, others []Node) {
 	have := map[string][]string{}
 	for _, n := range nodes {
 		if v := of(n.Facts); v != "" {
@@ -67,15 +84,15 @@ func (j *judge) unequal(nodes []Node, code string, s envgen.Severity, what, reme
 		}
 	}
 	if len(have) < 2 {
-		return
+		return "", "", nil
 	}
-	usual := most(have)
+	usual = most(have)
 	for _, n := range nodes {
 		if v := of(n.Facts); v != "" && v != usual {
-			j.about(n, code, s, fmt.Sprintf("%s on %s is not the same as on %s", what, n.Host, strings.Join(have[usual], ", ")),
-				fmt.Sprintf("%s here, %s on %s", v, usual, strings.Join(have[usual], ", ")), remedy)
+			others = append(others, n)
 		}
 	}
+	return usual, strings.Join(have[usual], ", "), others
 }
 
 // most is the value of the most nodes; among equals the newest, so that the advice is never to go back.
@@ -84,7 +101,7 @@ func most(have map[string][]string) string {
 		if d := len(have[a]) - len(have[b]); d != 0 {
 			return d
 		}
-		return CompareVersions(a, b)
+		return compareVersions(a, b)
 	})
 }
 
@@ -102,10 +119,10 @@ func places(nodes []Node, name string) []string {
 }
 
 // versionIn is the version of a package in a folder: the newest where several lie there.
-func versionIn(f Facts, name, where string) string {
+func versionIn(f *Facts, name, where string) string {
 	newest := ""
 	for _, p := range f.Packages {
-		if p.Name == name && p.Where == where && (newest == "" || CompareVersions(p.Version, newest) > 0) {
+		if p.Name == name && p.Where == where && (newest == "" || compareVersions(p.Version, newest) > 0) {
 			newest = p.Version
 		}
 	}
@@ -127,7 +144,7 @@ func confPaths(nodes []Node) []string {
 
 // confUnequal compares one file of NCCL's on all nodes; a node without it has an empty one.
 func (j *judge) confUnequal(nodes []Node, path string) {
-	words := func(f Facts) string {
+	words := func(f *Facts) string {
 		var out []string
 		for _, c := range f.NCCLConf {
 			for _, s := range c.Settings {
@@ -139,19 +156,11 @@ func (j *judge) confUnequal(nodes []Node, path string) {
 		slices.Sort(out)
 		return or(strings.Join(out, " "), "nothing")
 	}
-	have := map[string][]string{}
-	for _, n := range nodes {
-		have[words(n.Facts)] = append(have[words(n.Facts)], n.Host)
-	}
-	if len(have) < 2 {
-		return
-	}
-	usual := most(have)
-	for _, n := range nodes {
-		if v := words(n.Facts); v != usual {
-			j.about(n, CodeNCCLConfUnequal, envgen.SeverityWarning, fmt.Sprintf("%s says something else on %s than on %s", path, n.Host, strings.Join(have[usual], ", ")),
-				fmt.Sprintf("%s here, %s there", v, usual), "sudoedit "+path)
-		}
+	usual, where, others := differing(nodes, words)
+	for _, n := range others {
+		j.about(n, codeNCCLConfUnequal, envgen.SeverityWarning,
+			fmt.Sprintf("%s says something else on %s than on %s", path, n.Host, where),
+			fmt.Sprintf("%s here, %s there", words(n.Facts), usual), "sudoedit "+path)
 	}
 }
 
@@ -196,8 +205,9 @@ func (j *judge) volumes(nodes []Node) {
 			if m.Write {
 				severity, effect = envgen.SeverityError, "two writers destroy the file system"
 			}
-			j.about(m.node, CodeVolumeShared, severity,
-				fmt.Sprintf("%s volume %s is mounted at %s of %s while %s writes to it: %s", m.FS, uuid, m.Dir, m.node.Host, all[first].node.Host, effect),
+			j.about(m.node, codeVolumeShared, severity,
+				fmt.Sprintf("%s volume %s is mounted at %s of %s while %s writes to it: %s", m.FS, uuid, m.Dir,
+					m.node.Host, all[first].node.Host, effect),
 				strings.Join(words, "; "), "sudo umount "+m.Dir)
 			j.found[len(j.found)-1].Device = m.Device
 		}

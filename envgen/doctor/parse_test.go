@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"slices"
@@ -46,7 +46,7 @@ func TestCompareVersions(t *testing.T) {
 	sorted := []string{"2.9.1", "2.20.5", "2.21", "2.21.5", "2.28.3", "2.30.7", "10.0"}
 	for i, a := range sorted {
 		for k, b := range sorted {
-			if got := CompareVersions(a, b); (got < 0) != (i < k) || (got > 0) != (i > k) {
+			if got := compareVersions(a, b); (got < 0) != (i < k) || (got > 0) != (i > k) {
 				t.Errorf("%s and %s: %d", a, b, got)
 			}
 		}
@@ -78,7 +78,8 @@ func TestParseNft(t *testing.T) {
 }
 
 func TestParseIptables(t *testing.T) {
-	got := parseIptables("-P INPUT DROP\n-P FORWARD ACCEPT\n-A INPUT -p tcp -m multiport --dports 22,7940:7941 -j ACCEPT\n-A INPUT -p tcp --dport 80 -j DROP\n", []int{7940, 7941})
+	got := parseIptables("-P INPUT DROP\n-P FORWARD ACCEPT\n-A INPUT -p tcp -m multiport --dports 22,7940:7941 -j "+
+		"ACCEPT\n-A INPUT -p tcp --dport 80 -j DROP\n", []int{7940, 7941})
 	want := Firewall{Drops: []string{"iptables chain INPUT has policy DROP"}, Accepts: []int{7940, 7941}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("-want +got:\n%s", diff)
@@ -91,9 +92,12 @@ func TestParseIptables(t *testing.T) {
 // None of the parsers may fall over what a machine, or somebody on it, wrote.
 func FuzzParsers(f *testing.F) {
 	for _, seed := range []string{
-		"Max locked memory  unlimited  unlimited bytes", "NCCL_DEBUG=INFO # x", "[Service]\nLimitMEMLOCK=1", "NVRM version: x 1.2 y",
-		"MemTotal: 1 kB\nMemAvailable: 1 kB", `22 1 8:1 / /mnt\040x rw - ext4 /dev/sda1 rw`, `{"ServerVersion":"1","Runtimes":{"a":null}}`,
-		"kind: nvidia.com/gpu", "torch-2.9.dist-info", "libnccl.so.2.28", `{"nftables":[{"rule":{"expr":[{"match":{"right":{"set":[1]}}}]}}]}`, "-A INPUT --dport 1 -j ACCEPT", `\777\04`,
+		"Max locked memory  unlimited  unlimited bytes", "NCCL_DEBUG=INFO # x", "[Service]\nLimitMEMLOCK=1",
+		"NVRM version: x 1.2 y",
+		"MemTotal: 1 kB\nMemAvailable: 1 kB", `22 1 8:1 / /mnt\040x rw - ext4 /dev/sda1 rw`,
+		`{"ServerVersion":"1","Runtimes":{"a":null}}`,
+		"kind: nvidia.com/gpu", "torch-2.9.dist-info", "libnccl.so.2.28",
+		`{"nftables":[{"rule":{"expr":[{"match":{"right":{"set":[1]}}}]}}]}`, "-A INPUT --dport 1 -j ACCEPT", `\777\04`,
 	} {
 		f.Add(seed)
 	}
@@ -121,7 +125,7 @@ func FuzzParsers(f *testing.F) {
 		parseLibrary(text)
 		_, _ = parseNft([]byte(text), []int{7940})
 		parseIptables(text, []int{7940})
-		if CompareVersions(text, text) != 0 {
+		if compareVersions(text, text) != 0 {
 			t.Errorf("%q differs from itself", text)
 		}
 	})

@@ -1,4 +1,4 @@
-package host
+package doctor
 
 import (
 	"os"
@@ -45,7 +45,8 @@ var nvmeDisk = regexp.MustCompile(`^nvme(\d+)(c\d+)?n\d+`)
 func (r *Reader) transport(device string, depth int) string {
 	if m := nvmeDisk.FindStringSubmatch(device); m != nil {
 		// With native multipath the disk belongs to a subsystem, whose controllers have the transport.
-		for _, pattern := range []string{"class/nvme-subsystem/nvme-subsys" + m[1] + "/nvme*/transport", "class/nvme/nvme" + m[1] + "/transport"} {
+		for _, pattern := range []string{"class/nvme-subsystem/nvme-subsys" + m[1] + "/nvme*/transport",
+			"class/nvme/nvme" + m[1] + "/transport"} {
 			found, _ := filepath.Glob(filepath.Join(r.cfg.Sysfs, pattern))
 			for _, path := range found {
 				if b, err := os.ReadFile(path); err == nil {

@@ -1,14 +1,4 @@
-// Package reach decides whether packets pass between the nodes of a cluster: Plan says what each node has to try, Try
-// does it there, Judge says what is wrong. It finds what no inventory shows: a switch with a smaller MTU, an address
-// that a stranger has too, a firewall.
-//
-// Plan and Judge are pure. Try sends to addresses of members only, a few packets each, and is done in Patience; it
-// must not change anything, and what cannot be tried (no right to) is told apart from what failed.
-//
-// Try joins every goroutine that it starts. An echo leaves by one NIC (IP_UNICAST_IF) and may come back by any: twins
-// share a wire, and a peer may answer to the sibling's MAC, where a socket bound to the NIC would never see it. A large
-// packet that is lost between equal MTUs is an error, since jobs hang; between unequal ones it is a warning.
-package reach
+package doctor
 
 import (
 	"net/netip"
@@ -94,8 +84,9 @@ type Listener struct {
 }
 
 // Plan says what each node has to try, by node id: pings along every lane of the topology both ways, a claim of each
-// address on the fabric and of management's, and a connection to each listener of the others. Lanes in which an address
-// occurs twice are left to the claims. A node for which present says no is left out on both sides: it is known to be away.
+// address on the fabric and of management's, and a connection to each listener of the others. Lanes in which an
+// address occurs twice are left to the claims. A node for which present says no is left out on both sides: it is known
+// to be away.
 func Plan(t envgen.Topology, listeners []Listener, present func(node string) bool) map[string]Orders {
 	out := map[string]Orders{}
 	order := func(node string, change func(*Orders)) {
