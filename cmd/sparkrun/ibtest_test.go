@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
 // ibPlanOf is the plan of a pair, as the ranks get it.

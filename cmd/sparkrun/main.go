@@ -23,7 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 	"github.com/sparkrun/sparkrun/workloads/engine"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
 // version is set by the release build: -ldflags "-X main.version=1.2.3".

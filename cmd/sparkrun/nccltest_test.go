@@ -14,7 +14,8 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
 // pairStatus is a cluster of two Sparks with one cable, by what their agents tell.
@@ -181,7 +182,7 @@ func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
 		"sparkrun sweep: /usr/bin/python3 cannot import torch: No module named 'torch'\n", apptest.Failed7, "launch",
 		"nccl-test", "--json")
 	var rep struct{ Verdict nccltest.Verdict }
-	if err := json.Unmarshal([]byte(out), &rep); err != nil || rep.Verdict.Grade != nccltest.Failed ||
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || rep.Verdict.Grade != nettest.Failed ||
 		rep.Verdict.Cause == nil || rep.Verdict.Cause.Code != nccltest.CauseNoTorch ||
 		!strings.Contains(rep.Verdict.Cause.Remedy, "--python") {
 		t.Errorf("%v: %s", err, out)
@@ -189,7 +190,7 @@ func TestNCCLTestWithoutTorchInJSON(t *testing.T) {
 }
 
 func TestNCCLTestReads(t *testing.T) {
-	file := "../../workloads/nccltest/testdata/2.18.5-gb10.txt"
+	file := "../../workloads/nettest/nccltest/testdata/2.18.5-gb10.txt"
 	code, out, errs, spec := ncclTestRun(t, t.TempDir(), "", apptest.Completed, "launch", "nccl-test", "--read", file,
 		"--json")
 	var rep struct {

@@ -23,7 +23,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
 type statusOptions struct {
@@ -213,16 +213,14 @@ func lastTest(a *app.App, cluster string) string {
 	if err != nil {
 		return ""
 	}
-	for _, r := range slices.Backward(nccltest.History(text)) {
-		if r.Cluster != cluster {
-			continue
-		}
-		of := ""
-		if r.Part != nil {
-			of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
-		}
-		return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
-			app.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
+	r := nccltest.LastOf(text, cluster)
+	if r == nil {
+		return ""
 	}
-	return ""
+	of := ""
+	if r.Part != nil {
+		of = fmt.Sprintf(", %.2f of what is expected", *r.Part)
+	}
+	return fmt.Sprintf("your last nccl-test, %s ago, on %s: %s %.2f GB/s%s: %s",
+		app.Age(time.Since(r.At)), strings.Join(r.Hosts, ", "), plain.Text(r.Op), r.Bus, of, r.Grade)
 }

@@ -2,7 +2,6 @@ package network
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -15,16 +14,16 @@ import (
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
 // ibReport is what --json prints. Scripts read it: fields may come, none may go.
 type ibReport struct {
 	ibtest.Report
-	Plan    ibtest.Plan        `json:"plan"`
-	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
-	Last    *ibtest.Record     `json:"last,omitempty"`
+	Plan    ibtest.Plan       `json:"plan"`
+	Traffic []nettest.Traffic `json:"traffic,omitempty"`
+	Last    *ibtest.Record    `json:"last,omitempty"`
 }
 
 // startIBTest plans the test, launches it as `launch --json` would, reads along, and judges.
@@ -43,16 +42,11 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	if err := hasPerftest(ctx, a, o); err != nil {
 		return err
 	}
-	w := ibWatcher{sub: &lineWriter{}, err: a.Err, verbose: o.verbose, live: a.ErrTTY && !o.JSON, plan: plan}
-	w.sub.line = w.take
-	span, lerr := launchRead(ctx, a, o.Options, w.sub)
-	for _, l := range w.open {
-		w.line(l)
-	}
+	w := ibWatcher{ranksOutput: newRanksOutput(a, o.Options, o.verbose), plan: plan}
+	w.ranksOutput.line = w.line
+	span, lerr := w.launch(ctx, a, o.Options)
 	if lerr != nil || w.told.Len() == 0 {
-		for _, line := range w.errs {
-			fmt.Fprint(a.Err, line)
-		}
+		w.tellKept()
 	}
 	var exit *app.ExitError
 	if lerr != nil && (!errors.As(lerr, &exit) || w.told.Len() == 0) {
@@ -64,7 +58,9 @@ func startIBTest(ctx context.Context, a *app.App, o ibOptions) error {
 	}
 	rep := ibReport{Plan: plan, Traffic: trafficSince(ctx, a, before, span, hosts)}
 	rep.Report = ibtest.Judge(plan, w.told, ibtest.Setting{
-		Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
+		Setting: nettest.Setting{
+			Topology: view.scene.Topology, Inventories: view.scene.Inventories, Traffic: rep.Traffic,
+		},
 		ExpectGbps: o.expect, ExpectMicros: o.expectMicros,
 	})
 	if err := tellIB(a, rep, view.status.Cluster, o); lerr == nil {
@@ -190,29 +186,17 @@ func hasPerftest(ctx context.Context, a *app.App, o ibOptions) error {
 func tellIB(a *app.App, rep ibReport, cluster string, o ibOptions) error {
 	now := ibtest.NewRecord(rep.Plan, o.test.Verb, rep.Report)
 	now.At, now.Cluster = time.Now().UTC(), cluster
-	old, err := keepHistory(a, "ib-test.jsonl", now)
-	if err != nil {
-		a.Say(fmt.Sprintf("the history is not kept: %v", err))
-	}
-	rep.Last = ibtest.Last(old, now)
+	rep.Last = ibtest.Last(keepHistory(a, "ib-test.jsonl", now), now)
+	var err error
 	if o.JSON {
 		err = a.Object(rep)
 	} else {
 		_, err = io.WriteString(a.Out, ibText(rep, now, a.Columns()))
 	}
-	v, gate, part := rep.Verdict, o.gate, rep.Reached()
-	switch {
-	case err != nil:
+	if err != nil {
 		return err
-	case v.Grade == nccltest.Failed:
-		return app.Exits(app.ExitFailure, nil)
-	case gate > 0 && (part == nil || v.Grade == nccltest.Unjudged):
-		return app.Exits(app.ExitFailure,
-			fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
-	case gate > 0 && *part < gate:
-		return app.Exits(app.ExitFailure, missed(gate, *part))
 	}
-	return nil
+	return passes(rep.Verdict.Grade, rep.Reached(), o.gate)
 }
 
 // ibText is the report for people; its last line is the verdict.
@@ -229,7 +213,7 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 	}
 	few := len(rep.Plan.Nodes) == 2
 	for _, c := range rep.Cells {
-		if few || c.Grade == nccltest.Low || c.Grade == nccltest.Failed {
+		if few || c.Grade == nettest.Low || c.Grade == nettest.Failed {
 			fmt.Fprintf(&b, "%s -> %s: %s\n", plain.Text(c.From), plain.Text(c.To), plain.Text(c.LaneText()))
 		}
 	}
@@ -240,18 +224,16 @@ func ibText(rep ibReport, now ibtest.Record, columns int) string {
 	if rep.Verdict.Cause != nil {
 		told[rep.Verdict.Cause.Evidence] = true
 	}
+	var also []nettest.Cause
 	for _, c := range rep.Cells {
 		for _, more := range c.Also {
 			if !told[more.Evidence] {
 				told[more.Evidence] = true
-				fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(more.Text), plain.Text(more.Evidence), more.Remedy)
+				also = append(also, more)
 			}
 		}
 	}
-	if c := rep.Verdict.Cause; c != nil {
-		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", plain.Text(c.Evidence), c.Remedy)
-	}
-	fmt.Fprintf(&b, "verdict: %s: %s\n", rep.Verdict.Grade, plain.Text(rep.Verdict.Text))
+	writeCauses(&b, also, rep.Verdict.Cause, rep.Verdict.Grade, rep.Verdict.Text)
 	return b.String()
 }
 
@@ -267,31 +249,18 @@ func worstOf(r ibtest.Record) string {
 	return strings.Join(append(words, string(r.Grade)), ", ")
 }
 
-// ibWatcher reads a launch's objects along.
+// ibWatcher reads what the ranks tell of each run; it keeps what they say beside it.
 type ibWatcher struct {
-	sub     *lineWriter
-	err     io.Writer
-	verbose bool
-	live    bool
-	plan    ibtest.Plan
-	told    ibtest.Lines
-	open    openLines
-	errs    []string // what the ranks said beside it
-}
-
-func (w *ibWatcher) take(text []byte) {
-	var l follow.OutputLine
-	if json.Unmarshal(text, &l) == nil && w.open.whole(&l) {
-		w.line(l)
-	}
+	ranksOutput
+	plan ibtest.Plan
+	told ibtest.Lines
 }
 
 func (w *ibWatcher) line(l follow.OutputLine) {
 	line, ok := ibtest.ParseLine(*l.Line)
 	if !ok || l.Stream != wire.Stdout || line.Step >= len(w.plan.Steps) || line.Step < 0 || line.Run < 0 ||
 		line.Run >= len(w.plan.Steps[line.Step].Runs) {
-		w.errs = append(w.errs, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
-		w.errs = w.errs[max(0, len(w.errs)-keptErrors):]
+		w.keep(l)
 		return
 	}
 	w.told.Add(line)
@@ -302,7 +271,7 @@ func (w *ibWatcher) line(l follow.OutputLine) {
 			fmt.Fprintf(w.err, "[%d] %s\n", l.Rank, plain.Text(line.Error))
 		}
 	}
-	if w.live && !w.verbose && !line.Server {
+	if w.live && !line.Server {
 		from, to := w.plan.Ends(w.plan.Steps[line.Step].Runs[line.Run])
 		fmt.Fprintf(w.err, "sparkrun: step %d of %d: %s -> %s: %s\n", line.Step+1, len(w.plan.Steps),
 			w.plan.Nodes[from.Node].Host, w.plan.Nodes[to.Node].Host, ibFigure(line))

@@ -8,7 +8,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
-	"github.com/sparkrun/sparkrun/workloads/ibtest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/ibtest"
 )
 
 // ibOptions are ib-test's: its launch, what it measures, and what is about its result.

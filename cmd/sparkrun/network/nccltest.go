@@ -3,12 +3,10 @@ package network
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"time"
@@ -18,17 +16,18 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
+	"github.com/sparkrun/sparkrun/workloads/nettest/nccltest"
 )
 
 // testReport is what --json prints. Scripts read it: fields may come, none may go.
 type testReport struct {
-	Verdict nccltest.Verdict   `json:"verdict"`
-	Program string             `json:"program,omitempty"` // of nccl-tests, as sparkrun found it
-	Result  nccltest.Table     `json:"result"`
-	Log     nccltest.Log       `json:"nccl_log"`
-	Traffic []nccltest.Traffic `json:"traffic,omitempty"`
-	Last    *nccltest.Record   `json:"last,omitempty"`
+	Verdict nccltest.Verdict  `json:"verdict"`
+	Program string            `json:"program,omitempty"` // of nccl-tests, as sparkrun found it
+	Result  nccltest.Table    `json:"result"`
+	Log     nccltest.Log      `json:"nccl_log"`
+	Traffic []nettest.Traffic `json:"traffic,omitempty"`
+	Last    *nccltest.Record  `json:"last,omitempty"`
 
 	early  *nccltest.Verdict  // where there was nothing to judge
 	places []rendezvous.Place // of the launch; nil: a text was read, or nobody said
@@ -79,11 +78,10 @@ func startNCCLTest(ctx context.Context, a *app.App, o testOptions) error {
 
 // ncclTest launches the test as `launch --json` would, reads along, and judges.
 func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand) error {
-	w := watcher{sub: &lineWriter{}, err: a.Err, verbose: o.verbose, live: a.ErrTTY && !o.JSON}
-	w.sub.line = w.take
+	w := watcher{ranksOutput: newRanksOutput(a, o.Options, o.verbose)}
+	w.ranksOutput.line, w.ranksOutput.event = w.line, w.event
 	view := before.view
-	span, lerr := launchRead(ctx, a, o.Options, w.sub)
-	w.end()
+	span, lerr := w.launch(ctx, a, o.Options)
 	table, log := w.table.Table(), w.log
 	if w.early != nil {
 		table.Tool = viaTorch
@@ -92,9 +90,7 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 		table.Op = o.Request.NCCLTest.WithDefaults().Op
 	}
 	if table.OutOfBounds == nil && w.early == nil {
-		for _, line := range w.errs {
-			fmt.Fprint(a.Err, line)
-		}
+		w.tellKept()
 	}
 	var exit *app.ExitError
 	if lerr != nil && (!errors.As(lerr, &exit) || len(table.Rows) == 0 && w.early == nil && w.ended != rendezvous.Failed) {
@@ -109,17 +105,6 @@ func ncclTest(ctx context.Context, a *app.App, o testOptions, before beforehand)
 		return err
 	}
 	return lerr // the rank's code; launch has said which
-}
-
-// launchRead launches a test whose lines this command reads, as `launch --json` writes them, and
-// tells how long that took.
-func launchRead(ctx context.Context, a *app.App, o launch.Options, lines io.Writer) (time.Duration, error) {
-	inner := *a
-	inner.Out, inner.OutTTY = lines, false
-	o.JSON, o.Request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
-	began := time.Now()
-	err := launch.Run(ctx, &inner, o)
-	return time.Since(began), err
 }
 
 // beforehand is what is known before a test; nothing in standalone mode.
@@ -158,29 +143,6 @@ func beforeTest(ctx context.Context, a *app.App, o *testOptions) (beforehand, er
 		return known, err
 	}
 	return known, boundTest(a, o, known.counted, hosts)
-}
-
-// countedNow reads the devices' totals; what cannot be read is worth no failure.
-func countedNow(ctx context.Context, b *wire.Client) []wire.NodeCounters {
-	res, err := wire.Counters.Call(ctx, b, wire.Empty{})
-	if err != nil {
-		return nil
-	}
-	return res.Nodes
-}
-
-func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, span time.Duration,
-	hosts []string) []nccltest.Traffic {
-	b := a.Dial()
-	defer b.Close()
-	var out []nccltest.Traffic
-	for _, now := range countedNow(ctx, b) {
-		i := slices.IndexFunc(before, func(n wire.NodeCounters) bool { return n.ID == now.ID })
-		if i >= 0 && slices.Contains(hosts, now.Host) {
-			out = append(out, nccltest.Counted(now.Host, before[i].Totals, now.Totals, span)...)
-		}
-	}
-	return out
 }
 
 // readTest judges a result that another has made.
@@ -237,7 +199,7 @@ const readAsOfNow = "judged by the cluster's links as they are now, and not as t
 // tell judges, prints, remembers, and makes the exit code.
 func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o testOptions) error {
 	t := rep.Result
-	s := nccltest.Setting{Traffic: rep.Traffic}
+	s := nccltest.Setting{Setting: nettest.Setting{Traffic: rep.Traffic}}
 	cluster := "standalone"
 	if view != nil {
 		cluster = view.status.Cluster
@@ -264,9 +226,7 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o t
 	}
 	var err error
 	if o.read == "" && rep.ofLinks() { // of another's run nobody knows when it was
-		if rep.Last, err = remember(a, now); err != nil {
-			a.Say(fmt.Sprintf("the history is not kept: %v", err))
-		}
+		rep.Last = nccltest.Last(keepHistory(a, nccltest.HistoryFile, now), now)
 	}
 	d := nccltest.Drawing{Table: t, Verdict: v, Ranks: max(len(t.Devices), len(s.Nodes))}
 	if o.svg != "" {
@@ -287,16 +247,7 @@ func tell(ctx context.Context, a *app.App, rep testReport, view *fabricView, o t
 	if err != nil {
 		return err
 	}
-	switch {
-	case v.Grade == nccltest.Failed:
-		return app.Exits(app.ExitFailure, nil)
-	case o.gate > 0 && v.Part == nil:
-		return app.Exits(app.ExitFailure,
-			fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(o.gate)))
-	case o.gate > 0 && *v.Part < o.gate:
-		return app.Exits(app.ExitFailure, missed(o.gate, *v.Part))
-	}
-	return nil
+	return passes(v.Grade, v.Part, o.gate)
 }
 
 // testText is the report for people; its last line is the verdict.
@@ -324,7 +275,7 @@ func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns i
 	if via := transports(rep.Log); via != "" {
 		fmt.Fprintf(&b, "transport: %s\n", plain.Text(via))
 	}
-	if busy := nccltest.Busiest(rep.Traffic); len(busy) > 0 {
+	if busy := nettest.Busiest(rep.Traffic); len(busy) > 0 {
 		fmt.Fprintf(&b, "sent most: %s\n", plain.Text(strings.Join(busy, "; ")))
 	}
 	if rep.Last != nil {
@@ -332,13 +283,7 @@ func testText(rep testReport, d nccltest.Drawing, now nccltest.Record, columns i
 		fmt.Fprintf(&b, "last time: %.2f GB/s, %s ago (%+.1f %%)\n", rep.Last.Bus, app.Age(now.At.Sub(rep.Last.At)),
 			100*change)
 	}
-	for _, c := range v.Also {
-		fmt.Fprintf(&b, "also: %s (%s); %s\n", plain.Text(c.Text), plain.Text(c.Evidence), c.Remedy)
-	}
-	if c := v.Cause; c != nil {
-		fmt.Fprintf(&b, "evidence: %s\nremedy: %s\n", plain.Text(c.Evidence), c.Remedy)
-	}
-	fmt.Fprintf(&b, "verdict: %s: %s\n", v.Grade, plain.Text(v.Text))
+	writeCauses(&b, v.Also, v.Cause, v.Grade, v.Text)
 	return b.String()
 }
 
@@ -367,39 +312,4 @@ func transports(l nccltest.Log) string {
 		parts = append(parts, "over "+strings.Join(devices, ", "))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// remember appends to the user's history, and gives the last record like it.
-func remember(a *app.App, now nccltest.Record) (*nccltest.Record, error) {
-	old, err := keepHistory(a, nccltest.HistoryFile, now)
-	return nccltest.Last(nccltest.History(old), now), err
-}
-
-// keepHistory appends a record to a file of the user's, and gives what was in it before.
-func keepHistory(a *app.App, name string, now any) (old []byte, err error) {
-	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
-	if err != nil {
-		return nil, err
-	}
-	file := filepath.Join(dir, name)
-	old, err = os.ReadFile(file)
-	if err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	line, err := json.Marshal(now)
-	if err != nil {
-		return old, err
-	}
-	if len(old) > 0 && old[len(old)-1] != '\n' { // a line that a full disk cut
-		line = append([]byte{'\n'}, line...)
-	}
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return old, err
-	}
-	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-	if err != nil {
-		return old, err
-	}
-	_, err = f.Write(append(line, '\n')) // one write: another test may end at the same moment
-	return old, errors.Join(err, f.Close())
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 type buildOptions struct {
@@ -257,7 +257,7 @@ func readBuilt(name string) (built, string, error) {
 	// tar takes an archive without its end for one with fewer files.
 	end := make([]byte, 2*512)
 	if _, err := f.ReadAt(end, max(0, size-int64(len(end)))); err != nil || len(bytes.Trim(end, "\x00")) > 0 {
-		return built{}, "", fmt.Errorf("what came of it, %s, has no end: build again", nccltest.Size(size))
+		return built{}, "", fmt.Errorf("what came of it, %s, has no end: build again", nettest.Size(size))
 	}
 	if _, err := f.Seek(0, io.SeekStart); err != nil {
 		return built{}, "", err

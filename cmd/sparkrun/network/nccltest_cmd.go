@@ -2,8 +2,6 @@ package network
 
 import (
 	"context"
-	"fmt"
-	"math"
 
 	"github.com/spf13/cobra"
 
@@ -113,15 +111,4 @@ func checkTest(o testOptions) error {
 		return app.Usagef("--svg - and --json: both would go to standard output")
 	}
 	return nil
-}
-
-func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }
-
-// missed tells what was reached in place of a gate, with as many digits as tell the two apart.
-func missed(gate, part float64) error {
-	digits := 2
-	for digits < 6 && math.Round(part*math.Pow10(digits)) >= math.Round(gate*math.Pow10(digits)) {
-		digits++
-	}
-	return fmt.Errorf("%s: %.*f of what is expected was reached", gateText(gate), digits, part)
 }

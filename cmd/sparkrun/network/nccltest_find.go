@@ -15,7 +15,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // builtTests is where `nccl-test build` leaves its programs, below a user's home.
@@ -192,17 +192,17 @@ func boundTest(a *app.App, o *testOptions, counted []wire.NodeCounters, hosts []
 	why := cmp.Or(where, "a machine") + " does not say how much memory is free"
 	if where != "" {
 		why = fmt.Sprintf("%s has %s free, of which the test's three buffers may take half", where,
-			nccltest.Size(int64(least))) //nolint:gosec // likewise
+			nettest.Size(int64(least))) //nolint:gosec // likewise
 	}
 	if t.Min > room {
 		return fmt.Errorf("messages of %s and more are not safe: %s: lower --min, or --via torch, which takes two",
-			nccltest.Size(t.Min), why)
+			nettest.Size(t.Min), why)
 	}
 	safe := t.Min
 	for safe <= room/int64(t.Factor) {
 		safe *= int64(t.Factor)
 	}
 	test.Max = safe
-	a.Say(fmt.Sprintf("the largest message is lowered to %s: %s", nccltest.Size(safe), why))
+	a.Say(fmt.Sprintf("the largest message is lowered to %s: %s", nettest.Size(safe), why))
 	return nil
 }

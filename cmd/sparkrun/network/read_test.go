@@ -17,6 +17,7 @@ import (
 // A launch shows what has no end for a while, in parts; what rank 0 wrote is read as it wrote it.
 func TestNCCLTestReadsPartsOfLines(t *testing.T) {
 	var w watcher
+	w.ranksOutput.line = w.line
 	give := func(partial bool, text string) {
 		t.Helper()
 		b, err := json.Marshal(follow.OutputLine{Type: "output", Host: "spark1", Stream: wire.Stdout, Line: &text,

@@ -7,6 +7,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // A cluster of made-up Sparks: their ports cabled as told, with addresses on both twins.
@@ -37,11 +38,13 @@ func newCluster(t *testing.T, n int) *cluster {
 					t.Fatal(err)
 				}
 				inv.Devices = append(inv.Devices, envgen.HCA{
-					Name: d.hca, PCI: &addr, LinkLayer: envgen.LayerEthernet, Netdev: d.nic, State: envgen.StateDown, PhysState: "Polling",
-					PCIeGTps: new(32.0), PCIeLanes: new(4),
+					Name: d.hca, PCI: &addr, LinkLayer: envgen.LayerEthernet, Netdev: d.nic, State: envgen.StateDown,
+					PhysState: "Polling",
+					PCIeGTps:  new(32.0), PCIeLanes: new(4),
 				})
 				inv.NICs = append(inv.NICs, envgen.NIC{
-					Name: d.nic, PCI: &addr, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true, Carrier: new(false), Kind: "device", Physical: true,
+					Name: d.nic, PCI: &addr, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true,
+					Carrier: new(false), Kind: "device", Physical: true,
 				})
 			}
 		}
@@ -67,7 +70,8 @@ func (c *cluster) cable(a, pa, b, pb, net int) *cluster {
 	c.plug(a, pa, net)
 	c.plug(b, pb, net)
 	c.cables = append(c.cables, envgen.Cable{
-		A: envgen.CableEnd{Node: c.nodes[a].ID, Port: twinsOf[pa][0].nic}, B: envgen.CableEnd{Node: c.nodes[b].ID, Port: twinsOf[pb][0].nic},
+		A: envgen.CableEnd{Node: c.nodes[a].ID, Port: twinsOf[pa][0].nic},
+		B: envgen.CableEnd{Node: c.nodes[b].ID, Port: twinsOf[pb][0].nic},
 	})
 	return c
 }
@@ -78,7 +82,8 @@ func (c *cluster) onSwitch() *cluster {
 		c.plug(i, 0, 0)
 		for j := range i {
 			c.cables = append(c.cables, envgen.Cable{Via: "sw1",
-				A: envgen.CableEnd{Node: c.nodes[j].ID, Port: twinsOf[0][0].nic}, B: envgen.CableEnd{Node: c.nodes[i].ID, Port: twinsOf[0][0].nic}})
+				A: envgen.CableEnd{Node: c.nodes[j].ID, Port: twinsOf[0][0].nic},
+				B: envgen.CableEnd{Node: c.nodes[i].ID, Port: twinsOf[0][0].nic}})
 		}
 	}
 	return c
@@ -117,7 +122,7 @@ func (c *cluster) setting(t *testing.T) (Setting, []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Setting{Topology: top, Inventories: map[string]envgen.Inventory{}}
+	s := Setting{Setting: nettest.Setting{Topology: top, Inventories: map[string]envgen.Inventory{}}}
 	var ids []string
 	for _, n := range c.nodes {
 		ids = append(ids, n.ID)

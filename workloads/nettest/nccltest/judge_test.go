@@ -12,6 +12,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // A cluster of made-up Sparks: their ports cabled as told, with addresses on both twins.
@@ -42,11 +43,13 @@ func newCluster(t testing.TB, n int) *cluster {
 					t.Fatal(err)
 				}
 				inv.Devices = append(inv.Devices, envgen.HCA{
-					Name: d.hca, PCI: &addr, LinkLayer: envgen.LayerEthernet, Netdev: d.nic, State: envgen.StateDown, PhysState: "Polling",
-					PCIeGTps: new(32.0), PCIeLanes: new(4),
+					Name: d.hca, PCI: &addr, LinkLayer: envgen.LayerEthernet, Netdev: d.nic, State: envgen.StateDown,
+					PhysState: "Polling",
+					PCIeGTps:  new(32.0), PCIeLanes: new(4),
 				})
 				inv.NICs = append(inv.NICs, envgen.NIC{
-					Name: d.nic, PCI: &addr, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true, Carrier: new(false), Kind: "device", Physical: true,
+					Name: d.nic, PCI: &addr, PCIVendor: envgen.VendorMellanox, MTU: 9000, Up: true,
+					Carrier: new(false), Kind: "device", Physical: true,
 				})
 			}
 		}
@@ -99,13 +102,13 @@ func (c *cluster) each(fn func(h *envgen.HCA, n *envgen.NIC)) *cluster {
 	return c
 }
 
-func (c *cluster) setting(t testing.TB, traffic ...Traffic) Setting {
+func (c *cluster) setting(t testing.TB, traffic ...nettest.Traffic) Setting {
 	t.Helper()
 	top, err := topology.Derive(topology.Input{Nodes: c.nodes, Cables: c.cables})
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := Setting{Topology: top, Inventories: map[string]envgen.Inventory{}, Traffic: traffic}
+	s := Setting{Setting: nettest.Setting{Topology: top, Inventories: map[string]envgen.Inventory{}, Traffic: traffic}}
 	for _, n := range c.nodes {
 		s.Nodes = append(s.Nodes, n.ID)
 		s.Inventories[n.ID] = n.Inventory
@@ -143,8 +146,10 @@ func ofLog(lines ...string) (l Log) {
 
 var (
 	overRDMA = []string{
-		"spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB enp1s0f0np0:192.168.100.11<0>",
-		"spark2:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB enp1s0f0np0:192.168.100.22<0>",
+		"spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB " +
+			"enp1s0f0np0:192.168.100.11<0>",
+		"spark2:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB " +
+			"enp1s0f0np0:192.168.100.22<0>",
 		"spark1:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0",
 	}
 	overTCP = []string{
@@ -158,7 +163,8 @@ var (
 		"spark1:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/Socket/0",
 	}
 	oneDevice = []string{
-		"spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB enp1s0f0np0:192.168.100.11<0>",
+		"spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB " +
+			"enp1s0f0np0:192.168.100.11<0>",
 		"spark2:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1/RoCE [RO]; OOB enp1s0f0np0:192.168.100.22<0>",
 		"spark1:1:1 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0",
 	}
@@ -166,8 +172,11 @@ var (
 
 // What NCCL warns of, as 2.30 and 2.28 print it.
 const (
-	gotError = "[2026-03-01 12:00:00] spark1:605:611 [0] transport/net_ib/p2p.cc:688 (ncclIbCompletionEvent) NCCL WARN NET/IB: Got completion from peer 192.168.100.12<4791> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=0 vendor_err=129"
-	noPath   = "[2026-03-01 12:00:00] spark2:504:504 [0] misc/ibvwrap.cc:302 NCCL WARN Call to ibv_modify_qp failed with 110 Connection timed out, on dev rocep1s0f0:1"
+	gotError = "[2026-03-01 12:00:00] spark1:605:611 [0] transport/net_ib/p2p.cc:688 (ncclIbCompletionEvent) NCCL " +
+		"WARN NET/IB: Got completion from peer 192.168.100.12<4791> with status=IBV_WC_RETRY_EXC_ERR(12) opcode=0 " +
+		"vendor_err=129"
+	noPath = "[2026-03-01 12:00:00] spark2:504:504 [0] misc/ibvwrap.cc:302 NCCL WARN Call to ibv_modify_qp failed " +
+		"with 110 Connection timed out, on dev rocep1s0f0:1"
 )
 
 // Made-up results, each with the cause that a person who knows would give.
@@ -180,71 +189,117 @@ func TestVerdicts(t *testing.T) {
 		cluster *cluster
 		table   Table
 		log     []string
-		traffic []Traffic
-		grade   Grade
+		traffic []nettest.Traffic
+		grade   nettest.Grade
 		cause   string
 		says    string // in text, evidence or remedy
 	}{
-		"good pair":             {pair(t), result(2, big, 22.96), overRDMA, nil, Good, "", "96 % of the 23.99 that one cable between two nodes should give"},
-		"just the mark":         {pair(t), result(2, big, 21.9), overRDMA, nil, Good, "", ""},
-		"two cables":            {pair(t).cable(0, 1, 1, 1, 1), result(2, big, 25.6), overRDMA[2:], nil, Good, "", "2 cables"},
-		"two cables, one lost":  {pair(t).cable(0, 1, 1, 1, 1), result(2, big, 13), oneDevice, nil, Low, CauseOneTwin, "Using rocep1s0f0"},
-		"three on a switch":     {newCluster(t, 3).cable(0, 0, 1, 0, 0).cable(1, 0, 2, 0, 0), result(3, big, 23), overRDMA[2:], nil, Good, "", "one cable to each node"},
-		"ring":                  {ring(t), result(3, big, 11.2), overRDMA[2:], nil, Good, "", "a ring of 3 nodes"},
-		"ring by management":    {ring(t), result(3, big, 1.1), overManagement, nil, Low, CauseRing, "2.30.7"},
-		"ring, slow":            {ring(t), result(3, big, 8), overRDMA[2:], nil, Low, CauseUnknown, "80 % of the 10.00"},
-		"twin without address":  {noAddress(pair(t)), result(2, big, 12.8), overRDMA, nil, Low, CauseOneTwin, "roceP2p1s0f0 of spark2 has no IPv4 address"},
-		"twin not there":        {noTwin(pair(t)), result(2, big, 12.8), overRDMA, nil, Low, CauseOneTwin, "spark2 lacks a twin of rocep1s0f0"},
-		"a text alone, deep":    {pair(t), result(2, big, 2.6), nil, nil, Low, CauseUnknown, "not known: the transport (no lines of NCCL_DEBUG=INFO), losses"},
-		"a text alone":          {pair(t), result(2, big, 15), nil, nil, Low, CauseUnknown, "twins, speed, PCIe and MTU are as they should be; not known: the transport"},
-		"a text without name":   {pair(t), named(result(2, big, 23), ""), overRDMA, nil, Unjudged, "", "sparkrun launch nccl-test all_gather --read FILE"},
-		"twin not used by NCCL": {pair(t), result(2, big, 12.8), oneDevice, nil, Low, CauseOneTwin, "NCCL on spark2: NET/IB : Using rocep1s0f0"},
-		"twin that is silent": {pair(t), result(2, big, 12.8), overRDMA[2:], []Traffic{
-			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30}, {Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 4000},
-		}, Low, CauseOneTwin, "roceP2p1s0f0 of spark1 carried nothing"},
-		"MTU 1500":               {mtu1500(pair(t)), result(2, big, 19.8), overRDMA, nil, Low, CauseMTU, "enp1s0f0np0 mtu 1500"},
-		"MTU 1500 and one twin":  {mtu1500(noAddress(pair(t))), result(2, big, 12), overRDMA, nil, Low, CauseOneTwin, ""},
-		"MTU 2200":               {mtu(pair(t), 2200), result(2, big, 21), overRDMA, nil, Low, CauseMTU, "RoCE packets of 2048 bytes"},
-		"MTU 4200 is enough":     {mtu(pair(t), 4200), result(2, big, 15), overRDMA[2:], nil, Low, CauseUnknown, ""},
-		"sockets":                {pair(t), result(2, big, 3), overTCP, nil, Low, CauseSockets, "NET/IB : No device found."},
-		"sockets, management":    {pair(t), result(2, big, 1.1), overManagement, nil, Low, CauseManagement, "enP7s7"},
-		"sockets, and MTU":       {mtu1500(pair(t)), result(2, big, 2.5), overTCP, nil, Low, CauseSockets, ""},
-		"degraded":               {pair(t), result(2, big, 1.6), overRDMA, nil, Low, CauseDegraded, "12.8 Gb/s over RDMA"},
-		"degraded, and MTU":      {mtu1500(pair(t)), result(2, big, 1.6), overRDMA, nil, Low, CauseDegraded, "wall"},
-		"100G link":              {link(pair(t), 100000), result(2, big, 11.8), overRDMA, nil, Low, CauseSpeed, "speed 100000 Mb/s"},
-		"PCIe x2":                {pcie(pair(t)), result(2, big, 12.5), overRDMA, nil, Low, CausePCIe, "32 GT/s x2"},
-		"losses":                 {pair(t), result(2, big, 15), overRDMA, []Traffic{{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 9 << 30, Lost: 900, LostWords: "packet_seq_err +900"}}, Low, CauseLosses, "packet_seq_err +900"},
-		"broken path":            {pair(t), result(2, big, 9), append([]string{"spark1:1:1 [0] NCCL WARN Got completion from peer 192.168.100.22 with status=12"}, overRDMA...), nil, Low, CauseLosses, "status=12"},
-		"no reason":              {pair(t), result(2, big, 15), overRDMA, nil, Low, CauseUnknown, ""},
-		"small messages":         {pair(t), result(2, 1<<20, 4), overRDMA, nil, Unjudged, CauseSmall, "--max 1G"},
-		"small, yet by sockets":  {pair(t), result(2, 1<<20, 0.5), overTCP, nil, Low, CauseSockets, ""},
-		"64 MiB on a good pair":  {pair(t), result(2, 64<<20, 21.5), overRDMA, nil, Good, "", ""},
-		"64 MiB by one twin":     {noAddress(pair(t)), result(2, 64<<20, 12), overRDMA, nil, Low, CauseOneTwin, ""},
-		"nothing cabled":         {newCluster(t, 2), result(2, big, 1.1), overManagement, nil, Unjudged, CauseManagement, "no cable between these nodes"},
-		"one node":               {newCluster(t, 1), result(1, big, 400), nil, nil, Unjudged, "", "no link to judge"},
-		"gloo":                   {pair(t), gloo(result(2, big, 24)), nil, nil, Unjudged, "", "over gloo, without NCCL"},
-		"operation without mark": {pair(t), named(result(2, big, 24), "hypercube"), overRDMA, nil, Unjudged, "", "hypercube"},
-		"0 bytes":                {pair(t), result(2, 0, 0), overRDMA, nil, Unjudged, CauseSmall, ""},
-		"0 bytes by TCP":         {pair(t), result(2, 0, 0), overTCP, nil, Unjudged, CauseSmall, ""},
-		"no bandwidth at all":    {pair(t), result(2, big, 0), overRDMA, nil, Low, CauseDegraded, "0.0 Gb/s"},
-		"errors, by a warning":   {pair(t), result(2, big, 15), append(slices.Clone(overRDMA), gotError), nil, Low, CauseLosses, "status=IBV_WC_RETRY_EXC_ERR(12)"},
-		"no end, and errors":     {pair(t), bounds(result(2, big, 24), nil), []string{gotError}, nil, Failed, CauseIncomplete, "status=IBV_WC_RETRY_EXC_ERR(12)"},
-		"nothing, and errors":    {pair(t), Table{Backend: "nccl"}, []string{noPath}, nil, Failed, CauseIncomplete, "ibv_modify_qp failed with 110"},
-		"nothing, says the test": {pair(t), Table{Backend: "nccl"}, []string{"spark1: Test NCCL failure common.cu:1670 'unhandled system error / socketProgress'"}, nil, Failed, CauseIncomplete, "unhandled system error"},
-		"each by itself":         {pair(t), twice(result(2, big, 0)), overRDMA, nil, Failed, CauseAlone, "rank 0 is there twice, on spark1 and spark2"},
-		"one by itself":          {pair(t), result(1, big, 0), overRDMA, nil, Failed, CauseAlone, "1 of the ranks of 2 machines"},
-		"a machine of others":    {pair(t), result(3, big, 24), overRDMA, nil, Unjudged, "", "not all of its machines are this cluster's"},
-		"ring, each one way": {ring(t), result(3, big, 8), overRDMA[2:], []Traffic{
-			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20}, {Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20},
-			{Host: "spark1", Device: "rocep1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30}, {Host: "spark1", Device: "roceP2p1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30},
-		}, Low, CauseUnknown, "80 % of the 10.00"},
-		"wrong sum":            {pair(t), wrong(result(2, big, 24), 3), overRDMA, nil, Failed, CauseWrong, "elements of 16 GiB messages are wrong"},
-		"not a number of them": {pair(t), wrong(result(2, big, 24), math.NaN()), overRDMA, nil, Failed, CauseWrong, ""},
-		"out of bounds":        {pair(t), bounds(result(2, big, 24), &Bounds{Count: 2}), overRDMA, nil, Failed, CauseWrong, "2 values"},
-		"FAILED":               {pair(t), bounds(result(2, big, 24), &Bounds{}), overRDMA, nil, Failed, CauseWrong, ""},
-		"no end":               {pair(t), bounds(result(2, big, 24), nil), overRDMA, nil, Failed, CauseIncomplete, "Out of bounds values"},
-		"nothing":              {pair(t), Table{Backend: "nccl"}, nil, nil, Failed, CauseIncomplete, "sparkrun logs"},
-		"unchecked":            {pair(t), unchecked(result(2, big, 24)), overRDMA, nil, Failed, CauseUnchecked, "-c 0"},
+		"good pair": {pair(t), result(2, big, 22.96), overRDMA, nil, nettest.Good, "",
+			"96 % of the 23.99 that one cable between two nodes should give"},
+		"just the mark": {pair(t), result(2, big, 21.9), overRDMA, nil, nettest.Good, "", ""},
+		"two cables": {pair(t).cable(0, 1, 1, 1, 1), result(2, big, 25.6), overRDMA[2:], nil, nettest.Good,
+			"", "2 cables"},
+		"two cables, one lost": {pair(t).cable(0, 1, 1, 1, 1), result(2, big, 13), oneDevice, nil, nettest.Low,
+			nettest.CauseOneTwin, "Using rocep1s0f0"},
+		"three on a switch": {newCluster(t, 3).cable(0, 0, 1, 0, 0).cable(1, 0, 2, 0, 0), result(3, big, 23),
+			overRDMA[2:], nil, nettest.Good, "", "one cable to each node"},
+		"ring":               {ring(t), result(3, big, 11.2), overRDMA[2:], nil, nettest.Good, "", "a ring of 3 nodes"},
+		"ring by management": {ring(t), result(3, big, 1.1), overManagement, nil, nettest.Low, CauseRing, "2.30.7"},
+		"ring, slow": {ring(t), result(3, big, 8), overRDMA[2:], nil, nettest.Low, nettest.CauseUnknown,
+			"80 % of the 10.00"},
+		"twin without address": {noAddress(pair(t)), result(2, big, 12.8), overRDMA, nil, nettest.Low,
+			nettest.CauseOneTwin, "roceP2p1s0f0 of spark2 has no IPv4 address"},
+		"twin not there": {noTwin(pair(t)), result(2, big, 12.8), overRDMA, nil, nettest.Low,
+			nettest.CauseOneTwin, "spark2 lacks a twin of rocep1s0f0"},
+		"a text alone, deep": {pair(t), result(2, big, 2.6), nil, nil, nettest.Low, nettest.CauseUnknown,
+			"not known: the transport (no lines of NCCL_DEBUG=INFO), losses"},
+		"a text alone": {pair(t), result(2, big, 15), nil, nil, nettest.Low, nettest.CauseUnknown,
+			"twins, speed, PCIe and MTU are as they should be; not known: the transport"},
+		"a text without name": {pair(t), named(result(2, big, 23), ""), overRDMA, nil, nettest.Unjudged, "",
+			"sparkrun launch nccl-test all_gather --read FILE"},
+		"twin not used by NCCL": {pair(t), result(2, big, 12.8), oneDevice, nil, nettest.Low, nettest.CauseOneTwin,
+			"NCCL on spark2: NET/IB : Using rocep1s0f0"},
+		"twin that is silent": {pair(t), result(2, big, 12.8), overRDMA[2:], []nettest.Traffic{
+			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30},
+			{Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 4000},
+		}, nettest.Low, nettest.CauseOneTwin, "roceP2p1s0f0 of spark1 carried nothing"},
+		"MTU 1500": {mtu1500(pair(t)), result(2, big, 19.8), overRDMA, nil, nettest.Low,
+			nettest.CauseMTU, "enp1s0f0np0 mtu 1500"},
+		"MTU 1500 and one twin": {mtu1500(noAddress(pair(t))), result(2, big, 12), overRDMA, nil, nettest.Low,
+			nettest.CauseOneTwin, ""},
+		"MTU 2200": {mtu(pair(t), 2200), result(2, big, 21), overRDMA, nil, nettest.Low,
+			nettest.CauseMTU, "RoCE packets of 2048 bytes"},
+		"MTU 4200 is enough": {mtu(pair(t), 4200), result(2, big, 15), overRDMA[2:], nil, nettest.Low,
+			nettest.CauseUnknown, ""},
+		"sockets": {pair(t), result(2, big, 3), overTCP, nil, nettest.Low, CauseSockets,
+			"NET/IB : No device found."},
+		"sockets, management": {pair(t), result(2, big, 1.1), overManagement, nil, nettest.Low, CauseManagement, "enP7s7"},
+		"sockets, and MTU":    {mtu1500(pair(t)), result(2, big, 2.5), overTCP, nil, nettest.Low, CauseSockets, ""},
+		"degraded": {pair(t), result(2, big, 1.6), overRDMA, nil, nettest.Low, nettest.CauseDegraded,
+			"12.8 Gb/s over RDMA"},
+		"degraded, and MTU": {mtu1500(pair(t)), result(2, big, 1.6), overRDMA, nil, nettest.Low,
+			nettest.CauseDegraded, "wall"},
+		"100G link": {link(pair(t), 100000), result(2, big, 11.8), overRDMA, nil, nettest.Low,
+			nettest.CauseSpeed, "speed 100000 Mb/s"},
+		"PCIe x2": {pcie(pair(t)), result(2, big, 12.5), overRDMA, nil, nettest.Low, nettest.CausePCIe,
+			"32 GT/s x2"},
+		"losses": {pair(t), result(2, big, 15), overRDMA,
+			[]nettest.Traffic{{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 9 << 30, Lost: 900,
+				LostWords: "packet_seq_err +900"}}, nettest.Low, nettest.CauseLosses, "packet_seq_err +900"},
+		"broken path": {pair(t), result(2, big, 9),
+			append([]string{"spark1:1:1 [0] NCCL WARN Got completion from peer 192.168.100.22 with status=12"},
+				overRDMA...), nil, nettest.Low, nettest.CauseLosses, "status=12"},
+		"no reason": {pair(t), result(2, big, 15), overRDMA, nil, nettest.Low, nettest.CauseUnknown, ""},
+		"small messages": {pair(t), result(2, 1<<20, 4), overRDMA, nil, nettest.Unjudged, nettest.CauseSmall,
+			"--max 1G"},
+		"small, yet by sockets": {pair(t), result(2, 1<<20, 0.5), overTCP, nil, nettest.Low, CauseSockets, ""},
+		"64 MiB on a good pair": {pair(t), result(2, 64<<20, 21.5), overRDMA, nil, nettest.Good, "", ""},
+		"64 MiB by one twin": {noAddress(pair(t)), result(2, 64<<20, 12), overRDMA, nil, nettest.Low,
+			nettest.CauseOneTwin, ""},
+		"nothing cabled": {newCluster(t, 2), result(2, big, 1.1), overManagement, nil, nettest.Unjudged,
+			CauseManagement, "no cable between these nodes"},
+		"one node": {newCluster(t, 1), result(1, big, 400), nil, nil, nettest.Unjudged, "", "no link to judge"},
+		"gloo": {pair(t), gloo(result(2, big, 24)), nil, nil, nettest.Unjudged, "",
+			"over gloo, without NCCL"},
+		"operation without mark": {pair(t), named(result(2, big, 24), "hypercube"), overRDMA, nil, nettest.Unjudged,
+			"", "hypercube"},
+		"0 bytes":             {pair(t), result(2, 0, 0), overRDMA, nil, nettest.Unjudged, nettest.CauseSmall, ""},
+		"0 bytes by TCP":      {pair(t), result(2, 0, 0), overTCP, nil, nettest.Unjudged, nettest.CauseSmall, ""},
+		"no bandwidth at all": {pair(t), result(2, big, 0), overRDMA, nil, nettest.Low, nettest.CauseDegraded, "0.0 Gb/s"},
+		"errors, by a warning": {pair(t), result(2, big, 15), append(slices.Clone(overRDMA), gotError), nil,
+			nettest.Low, nettest.CauseLosses, "status=IBV_WC_RETRY_EXC_ERR(12)"},
+		"no end, and errors": {pair(t), bounds(result(2, big, 24), nil), []string{gotError}, nil, nettest.Failed,
+			CauseIncomplete, "status=IBV_WC_RETRY_EXC_ERR(12)"},
+		"nothing, and errors": {pair(t), Table{Backend: "nccl"}, []string{noPath}, nil, nettest.Failed,
+			CauseIncomplete, "ibv_modify_qp failed with 110"},
+		"nothing, says the test": {pair(t), Table{Backend: "nccl"},
+			[]string{"spark1: Test NCCL failure common.cu:1670 'unhandled system error / socketProgress'"}, nil,
+			nettest.Failed, CauseIncomplete, "unhandled system error"},
+		"each by itself": {pair(t), twice(result(2, big, 0)), overRDMA, nil, nettest.Failed, CauseAlone,
+			"rank 0 is there twice, on spark1 and spark2"},
+		"one by itself": {pair(t), result(1, big, 0), overRDMA, nil, nettest.Failed, CauseAlone,
+			"1 of the ranks of 2 machines"},
+		"a machine of others": {pair(t), result(3, big, 24), overRDMA, nil, nettest.Unjudged, "",
+			"not all of its machines are this cluster's"},
+		"ring, each one way": {ring(t), result(3, big, 8), overRDMA[2:], []nettest.Traffic{
+			{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20},
+			{Host: "spark1", Device: "roceP2p1s0f0", RDMA: true, Sent: 40 << 30, Received: 1 << 20},
+			{Host: "spark1", Device: "rocep1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30},
+			{Host: "spark1", Device: "roceP2p1s0f1", RDMA: true, Sent: 1 << 20, Received: 40 << 30},
+		}, nettest.Low, nettest.CauseUnknown, "80 % of the 10.00"},
+		"wrong sum": {pair(t), wrong(result(2, big, 24), 3), overRDMA, nil, nettest.Failed, CauseWrong,
+			"elements of 16 GiB messages are wrong"},
+		"not a number of them": {pair(t), wrong(result(2, big, 24), math.NaN()), overRDMA, nil, nettest.Failed,
+			CauseWrong, ""},
+		"out of bounds": {pair(t), bounds(result(2, big, 24), &Bounds{Count: 2}), overRDMA, nil, nettest.Failed,
+			CauseWrong, "2 values"},
+		"FAILED": {pair(t), bounds(result(2, big, 24), &Bounds{}), overRDMA, nil, nettest.Failed,
+			CauseWrong, ""},
+		"no end": {pair(t), bounds(result(2, big, 24), nil), overRDMA, nil, nettest.Failed,
+			CauseIncomplete, "Out of bounds values"},
+		"nothing": {pair(t), Table{Backend: "nccl"}, nil, nil, nettest.Failed, CauseIncomplete, "sparkrun logs"},
+		"unchecked": {pair(t), unchecked(result(2, big, 24)), overRDMA, nil, nettest.Failed, CauseUnchecked,
+			"-c 0"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -257,7 +312,7 @@ func TestVerdicts(t *testing.T) {
 					t.Errorf("a cause needs evidence and remedy: %+v", v.Cause)
 				}
 			}
-			if v.Grade == Unjudged && (v.Part != nil || v.Expected != nil) {
+			if v.Grade == nettest.Unjudged && (v.Part != nil || v.Expected != nil) {
 				t.Errorf("nothing was judged, and a part of what is expected is told: %+v", v)
 			}
 			if _, err := json.Marshal(v); err != nil {
@@ -266,7 +321,7 @@ func TestVerdicts(t *testing.T) {
 			if v.Grade != tc.grade || code != tc.cause || !strings.Contains(all, tc.says) {
 				t.Errorf("%s by %q: %s\nwant %s by %q with %q", v.Grade, code, all, tc.grade, tc.cause, tc.says)
 			}
-			if strings.Contains(all, "NaN") && tc.grade != Failed || strings.Contains(all, "Inf") {
+			if strings.Contains(all, "NaN") && tc.grade != nettest.Failed || strings.Contains(all, "Inf") {
 				t.Errorf("%s", all)
 			}
 		})
@@ -322,7 +377,8 @@ func TestRealLog(t *testing.T) {
 			n++
 		}
 	}
-	if n < 50 || !l.NoIB || len(l.Using) != 0 || len(l.Sockets) != 2 || l.Via["NET/Socket"] != 8 || !l.overSockets() || l.Version != "2.28.3+cuda13.0" {
+	if n < 50 || !l.NoIB || len(l.Using) != 0 || len(l.Sockets) != 2 || l.Via["NET/Socket"] != 8 || !l.overSockets() ||
+		l.Version != "2.28.3+cuda13.0" {
 		t.Errorf("%d lines: %+v", n, l)
 	}
 }
@@ -340,7 +396,8 @@ func TestLogLines(t *testing.T) {
 			t.Errorf("%s: %+v", line, l)
 		}
 	}
-	l := ofLog("[2026-03-01 12:00:00] spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1:0:2/RoCE [1]roceP2p1s0f0:1/RoCE [RO]; OOB x:192.168.100.11<0>")
+	l := ofLog("[2026-03-01 12:00:00] spark1:1:1 [0] NCCL INFO NET/IB : Using [0]rocep1s0f0:1:0:2/RoCE " +
+		"[1]roceP2p1s0f0:1/RoCE [RO]; OOB x:192.168.100.11<0>")
 	if got := l.Using["spark1:1"]; !slices.Equal(got, []string{"rocep1s0f0", "roceP2p1s0f0"}) {
 		t.Errorf("%v", got)
 	}
@@ -375,7 +432,7 @@ broken {
 {"cluster":"c","op":"all_gather","tool":"torch","hosts":["a","c"],"bytes":17179869184,"bus_gbps":3}
 {"cluster":"c","op":"all_gather","tool":"nccl-tests","hosts":["a","b"],"bytes":17179869184,"bus_gbps":4}
 `
-	last := Last(History([]byte(lines)), now)
+	last := Last([]byte(lines), now)
 	if last == nil || last.Bus != 23 {
 		t.Fatalf("%+v", last)
 	}
@@ -384,7 +441,7 @@ broken {
 	}
 	failed := `{"cluster":"c","op":"all_gather","tool":"torch","hosts":["a","b"],"bytes":17179869184,"bus_gbps":5,"grade":"failed"}` + "\n"
 	zeros := strings.Repeat("\x00", 2<<20) + "\n" // as a power cut leaves them
-	if last := Last(History([]byte(zeros+lines+failed)), now); last == nil || last.Bus != 23 {
+	if last := Last([]byte(zeros+lines+failed), now); last == nil || last.Bus != 23 {
 		t.Errorf("behind what a power cut has left, before a test that failed: %+v", last)
 	}
 	if got := Last(nil, now); got != nil {
@@ -407,15 +464,17 @@ func TestRealRunIsSockets(t *testing.T) {
 		l.Line(strings.TrimSuffix(line, "\n"))
 	}
 	v := Judge(table, l, pair(t).setting(t))
-	if v.Grade != Low || v.Cause == nil || v.Cause.Code != CauseSockets || !strings.Contains(v.Cause.Evidence, "Using enp1s0f0np0") {
+	if v.Grade != nettest.Low || v.Cause == nil || v.Cause.Code != CauseSockets ||
+		!strings.Contains(v.Cause.Evidence, "Using enp1s0f0np0") {
 		t.Errorf("%+v", v)
 	}
 }
 
 // A rounded size goes up a unit, and an axis has no digits of binary fractions.
 func TestFiguresForPeople(t *testing.T) {
-	for n, want := range map[int64]string{1<<20 - 1: "1.0 MiB", 1 << 20: "1 MiB", 1023: "1023 B", 1<<30 - 1: "1.0 GiB", 1536: "1.5 KiB"} {
-		if got := Size(n); got != want {
+	for n, want := range map[int64]string{1<<20 - 1: "1.0 MiB", 1 << 20: "1 MiB", 1023: "1023 B", 1<<30 - 1: "1.0 GiB",
+		1536: "1.5 KiB"} {
+		if got := nettest.Size(n); got != want {
 			t.Errorf("%d bytes: %s, want %s", n, got, want)
 		}
 	}

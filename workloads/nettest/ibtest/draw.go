@@ -5,7 +5,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // Matrix is all cells of a test between the same hosts in rows and columns: from those at
@@ -85,7 +85,7 @@ func list(cells []Cell) string {
 // figure is what stands in the matrix; one that is not good has a mark.
 func (c Cell) figure() string {
 	mark := ""
-	if c.Grade == nccltest.Low {
+	if c.Grade == nettest.Low {
 		mark = "!"
 	}
 	switch {

@@ -46,7 +46,8 @@ write_lat: spark1.rocep1s0f0>spark2.rocep1s0f0
 write_lat: spark1.roceP2p1s0f0>spark2.roceP2p1s0f0
 `},
 		// The two cables share a ConnectX: one after the other.
-		"two cables": {pair(t).cable(0, 1, 1, 1, 1), `write_bw: spark1.rocep1s0f0>spark2.rocep1s0f0 spark1.roceP2p1s0f0>spark2.roceP2p1s0f0
+		"two cables": {pair(t).cable(0, 1, 1, 1, 1),
+			`write_bw: spark1.rocep1s0f0>spark2.rocep1s0f0 spark1.roceP2p1s0f0>spark2.roceP2p1s0f0
 write_bw: spark2.rocep1s0f0>spark1.rocep1s0f0 spark2.roceP2p1s0f0>spark1.roceP2p1s0f0
 write_bw: spark1.rocep1s0f1>spark2.rocep1s0f1 spark1.roceP2p1s0f1>spark2.roceP2p1s0f1
 write_bw: spark2.rocep1s0f1>spark1.rocep1s0f1 spark2.roceP2p1s0f1>spark1.roceP2p1s0f1
@@ -132,7 +133,8 @@ func TestPlanOfOneSubnet(t *testing.T) {
 		h.GIDs[0].Addr, n.Addresses = netip.AddrFrom16(ip.As16()), []netip.Prefix{netip.PrefixFrom(ip, 24)}
 	}
 	p, _ := c.plan(t, Options{Kinds: []string{Bandwidth}})
-	if want := "write_bw: spark1.rocep1s0f0>spark2.rocep1s0f0 spark1.roceP2p1s0f0>spark2.roceP2p1s0f0\n"; !strings.HasPrefix(steps(p), want) {
+	if want := "write_bw: spark1.rocep1s0f0>spark2.rocep1s0f0 " +
+		"spark1.roceP2p1s0f0>spark2.roceP2p1s0f0\n"; !strings.HasPrefix(steps(p), want) {
 		t.Errorf("%s", steps(p))
 	}
 }
@@ -142,11 +144,13 @@ func TestPlanRefused(t *testing.T) {
 	if _, err := NewPlan(s.Topology, ids, Options{}); !errors.Is(err, ErrNoLink) {
 		t.Errorf("%v", err)
 	}
-	if _, err := NewPlan(s.Topology, []string{"id-spark1", "x"}, Options{}); err == nil || !strings.Contains(err.Error(), "node x") {
+	if _, err := NewPlan(s.Topology, []string{"id-spark1", "x"}, Options{}); err == nil ||
+		!strings.Contains(err.Error(), "node x") {
 		t.Errorf("%v", err)
 	}
 	for want, o := range map[string]Options{
-		"no test": {Kinds: []string{"bandwidth"}}, "--verb": {Verb: "atomic"}, "--seconds": {Seconds: 61}, "--size": {Bytes: 1<<30 + 1},
+		"no test": {Kinds: []string{"bandwidth"}}, "--verb": {Verb: "atomic"}, "--seconds": {Seconds: 61},
+		"--size":  {Bytes: 1<<30 + 1},
 		"--iters": {Iters: 99}, "--qps": {QPs: 65},
 	} {
 		if err := o.WithDefaults().Validate(); err == nil || !strings.Contains(err.Error(), want) {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // printed is what perftest writes of a run, as 4.5 does.
@@ -19,10 +19,14 @@ func printed(p Plan, test string, r Run, figure float64) string {
 	}
 	text := " Mtu             : 4096[B]\n GID index       : 3\n local address: LID 0000 QPN 0x0011 PSN 0x4\n" + gid(from.Way) + " remote address: LID 0000 QPN 0x0011 PSN 0x4\n" + gid(to.Way)
 	if IsBandwidth(test) {
-		return text + fmt.Sprintf(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   MsgRate[Mpps]\n 65536      %d           0.00               %.2f   \t\t   0.187000\n", int(figure*5000), figure)
+		return text + fmt.Sprintf(" #bytes     #iterations    BW peak[Gb/sec]    BW average[Gb/sec]   "+
+			"MsgRate[Mpps]\n 65536      %d           0.00               %.2f   \t\t   "+
+			"0.187000\n", int(figure*5000), figure)
 	}
-	return text + fmt.Sprintf(" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99%% percentile[usec]   99.9%% percentile[usec] \n"+
-		" 2       1000          %.2f           9.00         %.2f     \t       %.2f        \t0.10   \t\t2.00    \t\t4.00   \n", figure*0.95, figure, figure)
+	return text + fmt.Sprintf(" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    "+
+		"t_stdev[usec]   99%% percentile[usec]   99.9%% percentile[usec] \n"+
+		" 2       1000          %.2f           9.00         %.2f     \t       %.2f        \t0.10   \t\t2.00    "+
+		"\t\t4.00   \n", figure*0.95, figure, figure)
 }
 
 // told makes what ranks tell of a plan: each lane gives what figure says for its twin (0: the
@@ -37,7 +41,8 @@ func told(p Plan, figure func(test string, twin int, r Run) (float64, string)) L
 			default:
 				l.Exit, l.Err = 1, words
 			case noTime:
-				l.Out, l.Err = strings.Replace(printed(p, s.Test, r, 0), " 65536      0 ", " 65536      314 ", 1), " Correlation coefficient r^2: 0.570301 < 0.9\n"
+				l.Out, l.Err = strings.Replace(printed(p, s.Test, r, 0), " 65536      0 ", " 65536      314 ", 1),
+					" Correlation coefficient r^2: 0.570301 < 0.9\n"
 			case mtu1024:
 				l.Out = strings.Replace(printed(p, s.Test, r, f), "4096[B]", "1024[B]", 1)
 			case "":
@@ -92,8 +97,10 @@ func TestVerdicts(t *testing.T) {
 		}
 	}
 	software := func(_ int, h *envgen.HCA, _ *envgen.NIC) { h.PCI = nil }
-	lost := []nccltest.Traffic{{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 9 << 30, Lost: 900, LostWords: "packet_seq_err +900"}}
-	strangers := []nccltest.Traffic{{Host: "spark1", Device: "rocep1s0f1", RDMA: true, Sent: 9 << 30, Lost: 900, LostWords: "packet_seq_err +900"}}
+	lost := []nettest.Traffic{{Host: "spark1", Device: "rocep1s0f0", RDMA: true, Sent: 9 << 30, Lost: 900,
+		LostWords: "packet_seq_err +900"}}
+	strangers := []nettest.Traffic{{Host: "spark1", Device: "rocep1s0f1", RDMA: true, Sent: 9 << 30, Lost: 900,
+		LostWords: "packet_seq_err +900"}}
 	gone := func(c *cluster) *cluster { // the second function of the port is not on the bus
 		inv := &c.nodes[1].Inventory
 		inv.Devices = append(inv.Devices[:1:1], inv.Devices[2:]...)
@@ -104,53 +111,87 @@ func TestVerdicts(t *testing.T) {
 		options Options
 		figures func(string, int, Run) (float64, string)
 		change  func(*Setting)
-		grade   nccltest.Grade
+		grade   nettest.Grade
 		cause   string
 		says    string // in text, evidence or remedy
 	}{
-		"good pair":            {pair(t), Options{Kinds: []string{"bw"}}, each(98, 98, 0), nil, nccltest.Good, "", "100 % of the 196 that a cable should give"},
-		"just the mark":        {pair(t), Options{Kinds: []string{"bw"}}, each(87.6, 87.5, 0), nil, nccltest.Good, "", "89 %"},
-		"below the mark":       {pair(t), Options{Kinds: []string{"bw"}}, each(87, 87, 0), nil, nccltest.Low, nccltest.CauseUnknown, ""},
-		"two cables":           {pair(t).cable(0, 1, 1, 1, 1), Options{}, each(98, 97, 1.5), nil, nccltest.Good, "", "all 6 are"},
-		"ring":                 {ring(t, 3), Options{}, each(98, 97, 1.5), nil, nccltest.Good, "", "all 9 are"},
-		"one twin":             {pair(t).with(noAddress), Options{}, each(111.5, 0, 1.5), nil, nccltest.Low, nccltest.CauseOneTwin, "roceP2p1s0f0 of spark2 has no IPv4 address"},
-		"twin not on the bus":  {gone(pair(t)), Options{}, each(111.5, 0, 1.5), nil, nccltest.Low, nccltest.CauseOneTwin, "its second PCI function is not there"},
-		"MTU 1500, and good":   {pair(t).with(mtu1500), Options{}, each(94, 94, 1.5), nil, nccltest.Good, "", "96 %"},
-		"MTU 1500":             {pair(t).with(mtu1500), Options{}, each(85, 85, 1.5), nil, nccltest.Low, nccltest.CauseMTU, "enp1s0f0np0 mtu 1500"},
-		"RoCE MTU 1024":        {pair(t), Options{}, smallPackets(each(85, 85, 1.5)), nil, nccltest.Low, nccltest.CauseMTU, "perftest: Mtu 1024[B]"},
-		"100G link":            {pair(t).with(link100), Options{}, each(49, 49, 1.5), nil, nccltest.Low, nccltest.CauseSpeed, "speed 100000 Mb/s"},
-		"PCIe x2":              {pair(t).with(pcieX2), Options{}, each(98, 55, 1.5), nil, nccltest.Low, nccltest.CausePCIe, "32 GT/s x2"},
-		"degraded":             {pair(t), Options{}, each(6.5, 6.5, 1.5), nil, nccltest.Low, nccltest.CauseDegraded, "13.0 Gb/s over RDMA"},
-		"degraded, and MTU":    {pair(t).with(mtu1500), Options{}, each(6.5, 6.5, 1.5), nil, nccltest.Low, nccltest.CauseDegraded, "wall"},
-		"one twin degraded":    {pair(t), Options{}, each(98, 13, 1.5), nil, nccltest.Low, nccltest.CauseDegraded, "roceP2p1s0f0 -> roceP2p1s0f0 13.0 Gb/s, rocep1s0f0 -> rocep1s0f0 98.0"},
-		"losses":               {pair(t), Options{}, each(60, 60, 1.5), func(s *Setting) { s.Traffic = lost }, nccltest.Low, nccltest.CauseLosses, "packet_seq_err +900"},
-		"losses of another":    {pair(t), Options{}, each(80, 80, 1.5), func(s *Setting) { s.Traffic = strangers }, nccltest.Low, nccltest.CauseUnknown, ""},
-		"slow latency":         {pair(t), Options{}, each(98, 98, 8), nil, nccltest.Low, nccltest.CauseUnknown, "8.00 us, where a cable should take 1.47"},
-		"latency by a switch":  {newCluster(t, 3).onSwitch(), Options{}, each(98, 98, 4.5), nil, nccltest.Good, "", ""},
-		"without the switch":   {pair(t), Options{}, each(98, 98, 4.5), nil, nccltest.Low, nccltest.CauseUnknown, ""},
-		"software":             {pair(t).with(software), Options{}, each(1.2, 1.2, 300), nil, nccltest.Unjudged, "", "rocep1s0f0 of spark2 is RDMA in software"},
-		"software, as told":    {pair(t).with(software), Options{Kinds: []string{"bw"}}, each(1.2, 1.2, 0), func(s *Setting) { s.ExpectGbps = 1 }, nccltest.Good, "", "120 % of the 1 that --expect says"},
-		"software, and slower": {pair(t).with(software), Options{Kinds: []string{"bw"}}, each(0.2, 0.2, 0), func(s *Setting) { s.ExpectGbps = 1 }, nccltest.Low, nccltest.CauseUnknown, "20 %"},
-		"latency as told":      {pair(t), Options{Kinds: []string{"lat"}}, each(0, 0, 30), func(s *Setting) { s.ExpectMicros = 20 }, nccltest.Good, "", "--expect-us"},
-		"sends":                {pair(t), Options{Verb: "send"}, each(98, 98, 1.5), nil, nccltest.Unjudged, "", "no figure is known for ib_send_bw"},
-		"small messages":       {pair(t), Options{Kinds: []string{"bw"}, Bytes: 4096}, each(40, 40, 0), nil, nccltest.Unjudged, nccltest.CauseSmall, "--size 64K"},
+		"good pair": {pair(t), Options{Kinds: []string{"bw"}}, each(98, 98, 0), nil, nettest.Good, "",
+			"100 % of the 196 that a cable should give"},
+		"just the mark": {pair(t), Options{Kinds: []string{"bw"}}, each(87.6, 87.5, 0), nil, nettest.Good, "", "89 %"},
+		"below the mark": {pair(t), Options{Kinds: []string{"bw"}}, each(87, 87, 0), nil, nettest.Low,
+			nettest.CauseUnknown, ""},
+		"two cables": {pair(t).cable(0, 1, 1, 1, 1), Options{}, each(98, 97, 1.5), nil, nettest.Good, "",
+			"all 6 are"},
+		"ring": {ring(t, 3), Options{}, each(98, 97, 1.5), nil, nettest.Good, "", "all 9 are"},
+		"one twin": {pair(t).with(noAddress), Options{}, each(111.5, 0, 1.5), nil, nettest.Low,
+			nettest.CauseOneTwin, "roceP2p1s0f0 of spark2 has no IPv4 address"},
+		"twin not on the bus": {gone(pair(t)), Options{}, each(111.5, 0, 1.5), nil, nettest.Low, nettest.CauseOneTwin,
+			"its second PCI function is not there"},
+		"MTU 1500, and good": {pair(t).with(mtu1500), Options{}, each(94, 94, 1.5), nil, nettest.Good, "", "96 %"},
+		"MTU 1500": {pair(t).with(mtu1500), Options{}, each(85, 85, 1.5), nil, nettest.Low,
+			nettest.CauseMTU, "enp1s0f0np0 mtu 1500"},
+		"RoCE MTU 1024": {pair(t), Options{}, smallPackets(each(85, 85, 1.5)), nil, nettest.Low,
+			nettest.CauseMTU, "perftest: Mtu 1024[B]"},
+		"100G link": {pair(t).with(link100), Options{}, each(49, 49, 1.5), nil, nettest.Low,
+			nettest.CauseSpeed, "speed 100000 Mb/s"},
+		"PCIe x2": {pair(t).with(pcieX2), Options{}, each(98, 55, 1.5), nil, nettest.Low,
+			nettest.CausePCIe, "32 GT/s x2"},
+		"degraded": {pair(t), Options{}, each(6.5, 6.5, 1.5), nil, nettest.Low, nettest.CauseDegraded,
+			"13.0 Gb/s over RDMA"},
+		"degraded, and MTU": {pair(t).with(mtu1500), Options{}, each(6.5, 6.5, 1.5), nil, nettest.Low,
+			nettest.CauseDegraded, "wall"},
+		"one twin degraded": {pair(t), Options{}, each(98, 13, 1.5), nil, nettest.Low, nettest.CauseDegraded,
+			"roceP2p1s0f0 -> roceP2p1s0f0 13.0 Gb/s, rocep1s0f0 -> rocep1s0f0 98.0"},
+		"losses": {pair(t), Options{}, each(60, 60, 1.5), func(s *Setting) { s.Traffic = lost },
+			nettest.Low, nettest.CauseLosses, "packet_seq_err +900"},
+		"losses of another": {pair(t), Options{}, each(80, 80, 1.5), func(s *Setting) { s.Traffic = strangers },
+			nettest.Low, nettest.CauseUnknown, ""},
+		"slow latency": {pair(t), Options{}, each(98, 98, 8), nil, nettest.Low, nettest.CauseUnknown,
+			"8.00 us, where a cable should take 1.47"},
+		"latency by a switch": {newCluster(t, 3).onSwitch(), Options{}, each(98, 98, 4.5), nil, nettest.Good, "", ""},
+		"without the switch":  {pair(t), Options{}, each(98, 98, 4.5), nil, nettest.Low, nettest.CauseUnknown, ""},
+		"software": {pair(t).with(software), Options{}, each(1.2, 1.2, 300), nil, nettest.Unjudged, "",
+			"rocep1s0f0 of spark2 is RDMA in software"},
+		"software, as told": {pair(t).with(software), Options{Kinds: []string{"bw"}}, each(1.2, 1.2, 0),
+			func(s *Setting) { s.ExpectGbps = 1 }, nettest.Good, "", "120 % of the 1 that --expect says"},
+		"software, and slower": {pair(t).with(software), Options{Kinds: []string{"bw"}}, each(0.2, 0.2, 0),
+			func(s *Setting) { s.ExpectGbps = 1 }, nettest.Low, nettest.CauseUnknown, "20 %"},
+		"latency as told": {pair(t), Options{Kinds: []string{"lat"}}, each(0, 0, 30),
+			func(s *Setting) { s.ExpectMicros = 20 }, nettest.Good, "", "--expect-us"},
+		"sends": {pair(t), Options{Verb: "send"}, each(98, 98, 1.5), nil, nettest.Unjudged, "",
+			"no figure is known for ib_send_bw"},
+		"small messages": {pair(t), Options{Kinds: []string{"bw"}, Bytes: 4096}, each(40, 40, 0), nil,
+			nettest.Unjudged, nettest.CauseSmall, "--size 64K"},
 		"wrong GID": {pair(t), Options{}, func(test string, _ int, r Run) (float64, string) {
 			return 0, "Failed to modify QP 17 to RTR\n Unable to Connect the HCA's through the link"
 		},
-			nil, nccltest.Failed, CauseGID, "Failed to modify QP 17 to RTR"},
-		"no GID": {pair(t), Options{}, fails("spark2: roceP2p1s0f0 has no RoCE v2 GID of 192.168.101.12"), nil, nccltest.Failed, CauseGID, "192.168.101.12"},
-		"nothing comes through": {pair(t), Options{}, fails(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"), nil,
-			nccltest.Failed, CauseUnreachable, "Failed status 12"},
-		"MTUs differ": {pair(t).with(mtu1500), Options{}, fails(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"), nil,
-			nccltest.Failed, CauseMTUUnequal, "rocep1s0f0 of spark1 mtu 9000, rocep1s0f0 of spark2 mtu 1500"},
-		"no connection":       {pair(t), Options{}, fails("Couldn't connect to 192.168.100.12:20000"), nil, nccltest.Failed, CauseUnreachable, "firewall"},
-		"zero":                {pair(t), Options{}, each(98, 0, 1.5), nil, nccltest.Failed, CauseUnreachable, "not one message was acknowledged"},
-		"no clock":            {pair(t), Options{Kinds: []string{"bw"}}, fails(noTime), nil, nccltest.Failed, CauseBusy, "counted 314 messages, and no time; Correlation coefficient r^2: 0.570301"},
-		"no clock, no report": {pair(t), Options{Kinds: []string{"lat"}}, fails(" Correlation coefficient r^2: 0.697545 < 0.9\n Can't produce a report"), nil, nccltest.Failed, CauseBusy, "governor"},
-		"hangs":               {pair(t), Options{}, fails("it did not end within 33s"), nil, nccltest.Failed, CauseUnreachable, ""},
-		"memlock":             {pair(t), Options{}, fails("Couldn't allocate MR"), nil, nccltest.Failed, CauseMemlock, "memlock=unlimited"},
-		"device gone":         {pair(t), Options{}, fails("IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device"), nil, nccltest.Failed, CauseDevice, "dmesg"},
-		"other trouble":       {pair(t), Options{}, fails("it is Tuesday"), nil, nccltest.Failed, CauseFaulty, "it is Tuesday"},
+			nil, nettest.Failed, CauseGID, "Failed to modify QP 17 to RTR"},
+		"no GID": {pair(t), Options{}, fails("spark2: roceP2p1s0f0 has no RoCE v2 GID of 192.168.101.12"), nil,
+			nettest.Failed, CauseGID, "192.168.101.12"},
+		"nothing comes through": {pair(t), Options{},
+			fails(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"), nil,
+			nettest.Failed, CauseUnreachable, "Failed status 12"},
+		"MTUs differ": {pair(t).with(mtu1500), Options{},
+			fails(" Completion with error at client\n Failed status 12: wr_id 0 syndrom 0x81"), nil,
+			nettest.Failed, CauseMTUUnequal, "rocep1s0f0 of spark1 mtu 9000, rocep1s0f0 of spark2 mtu 1500"},
+		"no connection": {pair(t), Options{}, fails("Couldn't connect to 192.168.100.12:20000"), nil,
+			nettest.Failed, CauseUnreachable, "firewall"},
+		"zero": {pair(t), Options{}, each(98, 0, 1.5), nil, nettest.Failed, CauseUnreachable,
+			"not one message was acknowledged"},
+		"no clock": {pair(t), Options{Kinds: []string{"bw"}}, fails(noTime), nil, nettest.Failed, CauseBusy,
+			"counted 314 messages, and no time; Correlation coefficient r^2: 0.570301"},
+		"no clock, no report": {pair(t), Options{Kinds: []string{"lat"}},
+			fails(" Correlation coefficient r^2: 0.697545 < 0.9\n Can't produce a report"), nil, nettest.Failed,
+			CauseBusy, "governor"},
+		"hangs": {pair(t), Options{}, fails("it did not end within 33s"), nil, nettest.Failed,
+			CauseUnreachable, ""},
+		"memlock": {pair(t), Options{}, fails("Couldn't allocate MR"), nil, nettest.Failed, CauseMemlock,
+			"memlock=unlimited"},
+		"device gone": {pair(t), Options{},
+			fails("IB device rocep1s0f0 not found\n Unable to find the Infiniband/RoCE device"), nil, nettest.Failed,
+			CauseDevice, "dmesg"},
+		"other trouble": {pair(t), Options{}, fails("it is Tuesday"), nil, nettest.Failed, CauseFaulty,
+			"it is Tuesday"},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -191,12 +232,14 @@ func TestOneOfMany(t *testing.T) {
 		}
 		return 97, ""
 	}), s)
-	if v := rep.Verdict; v.Grade != nccltest.Failed || !strings.Contains(v.Text, "spark3 -> spark2 over port 0 - port 0: roceP2p1s0f0 -> roceP2p1s0f0: nothing gets through") {
+	if v := rep.Verdict; v.Grade != nettest.Failed ||
+		!strings.Contains(v.Text,
+			"spark3 -> spark2 over port 0 - port 0: roceP2p1s0f0 -> roceP2p1s0f0: nothing gets through") {
 		t.Errorf("%+v", v)
 	}
 	good := 0
 	for _, c := range rep.Cells {
-		if c.Grade == nccltest.Good {
+		if c.Grade == nettest.Good {
 			good++
 		}
 	}
@@ -213,7 +256,8 @@ spark4       194.0    194.0    194.0        -
 	if got := Matrix(p, rep.Cells, "write_bw", 100); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-	if got := Matrix(p, rep.Cells, "write_bw", 30); !strings.Contains(got, "spark3 -> spark2  port 0 - port 0    failed\n") || strings.Count(got, "\n") != 13 {
+	if got := Matrix(p, rep.Cells, "write_bw", 30); !strings.Contains(got,
+		"spark3 -> spark2  port 0 - port 0    failed\n") || strings.Count(got, "\n") != 13 {
 		t.Errorf("too wide for a terminal:\n%s", got)
 	}
 }
@@ -258,7 +302,8 @@ func TestBusy(t *testing.T) {
 		all.clients[key] = l
 	}
 	v := Judge(p, all, s).Verdict
-	if v.Grade != nccltest.Low || v.Cause == nil || v.Cause.Code != CauseBusy || !strings.Contains(v.Cause.Evidence, "1.52 us at best, 9.00 usually") {
+	if v.Grade != nettest.Low || v.Cause == nil || v.Cause.Code != CauseBusy ||
+		!strings.Contains(v.Cause.Evidence, "1.52 us at best, 9.00 usually") {
 		t.Errorf("%+v", v)
 	}
 }
@@ -272,7 +317,8 @@ func TestOtherGID(t *testing.T) {
 		all.clients[key] = l
 	}
 	v := Judge(p, all, s).Verdict
-	if v.Grade != nccltest.Failed || v.Cause.Code != CauseGID || !strings.Contains(v.Cause.Evidence, "spoke by GID ::ffff:10.0.100.") {
+	if v.Grade != nettest.Failed || v.Cause.Code != CauseGID ||
+		!strings.Contains(v.Cause.Evidence, "spoke by GID ::ffff:10.0.100.") {
 		t.Errorf("%+v %+v", v, v.Cause)
 	}
 }
@@ -280,15 +326,17 @@ func TestOtherGID(t *testing.T) {
 // A rank that tells nothing, and one that tells of what the far end saw.
 func TestSilence(t *testing.T) {
 	p, s := pair(t).plan(t, Options{Kinds: []string{Bandwidth}})
-	if v := Judge(p, Lines{}, s).Verdict; v.Grade != nccltest.Failed || !strings.Contains(v.Cause.Evidence, "nothing was told of it") {
+	if v := Judge(p, Lines{}, s).Verdict; v.Grade != nettest.Failed ||
+		!strings.Contains(v.Cause.Evidence, "nothing was told of it") {
 		t.Errorf("%+v", v)
 	}
 	all := told(p, fails("Couldn't read remote address"))
 	all.Add(Line{IBTest: 1, Step: 0, Run: 0, Server: true, Exit: 1, Err: "Couldn't allocate MR\n"})
-	if v := Judge(p, all, s).Verdict; v.Cause.Code != CauseMemlock || !strings.Contains(v.Cause.Evidence, "spark2: Couldn't allocate MR") {
+	if v := Judge(p, all, s).Verdict; v.Cause.Code != CauseMemlock ||
+		!strings.Contains(v.Cause.Evidence, "spark2: Couldn't allocate MR") {
 		t.Errorf("%+v %+v", v, v.Cause)
 	}
-	if v := Judge(Plan{}, Lines{}, Setting{}).Verdict; v.Grade != nccltest.Failed {
+	if v := Judge(Plan{}, Lines{}, Setting{}).Verdict; v.Grade != nettest.Failed {
 		t.Errorf("%+v", v)
 	}
 }
@@ -298,12 +346,14 @@ func TestHistory(t *testing.T) {
 	rep := Judge(p, told(p, each(98, 60, 1.5)), s)
 	now := NewRecord(p, "write", rep)
 	now.Cluster = "c"
-	if now.Gbps == nil || *now.Gbps != 158 || *now.Micros != 1.5 || now.Grade != nccltest.Low || strings.Join(now.Hosts, ",") != "spark1,spark2" {
+	if now.Gbps == nil || *now.Gbps != 158 || *now.Micros != 1.5 || now.Grade != nettest.Low ||
+		strings.Join(now.Hosts, ",") != "spark1,spark2" {
 		t.Fatalf("%+v", now)
 	}
 	var lines strings.Builder
 	for i, change := range []func(*Record){
-		func(r *Record) { *r.Gbps = 1 }, func(r *Record) { *r.Gbps = 2 }, func(r *Record) { r.Cluster = "d" }, func(r *Record) { r.Verb = "read" },
+		func(r *Record) { *r.Gbps = 1 }, func(r *Record) { *r.Gbps = 2 }, func(r *Record) { r.Cluster = "d" },
+		func(r *Record) { r.Verb = "read" },
 		func(r *Record) { r.Hosts = []string{"spark1"} }, func(r *Record) { r.Bytes = 7 },
 		func(r *Record) { r.Gbps = nil },
 	} {
@@ -327,14 +377,15 @@ func TestHistory(t *testing.T) {
 // A gate for bandwidth is not shut by a latency that is good.
 func TestReached(t *testing.T) {
 	part := func(v float64) *float64 { return &v }
-	bw := Cell{Test: "write_bw", Part: part(0.97), Grade: nccltest.Good}
-	lat := Cell{Test: "write_lat", Part: part(0.74), Grade: nccltest.Good}
-	slow := Cell{Test: "write_lat", Part: part(0.3), Grade: nccltest.Low}
+	bw := Cell{Test: "write_bw", Part: part(0.97), Grade: nettest.Good}
+	lat := Cell{Test: "write_lat", Part: part(0.74), Grade: nettest.Good}
+	slow := Cell{Test: "write_lat", Part: part(0.3), Grade: nettest.Low}
 	for name, tc := range map[string]struct {
 		cells []Cell
 		want  float64
 	}{
-		"both": {[]Cell{bw, lat}, 0.97}, "a low latency": {[]Cell{bw, lat, slow}, 0.3}, "latency alone": {[]Cell{lat}, 0.74}, "nothing expected": {[]Cell{{Test: "send_bw"}}, -1},
+		"both": {[]Cell{bw, lat}, 0.97}, "a low latency": {[]Cell{bw, lat, slow}, 0.3},
+		"latency alone": {[]Cell{lat}, 0.74}, "nothing expected": {[]Cell{{Test: "send_bw"}}, -1},
 	} {
 		got := Report{Cells: tc.cells, Verdict: verdict(tc.cells)}.Reached()
 		if (got == nil) != (tc.want < 0) || got != nil && *got != tc.want {

@@ -7,16 +7,12 @@ import (
 
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/topology"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // Setting is under what a test ran.
 type Setting struct {
-	// Topology and Inventories (by node id) are of the whole cluster, before the test.
-	Topology    envgen.Topology
-	Inventories map[string]envgen.Inventory
-	// Traffic is what the nodes' devices counted meanwhile; nil where nobody read it.
-	Traffic []nccltest.Traffic
+	nettest.Setting
 	// ExpectGbps and ExpectMicros are what the user says that a cable gives; 0: what is
 	// known of a Spark's.
 	ExpectGbps, ExpectMicros float64
@@ -46,12 +42,12 @@ type Cell struct {
 	Micros *float64 `json:"us,omitempty"`
 	// Expected is in the same unit, and Part of it was reached: 1 is all. nil where no
 	// figure is known.
-	Expected *float64         `json:"expected,omitempty"`
-	Part     *float64         `json:"part,omitempty"`
-	Grade    nccltest.Grade   `json:"grade"`
-	Cause    *nccltest.Cause  `json:"cause,omitempty"`
-	Also     []nccltest.Cause `json:"also,omitempty"`
-	Text     string           `json:"text"`
+	Expected *float64        `json:"expected,omitempty"`
+	Part     *float64        `json:"part,omitempty"`
+	Grade    nettest.Grade   `json:"grade"`
+	Cause    *nettest.Cause  `json:"cause,omitempty"`
+	Also     []nettest.Cause `json:"also,omitempty"`
+	Text     string          `json:"text"`
 
 	cable int
 	back  bool
@@ -59,10 +55,10 @@ type Cell struct {
 
 // Verdict is what the whole test says: that of its worst cell.
 type Verdict struct {
-	Grade nccltest.Grade  `json:"grade"`
-	Part  *float64        `json:"part,omitempty"` // the least of all
-	Cause *nccltest.Cause `json:"cause,omitempty"`
-	Text  string          `json:"text"`
+	Grade nettest.Grade  `json:"grade"`
+	Part  *float64       `json:"part,omitempty"` // the least of all
+	Cause *nettest.Cause `json:"cause,omitempty"`
+	Text  string         `json:"text"`
 }
 
 // Report is a whole result.
@@ -87,8 +83,9 @@ func Judge(p Plan, told Lines, s Setting) Report {
 				if run.Back {
 					slots[0], slots[1] = slots[1], slots[0]
 				}
-				rep.Cells = append(rep.Cells, Cell{Test: step.Test, From: p.Nodes[from.Node].Host, To: p.Nodes[to.Node].Host, cable: run.Cable, back: run.Back,
-					Port: s.port(p.Nodes[from.Node].Host, slots[0]) + " - " + s.port(p.Nodes[to.Node].Host, slots[1])})
+				rep.Cells = append(rep.Cells,
+					Cell{Test: step.Test, From: p.Nodes[from.Node].Host, To: p.Nodes[to.Node].Host, cable: run.Cable, back: run.Back,
+						Port: s.port(p.Nodes[from.Node].Host, slots[0]) + " - " + s.port(p.Nodes[to.Node].Host, slots[1])})
 			}
 			rep.Cells[k].Lanes = append(rep.Cells[k].Lanes, readLane(p, told, i, j))
 		}
@@ -138,7 +135,8 @@ func otherGID(m Measured, from, to End) string {
 		gid  fmt.Stringer
 		ok   bool
 		want Way
-	}{{m.Local, !m.Local.IsValid() || m.Local.Unmap() == from.Way.Addr, from.Way}, {m.Remote, !m.Remote.IsValid() || m.Remote.Unmap() == to.Way.Addr, to.Way}} {
+	}{{m.Local, !m.Local.IsValid() || m.Local.Unmap() == from.Way.Addr, from.Way},
+		{m.Remote, !m.Remote.IsValid() || m.Remote.Unmap() == to.Way.Addr, to.Way}} {
 		if !side.ok {
 			return fmt.Sprintf("%s spoke by GID %s, and not by that of %s", side.want.Device, side.gid, side.want.Addr)
 		}
@@ -213,7 +211,7 @@ func (s Setting) port(host, slot string) string {
 func (r Report) Reached() *float64 {
 	var least *float64
 	for _, c := range r.Cells {
-		if c.Part != nil && (IsBandwidth(c.Test) || c.Grade == nccltest.Low) && (least == nil || *c.Part < *least) {
+		if c.Part != nil && (IsBandwidth(c.Test) || c.Grade == nettest.Low) && (least == nil || *c.Part < *least) {
 			least = c.Part
 		}
 	}
@@ -224,14 +222,14 @@ func (r Report) Reached() *float64 {
 }
 
 // rank orders grades, the worst highest.
-func rank(g nccltest.Grade) int {
-	return slices.Index([]nccltest.Grade{nccltest.Good, nccltest.Unjudged, nccltest.Low, nccltest.Failed}, g)
+func rank(g nettest.Grade) int {
+	return slices.Index([]nettest.Grade{nettest.Good, nettest.Unjudged, nettest.Low, nettest.Failed}, g)
 }
 
 // verdict is the worst cell's; of equal ones that which reached the smallest part.
 func verdict(cells []Cell) Verdict {
 	if len(cells) == 0 {
-		return Verdict{Grade: nccltest.Failed, Text: "nothing was measured"}
+		return Verdict{Grade: nettest.Failed, Text: "nothing was measured"}
 	}
 	part := func(c Cell) float64 {
 		if c.Part == nil {
@@ -257,7 +255,7 @@ func verdict(cells []Cell) Verdict {
 		}
 	}
 	switch {
-	case v.Grade == nccltest.Good && len(cells) > 1:
+	case v.Grade == nettest.Good && len(cells) > 1:
 		v.Text = fmt.Sprintf("all %d are; the least, %s", len(cells), v.Text)
 	case alike > 1:
 		v.Text = fmt.Sprintf("%s; %d of %d are %s", v.Text, alike, len(cells), v.Grade)

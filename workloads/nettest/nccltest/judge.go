@@ -2,55 +2,22 @@ package nccltest
 
 import (
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 
-	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // Setting is under what a test ran.
 type Setting struct {
-	// Topology and Inventories (by node id) are of the whole cluster, before the test.
-	Topology    envgen.Topology
-	Inventories map[string]envgen.Inventory
+	nettest.Setting
 	// Nodes are the ids of those that ran it, of a text's hosts those that are known.
 	Nodes []string
-	// Traffic is what their devices counted meanwhile; nil where nobody read it.
-	Traffic []Traffic
 }
-
-// Traffic is what one device or interface counted during a test.
-type Traffic struct {
-	Host   string `json:"host"`
-	Device string `json:"device"`
-	// RDMA: it is an RDMA device, and the bytes are RDMA's.
-	RDMA bool `json:"rdma,omitempty"`
-	// Sent and Received are bytes.
-	Sent     uint64 `json:"sent"`
-	Received uint64 `json:"received"`
-	// Lost counts packets lost or sent again; LostWords are the counters.
-	Lost      uint64 `json:"lost,omitempty"`
-	LostWords string `json:"lost_words,omitempty"`
-}
-
-// Grade is a verdict in a word.
-type Grade string
-
-const (
-	// Good reached what these links give, and every element was right.
-	Good Grade = "good"
-	// Low was right, and slower than it should be.
-	Low Grade = "low"
-	// Unjudged was right, and there is no figure to hold it against.
-	Unjudged Grade = "unjudged"
-	// Failed gave no result, a wrong one, or one that nobody checked.
-	Failed Grade = "failed"
-)
 
 // Verdict is what a test says about its links.
 type Verdict struct {
-	Grade Grade `json:"grade"`
+	Grade nettest.Grade `json:"grade"`
 	// Bytes is the message size that was judged, the largest; Bus what it reached, GB/s.
 	Bytes int64   `json:"bytes,omitempty"`
 	Bus   float64 `json:"bus_gbps,omitempty"`
@@ -60,8 +27,8 @@ type Verdict struct {
 	Part     *float64 `json:"part,omitempty"`
 	Mark     *Mark    `json:"mark,omitempty"`
 	// Cause is the likely one, nil where all is well. Also are other facts that cost.
-	Cause *Cause  `json:"cause,omitempty"`
-	Also  []Cause `json:"also,omitempty"`
+	Cause *nettest.Cause  `json:"cause,omitempty"`
+	Also  []nettest.Cause `json:"also,omitempty"`
 	// Text is the verdict as a sentence.
 	Text string `json:"text"`
 }
@@ -69,20 +36,21 @@ type Verdict struct {
 // Judge weighs a result.
 func Judge(t Table, log Log, s Setting) Verdict {
 	if c := incorrect(t, log, s); c != nil {
-		v := Verdict{Grade: Failed, Cause: c, Text: c.Text}
+		v := Verdict{Grade: nettest.Failed, Cause: c, Text: c.Text}
 		if r := t.Largest(); r != nil {
 			v.Bytes, v.Bus = r.Bytes, r.Bus()
 		}
 		return v
 	}
 	r := t.Largest()
-	v := Verdict{Grade: Unjudged, Bytes: r.Bytes, Bus: r.Bus()}
-	reached := fmt.Sprintf("%s reached %.2f GB/s with %s messages", or(t.Op, "the test"), v.Bus, Size(r.Bytes))
+	v := Verdict{Grade: nettest.Unjudged, Bytes: r.Bytes, Bus: r.Bus()}
+	reached := fmt.Sprintf("%s reached %.2f GB/s with %s messages", or(t.Op, "the test"), v.Bus, nettest.Size(r.Bytes))
 	f := newFabric(s)
 	ranks := max(len(t.Devices), len(s.Nodes))
 	mark := f.mark()
 	if t.Backend != "nccl" {
-		v.Text = fmt.Sprintf("%s over %s, without NCCL and RDMA: every element was right, and of the links it says nothing", reached, t.Backend)
+		v.Text = fmt.Sprintf("%s over %s, without NCCL and RDMA: every element was right, and of the links it says "+
+			"nothing", reached, t.Backend)
 		return v
 	}
 	tcp, overTCP := f.overTCP(log, mark)
@@ -100,7 +68,8 @@ func Judge(t Table, log Log, s Setting) Verdict {
 		v.Text = reached + "; no cable between these nodes is known, so there is no figure to hold it against"
 		return v
 	case t.Op == "":
-		v.Text = reached + "; it does not say which operation that was, as old versions do not: name it, as in sparkrun launch nccl-test all_gather --read FILE"
+		v.Text = reached + "; it does not say which operation that was, as old versions do not: name it, as in " +
+			"sparkrun launch nccl-test all_gather --read FILE"
 		return v
 	case busFactor(t.Op, ranks) == 0:
 		v.Text = fmt.Sprintf("%s; no figure is known for %s", reached, t.Op)
@@ -111,8 +80,9 @@ func Judge(t Table, log Log, s Setting) Verdict {
 	v.Mark = mark
 	found := f.settings(log, s.Traffic)
 	if part < 0.5 && (!overTCP || expected == 0) { // then nothing is expected, and no gate passes
-		v.Cause = &Cause{Code: CauseSmall, Text: "such small messages show latency, not the link's rate",
-			Evidence: fmt.Sprintf("the largest message has %s", Size(r.Bytes)), Remedy: "sparkrun launch nccl-test --max 1G"}
+		v.Cause = &nettest.Cause{Code: nettest.CauseSmall, Text: "such small messages show latency, not the link's rate",
+			Evidence: fmt.Sprintf("the largest message has %s", nettest.Size(r.Bytes)),
+			Remedy:   "sparkrun launch nccl-test --max 1G"}
 		v.Text, v.Also = reached+": "+v.Cause.Text, found
 		return v
 	}
@@ -120,10 +90,10 @@ func Judge(t Table, log Log, s Setting) Verdict {
 	v.Expected, v.Part = &expected, &share
 	against := fmt.Sprintf("%s, %.0f %% of the %.2f that %s should give", reached, 100*share, expected, mark.Text)
 	if v.Bus >= mark.Pass*part && !overTCP {
-		v.Grade, v.Text, v.Also = Good, against+"; every element was right", found
+		v.Grade, v.Text, v.Also = nettest.Good, against+"; every element was right", found
 		return v
 	}
-	v.Grade = Low
+	v.Grade = nettest.Low
 	if !overTCP {
 		v.Cause = likely(v.Bus/part, found, log, s.Traffic)
 	}
@@ -138,34 +108,31 @@ func Judge(t Table, log Log, s Setting) Verdict {
 
 // likely picks the fact that leaves nearest to what was measured (with messages so
 // large that latency does not count). One that leaves far more explains nothing.
-func likely(bus float64, found []Cause, log Log, traffic []Traffic) *Cause {
-	var best *Cause
-	nearest := math.Inf(1)
-	for i, c := range found {
-		if d := math.Abs(math.Log(bus / c.reach)); d < nearest {
-			best, nearest = &found[i], d
-		}
-	}
-	if best != nil && bus > best.reach/2 {
+func likely(bus float64, found []nettest.Cause, log Log, traffic []nettest.Traffic) *nettest.Cause {
+	best, explains := nettest.Likely(bus, found)
+	if explains {
 		return best
 	}
-	lost, anyLost := Losses(traffic)
+	lost, anyLost := nettest.Losses(traffic)
 	switch {
 	case len(log.Bad) > 0:
-		return &Cause{Code: CauseLosses, Text: "NCCL met errors on the way", Evidence: log.Bad[0], Remedy: "sparkrun doctor"}
+		return &nettest.Cause{Code: nettest.CauseLosses, Text: "NCCL met errors on the way", Evidence: log.Bad[0],
+			Remedy: "sparkrun doctor"}
 	case anyLost:
 		return &lost
 	case bus < deeply && log.Via["NET/IB"] == 0:
-		return &Cause{Code: CauseUnknown, Text: "this is below half of one twin: NCCL went by TCP, or a ConnectX-7 has degraded",
+		return &nettest.Cause{Code: nettest.CauseUnknown,
+			Text:     "this is below half of one twin: NCCL went by TCP, or a ConnectX-7 has degraded",
 			Evidence: strings.TrimSuffix(fmt.Sprintf("%.1f Gb/s; %s", bus*8, unknown(log, traffic)), "; "), Remedy: askNCCL}
 	case bus < deeply:
-		return &Cause{Code: CauseDegraded, Text: "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
-			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", bus*8), Remedy: "power both machines off at the wall, wait, and test again"}
+		c := nettest.Degraded(bus * 8)
+		return &c
 	case best != nil:
 		return best
 	}
-	c := &Cause{Code: CauseUnknown, Text: "nothing that was looked at explains it",
-		Evidence: "twins, speed, PCIe, MTU, transport and losses are as they should be", Remedy: "sparkrun doctor; is something else using the links or the GPUs?"}
+	c := &nettest.Cause{Code: nettest.CauseUnknown, Text: "nothing that was looked at explains it",
+		Evidence: "twins, speed, PCIe, MTU, transport and losses are as they should be",
+		Remedy:   "sparkrun doctor; is something else using the links or the GPUs?"}
 	if not := unknown(log, traffic); not != "" {
 		c.Evidence = "twins, speed, PCIe and MTU are as they should be; " + not
 		c.Remedy = askNCCL + "; sparkrun doctor"
@@ -182,21 +149,23 @@ func NoTorch(host, line string) (Verdict, bool) {
 	if !ok || !strings.Contains(text, "cannot import torch") {
 		return Verdict{}, false
 	}
-	c := Cause{Code: CauseNoTorch, Text: "torch cannot be imported on " + host, Evidence: text,
-		Remedy: "--python PYTHON of an environment with PyTorch, type this in an active one ($VIRTUAL_ENV), or pip install torch there; nccl-tests needs none: sparkrun nccl-test build SRC"}
-	return Verdict{Grade: Failed, Cause: &c, Text: c.Text}, true
+	c := nettest.Cause{Code: CauseNoTorch, Text: "torch cannot be imported on " + host, Evidence: text,
+		Remedy: "--python PYTHON of an environment with PyTorch, type this in an active one ($VIRTUAL_ENV), or pip " +
+			"install torch there; nccl-tests needs none: sparkrun nccl-test build SRC"}
+	return Verdict{Grade: nettest.Failed, Cause: &c, Text: c.Text}, true
 }
 
 // askNCCL is the remedy where a text does not say how NCCL went.
-const askNCCL = "let sparkrun launch nccl-test run it, which reads NCCL's log and the counters; or run it with NCCL_DEBUG=INFO and --read that output"
+const askNCCL = "let sparkrun launch nccl-test run it, which reads NCCL's log and the counters; or run it with " +
+	"NCCL_DEBUG=INFO and --read that output"
 
 // unknown says what nobody has looked at; empty: all has been.
-func unknown(log Log, traffic []Traffic) string {
+func unknown(log Log, traffic []nettest.Traffic) string {
 	var parts []string
 	if len(log.Via) == 0 {
 		parts = append(parts, "the transport (no lines of NCCL_DEBUG=INFO)")
 	}
-	if !slices.ContainsFunc(traffic, func(t Traffic) bool { return t.RDMA }) {
+	if !slices.ContainsFunc(traffic, func(t nettest.Traffic) bool { return t.RDMA }) {
 		parts = append(parts, "losses (no RDMA device's counters)")
 	}
 	if len(parts) == 0 {
@@ -206,8 +175,9 @@ func unknown(log Log, traffic []Traffic) string {
 }
 
 // incomplete is the cause where a test has not come to its end: what NCCL said of it, if it did.
-func incomplete(text, evidence string, log Log) *Cause {
-	c := &Cause{Code: CauseIncomplete, Text: text, Evidence: evidence, Remedy: "read what the ranks wrote: sparkrun logs"}
+func incomplete(text, evidence string, log Log) *nettest.Cause {
+	c := &nettest.Cause{Code: CauseIncomplete, Text: text, Evidence: evidence,
+		Remedy: "read what the ranks wrote: sparkrun logs"}
 	if len(log.Bad) > 0 {
 		c.Text += ": NCCL met errors on the way"
 		c.Evidence, c.Remedy = log.Bad[0], "sparkrun doctor; sparkrun logs has all that the ranks wrote"
@@ -216,7 +186,7 @@ func incomplete(text, evidence string, log Log) *Cause {
 }
 
 // incorrect finds what makes a result worth nothing, whatever its speed.
-func incorrect(t Table, log Log, s Setting) *Cause {
+func incorrect(t Table, log Log, s Setting) *nettest.Cause {
 	if c := alone(t, s); c != nil {
 		return c
 	}
@@ -230,25 +200,29 @@ func incorrect(t Table, log Log, s Setting) *Cause {
 			checked++
 		}
 		if n != 0 { // NaN is wrong, too
-			return &Cause{Code: CauseWrong, Text: fmt.Sprintf("%.0f elements of %s messages are wrong", n, Size(r.Bytes)),
-				Evidence: fmt.Sprintf("#wrong %g", n), Remedy: "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
+			return &nettest.Cause{Code: CauseWrong,
+				Text:     fmt.Sprintf("%.0f elements of %s messages are wrong", n, nettest.Size(r.Bytes)),
+				Evidence: fmt.Sprintf("#wrong %g", n),
+				Remedy:   "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
 		}
 	}
 	switch b := t.OutOfBounds; {
 	case b != nil && (!b.OK || b.Count != 0):
-		return &Cause{Code: CauseWrong, Text: fmt.Sprintf("%d values are out of bounds", b.Count), Evidence: fmt.Sprintf("Out of bounds values : %d", b.Count),
-			Remedy: "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
+		return &nettest.Cause{Code: CauseWrong, Text: fmt.Sprintf("%d values are out of bounds", b.Count),
+			Evidence: fmt.Sprintf("Out of bounds values : %d", b.Count),
+			Remedy:   "do not use these links or GPUs until it is found: repeat with --on and two machines at a time"}
 	case b == nil:
 		return incomplete("the test did not come to its end", `no line "Out of bounds values : 0 OK"`, log)
 	case checked == 0:
-		return &Cause{Code: CauseUnchecked, Text: "nobody checked the results", Evidence: "#wrong is N/A for every size (nccl-tests -c 0 says OK all the same)", Remedy: "run it without -c 0"}
+		return &nettest.Cause{Code: CauseUnchecked, Text: "nobody checked the results",
+			Evidence: "#wrong is N/A for every size (nccl-tests -c 0 says OK all the same)", Remedy: "run it without -c 0"}
 	}
 	return nil
 }
 
 // alone: each rank has run a test of its own, in which nothing goes over a link, as programs do that
 // were built without MPI, or that mistake who has started them.
-func alone(t Table, s Setting) *Cause {
+func alone(t Table, s Setting) *nettest.Cause {
 	seen := map[int]bool{}
 	evidence := ""
 	for _, d := range t.Devices {
@@ -263,21 +237,10 @@ func alone(t Table, s Setting) *Cause {
 	if evidence == "" {
 		return nil
 	}
-	return &Cause{Code: CauseAlone, Text: "each rank ran a test by itself, and none went over a link", Evidence: evidence,
-		Remedy: "build nccl-tests with MPI=1: sparkrun nccl-test build SRC; and start it by the MPI it was built with (--mpi)"}
-}
-
-// Size writes bytes as people do: 16 GiB, 8 MiB, 100 B.
-func Size(n int64) string {
-	units := []string{"B", "KiB", "MiB", "GiB", "TiB"}
-	v, i := float64(n), 0
-	for (v >= 1024 || v > 1 && i > 0 && math.Round(v*10) >= 10240) && i < len(units)-1 {
-		v, i = v/1024, i+1
-	}
-	if v == math.Trunc(v) || i == 0 {
-		return fmt.Sprintf("%.0f %s", v, units[i])
-	}
-	return fmt.Sprintf("%.1f %s", v, units[i])
+	return &nettest.Cause{Code: CauseAlone, Text: "each rank ran a test by itself, and none went over a link",
+		Evidence: evidence,
+		Remedy: "build nccl-tests with MPI=1: sparkrun nccl-test build SRC; and start it by the MPI it was built " +
+			"with (--mpi)"}
 }
 
 func or(text, otherwise string) string {
@@ -289,7 +252,8 @@ func or(text, otherwise string) string {
 
 // Compare says how a result stands to the last one like it: +0.02 is 2 % more.
 func Compare(now, last Record) (change float64, ok bool) {
-	if last.Bus <= 0 || now.Bytes != last.Bytes || now.Op != last.Op || now.Tool != last.Tool || !slices.Equal(now.Hosts, last.Hosts) {
+	if last.Bus <= 0 || now.Bytes != last.Bytes || now.Op != last.Op || now.Tool != last.Tool ||
+		!slices.Equal(now.Hosts, last.Hosts) {
 		return 0, false
 	}
 	return now.Bus/last.Bus - 1, true

@@ -50,7 +50,8 @@ var (
 const registers = "ibv_reg_mr"
 
 // trouble are parts of lines that never come in a good run.
-var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", registers, "async fatal event", "Got async error event"}
+var trouble = []string{"ibv_modify_qp failed", "Got completion from peer", "Connection timed out", registers,
+	"async fatal event", "Got async error event"}
 
 // Line takes one line of a rank's output. It reports whether it was NCCL's.
 func (l *Log) Line(line string) bool {
@@ -100,7 +101,8 @@ func troubled(text string) bool {
 // failed may have lacked memory, or an argument. One that registers memory asks no other machine: it
 // fails where the limit of locked memory is too low.
 func (l Log) Links() bool {
-	return slices.ContainsFunc(l.Bad, func(text string) bool { return troubled(text) && !strings.Contains(text, registers) })
+	return slices.ContainsFunc(l.Bad,
+		func(text string) bool { return troubled(text) && !strings.Contains(text, registers) })
 }
 
 func (l *Log) bad(text string) {

@@ -8,6 +8,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // ErrNoTable is wrapped where a text holds no result at all.
@@ -61,7 +63,8 @@ func (p *Parser) Line(line string) (row bool) {
 		p.comment(line)
 		return false
 	}
-	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows || strings.IndexByte(" 0123456789", line[0]) < 0 {
+	if p.columns == nil || p.ended || line == "" || len(p.table.Rows) == maxRows ||
+		strings.IndexByte(" 0123456789", line[0]) < 0 {
 		return false
 	}
 	if glued := gluedLine.FindStringIndex(line); glued != nil {
@@ -110,7 +113,9 @@ func (p *Parser) Table() Table {
 }
 
 func (p *Parser) comment(line string) {
-	if (p.ended || len(p.table.Rows) > 0) && (versionLine.MatchString(line) || sweepLine.MatchString(line) || startLine.MatchString(line) || optionsLine.MatchString(line)) {
+	if (p.ended || len(p.table.Rows) > 0) &&
+		(versionLine.MatchString(line) || sweepLine.MatchString(line) || startLine.MatchString(line) ||
+			optionsLine.MatchString(line)) {
 		*p = Parser{table: Table{Notes: []string{earlierRun}}}
 	}
 	t := &p.table
@@ -210,7 +215,8 @@ func (p *Parser) row(bytes int64, fields []string) (Row, bool) {
 		}
 		if !ok {
 			if len(p.table.Notes) < maxNotes {
-				p.table.Notes = append(p.table.Notes, fmt.Sprintf("no result of %s: %s is %s", Size(bytes), name, values[i]))
+				p.table.Notes = append(p.table.Notes,
+					fmt.Sprintf("no result of %s: %s is %s", nettest.Size(bytes), name, values[i]))
 			}
 			return Row{}, false
 		}

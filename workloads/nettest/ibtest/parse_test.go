@@ -69,7 +69,9 @@ func TestSamples(t *testing.T) {
 			}
 			alone.Local, alone.Remote = m.Local, m.Remote // those it does not tell
 			for name, other := range map[string]Measured{"beside": both, "alone": alone} {
-				if diff := cmp.Diff(m, other, cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 0.001*math.Abs(a) }), cmp.Comparer(func(a, b interface{ String() string }) bool { return a.String() == b.String() })); diff != "" {
+				if diff := cmp.Diff(m, other,
+					cmp.Comparer(func(a, b float64) bool { return math.Abs(a-b) <= 0.001*math.Abs(a) }),
+					cmp.Comparer(func(a, b interface{ String() string }) bool { return a.String() == b.String() })); diff != "" {
 					t.Errorf("%s: -text +JSON:\n%s", name, diff)
 				}
 			}
@@ -85,23 +87,38 @@ func TestRead(t *testing.T) {
 		gbps, us   float64 // NaN: none
 		err        bool
 	}{
-		"a good twin":         {header + " 65536      2130000           0.00               111.70             0.213051\n", "", 111.70, math.NaN(), false},
-		"MiB a second":        {strings.ReplaceAll(header, "Gb/sec", "MiB/sec") + " 65536      5000             11980.51            11969.10\t\t   0.191506\n", "", 100.404, math.NaN(), false},
-		"MB, of before":       {strings.ReplaceAll(header, "Gb/sec", "MB/sec") + " 65536      5000             11980.51            11969.10\t\t   0.191506\n", "", 100.404, math.NaN(), false},
-		"several sizes":       {header + " 2          5000           0.11               0.10             6.0\n 65536      5000           97.0               98.00             0.18\n", "", 98, math.NaN(), false},
-		"CPU as well":         {strings.TrimSuffix(header, "\n") + "    CPU_Util[%]\n 65536      5000           97.0               98.00             0.18\t    4.20\n", "", 98, math.NaN(), false},
-		"latency by time":     {" #bytes        #iterations       t_avg[usec]    tps average\n 2             1700000            1.75           571428.00\n", "", math.NaN(), 1.75, false},
-		"latency":             {" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n 2       1000          1.40           5.20         1.47     \t       1.50        \t0.10   \t\t1.90    \t\t5.20   \n", "", math.NaN(), 1.47, false},
-		"another unit":        {strings.ReplaceAll(header, "Gb/sec", "furlongs") + " 65536      5000           97.0               98.00             0.18\n", "", 0, 0, true},
-		"nan":                 {header + " 65536      5000           -nan               -nan             nan\n", "", 0, 0, true},
-		"inf":                 {header + " 65536      5000           inf               inf             inf\n", "", 0, 0, true},
-		"a header alone":      {header, "", 0, 0, true},
-		"a row alone":         {" 65536      5000           97.0               98.00             0.18\n", "", 0, 0, true},
-		"a shorter row":       {header + " 65536      5000           97.0               98.00\n", "", 0, 0, true},
-		"JSON in one line":    {"", `{"test_info":{"Mtu":4096},"results":{"MsgSize":65536,"BW_average":98.5}}`, 98.5, math.NaN(), false},
-		"JSON of 4.5":         {"", "{\nresults: {\nMsgSize: 65536,\nBW_average: 98.50,\n},\n}\n", 98.5, math.NaN(), false},
-		"JSON that is broken": {header + " 65536      5000           97.0               98.00             0.18\n", "{\n\"results\": {\n\"BW_average\": nan", 98, math.NaN(), false},
-		"nothing":             {"", "", 0, 0, true},
+		"a good twin": {header + " 65536      2130000           0.00               111.70             0.213051\n", "",
+			111.70, math.NaN(), false},
+		"MiB a second": {strings.ReplaceAll(header, "Gb/sec",
+			"MiB/sec") + " 65536      5000             11980.51            11969.10\t\t   0.191506\n", "", 100.404,
+			math.NaN(), false},
+		"MB, of before": {strings.ReplaceAll(header, "Gb/sec",
+			"MB/sec") + " 65536      5000             11980.51            11969.10\t\t   0.191506\n", "", 100.404,
+			math.NaN(), false},
+		"several sizes": {header + " 2          5000           0.11               0.10             6.0\n 65536      " +
+			"5000           97.0               98.00             0.18\n", "", 98, math.NaN(), false},
+		"CPU as well": {strings.TrimSuffix(header,
+			"\n") + "    CPU_Util[%]\n 65536      5000           97.0               98.00             0.18\t    4.20\n", "", 98, math.NaN(), false},
+		"latency by time": {" #bytes        #iterations       t_avg[usec]    tps average\n 2             1700000    " +
+			"        1.75           571428.00\n", "", math.NaN(), 1.75, false},
+		"latency": {" #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    " +
+			"t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n 2       1000          1.40           " +
+			"5.20         1.47     \t       1.50        \t0.10   \t\t1.90    \t\t5.20   \n", "", math.NaN(), 1.47, false},
+		"another unit": {strings.ReplaceAll(header, "Gb/sec",
+			"furlongs") + " 65536      5000           97.0               98.00             0.18\n", "", 0, 0, true},
+		"nan": {header + " 65536      5000           -nan               -nan             nan\n", "", 0,
+			0, true},
+		"inf": {header + " 65536      5000           inf               inf             inf\n", "", 0,
+			0, true},
+		"a header alone": {header, "", 0, 0, true},
+		"a row alone":    {" 65536      5000           97.0               98.00             0.18\n", "", 0, 0, true},
+		"a shorter row":  {header + " 65536      5000           97.0               98.00\n", "", 0, 0, true},
+		"JSON in one line": {"", `{"test_info":{"Mtu":4096},"results":{"MsgSize":65536,"BW_average":98.5}}`, 98.5,
+			math.NaN(), false},
+		"JSON of 4.5": {"", "{\nresults: {\nMsgSize: 65536,\nBW_average: 98.50,\n},\n}\n", 98.5, math.NaN(), false},
+		"JSON that is broken": {header + " 65536      5000           97.0               98.00             0.18\n",
+			"{\n\"results\": {\n\"BW_average\": nan", 98, math.NaN(), false},
+		"nothing": {"", "", 0, 0, true},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -165,7 +182,8 @@ func FuzzParseLine(f *testing.F) {
 		}
 		var all Lines // whatever a rank claims, judging comes to an end
 		all.Add(l)
-		p := Plan{Nodes: []Node{{Host: "a", Ways: []Way{{Device: "x"}}}, {Host: "b", Ways: []Way{{Device: "y"}}}}, Cables: []Cable{{B: 1, Lanes: [][2]int{{0, 0}}}}, Steps: []Step{{Test: "write_bw", Runs: []Run{{}}}}}
+		p := Plan{Nodes: []Node{{Host: "a", Ways: []Way{{Device: "x"}}}, {Host: "b", Ways: []Way{{Device: "y"}}}},
+			Cables: []Cable{{B: 1, Lanes: [][2]int{{0, 0}}}}, Steps: []Step{{Test: "write_bw", Runs: []Run{{}}}}}
 		if v := Judge(p, all, Setting{}).Verdict; v.Text == "" {
 			t.Errorf("%+v", v)
 		}

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
+
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // Drawing is a result as people see it.
@@ -50,7 +52,8 @@ func (d Drawing) Text(columns int) string {
 		if n, checked := r.Wrong(); checked {
 			wrong = fmt.Sprintf("%.0f", n)
 		}
-		line := fmt.Sprintf("%10s  %10s  %8.2f GB/s  %8.2f GB/s  %6s", Size(r.Bytes), duration(r.Micros()), r.Alg(), r.Bus(), wrong)
+		line := fmt.Sprintf("%10s  %10s  %8.2f GB/s  %8.2f GB/s  %6s", nettest.Size(r.Bytes), duration(r.Micros()),
+			r.Alg(), r.Bus(), wrong)
 		if room > 0 && top > 0 {
 			line += "  " + bar(r.Bus()/top, d.expected(r.Bytes)/top, room)
 		}
@@ -109,14 +112,16 @@ func (d Drawing) SVG() []byte {
 	for i := range 5 {
 		g := top * float64(i) / 4
 		fmt.Fprintf(&b, `<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#ddd"/>`+"\n", left, y(g), width-right, y(g))
-		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(g)+4, strconv.FormatFloat(g, 'g', 4, 64))
+		fmt.Fprintf(&b, `<text x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n", left-8, y(g)+4,
+			strconv.FormatFloat(g, 'g', 4, 64))
 	}
 	fmt.Fprintf(&b, `<text x="16" y="%d" transform="rotate(-90 16 %[1]d)" text-anchor="middle">busbw, GB/s</text>`+"\n", (above+height-below)/2)
 	every := max(1, (len(rows)+9)/10) // labels that do not overlap
 	var measured, expected []string
 	for i, r := range rows {
 		if i%every == 0 {
-			fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(r.Bytes), height-below+20, Size(r.Bytes))
+			fmt.Fprintf(&b, `<text x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(r.Bytes), height-below+20,
+				nettest.Size(r.Bytes))
 		}
 		fmt.Fprintf(&b, `<circle cx="%.1f" cy="%.1f" r="3" fill="#2a7"/>`+"\n", x(r.Bytes), y(r.Bus()))
 		measured = append(measured, fmt.Sprintf("%.1f,%.1f", x(r.Bytes), y(r.Bus())))
@@ -126,9 +131,11 @@ func (d Drawing) SVG() []byte {
 	}
 	fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="#2a7" stroke-width="2"/>`+"\n", strings.Join(measured, " "))
 	if len(expected) > 0 {
-		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="#888" stroke-dasharray="6 4"/>`+"\n", strings.Join(expected, " "))
+		fmt.Fprintf(&b, `<polyline points="%s" fill="none" stroke="#888" stroke-dasharray="6 4"/>`+"\n",
+			strings.Join(expected, " "))
 	}
-	fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n</svg>\n", left, height-14, escape(clip(string(d.Verdict.Grade)+": "+d.Verdict.Text, 105)))
+	fmt.Fprintf(&b, `<text x="%d" y="%d">%s</text>`+"\n</svg>\n", left, height-14,
+		escape(clip(string(d.Verdict.Grade)+": "+d.Verdict.Text, 105)))
 	return []byte(b.String())
 }
 

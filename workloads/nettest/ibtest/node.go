@@ -240,7 +240,8 @@ type perftest struct {
 }
 
 // start begins one side of a run.
-func (r *nodeRank) start(ctx context.Context, test string, way Way, port int, server netip.Addr, file string) (*perftest, error) {
+func (r *nodeRank) start(ctx context.Context, test string, way Way, port int, server netip.Addr,
+	file string) (*perftest, error) {
 	gid, err := r.gidOf(ctx, way)
 	if err != nil {
 		return nil, err
@@ -304,7 +305,8 @@ func (r *nodeRank) gidOf(ctx context.Context, way Way) (int, error) {
 			r.inv = &inv
 		}
 		h, ok := r.inv.Device(way.Device)
-		i := slices.IndexFunc(h.GIDs, func(g envgen.GID) bool { return g.Type == envgen.GIDTypeRoCEv2 && g.Addr.Unmap() == way.Addr })
+		i := slices.IndexFunc(h.GIDs,
+			func(g envgen.GID) bool { return g.Type == envgen.GIDTypeRoCEv2 && g.Addr.Unmap() == way.Addr })
 		if ok && i >= 0 && r.isRow(way, h.GIDs[i].Index) {
 			return h.GIDs[i].Index, nil
 		}
@@ -357,7 +359,8 @@ func (r *nodeRank) awaitListening(s *perftest, port int) error {
 		}
 		select {
 		case <-s.ended:
-			return fmt.Errorf("%s ended before its client came: %s", s.cmd.Args[0], strings.Join(strings.Fields(s.err.String()+s.out.String()), " "))
+			return fmt.Errorf("%s ended before its client came: %s", s.cmd.Args[0],
+				strings.Join(strings.Fields(s.err.String()+s.out.String()), " "))
 		case <-patience.C:
 			return fmt.Errorf("%s does not listen after %s", s.cmd.Args[0], r.plan.Patience())
 		case <-look.C:

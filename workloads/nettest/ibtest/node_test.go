@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // fakePerftest puts a program into PATH that stands in for perftest's (testdata/fakeperftest).
@@ -91,7 +91,8 @@ func newIBPair(t *testing.T) *ibPair {
 	if _, err := exec.LookPath("ib_write_bw"); err != nil {
 		t.Fatal("call fakePerftest first: ", err)
 	}
-	p := &ibPair{plan: Plan{Version: 1, Seconds: 1, Bytes: 65536, Iters: 1000, QPs: 1, Cables: []Cable{{A: 0, B: 1, Lanes: [][2]int{{0, 0}, {1, 1}}}}}}
+	p := &ibPair{plan: Plan{Version: 1, Seconds: 1, Bytes: 65536, Iters: 1000, QPs: 1,
+		Cables: []Cable{{A: 0, B: 1, Lanes: [][2]int{{0, 0}, {1, 1}}}}}}
 	for i, back := range []bool{false, true} {
 		p.plan.Steps = append(p.plan.Steps, Step{Test: "write_bw", Runs: []Run{{Back: back}, {Lane: 1, Back: back}}})
 		n := Node{Host: fmt.Sprintf("spark%d", i+1)}
@@ -103,7 +104,8 @@ func newIBPair(t *testing.T) *ibPair {
 	space := newFakeSpace(2)
 	for i := range p.ranks {
 		p.out[i] = &bytes.Buffer{}
-		r := &nodeRank{plan: p.plan, me: i, port: freePorts(t), space: space, out: json.NewEncoder(p.out[i]), sysfs: t.TempDir(), dir: t.TempDir(),
+		r := &nodeRank{plan: p.plan, me: i, port: freePorts(t), space: space, out: json.NewEncoder(p.out[i]),
+			sysfs: t.TempDir(), dir: t.TempDir(),
 			proc: "/proc/net/tcp", linger: 100 * time.Millisecond}
 		for _, w := range p.plan.Nodes[i].Ways {
 			putGID(t, r.sysfs, w, 3)
@@ -146,7 +148,8 @@ func putGID(t *testing.T, sysfs string, w Way, index int) {
 	t.Helper()
 	b := w.Addr.As4()
 	value, kind := rowOf(sysfs, w, index)
-	for name, text := range map[string]string{value: fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n", b[0], b[1], b[2], b[3]), kind: "RoCE v2\n"} {
+	for name, text := range map[string]string{value: fmt.Sprintf("0000:0000:0000:0000:0000:ffff:%02x%02x:%02x%02x\n",
+		b[0], b[1], b[2], b[3]), kind: "RoCE v2\n"} {
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -206,11 +209,12 @@ func TestIBRanks(t *testing.T) {
 	p := newIBPair(t)
 	all, lines := p.run(t.Context(), t)
 	rep := Judge(p.plan, all, Setting{ExpectGbps: 197})
-	if rep.Verdict.Grade != nccltest.Good || len(rep.Cells) != 2 || *rep.Cells[0].Gbps != 197.5 || len(lines) != 4 {
+	if rep.Verdict.Grade != nettest.Good || len(rep.Cells) != 2 || *rep.Cells[0].Gbps != 197.5 || len(lines) != 4 {
 		t.Errorf("%+v\n%+v", rep.Verdict, lines)
 	}
 	for _, l := range lines {
-		if l.Exit != 0 || l.Server || !strings.Contains(l.File, "BW_average") || !slices.Contains(l.Argv, "--out_json") || !slices.Contains(l.Argv, "3") {
+		if l.Exit != 0 || l.Server || !strings.Contains(l.File, "BW_average") ||
+			!slices.Contains(l.Argv, "--out_json") || !slices.Contains(l.Argv, "3") {
 			t.Errorf("%+v", l)
 		}
 	}
@@ -261,9 +265,10 @@ func TestIBRanksFail(t *testing.T) {
 		says   string
 		failed int // of the four runs
 	}{
-		"no GID":          {noGID: true, cause: CauseGID, says: "roceP2p1s0f0 has no RoCE v2 GID of 127.0.11.12", failed: 2},
-		"server does not": {fake: "no listener@roceP2p1s0f0", cause: CauseFaulty, says: "ended before its client came: Couldn't listen to port", failed: 2},
-		"server breaks":   {fake: "broken@roceP2p1s0f0", cause: CauseMemlock, says: "Couldn't allocate MR", failed: 2},
+		"no GID": {noGID: true, cause: CauseGID, says: "roceP2p1s0f0 has no RoCE v2 GID of 127.0.11.12", failed: 2},
+		"server does not": {fake: "no listener@roceP2p1s0f0", cause: CauseFaulty,
+			says: "ended before its client came: Couldn't listen to port", failed: 2},
+		"server breaks": {fake: "broken@roceP2p1s0f0", cause: CauseMemlock, says: "Couldn't allocate MR", failed: 2},
 	}
 	for name, tc := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -277,7 +282,7 @@ func TestIBRanksFail(t *testing.T) {
 			}
 			all, lines := p.run(t.Context(), t)
 			v := Judge(p.plan, all, Setting{ExpectGbps: 197}).Verdict
-			if v.Grade != nccltest.Failed || v.Cause.Code != tc.cause || !strings.Contains(v.Cause.Evidence, tc.says) {
+			if v.Grade != nettest.Failed || v.Cause.Code != tc.cause || !strings.Contains(v.Cause.Evidence, tc.says) {
 				t.Errorf("%+v %+v", v, v.Cause)
 			}
 			failed := 0

@@ -5,37 +5,23 @@ import (
 	"slices"
 
 	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // What a GB10's links gave where somebody measured them: busbw in GB/s (10^9 bytes),
 // all_gather, messages of 16 GB, NCCL over RoCE. Sources: NVIDIA's dgx-spark-playbooks
 // (marks of 175 Gb/s for a pair and of 10 GB/s for a ring of three), reports of owners.
 const (
-	oneCable  = 24.0   // both twins, MTU 9000: 23.7 to 24.2 at best, 96 % of 200 Gb/s
-	twoCables = 25.67  // a second cable between the same two adds nearly nothing
-	ringOf    = 10.0   // no best figure is known: the mark itself
-	passPair  = 21.875 // 175 Gb/s
-	oneTwin   = 13.0   // 12 to 13.5: a PCIe link Gen5 x4
-	smallMTU  = 20.0   // MTU 1500: 18.9 to 20.95
-	sockets   = 3.0    // TCP over the fabric
-	degraded  = 1.625  // a ConnectX-7 at 13 Gb/s while its link said 200
+	oneCable  = 24.0  // both twins, MTU 9000: 23.7 to 24.2 at best, 96 % of 200 Gb/s
+	twoCables = 25.67 // a second cable between the same two adds nearly nothing
+	ringOf    = 10.0  // no best figure is known: the mark itself
+	passPair  = nettest.PassGbps / 8
+	oneTwin   = 13.0  // 12 to 13.5: a PCIe link Gen5 x4
+	smallMTU  = 20.0  // MTU 1500: 18.9 to 20.95
+	sockets   = 3.0   // TCP over the fabric
+	degraded  = 1.625 // a ConnectX-7 at 13 Gb/s while its link said 200
 	// deeply low is what no setting explains: half of what one twin carries.
 	deeply = oneTwin / 2
-)
-
-// What perftest's ib_write_bw gave on them with messages of 64 KiB, Gb/s (10^9 bits) one way,
-// and ib_write_lat with 2 bytes, us: owners' reports. ib-test judges by these.
-const (
-	WriteOneTwin       = 111.7
-	WriteCable         = 196.0  // both twins at once, MTU 9000
-	WriteCableSmallMTU = 189.85 // MTU 1500
-	WriteLatency       = 1.47
-	// WritePass is the least part of these that is called good: NVIDIA's mark of 175 Gb/s.
-	WritePass = passPair * 8 / WriteCable
-	// LatencyPass likewise, of what is expected by what was measured, and SwitchLatency what
-	// is granted a switch, us: assumptions, for nobody has published marks.
-	LatencyPass   = 0.5
-	SwitchLatency = 1.0
 )
 
 // ofLine is the part of a link's bits that NCCL's bandwidth reaches at best.
@@ -178,7 +164,8 @@ func (f fabric) mark() *Mark {
 	case f.ring:
 		return &Mark{Full: ringOf, Pass: ringOf, Text: fmt.Sprintf("a ring of %d nodes", len(f.nodes))}
 	case cables > 1:
-		return &Mark{Full: twoCables, Pass: twoCables * passPair / oneCable, Text: fmt.Sprintf("%d cables to each node", cables)}
+		return &Mark{Full: twoCables, Pass: twoCables * passPair / oneCable,
+			Text: fmt.Sprintf("%d cables to each node", cables)}
 	case len(f.nodes) > 2:
 		return &Mark{Full: oneCable, Pass: passPair, Text: "one cable to each node"}
 	}

@@ -3,11 +3,11 @@
 // itself logged, works out what this topology should reach with messages of that size,
 // and gives a verdict with its likely cause, the evidence for it and the remedy.
 //
-// Whatever the speed, each #wrong has to be 0 and somebody has to have checked: nccl-tests with -c 0 prints "0 OK" although
-// nobody did, and built without MPI every rank measures its own memory. Causes are looked for in this order: sockets, by
-// NCCL's own word; facts of the ports, of which the one whose rate is nearest is likely; NCCL's errors; packets lost; a
-// ConnectX that has degraded; unknown, with what was not looked at. -J's file has the whole environment, tokens included,
-// in it: document does not declare that field, so nothing keeps it.
+// Whatever the speed, each #wrong has to be 0 and somebody has to have checked: nccl-tests with -c 0 prints "0 OK"
+// although nobody did, and built without MPI every rank measures its own memory. Causes are looked for in this order:
+// sockets, by NCCL's own word; facts of the ports, of which the one whose rate is nearest is likely; NCCL's errors;
+// packets lost; a ConnectX that has degraded; unknown, with what was not looked at. -J's file has the whole
+// environment, tokens included, in it: document does not declare that field, so nothing keeps it.
 //
 // It must not run or read anything: text, topology, inventories and counters come in,
 // a Verdict goes out. It must not call a fast result good whose sums nobody checked.

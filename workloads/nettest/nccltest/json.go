@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
+
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // document is what nccl-tests -J writes (version 3, since 2.17.3). Its "env" holds the
@@ -113,7 +115,7 @@ func parseJSON(b []byte) (Table, error) {
 		case ok && okIn && (out != nil || in != nil) && r.Size >= 0:
 			t.Rows = append(t.Rows, Row{Bytes: r.Size, Type: r.Type, Redop: r.Redop, Out: out, In: in})
 		case len(t.Notes) < maxNotes:
-			t.Notes = append(t.Notes, fmt.Sprintf("no result of %s: it has no bandwidth", Size(r.Size)))
+			t.Notes = append(t.Notes, fmt.Sprintf("no result of %s: it has no bandwidth", nettest.Size(r.Size)))
 		}
 	}
 	if d.OutOfBounds != nil {

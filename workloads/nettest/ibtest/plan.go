@@ -8,8 +8,7 @@
 // looked up just before its start, and figures by another GID are a failure. A bandwidth of 0 with exit code 0 is
 // perftest's word for nothing that gets through.
 //
-// It must not launch a test, and must not know figures of its own: those are
-// nccltest's, beside the ones for NCCL.
+// It must not launch a test.
 package ibtest
 
 import (
@@ -326,7 +325,8 @@ const Package = "perftest"
 func (p Plan) Command(test string, way Way, gid, port int, server netip.Addr, file string) []string {
 	argv := []string{Program(test), "-d", way.Device, "-i", "1", "-x", strconv.Itoa(gid), "-p", strconv.Itoa(port), "-F"}
 	if IsBandwidth(test) {
-		argv = append(argv, "--report_gbits", "-s", strconv.FormatInt(p.Bytes, 10), "-q", strconv.Itoa(p.QPs), "-D", strconv.Itoa(p.Seconds))
+		argv = append(argv, "--report_gbits", "-s", strconv.FormatInt(p.Bytes, 10), "-q", strconv.Itoa(p.QPs), "-D",
+			strconv.Itoa(p.Seconds))
 	} else {
 		argv = append(argv, "-s", strconv.Itoa(latencyBytes), "-n", strconv.Itoa(p.Iters))
 	}
@@ -352,7 +352,8 @@ func ParsePlan(text string) (Plan, error) {
 		return Plan{}, fmt.Errorf("read plan: %w", err)
 	}
 	if p.Version != planVersion {
-		return Plan{}, fmt.Errorf("read plan: version %d, want %d: run the same sparkrun on all machines", p.Version, planVersion)
+		return Plan{}, fmt.Errorf("read plan: version %d, want %d: run the same sparkrun on all machines", p.Version,
+			planVersion)
 	}
 	o := Options{Verb: Verbs()[0], Seconds: p.Seconds, Bytes: p.Bytes, Iters: p.Iters, QPs: p.QPs}
 	if err := o.Validate(); err != nil {

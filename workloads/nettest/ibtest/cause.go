@@ -7,10 +7,10 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/envgen"
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
-// Codes of causes that only this test has; the others are nccltest's. Scripts read them.
+// Codes of causes that only this test has; the others are nettest's. Scripts read them.
 const (
 	CauseGID         = "wrong-gid"
 	CauseUnreachable = "unreachable"
@@ -76,7 +76,7 @@ func (j judging) judge() {
 	for _, l := range c.Lanes {
 		if l.Error != "" {
 			cause := j.broken(l)
-			c.Grade, c.Cause, c.Text = nccltest.Failed, &cause, fmt.Sprintf("%s: %s", where, cause.Text)
+			c.Grade, c.Cause, c.Text = nettest.Failed, &cause, fmt.Sprintf("%s: %s", where, cause.Text)
 			return
 		}
 	}
@@ -91,32 +91,34 @@ func (j judging) judge() {
 func (j judging) bandwidth(where string) {
 	c := j.c
 	reached := fmt.Sprintf("%s reached %s Gb/s", where, gbps(*c.Gbps))
-	full, of := nccltest.WriteCable, "a cable"
+	full, of := writeCable, "a cable"
 	if j.s.ExpectGbps > 0 {
 		full, of = j.s.ExpectGbps, "--expect says that a cable"
 	} else if why := j.unknown(); why != "" {
-		c.Grade, c.Text = nccltest.Unjudged, reached+"; "+why
+		c.Grade, c.Text = nettest.Unjudged, reached+"; "+why
 		return
 	} else if j.p.Bytes < defaultBytes {
-		c.Grade, c.Text = nccltest.Unjudged, reached+"; such small messages show the rate of messages, not the link's"
-		c.Cause = &nccltest.Cause{Code: nccltest.CauseSmall, Text: "such small messages show the rate of messages, not the link's",
-			Evidence: fmt.Sprintf("messages of %s", nccltest.Size(j.p.Bytes)), Remedy: "sparkrun launch ib-test bw --size 64K"}
+		c.Grade, c.Text = nettest.Unjudged, reached+"; such small messages show the rate of messages, not the link's"
+		c.Cause = &nettest.Cause{Code: nettest.CauseSmall,
+			Text:     "such small messages show the rate of messages, not the link's",
+			Evidence: fmt.Sprintf("messages of %s", nettest.Size(j.p.Bytes)), Remedy: "sparkrun launch ib-test bw " +
+				"--size 64K"}
 		return
 	}
 	part := *c.Gbps / full
 	c.Expected, c.Part = &full, &part
 	against := fmt.Sprintf("%s, %.0f %% of the %g that %s should give", reached, 100*part, full, of)
 	found := j.facts(full)
-	if part >= nccltest.WritePass {
-		c.Grade, c.Text = nccltest.Good, against
-		c.Also = causes(found)
+	if part >= writePass {
+		c.Grade, c.Text = nettest.Good, against
+		c.Also = found
 		return
 	}
 	cause := j.likely(*c.Gbps, full, found)
-	c.Grade, c.Cause, c.Text = nccltest.Low, &cause, against+": "+cause.Text
+	c.Grade, c.Cause, c.Text = nettest.Low, &cause, against+": "+cause.Text
 	for _, f := range found {
 		if f.Code != cause.Code {
-			c.Also = append(c.Also, f.Cause)
+			c.Also = append(c.Also, f)
 		}
 	}
 }
@@ -125,24 +127,24 @@ func (j judging) bandwidth(where string) {
 func (j judging) latency(where string) {
 	c := j.c
 	reached := fmt.Sprintf("%s took %.2f us", where, *c.Micros)
-	full, of := nccltest.WriteLatency, "a cable should"
+	full, of := writeLatency, "a cable should"
 	if j.s.ExpectMicros > 0 {
 		full, of = j.s.ExpectMicros, "--expect-us says"
 	} else if why := j.unknown(); why != "" {
-		c.Grade, c.Text = nccltest.Unjudged, reached+"; "+why
+		c.Grade, c.Text = nettest.Unjudged, reached+"; "+why
 		return
 	} else if l := j.p.Cables[c.cable].Link; l < len(j.s.Topology.Links) && j.s.Topology.Links[l].Switched {
-		full, of = full+nccltest.SwitchLatency, "a cable and a switch should"
+		full, of = full+switchLatency, "a cable and a switch should"
 	}
 	part := full / max(*c.Micros, 0.01) // perftest has two digits
 	c.Expected, c.Part = &full, &part
 	against := fmt.Sprintf("%s, where %s take %.2f", reached, of, full)
-	if part >= nccltest.LatencyPass {
-		c.Grade, c.Text = nccltest.Good, against
+	if part >= latencyPass {
+		c.Grade, c.Text = nettest.Good, against
 		return
 	}
 	cause := j.slow(full)
-	c.Grade, c.Cause, c.Text = nccltest.Low, &cause, against+": "+cause.Text
+	c.Grade, c.Cause, c.Text = nettest.Low, &cause, against+": "+cause.Text
 }
 
 // unknown says why there is no figure; empty where there is one.
@@ -156,64 +158,53 @@ func (j judging) unknown() string {
 	return ""
 }
 
-// fact is a Cause with the bandwidth that it leaves of a cable, in Gb/s.
-type fact struct {
-	nccltest.Cause
-	reach float64
-}
-
-func causes(found []fact) []nccltest.Cause {
-	var all []nccltest.Cause
-	for _, f := range found {
-		all = append(all, f.Cause)
-	}
-	return all
-}
-
 // facts are what is known of the cable's two ends, and costs. full is what it should give.
-func (j judging) facts(full float64) []fact {
-	var found []fact
-	add := func(c nccltest.Cause, reach float64) {
-		if !slices.ContainsFunc(found, func(f fact) bool { return f.Code == c.Code }) {
-			found = append(found, fact{c, reach})
+func (j judging) facts(full float64) []nettest.Cause {
+	var found []nettest.Cause
+	add := func(c nettest.Cause, reach float64) {
+		if !slices.ContainsFunc(found, func(f nettest.Cause) bool { return f.Code == c.Code }) {
+			c.Reach = reach
+			found = append(found, c)
 		}
 	}
 	if j.software() != "" {
 		return nil // they are of a ConnectX
 	}
-	scale := full / nccltest.WriteCable
+	scale := full / writeCable
 	// Where one end has no address the other reaches nobody: the former is to be mended.
 	twin, sure := j.ends[0].oneTwin()
 	if other, _ := j.ends[1].oneTwin(); !sure && other.Code != "" {
 		twin = other
 	}
 	if twin.Code != "" {
-		add(twin, scale*nccltest.WriteOneTwin)
+		add(twin, scale*writeOneTwin)
 	}
 	for _, e := range j.ends {
 		for _, d := range e.port.Devices {
 			if !slices.Contains(e.used, d.HCA) {
 				continue
 			}
-			if c, ok := nccltest.SlowLink(e.host, d); ok {
-				add(c, nccltest.WriteCable*float64(*d.SpeedMbps)/200000)
+			if c, ok := nettest.SlowLink(e.host, d); ok {
+				add(c, writeCable*float64(*d.SpeedMbps)/200000)
 			}
 			if h, ok := e.inv.Device(d.HCA); ok {
-				if c, part, ok := nccltest.NarrowPCIe(e.host, h); ok {
-					half := scale * nccltest.WriteCable / 2
-					add(c, float64(len(e.used)-1)*half+min(half, part*scale*nccltest.WriteOneTwin))
+				if c, part, ok := nettest.NarrowPCIe(e.host, h); ok {
+					half := scale * writeCable / 2
+					add(c, float64(len(e.used)-1)*half+min(half, part*scale*writeOneTwin))
 				}
 			}
-			if c, ok := nccltest.SmallMTU(e.host, d); ok {
-				add(c, scale*nccltest.WriteCableSmallMTU)
+			if c, ok := nettest.SmallMTU(e.host, d); ok {
+				add(c, scale*writeCableSmallMTU)
 			}
 		}
 	}
 	for _, l := range j.c.Lanes {
 		if m := l.Measured.MTU; m > 0 && m < 4096 { // where the interface has 9000, its device has not noticed
-			add(nccltest.Cause{Code: nccltest.CauseMTU, Text: fmt.Sprintf("RoCE packets of %s -> %s have %d bytes, not 4096", l.From, l.To, m),
+			add(nettest.Cause{Code: nettest.CauseMTU,
+				Text:     fmt.Sprintf("RoCE packets of %s -> %s have %d bytes, not 4096", l.From, l.To, m),
 				Evidence: fmt.Sprintf("perftest: Mtu %d[B]", m),
-				Remedy:   "an MTU of 9000 at both ends and the switch; where an interface has it already, set it down and up"}, scale*nccltest.WriteCableSmallMTU)
+				Remedy: "an MTU of 9000 at both ends and the switch; where an interface has it already, set it " +
+					"down and up"}, scale*writeCableSmallMTU)
 		}
 	}
 	return found
@@ -221,12 +212,12 @@ func (j judging) facts(full float64) []fact {
 
 // oneTwin: a port of which one device only was measured. sure: it is this end that lacks the
 // other.
-func (e side) oneTwin() (c nccltest.Cause, sure bool) {
+func (e side) oneTwin() (c nettest.Cause, sure bool) {
 	if len(e.used) != 1 {
-		return nccltest.Cause{}, false
+		return nettest.Cause{}, false
 	}
-	c = nccltest.Cause{
-		Code: nccltest.CauseOneTwin, Text: "one twin of a port works alone: each twin is half of the port",
+	c = nettest.Cause{
+		Code: nettest.CauseOneTwin, Text: "one twin of a port works alone: each twin is half of the port",
 		Evidence: fmt.Sprintf("%s of %s has no twin that reaches the other side", e.used[0], e.host),
 		Remedy:   "sparkrun netplan diff, then sudo sparkrun netplan apply; sparkrun fabric shows both twins",
 	}
@@ -246,35 +237,31 @@ func (e side) oneTwin() (c nccltest.Cause, sure bool) {
 
 // likely picks the fact that leaves nearest to what was measured; one that leaves twice as
 // much explains nothing.
-func (j judging) likely(gbps, full float64, found []fact) nccltest.Cause {
-	var best *fact
-	for i, f := range found {
-		if best == nil || math.Abs(math.Log(gbps/f.reach)) < math.Abs(math.Log(gbps/best.reach)) {
-			best = &found[i]
-		}
+func (j judging) likely(gbps, full float64, found []nettest.Cause) nettest.Cause {
+	best, explains := nettest.Likely(gbps, found)
+	if explains {
+		return *best
 	}
-	if best != nil && gbps > best.reach/2 {
-		return best.Cause
-	}
-	if lost, any := nccltest.Losses(j.traffic()); any {
+	if lost, any := nettest.Losses(j.traffic()); any {
 		return lost
 	}
 	if weak, strong := j.extremes(); weak != nil && *weak.Measured.Gbps < *strong.Measured.Gbps/2 {
-		return nccltest.Cause{Code: nccltest.CauseDegraded,
-			Text:     fmt.Sprintf("%s -> %s gives far less than its twin, which no setting explains", weak.From, weak.To),
-			Evidence: fmt.Sprintf("%s -> %s %.1f Gb/s, %s -> %s %.1f at the same time", weak.From, weak.To, *weak.Measured.Gbps, strong.From, strong.To, *strong.Measured.Gbps),
-			Remedy:   "power both machines off at the wall, wait, and test again; then look at PCIe errors: dmesg | grep -i aer"}
+		return nettest.Cause{Code: nettest.CauseDegraded,
+			Text: fmt.Sprintf("%s -> %s gives far less than its twin, which no setting explains", weak.From, weak.To),
+			Evidence: fmt.Sprintf("%s -> %s %.1f Gb/s, %s -> %s %.1f at the same time", weak.From, weak.To,
+				*weak.Measured.Gbps, strong.From, strong.To, *strong.Measured.Gbps),
+			Remedy: "power both machines off at the wall, wait, and test again; then look at PCIe errors: dmesg | " +
+				"grep -i aer"}
 	}
-	if gbps < full*nccltest.WriteOneTwin/nccltest.WriteCable/2 && j.software() == "" {
-		return nccltest.Cause{Code: nccltest.CauseDegraded,
-			Text:     "this is below half of one twin, which no setting explains: a ConnectX-7 has been seen at 13 Gb/s while its link said 200",
-			Evidence: fmt.Sprintf("%.1f Gb/s over RDMA; the links say what they should", gbps), Remedy: "power both machines off at the wall, wait, and test again"}
+	if gbps < full*writeOneTwin/writeCable/2 && j.software() == "" {
+		return nettest.Degraded(gbps)
 	}
 	if best != nil {
-		return best.Cause
+		return *best
 	}
-	return nccltest.Cause{Code: nccltest.CauseUnknown, Text: "nothing that was looked at explains it",
-		Evidence: "twins, speed, PCIe, MTU, GIDs and losses are as they should be", Remedy: "sparkrun doctor; is a job using the link? sparkrun ps"}
+	return nettest.Cause{Code: nettest.CauseUnknown, Text: "nothing that was looked at explains it",
+		Evidence: "twins, speed, PCIe, MTU, GIDs and losses are as they should be",
+		Remedy:   "sparkrun doctor; is a job using the link? sparkrun ps"}
 }
 
 // extremes are the lanes with the least and the most; nil for one alone.
@@ -288,56 +275,70 @@ func (j judging) extremes() (weak, strong *Lane) {
 }
 
 // traffic is that of the devices that were measured.
-func (j judging) traffic() []nccltest.Traffic {
-	return slices.DeleteFunc(slices.Clone(j.s.Traffic), func(t nccltest.Traffic) bool {
-		return !slices.ContainsFunc(j.ends[:], func(e side) bool { return e.host == t.Host && slices.Contains(e.used, t.Device) })
+func (j judging) traffic() []nettest.Traffic {
+	return slices.DeleteFunc(slices.Clone(j.s.Traffic), func(t nettest.Traffic) bool {
+		return !slices.ContainsFunc(j.ends[:],
+			func(e side) bool { return e.host == t.Host && slices.Contains(e.used, t.Device) })
 	})
 }
 
 // slow is why latency is high.
-func (j judging) slow(full float64) nccltest.Cause {
-	if lost, any := nccltest.Losses(j.traffic()); any {
+func (j judging) slow(full float64) nettest.Cause {
+	if lost, any := nettest.Losses(j.traffic()); any {
 		return lost
 	}
 	for _, l := range j.c.Lanes {
-		if m := l.Measured; m.Min != nil && full / *m.Min >= nccltest.LatencyPass {
-			return nccltest.Cause{Code: CauseBusy, Text: "the machines were busy, or saved power: at its best it was as it should be",
+		if m := l.Measured; m.Min != nil && full / *m.Min >= latencyPass {
+			return nettest.Cause{Code: CauseBusy,
+				Text:     "the machines were busy, or saved power: at its best it was as it should be",
 				Evidence: fmt.Sprintf("%s -> %s: %.2f us at best, %.2f usually", l.From, l.To, *m.Min, *m.latency()),
-				Remedy:   "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower frequency-info"}
+				Remedy: "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower " +
+					"frequency-info"}
 		}
 	}
-	return nccltest.Cause{Code: nccltest.CauseUnknown, Text: "nothing that was looked at explains it",
-		Evidence: fmt.Sprintf("%.2f us, at its best as well", *j.c.Micros), Remedy: "sparkrun doctor; is there a switch or a tunnel between that nobody told of?"}
+	return nettest.Cause{Code: nettest.CauseUnknown, Text: "nothing that was looked at explains it",
+		Evidence: fmt.Sprintf("%.2f us, at its best as well", *j.c.Micros),
+		Remedy:   "sparkrun doctor; is there a switch or a tunnel between that nobody told of?"}
 }
 
 // broken is why a lane gave nothing, or not over its own addresses.
-func (j judging) broken(l Lane) nccltest.Cause {
+func (j judging) broken(l Lane) nettest.Cause {
 	lane := fmt.Sprintf("%s -> %s", l.From, l.To)
 	says := func(words ...string) bool {
 		return slices.ContainsFunc(words, func(w string) bool { return strings.Contains(strings.ToLower(l.Error), w) })
 	}
-	c := nccltest.Cause{Code: CauseFaulty, Text: lane + ": perftest gave no result", Remedy: "sparkrun doctor; sparkrun launch ib-test -v shows all that it says"}
+	c := nettest.Cause{Code: CauseFaulty, Text: lane + ": perftest gave no result",
+		Remedy: "sparkrun doctor; sparkrun launch ib-test -v shows all that it says"}
 	switch {
 	case says("gid"), says("failed to modify qp", "unable to connect the hca"):
 		c.Code, c.Text = CauseGID, lane+": the two sides do not speak by RoCE v2 GIDs of one subnet"
 		c.Remedy = "sparkrun fabric shows each device's addresses and GIDs; sudo sparkrun netplan apply"
 	case says("device not found", "ib device", "unable to find the infiniband"):
-		c.Code, c.Text, c.Remedy = CauseDevice, lane+": a device was not there when its turn came", "sparkrun fabric; dmesg | grep mlx5 on that machine"
-	case says("cannot allocate memory", "couldn't allocate mr", "failed to create mr", "failed to create qp", "couldn't create qp", "failed to create cq"):
-		c.Code, c.Text, c.Remedy = CauseMemlock, lane+": the ranks may not lock enough memory", "sparkrun doctor; --ulimit memlock=unlimited, or LimitMEMLOCK=infinity in the agent's unit"
-	case says("couldn't connect", "transport retry counter", "completion with error", "failed status", "did not end", "acknowledged"):
+		c.Code, c.Text, c.Remedy = CauseDevice, lane+": a device was not there when its turn came",
+			"sparkrun fabric; dmesg | grep mlx5 on that machine"
+	case says("cannot allocate memory", "couldn't allocate mr", "failed to create mr", "failed to create qp",
+		"couldn't create qp", "failed to create cq"):
+		c.Code, c.Text, c.Remedy = CauseMemlock, lane+": the ranks may not lock enough memory",
+			"sparkrun doctor; --ulimit memlock=unlimited, or LimitMEMLOCK=infinity in the agent's unit"
+	case says("couldn't connect", "transport retry counter", "completion with error", "failed status", "did not end",
+		"acknowledged"):
 		c.Code, c.Text, c.Remedy = CauseUnreachable, lane+": nothing gets through",
-			"sparkrun doctor pings along every cable; ip neigh: does the far address have that device's own MAC, or its twin's (sysctl net.ipv4.conf.all.arp_ignore=1 there)? A firewall may stand between"
+			"sparkrun doctor pings along every cable; ip neigh: does the far address have that device's own MAC, or "+
+				"its twin's (sysctl net.ipv4.conf.all.arp_ignore=1 there)? A firewall may stand between"
 		if a, b, unequal := j.mtus(l); unequal {
 			c.Code, c.Text = CauseMTUUnequal, lane+": large packets do not get through, for the MTUs differ"
-			c.Remedy = "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a switch between needs 9000 as well"
+			c.Remedy = "sudo sparkrun doctor --fix until the next reboot, sudo sparkrun netplan apply for good; a " +
+				"switch between needs 9000 as well"
 			l.Error += fmt.Sprintf("; %s of %s mtu %d, %s of %s mtu %d", l.From, j.ends[0].host, a, l.To, j.ends[1].host, b)
 		}
 	// It holds its processor's counter against the time of day, and without a match has none
 	// (seen in emulated machines: a bandwidth of 0, or "Can't produce a report").
 	case says("correlation coefficient", "and no time"):
-		c.Code, c.Text = CauseBusy, lane+": perftest could not tell the time, as it does on a machine that is busy or whose processor changes its speed"
-		c.Remedy = "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower frequency-info"
+		c.Code, c.Text = CauseBusy,
+			lane+": perftest could not tell the time, as it does on a machine that is busy or whose processor "+
+				"changes its speed"
+		c.Remedy = "test again while nothing runs (sparkrun ps), and with the governor performance: cpupower " +
+			"frequency-info"
 	}
 	c.Evidence = l.Error
 	return c

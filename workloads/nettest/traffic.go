@@ -1,4 +1,4 @@
-package nccltest
+package nettest
 
 import (
 	"fmt"
@@ -8,12 +8,27 @@ import (
 	"time"
 )
 
+// Traffic is what one device or interface counted during a test.
+type Traffic struct {
+	Host   string `json:"host"`
+	Device string `json:"device"`
+	// RDMA: it is an RDMA device, and the bytes are RDMA's.
+	RDMA bool `json:"rdma,omitempty"`
+	// Sent and Received are bytes.
+	Sent     uint64 `json:"sent"`
+	Received uint64 `json:"received"`
+	// Lost counts packets lost or sent again; LostWords are the counters.
+	Lost      uint64 `json:"lost,omitempty"`
+	LostWords string `json:"lost_words,omitempty"`
+}
+
 // wordBytes: port_xmit_data and port_rcv_data count words of four bytes (InfiniBand
 // Architecture Specification, PortCounters).
 const wordBytes = 4
 
 // lossCounters speak of packets that were lost or sent again (mlx5's hw_counters).
-var lossCounters = []string{"packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "implied_nak_seq_err", "rnr_nak_retry_err", "roce_adp_retrans_to"}
+var lossCounters = []string{"packet_seq_err", "out_of_sequence", "local_ack_timeout_err", "implied_nak_seq_err",
+	"rnr_nak_retry_err", "roce_adp_retrans_to"}
 
 // lossesPerSecond is how many are worth a word: a burst at the start is no harm.
 const lossesPerSecond = 1

@@ -114,10 +114,12 @@ func portPairs(all []way) []way {
 	slices.SortStableFunc(all, func(x, y way) int { return cmp.Compare(len(y.lanes), len(x.lanes)) })
 	var kept []way
 	for _, w := range all {
-		if !slices.ContainsFunc(kept, func(k way) bool { return k.link == w.link && (k.slotA == w.slotA || k.slotB == w.slotB) }) {
+		if !slices.ContainsFunc(kept,
+			func(k way) bool { return k.link == w.link && (k.slotA == w.slotA || k.slotB == w.slotB) }) {
 			kept = append(kept, w)
 		}
 	}
-	slices.SortStableFunc(kept, func(x, y way) int { return cmp.Or(cmp.Compare(x.link, y.link), cmp.Compare(x.slotA, y.slotA)) })
+	slices.SortStableFunc(kept,
+		func(x, y way) int { return cmp.Or(cmp.Compare(x.link, y.link), cmp.Compare(x.slotA, y.slotA)) })
 	return kept
 }

@@ -11,6 +11,8 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 var update = flag.Bool("update", false, "write the goldens anew")
@@ -102,7 +104,8 @@ func render(t Table) string {
 // What nccl-tests itself lowers is told to the reader.
 func TestNotes(t *testing.T) {
 	var p Parser
-	for _, line := range []string{"#", "# Reducing maxBytes to 45097156608 due to memory limitation", "# nThread 1 nGpus 1"} {
+	for _, line := range []string{"#", "# Reducing maxBytes to 45097156608 due to memory limitation",
+		"# nThread 1 nGpus 1"} {
 		p.Line(line)
 	}
 	if notes := p.Table().Notes; len(notes) != 1 || !strings.HasPrefix(notes[0], "Reducing maxBytes to 45097156608") {
@@ -171,7 +174,8 @@ func TestBrokenRows(t *testing.T) {
 	}
 }
 
-const head = "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   algbw   busbw  #wrong\n"
+const head = "#       size         count      type   redop    root     time   algbw   busbw  #wrong     time   " +
+	"algbw   busbw  #wrong\n"
 
 // NCCL connects in the middle of a row, and what it logs cuts that in two: the row counts all the same.
 func TestRowInTwoParts(t *testing.T) {
@@ -179,14 +183,17 @@ func TestRowInTwoParts(t *testing.T) {
 	rest := "    400.5   20.95   10.47       0    401.5   20.89   10.45       0\n"
 	info := "spark1:605:605 [0] NCCL INFO Channel 00/0 : 1[0] -> 0[0] [receive] via NET/IB/0\n"
 	for name, text := range map[string]string{
-		"log behind the root":         begun + info + info + rest,
-		"a warning":                   begun + "\n[2026-03-01 12:00:00] spark1:605:605 [0] misc/socket.cc:58 NCCL WARN socketProgress: Connection closed\n" + rest,
-		"a warning with its function": begun + "spark1:605:605 [0] NCCL INFO x\n\n[2026-03-01 12:00:00] spark1:605:605 [0] net_ib/p2p.cc:688 (f) NCCL WARN y\n" + rest,
-		"the next is whole":           begun + info + "" + strings.Replace(begun, "8388608", "9388608", 1) + rest,
-		"time in whole us":            begun + info + strings.Replace(rest, "400.5", "400500", 1),
+		"log behind the root": begun + info + info + rest,
+		"a warning": begun + "\n[2026-03-01 12:00:00] spark1:605:605 [0] misc/socket.cc:58 NCCL " +
+			"WARN socketProgress: Connection closed\n" + rest,
+		"a warning with its function": begun + "spark1:605:605 [0] NCCL INFO x\n\n[2026-03-01 12:00:00] " +
+			"spark1:605:605 [0] net_ib/p2p.cc:688 (f) NCCL WARN y\n" + rest,
+		"the next is whole": begun + info + "" + strings.Replace(begun, "8388608", "9388608", 1) + rest,
+		"time in whole us":  begun + info + strings.Replace(rest, "400.5", "400500", 1),
 	} {
 		table, err := Parse(head + text + "# Out of bounds values : 0 OK\n")
-		if err != nil || len(table.Rows) != 1 || table.Rows[0].In == nil || table.Rows[0].Out.Bus != 10.47 || table.Rows[0].In.Bus != 10.45 {
+		if err != nil || len(table.Rows) != 1 || table.Rows[0].In == nil || table.Rows[0].Out.Bus != 10.47 ||
+			table.Rows[0].In.Bus != 10.45 {
 			t.Errorf("%s: %v %+v", name, err, table.Rows)
 		}
 		var log Log
@@ -201,7 +208,8 @@ func TestRowInTwoParts(t *testing.T) {
 
 // A test that ran with --report_cputime names its column so.
 func TestCPUTime(t *testing.T) {
-	table, err := Parse(strings.ReplaceAll(head, "   time", "cputime") + " 8388608 2097152 float none -1 12.5 20.95 10.47 0 12.6 20.89 10.45 0\n")
+	table, err := Parse(strings.ReplaceAll(head, "   time",
+		"cputime") + " 8388608 2097152 float none -1 12.5 20.95 10.47 0 12.6 20.89 10.45 0\n")
 	if err != nil || len(table.Rows) != 1 || table.Rows[0].Out.Micros != 12.5 || table.Rows[0].Bus() != 10.46 {
 		t.Errorf("%v %+v", err, table.Rows)
 	}
@@ -219,7 +227,8 @@ func TestNoNumbers(t *testing.T) {
 	const good = " 1048576 262144 float none -1 12.5 20.95 10.47 0 12.6 20.89 10.45 0\n"
 	for _, bus := range []string{"nan", "-nan", "inf", "-inf", "NaN"} {
 		table, err := Parse(head + good + row(bus, "0") + "# Avg bus bandwidth    : " + bus + "\n")
-		if err != nil || len(table.Rows) != 1 || len(table.Notes) != 1 || table.Notes[0] != "no result of 8 MiB: busbw is "+bus {
+		if err != nil || len(table.Rows) != 1 || len(table.Notes) != 1 ||
+			table.Notes[0] != "no result of 8 MiB: busbw is "+bus {
 			t.Errorf("%s: %v %+v", bus, err, table)
 		}
 		if _, err := json.Marshal(table); err != nil {
@@ -297,7 +306,8 @@ func TestSeveralRuns(t *testing.T) {
 	}
 	header := bad[:strings.Index(bad, "#       size")]
 	want.Notes = nil
-	if got, err := Parse(header + "spark1: Test NCCL failure common.cu:1 'x'\n" + string(text)); err != nil || cmp.Diff(want, got) != "" {
+	if got, err := Parse(header + "spark1: Test NCCL failure common.cu:1 'x'\n" + string(text)); err != nil ||
+		cmp.Diff(want, got) != "" {
 		t.Errorf("after one without a row: %v %s", err, cmp.Diff(want, got))
 	}
 	if got, err := Parse(string(text) + bad); err != nil || got.OutOfBounds.OK {
@@ -323,7 +333,7 @@ func FuzzParse(f *testing.F) {
 			log.Line(line)
 		}
 		v := Judge(table, log, Setting{})
-		if v.Grade == Good {
+		if v.Grade == nettest.Good {
 			t.Errorf("good, with no link known: %+v", v)
 		}
 		judged := Judge(table, log, known)

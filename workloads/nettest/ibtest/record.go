@@ -1,12 +1,10 @@
 package ibtest
 
 import (
-	"bytes"
-	"encoding/json"
 	"slices"
 	"time"
 
-	"github.com/sparkrun/sparkrun/workloads/nccltest"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
 )
 
 // Record is one line of a cluster's history: a test of its links at their worst.
@@ -17,11 +15,11 @@ type Record struct {
 	Bytes   int64     `json:"bytes"`
 	Hosts   []string  `json:"hosts"` // sorted
 	// Gbps is the least of all cables, Micros the most; nil where it was not measured.
-	Gbps   *float64       `json:"gbps,omitempty"`
-	Micros *float64       `json:"us,omitempty"`
-	Part   *float64       `json:"part,omitempty"`
-	Grade  nccltest.Grade `json:"grade"`
-	Cause  string         `json:"cause,omitempty"`
+	Gbps   *float64      `json:"gbps,omitempty"`
+	Micros *float64      `json:"us,omitempty"`
+	Part   *float64      `json:"part,omitempty"`
+	Grade  nettest.Grade `json:"grade"`
+	Cause  string        `json:"cause,omitempty"`
 }
 
 // NewRecord sums a report up; whose and when is the caller's to fill in.
@@ -50,15 +48,10 @@ func (r Record) tells(now Record) bool {
 	return (now.Gbps == nil || r.Gbps != nil) && (now.Micros == nil || r.Micros != nil)
 }
 
-// Last is the latest record like now of its cluster, of the lines of a history; nil where
-// there is none. A line that is none is passed over.
+// Last is the latest record of a history that is like now.
 func Last(history []byte, now Record) *Record {
-	var last *Record
-	for line := range bytes.Lines(history) {
-		var r Record
-		if json.Unmarshal(line, &r) == nil && r.tells(now) && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes && slices.Equal(r.Hosts, now.Hosts) {
-			last = &r
-		}
-	}
-	return last
+	return nettest.Last(history, func(r Record) bool {
+		return r.tells(now) && r.Cluster == now.Cluster && r.Verb == now.Verb && r.Bytes == now.Bytes &&
+			slices.Equal(r.Hosts, now.Hosts)
+	})
 }

@@ -1,0 +1,226 @@
+package network
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
+	"github.com/sparkrun/sparkrun/cmd/sparkrun/launch"
+	"github.com/sparkrun/sparkrun/launcher/plain"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+	"github.com/sparkrun/sparkrun/workloads/nettest"
+)
+
+// What nccl-test and ib-test share: the launch whose output is read along, the counters before and after, the history,
+// the end of the report, and the exit code.
+
+// ranksOutput reads a launch's objects along.
+type ranksOutput struct {
+	line  func(follow.OutputLine) // is told each whole line of a rank's
+	event func(object []byte)     // nil: nobody asks for them
+	err   io.Writer
+	// verbose shows what the ranks write, live how far they are.
+	verbose, live bool
+
+	part []byte
+	open openLines
+	said []string // the last lines of what nobody reads: torch warns, and nobody asks while all is well
+}
+
+// newRanksOutput gives one that shows on the terminal what was asked for.
+func newRanksOutput(a *app.App, o launch.Options, verbose bool) ranksOutput {
+	return ranksOutput{err: a.Err, verbose: verbose, live: a.ErrTTY && !o.JSON && !verbose}
+}
+
+// keptLines hold a traceback of each of a few ranks.
+const keptLines = 100
+
+// keep remembers a line that may say why a test failed.
+func (r *ranksOutput) keep(l follow.OutputLine) {
+	r.said = append(r.said, fmt.Sprintf("[%d] %s\n", l.Rank, *l.Line))
+	r.said = r.said[max(0, len(r.said)-keptLines):]
+}
+
+// tellKept shows those lines.
+func (r *ranksOutput) tellKept() {
+	for _, line := range r.said {
+		fmt.Fprint(r.err, line)
+	}
+}
+
+// Write takes the launch's objects, each a line.
+func (r *ranksOutput) Write(b []byte) (int, error) {
+	r.part = append(r.part, b...)
+	for {
+		i := bytes.IndexByte(r.part, '\n')
+		if i < 0 {
+			return len(b), nil
+		}
+		r.take(r.part[:i])
+		r.part = r.part[i+1:]
+	}
+}
+
+func (r *ranksOutput) take(object []byte) {
+	var l follow.OutputLine
+	switch {
+	case json.Unmarshal(object, &l) != nil:
+	case l.Type == "event" && r.event != nil:
+		r.event(object)
+	case r.open.whole(&l):
+		r.line(l)
+	}
+}
+
+// launch starts the test as `launch --json` would, reads along, and tells how long that took.
+func (r *ranksOutput) launch(ctx context.Context, a *app.App, o launch.Options) (time.Duration, error) {
+	inner := *a
+	inner.Out, inner.OutTTY = r, false
+	o.JSON, o.Request.Stdin = true, "none" // nobody reads, and this command's input is not the ranks'
+	began := time.Now()
+	err := launch.Run(ctx, &inner, o)
+	r.end()
+	return time.Since(began), err
+}
+
+// end takes the lines that have no end.
+func (r *ranksOutput) end() {
+	for _, l := range r.open {
+		r.line(l)
+	}
+	r.open = nil
+}
+
+// openLines are lines of which a part has come: a launch does not wait for ever for the end of one.
+type openLines map[follow.TailKey]follow.OutputLine
+
+// whole makes l the whole line that it ends; false: it is no line of output, or its end is still to come.
+func (o *openLines) whole(l *follow.OutputLine) bool {
+	if l.Type != "output" || l.Line == nil {
+		return false
+	}
+	k := follow.TailKey{Rank: l.Rank, Stream: l.Stream}
+	if part, ok := (*o)[k]; ok {
+		text := *part.Line + *l.Line
+		l.Line = &text
+		delete(*o, k)
+	}
+	if !l.Partial || len(*l.Line) >= follow.MaxLine {
+		return true
+	}
+	if *o == nil {
+		*o = openLines{}
+	}
+	(*o)[k] = *l
+	return false
+}
+
+// countedNow reads the devices' totals; what cannot be read is worth no failure.
+func countedNow(ctx context.Context, b *wire.Client) []wire.NodeCounters {
+	res, err := wire.Counters.Call(ctx, b, wire.Empty{})
+	if err != nil {
+		return nil
+	}
+	return res.Nodes
+}
+
+// trafficSince is what the devices of hosts counted since before.
+func trafficSince(ctx context.Context, a *app.App, before []wire.NodeCounters, span time.Duration,
+	hosts []string) []nettest.Traffic {
+	b := a.Dial()
+	defer b.Close()
+	var out []nettest.Traffic
+	for _, now := range countedNow(ctx, b) {
+		i := slices.IndexFunc(before, func(n wire.NodeCounters) bool { return n.ID == now.ID })
+		if i >= 0 && slices.Contains(hosts, now.Host) {
+			out = append(out, nettest.Counted(now.Host, before[i].Totals, now.Totals, span)...)
+		}
+	}
+	return out
+}
+
+// keepHistory appends a record to a file of the user's, and gives what was in it before. That it cannot be kept is told,
+// and fails nothing.
+func keepHistory(a *app.App, name string, now any) (old []byte) {
+	old, err := appendHistory(a, name, now)
+	if err != nil {
+		a.Say(fmt.Sprintf("the history is not kept: %v", err))
+	}
+	return old
+}
+
+func appendHistory(a *app.App, name string, now any) (old []byte, err error) {
+	dir, err := a.UserFolder("XDG_STATE_HOME", filepath.Join(".local", "state"))
+	if err != nil {
+		return nil, err
+	}
+	file := filepath.Join(dir, name)
+	old, err = os.ReadFile(file)
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return nil, err
+	}
+	line, err := json.Marshal(now)
+	if err != nil {
+		return old, err
+	}
+	if len(old) > 0 && old[len(old)-1] != '\n' { // a line that a full disk cut
+		line = append([]byte{'\n'}, line...)
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return old, err
+	}
+	f, err := os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+	if err != nil {
+		return old, err
+	}
+	_, err = f.Write(append(line, '\n')) // one write: another test may end at the same moment
+	return old, errors.Join(err, f.Close())
+}
+
+// writeCauses ends a report for people: what else costs, and the verdict as the last line.
+func writeCauses(b *strings.Builder, also []nettest.Cause, cause *nettest.Cause, grade nettest.Grade, text string) {
+	for _, c := range also {
+		fmt.Fprintf(b, "also: %s (%s); %s\n", plain.Text(c.Text), plain.Text(c.Evidence), c.Remedy)
+	}
+	if cause != nil {
+		fmt.Fprintf(b, "evidence: %s\nremedy: %s\n", plain.Text(cause.Evidence), cause.Remedy)
+	}
+	fmt.Fprintf(b, "verdict: %s: %s\n", grade, plain.Text(text))
+}
+
+// passes makes the exit code: part is what was reached of what is expected, nil where nothing is, and gate what has to
+// be; 0: any.
+func passes(grade nettest.Grade, part *float64, gate float64) error {
+	switch {
+	case grade == nettest.Failed:
+		return app.Exits(app.ExitFailure, nil)
+	case gate > 0 && (part == nil || grade == nettest.Unjudged):
+		return app.Exits(app.ExitFailure,
+			fmt.Errorf("%s: nothing is known of what to expect, so it does not pass", gateText(gate)))
+	case gate > 0 && *part < gate:
+		return app.Exits(app.ExitFailure, missed(gate, *part))
+	}
+	return nil
+}
+
+func gateText(gate float64) string { return fmt.Sprintf("--gate %g", gate) }
+
+// missed tells what was reached in place of a gate, with as many digits as tell the two apart.
+func missed(gate, part float64) error {
+	digits := 2
+	for digits < 6 && math.Round(part*math.Pow10(digits)) >= math.Round(gate*math.Pow10(digits)) {
+		digits++
+	}
+	return fmt.Errorf("%s: %.*f of what is expected was reached", gateText(gate), digits, part)
+}
