@@ -3,7 +3,6 @@ package node
 import (
 	"errors"
 	"fmt"
-	"net/http"
 	"os"
 	"slices"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -23,19 +23,35 @@ func (h *host) invite(user string) string {
 	return h.token(wire.TokenRequest{Uses: 1, TTL: time.Minute, Role: "client", User: user})
 }
 
+// laptop is a machine that has logged in.
+type laptop struct {
+	*remote.Cluster
+	t   testing.TB
+	dir string
+}
+
 // laptop logs in with a token, and is ready to call.
-func (h *host) laptop(token string) *Remote {
+func (h *host) laptop(token string) laptop {
 	h.t.Helper()
 	dir := h.t.TempDir() + "/lab"
-	if _, err := Login(h.t.Context(), dir, h.addr, token, "book"); err != nil {
+	if _, err := remote.Login(h.t.Context(), dir, h.addr, token, "book"); err != nil {
 		h.t.Fatal(err)
 	}
-	r, err := OpenRemote(dir)
+	r, err := remote.Open(dir, nil)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	h.t.Cleanup(r.Close)
-	return r
+	return laptop{r, h.t, dir}
+}
+
+func (l laptop) identity() *trust.Identity {
+	l.t.Helper()
+	id, err := trust.LoadClient(l.dir)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	return id
 }
 
 // A client's call is its user's, whichever member it dials, and no line of it is missing.
@@ -109,7 +125,7 @@ func TestClientIsItsUser(t *testing.T) {
 	dialled := c.hosts[slices.IndexFunc(c.hosts, func(h *host) bool { return h.now().self.ID == book.State().Last })]
 	for what, want := range map[string]audit.Outcome{"launch": audit.Refused, "stop": audit.Refused, "exec": audit.Refused, "signal": audit.Refused, "node remove": audit.Refused, "client call": audit.OK} {
 		lines := dialled.audits(what)
-		i := slices.IndexFunc(lines, func(l audit.Line) bool { return l.Client == book.gate.Identity().NodeID && l.Outcome == want })
+		i := slices.IndexFunc(lines, func(l audit.Line) bool { return l.Client == book.identity().NodeID && l.Outcome == want })
 		if i < 0 || lines[i].Who != "nobody" || !strings.HasPrefix(lines[i].From, "book at 127.") || lines[i].UID != nil {
 			t.Errorf("audit log of %s: %s: %+v", dialled.cfg.Host, what, lines)
 		}
@@ -143,13 +159,14 @@ func TestClientReachesUsersCallsAlone(t *testing.T) {
 		t.Errorf("%d of 3 refusals are in the audit log", n)
 	}
 	// Raft's protocol is refused in the handshake.
-	conn, err := book.dialProto(t.Context(), book.order()[0], c.hosts[0].now().failover.Proto())
+	h := c.hosts[0]
+	conn, err := h.knock(h.gate(book.identity()).Client("", h.now().failover.Proto()))
 	if err == nil {
 		conn.Close()
 		t.Error("a client got a raft connection")
 	}
 	// A header that says "on behalf of root".
-	forger := wire.NewClient(&http.Client{Transport: book.transport()}, "http://cluster").OnBehalfOf(wire.Caller{User: &wire.User{Name: "root"}})
+	forger := book.OnBehalfOf(wire.Caller{User: &wire.User{Name: "root"}})
 	if _, err := wire.MarkDead.Call(t.Context(), forger, wire.MarkDeadRequest{Host: "spark1"}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("on behalf of root: %v", err)
 	}
@@ -174,7 +191,7 @@ func TestLoginRefused(t *testing.T) {
 		{"another cluster's", newCluster(t, 1).hosts[0].invite("nobody"), trust.ErrForeign},
 	} {
 		dir := t.TempDir() + "/lab"
-		if _, err := Login(t.Context(), dir, leader.addr, tc.token, "book"); !errors.Is(err, tc.want) {
+		if _, err := remote.Login(t.Context(), dir, leader.addr, tc.token, "book"); !errors.Is(err, tc.want) {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.want)
 		}
 		if _, err := os.Stat(dir); !os.IsNotExist(err) {
@@ -186,7 +203,7 @@ func TestLoginRefused(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Login(t.Context(), file+"/lab", leader.addr, token, "book"); err == nil || !strings.Contains(err.Error(), file) {
+	if _, err := remote.Login(t.Context(), file+"/lab", leader.addr, token, "book"); err == nil || !strings.Contains(err.Error(), file) {
 		t.Errorf("in a folder that cannot be: %v", err)
 	}
 	leader.laptop(token)
@@ -239,14 +256,14 @@ func TestRemovedClient(t *testing.T) {
 	}
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(20 * time.Millisecond) { // the other member hears of it, too
 		_, err := wire.Jobs.Call(t.Context(), book.Client, wire.Empty{})
-		if errors.Is(err, ErrLoggedOut) {
+		if errors.Is(err, remote.ErrLoggedOut) {
 			break
 		}
 		if err == nil && time.Now().After(deadline) {
 			t.Fatal("its calls are answered")
 		}
 	}
-	if _, err := Login(t.Context(), t.TempDir()+"/lab", c.hosts[0].addr, waiting, "book"); !errors.Is(err, rendezvous.ErrTokenUnknown) {
+	if _, err := remote.Login(t.Context(), t.TempDir()+"/lab", c.hosts[0].addr, waiting, "book"); !errors.Is(err, rendezvous.ErrTokenUnknown) {
 		t.Errorf("a token that its user had made before: %v", err)
 	}
 	list, err := wire.Clients.Call(t.Context(), cl, wire.Empty{})
@@ -274,7 +291,7 @@ func TestClientsCertificate(t *testing.T) {
 		c.hosts[0].cfg.Now = now
 		c.hosts[0].start()
 		c.hosts[0].wait(1)
-		r, err := openRemote(dir, now)
+		r, err := remote.Open(dir, now)
 		if err != nil {
 			t.Fatal(err)
 		}

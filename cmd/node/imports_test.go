@@ -105,6 +105,10 @@ var mayImportSibling = map[string]string{
 	"rendezvous/membership -> rendezvous/lead":     "a member on which jobs run is not taken out",
 	"rendezvous/membership -> rendezvous/trust":    "certificates, tokens and keys are trust's; whose they may be is decided here",
 	"rendezvous/membership -> rendezvous/wire":     "members and newcomers ask by calls",
+	"rendezvous/remote -> rendezvous/dial":         "members' calls are one protocol",
+	"rendezvous/remote -> rendezvous/membership":   "a login, and a certificate that has ended, are asked for as a newcomer's",
+	"rendezvous/remote -> rendezvous/trust":        "a client has a certificate, and knows its members",
+	"rendezvous/remote -> rendezvous/wire":         "its calls are those of the local socket",
 }
 
 // A composition root may import its children: it opens and joins them.

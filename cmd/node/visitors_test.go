@@ -17,6 +17,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -54,7 +55,7 @@ func TestOneUsersClientsHoldLittle(t *testing.T) {
 	for range 4 {
 		<-began
 	}
-	for what, r := range map[string]*Remote{"the same client": book, "another one of the same user": pad} {
+	for what, r := range map[string]laptop{"the same client": book, "another one of the same user": pad} {
 		if _, err := wire.Jobs.Call(t.Context(), r.Client, wire.Empty{}); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 4 calls under way") {
 			t.Errorf("%s has a fifth call: %v", what, err)
 		}
@@ -123,7 +124,7 @@ func TestOneUserDoesNotFillTheRecord(t *testing.T) {
 			}
 		}
 	}
-	if _, err := Login(t.Context(), t.TempDir()+"/lab", h.addr, token, "book"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 100 clients") {
+	if _, err := remote.Login(t.Context(), t.TempDir()+"/lab", h.addr, token, "book"); !errors.Is(err, wire.ErrDenied) || !strings.Contains(err.Error(), "nobody has 100 clients") {
 		t.Errorf("one client more: %v", err)
 	}
 	h.laptop(h.invite("daemon"))
@@ -199,7 +200,7 @@ func TestClientsOfOthersNames(t *testing.T) {
 	}
 
 	book := h.laptop(h.invite("nobody"))
-	id := book.gate.Identity()
+	id := book.identity()
 	own, err := id.CSR()
 	if err != nil {
 		t.Fatal(err)

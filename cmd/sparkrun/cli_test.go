@@ -27,6 +27,7 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 )
@@ -269,7 +270,7 @@ func TestExitCodes(t *testing.T) {
 		"who lists machines": {line: "node list", code: 2, err: "sparkrun status lists the machines"},
 		"a token for members": {line: "token create", c: &apptest.FakeCluster{Err: wire.ErrDenied}, code: 1,
 			err: "--role client"},
-		"no member answers": {line: "status", c: &apptest.FakeCluster{Err: node.ErrNoMember}, code: 1,
+		"no member answers": {line: "status", c: &apptest.FakeCluster{Err: remote.ErrNoMember}, code: 1,
 			err: "hint: is this machine on a network"},
 		"unknown below token": {line: "token make", code: 2, err: `unknown command "make" for sparkrun token`},
 		"stopped":             {line: "stop job", g: tells(apptest.Stopped), out: "has ended\n"},

@@ -11,6 +11,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -80,9 +81,9 @@ func hint(cmd *cobra.Command, err error) string {
 		return "--force starts it all the same"
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
 		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
-	case errors.Is(err, node.ErrLoggedOut):
+	case errors.Is(err, remote.ErrLoggedOut):
 		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
-	case errors.Is(err, node.ErrNoMember):
+	case errors.Is(err, remote.ErrNoMember):
 		return "is this machine on a network from which they are reached? `sparkrun context list` shows the clusters that it knows"
 	case errors.Is(err, node.ErrNoAgent) && !enrolled():
 		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` joins one; " + otherwiseAlone(cmd) + otherwiseLogin

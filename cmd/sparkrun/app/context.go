@@ -16,6 +16,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -185,12 +186,12 @@ func (a *App) Chosen() (name, dir string, err error) {
 
 // Away is what is known of the cluster where this machine is none of its members;
 // nil: the cluster is this machine's.
-func (a *App) Away() (*node.RemoteState, error) {
+func (a *App) Away() (*remote.State, error) {
 	_, dir, err := a.Chosen()
 	if err != nil || dir == "" {
 		return nil, err
 	}
-	st, err := node.ReadRemote(dir)
+	st, err := remote.Read(dir)
 	return &st, err
 }
 
@@ -206,13 +207,13 @@ func (a *App) DialChosen() *wire.Client {
 		return DialAgent()
 	}
 	if err == nil {
-		var r *node.Remote
-		if r, err = node.OpenRemote(dir); err == nil {
+		var r *remote.Cluster
+		if r, err = remote.Open(dir, nil); err == nil {
 			return r.Client
 		}
 		err = fmt.Errorf("context %s: %w (mend it, or `sparkrun logout %s` and log in again)", name, err, name)
 	}
-	return node.Unusable(err)
+	return remote.Unusable(err)
 }
 
 // atHome marks commands that are about this machine, whatever the context.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -13,7 +14,7 @@ import (
 // went away, and others will come. A call that the other side cancelled is one:
 // that is how an agent that is being stopped ends its streams.
 func Passing(err error) bool {
-	if errors.Is(err, node.ErrLoggedOut) {
+	if errors.Is(err, remote.ErrLoggedOut) {
 		return false
 	}
 	for _, is := range []error{

@@ -8,9 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -92,9 +92,9 @@ func removeClients(ctx context.Context, a *app.App, o clientOptions) error {
 	res, err := app.Patiently(ctx, func() (wire.RemoveClientsResponse, error) {
 		return wire.RemoveClients.Call(ctx, b, o.request)
 	})
-	if err != nil && !errors.Is(err, node.ErrLoggedOut) {
+	if err != nil && !errors.Is(err, remote.ErrLoggedOut) {
 		// A client that takes itself out loses the connection that the answer would come by.
-		if _, now := wire.Clients.Call(ctx, b, wire.Empty{}); errors.Is(now, node.ErrLoggedOut) {
+		if _, now := wire.Clients.Call(ctx, b, wire.Empty{}); errors.Is(now, remote.ErrLoggedOut) {
 			a.Say("this machine's own login was meant: it is out; `sparkrun logout` removes its key here")
 			return nil
 		}

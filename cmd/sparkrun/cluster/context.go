@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 )
 
 type contextOptions struct {
@@ -98,7 +98,7 @@ func listContexts(_ context.Context, a *app.App, o contextOptions) error {
 	rows := [][]string{{"", "CONTEXT", "USER", "CLUSTER", "MACHINES"}}
 	for _, name := range names {
 		c := contextOf{Name: name, Current: name == used}
-		st, err := node.ReadRemote(all.Folder(name))
+		st, err := remote.Read(all.Folder(name))
 		if err != nil {
 			c.Error = err.Error()
 			a.Say("context " + name + ": " + c.Error)

@@ -10,8 +10,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 )
 
 type loginOptions struct {
@@ -86,7 +86,7 @@ func runLogin(ctx context.Context, a *app.App, o loginOptions) error {
 	if err != nil {
 		return fmt.Errorf("read host name: %w", err)
 	}
-	st, err := node.Login(ctx, all.Folder(name), o.addr, token, host)
+	st, err := remote.Login(ctx, all.Folder(name), o.addr, token, host)
 	if err != nil {
 		return err
 	}

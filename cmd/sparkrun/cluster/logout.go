@@ -9,9 +9,9 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -93,7 +93,7 @@ func tellLogout(ctx context.Context, dir string) (id string, err error) {
 	if err != nil {
 		return "", err
 	}
-	r, err := node.OpenRemote(dir)
+	r, err := remote.Open(dir, nil)
 	if err != nil {
 		return own.NodeID, err
 	}
@@ -104,7 +104,7 @@ func tellLogout(ctx context.Context, dir string) (id string, err error) {
 	for {
 		_, err = wire.RemoveClients.Call(ctx, r.Client, wire.RemoveClientsRequest{Client: own.NodeID})
 		switch {
-		case errors.Is(err, node.ErrLoggedOut), errors.Is(err, rendezvous.ErrNoClient), err == nil:
+		case errors.Is(err, remote.ErrLoggedOut), errors.Is(err, rendezvous.ErrNoClient), err == nil:
 			return own.NodeID, nil // the answer goes over a connection that the removal closes
 		case !errors.Is(err, wire.ErrRetry) && !errors.Is(err, wire.ErrUnreachable) || again.Wait(ctx) != nil:
 			return own.NodeID, err

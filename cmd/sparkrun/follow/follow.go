@@ -17,10 +17,10 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -262,7 +262,7 @@ func (r *run) eventsEnded(ctx context.Context, err error) *exit {
 	case errors.Is(err, errInterrupted):
 		return &exit{app.ExitOf(r.in.signal), err}
 	case err != nil:
-		if errors.Is(err, node.ErrLoggedOut) && f.accepted.Is() {
+		if errors.Is(err, remote.ErrLoggedOut) && f.accepted.Is() {
 			f.Say(f.goesOn())
 		}
 		return &exit{launcher.ExitOwnFailure, err}

@@ -18,12 +18,12 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/sparkrun/sparkrun/cmd/node"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/app"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/follow"
 	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
+	"github.com/sparkrun/sparkrun/rendezvous/remote"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 	"github.com/sparkrun/sparkrun/workloads"
 	"github.com/sparkrun/sparkrun/workloads/engine"
@@ -233,7 +233,7 @@ func Spec(a *app.App, o Options) (launcher.Spec, error) {
 		return launcher.Spec{}, err
 	}
 	r := o.Request
-	var away *node.RemoteState
+	var away *remote.State
 	if !o.Standalone {
 		if away, err = a.Away(); err != nil {
 			return launcher.Spec{}, err

@@ -1,4 +1,11 @@
-package node
+// Package remote is a cluster as a remote client reaches it: a user's machine that is no member.
+//
+// It decides which member is called, and tries another where that one does not answer; when the list of members is
+// asked for anew, and the next certificate; and what is kept of a cluster here.
+//
+// It must not trust who is not on that list, must not send a token's secret before the other end has proven that it is
+// of the token's cluster, and must not show the caller which member it was.
+package remote
 
 import (
 	"bufio"
@@ -45,8 +52,8 @@ const (
 	refreshWithin = 5 * time.Second
 )
 
-// RemoteState is what a client keeps of a cluster, beside its key and certificate.
-type RemoteState struct {
+// State is what a client keeps of a cluster, beside its key and certificate.
+type State struct {
 	Cluster   string          `json:"cluster"`
 	User      string          `json:"user"`           // whose client this is
 	Home      string          `json:"home,omitempty"` // that user's, on the members
@@ -55,9 +62,9 @@ type RemoteState struct {
 	Refreshed time.Time       `json:"refreshed,omitzero"`
 }
 
-// Remote is a cluster as a client reaches it. Its calls are those of the local
+// Cluster is one as a client reaches it. Its calls are those of the local
 // socket; which member answers them shows nowhere.
-type Remote struct {
+type Cluster struct {
 	*wire.Client
 	dir   string
 	now   func() time.Time
@@ -65,19 +72,15 @@ type Remote struct {
 	calls *wire.Client // past the refresh
 
 	mu    sync.Mutex
-	state RemoteState
+	state State
 	once  sync.Once // the refresh of this process
 }
 
 // Login makes this machine a client of the cluster that has a member at addr
 // (HOST[:PORT]) and gave out the token. What it keeps lies in dir, which must not
 // be there yet, or be empty. host is this machine's name, for people.
-func Login(ctx context.Context, dir, addr, tokenText, host string) (RemoteState, error) {
-	return loginAt(ctx, dir, addr, tokenText, host, time.Now)
-}
-
-func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() time.Time) (RemoteState, error) {
-	none := RemoteState{}
+func Login(ctx context.Context, dir, addr, tokenText, host string) (State, error) {
+	none := State{}
 	ctx, cancel := context.WithTimeout(ctx, loginTimeout)
 	defer cancel()
 	token, err := trust.ParseToken(tokenText)
@@ -99,7 +102,8 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 		return none, fmt.Errorf("log in: %w", err)
 	}
 	// The secret is sent once the other end has proven that it is of the token's cluster.
-	res, _, err := membership.AskAsNewcomer(ctx, now, addr, membership.JoinTimeout, token, func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
+	res, _, err := membership.AskAsNewcomer(ctx, time.Now, addr, membership.JoinTimeout, token,
+		func(c *wire.Client) (wire.LoginResponse, error) { return wire.Login.Call(ctx, c, req) })
 	if err != nil {
 		_ = os.Remove(dir) // unless something is in it
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
@@ -114,11 +118,11 @@ func loginAt(ctx context.Context, dir, addr, tokenText, host string, now func() 
 	if err != nil {
 		return none, fmt.Errorf("log in to the cluster at %s: %w", addr, err)
 	}
-	st := RemoteState{Cluster: res.Cluster, User: res.User, Members: res.Members}
-	if err := errors.Join(saveRemote(dir, st), trust.SaveClient(dir, id)); err != nil {
+	st := State{Cluster: res.Cluster, User: res.User, Members: res.Members}
+	if err := errors.Join(save(dir, st), trust.SaveClient(dir, id)); err != nil {
 		return none, err
 	}
-	r, err := openRemote(dir, now)
+	r, err := Open(dir, nil)
 	if err != nil {
 		return none, err
 	}
@@ -151,7 +155,7 @@ func canWrite(dir string) error {
 	return errors.Join(f.Close(), os.Remove(f.Name()))
 }
 
-func saveRemote(dir string, st RemoteState) error {
+func save(dir string, st State) error {
 	text, err := json.Marshal(st)
 	if err != nil {
 		return fmt.Errorf("save what is known of the cluster: %w", err)
@@ -159,8 +163,8 @@ func saveRemote(dir string, st RemoteState) error {
 	return trust.SaveMembers(dir, append(text, '\n'))
 }
 
-// ReadRemote reads what a client has kept; it wraps fs.ErrNotExist where there is none.
-func ReadRemote(dir string) (st RemoteState, err error) {
+// Read reads what a client has kept; it wraps fs.ErrNotExist where there is none.
+func Read(dir string) (st State, err error) {
 	text, err := trust.LoadMembers(dir)
 	if err != nil {
 		return st, err
@@ -171,11 +175,13 @@ func ReadRemote(dir string) (st RemoteState, err error) {
 	return st, nil
 }
 
-// OpenRemote prepares calls to a cluster by what Login has left in dir.
-func OpenRemote(dir string) (*Remote, error) { return openRemote(dir, time.Now) }
-
-func openRemote(dir string, now func() time.Time) (*Remote, error) {
-	st, err := ReadRemote(dir)
+// Open prepares calls to a cluster by what Login has left in dir. Certificates are judged by the clock now; nil means
+// time.Now.
+func Open(dir string, now func() time.Time) (*Cluster, error) {
+	if now == nil {
+		now = time.Now
+	}
+	st, err := Read(dir)
 	if err != nil {
 		return nil, err
 	}
@@ -183,7 +189,7 @@ func openRemote(dir string, now func() time.Time) (*Remote, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &Remote{dir: dir, now: now, state: st}
+	r := &Cluster{dir: dir, now: now, state: st}
 	if r.gate, err = trust.NewGate(trust.Config{Identity: id, Members: r.isMember, Now: now}); err != nil {
 		return nil, err
 	}
@@ -193,7 +199,7 @@ func openRemote(dir string, now func() time.Time) (*Remote, error) {
 	return r, nil
 }
 
-func (r *Remote) transport() *http.Transport {
+func (r *Cluster) transport() *http.Transport {
 	tr := &http.Transport{
 		Protocols: new(http.Protocols),
 		// A member that dies is noticed, and Wi-Fi may be silent for some seconds.
@@ -205,7 +211,7 @@ func (r *Remote) transport() *http.Transport {
 }
 
 // State is what is known of the cluster now.
-func (r *Remote) State() RemoteState {
+func (r *Cluster) State() State {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state
@@ -213,19 +219,19 @@ func (r *Remote) State() RemoteState {
 
 // keep changes the state, here and on disk. A disk that is full costs only the next
 // command a moment.
-func (r *Remote) keep(change func(*RemoteState)) {
+func (r *Cluster) keep(change func(*State)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before, _ := json.Marshal(r.state)
 	change(&r.state)
 	after, err := json.Marshal(r.state)
 	if _, gone := os.Stat(r.dir); err == nil && gone == nil && string(before) != string(after) { // else there was a logout meanwhile
-		_ = saveRemote(r.dir, r.state)
+		_ = save(r.dir, r.state)
 	}
 }
 
 // isMember is the list of members as this client was told it last.
-func (r *Remote) isMember(p trust.Peer, key trust.Pin) error {
+func (r *Cluster) isMember(p trust.Peer, key trust.Pin) error {
 	for _, m := range r.State().Members {
 		if m.ID == launcher.NodeID(p.NodeID) && (m.Key == "" || m.Key == key.String()) {
 			return nil
@@ -236,7 +242,7 @@ func (r *Remote) isMember(p trust.Peer, key trust.Pin) error {
 
 // fresh has the first call of a process wait for a refresh, where one is due.
 type fresh struct {
-	r *Remote
+	r *Cluster
 	*http.Transport
 }
 
@@ -254,7 +260,7 @@ func (f fresh) RoundTrip(q *http.Request) (*http.Response, error) {
 
 // refresh asks where the members are and, where it is due, for the next
 // certificate.
-func (r *Remote) refresh(ctx context.Context) error {
+func (r *Cluster) refresh(ctx context.Context) error {
 	id := r.gate.Identity()
 	csr, err := id.CSR()
 	if err != nil {
@@ -285,7 +291,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 			return err
 		}
 	}
-	r.keep(func(st *RemoteState) {
+	r.keep(func(st *State) {
 		st.User, st.Home, st.Members = res.User, res.Home, res.Members
 		if len(csr) == 0 || len(res.Cert) > 0 { // else it cannot sign: another is asked by the next command
 			st.Refreshed = r.now().UTC().Truncate(time.Second)
@@ -297,7 +303,7 @@ func (r *Remote) refresh(ctx context.Context) error {
 	return nil
 }
 
-func (r *Remote) renewed(old *trust.Identity, cert []byte) error {
+func (r *Cluster) renewed(old *trust.Identity, cert []byte) error {
 	id, err := old.Renewed(cert)
 	if err != nil {
 		return err
@@ -309,7 +315,7 @@ func (r *Remote) renewed(old *trust.Identity, cert []byte) error {
 }
 
 // order gives the members as they are to be dialled: who answered last comes first.
-func (r *Remote) order() []wire.Member {
+func (r *Cluster) order() []wire.Member {
 	st := r.State()
 	last := slices.IndexFunc(st.Members, func(m wire.Member) bool { return m.ID == st.Last })
 	if last <= 0 {
@@ -320,7 +326,7 @@ func (r *Remote) order() []wire.Member {
 
 // dial opens a connection to the first member that takes this client: one after
 // the other, each beside those that have not answered yet.
-func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
+func (r *Cluster) dial(ctx context.Context) (net.Conn, error) {
 	members := r.order()
 	if len(members) == 0 {
 		return nil, errors.New("no member of the cluster is known here: log in again")
@@ -353,7 +359,7 @@ func (r *Remote) dial(ctx context.Context) (net.Conn, error) {
 		case a := <-answers:
 			waiting--
 			if a.err == nil {
-				r.keep(func(st *RemoteState) { st.Last = a.of.ID })
+				r.keep(func(st *State) { st.Last = a.of.ID })
 				go func(left int) { // those that come too late
 					for range left {
 						if late := <-answers; late.conn != nil {
@@ -392,11 +398,7 @@ func noWay(errs []error) error {
 // and take this client in. In TLS 1.3 a client's handshake is done before the
 // server has judged it: the first byte that the server says over HTTP/2, unasked,
 // tells that it has.
-func (r *Remote) dialMember(ctx context.Context, m wire.Member) (net.Conn, error) {
-	return r.dialProto(ctx, m, dial.Calls)
-}
-
-func (r *Remote) dialProto(ctx context.Context, m wire.Member, proto string) (net.Conn, error) {
+func (r *Cluster) dialMember(ctx context.Context, m wire.Member) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialMember)
 	defer cancel()
 	raw, err := (&net.Dialer{}).DialContext(ctx, "tcp", m.Addr.String())
@@ -406,7 +408,7 @@ func (r *Remote) dialProto(ctx context.Context, m wire.Member, proto string) (ne
 		}
 		return nil, err
 	}
-	c := &greeted{Conn: tls.Client(raw, r.gate.Client(string(m.ID), proto))}
+	c := &greeted{Conn: tls.Client(raw, r.gate.Client(string(m.ID), dial.Calls))}
 	stop := context.AfterFunc(ctx, func() { raw.Close() })
 	err = c.HandshakeContext(ctx)
 	if err == nil {
