@@ -8,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Try is a generation that has ended, in short.
+// Attempt is a generation that has ended, in short.
 type Attempt struct {
 	Generation launcher.Generation `json:"generation"`
 	Stage      string              `json:"stage,omitempty"`
@@ -87,7 +87,7 @@ func (j Job) lastReady() int {
 	return -1
 }
 
-// MainHosts are the machines of the main stage, by node rank, while another stage has its turn too, and after it.
+// MainHosts are the machines of the main stage, by node rank, also while another stage runs.
 func (j Job) MainHosts() []string {
 	var hosts []string
 	for _, p := range j.Plan.Nodes {

@@ -12,8 +12,8 @@ import (
 // boots it names runs any more. It ends when the machine is heard again.
 type Death struct {
 	Node launcher.NodeID `json:"node"`
-	// Boots are those that the word is about, MaxBoots at most. What the machine
-	// has begun in any other boot is not meant.
+	// Boots are the boots that the word covers, MaxBoots at most. It says nothing of
+	// what the machine has begun in any other boot.
 	Boots []string  `json:"boots,omitempty"`
 	At    time.Time `json:"at,omitzero"` // the leader's clock
 	// Heard is set in the entry that ends it.
@@ -58,8 +58,8 @@ func (r *Record) Deaths() []Death {
 	return slices.SortedStableFunc(maps.Values(r.s.Deaths), func(a, b Death) int { return compareStrings(a.Node, b.Node) })
 }
 
-// Boots names the boots of a node in which jobs were planned there that have
-// not ended: what a word about it must mean.
+// Boots names the boots of a node in which unfinished jobs were planned there: a
+// person's word about the node has to cover them.
 func (r *Record) Boots(id launcher.NodeID) []string {
 	var boots []string
 	for _, j := range r.Jobs() {

@@ -8,16 +8,16 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Former is where a job was, which its next generation goes back to: who uses a service knows
-// the machine of rank 0 by name, and what the ranks have loaded lies in their machines' caches.
-// The zero value is a job that was nowhere yet.
+// Former is where a job was. Its next generation goes back there: users of a service know the
+// machine of rank 0 by name, and what the ranks have loaded is in their machines' caches. The
+// zero value is a job that was nowhere yet.
 type Former struct {
 	Nodes   []launcher.NodeID // of the main stage, by node rank
 	Spare   []launcher.NodeID // that it kept in reserve
 	Network string            // where they met
 }
 
-// Former tells it of a job's present generation.
+// Former gives it for a job's present generation.
 func (j Job) Former() Former {
 	f := Former{Network: j.Plan.Network}
 	for _, p := range j.Plan.Nodes {
@@ -37,9 +37,9 @@ func (j Job) Former() Former {
 	return f
 }
 
-// Replan is MakePlan for a job that was somewhere. Those of its nodes that may be had stay, each
-// with its ranks; others come in the place of those that may not. Only where the fabric joined
-// the job and would join those no more is it placed anew, where that helps.
+// Replan is MakePlan for a job that was somewhere. Its nodes that are available stay, each with
+// its ranks; others replace those that are not. Only where the fabric joined the job before and
+// would not join these nodes, and joins others, is the job placed anew.
 func Replan(spec launcher.Spec, roster Roster, topology envgen.Topology, gen launcher.Generation, former Former) (Plan,
 	error) {
 	plan, err := makePlan(spec, roster, topology, gen, former)

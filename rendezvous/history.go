@@ -57,8 +57,8 @@ func (j *Job) likeIn(other Job) {
 	}
 }
 
-// alike tells of two lists that are not one that they are equal. Each look at the history asks for each job of it:
-// most are one.
+// alike tells whether two lists are equal but not the same memory. It is called for each job of the history; most lists
+// are the same memory.
 func alike[T any](a, b []T) bool {
 	return len(a) == len(b) && len(a) > 0 && &a[0] != &b[0] && reflect.DeepEqual(a, b)
 }

@@ -51,10 +51,10 @@ type Job struct {
 	Planned time.Time     `json:"planned"` // the leader's clock
 	Outcome *Outcome      `json:"outcome,omitempty"`
 	Stop    *Stop         `json:"stop,omitempty"` // somebody asked for the end
-	// Verdict is what the present generation is ended for, where no node can tell:
-	// a leader was out of patience with one. Later leaders go by it.
+	// Verdict is why the present generation is being ended, where no ledger shows it:
+	// a leader gave a node up, or a time limit passed. Later leaders go by it.
 	Verdict *Outcome `json:"verdict,omitempty"`
-	// Tries are the generations before the plan's, the latest MaxAttempts of them.
+	// Attempts are the generations before the plan's, the latest MaxAttempts of them.
 	Attempts []Attempt `json:"tries,omitempty"`
 	// Touched is the epoch in which it was last planned, stopped or ended: the record sets it.
 	Touched launcher.Epoch `json:"touched,omitzero"`
@@ -87,7 +87,7 @@ type Outcome struct {
 	ExitCode int                 `json:"exit_code"`
 	Cause    string              `json:"cause,omitempty"` // one sentence, empty when completed
 	Root     *launcher.RankExit  `json:"root,omitempty"`  // the rank that explains a failure
-	Exits    []launcher.RankExit `json:"exits,omitempty"` // those that failed first, then such as had ended with 0 before; see MaxExits
+	Exits    []launcher.RankExit `json:"exits,omitempty"` // the first failures, then exits with 0 before them; see MaxExits
 	// Lost and AllLost are of a service: a machine of it was lost, and each one was.
 	Lost    bool `json:"lost,omitempty"`
 	AllLost bool `json:"all_lost,omitempty"`
@@ -445,7 +445,7 @@ func (s *state) present(k launcher.Key) (Job, error) {
 	return j, nil
 }
 
-// verdict takes what a job's present generation is ended for: the first word stands.
+// verdict records why a job's present generation is being ended: the first verdict stands.
 func (s *state) verdict(e JobEnd) error {
 	j, err := s.present(e.Key)
 	if err == nil && j.Verdict == nil {

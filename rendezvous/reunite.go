@@ -109,7 +109,7 @@ func (s *state) reunite(index uint64, u Reunited) error {
 
 func (s *state) reuniteJob(theirs Job, from launcher.Epoch) {
 	ours, known := s.Jobs[theirs.Spec.ID]
-	// Both sides' word to whoever asked for the end holds for what goes on.
+	// A stop that either side has accepted holds for what goes on.
 	if stop := ours.Stop.and(theirs.Stop); known && stop != nil {
 		ours.Stop, theirs.Stop = stop, stop
 		if ours.Outcome == nil {

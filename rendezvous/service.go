@@ -13,8 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// JobService records that somebody wants a service back, or not, after all its machines
-// were off.
+// JobService records whether a service comes back after all its machines were off.
 type JobService struct {
 	Job       launcher.JobID `json:"job"`
 	Autostart bool           `json:"autostart"`
@@ -23,7 +22,7 @@ type JobService struct {
 // ErrNoService refuses what only a service can have.
 var ErrNoService = errors.New("it is no service")
 
-// Entry records the wish.
+// Entry records it.
 func (e JobService) Entry() Entry { return Entry{Kind: KindService, Service: &e} }
 
 func (s *state) service(e JobService) error {
@@ -41,7 +40,7 @@ func (s *state) service(e JobService) error {
 	return nil
 }
 
-// WithAutostart is a service's spec with another wish. What others hold of it stays as it is.
+// WithAutostart is a copy of a service's spec with another Autostart.
 func WithAutostart(spec launcher.Spec, on bool) launcher.Spec {
 	v := *spec.Service
 	v.Autostart = on
@@ -59,7 +58,7 @@ func mayRestart(spec launcher.Spec) int {
 }
 
 // nextOfService tells what follows a generation of a service. Whether it is tried again
-// hangs on the record alone, so that every leader comes to the same.
+// depends on the record alone, so that every leader decides the same.
 //
 // All its machines were off: it comes back with Autostart, and that counts for no failure.
 // Nothing of it was started, after an earlier generation was: likewise, for as long as it

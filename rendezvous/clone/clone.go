@@ -2,10 +2,10 @@
 // copied: both at once would vote twice in one election.
 //
 // It decides which of the two ends: who was there first stays. It asks before this
-// node takes part in anything, and again when gossip hears of this node elsewhere.
+// node takes part in anything, and again when gossip sees this node elsewhere.
 //
 // It must not keep an agent from starting where nobody is there to answer, and must
-// not take anybody's word for it: a clone is one that proves to have this node's key.
+// not believe what others say: a clone is one that proves to have this node's key.
 package clone
 
 import (
@@ -148,8 +148,8 @@ func (f *Finder) seenBy(ctx context.Context, at netip.AddrPort) (netip.AddrPort,
 	return seen.Addr, err
 }
 
-// Run looks again whenever gossip hears of this node elsewhere: two
-// that did not see each other at their start may now.
+// Run looks again whenever gossip sees this node elsewhere: two clones that did not
+// see each other at their start may see each other now.
 func (f *Finder) Run(ctx context.Context) error {
 	for {
 		select {

@@ -36,7 +36,7 @@ type Config struct {
 	Inventory *rendezvous.Latest[envgen.Inventory]
 	// Leads is written here alone: whose stream this node has, empty for none.
 	Leads *rendezvous.Latest[launcher.NodeID]
-	// Prepared hears of each order to prepare ranks, with the agent's word on it.
+	// Prepared is told of each order to prepare ranks, and of the agent's answer.
 	Prepared func(leader wire.Caller, spec launcher.Spec, err error)
 	Logger   *slog.Logger
 }
@@ -136,7 +136,7 @@ func (t *Control) attach(
 	}, nil
 }
 
-// attached notes the stream of a leader, which takes the place of the one before.
+// attached notes a leader's stream, which replaces the one before.
 func (t *Control) attached(own *stream) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -43,7 +43,7 @@ func (f *Failover) settleEpoch(cfg consensus.Config) error {
 		if err := f.putAway(cfg.Dir); err != nil {
 			return err
 		}
-		// Whether that epoch's raft has ever counted on this node, a state that was
+		// Whether raft of that epoch has ever counted on this node, a state that was
 		// put back to a backup would not know: its leader does.
 		f.state.RaftIncarnation, f.state.Blank = 0, true
 	case pendingRestore:
@@ -61,9 +61,9 @@ func (f *Failover) settleEpoch(cfg consensus.Config) error {
 	return ignoreMissing(os.Remove(f.path(restoreFile)))
 }
 
-// raiseEpoch makes the epoch of a node that has taken over the record's: its
-// first entry under the new leadership, but for the word that it was given with
-// it. That comes before, so that it is recorded if the epoch is.
+// raiseEpoch makes the epoch of a node that has taken over that of the record. It
+// is the first entry of the new leadership, behind the person's word that came with
+// the take-over, so that the word is recorded if the epoch is.
 func (f *Failover) raiseEpoch(ctx context.Context) error {
 	e := f.epoch
 	if cluster, _, _ := f.cfg.Record.Cluster(); cluster == "" || e.Compare(f.cfg.Record.Epoch()) <= 0 {
@@ -83,13 +83,13 @@ func (f *Failover) raiseEpoch(ctx context.Context) error {
 		func() bool { return f.cfg.Record.Epoch() == e })
 }
 
-// enterEpoch has the run end and begin anew under what is pending.
+// enterEpoch ends the run, so that the next one carries out what is pending.
 func (f *Failover) enterEpoch(e launcher.Epoch, p pending, dead []launcher.NodeID) error {
 	return f.change(func(s *state) { s.Epoch, s.EpochBy, s.Pending, s.Dead = e.N, e.By, p, dead })
 }
 
-// GiveWay is asked for by the leader of a later epoch. The fence has risen
-// already; the rest is done beside.
+// GiveWay is called when the leader of a later epoch asks for it. The fence has been
+// raised already; the rest is done in the background.
 func (f *Failover) GiveWay(h wire.Hello) {
 	select {
 	case f.later <- h:
@@ -97,9 +97,8 @@ func (f *Failover) GiveWay(h wire.Hello) {
 	}
 }
 
-// handOverWithin bounds how long a record is offered to a later epoch's leader
-// that does not take it. Then this node goes on as before, until it is asked
-// again.
+// handOverWithin bounds how long the record is offered to the leader of a later epoch.
+// If that does not take it, this node goes on as before until it is asked again.
 const handOverWithin = 30 * time.Second
 
 // yields waits for a later epoch, gives this side's record to it, and enters it.
@@ -134,9 +133,9 @@ func (f *Failover) yields(ctx context.Context) error {
 // elect one of them sooner.
 const wholeWithin = 10 * time.Second
 
-// getsWhole waits until the record has all that this side has recorded. Of a machine
-// that was off it lacks the last entries at first: whether they count is for
-// raft to say, which goes on electing among those that have not given way yet.
+// getsWhole waits until the record has all that this side has recorded. On a machine
+// that was off it lacks the last entries at first: whether they are committed is decided
+// by raft, which goes on electing among those that have not given way yet.
 func (f *Failover) getsWhole(ctx context.Context) {
 	if f.blank.Load() || f.raft.Fault() != nil {
 		return

@@ -1,14 +1,14 @@
 // Package failover is a node's part in who leads: its vote, the epochs, and the
 // record's only writer.
 //
-// It decides which epoch this node is in, and how it enters another (a take-over, a
+// It decides which epoch this node is in, and how it enters another (a take-over,
 // giving way, a restore); whether its copy of the record is the one that it voted
-// with; of whom nothing is to be feared; what is recorded, in which term, and when
-// this side records no more. Each of these survives a crash at any step: what is
-// under way stands in one file.
+// with; which members may have taken over; in which term entries are recorded, and
+// when this side records no more. Each of these survives a crash at any step: what
+// is under way stands in one file.
 //
 // It must not start or end ranks, must not decide what is recorded, and must not
-// take anybody's silence for death: a person says who is dead.
+// take a silent member for dead: a person says who is dead.
 package failover
 
 import (
@@ -99,7 +99,7 @@ func Open(cfg Config) (_ *Failover, err error) {
 		return nil, err
 	}
 	f.epoch = f.state.epoch()
-	// Whoever led before this epoch is obeyed no more, not even where a reboot has
+	// Leaders of before this epoch are obeyed no more, not even where a reboot has
 	// taken the fence along.
 	if err := cfg.Raise(launcher.Fence{Epoch: f.epoch}); err != nil && !errors.Is(err, launcher.ErrStaleFence) {
 		return nil, err
@@ -263,8 +263,8 @@ func (f *Failover) vote(ctx context.Context, lead func(ctx context.Context, term
 	}
 }
 
-// Turn returns once this part has taken a turn: its state, raft's loop, and the disk
-// below raft.
+// Turn returns once this part has shown that it works: its state can be locked, raft's
+// loop answers, and so does the disk below raft.
 func (f *Failover) Turn(ctx context.Context) {
 	f.mu.Lock()
 	_ = f.state
@@ -273,8 +273,8 @@ func (f *Failover) Turn(ctx context.Context) {
 	f.raft.Turn(ctx)
 }
 
-// NoVote is why this node has no part in the vote though its agent runs; empty
-// where it has one, or is none to have.
+// NoVote is why this node does not vote though its agent runs; empty where it votes,
+// or should not.
 func (f *Failover) NoVote() string {
 	if fault := f.raft.Fault(); fault != nil {
 		return fault.Error()
@@ -333,8 +333,8 @@ func (f *Failover) Roles() map[launcher.NodeID]string {
 	return out
 }
 
-// Until looks every few milliseconds, for a time that ctx bounds: not all that
-// raft changes is told.
+// Until polls every few milliseconds until ctx ends, as raft does not report all of
+// its changes.
 func Until(ctx context.Context, ok func() bool) bool {
 	tick := time.NewTicker(5 * time.Millisecond)
 	defer tick.Stop()
@@ -348,7 +348,7 @@ func Until(ctx context.Context, ok func() bool) bool {
 	return true
 }
 
-// present are the members that gossip now, as far as it knows.
+// present are the members that gossip sees now.
 func (f *Failover) present() map[launcher.NodeID]bool {
 	alive := map[launcher.NodeID]bool{}
 	for _, p := range f.cfg.Present.Load() {

@@ -14,10 +14,9 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 )
 
-// A raft folder comes and goes by a rename, at one stroke. One that is a mount
-// point, with a disk of its own, cannot be renamed or removed: what is in it is
-// copied, and removed. movingFile stands in it meanwhile: what else is there is a
-// part of a record, and worth nothing.
+// A raft folder is put in place or away by one rename. A mount point, with a disk of
+// its own, cannot be renamed or removed: its content is copied and removed. As long as
+// movingFile is in it, the rest of it is an incomplete record and worth nothing.
 const movingFile = "moving"
 
 func moving(dir string) bool {
@@ -25,8 +24,8 @@ func moving(dir string) bool {
 	return err == nil
 }
 
-// putAside gives a folder the place of another; one that is not there, or that has
-// nothing, does not replace what was kept before.
+// putAside moves a folder to the place of another; one that is missing or empty does
+// not replace what was kept there.
 func putAside(dir, to string) error {
 	names, err := os.ReadDir(dir)
 	if len(names) == 0 {
@@ -75,7 +74,7 @@ func takePlace(from, dir string) error {
 	return errors.Join(durable.SyncDir(dir), os.RemoveAll(from))
 }
 
-// discard removes a folder, or all that is in a mount point, the mark last.
+// discard removes a folder, or all that is in a mount point, movingFile last.
 func discard(dir string) error {
 	names, err := os.ReadDir(dir)
 	if err != nil {

@@ -19,8 +19,8 @@ const (
 	askWithin = 500 * time.Millisecond
 )
 
-// Stopping notes that the agent is to end: from here on this node succeeds nobody,
-// unless it has promised to, which is waited for: open tells that its leadership is.
+// Stopping notes that the agent is to end: from here on this node promises to succeed
+// nobody. If it has promised already it waits: open tells whether its leadership has begun.
 func (f *Failover) Stopping(ctx context.Context, open func() bool) {
 	f.stopping.Store(true)
 	until := f.promised.Load()
@@ -32,8 +32,8 @@ func (f *Failover) Stopping(ctx context.Context, open func() bool) {
 	Until(ctx, func() bool { return f.promised.Load() == 0 || open() && f.SoleVoter() })
 }
 
-// HandOver passes on what this node has before its agent ends: the leadership and,
-// where it is the only one, the vote. leaving has the leader's roles passed on.
+// HandOver passes on the leadership before the agent ends and, where this node is the
+// only voter, the vote. leaving has the leader's roles passed on.
 func (f *Failover) HandOver(ctx context.Context, heir launcher.NodeID, leaving *rendezvous.Latest[bool]) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, asideWithin)
@@ -77,8 +77,8 @@ func (f *Failover) succeed(_ context.Context, c wire.Caller, _ wire.Empty) (wire
 	return wire.Empty{}, nil
 }
 
-// askTimeout bounds what is asked of one member: one that is away shall not hold up
-// the word of the others.
+// askTimeout bounds a question to one member: one that is away must not delay the
+// answers of the others.
 const askTimeout = 3 * time.Second
 
 // NodeRaft is this node's own part in raft.

@@ -17,17 +17,16 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
-// A voter must never forget what it has voted for, nor what it has said that it
-// has stored: others have counted on it. A raft folder that is gone, or that is
-// older than it was, has forgotten. So each state has a incarnation, a number that only
-// rises; it stands in failover.json and in the raft folder, and members are told of
-// it before anything else of raft passes between them. See rendezvous/DESIGN.md,
-// "Who has lost its copy".
+// A voter must never forget what it has voted for, nor what it has confirmed to have
+// stored: others have counted on it. A raft folder that is gone, or that is older than
+// it was, has forgotten. So each state has an incarnation, a number that only rises. It
+// stands in failover.json and in the raft folder, and two members exchange it before
+// any raft message. See rendezvous/DESIGN.md, "Who has lost its copy".
 
 const (
 	incarnationFile = "life" // in the raft folder
-	// raiseEvery is how often the incarnation rises while the agent runs: a backup of the
-	// whole state that is older is found out.
+	// raiseEvery is how often the incarnation rises while the agent runs: it shows when the
+	// whole state was put back to an older backup.
 	raiseEvery = time.Hour
 	// exchangeWithin bounds telling one member.
 	exchangeWithin = 3 * time.Second
@@ -37,8 +36,8 @@ const (
 var errBlank = errors.New("this node has lost its copy of the record and has no part in raft until a leader takes " +
 	"it in anew")
 
-// beginIncarnation looks whether the raft folder is the one that this node had, and
-// raises the incarnation. A folder that is not is put aside, and the node is blank.
+// beginIncarnation checks that the raft folder is the one that this node had, and raises
+// the incarnation. Any other folder is put aside, and the node is blank.
 func (f *Failover) beginIncarnation(dir string) error {
 	in, err := readIncarnation(dir)
 	if err != nil {
@@ -73,7 +72,7 @@ func (f *Failover) raiseIncarnation(dir string) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.state.RaftIncarnation > incarnation {
-		return nil // found out meanwhile to have been put back
+		return nil // it has turned out meanwhile that the state was put back
 	}
 	f.state.Incarnation, f.state.RaftIncarnation = incarnation, incarnation
 	return f.state.save(f.path(stateFile))
@@ -138,8 +137,8 @@ func (f *Failover) exchange(ctx context.Context, id launcher.NodeID) error {
 	return nil
 }
 
-// exchangeAll keeps at it, so that an election need not wait for it, and raises
-// the incarnation from time to time.
+// exchangeAll exchanges incarnations with all members ahead of time, so that no election
+// waits for it, and raises this node's from time to time.
 func (f *Failover) exchangeAll(ctx context.Context) error {
 	older := time.NewTicker(raiseEvery)
 	defer older.Stop()
@@ -148,7 +147,7 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 	for {
 		_, changed := f.cfg.Present.Watch()
 		alive := f.present()
-		for _, s := range f.raft.Members().Servers { // others never share a raft with it
+		for _, s := range f.raft.Members().Servers { // with others it has no raft connection
 			id := launcher.NodeID(s.ID)
 			if id == f.cfg.Self.ID || !alive[id] || f.blank.Load() || !f.HasPart(f.cfg.Self.ID) {
 				continue
@@ -173,8 +172,8 @@ func (f *Failover) exchangeAll(ctx context.Context) error {
 	}
 }
 
-// wasPutBack is for a state that a member has seen in a later incarnation: it was
-// restored from a backup. It goes on without its copy of the record.
+// wasPutBack handles a state that a member has seen in a later incarnation: it was
+// restored from a backup. The node goes on without its copy of the record.
 func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
 	err := fmt.Errorf("this node's state is older than %s knows it (incarnation %d, not %d): it was put back to a backup", host,
 		incarnation, mine)
@@ -191,8 +190,8 @@ func (f *Failover) wasPutBack(host string, mine, incarnation uint64) error {
 	return err
 }
 
-// noteIncarnation notes the incarnation that a member tells, durably before it is answered, and
-// gives the highest one that it has ever told.
+// noteIncarnation stores a member's incarnation, durably before the answer, and gives the
+// highest one that the member has ever told.
 func (f *Failover) noteIncarnation(id launcher.NodeID, incarnation uint64) (uint64, error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -219,8 +218,8 @@ func (f *Failover) noteIncarnation(id launcher.NodeID, incarnation uint64) (uint
 	return incarnation, nil
 }
 
-// seen tells a member where this node sees it, by gossip: the address of who
-// was there first. And it hears of which incarnation the member is.
+// seen tells a member the address at which gossip sees it, which is that of the first of
+// two clones, and stores the member's incarnation.
 func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (wire.SeenResponse, error) {
 	incarnation, err := f.noteIncarnation(c.Node, r.Incarnation)
 	if err != nil {
@@ -238,7 +237,7 @@ func (f *Failover) seen(_ context.Context, c wire.Caller, r wire.SeenRequest) (w
 	return res, nil
 }
 
-// beginAnew is the leader's word that this node's lost vote counts nowhere.
+// beginAnew takes the leader's word that this node's lost vote counts nowhere.
 func (f *Failover) beginAnew(_ context.Context, c wire.Caller, _ wire.Empty) (wire.Empty, error) {
 	if c.Node != f.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)

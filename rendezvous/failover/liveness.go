@@ -14,9 +14,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/durable"
 )
 
-// settleAfter is how long a machine that was off has to be with a leader before
-// it no longer fears that its cluster was taken over meanwhile. Whoever took over
-// dials all members every few seconds.
+// settleAfter is how long a machine that was off has to follow a leader before it may
+// assume that its cluster was not taken over meanwhile: a node that takes over dials all
+// members every few seconds.
 const settleAfter = 30 * time.Second
 
 // livenessFile is in the folder RUN.
@@ -98,13 +98,12 @@ func (m *liveness) save() error {
 		err = durable.Swap(m.path, b, 0o600)
 	}
 	if err != nil {
-		return fmt.Errorf("note whom this node has met: %w", err)
+		return fmt.Errorf("note whom this node has heard: %w", err)
 	}
 	return nil
 }
 
-// known tells whether nothing is to be feared of a node: it was heard, or is
-// dead.
+// known tells whether a node cannot have taken over unnoticed: it was heard, or is dead.
 func (m *liveness) known(id launcher.NodeID) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -118,10 +117,10 @@ func (m *liveness) isDead(id launcher.NodeID) bool {
 	return m.Dead[id]
 }
 
-// Unheard names the hosts that may have taken over while this machine was off:
-// see rendezvous/DESIGN.md. A sole voter waits for their word, or a person's.
-// Several would wait for the dead at each power cut: they do for settleAfter, and
-// for whoever is known to be of a later epoch.
+// Unheard names the hosts that may have taken over while this machine was off: see
+// rendezvous/DESIGN.md. A sole voter waits until it hears them or a person marks them
+// dead. Where there are several voters, that would be a wait for dead machines at each
+// power cut: they wait for settleAfter, and for members known to be of a later epoch.
 func (f *Failover) Unheard() []string {
 	sole := f.SoleVoter()
 	settled := !sole && f.liveness.settled()
@@ -135,8 +134,8 @@ func (f *Failover) Unheard() []string {
 	return hosts
 }
 
-// ofLaterEpoch is who says by gossip that this node's epoch is over. It is no
-// proof, so it only has this node wait.
+// ofLaterEpoch are the members that gossip a later epoch. Gossip is no proof, so this
+// only makes the node wait.
 func (f *Failover) ofLaterEpoch() map[launcher.NodeID]bool {
 	later := map[launcher.NodeID]bool{}
 	for _, p := range f.cfg.Present.Load() {
@@ -147,8 +146,8 @@ func (f *Failover) ofLaterEpoch() map[launcher.NodeID]bool {
 	return later
 }
 
-// settles waits until this boot has been with a leader of its epoch for long
-// enough, without a gap.
+// settles waits until this boot has followed a leader of its epoch for settleAfter,
+// without a gap.
 func (f *Failover) settles(ctx context.Context) error {
 	led := func() bool { return f.Leader() != "" }
 	for !f.liveness.settled() {

@@ -93,7 +93,7 @@ func AddressesOf(roster rendezvous.Roster, p rendezvous.Place, own envgen.Invent
 	return others(out, own)
 }
 
-// others leaves out what is no address of another machine.
+// others leaves out addresses that are not another machine's.
 func others(addrs []netip.Addr, own envgen.Inventory) []netip.Addr {
 	out := slices.DeleteFunc(addrs, func(a netip.Addr) bool {
 		return !a.IsGlobalUnicast() || slices.ContainsFunc(own.NICs, func(nic envgen.NIC) bool {

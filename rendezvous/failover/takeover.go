@@ -45,8 +45,8 @@ func (f *Failover) takeover(
 	return res, nil
 }
 
-// confirmed gives the nodes that a person calls dead, once nothing speaks
-// against it, and the number of the latest epoch that others are in.
+// confirmed gives the nodes that a person calls dead, unless one shows a sign of life,
+// and the number of the latest epoch that others are in.
 func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launcher.NodeID, latest uint64, err error) {
 	if f.leads.Load() {
 		return nil, 0, fmt.Errorf("%w: %s leads already, and launches; if %s is off, its jobs are tried again after `sudo "+
@@ -91,8 +91,8 @@ func (f *Failover) confirmed(ctx context.Context, hosts []string) (dead []launch
 	return dead, latest, err
 }
 
-// saysBlank asks a member whether it has lost its copy of the record: it leads
-// and votes no more then, and need not be off. What runs there tells itself.
+// saysBlank asks a member whether it has lost its copy of the record: such a member does
+// not lead or vote any more, and need not be off. Its ledger says what runs there.
 func (f *Failover) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	ctx, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -100,8 +100,7 @@ func (f *Failover) saysBlank(ctx context.Context, id launcher.NodeID) bool {
 	return err == nil && res.Blank
 }
 
-// addressesNow lists where a member may be reached, by all that this node knows
-// without a leader.
+// addressesNow lists the addresses of a member that this node knows without a leader.
 func (f *Failover) addressesNow(id launcher.NodeID) []netip.Addr {
 	var addrs []netip.Addr
 	if a, err := f.cfg.Dial.Locate(id); err == nil {
@@ -113,7 +112,7 @@ func (f *Failover) addressesNow(id launcher.NodeID) []netip.Addr {
 	for _, route := range f.cfg.Dial.Fabric(id) {
 		addrs = append(addrs, route.Addr())
 	}
-	for _, j := range f.cfg.Record.Jobs() { // where it met others, its fabric's too
+	for _, j := range f.cfg.Record.Jobs() { // also the fabric addresses at which jobs met
 		for _, p := range j.Plan.Nodes {
 			if p.Node == id {
 				addrs = append(addrs, p.Entry.Addr)
@@ -124,8 +123,8 @@ func (f *Failover) addressesNow(id launcher.NodeID) []netip.Addr {
 	return others(addrs, inv)
 }
 
-// consent asks every member that nobody calls dead. One that answers may object;
-// of those that do not, none may be a voter: together they might lead.
+// consent asks every member that is not called dead. One that answers may object; no
+// voter may fail to answer, for such voters might lead together.
 func (f *Failover) consent(ctx context.Context, dead []launcher.NodeID) (latest uint64, err error) {
 	asked := slices.DeleteFunc(f.cfg.Record.Nodes(), func(m rendezvous.Node) bool {
 		return m.ID == f.cfg.Self.ID || slices.Contains(dead, m.ID)
