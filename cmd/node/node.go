@@ -268,7 +268,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.server = server.New(server.Config{
 		Socket: cfg.Paths.Socket, List: n.list, Members: n.members, Failover: n.failover, Leader: n.toLeader, Clients: cfg.clients,
 		Audit: n.audit, Logger: n.log,
-	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), n.survey.Calls(), n.checkup.Calls(),
+	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), n.checkup.Calls(),
 		n.rollout.Calls(), n.ranks.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil

@@ -50,7 +50,7 @@ func pairStatus(t *testing.T) wire.Status {
 // counting tells totals that have risen at each call.
 type counting struct{ calls uint64 }
 
-func (c *counting) Calls() []wire.Call { return []wire.Call{wire.Counters.Serve(c.counters)} }
+func (c *counting) Calls() []wire.Call { return []wire.Call{wire.Counters.Unary.Serve(c.counters)} }
 
 func (c *counting) counters(context.Context, wire.Caller, wire.Empty) (wire.CountersResponse, error) {
 	c.calls++

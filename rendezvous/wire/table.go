@@ -5,7 +5,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous"
 )
 
-// What users call.
+// What users call; what each node answers for itself is in everywhere.go.
 var (
 	ShowStatus = unary[StatusRequest, Status](Row{Name: "status", Who: users, To: leader, Asks: true,
 		Does: "the machines and who leads; with wait_nodes once that many are ready"})
@@ -41,8 +41,6 @@ var (
 		Does: "a piece of a file that a job brings along"})
 	Seal = unary[SealRequest, SealResponse](Row{Name: "seal", Who: users,
 		Does: "seal a job's secrets for its spec"})
-	Counters = unary[Empty, CountersResponse](Row{Name: "counters", Who: users,
-		Does: "what the nodes' devices counted in the last minute"})
 	Report = stream[Empty, Evidence](Row{Name: "report", Who: users,
 		Does: "every node's evidence, in no order"})
 	Doctor = unary[DoctorRequest, DoctorResponse](Row{Name: "doctor", Who: users,
@@ -124,8 +122,6 @@ var (
 	fence = stream[FenceRequest, FencePart](Row{Name: "fence", Who: members,
 		Does: "what the MPI ranks of all nodes have put before a fence, once all are in it"})
 
-	ReadCounters = unary[Empty, NodeCounters](Row{Name: "counters", Who: members,
-		Does: "what the node's devices counted"})
 	NodeReport = stream[Empty, Evidence](Row{Name: "report", Who: members, Does: "the node's evidence"})
 	Examine    = unary[ExamineRequest, ExamineResponse](Row{Name: "examine", Who: members,
 		Does: "what the node is, and its part of the checks"})

@@ -49,10 +49,11 @@ func New(cfg Config) *Checkup { return &Checkup{cfg} }
 
 // Calls are what it answers.
 func (u *Checkup) Calls() []wire.Call {
-	return []wire.Call{
-		wire.Counters.Serve(u.Counters), wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),
+	all := wire.Everyone{Self: u.cfg.Self, Status: u.cfg.Status, Client: u.cfg.Dial.Client}
+	return append(wire.Counters.Serve(all, u.cfg.Survey.Counters),
+		wire.Report.Serve(u.Report), wire.Doctor.Serve(u.Doctor),
 		wire.NodeReport.Serve(u.NodeReport), wire.Examine.Serve(u.Examine), wire.MendNode.Serve(u.Mend),
-	}
+	)
 }
 
 // each runs fn for 0..k-1 side by side and waits for all.

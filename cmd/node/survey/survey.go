@@ -82,9 +82,6 @@ func Open(cfg Config) (*Survey, error) {
 	return s, nil
 }
 
-// Calls are what it answers members.
-func (s *Survey) Calls() []wire.Call { return []wire.Call{wire.ReadCounters.Serve(s.Counters)} }
-
 // Run surveys until ctx ends.
 func (s *Survey) Run(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
@@ -170,7 +167,7 @@ func (s *Survey) Counters(ctx context.Context, _ wire.Caller, _ wire.Empty) (wir
 	if bytes, err := s.cfg.Reader.Bytes(ctx); err == nil { // without them RDMA's are worth having
 		maps.Copy(totals, bytes)
 	}
-	res := wire.NodeCounters{ID: s.cfg.Self, Host: s.cfg.Host, Counters: s.Counted(), Totals: totals}
+	res := wire.NodeCounters{Counters: s.Counted(), Totals: totals}
 	if m, err := proc.ReadMemory(); err == nil {
 		res.MemAvailable = uint64(m.Available) //nolint:gosec // 0 where it is not told, never less
 	}

@@ -18,7 +18,7 @@ type FakeFabrics struct {
 }
 
 func (f *FakeFabrics) Calls() []wire.Call {
-	return []wire.Call{wire.Follow.Serve(f.follow), wire.Counters.Serve(f.counters), wire.Report.Serve(f.report)}
+	return []wire.Call{wire.Follow.Serve(f.follow), wire.Counters.Unary.Serve(f.counters), wire.Report.Serve(f.report)}
 }
 
 func (f *FakeFabrics) follow(ctx context.Context, _ wire.Caller, _ wire.Empty, fn func(wire.Status) error) error {

@@ -1,0 +1,121 @@
+package wire
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// What each node answers for itself, with the messages: see Everywhere.
+var (
+	Counters = everywhere[Empty, NodeCounters, CountersResponse](Row{Name: "counters",
+		Does: "what the nodes' devices counted in the last minute"})
+)
+
+// CountersResponse is what every node's RDMA devices counted lately, by host.
+type CountersResponse struct {
+	Nodes []NodeCounters `json:"nodes"`
+}
+
+// NodeCounters are one node's.
+type NodeCounters struct {
+	ID   launcher.NodeID `json:"id"`
+	Host string          `json:"host"`
+	// Counters are increases, a device each; empty until the node's agent has
+	// read them twice.
+	Counters []envgen.Counters `json:"counters,omitempty"`
+	// Totals are what each RDMA device and each interface has counted since its driver
+	// came up, by counter: tests read them before and after. Interfaces have rx_bytes and
+	// tx_bytes, which do not see RDMA. Nodes of before have none.
+	Totals map[string]map[string]uint64 `json:"totals,omitempty"`
+	// MemAvailable is the kernel's, in bytes, of this moment; 0: not known, as of nodes of before.
+	MemAvailable uint64 `json:"mem_available,omitempty"`
+	// Error says why there are none.
+	Error string `json:"error,omitempty"`
+}
+
+func (n *NodeCounters) from(id launcher.NodeID, host, problem string) {
+	n.ID, n.Host = id, host
+	if problem != "" {
+		n.Error = problem
+	}
+}
+
+// Everywhere is a procedure that each node answers for itself, by one Part. Users ask any node, which asks all of them,
+// and needs no leader for it. It is a row of users and one of members, both of one name.
+type Everywhere[Req, Part any, All ~struct {
+	Nodes []Part `json:"nodes"`
+}] struct {
+	Unary[Req, All]
+	part Unary[Req, Part]
+}
+
+func everywhere[Req, Part any, All ~struct {
+	Nodes []Part `json:"nodes"`
+}](r Row) Everywhere[Req, Part, All] {
+	of := r
+	r.Who, of.Who, of.Does = users, members, "the node's part of "+r.Name
+	_ = any(new(Part)).(ofNode) //nolint:errcheck // else the program does not start
+	return Everywhere[Req, Part, All]{unary[Req, All](r), unary[Req, Part](of)}
+}
+
+// ofNode is a node's part, which says whose it is, and what is wrong where there is none.
+type ofNode interface {
+	from(id launcher.NodeID, host, problem string)
+}
+
+// Everyone is whom a node asks for their parts.
+type Everyone struct {
+	Self   launcher.NodeID
+	Status func(context.Context, Caller, StatusRequest) (Status, error) // lists the members
+	Client func(launcher.NodeID) *Client
+}
+
+// partTimeout bounds what is asked of every node: one that is away shall not hold up
+// the word of the others.
+const partTimeout = 3 * time.Second
+
+// Serve has fn answer for this node, and asks the others for their parts.
+func (e Everywhere[Req, Part, All]) Serve(all Everyone, fn func(context.Context, Caller, Req) (Part, error)) []Call {
+	return []Call{e.part.Serve(fn), e.Unary.Serve(func(ctx context.Context, c Caller, r Req) (res All, err error) {
+		st, err := all.Status(ctx, c, StatusRequest{})
+		if err != nil {
+			return res, err
+		}
+		parts := make([]Part, len(st.Nodes))
+		var asked sync.WaitGroup
+		for i, n := range st.Nodes {
+			asked.Go(func() { parts[i] = e.ask(ctx, c, all, n, r, fn) })
+		}
+		asked.Wait()
+		return All(struct {
+			Nodes []Part `json:"nodes"`
+		}{parts}), nil
+	})}
+}
+
+// ask gives one node's part, or says in its place why there is none.
+func (e Everywhere[Req, Part, All]) ask(ctx context.Context, c Caller, all Everyone, n NodeStatus, r Req,
+	fn func(context.Context, Caller, Req) (Part, error)) (part Part) {
+	var err error
+	problem := ""
+	switch {
+	case n.ID == all.Self:
+		part, err = fn(ctx, c, r)
+	case n.State == "away": // nobody shall wait for it
+		problem = n.Host + " is away"
+	default:
+		ctx, cancel := context.WithTimeout(ctx, partTimeout)
+		defer cancel()
+		part, err = e.part.Call(ctx, all.Client(n.ID), r)
+	}
+	if err != nil {
+		var none Part
+		part, problem = none, err.Error()
+	}
+	any(&part).(ofNode).from(n.ID, n.Host, problem) //nolint:forcetypeassert // everywhere has looked
+	return part
+}
