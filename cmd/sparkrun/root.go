@@ -53,40 +53,8 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 	root.PersistentFlags().StringVar(&a.Context, "context", "", "the cluster to use, of those of sparkrun context list")
 	app.CompleteFlag(root, "context", a.CompleteContext)
 	root.PersistentPreRunE = a.CheckContext
-	root.AddCommand(
-		cluster.NewInitCmd(a),
-		cluster.NewJoinCmd(a),
-		cluster.NewUpCmd(a),
-		cluster.NewDownCmd(a),
-		cluster.NewAgentCmd(a),
-		cluster.NewTokenCmd(a),
-		cluster.NewLeaveCmd(a),
-		cluster.NewNodeCmd(a),
-		cluster.NewLoginCmd(a),
-		cluster.NewLogoutCmd(a),
-		cluster.NewContextCmd(a),
-		cluster.NewClientCmd(a),
-		cluster.NewStatusCmd(a),
-		network.NewEnvCmd(a),
-		network.NewFabricCmd(a),
-		network.NewReportCmd(a),
-		cluster.NewDoctorCmd(a),
-		network.NewNetplanCmd(a),
-		newLaunchCommands(a, launch.Run),
-		model.NewRunCmd(a, launch.Run),
-		model.NewRecipeCmd(a),
-		network.NewNCCLTestGroupCmd(a),
-		job.NewAttachCmd(a),
-		job.NewExecCmd(a),
-		job.NewPsCmd(a),
-		job.NewLogsCmd(a),
-		job.NewStopCmd(a),
-		job.NewServiceCmd(a),
-		cluster.NewMarkDeadCmd(a),
-		cluster.NewTakeoverCmd(a),
-		cluster.NewRaftCmd(a),
-		cluster.NewVersionCmd(a),
-	)
+	pager, _ := a.Getenv("PAGER")
+	help.Install(root, nouns(a), help.Output{TTY: a.OutTTY, Pager: pager, Usage: app.Usagef})
 	for _, path := range [][]string{
 		{"init"}, {"join"}, {"up"}, {"down"}, {"agent"}, {"token"}, {"leave"}, {"takeover"}, {"raft", "restore"},
 		{"raft", "inspect"},
@@ -96,9 +64,30 @@ made no sense. launch exits as its ranks do, and with 125 for its own failures.`
 			app.AboutThisMachine(cmd)
 		}
 	}
-	pager, _ := a.Getenv("PAGER")
-	help.Install(root, app.Nouns, help.Output{TTY: a.OutTTY, Pager: pager, Usage: app.Usagef})
 	return root
+}
+
+// nouns are all commands, the most used ones of a heading first.
+func nouns(a *app.App) help.Nouns {
+	return help.Nouns{
+		{Title: "Jobs", Commands: []*cobra.Command{
+			newLaunchCommands(a, launch.Run), model.NewRunCmd(a, launch.Run), job.NewPsCmd(a), job.NewLogsCmd(a),
+			job.NewAttachCmd(a), job.NewExecCmd(a), job.NewStopCmd(a), job.NewServiceCmd(a), model.NewRecipeCmd(a),
+		}},
+		{Title: "Cluster", Commands: []*cobra.Command{
+			cluster.NewUpCmd(a), cluster.NewInitCmd(a), cluster.NewJoinCmd(a), cluster.NewStatusCmd(a),
+			cluster.NewVersionCmd(a), cluster.NewTokenCmd(a), cluster.NewNodeCmd(a), cluster.NewLeaveCmd(a),
+			cluster.NewDownCmd(a), cluster.NewAgentCmd(a), cluster.NewMarkDeadCmd(a), cluster.NewTakeoverCmd(a),
+			cluster.NewRaftCmd(a),
+		}},
+		{Title: "Network", Commands: []*cobra.Command{
+			cluster.NewDoctorCmd(a), network.NewFabricCmd(a), network.NewNetplanCmd(a), network.NewNCCLTestGroupCmd(a),
+			network.NewEnvCmd(a), network.NewReportCmd(a),
+		}},
+		{Title: "Remote", Commands: []*cobra.Command{
+			cluster.NewLoginCmd(a), cluster.NewLogoutCmd(a), cluster.NewContextCmd(a), cluster.NewClientCmd(a),
+		}},
+	}
 }
 
 // plainly says of a value that is no number just that.

@@ -17,7 +17,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/sparkrun/sparkrun/cmd/node"
-	"github.com/sparkrun/sparkrun/cmd/sparkrun/help"
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/launcher/plain"
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
@@ -48,14 +47,6 @@ type App struct {
 	DialHere   func() *wire.Client                            // this machine's agent, whatever the context
 	Standalone func() (c *wire.Client, end func(), err error) // this machine alone, by an agent in this process
 	Signals    func() (c <-chan os.Signal, stop func())
-}
-
-// Nouns are the headings under which help lists the commands.
-var Nouns = help.Nouns{
-	{Title: "Jobs", Commands: "launch run ps logs attach exec stop service recipe"},
-	{Title: "Cluster", Commands: "up init join status version token node leave down agent mark-dead takeover raft"},
-	{Title: "Network", Commands: "doctor fabric netplan nccl-test env report"},
-	{Title: "Remote", Commands: "login logout context client"},
 }
 
 // Group makes a command that only holds others: alone it shows its help, and a

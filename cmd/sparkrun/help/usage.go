@@ -38,7 +38,10 @@ func annotate(fs *pflag.FlagSet, name, key, value string) {
 }
 
 // Nouns are the headings under which a root lists its commands, the most used ones first.
-type Nouns []struct{ Title, Commands string }
+type Nouns []struct {
+	Title    string
+	Commands []*cobra.Command
+}
 
 // modeFlag is --help: alone it is cobra's, with "all" it asks for all there is.
 type modeFlag struct{ asked, all bool }
@@ -59,17 +62,18 @@ func (m *modeFlag) Set(text string) error {
 	return nil
 }
 
-// Install gives root and all below it their help, and the command `help`.
+// Install gives root its commands, all of them their help, and the command `help`.
 func Install(root *cobra.Command, nouns Nouns, o Output) {
 	root.Annotations = map[string]string{}
 	for _, n := range nouns {
 		root.AddGroup(&cobra.Group{ID: n.Title, Title: n.Title})
-		root.Annotations[groupKey+n.Title] = n.Commands
-		for name := range strings.FieldsSeq(n.Commands) {
-			if cmd, _, err := root.Find([]string{name}); err == nil {
-				cmd.GroupID = n.Title
-			}
+		var names []string
+		for _, cmd := range n.Commands {
+			cmd.GroupID = n.Title
+			names = append(names, cmd.Name())
 		}
+		root.AddCommand(n.Commands...)
+		root.Annotations[groupKey+n.Title] = strings.Join(names, " ")
 	}
 	root.PersistentFlags().VarPF(&modeFlag{}, "help", "h", "show this; --help=all: every flag, every word").NoOptDefVal = "true"
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
