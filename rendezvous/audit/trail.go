@@ -22,8 +22,9 @@ func OutcomeOf(err error) Outcome {
 		return OK
 	}
 	for _, no := range []error{
-		wire.ErrDenied, rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
-		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, rendezvous.ErrTooManyJobs, launcher.ErrInvalid, launcher.ErrStaleFence,
+		wire.ErrDenied, launcher.ErrInvalid, launcher.ErrStaleFence,
+		rendezvous.ErrTokenUnknown, rendezvous.ErrTokenUsed, rendezvous.ErrTokenExpired, rendezvous.ErrTokenRole,
+		rendezvous.ErrHostTaken, rendezvous.ErrTooManyClients, rendezvous.ErrTooManyJobs,
 	} {
 		if errors.Is(err, no) {
 			return Refused

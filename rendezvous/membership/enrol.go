@@ -72,7 +72,8 @@ func (n Newcomer) Join(ctx context.Context, addrs []string, token trust.Token) (
 		return Joined{}, err
 	}
 	res, addr, err := askWhoProves(ctx, n.Now, addrs, token, wire.JoinRequest{
-		Secret: token.Secret.Reveal(), CSR: csr, Node: n.Node, Host: n.Host, Addr: n.Addr, Witness: n.Witness, Protocol: n.Protocol,
+		Secret: token.Secret.Reveal(), CSR: csr, Node: n.Node, Host: n.Host, Addr: n.Addr, Witness: n.Witness,
+		Protocol: n.Protocol,
 	})
 	if err != nil {
 		return Joined{}, err

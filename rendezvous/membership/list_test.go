@@ -55,7 +55,8 @@ func TestNewerListCounts(t *testing.T) {
 		hasB  bool
 		place uint64
 	}{
-		{told(5, a, b), true, 5}, {told(4, a), true, 5}, {told(9), true, 5}, {told(7, a, b), true, 7}, {told(8, a), false, 8},
+		{told(5, a, b), true, 5}, {told(4, a), true, 5}, {told(9), true, 5}, {told(7, a, b), true, 7},
+		{told(8, a), false, 8},
 		{wire.MemberList{Epoch: launcher.Epoch{N: 2}, Index: 1, Members: []wire.Member{a, b}}, true, 1},
 	} {
 		if err := l.take(step.told); err != nil {
@@ -93,8 +94,9 @@ func TestWhoIsLetIn(t *testing.T) {
 		key  trust.Pin
 		in   bool
 	}{
-		{peer("b", trust.RoleNode), own, true}, {peer("b", trust.RoleNode), other, false}, {peer("b", trust.RoleWitness), own, false},
-		{peer("c", trust.RoleClient), own, true}, {peer("c", trust.RoleClient), other, false}, {peer("b", trust.RoleClient), own, false},
+		{peer("b", trust.RoleNode), own, true}, {peer("b", trust.RoleNode), other, false},
+		{peer("b", trust.RoleWitness), own, false}, {peer("b", trust.RoleClient), own, false},
+		{peer("c", trust.RoleClient), own, true}, {peer("c", trust.RoleClient), other, false},
 	} {
 		if err := l.admits(who.peer, who.key); (err == nil) != who.in {
 			t.Errorf("%+v: %v", who, err)

@@ -22,18 +22,18 @@ type Caller struct {
 	Addr string
 	// Client is the machine from which the user calls, where that is no member;
 	// nil for a user on a member.
-	Client *Laptop
+	Client *RemoteClient
 }
 
-// Laptop is a machine of a user's that is no member, as the cluster lists it.
-type Laptop struct {
+// RemoteClient is a machine of a user's that is no member, as the cluster lists it.
+type RemoteClient struct {
 	ID   string // UUID
 	Host string // its name, as it said at its login
 	Addr string // where the call came from, as the member saw it that was dialled
 }
 
 // String is for logs and for people.
-func (c Laptop) String() string { return c.Host + " (" + c.ID + ", " + c.Addr + ")" }
+func (c RemoteClient) String() string { return c.Host + " (" + c.ID + ", " + c.Addr + ")" }
 
 // NoUID is the id of a client's user who is not root: (uid_t)-1, which chown(2)
 // and setresuid(2) keep from being anybody's. A client's user is known by name.
@@ -89,7 +89,7 @@ func callerOf(ctx context.Context, h http.Header) (Caller, error) {
 			if err != nil {
 				return Caller{}, fmt.Errorf("read caller: %w: its client", ErrDenied)
 			}
-			c.Client = &Laptop{ID: q.Get("id"), Host: q.Get("host"), Addr: q.Get("addr")}
+			c.Client = &RemoteClient{ID: q.Get("id"), Host: q.Get("host"), Addr: q.Get("addr")}
 		}
 	}
 	return c, nil

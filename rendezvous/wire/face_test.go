@@ -109,7 +109,7 @@ func TestFace(t *testing.T) {
 	if w := faceOf(s, Caller{}, "GET", "/v1/status", ""); w.Code != 403 || !strings.Contains(w.Body.String(), `"code":"denied"`) {
 		t.Errorf("nobody: %d %s", w.Code, w.Body)
 	}
-	book := Caller{User: alice.User, Client: &Laptop{ID: "c1"}}
+	book := Caller{User: alice.User, Client: &RemoteClient{ID: "c1"}}
 	if w := faceOf(s, book, "POST", "/v1/token", "{}"); w.Code != 403 {
 		t.Errorf("a client's token: %d %s", w.Code, w.Body)
 	}

@@ -31,7 +31,7 @@ func TestEveryCallKeepsEveryField(t *testing.T) {
 		}
 		caller := Caller{Node: "id2", User: alice.User}
 		if row.Who == clients {
-			caller = Caller{User: alice.User, Client: &Laptop{ID: "c1"}}
+			caller = Caller{User: alice.User, Client: &RemoteClient{ID: "c1"}}
 		}
 		replies := 1
 		if row.Streams {
@@ -211,7 +211,7 @@ func TestServerGoesAway(t *testing.T) {
 // believed of members alone.
 func TestWhoCalls(t *testing.T) {
 	book := Caller{User: &User{Name: "ada", UID: NoUID},
-		Client: &Laptop{ID: "c1", Host: "böok & co", Addr: "[fe80::1%eth0]:5"}}
+		Client: &RemoteClient{ID: "c1", Host: "böok & co", Addr: "[fe80::1%eth0]:5"}}
 	mallory := Caller{User: &User{Name: "root", UID: 0}}
 	tests := map[string]struct {
 		conn Caller
@@ -327,7 +327,7 @@ func TestTooLargeARequest(t *testing.T) {
 
 // Who may call what, of all rows: before a byte of the request is read.
 func TestWhoMayCallWhat(t *testing.T) {
-	book := Caller{User: &User{Name: "root"}, Client: &Laptop{ID: "c1", Host: "book"}}
+	book := Caller{User: &User{Name: "root"}, Client: &RemoteClient{ID: "c1", Host: "book"}}
 	callers := []struct {
 		name string
 		conn Caller

@@ -25,7 +25,7 @@ func (s *Server) clientCaller(id, addr string) (wire.Caller, error) {
 	if c.User == rootName {
 		u.UID = 0
 	}
-	return wire.Caller{User: &u, Addr: addr, Client: &wire.Laptop{ID: c.ID, Host: c.Host, Addr: addr}}, nil
+	return wire.Caller{User: &u, Addr: addr, Client: &wire.RemoteClient{ID: c.ID, Host: c.Host, Addr: addr}}, nil
 }
 
 const rootName = "root"
