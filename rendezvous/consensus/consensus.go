@@ -3,12 +3,13 @@
 // committed in which order.
 //
 // It decides who votes (see Desired), when this node is fit to lead (its disk
-// answers, a quorum hears it, every earlier entry is applied), and when it must
+// answers, it reaches a quorum, every earlier entry is applied), and when it must
 // stop taking part (a store that fails or hangs, an entry nobody here
 // understands, a file that is not what was written).
 //
 // It must not know what an entry means, must not start or end anything on a
-// node, must not take gossip's word for a death, and must never skip an entry.
+// node, must not take a node for dead because gossip says so, and must never skip
+// an entry.
 package consensus
 
 import (

@@ -8,7 +8,7 @@ import (
 )
 
 // copies notes how far each server has stored the log, by its own answers to
-// this leader. raft itself keeps that to itself.
+// this leader. raft does not tell.
 type copies struct {
 	mu      sync.Mutex
 	at      map[raft.ServerID]stored

@@ -34,7 +34,7 @@ func (n *Raft) State() State {
 }
 
 // Leader returns the leader's node id, "" if none is known, and the term this
-// node is in. It is hearsay: only Verify proves a leadership.
+// node is in. It may be out of date: only Verify proves a leadership.
 func (n *Raft) Leader() (nodeID string, term uint64) {
 	term = n.r.CurrentTerm()
 	if n.State() == Stopped {
@@ -184,7 +184,7 @@ func (n *Raft) leadOnce(ctx context.Context, term uint64, lead func(ctx context.
 		n.log.Info("stop leading", "term", term, "cause", context.Cause(ctx), "err", err)
 		return
 	}
-	// A leader whose brain has returned is worse than none.
+	// A leader whose lead function has returned is worse than none.
 	n.log.Error("lead function returned before its leadership ended", "term", term, "err", err)
 	n.handOver()
 	select {

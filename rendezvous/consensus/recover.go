@@ -40,7 +40,7 @@ func Recover(cfg Config) (err error) {
 // Seed makes the folder of a new log that begins with a state from elsewhere: a
 // snapshot of it at index, in term 1, with this node as the only voter. The
 // folder must be empty. Whoever calls it has made sure that no log of another
-// life of the cluster ever meets this one.
+// history of the cluster ever meets this one.
 //
 // cfg.Machine is used to see that the state can be read.
 func Seed(cfg Config, index uint64, state []byte) (err error) {

@@ -5,8 +5,8 @@
 // It decides over which address a connection is opened (the best one that
 // carries, found by racing them, RFC 8305), when one has stopped carrying, and
 // when a better one carries again. A route that is suspected is left only for
-// another that was just proven: where there is none, nothing is torn down for
-// being slow. It remembers where members were, for a start at which nobody tells.
+// another that was just proven: where there is none, nothing is closed for being
+// slow. It remembers where members were, for a start at which gossip knows nothing.
 //
 // It must not decide who is a member or dead, must not know what travels on a
 // connection, and must not open a second connection where one will do.

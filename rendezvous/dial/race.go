@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// attempt is how an attempt of one route ended.
+// attempt is how connecting over one route ended.
 type attempt struct {
 	route route
 	conn  net.Conn // of the handshake
@@ -28,7 +28,7 @@ func (r *routes) race(ctx context.Context, id, proto string, order []route) (net
 	started, ended := 0, 0
 	shaking := map[route]*conn{}
 	var failed []attempt
-	// afterwards hears the attempts that are under way to their ends.
+	// afterwards waits for the attempts that are under way.
 	afterwards := func(inspect func([]attempt)) {
 		if !r.begin(func() {
 			defer cancel()
@@ -134,7 +134,7 @@ func (r *routes) settle(id string, won route, others []attempt) {
 	}
 }
 
-// acknowledged tells whether the peer's kernel hears some handshake.
+// acknowledged tells whether the peer's kernel acknowledges some handshake.
 func (r *routes) acknowledged(shaking map[route]*conn) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

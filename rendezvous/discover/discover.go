@@ -1,5 +1,5 @@
 // Package discover says by mDNS (RFC 6762, 6763) that a member of a cluster is
-// here, and hears what others say of themselves: members of clusters, and hosts
+// here, and listens to what others say of themselves: members of clusters, and hosts
 // with an SSH server.
 //
 // It decides what is said and how often, which packets count, and how much of

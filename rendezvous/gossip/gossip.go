@@ -91,7 +91,7 @@ const (
 	// IDConflict: a node at Peer's address claims the id of Other, which is
 	// alive elsewhere, and is refused. If the node has moved, Dead and Joined
 	// follow within seconds; if not, the machine is a copy. The node concerned
-	// hears of it, too, as Peer and Other.
+	// is told of it, too, as Peer and Other.
 	IDConflict
 )
 

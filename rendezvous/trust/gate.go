@@ -72,7 +72,7 @@ func (g *Gate) Server(protos ...Proto) *tls.Config {
 		open[p.Name] = p.Open
 	}
 	c := base(names, g.now)
-	// Requested, not required: newcomers have none. VerifyConnection below does all the judging.
+	// Requested, not required: newcomers have none. VerifyConnection below does all the checking.
 	c.ClientAuth = tls.RequestClientCert
 	c.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return g.Identity().certificate(), nil }
 	c.VerifyConnection = func(cs tls.ConnectionState) error {

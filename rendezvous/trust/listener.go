@@ -18,8 +18,8 @@ import (
 type ListenerConfig struct {
 	Gate   *Gate
 	Protos []Proto // as for Gate.Server
-	// Refused hears of each connection that was turned away, and why; nil: nobody does. It must not block. A
-	// connection that its own side gave up before it had shown anything is not told of.
+	// Refused is called for each connection that was refused, with the reason; nil: nobody is told. It must not
+	// block. A connection that the other side gave up before it had shown anything does not count.
 	Refused func(from netip.AddrPort, err error)
 
 	// Handshake is how long a handshake may take; default 5 s.
@@ -27,8 +27,8 @@ type ListenerConfig struct {
 	// HalfOpen is how many handshakes may be under way, HalfOpenPerAddr of one address; default 256 and 32.
 	HalfOpen, HalfOpenPerAddr int
 	// Unauthenticated is how many connections may be open that showed no certificate, UnauthenticatedPerAddr of one
-	// address; default
-	// 64 and 16. UnauthenticatedFor is how long one of them may last; default 1 min: a join waits 30 s for its leader.
+	// address; default 64 and 16. UnauthenticatedFor is how long one of them may last; default 1 min: a join waits
+	// 30 s for its leader.
 	Unauthenticated, UnauthenticatedPerAddr int
 	UnauthenticatedFor                      time.Duration
 	// PeerConns is how many connections one member may have open; default 256. One that has more is refused the next.
@@ -57,7 +57,7 @@ type Listener struct {
 	peers           map[string]map[*conn]struct{} // by node id
 }
 
-// NewDoor errs if Gate is missing.
+// NewListener errs if Gate is missing.
 func NewListener(cfg ListenerConfig) (*Listener, error) {
 	if cfg.Gate == nil {
 		return nil, errors.New("make listener: Gate is required")
@@ -88,14 +88,14 @@ func NewListener(cfg ListenerConfig) (*Listener, error) {
 // http.Server writes to its own.
 func (l *Listener) TLS() *tls.Config { return l.tls.Clone() }
 
-// doorConn is a connection as it came in; TLS is spoken over it.
+// conn is a connection as it came in; TLS is spoken over it.
 type conn struct {
 	net.Conn
 	l     *Listener
 	from  netip.AddrPort
 	since uint64 // counts connections: the lower, the older
 
-	// Under d.mu.
+	// Under l.mu.
 	in   *pool // it is counted there; nil: nowhere, or as a peer's
 	peer string
 	why  error // the listener closed it
@@ -110,7 +110,7 @@ func (c *conn) Close() error {
 	return c.Conn.Close()
 }
 
-// uncount is called with d.mu held.
+// uncount is called with l.mu held.
 func (c *conn) uncount() {
 	if c.end != nil {
 		c.end.Stop()
@@ -129,8 +129,8 @@ func (c *conn) uncount() {
 	}
 }
 
-// drop closes a connection for a reason; d.mu is held. What waits in it is thrown away: nobody shall wait for a
-// peer that does not read.
+// drop closes a connection for a reason; l.mu is held. Unsent bytes are thrown away: nobody must wait for a peer
+// that does not read.
 func (c *conn) drop(why error) {
 	c.why = why
 	c.uncount()
@@ -147,7 +147,7 @@ type pool struct {
 	last            uint64
 }
 
-// add counts a connection, and gives the one that has to go for it; nil as a rule.
+// add counts a connection, and gives the one that has to be closed for it; nil as a rule.
 func (p *pool) add(c *conn) (out *conn) {
 	a := c.from.Addr()
 	p.last++

@@ -57,8 +57,8 @@ func WithCaller(ctx context.Context, c Caller) context.Context {
 
 type endKey struct{}
 
-// WithEnd has end told what came of the call on this request: reached, whether it
-// came as far as its handler. It is not told of a message that cannot be read.
+// WithEnd has end called with the outcome of this request; reached tells whether the
+// request came as far as its handler. It is not called for a message that cannot be read.
 func WithEnd(ctx context.Context, end func(reached bool, err error)) context.Context {
 	return context.WithValue(ctx, endKey{}, end)
 }

@@ -9,10 +9,10 @@ import (
 
 // A node that gives leases stamps what it says with its own clock. A stamp goes
 // back once this node has proven that it leads, by a proof that began after the
-// stamp had come: so no other node led when it was made. What that is good for is
-// told in rendezvous/DESIGN.md.
+// stamp had come: so no other node led when it was made. rendezvous/DESIGN.md says
+// what that is for.
 
-// stamp is one that waits for its echo, and of what it came.
+// stamp waits for its echo, on the stream and for the boot that it came from.
 type stamp struct {
 	at     launcher.Uptime // 0: none waits
 	boot   string          // of the node

@@ -55,7 +55,7 @@ func (r JobsResponse) face() any {
 	return lines
 }
 
-// Line tells of one of the jobs, and how old the answer is that tells of it.
+// Line is one of the jobs; without a leader it has the age of the answer, too.
 func (r JobsResponse) Line(j rendezvous.JobStatus) JobLine {
 	l := JobLine{
 		JobID: j.Spec.ID, Name: j.Spec.Name, Workload: j.Spec.Workload, User: j.Spec.User, State: j.State,

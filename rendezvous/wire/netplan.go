@@ -21,7 +21,7 @@ type NetplanRequest struct {
 type NetplanPlan struct {
 	// Why says how the nodes are cabled; of a rollback, which change it undoes.
 	Why string `json:"why"`
-	// Digest stands for all that is below: who agrees to it names it.
+	// Digest stands for all that is below: an apply names the one that was agreed to.
 	Digest string `json:"digest"`
 	// Notes are sentences on what could not be planned, or has to move.
 	Notes []string      `json:"notes,omitempty"`
