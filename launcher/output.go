@@ -50,6 +50,16 @@ type Setting struct {
 	Source string `json:"source"`
 }
 
+// ValueOf is a variable's value in an environment; empty: it is not set, or to nothing.
+func ValueOf(env []Setting, name string) string {
+	for _, s := range env {
+		if s.Name == name {
+			return s.Value
+		}
+	}
+	return ""
+}
+
 // RankPlan is what one rank would be exec'd with.
 type RankPlan struct {
 	Rank int       `json:"rank"`

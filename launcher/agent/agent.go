@@ -28,6 +28,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/diagnose"
 	"github.com/sparkrun/sparkrun/launcher/durable"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 )
@@ -131,7 +132,7 @@ type Agent struct {
 	fence launcher.Fence
 	tries map[launcher.Key]*try
 	feeds map[*feed]struct{}
-	lent  map[launcher.Key]login // whom each try's ranks run as
+	lent  map[launcher.Key]login.User // whom each try's ranks run as
 	// claims are ports of a fixed number by the try that is prepared for them, in this life.
 	claims map[launcher.Key][]launcher.Ports
 
@@ -149,7 +150,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
+	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))

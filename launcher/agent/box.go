@@ -18,6 +18,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -84,7 +85,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	if err != nil {
 		return "", err
 	}
-	cache, missing, err := p.who.modelCache(c, hfHome)
+	cache, missing, err := modelCache(p.who, c, hfHome)
 	if err != nil {
 		return "", err
 	}
@@ -142,7 +143,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 		b.cache = &mounts[len(mounts)-1]
 	}
 	b.Spec = container.Spec{
-		Image: im.ID, UID: p.who.uid, GID: p.who.gid, Groups: p.who.groups, Home: p.who.home, Mounts: mounts,
+		Image: im.ID, UID: p.who.UID, GID: p.who.GID, Groups: p.who.Groups, Home: p.who.Home, Mounts: mounts,
 		ShmBytes: c.ShmBytes, RankOptions: st.RankOptions, Grace: as.Spec.Grace, Args: args, Program: a.cfg.Containers.Program,
 		Devices: rdmaDevices("/dev"),
 	}
@@ -164,7 +165,7 @@ func (a *Agent) boxes(ctx context.Context, as launcher.Assignment, p *prepared, 
 	if err := whole.Validate(); err != nil {
 		return "", err
 	}
-	if err := p.who.placesAreThere(b.Spec); err != nil {
+	if err := placesAreThere(p.who, b.Spec); err != nil {
 		return "", err
 	}
 	p.box = b
@@ -195,14 +196,14 @@ func unpullable(c *launcher.Container) error {
 }
 
 // allowBox asks the administrator's rules.
-func (a *Agent) allowBox(ctx context.Context, who login, image string, mounts []container.Mount, args container.Args) error {
-	wish := BoxWish{User: who.name, Image: image, Elevates: args.Elevates()}
+func (a *Agent) allowBox(ctx context.Context, who login.User, image string, mounts []container.Mount, args container.Args) error {
+	wish := BoxWish{User: who.Name, Image: image, Elevates: args.Elevates()}
 	for _, m := range mounts {
 		wish.Mounts = append(wish.Mounts, m.Source)
 	}
 	if a.cfg.Policy == nil {
-		if wish.Elevates != nil && who.switches {
-			return fmt.Errorf("--docker-arg %s: it gives a container more than %s has: root alone may", strings.Join(wish.Elevates, ", "), who.name)
+		if wish.Elevates != nil && who.Switches {
+			return fmt.Errorf("--docker-arg %s: it gives a container more than %s has: root alone may", strings.Join(wish.Elevates, ", "), who.Name)
 		}
 		return nil
 	}
@@ -211,11 +212,11 @@ func (a *Agent) allowBox(ctx context.Context, who login, image string, mounts []
 
 // mounts looks at the sources with the user's eyes; those that were asked for come first. What was
 // found there is noted, for an engine follows a path as root.
-func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, error) {
+func (a *Agent) mounts(as launcher.Assignment, who login.User) ([]container.Mount, error) {
 	var out []container.Mount
 	st := as.Spec.MainStage()
 	for _, m := range st.Container.Mounts {
-		found, err := who.mount(m)
+		found, err := mount(who, m)
 		if err != nil {
 			return nil, fmt.Errorf("--mount %s: %w", m, err)
 		}
@@ -239,9 +240,9 @@ func (a *Agent) mounts(as launcher.Assignment, who login) ([]container.Mount, er
 
 var errNotHere = errors.New("not found here: create it on every node, or leave it out")
 
-func (u login) mount(m launcher.Mount) (container.Mount, error) {
+func mount(u login.User, m launcher.Mount) (container.Mount, error) {
 	out := container.Mount{Target: m.Target, ReadOnly: m.ReadOnly}
-	err := u.do(func() error {
+	err := u.Do(func() error {
 		real, err := filepath.EvalSymlinks(m.Source)
 		if errors.Is(err, fs.ErrNotExist) && m.Make { // a dry run: prepare has made it
 			out.Source = m.Source
@@ -251,11 +252,11 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 			return errNotHere
 		}
 		if err != nil {
-			return u.cause(err)
+			return u.Cause(err)
 		}
 		fi, err := os.Stat(real)
 		if err != nil {
-			return u.cause(err)
+			return u.Cause(err)
 		}
 		mode := uint32(unix.R_OK)
 		if fi.IsDir() {
@@ -266,7 +267,7 @@ func (u login) mount(m launcher.Mount) (container.Mount, error) {
 		}
 		at := fi.Sys().(*syscall.Stat_t)
 		out.Source, out.File, out.Dev, out.Ino = real, !fi.IsDir(), at.Dev, at.Ino
-		return u.may(real, mode)
+		return u.May(real, mode)
 	})
 	return out, err
 }
@@ -284,10 +285,10 @@ func (b *boxed) onHost(inside string) string {
 }
 
 // mayRunBoxed looks for what a stage names, where that is on a mount: into an image nobody looks.
-func (u login) mayRunBoxed(st launcher.Stage, b *boxed) error {
-	return u.do(func() error {
+func mayRunBoxed(u login.User, st launcher.Stage, b *boxed) error {
+	return u.Do(func() error {
 		if dir := b.onHost(b.Workdir); dir != "" {
-			if err := u.isDir(dir); err != nil {
+			if err := enterable(u, dir); err != nil {
 				return fmt.Errorf("working directory %s: %s: %w", b.Workdir, dir, err)
 			}
 		}
@@ -296,7 +297,7 @@ func (u login) mayRunBoxed(st launcher.Stage, b *boxed) error {
 				f = filepath.Join(b.Workdir, f)
 			}
 			if at := b.onHost(f); at != "" {
-				if err := u.isFile(at); err != nil {
+				if err := readable(u, at); err != nil {
 					return fmt.Errorf("script %s: %w", f, err)
 				}
 			}
@@ -444,7 +445,7 @@ func (a *Agent) layOutBoxes(ctx context.Context, dir string, as launcher.Assignm
 		return nil
 	}
 	if b.cache != nil {
-		if err := who.makeCache(b.cache); err != nil {
+		if err := makeCache(who, b.cache); err != nil {
 			return err
 		}
 		// The rules are asked of where it is now, with no link on the way.

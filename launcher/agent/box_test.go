@@ -21,6 +21,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -355,18 +356,18 @@ func TestPlacesOfMounts(t *testing.T) {
 		"file/x": "not found here",
 	} {
 		s := container.Spec{Mounts: []container.Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/work/" + below}}}
-		err := self().placesAreThere(s)
+		err := placesAreThere(login.Self(), s)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%s: %v, want it to say %q", below, err, want)
 		}
 		args, err := container.ParseArgs([]string{"--tmpfs=/work/" + below + ":size=1m"})
 		must(t, err)
 		s.Mounts, s.Args = s.Mounts[:1], args
-		if err := self().placesAreThere(s); (err == nil) != (want == "") {
+		if err := placesAreThere(login.Self(), s); (err == nil) != (want == "") {
 			t.Errorf("a tmpfs at %s: %v, want %q", below, err, want)
 		}
 	}
-	if err := self().placesAreThere(container.Spec{Mounts: []container.Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/works/missing"}, {Source: "/usr", Target: "/data"}}}); err != nil {
+	if err := placesAreThere(login.Self(), container.Spec{Mounts: []container.Mount{{Source: dir, Target: "/work"}, {Source: "/usr", Target: "/works/missing"}, {Source: "/usr", Target: "/data"}}}); err != nil {
 		t.Errorf("mounts side by side: %v", err)
 	}
 }
@@ -378,14 +379,14 @@ func TestOwnMountsAreIdentified(t *testing.T) {
 	must(t, os.Mkdir(real, 0o700))
 	must(t, os.Symlink(real, filepath.Join(dir, "link")))
 	mounts := []container.Mount{{Source: real}, {Source: "/elsewhere", Ino: 7}}
-	must(t, identify(mounts, self()))
+	must(t, identify(mounts, login.Self()))
 	var st syscall.Stat_t
 	must(t, syscall.Stat(real, &st))
 	if mounts[0].Ino != st.Ino || mounts[0].Dev != st.Dev || mounts[1].Ino != 7 {
 		t.Errorf("identified as %+v", mounts)
 	}
 	for _, bad := range []string{filepath.Join(dir, "link"), filepath.Join(dir, "missing")} {
-		if err := identify([]container.Mount{{Source: bad}}, self()); err == nil {
+		if err := identify([]container.Mount{{Source: bad}}, login.Self()); err == nil {
 			t.Errorf("%s is taken", bad)
 		}
 	}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // cacheAt is where Hugging Face's libraries look for models in a container: HF_HOME, or what they
@@ -28,8 +29,8 @@ func cacheAt(home, hfHome string) string {
 
 // modelCache is the mount of the models that a user has on this node; nil: none. One that the job does not name
 // is mounted where it is there. missing tells of one that it names, and that has to be made.
-func (u login) modelCache(c *launcher.Container, hfHome string) (m *container.Mount, missing bool, err error) {
-	at := cacheAt(u.home, hfHome)
+func modelCache(u login.User, c *launcher.Container, hfHome string) (m *container.Mount, missing bool, err error) {
+	at := cacheAt(u.Home, hfHome)
 	source := c.ModelCache
 	if source == "" {
 		source = at
@@ -41,7 +42,7 @@ func (u login) modelCache(c *launcher.Container, hfHome string) (m *container.Mo
 	case c.ModelCache == "" && (covered || mountedAt(c.Mounts, at)):
 		return nil, false, nil // the user has said what is there
 	}
-	found, err := u.mount(launcher.Mount{Source: source, Target: at})
+	found, err := mount(u, launcher.Mount{Source: source, Target: at})
 	switch {
 	case err == nil && found.File:
 		err = errors.New("is no folder")
@@ -75,12 +76,12 @@ func mountedAt(mounts []launcher.Mount, at string) bool {
 }
 
 // makeCache makes a folder for models, the user's own: an engine would make it root's.
-func (u login) makeCache(m *container.Mount) error {
-	err := u.do(func() error {
+func makeCache(u login.User, m *container.Mount) error {
+	err := u.Do(func() error {
 		if err := os.MkdirAll(m.Source, 0o755); err != nil {
 			var at *fs.PathError
 			if errors.As(err, &at) {
-				return fmt.Errorf("make %s: %w", at.Path, u.cause(err))
+				return fmt.Errorf("make %s: %w", at.Path, u.Cause(err))
 			}
 			return err
 		}
@@ -88,7 +89,7 @@ func (u login) makeCache(m *container.Mount) error {
 	})
 	if err == nil {
 		var found container.Mount
-		if found, err = u.mount(launcher.Mount{Source: filepath.Clean(m.Source), Target: m.Target}); err == nil {
+		if found, err = mount(u, launcher.Mount{Source: filepath.Clean(m.Source), Target: m.Target}); err == nil {
 			*m = found
 		}
 	}

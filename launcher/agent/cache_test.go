@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // A user's models on a node are shown to containers where Hugging Face's libraries look for them; a folder that
@@ -19,11 +20,11 @@ func TestModelCache(t *testing.T) {
 	must(t, os.Chmod(base, 0o755))
 	must(t, os.Mkdir(home, 0o755))
 	must(t, os.Chown(home, 4711, 4711))
-	eve := login{name: "eve", home: home, uid: 4711, gid: 4711, switches: true}
+	eve := login.User{Name: "eve", Home: home, UID: 4711, GID: 4711, Switches: true}
 	std := filepath.Join(home, ".cache/huggingface")
 	source := func(c launcher.Container, hfHome string) string {
 		t.Helper()
-		m, missing, err := eve.modelCache(&c, hfHome)
+		m, missing, err := modelCache(eve, &c, hfHome)
 		switch {
 		case err != nil:
 			return err.Error()
@@ -69,19 +70,19 @@ func TestModelCache(t *testing.T) {
 	}
 
 	own := filepath.Join(home, "deep/cache")
-	m, _, err := eve.modelCache(&launcher.Container{ModelCache: own}, "")
+	m, _, err := modelCache(eve, &launcher.Container{ModelCache: own}, "")
 	must(t, err)
-	must(t, eve.makeCache(m))
+	must(t, makeCache(eve, m))
 	var st syscall.Stat_t
 	must(t, syscall.Stat(own, &st))
 	if st.Uid != 4711 || m.Ino != st.Ino {
 		t.Errorf("made as uid %d, mounted as %+v", st.Uid, m)
 	}
 	closed := filepath.Join(base, "closed/cache")
-	if m, _, err = eve.modelCache(&launcher.Container{ModelCache: closed}, ""); err != nil {
+	if m, _, err = modelCache(eve, &launcher.Container{ModelCache: closed}, ""); err != nil {
 		t.Fatal(err)
 	}
-	if err := eve.makeCache(m); err == nil || !strings.Contains(err.Error(), "--model-cache "+closed) || !strings.Contains(err.Error(), "permission denied for user eve") {
+	if err := makeCache(eve, m); err == nil || !strings.Contains(err.Error(), "--model-cache "+closed) || !strings.Contains(err.Error(), "permission denied for user eve") {
 		t.Errorf("where eve may make nothing: %v", err)
 	}
 }

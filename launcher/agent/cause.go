@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/diagnose"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -97,11 +98,11 @@ func errorPath(as launcher.Assignment, rank int) string {
 // makeErrorDir makes the folder. Anybody may write beside it, and who has seen one try of a job knows the names of the
 // next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is there and
 // not the rank's user's alone is removed, as root can, or refused.
-func makeErrorDir(as launcher.Assignment, who login) error {
+func makeErrorDir(as launcher.Assignment, who login.User) error {
 	dir := errorDir(as.Key, as.Node)
 	err := os.Mkdir(dir, 0o700)
 	for again := 0; errors.Is(err, fs.ErrExist) && again < 10; again++ {
-		if who.hasAlone(dir) {
+		if who.HasAlone(dir) {
 			return nil
 		}
 		if rerr := removeTree(dir); rerr != nil {
@@ -110,7 +111,7 @@ func makeErrorDir(as launcher.Assignment, who login) error {
 		err = os.Mkdir(dir, 0o700)
 	}
 	if err == nil {
-		err = who.own(dir)
+		err = who.Own(dir)
 	}
 	if err != nil {
 		return fmt.Errorf("make folder for error files: %w", err)
@@ -118,22 +119,16 @@ func makeErrorDir(as launcher.Assignment, who login) error {
 	return nil
 }
 
-// hasAlone tells whether a folder is the login's, and closed to others.
-func (u login) hasAlone(dir string) bool {
-	var st unix.Stat_t
-	return unix.Lstat(dir, &st) == nil && st.Mode == unix.S_IFDIR|0o700 && st.Uid == u.uid
-}
-
 // errorFile reads a rank's, with its user's rights: he may have put a link there.
 func (t *try) errorFile(ctx context.Context, rank int) (data []byte, err error) {
 	if t.assignment == nil {
 		return nil, nil
 	}
-	who, err := lookup(ctx, t.assignment.Spec.User)
+	who, err := login.Lookup(ctx, t.assignment.Spec.User)
 	if err != nil {
 		return nil, err
 	}
-	err = who.do(func() error {
+	err = who.Do(func() error {
 		f, err := os.OpenFile(errorPath(*t.assignment, rank), os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return err

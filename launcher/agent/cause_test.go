@@ -10,6 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 const torchRecord = `{"message": {"message": "RuntimeError: out of luck", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"boom.py\", line 3, in main\n    raise RuntimeError(\"out of luck\")\nRuntimeError: out of luck\n", "timestamp": "1771070400"}}}`
@@ -47,7 +48,7 @@ func TestErrorFolderOfSomebodyElse(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Fatal("needs root, to be other users: run it by scripts/test")
 	}
-	ada := login{name: "ada", uid: 54321, gid: 54321, switches: true}
+	ada := login.User{Name: "ada", UID: 54321, GID: 54321, Switches: true}
 	for name, plant := range map[string]func(dir, prey string) error{
 		"a folder with a link": func(dir, prey string) error {
 			return errors.Join(os.Mkdir(dir, 0o777), os.Symlink(prey, filepath.Join(dir, "rank-0.json")), os.Lchown(dir, 54322, 54322))
@@ -65,7 +66,7 @@ func TestErrorFolderOfSomebodyElse(t *testing.T) {
 			must(t, os.WriteFile(prey, []byte("mine"), 0o644))
 			must(t, plant(dir, prey))
 			must(t, makeErrorDir(as, ada))
-			if !ada.hasAlone(dir) {
+			if !ada.HasAlone(dir) {
 				t.Error("the rank's user does not have the folder alone")
 			}
 			if found, err := os.ReadDir(dir); err != nil || name != "an open folder" && len(found) > 0 {

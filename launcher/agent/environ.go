@@ -110,7 +110,7 @@ func newEnviron(first ...launcher.Setting) *environ {
 // newSurroundings is what all ranks of a node share. Those in containers have an image's
 // programs, and its PATH.
 func newSurroundings(p *prepared, boxed bool) *environ {
-	login := p.who.settings()
+	login := p.who.Settings()
 	if boxed {
 		login = slices.DeleteFunc(login, func(s launcher.Setting) bool { return s.Name == "PATH" || s.Name == "SHELL" })
 	}

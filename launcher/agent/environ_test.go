@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -18,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 )
 
@@ -57,9 +57,9 @@ func TestTheLaterSettingWins(t *testing.T) {
 	plans, _, err := n.a.Explain(n.ctx, as, "")
 	must(t, err)
 	got := n.environment(as)
-	me := self()
+	me := login.Self()
 	want := map[string]string{
-		"HOME": me.home, "USER": me.name, "LOGNAME": me.name, // login
+		"HOME": me.Home, "USER": me.Name, "LOGNAME": me.Name, // login
 		"SHELL": "/bin/of-the-fabric", "NCCL_IB_HCA": "=rocep1s0f0", // login < fabric
 		"NCCL_DEBUG": "TRACE", "PATH": "/opt/bin:/usr/bin:/bin", // fabric < spec, and in it the last
 		"EMPTY": "", "MASTER": "127.0.0.1:0", "RANK": "5", "TORCHELASTIC_ERROR_FILE": errorPath(as, 5),
@@ -88,7 +88,7 @@ func TestTheLaterSettingWins(t *testing.T) {
 			t.Errorf("dry run: %s=%s, the rank got %s", s.Name, s.Value, single[s.Name])
 		}
 	}
-	if sources["NCCL_DEBUG"] != "--env" || sources["SHELL"] != "fabric" || sources["HOME"] != "login of "+me.name || len(plans[0].Env) != len(single) {
+	if sources["NCCL_DEBUG"] != "--env" || sources["SHELL"] != "fabric" || sources["HOME"] != "login of "+me.Name || len(plans[0].Env) != len(single) {
 		t.Errorf("sources %v", sources)
 	}
 }
@@ -174,9 +174,9 @@ func TestWhereProgramsAreFound(t *testing.T) {
 }
 
 // someUser is a login in /etc/passwd that every Linux has and that is not us.
-func someUser(t *testing.T) login {
+func someUser(t *testing.T) login.User {
 	t.Helper()
-	u, err := loginFromFiles("nobody")
+	u, err := login.Find(t.Context(), "nobody")
 	must(t, err)
 	return u
 }
@@ -187,7 +187,7 @@ func TestRanksOfAnotherUser(t *testing.T) {
 	n := newNode(t)
 	u := someUser(t)
 	as := n.as(`witness; id -u; id -g; id -G; echo "$HOME $USER $LOGNAME"; exec ls -l /proc/self/exe >/dev/null`)
-	as.Spec.User = u.name
+	as.Spec.User = u.Name
 	must(t, os.WriteFile(filepath.Join(n.base, "witness"), nil, 0o666))
 	must(t, os.Chmod(filepath.Join(n.base, "witness"), 0o666))
 	if os.Geteuid() != 0 {
@@ -204,10 +204,10 @@ func TestRanksOfAnotherUser(t *testing.T) {
 	}
 	n.hear(launcher.Ended)
 	var groups []string
-	for _, g := range u.groups {
+	for _, g := range u.Groups {
 		groups = append(groups, fmt.Sprint(g))
 	}
-	want := fmt.Sprintf("%d\n%d\n%s\n%s nobody nobody\n", u.uid, u.gid, strings.Join(groups, " "), u.home)
+	want := fmt.Sprintf("%d\n%d\n%s\n%s nobody nobody\n", u.UID, u.GID, strings.Join(groups, " "), u.Home)
 	var got strings.Builder // the shim's files are root's, and followers read them
 	must(t, n.a.Logs(n.ctx, logs.Request{Key: key, Ranks: []int{0}, Follow: true}, func(c launcher.Chunk) error {
 		got.Write(c.Data)
@@ -227,8 +227,8 @@ func TestRanksOfAnotherUser(t *testing.T) {
 // let a gang start and break at exec.
 func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 	if os.Geteuid() != 0 {
-		u := self()
-		if err := u.do(func() error { return u.may("/proc/1/environ", unix.R_OK) }); err == nil {
+		u := login.Self()
+		if err := u.Do(func() error { return u.May("/proc/1/environ", unix.R_OK) }); err == nil {
 			t.Error("reads what is root's")
 		}
 		return
@@ -264,8 +264,8 @@ func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 	must(t, os.Chmod(filepath.Join(n.base, "mine.py"), 0o640))
 	for group, want := range map[int]bool{4242: true, 4343: false, 0: false} {
 		must(t, os.Chown(filepath.Join(n.base, "mine.py"), 0, group))
-		u := login{name: "ada", uid: 65533, gid: 65533, groups: []uint32{65533, 4242}, switches: true}
-		if err := u.do(func() error { return u.isFile(filepath.Join(n.base, "mine.py")) }); (err == nil) != want {
+		u := login.User{Name: "ada", UID: 65533, GID: 65533, Groups: []uint32{65533, 4242}, Switches: true}
+		if err := u.Do(func() error { return readable(u, filepath.Join(n.base, "mine.py")) }); (err == nil) != want {
 			t.Errorf("group %d: %v", group, err)
 		}
 	}
@@ -277,57 +277,6 @@ func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 			f.Close()
 		}
 	}
-}
-
-func TestLogins(t *testing.T) {
-	u, err := parsePasswd("ada:x:1000:1001:Ada,,,:/home/ada:")
-	must(t, err)
-	if d := cmp.Diff(login{name: "ada", home: "/home/ada", shell: "/bin/sh", uid: 1000, gid: 1001}, u, cmp.AllowUnexported(login{})); d != "" {
-		t.Error(d)
-	}
-	for _, line := range []string{"", "ada", "ada:x:1000:1001:Ada:/home/ada", "ada:x:-1:1:::", "ada:x:1:4294967296:::", "ada:x:1::::", "a:b:1:1:::::"} {
-		if u, err := parsePasswd(line); err == nil {
-			t.Errorf("%q: read as %+v", line, u)
-		}
-	}
-	if groups, err := parseGroups([]string{"4", "27", "x"}); err == nil {
-		t.Errorf("groups %v", groups)
-	}
-	if u := someUser(t); u.uid == 0 || len(u.groups) == 0 || u.groups[0] != u.gid {
-		t.Errorf("nobody is %+v", u)
-	}
-}
-
-// LDAP users are in no file: getent and id know them.
-func TestALoginOfTheLibrary(t *testing.T) {
-	dir := t.TempDir()
-	script := func(name, text string) {
-		must(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755))
-	}
-	script("getent", `test "$1 $2 $3" = "passwd -- lda.p" || exit 2; echo "lda.p:*:70001:70002:L:/net/home/ldap:/bin/zsh"`)
-	script("id", `test "$1 $2 $3" = "-G -- lda.p" || exit 1; echo "70002 70100"`)
-	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
-	u, err := loginFromLibrary(context.Background(), "lda.p")
-	must(t, err)
-	want := login{name: "lda.p", home: "/net/home/ldap", shell: "/bin/zsh", uid: 70001, gid: 70002, groups: []uint32{70002, 70100}}
-	if d := cmp.Diff(want, u, cmp.AllowUnexported(login{})); d != "" {
-		t.Error(d)
-	}
-	script("getent", "echo broken >&2; exit 3")
-	if _, err := loginFromLibrary(context.Background(), "lda.p"); err == nil || !strings.Contains(err.Error(), "getent passwd") {
-		t.Errorf("error %v", err)
-	}
-}
-
-func FuzzParsePasswd(f *testing.F) {
-	f.Add("root:x:0:0:root:/root:/bin/bash")
-	f.Add("::::::")
-	f.Fuzz(func(t *testing.T, line string) {
-		u, err := parsePasswd(line)
-		if err == nil && (u.shell == "" || !strings.HasPrefix(line, u.name+":")) {
-			t.Errorf("%q: %+v", line, u)
-		}
-	})
 }
 
 func FuzzParseKey(f *testing.F) {

@@ -14,6 +14,7 @@ import (
 	"github.com/godbus/dbus/v5"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // linger keeps logind from removing the shared memory and semaphores of users
@@ -118,7 +119,7 @@ func setUserLinger(ctx context.Context, uid uint32, on bool) error {
 
 // lingerFor notes whom a try's ranks run as, and has them linger. It is called
 // before the first rank runs.
-func (a *Agent) lingerFor(ctx context.Context, k launcher.Key, who login) {
+func (a *Agent) lingerFor(ctx context.Context, k launcher.Key, who login.User) {
 	a.mu.Lock()
 	a.lent[k] = who
 	a.mu.Unlock()
@@ -131,7 +132,7 @@ func (a *Agent) settleLinger(ctx context.Context) {
 		defer a.mu.Unlock()
 		wanted := map[string]uint32{}
 		for _, who := range a.lent {
-			wanted[who.name] = who.uid
+			wanted[who.Name] = who.UID
 		}
 		return wanted
 	})

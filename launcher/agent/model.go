@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/modelcache"
 )
 
@@ -34,7 +35,7 @@ func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as lau
 	found := make(chan *launcher.ModelCopy, 1)
 	go func() { // ends with its reads; nobody waits longer than lookWait
 		defer done()
-		found <- p.who.modelAt(at, model)
+		found <- modelAt(p.who, at, model)
 	}()
 	ctx, cancel := context.WithTimeout(ctx, lookWait)
 	defer cancel()
@@ -46,9 +47,9 @@ func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as lau
 	}
 }
 
-func (u login) modelAt(at, model string) *launcher.ModelCopy {
+func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 	c := &launcher.ModelCopy{Dir: at}
-	err := u.do(func() error {
+	err := u.Do(func() error {
 		c.Free = freeAbove(at)
 		dir := at
 		if !path.IsAbs(model) {
@@ -81,13 +82,13 @@ func (p *prepared) modelPlace(model string, c *launcher.Container, env []launche
 	named := !path.IsAbs(model)
 	switch {
 	case c == nil && named:
-		return modelcache.Cache(func(name string) string { return valueOf(env, name) })
+		return modelcache.Cache(func(name string) string { return launcher.ValueOf(env, name) })
 	case c == nil:
 		return path.Clean(model)
-	case named && valueOf(env, "HF_HUB_CACHE") != "":
+	case named && launcher.ValueOf(env, "HF_HUB_CACHE") != "":
 		return ""
 	case named:
-		m, _, err := p.who.modelCache(c, valueOf(env, "HF_HOME"))
+		m, _, err := modelCache(p.who, c, launcher.ValueOf(env, "HF_HOME"))
 		if err != nil || m == nil {
 			return ""
 		}

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // A cache of Hugging Face as its libraries make it: the files of a revision are links to blobs.
@@ -72,8 +73,8 @@ func TestModelOfTheCache(t *testing.T) {
 // What containers see of a model is the node's where something of the node's is mounted there.
 func TestModelOfContainers(t *testing.T) {
 	home := t.TempDir()
-	p := prepared{who: self()}
-	p.who.home = home
+	p := prepared{who: login.Self()}
+	p.who.Home = home
 	must(t, os.MkdirAll(filepath.Join(home, ".cache/huggingface"), 0o755))
 	mounts := []launcher.Mount{{Source: "/data/models", Target: "/models"}, {Source: "/fast", Target: "/models/fast"}}
 	for _, c := range []struct{ model, cache, want string }{

@@ -6,6 +6,7 @@ import (
 	"os"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // makeMounts makes the folders that a job's containers are to have even where a node has none
@@ -19,9 +20,9 @@ func (a *Agent) makeMounts(ctx context.Context, as launcher.Assignment) error {
 		if !m.Make {
 			continue
 		}
-		who, err := lookup(ctx, as.Spec.User)
+		who, err := login.Lookup(ctx, as.Spec.User)
 		if err == nil {
-			err = who.do(func() error { return os.MkdirAll(m.Source, 0o755) })
+			err = who.Do(func() error { return os.MkdirAll(m.Source, 0o755) })
 		}
 		if err != nil {
 			return fmt.Errorf("make folder for --mount %s: %w", m, err)

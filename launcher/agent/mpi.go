@@ -11,6 +11,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
@@ -31,12 +32,12 @@ var errAskMPI = errors.New("nobody has said which MPI the program is for: say --
 
 // mayRunMPI looks which MPI a stage's program is linked to, with its user's eyes, and
 // whether that is what the job was made for.
-func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting) (launcher.MPIFamily, error) {
-	path, err := u.findProgram(m.Program, workdir, env)
+func mayRunMPI(u login.User, m launcher.MPI, workdir string, env []launcher.Setting) (launcher.MPIFamily, error) {
+	path, err := findProgram(u, m.Program, workdir, env)
 	if err != nil {
 		return "", fmt.Errorf("program %q: %w", m.Program, err)
 	}
-	linked, err := mpi.FamilyOf(path, valueOf(env, "LD_LIBRARY_PATH"))
+	linked, err := mpi.FamilyOf(path, launcher.ValueOf(env, "LD_LIBRARY_PATH"))
 	if err != nil && !m.Forced {
 		return "", fmt.Errorf("find out which MPI %s is for: %w", path, err)
 	}
@@ -45,14 +46,14 @@ func (u login) mayRunMPI(m launcher.MPI, workdir string, env []launcher.Setting)
 
 // mayRunMpirun looks for what runs on rank 0's node alone: the mpirun that was named, and the program
 // that rank 0 starts beside it.
-func (u login) mayRunMpirun(o mpi.Options, workdir string, env []launcher.Setting) error {
+func mayRunMpirun(u login.User, o mpi.Options, workdir string, env []launcher.Setting) error {
 	if o.Mpirun != "" {
-		if _, err := u.findProgram(o.Mpirun, workdir, env); err != nil {
+		if _, err := findProgram(u, o.Mpirun, workdir, env); err != nil {
 			return fmt.Errorf("--mpirun %s: %w", o.Mpirun, err)
 		}
 	}
 	if o.Task > 0 && o.Task < len(o.Argv) {
-		if _, err := u.findProgram(o.Argv[o.Task], workdir, env); err != nil {
+		if _, err := findProgram(u, o.Argv[o.Task], workdir, env); err != nil {
 			return fmt.Errorf("program %q: %w", o.Argv[o.Task], err)
 		}
 	}
@@ -85,7 +86,7 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 		}
 		if at := p.box.onHost(path); at != "" {
 			var linked mpi.Linked
-			err := p.who.do(func() (err error) {
+			err := p.who.Do(func() (err error) {
 				linked, err = mpi.FamilyNamed(at)
 				return err
 			})
@@ -141,15 +142,6 @@ func inImage(has map[string]bool) mpi.Linked {
 			"which only Open MPI's mpirun starts"}
 	}
 	return linked
-}
-
-func valueOf(env []launcher.Setting, name string) string {
-	for _, s := range env {
-		if s.Name == name {
-			return s.Value
-		}
-	}
-	return ""
 }
 
 // pmi is what a stage's ranks have a process manager for; nil: they have none.

@@ -10,9 +10,8 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
@@ -132,7 +131,7 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 // surroundings finds out what does not hang on the spec alone: whom the ranks
 // run as, and what the hardware calls for.
 func (a *Agent) surroundings(ctx context.Context, as launcher.Assignment) (*prepared, error) {
-	who, err := lookup(ctx, as.Spec.User)
+	who, err := login.Lookup(ctx, as.Spec.User)
 	if err != nil {
 		return nil, err
 	}
@@ -163,8 +162,8 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		Key: as.Key, LogDir: a.logDir(as.Key), Grace: as.Spec.Grace, StartTimeout: as.Spec.StartTimeout,
 		MaxOutput: as.Spec.MaxOutput, DieWithClient: a.cfg.DieWithUs, Cgroup: string(a.cfg.Node) + "-" + as.Key.String(),
 	}
-	if p.who.switches {
-		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.uid, &p.who.gid, p.who.groups
+	if p.who.Switches {
+		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.UID, &p.who.GID, p.who.Groups
 	}
 	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
 		p.cfg.StartTimeout = stepWait
@@ -179,22 +178,22 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		switch {
 		case st.Container != nil:
 			if p.box == nil { // what is found out is of all stages
-				p.warning, err = a.boxes(ctx, as, p, valueOf(first.Env, "HF_HOME"))
+				p.warning, err = a.boxes(ctx, as, p, launcher.ValueOf(first.Env, "HF_HOME"))
 			}
 			if err == nil && a.isThere(as) {
-				err = p.who.mayRunBoxed(st, p.box)
+				err = mayRunBoxed(p.who, st, p.box)
 			}
 			if err == nil && st.MPI != nil && !p.box.unpulled {
 				p.mpi, err = a.mayRunMPIBoxed(ctx, st, p)
 			}
 		case a.isThere(as):
-			err = p.who.do(func() error {
-				err := p.who.mayRun(st, first)
+			err = p.who.Do(func() error {
+				err := mayRun(p.who, st, first)
 				if err == nil && st.MPI != nil {
-					p.mpi, err = p.who.mayRunMPI(*st.MPI, st.Workdir, first.Env)
+					p.mpi, err = mayRunMPI(p.who, *st.MPI, st.Workdir, first.Env)
 				}
 				if o, is := mpi.OptionsOf(first.Argv); is && err == nil && as.NodeRank == 0 {
-					err = p.who.mayRunMpirun(o, st.Workdir, first.Env)
+					err = mayRunMpirun(p.who, o, st.Workdir, first.Env)
 				}
 				return err
 			})
@@ -245,119 +244,25 @@ func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
 
 // mayRun looks for what a stage names, with the eyes of its user: in a home
 // that is closed to others, or to root over NFS, only he sees.
-func (u login) mayRun(st launcher.Stage, first launcher.RankPlan) error {
-	if err := u.isDir(st.Workdir); err != nil {
+func mayRun(u login.User, st launcher.Stage, first launcher.RankPlan) error {
+	if err := enterable(u, st.Workdir); err != nil {
 		return fmt.Errorf("working directory %s: %w", st.Workdir, err)
 	}
 	for _, f := range st.Files {
 		if !filepath.IsAbs(f) {
 			f = filepath.Join(st.Workdir, f)
 		}
-		if err := u.isFile(f); err != nil {
+		if err := readable(u, f); err != nil {
 			return fmt.Errorf("script %s: %w", f, err)
 		}
 	}
-	if _, err := u.findProgram(first.Argv[0], st.Workdir, first.Env); err != nil {
+	if _, err := findProgram(u, first.Argv[0], st.Workdir, first.Env); err != nil {
 		if first.Argv[0] == "ray" && errors.Is(err, errNotInPath) {
-			return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH", errNotInPath, valueOf(first.Env, "PATH"))
+			return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH", errNotInPath, launcher.ValueOf(first.Env, "PATH"))
 		}
 		return fmt.Errorf("program %q: %w", first.Argv[0], err)
 	}
 	return nil
-}
-
-func (u login) isDir(path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: create it on every node, or choose another with --workdir")
-	case err != nil:
-		return u.cause(err)
-	case !fi.IsDir():
-		return errors.New("is no directory: choose another with --workdir")
-	}
-	return u.may(path, unix.X_OK)
-}
-
-func (u login) isFile(path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: copy it to every node, or have launch --stage bring it")
-	case err != nil:
-		return u.cause(err)
-	case fi.IsDir():
-		return errors.New("is a directory: name the file to run")
-	}
-	return u.may(path, unix.R_OK)
-}
-
-// findProgram looks for a program as the shim will: by the rank's PATH, or
-// relative to its working directory.
-func (u login) findProgram(program, workdir string, env []launcher.Setting) (path string, err error) {
-	if strings.Contains(program, "/") {
-		path := program
-		if !filepath.IsAbs(path) {
-			path = filepath.Join(workdir, path)
-		}
-		return path, u.runnable(path)
-	}
-	search := valueOf(env, "PATH")
-	var unfit error // the first of that name, which would not run
-	for _, d := range filepath.SplitList(search) {
-		if !filepath.IsAbs(d) {
-			d = filepath.Join(workdir, d)
-		}
-		path := filepath.Join(d, program)
-		err := u.runnable(path)
-		if err == nil {
-			return path, nil
-		}
-		if fi, serr := os.Stat(path); serr == nil && !fi.IsDir() && unfit == nil {
-			unfit = fmt.Errorf("%s: %w", path, err)
-		}
-	}
-	if unfit != nil {
-		return "", unfit
-	}
-	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, search)
-}
-
-var errNotInPath = errors.New("not found in PATH")
-
-func (u login) runnable(path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: install it on this node, or name another")
-	case err != nil:
-		return u.cause(err)
-	case fi.IsDir():
-		return errors.New("is a directory: name the file to run")
-	case fi.Mode()&0o111 == 0:
-		return errors.New("not executable: chmod +x it")
-	}
-	return u.may(path, unix.X_OK)
-}
-
-// may asks the kernel, which knows of ACLs and of noexec mounts too.
-func (u login) may(path string, mode uint32) error {
-	if err := unix.Faccessat(unix.AT_FDCWD, path, mode, unix.AT_EACCESS); err != nil {
-		return u.cause(err)
-	}
-	return nil
-}
-
-// cause is the bare reason, as the path has been named.
-func (u login) cause(err error) error {
-	var no unix.Errno
-	switch {
-	case !errors.As(err, &no):
-		return err
-	case no == unix.EACCES:
-		return fmt.Errorf("%w for user %s: give them access, or choose another place", no, u.name)
-	}
-	return no
 }
 
 func portPath(dir string) string { return filepath.Join(dir, "port.json") }

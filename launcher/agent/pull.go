@@ -14,6 +14,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // tellPull is between two words on how far a pull has come.
@@ -25,7 +26,7 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	if c == nil || c.Pull == launcher.PullNever || isID(c.Image) {
 		return nil
 	}
-	who, err := lookup(ctx, as.Spec.User)
+	who, err := login.Lookup(ctx, as.Spec.User)
 	if err != nil {
 		return err
 	}
@@ -44,7 +45,7 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 		return err
 	}
 	defer e.Close()
-	auth, err := who.registryAuth(c.Image)
+	auth, err := registryAuth(who, c.Image)
 	if err != nil {
 		a.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
 	}
@@ -60,7 +61,7 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	case err == nil || ctx.Err() != nil || errors.Is(err, container.ErrNoEngine):
 		return err
 	case errors.Is(err, container.ErrNotForUs) && strings.Contains(c.Image, "/"):
-		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.name)
+		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.Name)
 	case strings.Contains(err.Error(), "no space left"):
 		return err
 	case !strings.Contains(c.Image, "/"): // Docker Hub's own, or one that was to be built
@@ -94,10 +95,10 @@ func isID(image string) bool { return strings.HasPrefix(image, "sha256:") }
 const maxDockerConfig = 1 << 20
 
 // registryAuth reads what the user has for an image's registry on this node, with the user's rights.
-func (u login) registryAuth(image string) (auth string, err error) {
-	err = u.do(func() error {
+func registryAuth(u login.User, image string) (auth string, err error) {
+	err = u.Do(func() error {
 		// It is the user's: neither a pipe nor a file without end is to hold up the agent.
-		f, err := os.OpenFile(filepath.Join(u.home, ".docker", "config.json"), os.O_RDONLY|unix.O_NONBLOCK, 0)
+		f, err := os.OpenFile(filepath.Join(u.Home, ".docker", "config.json"), os.O_RDONLY|unix.O_NONBLOCK, 0)
 		if err != nil {
 			return nil //nolint:nilerr // none that the user has
 		}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -72,7 +73,7 @@ func (a *Agent) reattach(name string) error {
 		a.cfg.Logger.Error("read assignment", "job", key.Job, "error", "it is of "+as.Key.String())
 	default:
 		t.assign(&as)
-		if who, err := lookup(a.ctx, as.Spec.User); err == nil {
+		if who, err := login.Lookup(a.ctx, as.Spec.User); err == nil {
 			a.mu.Lock()
 			a.lent[key] = who
 			a.mu.Unlock()

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // secretsDir is where a try's ranks find theirs: in memory, and gone with them.
@@ -39,7 +40,7 @@ func (a *Agent) mayHaveSecrets(spec launcher.Spec) error {
 }
 
 // laySecrets opens a job's secrets and lays them out for its user alone.
-func (a *Agent) laySecrets(as launcher.Assignment, who login) error {
+func (a *Agent) laySecrets(as launcher.Assignment, who login.User) error {
 	if len(as.Spec.Secrets) == 0 {
 		return nil
 	}
@@ -63,36 +64,28 @@ func (a *Agent) laySecrets(as launcher.Assignment, who login) error {
 			return fmt.Errorf("lay out secret %s: %w", s.Name, err)
 		}
 	}
-	if err := who.own(dir); err != nil {
+	if err := who.Own(dir); err != nil {
 		return fmt.Errorf("lay out secrets: %w", err)
 	}
 	return os.Chmod(dir, 0o500)
 }
 
-func giveFile(path string, content []byte, who login) error {
+func giveFile(path string, content []byte, who login.User) error {
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o400)
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(content)
-	return errors.Join(err, f.Close(), who.own(path))
-}
-
-// own makes something the login's.
-func (u login) own(path string) error {
-	if !u.switches {
-		return nil
-	}
-	return os.Lchown(path, int(u.uid), int(u.gid))
+	return errors.Join(err, f.Close(), who.Own(path))
 }
 
 // secretEnv reads back what prepare has laid out, be it in an earlier life. The folder is the
 // user's by now: it is read with the user's rights, and nothing is followed or waited for there.
-func (a *Agent) secretEnv(as launcher.Assignment, who login) (map[string]string, error) {
+func (a *Agent) secretEnv(as launcher.Assignment, who login.User) (map[string]string, error) {
 	env := map[string]string{}
 	for _, s := range as.Spec.Secrets {
 		var b []byte
-		err := who.do(func() (err error) {
+		err := who.Do(func() (err error) {
 			b, err = readPlain(filepath.Join(a.secretsDir(as.Key), s.Name))
 			return err
 		})

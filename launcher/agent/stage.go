@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -34,11 +35,11 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 			return err
 		}
 	}
-	who, err := lookup(ctx, as.Spec.User)
+	who, err := login.Lookup(ctx, as.Spec.User)
 	if err != nil {
 		return err
 	}
-	return a.cfg.Files.Bring(ctx, as, who.uid, who.gid)
+	return a.cfg.Files.Bring(ctx, as, who.UID, who.GID)
 }
 
 // RoomToStage refuses files in a folder, of so many bytes together, that would take what is

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
@@ -64,7 +65,7 @@ type try struct {
 
 // prepared is a node's part of a plan, ready to go.
 type prepared struct {
-	who    login
+	who    login.User
 	fabric []launcher.Setting
 	// secrets are the variables by which ranks find theirs, without the secrets.
 	secrets []launcher.Setting

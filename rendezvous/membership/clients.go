@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/trust"
@@ -59,7 +59,7 @@ func (m *Membership) mayInvite(ctx context.Context, c wire.Caller, r wire.TokenR
 	}
 	within, cancel := context.WithTimeout(ctx, accountWithin)
 	defer cancel()
-	a, err := agent.FindAccount(within, r.User)
+	a, err := login.Find(within, r.User)
 	switch {
 	case err != nil:
 		return "", fmt.Errorf("create token: %w: %w", launcher.ErrInvalid, err)
@@ -172,7 +172,7 @@ func (m *Membership) refresh(ctx context.Context, c wire.Caller, r wire.RefreshR
 	res := wire.RefreshResponse{User: c.User.Name, Members: m.membersNow()}
 	within, cancel := context.WithTimeout(ctx, accountWithin)
 	defer cancel()
-	if a, err := agent.FindAccount(within, c.User.Name); err == nil {
+	if a, err := login.Find(within, c.User.Name); err == nil {
 		res.Home = a.Home
 	}
 	if len(r.CSR) == 0 {
