@@ -34,11 +34,12 @@ var leaves = map[string]string{
 // not import each other, but for these.
 var mayImportSibling = map[string]string{
 	"launcher/agent -> launcher/shim":       "the agent drives the shims it starts",
-	"launcher/agent -> launcher/container":  "the agent asks the engine for what the shim will have run there",
+	"launcher/agent -> launcher/container":  "what containers need is found out before the shim has ranks run there",
 	"launcher/agent -> launcher/modelcache": "what a machine has of a model is read in one way, for the agent and for the command line",
 	"launcher/agent -> launcher/logs":       "the agent answers for its ranks' output, and has old output removed",
 	"launcher/agent -> launcher/diagnose":   "the agent has an exit explained before it tells of it",
 	"launcher/agent -> launcher/login":      "whom ranks run as is looked up in one way, and what is theirs looked at with their rights",
+	"launcher/container -> launcher/login":  "mounts are looked at, and made, with the rights of whom the ranks run as",
 	"launcher/diagnose -> launcher/logs":    "the end of a rank's output says most of why it ended",
 	"launcher/diagnose -> launcher/shim":    "long output lies in parts, which the shim names",
 	"launcher/agent -> launcher/readiness":  "the agent has probes asked and services watched, and tells what is seen",

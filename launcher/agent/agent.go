@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/diagnose"
 	"github.com/sparkrun/sparkrun/launcher/durable"
 	"github.com/sparkrun/sparkrun/launcher/login"
@@ -63,7 +64,7 @@ type Config struct {
 		Open(launcher.Spec, launcher.SealedSecret) ([]byte, error)
 	}
 	// Containers has ranks run in containers where a job wants that; nil: none can.
-	Containers *Containers
+	Containers *container.Config
 	// Filter makes this node's packet filter what these tries want, and nothing
 	// else; its error says what is not guarded. It is asked whenever a try comes
 	// or goes, and in Open. nil: there is none.
@@ -103,7 +104,7 @@ type Files interface {
 type Policy interface {
 	Run(context.Context, launcher.Spec) error
 	// Contain is asked before a registry is.
-	Contain(context.Context, BoxWish) error
+	Contain(context.Context, container.Wish) error
 }
 
 // Agent holds what this node knows of its tries. All methods are safe for use
@@ -117,9 +118,8 @@ type Agent struct {
 	stop  context.CancelFunc
 	loops sync.WaitGroup // one per try
 
-	life     string        // told from others by it
-	booted   time.Time     // when this life began, if it is the first since the boot
-	sweepNow chan struct{} // has room for one
+	containers *container.Host
+	booted     time.Time // when this incarnation began, if it is the first since the boot
 
 	ports  atomic.Uint32 // where the next search for a port begins
 	linger *linger
@@ -150,7 +150,8 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}, sweepNow: make(chan struct{}, 1), life: fmt.Sprintf("%x", rand.Uint64())}
+	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}}
+	a.containers = container.NewHost(a.hostConfig())
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
 		a.linger = newLinger(filepath.Join(cfg.StateDir, "linger"))
@@ -205,7 +206,7 @@ func (a *Agent) Raise(f launcher.Fence) error {
 	defer a.mu.Unlock()
 	next, err := a.fence.Raise(f)
 	if err == nil {
-		a.sweepSoon() // there is somebody who can be asked
+		a.containers.SweepSoon() // there is somebody who can be asked
 	}
 	if err != nil || next == a.fence {
 		return err
@@ -262,7 +263,7 @@ func (a *Agent) take(o launcher.Order) {
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
 		if a.tries[*o.Forget] == nil {
-			a.sweepSoon() // its end is recorded, and something of it may be here
+			a.containers.SweepSoon() // its end is recorded, and something of it may be here
 		}
 	}
 }

@@ -1,29 +1,14 @@
 package agent
 
 import (
-	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 )
-
-// An engine that takes connections and never answers is named, rather than waited for until nobody knows why.
-func TestEngineThatHangs(t *testing.T) {
-	dir, err := os.MkdirTemp("", "sr-")
-	must(t, err)
-	defer os.RemoveAll(dir)
-	socket := filepath.Join(dir, "s")
-	ln, err := net.Listen("unix", socket) // the kernel lets callers in
-	must(t, err)
-	defer ln.Close()
-	if _, _, err := openEngine(t.Context(), socket, 100*time.Millisecond); err == nil || !strings.Contains(err.Error(), "the engine at "+socket+" is there and gives no answer within 100ms") {
-		t.Errorf("an engine that hangs: %v", err)
-	}
-}
 
 // Where a machine has just been booted its engine may come up after the agent: what needs it waits. In a
 // later life of the agent nothing does.
@@ -35,9 +20,9 @@ func TestEngineThatComesUpLater(t *testing.T) {
 	defer os.RemoveAll(dir)
 	n := newNode(t, func(cfg *Config) {
 		cfg.StateDir = dir
-		cfg.Containers = &Containers{Socket: filepath.Join(dir, "later"), Cluster: "c", Program: "/proc/self/exe"}
+		cfg.Containers = &container.Config{Socket: filepath.Join(dir, "later"), Cluster: "c", Program: "/proc/self/exe"}
 	})
-	must(t, n.a.noteBoxes())
+	must(t, os.WriteFile(filepath.Join(dir, "containers"), nil, 0o600)) // it has had some
 	boxed := func(k launcher.Key) launcher.Assignment {
 		as := n.as("true", func(a *launcher.Assignment) { a.Key = k })
 		st := as.Spec.MainStage()

@@ -34,10 +34,10 @@ func (a *Agent) Explain(ctx context.Context, as launcher.Assignment, model strin
 	if model != "" && len(plans) > 0 && err == nil { // whom the rules refuse is told nothing
 		copied = a.modelCopy(ctx, p, model, as, plans[0].Env)
 	}
-	if p.box != nil {
+	if c := p.container; c != nil {
 		for i := range plans {
-			plans[i].Dir, plans[i].Image, plans[i].Pulls = p.box.Workdir, p.box.image(), p.box.unpulled
-			plans[i].Docker = a.containerOf(p.box, as, shim.Rank{Rank: plans[i].Rank}).Flags()
+			plans[i].Dir, plans[i].Image, plans[i].Pulls = c.Workdir, c.ImageSeen(), c.Unpulled()
+			plans[i].Docker = a.containers.Rank(c, as, plans[i].Rank, nil).Flags()
 		}
 	}
 	return plans, copied, err

@@ -11,6 +11,7 @@ import (
 	"slices"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -18,16 +19,16 @@ func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
 
 // shield keeps strangers from the ports of a try's ranks, before a rank is
 // there. What it could not do is no reason to refuse, and is told.
-func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) (warning string) {
+func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) (warnings []string) {
 	if a.cfg.Filter == nil {
-		return ""
+		return nil
 	}
 	err := a.filter(ctx, as, dir, c, at)
 	if err == nil {
-		return ""
+		return nil
 	}
 	a.cfg.Logger.Warn("set up packet filter", "job", as.Job, "error", err)
-	return fmt.Sprintf("other hosts may reach its ranks' ports: %v", err)
+	return []string{fmt.Sprintf("other hosts may reach its ranks' ports: %v", err)}
 }
 
 func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) error {
@@ -39,8 +40,8 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	if f.Cgroup, err = c.Cgroup(ctx); err != nil {
 		return err
 	}
-	if box, err := readBox(dir); err == nil && box != nil {
-		f.Boxes = box.Group
+	if c, err := container.ReadPrepared(dir); err == nil && c != nil {
+		f.Boxes = c.Group
 	}
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/modelcache"
 )
@@ -88,7 +89,7 @@ func (p *prepared) modelPlace(model string, c *launcher.Container, env []launche
 	case named && launcher.ValueOf(env, "HF_HUB_CACHE") != "":
 		return ""
 	case named:
-		m, _, err := modelCache(p.who, c, launcher.ValueOf(env, "HF_HOME"))
+		m, _, err := container.ModelCache(p.who, c, launcher.ValueOf(env, "HF_HOME"))
 		if err != nil || m == nil {
 			return ""
 		}

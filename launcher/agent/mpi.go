@@ -82,9 +82,9 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 	m, path := *st.MPI, st.MPI.Program
 	if strings.Contains(path, "/") {
 		if !filepath.IsAbs(path) {
-			path = filepath.Join(p.box.Workdir, path)
+			path = filepath.Join(p.container.Workdir, path)
 		}
-		if at := p.box.onHost(path); at != "" {
+		if at := p.container.OnHost(path); at != "" {
 			var linked mpi.Linked
 			err := p.who.Do(func() (err error) {
 				linked, err = mpi.FamilyNamed(at)
@@ -101,19 +101,11 @@ func (a *Agent) mayRunMPIBoxed(ctx context.Context, st launcher.Stage, p *prepar
 	if m.Forced {
 		return m.Family, nil
 	}
-	e, _, err := a.engine(ctx)
-	if err != nil {
-		return "", err
-	}
-	defer e.Close()
 	names := []string{pmixLibrary}
 	for _, l := range mpi.Libraries() {
 		names = append(names, l.Library)
 	}
-	if err := a.noteBoxes(); err != nil { // one is made for this
-		return "", err
-	}
-	has, err := e.Libraries(ctx, p.box.Image.ID, a.lookLabels(), names...)
+	has, err := a.containers.Libraries(ctx, p.container.Image.ID, names...)
 	if err != nil {
 		return "", err
 	}

@@ -7,10 +7,12 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -59,17 +61,13 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 	if r.err = a.bring(ctx, as); r.err != nil {
 		return r
 	}
-	a.awaitEngine(ctx, as)
 	if r.err = a.bringImage(ctx, as); r.err != nil {
-		return r
-	}
-	if r.err = a.makeMounts(ctx, as); r.err != nil {
 		return r
 	}
 	if r.plan, r.err = a.check(ctx, a.atStage(as)); r.err != nil {
 		return r
 	}
-	if b := r.plan.box; b != nil && b.unpulled {
+	if r.plan.container.Unpulled() {
 		r.err = fmt.Errorf("image %s was there a moment ago, and is not on this node any more", as.Spec.MainStage().Container.Image)
 		return r
 	}
@@ -90,13 +88,26 @@ func (a *Agent) ready(ctx context.Context, as launcher.Assignment, dir string) (
 		up, cancel := context.WithTimeout(context.WithoutCancel(ctx), spawnWait)
 		defer cancel()
 		if r.shim, r.err = shim.Spawn(up, shim.SelfExe, dir, r.plan.cfg); r.err == nil {
-			r.warning = join(r.plan.warning, a.shield(up, as, dir, r.shim, r.at))
+			r.warning = strings.Join(slices.Concat(r.plan.warnings, a.shield(up, as, dir, r.shim, r.at)), "; ")
 		}
 	}
 	if r.err != nil {
 		r.err = fmt.Errorf("prepare: %w", r.err)
 	}
 	return r
+}
+
+// bringImage has the node's engine ready, the job's image with it, and folders that its containers are to find.
+func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
+	if as.Spec.MainStage().Container == nil {
+		return nil
+	}
+	tell := func(text string) { a.tellPreparing(as.Key, text) }
+	a.containers.AwaitEngine(ctx, a.booted, tell)
+	if err := a.containers.BringImage(ctx, as, tell); err != nil {
+		return err
+	}
+	return container.MakeMounts(ctx, as)
 }
 
 // layOut writes what a later life of this agent has to know. The assignment
@@ -116,8 +127,10 @@ func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared
 	if err := writeJSON(filepath.Join(dir, "assignment.json"), as); err != nil {
 		return err
 	}
-	if err := a.layOutBoxes(a.ctx, dir, as, p); err != nil {
-		return err
+	if p.container != nil {
+		if err := a.containers.LayOut(a.ctx, p.container, as.Spec.MainStage().Container, p.who); err != nil {
+			return err
+		}
 	}
 	if err := at.writeOwn(dir); err != nil {
 		return err
@@ -177,13 +190,14 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		switch {
 		case st.Container != nil:
-			if p.box == nil { // what is found out is of all stages
-				p.warning, err = a.boxes(ctx, as, p, launcher.ValueOf(first.Env, "HF_HOME"))
+			if p.container == nil { // what is found out is of all stages
+				at := a.contained(as, p.who, launcher.ValueOf(first.Env, "HF_HOME"))
+				p.container, p.warnings, err = a.containers.Prepare(ctx, at)
 			}
 			if err == nil && a.isThere(as) {
-				err = mayRunBoxed(p.who, st, p.box)
+				err = mayRunBoxed(p.who, st, p.container)
 			}
-			if err == nil && st.MPI != nil && !p.box.unpulled {
+			if err == nil && st.MPI != nil && !p.container.Unpulled() {
 				p.mpi, err = a.mayRunMPIBoxed(ctx, st, p)
 			}
 		case a.isThere(as):
@@ -265,6 +279,12 @@ func mayRun(u login.User, st launcher.Stage, first launcher.RankPlan) error {
 	return nil
 }
 
+func (a *Agent) tellPreparing(k launcher.Key, text string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.emit(launcher.Event{Key: k, Kind: launcher.Preparing, Text: text})
+}
+
 func portPath(dir string) string { return filepath.Join(dir, "port.json") }
 
 func writePort(dir string, port int) error { return writeJSON(portPath(dir), port) }
@@ -275,4 +295,26 @@ func readPort(dir string) int {
 		return 0
 	}
 	return port
+}
+
+// mayRunBoxed looks for what a stage names, where that is on a mount: into an image nobody looks.
+func mayRunBoxed(u login.User, st launcher.Stage, b *container.Prepared) error {
+	return u.Do(func() error {
+		if dir := b.OnHost(b.Workdir); dir != "" {
+			if err := enterable(u, dir); err != nil {
+				return fmt.Errorf("working directory %s: %s: %w", b.Workdir, dir, err)
+			}
+		}
+		for _, f := range st.Files {
+			if !filepath.IsAbs(f) {
+				f = filepath.Join(b.Workdir, f)
+			}
+			if at := b.OnHost(f); at != "" {
+				if err := readable(u, at); err != nil {
+					return fmt.Errorf("script %s: %w", f, err)
+				}
+			}
+		}
+		return nil
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
@@ -117,8 +118,8 @@ func (a *Agent) reattach(name string) error {
 	if t.seen, err = readSeen(t.dir); err != nil {
 		a.cfg.Logger.Error("read what was seen of the service", "job", key.Job, "error", err)
 	}
-	if box, err := readBox(t.dir); err == nil {
-		t.entry.Image = box.image()
+	if c, err := container.ReadPrepared(t.dir); err == nil {
+		t.entry.Image = c.ImageSeen()
 	}
 	t.entry.Port = readPort(t.dir)
 	if t.entry.Ports, err = readOwn(t.dir); err != nil {

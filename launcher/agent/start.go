@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -67,11 +68,11 @@ func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepare
 		if plan, err = t.a.surroundings(ctx, *as); err != nil {
 			return nil, err
 		}
-		if plan.box, err = readBox(t.dir); err != nil {
+		if plan.container, err = container.ReadPrepared(t.dir); err != nil {
 			return nil, err
 		}
 	}
-	if boxed := as.Spec.MainStage().Container != nil; boxed != (plan.box != nil) {
+	if contained := as.Spec.MainStage().Container != nil; contained != (plan.container != nil) {
 		return nil, fmt.Errorf("what was prepared in %s is of another kind than its job: launch it again", t.dir)
 	}
 	if at.own, err = readOwn(t.dir); err != nil {
@@ -88,8 +89,8 @@ func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepare
 	for _, r := range ranks {
 		withSecrets(r.Env, secrets)
 	}
-	if plan.box != nil {
-		t.a.putInBoxes(plan.box, *as, ranks)
+	if plan.container != nil {
+		t.a.putInContainers(plan.container, *as, ranks)
 	}
 	return ranks, nil
 }

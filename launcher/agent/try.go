@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/logs"
 	"github.com/sparkrun/sparkrun/launcher/shim"
@@ -68,11 +69,11 @@ type prepared struct {
 	who    login.User
 	fabric []launcher.Setting
 	// secrets are the variables by which ranks find theirs, without the secrets.
-	secrets []launcher.Setting
-	cfg     shim.Config
-	box     *boxed             // nil: on the host
-	warning string             // of what the job should know, and starts in spite of
-	mpi     launcher.MPIFamily // that the program is linked to
+	secrets   []launcher.Setting
+	cfg       shim.Config
+	container *container.Prepared // nil: on the host
+	warnings  []string            // of what the job should know, and starts in spite of
+	mpi       launcher.MPIFamily  // that the program is linked to
 }
 
 type result struct {
@@ -268,7 +269,7 @@ func (t *try) prepareDone(r result) bool {
 		return false
 	}
 	t.plan, t.hold, t.shim, t.kept = r.plan, r.hold, r.shim, true
-	image := r.plan.box.image()
+	image := r.plan.container.ImageSeen()
 	t.change(&launcher.Event{Kind: launcher.Prepared, Port: r.at.port, Ports: r.at.own, Text: r.warning, Image: image}, func(e *launcher.LedgerEntry) {
 		e.Phase, e.Port, e.Ports, e.Image = launcher.PhasePrepared, r.at.port, r.at.own, image
 	})
@@ -285,13 +286,13 @@ func (t *try) discard(r result) {
 }
 
 func (t *try) removeDirs() {
-	box, _ := readBox(t.dir)
+	c, _ := container.ReadPrepared(t.dir)
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
 		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
 	}
-	t.a.leaveBoxes(box)
+	t.a.containers.Forget(c)
 }
 
 func (r result) release() {

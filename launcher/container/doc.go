@@ -1,6 +1,7 @@
 // Package container decides what a container is asked to be in which a rank
-// runs, and starts, watches and ends it in the rank's place: for whoever forked
-// it, its outer half is the rank.
+// runs: Host finds out on a node what engine, image, mounts and GPU there are
+// for it, and removes containers that were left. And it starts, watches and ends
+// the container in the rank's place: for whoever forked it, its outer half is the rank.
 //
 // It must not know why a rank is started or ended, and must not remove a container
 // of its own accord: whether a generation has ended is decided elsewhere.

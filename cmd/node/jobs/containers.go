@@ -7,19 +7,19 @@ import (
 	"os"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
 // Containers is what the agent needs for ranks in containers; nil where this node has
 // no engine.
-func Containers(socket, cluster string) *agent.Containers {
+func Containers(socket, cluster string) *container.Config {
 	program, err := os.Executable()
 	if err != nil || socket == "" {
 		return nil
 	}
-	return &agent.Containers{Socket: socket, Cluster: cluster, Program: program}
+	return &container.Config{Socket: socket, Cluster: cluster, Program: program}
 }
 
 // Over tells of which attempts the end is recorded, as a leader knows that has just

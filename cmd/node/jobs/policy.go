@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
+	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/policy"
 	"github.com/sparkrun/sparkrun/rendezvous/audit"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
@@ -63,7 +63,7 @@ func (a Policy) Launch(ctx context.Context, c wire.Caller, user string) error {
 }
 
 // Contain is asked about what a user wants of this node's container engine.
-func (a Policy) Contain(ctx context.Context, w agent.BoxWish) error {
+func (a Policy) Contain(ctx context.Context, w container.Wish) error {
 	p, groups, err := a.read(ctx, w.User)
 	if err != nil {
 		return err

@@ -1,4 +1,4 @@
-package agent
+package container
 
 import (
 	"errors"
@@ -10,7 +10,6 @@ import (
 	"strings"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
@@ -27,27 +26,27 @@ func cacheAt(home, hfHome string) string {
 	return path.Clean(at)
 }
 
-// modelCache is the mount of the models that a user has on this node; nil: none. One that the job does not name
+// ModelCache is the mount of the models that a user has on this node; nil: none. One that the job does not name
 // is mounted where it is there. missing tells of one that it names, and that has to be made.
-func modelCache(u login.User, c *launcher.Container, hfHome string) (m *container.Mount, missing bool, err error) {
+func ModelCache(u login.User, c *launcher.Container, hfHome string) (m *Mount, missing bool, err error) {
 	at := cacheAt(u.Home, hfHome)
 	source := c.ModelCache
 	if source == "" {
 		source = at
 	}
-	covered := container.Spec{Mounts: targets(c.Mounts)}.Above(at) != nil
+	covered := Spec{Mounts: targets(c.Mounts)}.Above(at) != nil
 	switch {
 	case source == launcher.NoModelCache || at == "":
 		return nil, false, nil
 	case c.ModelCache == "" && (covered || mountedAt(c.Mounts, at)):
 		return nil, false, nil // the user has said what is there
 	}
-	found, err := mount(u, launcher.Mount{Source: source, Target: at})
+	found, err := mountOf(u, launcher.Mount{Source: source, Target: at})
 	switch {
 	case err == nil && found.File:
 		err = errors.New("is no folder")
 	case errors.Is(err, errNotHere) && c.ModelCache != "":
-		return &container.Mount{Source: source, Target: at}, true, nil
+		return &Mount{Source: source, Target: at}, true, nil
 	}
 	switch {
 	case err != nil && c.ModelCache != "":
@@ -59,9 +58,9 @@ func modelCache(u login.User, c *launcher.Container, hfHome string) (m *containe
 }
 
 // targets are mounts of which nothing is known yet but where they are to be.
-func targets(mounts []launcher.Mount) (out []container.Mount) {
+func targets(mounts []launcher.Mount) (out []Mount) {
 	for _, m := range mounts {
-		out = append(out, container.Mount{Source: m.Source, Target: m.Target})
+		out = append(out, Mount{Source: m.Source, Target: m.Target})
 	}
 	return out
 }
@@ -76,7 +75,7 @@ func mountedAt(mounts []launcher.Mount, at string) bool {
 }
 
 // makeCache makes a folder for models, the user's own: an engine would make it root's.
-func makeCache(u login.User, m *container.Mount) error {
+func makeCache(u login.User, m *Mount) error {
 	err := u.Do(func() error {
 		if err := os.MkdirAll(m.Source, 0o755); err != nil {
 			var at *fs.PathError
@@ -88,8 +87,8 @@ func makeCache(u login.User, m *container.Mount) error {
 		return nil
 	})
 	if err == nil {
-		var found container.Mount
-		if found, err = mount(u, launcher.Mount{Source: filepath.Clean(m.Source), Target: m.Target}); err == nil {
+		var found Mount
+		if found, err = mountOf(u, launcher.Mount{Source: filepath.Clean(m.Source), Target: m.Target}); err == nil {
 			*m = found
 		}
 	}

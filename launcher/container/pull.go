@@ -1,4 +1,4 @@
-package agent
+package container
 
 import (
 	"context"
@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
 // tellPull is between two words on how far a pull has come.
 const tellPull = 5 * time.Second
 
-// bringImage asks a registry where the job wants it to be asked.
-func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
+// BringImage asks a registry where the job wants it to be asked.
+func (h *Host) BringImage(ctx context.Context, as launcher.Assignment, tell func(string)) error {
 	c := as.Spec.MainStage().Container
 	if c == nil || c.Pull == launcher.PullNever || isID(c.Image) {
 		return nil
@@ -30,37 +29,37 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	if err != nil {
 		return err
 	}
-	if err := a.allowBox(ctx, who, c.Image, nil, container.Args{}); err != nil {
+	if err := h.allow(ctx, who, c.Image, nil, Args{}); err != nil {
 		return err
 	}
 	if c.Pull != launcher.PullAlways {
 		// What the engine is besides is asked of it with the rest: that takes it as long as all of this.
-		there, err := a.hasImage(ctx, c.Image)
+		there, err := h.hasImage(ctx, c.Image)
 		if err != nil || there {
 			return err
 		}
 	}
-	e, _, err := a.engine(ctx)
+	e, _, err := h.open(ctx)
 	if err != nil {
 		return err
 	}
 	defer e.Close()
 	auth, err := registryAuth(who, c.Image)
 	if err != nil {
-		a.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
+		h.cfg.Logger.Warn("read registry credentials", "job", as.Job, "error", err)
 	}
-	a.tellPreparing(as.Key, "pulls "+c.Image)
+	tell("pulls " + c.Image)
 	last := time.Now()
-	err = e.Pull(ctx, c.Image, auth, func(p container.Progress) {
+	err = e.Pull(ctx, c.Image, auth, func(p Progress) {
 		if now := time.Now(); now.Sub(last) >= tellPull {
 			last = now
-			a.tellPreparing(as.Key, fmt.Sprintf("pulls %s: %s of %s", c.Image, launcher.Size(p.Done), launcher.Size(p.Total)))
+			tell(fmt.Sprintf("pulls %s: %s of %s", c.Image, launcher.Size(p.Done), launcher.Size(p.Total)))
 		}
 	})
 	switch {
-	case err == nil || ctx.Err() != nil || errors.Is(err, container.ErrNoEngine):
+	case err == nil || ctx.Err() != nil || errors.Is(err, ErrNoEngine):
 		return err
-	case errors.Is(err, container.ErrNotForUs) && strings.Contains(c.Image, "/"):
+	case errors.Is(err, ErrNotForUs) && strings.Contains(c.Image, "/"):
 		return fmt.Errorf("%w: does the name exist, and may %s have it (`docker login` on this machine)?", err, who.Name)
 	case strings.Contains(err.Error(), "no space left"):
 		return err
@@ -70,22 +69,24 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	return fmt.Errorf("%w: is the registry up, and does this machine reach it?", err)
 }
 
-func (a *Agent) hasImage(ctx context.Context, ref string) (bool, error) {
-	if a.cfg.Containers == nil {
+func (h *Host) hasImage(ctx context.Context, ref string) (bool, error) {
+	if h.cfg.Engine == nil {
 		return false, nil // which is told by who needs one
 	}
-	asked, cancel := context.WithTimeoutCause(ctx, engineWait, errSilent(a.cfg.Containers.Socket, engineWait))
+	asked, cancel := context.WithTimeoutCause(ctx, engineWait, errSilent(h.cfg.Engine.Socket, engineWait))
 	defer cancel()
-	e, err := container.Open(asked, a.cfg.Containers.Socket)
+	e, err := Open(asked, h.cfg.Engine.Socket)
 	if err != nil {
-		return false, causeOf(asked, err)
+		return false, cause(asked, err)
 	}
 	defer e.Close()
-	_, err = e.Image(asked, ref)
-	if errors.Is(err, container.ErrNoImage) {
+	switch _, err = e.Image(asked, ref); {
+	case errors.Is(err, ErrNoImage):
 		return false, nil
+	case err != nil:
+		return false, cause(asked, err)
 	}
-	return err == nil, causeOf(asked, err)
+	return true, nil
 }
 
 // isID tells whether an image is named by its engine's number for it.
@@ -110,14 +111,8 @@ func registryAuth(u login.User, image string) (auth string, err error) {
 		if err != nil {
 			return err
 		}
-		auth, err = container.Auth(b, image)
+		auth, err = Auth(b, image)
 		return err
 	})
 	return auth, err
-}
-
-func (a *Agent) tellPreparing(k launcher.Key, text string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.emit(launcher.Event{Key: k, Kind: launcher.Preparing, Text: text})
 }

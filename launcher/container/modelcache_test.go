@@ -1,4 +1,4 @@
-package agent
+package container
 
 import (
 	"os"
@@ -24,7 +24,7 @@ func TestModelCache(t *testing.T) {
 	std := filepath.Join(home, ".cache/huggingface")
 	source := func(c launcher.Container, hfHome string) string {
 		t.Helper()
-		m, missing, err := modelCache(eve, &c, hfHome)
+		m, missing, err := ModelCache(eve, &c, hfHome)
 		switch {
 		case err != nil:
 			return err.Error()
@@ -70,7 +70,7 @@ func TestModelCache(t *testing.T) {
 	}
 
 	own := filepath.Join(home, "deep/cache")
-	m, _, err := modelCache(eve, &launcher.Container{ModelCache: own}, "")
+	m, _, err := ModelCache(eve, &launcher.Container{ModelCache: own}, "")
 	must(t, err)
 	must(t, makeCache(eve, m))
 	var st syscall.Stat_t
@@ -79,7 +79,7 @@ func TestModelCache(t *testing.T) {
 		t.Errorf("made as uid %d, mounted as %+v", st.Uid, m)
 	}
 	closed := filepath.Join(base, "closed/cache")
-	if m, _, err = modelCache(eve, &launcher.Container{ModelCache: closed}, ""); err != nil {
+	if m, _, err = ModelCache(eve, &launcher.Container{ModelCache: closed}, ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := makeCache(eve, m); err == nil || !strings.Contains(err.Error(), "--model-cache "+closed) || !strings.Contains(err.Error(), "permission denied for user eve") {

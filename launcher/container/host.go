@@ -1,0 +1,215 @@
+package container
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"github.com/sparkrun/sparkrun/launcher"
+)
+
+// Config says which engine a node has ranks run by.
+type Config struct {
+	Socket  string // of the engine; absolute
+	Cluster string // its UUID: containers of another one are not ours
+	Program string // this program, as a file that an engine can mount
+}
+
+// HostConfig of a Host. All of it is required but Engine, StateDir and Contain.
+type HostConfig struct {
+	Engine *Config // nil: this node starts no containers
+	Node   launcher.NodeID
+	Boot   string
+	// Incarnation tells this process from those that ran here before it.
+	Incarnation string
+	// StateDir outlives reboots; it notes that there have been containers here. Empty: nothing is ever swept.
+	StateDir string
+	// MayLimit says why ranks here cannot have these limits.
+	MayLimit func([]launcher.Ulimit) error
+	// Contain asks the administrator's rules; nil: there are none.
+	Contain func(context.Context, Wish) error
+	// Held are the attempts that this node has not forgotten; true: it has not ended.
+	Held   func() map[launcher.Key]bool
+	Logger *slog.Logger
+}
+
+// Wish is what a user wants of a node's engine.
+type Wish struct {
+	User     string
+	Image    string   // the reference
+	Mounts   []string // sources, links resolved with the user's rights
+	Elevates []string // options of --docker-arg that give more than the user has
+}
+
+// Host is a node that has ranks run in containers: it finds out what these need, and removes what was left of them.
+type Host struct {
+	cfg      HostConfig
+	sweepNow chan struct{} // has room for one
+}
+
+// NewHost asks nothing of the engine yet.
+func NewHost(cfg HostConfig) *Host { return &Host{cfg: cfg, sweepNow: make(chan struct{}, 1)} }
+
+const (
+	// engineWait bounds what an engine takes to say what it is: less than a job's start time-out, which would
+	// not say what was waited for.
+	engineWait = 45 * time.Second
+	// engineBoot is how long after a boot an engine may come up later than this agent.
+	engineBoot = time.Minute
+	// engineAgain is between two attempts to reach one that is coming up.
+	engineAgain = time.Second
+)
+
+// open connects to the node's engine, and refuses one that ranks cannot run on.
+func (h *Host) open(ctx context.Context) (*Engine, Facts, error) {
+	if h.cfg.Engine == nil {
+		return nil, Facts{}, errors.New("this node starts no containers: leave --image out")
+	}
+	return openEngine(ctx, h.cfg.Engine.Socket, engineWait)
+}
+
+func openEngine(ctx context.Context, socket string, wait time.Duration) (*Engine, Facts, error) {
+	asked, cancel := context.WithTimeoutCause(ctx, wait, errSilent(socket, wait))
+	defer cancel()
+	e, err := Open(asked, socket)
+	if err != nil {
+		return nil, Facts{}, cause(asked, err)
+	}
+	f, err := e.Facts(asked)
+	switch {
+	case err != nil:
+		err = cause(asked, err)
+	case f.Rootless:
+		err = fmt.Errorf("the engine at %s is a rootless one, in which ranks would not be their user: "+
+			"have Docker run by root", socket)
+	case f.UsernsRemap:
+		err = fmt.Errorf("the engine at %s maps users (userns-remap), so that ranks would not be their user: "+
+			"take that out of /etc/docker/daemon.json", socket)
+	}
+	if err != nil {
+		e.Close()
+		return nil, f, err
+	}
+	return e, f, nil
+}
+
+func errSilent(socket string, wait time.Duration) error {
+	return fmt.Errorf("the engine at %s is there and gives no answer within %s: "+
+		"`journalctl -u docker` may say why, systemctl restart docker ends that", socket, wait)
+}
+
+// AwaitEngine waits for an engine that comes up with the machine, where that has had containers before: a worker
+// that takes part again after a boot, or a service that begins with the machine, would be refused for good. booted
+// is when this agent began, if it is the first one since the boot.
+func (h *Host) AwaitEngine(ctx context.Context, booted time.Time, tell func(string)) {
+	if h.cfg.Engine == nil || !h.hasHadContainers() {
+		return
+	}
+	for told := false; time.Since(booted) < engineBoot; told = true {
+		e, err := Open(ctx, h.cfg.Engine.Socket)
+		if err == nil {
+			e.Close()
+		}
+		if !errors.Is(err, ErrNoEngine) {
+			return
+		}
+		if !told {
+			tell("waits for its container engine, as the machine has just been booted")
+		}
+		select {
+		case <-time.After(engineAgain):
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Libraries tells which libraries the loader of an image knows.
+func (h *Host) Libraries(ctx context.Context, image string, names ...string) (map[string]bool, error) {
+	e, _, err := h.open(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer e.Close()
+	if err := h.noteContainers(); err != nil { // one is made for this
+		return nil, err
+	}
+	return e.Libraries(ctx, image, h.lookLabels(), names...)
+}
+
+// notedPath is there once this node has had containers: an engine that nobody has asked for
+// one is not woken.
+func (h *Host) notedPath() string { return filepath.Join(h.cfg.StateDir, "containers") }
+
+func (h *Host) hasHadContainers() bool {
+	_, err := os.Stat(h.notedPath())
+	return err == nil
+}
+
+// noteContainers says that there may be containers from now on.
+func (h *Host) noteContainers() error {
+	if h.cfg.StateDir == "" || h.hasHadContainers() {
+		return nil
+	}
+	return os.WriteFile(h.notedPath(), nil, 0o600)
+}
+
+// labels by which a container is found again.
+func (h *Host) labels() map[string]string {
+	return map[string]string{
+		"com.sparkrun.cluster": h.cfg.Engine.Cluster, "com.sparkrun.node": string(h.cfg.Node),
+	}
+}
+
+// lookLabel is on a container that is never started; it says which incarnation of the agent made it.
+const lookLabel = "com.sparkrun.look"
+
+func (h *Host) lookLabels() map[string]string {
+	l := h.labels()
+	l[lookLabel] = h.cfg.Incarnation
+	return l
+}
+
+// Rank is the whole of one rank's container.
+func (h *Host) Rank(p *Prepared, as launcher.Assignment, rank int, cpus []int) Spec {
+	s := p.Spec
+	s.Name = h.containerName(as.Key, rank)
+	if of, is := pidsOf(as, rank); is {
+		s.PIDsOf = h.containerName(as.Key, of)
+	}
+	s.Labels = h.labels()
+	s.Labels["com.sparkrun.job"] = string(as.Job)
+	s.Labels["com.sparkrun.generation"] = strconv.FormatUint(uint64(as.Generation), 10)
+	s.Labels["com.sparkrun.rank"] = strconv.Itoa(rank)
+	s.HandDir = filepath.Join(p.dir, "box-"+strconv.Itoa(rank))
+	s.CPUs = cpus
+	return s
+}
+
+// containerName has the boot: a machine that is booted anew may have what ran there before the power
+// went, exited, and with the engine until the record says that the job is over.
+func (h *Host) containerName(k launcher.Key, rank int) string {
+	return fmt.Sprintf("sparkrun-%s-%d-%s-%s", k, rank, short(string(h.cfg.Node)), short(h.cfg.Boot))
+}
+
+// short is the beginning of an id, enough to tell a cluster's nodes or a node's boots apart.
+func short(id string) string { return id[:min(len(id), 8)] }
+
+// pidsOf is the rank of this node whose processes another one is to see, if there is one.
+func pidsOf(as launcher.Assignment, rank int) (of int, is bool) {
+	_, st, _ := as.Local(rank - as.FirstRank)
+	if st.PIDsOf == "" {
+		return 0, false
+	}
+	for i := range as.Ranks {
+		if _, other, _ := as.Local(i); other.Name == st.PIDsOf {
+			return as.FirstRank + i, true
+		}
+	}
+	return 0, false
+}
