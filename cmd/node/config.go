@@ -19,8 +19,8 @@ import (
 	"github.com/sparkrun/sparkrun/envgen"
 	"github.com/sparkrun/sparkrun/envgen/fabric"
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/logs"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/membership"
 )
@@ -80,7 +80,7 @@ type Config struct {
 	RPCPort     int // 0 means membership.DefaultRPCPort
 	GossipPort  int // 0 means membership.DefaultGossipPort
 	// MemoryFloor in bytes: below it the largest job is ended and none taken. nil means
-	// agent.DefaultMemoryFloor, 0 none.
+	// preflight.DefaultMemoryFloor, 0 none.
 	MemoryFloor *int64
 	KeepLogs    logs.Keep // of ended jobs' output
 	// PacketFilter guards the ranks' ports (agent.Config.Filter). Nil: nothing does.
@@ -118,7 +118,7 @@ func (c Config) withDefaults() (Config, error) {
 		c.Now = time.Now
 	}
 	if c.MemoryFloor == nil {
-		c.MemoryFloor = new(agent.DefaultMemoryFloor())
+		c.MemoryFloor = new(preflight.DefaultMemoryFloor())
 	}
 	if c.RPCPort == 0 {
 		c.RPCPort = membership.DefaultRPCPort

@@ -5,10 +5,14 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"sync"
 
 	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/container"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -153,4 +157,26 @@ func (e *environ) set(s launcher.Setting) {
 	}
 	e.at[s.Name] = len(e.settings)
 	e.settings = append(e.settings, s)
+}
+
+// program is this one's path.
+var program = sync.OnceValues(os.Executable)
+
+// programFor is where a stage's ranks find it.
+func programFor(st launcher.Stage) (string, error) {
+	if st.Container != nil {
+		return container.InsideProgram, nil
+	}
+	return program()
+}
+
+// pmi is what a stage's ranks have a process manager for; nil: they have none.
+func pmi(as launcher.Assignment) *shim.PMI {
+	if as.Spec.MainStage().MPI == nil {
+		return nil
+	}
+	if as.Spec.MainStage().Container != nil { // to each other, the ranks of a node are on others
+		return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.World, 1)}
+	}
+	return &shim.PMI{Size: as.World, Mapping: mpi.Mapping(as.NodeCount, as.Ranks)}
 }

@@ -6,7 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -14,6 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
 	"github.com/sparkrun/sparkrun/launcher/modelcache"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 )
 
 // maxTold bounds what is told to others of a config.json, in bytes.
@@ -51,7 +51,7 @@ func (a *Agent) modelCopy(ctx context.Context, p *prepared, model string, as lau
 func modelAt(u login.User, at, model string) *launcher.ModelCopy {
 	c := &launcher.ModelCopy{Dir: at}
 	err := u.Do(func() error {
-		c.Free = freeAbove(at)
+		c.Free = preflight.FreeAbove(at)
 		dir := at
 		if !path.IsAbs(model) {
 			if dir = modelcache.Snapshot(at, model); dir == "" {
@@ -107,18 +107,4 @@ func (p *prepared) modelPlace(model string, c *launcher.Container, env []launche
 		return ""
 	}
 	return path.Join(over.Source, rest)
-}
-
-// freeAbove is what the file system takes that has, or would have, a folder; nil: not known.
-func freeAbove(dir string) *int64 {
-	for {
-		if st, err := statfs(dir); err == nil {
-			return &st.free
-		}
-		up := filepath.Dir(dir)
-		if up == dir {
-			return nil
-		}
-		dir = up
-	}
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/container"
 	"github.com/sparkrun/sparkrun/launcher/login"
-	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
@@ -46,6 +46,9 @@ func validate(as launcher.Assignment) error {
 	}
 	return nil
 }
+
+// errAskMPI: a question of a dry run, in the place of a job.
+var errAskMPI = errors.New("nobody has said which MPI the program is for: say --mpi mpich or --mpi openmpi")
 
 // ready does everything that can fail before a rank is started, and leaves a
 // shim that waits for the start. It is the only part of a launch that may take
@@ -171,51 +174,10 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 	if err != nil {
 		return nil, err
 	}
-	p.cfg = shim.Config{
-		Key: as.Key, LogDir: a.logDir(as.Key), Grace: as.Spec.Grace, StartTimeout: as.Spec.StartTimeout,
-		MaxOutput: as.Spec.MaxOutput, DieWithClient: a.cfg.DieWithUs, Cgroup: string(a.cfg.Node) + "-" + as.Key.String(),
-	}
-	if p.who.Switches {
-		p.cfg.UID, p.cfg.GID, p.cfg.Groups = &p.who.UID, &p.who.GID, p.who.Groups
-	}
-	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
-		p.cfg.StartTimeout = stepWait
-	}
-	p.cfg.Stays = as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank)
+	p.cfg = a.shimConfig(as, p.who)
 	for i := 0; i < as.Ranks; {
 		_, st, _ := as.Local(i)
-		first, err := newSurroundings(p, st.Container != nil).plan(as, i, ports{})
-		if err != nil {
-			return p, err
-		}
-		switch {
-		case st.Container != nil:
-			if p.container == nil { // what is found out is of all stages
-				at := a.contained(as, p.who, launcher.ValueOf(first.Env, "HF_HOME"))
-				p.container, p.warnings, err = a.containers.Prepare(ctx, at)
-			}
-			if err == nil && a.isThere(as) {
-				err = mayRunBoxed(p.who, st, p.container)
-			}
-			if err == nil && st.MPI != nil && !p.container.Unpulled() {
-				p.mpi, err = a.mayRunMPIBoxed(ctx, st, p)
-			}
-		case a.isThere(as):
-			err = p.who.Do(func() error {
-				err := mayRun(p.who, st, first)
-				if err == nil && st.MPI != nil {
-					p.mpi, err = mayRunMPI(p.who, *st.MPI, st.Workdir, first.Env)
-				}
-				if o, is := mpi.OptionsOf(first.Argv); is && err == nil && as.NodeRank == 0 {
-					err = mayRunMpirun(p.who, o, st.Workdir, first.Env)
-				}
-				return err
-			})
-		}
-		if err != nil {
-			return p, err
-		}
-		if err := a.hasResources(st); err != nil {
+		if err := a.checkStage(ctx, as, st, i, p); err != nil {
 			return p, err
 		}
 		if !as.Spec.Stepped() {
@@ -223,7 +185,53 @@ func (a *Agent) check(ctx context.Context, as launcher.Assignment) (*prepared, e
 		}
 		i += st.RanksPerNode
 	}
-	return p, a.mayHaveSecrets(as.Spec)
+	return p, nil
+}
+
+// checkStage looks at one stage, of which local is the first rank here.
+func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launcher.Stage, local int, p *prepared) error {
+	first, err := newSurroundings(p, st.Container != nil).plan(as, local, ports{})
+	if err != nil {
+		return err
+	}
+	if st.Container != nil && p.container == nil { // what is found out is of all stages
+		at := a.contained(as, p.who, launcher.ValueOf(first.Env, "HF_HOME"))
+		if p.container, p.warnings, err = a.containers.Prepare(ctx, at); err != nil {
+			return err
+		}
+	}
+	c := preflight.Case{
+		Machine: preflight.Machine{
+			RunDir: a.cfg.RunDir, LogDir: a.cfg.LogDir, MemoryFloor: a.cfg.MemoryFloor, Secrets: a.cfg.Secrets != nil,
+			Containers: a.containers,
+		},
+		Assignment: as, Stage: st, User: p.who, First: first, Container: p.container, Yet: !a.isThere(as),
+	}
+	err = c.Run(ctx)
+	if st.MPI != nil {
+		p.mpi = c.MPI
+	}
+	var refusal *preflight.Refusal
+	if errors.As(err, &refusal) {
+		a.cfg.Logger.Info("ranks cannot run", "job", as.Job, "checks", refusal.Checks, "error", err)
+	}
+	return err
+}
+
+// shimConfig is what the shim of an attempt is told before it is told of ranks.
+func (a *Agent) shimConfig(as launcher.Assignment, who login.User) shim.Config {
+	c := shim.Config{
+		Key: as.Key, LogDir: a.logDir(as.Key), Grace: as.Spec.Grace, StartTimeout: as.Spec.StartTimeout,
+		MaxOutput: as.Spec.MaxOutput, DieWithClient: a.cfg.DieWithUs, Cgroup: string(a.cfg.Node) + "-" + as.Key.String(),
+	}
+	if who.Switches {
+		c.UID, c.GID, c.Groups = &who.UID, &who.GID, who.Groups
+	}
+	if as.Spec.Stepped() && !as.Spec.Steps()[0].On(as.NodeRank) {
+		c.StartTimeout = stepWait
+	}
+	c.Stays = as.Spec.Stepped() && as.Spec.ReplacesOn(as.NodeRank)
+	return c
 }
 
 // maxLooks bounds what looks for one user's files side by side. On a disk that never
@@ -256,29 +264,6 @@ func (a *Agent) allow(ctx context.Context, as launcher.Assignment) error {
 	return a.cfg.Policy.Run(ctx, as.Spec)
 }
 
-// mayRun looks for what a stage names, with the eyes of its user: in a home
-// that is closed to others, or to root over NFS, only he sees.
-func mayRun(u login.User, st launcher.Stage, first launcher.RankPlan) error {
-	if err := enterable(u, st.Workdir); err != nil {
-		return fmt.Errorf("working directory %s: %w", st.Workdir, err)
-	}
-	for _, f := range st.Files {
-		if !filepath.IsAbs(f) {
-			f = filepath.Join(st.Workdir, f)
-		}
-		if err := readable(u, f); err != nil {
-			return fmt.Errorf("script %s: %w", f, err)
-		}
-	}
-	if _, err := findProgram(u, first.Argv[0], st.Workdir, first.Env); err != nil {
-		if first.Argv[0] == "ray" && errors.Is(err, errNotInPath) {
-			return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH", errNotInPath, launcher.ValueOf(first.Env, "PATH"))
-		}
-		return fmt.Errorf("program %q: %w", first.Argv[0], err)
-	}
-	return nil
-}
-
 func (a *Agent) tellPreparing(k launcher.Key, text string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -295,26 +280,4 @@ func readPort(dir string) int {
 		return 0
 	}
 	return port
-}
-
-// mayRunBoxed looks for what a stage names, where that is on a mount: into an image nobody looks.
-func mayRunBoxed(u login.User, st launcher.Stage, b *container.Prepared) error {
-	return u.Do(func() error {
-		if dir := b.OnHost(b.Workdir); dir != "" {
-			if err := enterable(u, dir); err != nil {
-				return fmt.Errorf("working directory %s: %s: %w", b.Workdir, dir, err)
-			}
-		}
-		for _, f := range st.Files {
-			if !filepath.IsAbs(f) {
-				f = filepath.Join(b.Workdir, f)
-			}
-			if at := b.OnHost(f); at != "" {
-				if err := readable(u, at); err != nil {
-					return fmt.Errorf("script %s: %w", f, err)
-				}
-			}
-		}
-		return nil
-	})
 }

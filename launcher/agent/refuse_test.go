@@ -2,6 +2,7 @@ package agent
 
 import (
 	"errors"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -162,5 +163,14 @@ func TestOpenWantsAWholeConfig(t *testing.T) {
 		if _, err := Open(c); err == nil {
 			t.Errorf("%s: opened", name)
 		}
+	}
+}
+
+// A node without memory takes no job, and says so before anything runs.
+func TestRefusedBelowTheMemoryFloor(t *testing.T) {
+	n := newNode(t, func(c *Config) { c.MemoryFloor = math.MaxInt64 })
+	n.prepare(n.as("witness"))
+	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "less than its --memory-floor of") {
+		t.Errorf("refused with %q", text)
 	}
 }

@@ -21,24 +21,6 @@ func (a *Agent) secretsDir(k launcher.Key) string {
 	return filepath.Join(a.cfg.RunDir, "secrets", k.String())
 }
 
-// mayHaveSecrets refuses what could not be opened here, or would be written to a disk.
-func (a *Agent) mayHaveSecrets(spec launcher.Spec) error {
-	if len(spec.Secrets) == 0 {
-		return nil
-	}
-	if a.cfg.Secrets == nil {
-		return errors.New("this node takes no --secret: leave it out")
-	}
-	var st unix.Statfs_t
-	if err := unix.Statfs(a.cfg.RunDir, &st); err != nil {
-		return fmt.Errorf("look where secrets would lie: %w", err)
-	}
-	if st.Type != unix.TMPFS_MAGIC && st.Type != unix.RAMFS_MAGIC {
-		return fmt.Errorf("--secret: %s is not in memory: mount a tmpfs there, or run the agent with SPARKRUN_RUN in one", a.cfg.RunDir)
-	}
-	return nil
-}
-
 // laySecrets opens a job's secrets and lays them out for its user alone.
 func (a *Agent) laySecrets(as launcher.Assignment, who login.User) error {
 	if len(as.Spec.Secrets) == 0 {

@@ -10,7 +10,7 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/login"
-	"github.com/sparkrun/sparkrun/launcher/shim"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 )
 
 // stageDir is where a job's files are laid out on this node.
@@ -31,7 +31,7 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 		if as.Spec.Staged.From != as.Node {
 			need *= 2 // and the content, which has yet to come
 		}
-		if err := RoomToStage(a.cfg.StageDir, need); err != nil {
+		if err := preflight.RoomToStage(a.cfg.StageDir, need); err != nil {
 			return err
 		}
 	}
@@ -40,19 +40,6 @@ func (a *Agent) bring(ctx context.Context, as launcher.Assignment) error {
 		return err
 	}
 	return a.cfg.Files.Bring(ctx, as, who.UID, who.GID)
-}
-
-// RoomToStage refuses files in a folder, of so many bytes together, that would take what is
-// kept for the rest of the machine.
-func RoomToStage(dir string, bytes int64) error {
-	st, err := statfs(dir)
-	if err != nil {
-		return nil //nolint:nilerr // a disk that doesn't tell is no reason to refuse
-	}
-	if keep := shim.ReservedBytes(st.total); st.free-bytes < keep {
-		return fmt.Errorf("%s has %s free, and staging takes %s while %s are kept for the rest of the machine: free some space on this node", dir, launcher.Size(st.free), launcher.Size(bytes), launcher.Size(keep))
-	}
-	return nil
 }
 
 // atStage puts an assignment where its files are on this node: in each node's

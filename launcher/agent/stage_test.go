@@ -106,20 +106,6 @@ func TestStagedFilesArePruned(t *testing.T) {
 	}
 }
 
-// A job that would fill the disk is refused before a byte of it comes.
-func TestStageTakesNoMoreThanThereIs(t *testing.T) {
-	n := newNode(t, func(cfg *Config) {
-		cfg.StageDir = t.TempDir()
-		cfg.Files = bringer(func(context.Context, launcher.Assignment, uint32, uint32) error { return nil })
-	})
-	if err := RoomToStage(n.cfg.StageDir, 1<<60); err == nil || !strings.Contains(err.Error(), n.cfg.StageDir) {
-		t.Errorf("an exbibyte: %v", err)
-	}
-	if err := RoomToStage(n.cfg.StageDir, 0); err != nil {
-		t.Errorf("nothing: %v", err)
-	}
-}
-
 // bringer is Files of nobody's.
 type bringer func(ctx context.Context, as launcher.Assignment, uid, gid uint32) error
 

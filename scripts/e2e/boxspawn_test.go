@@ -24,7 +24,7 @@ func TestBoxFailpoints(t *testing.T) {
 	}
 	dir := scratch(t)
 	build, list := filepath.Join(dir, "sparkrun"), filepath.Join(dir, "points")
-	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../launcher/agent", "../../launcher/shim", "../../launcher/container").CombinedOutput()
+	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../launcher/agent", "../../launcher/preflight", "../../launcher/shim", "../../launcher/container").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build with failpoints: %v\n%s", err, out)
 	}

@@ -49,7 +49,7 @@ func (k spawnKill) String() string { return fmt.Sprintf("%s killed at %s %v", k.
 func TestSpawnFailpoints(t *testing.T) {
 	dir := scratch(t)
 	build, list := filepath.Join(dir, "sparkrun"), filepath.Join(dir, "points")
-	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../launcher/agent", "../../launcher/shim").CombinedOutput()
+	out, err := exec.Command("go", "run", "../failpoint", "-o", build, "-points", list, "../../cmd/sparkrun", "../../launcher/agent", "../../launcher/preflight", "../../launcher/shim").CombinedOutput()
 	if err != nil {
 		t.Fatalf("build with failpoints: %v\n%s", err, out)
 	}

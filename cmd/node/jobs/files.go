@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
 	"github.com/sparkrun/sparkrun/launcher/proc"
+	"github.com/sparkrun/sparkrun/launcher/preflight"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -61,7 +61,7 @@ func (f *Files) Stage(_ context.Context, c wire.Caller, r wire.StageRequest) (wi
 	}
 	missing, err := f.store.Begin(r.Job, user, r.Manifest)
 	if err == nil && len(missing) > 0 {
-		if err = agent.RoomToStage(f.cfg.Dir, r.Manifest.Bytes()); err != nil {
+		if err = preflight.RoomToStage(f.cfg.Dir, r.Manifest.Bytes()); err != nil {
 			err = errors.Join(err, f.store.Drop(r.Job, user))
 		}
 	}
@@ -75,7 +75,7 @@ const halfBrought = time.Hour
 // machine: others write to the disk, too, while gigabytes come. A job that finds no
 // room leaves nothing here.
 func (f *Files) keep(job launcher.JobID, user, sum string, offset int64, data []byte) error {
-	err := agent.RoomToStage(f.cfg.Dir, int64(len(data)))
+	err := preflight.RoomToStage(f.cfg.Dir, int64(len(data)))
 	if err == nil {
 		err = f.store.Write(job, user, sum, offset, data)
 	}

@@ -1,38 +1,13 @@
-package agent
+package preflight
 
 import (
-	"math"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
-
-func TestDefaultMemoryFloor(t *testing.T) {
-	for total, want := range map[int64]int64{
-		1 << 30:   128 << 20,        // a small virtual machine
-		32 << 30:  1 << 30,          // a PC
-		128 << 30: (128 << 30) / 50, // a Spark
-		0:         0,                // a kernel that doesn't tell
-		1 << 50:   int64(1<<50) / int64(50),
-	} {
-		if got := floorOf(total); got != want {
-			t.Errorf("of %s: %s, want %s", launcher.Size(total), launcher.Size(got), launcher.Size(want))
-		}
-	}
-}
-
-// A node without memory takes no job, and says so before anything runs.
-func TestRefusedBelowTheMemoryFloor(t *testing.T) {
-	n := newNode(t, func(c *Config) { c.MemoryFloor = math.MaxInt64 })
-	n.prepare(n.as("witness"))
-	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "less than its --memory-floor of") {
-		t.Errorf("refused with %q", text)
-	}
-}
 
 // fakeProc is a /proc of processes that have files open.
 func fakeProc(t *testing.T, procs map[string]struct{ comm, environ, open string }) string {

@@ -1,6 +1,7 @@
-package agent
+package preflight
 
 import (
+	"context"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,6 +18,14 @@ const computeDevice = "/dev/nvidia-uvm"
 var desktop = []string{
 	"Xorg", "Xwayland", "gnome-shell", "gnome-remote-de", "mutter-x11-fram", "kwin_x11", "kwin_wayland",
 	"nvidia-persiste", "nv-hostengine", "dcgm-exporter", "nvidia-smi",
+}
+
+// gpu refuses a stage that computes where somebody else does.
+func gpu(_ context.Context, c *Case) error {
+	if !c.Stage.GPU {
+		return nil
+	}
+	return gpuFree(proc.Here)
 }
 
 // gpuFree refuses while somebody else's process computes on this node's GPU. Ranks

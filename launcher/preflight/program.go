@@ -1,6 +1,7 @@
-package agent
+package preflight
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -14,37 +15,36 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// enterable tells whether a user may work in a folder.
-func enterable(u login.User, path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: create it on every node, or choose another with --workdir")
-	case err != nil:
-		return u.Cause(err)
-	case !fi.IsDir():
-		return errors.New("is no directory: choose another with --workdir")
+// program looks for what the ranks exec. In a container that is the engine's to find.
+func program(_ context.Context, c *Case) error {
+	if c.Yet || c.Container != nil {
+		return nil
 	}
-	return u.May(path, unix.X_OK)
+	name := c.First.Argv[0]
+	_, err := c.find(name)
+	switch {
+	case err == nil:
+		return nil
+	case name == "ray" && errors.Is(err, errNotInPath):
+		return fmt.Errorf("program \"ray\": %w (%s): install Ray on this node, or name its program with --ray PATH",
+			errNotInPath, launcher.ValueOf(c.First.Env, "PATH"))
+	}
+	return fmt.Errorf("program %q: %w", name, err)
 }
 
-// readable tells whether a user may run a script.
-func readable(u login.User, path string) error {
-	fi, err := os.Stat(path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist):
-		return errors.New("not found here: copy it to every node, or have launch --stage bring it")
-	case err != nil:
-		return u.Cause(err)
-	case fi.IsDir():
-		return errors.New("is a directory: name the file to run")
-	}
-	return u.May(path, unix.R_OK)
+// find looks for a program of the host as the shim will.
+func (c *Case) find(program string) (path string, err error) {
+	err = c.User.Do(func() (err error) {
+		path, err = findProgram(c.User, program, c.Stage.Workdir, launcher.ValueOf(c.First.Env, "PATH"))
+		return err
+	})
+	return path, err
 }
 
-// findProgram looks for a program as the shim will: by the rank's PATH, or
-// relative to its working directory.
-func findProgram(u login.User, program, workdir string, env []launcher.Setting) (path string, err error) {
+var errNotInPath = errors.New("not found in PATH")
+
+// findProgram looks in the rank's PATH, or relative to its working directory.
+func findProgram(u login.User, program, workdir, search string) (path string, err error) {
 	if strings.Contains(program, "/") {
 		path := program
 		if !filepath.IsAbs(path) {
@@ -52,7 +52,6 @@ func findProgram(u login.User, program, workdir string, env []launcher.Setting) 
 		}
 		return path, runnable(u, path)
 	}
-	search := launcher.ValueOf(env, "PATH")
 	var unfit error // the first of that name, which would not run
 	for _, d := range filepath.SplitList(search) {
 		if !filepath.IsAbs(d) {
@@ -72,8 +71,6 @@ func findProgram(u login.User, program, workdir string, env []launcher.Setting) 
 	}
 	return "", fmt.Errorf("%w (%s): install it on this node, or name it by its full path", errNotInPath, search)
 }
-
-var errNotInPath = errors.New("not found in PATH")
 
 func runnable(u login.User, path string) error {
 	fi, err := os.Stat(path)

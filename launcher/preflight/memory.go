@@ -1,0 +1,32 @@
+package preflight
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+)
+
+// memory refuses an attempt that the agent's memory guard would end as soon as it ran.
+func memory(_ context.Context, c *Case) error {
+	m, err := proc.ReadMemory()
+	if err != nil || m.Available >= c.MemoryFloor {
+		return nil //nolint:nilerr // a kernel that doesn't tell is no reason to refuse
+	}
+	return fmt.Errorf("this node has %s of memory left, less than its --memory-floor of %s: end what uses it",
+		launcher.Size(m.Available), launcher.Size(c.MemoryFloor))
+}
+
+// DefaultMemoryFloor is a fiftieth of the machine's memory, 1 GiB or more: what
+// sshd, the agent and the kernel need to stay responsive. On small machines it
+// is an eighth at most; 0 where the kernel doesn't tell.
+func DefaultMemoryFloor() int64 {
+	m, err := proc.ReadMemory()
+	if err != nil {
+		return 0
+	}
+	return floorOf(m.Total)
+}
+
+func floorOf(total int64) int64 { return min(max(total/50, 1<<30), total/8) }

@@ -1,0 +1,45 @@
+package preflight
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher/login"
+)
+
+// workdir looks for the folder that ranks are to run in with the eyes of their user: in a home
+// that is closed to others, or to root over NFS, only that user sees. Into an image nobody looks.
+func workdir(_ context.Context, c *Case) error {
+	if c.Yet {
+		return nil
+	}
+	dir, shown := c.Stage.Workdir, c.Stage.Workdir
+	if c.Container != nil {
+		if dir = c.Container.OnHost(c.Container.Workdir); dir == "" {
+			return nil
+		}
+		shown = c.Container.Workdir + ": " + dir
+	}
+	if err := c.User.Do(func() error { return enterable(c.User, dir) }); err != nil {
+		return fmt.Errorf("working directory %s: %w", shown, err)
+	}
+	return nil
+}
+
+func enterable(u login.User, path string) error {
+	fi, err := os.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return errors.New("not found here: create it on every node, or choose another with --workdir")
+	case err != nil:
+		return u.Cause(err)
+	case !fi.IsDir():
+		return errors.New("is no directory: choose another with --workdir")
+	}
+	return u.May(path, unix.X_OK)
+}
