@@ -211,7 +211,7 @@ func (a *Agent) checkStage(ctx context.Context, as launcher.Assignment, st launc
 	if st.MPI != nil {
 		p.mpi = c.MPI
 	}
-	var refusal *preflight.Refusal
+	var refusal *preflight.RefusedError
 	if errors.As(err, &refusal) {
 		a.cfg.Logger.Info("ranks cannot run", "job", as.Job, "checks", refusal.Checks, "error", err)
 	}

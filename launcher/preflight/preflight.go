@@ -57,19 +57,19 @@ var checks = [][]check{
 	{{"secrets", secrets}},
 }
 
-// Refusal is why ranks cannot run.
-type Refusal struct {
+// RefusedError is why ranks cannot run.
+type RefusedError struct {
 	Checks []string // who says so
 	why    error
 }
 
-func (r *Refusal) Error() string { return r.why.Error() }
-func (r *Refusal) Unwrap() error { return r.why }
+func (r *RefusedError) Error() string { return r.why.Error() }
+func (r *RefusedError) Unwrap() error { return r.why }
 
-// Run goes through the checks. Its error is a *Refusal.
+// Run goes through the checks. Its error is a *RefusedError.
 func (c *Case) Run(ctx context.Context) error {
 	for _, row := range checks {
-		var refusal Refusal
+		var refusal RefusedError
 		for _, k := range row {
 			if err := k.why(ctx, c); err != nil {
 				refusal.Checks = append(refusal.Checks, k.name)

@@ -23,7 +23,7 @@ func TestChecksGoRowByRow(t *testing.T) {
 	c.Assignment.Spec.Secrets = []launcher.SealedSecret{{Name: "TOKEN"}}
 	refused := func() []string {
 		t.Helper()
-		var r *Refusal
+		var r *RefusedError
 		if err := c.Run(t.Context()); !errors.As(err, &r) {
 			t.Fatalf("refused with %v", err)
 		}
