@@ -13,8 +13,8 @@ const (
 	Refused  EventKind = "refused"  // it could not, or would not; nothing was started
 	Started  EventKind = "started"  // every rank of the node has been exec'd
 	Exited   EventKind = "exited"   // one rank has ended, its output included
-	Stuck    EventKind = "stuck"    // the gang was killed and a process stays: Text says which, and why
-	Ended    EventKind = "ended"    // no process of the gang is left on the node
+	Stuck    EventKind = "stuck"    // the attempt was killed and a process stays: Text says which, and why
+	Ended    EventKind = "ended"    // no process of the attempt is left on the node
 	// Suspended: a signal that was passed on has stopped ranks of the node, or woken
 	// them: then Text is empty. An older leader passes over it.
 	Suspended EventKind = "suspended"
@@ -24,14 +24,14 @@ const (
 	// Probed: what a step's probes say on the node now. Text is what is still waited
 	// for, and empty once all have passed there.
 	Probed EventKind = "probed"
-	// Served: what was found at a look at a service: its state is another, or its figures are.
+	// Served: what was found at a look at a service: its state is another, or its metrics are.
 	// Sent by rank 0's node alone. An older leader passes over it.
 	Served EventKind = "served"
 	// Returned: a rank of a stage that is replaced has been exec'd anew.
 	Returned EventKind = "returned"
 )
 
-// Event is what a node tells about a gang's try. Time is the node's clock.
+// Event is what a node tells about an attempt. Time is the node's clock.
 type Event struct {
 	Key
 	Node  NodeID    `json:"node"`
@@ -39,7 +39,7 @@ type Event struct {
 	Time  time.Time `json:"time"`
 	Port  int       `json:"port,omitempty"`  // Prepared on the head: the free port
 	Rank  int       `json:"rank"`            // Exited, Returned
-	Again int       `json:"again,omitempty"` // Exited, Returned: the rank's lives before this one
+	Again int       `json:"again,omitempty"` // Exited, Returned: the rank's incarnations before this one
 	Exit  *Exit     `json:"exit,omitempty"`  // Exited
 	Step  int       `json:"step,omitempty"`  // Started, Probed
 	// Ports are the named ones that were found (Prepared).
@@ -55,7 +55,7 @@ type Event struct {
 	Service *ServiceSeen `json:"service,omitempty"`
 }
 
-// Phase is how far a node has come with one try of a gang. It only rises.
+// Phase is how far a node has come with one attempt of an attempt. It only rises.
 type Phase int
 
 const (
@@ -69,7 +69,7 @@ func (p Phase) String() string {
 	return word(p, "none", "prepared", "started", "ended")
 }
 
-// LedgerEntry is what a node knows about one try: what a new leader adopts.
+// LedgerEntry is what a node knows about one attempt: what a new leader adopts.
 type LedgerEntry struct {
 	Key
 	Phase   Phase  `json:"phase"`
@@ -89,7 +89,7 @@ type LedgerEntry struct {
 // RankStatus is one rank as its node sees it.
 type RankStatus struct {
 	Rank int `json:"rank"`
-	// Again counts the lives that it has had before, all of them over.
+	// Again counts the incarnations that it has had before, all of them over.
 	Again int       `json:"again,omitempty"`
 	State RankState `json:"state"`
 	PID   int       `json:"pid,omitempty"`
@@ -97,7 +97,7 @@ type RankStatus struct {
 	Time  time.Time `json:"time"` // of the last change of state
 }
 
-// RankState is a rank's place in its life. It only rises.
+// RankState is how far an incarnation of a rank has come. It only rises.
 type RankState int
 
 const (
@@ -118,14 +118,14 @@ func word[N ~int](n N, words ...string) string {
 	return words[n]
 }
 
-// Before tells whether to is a later place in the rank's life, or in a later life.
+// Before tells whether to is a later state of the rank, or of a later incarnation of it.
 func (r RankStatus) Before(to RankStatus) bool {
 	return to.Again > r.Again || to.Again == r.Again && to.State > r.State
 }
 
 // Advance moves a rank forward; a step back or a repeat changes nothing and is
 // told by false. A rank has ended only when waitpid and the end of its output
-// have both been seen, and then stays ended in this life.
+// have both been seen, and then stays ended in this incarnation.
 func (r *RankStatus) Advance(to RankStatus) bool {
 	if !r.Before(to) {
 		return false

@@ -20,7 +20,7 @@ const (
 type Exit struct {
 	Code   int `json:"code"`             // 0..255, meaningless when Signal is set
 	Signal int `json:"signal,omitempty"` // what killed it, or 0
-	// ByUs: sparkrun had begun to end the gang before this rank ended, so its
+	// ByUs: sparkrun had begun to end the attempt before this rank ended, so its
 	// code says nothing about the cause.
 	ByUs bool `json:"by_us,omitempty"`
 	// Error is set when the rank never ran: exec itself was refused.
@@ -127,7 +127,7 @@ const atOnce = 100 * time.Millisecond
 // takes a turn more of its shim than a death.
 const crashWithin = time.Second
 
-// RootCause picks the exit that explains a gang's failure: the earliest
+// RootCause picks the exit that explains an attempt's failure: the earliest
 // failure among the ranks that ended by themselves, those that only report a
 // lost peer coming last; nil when none failed so. Of those that failed at once
 // with the earliest, the first that applies decides:

@@ -17,12 +17,12 @@ type Filter struct {
 	// every socket that was made in it is the job's. Empty where there is none;
 	// then Ports alone are guarded.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Boxes is likewise the group of their containers, where these are in another.
-	Boxes     string       `json:"boxes,omitempty"`
-	Ports     []uint16     `json:"ports,omitempty"`     // known to be listened on here
-	Members   []netip.Addr `json:"members"`             // of all the job's nodes, as planned
-	Nodes     []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not told
-	Published []Ports      `json:"published,omitempty"` // open to anybody
+	// Containers is likewise the group of their containers, where these are in another.
+	Containers string       `json:"boxes,omitempty"`
+	Ports      []uint16     `json:"ports,omitempty"`     // known to be listened on here
+	Members    []netip.Addr `json:"members"`             // of all the job's nodes, as planned
+	Nodes      []NodeID     `json:"nodes,omitempty"`     // those nodes; none: not told
+	Published  []Ports      `json:"published,omitempty"` // open to anybody
 	// Moved are the addresses that such a node has now and Members has not.
 	Moved map[NodeID][]netip.Addr `json:"moved,omitempty"`
 }

@@ -41,7 +41,7 @@ func (s Spec) LeaseOver() time.Duration {
 	return d + margin + d/1000
 }
 
-// validateLease refuses a lease that would only end ranks, with no other try to
+// validateLease refuses a lease that would only end ranks, with no other attempt to
 // begin in their place.
 func (s Spec) validateLease() error {
 	switch {
@@ -50,9 +50,9 @@ func (s Spec) validateLease() error {
 	case s.OnPartition != EndOnPartition:
 		return nil
 	case s.MaxRestarts == 0:
-		return fmt.Errorf("--on-partition end: %w: it makes room for another try: add --max-restarts", ErrInvalid)
+		return fmt.Errorf("--on-partition end: %w: it makes room for another attempt: add --max-restarts", ErrInvalid)
 	case s.Spare == 0 && (s.MinNodes == 0 || s.MinNodes == s.Nodes):
-		return fmt.Errorf("--on-partition end: %w: without the machine that is cut off there is none for another try: add --spare, or give --nodes MIN:MAX", ErrInvalid)
+		return fmt.Errorf("--on-partition end: %w: without the machine that is cut off there is none for another attempt: add --spare, or give --nodes MIN:MAX", ErrInvalid)
 	case s.NodeTimeout == Never:
 		return fmt.Errorf("--on-partition end: %w: ranks are ended after --node-timeout: give one of %s or more", ErrInvalid, MinLease)
 	case s.NodeTimeout != 0 && s.NodeTimeout < MinLease:

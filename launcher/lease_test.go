@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-func TestLeaseIsForAnotherTry(t *testing.T) {
+func TestLeaseIsForAnotherAttempt(t *testing.T) {
 	good := Spec{
 		ID: "jjjj", Nodes: 2, MaxRestarts: 1, Spare: 1, OnPartition: EndOnPartition,
 		Stages: []Stage{{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/"}},

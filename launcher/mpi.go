@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// ErrNoFence: an MPI fence can never be passed, and the job that waits in it never go on.
-var ErrNoFence = errors.New("this barrier cannot be passed")
+// ErrNoBarrier: an MPI barrier can never be passed, and the job that waits in it never go on.
+var ErrNoBarrier = errors.New("this barrier cannot be passed")
 
 // MPIFamily is a kind of MPI libraries that start alike.
 type MPIFamily string

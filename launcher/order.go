@@ -55,7 +55,7 @@ func (f Fence) Admit(order Fence) error {
 
 func (f Fence) String() string { return fmt.Sprintf("%d.%d", f.N, f.Term) }
 
-// Key names one try of one job: what a node's ledger is kept by.
+// Key names one attempt of one job: what a node's ledger is kept by.
 type Key struct {
 	Job        JobID      `json:"job"`
 	Generation Generation `json:"generation"`
@@ -84,7 +84,7 @@ type Assignment struct {
 	NodeCount int `json:"node_count"`
 	FirstRank int `json:"first_rank"`         // global rank of local rank 0
 	Ranks     int `json:"ranks"`              // local world size
-	Restarts  int `json:"restarts,omitempty"` // tries of the main stage before this one
+	Restarts  int `json:"restarts,omitempty"` // attempts of the main stage before this one
 	World     int `json:"world"`
 
 	Head netip.Addr `json:"head"` // rank 0's node, reached by all
@@ -108,11 +108,11 @@ type Assignment struct {
 	Nodes []NodeID `json:"nodes,omitempty"`
 }
 
-// Seat gives the place of one local rank; port is 0 before the start.
-func (a Assignment) Seat(localRank, port int) Seat {
-	_, _, seat := a.Local(localRank)
-	seat.Port = port
-	return seat
+// Placement gives the place of one local rank; port is 0 before the start.
+func (a Assignment) Placement(localRank, port int) Placement {
+	_, _, placement := a.Local(localRank)
+	placement.Port = port
+	return placement
 }
 
 // Order is what a leader, or the CLI in standalone mode, tells a node. Exactly
@@ -153,13 +153,13 @@ type AskReady struct {
 type Again struct {
 	Key
 	Rank  int `json:"rank"`
-	Again int `json:"again"` // its lives before this one
+	Again int `json:"again"` // its incarnations before this one
 	Port  int `json:"port,omitempty"`
 	// HeadPorts are as in Start.
 	HeadPorts map[string]Ports `json:"head_ports,omitempty"`
 }
 
-// End ends a gang's ranks on a node: TERM, grace, KILL. A later End may
+// End ends an attempt's ranks on a node: TERM, grace, KILL. A later End may
 // shorten the grace, never lengthen it; a zero grace kills at once.
 type End struct {
 	Key

@@ -49,7 +49,7 @@ type Window struct {
 	Cols uint16 `json:"cols"`
 }
 
-func (st Stage) validateSeating() error {
+func (st Stage) validatePlacement() error {
 	if err := st.Stdin.validate(); err != nil {
 		return err
 	}

@@ -28,7 +28,7 @@ func TestParseUlimit(t *testing.T) {
 	}
 }
 
-func TestSeating(t *testing.T) {
+func TestPlacement(t *testing.T) {
 	st := func(change func(*Stage)) Stage {
 		s := Stage{Name: "main", Main: true, RanksPerNode: 1, Argv: Lits("true"), Workdir: "/"}
 		change(&s)

@@ -116,11 +116,11 @@ func (s Spec) validateService() error {
 	case v.OnWedge != "" && v.OnWedge != WedgeReport && v.OnWedge != WedgeRestart:
 		return fmt.Errorf("--on-wedge %q: %w: want report or restart", v.OnWedge, ErrInvalid)
 	case v.OnWedge == WedgeRestart && v.Restarts == 0:
-		return fmt.Errorf("--on-wedge restart: %w: --restart no leaves it no try", ErrInvalid)
+		return fmt.Errorf("--on-wedge restart: %w: --restart no leaves it no attempt", ErrInvalid)
 	case v.OnWedge == WedgeRestart && v.Metrics == "":
 		return fmt.Errorf("--on-wedge restart: %w: that it is wedged is told by its metrics: say where they are (--metrics)", ErrInvalid)
 	case v.Restarts < 0 || v.Restarts > MaxServiceRestarts || v.Per < 0 || v.Per > MaxRestartPer || (v.Restarts > 0) != (v.Per > 0):
-		return fmt.Errorf("--restart %d/%s: %w: want up to %d tries in up to %d days, such as 3/hour", v.Restarts, v.Per, ErrInvalid, MaxServiceRestarts, MaxRestartPer/(24*time.Hour))
+		return fmt.Errorf("--restart %d/%s: %w: want up to %d attempts in up to %d days, such as 3/hour", v.Restarts, v.Per, ErrInvalid, MaxServiceRestarts, MaxRestartPer/(24*time.Hour))
 	case s.NodeTimeout != 0 && s.NodeTimeout != Never:
 		return fmt.Errorf("--node-timeout: %w: silence never ends a service", ErrInvalid)
 	case s.OnPartition == EndOnPartition:

@@ -18,7 +18,7 @@ type JobID string
 // NodeID is a node's UUID, given when it joins and kept for life.
 type NodeID string
 
-// Generation counts the tries of one job, from 1.
+// Generation counts the attempts of one job, from 1.
 type Generation uint64
 
 const (
@@ -61,7 +61,7 @@ const (
 // Added to a time of this age it still is one (292 years later).
 const Never = time.Duration(1<<63 - 1)
 
-// FailurePolicy says what becomes of a gang when one of its ranks fails or one
+// FailurePolicy says what becomes of an attempt when one of its ranks fails or one
 // of its nodes is lost.
 type FailurePolicy string
 
@@ -112,10 +112,10 @@ type Spec struct {
 	// begin and its end. 0 means 1 GiB.
 	MaxOutput int64 `json:"max_output,omitempty"`
 
-	// MinNodes allows a try on fewer nodes, down to this many: as many are taken
+	// MinNodes allows an attempt on fewer nodes, down to this many: as many are taken
 	// as there are. 0 means Nodes.
 	MinNodes int `json:"min_nodes,omitempty"`
-	// Spare nodes are held and not used, until a try after the loss of a node.
+	// Spare nodes are held and not used, until an attempt after the loss of a node.
 	Spare int `json:"spare,omitempty"`
 	// MaxRestarts is how often the main stage is tried again after a failure.
 	MaxRestarts int `json:"max_restarts,omitempty"`
@@ -226,7 +226,7 @@ func (s Spec) MainStage() *Stage {
 }
 
 // Names of the stages that are no steps. Each runs once, as a single rank on
-// the node of rank 0: before the first try of the main stage, and after one
+// the node of rank 0: before the first attempt of the main stage, and after one
 // that completed.
 const (
 	StageBefore = "before"
@@ -314,7 +314,7 @@ func (s Spec) Validate() error {
 	case s.Spare < 0 || s.MaxRestarts < 0 || s.MaxRestarts > MaxRestarts:
 		return fmt.Errorf("--spare %d, --max-restarts %d: %w: want 0 or more, and at most %d restarts", s.Spare, s.MaxRestarts, ErrInvalid, MaxRestarts)
 	case s.Spare > 0 && s.MaxRestarts == 0 && s.Service == nil:
-		return fmt.Errorf("--spare %d: %w: spare nodes are for another try: add --max-restarts", s.Spare, ErrInvalid)
+		return fmt.Errorf("--spare %d: %w: spare nodes are for another attempt: add --max-restarts", s.Spare, ErrInvalid)
 	case len(s.On) > 0 && s.Nodes+s.Spare > len(s.On) && s.Spare > 0:
 		return fmt.Errorf("--spare %d: %w: --on names fewer than these and %d nodes: %s", s.Spare, ErrInvalid, s.Nodes, strings.Join(s.On, ", "))
 	case len(s.On) > 0 && s.Nodes > len(s.On):
@@ -415,7 +415,7 @@ func (st Stage) validate() error {
 			return fmt.Errorf("file %q: %w", f, err)
 		}
 	}
-	if err := errors.Join(st.validateSeating(), st.MPI.validate()); err != nil {
+	if err := errors.Join(st.validatePlacement(), st.MPI.validate()); err != nil {
 		return err
 	}
 	for _, v := range argv {

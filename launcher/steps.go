@@ -174,30 +174,30 @@ func (s Spec) FirstOf(step, nodeRank int) int {
 }
 
 // Local is one rank of a node: its step, the stage, and its place in that.
-func (a Assignment) Local(localRank int) (step int, st Stage, seat Seat) {
-	seat = Seat{
+func (a Assignment) Local(localRank int) (step int, st Stage, placement Placement) {
+	placement = Placement{
 		Job: a.Job, Generation: a.Generation, Restarts: a.Restarts,
 		Rank: a.FirstRank + localRank, LocalRank: localRank, NodeRank: a.NodeRank,
 		World: a.World, LocalWorld: a.Ranks, NodesIn: a.NodeCount,
 		Head: a.Head.String(), Addr: a.Addr.String(), Host: a.Host, Management: a.Management.String(), Rest: a.Rest,
 	}
 	if !a.Management.IsValid() { // a leader of before it was told
-		seat.Management = seat.Addr
+		placement.Management = placement.Addr
 	}
 	if !a.Spec.Stepped() {
 		if main := a.Spec.MainStage(); main != nil {
 			st = *main
 		}
-		return 0, st, seat
+		return 0, st, placement
 	}
-	step, seat.LocalRank = a.Spec.StepOf(a.NodeRank, localRank)
+	step, placement.LocalRank = a.Spec.StepOf(a.NodeRank, localRank)
 	if step < 0 { // who takes an assignment lets none such through
-		return step, st, seat
+		return step, st, placement
 	}
 	st = a.Spec.Steps()[step]
 	at, of := st.place(a.NodeRank, a.NodeCount)
-	seat.Rank, seat.World, seat.LocalWorld = at*st.RanksPerNode+seat.LocalRank, of*st.RanksPerNode, st.RanksPerNode
-	return step, st, seat
+	placement.Rank, placement.World, placement.LocalWorld = at*st.RanksPerNode+placement.LocalRank, of*st.RanksPerNode, st.RanksPerNode
+	return step, st, placement
 }
 
 func (s Spec) validateSteps() error {

@@ -36,9 +36,9 @@ func TestStepsNumberRanks(t *testing.T) {
 	for node := range 3 {
 		a := Assignment{Key: Key{Job: s.ID, Generation: 1}, Spec: s.Only(""), NodeRank: node, NodeCount: 3, FirstRank: first, Ranks: s.RanksOn(node), World: 7}
 		for i := range a.Ranks {
-			_, st, seat := a.Local(i)
-			seat.Ports, seat.HeadPorts = map[string]Ports{"workers": {20000, 20003}}, map[string]Ports{"gcs": {20100, 20100}}
-			argv, err := seat.Argv(st)
+			_, st, placement := a.Local(i)
+			placement.Ports, placement.HeadPorts = map[string]Ports{"workers": {20000, 20003}}, map[string]Ports{"gcs": {20100, 20100}}
+			argv, err := placement.Argv(st)
 			if err != nil {
 				t.Fatal(err)
 			}

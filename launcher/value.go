@@ -26,7 +26,7 @@ const (
 	HeadHere       Ref = "head-here"  // 1 on rank 0's node, 0 on every other
 	Host           Ref = "host"
 	Job            Ref = "job"
-	RestartCount   Ref = "restart-count" // tries of the main stage before this one
+	RestartCount   Ref = "restart-count" // attempts of the main stage before this one
 	Program        Ref = "sparkrun"      // the node's own sparkrun, as a path
 )
 
@@ -126,7 +126,7 @@ func (v Value) validate() error {
 		if !utf8.ValidString(p.Lit) {
 			return fmt.Errorf("%w: is not UTF-8 text", ErrInvalid)
 		}
-		if _, err := (Seat{}).lookup(p.Ref); p.Ref != "" && err != nil {
+		if _, err := (Placement{}).lookup(p.Ref); p.Ref != "" && err != nil {
 			return err
 		}
 	}
@@ -146,8 +146,8 @@ func validText(text string) error {
 	return nil
 }
 
-// Seat is the place of one rank, with all that a Ref can ask for.
-type Seat struct {
+// Placement is the place of one rank, with all that a Ref can ask for.
+type Placement struct {
 	Job                        JobID
 	Generation                 Generation
 	Restarts                   int
@@ -164,7 +164,7 @@ type Seat struct {
 	Rest []netip.Addr
 }
 
-func (s Seat) lookup(r Ref) (string, error) {
+func (s Placement) lookup(r Ref) (string, error) {
 	if kind, name, named := r.port(); named {
 		from := s.Ports
 		if kind == headPort {
@@ -232,7 +232,7 @@ func (s Seat) lookup(r Ref) (string, error) {
 
 // Resolve turns a value into text for one rank. It fails on a Ref this version
 // does not know: a newer leader's spec on an older node.
-func (s Seat) Resolve(v Value) (string, error) {
+func (s Placement) Resolve(v Value) (string, error) {
 	var b strings.Builder
 	for _, p := range v {
 		if p.Ref == "" {
@@ -249,7 +249,7 @@ func (s Seat) Resolve(v Value) (string, error) {
 }
 
 // Argv resolves a stage's command line for one rank.
-func (s Seat) Argv(st Stage) ([]string, error) {
+func (s Placement) Argv(st Stage) ([]string, error) {
 	command := st.Command()
 	argv := make([]string, len(command))
 	for i, v := range command {

@@ -23,9 +23,9 @@ func TestResolveKnowsEveryRef(t *testing.T) {
 		Head: "192.168.100.1", Port: "29500", NodeAddr: "192.168.100.2", Management: "10.0.0.2", HeadHere: "0", Host: "spark2", Job: "abcd", RestartCount: "2",
 		RestAt(50052): "192.168.100.2:50052,[fd00::3]:50052",
 	}
-	seat := secondNode.Seat(2, 29500)
+	placement := secondNode.Placement(2, 29500)
 	for ref, text := range want {
-		got, err := seat.Resolve(Of(ref))
+		got, err := placement.Resolve(Of(ref))
 		if err != nil || got != text {
 			t.Errorf("<%s> = %q, %v, want %q", ref, got, err, text)
 		}
@@ -34,7 +34,7 @@ func TestResolveKnowsEveryRef(t *testing.T) {
 
 func TestResolveJoinsParts(t *testing.T) {
 	v := Value{{Lit: "tcp://"}, {Ref: Head}, {Lit: ":"}, {Ref: Port}, {}}
-	got, err := secondNode.Seat(0, 29501).Resolve(v)
+	got, err := secondNode.Placement(0, 29501).Resolve(v)
 	if err != nil || got != "tcp://192.168.100.1:29501" {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -42,25 +42,25 @@ func TestResolveJoinsParts(t *testing.T) {
 		t.Errorf("shown as %q", v)
 	}
 	// No text is ever read as a template.
-	if got, _ := (Seat{}).Resolve(Lit("<head> {{.Rank}} $RANK")); got != "<head> {{.Rank}} $RANK" {
+	if got, _ := (Placement{}).Resolve(Lit("<head> {{.Rank}} $RANK")); got != "<head> {{.Rank}} $RANK" {
 		t.Errorf("literal text became %q", got)
 	}
 }
 
 func TestResolveRefusesAnUnknownRef(t *testing.T) {
-	if _, err := (Seat{}).Resolve(Of("moon")); !errors.Is(err, ErrInvalid) {
+	if _, err := (Placement{}).Resolve(Of("moon")); !errors.Is(err, ErrInvalid) {
 		t.Errorf("error %v", err)
 	}
-	if _, err := (Seat{}).Resolve(Of("rest-at:x")); !errors.Is(err, ErrInvalid) {
+	if _, err := (Placement{}).Resolve(Of("rest-at:x")); !errors.Is(err, ErrInvalid) {
 		t.Errorf("no port: %v", err)
 	}
-	if _, err := (Seat{}).Argv(Stage{Argv: []Value{Lit("a"), Of("moon")}}); !errors.Is(err, ErrInvalid) {
+	if _, err := (Placement{}).Argv(Stage{Argv: []Value{Lit("a"), Of("moon")}}); !errors.Is(err, ErrInvalid) {
 		t.Errorf("error %v", err)
 	}
 }
 
 func TestArgv(t *testing.T) {
-	got, err := secondNode.Seat(3, 1).Argv(Stage{Argv: []Value{Lit("run"), {{Lit: "--rank="}, {Ref: Rank}}, Lit("")}})
+	got, err := secondNode.Placement(3, 1).Argv(Stage{Argv: []Value{Lit("run"), {{Lit: "--rank="}, {Ref: Rank}}, Lit("")}})
 	if d := cmp.Diff([]string{"run", "--rank=7", ""}, got); err != nil || d != "" {
 		t.Error(err, d)
 	}

@@ -37,7 +37,7 @@ func render(t *testing.T, spec launcher.Spec) string {
 	fmt.Fprintf(&b, "workload %s  workdir %s  files %q  port %t  grace %s\n", spec.Workload, st.Workdir, st.Files, st.UsesPort, spec.Grace)
 	for node := range 2 {
 		for local := range st.RanksPerNode {
-			seat := launcher.Seat{
+			seat := launcher.Placement{
 				Job: spec.ID, Generation: 1, Rank: node*st.RanksPerNode + local, LocalRank: local, NodeRank: node,
 				World: 2 * st.RanksPerNode, LocalWorld: st.RanksPerNode, NodesIn: 2,
 				Head: "192.168.0.1", Addr: fmt.Sprintf("192.168.0.%d", node+1), Host: fmt.Sprintf("spark%d", node+1), Port: 29512,

@@ -1,9 +1,9 @@
 // Package agent is the node's side of a launch. It decides which orders are
 // stale, whether this node can run its part of a plan, and what the ledger says
-// of each try; it drives the shims, finds them again after a restart, and reads
+// of each attempt; it drives the shims, finds them again after a restart, and reads
 // the output that they keep.
 //
-// It must not decide when a gang starts or ends, and must not end a rank
+// It must not decide when an attempt starts or ends, and must not end a rank
 // because somebody fell silent: only an order ends ranks, or the shim where a job
 // has a lease. It knows nothing of networks, leaders or records.
 package agent
@@ -39,7 +39,7 @@ import (
 type Config struct {
 	Node launcher.NodeID
 	Boot string // this boot's id; orders meant for another are refused
-	// RunDir holds the fence and a folder for each try: it must not survive a
+	// RunDir holds the fence and a folder for each attempt: it must not survive a
 	// reboot (/run/sparkrun). Absolute.
 	RunDir string
 	// LogDir keeps the ranks' output: JOB/GENERATION/rank-N.out and .err.
@@ -65,8 +65,8 @@ type Config struct {
 	}
 	// Containers has ranks run in containers where a job wants that; nil: none can.
 	Containers *container.Config
-	// Filter makes this node's packet filter what these tries want, and nothing
-	// else; its error says what is not guarded. It is asked whenever a try comes
+	// Filter makes this node's packet filter what these attempts want, and nothing
+	// else; its error says what is not guarded. It is asked whenever an attempt comes
 	// or goes, and in Open. nil: there is none.
 	Filter func(map[launcher.Key]launcher.Filter) error
 	// Servers are those whose metrics and logs are read; none: no service's requests and tokens are
@@ -75,14 +75,14 @@ type Config struct {
 	// Keep bounds the output of jobs that have ended.
 	Keep logs.Keep
 	// Fabric gives the variables this node's hardware calls for, at this moment.
-	// It is asked once a try, in prepare, and once more if the agent was
+	// It is asked once an attempt, in prepare, and once more if the agent was
 	// restarted between prepare and start.
 	Fabric func(launcher.Assignment) ([]launcher.Setting, error)
-	// AskHead brings one fence of this node's MPI ranks to rank 0's node (its
-	// Agent.Fence), and gives what the ranks of all nodes have put. nil: jobs have one node.
-	AskHead func(context.Context, launcher.Assignment, mpi.Fence) ([]launcher.Pair, error)
+	// AskHead brings one barrier of this node's MPI ranks to rank 0's node (its
+	// Agent.Barrier), and gives what the ranks of all nodes have put. nil: jobs have one node.
+	AskHead func(context.Context, launcher.Assignment, mpi.Barrier) ([]launcher.Pair, error)
 	// MemoryFloor, in bytes of MemAvailable: below it prepare refuses, and the
-	// largest gang is ended. 0: none.
+	// largest attempt is ended. 0: none.
 	MemoryFloor int64
 	// DieWithUs ends the ranks when this process dies, or closes the Agent: the
 	// standalone mode.
@@ -107,7 +107,7 @@ type Policy interface {
 	Contain(context.Context, container.Wish) error
 }
 
-// Agent holds what this node knows of its tries. All methods are safe for use
+// Agent holds what this node knows of its attempts. All methods are safe for use
 // from several goroutines.
 type Agent struct {
 	cfg Config
@@ -116,7 +116,7 @@ type Agent struct {
 	servers *diagnose.Servers
 
 	stop  context.CancelFunc
-	loops sync.WaitGroup // one per try
+	loops sync.WaitGroup // one per attempt
 
 	containers *container.Host
 	booted     time.Time // when this incarnation began, if it is the first since the boot
@@ -125,22 +125,22 @@ type Agent struct {
 	linger *linger
 
 	filterMu sync.Mutex
-	filters  map[launcher.Key]launcher.Filter // of tries that have not ended
+	filters  map[launcher.Key]launcher.Filter // of attempts that have not ended
 	addrs    map[launcher.NodeID][]netip.Addr // of members, as last told
 
-	mu    sync.Mutex
-	fence launcher.Fence
-	tries map[launcher.Key]*try
-	feeds map[*feed]struct{}
-	lent  map[launcher.Key]login.User // whom each try's ranks run as
-	// claims are ports of a fixed number by the try that is prepared for them, in this life.
+	mu       sync.Mutex
+	fence    launcher.Fence
+	attempts map[launcher.Key]*attempt
+	feeds    map[*feed]struct{}
+	lent     map[launcher.Key]login.User // whom each attempt's ranks run as
+	// claims are ports of a fixed number by the attempt that is prepared for them, in this incarnation.
 	claims map[launcher.Key][]launcher.Ports
 
 	looking   map[string]int // who looks for a user's files now, by user
 	lentPorts map[string]int // named ports that are held, by user
 }
 
-// Open reads the fence and finds the shims of a previous life again. One Agent
+// Open reads the fence and finds the shims of a previous incarnation again. One Agent
 // at a time may be open for a RunDir: the caller sees to that.
 func Open(cfg Config) (*Agent, error) {
 	if cfg.Keep.Jobs == 0 {
@@ -150,7 +150,7 @@ func Open(cfg Config) (*Agent, error) {
 		return nil, fmt.Errorf("open agent: run folder %q, log folder %q: want absolute paths, a Fabric and a Logger", cfg.RunDir, cfg.LogDir)
 	}
 	ctx, stop := context.WithCancel(context.Background())
-	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, tries: map[launcher.Key]*try{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}}
+	a := &Agent{cfg: cfg, ctx: ctx, servers: diagnose.NewServers(cfg.Servers), stop: stop, attempts: map[launcher.Key]*attempt{}, feeds: map[*feed]struct{}{}, lent: map[launcher.Key]login.User{}, filters: map[launcher.Key]launcher.Filter{}, looking: map[string]int{}, lentPorts: map[string]int{}, claims: map[launcher.Key][]launcher.Ports{}}
 	a.containers = container.NewHost(a.hostConfig())
 	a.linger = newLinger("")
 	if cfg.StateDir != "" {
@@ -192,7 +192,7 @@ func (a *Agent) Close() {
 func (a *Agent) jobsDir() string   { return filepath.Join(a.cfg.RunDir, "jobs") }
 func (a *Agent) fencePath() string { return filepath.Join(a.cfg.RunDir, "fence.json") }
 
-func (a *Agent) tryDir(k launcher.Key) string { return filepath.Join(a.jobsDir(), k.String()) }
+func (a *Agent) attemptDir(k launcher.Key) string { return filepath.Join(a.jobsDir(), k.String()) }
 
 func (a *Agent) logDir(k launcher.Key) string {
 	return filepath.Join(a.cfg.LogDir, string(k.Job), fmt.Sprint(k.Generation))
@@ -218,12 +218,12 @@ func (a *Agent) Raise(f launcher.Fence) error {
 	return nil
 }
 
-// Ledger lists what this node knows of every try that is not forgotten.
+// Ledger lists what this node knows of every attempt that is not forgotten.
 func (a *Agent) Ledger() []launcher.LedgerEntry {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	var out []launcher.LedgerEntry
-	for _, t := range a.tries {
+	for _, t := range a.attempts {
 		out = append(out, t.snapshot())
 	}
 	slices.SortStableFunc(out, func(x, y launcher.LedgerEntry) int { return strings.Compare(x.String(), y.String()) })
@@ -243,7 +243,7 @@ func (a *Agent) Order(o launcher.Order) error {
 	return nil
 }
 
-// take hands an order to its try. a.mu is held.
+// take hands an order to its attempt. a.mu is held.
 func (a *Agent) take(o launcher.Order) {
 	switch {
 	case o.Prepare != nil:
@@ -251,9 +251,9 @@ func (a *Agent) take(o launcher.Order) {
 	case o.Start != nil:
 		a.pass(o.Start.Key, o)
 	case o.End != nil:
-		if a.tries[o.End.Key] == nil {
+		if a.attempts[o.End.Key] == nil {
 			// A tombstone: a Prepare that comes late must not start anything.
-			a.add(newTry(a, o.End.Key, nil))
+			a.add(newAttempt(a, o.End.Key, nil))
 		}
 		a.pass(o.End.Key, o)
 	case o.Probe != nil:
@@ -262,7 +262,7 @@ func (a *Agent) take(o launcher.Order) {
 		a.pass(o.Again.Key, o)
 	case o.Forget != nil:
 		a.pass(*o.Forget, o)
-		if a.tries[*o.Forget] == nil {
+		if a.attempts[*o.Forget] == nil {
 			a.containers.SweepSoon() // its end is recorded, and something of it may be here
 		}
 	}
@@ -270,15 +270,15 @@ func (a *Agent) take(o launcher.Order) {
 
 func (a *Agent) prepare(o launcher.Order) {
 	as := o.Prepare
-	t := a.tries[as.Key]
+	t := a.attempts[as.Key]
 	if err := a.admit(*as, t == nil); err != nil {
 		a.emit(launcher.Event{Key: as.Key, Kind: launcher.Refused, Text: err.Error()})
 		return
 	}
 	if t == nil {
-		a.add(newTry(a, as.Key, as))
+		a.add(newAttempt(a, as.Key, as))
 	}
-	a.pass(as.Key, o) // asked again, a try repeats what it has come to
+	a.pass(as.Key, o) // asked again, an attempt repeats what it has come to
 }
 
 // admit refuses what this node must not even prepare. a.mu is held.
@@ -289,7 +289,7 @@ func (a *Agent) admit(as launcher.Assignment, isNew bool) error {
 	if as.Boot != a.cfg.Boot {
 		return launcher.ErrOtherBoot
 	}
-	for k, t := range a.tries {
+	for k, t := range a.attempts {
 		switch {
 		case !isNew || k.Job != as.Job:
 		case k.Generation > as.Generation:
@@ -304,14 +304,14 @@ func (a *Agent) admit(as launcher.Assignment, isNew bool) error {
 }
 
 func (a *Agent) pass(k launcher.Key, o launcher.Order) {
-	if t := a.tries[k]; t != nil {
+	if t := a.attempts[k]; t != nil {
 		t.post(o)
 	}
 }
 
-// add starts a try's loop. a.mu is held.
-func (a *Agent) add(t *try) {
-	a.tries[t.key] = t
+// add starts an attempt's loop. a.mu is held.
+func (a *Agent) add(t *attempt) {
+	a.attempts[t.key] = t
 	a.loops.Add(1)
 	go func() {
 		defer a.loops.Done()
@@ -319,12 +319,12 @@ func (a *Agent) add(t *try) {
 	}()
 }
 
-// remove takes a try out of the ledger, at the end of its loop. Orders that
-// came too late for the loop are taken as those for a try nobody knows.
-func (a *Agent) remove(t *try) {
+// remove takes an attempt out of the ledger, at the end of its loop. Orders that
+// came too late for the loop are taken as those for an attempt nobody knows.
+func (a *Agent) remove(t *attempt) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	delete(a.tries, t.key)
+	delete(a.attempts, t.key)
 	delete(a.lent, t.key)
 	delete(a.claims, t.key)
 	if a.ctx.Err() != nil {

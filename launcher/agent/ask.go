@@ -22,7 +22,7 @@ type asking struct {
 }
 
 // obeyProbe asks a step's probes until they pass.
-func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
+func (t *attempt) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launcher.AskReady) {
 	// Of a node that is only prepared the probes may be about others' ranks, which run.
 	if t.assignment == nil || t.entry.Phase != launcher.PhasePrepared && t.entry.Phase != launcher.PhaseStarted || t.ending || ask.Step < 0 || ask.Step >= len(t.assignment.Spec.Steps()) {
 		return
@@ -51,14 +51,14 @@ func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launche
 		}
 		at := ports{port: readPort(t.dir), own: own, head: ask.HeadPorts}.found()
 		p := &readiness.Prober{Assignment: as, Ask: ask, LogDir: t.a.logDir(as.Key), Again: now.again,
-			Seat: func(local int) launcher.Seat {
-				_, _, seat := as.Local(local)
-				at.fill(&seat)
-				return seat
+			Placement: func(local int) launcher.Placement {
+				_, _, placement := as.Local(local)
+				at.fill(&placement)
+				return placement
 			},
 			Tell: func(ev launcher.Event) { t.change(&ev, nil) },
 			Exec: func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
-				e := shim.Exec{Guest: fmt.Sprintf("probe-%d-%d", ask.Step, local), Rank: as.FirstRank + local, Argv: argv}
+				e := shim.Exec{Session: fmt.Sprintf("probe-%d-%d", ask.Step, local), Rank: as.FirstRank + local, Argv: argv}
 				return t.a.Exec(ctx, as.Key, e, func() error { return nil }, out)
 			},
 		}
@@ -66,7 +66,7 @@ func (t *try) obeyProbe(ctx context.Context, beside *sync.WaitGroup, ask launche
 	})
 }
 
-func (t *try) askNoMore() {
+func (t *attempt) askNoMore() {
 	for _, a := range t.asked {
 		a.stop()
 	}
@@ -75,8 +75,8 @@ func (t *try) askNoMore() {
 	}
 }
 
-// watch begins the looks, once, where the try is of a service and this is rank 0's node.
-func (t *try) watch(ctx context.Context, beside *sync.WaitGroup) {
+// watch begins the looks, once, where the attempt is of a service and this is rank 0's node.
+func (t *attempt) watch(ctx context.Context, beside *sync.WaitGroup) {
 	as := t.assignment
 	if as == nil || as.Spec.Service == nil || as.NodeRank != 0 || t.unwatch != nil || t.ending || t.entry.Phase != launcher.PhaseStarted {
 		return
@@ -96,7 +96,7 @@ func (t *try) watch(ctx context.Context, beside *sync.WaitGroup) {
 	})
 }
 
-// readSeen gives what a previous life of the agent has seen of a service; nil: nothing.
+// readSeen gives what a previous incarnation of the agent has seen of a service; nil: nothing.
 func readSeen(dir string) (*launcher.ServiceSeen, error) {
 	var seen launcher.ServiceSeen
 	err := readJSON(servicePath(dir), &seen)
@@ -111,9 +111,9 @@ func readSeen(dir string) (*launcher.ServiceSeen, error) {
 
 func servicePath(dir string) string { return filepath.Join(dir, "service.json") }
 
-// served tells what was seen of the service, and keeps it for leaders to come; what has turned, for a later life of
+// served tells what was seen of the service, and keeps it for leaders to come; what has turned, for a later incarnation of
 // this agent too.
-func (t *try) served(seen launcher.ServiceSeen, turned bool) {
+func (t *attempt) served(seen launcher.ServiceSeen, turned bool) {
 	if turned {
 		if err := writeJSON(servicePath(t.dir), seen); err != nil {
 			t.a.cfg.Logger.Error("keep what was seen of the service", "job", t.key.Job, "error", err)
@@ -129,9 +129,9 @@ func (t *try) served(seen launcher.ServiceSeen, turned bool) {
 
 // servicePort is where the service answers on this node.
 func servicePort(as launcher.Assignment, at ports) (string, error) {
-	_, _, seat := as.Local(0)
-	at.fill(&seat)
-	return seat.Resolve(as.Spec.Service.Port)
+	_, _, placement := as.Local(0)
+	at.fill(&placement)
+	return placement.Resolve(as.Spec.Service.Port)
 }
 
 // servicePublished is the service's port as the packet filter takes it; none where this is not

@@ -12,7 +12,7 @@ import (
 
 // BenchmarkTrue is the price of one launch on one node: Prepare, Start, and
 // the exit and end of `true`, beside a bare fork, exec and wait of the same.
-// "prepare" is the part until the node is ready, which is mostly the birth of
+// "prepare" is the part until the node is ready, which is mostly the start of
 // the shim's process; "run" is from Start to Ended. The test binary has fewer
 // packages to initialise than sparkrun itself.
 func BenchmarkTrue(b *testing.B) {
@@ -62,7 +62,7 @@ func BenchmarkOwnShare(b *testing.B) {
 		b.Run(fmt.Sprintf("ranks=%d", count), func(b *testing.B) {
 			n := newNode(b)
 			as := n.as("", ranks(0, count))
-			dir := n.a.tryDir(as.Key)
+			dir := n.a.attemptDir(as.Key)
 			for b.Loop() {
 				p, err := n.a.check(n.ctx, as)
 				must(b, err)

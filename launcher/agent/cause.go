@@ -21,7 +21,7 @@ import (
 const (
 	// explainWait bounds the reading: a disk that hangs must not keep an exit back.
 	explainWait = time.Second
-	// explainMost is how many failed ranks of a try are explained: when a thousand
+	// explainMost is how many failed ranks of an attempt are explained: when a thousand
 	// fail, the first ones tell.
 	explainMost = 16
 	// explainLooks bounds the readings of one user's files that hang, over all jobs; they count among maxLooks.
@@ -31,8 +31,8 @@ const (
 )
 
 // explained adds to a rank's failure what this node can tell of it. It is called
-// apart from the try's loop, for it reads files.
-func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
+// apart from the attempt's loop, for it reads files.
+func (t *attempt) explained(ctx context.Context, ev shim.Event) shim.Event {
 	if ev.Kind != shim.Exited || ev.Exit == nil || ev.Exit.Error != "" {
 		return ev
 	}
@@ -71,21 +71,21 @@ func (t *try) explained(ctx context.Context, ev shim.Event) shim.Event {
 }
 
 // diagnose finds out why a rank has ended.
-func (t *try) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
+func (t *attempt) diagnose(ctx context.Context, ev shim.Event) launcher.Exit {
 	record, err := t.errorFile(ctx, ev.Rank)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		t.a.cfg.Logger.Warn("read error file", "job", t.key.Job, "rank", ev.Rank, "error", err)
 	}
 	of := diagnose.Case{PID: ev.PID, Ended: ev.Time, LogDir: t.a.logDir(t.key), Rank: ev.Rank, Record: record,
 		Contained: t.assignment != nil && t.assignment.Spec.MainStage().Container != nil}
-	if ev.Boxed != 0 { // whom the kernel has killed, if it has
-		of.PID = ev.Boxed
+	if ev.ContainerPID != 0 { // whom the kernel has killed, if it has
+		of.PID = ev.ContainerPID
 	}
 	return t.a.servers.Explain(of, *ev.Exit)
 }
 
 // Error files lie outside RunDir and LogDir, which are closed to the ranks'
-// user, in a folder that is his. The name is known in a later life too.
+// user, in a folder that is his. The name is known in a later incarnation too.
 
 func errorDir(k launcher.Key, node launcher.NodeID) string {
 	return filepath.Join(os.TempDir(), fmt.Sprintf("sparkrun-%s-%s", k, node))
@@ -95,7 +95,7 @@ func errorPath(as launcher.Assignment, rank int) string {
 	return filepath.Join(errorDir(as.Key, as.Node), fmt.Sprintf("rank-%d.json", rank))
 }
 
-// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one try of a job knows the names of the
+// makeErrorDir makes the folder. Anybody may write beside it, and who has seen one attempt of a job knows the names of the
 // next ones: a folder of theirs, with links in it, would have the rank write where the links lead. So what is there and
 // not the rank's user's alone is removed, as root can, or refused.
 func makeErrorDir(as launcher.Assignment, who login.User) error {
@@ -120,7 +120,7 @@ func makeErrorDir(as launcher.Assignment, who login.User) error {
 }
 
 // errorFile reads a rank's, with its user's rights: he may have put a link there.
-func (t *try) errorFile(ctx context.Context, rank int) (data []byte, err error) {
+func (t *attempt) errorFile(ctx context.Context, rank int) (data []byte, err error) {
 	if t.assignment == nil {
 		return nil, nil
 	}

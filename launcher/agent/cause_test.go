@@ -16,7 +16,7 @@ import (
 const torchRecord = `{"message": {"message": "RuntimeError: out of luck", "extraInfo": {"py_callstack": "Traceback (most recent call last):\n  File \"boom.py\", line 3, in main\n    raise RuntimeError(\"out of luck\")\nRuntimeError: out of luck\n", "timestamp": "1771070400"}}}`
 
 // A rank that fails leaves its last lines and its error file to be read, and the
-// folder of that file goes with the try.
+// folder of that file goes with the attempt.
 func TestAnExitIsExplained(t *testing.T) {
 	n := newNode(t)
 	record := n.base + "/record.json"
@@ -42,7 +42,7 @@ func TestAnExitIsExplained(t *testing.T) {
 	}
 }
 
-// Who knows the name of a try's folder, and makes it first, has no part in it: what they have put there is gone, and the
+// Who knows the name of an attempt's folder, and makes it first, has no part in it: what they have put there is gone, and the
 // rank's user has the folder alone.
 func TestErrorFolderOfSomebodyElse(t *testing.T) {
 	if os.Geteuid() != 0 {

@@ -8,7 +8,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// claim takes ports for a try, as long as that is there: neither what holdAt binds nor a server that
+// claim takes ports for an attempt, as long as that is there: neither what holdAt binds nor a server that
 // loads its model before it listens keeps another from a port, as each sets SO_REUSEADDR. vLLM sets
 // SO_REUSEPORT as well: of two on one port each would get half of the requests. Ports that were found
 // free are claimed like those that people know: once their step is started, nothing holds them either.
@@ -24,7 +24,7 @@ func (a *Agent) claim(k launcher.Key, span launcher.Ports) error {
 
 // taken says which other job has one of some ports here. a.mu is held.
 func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
-	for other, t := range a.tries {
+	for other, t := range a.attempts {
 		if other.Job == k.Job {
 			continue
 		}
@@ -37,9 +37,9 @@ func (a *Agent) taken(k launcher.Key, span launcher.Ports) error {
 	return nil
 }
 
-// ports are those that a try's ranks may listen on here, with what it has claimed in this life of the
+// ports are those that an attempt's ranks may listen on here, with what it has claimed in this incarnation of the
 // agent. a.mu is held.
-func (t *try) ports(claimed []launcher.Ports) []launcher.Ports {
+func (t *attempt) ports(claimed []launcher.Ports) []launcher.Ports {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	e := &t.entry

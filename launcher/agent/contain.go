@@ -31,12 +31,12 @@ func (a *Agent) hostConfig() container.HostConfig {
 // Sweep removes containers that were left here, from now on. It is called once.
 func (a *Agent) Sweep(ended container.Ended) { a.loops.Go(func() { a.containers.Sweep(a.ctx, ended) }) }
 
-// held are the tries in the ledger; true: it has not ended.
+// held are the attempts in the ledger; true: it has not ended.
 func (a *Agent) held() map[launcher.Key]bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	all := map[launcher.Key]bool{}
-	for k, t := range a.tries {
+	for k, t := range a.attempts {
 		all[k] = t.snapshot().Phase != launcher.PhaseEnded
 	}
 	return all
@@ -44,7 +44,7 @@ func (a *Agent) held() map[launcher.Key]bool {
 
 // contained is whose containers are looked at and laid out.
 func (a *Agent) contained(as launcher.Assignment, who login.User, hfHome string) container.Attempt {
-	at := container.Attempt{Assignment: as, Dir: a.tryDir(as.Key), User: who, HFHome: hfHome}
+	at := container.Attempt{Assignment: as, Dir: a.attemptDir(as.Key), User: who, HFHome: hfHome}
 	errors := errorDir(as.Key, as.Node)
 	at.Own = append(at.Own, container.Mount{Source: errors, Target: insideErrors})
 	if as.Spec.Stepped() {
@@ -64,7 +64,7 @@ func (a *Agent) contained(as launcher.Assignment, who login.User, hfHome string)
 // putInContainers has ranks run in containers.
 func (a *Agent) putInContainers(c *container.Prepared, as launcher.Assignment, ranks []shim.Rank) {
 	for i, r := range ranks {
-		ranks[i].Box = &shim.Box{Socket: c.Socket, Spec: a.containers.Rank(c, as, r.Rank, r.CPUs)}
+		ranks[i].Container = &shim.Container{Socket: c.Socket, Spec: a.containers.Rank(c, as, r.Rank, r.CPUs)}
 		ranks[i].Dir, ranks[i].RankOptions, ranks[i].CPUs = c.Workdir, launcher.RankOptions{}, nil
 	}
 }

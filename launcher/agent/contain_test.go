@@ -45,7 +45,7 @@ func fakeEngine(t *testing.T, info, image map[string]any) (socket string, end fu
 }
 
 // What a node's engine is, or has, refuses a job in prepare, with words.
-func TestBoxesAreRefused(t *testing.T) {
+func TestContainersAreRefused(t *testing.T) {
 	anImage := map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}}
 	for want, c := range map[string]struct {
 		info, image map[string]any
@@ -58,7 +58,7 @@ func TestBoxesAreRefused(t *testing.T) {
 		"is for s390x":                 {image: anImage},
 		"not on this node, and --pull": {change: func(_ *Config, c *launcher.Container) { c.Pull = launcher.PullNever }},
 		"not your image": {image: anImage, change: func(cfg *Config, _ *launcher.Container) {
-			cfg.Policy = boxPolicy(func(_ context.Context, w container.Wish) error { return errors.New("not your image: " + w.Image) })
+			cfg.Policy = containerPolicy(func(_ context.Context, w container.Wish) error { return errors.New("not your image: " + w.Image) })
 		}},
 		"/nowhere:/x: not found here": {image: anImage, change: func(_ *Config, c *launcher.Container) {
 			c.Mounts = []launcher.Mount{{Source: "/nowhere", Target: "/x"}}
@@ -68,18 +68,18 @@ func TestBoxesAreRefused(t *testing.T) {
 			if c.info == nil {
 				c.info = map[string]any{}
 			}
-			box := &launcher.Container{Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing}
+			wanted := &launcher.Container{Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing}
 			socket, end := fakeEngine(t, c.info, c.image)
 			defer end() // before the node looks for what is left
 			n := newNode(t, func(cfg *Config) {
 				cfg.Containers = &container.Config{Socket: socket, Cluster: "c", Program: "/proc/self/exe"}
 				if c.change != nil {
-					c.change(cfg, box)
+					c.change(cfg, wanted)
 				}
 			})
 			as := n.as("true")
 			st := as.Spec.MainStage()
-			st.Argv, st.Container, st.Workdir = nil, box, ""
+			st.Argv, st.Container, st.Workdir = nil, wanted, ""
 			n.prepare(as)
 			ev := n.hear(launcher.Refused)
 			if !strings.Contains(ev.Text, want) {
@@ -143,7 +143,7 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 			defer end() // before the node looks for what is left
 			n := newNode(t, func(cfg *Config) {
 				cfg.Containers = &container.Config{Socket: socket, Cluster: "c", Program: "/proc/self/exe"}
-				cfg.Policy = boxPolicy(func(_ context.Context, w container.Wish) error {
+				cfg.Policy = containerPolicy(func(_ context.Context, w container.Wish) error {
 					for _, m := range w.Mounts {
 						if m != models {
 							return errors.New("not your mount: " + m)
@@ -170,8 +170,8 @@ func TestRulesLeaveOutWhatIsOffered(t *testing.T) {
 // An engine keeps what ran before the power went, and gives each name once: a rank that comes back there, or
 // lives again, needs one of its own. So do all ranks and nodes.
 // boxPolicy has rules for containers alone.
-type boxPolicy func(context.Context, container.Wish) error
+type containerPolicy func(context.Context, container.Wish) error
 
-func (boxPolicy) Run(context.Context, launcher.Spec) error { return nil }
+func (containerPolicy) Run(context.Context, launcher.Spec) error { return nil }
 
-func (p boxPolicy) Contain(ctx context.Context, w container.Wish) error { return p(ctx, w) }
+func (p containerPolicy) Contain(ctx context.Context, w container.Wish) error { return p(ctx, w) }

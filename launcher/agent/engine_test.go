@@ -11,7 +11,7 @@ import (
 )
 
 // Where a machine has just been booted its engine may come up after the agent: what needs it waits. In a
-// later life of the agent nothing does.
+// later incarnation of the agent nothing does.
 func TestEngineThatComesUpLater(t *testing.T) {
 	real, end := fakeEngine(t, map[string]any{}, map[string]any{"Id": "sha256:0123", "Architecture": "s390x", "Config": map[string]any{}})
 	defer end()
@@ -23,14 +23,14 @@ func TestEngineThatComesUpLater(t *testing.T) {
 		cfg.Containers = &container.Config{Socket: filepath.Join(dir, "later"), Cluster: "c", Program: "/proc/self/exe"}
 	})
 	must(t, os.WriteFile(filepath.Join(dir, "containers"), nil, 0o600)) // it has had some
-	boxed := func(k launcher.Key) launcher.Assignment {
+	contained := func(k launcher.Key) launcher.Assignment {
 		as := n.as("true", func(a *launcher.Assignment) { a.Key = k })
 		st := as.Spec.MainStage()
 		st.Argv, st.Workdir = nil, ""
 		st.Container = &launcher.Container{Argv: launcher.Lits("true"), Image: "an/image", Pull: launcher.PullMissing}
 		return as
 	}
-	n.prepare(boxed(key))
+	n.prepare(contained(key))
 	if ev := n.hear(launcher.Preparing); !strings.Contains(ev.Text, "waits for its container engine") {
 		t.Errorf("told %q", ev.Text)
 	}
@@ -45,7 +45,7 @@ func TestEngineThatComesUpLater(t *testing.T) {
 	n.drop()
 	n.open()
 	next := launcher.Key{Job: key.Job + "x", Generation: 1}
-	n.prepare(boxed(next))
+	n.prepare(contained(next))
 	if ev := n.hear(launcher.Refused); !strings.Contains(ev.Text, "no container engine answers") {
 		t.Errorf("refused with %q", ev.Text)
 	}

@@ -56,7 +56,7 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 	}
 	var ranks []shim.Rank
 	for i, p := range plans {
-		of, st, seat := as.Local(i)
+		of, st, placement := as.Local(i)
 		if of != step {
 			continue
 		}
@@ -70,8 +70,8 @@ func ranksFor(as launcher.Assignment, p *prepared, step int, at ports) ([]shim.R
 		for j, s := range p.Env {
 			env[j] = s.Name + "=" + s.Value
 		}
-		r := shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: seat.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
-			Stdin: st.Stdin.Has(p.Rank), RankOptions: st.RankOptions, CPUs: here.bind(st.BindTo, seat.LocalRank, seat.LocalWorld)}
+		r := shim.Rank{Rank: p.Rank, PMI: pmi(as), LocalRank: placement.LocalRank, Argv: p.Argv, Env: env, Dir: st.Workdir,
+			Stdin: st.Stdin.Has(p.Rank), RankOptions: st.RankOptions, CPUs: here.bind(st.BindTo, placement.LocalRank, placement.LocalWorld)}
 		if st.HasTTY(p.Rank) {
 			r.TTY = st.TTY
 		}
@@ -113,9 +113,9 @@ func newEnviron(first ...launcher.Setting) *environ {
 
 // newSurroundings is what all ranks of a node share. Those in containers have an image's
 // programs, and its PATH.
-func newSurroundings(p *prepared, boxed bool) *environ {
+func newSurroundings(p *prepared, contained bool) *environ {
 	login := p.who.Settings()
-	if boxed {
+	if contained {
 		login = slices.DeleteFunc(login, func(s launcher.Setting) bool { return s.Name == "PATH" || s.Name == "SHELL" })
 	}
 	return newEnviron(slices.Concat(login, p.fabric, p.secrets)...)
@@ -123,11 +123,11 @@ func newSurroundings(p *prepared, boxed bool) *environ {
 
 // plan adds what the spec says, for one rank.
 func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launcher.RankPlan, error) {
-	_, st, seat := as.Local(localRank)
+	_, st, placement := as.Local(localRank)
 	rank := as.FirstRank + localRank
-	at.fill(&seat)
+	at.fill(&placement)
 	var err error
-	if seat.Program, err = programFor(st); err != nil {
+	if placement.Program, err = programFor(st); err != nil {
 		return launcher.RankPlan{}, fmt.Errorf("find sparkrun itself: %w", err)
 	}
 	env := &environ{settings: slices.Clone(e.settings), at: maps.Clone(e.at)}
@@ -137,13 +137,13 @@ func (e *environ) plan(as launcher.Assignment, localRank int, at ports) (launche
 	}
 	env.set(launcher.Setting{Name: "TORCHELASTIC_ERROR_FILE", Value: errorFile, Source: "sparkrun"})
 	for _, v := range st.Env {
-		text, err := seat.Resolve(v.Value)
+		text, err := placement.Resolve(v.Value)
 		if err != nil {
 			return launcher.RankPlan{}, fmt.Errorf("variable %s: %w", v.Name, err)
 		}
 		env.set(launcher.Setting{Name: v.Name, Value: text, Source: v.Source})
 	}
-	argv, err := seat.Argv(st)
+	argv, err := placement.Argv(st)
 	if err != nil {
 		return launcher.RankPlan{}, err
 	}

@@ -224,7 +224,7 @@ func TestRanksOfAnotherUser(t *testing.T) {
 }
 
 // What the user may not reach is found in prepare, with his eyes: root's would
-// let a gang start and break at exec.
+// let an attempt start and break at exec.
 func TestPrepareLooksWithTheUsersEyes(t *testing.T) {
 	if os.Geteuid() != 0 {
 		u := login.Self()

@@ -17,7 +17,7 @@ import (
 
 func filterPath(dir string) string { return filepath.Join(dir, "filter.json") }
 
-// shield keeps strangers from the ports of a try's ranks, before a rank is
+// shield keeps strangers from the ports of an attempt's ranks, before a rank is
 // there. What it could not do is no reason to refuse, and is told.
 func (a *Agent) shield(ctx context.Context, as launcher.Assignment, dir string, c *shim.Client, at ports) (warnings []string) {
 	if a.cfg.Filter == nil {
@@ -41,12 +41,12 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 		return err
 	}
 	if c, err := container.ReadPrepared(dir); err == nil && c != nil {
-		f.Boxes = c.Group
+		f.Containers = c.Group
 	}
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
 	f, _ = f.Readdress(a.addrs)                           // since it was planned
-	if err := writeJSON(filterPath(dir), f); err != nil { // else the next life would lift it
+	if err := writeJSON(filterPath(dir), f); err != nil { // else the next incarnation would lift it
 		return err
 	}
 	a.filters[as.Key] = f
@@ -59,7 +59,7 @@ func (a *Agent) filter(ctx context.Context, as launcher.Assignment, dir string, 
 	return nil
 }
 
-// unshield lifts the filter of a try of which no process is left.
+// unshield lifts the filter of an attempt of which no process is left.
 func (a *Agent) unshield(k launcher.Key) {
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
@@ -70,10 +70,10 @@ func (a *Agent) unshield(k launcher.Key) {
 	a.applyFilters()
 }
 
-// refilter takes up what a previous life has set up for a try.
+// refilter takes up what a previous incarnation has set up for an attempt.
 func (a *Agent) refilter(k launcher.Key) error {
 	var f launcher.Filter
-	err := readJSON(filterPath(a.tryDir(k)), &f)
+	err := readJSON(filterPath(a.attemptDir(k)), &f)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil // an older agent's, or one that was told of none
 	}
@@ -87,7 +87,7 @@ func (a *Agent) refilter(k launcher.Key) error {
 }
 
 // Readdress tells the addresses that members have now: what a job's node has got since the plan is let in to the job's ranks, in
-// this life and the next. Members that addrs lacks are taken to be where they were.
+// this incarnation and the next. Members that addrs lacks are taken to be where they were.
 func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 	a.filterMu.Lock()
 	defer a.filterMu.Unlock()
@@ -101,7 +101,7 @@ func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 		moved = true
 		a.filters[k] = now
 		a.cfg.Logger.Info("a member's addresses changed", "job", k.Job, "admits", now.Admits())
-		if err := writeJSON(filterPath(a.tryDir(k)), now); err != nil {
+		if err := writeJSON(filterPath(a.attemptDir(k)), now); err != nil {
 			a.cfg.Logger.Error("keep packet filter", "job", k.Job, "error", err)
 		}
 	}
@@ -110,7 +110,7 @@ func (a *Agent) Readdress(addrs map[launcher.NodeID][]netip.Addr) {
 	}
 }
 
-// applyFilters makes the node's packet filter what the tries want, and nothing
+// applyFilters makes the node's packet filter what the attempts want, and nothing
 // else: what ended jobs have left goes. filterMu is held.
 func (a *Agent) applyFilters() {
 	if a.cfg.Filter == nil {

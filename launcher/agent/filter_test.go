@@ -34,7 +34,7 @@ func (f *fakeFilter) now() map[launcher.Key]launcher.Filter {
 	return f.jobs
 }
 
-// The filter is there before the ranks, in the next life of the agent, and gone
+// The filter is there before the ranks, in the next incarnation of the agent, and gone
 // with the ranks.
 func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	f := &fakeFilter{}
@@ -65,7 +65,7 @@ func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	n.drop()
 	f.jobs = nil
 	n.open()
-	same("in the next life")
+	same("in the next incarnation")
 	n.end(key, 0)
 	n.hear(launcher.Ended)
 	if left := f.now(); len(left) > 0 {
@@ -73,7 +73,7 @@ func TestFilterLastsAsLongAsItsRanks(t *testing.T) {
 	}
 }
 
-// A member that gets another address, before the try is prepared or later, is let in, in the agent's next life as well; one
+// A member that gets another address, before the attempt is prepared or later, is let in, in the agent's next incarnation as well; one
 // that has no part in the job is not.
 func TestFilterFollowsItsNodes(t *testing.T) {
 	f := &fakeFilter{}
@@ -99,7 +99,7 @@ func TestFilterFollowsItsNodes(t *testing.T) {
 	n.drop()
 	f.jobs = nil
 	n.open()
-	admits("in the next life", addr("192.168.0.1"), addr("10.0.0.8"))
+	admits("in the next incarnation", addr("192.168.0.1"), addr("10.0.0.8"))
 	n.end(key, 0)
 	n.hear(launcher.Ended)
 }

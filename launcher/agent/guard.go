@@ -16,7 +16,7 @@ import (
 // The guard keeps a node from being eaten by its own ranks. Where CPU and GPU
 // share the memory an allocation too many can freeze the machine, sshd
 // included, and the kernel's OOM killer neither sees what the GPU holds nor
-// comes in time. So below MemoryFloor the largest gang is ended, while the
+// comes in time. So below MemoryFloor the largest attempt is ended, while the
 // machine still answers.
 const (
 	// guardEvery is between two looks: reading meminfo takes 20 us.
@@ -58,10 +58,10 @@ func (a *Agent) guard(ctx context.Context) {
 	}
 }
 
-// relieve ends the gang that holds most memory, if that is worth it: one that
+// relieve ends the attempt that holds most memory, if that is worth it: one that
 // holds less than the floor is not who ate the machine.
 func (a *Agent) relieve(ctx context.Context, m proc.Memory) {
-	key, held := largest(a.gangs(), m)
+	key, held := largest(a.usages(), m)
 	if held < a.cfg.MemoryFloor {
 		a.cfg.Logger.Warn("memory is below its floor, but no job here holds much of it", "available", launcher.Size(m.Available), "floor", launcher.Size(a.cfg.MemoryFloor))
 		return
@@ -89,7 +89,7 @@ func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
 	defer a.unsubscribe(news)
 	for {
 		a.mu.Lock()
-		t := a.tries[k]
+		t := a.attempts[k]
 		a.mu.Unlock()
 		if t == nil || t.snapshot().Phase == launcher.PhaseEnded {
 			return
@@ -102,13 +102,13 @@ func (a *Agent) awaitEnd(ctx context.Context, k launcher.Key) {
 	}
 }
 
-// gangs are the memory and GPU use of each try whose ranks may run.
-func (a *Agent) gangs() map[launcher.Key]shim.Usage {
+// attempts are the memory and GPU use of each attempt whose ranks may run.
+func (a *Agent) usages() map[launcher.Key]shim.Usage {
 	all := shim.Usages()
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for k := range all {
-		if t := a.tries[k]; t == nil || t.snapshot().Phase != launcher.PhaseStarted {
+		if t := a.attempts[k]; t == nil || t.snapshot().Phase != launcher.PhaseStarted {
 			delete(all, k)
 		}
 	}
@@ -117,16 +117,16 @@ func (a *Agent) gangs() map[launcher.Key]shim.Usage {
 
 // largest picks who holds most. What no process accounts for belongs to the
 // GPU, and so to who has it open: the driver's allocations are in no RSS.
-func largest(gangs map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
+func largest(usages map[launcher.Key]shim.Usage, m proc.Memory) (key launcher.Key, held int64) {
 	unseen := m.Total - m.Available
 	users := int64(0)
-	for _, u := range gangs {
+	for _, u := range usages {
 		unseen -= u.Bytes
 		if u.GPU {
 			users++
 		}
 	}
-	for k, u := range gangs {
+	for k, u := range usages {
 		h := u.Bytes
 		if u.GPU {
 			h += max(unseen, 0) / users

@@ -10,14 +10,14 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-func TestLargestGang(t *testing.T) {
+func TestLargestAttempt(t *testing.T) {
 	k := func(job launcher.JobID) launcher.Key { return launcher.Key{Job: job, Generation: 1} }
 	const gib = 1 << 30
 	m := proc.Memory{Total: 128 * gib, Available: 2 * gib}
 	for name, tc := range map[string]struct {
-		gangs map[launcher.Key]shim.Usage
-		want  launcher.Key
-		held  int64
+		usages map[launcher.Key]shim.Usage
+		want   launcher.Key
+		held   int64
 	}{
 		"none":                          {nil, launcher.Key{}, 0},
 		"by its own memory":             {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 3 * gib}, k("bbbb"): {Bytes: 5 * gib}}, k("bbbb"), 5 * gib},
@@ -26,7 +26,7 @@ func TestLargestGang(t *testing.T) {
 		"shared pages, counted twice":   {map[launcher.Key]shim.Usage{k("aaaa"): {Bytes: 200 * gib, GPU: true}}, k("aaaa"), 200 * gib},
 		"the same: the one named first": {map[launcher.Key]shim.Usage{k("bbbb"): {Bytes: gib}, k("aaaa"): {Bytes: gib}}, k("aaaa"), gib},
 	} {
-		if got, held := largest(tc.gangs, m); got != tc.want || held != tc.held {
+		if got, held := largest(tc.usages, m); got != tc.want || held != tc.held {
 			t.Errorf("%s: %s with %s, want %s with %s", name, got, launcher.Size(held), tc.want, launcher.Size(tc.held))
 		}
 	}
@@ -41,14 +41,14 @@ func TestGuardEndsTheLargest(t *testing.T) {
 	n.launch(small)
 	// tail keeps what it reads until the newline that never comes.
 	n.launch(n.as("(head -c 100000000 /dev/zero; witness; exec sleep 1000) | tail -n 1"))
-	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.gangs()[key].Bytes > 90e6 })
+	n.poll("both ranks", func() bool { return len(n.witness()) == 2 && n.a.usages()[key].Bytes > 90e6 })
 	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20})
 	ev := n.hear(launcher.Exited)
 	if ev.Key != key || ev.Exit.ByUs || !ev.Exit.Failed() || !strings.Contains(ev.Exit.String(), "less than the --memory-floor of 48 MiB") {
 		t.Errorf("%s: exit %+v", ev.Key, ev.Exit)
 	}
 	if e := n.entry(key); e.Phase != launcher.PhaseEnded {
-		t.Errorf("the guard went on before its gang had ended: %s", e.Phase)
+		t.Errorf("the guard went on before its attempt had ended: %s", e.Phase)
 	}
 	n.a.relieve(n.ctx, proc.Memory{Total: 1 << 30, Available: 1 << 20}) // the small one holds less than the floor
 	must(t, n.a.Signal(n.ctx, small.Key, 0, syscall.SIGCONT))

@@ -154,7 +154,7 @@ func (n *node) clean() {
 	if left := n.shimPIDs(); len(left) > 0 {
 		n.t.Errorf("shims are left: %v", left)
 		for _, pid := range left {
-			syscall.Kill(pid, syscall.SIGTERM) // ends its gang, if it has one
+			syscall.Kill(pid, syscall.SIGTERM) // ends its attempt, if it has one
 		}
 	}
 	if left, _ := os.ReadDir(filepath.Join(n.cfg.RunDir, "jobs")); len(left) > 0 {
@@ -305,7 +305,7 @@ func (n *node) launch(a launcher.Assignment) {
 	n.hear(launcher.Started)
 }
 
-// entry gives one try of the ledger; the zero entry where there is none.
+// entry gives one attempt of the ledger; the zero entry where there is none.
 func (n *node) entry(k launcher.Key) launcher.LedgerEntry {
 	for _, e := range n.a.Ledger() {
 		if e.Key == k {

@@ -48,7 +48,7 @@ func TestAShimKilledUnderItsRanks(t *testing.T) {
 			}
 			before := n.entry(key)
 			n.drop()
-			n.open() // a third life reads it all from the journal
+			n.open() // a third incarnation reads it all from the journal
 			if d := cmp.Diff(before, n.entry(key)); d != "" {
 				t.Error(d)
 			}

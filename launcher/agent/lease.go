@@ -23,12 +23,12 @@ func Uptime() launcher.Uptime { return shim.Uptime() }
 func (a *Agent) Renew(stamp launcher.Uptime) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, t := range a.tries {
+	for _, t := range a.attempts {
 		t.answered(stamp)
 	}
 }
 
-// renewal is what a try knows of its lease.
+// renewal is what an attempt knows of its lease.
 type renewal struct {
 	wake chan struct{} // has room for one: "stamp has risen"
 
@@ -40,7 +40,7 @@ type renewal struct {
 	giving chan launcher.Uptime // tells the next one, or 0; nil while no renewal is under way
 }
 
-func (t *try) answered(stamp launcher.Uptime) {
+func (t *attempt) answered(stamp launcher.Uptime) {
 	t.lease.mu.Lock()
 	t.lease.stamp = max(t.lease.stamp, stamp)
 	t.lease.mu.Unlock()
@@ -51,7 +51,7 @@ func (t *try) answered(stamp launcher.Uptime) {
 }
 
 // renew passes the latest stamp on where it is worth a call, beside the loop.
-func (t *try) renew(ctx context.Context, beside *sync.WaitGroup) {
+func (t *attempt) renew(ctx context.Context, beside *sync.WaitGroup) {
 	if t.assignment == nil || t.entry.Phase != launcher.PhaseStarted || t.ending || t.lease.giving != nil {
 		return
 	}
@@ -76,14 +76,14 @@ func (t *try) renew(ctx context.Context, beside *sync.WaitGroup) {
 }
 
 // renewed ends a renewal: one that failed is tried again with the next stamp.
-func (t *try) renewed(stamp launcher.Uptime) {
+func (t *attempt) renewed(stamp launcher.Uptime) {
 	t.lease.giving = nil
 	t.lease.given = max(t.lease.given, stamp)
 }
 
 // firstLease has to be given before the ranks are started: without it nobody could
 // tell when they are gone.
-func (t *try) firstLease(ctx context.Context, client *shim.Client, as launcher.Assignment, stamp launcher.Uptime) error {
+func (t *attempt) firstLease(ctx context.Context, client *shim.Client, as launcher.Assignment, stamp launcher.Uptime) error {
 	length, now := as.Spec.Lease(), Uptime()
 	switch {
 	case length == 0:
@@ -96,8 +96,8 @@ func (t *try) firstLease(ctx context.Context, client *shim.Client, as launcher.A
 	return t.giveLease(ctx, client, stamp, length)
 }
 
-// giveLease tells the shim how long its gang may go on.
-func (t *try) giveLease(ctx context.Context, client *shim.Client, stamp launcher.Uptime, length time.Duration) error {
+// giveLease tells the shim how long its attempt may go on.
+func (t *attempt) giveLease(ctx context.Context, client *shim.Client, stamp launcher.Uptime, length time.Duration) error {
 	ctx, cancel := context.WithTimeout(ctx, answerWait)
 	defer cancel()
 	if client == nil {

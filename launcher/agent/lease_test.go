@@ -105,7 +105,7 @@ func TestOldShimHasNoLease(t *testing.T) {
 			c.Close()
 		}
 	}()
-	err = (&try{dir: dir}).giveLease(t.Context(), nil, Uptime(), time.Minute)
+	err = (&attempt{dir: dir}).giveLease(t.Context(), nil, Uptime(), time.Minute)
 	if !errors.Is(err, shim.ErrUnknownOp) || !strings.Contains(err.Error(), "launch it again") {
 		t.Errorf("got %v", err)
 	}

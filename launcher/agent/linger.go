@@ -117,7 +117,7 @@ func setUserLinger(ctx context.Context, uid uint32, on bool) error {
 		CallWithContext(ctx, "org.freedesktop.login1.Manager.SetUserLinger", 0, uid, on, ask).Err
 }
 
-// lingerFor notes whom a try's ranks run as, and has them linger. It is called
+// lingerFor notes whom an attempt's ranks run as, and has them linger. It is called
 // before the first rank runs.
 func (a *Agent) lingerFor(ctx context.Context, k launcher.Key, who login.User) {
 	a.mu.Lock()

@@ -22,8 +22,8 @@ func listener(port int) string {
 
 // jobOf says whose rank a process is; empty: nobody's. What it has in its environment is its own word.
 func jobOf(pid int) string {
-	gang, _ := proc.Here.Env(pid, "SPARKRUN_GANG")
-	job, _, _ := strings.Cut(gang, ".")
+	attempt, _ := proc.Here.Env(pid, "SPARKRUN_GANG")
+	job, _, _ := strings.Cut(attempt, ".")
 	if launcher.JobID(job).Validate() != nil {
 		return ""
 	}

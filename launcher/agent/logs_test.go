@@ -410,9 +410,9 @@ func TestOldOutputIsPruned(t *testing.T) {
 	n.pass(0)
 }
 
-// What ranks print has a time that is near, and a past try is read whole without
+// What ranks print has a time that is near, and a past attempt is read whole without
 // its ranks being named.
-func TestLogsOfAPastTry(t *testing.T) {
+func TestLogsOfAPastAttempt(t *testing.T) {
 	n := newNode(t)
 	began := time.Now()
 	n.launch(n.as("echo rank $RANK", ranks(2, 2)))
@@ -433,7 +433,7 @@ func TestLogsOfAPastTry(t *testing.T) {
 	note := ""
 	other := launcher.Key{Job: key.Job, Generation: 9}
 	must(t, n.a.Logs(n.ctx, logs.Request{Key: other}, func(c launcher.Chunk) error { note = c.Note; return nil }))
-	if !strings.Contains(note, "(try 9) is kept here") {
-		t.Errorf("of a try that never was: %q", note)
+	if !strings.Contains(note, "(attempt 9) is kept here") {
+		t.Errorf("of an attempt that never was: %q", note)
 	}
 }

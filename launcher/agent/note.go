@@ -8,7 +8,7 @@ import (
 )
 
 // note takes one fact of the shim's journal.
-func (t *try) note(ev shim.Event) {
+func (t *attempt) note(ev shim.Event) {
 	t.heard = max(t.heard, ev.Seq)
 	switch ev.Kind {
 	case shim.Starting:
@@ -28,9 +28,9 @@ func (t *try) note(ev shim.Event) {
 	}
 }
 
-// stuck tells of who was killed and stays. The try has not ended: that is told
+// stuck tells of who was killed and stays. The attempt has not ended: that is told
 // when he is gone.
-func (t *try) stuck(who string) {
+func (t *attempt) stuck(who string) {
 	if t.entry.Phase == launcher.PhaseEnded || t.entry.Stuck == who {
 		return
 	}
@@ -38,7 +38,7 @@ func (t *try) stuck(who string) {
 	t.change(&launcher.Event{Kind: launcher.Stuck, Text: who}, func(e *launcher.LedgerEntry) { e.Stuck = who })
 }
 
-func (t *try) noteEnded(ev shim.Event) {
+func (t *attempt) noteEnded(ev shim.Event) {
 	switch {
 	case t.entry.Phase == launcher.PhaseEnded:
 		return
@@ -58,7 +58,7 @@ func (t *try) noteEnded(ev shim.Event) {
 }
 
 // ranks lists the global ranks of this node, as far as they are known.
-func (t *try) ranks() []int {
+func (t *attempt) ranks() []int {
 	var out []int
 	if as := t.assignment; as != nil {
 		for r := as.FirstRank; r < as.FirstRank+as.Ranks; r++ {
@@ -73,7 +73,7 @@ func (t *try) ranks() []int {
 }
 
 // rankIs moves one rank, and tells of its end, and once of the start of all.
-func (t *try) rankIs(r launcher.RankStatus) {
+func (t *attempt) rankIs(r launcher.RankStatus) {
 	i, known := t.at[r.Rank]
 	if known && !t.entry.Ranks[i].Before(r) {
 		return
@@ -109,7 +109,7 @@ func (t *try) rankIs(r launcher.RankStatus) {
 }
 
 // stepExecd tells which step a rank is of, and whether all its ranks here were exec'd.
-func (t *try) stepExecd(rank int) (step int, all bool) {
+func (t *attempt) stepExecd(rank int) (step int, all bool) {
 	step, st, _ := t.assignment.Local(rank - t.assignment.FirstRank)
 	execd := 0
 	for _, r := range t.entry.Ranks {
@@ -120,13 +120,13 @@ func (t *try) stepExecd(rank int) (step int, all bool) {
 	return step, execd == st.RanksPerNode
 }
 
-func (t *try) allExecd() bool {
+func (t *attempt) allExecd() bool {
 	never := func(r launcher.RankStatus) bool { return r.PID == 0 }
 	return t.assignment != nil && len(t.entry.Ranks) == t.assignment.Ranks && !slices.ContainsFunc(t.entry.Ranks, never)
 }
 
 // allEnded tells whether no output can come any more from the wanted ranks.
-func (t *try) allEnded(wanted map[int]bool) bool {
+func (t *attempt) allEnded(wanted map[int]bool) bool {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	if t.entry.Phase == launcher.PhaseEnded || t.stays.Load() { // the second: a rank may come again

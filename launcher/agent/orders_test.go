@@ -235,7 +235,7 @@ func TestEndDuringASlowPrepare(t *testing.T) {
 	n.hear(launcher.Ended) // at once: nothing can start any more
 	n.order(launcher.Order{Forget: &key})
 	release()
-	n.poll("the try to go", func() bool { return len(n.a.Ledger()) == 0 })
+	n.poll("the attempt to go", func() bool { return len(n.a.Ledger()) == 0 })
 	if n.heard(launcher.Prepared)+n.heard(launcher.Refused) > 0 || len(n.shimPIDs()) > 0 {
 		t.Errorf("heard %v, shims %v", n.rec.all(), n.shimPIDs())
 	}
@@ -315,7 +315,7 @@ func TestEndRacesForget(t *testing.T) {
 	}
 }
 
-func TestForgetOfARunningTryEndsIt(t *testing.T) {
+func TestForgetOfARunningAttemptEndsIt(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("trap '' TERM; sleep 60 & wait; wait", ranks(0, 3)))
 	n.order(launcher.Order{Forget: &key})

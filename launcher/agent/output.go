@@ -12,9 +12,9 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// Logs reads the output of a try's local ranks; see logs.Read.
+// Logs reads the output of an attempt's local ranks; see logs.Read.
 //
-// A try that is not in the ledger counts as ended. One that is followed and has
+// An attempt that is not in the ledger counts as ended. One that is followed and has
 // left nothing may have been planned a moment ago: its Prepare is waited for, up
 // to awaitPrepare. A question about a job that never was leaves no trace.
 func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk) error) error {
@@ -22,12 +22,12 @@ func (a *Agent) Logs(ctx context.Context, r logs.Request, fn func(launcher.Chunk
 		return err
 	}
 	dir := a.logDir(r.Key)
-	t := a.try(r.Key)
+	t := a.attempt(r.Key)
 	if t == nil && r.Follow && !exists(dir) {
-		t = a.awaitTry(ctx, r.Key)
+		t = a.awaitAttempt(ctx, r.Key)
 	}
 	if t == nil && !exists(dir) {
-		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (try %d) is kept here", r.Key.Job, r.Key.Generation)})
+		return fn(launcher.Chunk{Note: fmt.Sprintf("no output of job %s (attempt %d) is kept here", r.Key.Job, r.Key.Generation)})
 	}
 	var live logs.Live
 	if t != nil {
@@ -51,24 +51,24 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// awaitPrepare is how long a reader waits for the order that begins a try: it
+// awaitPrepare is how long a reader waits for the order that begins an attempt: it
 // is sent as soon as the plan, by which the reader knows of it, is recorded.
 const awaitPrepare = 5 * time.Second
 
-// awaitTry waits until a try is in the ledger; nil: it has not come.
-func (a *Agent) awaitTry(ctx context.Context, k launcher.Key) *try {
+// awaitAttempt waits until an attempt is in the ledger; nil: it has not come.
+func (a *Agent) awaitAttempt(ctx context.Context, k launcher.Key) *attempt {
 	late := time.NewTimer(awaitPrepare)
 	defer late.Stop()
 	news := a.subscribe(bell)
 	defer a.unsubscribe(news)
 	for {
-		if t := a.try(k); t != nil {
+		if t := a.attempt(k); t != nil {
 			return t
 		}
 		select {
 		case <-news.more:
 		case <-late.C:
-			return a.try(k) // it may be preparing, which nobody tells of
+			return a.attempt(k) // it may be preparing, which nobody tells of
 		case <-ctx.Done():
 			return nil
 		}
@@ -77,19 +77,19 @@ func (a *Agent) awaitTry(ctx context.Context, k launcher.Key) *try {
 
 // allEnded tells whether no more output can come from these ranks here.
 func (a *Agent) allEnded(k launcher.Key, wanted map[int]bool) bool {
-	t := a.try(k)
+	t := a.attempt(k)
 	return t == nil || t.allEnded(wanted)
 }
 
-// try finds one in the ledger; nil: it is not there.
-func (a *Agent) try(k launcher.Key) *try {
+// attempt finds one in the ledger; nil: it is not there.
+func (a *Agent) attempt(k launcher.Key) *attempt {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	return a.tries[k]
+	return a.attempts[k]
 }
 
 // noteLost keeps the last word on each gap.
-func (t *try) noteLost(ev shim.Event) {
+func (t *attempt) noteLost(ev shim.Event) {
 	t.entryMu.Lock()
 	t.lost = logs.Note(t.lost, ev.Rank, *ev.Lost)
 	t.entryMu.Unlock()
@@ -97,9 +97,9 @@ func (t *try) noteLost(ev shim.Event) {
 }
 
 // saveLost writes the gaps down. On a full disk this may fail; on one whose reserve is
-// left it does not. It is tried again when the try is forgotten: then there is
+// left it does not. It is tried again when the attempt is forgotten: then there is
 // nobody else who knows.
-func (t *try) saveLost() {
+func (t *attempt) saveLost() {
 	err := logs.KeepLost(t.a.logDir(t.key), t.lost)
 	if err != nil {
 		t.a.cfg.Logger.Warn("note lost output", "job", t.key.Job, "error", err)
@@ -107,7 +107,7 @@ func (t *try) saveLost() {
 	t.lostUnsaved = err != nil
 }
 
-func (t *try) lostSoFar() []logs.Lost {
+func (t *attempt) lostSoFar() []logs.Lost {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	return slices.Clone(t.lost)

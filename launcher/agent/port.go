@@ -80,14 +80,14 @@ const (
 	lastNamed  = firstPort - 1
 )
 
-// ports are those that a try's ranks are told of.
+// ports are those that an attempt's ranks are told of.
 type ports struct {
 	port      int                       // the rendezvous port; 0 before it is known
 	own, head map[string]launcher.Ports // the named ones: this node's, the head's
 }
 
-func (p ports) fill(seat *launcher.Seat) {
-	seat.Port, seat.Ports, seat.HeadPorts = p.port, p.own, p.head
+func (p ports) fill(placement *launcher.Placement) {
+	placement.Port, placement.Ports, placement.HeadPorts = p.port, p.own, p.head
 }
 
 // found says that there are no others: a reference to one is an error from now on.
@@ -126,7 +126,7 @@ func (h holding) Close() error {
 	return errs
 }
 
-// held are a try's ports by the step that will listen on them.
+// held are an attempt's ports by the step that will listen on them.
 type held map[int]holding
 
 func (h held) close() {
@@ -277,7 +277,7 @@ func holdAt(span launcher.Ports) (some holding, err error) {
 	return some, nil
 }
 
-// holdAgain is for what an earlier life of this agent has told of, and whose steps have not
+// holdAgain is for what an earlier incarnation of this agent has told of, and whose steps have not
 // been started.
 func holdAgain(as launcher.Assignment, at ports, begun func(step int) bool) (held, error) {
 	all := held{}
@@ -319,7 +319,7 @@ func (p ports) writeOwn(dir string) error {
 	return writeJSON(namedPath(dir), p.own)
 }
 
-// readOwn gives the named ports of a try that was prepared here; none where it has none.
+// readOwn gives the named ports of an attempt that was prepared here; none where it has none.
 func readOwn(dir string) (own map[string]launcher.Ports, err error) {
 	if err = readJSON(namedPath(dir), &own); errors.Is(err, fs.ErrNotExist) {
 		return nil, nil

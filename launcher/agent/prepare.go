@@ -113,7 +113,7 @@ func (a *Agent) bringImage(ctx context.Context, as launcher.Assignment) error {
 	return container.MakeMounts(ctx, as)
 }
 
-// layOut writes what a later life of this agent has to know. The assignment
+// layOut writes what a later incarnation of this agent has to know. The assignment
 // comes before the shim: a folder without one holds none.
 func (a *Agent) layOut(as launcher.Assignment, dir string, at ports, p *prepared) error {
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -15,7 +15,7 @@ import (
 func (a *Agent) pruneLogs() {
 	a.mu.Lock()
 	alive := map[string]bool{}
-	for k := range a.tries {
+	for k := range a.attempts {
 		alive[string(k.Job)] = true
 	}
 	a.mu.Unlock()

@@ -70,10 +70,10 @@ func (a *Agent) Signal(ctx context.Context, k launcher.Key, rank int, sig syscal
 	return nil
 }
 
-// suspended notes that ranks of a try were stopped or woken, and tells of it once.
+// suspended notes that ranks of an attempt were stopped or woken, and tells of it once.
 func (a *Agent) suspended(k launcher.Key, now bool) {
 	a.mu.Lock()
-	t := a.tries[k]
+	t := a.attempts[k]
 	a.mu.Unlock()
 	if t == nil || t.snapshot().Suspended == now {
 		return
@@ -85,10 +85,10 @@ func (a *Agent) suspended(k launcher.Key, now bool) {
 	t.change(&ev, func(e *launcher.LedgerEntry) { e.Suspended = now })
 }
 
-// reach finds the shim of a try that may have living ranks.
+// reach finds the shim of an attempt that may have living ranks.
 func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error) {
 	a.mu.Lock()
-	t := a.tries[k]
+	t := a.attempts[k]
 	a.mu.Unlock()
 	if t == nil || t.snapshot().Phase != launcher.PhaseStarted {
 		return nil, fmt.Errorf("job %s: %w", k.Job, shim.ErrNoRank)
@@ -97,7 +97,7 @@ func (a *Agent) reach(ctx context.Context, k launcher.Key) (*shim.Client, error)
 }
 
 // Exec runs a command in the place of a local rank, which must be running, until
-// it ends, ctx does, or the rank's gang does: see shim.Client.Exec. What fails in
+// it ends, ctx does, or the attempt does: see shim.Client.Exec. What fails in
 // it is not written to the rank's error file.
 func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
 	client, err := a.reach(ctx, k)
@@ -122,7 +122,7 @@ func (a *Agent) Exec(ctx context.Context, k launcher.Key, e shim.Exec, began fun
 // stateOf says of a rank that does not run why.
 func (a *Agent) stateOf(k launcher.Key, rank int) string {
 	a.mu.Lock()
-	t := a.tries[k]
+	t := a.attempts[k]
 	a.mu.Unlock()
 	if t == nil {
 		return "is not here any more"
@@ -139,18 +139,18 @@ func (a *Agent) stateOf(k launcher.Key, rank int) string {
 	return "is ending"
 }
 
-// ReachGuest does to what Exec runs as Input and Signal do to a rank.
-func (a *Agent) ReachGuest(ctx context.Context, k launcher.Key, guest string, sig syscall.Signal, c InputChunk) error {
+// ReachSession does to what Exec runs as Input and Signal do to a rank.
+func (a *Agent) ReachSession(ctx context.Context, k launcher.Key, session string, sig syscall.Signal, c InputChunk) error {
 	client, err := a.reach(ctx, k)
 	switch {
 	case err != nil:
 		return err
 	case sig == syscall.SIGTSTP:
-		return client.ExecSignal(ctx, guest, syscall.SIGSTOP)
+		return client.ExecSignal(ctx, session, syscall.SIGSTOP)
 	case sig != 0:
-		return client.ExecSignal(ctx, guest, sig)
+		return client.ExecSignal(ctx, session, sig)
 	case c.Window != nil:
-		return client.ExecResize(ctx, guest, *c.Window)
+		return client.ExecResize(ctx, session, *c.Window)
 	}
-	return client.ExecInput(ctx, guest, c.Offset, c.Data, c.End)
+	return client.ExecInput(ctx, session, c.Offset, c.Data, c.End)
 }

@@ -20,17 +20,17 @@ func TestSignals(t *testing.T) {
 	n.launch(a)
 	n.poll("both ranks", func() bool { return len(n.witness()) == 2 })
 	for range 2 { // the second time is no news
-		must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGTSTP))
+		must(t, n.a.Signal(n.ctx, key, shim.AllRanks, syscall.SIGTSTP))
 	}
 	if ev := n.hear(launcher.Suspended); ev.Text == "" || !n.entry(key).Suspended {
 		t.Errorf("stopped: %+v, ledger %+v", ev, n.entry(key))
 	}
-	n.drop() // another life of the agent sees it, too
+	n.drop() // another incarnation of the agent sees it, too
 	n.open()
 	if !n.entry(key).Suspended {
 		t.Errorf("found again, ledger %+v", n.entry(key))
 	}
-	must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGCONT))
+	must(t, n.a.Signal(n.ctx, key, shim.AllRanks, syscall.SIGCONT))
 	if ev := n.hear(launcher.Suspended); ev.Text != "" || n.entry(key).Suspended {
 		t.Errorf("woken: %+v, ledger %+v", ev, n.entry(key))
 	}
@@ -38,7 +38,7 @@ func TestSignals(t *testing.T) {
 	if ev := n.hear(launcher.Exited); ev.Rank != 5 || ev.Exit.Failed() {
 		t.Errorf("exit %+v", ev)
 	}
-	must(t, n.a.Signal(n.ctx, key, shim.Gang, syscall.SIGUSR1))
+	must(t, n.a.Signal(n.ctx, key, shim.AllRanks, syscall.SIGUSR1))
 	if ev := n.hear(launcher.Exited); ev.Rank != 4 || ev.Exit.ByUs {
 		t.Errorf("exit %+v", ev)
 	}
@@ -55,7 +55,7 @@ func TestExec(t *testing.T) {
 	a := n.as(`witness; gate`, ranks(4, 2))
 	exec := func(rank int) (launcher.Exit, string, error) {
 		var out strings.Builder
-		exit, err := n.a.Exec(n.ctx, key, shim.Exec{Guest: "one", Rank: rank, Argv: []string{"sh", "-c", `echo "$RANK,$TORCHELASTIC_ERROR_FILE"; exit 3`}},
+		exit, err := n.a.Exec(n.ctx, key, shim.Exec{Session: "one", Rank: rank, Argv: []string{"sh", "-c", `echo "$RANK,$TORCHELASTIC_ERROR_FILE"; exit 3`}},
 			func() error { return nil }, func(_ launcher.Stream, b []byte) error { out.Write(b); return nil })
 		return exit, out.String(), err
 	}

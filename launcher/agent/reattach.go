@@ -25,7 +25,7 @@ const (
 	reapWait   = 10 * time.Second
 )
 
-// reattachAll finds the tries of this agent's previous life. What it cannot
+// reattachAll finds the attempts of this agent's previous incarnation. What it cannot
 // make out it logs and leaves as it is: ranks may run there.
 func (a *Agent) reattachAll() error {
 	dirs, err := os.ReadDir(a.jobsDir())
@@ -58,14 +58,14 @@ func (a *Agent) endStrays(dirs []os.DirEntry) {
 	}
 }
 
-// reattach takes up one try. The journal is read from its file, so that the
+// reattach takes up one attempt. The journal is read from its file, so that the
 // ledger is whole when Open returns, whatever state the shim is in.
 func (a *Agent) reattach(name string) error {
 	key, err := parseKey(name)
 	if err != nil {
 		return fmt.Errorf("%w: left alone", err)
 	}
-	t := newTry(a, key, nil)
+	t := newAttempt(a, key, nil)
 	var as launcher.Assignment
 	switch err := readJSON(filepath.Join(t.dir, "assignment.json"), &as); {
 	case err != nil:
@@ -136,7 +136,7 @@ func (a *Agent) reattach(name string) error {
 
 // hasBegun tells whether the journal knows of a rank of a step. One whose shim was told to
 // start, and has said nothing yet, lets its ports go with the next Start.
-func (t *try) hasBegun(step int) bool {
+func (t *attempt) hasBegun(step int) bool {
 	if !t.assignment.Spec.Stepped() {
 		return t.entry.Phase != launcher.PhasePrepared
 	}
@@ -146,7 +146,7 @@ func (t *try) hasBegun(step int) bool {
 	})
 }
 
-func (a *Agent) readmit(t *try) error {
+func (a *Agent) readmit(t *attempt) error {
 	a.cfg.Logger.Info("re-attached", "job", t.key.Job, "generation", t.key.Generation, "phase", t.entry.Phase.String())
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -158,21 +158,21 @@ func mayHaveRun(told []shim.Event) bool {
 	return slices.ContainsFunc(told, func(ev shim.Event) bool { return ev.Kind == shim.Starting })
 }
 
-// parseKey reads the name of a try's folder, as Key.String writes it.
+// parseKey reads the name of an attempt's folder, as Key.String writes it.
 func parseKey(name string) (launcher.Key, error) {
 	job, gen, _ := strings.Cut(name, ".")
 	n, err := strconv.ParseUint(gen, 10, 64)
 	k := launcher.Key{Job: launcher.JobID(job), Generation: launcher.Generation(n)}
 	if err != nil || k.Job.Validate() != nil || n == 0 || k.String() != name {
-		return launcher.Key{}, fmt.Errorf("folder %q: not the name of a try", name)
+		return launcher.Key{}, fmt.Errorf("folder %q: not the name of an attempt", name)
 	}
 	return k, nil
 }
 
 // attend passes on what the shim's journal tells from a number on, until its
 // last word. When the connection breaks it finds the shim again; when the shim
-// is dead it buries the gang.
-func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
+// is dead it buries the attempt.
+func (t *attempt) attend(ctx context.Context, client *shim.Client, from int) {
 	for {
 		var err error
 		if client == nil {
@@ -189,7 +189,7 @@ func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
 			err = t.bury(ctx, from)
 		}
 		if errors.Is(err, shim.ErrStuck) {
-			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.Gang, Why: err.Error()}) // by no journal: without a number
+			_ = t.tell(ctx, shim.Event{Kind: shim.Stuck, Rank: shim.AllRanks, Why: err.Error()}) // by no journal: without a number
 		}
 		if err == nil || ctx.Err() != nil {
 			return
@@ -201,7 +201,7 @@ func (t *try) attend(ctx context.Context, client *shim.Client, from int) {
 	}
 }
 
-func (t *try) tell(ctx context.Context, ev shim.Event) error {
+func (t *attempt) tell(ctx context.Context, ev shim.Event) error {
 	select {
 	case t.news <- t.explained(ctx, ev):
 		return nil
@@ -211,9 +211,9 @@ func (t *try) tell(ctx context.Context, ev shim.Event) error {
 }
 
 // bury ends what a dead shim left behind and tells its journal to the end. It
-// fails, and says nothing, as long as a process of the gang lives: Ended is a
+// fails, and says nothing, as long as a process of the attempt lives: Ended is a
 // promise that others build on.
-func (t *try) bury(ctx context.Context, from int) error {
+func (t *attempt) bury(ctx context.Context, from int) error {
 	reap, cancel := context.WithTimeout(ctx, reapWait)
 	defer cancel()
 	if err := shim.Reap(reap, t.dir); err != nil {
@@ -227,7 +227,7 @@ func (t *try) bury(ctx context.Context, from int) error {
 		return fmt.Errorf("journal in %s is gone: its ranks may live", t.dir)
 	}
 	if len(told) == 0 { // it was never told to start: Reap adds nothing then
-		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.Gang, Why: "its shim died: see the kernel's log, and prepare again"}}
+		told = []shim.Event{{Seq: from, Time: time.Now(), Kind: shim.Ended, Rank: shim.AllRanks, Why: "its shim died: see the kernel's log, and prepare again"}}
 	}
 	for _, ev := range told[min(max(from, 1)-1, len(told)):] {
 		if err := t.tell(ctx, ev); err != nil {

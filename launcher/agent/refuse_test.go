@@ -94,7 +94,7 @@ func TestAFabricThatCannotBeReadIsARefusal(t *testing.T) {
 
 func TestAFolderThatCannotBeMadeIsARefusal(t *testing.T) {
 	n := newNode(t)
-	must(t, os.WriteFile(n.a.tryDir(key), nil, 0o600))
+	must(t, os.WriteFile(n.a.attemptDir(key), nil, 0o600))
 	n.prepare(n.as("true", usesPort))
 	if text := n.hear(launcher.Refused).Text; !strings.Contains(text, "prepare: ") || !strings.Contains(text, "not a directory") {
 		t.Error(text)
@@ -104,7 +104,7 @@ func TestAFolderThatCannotBeMadeIsARefusal(t *testing.T) {
 	}
 }
 
-func TestFences(t *testing.T) {
+func TestBarriers(t *testing.T) {
 	n := newNode(t)
 	order := func(f launcher.Fence) error {
 		as := n.as("true")

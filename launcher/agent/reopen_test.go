@@ -72,7 +72,7 @@ func TestReopenAtEveryPhase(t *testing.T) {
 			n.hear(launcher.Prepared)
 			p.come(n)
 			before := n.entry(key)
-			for range 2 { // twice: the second life must leave it as it found it
+			for range 2 { // twice: the second incarnation must leave it as it found it
 				n.drop()
 				n.open()
 				if d := cmp.Diff(before, n.entry(key), cmpopts.EquateEmpty()); d != "" {
@@ -170,7 +170,7 @@ func TestEndReachesTheReattached(t *testing.T) {
 	}
 }
 
-func TestFoldersInJobsThatAreNoWholeTry(t *testing.T) {
+func TestFoldersInJobsThatAreNoWholeAttempt(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("gate; exit 4"))
 	other := launcher.Key{Job: "efgh", Generation: 1}
@@ -259,7 +259,7 @@ func TestALostAssignmentIsTakenFromTheNextPrepare(t *testing.T) {
 }
 
 // The agent was away when its shim gave up waiting.
-func TestAPreparedTryThatTimedOutUnseenCanBePreparedAgain(t *testing.T) {
+func TestAPreparedAttemptThatTimedOutUnseenCanBePreparedAgain(t *testing.T) {
 	n := newNode(t)
 	as := n.as("witness")
 	as.Spec.StartTimeout = 100 * time.Millisecond
@@ -273,7 +273,7 @@ func TestAPreparedTryThatTimedOutUnseenCanBePreparedAgain(t *testing.T) {
 	n.hear(launcher.Ended)
 }
 
-func TestAnotherTrysAssignmentIsNotBelieved(t *testing.T) {
+func TestAnotherAttemptsAssignmentIsNotBelieved(t *testing.T) {
 	n := newNode(t)
 	as := n.as("gate")
 	n.launch(as)

@@ -16,7 +16,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/login"
 )
 
-// secretsDir is where a try's ranks find theirs: in memory, and gone with them.
+// secretsDir is where an attempt's ranks find theirs: in memory, and gone with them.
 func (a *Agent) secretsDir(k launcher.Key) string {
 	return filepath.Join(a.cfg.RunDir, "secrets", k.String())
 }
@@ -61,7 +61,7 @@ func giveFile(path string, content []byte, who login.User) error {
 	return errors.Join(err, f.Close(), who.Own(path))
 }
 
-// secretEnv reads back what prepare has laid out, be it in an earlier life. The folder is the
+// secretEnv reads back what prepare has laid out, be it in an earlier incarnation. The folder is the
 // user's by now: it is read with the user's rights, and nothing is followed or waited for there.
 func (a *Agent) secretEnv(as launcher.Assignment, who login.User) (map[string]string, error) {
 	env := map[string]string{}
@@ -113,12 +113,12 @@ func (a *Agent) dropSecrets(k launcher.Key) {
 	}
 }
 
-// sweepSecrets removes those of tries that ended while no agent was there.
+// sweepSecrets removes those of attempts that ended while no agent was there.
 func (a *Agent) sweepSecrets() {
 	entries, _ := os.ReadDir(filepath.Dir(a.secretsDir(launcher.Key{})))
 	a.mu.Lock()
 	alive := map[string]bool{}
-	for k, t := range a.tries {
+	for k, t := range a.attempts {
 		alive[k.String()] = t.snapshot().Phase != launcher.PhaseEnded
 	}
 	a.mu.Unlock()

@@ -86,11 +86,11 @@ func (a *Agent) dropCache(as launcher.Assignment) {
 	a.cfg.Logger.Info("page cache dropped", "job", as.Job)
 }
 
-// alone tells whether no other try is on this node.
+// alone tells whether no other attempt is on this node.
 func (a *Agent) alone(k launcher.Key) bool {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for other, t := range a.tries {
+	for other, t := range a.attempts {
 		if other != k && t.snapshot().Phase != launcher.PhaseEnded {
 			return false
 		}

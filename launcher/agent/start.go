@@ -15,7 +15,7 @@ import (
 
 // obeyStart lets the ranks go. The phase rises before the shim is told: from
 // here on a rank may have been exec'd, whatever happens to us.
-func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
+func (t *attempt) obeyStart(ctx context.Context, s launcher.Start) {
 	more := t.entry.Phase == launcher.PhaseStarted && t.assignment != nil && t.assignment.Spec.Stepped() && !t.steps[s.Step]
 	if t.entry.Phase != launcher.PhasePrepared && !more {
 		return // told before, or ended
@@ -40,7 +40,7 @@ func (t *try) obeyStart(ctx context.Context, s launcher.Start) {
 }
 
 // start has the shim exec the ranks. It runs beside the loop.
-func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
+func (t *attempt) start(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, s launcher.Start) error {
 	ranks, err := t.outfit(ctx, as, plan, s.Step, ports{port: s.Port, head: s.HeadPorts})
 	if err != nil {
 		return err
@@ -60,11 +60,11 @@ func (t *try) start(ctx context.Context, as *launcher.Assignment, plan *prepared
 }
 
 // outfit is what the shim is to exec of a step. It runs beside the loop.
-func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int, at ports) (ranks []shim.Rank, err error) {
+func (t *attempt) outfit(ctx context.Context, as *launcher.Assignment, plan *prepared, step int, at ports) (ranks []shim.Rank, err error) {
 	if as == nil {
 		return nil, fmt.Errorf("the assignment in %s is unreadable: see the agent's log", t.dir)
 	}
-	if plan == nil { // prepared in this agent's previous life
+	if plan == nil { // prepared in this agent's previous incarnation
 		if plan, err = t.a.surroundings(ctx, *as); err != nil {
 			return nil, err
 		}
@@ -95,7 +95,7 @@ func (t *try) outfit(ctx context.Context, as *launcher.Assignment, plan *prepare
 	return ranks, nil
 }
 
-func (t *try) startDone(ctx context.Context, err error) {
+func (t *attempt) startDone(ctx context.Context, err error) {
 	if err == nil || t.ending || t.entry.Phase == launcher.PhaseEnded || ctx.Err() != nil {
 		return // who is being ended has refused nothing
 	}
@@ -103,9 +103,9 @@ func (t *try) startDone(ctx context.Context, err error) {
 	t.refuse(fmt.Sprintf("start ranks: %v", err))
 }
 
-// obeyAgain has a rank begin its next life, once nothing of the last one is left. What keeps it
-// from that is told as that life's end.
-func (t *try) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again launcher.Again) {
+// obeyAgain has a rank begin its next incarnation, once nothing of the last one is left. What keeps it
+// from that is told as that incarnation's end.
+func (t *attempt) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again launcher.Again) {
 	i, known := t.at[again.Rank]
 	if t.entry.Phase != launcher.PhaseStarted || t.ending || t.assignment == nil || !known || !t.replaces(again.Rank) {
 		return
@@ -123,7 +123,7 @@ func (t *try) obeyAgain(ctx context.Context, beside *sync.WaitGroup, again launc
 	})
 }
 
-func (t *try) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, again launcher.Again) error {
+func (t *attempt) bringBack(ctx context.Context, as *launcher.Assignment, plan *prepared, client *shim.Client, again launcher.Again) error {
 	step, _, _ := as.Local(again.Rank - as.FirstRank)
 	ranks, err := t.outfit(ctx, as, plan, step, ports{port: again.Port, head: again.HeadPorts})
 	if err != nil {
@@ -132,9 +132,9 @@ func (t *try) bringBack(ctx context.Context, as *launcher.Assignment, plan *prep
 	ranks = slices.DeleteFunc(ranks, func(r shim.Rank) bool { return r.Rank != again.Rank })
 	for i := range ranks {
 		ranks[i].Again = again.Again
-		if box := ranks[i].Box; box != nil { // an engine gives a name once, and so do we a folder
-			box.Spec.Name += fmt.Sprintf("-again%d", again.Again)
-			box.Spec.HandDir += fmt.Sprintf("-again%d", again.Again)
+		if c := ranks[i].Container; c != nil { // an engine gives a name once, and so do we a folder
+			c.Spec.Name += fmt.Sprintf("-again%d", again.Again)
+			c.Spec.HandDir += fmt.Sprintf("-again%d", again.Again)
 		}
 	}
 	if client == nil {
@@ -145,8 +145,8 @@ func (t *try) bringBack(ctx context.Context, as *launcher.Assignment, plan *prep
 	return client.Again(ctx, ranks)
 }
 
-// replaces tells whether a rank may have another life.
-func (t *try) replaces(rank int) bool {
+// replaces tells whether a rank may have another incarnation.
+func (t *attempt) replaces(rank int) bool {
 	if t.assignment == nil || t.assignment.Spec.MaxRestarts == 0 || !t.assignment.Spec.Stepped() {
 		return false
 	}
@@ -154,8 +154,8 @@ func (t *try) replaces(rank int) bool {
 	return st.Replace
 }
 
-// again is the number of a rank's present life.
-func (t *try) again(rank int) int {
+// again is the number of a rank's present incarnation.
+func (t *attempt) again(rank int) int {
 	if i, known := t.at[rank]; known {
 		return t.entry.Ranks[i].Again
 	}

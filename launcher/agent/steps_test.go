@@ -317,7 +317,7 @@ func replaced(a *launcher.Assignment) {
 }
 
 // A rank that may come again does so where it was, once for each order, with another agent too; the
-// try lives on without it, and ends when it is told to.
+// attempt lives on without it, and ends when it is told to.
 func TestRankComesAgain(t *testing.T) {
 	n := newNode(t)
 	n.prepare(n.as("witness; gate; exit 3", replaced))
@@ -326,18 +326,18 @@ func TestRankComesAgain(t *testing.T) {
 	n.hear(launcher.Started)
 	n.pass(2)
 	if ev := n.hear(launcher.Exited); ev.Again != 0 || ev.Exit.Code != 3 {
-		t.Errorf("the first life: %+v", ev)
+		t.Errorf("the first incarnation: %+v", ev)
 	}
 	n.drop()
 	n.open()
 	if e := n.entry(key); e.Phase != launcher.PhaseStarted {
-		t.Fatalf("without its rank the try is %s", e.Phase)
+		t.Fatalf("without its rank the attempt is %s", e.Phase)
 	}
 	for range 2 {
 		n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
 	}
 	if ev := n.hear(launcher.Returned); ev.Again != 1 || ev.Rank != 2 {
-		t.Errorf("the second life: %+v", ev)
+		t.Errorf("the second incarnation: %+v", ev)
 	}
 	n.order(launcher.Order{Again: &launcher.Again{Key: key, Rank: 2, Again: 1}})
 	n.poll("its word", func() bool { return len(n.witness()) == 2 })

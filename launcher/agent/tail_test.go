@@ -125,13 +125,13 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 		t.Errorf("%q, want %q", last, want)
 	}
 
-	// There is room again when the try is forgotten, and from then on the file alone knows.
+	// There is room again when the attempt is forgotten, and from then on the file alone knows.
 	must(t, os.Remove(filepath.Join(n.a.logDir(key), "lost.json")))
 	n.hear(launcher.Ended)
 	n.order(launcher.Order{Forget: &key})
-	for end := time.Now().Add(time.Minute); n.a.try(key) != nil; time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); n.a.attempt(key) != nil; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatal("the try is not forgotten")
+			t.Fatal("the attempt is not forgotten")
 		}
 	}
 	last = ""
@@ -140,6 +140,6 @@ func TestLostOutputIsToldWithoutItsFile(t *testing.T) {
 		return nil
 	}))
 	if last != want {
-		t.Errorf("after the try was forgotten: %q, want %q", last, want)
+		t.Errorf("after the attempt was forgotten: %q, want %q", last, want)
 	}
 }

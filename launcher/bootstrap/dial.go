@@ -134,7 +134,7 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 		return func() { silent.Reset(dialTimeout) }
 	}
 	var verdict error // what we said of the key; x/crypto wraps it as text only
-	algos, judge, err := d.vouching.check(ctx, e, thinking)
+	algos, verify, err := d.vouching.check(ctx, e, thinking)
 	if err != nil {
 		conn.Close()
 		return nil, err
@@ -144,7 +144,7 @@ func (d *dialer) connect(ctx context.Context, e endpoint, through *ssh.Client) (
 	c, channels, requests, err := ssh.NewClientConn(conn, e.addr(), &ssh.ClientConfig{
 		User: e.user, Auth: methods, HostKeyAlgorithms: algos,
 		HostKeyCallback: func(host string, remote net.Addr, key ssh.PublicKey) error {
-			verdict = judge(host, remote, key)
+			verdict = verify(host, remote, key)
 			return verdict
 		},
 	})

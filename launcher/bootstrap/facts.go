@@ -161,9 +161,9 @@ func skew(there, before, after time.Time) time.Duration {
 // minRoom is what a host needs beside the program, in bytes: the record and some output.
 const minRoom = 256 << 20
 
-// judge says why a host cannot become a node. An agent that runs there holds its
+// evaluate says why a host cannot become a node. An agent that runs there holds its
 // own ports.
-func (f facts) judge(b Binary, upgrade bool, ports []int, now time.Time) error {
+func (f facts) evaluate(b Binary, upgrade bool, ports []int, now time.Time) error {
 	switch {
 	case f.kernel != "Linux":
 		return fmt.Errorf("it runs %s: want Linux", f.kernel)

@@ -29,7 +29,7 @@ sudo yes
 end yes
 `
 
-func TestJudge(t *testing.T) {
+func TestEvaluate(t *testing.T) {
 	now := time.Unix(1_800_000_000, 0)
 	for name, c := range map[string]struct {
 		old, new string
@@ -67,7 +67,7 @@ func TestJudge(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			err = f.judge(Binary{Size: 40 << 20, SHA: "ab"}, c.upgrade, []int{7940, 7941}, now)
+			err = f.evaluate(Binary{Size: 40 << 20, SHA: "ab"}, c.upgrade, []int{7940, 7941}, now)
 			switch {
 			case c.want == "" && err != nil:
 				t.Errorf("refused: %v", err)

@@ -79,7 +79,7 @@ func (h *host) fit(context.Context) error {
 			return err
 		}
 	}
-	return h.facts.judge(h.binary, h.cfg.Upgrade && h.facts.packaged == "", h.cfg.Ports, time.Now())
+	return h.facts.evaluate(h.binary, h.cfg.Upgrade && h.facts.packaged == "", h.cfg.Ports, time.Now())
 }
 
 func (h *host) sudoToDo() string {

@@ -18,7 +18,7 @@ import (
 // between prepare and start they are of two versions: what they say here stays as it is.
 const handName = "hand.sock"
 
-// Main is the life of either half; the process's exit code is its answer.
+// Main is either half; the process's exit code is its answer.
 func Main(arg string) int {
 	switch arg {
 	case InnerArg:
@@ -41,16 +41,16 @@ type Command struct {
 
 // toInner is a line to the inner half: the first one is a Command.
 type toInner struct {
-	Signal int    `json:"signal"`
-	Guest  string `json:"guest,omitempty"` // in the place of a signal: the socket of one who asks to be called
+	Signal  int    `json:"signal"`
+	Session string `json:"guest,omitempty"` // in the place of a signal: the socket of one who asks to be called
 }
 
-// toOuter is a line to the outer half: born or an error, then, once, an exit.
+// toOuter is a line to the outer half: spawned or an error, then, once, an exit.
 type toOuter struct {
-	Born  bool           `json:"born,omitempty"`
-	Error string         `json:"error,omitempty"`
-	Code  int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
-	Exit  *launcher.Exit `json:"exit,omitempty"`
+	Spawned bool           `json:"born,omitempty"`
+	Error   string         `json:"error,omitempty"`
+	Code    int            `json:"code,omitempty"` // of an error, as a shell's: 127 where there is no such program, else 126
+	Exit    *launcher.Exit `json:"exit,omitempty"`
 	// Outside: of an exit after the engine had told the container to end; older halves do without.
 	Outside bool `json:"outside,omitempty"`
 }
@@ -65,7 +65,7 @@ type line struct {
 func newLine(c *net.UnixConn) *line { return &line{c, json.NewEncoder(c), json.NewDecoder(c)} }
 
 // listenHand makes the folder, ours alone to write to, and the rank's user's socket in it. What
-// keeps others out on the host is the folder above, the try's.
+// keeps others out on the host is the folder above, the attempt's.
 func listenHand(s Spec) (*net.UnixListener, error) {
 	err := os.Mkdir(s.HandDir, 0o711)
 	if err == nil {
@@ -85,7 +85,7 @@ func listenHand(s Spec) (*net.UnixListener, error) {
 	return ln, nil
 }
 
-// listenAt makes a socket. It goes with the try's folder: by the time it is closed its name may lead elsewhere.
+// listenAt makes a socket. It goes with the attempt's folder: by the time it is closed its name may lead elsewhere.
 func listenAt(folder, name string) (*net.UnixListener, error) {
 	dir, err := os.OpenFile(folder, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {

@@ -43,8 +43,8 @@ type inner struct {
 	// stopped: the engine has told the container to end. Of watch alone.
 	stopped bool
 
-	mu     sync.Mutex // from a fork until it is entered here
-	guests map[int]*line
+	mu       sync.Mutex // from a fork until it is entered here
+	sessions map[int]*line
 }
 
 // runInner waits for a command, runs it and tells how it ended. Nobody at the
@@ -52,7 +52,7 @@ type inner struct {
 func runInner() int {
 	in := &inner{
 		sigs: make(chan os.Signal, 16), chld: make(chan os.Signal, 1),
-		lost: make(chan struct{}), sent: make(chan syscall.Signal, 16), guests: map[int]*line{},
+		lost: make(chan struct{}), sent: make(chan syscall.Signal, 16), sessions: map[int]*line{},
 	}
 	signal.Notify(in.sigs, syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP, syscall.SIGQUIT)
 	signal.Notify(in.chld, syscall.SIGCHLD)
@@ -79,7 +79,7 @@ func runInner() int {
 		in.line.refuse(err)
 		return launcher.ExitOwnFailure
 	}
-	if in.line.enc.Encode(toOuter{Born: true}) != nil {
+	if in.line.enc.Encode(toOuter{Spawned: true}) != nil {
 		in.everybody(unix.SIGKILL)
 		return launcher.ExitOwnFailure
 	}
@@ -95,8 +95,8 @@ func (in *inner) listen() {
 		if in.line.dec.Decode(&m) != nil {
 			return
 		}
-		if m.Guest != "" {
-			go in.welcome(m.Guest) // ends with the guest
+		if m.Session != "" {
+			go in.welcome(m.Session) // ends with the exec session
 			continue
 		}
 		in.sent <- syscall.Signal(m.Signal)
@@ -122,7 +122,7 @@ func (l *line) refuse(err error) {
 	_ = l.enc.Encode(toOuter{Error: err.Error(), Code: code})
 }
 
-// welcome runs a guest's command beside the program, until it ends, or who stands for it on the host does.
+// welcome runs an exec session's command beside the program, until it ends, or who stands for it on the host does.
 func (in *inner) welcome(name string) {
 	l, err := call(name)
 	if err != nil {
@@ -136,8 +136,8 @@ func (in *inner) welcome(name string) {
 	in.mu.Lock()
 	pid, err := begin(cmd, fds)
 	if err == nil {
-		in.guests[pid] = l
-		_ = l.enc.Encode(toOuter{Born: true}) // before its exit, which may have come
+		in.sessions[pid] = l
+		_ = l.enc.Encode(toOuter{Spawned: true}) // before its exit, which may have come
 	} else {
 		l.refuse(err)
 	}
@@ -151,22 +151,22 @@ func (in *inner) welcome(name string) {
 			in.dismiss(pid)
 			return
 		}
-		in.toGuest(pid, func() { _ = unix.Kill(-pid, syscall.Signal(m.Signal)) })
+		in.toSession(pid, func() { _ = unix.Kill(-pid, syscall.Signal(m.Signal)) })
 	}
 }
 
-// toGuest does something to a guest that has not ended: its number is its own until it is reaped.
-func (in *inner) toGuest(pid int, do func()) {
+// toSession does something to an exec session that has not ended: its number is its own until it is reaped.
+func (in *inner) toSession(pid int, do func()) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if in.guests[pid] != nil {
+	if in.sessions[pid] != nil {
 		do()
 	}
 }
 
-// dismiss ends a guest whose end nobody waits for any more, with the jobs of its shell.
+// dismiss ends an exec session whose end nobody waits for any more, with the jobs of its shell.
 func (in *inner) dismiss(pid int) {
-	in.toGuest(pid, func() {
+	in.toSession(pid, func() {
 		for _, p := range inSession(pid) {
 			_ = unix.Kill(p, unix.SIGKILL)
 		}
@@ -249,7 +249,7 @@ func (in *inner) pass(s syscall.Signal) {
 	_ = unix.Kill(-in.child, s)
 }
 
-// everybody is the program, the guests, and all that came of them: this process is who inherits orphans.
+// everybody is the program, the exec sessions, and all that came of them: this process is who inherits orphans.
 // The PID namespace may have another container's processes too (Spec.PIDsOf).
 func (in *inner) everybody(s syscall.Signal) {
 	for range 10 { // who was forked meanwhile is KILLed, too; a TERM is said once
@@ -278,7 +278,7 @@ func (in *inner) reap() (exited *launcher.Exit, childless bool) {
 		case pid == in.child:
 			exited = exitOf(ws)
 		default:
-			go in.seeOff(pid, exitOf(ws)) // it waits for a guest that is on its way in, and that may hang
+			go in.seeOff(pid, exitOf(ws)) // it waits for an exec session that is on its way in, and that may hang
 		}
 	}
 }
@@ -290,12 +290,12 @@ func exitOf(ws unix.WaitStatus) *launcher.Exit {
 	return &launcher.Exit{Code: ws.ExitStatus()}
 }
 
-// seeOff tells a guest's half how the guest ended, if it was one.
+// seeOff tells an exec session's half how the exec session ended, if it was one.
 func (in *inner) seeOff(pid int, exit *launcher.Exit) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
-	if l := in.guests[pid]; l != nil {
-		delete(in.guests, pid)
+	if l := in.sessions[pid]; l != nil {
+		delete(in.sessions, pid)
 		_ = l.enc.Encode(toOuter{Exit: exit})
 	}
 }

@@ -30,14 +30,14 @@ func TestMountThatWasSwapped(t *testing.T) {
 		s.Mounts = []Mount{{Source: source, Target: "/data", Dev: st.Dev, Ino: st.Ino}}
 		return s
 	}
-	r.born(t, e, looked(), sh("true"))
+	r.spawn(t, e, looked(), sh("true"))
 	if err := errors.Join(os.Rename(source, source+".away"), os.Symlink(other, source)); err != nil {
 		t.Fatal(err)
 	}
 	b := r.order(t, e, looked(), sh("touch /data/was-here"))
-	b.awaitBirth()
+	b.awaitAnswer()
 	if !strings.Contains(b.Error, "something else was put there") {
-		t.Errorf("born with %+v, want it refused", b.Birth)
+		t.Errorf("answered with %+v, want it refused", b.Answer)
 	}
 	if _, err := os.Stat(filepath.Join(other, "was-here")); err == nil {
 		t.Error("the program has run")
@@ -54,7 +54,7 @@ func TestMountIsLookedAtInTheContainer(t *testing.T) {
 	}
 	s := r.spec(t, 0)
 	s.Mounts = []Mount{{Source: source, Target: "/data", Dev: st.Dev, Ino: st.Ino}}
-	b := r.born(t, e, s, sh("echo up; read word"))
+	b := r.spawn(t, e, s, sh("echo up; read word"))
 	b.awaitLine("up")
 	o := outer{order: Order{Spec: s}}
 	if err := o.look(b.Init); err != nil {
@@ -78,7 +78,7 @@ func TestHomeAboveAMount(t *testing.T) {
 	if err := os.Chmod(s.Mounts[0].Source, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	b := r.born(t, e, s, sh("touch /home/rank/.cache/x && echo mine"))
+	b := r.spawn(t, e, s, sh("touch /home/rank/.cache/x && echo mine"))
 	if out := b.read(); !strings.Contains(out, "mine") {
 		t.Errorf("it wrote %q", out)
 	}

@@ -23,11 +23,11 @@ import (
 
 // OuterArg in the place of a shim's folder makes this program the outer half. It
 // reads an Order from descriptor 3 to its end and tells on 4 what came of it: one
-// Birth, then the end. 5 is what an Order hands over beside 0, 1 and 2.
+// Answer, then the end. 5 is what an Order hands over beside 0, 1 and 2.
 const (
 	OuterArg = "@outer"
 	orderFD  = 3
-	birthFD  = 4
+	answerFD = 4
 	moreFD   = 5
 )
 
@@ -42,13 +42,13 @@ type Order struct {
 	Spec    Spec    `json:"spec"`
 	Command Command `json:"command"`
 	// More: the program's descriptor 3 is the outer half's 5.
-	More  bool `json:"more,omitempty"`
-	Guest bool `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
+	More    bool `json:"more,omitempty"`
+	Session bool `json:"guest,omitempty"` // the container is there: the command runs in it beside its program
 }
 
-// Birth is what became of an Order: the program runs, or Error says why it never
+// Answer is what became of an Order: the program runs, or Error says why it never
 // will. Nothing of a container is left then, if the engine answers.
-type Birth struct {
+type Answer struct {
 	Container string `json:"container,omitempty"` // its id
 	Init      int    `json:"init,omitempty"`      // PID of its first process, with which all others end
 	Program   int    `json:"program,omitempty"`   // PID of the program on the host, by which the kernel's log calls it; 0: not found out
@@ -59,20 +59,20 @@ type Birth struct {
 
 // outer is in the rank's place on the host.
 type outer struct {
-	order  Order
-	birth  *os.File
-	sigs   chan os.Signal
-	engine *Engine
-	id     string
-	line   *line
-	inner  int               // PID of the inner half on the host
-	door   *net.UnixListener // for guests; a guest has none
+	order    Order
+	answer   *os.File
+	sigs     chan os.Signal
+	engine   *Engine
+	id       string
+	line     *line
+	inner    int               // PID of the inner half on the host
+	sessions *net.UnixListener // for exec sessions; an exec session has none
 }
 
 func runOuter() int {
-	o := &outer{birth: os.NewFile(birthFD, "birth"), sigs: make(chan os.Signal, 64)}
+	o := &outer{answer: os.NewFile(answerFD, "answer"), sigs: make(chan os.Signal, 64)}
 	unix.CloseOnExec(orderFD)
-	unix.CloseOnExec(birthFD)
+	unix.CloseOnExec(answerFD)
 	signal.Notify(o.sigs)
 	if err := json.NewDecoder(os.NewFile(orderFD, "order")).Decode(&o.order); err != nil {
 		return launcher.ExitOwnFailure // whoever forked us died before it could tell
@@ -84,20 +84,20 @@ func runOuter() int {
 	if err != nil {
 		o.giveUp()
 		var no *unexecd
-		b := Birth{Error: err.Error(), Ended: errors.Is(err, errTold)}
+		b := Answer{Error: err.Error(), Ended: errors.Is(err, errTold)}
 		if errors.As(err, &no) {
 			b.Code = no.code
 		}
 		o.tell(b)
 		return launcher.ExitOwnFailure
 	}
-	o.tell(Birth{Container: o.id, Init: init, Program: proc.Here.OnlyChild(o.inner)})
+	o.tell(Answer{Container: o.id, Init: init, Program: proc.Here.OnlyChild(o.inner)})
 	return o.watch(late)
 }
 
-func (o *outer) tell(b Birth) {
-	_ = json.NewEncoder(o.birth).Encode(b)
-	o.birth.Close()
+func (o *outer) tell(b Answer) {
+	_ = json.NewEncoder(o.answer).Encode(b)
+	o.answer.Close()
 }
 
 // begin makes the container, starts it and hands over the command. The deadline of ctx is for all
@@ -128,7 +128,7 @@ func (o *outer) begin(ctx context.Context) (init int, late []os.Signal, err erro
 		late = <-told
 		cancel(nil)
 	}()
-	if o.order.Guest {
+	if o.order.Session {
 		err = o.visit(making)
 	} else {
 		init, err = o.found(making)
@@ -165,7 +165,7 @@ func (o *outer) create(ctx context.Context) (ln *net.UnixListener, init int, err
 			ln.Close()
 		}
 	}()
-	if o.door, err = openDoor(o.order.Spec); err != nil {
+	if o.sessions, err = listenSessions(o.order.Spec); err != nil {
 		return nil, 0, err
 	}
 	if o.engine, err = Open(ctx, o.order.Socket); err != nil {
@@ -270,7 +270,7 @@ func (o *outer) accept(ln *net.UnixListener) (pid int, err error) {
 func (o *outer) meet(ctx context.Context) error {
 	o.line.dec = json.NewDecoder(io.LimitReader(o.line, maxTold)) // the rank's user may be who talks
 	// From here on the connection says when nobody is there any more, behind what was said: a
-	// program may be born, end, and its container with it, before this is read.
+	// program may run, end, and its container with it, before this is read.
 	end := context.AfterFunc(ctx, func() { _ = o.line.SetDeadline(time.Unix(1, 0)) })
 	defer end()
 	var m toOuter
@@ -372,8 +372,8 @@ func (o *outer) watch(late []os.Signal) int {
 			_ = say(toInner{Signal: int(n)})
 		}
 	}
-	if o.door != nil {
-		go answerDoor(o.door, say) // ends with the process
+	if o.sessions != nil {
+		go answerSessions(o.sessions, say) // ends with the process
 	}
 	for _, s := range late {
 		pass(s)
@@ -384,11 +384,11 @@ func (o *outer) watch(late []os.Signal) int {
 			pass(s)
 		case m := <-exit:
 			e := m.Exit
-			if !o.order.Guest && (e == nil || m.Outside) {
+			if !o.order.Session && (e == nil || m.Outside) {
 				fmt.Fprintf(os.Stderr, "sparkrun: container %s%s%s\n", o.order.Spec.Name, launcher.EndedFromOutside, o.why())
 			}
 			switch {
-			case e == nil: // a guest goes with the container, of which its rank tells
+			case e == nil: // an exec session goes with the container, of which its rank tells
 				return dieBy(syscall.SIGKILL)
 			case e.Signal > 0 && e.Signal <= 64 && !slices.Contains(stops, syscall.Signal(e.Signal)):
 				return dieBy(syscall.Signal(e.Signal))

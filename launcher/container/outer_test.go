@@ -44,14 +44,14 @@ func sh(script string, env ...string) Command {
 
 // stand is an outer half, forked as a shim would.
 type stand struct {
-	t       *testing.T
-	e       *Engine
-	s       Spec
-	cmd     *exec.Cmd
-	in      io.WriteCloser
-	out     *os.File // both streams
-	birthIn *os.File
-	Birth
+	t        *testing.T
+	e        *Engine
+	s        Spec
+	cmd      *exec.Cmd
+	in       io.WriteCloser
+	out      *os.File // both streams
+	answerIn *os.File
+	Answer
 }
 
 // order starts one and tells it what to run.
@@ -59,17 +59,17 @@ func (r rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
 	t.Helper()
 	st := &stand{t: t, e: e, s: s, cmd: exec.Command(r.Half, "shim", OuterArg)}
 	orderR, orderW := pipe(t)
-	birthR, birthW := pipe(t)
+	answerR, answerW := pipe(t)
 	outR, outW := pipe(t)
 	inR, inW := pipe(t)
-	st.in, st.out, st.birthIn = inW, outR, birthR
+	st.in, st.out, st.answerIn = inW, outR, answerR
 	st.cmd.Stdin, st.cmd.Stdout, st.cmd.Stderr = inR, outW, outW
-	st.cmd.ExtraFiles = []*os.File{orderR, birthW}
+	st.cmd.ExtraFiles = []*os.File{orderR, answerW}
 	st.cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	if err := st.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range []*os.File{inR, orderR, birthW, outW} {
+	for _, f := range []*os.File{inR, orderR, answerW, outW} {
 		f.Close()
 	}
 	t.Cleanup(func() {
@@ -86,21 +86,21 @@ func (r rig) order(t *testing.T, e *Engine, s Spec, c Command) *stand {
 	return st
 }
 
-// born is order, and its birth, which has to be one.
-func (r rig) born(t *testing.T, e *Engine, s Spec, c Command) *stand {
+// spawn is order, and its answer, which has to be that the program runs.
+func (r rig) spawn(t *testing.T, e *Engine, s Spec, c Command) *stand {
 	t.Helper()
 	st := r.order(t, e, s, c)
-	if st.awaitBirth(); st.Error != "" || st.Init == 0 || st.Container == "" {
-		t.Fatalf("born as %+v", st.Birth)
+	if st.awaitAnswer(); st.Error != "" || st.Init == 0 || st.Container == "" {
+		t.Fatalf("answered %+v", st.Answer)
 	}
 	return st
 }
 
-func (st *stand) awaitBirth() {
+func (st *stand) awaitAnswer() {
 	st.t.Helper()
-	_ = st.birthIn.SetReadDeadline(time.Now().Add(patience))
-	if err := json.NewDecoder(st.birthIn).Decode(&st.Birth); err != nil {
-		st.t.Fatalf("no birth was told: %v", err)
+	_ = st.answerIn.SetReadDeadline(time.Now().Add(patience))
+	if err := json.NewDecoder(st.answerIn).Decode(&st.Answer); err != nil {
+		st.t.Fatalf("no answer came: %v", err)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestExitIsTheProgramsOwn(t *testing.T) {
 		"sleep 1000":    {signal: syscall.SIGTERM}, // sent below
 	} {
 		t.Run(script, func(t *testing.T) {
-			st := r.born(t, e, r.spec(t, 1234), sh(script))
+			st := r.spawn(t, e, r.spec(t, 1234), sh(script))
 			if script == "sleep 1000" {
 				_ = st.cmd.Process.Signal(syscall.SIGTERM)
 			}
@@ -212,7 +212,7 @@ func TestProgramGetsWhatARankGets(t *testing.T) {
 	c := sh(`read word; echo word $word; echo to stderr >&2; id -u; id -g; id -G; pwd
 echo $COLOUR $SHAPE $SECRET; ulimit -s; cat /models/model; touch /models/x || echo read only
 touch $HOME/file && echo home; touch /run/sparkrun/hand/x || echo hand closed; grep NoNewPrivs /proc/self/status || cat /proc/self/status; cat /proc/1/cmdline | head -c 17`, "COLOUR=ours", "SECRET=s3cret", "HOME=/home/rank")
-	st := r.born(t, e, s, c)
+	st := r.spawn(t, e, s, c)
 	if _, err := io.WriteString(st.in, "hello\n"); err != nil {
 		t.Fatal(err)
 	}
@@ -270,12 +270,12 @@ func TestSignalBehindTheHandOver(t *testing.T) {
 	if err := st.cmd.Process.Signal(syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
-	time.Sleep(300 * time.Millisecond) // that the signal comes before the birth is the test's input
-	if err := inner.enc.Encode(toOuter{Born: true}); err != nil {
+	time.Sleep(300 * time.Millisecond) // that the signal comes before the answer is the test's input
+	if err := inner.enc.Encode(toOuter{Spawned: true}); err != nil {
 		t.Fatal(err)
 	}
-	if st.awaitBirth(); st.Error != "" || st.Init == 0 {
-		t.Fatalf("born as %+v", st.Birth)
+	if st.awaitAnswer(); st.Error != "" || st.Init == 0 {
+		t.Fatalf("answered %+v", st.Answer)
 	}
 	var m toInner
 	_ = inner.SetDeadline(time.Now().Add(patience))
@@ -291,7 +291,7 @@ func TestSignalBehindTheHandOver(t *testing.T) {
 }
 
 // Who dies with the command in hand may have run it.
-func TestContainerEndsAtItsBirth(t *testing.T) {
+func TestContainerEndsAtItsStart(t *testing.T) {
 	r, e := open(t)
 	st, inner := r.slowHalf(t, e)
 	_, fds, err := inner.take()
@@ -302,8 +302,8 @@ func TestContainerEndsAtItsBirth(t *testing.T) {
 		unix.Close(fd)
 	}
 	inner.Close()
-	if st.awaitBirth(); st.Ended || !strings.Contains(st.Error, "ended as its program began") {
-		t.Errorf("born as %+v", st.Birth)
+	if st.awaitAnswer(); st.Ended || !strings.Contains(st.Error, "ended as its program began") {
+		t.Errorf("answered %+v", st.Answer)
 	}
 	st.wait()
 }
@@ -317,8 +317,8 @@ func TestContainerEndsBeforeItsProgram(t *testing.T) {
 		t.Fatal(err)
 	}
 	st := r.order(t, e, s, sh("true"))
-	if st.awaitBirth(); st.Ended || !strings.Contains(st.Error, s.Name+" ended before its program began") {
-		t.Errorf("born as %+v", st.Birth)
+	if st.awaitAnswer(); st.Ended || !strings.Contains(st.Error, s.Name+" ended before its program began") {
+		t.Errorf("answered %+v", st.Answer)
 	}
 	st.wait()
 	if _, err := e.State(t.Context(), s.Name); !errors.Is(err, ErrNoContainer) {
@@ -328,7 +328,7 @@ func TestContainerEndsBeforeItsProgram(t *testing.T) {
 
 func TestSignals(t *testing.T) {
 	r, e := open(t)
-	st := r.born(t, e, r.spec(t, 1234), sh(`trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; (trap '' USR1; trap 'echo child' TERM; echo ready; while :; do sleep 0.1; done) & while :; do sleep 0.1; done`))
+	st := r.spawn(t, e, r.spec(t, 1234), sh(`trap 'echo usr1' USR1; trap 'echo term; exit 7' TERM; (trap '' USR1; trap 'echo child' TERM; echo ready; while :; do sleep 0.1; done) & while :; do sleep 0.1; done`))
 	st.awaitLine("ready")
 	_ = st.cmd.Process.Signal(syscall.SIGUSR1)
 	st.awaitLine("usr1")
@@ -345,7 +345,7 @@ func TestSignals(t *testing.T) {
 // What the outer half is for: with it goes all that it stands for.
 func TestNobodyOutlivesTheOuterHalf(t *testing.T) {
 	r, e := open(t)
-	st := r.born(t, e, r.spec(t, 1234), sh(`trap '' TERM HUP; setsid sh -c 'trap "" TERM; echo deaf; sleep 1000' & sleep 1000`))
+	st := r.spawn(t, e, r.spec(t, 1234), sh(`trap '' TERM HUP; setsid sh -c 'trap "" TERM; echo deaf; sleep 1000' & sleep 1000`))
 	st.awaitLine("deaf")
 	if err := st.cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
@@ -355,7 +355,7 @@ func TestNobodyOutlivesTheOuterHalf(t *testing.T) {
 
 func TestContainerThatIsKilledFromOutside(t *testing.T) {
 	r, e := open(t)
-	st := r.born(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
+	st := r.spawn(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
 	st.awaitLine("ready")
 	if err := syscall.Kill(st.Init, syscall.SIGKILL); err != nil {
 		t.Fatal(err)
@@ -372,7 +372,7 @@ func TestContainerThatIsKilledFromOutside(t *testing.T) {
 // docker stop gives the program its time: what it makes of that is its exit, and who ended it is told.
 func TestContainerThatIsStoppedFromOutside(t *testing.T) {
 	r, e := open(t)
-	st := r.born(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
+	st := r.spawn(t, e, r.spec(t, 1234), sh(`echo ready; sleep 1000`))
 	st.awaitLine("ready")
 	if _, err := e.c.ContainerStop(t.Context(), st.Container, client.ContainerStopOptions{}); err != nil {
 		t.Fatal(err)
@@ -389,7 +389,7 @@ func TestContainerThatIsStoppedFromOutside(t *testing.T) {
 // The engine has no part in a rank that runs.
 func TestEngineIsRestartedUnderARank(t *testing.T) {
 	r, e := open(t)
-	st := r.born(t, e, r.spec(t, 1234), sh(`echo ready; read word; echo got $word; exit 5`))
+	st := r.spawn(t, e, r.spec(t, 1234), sh(`echo ready; read word; echo got $word; exit 5`))
 	st.awaitLine("ready")
 	if err := r.Halt(); err != nil {
 		t.Fatal(err)
@@ -413,12 +413,12 @@ func TestEngineIsRestartedUnderARank(t *testing.T) {
 func TestSecondOfAKindIsRefused(t *testing.T) {
 	r, e := open(t)
 	s := r.spec(t, 1234)
-	first := r.born(t, e, s, sh(`echo ready; read word; exit 4`))
+	first := r.spawn(t, e, s, sh(`echo ready; read word; exit 4`))
 	first.awaitLine("ready")
 	s.HandDir += "b"
 	second := r.order(t, e, s, sh("echo twice"))
-	if second.awaitBirth(); !strings.Contains(second.Error, ErrNameTaken.Error()) {
-		t.Errorf("the second: %+v, want %q", second.Birth, ErrNameTaken)
+	if second.awaitAnswer(); !strings.Contains(second.Error, ErrNameTaken.Error()) {
+		t.Errorf("the second: %+v, want %q", second.Answer, ErrNameTaken)
 	}
 	if out := second.read(); out != "" {
 		t.Errorf("the second wrote %q", out)
@@ -446,7 +446,7 @@ func TestWhatCannotBeStarted(t *testing.T) {
 			s, c := r.spec(t, 1234), sh("true")
 			change(&s, &c)
 			st := r.order(t, e, s, c)
-			if st.awaitBirth(); !strings.Contains(st.Error, want) {
+			if st.awaitAnswer(); !strings.Contains(st.Error, want) {
 				t.Errorf("%q, want it to say %q", st.Error, want)
 			}
 			if ws := st.wait(); ws.ExitStatus() != 125 {
@@ -493,7 +493,7 @@ func TestHandOverInADeepFolder(t *testing.T) {
 	r, e := open(t)
 	s := r.spec(t, 1234)
 	s.HandDir += strings.Repeat("d", 120)
-	if out := r.born(t, e, s, sh("echo deep")).read(); out != "deep\n" {
+	if out := r.spawn(t, e, s, sh("echo deep")).read(); out != "deep\n" {
 		t.Errorf("it wrote %q", out)
 	}
 }

@@ -33,10 +33,10 @@ type Case struct {
 }
 
 // Explain adds to an exit what can be told of it. It reads files, and may take as long as their disk does.
-func (s *Servers) Explain(c Case, e launcher.Exit) launcher.Exit { return s.gather(c).judge(e) }
+func (s *Servers) Explain(c Case, e launcher.Exit) launcher.Exit { return s.gather(c).evaluate(e) }
 
 func (s *Servers) gather(c Case) evidence {
-	found := evidence{logs: s, pid: c.PID, kernel: kernelLog(), record: c.Record, boxed: c.Contained}
+	found := evidence{logs: s, pid: c.PID, kernel: kernelLog(), record: c.Record, contained: c.Contained}
 	var since unix.Timespec
 	if unix.ClockGettime(unix.CLOCK_MONOTONIC, &since) == nil { // what the kernel log counts by
 		found.died = time.Duration(since.Nano()) - time.Since(c.Ended)

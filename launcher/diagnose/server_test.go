@@ -52,7 +52,7 @@ const (
 // knownLogs are read as the agent of a node reads them.
 func knownLogs() *Servers { return NewServers(engine.Servers()) }
 
-func TestJudgeAServer(t *testing.T) {
+func TestEvaluateAServer(t *testing.T) {
 	const (
 		room = "Available memory on node 0 (3.1/23.0 GiB) on kv cache allocation is less than requested memory for kv (999.0 GiB). Decrease VLLM_CPU_KVCACHE_SPACE"
 		peer = "[gloo/transport/tcp/pair.cc:538] Connection closed by peer [192.168.100.12]:4711"
@@ -93,7 +93,7 @@ func TestJudgeAServer(t *testing.T) {
 			if tt.err == "" { // as gather gives it
 				ev.lines, ev.aside = ev.aside, nil
 			}
-			got := ev.judge(tt.exit)
+			got := ev.evaluate(tt.exit)
 			if got.String() != tt.want || got.LostPeer != tt.lost {
 				t.Errorf("%q, lost a peer: %t; want %q, %t", got, got.LostPeer, tt.want, tt.lost)
 			}
@@ -102,7 +102,7 @@ func TestJudgeAServer(t *testing.T) {
 }
 
 // The ends of what the real vLLM 0.32 logged. Where one of its processes was killed it ended with 0.
-func TestJudgeARealServer(t *testing.T) {
+func TestEvaluateARealServer(t *testing.T) {
 	for file, tt := range map[string]struct {
 		exit      launcher.Exit
 		err, want string
@@ -116,7 +116,7 @@ func TestJudgeARealServer(t *testing.T) {
 		must(t, err)
 		ev := evidence{logs: knownLogs(), lines: []string{tt.err, "/usr/lib/python3.12/multiprocessing/resource_tracker.py:254: UserWarning: resource_tracker: There appear to be 1 leaked shared_memory objects to clean up at shutdown"},
 			aside: strings.Split(string(text), "\n")}
-		if got := ev.judge(tt.exit); got.String() != tt.want {
+		if got := ev.evaluate(tt.exit); got.String() != tt.want {
 			t.Errorf("%s: %q, want %q", file, got, tt.want)
 		}
 	}

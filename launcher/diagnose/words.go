@@ -20,19 +20,19 @@ import (
 
 // evidence is what was found of one failed rank.
 type evidence struct {
-	pid    int
-	died   time.Duration // since boot, as the kernel log counts; 0 = not known
-	kernel string        // records of /dev/kmsg
-	record []byte        // the error file
-	lines  []string      // the end of its output: of what it wrote to stderr, where that is something
-	aside  []string      // then the end of the other stream
-	boxed  bool          // it ran in a container
-	logs   *Servers
+	pid       int
+	died      time.Duration // since boot, as the kernel log counts; 0 = not known
+	kernel    string        // records of /dev/kmsg
+	record    []byte        // the error file
+	lines     []string      // the end of its output: of what it wrote to stderr, where that is something
+	aside     []string      // then the end of the other stream
+	contained bool          // it ran in a container
+	logs      *Servers
 }
 
-// judge adds the words to an exit. The kernel knows better than the program why
+// evaluate adds the words to an exit. The kernel knows better than the program why
 // it was killed, the program better than its output why it failed.
-func (ev evidence) judge(e launcher.Exit) launcher.Exit {
+func (ev evidence) evaluate(e launcher.Exit) launcher.Exit {
 	if e.ByUs { // what is its own doing there is not known, but what had struck it before
 		for _, lines := range [][]string{ev.lines, ev.aside} {
 			lines, _ = ev.logs.unprefixed(lines)
@@ -42,7 +42,7 @@ func (ev evidence) judge(e launcher.Exit) launcher.Exit {
 	}
 	message, trace := errorRecord(ev.record)
 	text, lost := ev.logs.toldBy(ev.lines, ev.aside)
-	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.boxed {
+	if m := noScript().FindStringSubmatch(strings.Join(ev.lines[max(len(ev.lines)-1, 0):], "\n")); m != nil && ev.contained {
 		text = "there is no " + m[1] + " in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"
 	}
 	if !e.Failed() && !ev.logs.dead().MatchString(strings.Join(ev.lines, "\n")+"\n"+strings.Join(ev.aside, "\n")) {

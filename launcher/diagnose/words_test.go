@@ -40,7 +40,7 @@ Root Cause (first observed failure):
 =====================================================`, "\n")
 }
 
-func TestJudgeAnExit(t *testing.T) {
+func TestEvaluateAnExit(t *testing.T) {
 	code, killed := launcher.Exit{Code: 1}, launcher.Exit{Signal: 9}
 	tests := map[string]struct {
 		exit launcher.Exit
@@ -54,7 +54,7 @@ func TestJudgeAnExit(t *testing.T) {
 		"docker stop": {exit: launcher.Exit{Signal: 15}, ev: evidence{lines: []string{"Connection reset by peer",
 			"sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
 			want: "killed by SIGTERM (15): its container was ended from outside: by docker stop"},
-		"no script in the container": {exit: launcher.Exit{Code: 2}, ev: evidence{boxed: true, lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}},
+		"no script in the container": {exit: launcher.Exit{Code: 2}, ev: evidence{contained: true, lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}},
 			want: "exit 2: there is no /w/train.py in the container: --mount . --workdir . shows it this folder, --stage FILE brings a file along"},
 		"no script on a host": {exit: launcher.Exit{Code: 2}, ev: evidence{lines: []string{"/usr/bin/python3: can't open file '/w/train.py': [Errno 2] No such file or directory"}}, want: "exit 2"},
 		"docker stop of a server": {exit: launcher.Exit{}, ev: evidence{lines: []string{"bye", "sparkrun: container sparkrun-7.1-0-a-b was ended from outside: by docker stop"}},
@@ -137,7 +137,7 @@ func TestJudgeAnExit(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			tt.ev.logs = knownLogs()
-			got := tt.ev.judge(tt.exit)
+			got := tt.ev.evaluate(tt.exit)
 			if got.String() != tt.want || got.LostPeer != tt.lost {
 				t.Errorf("%q, lost a peer: %t; want %q, %t", got, got.LostPeer, tt.want, tt.lost)
 			}
@@ -153,7 +153,7 @@ func TestCausesAreBounded(t *testing.T) {
 		ev.lines = append(ev.lines, long)
 	}
 	ev.logs = knownLogs()
-	e := ev.judge(launcher.Exit{Code: 1})
+	e := ev.evaluate(launcher.Exit{Code: 1})
 	if len(e.Words) > launcher.MaxWordsBytes || len(e.Trace) > launcher.MaxTraceBytes+len("…\n") || len(e.Last) > launcher.MaxLastLines*(launcher.MaxLineBytes+1) {
 		t.Errorf("words %d, trace %d, last lines %d bytes", len(e.Words), len(e.Trace), len(e.Last))
 	}

@@ -15,7 +15,7 @@ import (
 )
 
 // Lay lays a job's files out in its tree, as uid and gid's own. A tree that is
-// there is left as it is, with what the job's earlier tries have written.
+// there is left as it is, with what the job's earlier attempts have written.
 func (s *Store) Lay(job launcher.JobID, user string, uid, gid int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -128,7 +128,7 @@ func (s *Store) Write(job launcher.JobID, user, sum string, offset int64, data [
 		return s.trouble(err)
 	}
 	defer f.Close()
-	if err := f.Truncate(offset); err != nil { // what an earlier try has left
+	if err := f.Truncate(offset); err != nil { // what an earlier attempt has left
 		return s.trouble(err)
 	}
 	if _, err := f.WriteAt(data, offset); err != nil {

@@ -66,12 +66,12 @@ func explained(err error) error {
 	return fmt.Errorf("set packet filter: %w", err)
 }
 
-// boxesSuffix tells the chain of a try's containers from that of its ranks.
-const boxesSuffix = ".boxes"
+// containersSuffix tells the chain of an attempt's containers from that of its ranks.
+const containersSuffix = ".boxes"
 
 // guard is one job's part of the table.
 type guard struct {
-	name      string  // of the try; its chain's too
+	name      string  // of the attempt; its chain's too
 	cgroup    *cgroup // nil: by ports
 	ports     []uint16
 	members   [2][]netip.Addr // IPv4, IPv6
@@ -103,7 +103,7 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 		if f.Cgroup == "" {
 			out = append(out, g)
 		}
-		for i, path := range []string{f.Cgroup, f.Boxes} {
+		for i, path := range []string{f.Cgroup, f.Containers} {
 			if path == "" {
 				continue
 			}
@@ -117,7 +117,7 @@ func guardsOf(jobs map[launcher.Key]launcher.Filter) ([]guard, error) {
 			one := g
 			one.cgroup = cg
 			if i == 1 {
-				one.name += boxesSuffix
+				one.name += containersSuffix
 			}
 			out = append(out, one)
 		}
@@ -152,7 +152,7 @@ func isGroup(dir string) bool {
 	return unix.Statfs(dir, &st) == nil && st.Type == unix.CGROUP2_SUPER_MAGIC
 }
 
-// Keys lists the tries that the table has rules of; none where there is no table.
+// Keys lists the attempts that the table has rules of; none where there is no table.
 func Keys(opts ...nftables.ConnOption) ([]string, error) {
 	c, err := nftables.New(opts...)
 	if err != nil {
@@ -165,7 +165,7 @@ func Keys(opts ...nftables.ConnOption) ([]string, error) {
 	found := map[string]bool{}
 	for _, ch := range chains {
 		if ch.Table.Name == TableName && ch.Name != entryChain {
-			found[strings.TrimSuffix(ch.Name, boxesSuffix)] = true
+			found[strings.TrimSuffix(ch.Name, containersSuffix)] = true
 		}
 	}
 	return slices.Sorted(maps.Keys(found)), nil

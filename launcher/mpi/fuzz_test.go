@@ -26,10 +26,10 @@ func FuzzServe(f *testing.F) {
 		f.Add(text, false)
 		f.Add(text, true)
 	}
-	f.Fuzz(func(t *testing.T, text string, fenced bool) {
+	f.Fuzz(func(t *testing.T, text string, meets bool) {
 		s := NewSpace("j.1", Mapping(1, 1), 1, 1)
 		var others sync.WaitGroup
-		if fenced { // with a rank elsewhere, whose node passes all fences
+		if meets { // with a rank elsewhere, whose node passes all barriers
 			s = NewSpace("j.1", Mapping(2, 1), 2, 1)
 			others.Go(func() {
 				for {
@@ -37,7 +37,7 @@ func FuzzServe(f *testing.F) {
 					if err != nil {
 						return
 					}
-					_ = s.Pass(Fence{Number: f.Number, Pairs: append(f.Pairs, launcher.Pair{Key: "theirs", Value: "=x y"}), Done: true})
+					_ = s.Pass(Barrier{Number: f.Number, Pairs: append(f.Pairs, launcher.Pair{Key: "theirs", Value: "=x y"}), Done: true})
 				}
 			})
 		}
@@ -66,7 +66,7 @@ func (l *lines) Read(b []byte) (int, error)  { return l.in.Read(b) }
 func (l *lines) Write(b []byte) (int, error) { return l.out.Write(b) }
 
 // What broken nodes bring to a meeting, in whatever order, does not make it forget or invent a
-// pair, nor grow. Each four bytes are one call: who, which fence, what.
+// pair, nor grow. Each four bytes are one call: who, which barrier, what.
 func FuzzMeeting(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 'a', 0, 1, 1, 'b', 0, 2, 1, 'c', 1, 0, 1, 0, 0, 1, 2, 'd'})
 	f.Add([]byte{0, 1, 1, 'a', 0, 1, 1, 'b', 0, 1, 9, 'c', 0, 1, 8, 'c', 0, 1, 7, 'c', 0, 1, 6, 'c', 0, 1, 5, 'c'})
@@ -82,7 +82,7 @@ func FuzzMeeting(f *testing.F) {
 			node, n, key := int(int8(calls[1])), int(int8(calls[2])), string(calls[3:4])
 			pairs := []launcher.Pair{{Key: key, Value: fmt.Sprint(node)}}
 			if calls[0]%2 == 1 {
-				m.Stored(Fence{Number: n, Pairs: pairs, Done: true})
+				m.Stored(Barrier{Number: n, Pairs: pairs, Done: true})
 				if n >= m.first && whole[n] == nil {
 					whole[n] = pairs
 				}
@@ -102,16 +102,16 @@ func FuzzMeeting(f *testing.F) {
 			}
 			switch {
 			case err == nil && !ok:
-				t.Fatalf("node %d brought %q to fence %d, and got an answer", node, key, n)
+				t.Fatalf("node %d brought %q to barrier %d, and got an answer", node, key, n)
 			case err == nil:
 				if d := cmp.Diff(whole[n], all); d != "" {
-					t.Fatalf("fence %d (-want +got):\n%s", n, d)
+					t.Fatalf("barrier %d (-want +got):\n%s", n, d)
 				}
-			case !errors.Is(err, errLeft) && !errors.Is(err, launcher.ErrInvalid) && !errors.Is(err, launcher.ErrNoFence):
+			case !errors.Is(err, errLeft) && !errors.Is(err, launcher.ErrInvalid) && !errors.Is(err, launcher.ErrNoBarrier):
 				t.Fatalf("an error of no kind: %v", err)
 			}
 			if len(m.open) > maxOpen+1 { // one that rank 0's shim has told of
-				t.Fatalf("%d fences are open", len(m.open))
+				t.Fatalf("%d barriers are open", len(m.open))
 			}
 		}
 	})
@@ -126,17 +126,17 @@ func TestStrangePairs(t *testing.T) {
 		"NUL": {Key: "k", Value: "\x00"}, "no text": {Key: "k", Value: "\xff"},
 	} {
 		pairs := []launcher.Pair{{Key: "good", Value: "=v 1"}, p}
-		if _, err := NewMeeting(2).Bring(t.Context(), 1, 1, pairs); !errors.Is(err, ErrStrange) || !errors.Is(err, launcher.ErrNoFence) {
+		if _, err := NewMeeting(2).Bring(t.Context(), 1, 1, pairs); !errors.Is(err, ErrStrange) || !errors.Is(err, launcher.ErrNoBarrier) {
 			t.Errorf("%s, brought: %v", name, err)
 		}
 		s := NewSpace("j.1", Mapping(2, 1), 2, 1)
 		go func() { _ = s.enter(t.Context()) }()
 		_, err := s.Next(t.Context(), 1)
 		must(t, err)
-		if err := s.Pass(Fence{Number: 1, Pairs: pairs, Done: true}); !errors.Is(err, ErrStrange) {
+		if err := s.Pass(Barrier{Number: 1, Pairs: pairs, Done: true}); !errors.Is(err, ErrStrange) {
 			t.Errorf("%s, passed: %v", name, err)
 		}
-		must(t, s.Pass(Fence{Number: 1, Pairs: pairs[:1], Done: true}))
+		must(t, s.Pass(Barrier{Number: 1, Pairs: pairs[:1], Done: true}))
 		s.Close()
 	}
 }

@@ -8,19 +8,19 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Meeting is where the nodes of one try bring together what their ranks have put
-// before a fence: on rank 0's node. What it holds can be brought again: a node whose
+// Meeting is where the nodes of one attempt bring together what their ranks have put
+// before a barrier: on rank 0's node. What it holds can be brought again: a node whose
 // call broke asks again, and so do all when this agent is another's successor.
 type Meeting struct {
 	nodes int
 
 	mu    sync.Mutex
-	open  map[int]*fence
-	first int // all fences below are over, and forgotten
+	open  map[int]*barrier
+	first int // all barriers below are over, and forgotten
 }
 
-// fence is one that some node has come to.
-type fence struct {
+// barrier is one that some node has come to.
+type barrier struct {
 	parts  map[int][]launcher.Pair
 	bytes  int   // of parts, as in MaxSpace
 	err    error // in the place of all
@@ -30,53 +30,53 @@ type fence struct {
 	stored chan struct{} // rank 0's shim has it, so that it survives this agent
 }
 
-// NewMeeting is for a try on so many nodes.
+// NewMeeting is for an attempt on so many nodes.
 func NewMeeting(nodes int) *Meeting {
-	return &Meeting{nodes: nodes, open: map[int]*fence{}, first: 1}
+	return &Meeting{nodes: nodes, open: map[int]*barrier{}, first: 1}
 }
 
-// at finds or opens a fence; nil: it is over.
-func (m *Meeting) at(n int) *fence {
+// at finds or opens a barrier; nil: it is over.
+func (m *Meeting) at(n int) *barrier {
 	if n < m.first {
 		return nil
 	}
 	f := m.open[n]
 	if f == nil {
-		f = &fence{parts: map[int][]launcher.Pair{}, full: make(chan struct{}), stored: make(chan struct{})}
+		f = &barrier{parts: map[int][]launcher.Pair{}, full: make(chan struct{}), stored: make(chan struct{})}
 		m.open[n] = f
 	}
 	return f
 }
 
-// maxOpen bounds the fences at a time: ranks are in one, and a node's next agent asks for that again.
+// maxOpen bounds the barriers at a time: ranks are in one, and a node's next agent asks for that again.
 const maxOpen = 4
 
-// Bring says what the ranks of a node have put before fence n, and waits for what
+// Bring says what the ranks of a node have put before barrier n, and waits for what
 // those of all nodes have. Rank 0's node gets it first; the others once it has
-// called Stored. ErrPast: that fence is over, and not in memory any more. ErrTooMuch, for
+// called Stored. ErrPast: that barrier is over, and not in memory any more. ErrTooMuch, for
 // all nodes: they have put more than a job may. ErrStrange: this node may not bring that.
 func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair) ([]launcher.Pair, error) {
 	if node < 0 || node >= m.nodes || n < 1 {
-		return nil, fmt.Errorf("fence %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
+		return nil, fmt.Errorf("barrier %d: %w: node %d of %d", n, launcher.ErrInvalid, node, m.nodes)
 	}
 	if err := valid(pairs); err != nil {
-		return nil, fmt.Errorf("fence %d: node %d: %w", n, node, err)
+		return nil, fmt.Errorf("barrier %d: node %d: %w", n, node, err)
 	}
 	m.mu.Lock()
 	if m.open[n] == nil && n >= m.first && len(m.open) >= maxOpen {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("fence %d: %w: %d others are not over", n, launcher.ErrInvalid, maxOpen)
+		return nil, fmt.Errorf("barrier %d: %w: %d others are not over", n, launcher.ErrInvalid, maxOpen)
 	}
 	f := m.at(n)
 	if f == nil {
 		m.mu.Unlock()
-		return nil, fmt.Errorf("fence %d: %w", n, ErrPast)
+		return nil, fmt.Errorf("barrier %d: %w", n, ErrPast)
 	}
 	if !f.whole {
 		m.part(f, node, pairs)
 		switch {
 		case f.bytes > MaxSpace:
-			m.complete(n, f, nil, fmt.Errorf("fence %d: %w", n, ErrTooMuch))
+			m.complete(n, f, nil, fmt.Errorf("barrier %d: %w", n, ErrTooMuch))
 		case len(f.parts) == m.nodes:
 			var all []launcher.Pair
 			for i := range m.nodes {
@@ -99,7 +99,7 @@ func (m *Meeting) Bring(ctx context.Context, node, n int, pairs []launcher.Pair)
 }
 
 // part takes a node's, in the place of what that has brought before. m.mu is held.
-func (m *Meeting) part(f *fence, node int, pairs []launcher.Pair) {
+func (m *Meeting) part(f *barrier, node int, pairs []launcher.Pair) {
 	for _, p := range f.parts[node] {
 		f.bytes -= p.Size()
 	}
@@ -110,7 +110,7 @@ func (m *Meeting) part(f *fence, node int, pairs []launcher.Pair) {
 }
 
 // complete ends the wait for nodes. m.mu is held.
-func (m *Meeting) complete(n int, f *fence, all []launcher.Pair, err error) {
+func (m *Meeting) complete(n int, f *barrier, all []launcher.Pair, err error) {
 	f.whole, f.all, f.err, f.parts = true, all, err, nil
 	// Who is in this one has had the answer to the one before.
 	for k := range m.open {
@@ -125,9 +125,9 @@ func (m *Meeting) complete(n int, f *fence, all []launcher.Pair, err error) {
 	}
 }
 
-// Stored lets the other nodes have the answer to a fence that rank 0's shim has. It
+// Stored lets the other nodes have the answer to a barrier that rank 0's shim has. It
 // need not have been whole here: a successor of the agent that made it so begins with it.
-func (m *Meeting) Stored(done Fence) {
+func (m *Meeting) Stored(done Barrier) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	f := m.at(done.Number)

@@ -124,7 +124,7 @@ func TestAbort(t *testing.T) {
 	}
 }
 
-// job are nodes whose fences meet as agents carry them.
+// job are nodes whose barriers meet as agents carry them.
 func carry(t *testing.T, ctx context.Context, m *Meeting, node int, s *Space) error {
 	for {
 		f, err := s.Next(ctx, 0)
@@ -135,7 +135,7 @@ func carry(t *testing.T, ctx context.Context, m *Meeting, node int, s *Space) er
 		if err != nil {
 			return err
 		}
-		done := Fence{Number: f.Number, Pairs: all, Done: true}
+		done := Barrier{Number: f.Number, Pairs: all, Done: true}
 		if err := s.Pass(done); err != nil {
 			return err
 		}
@@ -200,7 +200,7 @@ func speak(conn net.Conn, rank, world int) error {
 	return c.Finalize()
 }
 
-// The agent of rank 0's node dies when its shim has passed a fence, and another node has
+// The agent of rank 0's node dies when its shim has passed a barrier, and another node has
 // not had the answer. That node asks the successor, which has it from the shim.
 func TestMeetingSurvives(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
@@ -213,7 +213,7 @@ func TestMeetingSurvives(t *testing.T) {
 		answer <- all
 	}()
 	want := append(pairs("a"), pairs("b")...)
-	second.Stored(Fence{Number: 1, Pairs: want, Done: true})
+	second.Stored(Barrier{Number: 1, Pairs: want, Done: true})
 	if diff := cmp.Diff(want, <-answer); diff != "" {
 		t.Error(diff)
 	}
@@ -227,10 +227,10 @@ func TestMeetingSurvives(t *testing.T) {
 	all, err = second.Bring(ctx, 0, 2, pairs("c"))
 	must(t, err)
 	if len(all) != 2 {
-		t.Errorf("fence 2 brought %v", all)
+		t.Errorf("barrier 2 brought %v", all)
 	}
 	if _, err := second.Bring(ctx, 1, 1, nil); !errors.Is(err, ErrPast) {
-		t.Errorf("fence 1, when all are in fence 2: %v, want ErrPast", err)
+		t.Errorf("barrier 1, when all are in barrier 2: %v, want ErrPast", err)
 	}
 	if _, err := second.Bring(ctx, 2, 3, nil); !errors.Is(err, launcher.ErrInvalid) {
 		t.Errorf("node 2 of 2: %v", err)
@@ -239,8 +239,8 @@ func TestMeetingSurvives(t *testing.T) {
 
 func TestPassOutOfTurn(t *testing.T) {
 	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
-	if err := s.Pass(Fence{Number: 1}); err == nil {
-		t.Error("a fence is passed that the local rank is not in")
+	if err := s.Pass(Barrier{Number: 1}); err == nil {
+		t.Error("a barrier is passed that the local rank is not in")
 	}
 	s.Close()
 	if _, err := s.Next(context.Background(), 0); !errors.Is(err, ErrClosed) {
@@ -248,8 +248,8 @@ func TestPassOutOfTurn(t *testing.T) {
 	}
 }
 
-// What a node's ranks put before a fence goes in one message, whatever bytes a value has.
-func TestFenceFitsItsMessage(t *testing.T) {
+// What a node's ranks put before a barrier goes in one message, whatever bytes a value has.
+func TestBarrierFitsItsMessage(t *testing.T) {
 	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
 	var err error
 	for i := 0; err == nil; i++ { // "\x01" is six bytes in JSON
@@ -264,19 +264,19 @@ func TestFenceFitsItsMessage(t *testing.T) {
 	must(t, err)
 	text, err := json.Marshal(f)
 	must(t, err)
-	if len(text) > MaxFence+1000 || len(text) < MaxFence/2 {
-		t.Errorf("a fence of %d bytes, want at most %d", len(text), MaxFence)
+	if len(text) > MaxBarrier+1000 || len(text) < MaxBarrier/2 {
+		t.Errorf("a barrier of %d bytes, want at most %d", len(text), MaxBarrier)
 	}
 }
 
-// more than one fence brings is more than a space holds: all nodes are told.
+// more than one barrier brings is more than a space holds: all nodes are told.
 func TestSpaceIsBounded(t *testing.T) {
 	var pairs []launcher.Pair
-	for i, size := 0, 0; size < MaxFence; i++ {
+	for i, size := 0, 0; size < MaxBarrier; i++ {
 		pairs = append(pairs, launcher.Pair{Key: fmt.Sprint(i), Value: strings.Repeat("v", MaxValue)})
 		size += pairs[i].Size()
 	}
-	const nodes = MaxSpace/MaxFence + 1
+	const nodes = MaxSpace/MaxBarrier + 1
 	m := NewMeeting(nodes)
 	errs := make(chan error, nodes)
 	for i := range nodes {
@@ -286,17 +286,17 @@ func TestSpaceIsBounded(t *testing.T) {
 		}()
 	}
 	for range nodes {
-		if err := <-errs; !errors.Is(err, ErrTooMuch) || !errors.Is(err, launcher.ErrNoFence) {
-			t.Errorf("a fence that brings too much: %v", err)
+		if err := <-errs; !errors.Is(err, ErrTooMuch) || !errors.Is(err, launcher.ErrNoBarrier) {
+			t.Errorf("a barrier that brings too much: %v", err)
 		}
 	}
-	// And so are they where it comes fence by fence.
+	// And so are they where it comes barrier by barrier.
 	s := NewSpace("j.1", Mapping(2, 1), 2, 1)
 	defer s.Close()
 	var err error
 	for n := 1; err == nil; n++ {
 		if n > nodes {
-			t.Fatal("a space takes whatever fences bring")
+			t.Fatal("a space takes whatever barriers bring")
 		}
 		go func() { _ = s.enter(t.Context()) }()
 		if _, err := s.Next(t.Context(), 0); err != nil {
@@ -305,7 +305,7 @@ func TestSpaceIsBounded(t *testing.T) {
 		for i := range pairs {
 			pairs[i].Key = fmt.Sprint(n, "-", i)
 		}
-		err = s.Pass(Fence{Number: n, Pairs: pairs, Done: true})
+		err = s.Pass(Barrier{Number: n, Pairs: pairs, Done: true})
 	}
 	if !errors.Is(err, ErrTooMuch) {
 		t.Errorf("a space that is full: %v", err)

@@ -97,10 +97,10 @@ func hear(in *bufio.Reader) said {
 	return said{m, err}
 }
 
-// errLeft: a rank has hung up in a fence, or said what does not wait for its end.
-var errLeft = errors.New("the rank has left the fence")
+// errLeft: a rank has hung up in a barrier, or said what does not wait for its end.
+var errLeft = errors.New("the rank has left the barrier")
 
-// barrier has the rank wait in a fence, and gives what it says next. One that dies there, or
+// barrier has the rank wait in a barrier, and gives what it says next. One that dies there, or
 // of which another thread calls MPI_Abort, is heard at once.
 func (c *Session) barrier(in *bufio.Reader, conn io.Writer) (said, error) {
 	ctx, leave := context.WithCancelCause(context.Background())

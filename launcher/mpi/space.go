@@ -14,45 +14,45 @@ import (
 
 // Bounds of a space, in bytes of launcher.Pair.Size.
 const (
-	// MaxFence is for what one node's ranks put between two fences: 1,024 ranks with a value of
+	// MaxBarrier is for what one node's ranks put between two barriers: 1,024 ranks with a value of
 	// 1,024 bytes each, and as much again. It goes to rank 0's node in one message, of which
 	// rendezvous/wire takes 4 MiB.
-	MaxFence = 3 << 20
+	MaxBarrier = 3 << 20
 	// MaxSpace is for all that all ranks put: each node's shim holds it, and takes what one
-	// fence brings in one message, of 64 MiB.
+	// barrier brings in one message, of 64 MiB.
 	MaxSpace = 48 << 20
 )
 
 // Errors of a Space.
 var (
-	// ErrPast: a fence that is long over was asked for.
-	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoFence)
+	// ErrPast: a barrier that is long over was asked for.
+	ErrPast = fmt.Errorf("%w: it is over", launcher.ErrNoBarrier)
 	// ErrTooMuch: the ranks have put more than MaxSpace.
-	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoFence, MaxSpace>>20)
+	ErrTooMuch = fmt.Errorf("%w: the job's ranks have put more than %d MiB in PMI's key-value space", launcher.ErrNoBarrier, MaxSpace>>20)
 	// ErrStrange: a node has brought what no rank of its can have put.
-	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space", launcher.ErrNoFence)
+	ErrStrange = fmt.Errorf("%w: a machine brings what no rank can have put in PMI's key-value space", launcher.ErrNoBarrier)
 	// ErrClosed: the ranks are being ended.
 	ErrClosed = errors.New("the ranks are being ended")
 )
 
-// Space is the key-value space of one try as one node has it, with its fences:
-// ranks put, wait in a fence, and then get what all others have put before it. It
+// Space is the key-value space of one attempt as one node has it, with its barriers:
+// ranks put, wait in a barrier, and then get what all others have put before it. It
 // is safe for use from several goroutines.
 type Space struct {
 	name  string
 	size  int // ranks in the world
 	local int // ranks here
 
-	mu      sync.Mutex
-	kv      map[string]string
-	bytes   int             // of kv, as in MaxSpace
-	fresh   []launcher.Pair // put here since the last fence
-	weight  int             // of fresh
-	fence   int             // how many are over
-	last    []launcher.Pair // what the last one brought
-	in      int             // local ranks in the next one
-	over    error           // after Close
-	changed chan struct{}   // closed, and made anew, when any of these changes
+	mu       sync.Mutex
+	kv       map[string]string
+	bytes    int             // of kv, as in MaxSpace
+	fresh    []launcher.Pair // put here since the last barrier
+	weight   int             // of fresh
+	barriers int             // how many are over
+	last     []launcher.Pair // what the last one brought
+	in       int             // local ranks in the next one
+	over     error           // after Close
+	changed  chan struct{}   // closed, and made anew, when any of these changes
 }
 
 // NewSpace makes the space of a world of size ranks, local of them here. name is
@@ -94,8 +94,8 @@ func (s *Space) put(p launcher.Pair) error {
 		return fmt.Errorf("key %s is there", p.Key)
 	}
 	n := p.Size()
-	if s.weight+n > MaxFence || s.bytes+n > MaxSpace {
-		return fmt.Errorf("%w: the ranks of this node have put more than %d MiB before a barrier, or all have put more than %d", ErrMalformed, MaxFence>>20, MaxSpace>>20)
+	if s.weight+n > MaxBarrier || s.bytes+n > MaxSpace {
+		return fmt.Errorf("%w: the ranks of this node have put more than %d MiB before a barrier, or all have put more than %d", ErrMalformed, MaxBarrier>>20, MaxSpace>>20)
 	}
 	s.kv[p.Key] = p.Value
 	s.fresh = append(s.fresh, p)
@@ -124,18 +124,18 @@ func (s *Space) get(key string) (string, bool) {
 	return v, ok
 }
 
-// enter has one local rank wait in the next fence until it is over. One that leaves with ctx
+// enter has one local rank wait in the next barrier until it is over. One that leaves with ctx
 // has been in it all the same: its job is at its end.
 func (s *Space) enter(ctx context.Context) error {
 	s.mu.Lock()
 	s.in++
-	n := s.fence + 1
+	n := s.barriers + 1
 	if s.in == s.local && s.local == s.size {
 		s.pass(s.fresh) // nobody else to wait for
 	}
 	s.tell()
 	s.mu.Unlock()
-	return s.until(ctx, func() bool { return s.fence >= n })
+	return s.until(ctx, func() bool { return s.barriers >= n })
 }
 
 // until waits for ok, which is asked with s.mu held.
@@ -158,33 +158,33 @@ func (s *Space) until(ctx context.Context, ok func() bool) error {
 	}
 }
 
-// Fence is one fence as a node has it: what its ranks have put before it or, once
+// Barrier is one barrier as a node has it: what its ranks have put before it or, once
 // it is Done, what those of all nodes have.
-type Fence struct {
+type Barrier struct {
 	Number int             `json:"number"` // 1, 2, ...
 	Pairs  []launcher.Pair `json:"pairs,omitempty"`
 	Done   bool            `json:"done,omitempty"`
 }
 
-// Next waits until every local rank is in fence n, and gives what they have put; 0 is
+// Next waits until every local rank is in barrier n, and gives what they have put; 0 is
 // the next one. One that is over just now is given as Done.
-func (s *Space) Next(ctx context.Context, n int) (Fence, error) {
+func (s *Space) Next(ctx context.Context, n int) (Barrier, error) {
 	s.mu.Lock()
 	if n == 0 {
-		n = s.fence + 1
+		n = s.barriers + 1
 	}
-	past := n < s.fence
+	past := n < s.barriers
 	s.mu.Unlock()
 	if past {
-		return Fence{}, fmt.Errorf("fence %d: %w", n, ErrPast)
+		return Barrier{}, fmt.Errorf("barrier %d: %w", n, ErrPast)
 	}
-	f := Fence{Number: n}
+	f := Barrier{Number: n}
 	err := s.until(ctx, func() bool {
 		switch {
-		case s.fence >= n:
+		case s.barriers >= n:
 			f.Done, f.Pairs = true, slices.Clone(s.last)
 			return true
-		case s.fence == n-1 && s.in == s.local:
+		case s.barriers == n-1 && s.in == s.local:
 			f.Pairs = slices.Clone(s.fresh)
 			return true
 		}
@@ -193,26 +193,26 @@ func (s *Space) Next(ctx context.Context, n int) (Fence, error) {
 	return f, err
 }
 
-// Last gives the fence that was over last, Done; number 0 before the first.
-func (s *Space) Last() Fence {
+// Last gives the barrier that was over last, Done; number 0 before the first.
+func (s *Space) Last() Barrier {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return Fence{Number: s.fence, Pairs: slices.Clone(s.last), Done: s.fence > 0}
+	return Barrier{Number: s.barriers, Pairs: slices.Clone(s.last), Done: s.barriers > 0}
 }
 
-// Pass ends a fence that all ranks of all nodes are in: what they put is there, and
+// Pass ends a barrier that all ranks of all nodes are in: what they put is there, and
 // the local ones go on. One that is over stays as it was. ErrTooMuch, ErrStrange: they do not.
-func (s *Space) Pass(f Fence) error {
+func (s *Space) Pass(f Barrier) error {
 	if err := valid(f.Pairs); err != nil {
-		return fmt.Errorf("fence %d: %w", f.Number, err)
+		return fmt.Errorf("barrier %d: %w", f.Number, err)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
-	case f.Number <= s.fence:
+	case f.Number <= s.barriers:
 		return nil
-	case f.Number > s.fence+1 || s.in < s.local:
-		return fmt.Errorf("fence %d: %d of %d ranks of this node are in fence %d", f.Number, s.in, s.local, s.fence+1)
+	case f.Number > s.barriers+1 || s.in < s.local:
+		return fmt.Errorf("barrier %d: %d of %d ranks of this node are in barrier %d", f.Number, s.in, s.local, s.barriers+1)
 	}
 	bytes := s.bytes
 	for _, p := range f.Pairs {
@@ -221,7 +221,7 @@ func (s *Space) Pass(f Fence) error {
 		}
 	}
 	if bytes > MaxSpace {
-		return fmt.Errorf("fence %d: %w", f.Number, ErrTooMuch)
+		return fmt.Errorf("barrier %d: %w", f.Number, ErrTooMuch)
 	}
 	s.bytes = bytes
 	s.pass(f.Pairs)
@@ -237,5 +237,5 @@ func (s *Space) pass(all []launcher.Pair) {
 		}
 	}
 	s.last, s.fresh, s.weight, s.in = all, nil, 0, 0
-	s.fence++
+	s.barriers++
 }

@@ -37,8 +37,8 @@ type Prober struct {
 	Assignment launcher.Assignment
 	Ask        launcher.AskReady
 	LogDir     string // has the ranks' output
-	// Seat gives the place of a local rank, with the ports that are known.
-	Seat func(local int) launcher.Seat
+	// Placement gives the place of a local rank, with the ports that are known.
+	Placement func(local int) launcher.Placement
 	// Exec runs a command beside a local rank, and passes on what it prints.
 	Exec func(ctx context.Context, local int, argv []string, out func(launcher.Stream, []byte) error) (launcher.Exit, error)
 	// Tell is called with what has changed.
@@ -94,15 +94,15 @@ func (p *Prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 	if st.On(p.Assignment.NodeRank) {
 		local = p.Assignment.Spec.FirstOf(p.Ask.Step, p.Assignment.NodeRank)
 	}
-	seat := p.Seat(local)
+	placement := p.Placement(local)
 	var err error
 	switch probe.Kind {
 	case launcher.ProbeTCP, launcher.ProbeHTTP:
-		err = p.dial(ctx, probe, seat)
+		err = p.dial(ctx, probe, placement)
 	case launcher.ProbeLog:
 		err = p.scan(ctx, st, probe, local)
 	case launcher.ProbeExec:
-		return p.exec(ctx, probe, seat, local)
+		return p.exec(ctx, probe, placement, local)
 	default:
 		err = errors.New("not known to this version of sparkrun")
 	}
@@ -114,19 +114,19 @@ func (p *Prober) look(ctx context.Context, st launcher.Stage, probe launcher.Pro
 
 // dial looks for a listener on management, where the nodes meet, and at loopback, where
 // what trusts nobody listens. All are this machine: the packet filter lets us through.
-func (p *Prober) dial(ctx context.Context, probe launcher.Probe, seat launcher.Seat) error {
-	port, err := seat.Resolve(probe.Port)
+func (p *Prober) dial(ctx context.Context, probe launcher.Probe, placement launcher.Placement) error {
+	port, err := placement.Resolve(probe.Port)
 	if err != nil {
 		return err
 	}
 	var answered error // says more than the silence of another address
-	for _, host := range hereAt(p.Assignment, seat) {
-		try, cancel := context.WithTimeout(ctx, netWait)
+	for _, host := range hereAt(p.Assignment, placement) {
+		asked, cancel := context.WithTimeout(ctx, netWait)
 		if probe.Kind == launcher.ProbeHTTP {
-			err = get(try, "http://"+net.JoinHostPort(host, port)+probe.Path)
+			err = get(asked, "http://"+net.JoinHostPort(host, port)+probe.Path)
 		} else {
 			var c net.Conn
-			if c, err = (&net.Dialer{}).DialContext(try, "tcp", net.JoinHostPort(host, port)); err == nil {
+			if c, err = (&net.Dialer{}).DialContext(asked, "tcp", net.JoinHostPort(host, port)); err == nil {
 				c.Close()
 			}
 		}
@@ -178,10 +178,10 @@ func status(res *http.Response) string {
 const execOutput = 64 << 10
 
 // exec runs a probe's command beside the rank.
-func (p *Prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.Seat, local int) (waits string) {
+func (p *Prober) exec(ctx context.Context, probe launcher.Probe, placement launcher.Placement, local int) (waits string) {
 	ctx, cancel := context.WithTimeout(ctx, execWait)
 	defer cancel()
-	argv, err := seat.Argv(launcher.Stage{Argv: probe.Argv})
+	argv, err := placement.Argv(launcher.Stage{Argv: probe.Argv})
 	if err != nil {
 		return fmt.Sprintf("%s: %v", probe.What, err)
 	}
@@ -200,7 +200,7 @@ func (p *Prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.S
 	case err != nil:
 		return fmt.Sprintf("%s: %v", probe.What, err)
 	case probe.Match != "" && len(probe.Want) > 0:
-		return count(probe, seat, out.String())
+		return count(probe, placement, out.String())
 	case exit.Failed():
 		return fmt.Sprintf("%s: %s: %s", probe.What, exit, lastLine(all.String()))
 	case probe.Match != "" && !regexp.MustCompile(probe.Match).MatchString(out.String()):
@@ -210,8 +210,8 @@ func (p *Prober) exec(ctx context.Context, probe launcher.Probe, seat launcher.S
 }
 
 // count says how much of what is wanted a command's output shows.
-func count(probe launcher.Probe, seat launcher.Seat, out string) (waits string) {
-	text, err := seat.Resolve(probe.Want)
+func count(probe launcher.Probe, placement launcher.Placement, out string) (waits string) {
+	text, err := placement.Resolve(probe.Want)
 	want, nerr := strconv.ParseFloat(text, 64)
 	if err = errors.Join(err, nerr); err != nil {
 		return fmt.Sprintf("%s: %v", probe.What, err)

@@ -30,7 +30,7 @@ const (
 	generateEach = time.Minute
 	answerMost   = 1 << 20          // bytes
 	beatEvery    = 15 * time.Second // between two events that tell no more than other metrics
-	wedgeBeat    = time.Minute      // between two that tell of a wedge again: a try may have become free
+	wedgeBeat    = time.Minute      // between two that tell of a wedge again: an attempt may have become free
 )
 
 // Watcher looks at one service.
@@ -42,7 +42,7 @@ type Watcher struct {
 	Tell func(seen launcher.ServiceSeen, turned bool)
 
 	addr string // where it was found to answer
-	sights
+	history
 	toldAt time.Time
 	asking sync.WaitGroup
 	made   chan error // of the completion under way; nil: none is
@@ -77,7 +77,7 @@ func (w *Watcher) Run(ctx context.Context, before *launcher.ServiceSeen) {
 // look asks the service once, and tells what has changed.
 func (w *Watcher) look(ctx context.Context) {
 	v := w.Assignment.Spec.Service
-	found := sight{health: w.health(ctx)}
+	found := observation{health: w.health(ctx)}
 	if found.health == nil && v.Metrics != "" {
 		found.metrics = w.metrics(ctx)
 	} else if v.Metrics != "" && w.seen.Ready != nil { // its health may be slow, and its metrics tell why
@@ -105,7 +105,7 @@ func (w *Watcher) look(ctx context.Context) {
 
 // hereAt are the addresses of this node at which a rank may listen: the one that the user has
 // said, then management's, where clients come.
-func hereAt(as launcher.Assignment, seat launcher.Seat) []string {
+func hereAt(as launcher.Assignment, placement launcher.Placement) []string {
 	said, unspecified6 := "", false
 	if v := as.Spec.Service; v != nil && as.NodeRank == 0 {
 		if at, err := netip.ParseAddr(v.Listen); err == nil && !at.IsUnspecified() {
@@ -115,7 +115,7 @@ func hereAt(as launcher.Assignment, seat launcher.Seat) []string {
 		}
 	}
 	var out []string
-	all := []string{said, seat.Management, seat.Addr, "127.0.0.1"}
+	all := []string{said, placement.Management, placement.Addr, "127.0.0.1"}
 	if unspecified6 { // Python's asyncio then takes no IPv4
 		all = append(all, "::1")
 	}
@@ -136,8 +136,8 @@ func (w *Watcher) health(ctx context.Context) error {
 			return err
 		}
 	}
-	_, _, seat := w.Assignment.Local(0)
-	for _, host := range hereAt(w.Assignment, seat) {
+	_, _, placement := w.Assignment.Local(0)
+	for _, host := range hereAt(w.Assignment, placement) {
 		addr := net.JoinHostPort(host, w.Port)
 		if err := w.healthAt(ctx, addr); !errors.Is(err, errNoListener) {
 			w.addr = addr // whoever listens there is the one to ask

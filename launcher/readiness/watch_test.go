@@ -74,7 +74,7 @@ func TestWhereAServerListens(t *testing.T) {
 		"127.0.0.1": {"127.0.0.1", "10.0.0.1", "192.168.1.1"},
 	} {
 		as := launcher.Assignment{Spec: launcher.Spec{Service: &launcher.Service{Listen: listen}}}
-		if d := cmp.Diff(want, hereAt(as, launcher.Seat{Management: "10.0.0.1", Addr: "192.168.1.1"})); d != "" {
+		if d := cmp.Diff(want, hereAt(as, launcher.Placement{Management: "10.0.0.1", Addr: "192.168.1.1"})); d != "" {
 			t.Errorf("%q:\n%s", listen, d)
 		}
 	}

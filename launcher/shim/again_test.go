@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// stays is a gang whose ranks may come again.
+// stays is an attempt whose ranks may come again.
 func stays(c *Config) { c.Stays, c.MaxOutput = true, 1<<10 }
 
-// A rank that has exited comes again when it is asked for, once a life: its output goes on behind
-// what is there, nothing of the last life is left, and the gang ends when it is told to.
+// A rank that has exited comes again when it is asked for, once an incarnation: its output goes on behind
+// what is there, nothing of the last incarnation is left, and the attempt ends when it is told to.
 func TestAgain(t *testing.T) {
 	b := spawn(t, stays, func(c *Config) { c.Cgroup = fmt.Sprintf("again-%d", os.Getpid()) })
 	first := b.sh(0, `head -c 200000 /dev/zero | tr '\0' a; (setsid sleep 1000 >/dev/null 2>&1 &); echo; echo one; exit 3`)
@@ -25,11 +25,11 @@ func TestAgain(t *testing.T) {
 	if err := b.c.Again(b.ctx, []Rank{{Rank: 7, Again: 1, Argv: []string{"true"}, Dir: "/"}}); !errors.Is(err, ErrRefused) {
 		t.Errorf("a rank that never was: %v", err)
 	}
-	must(t, b.c.Again(b.ctx, []Rank{second})) // once the sleep of the first life is gone
+	must(t, b.c.Again(b.ctx, []Rank{second})) // once the sleep of the first incarnation is gone
 	if n := len(b.alive()); n > 2 {           // the rank, and a fork of its own
-		t.Errorf("%d processes live beside the second life", n)
+		t.Errorf("%d processes live beside the second incarnation", n)
 	}
-	for range 2 { // told twice it comes once; and it is not taken for what the first life has left
+	for range 2 { // told twice it comes once; and it is not taken for what the first incarnation has left
 		must(t, b.c.Again(b.ctx, []Rank{second}))
 		time.Sleep(OutputWait / 2)
 	}
@@ -41,7 +41,7 @@ func TestAgain(t *testing.T) {
 	must(t, b.c.End(b.ctx, time.Second))
 	es := b.events()
 	if n := len(kinds(es, Started)); n != 2 {
-		t.Errorf("%d lives, want 2", n)
+		t.Errorf("%d incarnations, want 2", n)
 	}
 	if last := kinds(es, Exited)[1]; last.Again != 1 || !last.Exit.ByUs {
 		t.Errorf("the last exit: %+v", last)

@@ -19,7 +19,7 @@ import (
 
 const cgroupRoot = "/sys/fs/cgroup"
 
-// cgroup is one group that holds all ranks of a gang and all they fork. The
+// cgroup is one group that holds all ranks of an attempt and all they fork. The
 // shim itself is not in it.
 type cgroup struct {
 	path  string
@@ -107,9 +107,9 @@ func ownCgroup(v2 bool) string {
 	return cmp.Or(own, "/")
 }
 
-// fork calls f so that what it forks is born in the group: on v2 through
+// fork calls f so that what it forks begins in the group: on v2 through
 // attr, on v1 by moving the forking thread there and back. A child that were
-// moved after its birth could have forked before.
+// moved after its fork could have forked before.
 func (c *cgroup) fork(attr *unix.SysProcAttr, f func() (int, error)) (int, error) {
 	if c == nil {
 		return f()
@@ -184,7 +184,7 @@ func (c *cgroup) kill() {
 }
 
 // killEach is kill in a group that is to have members again: who is forked into one that
-// cgroup.kill was written to is killed at birth (seen with Linux 6.18).
+// cgroup.kill was written to is killed as it is forked (seen with Linux 6.18).
 func (c *cgroup) killEach() {
 	if c == nil {
 		return

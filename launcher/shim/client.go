@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// Key names the try whose shim this is.
+// Key names the attempt whose shim this is.
 func (c *Client) Key() launcher.Key { return c.key }
 
 // Dir is where the shim lives.
@@ -33,23 +33,23 @@ func (c *Client) Cgroup(ctx context.Context) (string, error) {
 // Start has the ranks exec'd and returns once each was, or could not be: an
 // exec that fails is told by an Exited event with Exit.Error. A second Start
 // never execs anything again and gives nil, whatever ranks it names. ErrEnded:
-// the gang was ended first; ErrRefused: an output file or the journal could
+// the attempt was ended first; ErrRefused: an output file or the journal could
 // not be opened, nothing was exec'd, and Start may be tried again.
 func (c *Client) Start(ctx context.Context, ranks []Rank) error {
 	op := opStart
-	if hasBox(ranks) {
+	if hasContainer(ranks) {
 		op = opContain
 	}
 	_, err := c.call(ctx, request{Op: op, Ranks: ranks})
 	return c.wrap("start", err)
 }
 
-// StartMore is Start for ranks that may come after others of the gang. Whose number was
+// StartMore is Start for ranks that may come after others of the attempt. Whose number was
 // started before is passed over, so that a call without an answer may be repeated.
-// ErrEnded: the gang's end has begun. ErrUnknownOp: the shim is older.
+// ErrEnded: the attempt's end has begun. ErrUnknownOp: the shim is older.
 func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
 	op := opStartMore
-	if hasBox(ranks) {
+	if hasContainer(ranks) {
 		op = opContainMore
 	}
 	_, err := c.call(ctx, request{Op: op, Ranks: ranks})
@@ -57,34 +57,34 @@ func (c *Client) StartMore(ctx context.Context, ranks []Rank) error {
 }
 
 // Again starts ranks anew that have exited, once nothing of them is left, and returns when each was
-// exec'd, or could not be. Each rank's Again counts its lives before: one that has had this life
-// already is passed over. ErrRefused: it has not had those before. ErrEnded: the gang's end has
+// exec'd, or could not be. Each rank's Again counts its incarnations before: one that has had this incarnation
+// already is passed over. ErrRefused: it has not had those before. ErrEnded: the attempt's end has
 // begun. ErrUnknownOp: the shim is older.
 func (c *Client) Again(ctx context.Context, ranks []Rank) error {
 	_, err := c.call(ctx, request{Op: opAgain, Ranks: ranks})
 	return c.wrap("start again of", err)
 }
 
-// End begins the end and returns: TERM to every process of the gang, KILL
+// End begins the end and returns: TERM to every process of the attempt, KILL
 // after grace (0 or more) to whatever is left. The Ended event tells when
 // nothing is. A later End may shorten the grace, never lengthen it. Before
-// Start it ends the gang for good.
+// Start it ends the attempt for good.
 func (c *Client) End(ctx context.Context, grace time.Duration) error {
 	_, err := c.call(ctx, request{Op: opEnd, Grace: grace})
 	return c.wrap("end", err)
 }
 
-// EndFor ends the gang at once, by the node's own judgement: cause stands in
-// the exits of the ranks that run, in place of ByUs. A gang that is being ended
+// EndFor ends the attempt at once, by the node's own judgement: cause stands in
+// the exits of the ranks that run, in place of ByUs. An attempt that is being ended
 // already only ends sooner.
 func (c *Client) EndFor(ctx context.Context, cause string) error {
 	_, err := c.call(ctx, request{Op: opEnd, Cause: cause})
 	return c.wrap("end", err)
 }
 
-// Lease lets the gang go on until a moment of this machine's CLOCK_BOOTTIME: then
+// Lease lets the attempt go on until a moment of this machine's CLOCK_BOOTTIME: then
 // the shim ends it with its own grace, and cause stands in the exits as of EndFor.
-// A later moment renews it, an earlier one changes nothing. A gang that never had a
+// A later moment renews it, an earlier one changes nothing. An attempt that never had a
 // lease runs for ever. ErrRefused: the moment has passed, or the end has begun.
 // ErrUnknownOp: the shim is older, and there is no lease.
 func (c *Client) Lease(ctx context.Context, until launcher.Uptime, cause string) error {
@@ -129,7 +129,7 @@ func (c *Client) Resize(ctx context.Context, rank int, w launcher.Window) error 
 }
 
 // Release lets the shim exit, once what it knows is recorded elsewhere, and
-// returns when it has. ErrRunning: the gang hasn't ended. ErrGone: the shim
+// returns when it has. ErrRunning: the attempt hasn't ended. ErrGone: the shim
 // went by itself.
 func (c *Client) Release(ctx context.Context) error {
 	conn, off, err := c.dial(ctx)
@@ -184,7 +184,7 @@ func (c *Client) Events(ctx context.Context, from int, fn func(Event) error) err
 	}
 }
 
-// Close lets go of the shim. With Config.DieWithClient that ends the gang;
+// Close lets go of the shim. With Config.DieWithClient that ends the attempt;
 // otherwise the shim doesn't notice.
 func (c *Client) Close() error {
 	if c.held == nil {
@@ -279,5 +279,5 @@ func (c *Client) wrap(verb string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("%s gang %s: %w", verb, c.key, err)
+	return fmt.Errorf("%s attempt %s: %w", verb, c.key, err)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// How long leftovers are borne: processes that live on after the rank they
+// How long leftovers are left alone: processes that live on after the rank they
 // come from has exited by itself.
 const (
 	// OutputWait is given to what still holds a rank's output, and to whatever
@@ -25,10 +25,10 @@ const (
 	outputCut = time.Second
 )
 
-// Config is what a shim is told at birth, by Spawn.
+// Config is what a shim is told by Spawn, as it comes up.
 type Config struct {
-	// Key names the try. It is in every answer to hello, so that a client never
-	// talks to the shim of another try.
+	// Key names the attempt. It is in every answer to hello, so that a client never
+	// talks to the shim of another attempt.
 	Key launcher.Key `json:"key"`
 	// LogDir gets rank-N.out and rank-N.err (mode 0600). Absolute; it is made,
 	// with mode 0700, where it is missing.
@@ -36,7 +36,7 @@ type Config struct {
 	// MaxOutput bounds what is kept of each stream of a rank, in bytes. 0 means
 	// DefaultMaxOutput.
 	MaxOutput int64 `json:"max_output,omitempty"`
-	// Grace lies between TERM and KILL when the shim ends the gang by its own
+	// Grace lies between TERM and KILL when the shim ends the attempt by its own
 	// decision: SIGTERM to the shim, DieWithClient, EndOnFailure. An End order
 	// brings its own. 0 means launcher.DefaultGrace.
 	Grace time.Duration `json:"grace,omitempty"`
@@ -45,11 +45,11 @@ type Config struct {
 	UID    *uint32  `json:"uid,omitempty"`
 	GID    *uint32  `json:"gid,omitempty"`
 	Groups []uint32 `json:"groups,omitempty"`
-	// DieWithClient ends the gang when the connection that Spawn keeps open
+	// DieWithClient ends the attempt when the connection that Spawn keeps open
 	// drops: standalone mode, where nobody else would end it. The shim then
 	// exits after the end without waiting for Release.
 	DieWithClient bool `json:"die_with_client,omitempty"`
-	// EndOnFailure ends the gang once one rank has exited otherwise than by 0.
+	// EndOnFailure ends the attempt once one rank has exited otherwise than by 0.
 	// False leaves that to whoever sees the other nodes' ranks too.
 	EndOnFailure bool `json:"end_on_failure,omitempty"`
 	// StartTimeout is how long the shim waits for Start. Then it records the
@@ -58,10 +58,10 @@ type Config struct {
 	StartTimeout time.Duration `json:"start_timeout,omitempty"`
 	// Cgroup is the name, below sparkrun/ in the cgroup tree, of a group made
 	// for the ranks. It must be unique on this kernel (two simulated nodes
-	// share one). Empty: none. Where none can be made the gang goes without,
+	// share one). Empty: none. Where none can be made the attempt goes without,
 	// and is ended by walking its descendants.
 	Cgroup string `json:"cgroup,omitempty"`
-	// Stays: the gang does not end with its last rank, which may come again, but when it is told
+	// Stays: the attempt does not end with its last rank, which may come again, but when it is told
 	// to. What ranks leave behind is killed all the same.
 	Stays bool `json:"stays,omitempty"`
 }
@@ -109,9 +109,9 @@ type Rank struct {
 	launcher.RankOptions
 	CPUs []int `json:"cpus,omitempty"` // that it may run on, by RankOptions.BindTo; none: any
 
-	Box *Box `json:"box,omitempty"` // in a container; nil: on the host. RankOptions and CPUs are its Spec's then
-	PMI *PMI `json:"pmi,omitempty"` // it has a process manager; nil: none
-	// Again counts the lives of this rank before this one, all of them over.
+	Container *Container `json:"box,omitempty"` // in a container; nil: on the host. RankOptions and CPUs are its Spec's then
+	PMI       *PMI       `json:"pmi,omitempty"` // it has a process manager; nil: none
+	// Again counts the incarnations of this rank before this one, all of them over.
 	Again int `json:"again,omitempty"`
 }
 
@@ -148,7 +148,7 @@ func validRanks(ranks []Rank) error {
 				return fmt.Errorf("rank %d: ulimit %q: unknown", r.Rank, u.Name)
 			}
 		}
-		if err := r.Box.validate(); err != nil {
+		if err := r.Container.validate(); err != nil {
 			return fmt.Errorf("rank %d: %w", r.Rank, err)
 		}
 		seen[r.Rank] = true

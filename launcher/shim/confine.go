@@ -42,8 +42,8 @@ type confinement struct {
 	Dir    text
 }
 
-// stumble is where a confinement came to its end.
-type stumble struct {
+// confineFailure is why a confined rank was not exec'd.
+type confineFailure struct {
 	What  string // empty: the exec itself
 	Errno syscall.Errno
 }
@@ -58,7 +58,7 @@ var resources = map[string]int{
 
 // confine becomes the rank. It returns only when that failed.
 func confine() int {
-	in, out := os.NewFile(confineIn, "confinement"), os.NewFile(confineOut, "stumble")
+	in, out := os.NewFile(confineIn, "confinement"), os.NewFile(confineOut, "exec error")
 	unix.CloseOnExec(confineIn)
 	unix.CloseOnExec(confineOut)
 	var c confinement
@@ -70,7 +70,7 @@ func confine() int {
 	if !errors.As(err, &no) {
 		no = syscall.EINVAL
 	}
-	_ = json.NewEncoder(out).Encode(stumble{what, no})
+	_ = json.NewEncoder(out).Encode(confineFailure{what, no})
 	return 1
 }
 
@@ -174,7 +174,7 @@ func forkConfined(r Rank, path string, cfg Config, cg *cgroup, attr *syscall.Pro
 		Path: text(path), Argv: texts(r.Argv), Env: texts(attr.Env), Dir: text(r.Dir)}
 	_ = json.NewEncoder(inW).Encode(c) // one that was killed meanwhile reads nothing
 	told, _ := io.ReadAll(outR)
-	var s stumble
+	var s confineFailure
 	switch {
 	case len(told) == 0: // it is the rank now, or dead, which waitpid tells
 		return pid, nil

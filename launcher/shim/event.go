@@ -22,11 +22,11 @@ const (
 	OutputLost Kind = "output-lost" // a gap in one rank's output file
 	Exited     Kind = "exited"      // one rank has ended: waitpid and the end of its output
 	Stuck      Kind = "stuck"       // KILL was sent and somebody stays, as Why says; Ended comes all the same once he is gone
-	Ended      Kind = "ended"       // no process of the gang is left, and none will start; always the last
+	Ended      Kind = "ended"       // no process of the attempt is left, and none will start; always the last
 )
 
-// Gang is the Rank of an event that concerns no single rank.
-const Gang = -1
+// AllRanks is the Rank of an event that concerns no single rank.
+const AllRanks = -1
 
 // Event is one line of the journal: first written there, then told.
 type Event struct {
@@ -35,12 +35,12 @@ type Event struct {
 	Kind Kind      `json:"kind"`
 	Rank int       `json:"rank"` // Gang for Starting, Stuck and Ended
 	// PID is the rank's process, in Started and, where it ran, in Exited.
-	PID   int            `json:"pid,omitempty"`
-	Boxed int            `json:"boxed,omitempty"` // Exited: of a rank in a container the program's PID, for which PID stands
-	Again int            `json:"again,omitempty"` // Started, Exited: the rank's lives before this one
-	Exit  *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
-	Lost  *Lost          `json:"lost,omitempty"`  // OutputLost
-	Why   string         `json:"why,omitempty"`   // Ended: what brought the end about, in words; Stuck: who stays, and where
+	PID          int            `json:"pid,omitempty"`
+	ContainerPID int            `json:"boxed,omitempty"` // Exited: of a rank in a container the program's PID, for which PID stands
+	Again        int            `json:"again,omitempty"` // Started, Exited: the rank's incarnations before this one
+	Exit         *launcher.Exit `json:"exit,omitempty"`  // Exited; Time is then that of waitpid
+	Lost         *Lost          `json:"lost,omitempty"`  // OutputLost
+	Why          string         `json:"why,omitempty"`   // Ended: what brought the end about, in words; Stuck: who stays, and where
 	// Trace is in Starting, Ticks in Started: what Reap goes by.
 	Trace *Trace `json:"trace,omitempty"`
 	Ticks uint64 `json:"ticks,omitempty"` // start time in /proc/PID/stat: tells a PID from its reuse
@@ -56,7 +56,7 @@ type Lost struct {
 	Error  string `json:"error"` // why, for example "no space left on device"
 }
 
-// Trace is what a gang can be found by when its shim is dead.
+// Trace is what an attempt can be found by when its shim is dead.
 type Trace struct {
 	Boot   string `json:"boot"`             // after another boot no process is left
 	Mark   string `json:"mark"`             // value of SPARKRUN_GANG in each rank's environment

@@ -10,20 +10,20 @@ import (
 
 // Exec is a command to run in a rank's place.
 type Exec struct {
-	// Guest names it among those that run, for ExecInput and the like: 1 to 64
+	// Session names it among those that run, for ExecInput and the like: 1 to 64
 	// bytes, the caller's choice.
-	Guest string
-	Rank  int // that runs, and lends its user, folder, environment, cgroup, limits
-	Argv  []string
-	Env   []string         // NAME=VALUE in place of what the rank has of that name
-	Stdin bool             // has an input; else an empty one
-	TTY   *launcher.Window // a terminal for all three, input included
+	Session string
+	Rank    int // that runs, and lends its user, folder, environment, cgroup, limits
+	Argv    []string
+	Env     []string         // NAME=VALUE in place of what the rank has of that name
+	Stdin   bool             // has an input; else an empty one
+	TTY     *launcher.Window // a terminal for all three, input included
 }
 
 // Exec runs a command in the place of a rank and returns how it ended. began is
 // called once it runs, then out with what it writes; an error of either ends it,
-// as does the end of ctx: TERM, KILL after the gang's grace. It ends with the
-// gang, too. An Exit with an Error never ran: its Code is 127 where the command
+// as does the end of ctx: TERM, KILL after the attempt's grace. It ends with the
+// attempt, too. An Exit with an Error never ran: its Code is 127 where the command
 // was not found, else 126. ErrNoRank: that rank isn't running. ErrUnknownOp: the
 // shim is older.
 func (c *Client) Exec(ctx context.Context, e Exec, began func() error, out func(launcher.Stream, []byte) error) (launcher.Exit, error) {
@@ -33,7 +33,7 @@ func (c *Client) Exec(ctx context.Context, e Exec, began func() error, out func(
 	}
 	defer conn.Close()
 	defer off()
-	req := request{V: protocolVersion, ID: 1, Op: opExec, Guest: e.Guest, Rank: &e.Rank, Argv: texts(e.Argv), Env: texts(e.Env), Stdin: e.Stdin, TTY: e.TTY}
+	req := request{V: protocolVersion, ID: 1, Op: opExec, Session: e.Session, Rank: &e.Rank, Argv: texts(e.Argv), Env: texts(e.Env), Stdin: e.Stdin, TTY: e.TTY}
 	if err := writeLine(conn, req); err != nil {
 		return launcher.Exit{}, c.wrap("exec in", cut(ctx, err))
 	}
@@ -58,20 +58,20 @@ func (c *Client) Exec(ctx context.Context, e Exec, began func() error, out func(
 	}
 }
 
-// ExecInput writes to a guest, as Input does to a rank.
-func (c *Client) ExecInput(ctx context.Context, guest string, offset int64, data []byte, end bool) error {
-	_, err := c.call(ctx, request{Op: opExecInput, Guest: guest, Offset: offset, Data: data, End: end})
-	return c.wrap("write input of a guest of", err)
+// ExecInput writes to an exec session, as Input does to a rank.
+func (c *Client) ExecInput(ctx context.Context, session string, offset int64, data []byte, end bool) error {
+	_, err := c.call(ctx, request{Op: opExecInput, Session: session, Offset: offset, Data: data, End: end})
+	return c.wrap("write input of an exec session of", err)
 }
 
-// ExecSignal passes a signal to a guest's process group.
-func (c *Client) ExecSignal(ctx context.Context, guest string, sig syscall.Signal) error {
-	_, err := c.call(ctx, request{Op: opExecSignal, Guest: guest, Sig: sig})
-	return c.wrap("signal a guest of", err)
+// ExecSignal passes a signal to an exec session's process group.
+func (c *Client) ExecSignal(ctx context.Context, session string, sig syscall.Signal) error {
+	_, err := c.call(ctx, request{Op: opExecSignal, Session: session, Sig: sig})
+	return c.wrap("signal an exec session of", err)
 }
 
-// ExecResize tells a guest's terminal its size.
-func (c *Client) ExecResize(ctx context.Context, guest string, w launcher.Window) error {
-	_, err := c.call(ctx, request{Op: opExecResize, Guest: guest, Window: &w})
-	return c.wrap("resize terminal of a guest of", err)
+// ExecResize tells an exec session's terminal its size.
+func (c *Client) ExecResize(ctx context.Context, session string, w launcher.Window) error {
+	_, err := c.call(ctx, request{Op: opExecResize, Session: session, Window: &w})
+	return c.wrap("resize terminal of an exec session of", err)
 }

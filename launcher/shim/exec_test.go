@@ -14,7 +14,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher"
 )
 
-// visit is one guest under test.
+// visit is one exec session under test.
 type visit struct {
 	t     *testing.T
 	leave context.CancelFunc
@@ -27,9 +27,9 @@ type visit struct {
 }
 
 // exec runs a shell script in a rank's place. `say WORDS` in it is heard by hear.
-func (b *bench) exec(t *testing.T, guest string, rank int, script string, change ...func(*Exec)) *visit {
+func (b *bench) exec(t *testing.T, session string, rank int, script string, change ...func(*Exec)) *visit {
 	t.Helper()
-	e := Exec{Guest: guest, Rank: rank, Argv: []string{"/bin/sh", "-c", "say() { echo \"$@\" > \"$GATE\"; }\n" + script}}
+	e := Exec{Session: session, Rank: rank, Argv: []string{"/bin/sh", "-c", "say() { echo \"$@\" > \"$GATE\"; }\n" + script}}
 	for _, f := range change {
 		f(&e)
 	}
@@ -55,12 +55,12 @@ func (v *visit) wait() *visit {
 	select {
 	case <-v.done:
 	case <-time.After(30 * time.Second):
-		v.t.Fatal("the guest does not end")
+		v.t.Fatal("the exec session does not end")
 	}
 	return v
 }
 
-// A guest finds itself where the rank is, and is none: its output and its
+// An exec session finds itself where the rank is, and is none: its output and its
 // failure are its caller's alone.
 func TestExec(t *testing.T) {
 	dir := t.TempDir()
@@ -77,7 +77,7 @@ func TestExec(t *testing.T) {
 	must(t, b.c.End(b.ctx, 0))
 	es := b.events()
 	if len(kinds(es, Started)) != 1 || len(kinds(es, Exited)) != 1 {
-		t.Errorf("the guest is told of: %v", es)
+		t.Errorf("the exec session is told of: %v", es)
 	}
 	if got := b.log(0, "out") + b.log(0, "err"); got != "" {
 		t.Errorf("the rank's files have %q", got)
@@ -97,7 +97,7 @@ func TestExecInputAndSignal(t *testing.T) {
 	must(t, b.c.ExecInput(b.ctx, "one", 0, []byte("hello\n"), true)) // what it has had is passed over
 	b.hear()
 	if w := b.exec(t, "one", 0, "true").wait(); !errors.Is(w.err, ErrRefused) {
-		t.Errorf("a second guest of that name: %v", w.err)
+		t.Errorf("a second exec session of that name: %v", w.err)
 	}
 	must(t, b.c.ExecSignal(b.ctx, "one", unix.SIGUSR1))
 	if v.wait(); v.exit.Code != 4 || v.out.String() != "hello\nusr1\n" {
@@ -126,7 +126,7 @@ func TestExecTerminal(t *testing.T) {
 	b.events()
 }
 
-// A guest ends with its connection: TERM first, then KILL, to all that it has
+// An exec session ends with its connection: TERM first, then KILL, to all that it has
 // started; the rank does not notice.
 func TestExecLeft(t *testing.T) {
 	b := spawn(t, func(c *Config) { c.Grace = 300 * time.Millisecond })
@@ -157,7 +157,7 @@ func (b *bench) awaits(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// Ranks that exit take their guests along, those too that would not go, and an
+// Ranks that exit take their exec sessions along, those too that would not go, and an
 // interactive shell, which takes no TERM.
 func TestExecEndsWithTheRanks(t *testing.T) {
 	b := spawn(t)
@@ -179,7 +179,7 @@ func TestExecEndsWithTheRanks(t *testing.T) {
 		t.Errorf("the rank: %v", e)
 	}
 	if e := stubborn.wait().exit; e.Signal != int(unix.SIGKILL) {
-		t.Errorf("the stubborn guest: %v, %v", e, stubborn.err)
+		t.Errorf("the stubborn exec session: %v, %v", e, stubborn.err)
 	}
 	if shell.wait(); shell.err != nil {
 		t.Errorf("the shell: %v", shell.err)
@@ -187,14 +187,14 @@ func TestExecEndsWithTheRanks(t *testing.T) {
 	b.noneAlive()
 }
 
-// A guest that writes more than its reader takes waits for it.
+// An exec session that writes more than its reader takes waits for it.
 func TestExecSlowReader(t *testing.T) {
 	b := spawn(t)
 	b.start(b.sh(0, "exec sleep 1000"))
 	n, begun, go1 := 0, make(chan struct{}), make(chan struct{})
 	done := make(chan error, 1)
 	go func() {
-		exit, err := b.c.Exec(b.ctx, Exec{Guest: "one", Argv: []string{"/bin/sh", "-c", "head -c 5000000 /dev/zero; echo done > $GATE"}},
+		exit, err := b.c.Exec(b.ctx, Exec{Session: "one", Argv: []string{"/bin/sh", "-c", "head -c 5000000 /dev/zero; echo done > $GATE"}},
 			func() error { close(begun); return nil }, func(_ launcher.Stream, data []byte) error { <-go1; n += len(data); return nil })
 		done <- errors.Join(err, func() error {
 			if exit.Code != 0 {
@@ -218,7 +218,7 @@ func TestExecSlowReader(t *testing.T) {
 	b.events()
 }
 
-// The shim's death leaves no guest behind, whatever it has left.
+// The shim's death leaves no exec session behind, whatever it has left.
 func TestExecReaped(t *testing.T) {
 	b := spawn(t)
 	b.start(b.sh(0, "exec sleep 1000"))

@@ -11,7 +11,7 @@ import (
 
 // Rouse signals the shim of dir past its socket, which may have been removed
 // with its folder, or have nobody behind it because the shim was stopped: sig,
-// then CONT. TERM has a shim end its gang, with its own grace. It tells whether
+// then CONT. TERM has a shim end its attempt, with its own grace. It tells whether
 // one was found.
 func Rouse(dir string, sig syscall.Signal) bool {
 	for _, pid := range Living(filepath.Dir(dir))[filepath.Base(dir)] {

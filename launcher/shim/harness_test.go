@@ -59,7 +59,7 @@ func clientMain(dir string) int {
 	select {}
 }
 
-// bench is one gang under test.
+// bench is one attempt under test.
 type bench struct {
 	t    testing.TB
 	ctx  context.Context
@@ -71,7 +71,7 @@ type bench struct {
 	c    *Client
 }
 
-// set prepares a gang without spawning its shim.
+// set prepares an attempt without spawning its shim.
 func set(t testing.TB, change ...func(*Config)) *bench {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// journal is the append-only record of one gang. It is never synced: it has to
+// journal is the append-only record of one attempt. It is never synced: it has to
 // outlive the shim, not the kernel, for no process outlives the kernel either.
 type journal struct {
 	f    *os.File

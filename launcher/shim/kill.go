@@ -16,9 +16,9 @@ import (
 // whole, which the kernel makes atomic against fork; whoever left them is
 // found below the shim. The table is read twice because a process whose parent
 // dies meanwhile escapes one reading.
-func (g *gang) term() {
+func (a *attempt) term() {
 	groups := map[int]bool{}
-	for _, r := range g.ranks {
+	for _, r := range a.ranks {
 		groups[r.pid] = r.running()
 	}
 	before := map[proc.Stat]bool{}
@@ -34,15 +34,15 @@ func (g *gang) term() {
 				// Only who was in its group before the signal and after it has
 				// surely had it: a handler may fork another into the group, and one
 				// that was seen there may have left it by setsid in time to miss it.
-				g.termed[p.Born()] = true
+				a.termed[p.Born()] = true
 			}
 		}
-		for _, r := range g.ranks {
+		for _, r := range a.ranks {
 			if pass == 0 && r.running() {
 				termGroup(r)
 			}
 		}
-		g.termEach(others)
+		a.termEach(others)
 	}
 }
 
@@ -54,10 +54,10 @@ func termGroup(r *rank) {
 // termOrphans passes TERM on to what was forked behind the back of term and
 // has lost its parent since. A child whose parent lives may be what that one
 // cleans up with, and is left to it.
-func (g *gang) termOrphans() {
+func (a *attempt) termOrphans() {
 	procs, _ := proc.Here.All()
 	living := map[int]bool{}
-	for _, r := range g.ranks {
+	for _, r := range a.ranks {
 		if r.running() {
 			living[r.pid] = true
 		}
@@ -65,22 +65,22 @@ func (g *gang) termOrphans() {
 	var roots []int
 	var orphans []proc.Stat
 	for _, p := range procs {
-		if p.PPID == os.Getpid() && !p.Dead() && !living[p.PID] && !g.termed[p.Born()] {
+		if p.PPID == os.Getpid() && !p.Dead() && !living[p.PID] && !a.termed[p.Born()] {
 			roots = append(roots, p.PID)
 			orphans = append(orphans, p)
 		}
 	}
-	g.termEach(append(orphans, below(procs, roots, nil)...))
+	a.termEach(append(orphans, below(procs, roots, nil)...))
 }
 
 // termEach passes over who has had it: twice would read as impatience to some
 // programs.
-func (g *gang) termEach(procs []proc.Stat) {
+func (a *attempt) termEach(procs []proc.Stat) {
 	for _, p := range procs {
-		if g.termed[p.Born()] {
+		if a.termed[p.Born()] {
 			continue
 		}
-		g.termed[p.Born()] = true
+		a.termed[p.Born()] = true
 		_ = unix.Kill(p.PID, unix.SIGTERM)
 		_ = unix.Kill(p.PID, unix.SIGCONT)
 	}
@@ -89,14 +89,14 @@ func (g *gang) termEach(procs []proc.Stat) {
 // kill sends KILL to everything, once. A process that was forked behind its
 // back is found by the next pass, which follows each death: a killed process
 // can finish no fork, and what it left becomes the shim's child.
-func (g *gang) kill() {
-	if g.cfg.Stays && g.phase < ending {
-		g.cg.killEach()
+func (a *attempt) kill() {
+	if a.cfg.Stays && a.phase < ending {
+		a.cg.killEach()
 	} else {
-		g.cg.kill()
+		a.cg.kill()
 	}
-	for _, r := range g.ranks {
-		r.box.kill()
+	for _, r := range a.ranks {
+		r.contained.kill()
 	}
 	for _, p := range descendants(nil) {
 		_ = unix.Kill(p.PID, unix.SIGKILL)
@@ -105,10 +105,10 @@ func (g *gang) kill() {
 
 // killHolders ends what a rank that has exited left behind and what still
 // holds its output. Descendants of living ranks are not looked at.
-func (g *gang) killHolders(r *rank) {
-	r.box.kill()
+func (a *attempt) killHolders(r *rank) {
+	r.contained.kill()
 	living := map[int]bool{}
-	for _, o := range g.ranks {
+	for _, o := range a.ranks {
 		if o.running() {
 			living[o.pid] = true
 		}
@@ -123,7 +123,7 @@ func (g *gang) killHolders(r *rank) {
 			}
 		}
 	}
-	g.log.Info("leftovers killed", "rank", r.Rank.Rank, "processes", n)
+	a.log.Info("leftovers killed", "rank", r.Rank.Rank, "processes", n)
 }
 
 const oomFile = "/proc/self/oom_score_adj"
@@ -131,20 +131,20 @@ const oomFile = "/proc/self/oom_score_adj"
 // protect takes the shim out of the OOM killer's reach, or makes it for a
 // moment as its ranks shall be, for they inherit it. An agent that protects
 // itself must not thereby protect the ranks: they get 0 then.
-func (g *gang) protect(on bool) {
-	if g.oomAdj == "" {
+func (a *attempt) protect(on bool) {
+	if a.oomAdj == "" {
 		b, err := os.ReadFile(oomFile)
 		if err != nil {
 			return
 		}
-		g.oomAdj = strings.TrimSpace(string(b))
+		a.oomAdj = strings.TrimSpace(string(b))
 	}
 	value := "-999"
 	if !on {
-		n, _ := strconv.Atoi(g.oomAdj)
+		n, _ := strconv.Atoi(a.oomAdj)
 		value = strconv.Itoa(max(n, 0))
 	}
-	if g.oomAdj != value || on {
+	if a.oomAdj != value || on {
 		_ = os.WriteFile(oomFile, []byte(value), 0) // without privilege it stays as it is
 	}
 }

@@ -14,7 +14,7 @@ const unheard = "its lease ran out: nobody was heard"
 func in(d time.Duration) launcher.Uptime { return Uptime() + launcher.Uptime(d) }
 
 // The lease runs out: TERM and, for who is deaf to it, KILL after the grace. Nothing of
-// the gang is left, not in another session either, and each exit says why.
+// the attempt is left, not in another session either, and each exit says why.
 func TestLeaseRunsOut(t *testing.T) {
 	b := spawn(t, func(c *Config) { c.Grace = 300 * time.Millisecond })
 	b.start(b.sh(0, `trap 'say saved; exit 0' TERM; say ready; while :; do sleep 0.01; done`),

@@ -70,7 +70,7 @@ func TestDieWithClient(t *testing.T) {
 	}
 }
 
-// The context of Spawn is for the spawning, not for the gang.
+// The context of Spawn is for the spawning, not for the attempt.
 func TestHoldOutlivesItsContext(t *testing.T) {
 	b := set(t, func(c *Config) { c.DieWithClient = true })
 	ctx, cancel := context.WithCancel(b.ctx)
@@ -429,7 +429,7 @@ func TestAsNobody(t *testing.T) {
 	must(t, err)
 	t.Cleanup(func() { os.RemoveAll(tmp) })
 	must(t, os.Chown(tmp, 65534, 65534))
-	cmd := exec.Command(SelfExe, "-test.run=^Test", "-test.count=1", "-test.skip=^(TestAsNobody|Test.*Box.*|TestEngineThatIsAway)$")
+	cmd := exec.Command(SelfExe, "-test.run=^Test", "-test.count=1", "-test.skip=^(TestAsNobody|Test.*Container.*|TestEngineThatIsAway)$")
 	cmd.Env = append(os.Environ(), "TMPDIR="+tmp, "HOME="+tmp)
 	cmd.Dir = "."
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, Groups: []uint32{}}}

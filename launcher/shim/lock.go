@@ -13,10 +13,10 @@ import (
 // DIR/lock has two bytes. The kernel lets go of them when the shim dies,
 // however it dies:
 //
-//	birth  from before life is tried until the socket listens
-//	life   for as long as the shim lives
+//	spawning  from before alive is tried until the socket listens
+//	alive     for as long as the shim lives
 //
-// Who gets birth and finds life taken therefore knows that the other listens.
+// Who gets spawning and finds alive taken therefore knows that the other listens.
 //
 // A shim's locks are its process's: the child of a fork that its death cut
 // short still has the descriptor, and must not keep the dead alive. They end
@@ -24,8 +24,8 @@ import (
 // so several times in one process, lock by open file description. The two
 // kinds exclude each other (fcntl(2)).
 const (
-	birth = 0
-	life  = 1
+	spawning = 0
+	alive    = 1
 )
 
 func openLock(dir string) (*os.File, error) {
@@ -50,20 +50,20 @@ func lockByte(f *os.File, cmd int, kind int16, at int64) error {
 
 var errLocked = errors.New("held by another")
 
-// awaitBirth returns once no shim of dir is on its way up. A wait for a lock
-// can't be called off, hence the goroutine; it ends with that shim's birth.
-func awaitBirth(ctx context.Context, dir string) error {
+// awaitSpawn returns once no shim of dir is on its way up. A wait for a lock
+// can't be called off, hence the goroutine; it ends once that shim is up.
+func awaitSpawn(ctx context.Context, dir string) error {
 	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY, 0)
 	if err != nil {
 		return err
 	}
-	if lockByte(f, unix.F_OFD_SETLK, unix.F_RDLCK, birth) == nil {
+	if lockByte(f, unix.F_OFD_SETLK, unix.F_RDLCK, spawning) == nil {
 		return f.Close()
 	}
 	done := make(chan error, 1)
 	go func() {
 		defer f.Close()
-		done <- lockByte(f, unix.F_OFD_SETLKW, unix.F_RDLCK, birth)
+		done <- lockByte(f, unix.F_OFD_SETLKW, unix.F_RDLCK, spawning)
 	}()
 	select {
 	case err := <-done:

@@ -52,7 +52,7 @@ func openOutput(dir string, rank int, stream string, most int64) (*logFile, erro
 	return l, nil
 }
 
-// goOn takes up the stream where an earlier life of the rank has left it.
+// goOn takes up the stream where an earlier incarnation of the rank has left it.
 func (l *logFile) goOn() error {
 	names, err := os.ReadDir(filepath.Dir(l.path))
 	if err != nil {

@@ -25,7 +25,7 @@ const (
 	readyHeld = "held" // another one does
 )
 
-// Main is the whole life of `sparkrun shim DIR`: it reads its Config from
+// Main is `sparkrun shim DIR`: it reads its Config from
 // stdin, as Spawn sends it, and returns the process's exit code. Its log goes
 // to stderr.
 func Main(dir string) int {
@@ -69,7 +69,7 @@ func say(ready *os.File, status string) {
 	}
 }
 
-// live comes up under the birth lock and keeps the life lock to the end. It
+// live comes up under the lock `spawning` and keeps `alive` to the end. It
 // returns readyHeld at once when another shim has that.
 func live(dir string, log *slog.Logger, ready func()) (status string, err error) {
 	var cfg Config
@@ -89,10 +89,10 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 		return "", fmt.Errorf("open lock: %w", err)
 	}
 	defer lock.Close()
-	if err := lockByte(lock, unix.F_SETLKW, unix.F_WRLCK, birth); err != nil {
+	if err := lockByte(lock, unix.F_SETLKW, unix.F_WRLCK, spawning); err != nil {
 		return "", err
 	}
-	if err := lockByte(lock, unix.F_SETLK, unix.F_WRLCK, life); errors.Is(err, errLocked) {
+	if err := lockByte(lock, unix.F_SETLK, unix.F_WRLCK, alive); errors.Is(err, errLocked) {
 		return readyHeld, nil
 	} else if err != nil {
 		return "", err
@@ -109,47 +109,47 @@ func live(dir string, log *slog.Logger, ready func()) (status string, err error)
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return "", fmt.Errorf("become subreaper: %w", err)
 	}
-	g := newGang(cfg, log, j)
+	a := newAttempt(cfg, log, j)
 	ln, err := listen(dir)
 	if err != nil {
 		return "", fmt.Errorf("listen in %s: %w", dir, err)
 	}
-	if err := lockByte(lock, unix.F_SETLK, unix.F_UNLCK, birth); err != nil {
+	if err := lockByte(lock, unix.F_SETLK, unix.F_UNLCK, spawning); err != nil {
 		return "", err
 	}
 	ready()
 	_ = os.Chdir("/")
 	if cfg.Cgroup != "" { // no client waits for this: a Start comes later
-		if g.cg, err = home(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
+		if a.cg, err = home(cfg.Cgroup, func(why string, err error) { log.Warn(why, "error", err) }); err != nil {
 			log.Warn("no cgroup, descendants are walked instead", "error", err)
 		} else {
-			g.trace.Cgroup = g.cg.path
+			a.trace.Cgroup = a.cg.path
 		}
 	}
-	s := &server{g: g, log: log, ln: ln, bye: make(chan struct{})}
+	s := &server{g: a, log: log, ln: ln, bye: make(chan struct{})}
 	go s.run() // ends in close
-	g.run()
+	a.run()
 	s.close()
 	return "", os.Remove(filepath.Join(dir, socketName))
 }
 
-func newGang(cfg Config, log *slog.Logger, j *journal) *gang {
+func newAttempt(cfg Config, log *slog.Logger, j *journal) *attempt {
 	var nonce [8]byte
 	rand.Read(nonce[:])
 	boot, _ := proc.BootID()
-	g := &gang{
+	a := &attempt{
 		cfg: cfg, log: log, j: j,
 		trace: Trace{Boot: boot, Mark: fmt.Sprintf("%s/%x", cfg.Key, nonce)},
 		in:    make(chan func()), gone: make(chan struct{}),
 		sigs: make(chan os.Signal, 1), chld: make(chan os.Signal, 1),
 		byPID: map[int]*rank{}, early: map[int]death{},
-		termed: map[proc.Stat]bool{}, guests: map[string]*guest{}, byGuest: map[int]*guest{},
+		termed: map[proc.Stat]bool{}, sessions: map[string]*session{}, bySession: map[int]*session{},
 	}
-	signal.Notify(g.chld, syscall.SIGCHLD)
-	signal.Notify(g.sigs, syscall.SIGTERM)
+	signal.Notify(a.chld, syscall.SIGCHLD)
+	signal.Notify(a.sigs, syscall.SIGTERM)
 	// Caught rather than ignored: what is ignored stays so in the ranks.
 	// XFSZ (a limit of file sizes, ulimit -f) would end a Go program; caught, it
 	// is an error of write like a full disk.
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP, syscall.SIGINT, syscall.SIGQUIT, syscall.SIGXFSZ)
-	return g
+	return a
 }

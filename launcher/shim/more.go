@@ -7,32 +7,32 @@ import (
 )
 
 // startMore begins to exec ranks that may come after the first ones, and passes over
-// those that have come: each number is exec'd once in the life of this gang.
-func (g *gang) startMore(ranks []Rank, answer func(error)) {
+// those that have come: each number is exec'd once in an attempt.
+func (a *attempt) startMore(ranks []Rank, answer func(error)) {
 	more := slices.DeleteFunc(slices.Clone(ranks), func(r Rank) bool {
-		return slices.ContainsFunc(g.ranks, func(old *rank) bool { return old.Rank.Rank == r.Rank })
+		return slices.ContainsFunc(a.ranks, func(old *rank) bool { return old.Rank.Rank == r.Rank })
 	})
 	switch {
-	case len(more) > 0 && g.phase >= ending:
+	case len(more) > 0 && a.phase >= ending:
 		answer(ErrEnded)
 	case len(more) > 0:
-		g.begin(more, answer)
-	case g.unborn > 0:
-		g.starters = append(g.starters, answer)
+		a.begin(more, answer)
+	case a.pending > 0:
+		a.starters = append(a.starters, answer)
 	default:
 		answer(nil)
 	}
 }
 
-// returning are ranks that come again once nothing of their last lives is left.
+// returning are ranks that come again once nothing of their last incarnations is left.
 type returning struct {
 	ranks  []Rank
 	answer func(error)
 }
 
-// latest is a rank's present life, or its last one.
-func (g *gang) latest(n int) *rank {
-	for _, r := range slices.Backward(g.ranks) {
+// latest is a rank's present incarnation, or its last one.
+func (a *attempt) latest(n int) *rank {
+	for _, r := range slices.Backward(a.ranks) {
 		if r.Rank.Rank == n {
 			return r
 		}
@@ -41,74 +41,74 @@ func (g *gang) latest(n int) *rank {
 }
 
 // startAgain takes ranks that are to come again.
-func (g *gang) startAgain(ranks []Rank, answer func(error)) {
+func (a *attempt) startAgain(ranks []Rank, answer func(error)) {
 	var more []Rank
 	for _, r := range ranks {
-		switch old := g.latest(r.Rank); {
+		switch old := a.latest(r.Rank); {
 		case old != nil && old.Again >= r.Again:
 		case old == nil:
-			answer(fmt.Errorf("rank %d: %w: it has had no first life", r.Rank, ErrRefused))
+			answer(fmt.Errorf("rank %d: %w: it has had no first incarnation", r.Rank, ErrRefused))
 			return
 		default:
 			more = append(more, r)
 		}
 	}
 	switch {
-	case len(more) > 0 && g.phase >= ending:
+	case len(more) > 0 && a.phase >= ending:
 		answer(ErrEnded)
 	case len(more) > 0:
-		g.returns = append(g.returns, returning{more, answer})
-	case g.unborn > 0:
-		g.starters = append(g.starters, answer)
+		a.returns = append(a.returns, returning{more, answer})
+	case a.pending > 0:
+		a.starters = append(a.starters, answer)
 	default:
 		answer(nil)
 	}
 }
 
-// bringBack begins the next life of ranks, and tells whether it did. Where others live beside
+// bringBack begins the next incarnation of ranks, and tells whether it did. Where others live beside
 // them, what these have left is not told apart, and only their output has to have ended.
-func (g *gang) bringBack(allExited, gone bool) (did bool) {
-	for len(g.returns) > 0 {
-		next := g.returns[0]
+func (a *attempt) bringBack(allExited, gone bool) (did bool) {
+	for len(a.returns) > 0 {
+		next := a.returns[0]
 		switch {
-		case g.phase >= ending:
+		case a.phase >= ending:
 			next.answer(ErrEnded)
-		case slices.ContainsFunc(next.ranks, func(r Rank) bool { return g.latest(r.Rank).Again >= r.Again }):
+		case slices.ContainsFunc(next.ranks, func(r Rank) bool { return a.latest(r.Rank).Again >= r.Again }):
 			next.answer(nil) // asked for twice
-		case slices.ContainsFunc(next.ranks, func(r Rank) bool { return !g.latest(r.Rank).told }) || allExited && !gone:
+		case slices.ContainsFunc(next.ranks, func(r Rank) bool { return !a.latest(r.Rank).told }) || allExited && !gone:
 			return did
 		default:
-			g.begin(next.ranks, next.answer)
+			a.begin(next.ranks, next.answer)
 			did = true
 		}
-		g.returns = g.returns[1:]
+		a.returns = a.returns[1:]
 	}
 	return did
 }
 
-// sweepUp ends what is left when every rank has exited: with the gang or, where that stays, in it.
-func (g *gang) sweepUp() {
-	if !g.cfg.Stays {
-		g.advance(killing, "every rank has exited, and left processes behind")
-		g.lastPass = time.Time{}
+// sweepUp ends what is left when every rank has exited: with the attempt or, where that stays, in it.
+func (a *attempt) sweepUp() {
+	if !a.cfg.Stays {
+		a.advance(killing, "every rank has exited, and left processes behind")
+		a.lastPass = time.Time{}
 		return
 	}
-	if g.died && g.due(g.lastPass.Add(killPause)) || g.due(g.lastPass.Add(killAgain)) {
-		g.kill()
-		g.lastPass, g.died = g.now, false
-		g.due(g.now.Add(killAgain))
+	if a.died && a.due(a.lastPass.Add(killPause)) || a.due(a.lastPass.Add(killAgain)) {
+		a.kill()
+		a.lastPass, a.died = a.now, false
+		a.due(a.now.Add(killAgain))
 	}
 }
 
 // begin has ranks exec'd, and answers once each was, or could not be.
-func (g *gang) begin(ranks []Rank, answer func(error)) {
-	files, err := g.openOutputs(ranks)
+func (a *attempt) begin(ranks []Rank, answer func(error)) {
+	files, err := a.openOutputs(ranks)
 	if err == nil {
-		err = g.j.reserve(len(ranks))
+		err = a.j.reserve(len(ranks))
 	}
-	if err == nil && g.phase == waiting {
+	if err == nil && a.phase == waiting {
 		// From this line on a successor must assume that ranks have run.
-		err = g.j.write(Event{Kind: Starting, Rank: Gang, Trace: &g.trace})
+		err = a.j.write(Event{Kind: Starting, Rank: AllRanks, Trace: &a.trace})
 	}
 	if err != nil {
 		for _, f := range files {
@@ -118,14 +118,14 @@ func (g *gang) begin(ranks []Rank, answer func(error)) {
 		answer(fmt.Errorf("%w: %w", ErrRefused, err))
 		return
 	}
-	g.starters = append(g.starters, answer)
-	g.advance(starting, "told to")
-	g.protect(false)
-	g.unborn += len(ranks)
-	g.openSpace(ranks)
-	first := len(g.ranks)
+	a.starters = append(a.starters, answer)
+	a.advance(starting, "told to")
+	a.protect(false)
+	a.pending += len(ranks)
+	a.openSpace(ranks)
+	first := len(a.ranks)
 	for _, r := range ranks {
-		g.ranks = append(g.ranks, &rank{Rank: r})
+		a.ranks = append(a.ranks, &rank{Rank: r})
 	}
-	go g.bearAll(first, ranks, files)
+	go a.spawnAll(first, ranks, files)
 }

@@ -56,26 +56,26 @@ func withPMI(attr *syscall.ProcAttr, end *int) {
 }
 
 // openSpace makes the key-value space of ranks that have a process manager.
-func (g *gang) openSpace(ranks []Rank) {
+func (a *attempt) openSpace(ranks []Rank) {
 	if p := ranks[0].PMI; p != nil {
-		g.space = mpi.NewSpace("sparkrun-"+g.cfg.Key.String(), p.Mapping, p.Size, len(ranks))
+		a.space = mpi.NewSpace("sparkrun-"+a.cfg.Key.String(), p.Mapping, p.Size, len(ranks))
 	}
 }
 
 // serveMPI answers a rank until it hangs up.
-func (g *gang) serveMPI(r *rank) {
-	if r.pmi == nil || g.space == nil {
+func (a *attempt) serveMPI(r *rank) {
+	if r.pmi == nil || a.space == nil {
 		return
 	}
-	r.mpi.session = g.space.NewSession()
+	r.mpi.session = a.space.NewSession()
 	session, conn := r.mpi.session, r.pmi
 	go func() { // ends with the rank's end of the socket, or the space
 		defer conn.Close()
 		err := session.Serve(conn)
 		at := time.Now()
 		select {
-		case g.in <- func() { r.mpi.silent = true; g.condemn(r, err, at) }:
-		case <-g.gone:
+		case a.in <- func() { r.mpi.silent = true; a.condemn(r, err, at) }:
+		case <-a.gone:
 		}
 	}()
 }
@@ -89,7 +89,7 @@ func (r *rank) hangUp() {
 
 // condemn ends a rank that has called MPI_Abort, or that nobody can understand. What
 // it writes before it calls MPI_Abort is in its pipes by then. It may have gone by itself.
-func (g *gang) condemn(r *rank, err error, at time.Time) {
+func (a *attempt) condemn(r *rank, err error, at time.Time) {
 	if err == nil || errors.Is(err, mpi.ErrClosed) || r.told {
 		return
 	}
@@ -97,16 +97,16 @@ func (g *gang) condemn(r *rank, err error, at time.Time) {
 	if abort := new(mpi.AbortError); errors.As(err, &abort) {
 		r.mpi.verdict.Code, r.mpi.verdict.Deliberate = abort.Status(), true
 	}
-	g.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
+	a.log.Info("end a rank", "rank", r.Rank.Rank, "reason", err.Error())
 	if r.running() {
 		_ = unix.Kill(-r.pid, unix.SIGKILL)
 	}
 }
 
-// judge says how an MPI rank has ended, once all was heard of it; end is when the gang's end
+// evaluate says how an MPI rank has ended, once all was heard of it; end is when the attempt's end
 // began, or zero. One that leaves by exit 0 between MPI_Init and MPI_Finalize has failed: the
 // others wait for it.
-func (m *mpiRank) judge(exit *launcher.Exit, end time.Time) *launcher.Exit {
+func (m *mpiRank) evaluate(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	switch {
 	case m.verdict != nil && (end.IsZero() || m.told.Before(end) || !exit.ByUs && exit.Cause == ""): // dead before the end, and read later
 		return m.verdict
@@ -118,9 +118,9 @@ func (m *mpiRank) judge(exit *launcher.Exit, end time.Time) *launcher.Exit {
 	return &launcher.Exit{Code: exit.Code, Deliberate: true}
 }
 
-// fence is what spans nodes: the agent carries what ranks have put to the other
+// barrier is what spans nodes: the agent carries what ranks have put to the other
 // nodes' shims, and back.
-func (s *server) fence(c net.Conn, req request, resp *response) error {
+func (s *server) barrier(c net.Conn, req request, resp *response) error {
 	var space *mpi.Space
 	if err := s.g.do(func(answer func(error)) {
 		if space = s.g.space; space == nil {
@@ -132,12 +132,12 @@ func (s *server) fence(c net.Conn, req request, resp *response) error {
 		return err
 	}
 	switch req.Op {
-	case opFenceLast:
+	case opBarrierLast:
 		f := space.Last()
-		resp.Fence = &f
+		resp.Barrier = &f
 		return nil
-	case opFencePass:
-		return space.Pass(*req.Fence)
+	case opBarrierPass:
+		return space.Pass(*req.Barrier)
 	}
 	ctx, left := context.WithCancelCause(context.Background())
 	go func() { // ends with the connection, which serve closes
@@ -148,35 +148,35 @@ func (s *server) fence(c net.Conn, req request, resp *response) error {
 	if errors.Is(err, mpi.ErrClosed) {
 		return fmt.Errorf("%w: %w", ErrEnded, err)
 	}
-	resp.Fence = &f
+	resp.Barrier = &f
 	return err
 }
 
-// Fence waits until every rank of this gang is in its next MPI fence, and gives what
+// Barrier waits until every rank of this attempt is in its next MPI barrier, and gives what
 // they have put before it. ErrEnded: there will be none.
-func (c *Client) Fence(ctx context.Context) (mpi.Fence, error) {
-	return c.fence(ctx, request{Op: opFence}, "wait for a fence of")
+func (c *Client) Barrier(ctx context.Context) (mpi.Barrier, error) {
+	return c.barrier(ctx, request{Op: opBarrier}, "wait for a barrier of")
 }
 
-// LastFence gives the last fence that is over, with what it has brought; its number
+// LastBarrier gives the last barrier that is over, with what it has brought; its number
 // is 0 where there was none.
-func (c *Client) LastFence(ctx context.Context) (mpi.Fence, error) {
-	return c.fence(ctx, request{Op: opFenceLast}, "ask for a fence of")
+func (c *Client) LastBarrier(ctx context.Context) (mpi.Barrier, error) {
+	return c.barrier(ctx, request{Op: opBarrierLast}, "ask for a barrier of")
 }
 
-func (c *Client) fence(ctx context.Context, req request, verb string) (mpi.Fence, error) {
+func (c *Client) barrier(ctx context.Context, req request, verb string) (mpi.Barrier, error) {
 	resp, err := c.call(ctx, req)
 	switch {
 	case err != nil:
-		return mpi.Fence{}, c.wrap(verb, err)
-	case resp.Fence == nil:
-		return mpi.Fence{}, c.wrap(verb, fmt.Errorf("%w: an empty answer", ErrRefused))
+		return mpi.Barrier{}, c.wrap(verb, err)
+	case resp.Barrier == nil:
+		return mpi.Barrier{}, c.wrap(verb, fmt.Errorf("%w: an empty answer", ErrRefused))
 	}
-	return *resp.Fence, nil
+	return *resp.Barrier, nil
 }
 
-// PassFence ends a fence that all ranks of all gangs are in. One that is over stays so.
-func (c *Client) PassFence(ctx context.Context, f mpi.Fence) error {
-	_, err := c.call(ctx, request{Op: opFencePass, Fence: &f})
-	return c.wrap("pass a fence of", err)
+// PassBarrier ends a barrier that all ranks of all attempts are in. One that is over stays so.
+func (c *Client) PassBarrier(ctx context.Context, f mpi.Barrier) error {
+	_, err := c.call(ctx, request{Op: opBarrierPass, Barrier: &f})
+	return c.wrap("pass a barrier of", err)
 }

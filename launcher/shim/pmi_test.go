@@ -80,7 +80,7 @@ func TestAbortsOfManyRanks(t *testing.T) {
 	b.noneAlive()
 }
 
-// What a rank has told before the gang's end began is how it ended; what it says over that is not.
+// What a rank has told before the attempt's end began is how it ended; what it says over that is not.
 func TestAbortAroundTheEnd(t *testing.T) {
 	end := time.Now()
 	abort := &launcher.Exit{Code: 7, Cause: "MPI_Abort with code 7", Deliberate: true}
@@ -97,16 +97,16 @@ func TestAbortAroundTheEnd(t *testing.T) {
 		"the node's own judgement":       {end.Add(time.Millisecond), end, launcher.Exit{Signal: 9, Cause: "no memory"}, launcher.Exit{Signal: 9, Cause: "no memory"}},
 	} {
 		m := mpiRank{verdict: abort, told: tt.told}
-		if d := cmp.Diff(tt.want, *m.judge(&tt.exit, tt.end)); d != "" {
+		if d := cmp.Diff(tt.want, *m.evaluate(&tt.exit, tt.end)); d != "" {
 			t.Errorf("%s (-want +got):\n%s", name, d)
 		}
 	}
 }
 
 // A rank in a container has the same way to its process manager.
-func TestBoxedMPIRanks(t *testing.T) {
-	x := spawnBoxes(t)
-	ranks := []Rank{x.box(0, speaking("0", "1", "say finalize; echo $heard")), x.box(1, speaking("1", "0", `echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`))}
+func TestMPIRanksInContainers(t *testing.T) {
+	x := spawnContainers(t)
+	ranks := []Rank{x.in(0, speaking("0", "1", "say finalize; echo $heard")), x.in(1, speaking("1", "0", `echo cmd=abort exitcode=7 >&"$PMI_FD"; sleep 1000`))}
 	for i := range ranks {
 		ranks[i].PMI = &PMI{Size: 2, Mapping: mpi.Mapping(1, 2)}
 	}

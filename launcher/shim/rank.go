@@ -19,7 +19,7 @@ import (
 // markName is the one variable the shim adds to a rank's environment.
 const markName = "SPARKRUN_GANG"
 
-// rank is one Rank on its way. Only the gang's loop touches it.
+// rank is one Rank on its way. Only the attempt's loop touches it.
 type rank struct {
 	Rank
 	pid    int
@@ -29,43 +29,43 @@ type rank struct {
 	mpi    mpiRank
 	killed bool // its leftovers were, so that its output may end
 	plumbing
-	open int    // streams that have not ended
-	box  *boxed // nil: on the host
+	open      int        // streams that have not ended
+	contained *contained // nil: on the host
 	// removed: the engine has been asked to remove its container, by its name.
 	removed bool
 }
 
 func (r *rank) running() bool { return r.pid > 0 && r.exit == nil }
 
-// born is what became of one fork and exec.
-type born struct {
-	pid   int
-	ticks uint64
-	at    time.Time
-	err   error
-	box   *boxed
+// spawned is what became of one fork and exec.
+type spawned struct {
+	pid       int
+	ticks     uint64
+	at        time.Time
+	err       error
+	contained *contained
 	plumbing
 }
 
-// bear lays the pipes and execs one rank in a session of its own, so that
+// spawnRank lays the pipes and execs one rank in a session of its own, so that
 // neither a terminal's nor the shim's signals reach it, and so that its
 // session's number finds its children.
-func bear(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) born {
+func spawnRank(r Rank, cfg Config, cg *cgroup, mark string, to [2]sink) spawned {
 	p, err := plumb(r, cfg.UID, to)
 	if err != nil {
-		return born{at: time.Now(), err: err}
+		return spawned{at: time.Now(), err: err}
 	}
-	pid, box, err := execRank(r, cfg, cg, mark, p)
+	pid, c, err := execRank(r, cfg, cg, mark, p)
 	at := time.Now()
 	p.closeChild()
 	if err != nil {
 		p.close()
-		if !errors.Is(err, ErrRefused) { // the container did not let a guest in
+		if !errors.Is(err, ErrRefused) { // the container refused the command
 			err = &unexecd{err}
 		}
-		return born{at: at, err: err}
+		return spawned{at: at, err: err}
 	}
-	b := born{pid: pid, at: at, box: box, plumbing: p}
+	b := spawned{pid: pid, at: at, contained: c, plumbing: p}
 	if p, ok := proc.Here.Stat(pid); ok {
 		b.ticks = p.Ticks
 	}
@@ -77,7 +77,7 @@ type unexecd struct{ error }
 
 func (e *unexecd) Unwrap() error { return e.error }
 
-func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *boxed, error) {
+func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *contained, error) {
 	sys := &syscall.SysProcAttr{Setsid: true, Setctty: r.TTY != nil} // Ctty 0: its stdin
 	if cfg.UID != nil {
 		sys.Credential = &syscall.Credential{Uid: *cfg.UID, Gid: *cfg.GID, Groups: cfg.Groups}
@@ -86,8 +86,8 @@ func execRank(r Rank, cfg Config, cg *cgroup, mark string, p plumbing) (int, *bo
 	for _, fd := range p.child {
 		attr.Files = append(attr.Files, uintptr(fd))
 	}
-	if r.Box != nil {
-		return forkBox(r, cg, mark, attr, p.theirs)
+	if r.Container != nil {
+		return forkContained(r, cg, mark, attr, p.theirs)
 	}
 	path, err := lookPath(r)
 	if err != nil {

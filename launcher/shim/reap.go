@@ -33,7 +33,7 @@ func Reap(ctx context.Context, dir string) error {
 		return fmt.Errorf("reap shim: %w", err)
 	}
 	defer lock.Close()
-	if err := lockByte(lock, unix.F_OFD_SETLK, unix.F_WRLCK, life); err != nil {
+	if err := lockByte(lock, unix.F_OFD_SETLK, unix.F_WRLCK, alive); err != nil {
 		if errors.Is(err, errLocked) {
 			err = ErrAlive
 		}
@@ -159,7 +159,7 @@ func (r remains) survivors(cg *cgroup) (found []proc.Stat, sure bool) {
 
 // inSession tells whether p is of the session that a rank led. A session's
 // number isn't given out again while one of its members lives; a leader that
-// bears it with another start time shows that it was.
+// has it with another start time shows that it was.
 func (r remains) inSession(p proc.Stat, byPID map[int]proc.Stat) bool {
 	ticks, ours := r.started[p.Session]
 	if !ours || p.Ticks < ticks {
@@ -230,7 +230,7 @@ func complete(dir string, n int) error {
 	if err != nil {
 		return fmt.Errorf("complete journal: %w", err)
 	}
-	err = writeLine(f, Event{Seq: n + 1, Time: time.Now(), Kind: Ended, Rank: Gang, Why: "the shim died, and what it left was killed"})
+	err = writeLine(f, Event{Seq: n + 1, Time: time.Now(), Kind: Ended, Rank: AllRanks, Why: "the shim died, and what it left was killed"})
 	if err = errors.Join(err, f.Close()); err != nil {
 		return fmt.Errorf("complete journal: %w", err)
 	}

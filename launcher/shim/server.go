@@ -17,11 +17,11 @@ import (
 
 // server answers protocol v1. It holds no state but its connections.
 type server struct {
-	g       *gang
+	g       *attempt
 	log     *slog.Logger
 	ln      net.Listener
 	telling sync.RWMutex  // read-locked from each request to its answer
-	bye     chan struct{} // closed when the gang's loop is over
+	bye     chan struct{} // closed when the attempt's loop is over
 }
 
 // atSocket calls f with a path of DIR's socket that fits in sockaddr_un (108
@@ -38,7 +38,7 @@ func atSocket(dir string, f func(path string) error) error {
 	return f("/proc/self/fd/" + strconv.Itoa(fd) + "/" + socketName)
 }
 
-// listen binds the socket. The caller holds the life lock, so what lies there
+// listen binds the socket. The caller holds the lock `alive`, so what lies there
 // belongs to a dead shim.
 func listen(dir string) (ln net.Listener, err error) {
 	full := filepath.Join(dir, socketName)
@@ -101,7 +101,7 @@ func (s *server) serve(c net.Conn) {
 		req, err := decodeRequest(line)
 		held = held || err == nil && req.Op == opHold
 		err = s.reply(c, req, err)
-		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents || req.Op == opExec || req.Op == opFence {
+		if err != nil && !errors.As(err, new(*refusal)) || req.Op == opEvents || req.Op == opExec || req.Op == opBarrier {
 			return
 		}
 		if req.Op == opRelease && err == nil {
@@ -169,9 +169,9 @@ func (s *server) answer(c net.Conn, req request, resp *response) error {
 	case opExec:
 		return s.exec(c, req, resp)
 	case opExecInput, opExecSignal, opExecResize:
-		return s.reachGuest(req)
-	case opFence, opFenceLast, opFencePass:
-		return s.fence(c, req, resp)
+		return s.reachSession(req)
+	case opBarrier, opBarrierLast, opBarrierPass:
+		return s.barrier(c, req, resp)
 	case opRelease:
 		return s.g.do(func(answer func(error)) {
 			if s.g.phase != ended {

@@ -167,7 +167,7 @@ func Attach(ctx context.Context, dir string) (*Client, error) {
 	resp, err := c.call(ctx, request{Op: opHello})
 	if errors.Is(err, ErrGone) && ctx.Err() == nil {
 		// One that is on its way up counts as living.
-		if err := awaitBirth(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := awaitSpawn(ctx, dir); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return nil, fmt.Errorf("attach to shim in %s: %w", dir, err)
 		}
 		resp, err = c.call(ctx, request{Op: opHello})

@@ -14,15 +14,15 @@ import (
 // tellStuck says, once, who is left when KILL has had its time. The kernel lets
 // nobody die who waits for a file server, a disk or a device that never
 // answers; there is nothing more to do here but to go on looking.
-func (g *gang) tellStuck() {
-	if g.phase != killing || g.stuckAt.IsZero() || !g.due(g.stuckAt) {
+func (a *attempt) tellStuck() {
+	if a.phase != killing || a.stuckAt.IsZero() || !a.due(a.stuckAt) {
 		return
 	}
 	procs, _ := proc.Here.All()
 	roots := []int{os.Getpid()}
-	for _, r := range g.ranks {
+	for _, r := range a.ranks {
 		if r.lives() {
-			roots = append(roots, r.box.init.PID)
+			roots = append(roots, r.contained.init.PID)
 		}
 	}
 	found := below(procs, roots, nil)
@@ -30,7 +30,7 @@ func (g *gang) tellStuck() {
 	for _, p := range found {
 		known[p.PID] = true
 	}
-	members := g.cg.procs()
+	members := a.cg.procs()
 	for _, p := range procs {
 		// A dead leader whose other threads live counts, and is in no list of the living.
 		if !known[p.PID] && (p.PPID == os.Getpid() || slices.Contains(members, p.PID)) {
@@ -39,18 +39,18 @@ func (g *gang) tellStuck() {
 	}
 	found = slices.DeleteFunc(found, func(p proc.Stat) bool { state, _ := proc.Here.Stuck(p.PID); return state == "" })
 	if len(found) == 0 {
-		g.stuckAt = g.now.Add(killAgain) // it died just now, or its output is still on its way
-		g.due(g.stuckAt)
+		a.stuckAt = a.now.Add(killAgain) // it died just now, or its output is still on its way
+		a.due(a.stuckAt)
 		return
 	}
-	g.stuckAt = time.Time{}
+	a.stuckAt = time.Time{}
 	ranks := map[int]int{}
-	for _, r := range g.ranks {
+	for _, r := range a.ranks {
 		ranks[r.pid] = r.Rank.Rank
 	}
 	text := stuckText(found, ranks)
-	g.log.Warn("killed in vain", "processes", text)
-	g.note(Event{Kind: Stuck, Rank: Gang, Why: text})
+	a.log.Warn("killed in vain", "processes", text)
+	a.note(Event{Kind: Stuck, Rank: AllRanks, Why: text})
 }
 
 // mostStuck bounds how many processes are named.

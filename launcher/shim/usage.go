@@ -8,13 +8,13 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Usage is what the living processes of one gang hold.
+// Usage is what the living processes of one attempt hold.
 type Usage struct {
 	Bytes int64 // anonymous and shared memory in RAM; pages shared by two count twice
 	GPU   bool  // one of them has an NVIDIA GPU open
 }
 
-// Usages finds the gangs of this machine by SPARKRUN_GANG in the environment
+// Usages finds the attempts of this machine by SPARKRUN_GANG in the environment
 // that a process was born with, or that its parent was. It reads the whole
 // process table: a matter of milliseconds, for moments that matter.
 func Usages() map[launcher.Key]Usage {
@@ -25,7 +25,7 @@ func Usages() map[launcher.Key]Usage {
 	}
 	keys := map[int]launcher.Key{}
 	for _, p := range procs {
-		if key, marked := gangOf(p.PID); marked {
+		if key, marked := attemptOf(p.PID); marked {
 			keys[p.PID] = key
 		}
 	}
@@ -48,7 +48,7 @@ func Usages() map[launcher.Key]Usage {
 
 func isGPU(file string) bool { return strings.HasPrefix(file, "/dev/nvidia") }
 
-func gangOf(pid int) (launcher.Key, bool) {
+func attemptOf(pid int) (launcher.Key, bool) {
 	mark, marked := proc.Here.Env(pid, markName)
 	text, _, _ := strings.Cut(mark, "/")
 	job, gen, _ := strings.Cut(text, ".")

@@ -27,9 +27,9 @@ var (
 	ErrGone       = errors.New("no shim lives here")
 	ErrAlive      = errors.New("its shim still lives")
 	ErrStuck      = errors.New("killed in vain")
-	ErrMayHaveRun = errors.New("an earlier shim of this try may have started its ranks: replay its journal, and reap")
-	ErrEnded      = errors.New("the gang was ended before it was started")
-	ErrRunning    = errors.New("the gang has not ended")
+	ErrMayHaveRun = errors.New("an earlier shim of this attempt may have started its ranks: replay its journal, and reap")
+	ErrEnded      = errors.New("the attempt was ended before it was started")
+	ErrRunning    = errors.New("the attempt has not ended")
 	ErrNoRank     = errors.New("no such rank is running")
 	ErrRequest    = errors.New("the shim did not understand the request")
 	ErrUnknownOp  = errors.New("the shim is older than this request")
@@ -48,7 +48,7 @@ var codes = []struct {
 	{"bad-request", ErrRequest},
 	{"unknown-op", ErrUnknownOp},
 	{"gone", ErrGone},
-	{"no-fence", launcher.ErrNoFence},
+	{"no-fence", launcher.ErrNoBarrier},
 	{"refused", ErrRefused}, // any other
 }
 
@@ -70,13 +70,13 @@ type request struct {
 	End    bool             `json:"end,omitempty"`    // input
 	Window *launcher.Window `json:"window,omitempty"` // resize
 
-	Guest string           `json:"guest,omitempty"` // exec, and what begins with it
-	Argv  []text           `json:"argv,omitempty"`  // exec
-	Env   []text           `json:"env,omitempty"`   // exec
-	Stdin bool             `json:"stdin,omitempty"` // exec
-	TTY   *launcher.Window `json:"tty,omitempty"`   // exec
+	Session string           `json:"guest,omitempty"` // exec, and what begins with it
+	Argv    []text           `json:"argv,omitempty"`  // exec
+	Env     []text           `json:"env,omitempty"`   // exec
+	Stdin   bool             `json:"stdin,omitempty"` // exec
+	TTY     *launcher.Window `json:"tty,omitempty"`   // exec
 
-	Fence *mpi.Fence `json:"fence,omitempty"` // fence, fence-pass
+	Barrier *mpi.Barrier `json:"fence,omitempty"` // fence, fence-pass
 }
 
 // The ops.
@@ -103,9 +103,9 @@ const (
 	opExecSignal = "exec-signal"
 	opExecResize = "exec-resize"
 
-	opFence     = "fence"
-	opFenceLast = "fence-last"
-	opFencePass = "fence-pass"
+	opBarrier     = "fence"
+	opBarrierLast = "fence-last"
+	opBarrierPass = "fence-pass"
 )
 
 type response struct {
@@ -117,10 +117,10 @@ type response struct {
 	Event *Event `json:"event,omitempty"` // of events: many, before the ok
 	At    *int64 `json:"at,omitempty"`    // of input-at
 
-	Began  *began         `json:"began,omitempty"`  // of exec: the first line
-	Output *output        `json:"output,omitempty"` // of exec: many, before the ok
-	Exit   *launcher.Exit `json:"exit,omitempty"`   // of exec: beside the ok
-	Fence  *mpi.Fence     `json:"fence,omitempty"`  // of fence, fence-last
+	Began   *began         `json:"began,omitempty"`  // of exec: the first line
+	Output  *output        `json:"output,omitempty"` // of exec: many, before the ok
+	Exit    *launcher.Exit `json:"exit,omitempty"`   // of exec: beside the ok
+	Barrier *mpi.Barrier   `json:"fence,omitempty"`  // of fence, fence-last
 }
 
 type began struct {
@@ -188,7 +188,7 @@ func decodeRequest(line []byte) (request, error) {
 		if err := validRanks(r.Ranks); err != nil {
 			return r, fmt.Errorf("%s: %w: %w", r.Op, ErrRequest, err)
 		}
-		if hasBox(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
+		if hasContainer(r.Ranks) != (r.Op == opContain || r.Op == opContainMore) {
 			return r, fmt.Errorf("%s: %w: ranks in containers are started by %s and %s, and others are not", r.Op, ErrRequest, opContain, opContainMore)
 		}
 	case opAgain:
@@ -196,7 +196,7 @@ func decodeRequest(line []byte) (request, error) {
 			return r, fmt.Errorf("again: %w: %w", ErrRequest, err)
 		}
 		if slices.ContainsFunc(r.Ranks, func(r Rank) bool { return r.Again == 0 }) {
-			return r, fmt.Errorf("again: %w: want how many lives each rank has had", ErrRequest)
+			return r, fmt.Errorf("again: %w: want how many incarnations each rank has had", ErrRequest)
 		}
 	case opEnd:
 		if r.Grace < 0 {
@@ -207,8 +207,8 @@ func decodeRequest(line []byte) (request, error) {
 			return r, fmt.Errorf("lease: %w: want the moment that it runs out, and a cause", ErrRequest)
 		}
 	case opSignal:
-		if r.Rank == nil || *r.Rank < Gang || r.Sig < 1 || r.Sig > 64 {
-			return r, fmt.Errorf("signal: %w: want a rank, or %d for all, and a signal from 1 to 64", ErrRequest, Gang)
+		if r.Rank == nil || *r.Rank < AllRanks || r.Sig < 1 || r.Sig > 64 {
+			return r, fmt.Errorf("signal: %w: want a rank, or %d for all, and a signal from 1 to 64", ErrRequest, AllRanks)
 		}
 	case opInput:
 		if r.Rank == nil || *r.Rank < 0 || r.Offset < 0 {
@@ -222,25 +222,25 @@ func decodeRequest(line []byte) (request, error) {
 		if r.Rank == nil || *r.Rank < 0 || r.Window == nil {
 			return r, fmt.Errorf("resize: %w: want a rank, and a window", ErrRequest)
 		}
-	case opFence, opFenceLast:
-	case opFencePass:
-		if r.Fence == nil || r.Fence.Number < 1 {
-			return r, fmt.Errorf("fence-pass: %w: want a fence from 1 up", ErrRequest)
+	case opBarrier, opBarrierLast:
+	case opBarrierPass:
+		if r.Barrier == nil || r.Barrier.Number < 1 {
+			return r, fmt.Errorf("fence-pass: %w: want a barrier from 1 up", ErrRequest)
 		}
 	case opExec, opExecInput, opExecSignal, opExecResize:
-		return r, r.validGuest()
+		return r, r.validSession()
 	default:
 		return r, fmt.Errorf("op %q: %w", r.Op, ErrUnknownOp)
 	}
 	return r, nil
 }
 
-// validGuest is what an op about a guest has to have.
-func (r request) validGuest() error {
+// validSession is what an op about an exec session has to have.
+func (r request) validSession() error {
 	want := ""
 	switch {
-	case r.Guest == "" || len(r.Guest) > 64:
-		want = "a guest's name of 1 to 64 bytes"
+	case r.Session == "" || len(r.Session) > 64:
+		want = "an exec session's name of 1 to 64 bytes"
 	case r.Op == opExec && (r.Rank == nil || *r.Rank < 0 || len(r.Argv) == 0 || r.Argv[0] == ""):
 		want = "a rank and a command"
 	case r.Op == opExec && (hasNUL(untexts(r.Argv)) || hasNUL(untexts(r.Env))):

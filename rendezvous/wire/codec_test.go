@@ -98,7 +98,7 @@ func FuzzCodec(f *testing.F) {
 				if m.Order != nil && m.Order.Prepare != nil {
 					a := m.Order.Prepare
 					if st := a.Spec.MainStage(); st != nil {
-						a.Seat(0, 1).Argv(*st)
+						a.Placement(0, 1).Argv(*st)
 					}
 				}
 			}

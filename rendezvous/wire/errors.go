@@ -65,7 +65,7 @@ var codes = []struct {
 	{"unknown-retry", ErrUnknownRetry, http.StatusConflict},
 	{"no-reader", ErrNoReader, http.StatusConflict},
 	{"stale-fence", launcher.ErrStaleFence, http.StatusConflict},
-	{"no-fence", launcher.ErrNoFence, http.StatusConflict},
+	{"no-fence", launcher.ErrNoBarrier, http.StatusConflict},
 }
 
 // failure is an error as it travels.

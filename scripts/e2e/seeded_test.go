@@ -34,8 +34,8 @@ var bugs = []seeded{
 		name: "a start whose answer is late starts again", property: "P2", always: true,
 		edits: []edit{
 			{"launcher/agent/start.go", "return client.Start(ctx, ranks)", "_ = client.Start(ctx, ranks)\n\treturn client.Start(ctx, ranks)"},
-			{"launcher/shim/gang.go", "case g.ranks != nil && g.unborn == 0:\n\t\tanswer(nil)\n\t\treturn\n", ""},
-			{"launcher/shim/gang.go", "if g.ranks != nil {\n\t\tg.starters = append(g.starters, answer)\n\t\treturn\n\t}\n\tg.begin", "g.begin"},
+			{"launcher/shim/attempt.go", "case a.ranks != nil && a.pending == 0:\n\t\tanswer(nil)\n\t\treturn\n", ""},
+			{"launcher/shim/attempt.go", "if a.ranks != nil {\n\t\ta.starters = append(a.starters, answer)\n\t\treturn\n\t}\n\ta.begin", "a.begin"},
 		},
 		acts: []act{{"launch", 1, false, launchesOften}},
 	},
@@ -52,7 +52,7 @@ var bugs = []seeded{
 	{
 		name: "a gang has ended when its ranks have", property: "P6",
 		edits: []edit{
-			{"launcher/shim/gang.go", "gone := allTold && childless && !g.cg.populated() && g.emptied()", "gone := allTold"},
+			{"launcher/shim/attempt.go", "gone := allTold && childless && !a.cg.populated() && a.emptied()", "gone := allTold"},
 		},
 		acts: []act{{"launch", 1, false, launchesForks}},
 	},
@@ -69,7 +69,7 @@ var bugs = []seeded{
 	{
 		name: "there is no start time-out, and a node loses its orders to start", property: "P9",
 		edits: []edit{
-			{"launcher/shim/gang.go", "if g.due(g.startBy) {", "if false {"},
+			{"launcher/shim/attempt.go", "if a.due(a.startBy) {", "if false {"},
 			{"rendezvous/lead/evaluate.go", `case now.After(r.deadline) && r.notStarted() != "":`, "case false:"},
 			{"launcher/agent/start.go", "if t.entry.Phase != launcher.PhasePrepared && !more {", `if t.entry.Phase != launcher.PhasePrepared && !more || t.assignment.Host == "spark3" {`},
 		},

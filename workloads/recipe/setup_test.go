@@ -45,7 +45,7 @@ func TestSetupRuns(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		argv, err := launcher.Seat{}.Argv(*spec.MainStage())
+		argv, err := launcher.Placement{}.Argv(*spec.MainStage())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -66,7 +66,7 @@ func (k *Ranks) NodeExec(ctx context.Context, c wire.Caller, r wire.NodeExecRequ
 }
 
 func execHere(ctx context.Context, a *agent.Agent, r wire.NodeExecRequest, send func(wire.ExecChunk) error) error {
-	e := shim.Exec{Guest: r.Guest, Rank: r.Rank, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
+	e := shim.Exec{Session: r.Guest, Rank: r.Rank, Argv: r.Argv, Env: r.Env, Stdin: r.Stdin, TTY: r.TTY}
 	exit, err := a.Exec(ctx, r.Key, e,
 		func() error { return send(wire.ExecChunk{Began: r.Key.Job}) },
 		func(s launcher.Stream, data []byte) error { return send(wire.ExecChunk{Stream: s, Data: data}) })
@@ -98,5 +98,5 @@ func (k *Ranks) ExecReach(ctx context.Context, c wire.Caller, r wire.ExecReachRe
 // NodeExecReach takes it for a command here.
 func (k *Ranks) NodeExecReach(ctx context.Context, _ wire.Caller, r wire.NodeExecReachRequest) (wire.Empty, error) {
 	in := agent.InputChunk{Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window}
-	return wire.Empty{}, noReader(k.cfg.Agent.ReachGuest(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))
+	return wire.Empty{}, noReader(k.cfg.Agent.ReachSession(ctx, r.Key, r.Guest, syscall.Signal(r.Signal), in))
 }

@@ -10,8 +10,8 @@ import (
 
 	"github.com/sparkrun/sparkrun/launcher"
 	"github.com/sparkrun/sparkrun/launcher/filesync"
-	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/launcher/preflight"
+	"github.com/sparkrun/sparkrun/launcher/proc"
 	"github.com/sparkrun/sparkrun/rendezvous/dial"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )

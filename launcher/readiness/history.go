@@ -17,15 +17,15 @@ const (
 	wedgeAfter = 50 * time.Second
 )
 
-// sight is what one look has found.
-type sight struct {
+// observation is what one look has found.
+type observation struct {
 	health  error
 	metrics *metrics // nil: none were to be had
 	blind   bool     // where there should be some
 }
 
-// sights are what was found so far.
-type sights struct {
+// history are what was found so far.
+type history struct {
 	seen      launcher.ServiceSeen
 	sick      int     // looks in a row without an answer
 	generated error   // of the last completion that was asked for
@@ -44,7 +44,7 @@ type sights struct {
 }
 
 // note takes one look: seen is then what the service does.
-func (l *sights) note(now time.Time, s sight) {
+func (l *history) note(now time.Time, s observation) {
 	l.work(now, s.metrics)
 	if s.health == nil {
 		l.sick = 0
@@ -73,7 +73,7 @@ func (l *sights) note(now time.Time, s sight) {
 		text = l.generated.Error()
 	case l.generated != nil:
 		state, text = launcher.ServiceUnhealthy, l.generated.Error()
-	case s.blind && !l.had && (l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier life of the agent
+	case s.blind && !l.had && (l.blind >= sickAfter || l.seen.Text == l.blindText()): // said by an earlier incarnation of the agent
 		text = l.blindText()
 	}
 	if state != l.seen.State {
@@ -82,7 +82,7 @@ func (l *sights) note(now time.Time, s sight) {
 	l.seen.State, l.seen.Text = state, text
 }
 
-func (l *sights) blindText() string {
+func (l *history) blindText() string {
 	text := "its metrics tell of no requests: its tokens are not counted"
 	if !l.generates {
 		text += ", and that it is stuck would not be seen"
@@ -101,7 +101,7 @@ func requests(n float64) string {
 // grow with work has moved, the service is frozen. A prompt that is read in is work. What
 // lies between two looks that are far apart is not known, and counts for little: this
 // machine may have slept.
-func (l *sights) work(now time.Time, m *metrics) {
+func (l *history) work(now time.Time, m *metrics) {
 	if m == nil {
 		return
 	}
@@ -119,7 +119,7 @@ func (l *sights) work(now time.Time, m *metrics) {
 }
 
 // moved tells whether the metrics are others than those that were told.
-func (l *sights) moved() bool {
+func (l *history) moved() bool {
 	if !l.had {
 		return false
 	}
@@ -128,7 +128,7 @@ func (l *sights) moved() bool {
 
 // rate is how many tokens were generated a second since the last event: as the server says,
 // or by its counter.
-func (l *sights) rate(now time.Time) float64 {
+func (l *history) rate(now time.Time) float64 {
 	r := 0.0
 	if l.last.hasThroughput {
 		if l.last.running > 0 { // else it is that of before
@@ -141,7 +141,7 @@ func (l *sights) rate(now time.Time) float64 {
 }
 
 // measure brings the metrics of seen up to date, before they are told.
-func (l *sights) measure(now time.Time) {
+func (l *history) measure(now time.Time) {
 	if !l.had || !now.After(l.base.at) {
 		return
 	}

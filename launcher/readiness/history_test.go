@@ -71,14 +71,14 @@ func TestMetrics(t *testing.T) {
 }
 
 // server is what one look each five seconds finds, by the time since it came up.
-type server func(at time.Duration) sight
+type server func(at time.Duration) observation
 
-func busy(running, prompt, generated float64) sight {
-	return sight{metrics: &metrics{running: running, generated: generated, progress: [launcher.MaxProgress]float64{generated, prompt}}}
+func busy(running, prompt, generated float64) observation {
+	return observation{metrics: &metrics{running: running, generated: generated, progress: [launcher.MaxProgress]float64{generated, prompt}}}
 }
 
 // states is how a service does, over some minutes, as "after state: text" at each turn.
-func states(l *sights, s server, until time.Duration) (turns []string) {
+func states(l *history, s server, until time.Duration) (turns []string) {
 	began := time.Unix(1e9, 0)
 	last := l.seen
 	for at := time.Duration(0); at <= until; at += lookEvery {
@@ -91,7 +91,7 @@ func states(l *sights, s server, until time.Duration) (turns []string) {
 	return turns
 }
 
-func TestSights(t *testing.T) {
+func TestHistory(t *testing.T) {
 	const stuckAt = 20 * time.Second
 	secs := func(at time.Duration) float64 { return at.Seconds() }
 	tests := map[string]struct {
@@ -99,20 +99,20 @@ func TestSights(t *testing.T) {
 		want   []string
 	}{
 		"it comes up and works": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at < 15*time.Second {
-					return sight{health: errors.New("nothing listens")}
+					return observation{health: errors.New("nothing listens")}
 				}
 				return busy(2, 100, secs(at))
 			},
 			[]string{"0s starting: nothing listens", "15s ready"},
 		},
 		"idle": {
-			func(time.Duration) sight { return busy(0, 100, 100) },
+			func(time.Duration) observation { return busy(0, 100, 100) },
 			[]string{"0s ready"},
 		},
 		"wedged within a minute, and well again": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at >= 3*time.Minute {
 					return busy(2, 100, 100+secs(at))
 				}
@@ -121,15 +121,15 @@ func TestSights(t *testing.T) {
 			[]string{"0s ready", "1m10s wedged: 2 requests are running, and no token has come for 50s", "3m0s ready"},
 		},
 		"a long prefill: the prompt grows": {
-			func(at time.Duration) sight { return busy(1, 10*secs(at), 100) },
+			func(at time.Duration) observation { return busy(1, 10*secs(at), 100) },
 			[]string{"0s ready"},
 		},
 		"requests that come and go give up on it": {
-			func(at time.Duration) sight { return busy(1+float64(int(at.Seconds())%3), 100, 100) },
+			func(at time.Duration) observation { return busy(1+float64(int(at.Seconds())%3), 100, 100) },
 			[]string{"0s ready", "50s wedged: 3 requests are running, and no token has come for 50s"},
 		},
 		"one request after the other": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at%(40*time.Second) == 0 {
 					return busy(0, 100, 100)
 				}
@@ -138,7 +138,7 @@ func TestSights(t *testing.T) {
 			[]string{"0s ready"},
 		},
 		"a slow health is no end, and one slow answer nothing": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				s := busy(1, 100, secs(at))
 				if at == 10*time.Second || at >= 30*time.Second && at < 50*time.Second {
 					s.health = errors.New("GET /health: no answer within 10s")
@@ -148,79 +148,79 @@ func TestSights(t *testing.T) {
 			[]string{"0s ready", "35s unhealthy: GET /health: no answer within 10s", "50s ready"},
 		},
 		"it stops answering": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at < stuckAt {
 					return busy(1, 100, secs(at))
 				}
-				return sight{health: errors.New("GET /health: no answer within 10s")}
+				return observation{health: errors.New("GET /health: no answer within 10s")}
 			},
 			[]string{"0s ready", "25s unhealthy: GET /health: no answer within 10s"},
 		},
 		"metrics that tell nothing": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at < 2*time.Minute {
-					return sight{blind: true}
+					return observation{blind: true}
 				}
 				return busy(1, 100, secs(at))
 			},
 			[]string{"0s ready", "5s ready: its metrics tell of no requests: its tokens are not counted, and that it is stuck would not be seen", "2m0s ready"},
 		},
 		"metrics that are slow at times": {
-			func(at time.Duration) sight {
+			func(at time.Duration) observation {
 				if at%(20*time.Second) == 0 && at > 0 {
-					return sight{blind: true}
+					return observation{blind: true}
 				}
 				return busy(1, 100, secs(at))
 			},
 			[]string{"0s ready"},
 		},
 		"no metrics": {
-			func(time.Duration) sight { return sight{} },
+			func(time.Duration) observation { return observation{} },
 			[]string{"0s ready"},
 		},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			if d := cmp.Diff(tt.want, states(&sights{}, tt.server, 5*time.Minute)); d != "" {
+			if d := cmp.Diff(tt.want, states(&history{}, tt.server, 5*time.Minute)); d != "" {
 				t.Error(d)
 			}
 		})
 	}
 }
 
-// An agent that comes again has seen no figures yet: one slow answer of the metrics is nothing to tell
-// of, nor is what its earlier life has told. While the server loads, its metrics are not missed.
+// An agent that comes again has seen no metrics yet: one slow answer of the metrics is nothing to tell
+// of, nor is what its earlier incarnation has told. While the server loads, its metrics are not missed.
 func TestBlindAfterRestart(t *testing.T) {
 	const untold = "its metrics tell of no requests: its tokens are not counted"
 	const text = untold + ", and that it is stuck would not be seen"
 	began := time.Unix(1e9, 0)
-	before := func(text string) *sights {
-		return &sights{seen: launcher.ServiceSeen{State: launcher.ServiceReady, Ready: &began, Text: text}}
+	before := func(text string) *history {
+		return &history{seen: launcher.ServiceSeen{State: launcher.ServiceReady, Ready: &began, Text: text}}
 	}
 	slow := func(until time.Duration) server {
-		return func(at time.Duration) sight {
+		return func(at time.Duration) observation {
 			if at < until {
-				return sight{blind: true}
+				return observation{blind: true}
 			}
 			return busy(1, 100, at.Seconds())
 		}
 	}
-	loads := func(at time.Duration) sight {
+	loads := func(at time.Duration) observation {
 		if at < 15*time.Second {
-			return sight{blind: true, health: errors.New("nothing listens")}
+			return observation{blind: true, health: errors.New("nothing listens")}
 		}
 		return slow(20 * time.Second)(at)
 	}
 	for name, c := range map[string]struct {
-		l      *sights
+		l      *history
 		server server
 		want   []string
 	}{
 		"slow once":                {before(""), slow(lookEvery), nil},
 		"blind":                    {before(""), slow(time.Hour), []string{"5s ready: " + text}},
 		"blind, and told":          {before(text), slow(time.Hour), nil},
-		"blind, with completions":  {&sights{generates: true, seen: before("").seen}, slow(time.Hour), []string{"5s ready: " + untold}},
-		"slow once, after it came": {&sights{}, loads, []string{"0s starting: nothing listens", "15s ready"}},
+		"blind, with completions":  {&history{generates: true, seen: before("").seen}, slow(time.Hour), []string{"5s ready: " + untold}},
+		"slow once, after it came": {&history{}, loads, []string{"0s starting: nothing listens", "15s ready"}},
 	} {
 		if d := cmp.Diff(c.want, states(c.l, c.server, time.Minute)); d != "" {
 			t.Errorf("%s: %s", name, d)
@@ -230,7 +230,7 @@ func TestBlindAfterRestart(t *testing.T) {
 
 // A machine that slept, or an agent that was stopped, has not seen a request freeze for so long.
 func TestSleepIsNoWedge(t *testing.T) {
-	var l sights
+	var l history
 	now := time.Unix(1e9, 0)
 	l.note(now, busy(1, 100, 100))
 	l.note(now.Add(time.Hour), busy(1, 100, 100))
@@ -240,7 +240,7 @@ func TestSleepIsNoWedge(t *testing.T) {
 }
 
 func TestTokenRate(t *testing.T) {
-	var l sights
+	var l history
 	now := time.Unix(1e9, 0)
 	for i := range 4 { // 12.5 tokens a second, looked at each five seconds
 		l.note(now.Add(time.Duration(i)*lookEvery), busy(3, 100, float64(i)*62.5))

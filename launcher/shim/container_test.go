@@ -40,14 +40,14 @@ func closeEngine() error {
 	return e.Close()
 }
 
-// boxes is a bench whose ranks run in containers of a real engine.
-type boxes struct {
+// containerBench is a bench whose ranks run in containers of a real engine.
+type containerBench struct {
 	*bench
 	engine *enginetest.Engine
 	c      *container.Engine
 }
 
-func spawnBoxes(t *testing.T, change ...func(*Config)) boxes {
+func spawnContainers(t *testing.T, change ...func(*Config)) containerBench {
 	t.Helper()
 	engineWanted = true
 	e, err := theEngine()
@@ -59,7 +59,7 @@ func spawnBoxes(t *testing.T, change ...func(*Config)) boxes {
 	b.spawn()
 	c, err := container.Open(ctx, e.Socket)
 	must(t, err)
-	x := boxes{b, e, c}
+	x := containerBench{b, e, c}
 	t.Cleanup(func() {
 		for _, f := range x.list() {
 			must(t, c.Remove(context.Background(), f.ID))
@@ -69,15 +69,15 @@ func spawnBoxes(t *testing.T, change ...func(*Config)) boxes {
 	return x
 }
 
-func (x boxes) list() []container.Found {
+func (x containerBench) list() []container.Found {
 	all, err := x.c.List(context.Background(), map[string]string{"com.sparkrun.job": x.id})
 	must(x.t, err)
 	return all
 }
 
-// box is a rank that runs a script of the image's shell.
-func (x boxes) box(rank int, script string) Rank {
-	return Rank{Rank: rank, LocalRank: rank, Argv: []string{"sh", "-c", script}, Env: []string{x.id, "SECRET=s3cret"}, Dir: "/tmp", Box: &Box{
+// in is a rank that runs a script of the image's shell.
+func (x containerBench) in(rank int, script string) Rank {
+	return Rank{Rank: rank, LocalRank: rank, Argv: []string{"sh", "-c", script}, Env: []string{x.id, "SECRET=s3cret"}, Dir: "/tmp", Container: &Container{
 		Socket: x.engine.Socket,
 		Spec: container.Spec{
 			Name: fmt.Sprintf("sparkrun-%s-%d", strings.TrimPrefix(x.id, "TEST_ID="), rank), Image: x.engine.ImageID,
@@ -87,7 +87,7 @@ func (x boxes) box(rank int, script string) Rank {
 }
 
 // nothingLeft is the promise of Ended: no process, and nothing in the engine.
-func (x boxes) nothingLeft() {
+func (x containerBench) nothingLeft() {
 	x.t.Helper()
 	x.noneAlive()
 	if left := x.list(); len(left) > 0 {
@@ -95,11 +95,11 @@ func (x boxes) nothingLeft() {
 	}
 }
 
-func TestBoxedRanks(t *testing.T) {
-	x := spawnBoxes(t)
-	in := x.box(4, `echo out four; echo err four >&2; read word; echo got $word $SECRET`)
+func TestRanksInContainers(t *testing.T) {
+	x := spawnContainers(t)
+	in := x.in(4, `echo out four; echo err four >&2; read word; echo got $word $SECRET`)
 	in.Stdin = true
-	x.start(in, x.box(5, "exit 3"), x.box(6, "kill -SEGV $$"), x.box(7, "pyhton3"))
+	x.start(in, x.in(5, "exit 3"), x.in(6, "kill -SEGV $$"), x.in(7, "pyhton3"))
 	must(t, x.bench.c.Input(x.ctx, 4, 0, []byte("hello\n"), true))
 	es := x.events()
 	want := map[int]launcher.Exit{4: {}, 5: {Code: 3}, 6: {Signal: 11}, 7: {Code: 127}} // the shell's own, for what it did not find
@@ -119,9 +119,9 @@ func TestBoxedRanks(t *testing.T) {
 }
 
 // The kernel's log calls a program in a container by its number on the host, which is not the one of its rank.
-func TestProgramInABoxIsKnownByItsPID(t *testing.T) {
-	x := spawnBoxes(t)
-	x.start(x.box(0, `echo up; : of this test; while :; do sleep 0.1; done`))
+func TestProgramInAContainerIsKnownByItsPID(t *testing.T) {
+	x := spawnContainers(t)
+	x.start(x.in(0, `echo up; : of this test; while :; do sleep 0.1; done`))
 	x.awaitLog(0, "up\n")
 	procs, _ := proc.Here.All()
 	parents := map[int]int{} // of the program, and of a child that is not yet what it will be
@@ -143,16 +143,16 @@ func TestProgramInABoxIsKnownByItsPID(t *testing.T) {
 	}
 	must(t, unix.Kill(pid, unix.SIGKILL))
 	for _, e := range kinds(x.events(), Exited) {
-		if e.Boxed != pid || e.PID == pid {
-			t.Errorf("told as %d for %d, want for %d", e.PID, e.Boxed, pid)
+		if e.ContainerPID != pid || e.PID == pid {
+			t.Errorf("told as %d for %d, want for %d", e.PID, e.ContainerPID, pid)
 		}
 	}
 	x.nothingLeft()
 }
 
-func TestBoxedRanksAreEnded(t *testing.T) {
-	x := spawnBoxes(t)
-	x.start(x.box(0, `trap "" TERM HUP INT; setsid sh -c 'trap "" TERM; echo deaf; exec sleep 1000' & exec sleep 1000`), x.box(1, `trap 'echo term; exit 7' TERM; echo up; while :; do sleep 0.1; done`))
+func TestRanksInContainersAreEnded(t *testing.T) {
+	x := spawnContainers(t)
+	x.start(x.in(0, `trap "" TERM HUP INT; setsid sh -c 'trap "" TERM; echo deaf; exec sleep 1000' & exec sleep 1000`), x.in(1, `trap 'echo term; exit 7' TERM; echo up; while :; do sleep 0.1; done`))
 	x.awaitLog(0, "deaf\n")
 	x.awaitLog(1, "up\n")
 	must(t, x.bench.c.End(x.ctx, 2*time.Second))
@@ -167,12 +167,12 @@ func TestBoxedRanksAreEnded(t *testing.T) {
 }
 
 // The end may come while the engine is at work.
-func TestBoxedRanksAreEndedAtTheirStart(t *testing.T) {
+func TestRanksInContainersAreEndedAtTheirStart(t *testing.T) {
 	for _, pause := range []time.Duration{0, 300 * time.Millisecond, time.Second} {
 		t.Run(pause.String(), func(t *testing.T) {
-			x := spawnBoxes(t)
+			x := spawnContainers(t)
 			started := make(chan error, 1)
-			go func() { started <- x.bench.c.Start(x.ctx, []Rank{x.box(0, "sleep 1000"), x.box(1, "sleep 1000")}) }()
+			go func() { started <- x.bench.c.Start(x.ctx, []Rank{x.in(0, "sleep 1000"), x.in(1, "sleep 1000")}) }()
 			x.until(func(e Event) bool { return e.Kind == Starting })
 			time.Sleep(pause) // the moment is the test's input
 			must(t, x.bench.c.End(x.ctx, 10*time.Second))
@@ -188,12 +188,12 @@ func TestBoxedRanksAreEndedAtTheirStart(t *testing.T) {
 }
 
 // Containers come up in steps, too: one that is asked for later joins the others, and the end is of all.
-func TestBoxedRanksInSteps(t *testing.T) {
-	x := spawnBoxes(t)
-	must(t, x.bench.c.StartMore(x.ctx, []Rank{x.box(0, "echo one; exec sleep 1000")}))
+func TestRanksInContainersInSteps(t *testing.T) {
+	x := spawnContainers(t)
+	must(t, x.bench.c.StartMore(x.ctx, []Rank{x.in(0, "echo one; exec sleep 1000")}))
 	x.awaitLog(0, "one\n")
 	for range 2 { // asked twice, it is there once
-		must(t, x.bench.c.StartMore(x.ctx, []Rank{x.box(1, "echo two; sleep 1000")}))
+		must(t, x.bench.c.StartMore(x.ctx, []Rank{x.in(1, "echo two; sleep 1000")}))
 	}
 	x.awaitLog(1, "two\n")
 	if n := len(x.list()); n != 2 {
@@ -208,9 +208,9 @@ func TestBoxedRanksInSteps(t *testing.T) {
 
 // A shim that dies leaves nobody behind, once it has been reaped; the empty
 // container is for who sweeps.
-func TestBoxedRanksOfADeadShim(t *testing.T) {
-	x := spawnBoxes(t)
-	x.start(x.box(0, `trap "" TERM; setsid sleep 1000 & echo up; sleep 1000`))
+func TestRanksInContainersOfADeadShim(t *testing.T) {
+	x := spawnContainers(t)
+	x.start(x.in(0, `trap "" TERM; setsid sleep 1000 & echo up; sleep 1000`))
 	x.awaitLog(0, "up\n")
 	x.killShim()
 	must(t, Reap(x.ctx, x.dir))
@@ -223,9 +223,9 @@ func TestBoxedRanksOfADeadShim(t *testing.T) {
 }
 
 func TestEngineThatIsAway(t *testing.T) {
-	x := spawnBoxes(t)
-	r := x.box(0, "true")
-	r.Box.Socket = "/nobody/is/here"
+	x := spawnContainers(t)
+	r := x.in(0, "true")
+	r.Container.Socket = "/nobody/is/here"
 	x.start(r)
 	e := exits(x.events())[0]
 	if !strings.Contains(e.Error, container.ErrNoEngine.Error()) || !strings.Contains(e.Error, "/nobody/is/here") {
@@ -234,10 +234,10 @@ func TestEngineThatIsAway(t *testing.T) {
 	x.nothingLeft()
 }
 
-// guest runs a command beside rank 0, to its end.
-func (x boxes) guest(script string, more ...func(*Exec)) (launcher.Exit, string, error) {
+// exec runs a command beside rank 0, to its end.
+func (x containerBench) exec(script string, more ...func(*Exec)) (launcher.Exit, string, error) {
 	x.t.Helper()
-	e := Exec{Guest: fmt.Sprintf("g%d", time.Now().UnixNano()), Rank: 0, Argv: []string{"sh", "-c", script}, Env: []string{"OWN=mine"}}
+	e := Exec{Session: fmt.Sprintf("g%d", time.Now().UnixNano()), Rank: 0, Argv: []string{"sh", "-c", script}, Env: []string{"OWN=mine"}}
 	for _, f := range more {
 		f(&e)
 	}
@@ -249,26 +249,26 @@ func (x boxes) guest(script string, more ...func(*Exec)) (launcher.Exit, string,
 	return exit, out.String(), err
 }
 
-// A guest of a rank in a container is in there with it: its user, environment and folder, its processes, its end.
-func TestGuestInABox(t *testing.T) {
-	x := spawnBoxes(t)
-	x.start(x.box(0, `echo here > /tmp/file; echo up; trap "" TERM; sleep 1000; exit 3`))
+// An exec session of a rank in a container is in there with it: its user, environment and folder, its processes, its end.
+func TestExecInAContainer(t *testing.T) {
+	x := spawnContainers(t)
+	x.start(x.in(0, `echo here > /tmp/file; echo up; trap "" TERM; sleep 1000; exit 3`))
 	x.awaitLog(0, "up\n")
-	exit, out, err := x.guest(`cat /tmp/file; id -u; echo $SHAPE $SECRET $OWN; pwd; grep NoNewPrivs /proc/self/status; cat /proc/1/cmdline | head -c 17; exit 7`)
+	exit, out, err := x.exec(`cat /tmp/file; id -u; echo $SHAPE $SECRET $OWN; pwd; grep NoNewPrivs /proc/self/status; cat /proc/1/cmdline | head -c 17; exit 7`)
 	want := "here\n1234\nimage s3cret mine\n/tmp\nNoNewPrivs:\t1\n/sbin/docker-init"
 	if err != nil || exit.Code != 7 || out != want {
 		t.Errorf("%+v, %v, %q, want 7 and %q", exit, err, out, want)
 	}
-	if exit, _, err := x.guest("kill -SEGV $$"); err != nil || exit.Signal != 11 {
+	if exit, _, err := x.exec("kill -SEGV $$"); err != nil || exit.Signal != 11 {
 		t.Errorf("a signal of its own: %+v, %v", exit, err)
 	}
 	for argv, code := range map[string]int{"nowhere": 127, "/tmp": 126} {
-		exit, _, err := x.guest("", func(e *Exec) { e.Argv = []string{argv} })
+		exit, _, err := x.exec("", func(e *Exec) { e.Argv = []string{argv} })
 		if err != nil || exit.Code != code || !strings.Contains(exit.Error, argv) {
 			t.Errorf("exec of %s: %+v, %v, want %d", argv, exit, err, code)
 		}
 	}
-	if exit, out, err := x.guest("stty size; [ -t 0 ] && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
+	if exit, out, err := x.exec("stty size; [ -t 0 ] && echo terminal; kill -HUP $$", func(e *Exec) { e.TTY = &launcher.Window{Rows: 33, Cols: 44} }); err != nil || exit.Signal != 1 || !strings.Contains(out, "33 44") || !strings.Contains(out, "terminal") {
 		t.Errorf("with a terminal: %+v, %v, %q", exit, err, out)
 	}
 
@@ -276,7 +276,7 @@ func TestGuestInABox(t *testing.T) {
 	ctx, leave := context.WithCancel(x.ctx)
 	gone := make(chan error, 1)
 	go func() {
-		_, err := x.bench.c.Exec(ctx, Exec{Guest: "left", Rank: 0, Argv: []string{"sh", "-c", `trap "" TERM HUP; echo in > /tmp/in; sleep 777`}}, func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
+		_, err := x.bench.c.Exec(ctx, Exec{Session: "left", Rank: 0, Argv: []string{"sh", "-c", `trap "" TERM HUP; echo in > /tmp/in; sleep 777`}}, func() error { return nil }, func(launcher.Stream, []byte) error { return nil })
 		gone <- err
 	}()
 	x.await(`[ -e /tmp/in ]`)
@@ -286,7 +286,7 @@ func TestGuestInABox(t *testing.T) {
 
 	// One that is there when the rank ends, ends with it.
 	go func() {
-		_, _, err := x.guest(`trap "" TERM HUP; echo stay > /tmp/stay; sleep 1000`)
+		_, _, err := x.exec(`trap "" TERM HUP; echo stay > /tmp/stay; sleep 1000`)
 		gone <- err
 	}()
 	x.await(`[ -e /tmp/stay ]`)
@@ -299,10 +299,10 @@ func TestGuestInABox(t *testing.T) {
 }
 
 // await waits until a script in rank 0's container says so.
-func (x boxes) await(script string) {
+func (x containerBench) await(script string) {
 	x.t.Helper()
 	for until := time.Now().Add(2 * time.Minute); ; {
-		exit, out, err := x.guest(script)
+		exit, out, err := x.exec(script)
 		if err == nil && exit.Code == 0 {
 			return
 		}
@@ -314,7 +314,7 @@ func (x boxes) await(script string) {
 
 // A shim from before containers would run such a rank on the host, so that the op that
 // it knows must not have any.
-func TestStartTakesNoBox(t *testing.T) {
+func TestStartTakesNoContainer(t *testing.T) {
 	for line, want := range map[string]error{
 		`{"v":1,"id":1,"op":"start","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`:      ErrRequest,
 		`{"v":1,"id":1,"op":"start-more","ranks":[{"rank":0,"argv":["true"],"dir":"/","box":{"socket":"/s","spec":{"name":"n","image":"sha256:0","program":"/p","hand_dir":"/h"}}}]}`: ErrRequest,
@@ -329,7 +329,7 @@ func TestStartTakesNoBox(t *testing.T) {
 }
 
 // awaitLog waits until a rank has written something.
-func (x boxes) awaitLog(rank int, want string) {
+func (x containerBench) awaitLog(rank int, want string) {
 	x.t.Helper()
 	for until := time.Now().Add(2 * time.Minute); ; time.Sleep(20 * time.Millisecond) {
 		b, err := os.ReadFile(fmt.Sprintf("%s/rank-%d.out", x.cfg.LogDir, rank))
@@ -349,7 +349,7 @@ func TestContainerWithoutADescriptor(t *testing.T) {
 	var was unix.Rlimit
 	must(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &was))
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 0, Max: was.Max}))
-	b := watched("box", cmd.Process.Pid)
+	b := watched("container", cmd.Process.Pid)
 	blind := b.there()
 	must(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &was))
 	if b.gone || b.fd != nil || !blind {
@@ -367,7 +367,7 @@ func TestContainerWithoutADescriptor(t *testing.T) {
 	if err := cmd.Wait(); err == nil || err.Error() != "signal: killed" {
 		t.Errorf("ended with %v, want by KILL", err)
 	}
-	if b.there() || !watched("box", cmd.Process.Pid).gone {
+	if b.there() || !watched("container", cmd.Process.Pid).gone {
 		t.Error("want it gone")
 	}
 }

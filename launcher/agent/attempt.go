@@ -17,11 +17,11 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/shim"
 )
 
-// try is one (job, generation) on this node. Its loop is the only one to move
+// attempt is one (job, generation) on this node. Its loop is the only one to move
 // its state, and only forward: none, prepared, started, ended. Whatever may
 // take long (a disk, a shim that is stopped) happens beside the loop, so that
 // an End is never kept waiting by what it is to end.
-type try struct {
+type attempt struct {
 	a   *Agent
 	key launcher.Key
 	dir string // RunDir/jobs/KEY
@@ -35,7 +35,7 @@ type try struct {
 	seen    *launcher.ServiceSeen // of a service; entryMu guards it, and it is replaced whole
 	entryMu sync.Mutex
 
-	meeting *meeting // of an MPI job's fences; nil: it has none, or they meet elsewhere
+	meeting *meeting // of an MPI job's barriers; nil: it has none, or they meet elsewhere
 
 	stays atomic.Bool // ranks of it may come again, until it has ended
 
@@ -43,24 +43,24 @@ type try struct {
 	lostUnsaved bool                 // lost is not on the disk as it is here
 	assignment  *launcher.Assignment // nil: a tombstone, or its file was unreadable
 	at          map[int]int          // rank -> its index in entry.Ranks
-	plan        *prepared            // what prepare found out; nil in a later life
+	plan        *prepared            // what prepare found out; nil in a later incarnation
 	hold        held                 // keeps ports until the start of their step
-	found       bool                 // dir is of a previous life
+	found       bool                 // dir is of a previous incarnation
 	kept        bool                 // dir holds a shim, or what a dead one left
 	shim        *shim.Client         // nil: has yet to be attached to
 	heard       int                  // last number of the journal that is in entry
-	replaying   bool                 // what is noted is of a previous life
+	replaying   bool                 // what is noted is of a previous incarnation
 	ready       chan result          // of the prepare under way
 	abort       context.CancelFunc
 	begun       chan error         // of each start
-	steps       map[int]bool       // that were told to start in this life
+	steps       map[int]bool       // that were told to start in this incarnation
 	asked       map[int]*asking    // probes, by step
 	news        chan shim.Event    // from the shim's journal
 	explains    atomic.Int64       // failed ranks so far
 	unwatch     context.CancelFunc // of the looks at a service; nil: there are none
 	lease       renewal
 	execd       bool // the journal says that ranks may have run
-	ending      bool // an End has been ordered in this life
+	ending      bool // an End has been ordered in this incarnation
 	forgotten   bool // remove it once it has ended
 }
 
@@ -86,10 +86,10 @@ type result struct {
 	err     error
 }
 
-// newTry makes a try; a nil assignment makes a tombstone.
-func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
-	t := &try{
-		a: a, key: k, dir: a.tryDir(k), at: map[int]int{},
+// newAttempt makes an attempt; a nil assignment makes a tombstone.
+func newAttempt(a *Agent, k launcher.Key, as *launcher.Assignment) *attempt {
+	t := &attempt{
+		a: a, key: k, dir: a.attemptDir(k), at: map[int]int{},
 		mail: make(chan struct{}, 1), news: make(chan shim.Event), entry: launcher.LedgerEntry{Key: k},
 		lease: renewal{wake: make(chan struct{}, 1)}, begun: make(chan error, launcher.MaxStages), steps: map[int]bool{}, asked: map[int]*asking{},
 	}
@@ -97,7 +97,7 @@ func newTry(a *Agent, k launcher.Key, as *launcher.Assignment) *try {
 	return t
 }
 
-func (t *try) snapshot() launcher.LedgerEntry {
+func (t *attempt) snapshot() launcher.LedgerEntry {
 	t.entryMu.Lock()
 	defer t.entryMu.Unlock()
 	e := t.entry
@@ -107,7 +107,7 @@ func (t *try) snapshot() launcher.LedgerEntry {
 
 // change moves the entry and tells about it in one step, so that a listener
 // who reads the ledger after subscribing misses nothing. A nil fn only tells.
-func (t *try) change(ev *launcher.Event, fn func(e *launcher.LedgerEntry)) {
+func (t *attempt) change(ev *launcher.Event, fn func(e *launcher.LedgerEntry)) {
 	t.a.mu.Lock()
 	defer t.a.mu.Unlock()
 	if fn != nil {
@@ -121,7 +121,7 @@ func (t *try) change(ev *launcher.Event, fn func(e *launcher.LedgerEntry)) {
 	}
 }
 
-func (t *try) post(o launcher.Order) {
+func (t *attempt) post(o launcher.Order) {
 	t.ordersMu.Lock()
 	t.orders = append(t.orders, o)
 	t.ordersMu.Unlock()
@@ -131,7 +131,7 @@ func (t *try) post(o launcher.Order) {
 	}
 }
 
-func (t *try) takeOrders() []launcher.Order {
+func (t *attempt) takeOrders() []launcher.Order {
 	t.ordersMu.Lock()
 	defer t.ordersMu.Unlock()
 	os := t.orders
@@ -139,7 +139,7 @@ func (t *try) takeOrders() []launcher.Order {
 	return os
 }
 
-func (t *try) run(ctx context.Context) {
+func (t *attempt) run(ctx context.Context) {
 	ctx, cancel := context.WithCancel(ctx)
 	var beside sync.WaitGroup // what ends soon once ctx has
 	defer t.leave()
@@ -149,15 +149,15 @@ func (t *try) run(ctx context.Context) {
 		client, from := t.shim, t.heard+1
 		beside.Go(func() { t.attend(ctx, client, from) })
 	}
-	fences := func() {
-		if as := t.assignment; as != nil && fenced(*as) {
-			beside.Go(func() { t.carryFences(ctx, *as) })
+	barriers := func() {
+		if as := t.assignment; as != nil && meetsInBarriers(*as) {
+			beside.Go(func() { t.carryBarriers(ctx, *as) })
 		}
 	}
 	if t.kept && t.entry.Phase != launcher.PhaseEnded {
 		attend()
 		if t.entry.Phase == launcher.PhaseStarted {
-			fences()
+			barriers()
 			t.watch(ctx, &beside)
 		}
 	}
@@ -176,7 +176,7 @@ func (t *try) run(ctx context.Context) {
 		case err := <-t.begun:
 			t.startDone(ctx, err)
 			if err == nil {
-				fences()
+				barriers()
 				t.watch(ctx, &beside)
 			}
 		case ev := <-t.news:
@@ -196,7 +196,7 @@ func (t *try) run(ctx context.Context) {
 // leave lets go of what only this process holds; the shim goes on, unless it
 // is to die with us. A prepare that hangs on a disk is not waited for: it
 // cleans up when it comes back, and spawns nothing any more.
-func (t *try) leave() {
+func (t *attempt) leave() {
 	t.letGo()
 	if t.shim != nil {
 		t.shim.Close()
@@ -213,7 +213,7 @@ func (t *try) leave() {
 	}
 }
 
-func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order) {
+func (t *attempt) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order) {
 	switch {
 	case o.Prepare != nil:
 		if t.assignment == nil {
@@ -238,7 +238,7 @@ func (t *try) obey(ctx context.Context, beside *sync.WaitGroup, o launcher.Order
 	}
 }
 
-func (t *try) obeyPrepare(ctx context.Context) {
+func (t *attempt) obeyPrepare(ctx context.Context) {
 	switch {
 	case t.entry.Refused != "":
 		t.change(&launcher.Event{Kind: launcher.Refused, Text: t.entry.Refused}, nil)
@@ -256,7 +256,7 @@ func (t *try) obeyPrepare(ctx context.Context) {
 }
 
 // prepareDone tells whether there is a shim to attend to now.
-func (t *try) prepareDone(r result) bool {
+func (t *attempt) prepareDone(r result) bool {
 	t.ready = nil
 	t.abort()
 	switch {
@@ -277,7 +277,7 @@ func (t *try) prepareDone(r result) bool {
 }
 
 // discard undoes a prepare that comes to nothing.
-func (t *try) discard(r result) {
+func (t *attempt) discard(r result) {
 	r.release()
 	if r.shim != nil {
 		t.dismiss(t.a.ctx, r.shim, true)
@@ -285,12 +285,12 @@ func (t *try) discard(r result) {
 	t.removeDirs()
 }
 
-func (t *try) removeDirs() {
+func (t *attempt) removeDirs() {
 	c, _ := container.ReadPrepared(t.dir)
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	if err := errors.Join(os.RemoveAll(t.dir), removeTree(errorDir(t.key, t.a.cfg.Node))); err != nil {
-		t.a.cfg.Logger.Error("remove try", "job", t.key.Job, "error", err)
+		t.a.cfg.Logger.Error("remove attempt", "job", t.key.Job, "error", err)
 	}
 	t.a.containers.Forget(c)
 }
@@ -300,7 +300,7 @@ func (r result) release() {
 }
 
 // dismiss has a shim exit, and waits a while for it.
-func (t *try) dismiss(ctx context.Context, c *shim.Client, end bool) {
+func (t *attempt) dismiss(ctx context.Context, c *shim.Client, end bool) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
 	var err error
@@ -316,14 +316,14 @@ func (t *try) dismiss(ctx context.Context, c *shim.Client, end bool) {
 	c.Close()
 }
 
-func (t *try) refuse(why string) {
+func (t *attempt) refuse(why string) {
 	t.change(&launcher.Event{Kind: launcher.Refused, Text: why}, func(e *launcher.LedgerEntry) { e.Refused = why })
 }
 
 // letGo frees all ports that are still held.
-func (t *try) letGo() { t.hold.close() }
+func (t *attempt) letGo() { t.hold.close() }
 
-func (t *try) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
+func (t *attempt) obeyEnd(ctx context.Context, beside *sync.WaitGroup, e launcher.End) {
 	t.ending = true
 	t.askNoMore()
 	switch {
@@ -348,7 +348,7 @@ const answerWait = 3 * time.Second
 // end tells the shim, which alone knows when it is done. A shim that cannot be
 // reached is told again: an End that got lost would leave its job for ever
 // ending. Twice does no harm, for a later End only shortens the grace.
-func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration) {
+func (t *attempt) end(ctx context.Context, client *shim.Client, grace time.Duration) {
 	for {
 		var err error
 		if client == nil {
@@ -380,15 +380,15 @@ func (t *try) end(ctx context.Context, client *shim.Client, grace time.Duration)
 	}
 }
 
-func (t *try) ended(at time.Time) {
+func (t *attempt) ended(at time.Time) {
 	t.askNoMore()
 	t.a.dropSecrets(t.key)
 	t.a.unshield(t.key)
 	t.change(&launcher.Event{Kind: launcher.Ended, Time: at}, func(e *launcher.LedgerEntry) { e.Phase, e.Stuck = launcher.PhaseEnded, "" })
 }
 
-// forget drops a try whose end is recorded. Its output stays.
-func (t *try) forget(ctx context.Context) {
+// forget drops an attempt whose end is recorded. Its output stays.
+func (t *attempt) forget(ctx context.Context) {
 	if t.kept || t.found {
 		client, err := t.shim, error(nil)
 		if client == nil {

@@ -331,7 +331,7 @@ func TestEndRacesStart(t *testing.T) {
 		}
 	}
 	if after := fds(); after > before {
-		t.Errorf("%d descriptors before, %d after 24 more gangs", before, after)
+		t.Errorf("%d descriptors before, %d after 24 more attempts", before, after)
 	}
 }
 
@@ -406,7 +406,7 @@ func TestSignals(t *testing.T) {
 	if err := b.c.Signal(b.ctx, 2, syscall.SIGUSR1); !errors.Is(err, ErrNoRank) {
 		t.Errorf("signal to an ended rank: %v", err)
 	}
-	must(t, b.c.Signal(b.ctx, Gang, syscall.SIGUSR2))
+	must(t, b.c.Signal(b.ctx, AllRanks, syscall.SIGUSR2))
 	for _, e := range exits(b.events()) {
 		if e != (launcher.Exit{}) {
 			t.Errorf("exit %+v, want 0 by itself", e)

@@ -27,11 +27,11 @@ type fencing struct {
 
 func newFencing(t *testing.T) *fencing {
 	t.Helper()
-	g := &gang{in: make(chan func()), gone: make(chan struct{}), space: mpi.NewSpace("j.1", mpi.Mapping(2, 1), 2, 1)}
+	a := &attempt{in: make(chan func()), gone: make(chan struct{}), space: mpi.NewSpace("j.1", mpi.Mapping(2, 1), 2, 1)}
 	loop := make(chan struct{})
 	go func() {
 		defer close(loop)
-		for f := range g.in {
+		for f := range a.in {
 			f()
 		}
 	}()
@@ -41,16 +41,16 @@ func newFencing(t *testing.T) *fencing {
 	go func() {
 		defer close(served)
 		defer ours.Close()
-		_ = g.space.NewSession().Serve(ours)
+		_ = a.space.NewSession().Serve(ours)
 	}()
 	t.Cleanup(func() {
-		g.space.Close()
+		a.space.Close()
 		theirs.Close()
 		<-served
-		close(g.in)
+		close(a.in)
 		<-loop
 	})
-	return &fencing{server: &server{g: g, log: slog.New(slog.DiscardHandler)}, rank: bufio.NewReader(theirs), say: theirs}
+	return &fencing{server: &server{g: a, log: slog.New(slog.DiscardHandler)}, rank: bufio.NewReader(theirs), say: theirs}
 }
 
 // tell has the rank say something, and hear tells what it is answered.
@@ -88,9 +88,9 @@ func (f *fencing) ask(t *testing.T, line string, waits bool) (r response, answer
 	return r, true
 }
 
-// Whatever an agent asks about fences, a rank that waits in one goes on once it is passed, and what
+// Whatever an agent asks about barriers, a rank that waits in one goes on once it is passed, and what
 // it gets then is one line, of PMI's.
-func FuzzFenceOps(f *testing.F) {
+func FuzzBarrierOps(f *testing.F) {
 	for _, s := range []string{
 		`{"v":1,"id":1,"op":"fence"}`, `{"v":1,"id":1,"op":"fence-last"}`, `{"v":1,"op":"fence-pass"}`, `{"v":1,"op":"fence-pass","fence":{"number":0}}`,
 		`{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"a","v":"b"}],"done":true}}`,
@@ -105,7 +105,7 @@ func FuzzFenceOps(f *testing.F) {
 			return // two requests
 		}
 		req, err := decodeRequest([]byte(line))
-		if err == nil && req.Op != opFence && req.Op != opFenceLast && req.Op != opFencePass {
+		if err == nil && req.Op != opBarrier && req.Op != opBarrierLast && req.Op != opBarrierPass {
 			return
 		}
 		s := newFencing(t)
@@ -123,12 +123,12 @@ func FuzzFenceOps(f *testing.F) {
 		if err != nil && got.OK {
 			t.Fatalf("%s is taken: %v", line, err)
 		}
-		passed := got.OK && req.Op == opFencePass
+		passed := got.OK && req.Op == opBarrierPass
 		if over := s.g.space.Last().Number; over != 0 && !passed || over > 1 {
-			t.Fatalf("%s is answered %+v, and %d fences are over", line, got, over)
+			t.Fatalf("%s is answered %+v, and %d barriers are over", line, got, over)
 		}
 		if honest, _ := s.ask(t, `{"v":1,"op":"fence-pass","fence":{"number":1,"pairs":[{"k":"peer","v":"its"}],"done":true}}`, false); !honest.OK {
-			t.Fatalf("a fence that all are in, after %s: %+v", line, honest.Error)
+			t.Fatalf("a barrier that all are in, after %s: %+v", line, honest.Error)
 		}
 		if line := s.hear(t); line != "cmd=barrier_out" {
 			t.Fatalf("the rank hears %q", line)
@@ -137,8 +137,8 @@ func FuzzFenceOps(f *testing.F) {
 		keys := []string{"mine", "PMI_process_mapping"}
 		if !passed {
 			keys, want["peer"] = append(keys, "peer"), "its"
-		} else if req.Fence != nil {
-			for _, p := range req.Fence.Pairs {
+		} else if req.Barrier != nil {
+			for _, p := range req.Barrier.Pairs {
 				keys = append(keys, p.Key)
 				if _, known := want[p.Key]; !known {
 					want[p.Key] = p.Value
@@ -155,8 +155,8 @@ func FuzzFenceOps(f *testing.F) {
 	})
 }
 
-// A fence that is asked for before the ranks are there, twice, and by somebody who goes.
-func TestFenceIsAskedForTwice(t *testing.T) {
+// A barrier that is asked for before the ranks are there, twice, and by somebody who goes.
+func TestBarrierIsAskedForTwice(t *testing.T) {
 	s := newFencing(t)
 	s.ask(t, `{"v":1,"op":"fence"}`, true)
 	s.tell(t, "cmd=init pmi_version=1 pmi_subversion=1")
@@ -165,20 +165,20 @@ func TestFenceIsAskedForTwice(t *testing.T) {
 	s.hear(t)
 	s.tell(t, "cmd=barrier_in")
 	for range 2 {
-		want := mpi.Fence{Number: 1, Pairs: []launcher.Pair{{Key: "k", Value: "v"}}}
+		want := mpi.Barrier{Number: 1, Pairs: []launcher.Pair{{Key: "k", Value: "v"}}}
 		r, _ := s.ask(t, `{"v":1,"op":"fence"}`, false)
-		if d := cmp.Diff(&want, r.Fence); d != "" {
+		if d := cmp.Diff(&want, r.Barrier); d != "" {
 			t.Errorf("asked for twice (-want +got):\n%s", d)
 		}
 	}
 	pass := func(n int, p ...launcher.Pair) response {
-		text, err := json.Marshal(mpi.Fence{Number: n, Pairs: p, Done: true})
+		text, err := json.Marshal(mpi.Barrier{Number: n, Pairs: p, Done: true})
 		must(t, err)
 		r, _ := s.ask(t, fmt.Sprintf(`{"v":1,"op":"fence-pass","fence":%s}`, text), false)
 		return r
 	}
 	if r := pass(2); r.OK || r.Error.Code != "refused" {
-		t.Errorf("the fence after it: %+v", r)
+		t.Errorf("the barrier after it: %+v", r)
 	}
 	if r := pass(1, launcher.Pair{Key: "k2", Value: "two\nlines"}); r.OK || r.Error.Code != "no-fence" {
 		t.Errorf("pairs that no rank put: %+v", r.Error)

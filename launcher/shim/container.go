@@ -19,18 +19,18 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/proc"
 )
 
-// Box has a rank run in a container. The rank's command, environment and folder
+// Container has a rank run in a container. The rank's command, environment and folder
 // are those in the container; its user, limits and processors are the Spec's.
-type Box struct {
+type Container struct {
 	Socket string         `json:"socket"` // of the engine
 	Spec   container.Spec `json:"spec"`   // the shim adds its mark
 
-	guest bool // a command beside the rank's, in the container that is there
+	session bool // a command beside the rank's, in the container that is there
 }
 
-// boxed is a rank's container, as long as something of it is there. Only the
-// gang's loop touches it.
-type boxed struct {
+// contained is a rank's container, as long as something of it is there. Only the
+// attempt's loop touches it.
+type contained struct {
 	id   string
 	pid  int       // the program's on the host; 0: not known
 	init proc.Stat // its first process, with which the kernel ends all others
@@ -39,26 +39,26 @@ type boxed struct {
 }
 
 // lives tells whether a process may be left in the rank's container.
-func (r *rank) lives() bool { return r.box != nil && !r.box.gone }
+func (r *rank) lives() bool { return r.contained != nil && !r.contained.gone }
 
-// forkBox forks the outer half of a container in the rank's place, and waits until
-// the program runs in it. It has no user but ours, for it needs the engine. A guest's has no
+// forkContained forks the outer half of a container in the rank's place, and waits until
+// the program runs in it. It has no user but ours, for it needs the engine. An exec session's has no
 // container of its own.
-func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *boxed, err error) {
+func forkContained(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) (pid int, b *contained, err error) {
 	orderR, orderW, err := os.Pipe()
 	if err != nil {
 		return 0, nil, err
 	}
 	defer orderW.Close()
-	birthR, birthW, err := os.Pipe()
+	answerR, answerW, err := os.Pipe()
 	if err != nil {
 		orderR.Close()
 		return 0, nil, err
 	}
-	defer birthR.Close()
+	defer answerR.Close()
 	attr.Sys.Credential, attr.Sys.Setctty = nil, false // a terminal becomes the program's
 	attr.Dir, attr.Env = "/", []string{processors(confineProcessors), markName + "=" + mark}
-	attr.Files = append(attr.Files, orderR.Fd(), birthW.Fd())
+	attr.Files = append(attr.Files, orderR.Fd(), answerW.Fd())
 	env := r.Env
 	if pmi != nil {
 		attr.Files = append(attr.Files, uintptr(*pmi))
@@ -68,35 +68,35 @@ func forkBox(r Rank, cg *cgroup, mark string, attr *syscall.ProcAttr, pmi *int) 
 		return syscall.ForkExec(SelfExe, []string{"sparkrun", "shim", container.OuterArg}, attr)
 	})
 	orderR.Close()
-	birthW.Close()
+	answerW.Close()
 	if err != nil {
 		return 0, nil, err
 	}
-	o := container.Order{Socket: r.Box.Socket, Spec: r.Box.Spec, Guest: r.Box.guest, More: pmi != nil, Command: container.Command{
+	o := container.Order{Socket: r.Container.Socket, Spec: r.Container.Spec, Session: r.Container.session, More: pmi != nil, Command: container.Command{
 		Argv: blobs(r.Argv), Env: blobs(env), Dir: []byte(r.Dir), TTY: r.TTY != nil}}
 	o.Spec.Mark = markName + "=" + mark
 	_ = json.NewEncoder(orderW).Encode(o) // one that was killed meanwhile reads nothing
 	orderW.Close()
-	told, _ := io.ReadAll(birthR)
-	var birth container.Birth
+	told, _ := io.ReadAll(answerR)
+	var answer container.Answer
 	switch {
 	case len(told) == 0: // it was killed, which waitpid tells
 		return pid, nil, nil
-	case json.Unmarshal(told, &birth) != nil:
+	case json.Unmarshal(told, &answer) != nil:
 		return 0, nil, fmt.Errorf("start a container: %s", told)
-	case birth.Ended:
+	case answer.Ended:
 		return 0, nil, errNotStarted
-	case birth.Code == exitNoProgram:
-		return 0, nil, noProgramError(birth.Error)
-	case birth.Error != "" && birth.Code == 0 && r.Box.guest:
-		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, birth.Error)
-	case birth.Error != "":
-		return 0, nil, errors.New(birth.Error)
-	case r.Box.guest:
+	case answer.Code == exitNoProgram:
+		return 0, nil, noProgramError(answer.Error)
+	case answer.Error != "" && answer.Code == 0 && r.Container.session:
+		return 0, nil, fmt.Errorf("%w: %s", ErrRefused, answer.Error)
+	case answer.Error != "":
+		return 0, nil, errors.New(answer.Error)
+	case r.Container.session:
 		return pid, nil, nil
 	}
-	b = watched(birth.Container, birth.Init)
-	b.pid = birth.Program
+	b = watched(answer.Container, answer.Init)
+	b.pid = answer.Program
 	return pid, b, nil
 }
 
@@ -112,8 +112,8 @@ func (noProgramError) Is(err error) bool { return err == errNoProgram }
 
 // watched is a container with that first process, which may be gone already, and with it all that was
 // in the container.
-func watched(id string, init int) *boxed {
-	b := &boxed{id: id}
+func watched(id string, init int) *contained {
+	b := &contained{id: id}
 	fd, err := unix.PidfdOpen(init, unix.PIDFD_NONBLOCK)
 	if err == nil {
 		b.fd = os.NewFile(uintptr(fd), "pidfd")
@@ -136,18 +136,18 @@ func blobs(ss []string) [][]byte {
 const askAgain = 200 * time.Millisecond
 
 // attend tells the loop when the container's first process is gone.
-func (g *gang) attend(b *boxed) {
+func (a *attempt) attend(b *contained) {
 	if b.gone {
 		return
 	}
 	err := b.awaitEnd()
 	if err != nil {
-		g.log.Error("watch container", "container", b.id, "error", err)
+		a.log.Error("watch container", "container", b.id, "error", err)
 	}
 	for err != nil && b.there() { // nobody tells, so it has to be asked for
 		time.Sleep(askAgain)
 	}
-	g.in <- func() {
+	a.in <- func() {
 		b.gone = true
 		if b.fd != nil {
 			b.fd.Close()
@@ -156,7 +156,7 @@ func (g *gang) attend(b *boxed) {
 }
 
 // awaitEnd waits for what the kernel tells; an error says that it does not.
-func (b *boxed) awaitEnd() error {
+func (b *contained) awaitEnd() error {
 	if b.fd == nil {
 		return errors.New("no descriptor was left to watch it by")
 	}
@@ -178,7 +178,7 @@ func (b *boxed) awaitEnd() error {
 
 // there tells whether the first process is, or may be: without a descriptor left, of a process that
 // is there nothing more can be read.
-func (b *boxed) there() bool {
+func (b *contained) there() bool {
 	if unix.Kill(b.init.PID, 0) == unix.ESRCH {
 		return false
 	}
@@ -189,7 +189,7 @@ func (b *boxed) there() bool {
 // kill ends everything in the container. A PID that has come round again is not meant: the descriptor
 // is of that process alone, and without one it has to be as old. Where neither can be had, the outer
 // half's end is the container's as well.
-func (b *boxed) kill() {
+func (b *contained) kill() {
 	switch {
 	case b == nil || b.gone:
 	case b.fd != nil:
@@ -209,41 +209,41 @@ const removeWait = 10 * time.Second
 
 // emptied tells whether all containers are gone, from the engine too; it has them
 // removed, once, by their names: those of which nothing was told are meant too.
-func (g *gang) emptied() bool {
+func (a *attempt) emptied() bool {
 	var with []*rank
-	var boxes []*Box
-	for _, r := range g.ranks {
+	var containers []*Container
+	for _, r := range a.ranks {
 		if r.lives() {
 			return false
 		}
-		if r.Box != nil && !r.removed {
-			with, boxes = append(with, r), append(boxes, r.Box)
+		if r.Container != nil && !r.removed {
+			with, containers = append(with, r), append(containers, r.Container)
 		}
 	}
-	if len(boxes) > 0 && !g.removing {
-		g.removing = true
+	if len(containers) > 0 && !a.removing {
+		a.removing = true
 		go func() { // its join is removing
-			err := removeAll(boxes)
-			g.in <- func() {
+			err := removeAll(containers)
+			a.in <- func() {
 				if err != nil {
-					g.log.Warn("containers stay, with nobody in them", "error", err)
+					a.log.Warn("containers stay, with nobody in them", "error", err)
 				}
 				for _, r := range with { // more may have come since
 					r.removed = true
 				}
-				g.removing = false
+				a.removing = false
 			}
 		}()
 	}
-	return len(boxes) == 0
+	return len(containers) == 0
 }
 
-func removeAll(boxes []*Box) error {
+func removeAll(containers []*Container) error {
 	ctx, cancel := context.WithTimeout(context.Background(), removeWait)
 	defer cancel()
-	errs := make([]error, len(boxes))
+	errs := make([]error, len(containers))
 	var all sync.WaitGroup
-	for i, b := range boxes {
+	for i, b := range containers {
 		all.Go(func() {
 			e, err := container.Open(ctx, b.Socket)
 			if err == nil {
@@ -257,7 +257,7 @@ func removeAll(boxes []*Box) error {
 	return errors.Join(errs...)
 }
 
-func (b *Box) validate() error {
+func (b *Container) validate() error {
 	if b == nil {
 		return nil
 	}
@@ -267,6 +267,6 @@ func (b *Box) validate() error {
 	return b.Spec.Validate()
 }
 
-func hasBox(ranks []Rank) bool {
-	return slices.ContainsFunc(ranks, func(r Rank) bool { return r.Box != nil })
+func hasContainer(ranks []Rank) bool {
+	return slices.ContainsFunc(ranks, func(r Rank) bool { return r.Container != nil })
 }

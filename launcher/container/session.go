@@ -14,59 +14,58 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A guest is a command in a container beside its program. What stands for it on the host is a half of its own: it
-// knocks at the outer half's door, which has the inner half call at the guest's own socket, and hands over the
-// command there as an outer half does. Neither an engine nor a namespace that is entered has a part in it: the
-// command is the inner half's child, and has what that has.
+// An exec session is a command in a container beside its program. On the host an outer half of its own stands for it:
+// that asks the rank's outer half, at sessionSocket, to have the inner half connect to the session's own socket, and
+// hands over the command there. It takes no engine, and no namespace is entered: the command is the inner half's
+// child, and has what that has.
 
-// doorName is the socket in Spec.HandDir at which guests knock. It is ours alone: what runs in the container
-// sees it and may not connect.
-const doorName = "door.sock"
+// sessionSocket lies in Spec.HandDir. It is ours alone: what runs in the container sees it and may not connect.
+const sessionSocket = "door.sock"
 
-// knock asks the inner half to call at a socket beside the door's.
+// knock asks that the inner half connect to a socket beside sessionSocket.
 type knock struct {
-	Guest string `json:"guest"`
+	Session string `json:"guest"`
 }
 
 // maxKnock bounds what is read of one, in bytes.
 const maxKnock = 4 << 10
 
-// openDoor listens for guests.
-func openDoor(s Spec) (*net.UnixListener, error) {
-	ln, err := listenAt(s.HandDir, doorName)
+// listenSessions listens for exec sessions.
+func listenSessions(s Spec) (*net.UnixListener, error) {
+	ln, err := listenAt(s.HandDir, sessionSocket)
 	if err != nil {
 		return nil, err
 	}
-	if err := os.Chmod(filepath.Join(s.HandDir, doorName), 0o600); err != nil {
+	if err := os.Chmod(filepath.Join(s.HandDir, sessionSocket), 0o600); err != nil {
 		ln.Close()
-		return nil, fmt.Errorf("listen for guests: %w", err)
+		return nil, fmt.Errorf("listen for exec sessions: %w", err)
 	}
 	return ln, nil
 }
 
-// answerDoor passes on who knocks, until the door is closed.
-func answerDoor(door *net.UnixListener, pass func(toInner) error) {
+// answerSessions passes on who asks, until the listener is closed.
+func answerSessions(listener *net.UnixListener, pass func(toInner) error) {
 	for {
-		c, err := door.Accept()
+		c, err := listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
 			return
 		}
 		if err != nil {
-			time.Sleep(askAgain) // EMFILE: guests go as well as they come
+			time.Sleep(askAgain) // EMFILE: sessions end as well as they begin
 			continue
 		}
 		go func() { // ends with its deadline
 			defer c.Close()
 			_ = c.SetDeadline(time.Now().Add(handWait))
 			var k knock
-			if json.NewDecoder(io.LimitReader(c, maxKnock)).Decode(&k) == nil && k.Guest != "" {
-				_ = pass(toInner{Guest: filepath.Base(k.Guest)})
+			if json.NewDecoder(io.LimitReader(c, maxKnock)).Decode(&k) == nil && k.Session != "" {
+				_ = pass(toInner{Session: filepath.Base(k.Session)})
 			}
 		}()
 	}
 }
 
-// askAgain is between two tries of what fails for want of descriptors.
+// askAgain is between two attempts of what fails for want of descriptors.
 const askAgain = 200 * time.Millisecond
 
 // visit hands a command over to the container of another outer half.
@@ -94,22 +93,22 @@ func (o *outer) visit(ctx context.Context) (err error) {
 	return cause(ctx, err)
 }
 
-func (o *outer) knock(guest string) error {
+func (o *outer) knock(session string) error {
 	s := o.order.Spec
 	dir, err := os.OpenFile(s.HandDir, unix.O_PATH|unix.O_DIRECTORY, 0)
 	if err != nil {
 		return fmt.Errorf("open folder of the hand-over: %w", err)
 	}
 	defer dir.Close()
-	c, err := net.Dial("unix", inDir(dir, doorName))
+	c, err := net.Dial("unix", inDir(dir, sessionSocket))
 	switch {
 	case errors.Is(err, unix.ENOENT):
-		return fmt.Errorf("container %s was started by an older sparkrun, which lets no guest in: docker exec -it %[1]s COMMAND, on its machine", s.Name)
+		return fmt.Errorf("container %s was started by an older sparkrun, which runs no command beside its ranks: docker exec -it %[1]s COMMAND, on its machine", s.Name)
 	case errors.Is(err, unix.ECONNREFUSED):
 		return fmt.Errorf("container %s is ending", s.Name)
 	case err != nil:
 		return fmt.Errorf("reach container %s: %w", s.Name, err)
 	}
 	defer c.Close()
-	return json.NewEncoder(c).Encode(knock{Guest: guest})
+	return json.NewEncoder(c).Encode(knock{Session: session})
 }

@@ -35,12 +35,12 @@ func ofTwo(node int, script string) func(*launcher.Assignment) {
 
 // A barrier that cannot be brought to rank 0's node is tried again, and the job is told;
 // one that can never be passed ends the job's ranks, and says why.
-func TestFenceThatFails(t *testing.T) {
+func TestBarrierThatFails(t *testing.T) {
 	var never atomic.Bool
 	n := newNode(t, func(c *Config) {
-		c.AskHead = func(context.Context, launcher.Assignment, mpi.Fence) ([]launcher.Pair, error) {
+		c.AskHead = func(context.Context, launcher.Assignment, mpi.Barrier) ([]launcher.Pair, error) {
 			if never.Load() {
-				return nil, fmt.Errorf("fence 1: %w", mpi.ErrTooMuch)
+				return nil, fmt.Errorf("barrier 1: %w", mpi.ErrTooMuch)
 			}
 			return nil, errors.New("spark1 does not answer")
 		}
@@ -57,10 +57,10 @@ func TestFenceThatFails(t *testing.T) {
 }
 
 // Each node speaks for its own ranks, at rank 0's node.
-func TestFenceIsItsNodes(t *testing.T) {
+func TestBarrierIsItsNodes(t *testing.T) {
 	n := newNode(t)
 	n.launch(n.as("", ofTwo(0, inFence(`say get "kvsname=x" key=r1; exit 7`))))
-	part := mpi.Fence{Number: 1, Pairs: []launcher.Pair{{Key: "r1", Value: "1"}}}
+	part := mpi.Barrier{Number: 1, Pairs: []launcher.Pair{{Key: "r1", Value: "1"}}}
 	for what, c := range map[string]struct {
 		from launcher.NodeID
 		node int
@@ -71,13 +71,13 @@ func TestFenceIsItsNodes(t *testing.T) {
 		"rank 0's own":       {"node-0", 0, key},
 		"a number too large": {"node-1", 2, key},
 		"none":               {"", -1, key},
-		"another try":        {"node-1", 1, launcher.Key{Job: job, Generation: 9}},
+		"another attempt":    {"node-1", 1, launcher.Key{Job: job, Generation: 9}},
 	} {
-		if _, err := n.a.Fence(n.ctx, c.from, c.key, c.node, part); !errors.Is(err, launcher.ErrInvalid) {
+		if _, err := n.a.Barrier(n.ctx, c.from, c.key, c.node, part); !errors.Is(err, launcher.ErrInvalid) {
 			t.Errorf("%s: %v, want ErrInvalid", what, err)
 		}
 	}
-	all, err := n.a.Fence(n.ctx, "node-1", key, 1, part)
+	all, err := n.a.Barrier(n.ctx, "node-1", key, 1, part)
 	must(t, err)
 	if diff := cmp.Diff([]launcher.Pair{{Key: "r0", Value: "0"}, {Key: "r1", Value: "1"}}, all); diff != "" {
 		t.Error(diff)

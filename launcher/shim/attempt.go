@@ -1,0 +1,499 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/mpi"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+)
+
+// phase is how far an attempt has come. It only rises.
+type phase int
+
+const (
+	waiting  phase = iota // for Start; nothing was exec'd
+	starting              // the journal says so; ranks are being exec'd
+	running               // each rank was exec'd, or could not be
+	ending                // TERM was sent, the grace runs
+	killing               // KILL is sent until nobody is left
+	ended                 // nobody is left; the record waits to be taken over
+)
+
+func (p phase) String() string {
+	return [...]string{"waiting", "starting", "running", "ending", "killing", "ended"}[p]
+}
+
+// killPause lies between two passes of TERM or KILL while processes die. One also
+// follows killAgain after the last KILL, in case a death was not told to us.
+const (
+	killPause = 10 * time.Millisecond
+	killAgain = time.Second
+	// stuckAfter the first KILL whoever is left counts as one that cannot be
+	// killed. Letting go of a GPU and 100 GB takes a second or two.
+	stuckAfter = 10 * time.Second
+)
+
+// attempt is the state of one attempt's ranks. All of it belongs to the goroutine in
+// run; others hand it functions through in.
+type attempt struct {
+	cfg    Config
+	log    *slog.Logger
+	j      *journal
+	cg     *cgroup // nil: none
+	trace  Trace
+	oomAdj string // the shim's own oom_score_adj as it came up
+
+	in   chan func()
+	gone chan struct{} // closed when run returns
+	sigs chan os.Signal
+	chld chan os.Signal
+
+	phase     phase
+	why       string // what began the end
+	cause     string // why the node ended ranks by its own judgement
+	startBy   time.Time
+	lease     lease
+	space     *mpi.Space // of MPI ranks; nil: they are none
+	ranks     []*rank
+	byPID     map[int]*rank
+	early     map[int]death // reaped before their fork was told of
+	pending   int           // ranks whose fork is still to be told of
+	removing  bool          // containers are being removed
+	sessions  map[string]*session
+	bySession map[int]*session   // of these, those with a process
+	coming    int                // exec sessions whose fork is still to be told of
+	stop      atomic.Bool        // tells the starter to fork no more
+	starters  []func(error)      // callers of Start, waiting
+	returns   []returning        // ranks that are to come again
+	endedAt   time.Time          // when the end began; zero before
+	killAt    time.Time          // end of the grace
+	termed    map[proc.Stat]bool // who has had TERM
+	lastExit  time.Time
+	lastPass  time.Time // of TERM or KILL
+	died      bool      // somebody has since
+	stuckAt   time.Time // when to say who is left; zero before the first KILL, and afterwards
+	leave     bool      // exit after the end without a Release
+	released  bool
+
+	now, wake time.Time // of this step; when the next one is due at the latest
+}
+
+type death struct {
+	exit *launcher.Exit
+	at   time.Time
+}
+
+// run is the shim's loop.
+func (a *attempt) run() {
+	defer close(a.gone)
+	a.startBy = time.Now().Add(a.cfg.StartTimeout)
+	timer := time.NewTimer(time.Hour)
+	defer timer.Stop()
+	for {
+		a.step()
+		if a.phase == ended && (a.leave || a.released) {
+			return
+		}
+		if !a.wake.IsZero() {
+			timer.Reset(time.Until(a.wake))
+		}
+		select {
+		case <-a.chld:
+		case <-timer.C:
+		case f := <-a.in:
+			f()
+		case s := <-a.sigs:
+			a.leave = true
+			a.end(a.cfg.Grace, "the shim got "+s.String())
+		}
+	}
+}
+
+// do runs f in the loop and waits for its answer, which may come later.
+func (a *attempt) do(f func(answer func(error))) error {
+	done := make(chan error, 1)
+	select {
+	case a.in <- func() { f(func(err error) { done <- err }) }:
+	case <-a.gone:
+		return ErrGone
+	}
+	select {
+	case err := <-done:
+		return err
+	case <-a.gone:
+		return ErrGone
+	}
+}
+
+func (a *attempt) advance(to phase, why string) {
+	if to <= a.phase {
+		return
+	}
+	a.log.Info("phase", "from", a.phase.String(), "to", to.String(), "why", why)
+	a.phase = to
+	if to == killing {
+		a.stuckAt = time.Now().Add(stuckAfter)
+	}
+	if to >= ending && a.why == "" {
+		a.why = why
+	}
+}
+
+// due tells whether t has come, and else sees to it that the loop wakes then.
+func (a *attempt) due(t time.Time) bool {
+	if !a.now.Before(t) {
+		return true
+	}
+	if a.wake.IsZero() || t.Before(a.wake) {
+		a.wake = t
+	}
+	return false
+}
+
+// step looks at everything and does what is due. It is called after each
+// thing that happens, and decides by state alone, never by what happened.
+func (a *attempt) step() {
+	a.wake = time.Time{}
+	childless := a.reap()
+	a.endLease()
+	a.now = time.Now()
+	switch a.phase {
+	case waiting:
+		if a.due(a.startBy) {
+			a.leave = true
+			a.finish(fmt.Sprintf("never told to start, for %s", a.cfg.StartTimeout))
+		}
+		return
+	case ended:
+		return
+	}
+	allExited, allTold := a.pending == 0, a.pending == 0
+	childless = childless && a.pending == 0 && a.coming == 0
+	for _, r := range a.ranks {
+		a.settle(r, childless && !r.lives())
+		allExited = allExited && r.exit != nil
+		allTold = allTold && r.told
+	}
+	a.seeOut(allExited)
+	gone := allTold && childless && !a.cg.populated() && a.emptied()
+	if a.bringBack(allExited, gone) {
+		return
+	}
+	if gone && (!a.cfg.Stays || a.phase >= ending) {
+		a.finish("every rank has exited")
+		return
+	}
+	if allExited && !gone && a.phase < ending && a.due(a.lastExit.Add(OutputWait)) {
+		a.sweepUp()
+	}
+	a.killIfDue()
+	a.tellStuck()
+}
+
+// killIfDue makes the passes of TERM and KILL that follow the first.
+func (a *attempt) killIfDue() {
+	if a.phase == ending && a.due(a.killAt) {
+		a.advance(killing, "the grace is over")
+		a.lastPass = time.Time{}
+	}
+	soon := a.died && a.due(a.lastPass.Add(killPause))
+	switch {
+	case a.phase == ending && soon:
+		a.termOrphans()
+	case a.phase == killing && (soon || a.due(a.lastPass.Add(killAgain))):
+		a.kill()
+		a.due(a.now.Add(killAgain))
+	default:
+		return
+	}
+	a.died = false
+	a.lastPass = a.now
+}
+
+// settle brings one rank as far as it can come: an exit is told once its
+// output has ended too, and leftovers are not waited for in vain.
+func (a *attempt) settle(r *rank, childless bool) {
+	switch {
+	case r.told || r.exit == nil:
+	case r.open == 0 && r.mpi.heard():
+		r.told = true
+		r.exit = r.mpi.evaluate(r.exit, a.endedAt)
+		defer a.endIfFailed(r)
+		ev := Event{Kind: Exited, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Exit: r.exit, Time: r.died}
+		if r.contained != nil {
+			ev.ContainerPID = r.contained.pid
+		}
+		a.note(ev)
+	case childless && r.open > 0:
+		// No process of ours holds the pipe. All that was written is in it.
+		r.cut()
+	case r.exit.ByUs && !childless:
+		// The grace is for its children too: a shell dies at once by the TERM
+		// that the program below it still obeys.
+	case !r.killed && a.due(r.died.Add(OutputWait)):
+		r.killed = true
+		a.killHolders(r)
+		a.due(r.died.Add(OutputWait + outputCut))
+	case r.killed && a.due(r.died.Add(OutputWait+outputCut)):
+		r.cut()
+		r.hangUp()
+	}
+}
+
+// start begins to exec the ranks, once in an attempt.
+func (a *attempt) start(ranks []Rank, answer func(error)) {
+	switch {
+	case a.ranks == nil && a.phase == ended:
+		answer(ErrEnded)
+		return
+	case a.ranks != nil && a.pending == 0:
+		answer(nil)
+		return
+	}
+	if a.ranks != nil {
+		a.starters = append(a.starters, answer)
+		return
+	}
+	a.begin(ranks, answer)
+}
+
+func (a *attempt) openOutputs(ranks []Rank) (files [][2]*logFile, err error) {
+	for _, r := range ranks {
+		out, err := openOutput(a.cfg.LogDir, r.Rank, "out", a.cfg.MaxOutput)
+		if err != nil {
+			return files, err
+		}
+		errs, err := openOutput(a.cfg.LogDir, r.Rank, "err", a.cfg.MaxOutput)
+		if err != nil {
+			out.Close()
+			return files, err
+		}
+		files = append(files, [2]*logFile{out, errs})
+		if err := errors.Join(out.goOn(), errs.goOn()); err != nil { // of an earlier incarnation, or boot
+			return files, fmt.Errorf("go on with output: %w", err)
+		}
+	}
+	return files, nil
+}
+
+var errNotStarted = errors.New("not started: the attempt was ended first")
+
+// spawnAll forks one rank after the other, apart from the loop: an exec from a
+// disk that hangs must not keep the shim from answering. Its join is pending.
+func (a *attempt) spawnAll(first int, ranks []Rank, files [][2]*logFile) {
+	for i, r := range ranks {
+		one := func() {
+			b := spawned{at: time.Now(), err: errNotStarted}
+			if !a.stop.Load() {
+				b = spawnRank(r, a.cfg, a.cg, a.trace.Mark, [2]sink{files[i][0], files[i][1]})
+			}
+			if b.err != nil {
+				files[i][0].Close()
+				files[i][1].Close()
+			}
+			a.in <- func() { a.tellSpawned(a.ranks[first+i], b) }
+		}
+		if r.Container != nil { // the engine takes its time, for each
+			go one()
+			continue
+		}
+		one()
+	}
+}
+
+// tellSpawned enters one rank's process, which may be dead already.
+func (a *attempt) tellSpawned(r *rank, b spawned) {
+	defer a.allSpawned()
+	if a.pending--; a.pending == 0 {
+		a.advance(running, "each rank was exec'd, or could not be")
+		for _, answer := range a.starters {
+			defer answer(nil)
+		}
+		a.starters = nil
+	}
+	if b.err != nil {
+		byUs := errors.Is(b.err, errNotStarted)
+		a.exited(r, &launcher.Exit{Error: b.err.Error(), ByUs: byUs}, b.at)
+		return
+	}
+	r.pid, r.plumbing, r.open, r.contained = b.pid, b.plumbing, len(b.streams), b.contained
+	if r.contained != nil {
+		go a.attend(r.contained) // its join is gone
+	}
+	a.byPID[r.pid] = r
+	a.serveMPI(r)
+	a.note(Event{Kind: Started, Rank: r.Rank.Rank, PID: r.pid, Again: r.Again, Time: b.at, Ticks: b.ticks})
+	for _, s := range r.streams {
+		s.lost = func(l Lost) {
+			a.in <- func() { a.note(Event{Kind: OutputLost, Rank: r.Rank.Rank, Lost: &l}) }
+		}
+		go func() { // its join is open
+			s.run()
+			s.dst.(io.Closer).Close()
+			a.in <- func() { r.open-- }
+		}()
+	}
+	if d, dead := a.early[r.pid]; dead {
+		delete(a.early, r.pid)
+		delete(a.byPID, r.pid)
+		a.exited(r, d.exit, d.at)
+		return
+	}
+	switch a.phase { // it slipped through while the attempt was being ended
+	case ending:
+		termGroup(r)
+	case killing:
+		a.died = true
+	}
+}
+
+// reap collects every dead child, ranks and orphans alike, and tells whether
+// none is left: as a subreaper the shim then has no descendant at all.
+func (a *attempt) reap() (childless bool) {
+	for {
+		var ws unix.WaitStatus
+		pid, err := unix.Wait4(-1, &ws, unix.WNOHANG|unix.WALL, nil)
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err == unix.ECHILD
+		case pid == 0:
+			return false
+		}
+		at := time.Now()
+		a.died = true
+		if r := a.byPID[pid]; r != nil {
+			delete(a.byPID, pid)
+			a.exited(r, a.exitOf(ws), at)
+		} else if es := a.bySession[pid]; es != nil {
+			a.departed(es, exitOf(ws, false))
+		} else if a.pending > 0 || a.coming > 0 {
+			// Its fork may not have been told of yet. A PID comes round again
+			// only after all others, so a mistaken entry does no harm.
+			a.early[pid] = death{a.exitOf(ws), at}
+		}
+	}
+}
+
+func (a *attempt) exited(r *rank, exit *launcher.Exit, at time.Time) {
+	r.exit, r.died = exit, at
+	if r.mpi.heard() {
+		r.exit = r.mpi.evaluate(exit, a.endedAt)
+	}
+	if r.in != nil {
+		r.in.close()
+	}
+	if at.After(a.lastExit) {
+		a.lastExit = at
+	}
+	a.log.Info("rank exited", "rank", r.Rank.Rank, "pid", r.pid, "exit", r.exit.String())
+	a.endIfFailed(r)
+}
+
+func (a *attempt) endIfFailed(r *rank) {
+	if a.cfg.EndOnFailure && r.exit.Failed() && !r.exit.ByUs {
+		a.end(a.cfg.Grace, fmt.Sprintf("rank %d: %s", r.Rank.Rank, r.exit))
+	}
+}
+
+// end begins the end: TERM now, KILL after grace. Later calls may only shorten.
+func (a *attempt) end(grace time.Duration, why string) {
+	if a.phase < ending {
+		a.reap() // who is dead by now has died by himself
+	}
+	at := time.Now().Add(grace)
+	switch {
+	case a.phase == waiting:
+		a.finish(why)
+	case a.phase < ending:
+		a.stop.Store(true)
+		a.killAt, a.endedAt = at, time.Now()
+		a.advance(ending, why)
+		a.lastPass = time.Now()
+		if grace > 0 {
+			a.term()
+		}
+	case a.phase == ending && at.Before(a.killAt):
+		a.killAt = at
+	}
+}
+
+// endFor is an End order. With a cause it is the node's own judgement.
+func (a *attempt) endFor(cause string, grace time.Duration) {
+	why := "told to end"
+	if cause != "" {
+		why = cause
+	}
+	if a.phase < ending {
+		a.reap() // who is dead by now has died by himself
+		a.cause = cause
+	}
+	a.end(grace, why)
+}
+
+// exitOf is how a child ended, in words of the launcher.
+func (a *attempt) exitOf(ws unix.WaitStatus) *launcher.Exit {
+	e := exitOf(ws, a.phase >= ending)
+	if e.ByUs && a.cause != "" {
+		e.ByUs, e.Cause = false, a.cause
+	}
+	return e
+}
+
+// signal passes one on to a rank's process group, or to each one's.
+func (a *attempt) signal(to int, sig syscall.Signal) error {
+	sent := false
+	for _, r := range a.ranks {
+		if (to == AllRanks || to == r.Rank.Rank) && r.running() {
+			if err := unix.Kill(-r.pid, sig); err != nil {
+				return fmt.Errorf("rank %d: %w: %w", r.Rank.Rank, ErrRefused, err)
+			}
+			sent = true
+		}
+	}
+	if !sent && to != AllRanks {
+		return fmt.Errorf("rank %d: %w", to, ErrNoRank)
+	}
+	return nil
+}
+
+// input finds a living rank's input.
+func (a *attempt) input(of int) (*input, error) {
+	for _, r := range a.ranks {
+		if r.Rank.Rank == of && r.running() {
+			if r.in == nil {
+				return nil, fmt.Errorf("rank %d: %w: it was started without input", of, ErrRefused)
+			}
+			return r.in, nil
+		}
+	}
+	return nil, fmt.Errorf("rank %d: %w", of, ErrNoRank)
+}
+
+func (a *attempt) finish(why string) {
+	a.advance(ended, why)
+	if a.space != nil {
+		a.space.Close()
+	}
+	if err := a.cg.remove(); err != nil {
+		a.log.Warn("cgroup stays", "error", err)
+	}
+	a.note(Event{Kind: Ended, Rank: AllRanks, Why: a.why})
+}
+
+func (a *attempt) note(e Event) {
+	if err := a.j.record(e); err != nil {
+		a.log.Error("event not kept on disk", "seq", e.Seq, "kind", e.Kind, "error", err)
+	}
+}

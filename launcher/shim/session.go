@@ -1,0 +1,323 @@
+package shim
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/launcher/proc"
+)
+
+// session is a command that somebody runs in a rank's place, beside it: in its
+// cgroup or its container, as its user, with its environment. It is no rank: nobody counts it,
+// its output goes to who asked for it and to no file, and it ends with the
+// connection that it was asked for on, or with the last rank. But for the fields
+// above done, which never change once arrived was called, it is the loop's.
+type session struct {
+	name string
+	rank Rank // what is exec'd
+	plumbing
+	exit *launcher.Exit // may be read once done is closed
+	done chan struct{}
+
+	pid    int
+	killAt time.Time // zero: nobody has told it to end
+}
+
+// invite begins to exec an exec session; the answer follows its exec, or what kept it
+// from that.
+func (a *attempt) invite(req request, to [2]sink, answer func(error)) *session {
+	host := a.rankOf(*req.Rank)
+	switch {
+	case a.phase >= ending:
+		answer(fmt.Errorf("rank %d: %w: it is being ended", *req.Rank, ErrNoRank))
+		return nil
+	case host == nil:
+		answer(fmt.Errorf("rank %d: %w", *req.Rank, ErrNoRank))
+		return nil
+	case a.sessions[req.Session] != nil:
+		answer(fmt.Errorf("%w: an exec session %q is here already", ErrRefused, req.Session))
+		return nil
+	}
+	r := host.Rank
+	r.PMI = nil // its place with the process manager is taken
+	if r.Container != nil {
+		r.Container = &Container{Socket: r.Container.Socket, Spec: r.Container.Spec, session: true}
+	}
+	r.Argv, r.Env, r.Stdin, r.TTY = untexts(req.Argv), with(r.Env, untexts(req.Env)), req.Stdin, req.TTY
+	es := &session{name: req.Session, rank: r, done: make(chan struct{})}
+	a.sessions[es.name] = es
+	a.protect(false)
+	a.coming++
+	go func() { // its join is coming; an exec can hang on a dead disk
+		b := spawnRank(r, a.cfg, a.cg, a.trace.Mark, to)
+		a.in <- func() { answer(a.arrived(es, b)) }
+	}()
+	return es
+}
+
+// rankOf finds a rank that runs.
+func (a *attempt) rankOf(n int) *rank {
+	for _, r := range a.ranks {
+		if r.Rank.Rank == n && r.running() {
+			return r
+		}
+	}
+	return nil
+}
+
+// with gives an environment in which the settings of more stand in place of
+// those of the same names.
+func with(env, more []string) []string {
+	out := make([]string, 0, len(env)+len(more))
+next:
+	for _, v := range env {
+		name, _, _ := strings.Cut(v, "=")
+		for _, m := range more {
+			if strings.HasPrefix(m, name+"=") {
+				continue next
+			}
+		}
+		out = append(out, v)
+	}
+	return append(out, more...)
+}
+
+// arrived enters an exec session's process, which may be dead already.
+func (a *attempt) arrived(es *session, b spawned) error {
+	a.coming--
+	defer a.allSpawned()
+	if b.err != nil {
+		delete(a.sessions, es.name)
+		return b.err
+	}
+	es.pid, es.plumbing = b.pid, b.plumbing
+	a.log.Info("exec session", "rank", es.rank.Rank, "pid", es.pid) // not its command, which may hold a secret
+	if d, dead := a.early[es.pid]; dead {
+		delete(a.early, es.pid)
+		a.departed(es, d.exit)
+		return nil
+	}
+	a.bySession[es.pid] = es
+	switch a.phase { // it slipped through while the attempt was being ended
+	case ending:
+		a.dismiss(es, a.killAt)
+	case killing:
+		a.died = true
+	}
+	return nil
+}
+
+// allSpawned does what has waited for the last fork to be told of.
+func (a *attempt) allSpawned() {
+	if a.pending == 0 && a.coming == 0 {
+		a.protect(true)
+		clear(a.early)
+	}
+}
+
+// departed is an exec session's waitpid. What it left in the background stays as long
+// as a rank runs.
+func (a *attempt) departed(es *session, exit *launcher.Exit) {
+	delete(a.bySession, es.pid)
+	delete(a.sessions, es.name)
+	if es.in != nil {
+		es.in.close()
+	}
+	es.exit = exit
+	close(es.done)
+}
+
+// dismiss tells an exec session to end: TERM, and to one with a terminal HUP, as its
+// window's closing would, since an interactive shell takes no TERM. KILL
+// follows at killAt.
+func (a *attempt) dismiss(es *session, killAt time.Time) {
+	if a.bySession[es.pid] != es {
+		return
+	}
+	if es.killAt.IsZero() {
+		family := es.family()
+		for _, p := range family {
+			if es.rank.TTY != nil {
+				_ = unix.Kill(p.PID, unix.SIGHUP)
+			}
+		}
+		a.termEach(family)
+	}
+	if es.killAt.IsZero() || killAt.Before(es.killAt) {
+		es.killAt = killAt
+	}
+}
+
+// family is an exec session and what comes from it, as far as that can be told while
+// the exec session lives: its session, and everybody below.
+func (es *session) family() []proc.Stat {
+	procs, _ := proc.Here.All()
+	found := below(procs, []int{es.pid}, nil)
+	has := map[int]bool{}
+	for _, p := range found {
+		has[p.PID] = true
+	}
+	for _, p := range procs {
+		if p.Session == es.pid && !p.Dead() && !has[p.PID] {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// seeOut ends exec sessions whose time has come: none outlives the last rank by more
+// than ranks' own leftovers may.
+func (a *attempt) seeOut(allExited bool) {
+	for _, es := range a.bySession {
+		if allExited {
+			a.dismiss(es, a.lastExit.Add(OutputWait))
+		}
+		if es.killAt.IsZero() || !a.due(es.killAt) {
+			continue
+		}
+		for _, p := range es.family() {
+			_ = unix.Kill(p.PID, unix.SIGKILL)
+		}
+		es.killAt = a.now.Add(killAgain)
+		a.due(es.killAt)
+	}
+}
+
+// session finds a living one.
+func (a *attempt) session(name string) (*session, error) {
+	if es := a.sessions[name]; es != nil && es.pid != 0 {
+		return es, nil
+	}
+	return nil, fmt.Errorf("exec session %q: %w", name, ErrNoRank)
+}
+
+func (es *session) signal(sig unix.Signal) error {
+	if err := unix.Kill(-es.pid, sig); err != nil {
+		return fmt.Errorf("exec session %q: %w: %w", es.name, ErrRefused, err)
+	}
+	return nil
+}
+
+// sessionOut carries one stream of an exec session to its connection. It waits for a slow
+// reader, and so does the exec session.
+type sessionOut struct {
+	mu     *sync.Mutex // of the connection
+	c      net.Conn
+	id     int64
+	stream string
+}
+
+func (o sessionOut) Write(b []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := writeLine(o.c, response{V: protocolVersion, ID: o.id, Output: &output{Stream: o.stream, Data: b}}); err != nil {
+		return 0, err
+	}
+	return len(b), nil
+}
+
+func (sessionOut) Close() error { return nil } // the connection is closed by who serves it
+func (sessionOut) end() int64   { return 0 }
+
+// exec runs an exec session for as long as its connection lasts. It is the last request
+// of that: whatever the client does there afterwards is read as his leaving.
+func (s *server) exec(c net.Conn, req request, resp *response) error {
+	mu := new(sync.Mutex)
+	var es *session
+	to := [2]sink{sessionOut{mu, c, req.ID, "out"}, sessionOut{mu, c, req.ID, "err"}}
+	err := s.g.do(func(answer func(error)) { es = s.g.invite(req, to, answer) })
+	if code := execCode(err); code != 0 {
+		resp.Exit = &launcher.Exit{Code: code, Error: err.Error()}
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	left := make(chan struct{})
+	go func() { // ends with the connection, which serve closes
+		_, _ = c.Read(make([]byte, 1))
+		close(left)
+	}()
+	werr := writeLine(c, response{V: protocolVersion, ID: req.ID, Began: &began{es.pid}})
+	var copying sync.WaitGroup
+	for _, st := range es.streams {
+		st.lost = func(Lost) {} // its reader has gone
+		copying.Go(st.run)
+	}
+	copied := make(chan struct{})
+	go func() { copying.Wait(); close(copied) }()
+	if werr == nil {
+		select {
+		case <-es.done:
+		case <-left:
+			werr = net.ErrClosed
+		}
+	}
+	if werr != nil {
+		_ = s.g.do(func(answer func(error)) {
+			s.g.dismiss(es, time.Now().Add(s.g.cfg.Grace))
+			answer(nil)
+		})
+		return werr // what it still writes is read, and passed over, until it has ended
+	}
+	select {
+	case <-copied:
+	case <-left:
+		return net.ErrClosed
+	case <-time.After(OutputWait): // something that it left holds its output
+		for _, st := range es.streams {
+			st.cut()
+		}
+		select {
+		case <-copied:
+		case <-left:
+			return net.ErrClosed
+		}
+	}
+	resp.Exit = es.exit
+	return nil
+}
+
+// execCode is what a shell, env(1) and docker exec give for a command that could
+// not be exec'd: 127 where there is none, else 126. 0: that was not why.
+func execCode(err error) int {
+	switch {
+	case !errors.As(err, new(*unexecd)):
+		return 0
+	case errors.Is(err, errNoProgram):
+		return exitNoProgram
+	}
+	return 126
+}
+
+// reachSession does what may be done to an exec session from other connections.
+func (s *server) reachSession(req request) error {
+	var in *input
+	err := s.g.do(func(answer func(error)) {
+		es, err := s.g.session(req.Session)
+		switch {
+		case err != nil:
+		case req.Op == opExecSignal:
+			err = es.signal(req.Sig)
+		case es.in == nil:
+			err = fmt.Errorf("exec session %q: %w: it has no input", req.Session, ErrRefused)
+		default:
+			in = es.in
+		}
+		answer(err)
+	})
+	switch {
+	case err != nil || in == nil:
+		return err
+	case req.Op == opExecResize:
+		return in.resize(*req.Window)
+	}
+	return in.write(req.Offset, req.Data, req.End)
+}
