@@ -196,6 +196,24 @@ func (h *host) start() {
 	<-opened
 }
 
+// leadsNow tells whether its node leads.
+func (h *host) leadsNow() bool {
+	leads, _ := h.now().toLeader.Leads()
+	return leads
+}
+
+// led are the jobs as its node knows them while it leads; none while it does not.
+func (h *host) led() []rendezvous.JobStatus {
+	if !h.leadsNow() {
+		return nil
+	}
+	res, err := wire.Jobs.Call(h.t.Context(), h.now().toLeader.As(asRoot), wire.Empty{})
+	if err != nil {
+		return nil
+	}
+	return res.Jobs
+}
+
 // now is the node in its present life: a change of epochs begins another.
 func (h *host) now() *node {
 	h.mu.Lock()

@@ -39,7 +39,7 @@ func TestWipedVoterDoesNotVote(t *testing.T) {
 	term := func() uint64 { _, term := stays.now().failover.Raft().Leader(); return term }
 	began := term()
 	for end := time.Now().Add(6 * time.Second); time.Now().Before(end); time.Sleep(50 * time.Millisecond) {
-		if stays.now().leading.Load() != nil || wiped.now().leading.Load() != nil {
+		if stays.leadsNow() || wiped.leadsNow() {
 			t.Fatal("one voter and one that has forgotten have elected a leader")
 		}
 	}
@@ -92,7 +92,7 @@ func TestTakeoverOfABlankVoter(t *testing.T) {
 		res, err := wire.Takeover.Call(t.Context(), two.now().server.As(asRoot), wire.TakeoverRequest{Dead: []string{"spark1"}})
 		return err == nil && res.Epoch == 2
 	})
-	two.eventually("it leads", func() bool { return two.now().leading.Load() != nil && two.now().failover.Epoch().N == 2 })
+	two.eventually("it leads", func() bool { return two.leadsNow() && two.now().failover.Epoch().N == 2 })
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})
 	if d := two.now().record.Deaths(); len(d) != 0 {
 		t.Errorf("called dead: %+v", d)
@@ -223,11 +223,13 @@ func TestDeathOnRecord(t *testing.T) {
 	three.crash()
 	lead := one.leads(c)
 	lead.eventually("its stream is down", func() bool {
-		l := lead.now().leading.Load()
-		return l != nil && l.MarkDead(id) == nil
+		st, err := wire.ShowStatus.Call(t.Context(), lead.client(), wire.StatusRequest{})
+		return err == nil && slices.ContainsFunc(st.Nodes, func(m wire.NodeStatus) bool { return m.ID == id && m.State == "away" })
 	})
 	// Past the checks: on one machine the dead one's address always answers.
-	must(t, lead.now().recordDeath(t.Context(), lead.now().leading.Load(), id))
+	n := lead.now()
+	dead := rendezvous.Death{Node: id, Boots: n.record.Boots(id)}
+	must(t, n.failover.Recorder(0).Apply(t.Context(), dead.Entry(), func() bool { return false }))
 	for _, h := range c.hosts[:2] {
 		h.eventually("both copies have it", func() bool {
 			d := h.now().record.Deaths()
@@ -239,6 +241,10 @@ func TestDeathOnRecord(t *testing.T) {
 	for _, h := range c.hosts {
 		h.eventually("it was heard", func() bool { return len(h.now().record.Deaths()) == 0 })
 	}
+	one.eventually("the job is stopped", func() bool {
+		_, err := wire.Stop.Call(t.Context(), one.client(), wire.StopRequest{Job: string(runs.ID)})
+		return err == nil
+	})
 	one.eventually("the job has ended", func() bool { j, _ := one.now().record.Job(runs.ID); return j.Outcome != nil })
 }
 
@@ -262,7 +268,7 @@ func (h *host) leads(c *cluster) (leader *host) {
 	h.t.Helper()
 	h.eventually("somebody leads", func() bool {
 		for _, x := range c.hosts {
-			if x.stop != nil && x.now().leading.Load() != nil {
+			if x.stop != nil && x.leadsNow() {
 				leader = x
 			}
 		}

@@ -71,7 +71,6 @@ type node struct {
 	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
 	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
 	leads     rendezvous.Latest[launcher.NodeID]   // whose control stream this node has; empty for none
-	leading   rendezvous.Latest[*leadership]       // this node's own; nil while it does not lead
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -296,7 +295,7 @@ func (n *node) run(asked context.Context) error {
 	aside := make(chan struct{})
 	unasked := context.AfterFunc(asked, func() {
 		defer close(aside)
-		n.stepAside()
+		n.failover.StepAside(n.life)
 		n.end()
 	})
 	defer func() {
@@ -315,7 +314,6 @@ func (n *node) run(asked context.Context) error {
 	g.Go(func() error { return n.network.Run(ctx, n.server.Serve) })
 	g.Go(func() error { return n.clones.Run(ctx) })
 	g.Go(func() error { return n.dial.Run(ctx) })
-	g.Go(func() error { return n.reopens(ctx) })
 	g.Go(func() error { return n.ranks.Run(ctx) })
 	g.Go(func() error { return n.failover.Run(ctx, n.lead) })
 	g.Go(func() error { return n.members.Run(ctx) })

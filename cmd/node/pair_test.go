@@ -104,7 +104,7 @@ func TestWhoStopsSucceedsNobody(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	one, two := c.hosts[0], c.hosts[1]
-	two.n.failover.Stopping(t.Context(), func() bool { return true })
+	two.n.failover.StepAside(t.Context())
 	if err := wire.Succeed.Call(t.Context(), one.n.dial.Client(two.n.self.ID), wire.Empty{}); !errors.Is(err, wire.ErrDenied) {
 		t.Errorf("got %v, want a refusal", err)
 	}
@@ -166,8 +166,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 		wire.Launch.Call(ctx, cl, wire.LaunchRequest{Spec: old}, func(rendezvous.Progress) error { return nil })
 	}()
 	one.eventually("its own job runs", func() bool {
-		l := one.now().leading.Load()
-		return l != nil && len(l.Jobs()) > 0 && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+		return slices.ContainsFunc(one.led(), func(j rendezvous.JobStatus) bool {
 			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
 		})
 	})
@@ -188,8 +187,7 @@ func TestOlderEpochGivesWay(t *testing.T) {
 		})
 	}
 	two.eventually("the older side's job goes on", func() bool {
-		l := two.now().leading.Load()
-		return l != nil && slices.ContainsFunc(l.Jobs(), func(j rendezvous.JobStatus) bool {
+		return slices.ContainsFunc(two.led(), func(j rendezvous.JobStatus) bool {
 			return j.Spec.ID == old.ID && j.State == rendezvous.StateRuns
 		})
 	})
@@ -222,7 +220,7 @@ func TestLastWordIsHandedOver(t *testing.T) {
 	two.start()
 	two.wait(1)
 	one.start()
-	if !one.now().failover.Raft().Unapplied() && one.now().failover.Epoch().N == 1 && one.now().leading.Load() == nil {
+	if !one.now().failover.Raft().Unapplied() && one.now().failover.Epoch().N == 1 && !one.leadsNow() {
 		t.Log("its record was whole at once: this run shows less than others")
 	}
 	two.hasRoles(map[string]string{"spark1": "standby", "spark2": "leader"})

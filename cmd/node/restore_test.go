@@ -93,7 +93,7 @@ func TestRestore(t *testing.T) {
 	if err != nil || res.Epoch != 2 || res.Host != "spark1" {
 		t.Fatalf("restore: %+v, %v", res, err)
 	}
-	one.eventually("it leads in the new epoch", func() bool { l := one.now().leading.Load(); return l != nil && one.now().failover.Epoch().N == 2 })
+	one.eventually("it leads in the new epoch", func() bool { return one.leadsNow() && one.now().failover.Epoch().N == 2 })
 	one.wait(3)
 	one.waitVoters(3)
 	for _, h := range c.hosts {
@@ -115,11 +115,9 @@ func TestRestore(t *testing.T) {
 }
 
 func (h *host) stateOf(id launcher.JobID) rendezvous.State {
-	if l := h.now().leading.Load(); l != nil {
-		for _, j := range l.Jobs() {
-			if j.Spec.ID == id {
-				return j.State
-			}
+	for _, j := range h.led() {
+		if j.Spec.ID == id {
+			return j.State
 		}
 	}
 	return ""

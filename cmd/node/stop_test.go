@@ -82,7 +82,7 @@ func TestStopWithAVoterUnheard(t *testing.T) {
 	if last == second {
 		last = rest[1]
 	}
-	second.eventually("it leads", func() bool { return second.now().leading.Load() != nil })
+	second.eventually("it leads", func() bool { return second.leadsNow() })
 	if err := second.now().failover.EveryReplicaKnows(rendezvous.Protocol); err != nil {
 		t.Errorf("with the one that led off: %v", err)
 	}

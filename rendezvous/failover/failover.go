@@ -77,6 +77,9 @@ type Failover struct {
 	stopping  atomic.Bool  // the agent is to end
 	promised  atomic.Int64 // until when (Unix ns) this node has promised to succeed the leader; 0: it has not
 
+	leader  rendezvous.Latest[*Leader] // nil while this node does not lead
+	leaving rendezvous.Latest[bool]    // see PassOn
+
 	// A leader of a later epoch comes by later; yielded is closed when this side
 	// records nothing any more, which recording keeps in order, and reopen when
 	// another incarnation is to begin.

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/sparkrun/sparkrun/launcher"
-	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/consensus"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
@@ -19,22 +18,29 @@ const (
 	askWithin = 500 * time.Millisecond
 )
 
-// Stopping notes that the agent is to end: from here on this node promises to succeed
-// nobody. If it has promised already it waits: open tells whether its leadership has begun.
-func (f *Failover) Stopping(ctx context.Context, open func() bool) {
+// PassOn tells that this node is to leave, or not any more: as a leader it has its part
+// in the vote passed on.
+func (f *Failover) PassOn(leaving bool) { f.leaving.Store(leaving) }
+
+// StepAside passes on what this node has before its agent ends: the leadership and,
+// where it is the only one, the vote. From here on it promises to succeed nobody.
+// If it has promised already it waits until its leadership has begun.
+func (f *Failover) StepAside(ctx context.Context) {
 	f.stopping.Store(true)
-	until := f.promised.Load()
-	if until == 0 {
-		return
+	if until := f.promised.Load(); until != 0 {
+		ctx, cancel := context.WithDeadline(ctx, time.Unix(0, until))
+		Until(ctx, func() bool { return f.promised.Load() == 0 || f.leader.Load() != nil && f.SoleVoter() })
+		cancel()
 	}
-	ctx, cancel := context.WithDeadline(ctx, time.Unix(0, until))
-	defer cancel()
-	Until(ctx, func() bool { return f.promised.Load() == 0 || open() && f.SoleVoter() })
+	if l := f.leader.Load(); l != nil {
+		if heir := l.heir(); heir != "" {
+			f.handOver(ctx, heir)
+		}
+	}
 }
 
-// HandOver passes on the leadership before the agent ends and, where this node is the
-// only voter, the vote. leaving has the leader's roles passed on.
-func (f *Failover) HandOver(ctx context.Context, heir launcher.NodeID, leaving *rendezvous.Latest[bool]) {
+// handOver passes on the leadership and, where this node is the only voter, the vote.
+func (f *Failover) handOver(ctx context.Context, heir launcher.NodeID) {
 	began := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, asideWithin)
 	defer cancel()
@@ -48,13 +54,13 @@ func (f *Failover) HandOver(ctx context.Context, heir launcher.NodeID, leaving *
 			return
 		}
 	}
-	leaving.Store(true)
+	f.PassOn(true)
 	gone := func() bool {
 		leader, _ := f.raft.Leader()
 		return leader != string(f.cfg.Self.ID) && (!sole || !f.raft.Votes())
 	}
 	if !Until(ctx, gone) {
-		leaving.Store(false)
+		f.PassOn(false)
 		f.log.Warn("hand the leadership over: not done in time", "node", host, "after", asideWithin)
 		return
 	}
@@ -68,7 +74,7 @@ func (f *Failover) succeed(_ context.Context, c wire.Caller, _ wire.Empty) (wire
 	if c.Node != f.Leader() {
 		return wire.Empty{}, fmt.Errorf("%w: %s does not lead", wire.ErrDenied, c.Host)
 	}
-	// In this order: Stopping sets the one and then reads the other.
+	// In this order: StepAside sets the one and then reads the other.
 	f.promised.Store(time.Now().Add(asideWithin).UnixNano())
 	if f.stopping.Load() {
 		f.promised.Store(0)

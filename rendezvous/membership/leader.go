@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -230,4 +231,24 @@ func (l *Leader) NoteChanges(ctx context.Context, roster rendezvous.Roster) {
 // proves, whatever the request says.
 func (l *Leader) renew(_ context.Context, c wire.Caller, r wire.RenewRequest) (wire.RenewResponse, error) {
 	return l.m.sign(c.Node, r.CSR)
+}
+
+// Found writes a new cluster's first entry; at is where this node listens.
+func (m *Membership) Found(ctx context.Context, at func(context.Context) (netip.Addr, error)) error {
+	founded := func() bool { c, _, _ := m.cfg.Record.Cluster(); return c != "" }
+	if founded() {
+		return nil
+	}
+	addr, err := at(ctx)
+	if err != nil {
+		return err
+	}
+	self := m.cfg.Self
+	return m.record(ctx, rendezvous.Entry{Kind: rendezvous.KindFound, Found: &rendezvous.Found{
+		Cluster: self.Cluster, Epoch: m.cfg.Failover.Epoch().N,
+		First: rendezvous.Node{
+			ID: self.ID, Host: self.Host, Addr: netip.AddrPortFrom(addr, self.RPCPort),
+			Key: trust.KeyOf(m.list.Gate.Identity().Cert).String(), Protocol: self.Protocol,
+		},
+	}}, founded)
 }

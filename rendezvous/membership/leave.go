@@ -35,7 +35,7 @@ func (m *Membership) leave(ctx context.Context, c wire.Caller, r wire.LeaveReque
 	}
 	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
 	defer cancel()
-	defer m.Leaving.Store(false)
+	defer m.cfg.Failover.PassOn(false)
 	for {
 		err := m.askToLeave(ctx, c)
 		if err == nil {
@@ -69,7 +69,7 @@ func (m *Membership) askToLeave(ctx context.Context, c wire.Caller) error {
 	case len(m.cfg.Record.Nodes()) <= 1:
 		return l.brain.Retire(m.cfg.Self.ID) // the last one takes the cluster with it
 	}
-	m.Leaving.Store(true)
+	m.cfg.Failover.PassOn(true)
 	return fmt.Errorf("%s passes the leadership on: %w", m.cfg.Self.Host, wire.ErrRetry)
 }
 

@@ -47,8 +47,6 @@ type Config struct {
 type Membership struct {
 	// Listener lets in who is listed, to calls and to raft.
 	Listener *trust.Listener
-	// Leaving: this node is to leave, or its agent to end. As a leader it passes that on.
-	Leaving rendezvous.Latest[bool]
 
 	cfg  Config
 	list *List

@@ -74,8 +74,8 @@ func (l *Leader) handOn(ctx context.Context, members int) error {
 		return fmt.Errorf("remove %s: %w: it is the cluster's last machine: `sparkrun leave` there ends the cluster",
 			host, wire.ErrDenied)
 	}
-	m.Leaving.Store(true)
-	defer m.Leaving.Store(false)
+	m.cfg.Failover.PassOn(true)
+	defer m.cfg.Failover.PassOn(false)
 	for {
 		leads, changed := m.leads.Watch()
 		if leads != l {

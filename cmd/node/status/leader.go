@@ -15,8 +15,9 @@ import (
 type LeaderConfig struct {
 	Status *Status // this node's own part
 	Brain  *lead.Leader
-	Links  *wire.Links
 	Fence  launcher.Fence
+	// Apart tells why a member that answers has no control stream.
+	Apart func(launcher.NodeID) error
 }
 
 // Leader tells the leader's view for as long as this node leads.
@@ -70,7 +71,7 @@ func (l *Leader) Now() (wire.Status, <-chan struct{}) {
 		case m.Ready:
 			s.State = "ready"
 		default:
-			if err := l.Links.Apart(m.ID); err != nil {
+			if err := l.Apart(m.ID); err != nil {
 				s.Why = err.Error()
 			}
 		}

@@ -1,0 +1,157 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/sparkrun/sparkrun/envgen"
+	"github.com/sparkrun/sparkrun/launcher"
+	"github.com/sparkrun/sparkrun/rendezvous"
+	"github.com/sparkrun/sparkrun/rendezvous/dial"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
+	"github.com/sparkrun/sparkrun/rendezvous/lead"
+	"github.com/sparkrun/sparkrun/rendezvous/wire"
+)
+
+// LeaderConfig of the leader's part. All of it is needed.
+type LeaderConfig struct {
+	Control *Control // this node's own end
+	Fence   launcher.Fence
+	Record  *rendezvous.Record
+	Dial    *dial.Dialer
+	// Present are the members as gossip knows them.
+	Present *rendezvous.Latest[[]gossip.Peer]
+}
+
+// Leader keeps a control stream to every member for as long as this node leads.
+type Leader struct {
+	*wire.Links
+	cfg   LeaderConfig
+	brain *lead.Leader // set by Run, before any stream
+}
+
+// Lead makes the streams of the leadership that ends with ctx. What is sent before Run
+// is lost.
+func Lead(ctx context.Context, cfg LeaderConfig) (_ *Leader, err error) {
+	l, own := &Leader{cfg: cfg}, cfg.Control.cfg
+	l.Links, err = wire.NewLinks(wire.LinksConfig{
+		Hello: wire.Hello{Fence: cfg.Fence, Leader: own.Self.ID, Host: own.Self.Host, Protocol: own.Self.Protocol},
+		Dial:  l.dial,
+		OnUp: func(id launcher.NodeID, up wire.UpHello) {
+			own.Failover.Heard(id)
+			l.brain.NodeUp(id, lead.Up{
+				Boot: up.Boot, Version: up.Version, Protocol: up.Protocol, Inventory: up.Inventory, GPUs: up.GPUs, Ledger: up.Ledger,
+				Leases: up.Stamp != 0, Blank: up.Blank,
+			})
+		},
+		OnDown: func(id launcher.NodeID, why error) {
+			if ctx.Err() == nil { // else it is we who hang up
+				own.Logger.Warn("node down", "node", cfg.Dial.HostOf(id), "error", why)
+			}
+			l.brain.NodeDown(id)
+		},
+		OnEvent:     func(ev launcher.Event) { l.brain.Event(ev) },
+		OnInventory: func(id launcher.NodeID, inv envgen.Inventory) { l.brain.Inventory(id, inv) },
+		OnClock:     func(id launcher.NodeID, ahead time.Duration) { l.brain.Clock(id, ahead) },
+		Prove:       l.prove,
+		OnEcho:      func(id launcher.NodeID, boot string, stamp launcher.Uptime) { l.brain.Echo(id, boot, stamp) },
+		Logger:      own.Logger,
+	})
+	return l, err
+}
+
+// Run keeps the streams; what comes up by them goes to brain.
+func (l *Leader) Run(ctx context.Context, brain *lead.Leader) error {
+	l.brain = brain
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { return l.Links.Run(ctx) })
+	g.Go(func() error { return l.want(ctx) })
+	g.Go(func() error { return l.kicks(ctx) })
+	g.Go(func() error { return l.reopens(ctx) })
+	return g.Wait()
+}
+
+// want has a stream to whoever is a member.
+func (l *Leader) want(ctx context.Context) error {
+	for {
+		recordChanged := l.cfg.Record.Changed()
+		roster, rosterChanged := l.brain.Roster()
+		var ids []launcher.NodeID
+		for _, m := range roster {
+			ids = append(ids, m.ID)
+		}
+		l.Want(ids)
+		select {
+		case <-recordChanged:
+		case <-rosterChanged:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// kicks has members dialled whom gossip hears now, rather than after the pause.
+func (l *Leader) kicks(ctx context.Context) error {
+	var before []gossip.Peer
+	for {
+		now, changed := l.cfg.Present.Watch()
+		for _, p := range now {
+			if p.Alive && !slices.Contains(before, p) {
+				l.Kick(launcher.NodeID(p.ID))
+			}
+		}
+		before = now
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// reopens opens streams anew where a better route carries again.
+func (l *Leader) reopens(ctx context.Context) error {
+	for {
+		select {
+		case id := <-l.cfg.Dial.Better():
+			l.Reopen(id)
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// errNoProof: nobody needs one, or this node must not give one.
+var errNoProof = errors.New("no lease is renewed")
+
+// prove lets the leases of a leadership go on. It costs an entry of the log, and is
+// made for a job with a lease only. Who may have been taken over while it was
+// off gives none: the newer leader counts on that.
+func (l *Leader) prove(ctx context.Context) error {
+	failover := l.cfg.Control.cfg.Failover
+	if !l.brain.Leased() || len(failover.Unheard()) > 0 {
+		return errNoProof
+	}
+	return failover.Raft().Verify(ctx)
+}
+
+// dial opens a control stream; the leader's own node needs no network.
+func (l *Leader) dial(ctx context.Context, id launcher.NodeID) (wire.Link, error) {
+	own := l.cfg.Control.cfg
+	if id != own.Self.ID {
+		return wire.Control.Open(ctx, l.cfg.Dial.Client(id)), nil
+	}
+	link, stream := wire.Pipe(ctx)
+	go func() { // ends with the pipe
+		err := l.cfg.Control.Serve(ctx, wire.Caller{Node: id, Host: own.Self.Host}, stream)
+		if err != nil && ctx.Err() == nil {
+			own.Logger.Warn("own control stream", "error", err)
+		}
+		link.Close()
+	}()
+	return link, nil
+}
