@@ -80,15 +80,20 @@ func hint(cmd *cobra.Command, err error) string {
 	case errors.Is(err, engine.ErrNoRoom):
 		return "--force starts it all the same"
 	case errors.Is(err, rendezvous.ErrFabricUnfit):
-		return "--force starts it all the same, over management where nothing else is left; a job on one machine needs no fabric"
+		return "--force starts it all the same, over management where nothing else is left; a job on one machine " +
+			"needs no fabric"
 	case errors.Is(err, remote.ErrLoggedOut):
-		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, then `sparkrun logout` and `sparkrun login` here"
+		return "a new token lets it in again: `sparkrun token create --role client` on a machine of the cluster, " +
+			"then `sparkrun logout` and `sparkrun login` here"
 	case errors.Is(err, remote.ErrNoMember):
-		return "is this machine on a network from which they are reached? `sparkrun context list` shows the clusters that it knows"
+		return "is this machine on a network from which they are reached? `sparkrun context list` shows the " +
+			"clusters that it knows"
 	case errors.Is(err, node.ErrNoAgent) && !enrolled():
-		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` joins one; " + otherwiseAlone(cmd) + otherwiseLogin
+		return "this machine is in no cluster: `sudo sparkrun init` makes one, `sudo sparkrun join` " +
+			"joins one; " + otherwiseAlone(cmd) + otherwiseLogin
 	case errors.Is(err, node.ErrNoAgent):
-		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun agent`), " + otherwiseAlone(cmd) + otherwiseLogin
+		return "start it with `sudo systemctl start sparkrun` (or `sudo sparkrun " +
+			"agent`), " + otherwiseAlone(cmd) + otherwiseLogin
 	case errors.Is(err, trust.ErrForeign) && cmd.Name() == "login":
 		return "the token is of another cluster than the one at that address"
 	case errors.Is(err, membership.ErrEnrolled) && cmd.Name() == "init":

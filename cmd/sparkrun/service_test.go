@@ -33,7 +33,7 @@ func TestServiceFlags(t *testing.T) {
 		"no restart":     {"--serve 8000 --restart no", &launcher.Service{Port: port}, ""},
 		"no service":     {"--autostart", nil, "--autostart: it is of a service: say where it answers, with --serve PORT"},
 		"a high port":    {"--serve 80000", nil, "want a port from 1 to 65535"},
-		"no time":        {"--serve 8000 --restart 3", nil, "want no, or a number of tries in a time, such as 3/hour"},
+		"no time":        {"--serve 8000 --restart 3", nil, "want no, or a number of attempts in a time, such as 3/hour"},
 		"too often":      {"--serve 8000 --restart 1000/hour", nil, "want up to 100 attempts"},
 		"a health name":  {"--serve 8000 --health health", nil, "begin with a slash"},
 		"no metrics":     {"--serve 8000 --on-wedge restart", nil, "say where they are (--metrics)"},

@@ -70,7 +70,8 @@ func (c Contexts) MayWrite(uid int) error {
 			return fmt.Errorf("look at the folder of contexts: %w", err)
 		}
 		if of, ok := fi.Sys().(*syscall.Stat_t); ok && of.Uid != 0 {
-			return Usagef("%s is not root's: a key of root's there would be of no use to its owner. Run it as yourself, without sudo", dir)
+			return Usagef("%s is not root's: a key of root's there would be of no use to its owner. Run it as "+
+				"yourself, without sudo", dir)
 		}
 		return nil
 	}

@@ -26,7 +26,8 @@ func NewContextCmd(a *app.App) *cobra.Command {
 		Long: `A context is a cluster that this machine has logged in to: sparkrun login. Commands
 use --context NAME, else the variable SPARKRUN_CONTEXT, else the current context; local,
 and none of these, is this machine's own agent.`,
-		Example: "  sparkrun context list\n  sparkrun context use lab\n  sparkrun --context lab ps\n  sparkrun context use local",
+		Example: "  sparkrun context list\n  sparkrun context use lab\n  sparkrun --context lab ps\n  sparkrun " +
+			"context use local",
 	}
 	app.Group(cmd)
 	opts := &contextOptions{}

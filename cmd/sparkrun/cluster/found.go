@@ -18,7 +18,7 @@ import (
 	"github.com/sparkrun/sparkrun/rendezvous/discover"
 )
 
-// maxShown is how much of what was found is shown: a stranger can announce a lot.
+// maxShown is how much of what was found is shown: anybody on the network can announce a lot.
 const maxShown = 50
 
 var errNoneChosen = errors.New("nothing was chosen, and nothing is changed")
@@ -40,7 +40,8 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 	if asks {
 		w = a.Err
 	}
-	fmt.Fprintf(w, "These clusters announce themselves on %s, as anybody there can. The right one has the CA that is the middle part of your token.\n", found.NIC)
+	fmt.Fprintf(w, "These clusters announce themselves on %s, as anybody there can. The right one has the CA that "+
+		"is the middle part of your token.\n", found.NIC)
 	for i, c := range clusters {
 		fmt.Fprintf(w, "\n%3d  cluster  %s\n     CA       %s\n     hosts    %s\n", i+1, c.ID, c.CA, hostsOf(c))
 		if !asks {
@@ -52,11 +53,13 @@ func chooseCluster(ctx context.Context, a *app.App, c node.Config, given []strin
 		}
 	}
 	if more := len(found.Clusters) - len(clusters); more > 0 {
-		fmt.Fprintf(w, "\n%d more are not shown. If yours is among them, give the address of one of its members.\n", more)
+		fmt.Fprintf(w, "\n%d more are not shown. If yours is among them, give the address of one of its "+
+			"members.\n", more)
 	}
 	if !asks {
 		return discover.Cluster{},
-			app.Usagef("the address of a member is missing, and there is no terminal to ask on: give that of a cluster above")
+			app.Usagef("the address of a member is missing, and there is no terminal to ask on: give that of a " +
+				"cluster above")
 	}
 	for {
 		chosen, err := askNumbers(ctx, a, "\nNumber of the cluster to join (nothing: none): ", len(clusters))
@@ -99,7 +102,8 @@ func chooseHosts(ctx context.Context, a *app.App, given []string) ([]string, err
 	}
 	found = found[:min(len(found), maxShown)]
 	if len(found) == 0 {
-		return nil, app.Usagef("the hosts are missing, and none announces an SSH server (%s): name them, such as sparkrun up zeta@10.0.0.1 zeta@10.0.0.2", discover.SSH)
+		return nil, app.Usagef("the hosts are missing, and none announces an SSH server (%s): name them, such as "+
+			"sparkrun up zeta@10.0.0.1 zeta@10.0.0.2", discover.SSH)
 	}
 	asks, w := a.InTTY(), a.Out
 	if asks {
@@ -114,7 +118,8 @@ func chooseHosts(ctx context.Context, a *app.App, given []string) ([]string, err
 		for _, h := range found {
 			line = append(line, targetOf("", h.Addr))
 		}
-		return nil, app.Usagef("the hosts are missing, and there is no terminal to ask on: type those of them that you mean: %s", app.QuoteAll(append(line, given...)))
+		return nil, app.Usagef("the hosts are missing, and there is no terminal to ask on: type those of them "+
+			"that you mean: %s", app.QuoteAll(append(line, given...)))
 	}
 	chosen, err := askNumbers(ctx, a, "\nNumbers of the hosts, such as 1 3 (nothing: none): ", len(found))
 	if err != nil {

@@ -138,7 +138,8 @@ func readSmall(file string) ([]byte, error) {
 // askToken reads a line from the terminal without showing it.
 func askToken(ctx context.Context, a *app.App) ([]byte, error) {
 	if !a.InTTY() {
-		return nil, app.Usagef("no terminal to ask for the token on: give --token-file PATH, or --token-file - and the token on standard input")
+		return nil, app.Usagef("no terminal to ask for the token on: give --token-file PATH, or --token-file - " +
+			"and the token on standard input")
 	}
 	text, err := a.AskSecret(ctx, "token: ")
 	if err != nil && ctx.Err() == nil {

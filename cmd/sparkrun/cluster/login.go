@@ -73,7 +73,8 @@ func runLogin(ctx context.Context, a *app.App, o loginOptions) error {
 		return err
 	}
 	if err := all.Has(name); err == nil {
-		return fmt.Errorf("log in: context %s: %w: `sparkrun logout %[1]s` first, or choose another name with --context", name, fs.ErrExist)
+		return fmt.Errorf("log in: context %s: %w: `sparkrun logout %[1]s` first, or choose another name with "+
+			"--context", name, fs.ErrExist)
 	}
 	if err := all.MayWrite(os.Geteuid()); err != nil {
 		return err

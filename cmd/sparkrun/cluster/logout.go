@@ -82,7 +82,8 @@ func runLogout(ctx context.Context, a *app.App, o logoutOptions) error {
 		return err
 	}
 	if rest, err := all.List(); err == nil && used == name && len(rest) > 0 {
-		a.Say("commands use this machine's own agent now; `sparkrun context use NAME` chooses another cluster: " + strings.Join(rest, ", "))
+		a.Say("commands use this machine's own agent now; `sparkrun context use NAME` chooses another " +
+			"cluster: " + strings.Join(rest, ", "))
 	}
 	return nil
 }

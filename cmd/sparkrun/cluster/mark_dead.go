@@ -19,11 +19,11 @@ func NewMarkDeadCmd(a *app.App) *cobra.Command {
 		Use:   "mark-dead HOST",
 		Short: "Say of a silent machine that nothing runs on it any more",
 		Long: `Tells the cluster that HOST, which does not answer, runs no rank any more: it was
-switched off, or taken away. Silence is no proof of that, and two tries of a job at once
-would ruin its files. So jobs with --max-restarts that had ranks there, and services that
-come back after a power cut, wait for this word, or for the machine itself, before they
-are tried again; and a service that goes on without the machine is started anew elsewhere
-only then, where --restart has a try left: else it ends.
+switched off, or taken away. Silence is no proof of that, and two attempts at a job
+at once would ruin its files. So jobs with --max-restarts that had ranks there, and
+services that come back after a power cut, wait for this word, or for the machine
+itself, before they are tried again; and a service that goes on without the machine
+is started anew elsewhere only then, where --restart has an attempt left: else it ends.
 
 A machine that shows any sign of life, on the management network or on the fabric,
 is refused. The word is recorded: it counts for later leaders too, until the

@@ -79,7 +79,8 @@ func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
 		}
 	}
 	if !o.yes {
-		if err := a.Confirm(ctx, fmt.Sprintf("Take %s out of the cluster?", o.request.Host), "to remove it"); err != nil {
+		if err := a.Confirm(ctx, fmt.Sprintf("Take %s out of the cluster?",
+			o.request.Host), "to remove it"); err != nil {
 			return err
 		}
 	}
@@ -89,7 +90,8 @@ func runRemoveNode(ctx context.Context, a *app.App, o nodeRemoveOptions) error {
 	return runDown(ctx, a, downOptions{ssh: o.ssh, targets: []string{o.target},
 		out: func(ctx context.Context, host string) error {
 			if host != o.request.Host {
-				return fmt.Errorf("the machine that ssh logs in to calls itself %s: mend the name, or remove %s without --uninstall", host, o.request.Host)
+				return fmt.Errorf("the machine that ssh logs in to calls itself %s: mend the name, or remove %s "+
+					"without --uninstall", host, o.request.Host)
 			}
 			return strike(ctx, a, o.request)
 		}})
@@ -123,7 +125,8 @@ func knows(ctx context.Context, a *app.App, o *nodeRemoveOptions) error {
 			return ctx.Err()
 		}
 	}
-	return fmt.Errorf("remove %s: %w: the cluster has %s", o.request.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
+	return fmt.Errorf("remove %s: %w: the cluster has %s",
+		o.request.Host, rendezvous.ErrNoNode, strings.Join(known, ", "))
 }
 
 // resolves tells whether a name means anything to this machine. A network without a

@@ -38,7 +38,7 @@ the new epoch by themselves; one that has a copy of its own brings what it knows
 
 Nothing is started by it. Jobs that ended after FILE was taken are known as they
 were; of one that had not ended, what runs goes on and gets its end recorded, and
-it gets no other try. Where no machine has a trace of it, it ends as failed, its
+it gets no other attempt. Where no machine has a trace of it, it ends as failed, its
 end not known. What runs and is not in FILE at all is left alone: sparkrun status
 names it, and its machine gets no jobs until it ends or sparkrun stop ends it. A
 launch that was under way is answered "unknown" and not started. Machines that

@@ -59,7 +59,8 @@ own, and after half a minute try jobs again that go on here.`,
 			return app.Running(a, opts, runTakeover)(cmd, args)
 		},
 	}
-	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat for more")
+	cmd.Flags().StringSliceVar(&opts.dead, "confirm-dead", nil, "this machine is off, and runs no rank; repeat "+
+		"for more")
 	cmd.Flags().BoolVarP(&opts.yes, "yes", "y", false, "do not ask")
 	app.CompleteFlag(cmd, "confirm-dead", a.CompleteSilent)
 	return cmd
@@ -99,7 +100,8 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 		case err != nil && !app.Passing(err):
 			return err
 		case time.Now().After(end):
-			return errors.Join(fmt.Errorf("the take-over has begun, and %s does not lead after %s: see its agent's log", res.Host, takeoverWithin), err)
+			return errors.Join(fmt.Errorf("the take-over has begun, and %s does not lead after %s: see its agent's log",
+				res.Host, takeoverWithin), err)
 		}
 		if err := again.Wait(ctx); err != nil {
 			return err
@@ -108,7 +110,8 @@ func runTakeover(ctx context.Context, a *app.App, o takeoverOptions) error {
 	gives := "gives way when it comes back"
 	if len(o.dead) > 1 {
 		gives = "give way when they come back"
-		a.Say("do not switch " + names + " on together while they cannot reach " + res.Host + ": they would lead on their own, and try its jobs again")
+		a.Say("do not switch " + names + " on together while they cannot reach " + res.Host + ": they would lead " +
+			"on their own, and try its jobs again")
 	}
 	_, err = fmt.Fprintf(a.Out, "%s leads, in epoch %d; %s %s\n", res.Host, res.Epoch, names, gives)
 	return err

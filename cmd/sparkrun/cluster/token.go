@@ -87,7 +87,8 @@ func createToken(ctx context.Context, a *app.App, o tokenOptions) error {
 	defer b.Close()
 	res, err := askForToken(ctx, b, o.request)
 	if name, _, no := a.Chosen(); errors.Is(err, node.ErrNoAgent) && no == nil && name != "" {
-		return fmt.Errorf("create token: this machine is no member of the cluster of context %s: type it on one that is", name)
+		return fmt.Errorf("create token: this machine is no member of the cluster of context %s: type it on one "+
+			"that is", name)
 	}
 	if errors.Is(err, wire.ErrDenied) && o.request.Role != "client" {
 		return fmt.Errorf("%w; a laptop's is yours to make: --role client", err)

@@ -50,7 +50,8 @@ func sshFlags(fs *pflag.FlagSet, o *sshOptions) {
 		"a host key that needs no question, by its fingerprint (SHA256:...); repeat it for more")
 	fs.StringVar(&o.passwordFile, "password-file", "",
 		"read the password for logins and sudo from this file, - for standard input")
-	fs.StringVar(&o.config, "ssh-config", "", "read this in place of ~/.ssh/config and /etc/ssh/ssh_config; none: no file")
+	fs.StringVar(&o.config, "ssh-config", "", "read this in place of ~/.ssh/config and /etc/ssh/ssh_config; none: "+
+		"no file")
 }
 
 // NewUpCmd makes `sparkrun up`.
@@ -265,7 +266,8 @@ func ownCluster(ctx context.Context, a *app.App, show *upView) (*bootstrap.Clust
 			return bootstrap.Invitation{}, fmt.Errorf("make a token on this machine: %w", err)
 		}
 		if len(t.Join) == 0 {
-			return bootstrap.Invitation{}, errors.New("make a token on this machine: it knows no address of the cluster")
+			return bootstrap.Invitation{}, errors.New("make a token on this machine: it knows no address of the " +
+				"cluster")
 		}
 		return bootstrap.Invitation{Addr: t.Join[0].String(), Token: t.Token}, nil
 	}}, nil

@@ -30,7 +30,8 @@ func binaries(a *app.App, release string) func(machine string) (bootstrap.Binary
 		case "x86_64":
 			return amd()
 		}
-		return bootstrap.Binary{}, fmt.Errorf("its machine is %s: there is a sparkrun for aarch64 and x86_64 only", machine)
+		return bootstrap.Binary{}, fmt.Errorf("its machine is %s: there is a sparkrun for aarch64 and "+
+			"x86_64 only", machine)
 	}
 }
 
@@ -38,7 +39,8 @@ func binaryFor(a *app.App, release, arch string, machine elf.Machine) (bootstrap
 	var none bootstrap.Binary
 	if release == "" {
 		if runtime.GOARCH != arch {
-			return none, fmt.Errorf("its architecture is %s, this program's is %s: --release names a folder with sparkrun-linux-%s", arch, runtime.GOARCH, arch)
+			return none, fmt.Errorf("its architecture is %s, this program's is %s: --release names a folder with "+
+				"sparkrun-linux-%s", arch, runtime.GOARCH, arch)
 		}
 		self, err := os.Executable()
 		if err != nil {

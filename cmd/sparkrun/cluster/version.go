@@ -31,9 +31,10 @@ A cluster is upgraded machine by machine: agents whose protocols are one apart w
 together, and jobs go on meanwhile. Until all have the higher one the cluster uses
 nothing that the lower does not know. An agent two apart gets no part in jobs, and
 sparkrun status says so. --cluster says on standard error when versions differ.`,
-		Example: "  sparkrun version\n  sparkrun version --cluster\n  sparkrun version --cluster --json | jq -r '.nodes[] | .host + \" \" + .version'",
-		Args:    app.Takes(0, ""),
-		RunE:    app.Running(a, opts, PrintVersion),
+		Example: "  sparkrun version\n  sparkrun version --cluster\n  sparkrun version --cluster --json | jq -r " +
+			"'.nodes[] | .host + \" \" + .version'",
+		Args: app.Takes(0, ""),
+		RunE: app.Running(a, opts, PrintVersion),
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	cmd.Flags().BoolVar(&opts.cluster, "cluster", false, "of every machine's agent, too")

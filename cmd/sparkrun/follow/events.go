@@ -85,7 +85,8 @@ func (f *Follower) patience(err error, asked bool, trouble *app.Outage) error {
 		return fmt.Errorf("%w: `sparkrun ps` will show job %[2]s if it was started, `sparkrun stop %[2]s` ends it",
 			errInterrupted, f.Spec.ID)
 	case over && asked:
-		return fmt.Errorf("launch job %s: %w; whether it was started is not known: `sparkrun ps` will tell", f.Spec.ID, err)
+		return fmt.Errorf("launch job %s: %w; whether it was started is not known: `sparkrun ps` will tell",
+			f.Spec.ID, err)
 	case over:
 		return err
 	}

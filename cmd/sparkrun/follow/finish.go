@@ -22,7 +22,8 @@ func (f *Follower) goesOn() string {
 	case !f.accepted.Is():
 		return fmt.Sprintf("`sparkrun ps` tells whether job %s was started", f.Spec.ID)
 	}
-	return fmt.Sprintf("job %[1]s goes on; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", f.Spec.ID)
+	return fmt.Sprintf("job %[1]s goes on; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` "+
+		"ends it", f.Spec.ID)
 }
 
 // OutputBroken: the reader of our output has gone, which says nothing about the

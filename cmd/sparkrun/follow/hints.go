@@ -21,9 +21,11 @@ func rayHints(spec launcher.Spec, head string, p rendezvous.Progress) []string {
 	if spec.Name != "" {
 		name = spec.Name
 	}
-	submit := fmt.Sprintf("submit with: sparkrun exec %s -- %s job submit -- COMMAND", name, app.Quote(rayProgram(spec)))
+	submit := fmt.Sprintf("submit with: sparkrun exec %s -- %s job submit -- COMMAND",
+		name, app.Quote(rayProgram(spec)))
 	if !rayTakesJobs(spec) {
-		submit = "it runs without the dashboard, which is what takes jobs (ray job submit): drivers connect to RAY_ADDRESS"
+		submit = "it runs without the dashboard, which is what takes jobs (ray job submit): drivers connect to " +
+			"RAY_ADDRESS"
 	}
 	return []string{fmt.Sprintf("RAY_ADDRESS=%s:%d", head, gcs.First), submit}
 }

@@ -79,7 +79,8 @@ func PrintID(a *app.App, spec launcher.Spec, onlyOn string, goesOn, json bool) e
 		}{spec.ID, onlyOn})
 	}
 	if spec.Service != nil && goesOn {
-		a.Say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
+		a.Say(fmt.Sprintf("it is on its way: `sparkrun ps %[1]s` shows how far, and where it answers; `sparkrun "+
+			"logs -f %[1]s` follows it, `sparkrun stop %[1]s` ends it", spec.ID))
 	}
 	_, err := fmt.Fprintln(a.Out, spec.ID)
 	return err

@@ -75,7 +75,8 @@ func Install(root *cobra.Command, nouns Nouns, o Output) {
 		root.AddCommand(n.Commands...)
 		root.Annotations[groupKey+n.Title] = strings.Join(names, " ")
 	}
-	root.PersistentFlags().VarPF(&modeFlag{}, "help", "h", "show this; --help=all: every flag, every word").NoOptDefVal = "true"
+	root.PersistentFlags().VarPF(&modeFlag{}, "help", "h", "show this; --help=all: every flag, "+
+		"every word").NoOptDefVal = "true"
 	root.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
 		mode, _ := cmd.Flag("help").Value.(*modeFlag)
 		cmd.Print(Of(cmd, mode != nil && mode.all))

@@ -87,7 +87,7 @@ in the background stays until then. Only the job's user, and root, may do this.`
 func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	b := a.Dial()
 	defer b.Close()
-	v := visit{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(), say: a.Say}
+	v := execSession{agent: b, in: follow.InForeground(a.In), out: a.Out, err: a.Err, began: follow.NewFlagged(), say: a.Say}
 	v.r = wire.ExecRequest{Job: o.job, Rank: o.rank, Guest: uuid.NewString(), Argv: o.argv, Stdin: o.stdin}
 	if o.tty {
 		var err error
@@ -106,8 +106,8 @@ func runExec(ctx context.Context, a *app.App, o execOptions) error {
 	return app.Exits(v.run(ctx, signals))
 }
 
-// visit is one command in a rank's place.
-type visit struct {
+// execSession is one command in a rank's place.
+type execSession struct {
 	agent    *wire.Client
 	r        wire.ExecRequest
 	in       io.Reader
@@ -120,7 +120,7 @@ type visit struct {
 }
 
 // run returns the exit code, or an error of sparkrun's own.
-func (v *visit) run(ctx context.Context, signals <-chan os.Signal) (int, error) {
+func (v *execSession) run(ctx context.Context, signals <-chan os.Signal) (int, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel() // which ends the command, wherever it is
 	told := make(chan error, 1)
@@ -148,7 +148,7 @@ func (v *visit) run(ctx context.Context, signals <-chan os.Signal) (int, error) 
 }
 
 // hear takes one thing that is told about the command.
-func (v *visit) hear(ctx context.Context, c wire.ExecChunk) error {
+func (v *execSession) hear(ctx context.Context, c wire.ExecChunk) error {
 	switch {
 	case c.Began != "":
 		v.r.Job = string(c.Began) // a name may soon be another's
@@ -173,7 +173,7 @@ func wroteAll(_ int, err error) error {
 	return nil
 }
 
-func (v *visit) finish(err error) (int, error) {
+func (v *execSession) finish(err error) (int, error) {
 	if v.terminal != nil {
 		v.terminal.Restore() // before anything is said
 	}
@@ -195,7 +195,7 @@ func (v *visit) finish(err error) (int, error) {
 }
 
 // feed hands our standard input to the command.
-func (v *visit) feed(ctx context.Context) {
+func (v *execSession) feed(ctx context.Context) {
 	r := wire.InputRequest{Job: v.r.Job}
 	if v.terminal != nil {
 		if err := v.terminal.Raw(); err != nil {
@@ -207,18 +207,18 @@ func (v *visit) feed(ctx context.Context) {
 	follow.Feed(ctx, v.input, r, v.in, v.say)
 }
 
-func (v *visit) input(ctx context.Context, r wire.InputRequest) error {
+func (v *execSession) input(ctx context.Context, r wire.InputRequest) error {
 	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
 		Offset: r.Offset, Data: r.Data, End: r.End, Window: r.Window})
 }
 
-func (v *visit) signal(ctx context.Context, r wire.SignalRequest) error {
+func (v *execSession) signal(ctx context.Context, r wire.SignalRequest) error {
 	return wire.ExecReach.Call(ctx, v.agent, wire.ExecReachRequest{Job: r.Job, Rank: v.r.Rank, Guest: v.r.Guest,
 		Signal: r.Signal})
 }
 
 // pass hands a signal on, and stops us too where the shell expects that.
-func (v *visit) pass(ctx context.Context, sig syscall.Signal) {
+func (v *execSession) pass(ctx context.Context, sig syscall.Signal) {
 	follow.Forward(ctx, v.signal, v.r.Job, sig, v.say)
 	if sig == syscall.SIGTSTP {
 		follow.StopSelf(v.terminal)

@@ -77,10 +77,10 @@ and before --grep; which stream's line was later is known as well as --since.`,
 		},
 	}
 	fs := cmd.Flags()
-	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank of this try has ended")
+	fs.BoolVarP(&opts.follow, "follow", "f", false, "go on until every rank of this attempt has ended")
 	fs.Var(app.RankList{Ranks: &opts.ranks}, "rank", "only these ranks: 3, 0,4 or 0-3 (repeat for more)")
 	fs.StringSliceVar(&opts.hosts, "node", nil, "only ranks on this machine (repeat for more)")
-	fs.Uint64Var(&opts.generation, "generation", 0, "the try to show, as ps JOB lists them (default: the latest)")
+	fs.Uint64Var(&opts.generation, "generation", 0, "the attempt to show, as ps JOB lists them (default: the latest)")
 	fs.IntVarP(&opts.tail, "tail", "n", 0, "only so many lines at the end of each rank's output")
 	fs.StringVar(&opts.since, "since", "",
 		"only what came since: so long ago (5m), or a time (15:04, 2006-01-02T15:04:05Z)")

@@ -98,7 +98,8 @@ func gatherMPI(ctx context.Context, a *app.App, o *launch.Options) (err error) {
 	case len(refused) > 0:
 		return errors.Join(refused...)
 	case len(by) > 1:
-		return fmt.Errorf("%s is for MPICH's family on %s, and for Open MPI on %s: install the same program on every machine", o.Request.Args[0], by[launcher.MPICH], by[launcher.OpenMPI])
+		return fmt.Errorf("%s is for MPICH's family on %s, and for Open MPI on %s: install the same program on "+
+			"every machine", o.Request.Args[0], by[launcher.MPICH], by[launcher.OpenMPI])
 	case m.Family == "":
 		return fmt.Errorf("which MPI %s is for is not known: say --mpi mpich or --mpi openmpi", o.Request.Args[0])
 	}

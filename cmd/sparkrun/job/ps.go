@@ -44,15 +44,15 @@ all of this is.
 --json prints an array with one object a job:
   job_id, name, workload, user
   state      planned (how far it has come is not known), waiting, starting, running,
-             ending, restarting (its next try follows by itself); then completed, failed,
-             stopped or rejected (no rank was started)
+             ending, restarting (its next attempt follows by itself); then completed,
+             failed, stopped or rejected (no rank was started)
   exit_code  null until the job has ended
   cause      why it ended, null when completed or running
   hosts      by node rank;  away: those of them that do not answer
   ranks      in all
   stage      before or after, while that command runs; else null
-  try, tries which try of the job this is, from 1, of how many at most
-  generation its number among all that was run for the job, from 1: tries, and stages
+  try, tries which attempt of the job this is, from 1, of how many at most
+  generation its number among all that was run for the job, from 1: attempts, and stages
              before and after them; it only grows
   line       its place, from 1, among those that wait for their machines; else 0
   waits      what it waits for; null when it does not
@@ -62,7 +62,7 @@ all of this is.
   away_since since when each of away does not answer
   fabric_only those of hosts that the leader reaches over the fabric alone: who asks
              there on the management network is not answered
-  again_at   when its next try is due, while it is restarting; else null
+  again_at   when its next attempt is due, while it is restarting; else null
   service    null but for a service: url (null while not known), model, state (the job's,
              or ready, unhealthy, wedged), since, text (what is wrong), tokens_per_s and
              running (requests; null while not known), autostart, restart (as launch has
@@ -131,7 +131,8 @@ func staleText(heard, now time.Time) string {
 	if !heard.IsZero() {
 		old = "is " + app.Age(now.Sub(heard)) + " old"
 	}
-	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has come elsewhere"
+	return "what is shown " + old + ", but for what runs on this machine itself; \"unknown\" is how far a job has " +
+		"come elsewhere"
 }
 
 func jobRows(lines []wire.JobLine, now time.Time) [][]string {

@@ -87,7 +87,8 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 			if a.Ended.IsZero() { // the other side of a reunion ran it
 				when = "was given up"
 			}
-			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s", a.Generation, app.Hosts(a.Hosts), when, a.Cause))
+			out = append(out, fmt.Sprintf("  generation %d on %s %s: %s",
+				a.Generation, app.Hosts(a.Hosts), when, a.Cause))
 		}
 	}
 	if text := j.AttemptText(); text != "" && j.Outcome == nil {
@@ -97,7 +98,8 @@ func describe(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, fmt.Sprintf("  --on-partition end: ranks that hear no leader for %s are ended", lease))
 	}
 	if len(j.Suspended) > 0 && j.Outcome == nil {
-		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or attach was stopped wakes the ranks; `sparkrun stop` ends them",
+		out = append(out, fmt.Sprintf("  suspended on %s, as by Ctrl-Z: `fg`, or kill -CONT, where its launch or "+
+			"attach was stopped wakes the ranks; `sparkrun stop` ends them",
 			app.Hosts(j.Suspended)))
 	}
 	if len(j.Done) > 0 && j.Outcome == nil && len(j.Done) < j.Plan.World {

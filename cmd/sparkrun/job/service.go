@@ -69,7 +69,8 @@ func describeService(j rendezvous.JobStatus, now time.Time) []string {
 		out = append(out, "  "+step)
 	}
 	if seen := j.Service; seen != nil && seen.State == launcher.ServiceWedged && l.OnWedge == launcher.WedgeReport {
-		out = append(out, "  `sparkrun logs` may say why; --on-wedge restart at its launch would start it anew: `sparkrun stop` and launch it again")
+		out = append(out, "  `sparkrun logs` may say why; --on-wedge restart at its launch would start it anew: "+
+			"`sparkrun stop` and launch it again")
 	}
 	again := "is not started again when it fails"
 	if j.Spec.Service.Restarts > 0 {
@@ -95,10 +96,12 @@ func nextSteps(j rendezvous.JobStatus, now time.Time) (steps []string) {
 		if v := j.Spec.Service; j.RecentFaults(now) < v.Restarts {
 			then = "starts it elsewhere"
 		}
-		steps = append(steps, fmt.Sprintf("%s has not answered for %s: if it is off for good, `sudo sparkrun mark-dead %s` %s", host, app.Age(now.Sub(j.AwaySince[host])), host, then))
+		steps = append(steps, fmt.Sprintf("%s has not answered for %s: if it is off for good, `sudo sparkrun "+
+			"mark-dead %s` %s", host, app.Age(now.Sub(j.AwaySince[host])), host, then))
 	}
 	if len(j.Plan.Nodes) > 0 && slices.Contains(j.FabricOnly, j.Plan.Nodes[0].Host) {
-		steps = append(steps, fmt.Sprintf("%s is reached over the fabric only: on the management network its URL answers nobody, see `sparkrun status`", j.Plan.Nodes[0].Host))
+		steps = append(steps, fmt.Sprintf("%s is reached over the fabric only: on the management network its URL "+
+			"answers nobody, see `sparkrun status`", j.Plan.Nodes[0].Host))
 	}
 	return steps
 }

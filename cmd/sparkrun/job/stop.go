@@ -101,7 +101,8 @@ func stopOne(ctx context.Context, a *app.App, b *wire.Client, r wire.StopRequest
 		case err != nil:
 			return err
 		case len(job.Strays) > 0:
-			fmt.Fprintf(a.Out, "job %s is being ended on %s; the record does not know what runs there, and will not tell its end\n", job.Job, strings.Join(job.Strays, ", "))
+			fmt.Fprintf(a.Out, "job %s is being ended on %s; the record does not know what runs there, and will "+
+				"not tell its end\n", job.Job, strings.Join(job.Strays, ", "))
 			return nil
 		}
 		r.Job = string(job.Job)
@@ -148,7 +149,8 @@ func waitsText(r wire.StopRequest) string {
 	default:
 		grace = r.Grace.String()
 	}
-	return fmt.Sprintf("waiting until the ranks of job %[1]s have ended: KILL follows TERM after %[2]s (`sparkrun stop --kill %[1]s`: at once)", r.Job, grace)
+	return fmt.Sprintf("waiting until the ranks of job %[1]s have ended: KILL follows TERM after %[2]s (`sparkrun "+
+		"stop --kill %[1]s`: at once)", r.Job, grace)
 }
 
 // askToStop asks until a leader has heard it; to ask twice does no harm.

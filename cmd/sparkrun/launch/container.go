@@ -29,8 +29,10 @@ func BindContainer(fs *pflag.FlagSet, o *ContainerOptions) {
 	fs.StringArrayVar(&o.Mounts, "mount", nil,
 		"show `SRC[:DST][:ro]`, a file or folder of each machine, to the containers; repeat for more")
 	fs.StringVar(&o.cache, "model-cache", "",
-		"a folder of each machine for Hugging Face's models, made where it is missing, or none (default: your ~/.cache/huggingface, or HF_HOME, where that is there)")
-	fs.Var(app.Amount{N: &o.Shm}, "shm-size", "a /dev/shm of each container's own, such as 16G (default: the machine's)")
+		"a folder of each machine for Hugging Face's models, made where it is missing, or none (default: your "+
+			"~/.cache/huggingface, or HF_HOME, where that is there)")
+	fs.Var(app.Amount{N: &o.Shm}, "shm-size", "a /dev/shm of each container's own, such as 16G (default: the "+
+		"machine's)")
 	fs.StringArrayVar(&o.Args, "docker-arg", nil,
 		"one more option of docker run, such as --docker-arg=--add-host=db:10.0.0.9; repeat for more")
 	fs.StringArrayVar(&o.ImageMap, "image-map", nil, "use REF where --image says NAME: `NAME=REF`; repeat for more")
@@ -84,7 +86,8 @@ func (o ContainerOptions) container(cwd string) (*launcher.Container, error) {
 		}
 	}
 	if !mapped {
-		return nil, app.Usagef("--image-map %s: it matches no --image: that is %s", strings.Join(o.ImageMap, ", "), o.Image)
+		return nil, app.Usagef("--image-map %s: it matches no --image: that is %s",
+			strings.Join(o.ImageMap, ", "), o.Image)
 	}
 	for _, text := range o.Mounts {
 		m, err := launcher.ParseMount(text, cwd)

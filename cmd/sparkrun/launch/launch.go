@@ -55,7 +55,8 @@ guide has the rest: output, input, files, restarts and exit codes are in jobs.`,
 		Args: cobra.ArbitraryArgs,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if len(args) == 0 {
-				return app.Usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- SCRIPT, mpi -- PROG, nccl-test, or ray")
+				return app.Usagef("the workload is missing: sparkrun launch [flags] exec -- COMMAND, torchrun -- " +
+					"SCRIPT, mpi -- PROG, nccl-test, or ray")
 			}
 			_, err := workloads.Find(engine.Workloads(), args[0]) // a known one is a command of its own
 			if errors.Is(err, workloads.ErrUnknown) {
@@ -94,7 +95,8 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 		"bring a file or folder to every machine, to DST in the job's folder (default: where SRC is); repeat for more")
 	fs.BoolVar(&job.KeepCache, "keep-cache", false, "do not drop the machines' page cache before a GPU job")
 	fs.StringArrayVar(&o.Secrets, "secret", nil,
-		"give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat for more")
+		"give ranks `NAME[=FILE]`, this shell's variable or a file, without showing it to anybody else; repeat "+
+			"for more")
 	fs.Var(app.Published{All: &job.Publish}, "publish",
 		"a TCP port, or FIRST-LAST, of the ranks that any host may reach; repeat for more (default: none)")
 	fs.StringVar(&job.Name, "name", "", "a `NAME` for ps, logs and stop")
@@ -109,7 +111,8 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 	fs.Var(app.Choice{V: (*string)(&job.OnFailure), Words: []string{"stop", "continue"}}, "on-failure",
 		"when a rank fails or a machine is lost: stop the others, or let them continue (default: stop)")
 	fs.Var(app.Choice{V: (*string)(&job.OnPartition), Words: []string{"continue", "end"}}, "on-partition",
-		"ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another try (default: continue)")
+		"ranks that hear no leader for --node-timeout: let them continue, or end them to make room for another "+
+			"attempt (default: continue)")
 	fs.Var(app.Amount{N: &job.MaxOutput}, "max-output",
 		"output kept of each stream of a rank: its begin and its end (default: 1GiB)")
 	fs.StringVar((*string)(&r.Stdin), "stdin", "",
@@ -123,13 +126,15 @@ func BindLaunch(fs *pflag.FlagSet, o *Options) {
 		"bind each rank to its share of the cores, or to a NUMA node (default: none)")
 	fs.StringVar(&job.User, "user", "", "run the ranks as `USER`; for root only (default: you)")
 	fs.IntVar(&job.MaxRestarts, "max-restarts", 0, "try the job again after a failure, up to `N` times")
-	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for a try after the loss of one")
+	fs.IntVar(&job.Spare, "spare", 0, "hold `N` machines in reserve, for an attempt after the loss of one")
 	fs.StringVar(&r.Before, "before", "",
-		"run the shell `COMMAND` once before the first try, on rank 0's machine; with --image in a container there")
+		"run the shell `COMMAND` once before the first attempt, on rank 0's machine; with --image in a container there")
 	fs.StringVar(&r.After, "after", "",
-		"run the shell `COMMAND` once when all ranks have completed, on rank 0's machine; with --image in a container there")
+		"run the shell `COMMAND` once when all ranks have completed, on rank 0's machine; with --image in a "+
+			"container there")
 	fs.Var(app.GPUCount{G: &job.GPUs, None: &r.NoGPUs}, "gpus",
-		"GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and ib-test none, all others all)")
+		"GPUs to take of each machine: no other job that takes some is placed there (default: exec, mpi and "+
+			"ib-test none, all others all)")
 	fs.BoolVar(&job.Wait, "wait", false, "stand in line while other jobs have the GPUs, rather than be refused")
 	fs.BoolVar(&job.Share, "share", false, "use GPUs without taking them: beside other jobs")
 	fs.BoolVar(&job.Force, "force", false,
@@ -202,7 +207,8 @@ func (o Options) check() error {
 	case o.DryRun && o.Detach:
 		return app.Usagef("--dry-run and --detach: give one of them")
 	case o.Request.Stdin.Any() && o.Detach && !o.TTY:
-		return app.Usagef("--stdin and --detach: nobody stays to read it; --tty gives that rank a terminal to attach to")
+		return app.Usagef("--stdin and --detach: nobody stays to read it; --tty gives that rank a terminal to " +
+			"attach to")
 	case o.TTY && (o.JSON || o.Output.Kind != "" && o.Output.Kind != "raw"):
 		return app.Usagef("--tty: a terminal's output is raw: leave out --output and --json")
 	case o.Output.Kind == "files" && o.Detach:

@@ -30,7 +30,8 @@ func AddServiceFlags(cmd *cobra.Command, o *ServiceOptions) {
 	fs.BoolVar(&v.Autostart, "autostart", false,
 		"bring the service back after all its machines were off (sparkrun service enable)")
 	fs.Var(app.Choice{V: (*string)(&v.Probe), Words: []string{"health", "generate"}}, "probe",
-		"look at the service by its health alone, or by a token that it generates each minute as well (default: health)")
+		"look at the service by its health alone, or by a token that it generates each minute as well (default: "+
+			"health)")
 	fs.Var(app.Choice{V: (*string)(&v.OnWedge), Words: []string{"report", "restart"}}, "on-wedge",
 		"when requests run and no token comes for a minute: report it, or restart the service (default: report)")
 	app.CompleteWords(cmd, "probe", "on-wedge")
@@ -42,10 +43,12 @@ func AddServeFlags(cmd *cobra.Command, o *ServiceOptions) {
 	AddServiceFlags(cmd, o)
 	fs, v := cmd.Flags(), &o.policy
 	fs.Var(app.Positive{N: &o.port}, "serve",
-		"the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who reach the machine, and goes on until it is stopped")
+		"the command serves on TCP `PORT` of rank 0's machine: it is ready once it answers there, open to all who "+
+			"reach the machine, and goes on until it is stopped")
 	fs.StringVar(&v.Health, "health", "",
 		"`PATH` that answers 200 while the service is well, such as /health (default: it takes connections)")
-	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics (default: none)")
+	fs.StringVar(&v.Metrics, "metrics", "", "`PATH` of the service's Prometheus metrics, such as /metrics "+
+		"(default: none)")
 	fs.StringVar(&v.Model, "model", "",
 		"`NAME` of the model that --probe generate asks for (default: the first one that the service lists)")
 	help.Group(fs, "Services", "serve", "health", "metrics", "model")
@@ -76,7 +79,7 @@ func (o ServiceOptions) service(asked *pflag.FlagSet) (*launcher.Service, error)
 	return &v, nil
 }
 
-// restarts is the flag of a service's tries within a time.
+// restarts is the flag of a service's attempts within a time.
 type restarts struct{ v *launcher.Service }
 
 func (r restarts) Type() string { return "n/time" }
@@ -102,7 +105,7 @@ func (r restarts) Set(text string) error {
 		}
 	}
 	if err != nil || perr != nil || n < 1 || per <= 0 {
-		return fmt.Errorf("want no, or a number of tries in a time, such as 3/hour, 1/day or 5/10m")
+		return fmt.Errorf("want no, or a number of attempts in a time, such as 3/hour, 1/day or 5/10m")
 	}
 	r.v.Restarts, r.v.Per = n, per
 	return nil

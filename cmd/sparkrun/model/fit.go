@@ -23,7 +23,7 @@ func fitFirst(ctx context.Context, a *app.App, o launch.Options) error {
 	if err != nil {
 		return ctx.Err()
 	}
-	_, err = judge(o, told.ExplainResponse)
+	_, err = evaluate(o, told.ExplainResponse)
 	return unlessForced(o, err)
 }
 
@@ -33,13 +33,13 @@ func modelOf(o launch.Options) string {
 	return e.ModelToFind(o.Request)
 }
 
-// judgement is what a launch that serves comes to on its machines.
-type judgement struct {
+// evaluation is what a launch that serves comes to on its machines.
+type evaluation struct {
 	has, fetch     []string // which machines have the model, and which fetch it
 	memory, doubts []string
 }
 
-func judge(o launch.Options, res wire.ExplainResponse) (j judgement, err error) {
+func evaluate(o launch.Options, res wire.ExplainResponse) (j evaluation, err error) {
 	var rooms []engine.Room
 	var copies []engine.NodeModel
 	for _, n := range res.Nodes {
@@ -70,7 +70,7 @@ func unlessForced(o launch.Options, err error) error {
 // fit says what a launch that serves takes of its machines: all of it with show, else what is
 // missing and what may be short; and why it cannot be.
 func fit(a *app.App, o launch.Options, res wire.ExplainResponse, show bool) error {
-	j, err := judge(o, res)
+	j, err := evaluate(o, res)
 	passed := unlessForced(o, err)
 	if o.JSON {
 		return passed

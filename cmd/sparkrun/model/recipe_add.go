@@ -82,7 +82,8 @@ func addRegistry(_ context.Context, a *app.App, o registryOptions) error {
 			return app.Usagef("registry %q: name it with --name, of letters, digits and . _ -", r.name)
 		}
 		if slices.Contains(there, r.name) {
-			return fmt.Errorf("registry %s: there is one of this name already: give it another with --name, or `sparkrun recipe remove %[1]s` first", r.name)
+			return fmt.Errorf("registry %s: there is one of this name already: give it another with --name, or "+
+				"`sparkrun recipe remove %[1]s` first", r.name)
 		}
 	}
 	if err := list.write(append(folders, added)); err != nil {

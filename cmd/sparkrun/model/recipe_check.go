@@ -183,7 +183,8 @@ func onMachine(v launcher.Value, known map[launcher.Ref]int) string {
 
 func showPlan(a *app.App, p recipePlan) error {
 	var b bytes.Buffer
-	fmt.Fprintf(&b, "%s: %s of %s on %s\n", p.Recipe, p.Workload, plain.Text(p.Serve.Model), app.Count(p.Nodes, "machine"))
+	fmt.Fprintf(&b, "%s: %s of %s on %s\n",
+		p.Recipe, p.Workload, plain.Text(p.Serve.Model), app.Count(p.Nodes, "machine"))
 	if p.Consent != "" {
 		fmt.Fprintf(&b, "needs --trust-recipe: %s\n", plain.Text(p.Consent))
 	}

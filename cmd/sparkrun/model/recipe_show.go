@@ -28,7 +28,8 @@ func newRecipeShowCmd(a *app.App) *cobra.Command {
 		Long: `Shows what a recipe says: model, image, machines, values and command, and what of it is
 not followed. Of each mod its files are listed, and the script that it runs in the
 container before the server starts is shown whole: read it before --trust-recipe.`,
-		Example: "  sparkrun recipe show qwen3.5-122b-int4-autoround\n  sparkrun recipe show ./my.yaml --json | jq .defaults",
+		Example: "  sparkrun recipe show qwen3.5-122b-int4-autoround\n  sparkrun recipe show ./my.yaml --json | " +
+			"jq .defaults",
 	}
 	cmd.Flags().BoolVar(&opts.json, "json", false, "print JSON")
 	return onRecipe(a, cmd, opts, &opts.name, showRecipe)

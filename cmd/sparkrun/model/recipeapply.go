@@ -51,7 +51,8 @@ func bindRecipe(a *app.App, cmd *cobra.Command, o *recipeOptions) {
 func bindFill(fs *pflag.FlagSet, o *recipeOptions) {
 	fs.StringArrayVarP(&o.set, "option", "o", nil, "give a value of the recipe another: `NAME=VALUE`; repeat for more")
 	fs.BoolVar(&o.trust, "trust-recipe", false,
-		"let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders and variables of yours into its image")
+		"let the recipe change its image (mods, pre_exec), ask for more rights than you have, and take folders "+
+			"and variables of yours into its image")
 }
 
 // applyRecipe puts a launch's recipe into its options, where nothing else was asked for: the
@@ -68,7 +69,8 @@ func applyRecipe(a *app.App, o *serveOptions) error {
 			o.Request.Serve.Model)
 	case o.Request.Serve.Program != "":
 		e, _ := engine.Named(o.Workload)
-		return app.Usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or launch the model without a recipe", e.Program.Name, o.Request.Serve.Program)
+		return app.Usagef("--%s %s and --recipe: the recipe's command names its program: leave --%[1]s out, or "+
+			"launch the model without a recipe", e.Program.Name, o.Request.Serve.Program)
 	}
 	r, err := findRecipe(a, o.recipe.name)
 	if err != nil {

@@ -27,7 +27,8 @@ var errNoRecipe = errors.New("no such recipe")
 // registries, where it must be one.
 func findRecipe(a *app.App, name string) (foundRecipe, error) {
 	if strings.Contains(name, "://") {
-		return foundRecipe{}, app.Usagef("recipe %s: an address is not fetched: download the file, read it, and name it here", name)
+		return foundRecipe{}, app.Usagef("recipe %s: an address is not fetched: download the file, read it, and "+
+			"name it here", name)
 	}
 	scope, rest, scoped := strings.Cut(strings.TrimPrefix(name, "@"), "/")
 	scoped = scoped && strings.HasPrefix(name, "@")
@@ -72,9 +73,11 @@ func findRecipe(a *app.App, name string) (foundRecipe, error) {
 		return foundRecipe{}, fmt.Errorf("recipe %s: %w: no registry is called %s (`sparkrun recipe list` shows them)",
 			name, errNoRecipe, scope)
 	case len(all) == 0:
-		return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and no registry yet: `sparkrun recipe add FOLDER`", name, errNoRecipe)
+		return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and no registry yet: `sparkrun "+
+			"recipe add FOLDER`", name, errNoRecipe)
 	}
-	return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and none of the registries has it: `sparkrun recipe search TEXT`", name, errNoRecipe)
+	return foundRecipe{}, fmt.Errorf("recipe %s: %w: there is no such file, and none of the registries has it: "+
+		"`sparkrun recipe search TEXT`", name, errNoRecipe)
 }
 
 // nested is a recipe's path in its registry, without its ending.

@@ -161,7 +161,8 @@ func (f registryFolder) open() ([]registry, error) {
 			one.name = f.Name + "-" + e.Name
 		}
 		if !app.ContextName.MatchString(one.name) {
-			return wrong(fmt.Errorf("its .sparkrun/registry.yaml: %q is no name: want letters, digits and . _ -", one.name))
+			return wrong(fmt.Errorf("its .sparkrun/registry.yaml: %q is no name: want letters, digits "+
+				"and . _ -", one.name))
 		}
 		for _, sub := range []struct {
 			to   *string

@@ -140,9 +140,11 @@ func (o *serveOptions) settle(ctx context.Context, a *app.App) error {
 		}
 		switch {
 		case o.Container.Image != "":
-			a.Say("image " + o.Container.Image + " (" + from + "; --image names another, --runtime host takes the machines' own program)")
+			a.Say("image " + o.Container.Image + " (" + from + "; --image names another, --runtime host takes the " +
+				"machines' own program)")
 		case o.runtime == runtimeDocker:
-			return app.Usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.Workload, imagesFile)
+			return app.Usagef("--runtime docker: nobody publishes an image of %[1]s: --image names one of yours, "+
+				"or a line such as %[1]s: REF in ~/.config/sparkrun/%[2]s", o.Workload, imagesFile)
 		}
 		if err := o.Container.NeedsImage(); err != nil {
 			return err
@@ -258,7 +260,8 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 		return "", err
 	}
 	spec.Name = app.QuestionName + e.Name + "-" + string(spec.ID)
-	a.Say("asking " + e.Title + " how it spreads over machines: " + app.QuoteAll(ask.Request.Args) + " (--backend says so)")
+	a.Say("asking " + e.Title + " how it spreads over machines: " + app.QuoteAll(ask.Request.Args) + " (--backend " +
+		"says so)")
 	b, end, err := launch.Open(a, o.Standalone)
 	if err != nil {
 		return "", err
@@ -276,7 +279,8 @@ func askBackend(ctx context.Context, a *app.App, e engine.Engine, o launch.Optio
 		return "", fmt.Errorf("ask %s how it spreads: %w", e.Title, err)
 	case code != 0:
 		return "", app.Exits(code,
-			fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
+			fmt.Errorf("ask %s how it spreads: `%s` ended with %d; `sparkrun logs %s` has what it said; --backend "+
+				"native or ray does not ask", e.Title, app.QuoteAll(ask.Request.Args), code, spec.ID))
 	case e.Backends.Knows(help.String()):
 		return workloads.BackendNative, nil
 	}

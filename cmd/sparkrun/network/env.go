@@ -170,7 +170,8 @@ func writeShell(w io.Writer, vars []envgen.Var) error {
 func writeEnvFile(w io.Writer, vars []envgen.Var) error {
 	for _, v := range vars {
 		if strings.ContainsAny(v.Value, "\r\n\"'") {
-			return fmt.Errorf("write an env file: the value of %s has a quote or a line break, which dockers read differently", v.Name)
+			return fmt.Errorf("write an env file: the value of %s has a quote or a line break, which dockers read "+
+				"differently", v.Name)
 		}
 		if _, err := fmt.Fprintf(w, "%s=%s\n", v.Name, v.Value); err != nil {
 			return err

@@ -187,9 +187,10 @@ func ownView(ctx context.Context, a *app.App) (*fabricView, error) {
 		return nil, err
 	}
 	return newFabricView(wire.Status{
-		Self:    inv.Host,
-		Problem: "no sparkrun agent runs on this machine: this is what the machine itself shows; cables are not looked for",
-		Nodes:   []wire.NodeStatus{{ID: "self", Host: inv.Host, State: "unknown", Inventory: inv}},
+		Self: inv.Host,
+		Problem: "no sparkrun agent runs on this machine: this is what the machine itself shows; cables are not " +
+			"looked for",
+		Nodes: []wire.NodeStatus{{ID: "self", Host: inv.Host, State: "unknown", Inventory: inv}},
 	}, nil)
 }
 

@@ -64,7 +64,8 @@ func replayed(ctx context.Context, b bundle.Bundle) (*fabricView, error) {
 		if err == nil {
 			n.Inventory = inv
 		} else if !errors.Is(err, errNotCaptured) {
-			notes = append(notes, fmt.Sprintf("%s: what was captured cannot be read again (%v): its inventory of then is shown", n.Host, err))
+			notes = append(notes, fmt.Sprintf("%s: what was captured cannot be read again (%v): its inventory of "+
+				"then is shown", n.Host, err))
 		}
 	}
 	for _, n := range b.Nodes {

@@ -81,7 +81,8 @@ where it is low, and by itself always.`,
 			value float64
 			most  float64
 			want  string
-		}{{"expect", o.expect, 1e6, "Gb/s, such as 97"}, {"expect-us", o.expectMicros, 1e6, "microseconds, such as 2.5"}} {
+		}{{"expect", o.expect, 1e6, "Gb/s, such as 97"}, {"expect-us", o.expectMicros, 1e6, "microseconds, " +
+			"such as 2.5"}} {
 			if cmd.Flag(f.name).Changed && !(f.value > 0 && f.value <= f.most) || math.IsNaN(f.value) {
 				return app.Usagef("--%s %g: want %s", f.name, f.value, f.want)
 			}
@@ -116,7 +117,8 @@ func checkIB(o ibOptions) error {
 		{o.Request.RanksPerNode > 1, "--nproc-per-node"},
 	} {
 		if c.given {
-			return app.Usagef("%s does not go with ib-test, which measures links between machines and waits for its result", c.flag)
+			return app.Usagef("%s does not go with ib-test, which measures links between machines and waits for "+
+				"its result", c.flag)
 		}
 	}
 	return nil

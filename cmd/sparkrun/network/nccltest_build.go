@@ -153,7 +153,8 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 		return fmt.Errorf("read what was built: %w", err)
 	}
 	if v, perr := envgen.ParseNCCLVersion(built.NCCL); ring && perr == nil && v.Before(ringNCCL) {
-		a.Say(fmt.Sprintf("these machines are a ring without a switch, which NCCL %s cannot use: bring %s or later with --nccl", v, ringNCCL))
+		a.Say(fmt.Sprintf("these machines are a ring without a switch, which NCCL %s cannot use: bring %s or "+
+			"later with --nccl", v, ringNCCL))
 	}
 	job = launch.Options{Workload: "exec", Stage: []filesync.Source{{Src: name, Dst: workloads.NCCLTestsTar}}}
 	job.Request.Args, job.Request.Stdin = workloads.NCCLInstallArgs(builtTests, sum), "none"
@@ -167,7 +168,8 @@ func buildTests(ctx context.Context, a *app.App, o buildOptions) error {
 	if err != nil {
 		from = o.source
 	}
-	fmt.Fprintf(a.Out, "%sfrom: %s\nin: ~/%s on %s\n", built.text, plain.Text(from), builtTests, strings.Join(hosts, ", "))
+	fmt.Fprintf(a.Out, "%sfrom: %s\nin: ~/%s on %s\n",
+		built.text, plain.Text(from), builtTests, strings.Join(hosts, ", "))
 	return nil
 }
 
@@ -227,7 +229,8 @@ func buildHosts(ctx context.Context, a *app.App, o buildOptions) (hosts []string
 			if i == 0 && o.on != "" {
 				flag = "--on"
 			}
-			return nil, false, fmt.Errorf("%s %s: no machine of that name is ready: sparkrun status shows all", flag, name)
+			return nil, false, fmt.Errorf("%s %s: no machine of that name is ready: sparkrun status shows all",
+				flag, name)
 		}
 	}
 	if len(o.to) > 0 {

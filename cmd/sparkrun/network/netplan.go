@@ -144,7 +144,8 @@ func netplanShow(ctx context.Context, a *app.App, o netplanShowOptions) error {
 		i := slices.IndexFunc(plan.Nodes,
 			func(n wire.NetplanNode) bool { return n.Host == o.node || n.Node == launcher.NodeID(o.node) })
 		if i < 0 {
-			return fmt.Errorf("show netplan of %s: it gets no file: these do: %s", o.node, strings.Join(planHosts(plan), ", "))
+			return fmt.Errorf("show netplan of %s: it gets no file: these do: %s",
+				o.node, strings.Join(planHosts(plan), ", "))
 		}
 		plan.Nodes = plan.Nodes[i : i+1]
 	}

@@ -21,7 +21,8 @@ import (
 func Pages(root *cobra.Command, version string, date time.Time) map[string][]byte {
 	out := map[string][]byte{}
 	add := func(name, section, markdown string) {
-		header := fmt.Sprintf("%% %q %q %q %q %q\n", strings.ToUpper(name), section, date.Format(time.DateOnly), "sparkrun "+version, "sparkrun")
+		header := fmt.Sprintf("%% %q %q %q %q %q\n",
+			strings.ToUpper(name), section, date.Format(time.DateOnly), "sparkrun "+version, "sparkrun")
 		page := md2man.Render([]byte(header + markdown))
 		out[name+"."+section] = title.ReplaceAll(page, []byte("$0\n.nh\n.ad l")) // options and variables are not hyphenated
 	}
@@ -49,7 +50,8 @@ func pageName(cmd *cobra.Command) string { return strings.ReplaceAll(cmd.Command
 
 func command(cmd *cobra.Command) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# NAME\n%s \\- %s\n\n# SYNOPSIS\n", pageName(cmd), literal(strings.ToLower(cmd.Short[:1])+cmd.Short[1:]))
+	fmt.Fprintf(&b, "# NAME\n%s \\- %s\n\n# SYNOPSIS\n",
+		pageName(cmd), literal(strings.ToLower(cmd.Short[:1])+cmd.Short[1:]))
 	path := cmd.CommandPath()
 	usage := strings.TrimPrefix(cmd.UseLine(), path)
 	if cmd.HasAvailableSubCommands() && !strings.Contains(cmd.Use, " ") {
