@@ -78,7 +78,7 @@ func TestSupervised(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 1)
 	h := c.hosts[0]
-	inv := h.now().inventory.Load()
+	inv := h.now().survey.Inventory.Load()
 	h.halt()
 	watched, gone := make(chan Supervised, 1), errors.New("the supervisor is gone")
 	end := make(chan struct{})
@@ -111,7 +111,7 @@ func TestSupervised(t *testing.T) {
 	}
 	up := true
 	inv.NICs = append(inv.NICs, envgen.NIC{Name: "late0", Up: up, Carrier: &up, Addresses: []netip.Prefix{netip.PrefixFrom(netip.MustParseAddr(h.addr), 32)}})
-	h.now().inventory.Store(inv) // its own reader finds no such NIC, but looks at changes only
+	h.now().survey.Inventory.Store(inv) // its own reader finds no such NIC, but looks at changes only
 	<-s.Ready
 	h.wait(1)
 	h.eventually("it says that it leads", func() bool { line, _ := s.State(); return line == "leads the cluster" })

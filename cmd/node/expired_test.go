@@ -41,7 +41,7 @@ func TestOffForSixtyDays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if left := id.Cert.NotAfter.Sub(later()); left < 29*24*time.Hour || id.Peer != h.now().list.Gate.Identity().Peer {
+		if left := id.Cert.NotAfter.Sub(later()); left < 29*24*time.Hour || id.Peer != h.now().members.List.Gate.Identity().Peer {
 			t.Errorf("%s has a certificate for %s, %+v", h.cfg.Host, left, id.Peer)
 		}
 	}

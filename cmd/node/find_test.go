@@ -25,7 +25,7 @@ func found(ca string, by ...*host) discover.Cluster {
 	return c
 }
 
-func (h *host) ca() string { return trust.PinOf(h.now().list.Gate.Identity().CA).String() }
+func (h *host) ca() string { return trust.PinOf(h.now().members.List.Gate.Identity().CA).String() }
 
 // Finding is not trusting: a stranger may announce anything, another's CA too, and gets nothing for it.
 func TestJoinFound(t *testing.T) {

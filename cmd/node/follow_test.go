@@ -65,7 +65,7 @@ func (f *following) until(what string, ok func(wire.Status) bool) {
 
 // hears has the node's inventory say what its probe would.
 func (h *host) hears(c envgen.Cabling) {
-	inventory := h.now().inventory
+	inventory := &h.now().survey.Inventory
 	inventory.Store(inventory.Load().WithCabling(c))
 }
 

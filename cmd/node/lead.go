@@ -31,7 +31,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	n.audit.Add(audit.Line{What: "lead", Who: n.self.Host, On: fence.String(), Outcome: audit.OK})
 
 	streams, err := control.Lead(ctx, control.LeaderConfig{
-		Control: n.control, Fence: fence, Record: n.record, Dial: n.dial, Present: &n.present,
+		Control: n.control, Fence: fence, Record: n.record, Dial: n.dial,
 	})
 	if err != nil {
 		return err
@@ -39,7 +39,7 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	var brain *lead.Leader
 	brain = lead.Open(ctx, lead.Config{
 		Fence: fence, Record: n.record, Recorder: n.failover.Recorder(term), Send: streams.Send, Fabric: survey.Rules{},
-		Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Logger: n.log,
+		Hold: n.rollout.Holds, OnlyHere: n.failover.OnlyHere, Unheard: n.failover.Unheard, Logger: n.cfg.Logger,
 		Answers: func(ctx context.Context, p rendezvous.Place) bool {
 			roster, _ := brain.Roster()
 			return n.failover.Answers(ctx, roster, p)
@@ -48,10 +48,10 @@ func (n *node) lead(ctx context.Context, term uint64) error {
 	defer brain.Close()
 	defer cancel() // before Close, which waits for what ctx ends
 
-	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover, Logger: n.log})
+	addresses := rollout.Lead(rollout.LeaderConfig{Node: n.rollout, Brain: brain, Dial: n.dial, Failover: n.failover, Logger: n.cfg.Logger})
 	st := status.Lead(ctx, status.LeaderConfig{Status: n.status, Brain: brain, Apart: streams.Apart, Fence: fence})
 	ranks := jobs.Lead(jobs.LeaderConfig{
-		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, Logger: n.log,
+		Ranks: n.ranks, Brain: brain, Failover: n.failover, Term: term, Holds: n.rollout.Holds, Logger: n.cfg.Logger,
 		FabricOnly: func() (hosts []string) {
 			now, _ := st.Now()
 			for _, f := range checkup.Seen(now).FabricOnly() {

@@ -286,7 +286,7 @@ func TestRemovedNode(t *testing.T) {
 	leader.wait(6)
 	sameRing(t, 1, append(hosts, absent)...)
 	absent.eventually("it knows who was removed", func() bool {
-		_, _, listed := absent.now().list.Listed(launcher.NodeID(thief.Identity().NodeID))
+		_, _, listed := absent.now().members.List.Listed(launcher.NodeID(thief.Identity().NodeID))
 		return !listed
 	})
 	absent.eventually("it gossips", func() bool { return len(absent.now().network.Listeners()) == 12 })

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,38 +38,28 @@ import (
 
 // node is a running agent.
 type node struct {
-	cfg  Config
-	self rendezvous.Self
-	log  *slog.Logger
+	cfg    Config
+	self   rendezvous.Self
+	record *rendezvous.Record
+	audit  audit.Trail
+	life   context.Context // of the run, which ends a little after it is asked to
+	end    context.CancelFunc
 
-	list     *membership.List
-	keys     *membership.Keyring
-	members  *membership.Membership
-	audit    audit.Trail
 	survey   *survey.Survey
-	checkup  *checkup.Checkup
-	record   *rendezvous.Record
-	failover *failover.Failover
-	control  *control.Control
-	agent    *agent.Agent
 	dial     *dial.Dialer
 	clones   *clone.Finder
+	agent    *agent.Agent
+	failover *failover.Failover
 	network  *network.Network
-	status   *status.Status
+	members  *membership.Membership
 	toLeader *wire.ToLeader
-	ranks    *jobs.Ranks
+	status   *status.Status
+	control  *control.Control
 	rollout  *rollout.Node // this node's part in changes of addresses
+	ranks    *jobs.Ranks
+	server   *server.Server
 
-	server *server.Server
-
-	life  context.Context // of the run, which ends a little after it is asked to
-	end   context.CancelFunc
-	began time.Time
-
-	// What changes, and who waits for it; each has one writer.
-	inventory *rendezvous.Latest[envgen.Inventory] // the survey's
-	present   rendezvous.Latest[[]gossip.Peer]     // members as gossip knows them, the silent ones too
-	leads     rendezvous.Latest[launcher.NodeID]   // whose control stream this node has; empty for none
+	leads rendezvous.Latest[launcher.NodeID] // whose control stream this node has; empty for none
 }
 
 // Run is the agent: it keeps this machine in its cluster until ctx ends or the
@@ -139,10 +128,8 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	self := rendezvous.Self{
 		ID: m.Node, Cluster: m.Cluster, Host: m.Host, Boot: boot, RPCPort: uint16(m.RPCPort), Version: cfg.Version, Protocol: cfg.speaks(),
 	}
-	n := &node{
-		cfg: cfg, self: self, log: cfg.Logger, record: rendezvous.NewRecord(),
-		began: time.Now(),
-	}
+	n := &node{cfg: cfg, self: self, record: rendezvous.NewRecord()}
+	present := new(rendezvous.Latest[[]gossip.Peer]) // members as gossip knows them, the silent ones too; network's
 	n.life, n.end = context.WithCancel(context.WithoutCancel(ctx))
 	defer func() {
 		if err != nil {
@@ -158,34 +145,34 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 			n.audit.Close()
 		}
 	}()
-	n.list, err = membership.OpenList(membership.ListConfig{
-		Self: m.Node, Trust: cfg.Paths.trust(), Record: n.record, Now: cfg.Now, Logger: n.log,
+	list, err := membership.OpenList(membership.ListConfig{
+		Self: m.Node, Trust: cfg.Paths.trust(), Record: n.record, Now: cfg.Now, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.keys = membership.NewKeyring(membership.KeyringConfig{Trust: cfg.Paths.trust(), Record: n.record, Logger: n.log})
+	keys := membership.NewKeyring(membership.KeyringConfig{Trust: cfg.Paths.trust(), Record: n.record, Logger: cfg.Logger})
 	n.survey, err = survey.Open(survey.Config{
 		Self: m.Node, Host: m.Host, Cluster: m.Cluster, Boot: boot, Reader: reader, First: inv, FabricPorts: cfg.FabricPorts,
-		Trust: cfg.Paths.trust(), Logger: n.log,
+		Trust: cfg.Paths.trust(), Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.inventory = &n.survey.Inventory
+	inventory := &n.survey.Inventory
 	n.dial, err = dial.Open(dial.Config{
-		Path: cfg.Paths.Folder().Addresses(), Gate: n.list.Gate, Listed: n.list.Listed, Inventory: n.inventory, Present: &n.present, Logger: n.log,
+		Path: cfg.Paths.Folder().Addresses(), Gate: list.Gate, Listed: list.Listed, Inventory: inventory, Present: present, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
 	}
 	n.clones = clone.New(clone.Config{
-		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: n.list.Gate, Dial: n.dial, Inventory: n.inventory, Logger: n.log,
+		Self: self, Management: cfg.Management, State: cfg.Paths.State, Gate: list.Gate, Dial: n.dial, Inventory: inventory, Logger: cfg.Logger,
 	})
 	if err = n.clones.Refuse(ctx); err != nil {
 		return nil, err
 	}
-	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, n.log), &rollout.Lock{}
+	addresses, locked := rollout.Machine(filepath.Join(cfg.Paths.State, "netplan"), cfg.NetplanApply, cfg.Logger), &rollout.Lock{}
 	if err = rollout.Recover(ctx, addresses); err != nil { // before the agent takes jobs
 		return nil, err
 	}
@@ -195,7 +182,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}
 	secrets := jobs.SecretsOf(cfg.Paths.trust())
 	allowed := jobs.Policy{Path: cfg.Paths.Policy, Host: m.Host, Audit: n.audit.Log}
-	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Dial: n.dial, Logger: n.log})
+	files, err := jobs.OpenFiles(jobs.FilesConfig{Self: m.Node, Dir: cfg.Paths.stage(), Dial: n.dial, Logger: cfg.Logger})
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +203,7 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}()
 	n.failover, err = failover.Open(failover.Config{
 		State: cfg.Paths.State, Run: cfg.Paths.Run, Trust: cfg.Paths.trust(), Self: self, Raise: n.agent.Raise, Record: n.record, Dial: n.dial,
-		Inventory: n.inventory, Present: &n.present, Leads: &n.leads, Logger: n.log,
+		Inventory: inventory, Present: present, Leads: &n.leads, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -228,12 +215,12 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	}()
 	n.network = network.New(network.Config{
 		Self: self, Management: cfg.Management, GossipPort: uint16(cfg.GossipPort), Announce: cfg.Announce, Trust: cfg.Paths.trust(),
-		Epoch: n.failover.Epoch(), Gate: n.list.Gate, Keys: n.keys, Record: n.record, Dial: n.dial, Clones: n.clones,
-		Inventory: n.inventory, Present: &n.present, Logger: n.log,
+		Epoch: n.failover.Epoch(), Gate: list.Gate, Keys: keys, Record: n.record, Dial: n.dial, Clones: n.clones,
+		Inventory: inventory, Present: present, Logger: cfg.Logger,
 	})
 	n.members, err = membership.Open(membership.Config{
-		Self: self, Management: cfg.Management, List: n.list, Keyring: n.keys, Record: n.record, Dial: n.dial, Failover: n.failover,
-		Agent: n.agent, Present: &n.present, Inventory: n.inventory, Audit: n.audit, Logger: n.log,
+		Self: self, Management: cfg.Management, List: list, Keyring: keys, Record: n.record, Dial: n.dial, Failover: n.failover,
+		Agent: n.agent, Present: present, Inventory: inventory, Audit: n.audit, Logger: cfg.Logger,
 	})
 	if err != nil {
 		return nil, err
@@ -241,33 +228,33 @@ func open(ctx context.Context, cfg Config) (_ *node, err error) {
 	n.toLeader = wire.NewToLeader(wire.ToLeaderConfig{Host: m.Host, Leader: n.members.Leader, Over: failover.NoLonger})
 	n.status = status.New(status.Config{
 		Self: self, Management: cfg.Management, Record: n.record, Dial: n.dial, Failover: n.failover, Leader: n.toLeader,
-		NoLeader: n.members.NoLeader, Inventory: n.inventory, Present: &n.present, Leads: &n.leads, Logger: n.log,
+		NoLeader: n.members.NoLeader, Inventory: inventory, Present: present, Leads: &n.leads, Logger: cfg.Logger,
 	})
 	n.control = control.New(control.Config{
 		Self: self, Agent: n.agent, Failover: n.failover, GPUs: func() int { return proc.Here.GPUs() },
-		Inventory: n.inventory, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: n.log,
+		Inventory: inventory, Present: present, Leads: &n.leads, Prepared: n.audit.Prepared, Logger: cfg.Logger,
 	})
 	n.rollout, err = rollout.Open(rollout.Config{
 		Self: m.Node, Host: m.Host, Netplan: addresses, Lock: locked, Management: cfg.Management, Ledger: n.agent, Record: n.record,
-		Inventory: n.inventory, Leader: n.failover.Leader,
+		Inventory: inventory, Leader: n.failover.Leader,
 	})
 	if err != nil {
 		return nil, err
 	}
-	n.checkup = checkup.New(checkup.Config{
-		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: n.began, Management: cfg.Management,
+	examined := checkup.New(checkup.Config{
+		Self: m.Node, Host: m.Host, Boot: boot, Version: cfg.Version, Began: time.Now(), Management: cfg.Management,
 		Machine: hostReader(cfg), Survey: n.survey, Recent: kept, Status: n.status.Of, Dial: n.dial, Listeners: n.network.Listeners,
-		Logger: n.log,
+		Logger: cfg.Logger,
 	})
 	n.ranks = jobs.New(jobs.Config{
 		Self: m.Node, Host: m.Host, Record: n.record, Agent: n.agent, Files: files, Secrets: secrets, Policy: allowed,
-		Dial: n.dial, Failover: n.failover, Present: &n.present, Why: n.status.Why, Leader: n.toLeader,
-		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: n.log,
+		Dial: n.dial, Failover: n.failover, Present: present, Why: n.status.Why, Leader: n.toLeader,
+		ByUser: n.audit.User, ByMember: n.audit.Member, Logger: cfg.Logger,
 	})
 	n.server = server.New(server.Config{
-		Socket: cfg.Paths.Socket, List: n.list, Members: n.members, Failover: n.failover, Leader: n.toLeader, Clients: cfg.clients,
-		Audit: n.audit, Logger: n.log,
-	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), n.checkup.Calls(),
+		Socket: cfg.Paths.Socket, List: list, Members: n.members, Failover: n.failover, Leader: n.toLeader, Clients: cfg.clients,
+		Audit: n.audit, Logger: cfg.Logger,
+	}, slices.Concat(n.status.Calls(), n.members.Calls(), n.failover.Calls(), n.control.Calls(), examined.Calls(),
 		n.rollout.Calls(), n.ranks.Calls())...)
 	n.agent.Sweep(n.ranks.Over)
 	return n, nil
@@ -283,7 +270,7 @@ func (n *node) close() {
 	select {
 	case <-n.members.Left():
 		if err := n.cfg.Paths.Folder().Remove(n.cfg.Paths.Run); err != nil {
-			n.log.Error("remove state", "error", err)
+			n.cfg.Logger.Error("remove state", "error", err)
 		}
 	default:
 	}

@@ -43,11 +43,11 @@ func TestCertificateIsRenewed(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
 	for _, h := range c.hosts {
-		before := h.n.list.Gate.Identity()
+		before := h.n.members.List.Gate.Identity()
 		if err := h.n.members.Renew(t.Context()); err != nil {
 			t.Fatalf("%s: %v", h.cfg.Host, err)
 		}
-		used := h.n.list.Gate.Identity()
+		used := h.n.members.List.Gate.Identity()
 		kept, err := trust.LoadIdentity(h.cfg.Paths.trust())
 		if err != nil {
 			t.Fatal(err)

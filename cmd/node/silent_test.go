@@ -15,11 +15,12 @@ import (
 func TestLeaderWithoutPower(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t, 2)
+	began := time.Now()
 	one, two := c.hosts[0], c.hosts[1]
 	two.hasRoles(map[string]string{"spark1": "leader", "spark2": "standby"})
 	id, n := one.now().self.ID, two.now()
 	two.eventually("its copy is whole, and it has long been started", func() bool {
-		return len(n.record.Nodes()) == 2 && len(n.failover.Raft().Members().Servers) == 2 && time.Since(n.began) > 6*time.Second
+		return len(n.record.Nodes()) == 2 && len(n.failover.Raft().Members().Servers) == 2 && time.Since(began) > 6*time.Second
 	})
 	one.crash()
 	two.eventually("raft misses its leader", func() bool { return n.failover.Leader() == "" })

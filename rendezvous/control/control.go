@@ -22,6 +22,7 @@ import (
 	"github.com/sparkrun/sparkrun/launcher/agent"
 	"github.com/sparkrun/sparkrun/rendezvous"
 	"github.com/sparkrun/sparkrun/rendezvous/failover"
+	"github.com/sparkrun/sparkrun/rendezvous/gossip"
 	"github.com/sparkrun/sparkrun/rendezvous/wire"
 )
 
@@ -32,8 +33,9 @@ type Config struct {
 	Failover *failover.Failover
 	// GPUs counts those of this machine that a driver has taken up by now.
 	GPUs func() int
-	// Inventory is this machine's hardware.
+	// Inventory is this machine's hardware, Present are the members as gossip knows them.
 	Inventory *rendezvous.Latest[envgen.Inventory]
+	Present   *rendezvous.Latest[[]gossip.Peer]
 	// Leads is written here alone: whose stream this node has, empty for none.
 	Leads *rendezvous.Latest[launcher.NodeID]
 	// Prepared is told of each order to prepare ranks, and of the agent's answer.

@@ -23,8 +23,6 @@ type LeaderConfig struct {
 	Fence   launcher.Fence
 	Record  *rendezvous.Record
 	Dial    *dial.Dialer
-	// Present are the members as gossip knows them.
-	Present *rendezvous.Latest[[]gossip.Peer]
 }
 
 // Leader keeps a control stream to every member for as long as this node leads.
@@ -98,7 +96,7 @@ func (l *Leader) want(ctx context.Context) error {
 func (l *Leader) kicks(ctx context.Context) error {
 	var before []gossip.Peer
 	for {
-		now, changed := l.cfg.Present.Watch()
+		now, changed := l.cfg.Control.cfg.Present.Watch()
 		for _, p := range now {
 			if p.Alive && !slices.Contains(before, p) {
 				l.Kick(launcher.NodeID(p.ID))

@@ -50,7 +50,7 @@ func (l *Leader) token(ctx context.Context, c wire.Caller, r wire.TokenRequest) 
 		return res, err
 	}
 	role := trust.Role(cmp.Or(r.Role, string(trust.RoleNode)))
-	token, rec, err := trust.NewToken(m.list.Gate.Identity().CA, role, r.Uses, r.TTL, time.Now())
+	token, rec, err := trust.NewToken(m.List.Gate.Identity().CA, role, r.Uses, r.TTL, time.Now())
 	if err != nil {
 		return wire.TokenResponse{}, fmt.Errorf("%w: %w", launcher.ErrInvalid, err)
 	}
@@ -92,7 +92,7 @@ func (l *Leader) join(ctx context.Context, c wire.Caller, r wire.JoinRequest) (w
 }
 
 func (l *Leader) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinResponse, error) {
-	m, record, now := l.m, l.m.cfg.Record, l.m.list.cfg.Now()
+	m, record, now := l.m, l.m.cfg.Record, l.m.List.cfg.Now()
 	token, err := record.TokenByHash([]byte(trust.HashSecret(trust.NewSecret(r.Secret))))
 	if err != nil {
 		return wire.JoinResponse{}, fmt.Errorf("%w: make one with `sparkrun token create` on a member", err)
@@ -116,7 +116,7 @@ func (l *Leader) admit(ctx context.Context, r wire.JoinRequest) (wire.JoinRespon
 	if err := l.addrTaken(r.Addr.Addr()); err != nil {
 		return wire.JoinResponse{}, err
 	}
-	ca, err := trust.LoadCA(m.list.cfg.Trust)
+	ca, err := trust.LoadCA(m.List.cfg.Trust)
 	if err != nil {
 		return wire.JoinResponse{}, err
 	}

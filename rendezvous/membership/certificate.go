@@ -77,7 +77,7 @@ func (l *List) keepIdentity(old *trust.Identity, cert []byte) (*trust.Identity, 
 func (m *Membership) keepCertificate(ctx context.Context) error {
 	said := ""
 	for {
-		id, now := m.list.Gate.Identity(), m.list.cfg.Now()
+		id, now := m.List.Gate.Identity(), m.List.cfg.Now()
 		wait := min(id.RenewAt().Sub(now), time.Hour)
 		if wait <= 0 {
 			wait = 0 // look again
@@ -104,18 +104,18 @@ func (m *Membership) keepCertificate(ctx context.Context) error {
 // the CA's key, from the leader, or where the old one has ended from any member
 // that holds that key.
 func (m *Membership) Renew(ctx context.Context) error {
-	old := m.list.Gate.Identity()
-	id, err := m.list.signOwn(old)
+	old := m.List.Gate.Identity()
+	id, err := m.List.signOwn(old)
 	if errors.Is(err, fs.ErrNotExist) {
 		var cert []byte
 		if cert, err = m.askToRenew(ctx, old); err == nil {
-			id, err = m.list.keepIdentity(old, cert)
+			id, err = m.List.keepIdentity(old, cert)
 		}
 	}
 	if err != nil {
 		return err
 	}
-	return m.list.Gate.Renew(id)
+	return m.List.Gate.Renew(id)
 }
 
 func (m *Membership) askToRenew(ctx context.Context, old *trust.Identity) ([]byte, error) {
@@ -123,7 +123,7 @@ func (m *Membership) askToRenew(ctx context.Context, old *trust.Identity) ([]byt
 	if err != nil {
 		return nil, err
 	}
-	if m.list.cfg.Now().After(old.Cert.NotAfter) {
+	if m.List.cfg.Now().After(old.Cert.NotAfter) {
 		return m.askUnauthenticated(ctx, old, csr)
 	}
 	id := m.cfg.Failover.Leader()
@@ -141,7 +141,7 @@ func (m *Membership) askUnauthenticated(ctx context.Context, old *trust.Identity
 	if len(addrs) == 0 {
 		return nil, errors.New("ask for a certificate in place of the one that has ended: no member's address is known")
 	}
-	return RenewExpired(ctx, m.list.cfg.Now, old, csr, addrs)
+	return RenewExpired(ctx, m.List.cfg.Now, old, csr, addrs)
 }
 
 // RenewExpired asks for a certificate in place of one that has ended, at all addresses at once.
@@ -189,7 +189,7 @@ func (m *Membership) wherever() (out []netip.AddrPort) {
 			out = append(out, a)
 		}
 	}
-	for _, other := range m.list.now().Members {
+	for _, other := range m.List.now().Members {
 		if other.ID != m.cfg.Self.ID {
 			add(other.Addr)
 			if now, err := m.cfg.Dial.Locate(other.ID); err == nil {
@@ -204,12 +204,12 @@ func (m *Membership) wherever() (out []netip.AddrPort) {
 }
 
 func (m *Membership) sign(id launcher.NodeID, csr []byte) (wire.RenewResponse, error) {
-	ca, err := trust.LoadCA(m.list.cfg.Trust)
+	ca, err := trust.LoadCA(m.List.cfg.Trust)
 	if err != nil {
 		return wire.RenewResponse{}, err
 	}
 	host := m.cfg.Dial.HostOf(id)
-	cert, err := ca.Issue(csr, string(id), host, trust.RoleNode, m.list.cfg.Now())
+	cert, err := ca.Issue(csr, string(id), host, trust.RoleNode, m.List.cfg.Now())
 	if err != nil {
 		return wire.RenewResponse{}, err
 	}
@@ -225,15 +225,15 @@ func (m *Membership) renewExpired(
 ) (res wire.RenewResponse, err error) {
 	l := audit.Line{What: "renew expired", From: c.Addr}
 	defer func() { m.cfg.Audit.WithoutCertificate(l, err) }()
-	peer, key, err := trust.RenewalPeer(m.list.Gate.Identity().CA, r.Cert, r.CSR)
+	peer, key, err := trust.RenewalPeer(m.List.Gate.Identity().CA, r.Cert, r.CSR)
 	if err != nil {
 		return res, fmt.Errorf("%w: %w", wire.ErrDenied, err)
 	}
 	l.Who, l.On = peer.Host, peer.NodeID
-	if _, listed := m.list.member(launcher.NodeID(peer.NodeID)); !listed && peer.Role == trust.RoleNode {
+	if _, listed := m.List.member(launcher.NodeID(peer.NodeID)); !listed && peer.Role == trust.RoleNode {
 		return res, fmt.Errorf("renew certificate of %s: %w: it is not a member", peer.Host, wire.ErrDenied)
 	}
-	if err := m.list.admits(peer, key); err != nil {
+	if err := m.List.admits(peer, key); err != nil {
 		return res, fmt.Errorf("renew certificate of %s: %w: %w", peer.Host, wire.ErrDenied, err)
 	}
 	if peer.Role == trust.RoleClient {

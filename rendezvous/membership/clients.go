@@ -88,7 +88,7 @@ func (l *Leader) admitClient(ctx context.Context, r wire.LoginRequest) (wire.Log
 	if c, in := m.cfg.Record.Client(r.Client); in && token.Role == rendezvous.RoleClient && token.User == c.User {
 		return m.welcome(ctx, c, r.CSR) // the answer to an earlier try was lost
 	}
-	if err := token.Check(m.list.cfg.Now(), rendezvous.RoleClient); err != nil {
+	if err := token.Check(m.List.cfg.Now(), rendezvous.RoleClient); err != nil {
 		return wire.LoginResponse{}, fmt.Errorf("%w: %s", err, another)
 	}
 	if token.User == "" {
@@ -129,14 +129,14 @@ func (m *Membership) welcome(ctx context.Context, client rendezvous.Client, csr 
 	}
 	cluster, _, _ := m.cfg.Record.Cluster()
 	return wire.LoginResponse{
-		Cluster: cluster, User: client.User, Cert: signed.Cert, CACert: m.list.Gate.Identity().CA.Raw,
+		Cluster: cluster, User: client.User, Cert: signed.Cert, CACert: m.List.Gate.Identity().CA.Raw,
 		Members: m.membersNow(), OnlyOn: m.cfg.Failover.OnlyHere(ctx),
 	}, nil
 }
 
 // membersNow lists the members where they are now, as far as is known.
 func (m *Membership) membersNow() []wire.Member {
-	members := slices.Clone(m.list.now().Members)
+	members := slices.Clone(m.List.now().Members)
 	for i, o := range members {
 		if now, err := m.where(o.ID); err == nil && now.IsValid() {
 			members[i].Addr = now
@@ -147,12 +147,12 @@ func (m *Membership) membersNow() []wire.Member {
 
 // issueClient signs a certificate that names the user and the machine.
 func (m *Membership) issueClient(c rendezvous.Client, csr []byte) (*x509.Certificate, error) {
-	ca, err := trust.LoadCA(m.list.cfg.Trust)
+	ca, err := trust.LoadCA(m.List.cfg.Trust)
 	if err != nil {
 		return nil, err
 	}
 	name := plainName(c.User)
-	return ca.Issue(csr, c.ID, name[:min(len(name), 23)]+"@"+c.Host, trust.RoleClient, m.list.cfg.Now())
+	return ca.Issue(csr, c.ID, name[:min(len(name), 23)]+"@"+c.Host, trust.RoleClient, m.List.cfg.Now())
 }
 
 // certNames are what a certificate's name for people may hold.
@@ -189,7 +189,7 @@ func (m *Membership) refresh(ctx context.Context, c wire.Caller, r wire.RefreshR
 // signClient renews a client's certificate, for the key that the list has and no
 // other; ErrRetry where the CA's key is not here.
 func (m *Membership) signClient(id string, csr []byte) (wire.RenewResponse, error) {
-	client, listed := m.list.Client(id)
+	client, listed := m.List.Client(id)
 	if !listed {
 		return wire.RenewResponse{}, fmt.Errorf("renew certificate of %s: %w: %w", id, wire.ErrDenied, rendezvous.ErrNoClient)
 	}

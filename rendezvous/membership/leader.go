@@ -104,7 +104,7 @@ func (l *Leader) tellTrust(ctx context.Context, roster rendezvous.Roster) (all b
 	roster = slices.DeleteFunc(slices.Clone(roster), func(o rendezvous.Member) bool {
 		return !o.Ready || o.ID == m.cfg.Self.ID || l.told[o.ID] == o.Since.String()+same
 	})
-	if err := m.list.take(now.Members); err != nil { // this node's own next life begins with it
+	if err := m.List.take(now.Members); err != nil { // this node's own next life begins with it
 		return false, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, tellTrustWithin)
@@ -172,7 +172,7 @@ func (l *Leader) learn(now wire.Trusted, answers []wire.Trusted) (learned bool, 
 // HandOverCA gives the CA's key to a node that becomes a voter or standby: it
 // may have to sign certificates when this one is gone.
 func (l *Leader) HandOverCA(ctx context.Context, id launcher.NodeID) error {
-	ca, err := trust.LoadCA(l.m.list.cfg.Trust)
+	ca, err := trust.LoadCA(l.m.List.cfg.Trust)
 	if err != nil {
 		return err
 	}
@@ -248,7 +248,7 @@ func (m *Membership) Found(ctx context.Context, at func(context.Context) (netip.
 		Cluster: self.Cluster, Epoch: m.cfg.Failover.Epoch().N,
 		First: rendezvous.Node{
 			ID: self.ID, Host: self.Host, Addr: netip.AddrPortFrom(addr, self.RPCPort),
-			Key: trust.KeyOf(m.list.Gate.Identity().Cert).String(), Protocol: self.Protocol,
+			Key: trust.KeyOf(m.List.Gate.Identity().Cert).String(), Protocol: self.Protocol,
 		},
 	}}, founded)
 }

@@ -17,7 +17,7 @@ func (m *Membership) leave(ctx context.Context, c wire.Caller, r wire.LeaveReque
 		return wire.Empty{}, err
 	}
 	if c.Forwarded() {
-		m.list.part(c.Node) // it is to hear the answer
+		m.List.part(c.Node) // it is to hear the answer
 		l := m.leads.Load()
 		if l == nil {
 			return wire.Empty{}, fmt.Errorf("%s does not lead: %w", m.cfg.Self.Host, wire.ErrRetry)

@@ -45,11 +45,11 @@ type Config struct {
 
 // Membership is a node's part in who is a member.
 type Membership struct {
+	List *List
 	// Listener lets in who is listed, to calls and to raft.
 	Listener *trust.Listener
 
 	cfg  Config
-	list *List
 	keys *Keyring
 	log  *slog.Logger
 
@@ -61,10 +61,10 @@ type Membership struct {
 
 // Open makes the listener. Run keeps the list, the keys and the certificate.
 func Open(cfg Config) (*Membership, error) {
-	m := &Membership{cfg: cfg, list: cfg.List, keys: cfg.Keyring, log: cfg.Logger, left: make(chan struct{})}
+	m := &Membership{cfg: cfg, List: cfg.List, keys: cfg.Keyring, log: cfg.Logger, left: make(chan struct{})}
 	var err error
 	m.Listener, err = trust.NewListener(trust.ListenerConfig{
-		Gate: m.list.Gate, Refused: m.refused,
+		Gate: m.List.Gate, Refused: m.refused,
 		Protos: []trust.Proto{{Name: dial.Calls, Open: true}, {Name: cfg.Failover.Proto()}},
 	})
 	return m, err
@@ -112,13 +112,13 @@ func (m *Membership) Calls() []wire.Call {
 func (m *Membership) enforce(ctx context.Context) error {
 	for {
 		recordChanged := m.cfg.Record.Changed()
-		_, toldChanged := m.list.told.Watch()
-		m.Listener.Sweep(m.list.isGone)
-		m.cfg.Dial.Drop(m.list.isGone)
+		_, toldChanged := m.List.told.Watch()
+		m.Listener.Sweep(m.List.isGone)
+		m.cfg.Dial.Drop(m.List.isGone)
 		select {
 		case <-recordChanged:
 		case <-toldChanged:
-		case <-m.list.parted:
+		case <-m.List.parted:
 		case <-ctx.Done():
 			return ctx.Err()
 		}
@@ -131,7 +131,7 @@ func (m *Membership) trusted() (wire.Trusted, error) {
 	if err != nil {
 		return wire.Trusted{}, err
 	}
-	return wire.Trusted{Members: m.list.now(), Keyring: wireKeys(ring), Retired: wireKeys(trust.Keyring(retired))}, nil
+	return wire.Trusted{Members: m.List.now(), Keyring: wireKeys(ring), Retired: wireKeys(trust.Keyring(retired))}, nil
 }
 
 // mustLead refuses members' calls that are the leader's to make.
@@ -147,7 +147,7 @@ func (m *Membership) keepTrusted(_ context.Context, c wire.Caller, t wire.Truste
 	if err := m.mustLead(c); err != nil {
 		return wire.Trusted{}, err
 	}
-	if err := m.list.take(t.Members); err != nil {
+	if err := m.List.take(t.Members); err != nil {
 		return wire.Trusted{}, err
 	}
 	ring, err := m.keys.take(keysOf(t.Keyring), true)
@@ -175,10 +175,10 @@ func (m *Membership) keepCA(_ context.Context, c wire.Caller, k wire.CAKey) (wir
 	if err != nil {
 		return wire.Empty{}, err
 	}
-	if trust.PinOf(ca.Cert) != trust.PinOf(m.list.Gate.Identity().CA) {
+	if trust.PinOf(ca.Cert) != trust.PinOf(m.List.Gate.Identity().CA) {
 		return wire.Empty{}, fmt.Errorf("%w: the CA key is another cluster's", wire.ErrDenied)
 	}
-	return wire.Empty{}, trust.SaveCA(m.list.cfg.Trust, ca)
+	return wire.Empty{}, trust.SaveCA(m.List.cfg.Trust, ca)
 }
 
 // dropCA forgets the CA's key, on the leader's word.
@@ -186,7 +186,7 @@ func (m *Membership) dropCA(_ context.Context, c wire.Caller, _ wire.Empty) (wir
 	if err := m.mustLead(c); err != nil {
 		return wire.Empty{}, err
 	}
-	return wire.Empty{}, trust.ForgetCA(m.list.cfg.Trust)
+	return wire.Empty{}, trust.ForgetCA(m.List.cfg.Trust)
 }
 
 const (
@@ -204,7 +204,7 @@ func (m *Membership) keepList(ctx context.Context) error {
 	defer lonely.Stop()
 	for {
 		select {
-		case <-m.list.ask:
+		case <-m.List.ask:
 		case <-lonely.C:
 			if m.leads.Load() != nil || m.hearsOthers() {
 				m.shunned.Store(false)
@@ -248,7 +248,7 @@ func (m *Membership) askForList(ctx context.Context) {
 	defer cancel()
 	var refused, answered atomic.Int32
 	var all sync.WaitGroup
-	for _, other := range m.list.now().Members {
+	for _, other := range m.List.now().Members {
 		if other.ID == m.cfg.Self.ID {
 			continue
 		}
@@ -275,7 +275,7 @@ func (m *Membership) askForList(ctx context.Context) {
 
 // takeTold takes what a member that does not lead has told.
 func (m *Membership) takeTold(t wire.Trusted) error {
-	if err := m.list.take(t.Members); err != nil {
+	if err := m.List.take(t.Members); err != nil {
 		return err
 	}
 	if _, err := m.keys.take(keysOf(t.Keyring), false); err != nil {
