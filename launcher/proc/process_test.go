@@ -1,6 +1,10 @@
 package proc
 
-import "testing"
+import (
+	"os"
+	"path/filepath"
+	"testing"
+)
 
 // A SIGSTOP that a busy machine has not carried out yet counts as carried out.
 func TestStopPending(t *testing.T) {
@@ -26,5 +30,42 @@ func TestListening(t *testing.T) {
 		if got := len(Listening(text, port)) > 0; got != want {
 			t.Errorf("%d: %t", port, got)
 		}
+	}
+}
+
+func TestTreeOfFiles(t *testing.T) {
+	root := t.TempDir()
+	for name, text := range map[string]string{
+		"thread-self/cgroup":                    "5:cpu,freezer:/a/b:c\n1:name=systemd:/user\n0::/sparkrun/x\n",
+		"7/task/7/children":                     "8 ",
+		"7/task/9/children":                     "",
+		"10/task/10/children":                   "11 12 ",
+		"driver/nvidia/gpus/0000:01:00.0/about": "",
+		"driver/nvidia/gpus/0000:02:00.0/about": "",
+	} {
+		file := filepath.Join(root, name)
+		if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	fs := FS(root)
+	for controller, want := range map[string]string{"": "/sparkrun/x", "freezer": "/a/b:c", "cpu": "/a/b:c", "memory": ""} {
+		if got, err := fs.Cgroup(controller); err != nil || got != want {
+			t.Errorf("the group of %q: %q, %v, want %q", controller, got, err, want)
+		}
+	}
+	for pid, want := range map[int]int{7: 8, 10: 0, 13: 0} {
+		if got := fs.OnlyChild(pid); got != want {
+			t.Errorf("the child of %d: %d, want %d", pid, got, want)
+		}
+	}
+	if got := fs.GPUs(); got != 2 {
+		t.Errorf("%d GPUs", got)
+	}
+	if _, err := FS(filepath.Join(root, "none")).Cgroup(""); err == nil {
+		t.Error("a group without a file")
 	}
 }
